@@ -1,0 +1,109 @@
+"""Statuses of jobs, generations and nodes, and the legal transitions between them.
+
+A transition that is not in these tables does not exist: services change a status only through a
+conditional update whose old and new value stand here, and the tests walk the tables.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from enum import StrEnum
+
+
+class JobStatus(StrEnum):
+    """Where a job stands between submission and its end."""
+
+    VALIDATING = "validating"  # its code is being built once on a node
+    INVALID = "invalid"  # the code or the spec was refused; the reason is kept
+    PENDING = "pending"  # valid, holds no accelerators, waits for the policy
+    STARTING = "starting"  # holds accelerators; its trainers are booting
+    RUNNING = "running"  # trainers do steps
+    PREEMPTING = "preempting"  # on its way to zero accelerators, saving a checkpoint
+    PAUSED = "paused"  # stopped by a person, holds nothing until resumed
+    FINISHED = "finished"  # stop condition reached, results stored
+    FAILED = "failed"  # its own code failed, or it was given up with a reason
+    CANCELLED = "cancelled"  # ended by a person
+
+
+JOB_TRANSITIONS: Mapping[JobStatus, frozenset[JobStatus]] = {
+    JobStatus.VALIDATING: frozenset({JobStatus.INVALID, JobStatus.PENDING, JobStatus.CANCELLED}),
+    JobStatus.PENDING: frozenset(
+        {JobStatus.STARTING, JobStatus.PAUSED, JobStatus.CANCELLED, JobStatus.FAILED}
+    ),
+    JobStatus.STARTING: frozenset(
+        {
+            JobStatus.RUNNING,
+            JobStatus.PREEMPTING,
+            JobStatus.PENDING,
+            JobStatus.FINISHED,
+            JobStatus.FAILED,
+            JobStatus.CANCELLED,
+        }
+    ),
+    JobStatus.RUNNING: frozenset(
+        {
+            JobStatus.PREEMPTING,
+            JobStatus.PENDING,
+            JobStatus.FINISHED,
+            JobStatus.FAILED,
+            JobStatus.CANCELLED,
+        }
+    ),
+    JobStatus.PREEMPTING: frozenset(
+        {
+            JobStatus.PENDING,
+            JobStatus.PAUSED,
+            JobStatus.FINISHED,
+            JobStatus.FAILED,
+            JobStatus.CANCELLED,
+        }
+    ),
+    JobStatus.PAUSED: frozenset({JobStatus.PENDING, JobStatus.CANCELLED}),
+    JobStatus.INVALID: frozenset(),
+    JobStatus.FINISHED: frozenset(),
+    JobStatus.FAILED: frozenset(),
+    JobStatus.CANCELLED: frozenset(),
+}
+
+#: Statuses that no event can leave.
+ENDED_JOB_STATUSES = frozenset(status for status, after in JOB_TRANSITIONS.items() if not after)
+
+#: Statuses in which a job may hold accelerators because the policy wants it to.
+HOLDING_JOB_STATUSES = frozenset({JobStatus.STARTING, JobStatus.RUNNING, JobStatus.PREEMPTING})
+
+#: Statuses that a policy decides about.
+SCHEDULABLE_JOB_STATUSES = frozenset({JobStatus.PENDING, JobStatus.STARTING, JobStatus.RUNNING})
+
+
+class GenerationPhase(StrEnum):
+    """How far one membership of a job has come (one resize is one generation)."""
+
+    PREPARING = "preparing"  # joiners boot; the old members train on and know nothing
+    SWITCHING = "switching"  # every joiner is ready; all are told to switch after a common step
+    ACTIVE = "active"  # the members do steps
+    CLOSED = "closed"  # a later generation took its place, or the job ended
+    ABORTED = "aborted"  # given up before it was active
+
+
+GENERATION_TRANSITIONS: Mapping[GenerationPhase, frozenset[GenerationPhase]] = {
+    GenerationPhase.PREPARING: frozenset({GenerationPhase.SWITCHING, GenerationPhase.ABORTED}),
+    GenerationPhase.SWITCHING: frozenset(
+        {GenerationPhase.ACTIVE, GenerationPhase.CLOSED, GenerationPhase.ABORTED}
+    ),
+    GenerationPhase.ACTIVE: frozenset({GenerationPhase.CLOSED}),
+    GenerationPhase.CLOSED: frozenset(),
+    GenerationPhase.ABORTED: frozenset(),
+}
+
+
+class NodeStatus(StrEnum):
+    """Whether a node may be given work."""
+
+    ONLINE = "online"
+    CORDONED = "cordoned"  # an admin wants no new work on it
+    LOST = "lost"  # no heartbeat within the lease
+
+
+def is_legal_job_transition(old: JobStatus, new: JobStatus) -> bool:
+    """Say whether a job may go from `old` to `new`."""
+    return new in JOB_TRANSITIONS[old]

@@ -1,0 +1,146 @@
+"""The frozen values that policies and plans work on.
+
+A `Snapshot` is everything a policy may know. Policies are pure: same snapshot, same answer. Time and
+seed are part of the snapshot, so nothing here reads a clock.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+JobId = int
+AcceleratorId = int
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Accelerator:
+    """One device that one trainer can own.
+
+    Attributes:
+        id: unique in the cluster.
+        node_id: the machine it sits in.
+        index: its place on that machine, from 0.
+        kind: what policies tell apart ("cpu", "t4", "a100"); results are bitwise equal within a kind.
+    """
+
+    id: AcceleratorId
+    node_id: int
+    index: int
+    kind: str
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """One job as a policy sees it.
+
+    Attributes:
+        weight: its priority as a positive share weight; higher gets more.
+        min_accelerators: it runs on at least this many or not at all (>= 1).
+        max_accelerators: it can use at most this many (never above num_virtual_nodes).
+        accepted_kinds: kinds of accelerator it may run on; empty means any.
+        examples_per_s: measured throughput by number of accelerators, as far as seen.
+        remaining_examples: examples left until its stop condition, if that is known.
+        attained_accelerator_s: accelerator-seconds it has had so far.
+    """
+
+    id: JobId
+    submitted_at: float
+    weight: float
+    num_virtual_nodes: int
+    min_accelerators: int
+    max_accelerators: int
+    accepted_kinds: frozenset[str] = frozenset()
+    global_batch_size: int = 0
+    examples_per_s: Mapping[int, float] = field(default_factory=dict)
+    remaining_examples: float | None = None
+    attained_accelerator_s: float = 0.0
+
+    def accepts(self, kind: str) -> bool:
+        """Say whether the job may run on accelerators of `kind`."""
+        return not self.accepted_kinds or kind in self.accepted_kinds
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """The cluster at one moment: the only input of a policy.
+
+    Attributes:
+        now: seconds since the epoch (or since the start of a simulation).
+        accelerators: those that may be given out, schedulable nodes only.
+        jobs: jobs that want accelerators (pending, starting or running).
+        held: what each job holds and is meant to keep holding, in slot order.
+        releasing: accelerators whose former trainer has not gone yet; nobody may be given them now.
+        resizing: jobs with a resize under way that can no longer be taken back; a plan leaves them.
+    """
+
+    now: float
+    seed: int
+    accelerators: tuple[Accelerator, ...]
+    jobs: tuple[Job, ...]
+    held: Mapping[JobId, tuple[AcceleratorId, ...]] = field(default_factory=dict)
+    releasing: frozenset[AcceleratorId] = frozenset()
+    resizing: frozenset[JobId] = frozenset()
+
+
+@dataclass(frozen=True, slots=True)
+class Share:
+    """How many accelerators, of one kind, a policy wants a job to hold."""
+
+    kind: str
+    count: int
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """What a policy wants: a share for every job that shall hold something, and why.
+
+    Attributes:
+        shares: job -> share; a job that is missing shall hold nothing.
+        reasons: job -> one sentence with numbers, for every job of the snapshot.
+    """
+
+    shares: Mapping[JobId, Share]
+    reasons: Mapping[JobId, str]
+
+
+@dataclass(frozen=True, slots=True)
+class Allocation:
+    """A decision with places: job -> accelerators, in the order of the job's slots."""
+
+    accelerators: Mapping[JobId, tuple[AcceleratorId, ...]]
+    reasons: Mapping[JobId, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Resize:
+    """One job's change from what it holds to what it is given now.
+
+    Attributes:
+        wanted: the accelerators of the new generation, kept ones first and in their old order.
+    """
+
+    job_id: JobId
+    held: tuple[AcceleratorId, ...]
+    wanted: tuple[AcceleratorId, ...]
+    reason: str
+
+    @property
+    def is_preemption(self) -> bool:
+        """True when the job ends up with nothing."""
+        return not self.wanted
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What to do now, shrinks before grows, and what has to wait for a release.
+
+    Attributes:
+        resizes: in the order in which they are to be applied.
+        waiting: job -> accelerators that it will be given once their former trainers have gone.
+        reasons: job -> the policy's sentence about it.
+    """
+
+    resizes: tuple[Resize, ...]
+    waiting: Mapping[JobId, tuple[AcceleratorId, ...]]
+    reasons: Mapping[JobId, str]

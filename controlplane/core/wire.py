@@ -1,0 +1,425 @@
+"""The agent protocol, version 1: what the control plane, agents and trainers say to each other.
+
+Every message is a frozen dataclass; `encode` turns one into plain JSON values and `decode` turns
+JSON values into one, checking every field. Unknown fields are ignored, so that an older reader
+understands a newer writer; a missing or ill-typed field is refused with its path.
+
+Two conversations use these messages:
+
+* agent <-> control plane, over HTTP (see jobs/api/agent): enrol, fetch `WantedState`, send
+  `ReportBatch`, upload and download files;
+* agent <-> trainer, over files in the trainer's run directory: the agent writes `orders.json`
+  (`TrainerOrders`, replaced atomically), the trainer appends `reports.jsonl` (`TrainerReport` lines).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import types
+import typing
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from functools import cache
+from typing import Any, TypeVar
+
+PROTOCOL_VERSION = 1
+
+Message = TypeVar("Message")
+
+
+class ReductionMode(StrEnum):
+    """How gradients of virtual nodes are combined."""
+
+    EXACT = "exact"  # one fixed tree over virtual-node index: bitwise equal on any mapping
+    FAST = "fast"  # the runtime's own all-reduce
+
+
+class StopKind(StrEnum):
+    """What ends a job."""
+
+    STEPS = "steps"
+    EPOCHS = "epochs"
+    METRIC = "metric"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StopCondition:
+    """When a job is finished.
+
+    Attributes:
+        kind: count steps, count epochs, or watch a metric at each epoch's end.
+        limit: number of steps or epochs; for a metric the most epochs to try (always a bound).
+        metric: name in the epoch's logs ("val_accuracy"), metric stops only.
+        target: value to reach, metric stops only.
+        higher_is_better: whether reaching means >= target (True) or <= target (False).
+    """
+
+    kind: StopKind
+    limit: int
+    metric: str | None = None
+    target: float | None = None
+    higher_is_better: bool = True
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrainingSpec:
+    """What a job computes; fixed for its whole life.
+
+    Attributes:
+        job_id: 0 for a run without a control plane.
+        entry_file: the Python file with `build(settings)`, relative to the unpacked code.
+        code_sha256: digest of the uploaded code archive or file.
+        settings: passed to `build` as a plain dict.
+        shuffle: whether each epoch visits the examples in a fresh seeded order.
+    """
+
+    job_id: int
+    name: str
+    entry_file: str
+    code_sha256: str
+    settings: dict[str, Any]
+    global_batch_size: int
+    num_virtual_nodes: int
+    seed: int
+    reduction: ReductionMode
+    stop: StopCondition
+    shuffle: bool = True
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AcceleratorInfo:
+    """One device as its agent reports it. `threads` is the CPU thread budget of an emulated one."""
+
+    index: int
+    kind: str
+    name: str
+    memory_bytes: int
+    threads: int = 0
+    uuid: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SlotAddress:
+    """A declared place for a trainer: its number, never reused in a job, and its RPC address."""
+
+    slot: int
+    address: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Member:
+    """One trainer of a membership and the virtual nodes it runs, ascending."""
+
+    slot: int
+    node_id: int
+    accelerator_index: int
+    virtual_nodes: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Membership:
+    """Who trains a job in one generation.
+
+    Attributes:
+        members: in slot order of seniority; empty means: save a checkpoint and leave.
+        leader_slot: resolves collectives and reports for the job; None only without members.
+        source_slot: a trainer of the generation before that gives its state to the joiners; it takes
+            part in the switch even when it is not a member any more. None: nobody has the state, the
+            leader makes it (from the seed, or from the checkpoint if `restore` is set).
+        declaration: every slot declared to the runtime, a superset of members and source. While
+            (declaration, leader_slot) stay the same a switch needs no re-initialisation.
+    """
+
+    generation: int
+    members: tuple[Member, ...]
+    leader_slot: int | None
+    source_slot: int | None
+    declaration: tuple[SlotAddress, ...]
+    restore: bool = False
+
+    def member(self, slot: int) -> Member | None:
+        """Find the member in `slot`."""
+        return next((member for member in self.members if member.slot == slot), None)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrainerOrders:
+    """What an agent wants of one trainer process (`orders.json`).
+
+    Attributes:
+        slot: fixed for the life of the process.
+        membership: the newest generation that this trainer is in, or that ends its part.
+        go: False while joiners of `membership` still boot: a joiner gets ready and waits, an old
+            member goes on as before. True: old members switch after a common step, joiners join.
+        checkpoint_path: a local checkpoint file to start from when `membership.restore` is set.
+    """
+
+    spec: TrainingSpec
+    slot: int
+    accelerator: AcceleratorInfo
+    membership: Membership
+    go: bool
+    checkpoint_path: str | None = None
+
+
+class ReportKind(StrEnum):
+    """What a trainer report says; see TRAINER_REPORT_DATA in the docs for the data of each."""
+
+    PHASE = "phase"
+    READY = "ready"
+    SWITCHED = "switched"
+    DIGEST = "digest"
+    STEPS = "steps"
+    EPOCH = "epoch"
+    CHECKPOINTED = "checkpointed"
+    LEFT = "left"
+    FINISHED = "finished"
+    FAILED = "failed"
+    EXITED = "exited"  # written by the agent: the process is gone
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrainerReport:
+    """One line of a trainer's `reports.jsonl`.
+
+    Attributes:
+        sequence: 0, 1, 2 ... per trainer; the control plane drops repeats by (job, slot, sequence).
+        at: seconds since the epoch on the node's clock.
+        data: by kind; times in seconds, sizes in bytes.
+    """
+
+    job_id: int
+    slot: int
+    generation: int
+    sequence: int
+    at: float
+    kind: ReportKind
+    data: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EnrolRequest:
+    """A new node's introduction, with the one-time token an admin made for it."""
+
+    token: str
+    name: str
+    host: str
+    first_port: int
+    last_port: int
+    boot_id: str
+    accelerators: tuple[AcceleratorInfo, ...]
+    protocol: int = PROTOCOL_VERSION
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EnrolReply:
+    """The agent's own credentials and the rhythm it has to keep."""
+
+    node_id: int
+    agent_token: str
+    heartbeat_s: float
+    lease_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HelloRequest:
+    """An enrolled agent's (re)start: what it has now, under which boot."""
+
+    host: str
+    first_port: int
+    last_port: int
+    boot_id: str
+    accelerators: tuple[AcceleratorInfo, ...]
+    protocol: int = PROTOCOL_VERSION
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WantedTrainer:
+    """A trainer that shall exist on a node.
+
+    Attributes:
+        code_name: file name of the job's code as uploaded (".py" or ".zip").
+        checkpoint_sha256: set when a checkpoint must be fetched before the trainer starts.
+    """
+
+    spec: TrainingSpec
+    slot: int
+    accelerator_index: int
+    membership: Membership
+    go: bool
+    code_name: str
+    checkpoint_sha256: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WantedValidation:
+    """A job whose code shall be built once on this node, in a process that is thrown away."""
+
+    spec: TrainingSpec
+    attempt: int
+    code_name: str
+    timeout_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WantedState:
+    """Everything that shall run on a node. What is not in it has to end.
+
+    Attributes:
+        version: digest of the content; a long-poll returns when it differs from the agent's.
+    """
+
+    version: str
+    trainers: tuple[WantedTrainer, ...]
+    validations: tuple[WantedValidation, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrainerState:
+    """A trainer process that an agent owns now."""
+
+    job_id: int
+    slot: int
+    generation: int
+    accelerator_index: int
+    pid: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LogChunk:
+    """Part of a trainer's log: text that starts at byte `offset` of that trainer's log."""
+
+    job_id: int
+    slot: int
+    offset: int
+    text: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ValidationReport:
+    """How a validation ended.
+
+    Attributes:
+        code: machine word for what is wrong ("user_code", "custom_train_step", ...), None when fine.
+        field: the field of the submission that has to change.
+        facts: num_parameters, num_examples, steps_per_epoch, state_bytes, warnings ...
+    """
+
+    job_id: int
+    attempt: int
+    ok: bool
+    code: str | None = None
+    field: str | None = None
+    message: str = ""
+    traceback: str = ""
+    facts: dict[str, Any] = dataclasses.field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReportBatch:
+    """A heartbeat with everything that happened on a node since the last accepted one."""
+
+    boot_id: str
+    sent_at: float
+    trainers: tuple[TrainerState, ...]
+    reports: tuple[TrainerReport, ...]
+    logs: tuple[LogChunk, ...]
+    validations: tuple[ValidationReport, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BatchReply:
+    """The control plane took the whole batch; reports of an old generation name stale trainers."""
+
+    stale: tuple[TrainerState, ...]
+
+
+def encode(message: Any) -> Any:
+    """Turn a message into plain JSON values (dicts, lists, strings, numbers, None)."""
+    if dataclasses.is_dataclass(message) and not isinstance(message, type):
+        return {
+            item.name: encode(getattr(message, item.name)) for item in dataclasses.fields(message)
+        }
+    if isinstance(message, Mapping):
+        return {str(key): encode(value) for key, value in message.items()}
+    if isinstance(message, tuple | list):
+        return [encode(value) for value in message]
+    if isinstance(message, StrEnum):
+        return message.value
+    return message
+
+
+def decode(expected: type[Message], value: Any, path: str = "") -> Message:
+    """Turn JSON values into an `expected` message.
+
+    Raises:
+        ValueError: with the path of the field that is missing or has the wrong type.
+    """
+    return typing.cast(Message, _decode(expected, value, path or expected.__name__))
+
+
+def _decode(expected: Any, value: Any, path: str) -> Any:
+    origin = typing.get_origin(expected)
+    if expected is Any:
+        return value
+    if origin in (types.UnionType, typing.Union):
+        return _decode_optional(expected, value, path)
+    if origin is tuple:
+        (item_type, _) = typing.get_args(expected)
+        if not isinstance(value, list | tuple):
+            raise ValueError(f"{path} must be a list, got {_describe(value)}")
+        return tuple(_decode(item_type, item, f"{path}[{i}]") for i, item in enumerate(value))
+    if origin is dict:
+        if not isinstance(value, Mapping):
+            raise ValueError(f"{path} must be an object, got {_describe(value)}")
+        return dict(value)
+    if dataclasses.is_dataclass(expected):
+        return _decode_message(expected, value, path)
+    if isinstance(expected, type) and issubclass(expected, StrEnum):
+        try:
+            return expected(value)
+        except ValueError:
+            choices = ", ".join(expected)
+            raise ValueError(f"{path} must be one of {choices}, got {value!r}") from None
+    return _decode_scalar(expected, value, path)
+
+
+def _decode_optional(expected: Any, value: Any, path: str) -> Any:
+    if value is None:
+        return None
+    (inner,) = (option for option in typing.get_args(expected) if option is not type(None))
+    return _decode(inner, value, path)
+
+
+def _decode_message(expected: Any, value: Any, path: str) -> Any:
+    if not isinstance(value, Mapping):
+        raise ValueError(f"{path} must be an object, got {_describe(value)}")
+    known: dict[str, Any] = {}
+    hints = _type_hints(expected)
+    for item in dataclasses.fields(expected):
+        if item.name in value:
+            known[item.name] = _decode(hints[item.name], value[item.name], f"{path}.{item.name}")
+        elif item.default is dataclasses.MISSING and item.default_factory is dataclasses.MISSING:
+            raise ValueError(f"{path}.{item.name} is missing")
+    return expected(**known)
+
+
+@cache
+def _type_hints(expected: Any) -> dict[str, Any]:
+    return typing.get_type_hints(expected)
+
+
+def _decode_scalar(expected: Any, value: Any, path: str) -> Any:
+    if expected is float and isinstance(value, int) and not isinstance(value, bool):
+        return float(value)
+    if not isinstance(value, expected) or (isinstance(value, bool) and expected is not bool):
+        raise ValueError(f"{path} must be {_NAMES[expected]}, got {_describe(value)}")
+    return value
+
+
+_NAMES = {int: "a whole number", float: "a number", str: "text", bool: "true or false"}
+
+
+def _describe(value: Any) -> str:
+    return "nothing" if value is None else f"{type(value).__name__} {value!r:.60}"
