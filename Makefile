@@ -1,0 +1,76 @@
+# Needs Python 3.11 and make; everything else is installed into .venv, pinned.
+#
+#   make demo    a running site with two nodes and three jobs (Ctrl-C ends it)
+#   make test    lint, types, import contracts, every test
+#   make help    the rest
+
+PYTHON ?= python3.11
+VENV := .venv
+BIN := $(VENV)/bin
+MAIN_STAMP := $(VENV)/.main-$(shell cat requirements.txt | sha256sum | cut -c1-16)
+DEV_STAMP := $(VENV)/.dev-$(shell cat requirements.txt requirements/dev.txt | sha256sum | cut -c1-16)
+INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check
+
+.PHONY: help demo test lint types contracts pytest format lock clean distclean
+.DEFAULT_GOAL := help
+
+help:
+	@echo "make demo       run the site, two nodes and three jobs on this machine"
+	@echo "make test       lint, types, import contracts and every test"
+	@echo "make lint       ruff check and format check"
+	@echo "make format     let ruff rewrite what it can"
+	@echo "make types      mypy"
+	@echo "make contracts  which package may import which"
+	@echo "make pytest     the tests alone; ARGS='tests/core -k plan' picks some"
+	@echo "make lock       pin requirements/*.in again"
+	@echo "make clean      remove caches and the demo's state (var/)"
+	@echo "make distclean  remove .venv as well"
+
+$(BIN)/python:
+	@command -v $(PYTHON) >/dev/null || { echo "$(PYTHON) is missing: install Python 3.11, or name it: make PYTHON=/path/to/python3.11 ..." >&2; exit 1; }
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info[:2] != (3, 11))' || { echo "$(PYTHON) is not Python 3.11" >&2; exit 1; }
+	@$(PYTHON) -m venv $(VENV) || { rm -rf $(VENV); echo "$(PYTHON) -m venv failed: on Debian install python3.11-venv" >&2; exit 1; }
+
+$(MAIN_STAMP): | $(BIN)/python
+	@echo "Installing what the product needs into $(VENV) (about 2 GB; a few minutes the first time)"
+	@$(INSTALL) --requirement requirements.txt
+	@touch $@
+
+$(DEV_STAMP): | $(MAIN_STAMP)
+	@echo "Installing what the checks need into $(VENV)"
+	@$(INSTALL) --requirement requirements/dev.txt
+	@touch $@
+
+demo: $(MAIN_STAMP)
+	@exec $(BIN)/python manage.py demo $(ARGS)
+
+test: lint types contracts pytest
+	@echo "All checks passed. Next: 'make demo' shows the product running; docs/development.md says how to change it."
+
+lint: $(DEV_STAMP)
+	$(BIN)/ruff check
+	$(BIN)/ruff format --check
+
+format: $(DEV_STAMP)
+	$(BIN)/ruff check --fix
+	$(BIN)/ruff format
+
+types: $(DEV_STAMP)
+	$(BIN)/mypy
+
+contracts: $(DEV_STAMP)
+	$(BIN)/lint-imports --no-logo
+
+pytest: $(DEV_STAMP)
+	$(BIN)/python -m pytest $(ARGS)
+
+lock: $(DEV_STAMP)
+	$(BIN)/uv pip compile -q --no-header --python-version 3.11 requirements/main.in -o requirements.txt
+	$(BIN)/uv pip compile -q --no-header --python-version 3.11 requirements/dev.in -o requirements/dev.txt
+
+clean:
+	rm -rf var staticfiles .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+	find . -name __pycache__ -type d -not -path './$(VENV)/*' -prune -exec rm -rf {} +
+
+distclean: clean
+	rm -rf $(VENV)

@@ -1,0 +1,96 @@
+"""What every test shares: which database Django uses, and real servers on demand.
+
+Django tests run on PostgreSQL when its programs are installed, otherwise on SQLite. `TEST_DATABASE`
+chooses one of them by name. With `TEST_SERVERS_REQUIRED=1` (as in .ci/run) a missing server or
+browser fails the tests that need it instead of skipping them.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Iterator
+
+import pytest
+
+from tests import servers
+
+_REQUIRED = os.environ.get("TEST_SERVERS_REQUIRED") == "1"
+
+
+def _choose_database() -> str:
+    """Put the address of the test database where Django's settings look for it, and name its kind.
+
+    The server itself starts when the first test asks for a database. An address that somebody set
+    on purpose is left alone.
+    """
+    choice = os.environ.get("TEST_DATABASE", "auto")
+    if choice not in ("auto", "postgresql", "sqlite"):
+        raise pytest.UsageError(f"TEST_DATABASE must be postgresql or sqlite, got {choice!r}")
+    if choice == "auto" and "DATABASE_URL" in os.environ:
+        return "given"
+    try:
+        if choice != "sqlite":
+            servers.postgresql_programs()
+            os.environ["DATABASE_URL"] = servers.postgresql_url(servers.postgresql_directory())
+            return "postgresql"
+    except servers.ServerMissingError:
+        if choice == "postgresql" or _REQUIRED:
+            raise
+    os.environ["DATABASE_URL"] = "sqlite:///:memory:"
+    return "sqlite"
+
+
+_DATABASE = _choose_database()
+
+
+def pytest_report_header() -> str:
+    return f"test database: {_DATABASE}"
+
+
+def _missing(reason: str) -> None:
+    """Skip the test, or fail it where everything has to be there."""
+    if _REQUIRED:
+        pytest.fail(f"{reason} (TEST_SERVERS_REQUIRED is set)")
+    pytest.skip(reason)
+
+
+@pytest.fixture(scope="session")
+def postgresql_server() -> Iterator[servers.RunningServer]:
+    """Run a PostgreSQL server for this test session."""
+    try:
+        server = servers.start_postgresql(servers.postgresql_directory())
+    except servers.ServerMissingError as error:
+        _missing(str(error))
+        raise
+    yield server
+    server.stop()
+
+
+@pytest.fixture(scope="session")
+def redis_server() -> Iterator[servers.RunningServer]:
+    """Run a Redis server for this test session."""
+    try:
+        server = servers.start_redis()
+    except servers.ServerMissingError as error:
+        _missing(str(error))
+        raise
+    yield server
+    server.stop()
+
+
+@pytest.fixture(scope="session")
+def django_db_modify_db_settings(request: pytest.FixtureRequest) -> None:
+    """Start the database server before pytest-django makes the test database in it."""
+    if _DATABASE == "postgresql":
+        request.getfixturevalue("postgresql_server")
+
+
+@pytest.fixture(scope="session")
+def chromium() -> str:
+    """Find a Chromium that tests can drive."""
+    path = shutil.which("chromium") or shutil.which("google-chrome")
+    if path is None:
+        _missing("Chromium is not installed: apt-get install chromium")
+        raise AssertionError
+    return path
