@@ -1,0 +1,72 @@
+"""Faults of a job's own code: one coded error, with the traceback cut down to the user's frames."""
+
+from __future__ import annotations
+
+import traceback as traceback_module
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+MESSAGE_LIMIT = 4_000
+TRACEBACK_LIMIT = 20_000
+CHAIN_LIMIT = 8
+
+
+class JobCodeError(Exception):
+    """The job's code or data cannot be used; the user has to change something.
+
+    Attributes:
+        code: machine word for what is wrong ("user_code", "not_compiled", "length_mismatch" ...).
+        field: what has to change: "code", "code.build", "data.train", "data.validation" or a field
+            of the submission.
+        message: one or two sentences: what is wrong and the fix.
+        traceback: the user's own frames, empty when no exception of theirs is behind it.
+    """
+
+    def __init__(self, code: str, field: str, message: str, traceback: str = "") -> None:
+        super().__init__(f"{field}: {message}")
+        self.code = code
+        self.field = field
+        self.message = message[:MESSAGE_LIMIT]
+        self.traceback = traceback[-TRACEBACK_LIMIT:]
+
+
+@contextmanager
+def user_code(code_dir: Path, field: str, doing: str) -> Iterator[None]:
+    """Turn whatever the user's code raises inside the block into a `JobCodeError`.
+
+    SystemExit is caught too: a script that calls `sys.exit` must not end the trainer silently.
+
+    Raises:
+        JobCodeError: with code "user_code", or the one that was raised inside.
+    """
+    try:
+        yield
+    except JobCodeError:
+        raise
+    except (Exception, SystemExit) as error:
+        message = f"{doing} raised {type(error).__name__}: {error}"
+        trace = user_traceback(error, code_dir)
+        raise JobCodeError("user_code", field, message, trace) from error
+
+
+def user_traceback(error: BaseException, code_dir: Path) -> str:
+    """Format `error` and its causes with only the frames in `code_dir`, paths relative to it."""
+    root = code_dir.resolve()
+    formatted = traceback_module.TracebackException.from_exception(error)
+    link: traceback_module.TracebackException | None = formatted
+    for _ in range(CHAIN_LIMIT):
+        if link is None:
+            break
+        kept = [frame for frame in link.stack if _is_within(frame.filename, root)]
+        link.stack = traceback_module.StackSummary.from_list(kept)
+        link = link.__cause__ or link.__context__
+    text = "".join(formatted.format())
+    return text.replace(f"{root}/", "").replace(f"{code_dir}/", "")
+
+
+def _is_within(filename: str, root: Path) -> bool:
+    try:
+        return Path(filename).resolve().is_relative_to(root)
+    except (OSError, ValueError):  # "<string>" and the like
+        return False

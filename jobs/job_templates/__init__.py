@@ -1,0 +1,93 @@
+"""Ready jobs for the submission form: real models on data that every machine has.
+
+Each template is a job file as a user would write it. What the form needs besides stands here; the
+settings are read from the file's own `DEFAULTS`, so that they exist once.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from controlplane.core.wire import StopCondition, StopKind
+
+FOLDER = Path(__file__).parent
+
+
+@dataclass(frozen=True)
+class JobTemplate:
+    """A job file and the submission that suits it.
+
+    Attributes:
+        name: the file's name without ".py"; part of addresses and commands.
+        title: a few words for the form.
+        description: one or two sentences: model, data, what to expect.
+        max_accelerators: how many accelerators it can put to good use.
+    """
+
+    name: str
+    title: str
+    description: str
+    global_batch_size: int
+    num_virtual_nodes: int
+    max_accelerators: int
+    stop: StopCondition
+
+    @property
+    def path(self) -> Path:
+        """Give the job file."""
+        return FOLDER / f"{self.name}.py"
+
+    @cached_property
+    def code(self) -> str:
+        """Give the job file's text."""
+        return self.path.read_text(encoding="utf-8")
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """Give a fresh copy of the job file's `DEFAULTS`, read without running the file."""
+        for statement in ast.parse(self.code).body:
+            match statement:
+                case ast.Assign(targets=[ast.Name(id="DEFAULTS")], value=value):
+                    defaults: dict[str, Any] = ast.literal_eval(value)
+                    return defaults
+        raise ValueError(f"{self.path.name} has no DEFAULTS = {{...}} at its top level")
+
+
+def _epochs(limit: int) -> StopCondition:
+    return StopCondition(kind=StopKind.EPOCHS, limit=limit)
+
+
+_ALL = (
+    JobTemplate(
+        name="digits_cnn",
+        title="Digits, convolutional network",
+        description=(
+            "A small convolutional network on scikit-learn's 1,797 handwritten digits of 8 by 8 "
+            "pixels. Reads 98 of 100 new digits after about 30 epochs."
+        ),
+        global_batch_size=128,
+        num_virtual_nodes=8,
+        max_accelerators=4,
+        stop=_epochs(120),
+    ),
+    JobTemplate(
+        name="tabular",
+        title="Tabular data, dense network",
+        description=(
+            "A dense network with normalisation and AdamW on scikit-learn's breast cancer table "
+            "(569 patients, 30 measurements)."
+        ),
+        global_batch_size=64,
+        num_virtual_nodes=8,
+        max_accelerators=2,
+        stop=_epochs(200),
+    ),
+)
+
+#: Template by name, in the order of the form.
+JOB_TEMPLATES: Mapping[str, JobTemplate] = {template.name: template for template in _ALL}
