@@ -9,7 +9,8 @@ Two conversations use these messages:
 * agent <-> control plane, over HTTP (see jobs/api/agent): enrol, fetch `WantedState`, send
   `ReportBatch`, upload and download files;
 * agent <-> trainer, over files in the trainer's run directory: the agent writes `orders.json`
-  (`TrainerOrders`, replaced atomically), the trainer appends `reports.jsonl` (`TrainerReport` lines).
+  (`TrainerOrders`, replaced atomically), the trainer appends lines to `reports.jsonl`
+  (`TrainerReport`).
 """
 
 from __future__ import annotations
@@ -124,9 +125,9 @@ class Membership:
     Attributes:
         members: in slot order of seniority; empty means: save a checkpoint and leave.
         leader_slot: resolves collectives and reports for the job; None only without members.
-        source_slot: a trainer of the generation before that gives its state to the joiners; it takes
-            part in the switch even when it is not a member any more. None: nobody has the state, the
-            leader makes it (from the seed, or from the checkpoint if `restore` is set).
+        source_slot: a trainer of the generation before that gives its state to the joiners; it
+            takes part in the switch even when it is not a member any more. None: nobody has the
+            state, the leader makes it (from the seed, or from the checkpoint with `restore`).
         declaration: every slot declared to the runtime, a superset of members and source. While
             (declaration, leader_slot) stay the same a switch needs no re-initialisation.
     """
@@ -301,7 +302,7 @@ class ValidationReport:
     """How a validation ended.
 
     Attributes:
-        code: machine word for what is wrong ("user_code", "custom_train_step", ...), None when fine.
+        code: machine word for what is wrong ("user_code", "custom_train_step"), None when fine.
         field: the field of the submission that has to change.
         facts: num_parameters, num_examples, steps_per_epoch, state_bytes, warnings ...
     """
@@ -318,7 +319,13 @@ class ValidationReport:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReportBatch:
-    """A heartbeat with everything that happened on a node since the last accepted one."""
+    """A heartbeat with everything that happened on a node since the last accepted one.
+
+    Attributes:
+        trainers: those that the agent owns now, also while it still fetches their code (pid 0).
+        wanted_version: version of the wanted state that the agent followed when it listed them; a
+            trainer of this node that is neither in that state nor in `trainers` is gone.
+    """
 
     boot_id: str
     sent_at: float
@@ -326,6 +333,7 @@ class ReportBatch:
     reports: tuple[TrainerReport, ...]
     logs: tuple[LogChunk, ...]
     validations: tuple[ValidationReport, ...]
+    wanted_version: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
