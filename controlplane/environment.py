@@ -1,0 +1,109 @@
+"""Typed reads of environment variables that fail loudly, naming the variable and the fix."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+from urllib.parse import parse_qsl, unquote, urlsplit
+
+from django.core.exceptions import ImproperlyConfigured
+
+_TRUE = frozenset({"1", "true", "yes", "on"})
+_FALSE = frozenset({"0", "false", "no", "off", ""})
+
+
+def text(name: str, default: str | None = None) -> str:
+    """Read a text variable; without a default an unset or empty one is refused."""
+    value = os.environ.get(name, "")
+    if value:
+        return value
+    if default is None:
+        raise ImproperlyConfigured(f"Set the environment variable {name}; it has no default.")
+    return default
+
+
+def flag(name: str, *, default: bool = False) -> bool:
+    """Read a yes/no variable."""
+    value = os.environ.get(name)
+    if value is None:
+        return default
+    if value.lower() in _TRUE:
+        return True
+    if value.lower() in _FALSE:
+        return False
+    raise ImproperlyConfigured(f"{name} must be 1 or 0, got {value!r}.")
+
+
+def number(name: str, default: float, *, low: float, high: float) -> float:
+    """Read a number within `[low, high]`."""
+    value = os.environ.get(name, "")
+    if not value:
+        return default
+    try:
+        parsed = float(value)
+    except ValueError:
+        raise ImproperlyConfigured(f"{name} must be a number, got {value!r}.") from None
+    if not low <= parsed <= high:
+        raise ImproperlyConfigured(f"{name} must be between {low:g} and {high:g}, got {value}.")
+    return parsed
+
+
+def words(name: str, default: tuple[str, ...] = ()) -> list[str]:
+    """Read a comma-separated list."""
+    value = os.environ.get(name, "")
+    return [word.strip() for word in value.split(",") if word.strip()] or list(default)
+
+
+def database(url: str, *, connection_age_s: float) -> dict[str, Any]:
+    """Turn `sqlite:///file` or `postgresql://user:password@host:port/name` into Django's settings.
+
+    A PostgreSQL unix socket is given as `postgresql://user@/name?host=/directory`.
+    """
+    parts = urlsplit(url)
+    if parts.scheme == "sqlite":
+        return _sqlite(unquote(parts.path).removeprefix("/"))
+    if parts.scheme not in ("postgresql", "postgres"):
+        raise ImproperlyConfigured(
+            f"DATABASE_URL must start with sqlite:/// or postgresql://, got {parts.scheme!r}."
+        )
+    options = dict(parse_qsl(parts.query))
+    return {
+        "ENGINE": "django.db.backends.postgresql",
+        "NAME": unquote(parts.path.lstrip("/")),
+        "USER": unquote(parts.username or options.pop("user", "")),
+        "PASSWORD": unquote(parts.password or ""),
+        "HOST": unquote(parts.hostname or "") or options.pop("host", ""),
+        "PORT": str(parts.port or options.pop("port", "")),
+        "CONN_MAX_AGE": int(connection_age_s),
+        "CONN_HEALTH_CHECKS": connection_age_s > 0,
+        "OPTIONS": {"connect_timeout": 5, **options},
+    }
+
+
+def _sqlite(name: str) -> dict[str, Any]:
+    # IMMEDIATE takes the write lock when a transaction begins, where waiting for it is possible; a
+    # deferred one would fail with "database is locked" at its first write.
+    if name != ":memory:":
+        Path(name).parent.mkdir(parents=True, exist_ok=True)
+    return {
+        "ENGINE": "django.db.backends.sqlite3",
+        "NAME": name,
+        "OPTIONS": {
+            "timeout": 30,
+            "transaction_mode": "IMMEDIATE",
+            "init_command": "PRAGMA journal_mode=WAL; PRAGMA synchronous=NORMAL;",
+        },
+    }
+
+
+def celery_broker(redis_url: str) -> str:
+    """Turn a Redis URL into Celery's form, which names unix sockets differently."""
+    parts = urlsplit(redis_url)
+    if parts.scheme == "unix":
+        return f"redis+socket://{parts.path}" + (f"?virtual_host={_db(parts.query)}")
+    return redis_url
+
+
+def _db(query: str) -> str:
+    return dict(parse_qsl(query)).get("db", "0")

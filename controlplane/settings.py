@@ -1,0 +1,187 @@
+"""Everything that can be set, in one file. Each variable is described in docs/settings.md."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from controlplane import environment
+
+BASE_DIR = Path(__file__).resolve().parent.parent
+STATE_DIR = Path(environment.text("VIRTUALFLOW_STATE_DIR", str(BASE_DIR / "var")))
+
+DEBUG = environment.flag("VIRTUALFLOW_DEBUG")
+SECRET_KEY = environment.text(
+    "VIRTUALFLOW_SECRET_KEY", "insecure-key-of-a-debug-run" if DEBUG else None
+)
+ALLOWED_HOSTS = environment.words("VIRTUALFLOW_HOSTS", ("localhost", "127.0.0.1", "[::1]"))
+CSRF_TRUSTED_ORIGINS = environment.words("VIRTUALFLOW_ORIGINS")
+IS_BEHIND_TLS = environment.flag("VIRTUALFLOW_TLS")
+
+# --- applications and requests ---------------------------------------------------------------
+
+INSTALLED_APPS = [
+    "django.contrib.auth",
+    "django.contrib.contenttypes",
+    "django.contrib.sessions",
+    "django.contrib.messages",
+    "django.contrib.staticfiles",
+    "rest_framework",
+    "django_filters",
+    "drf_spectacular",
+    "drf_spectacular_sidecar",
+    "django_htmx",
+    "jobs",
+    "frontend",
+]
+MIDDLEWARE = [
+    "django.middleware.security.SecurityMiddleware",
+    "controlplane.middleware.content_security_policy",
+    "whitenoise.middleware.WhiteNoiseMiddleware",
+    "django.contrib.sessions.middleware.SessionMiddleware",
+    "django.middleware.common.CommonMiddleware",
+    "django.middleware.csrf.CsrfViewMiddleware",
+    "django.contrib.auth.middleware.AuthenticationMiddleware",
+    "django.contrib.messages.middleware.MessageMiddleware",
+    "django.middleware.clickjacking.XFrameOptionsMiddleware",
+    "django_htmx.middleware.HtmxMiddleware",
+]
+ROOT_URLCONF = "controlplane.urls"
+WSGI_APPLICATION = "controlplane.wsgi.application"
+ASGI_APPLICATION = "controlplane.asgi.application"
+TEMPLATES = [
+    {
+        "BACKEND": "django.template.backends.django.DjangoTemplates",
+        "APP_DIRS": True,
+        "OPTIONS": {
+            "context_processors": [
+                "django.template.context_processors.request",
+                "django.contrib.auth.context_processors.auth",
+                "django.contrib.messages.context_processors.messages",
+            ]
+        },
+    }
+]
+LANGUAGE_CODE = "en"
+TIME_ZONE = "UTC"
+USE_TZ = True
+LOGIN_URL = "login"
+LOGIN_REDIRECT_URL = "/"
+LOGOUT_REDIRECT_URL = "login"
+AUTH_PASSWORD_VALIDATORS = [
+    {"NAME": f"django.contrib.auth.password_validation.{name}"}
+    for name in ("MinimumLengthValidator", "CommonPasswordValidator", "NumericPasswordValidator")
+]
+
+# --- database, Redis, tasks ------------------------------------------------------------------
+
+DATABASES = {
+    "default": environment.database(
+        environment.text("DATABASE_URL", f"sqlite:///{STATE_DIR}/controlplane.sqlite3"),
+        connection_age_s=environment.number("VIRTUALFLOW_DATABASE_AGE_S", 60, low=0, high=3600),
+    )
+}
+DEFAULT_AUTO_FIELD = "django.db.models.BigAutoField"
+
+#: Empty in a debug run: nothing is woken up or enqueued, waits end by their own limit.
+REDIS_URL = environment.text("REDIS_URL", "" if DEBUG else None)
+
+CELERY_BROKER_URL = environment.celery_broker(REDIS_URL) if REDIS_URL else "memory://"
+CELERY_TASK_IGNORE_RESULT = True
+CELERY_TASK_SERIALIZER = "json"
+CELERY_ACCEPT_CONTENT = ["json"]
+CELERY_TASK_TIME_LIMIT = 60
+CELERY_TASK_SOFT_TIME_LIMIT = 50
+CELERY_WORKER_PREFETCH_MULTIPLIER = 1
+CELERY_BROKER_CONNECTION_RETRY_ON_STARTUP = True
+CELERY_BROKER_TRANSPORT_OPTIONS = {"socket_timeout": 10, "socket_connect_timeout": 5}
+
+# --- files -----------------------------------------------------------------------------------
+
+MEDIA_ROOT = environment.text("VIRTUALFLOW_FILES_DIR", str(STATE_DIR / "files"))
+STATIC_URL = "static/"
+STATIC_ROOT = STATE_DIR / "static"
+STORAGES = {
+    "default": {"BACKEND": "django.core.files.storage.FileSystemStorage"},
+    "staticfiles": {"BACKEND": "whitenoise.storage.CompressedStaticFilesStorage"},
+}
+# Serve straight from the packages, so that a demo needs no collectstatic.
+WHITENOISE_USE_FINDERS = True
+CODE_LIMIT_BYTES = 20 * 1024**2
+ARTIFACT_LIMIT_BYTES = 4 * 1024**3
+LOG_LIMIT_BYTES = 16 * 1024**2  # of one trainer; what comes after is dropped
+AGENT_BATCH_LIMIT_BYTES = 8 * 1024**2
+DATA_UPLOAD_MAX_MEMORY_SIZE = CODE_LIMIT_BYTES + 1024**2
+FILE_UPLOAD_PERMISSIONS = 0o600
+
+# --- security --------------------------------------------------------------------------------
+
+CONTENT_SECURITY_POLICY = (
+    "default-src 'self'; img-src 'self' data: blob:; object-src 'none'; base-uri 'self'; "
+    "form-action 'self'; frame-ancestors 'none'"
+)
+SECURE_CONTENT_TYPE_NOSNIFF = True
+SECURE_REFERRER_POLICY = "same-origin"
+X_FRAME_OPTIONS = "DENY"
+SESSION_COOKIE_SECURE = CSRF_COOKIE_SECURE = IS_BEHIND_TLS
+SESSION_COOKIE_SAMESITE = CSRF_COOKIE_SAMESITE = "Lax"
+if IS_BEHIND_TLS:
+    SECURE_PROXY_SSL_HEADER = ("HTTP_X_FORWARDED_PROTO", "https")
+    SECURE_HSTS_SECONDS = 30 * 24 * 3600
+
+# --- the product -----------------------------------------------------------------------------
+
+HEARTBEAT_S = environment.number("VIRTUALFLOW_HEARTBEAT_S", 2, low=0.1, high=60)
+LEASE_S = environment.number("VIRTUALFLOW_LEASE_S", 20, low=0.5, high=600)
+WAIT_LIMIT_S = 30  # longest long-poll
+CYCLE_PERIOD_S = environment.number("VIRTUALFLOW_CYCLE_S", 5, low=0.5, high=60)
+PREPARE_LIMIT_S = environment.number("VIRTUALFLOW_PREPARE_LIMIT_S", 180, low=5, high=3600)
+SWITCH_LIMIT_S = environment.number("VIRTUALFLOW_SWITCH_LIMIT_S", 300, low=5, high=3600)
+LEAVE_LIMIT_S = environment.number("VIRTUALFLOW_LEAVE_LIMIT_S", 60, low=1, high=600)
+VALIDATION_TIMEOUT_S = environment.number("VIRTUALFLOW_VALIDATION_S", 120, low=1, high=3600)
+VALIDATION_ATTEMPTS_LIMIT = 3
+RESTART_LIMIT = 5
+DEFAULT_POLICY = environment.text("VIRTUALFLOW_POLICY", "weighted_fair")
+#: Where agents and event streams connect, when streams have a server of their own.
+STREAM_URL = environment.text("VIRTUALFLOW_STREAM_URL", "")
+
+# --- REST ------------------------------------------------------------------------------------
+
+REST_FRAMEWORK = {
+    "DEFAULT_AUTHENTICATION_CLASSES": [
+        "jobs.api.authentication.TokenAuthentication",
+        "rest_framework.authentication.SessionAuthentication",
+    ],
+    "DEFAULT_PERMISSION_CLASSES": ["jobs.api.permissions.ScopePermission"],
+    "DEFAULT_RENDERER_CLASSES": ["rest_framework.renderers.JSONRenderer"],
+    "DEFAULT_PARSER_CLASSES": ["rest_framework.parsers.JSONParser"],
+    "DEFAULT_FILTER_BACKENDS": ["django_filters.rest_framework.DjangoFilterBackend"],
+    "DEFAULT_PAGINATION_CLASS": "jobs.api.pagination.NewestFirst",
+    "DEFAULT_THROTTLE_CLASSES": ["jobs.api.throttles.IdentityThrottle"],
+    "DEFAULT_THROTTLE_RATES": {
+        "identity": environment.text("VIRTUALFLOW_API_RATE", "6000/min"),
+    },
+    "DEFAULT_SCHEMA_CLASS": "drf_spectacular.openapi.AutoSchema",
+    "EXCEPTION_HANDLER": "jobs.exceptions.problem_handler",
+    "UNAUTHENTICATED_USER": "django.contrib.auth.models.AnonymousUser",
+    "TEST_REQUEST_DEFAULT_FORMAT": "json",
+}
+SPECTACULAR_SETTINGS = {
+    "TITLE": "VirtualFlow control plane",
+    "DESCRIPTION": "Submit TensorFlow jobs, watch them, resize them live.",
+    "VERSION": "1",
+    "SCHEMA_PATH_PREFIX": "/api/v1",
+    "SERVE_INCLUDE_SCHEMA": False,
+    "SWAGGER_UI_DIST": "SIDECAR",
+    "SWAGGER_UI_FAVICON_HREF": "SIDECAR",
+    "COMPONENT_SPLIT_REQUEST": True,
+}
+LOGGING = {
+    "version": 1,
+    "disable_existing_loggers": False,
+    "formatters": {"line": {"format": "%(asctime)s %(levelname)s %(name)s %(message)s"}},
+    "handlers": {"console": {"class": "logging.StreamHandler", "formatter": "line"}},
+    "root": {
+        "handlers": ["console"],
+        "level": environment.text("VIRTUALFLOW_LOG_LEVEL", "INFO"),
+    },
+}

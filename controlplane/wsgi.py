@@ -1,0 +1,9 @@
+"""WSGI entry point: pages and the REST API."""
+
+import os
+
+from django.core.wsgi import get_wsgi_application
+
+os.environ.setdefault("DJANGO_SETTINGS_MODULE", "controlplane.settings")
+
+application = get_wsgi_application()

@@ -1,0 +1,64 @@
+"""Tokens of programs, replayed requests, and the one row of cluster-wide settings."""
+
+from __future__ import annotations
+
+from django.conf import settings
+from django.db import models
+from django.db.models import Q
+
+
+class ApiToken(models.Model):
+    """A program's credentials, acting for a user. Only the digest is stored."""
+
+    user = models.ForeignKey(
+        settings.AUTH_USER_MODEL, on_delete=models.CASCADE, related_name="api_tokens"
+    )
+    name = models.CharField(max_length=60)
+    digest = models.CharField(max_length=64, unique=True)
+    scopes = models.JSONField(default=list)
+    created_at = models.DateTimeField(auto_now_add=True)
+    expires_at = models.DateTimeField(null=True, blank=True)
+    revoked_at = models.DateTimeField(null=True, blank=True)
+    last_used_at = models.DateTimeField(null=True, blank=True)
+
+    class Meta:
+        ordering = ("-id",)
+
+    def __str__(self) -> str:
+        return self.name
+
+
+class IdempotencyKey(models.Model):
+    """A POST that was already done: the same key with the same body gets the same job."""
+
+    user = models.ForeignKey(
+        settings.AUTH_USER_MODEL, on_delete=models.CASCADE, related_name="idempotency_keys"
+    )
+    key = models.CharField(max_length=120)
+    body_sha256 = models.CharField(max_length=64)
+    job = models.ForeignKey("jobs.Job", on_delete=models.CASCADE, related_name="+")
+    at = models.DateTimeField(auto_now_add=True)
+
+    class Meta:
+        constraints = (
+            models.UniqueConstraint(name="idempotency_key_once", fields=("user", "key")),
+        )
+
+    def __str__(self) -> str:
+        return self.key
+
+
+class ClusterSetting(models.Model):
+    """What an admin can switch at run time; exactly one row."""
+
+    id = models.PositiveSmallIntegerField(primary_key=True, default=1)
+    policy = models.CharField(max_length=40)
+    version = models.PositiveIntegerField(default=1)
+    changed_by = models.CharField(max_length=160, blank=True)
+    changed_at = models.DateTimeField(auto_now=True)
+
+    class Meta:
+        constraints = (models.CheckConstraint(name="one_cluster_setting", condition=Q(id=1)),)
+
+    def __str__(self) -> str:
+        return f"policy {self.policy}"

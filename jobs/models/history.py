@@ -1,0 +1,106 @@
+"""What happened: steps, epochs, events and logs. Rows are added and never changed."""
+
+from __future__ import annotations
+
+from django.db import models
+from django.db.models import Q
+
+from jobs.models.jobs import Job
+from jobs.models.nodes import Node
+
+
+class StepReport(models.Model):
+    """Some consecutive steps of a job: mean loss and speed."""
+
+    job = models.ForeignKey(Job, on_delete=models.CASCADE, related_name="step_reports")
+    generation = models.PositiveIntegerField()
+    first_step = models.PositiveBigIntegerField()
+    last_step = models.PositiveBigIntegerField()
+    epoch = models.PositiveIntegerField()
+    examples = models.PositiveBigIntegerField()
+    seconds = models.FloatField()
+    loss = models.FloatField(null=True, blank=True)
+    num_accelerators = models.PositiveIntegerField()
+    at = models.DateTimeField()
+
+    class Meta:
+        ordering = ("job_id", "last_step")
+        constraints = (
+            models.UniqueConstraint(
+                name="steps_reported_once", fields=("job", "generation", "first_step")
+            ),
+            models.CheckConstraint(name="steps_take_time", condition=Q(seconds__gt=0)),
+        )
+        indexes = (
+            models.Index(name="steps_by_job", fields=("job", "last_step")),
+            models.Index(name="steps_by_time", fields=("at",)),
+        )
+
+    def __str__(self) -> str:
+        return f"steps {self.first_step}-{self.last_step} of job {self.job_id}"
+
+
+class EpochReport(models.Model):
+    """The logs of one epoch, validation results included."""
+
+    job = models.ForeignKey(Job, on_delete=models.CASCADE, related_name="epoch_reports")
+    epoch = models.PositiveIntegerField()
+    generation = models.PositiveIntegerField()
+    step = models.PositiveBigIntegerField()
+    logs = models.JSONField()
+    at = models.DateTimeField()
+
+    class Meta:
+        ordering = ("job_id", "epoch")
+        constraints = (
+            models.UniqueConstraint(name="epoch_reported_once", fields=("job", "epoch")),
+        )
+
+    def __str__(self) -> str:
+        return f"epoch {self.epoch} of job {self.job_id}"
+
+
+class Event(models.Model):
+    """Something worth telling a person, with who did it and the numbers behind it."""
+
+    job = models.ForeignKey(
+        Job, null=True, blank=True, on_delete=models.CASCADE, related_name="events"
+    )
+    node = models.ForeignKey(
+        Node, null=True, blank=True, on_delete=models.CASCADE, related_name="events"
+    )
+    kind = models.CharField(max_length=40)
+    actor = models.CharField(max_length=160, blank=True)
+    message = models.TextField()
+    data = models.JSONField(default=dict, blank=True)
+    at = models.DateTimeField()
+
+    class Meta:
+        ordering = ("-id",)
+        indexes = (
+            models.Index(name="event_by_job", fields=("job", "-id")),
+            models.Index(name="event_by_node", fields=("node", "-id")),
+        )
+
+    def __str__(self) -> str:
+        return self.message
+
+
+class LogChunk(models.Model):
+    """A piece of one trainer's log; `offset` is its first byte's place in that log."""
+
+    job = models.ForeignKey(Job, on_delete=models.CASCADE, related_name="log_chunks")
+    slot = models.PositiveIntegerField()
+    offset = models.PositiveBigIntegerField()
+    size_bytes = models.PositiveIntegerField()
+    text = models.TextField()
+    at = models.DateTimeField()
+
+    class Meta:
+        ordering = ("job_id", "slot", "offset")
+        constraints = (
+            models.UniqueConstraint(name="log_chunk_once", fields=("job", "slot", "offset")),
+        )
+
+    def __str__(self) -> str:
+        return f"log of slot {self.slot} of job {self.job_id} at {self.offset}"

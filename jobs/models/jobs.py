@@ -1,0 +1,174 @@
+"""Jobs: what was submitted, where it stands, and the files it left."""
+
+from __future__ import annotations
+
+import uuid
+
+from django.conf import settings
+from django.db import models
+from django.db.models import F, Q
+
+from controlplane.core.lifecycle import ENDED_JOB_STATUSES, JobStatus
+from controlplane.core.wire import ReductionMode, StopKind
+from jobs.models.choices import choices, values
+
+LIVE_JOB_STATUSES = tuple(status for status in JobStatus if status not in ENDED_JOB_STATUSES)
+_ENDED = values(ENDED_JOB_STATUSES)
+
+
+def code_path(_job: Job, filename: str) -> str:
+    """Where the code of a job is kept; unguessable, and never the name that was uploaded."""
+    return f"code/{uuid.uuid4().hex}{'.zip' if filename.endswith('.zip') else '.py'}"
+
+
+def artifact_path(artifact: Artifact, _filename: str) -> str:
+    """Where a file that a job left is kept; a new name each time, so that readers finish theirs."""
+    return f"jobs/{artifact.job_id}/{uuid.uuid4().hex}-{artifact.name}"
+
+
+class Job(models.Model):
+    """One training job.
+
+    `version` grows with every change that somebody can see. `generation` is the number of the
+    newest `Generation`, `next_slot` the first slot number that no trainer of this job has had.
+    """
+
+    owner = models.ForeignKey(
+        settings.AUTH_USER_MODEL, on_delete=models.PROTECT, related_name="jobs"
+    )
+    name = models.CharField(max_length=100)
+    template = models.CharField(max_length=60, blank=True)
+
+    # What it computes: fixed from submission on.
+    code = models.FileField(upload_to=code_path, max_length=200)
+    code_name = models.CharField(max_length=120)
+    code_sha256 = models.CharField(max_length=64)
+    entry_file = models.CharField(max_length=200)
+    settings = models.JSONField(default=dict, blank=True)
+    global_batch_size = models.PositiveIntegerField()
+    num_virtual_nodes = models.PositiveIntegerField()
+    seed = models.BigIntegerField(default=0)
+    reduction = models.CharField(
+        max_length=10,
+        choices=choices(ReductionMode),
+        default=ReductionMode.EXACT.value,
+    )
+    shuffle = models.BooleanField(default=True)
+    stop_kind = models.CharField(max_length=10, choices=choices(StopKind))
+    stop_limit = models.PositiveIntegerField()
+    stop_metric = models.CharField(max_length=100, blank=True)
+    stop_target = models.FloatField(null=True, blank=True)
+    stop_higher_is_better = models.BooleanField(default=True)
+
+    # What it may hold.
+    min_accelerators = models.PositiveIntegerField(default=1)
+    max_accelerators = models.PositiveIntegerField()
+    accepted_kinds = models.JSONField(default=list, blank=True)
+    priority = models.PositiveSmallIntegerField(default=100)
+
+    # Where it stands.
+    status = models.CharField(
+        max_length=12,
+        choices=choices(JobStatus),
+        default=JobStatus.VALIDATING.value,
+    )
+    status_code = models.CharField(max_length=40, blank=True)
+    status_reason = models.TextField(blank=True)
+    policy_reason = models.TextField(blank=True)
+    error_field = models.CharField(max_length=60, blank=True)
+    error_traceback = models.TextField(blank=True)
+    version = models.PositiveIntegerField(default=1)
+    generation = models.PositiveIntegerField(default=0)
+    next_slot = models.PositiveIntegerField(default=0)
+    restarts = models.PositiveSmallIntegerField(default=0)
+    is_pause_asked = models.BooleanField(default=False)
+    submitted_at = models.DateTimeField()
+    started_at = models.DateTimeField(null=True, blank=True)
+    ended_at = models.DateTimeField(null=True, blank=True)
+
+    # Its one-off validation on a node.
+    validation_attempt = models.PositiveSmallIntegerField(default=0)
+    validation_node = models.ForeignKey(
+        "jobs.Node", null=True, blank=True, on_delete=models.SET_NULL, related_name="validations"
+    )
+    validation_deadline_at = models.DateTimeField(null=True, blank=True)
+    facts = models.JSONField(default=dict, blank=True)
+
+    # How far it is.
+    step = models.PositiveBigIntegerField(default=0)
+    epoch = models.PositiveIntegerField(default=0)
+    loss = models.FloatField(null=True, blank=True)
+    examples_per_s = models.FloatField(null=True, blank=True)
+    metrics = models.JSONField(default=dict, blank=True)
+    digest = models.CharField(max_length=64, blank=True)
+    throughput_by_count = models.JSONField(default=dict, blank=True)
+    attained_accelerator_s = models.FloatField(default=0.0)
+
+    class Meta:
+        ordering = ("-id",)
+        constraints = (
+            models.CheckConstraint(
+                name="job_status_known", condition=Q(status__in=values(JobStatus))
+            ),
+            models.CheckConstraint(
+                name="job_batch_holds_virtual_nodes",
+                condition=Q(
+                    num_virtual_nodes__gte=1, global_batch_size__gte=F("num_virtual_nodes")
+                ),
+            ),
+            models.CheckConstraint(
+                name="job_accelerators_in_bounds",
+                condition=Q(
+                    min_accelerators__gte=1,
+                    min_accelerators__lte=F("max_accelerators"),
+                    max_accelerators__lte=F("num_virtual_nodes"),
+                ),
+            ),
+            models.CheckConstraint(
+                name="job_priority_in_bounds", condition=Q(priority__gte=1, priority__lte=1000)
+            ),
+            models.CheckConstraint(name="job_stop_limit_positive", condition=Q(stop_limit__gte=1)),
+            models.CheckConstraint(
+                name="job_metric_stop_is_whole",
+                condition=~Q(stop_kind=StopKind.METRIC.value)
+                | (Q(stop_target__isnull=False) & ~Q(stop_metric="")),
+            ),
+            models.CheckConstraint(
+                name="job_ended_at_when_ended",
+                condition=Q(status__in=_ENDED, ended_at__isnull=False)
+                | (~Q(status__in=_ENDED) & Q(ended_at__isnull=True)),
+            ),
+        )
+        indexes = (
+            # Newest first, whole table, one owner's, one status.
+            models.Index(name="job_by_owner", fields=("owner", "-id")),
+            models.Index(name="job_by_status", fields=("status", "-id")),
+            models.Index(name="job_by_owner_status", fields=("owner", "status", "-id")),
+            # The few live ones among many old ones.
+            models.Index(
+                name="job_live", fields=("id",), condition=Q(status__in=values(LIVE_JOB_STATUSES))
+            ),
+        )
+
+    def __str__(self) -> str:
+        return f"job {self.pk} ({self.name})"
+
+
+class Artifact(models.Model):
+    """A file that a job left: checkpoint, model, history, metrics. The newest of a name counts."""
+
+    job = models.ForeignKey(Job, on_delete=models.CASCADE, related_name="artifacts")
+    name = models.CharField(max_length=60)
+    file = models.FileField(upload_to=artifact_path, max_length=200)
+    sha256 = models.CharField(max_length=64)
+    size_bytes = models.PositiveBigIntegerField()
+    generation = models.PositiveIntegerField()
+    step = models.PositiveBigIntegerField(null=True, blank=True)
+    at = models.DateTimeField()
+
+    class Meta:
+        ordering = ("name",)
+        constraints = (models.UniqueConstraint(name="artifact_name_once", fields=("job", "name")),)
+
+    def __str__(self) -> str:
+        return f"{self.name} of job {self.job_id}"

@@ -1,0 +1,95 @@
+"""Nodes, their accelerators, and the one-time tokens that let a node in."""
+
+from __future__ import annotations
+
+from django.conf import settings
+from django.db import models
+from django.db.models import F, Q
+
+from controlplane.core.lifecycle import NodeStatus
+from jobs.models.choices import choices
+
+
+class Node(models.Model):
+    """A machine with an agent.
+
+    `status` is what its heartbeats say (online or lost); `is_cordoned` is what an admin wants.
+    """
+
+    name = models.CharField(max_length=63, unique=True)
+    host = models.CharField(max_length=253)
+    first_port = models.PositiveIntegerField()
+    last_port = models.PositiveIntegerField()
+    status = models.CharField(
+        max_length=10,
+        choices=choices((NodeStatus.ONLINE, NodeStatus.LOST)),
+        default=NodeStatus.ONLINE.value,
+    )
+    is_cordoned = models.BooleanField(default=False)
+    boot_id = models.CharField(max_length=64)
+    agent_token_digest = models.CharField(max_length=64, unique=True)
+    last_seen_at = models.DateTimeField()
+    enrolled_at = models.DateTimeField(auto_now_add=True)
+    removed_at = models.DateTimeField(null=True, blank=True)
+
+    class Meta:
+        ordering = ("name",)
+        constraints = (
+            models.CheckConstraint(
+                name="node_ports_ascend",
+                condition=Q(
+                    first_port__gte=1, last_port__lte=65535, first_port__lte=F("last_port")
+                ),
+            ),
+        )
+
+    def __str__(self) -> str:
+        return self.name
+
+    @property
+    def shown_status(self) -> NodeStatus:
+        """What people see: lost before cordoned before online."""
+        if self.status == NodeStatus.LOST:
+            return NodeStatus.LOST
+        return NodeStatus.CORDONED if self.is_cordoned else NodeStatus.ONLINE
+
+
+class EnrolmentToken(models.Model):
+    """Permission for one node to enrol, once. Only the digest is stored."""
+
+    digest = models.CharField(max_length=64, unique=True)
+    created_by = models.ForeignKey(
+        settings.AUTH_USER_MODEL, null=True, on_delete=models.SET_NULL, related_name="+"
+    )
+    created_at = models.DateTimeField(auto_now_add=True)
+    expires_at = models.DateTimeField()
+    used_at = models.DateTimeField(null=True, blank=True)
+    node = models.ForeignKey(Node, null=True, blank=True, on_delete=models.SET_NULL)
+
+    def __str__(self) -> str:
+        return f"enrolment token {self.pk}"
+
+
+class Accelerator(models.Model):
+    """One device of a node. It stays in the table when it is gone, for the history's sake."""
+
+    node = models.ForeignKey(Node, on_delete=models.CASCADE, related_name="accelerators")
+    index = models.PositiveSmallIntegerField()
+    kind = models.CharField(max_length=40)
+    name = models.CharField(max_length=120)
+    memory_bytes = models.BigIntegerField(default=0)
+    threads = models.PositiveSmallIntegerField(default=0)
+    uuid = models.CharField(max_length=80, blank=True)
+    is_present = models.BooleanField(default=True)
+
+    class Meta:
+        ordering = ("node_id", "index")
+        constraints = (
+            models.UniqueConstraint(name="accelerator_index_once", fields=("node", "index")),
+            models.CheckConstraint(
+                name="accelerator_memory_not_negative", condition=Q(memory_bytes__gte=0)
+            ),
+        )
+
+    def __str__(self) -> str:
+        return f"{self.node_id}:{self.index}"
