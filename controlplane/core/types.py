@@ -1,7 +1,7 @@
 """The frozen values that policies and plans work on.
 
-A `Snapshot` is everything a policy may know. Policies are pure: same snapshot, same answer. Time and
-seed are part of the snapshot, so nothing here reads a clock.
+A `Snapshot` is everything a policy may know. Policies are pure: same snapshot, same answer. Time
+and seed are part of the snapshot, so nothing here reads a clock.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ class Accelerator:
         id: unique in the cluster.
         node_id: the machine it sits in.
         index: its place on that machine, from 0.
-        kind: what policies tell apart ("cpu", "t4", "a100"); results are bitwise equal within a kind.
+        kind: what policies tell apart ("cpu", "a100"); results are bitwise equal within a kind.
     """
 
     id: AcceleratorId
@@ -42,6 +42,7 @@ class Job:
         examples_per_s: measured throughput by number of accelerators, as far as seen.
         remaining_examples: examples left until its stop condition, if that is known.
         attained_accelerator_s: accelerator-seconds it has had so far.
+        pending_since: when it last began to wait for accelerators; None: since it was submitted.
     """
 
     id: JobId
@@ -55,10 +56,16 @@ class Job:
     examples_per_s: Mapping[int, float] = field(default_factory=dict)
     remaining_examples: float | None = None
     attained_accelerator_s: float = 0.0
+    pending_since: float | None = None
 
     def accepts(self, kind: str) -> bool:
         """Say whether the job may run on accelerators of `kind`."""
         return not self.accepted_kinds or kind in self.accepted_kinds
+
+    def waited_s(self, now: float) -> float:
+        """Give how long it has been waiting at `now`, in seconds."""
+        since = self.submitted_at if self.pending_since is None else self.pending_since
+        return max(now - since, 0.0)
 
 
 @dataclass(frozen=True, slots=True)

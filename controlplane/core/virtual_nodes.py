@@ -1,8 +1,8 @@
 """Which virtual node takes which examples, and which accelerator runs which virtual nodes.
 
 A job's batch is split over its virtual nodes once and for all; the virtual nodes are spread over
-whatever accelerators the job holds at the moment. Both splits are contiguous and even to within one,
-so that block sums in the reduction tree stay as large as they can be.
+whatever accelerators the job holds at the moment. Both splits are contiguous and even to within
+one, so that block sums in the reduction tree stay as large as they can be.
 """
 
 from __future__ import annotations

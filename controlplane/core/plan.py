@@ -1,0 +1,48 @@
+"""From what jobs hold to what they shall hold: shrink before grow, never take what is in use."""
+
+from __future__ import annotations
+
+from controlplane.core.types import AcceleratorId, Allocation, Job, JobId, Plan, Resize, Snapshot
+
+
+def plan_between(snapshot: Snapshot, allocation: Allocation) -> Plan:
+    """Order the changes that can be made now and name those that wait for a release.
+
+    An accelerator is given to a job only when nobody holds it and its former trainer has gone. A
+    job that waits for such accelerators makes the rest of its change first if it gives something
+    up, because others may wait for that. Jobs in `snapshot.resizing` are left alone.
+    """
+    schedulable = {accelerator.id for accelerator in snapshot.accelerators}
+    in_use = snapshot.releasing | {held for row in snapshot.held.values() for held in row}
+    resizes: list[Resize] = []
+    waiting: dict[JobId, tuple[AcceleratorId, ...]] = {}
+    for job in snapshot.jobs:
+        if job.id in snapshot.resizing:
+            continue
+        held = snapshot.held.get(job.id, ())
+        wanted = allocation.accelerators.get(job.id, ())
+        added = [accelerator for accelerator in wanted if accelerator not in held]
+        blocked = tuple(accelerator for accelerator in added if accelerator in in_use)
+        if blocked:
+            waiting[job.id] = blocked
+            wanted = _meanwhile(job, held, wanted, schedulable)
+        if set(wanted) != set(held):
+            reason = allocation.reasons.get(job.id, "")
+            resizes.append(Resize(job.id, held, wanted, reason))
+    resizes.sort(key=lambda resize: len(resize.wanted) - len(resize.held))
+    return Plan(tuple(resizes), waiting, dict(allocation.reasons))
+
+
+def _meanwhile(
+    job: Job,
+    held: tuple[AcceleratorId, ...],
+    wanted: tuple[AcceleratorId, ...],
+    schedulable: set[AcceleratorId],
+) -> tuple[AcceleratorId, ...]:
+    """Say what a job holds while part of what it is wanted to hold is still in use by others."""
+    kept = tuple(accelerator for accelerator in held if accelerator in wanted)
+    if len(kept) >= job.min_accelerators:
+        return kept
+    if all(accelerator in schedulable for accelerator in held):
+        return held  # moving elsewhere: stay until there is a place to go
+    return ()  # what it stands on goes away: save its state and wait

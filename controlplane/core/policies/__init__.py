@@ -1,0 +1,22 @@
+"""Allocation policies: pure functions from a snapshot to the share of every job.
+
+`POLICIES` is the registry that the live cycle, the simulator and the property tests walk over. A
+policy says how many accelerators of which kind a job shall hold and why; `placement` says which.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
+
+from controlplane.core.policies.queueing import fifo, priority
+from controlplane.core.policies.weighted_fair import weighted_fair
+from controlplane.core.types import Decision, Snapshot
+
+Policy = Callable[[Snapshot], Decision]
+
+POLICIES: Mapping[str, Policy] = MappingProxyType(
+    {"fifo": fifo, "priority": priority, "weighted_fair": weighted_fair}
+)
+
+DEFAULT_POLICY = "weighted_fair"

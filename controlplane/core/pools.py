@@ -1,0 +1,50 @@
+"""Pools: the accelerators of one kind, and which pool a job belongs to.
+
+A job's result is bitwise reproducible on one kind of accelerator, so the policies here give a job
+accelerators of a single kind: the kind that it holds, or else the accepted kind with most to give.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping
+
+from controlplane.core.types import Job, JobId, Snapshot
+
+
+def capacity_by_kind(snapshot: Snapshot) -> dict[str, int]:
+    """Count the accelerators of each kind, kinds in alphabetical order."""
+    counts = Counter(accelerator.kind for accelerator in snapshot.accelerators)
+    return {kind: counts[kind] for kind in sorted(counts)}
+
+
+def held_by_kind(snapshot: Snapshot) -> dict[JobId, Counter[str]]:
+    """Count what each job holds of each kind, accelerators that may still be given out only."""
+    kinds = {accelerator.id: accelerator.kind for accelerator in snapshot.accelerators}
+    return {
+        job.id: Counter(kinds[held] for held in snapshot.held.get(job.id, ()) if held in kinds)
+        for job in snapshot.jobs
+    }
+
+
+def held_kind(counts: Counter[str]) -> str | None:
+    """Name the kind that a job holds most of, or None when it holds nothing."""
+    if not counts:
+        return None
+    return min(counts, key=lambda kind: (-counts[kind], kind))
+
+
+def pool_choose(job: Job, room: Mapping[str, float], needed: int) -> str | None:
+    """Choose the accepted kind with the largest `room`, at least `needed`, or None."""
+    fitting = [kind for kind in room if job.accepts(kind) and room[kind] >= needed]
+    return min(fitting, key=lambda kind: (-room[kind], kind), default=None)
+
+
+def urgency_order(jobs: Iterable[Job]) -> list[Job]:
+    """Sort by weight, highest first; ties by time of submission, then id."""
+    return sorted(jobs, key=lambda job: (-job.weight, job.submitted_at, job.id))
+
+
+def arrival_order(jobs: Iterable[Job]) -> list[Job]:
+    """Sort by time of submission, then id."""
+    return sorted(jobs, key=lambda job: (job.submitted_at, job.id))

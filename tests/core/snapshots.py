@@ -1,0 +1,105 @@
+"""Small snapshots for the tests of policies, placement and plans."""
+
+from __future__ import annotations
+
+from hypothesis import strategies as st
+
+from controlplane.core.types import Accelerator, Job, Plan, Snapshot
+
+
+def accelerators_make(*kinds_per_node: str) -> tuple[Accelerator, ...]:
+    """Make one node for each argument; its words are the kinds of its accelerators."""
+    made: list[Accelerator] = []
+    for node_id, kinds in enumerate(kinds_per_node, start=1):
+        for index, kind in enumerate(kinds.split()):
+            made.append(Accelerator(len(made) + 1, node_id, index, kind))
+    return tuple(made)
+
+
+def job_make(
+    job_id: int,
+    *,
+    weight: float = 1.0,
+    least: int = 1,
+    most: int = 8,
+    at: float = 0.0,
+    kinds: str = "",
+) -> Job:
+    return Job(
+        id=job_id,
+        submitted_at=at,
+        weight=weight,
+        num_virtual_nodes=16,
+        min_accelerators=least,
+        max_accelerators=most,
+        accepted_kinds=frozenset(kinds.split()),
+    )
+
+
+def snapshot_make(
+    accelerators: tuple[Accelerator, ...],
+    *jobs: Job,
+    held: dict[int, tuple[int, ...]] | None = None,
+    releasing: tuple[int, ...] = (),
+    resizing: tuple[int, ...] = (),
+    now: float = 0.0,
+) -> Snapshot:
+    return Snapshot(
+        now=now,
+        seed=0,
+        accelerators=accelerators,
+        jobs=jobs,
+        held=held or {},
+        releasing=frozenset(releasing),
+        resizing=frozenset(resizing),
+    )
+
+
+def after(snapshot: Snapshot, plan: Plan) -> Snapshot:
+    """Apply a plan as if every trainer had obeyed at once."""
+    held = dict(snapshot.held)
+    for resize in plan.resizes:
+        held[resize.job_id] = resize.wanted
+    return Snapshot(
+        now=snapshot.now,
+        seed=snapshot.seed,
+        accelerators=snapshot.accelerators,
+        jobs=snapshot.jobs,
+        held={job_id: row for job_id, row in held.items() if row},
+    )
+
+
+@st.composite
+def snapshots(draw: st.DrawFn) -> Snapshot:
+    """Draw clusters of up to 12 accelerators of two kinds and up to 6 jobs, some running."""
+    nodes = draw(
+        st.lists(
+            st.sampled_from(["slow slow", "slow", "fast fast", "fast fast fast", "slow fast"]),
+            min_size=1,
+            max_size=4,
+        )
+    )
+    accelerators = accelerators_make(*nodes)
+    jobs = []
+    for job_id in range(1, 1 + draw(st.integers(0, 6))):
+        least = draw(st.integers(1, 3))
+        jobs.append(
+            job_make(
+                job_id,
+                weight=draw(st.sampled_from([1, 2, 5, 10])),
+                least=least,
+                most=draw(st.integers(least, 8)),
+                at=draw(st.sampled_from([0.0, 10.0, 500.0])),
+                kinds=draw(st.sampled_from(["", "slow", "fast", "slow fast", "absent"])),
+            )
+        )
+    free = list(accelerators)
+    held: dict[int, tuple[int, ...]] = {}
+    for job in jobs:
+        kind = draw(st.sampled_from(["slow", "fast"]))
+        count = draw(st.integers(0, job.max_accelerators))
+        usable = [a for a in free if a.kind == kind and job.accepts(kind)][:count]
+        if len(usable) >= job.min_accelerators:
+            held[job.id] = tuple(accelerator.id for accelerator in usable)
+            free = [accelerator for accelerator in free if accelerator not in usable]
+    return snapshot_make(accelerators, *jobs, held=held, now=draw(st.sampled_from([500.0, 5000.0])))

@@ -1,0 +1,79 @@
+"""Placement and plans, worked out by hand."""
+
+from __future__ import annotations
+
+import pytest
+
+from controlplane.core.cycle import decide
+from controlplane.core.placement import place
+from controlplane.core.plan import plan_between
+from controlplane.core.types import Allocation, Decision, Share
+from tests.core.snapshots import accelerators_make, job_make, snapshot_make
+
+SIX = accelerators_make("cpu cpu", "cpu cpu", "cpu cpu")
+
+
+def placed(snapshot, **shares: int) -> dict[int, tuple[int, ...]]:
+    wanted = {int(name[1:]): Share("cpu", count) for name, count in shares.items()}
+    return dict(place(snapshot, Decision(wanted, {})).accelerators)
+
+
+def test_growth_keeps_what_is_held_and_fills_the_own_node_first() -> None:
+    snapshot = snapshot_make(SIX, job_make(1), held={1: (3,)})
+    assert placed(snapshot, j1=2) == {1: (3, 4)}
+
+
+def test_shrink_keeps_the_leader_and_its_node() -> None:
+    snapshot = snapshot_make(SIX, job_make(1), held={1: (3, 1, 2, 4)})
+    assert placed(snapshot, j1=2) == {1: (3, 4)}
+
+
+def test_new_job_takes_the_node_with_the_least_room_that_is_enough() -> None:
+    snapshot = snapshot_make(SIX, job_make(1), job_make(2), held={1: (1,)})
+    assert placed(snapshot, j1=1, j2=1) == {1: (1,), 2: (2,)}
+    assert placed(snapshot, j1=1, j2=2) == {1: (1,), 2: (3, 4)}
+
+
+def test_free_accelerators_come_before_those_still_in_use() -> None:
+    snapshot = snapshot_make(SIX, job_make(1), held={}, releasing=(1, 2, 3))
+    assert placed(snapshot, j1=3) == {1: (5, 6, 4)}
+
+
+def test_too_large_a_share_is_refused() -> None:
+    with pytest.raises(ValueError, match="job 1 needs 7 more of kind cpu, 6 are left"):
+        placed(snapshot_make(SIX, job_make(1)), j1=7)
+
+
+def test_grow_waits_until_the_shrunk_job_has_let_go() -> None:
+    four = accelerators_make("cpu cpu", "cpu cpu")
+    jobs = (job_make(1), job_make(2, at=5))
+    first = decide(snapshot_make(four, *jobs, held={1: (1, 2, 3, 4)}, now=5), "weighted_fair")
+    assert [(resize.job_id, resize.wanted) for resize in first.resizes] == [(1, (1, 2))]
+    assert first.waiting == {2: (3, 4)}
+    letting_go = snapshot_make(four, *jobs, held={1: (1, 2)}, releasing=(3, 4), now=5)
+    assert decide(letting_go, "weighted_fair").resizes == ()
+    gone = snapshot_make(four, *jobs, held={1: (1, 2)}, now=5)
+    then = decide(gone, "weighted_fair")
+    assert [(resize.job_id, resize.wanted) for resize in then.resizes] == [(2, (3, 4))]
+
+
+def test_job_in_a_resize_is_left_alone() -> None:
+    four = accelerators_make("cpu cpu", "cpu cpu")
+    snapshot = snapshot_make(four, job_make(1), job_make(2), held={1: (1, 2, 3, 4)}, resizing=(1,))
+    assert decide(snapshot, "weighted_fair").resizes == ()
+
+
+def test_job_whose_node_goes_away_moves_or_saves_its_state() -> None:
+    left = accelerators_make("cpu cpu")
+    job = job_make(1, most=2)
+    moves = plan_between(snapshot_make(left, job, held={1: (7,)}), Allocation({1: (1,)}))
+    assert moves.resizes[0].wanted == (1,)
+    blocked = snapshot_make(left, job, held={1: (7,)}, releasing=(1,))
+    saves = plan_between(blocked, Allocation({1: (1,)}))
+    assert saves.resizes[0].is_preemption
+    assert saves.waiting == {1: (1,)}
+
+
+def test_unknown_policy_is_named() -> None:
+    with pytest.raises(ValueError, match="policy must be one of fifo, priority, weighted_fair"):
+        decide(snapshot_make(SIX), "best")

@@ -1,0 +1,122 @@
+"""Policies on clusters small enough to work out by hand."""
+
+from __future__ import annotations
+
+import pytest
+
+from controlplane.core.policies import POLICIES
+from controlplane.core.policies.weighted_fair import AGEING_S, progressive_fill
+from tests.core.snapshots import accelerators_make, job_make, snapshot_make
+
+FOUR = accelerators_make("cpu cpu", "cpu cpu")
+
+
+def counts(name: str, snapshot) -> dict[int, int]:
+    return {job_id: share.count for job_id, share in POLICIES[name](snapshot).shares.items()}
+
+
+def test_fill_is_proportional_to_weights() -> None:
+    jobs = [job_make(1, weight=3), job_make(2, weight=1)]
+    assert progressive_fill(jobs, 8) == {1: 6, 2: 2}
+
+
+def test_fill_gives_what_a_capped_job_cannot_use_to_the_others() -> None:
+    jobs = [job_make(1, weight=10, most=2), job_make(2), job_make(3)]
+    assert progressive_fill(jobs, 8) == {1: 2, 2: 3, 3: 3}
+
+
+def test_fill_serves_minima_before_weights() -> None:
+    jobs = [job_make(1, weight=100), job_make(2, least=3)]
+    assert progressive_fill(jobs, 5) == {1: 2, 2: 3}
+
+
+def test_fill_refuses_minima_that_do_not_fit() -> None:
+    with pytest.raises(ValueError, match="6 of 4"):
+        progressive_fill([job_make(1, least=3), job_make(2, least=3)], 4)
+
+
+def test_one_job_alone_gets_everything_it_can_use() -> None:
+    assert counts("weighted_fair", snapshot_make(FOUR, job_make(1))) == {1: 4}
+
+
+def test_equal_jobs_share_equally_and_the_old_one_shrinks() -> None:
+    snapshot = snapshot_make(FOUR, job_make(1), job_make(2, at=5), held={1: (1, 2, 3, 4)}, now=5)
+    assert counts("weighted_fair", snapshot) == {1: 2, 2: 2}
+
+
+def test_higher_priority_shrinks_the_lower() -> None:
+    snapshot = snapshot_make(
+        FOUR, job_make(1, weight=1), job_make(2, weight=3, at=5), held={1: (1, 2, 3, 4)}, now=5
+    )
+    assert counts("weighted_fair", snapshot) == {1: 1, 2: 3}
+
+
+def test_lower_priority_waits_while_it_would_take_from_the_higher() -> None:
+    snapshot = snapshot_make(
+        FOUR, job_make(1, weight=3), job_make(2, weight=1, at=5), held={1: (1, 2, 3, 4)}, now=5
+    )
+    decision = POLICIES["weighted_fair"](snapshot)
+    assert {job: share.count for job, share in decision.shares.items()} == {1: 4}
+    assert "4 of 4 are held by 1 jobs, 4 of them by jobs of higher priority" in decision.reasons[2]
+
+
+def test_waiting_lets_a_lower_priority_in_at_last() -> None:
+    jobs = (job_make(1, weight=3), job_make(2, weight=1, at=0))
+    held = {1: (1, 2, 3, 4)}
+    before = snapshot_make(FOUR, *jobs, held=held, now=2 * AGEING_S - 1)
+    assert counts("weighted_fair", before) == {1: 4}
+    at_last = snapshot_make(FOUR, *jobs, held=held, now=2 * AGEING_S)
+    assert counts("weighted_fair", at_last) == {1: 3, 2: 1}
+
+
+def test_backfill_passes_a_job_that_cannot_enter() -> None:
+    first = job_make(1, weight=3, most=3)
+    large = job_make(2, weight=2, least=2, at=1)
+    small = job_make(3, weight=1, most=1, at=2)
+    snapshot = snapshot_make(FOUR, first, large, small, held={1: (1, 2, 3)}, now=2)
+    assert counts("weighted_fair", snapshot) == {1: 3, 3: 1}
+
+
+def test_more_jobs_than_accelerators_queue_by_priority() -> None:
+    jobs = [job_make(i, weight=i, at=0) for i in range(1, 7)]
+    assert counts("weighted_fair", snapshot_make(FOUR, *jobs)) == {6: 1, 5: 1, 4: 1, 3: 1}
+
+
+def test_important_newcomer_preempts_the_least_important() -> None:
+    jobs = [job_make(i, weight=i, least=2, at=0) for i in (1, 2)]
+    newcomer = job_make(3, weight=5, least=2, at=9)
+    snapshot = snapshot_make(FOUR, *jobs, newcomer, held={1: (1, 2), 2: (3, 4)}, now=9)
+    assert counts("weighted_fair", snapshot) == {2: 2, 3: 2}
+
+
+def test_kinds_are_not_mixed_in_a_job() -> None:
+    mixed = accelerators_make("cpu cpu", "gpu gpu gpu")
+    snapshot = snapshot_make(mixed, job_make(1), job_make(2, kinds="cpu", at=1), now=1)
+    shares = POLICIES["weighted_fair"](snapshot).shares
+    assert (shares[1].kind, shares[1].count) == ("gpu", 3)
+    assert (shares[2].kind, shares[2].count) == ("cpu", 2)
+
+
+def test_job_that_can_never_run_says_so() -> None:
+    for name in POLICIES:
+        decision = POLICIES[name](snapshot_make(FOUR, job_make(1, least=6)))
+        assert decision.shares == {}
+        assert "needs 6 accelerators of one accepted kind, the cluster has 4" in decision.reasons[1]
+
+
+def test_fifo_first_job_that_does_not_fit_blocks_the_rest() -> None:
+    jobs = (
+        job_make(1, most=2, at=0),
+        job_make(2, most=4, at=1),
+        job_make(3, weight=9, most=1, at=2),
+    )
+    decision = POLICIES["fifo"](snapshot_make(FOUR, *jobs, now=2))
+    assert {job: share.count for job, share in decision.shares.items()} == {1: 2}
+    assert "behind job 2" in decision.reasons[3]
+
+
+def test_priority_serves_the_highest_first_and_takes_nothing_back() -> None:
+    jobs = (job_make(1, most=3), job_make(2, weight=2, most=1, at=1), job_make(3, most=1))
+    held = {1: (1, 2, 3)}
+    snapshot = snapshot_make(FOUR, *jobs, held=held, now=1)
+    assert counts("priority", snapshot) == {1: 3, 2: 1}
