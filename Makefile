@@ -56,7 +56,7 @@ format: $(DEV_STAMP)
 	$(BIN)/ruff format
 
 types: $(DEV_STAMP)
-	$(BIN)/mypy
+	VIRTUALFLOW_DEBUG=1 $(BIN)/mypy
 
 contracts: $(DEV_STAMP)
 	$(BIN)/lint-imports --no-logo

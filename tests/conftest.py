@@ -9,8 +9,11 @@ from __future__ import annotations
 
 import os
 import shutil
+import tempfile
 from collections.abc import Iterator
+from pathlib import Path
 
+import django
 import pytest
 
 from tests import servers
@@ -41,7 +44,26 @@ def _choose_database() -> str:
     return "sqlite"
 
 
+def _set_environment() -> Path:
+    """Give Django settings that touch nothing outside a directory of this session."""
+    directory = Path(tempfile.mkdtemp(prefix="tests-state-"))
+    os.environ["DJANGO_SETTINGS_MODULE"] = "controlplane.settings"
+    os.environ["VIRTUALFLOW_STATE_DIR"] = str(directory)
+    os.environ["VIRTUALFLOW_SECRET_KEY"] = "signs-nothing-but-tests"
+    # Without Redis nothing is enqueued: tests call services and tasks themselves.
+    os.environ["VIRTUALFLOW_DEBUG"] = "1"
+    os.environ.pop("REDIS_URL", None)
+    return directory
+
+
 _DATABASE = _choose_database()
+_STATE_DIRECTORY = _set_environment()
+# Here and not in pyproject.toml: pytest-django would read the settings before this file is loaded.
+django.setup()
+
+
+def pytest_unconfigure() -> None:
+    shutil.rmtree(_STATE_DIRECTORY, ignore_errors=True)
 
 
 def pytest_report_header() -> str:

@@ -1,0 +1,199 @@
+"""Run a fixed set of processes: start in order, restart what dies, end in reverse order.
+
+One thread, no callbacks: the caller calls `run_once` again and again. The processes cannot outlive
+this one: the kernel tells each of them to stop when its parent is gone, however that happened.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+FIRST_BACKOFF_S = 1.0
+MAX_BACKOFF_S = 30.0
+#: A part that ran this long starts its backoff from the beginning when it dies.
+STEADY_AFTER_S = 60.0
+KEPT_LOG_BYTES = 16 * 1024 * 1024
+_CHECK_EVERY_S = 0.05
+_KILL_DEADLINE_S = 5.0
+_PR_SET_PDEATHSIG = 1
+_LIBC = ctypes.CDLL(None, use_errno=True)
+
+
+class PartFailedError(Exception):
+    """A part did not come up; the message ends with the last lines of its log."""
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """One process of the whole.
+
+    Attributes:
+        name: also the name of its log file.
+        is_ready: says whether it serves; None means that it counts as ready once started.
+        start_deadline_s: how long it may take until `is_ready`.
+        grace_s: how long it may take to end after SIGTERM before it is killed.
+    """
+
+    name: str
+    command: Sequence[str]
+    environment: Mapping[str, str] = field(default_factory=dict)
+    is_ready: Callable[[], bool] | None = None
+    start_deadline_s: float = 60.0
+    grace_s: float = 15.0
+
+
+@dataclass(slots=True)
+class _Running:
+    part: Part
+    process: subprocess.Popen[bytes]
+    started_at: float
+    backoff_s: float = FIRST_BACKOFF_S
+    restart_at: float | None = None
+
+
+class Supervisor:
+    """Owns the processes of `parts` between `start` and `stop`."""
+
+    def __init__(
+        self,
+        parts: Sequence[Part],
+        log_dir: Path,
+        announce: Callable[[str], None],
+        should_stop: Callable[[], bool] = lambda: False,
+    ) -> None:
+        self._parts = tuple(parts)
+        self._log_dir = log_dir
+        self._announce = announce
+        self._should_stop = should_stop
+        self._running: list[_Running] = []
+
+    def start(self) -> None:
+        """Start every part, each after the one before is ready; gives up quietly on `should_stop`.
+
+        Raises:
+            PartFailedError: a part died or was not ready in time.
+        """
+        self._log_dir.mkdir(parents=True, exist_ok=True)
+        for part in self._parts:
+            if self._should_stop():
+                return
+            running = _Running(part, self._spawn(part), time.monotonic())
+            self._running.append(running)
+            self._wait_until_ready(running)
+
+    def run_once(self, now: float) -> None:
+        """Look after every process once: name those that died, restart those whose wait is over."""
+        for running in self._running:
+            if running.restart_at is not None:
+                if now >= running.restart_at:
+                    running.process = self._spawn(running.part)
+                    running.started_at, running.restart_at = now, None
+                    self._announce(f"{running.part.name} is running again")
+            elif has_ended(running.process):
+                reap(running.process)
+                self._plan_restart(running, now)
+
+    def stop(self) -> None:
+        """End every process in reverse order, whatever it takes."""
+        for running in reversed(self._running):
+            end_process(running.process, running.part.grace_s)
+        self._running.clear()
+
+    def pids(self) -> dict[str, int]:
+        """Give the process id of every part that runs now."""
+        return {
+            running.part.name: running.process.pid
+            for running in self._running
+            if not has_ended(running.process)
+        }
+
+    def _plan_restart(self, running: _Running, now: float) -> None:
+        if now - running.started_at >= STEADY_AFTER_S:
+            running.backoff_s = FIRST_BACKOFF_S
+        running.restart_at = now + running.backoff_s
+        self._announce(
+            f"{running.part.name} ended with status {running.process.returncode}; "
+            f"starting it again in {running.backoff_s:.0f} s (log: {self._log_path(running.part)})"
+        )
+        running.backoff_s = min(running.backoff_s * 2, MAX_BACKOFF_S)
+
+    def _log_path(self, part: Part) -> Path:
+        return self._log_dir / f"{part.name}.log"
+
+    def _spawn(self, part: Part) -> subprocess.Popen[bytes]:
+        path = self._log_path(part)
+        if path.exists() and path.stat().st_size > KEPT_LOG_BYTES:
+            path.replace(path.with_suffix(".log.1"))
+        with path.open("ab") as log:
+            return subprocess.Popen(
+                list(part.command),
+                env={**os.environ, **part.environment},
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                # A session of its own: Ctrl-C in the terminal reaches only the supervisor, which
+                # then ends the parts in order.
+                start_new_session=True,
+                preexec_fn=_end_with_parent,
+            )
+
+    def _wait_until_ready(self, running: _Running) -> None:
+        part = running.part
+        deadline = time.monotonic() + part.start_deadline_s
+        while part.is_ready is not None and not part.is_ready():
+            if self._should_stop():
+                return
+            if has_ended(running.process):
+                reap(running.process)
+                what = f"ended with status {running.process.returncode}"
+                raise PartFailedError(f"{part.name} {what}:\n{self._log_tail(part)}")
+            if time.monotonic() > deadline:
+                what = f"did not answer within {part.start_deadline_s:.0f} s"
+                raise PartFailedError(f"{part.name} {what}:\n{self._log_tail(part)}")
+            time.sleep(_CHECK_EVERY_S)
+
+    def _log_tail(self, part: Part) -> str:
+        lines = self._log_path(part).read_text(errors="replace").splitlines()
+        return "\n".join(lines[-20:])
+
+
+def end_process(process: subprocess.Popen[bytes], grace_s: float) -> None:
+    """Ask a session leader to end; kill what is left of its process group after `grace_s`."""
+    if process.returncode is None:
+        process.send_signal(signal.SIGTERM)
+        deadline = time.monotonic() + grace_s
+        while not has_ended(process) and time.monotonic() < deadline:
+            time.sleep(_CHECK_EVERY_S)
+        reap(process)
+
+
+def has_ended(process: subprocess.Popen[bytes]) -> bool:
+    """Say whether a process is gone, leaving its entry in the process table where it is."""
+    if process.returncode is not None:
+        return True
+    flags = os.WEXITED | os.WNOHANG | os.WNOWAIT
+    return os.waitid(os.P_PID, process.pid, flags) is not None
+
+
+def reap(process: subprocess.Popen[bytes]) -> None:
+    """Kill every process of a leader's group, and take the leader's exit status.
+
+    Before the leader's entry is taken no other process can get its number, so that nothing else can
+    be hit.
+    """
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGKILL)
+    process.wait(timeout=_KILL_DEADLINE_S)
+
+
+def _end_with_parent() -> None:
+    """Ask the kernel for SIGTERM when the supervisor is gone; runs between fork and exec."""
+    _LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
