@@ -83,6 +83,7 @@ class Job(models.Model):
     restarts = models.PositiveSmallIntegerField(default=0)
     is_pause_asked = models.BooleanField(default=False)
     submitted_at = models.DateTimeField()
+    pending_since = models.DateTimeField(null=True, blank=True)
     started_at = models.DateTimeField(null=True, blank=True)
     ended_at = models.DateTimeField(null=True, blank=True)
 

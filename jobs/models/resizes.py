@@ -17,7 +17,7 @@ class Generation(models.Model):
     """One membership of a job, from the wish to the end.
 
     `membership` is a `wire.Membership`. `previous` is the number of the generation whose members
-    were training when this one was asked for; None when nobody was.
+    were training when this one was asked for; None when nobody was. `told_at`: its event stands.
     """
 
     job = models.ForeignKey(Job, on_delete=models.CASCADE, related_name="generations")
@@ -38,6 +38,7 @@ class Generation(models.Model):
     bytes_moved = models.PositiveBigIntegerField(null=True, blank=True)
     digest_before = models.CharField(max_length=64, blank=True)
     digest_after = models.CharField(max_length=64, blank=True)
+    told_at = models.DateTimeField(null=True, blank=True)
 
     class Meta:
         ordering = ("job_id", "number")

@@ -1,0 +1,146 @@
+"""Every error that a client can see: one tree with machine codes, rendered as RFC 9457 problems."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from http import HTTPStatus
+from typing import Any
+
+from django.core.exceptions import PermissionDenied
+from django.http import Http404, HttpResponse, JsonResponse
+from rest_framework import exceptions as rest
+from rest_framework.response import Response
+
+PROBLEM_TYPE = "application/problem+json"
+
+FieldErrors = Mapping[str, Sequence[str]]
+
+
+class ControlPlaneError(Exception):
+    """Base of the tree.
+
+    Attributes:
+        status: HTTP status it becomes.
+        code: machine word, stable between releases.
+        fields: messages by field of the input, where there are any.
+    """
+
+    status = HTTPStatus.BAD_REQUEST
+    code = "bad_request"
+
+    def __init__(
+        self, detail: str, *, code: str | None = None, fields: FieldErrors | None = None
+    ) -> None:
+        super().__init__(detail)
+        self.detail = detail
+        self.code = code or self.code
+        self.fields = dict(fields or {})
+
+
+class InvalidInputError(ControlPlaneError):
+    """The input breaks a rule; `fields` says which."""
+
+    code = "invalid"
+
+    @classmethod
+    def of(cls, **fields: str) -> InvalidInputError:
+        """Make one from a message for each field."""
+        return cls("The input is not valid.", fields={k: [v] for k, v in fields.items()})
+
+
+class NotAuthenticatedError(ControlPlaneError):
+    status = HTTPStatus.UNAUTHORIZED
+    code = "not_authenticated"
+
+
+class ForbiddenError(ControlPlaneError):
+    status = HTTPStatus.FORBIDDEN
+    code = "forbidden"
+
+
+class NotFoundError(ControlPlaneError):
+    status = HTTPStatus.NOT_FOUND
+    code = "not_found"
+
+
+class ConflictError(ControlPlaneError):
+    """What is asked does not go with the state that things are in."""
+
+    status = HTTPStatus.CONFLICT
+    code = "conflict"
+
+
+class StaleVersionError(ControlPlaneError):
+    """The thing changed since the client read it (If-Match)."""
+
+    status = HTTPStatus.PRECONDITION_FAILED
+    code = "stale_version"
+
+
+class GoneError(ControlPlaneError):
+    status = HTTPStatus.GONE
+    code = "gone"
+
+
+class TooLargeError(ControlPlaneError):
+    status = HTTPStatus.REQUEST_ENTITY_TOO_LARGE
+    code = "too_large"
+
+
+def problem_body(
+    status: int, code: str, detail: str, fields: FieldErrors | None = None
+) -> dict[str, Any]:
+    """Give the members of a problem document."""
+    body: dict[str, Any] = {
+        "type": "about:blank",
+        "title": HTTPStatus(status).phrase,
+        "status": int(status),
+        "code": code,
+        "detail": detail,
+    }
+    if fields:
+        body["errors"] = {name: list(messages) for name, messages in fields.items()}
+    return body
+
+
+def problem_response(error: ControlPlaneError) -> HttpResponse:
+    """Render an error for a view that is not DRF's."""
+    body = problem_body(error.status, error.code, error.detail, error.fields)
+    return JsonResponse(body, status=error.status, content_type=PROBLEM_TYPE)
+
+
+def problem_handler(error: Exception, _context: Mapping[str, Any]) -> Response | None:
+    """Render any expected error of a REST view; None lets an unexpected one become a 500."""
+    headers: dict[str, str] = {}
+    if isinstance(error, ControlPlaneError):
+        body = problem_body(error.status, error.code, error.detail, error.fields)
+    elif isinstance(error, Http404):
+        body = problem_body(404, "not_found", "There is no such thing, or it is not yours.")
+    elif isinstance(error, PermissionDenied):
+        body = problem_body(403, "forbidden", str(error) or "You may not do this.")
+    elif isinstance(error, rest.APIException):
+        body, headers = _rest_problem(error)
+    else:
+        return None
+    return Response(body, status=body["status"], headers=headers, content_type=PROBLEM_TYPE)
+
+
+def _rest_problem(error: rest.APIException) -> tuple[dict[str, Any], dict[str, str]]:
+    headers: dict[str, str] = {}
+    if getattr(error, "auth_header", None):
+        headers["WWW-Authenticate"] = error.auth_header  # type: ignore[attr-defined]
+    if getattr(error, "wait", None):
+        headers["Retry-After"] = str(int(error.wait) + 1)  # type: ignore[attr-defined]
+    if isinstance(error, rest.ValidationError) and isinstance(error.detail, dict):
+        fields = {
+            name: [str(message) for message in messages]
+            if isinstance(messages, list)
+            else [str(messages)]
+            for name, messages in error.detail.items()
+        }
+        return problem_body(400, "invalid", "The input is not valid.", fields), headers
+    codes = error.get_codes()
+    code = codes if isinstance(codes, str) else "invalid"
+    detail = error.detail
+    text = str(detail[0]) if isinstance(detail, list) and detail else str(detail)
+    return problem_body(error.status_code, code, text), headers

@@ -1,0 +1,144 @@
+"""Wake-ups over Redis: who waits for a change hears of it at once.
+
+A lost wake-up changes nothing but the moment: every waiter looks again when its own time is over,
+and the cycle has its beat. So a Redis that is away is logged, never raised.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import time
+from collections.abc import AsyncIterator, Iterable, Iterator
+from contextlib import contextmanager
+from functools import cache
+
+import redis
+import redis.asyncio
+from django.conf import settings
+from django.db import transaction
+
+#: Somebody may see a change; the message is {"jobs": [ids], "cluster": bool}.
+CHANGES = "virtualflow:changes"
+#: What agents shall do may have changed.
+ORDERS = "virtualflow:orders"
+_CYCLE_ASKED = "virtualflow:cycle-asked"
+_CYCLE_LOCK = "virtualflow:cycle-lock"
+_FALLBACK_POLL_S = 0.5
+
+logger = logging.getLogger(__name__)
+
+
+@cache
+def _client() -> redis.Redis:
+    return redis.Redis.from_url(
+        settings.REDIS_URL, socket_connect_timeout=2, socket_timeout=5, max_connections=256
+    )
+
+
+def jobs_changed(job_ids: Iterable[int], *, orders: bool = False, cluster: bool = False) -> None:
+    """Wake everyone who watches these jobs (and agents, if `orders`) once the transaction is in."""
+    ids = sorted(set(job_ids))
+    if not settings.REDIS_URL or not (ids or orders or cluster):
+        return
+    message = json.dumps({"jobs": ids, "cluster": cluster or orders})
+    transaction.on_commit(lambda: _publish(message, orders=orders))
+
+
+def _publish(message: str, *, orders: bool) -> None:
+    try:
+        with _client().pipeline(transaction=False) as pipeline:
+            pipeline.publish(CHANGES, message)
+            if orders:
+                pipeline.publish(ORDERS, "1")
+            pipeline.execute()
+    except redis.RedisError as error:
+        logger.warning("nobody was woken up: %s", error)
+
+
+def cycle_claim() -> bool:
+    """Say whether a cycle has to be enqueued: False when one is waiting to start anyway."""
+    if not settings.REDIS_URL:
+        return False
+    try:
+        return bool(_client().set(_CYCLE_ASKED, "1", nx=True, px=2000))
+    except redis.RedisError as error:
+        logger.warning("the cycle waits for its beat: %s", error)
+        return False
+
+
+@contextmanager
+def cycle_turn() -> Iterator[bool]:
+    """Hold the only right to run a cycle; False when another one kept it for too long.
+
+    Correctness does not hang on it (plans are applied by compare-and-set), only wasted work.
+    """
+    if not settings.REDIS_URL:
+        yield True
+        return
+    lock = _client().lock(_CYCLE_LOCK, timeout=30, blocking_timeout=10, sleep=0.02)
+    has_turn = lock.acquire()
+    try:
+        # From here on a new nudge enqueues a new cycle: this one may already have read the state.
+        _client().delete(_CYCLE_ASKED)
+        yield has_turn
+    finally:
+        if has_turn and lock.owned():
+            lock.release()
+
+
+class Listener:
+    """Waits for the next wake-up on a channel, bounded."""
+
+    def __init__(self, pubsub: redis.client.PubSub | None) -> None:
+        self._pubsub = pubsub
+
+    def wait(self, timeout_s: float) -> bool:
+        """Return at a wake-up (True) or when the time is over (False)."""
+        if self._pubsub is None:
+            time.sleep(min(timeout_s, _FALLBACK_POLL_S))
+            return timeout_s > _FALLBACK_POLL_S
+        deadline = time.monotonic() + timeout_s
+        while (left_s := deadline - time.monotonic()) > 0:
+            try:
+                message = self._pubsub.get_message(
+                    ignore_subscribe_messages=True, timeout=min(left_s, 4)
+                )
+            except redis.RedisError:
+                time.sleep(min(left_s, _FALLBACK_POLL_S))
+                return True
+            if message is not None:
+                return True
+        return False
+
+
+@contextmanager
+def listening(channel: str) -> Iterator[Listener]:
+    """Subscribe; look at the state only inside, so that no change falls between look and wait."""
+    if not settings.REDIS_URL:
+        yield Listener(None)
+        return
+    with _client().pubsub() as pubsub:
+        try:
+            pubsub.subscribe(channel)
+            pubsub.get_message(timeout=1)  # the confirmation: from now on nothing is missed
+        except redis.RedisError as error:
+            logger.warning("waiting without wake-ups: %s", error)
+            yield Listener(None)
+            return
+        yield Listener(pubsub)
+
+
+async def changes(timeout_s: float) -> AsyncIterator[dict[str, object] | None]:
+    """Yield each change as it comes; None after `timeout_s` without one (for a keep-alive)."""
+    client = redis.asyncio.Redis.from_url(settings.REDIS_URL, socket_connect_timeout=2)
+    try:
+        async with client.pubsub() as pubsub:
+            await pubsub.subscribe(CHANGES)
+            while True:
+                message = await pubsub.get_message(
+                    ignore_subscribe_messages=True, timeout=timeout_s
+                )
+                yield None if message is None else json.loads(message["data"])
+    finally:
+        await client.aclose()
