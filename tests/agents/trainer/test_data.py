@@ -1,0 +1,376 @@
+"""Every kind of data gives the same numbered examples, in the same order, wherever it is read."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from agents.trainer import data_batches, data_tensorflow
+from agents.trainer.data import ExampleSource, source_open
+from agents.trainer.data_arrays import ClassWeightedSource, example_order
+from agents.trainer.user_errors import JobCodeError
+
+HERE = Path(__file__).parent
+ORDER_OF_SEED_7 = [4, 1, 6, 3, 2, 7, 5, 0]
+
+
+def opened(data: Any) -> ExampleSource:
+    return source_open(data, "data.train", HERE)
+
+
+def refusal(data: Any) -> JobCodeError:
+    with pytest.raises(JobCodeError) as caught:
+        opened(data)
+    return caught.value
+
+
+def whole(source: ExampleSource) -> tuple[Any, ...]:
+    return source.fetch(np.arange(len(source), dtype=np.int64))
+
+
+class Rows(keras.utils.PyDataset):
+    """Numbers 0..num_rows-1 as x and their squares as y, in batches."""
+
+    def __init__(self, num_rows: int, batch_size: int) -> None:
+        super().__init__()
+        self.num_rows, self.batch_size = num_rows, batch_size
+        self.reads: list[int] = []
+
+    def __len__(self) -> int:
+        return -(-self.num_rows // self.batch_size)
+
+    def __getitem__(self, index: int) -> tuple[np.ndarray, np.ndarray]:
+        self.reads.append(index)
+        low = index * self.batch_size
+        x = np.arange(low, min(low + self.batch_size, self.num_rows), dtype="float32")
+        return x[:, None], x**2
+
+
+class Pairs:
+    """Item i is the example (i, (i, i + 1)) with weight 2 i."""
+
+    def __len__(self) -> int:
+        return 5
+
+    def __getitem__(self, index: int) -> tuple[Any, ...]:
+        return np.float64(index), (index, index + 1), 2.0 * index
+
+
+# Order
+
+
+@given(
+    num_examples=st.integers(1, 300),
+    seed=st.integers(0, 2**63),
+    epoch=st.integers(0, 10_000),
+)
+def test_an_order_is_a_permutation_and_a_function_of_its_arguments(
+    num_examples: int, seed: int, epoch: int
+) -> None:
+    order = example_order(num_examples, seed, epoch, shuffle=True)
+    assert order.dtype == np.int64
+    assert sorted(order.tolist()) == list(range(num_examples))
+    assert np.array_equal(order, example_order(num_examples, seed, epoch, shuffle=True))
+
+
+def test_orders_differ_by_seed_and_epoch_and_stay_the_same_for_ever() -> None:
+    # Written down once: a different order would break every saved checkpoint's data cursor.
+    assert example_order(8, 7, 0, shuffle=True).tolist() == ORDER_OF_SEED_7
+    assert example_order(8, 7, 1, shuffle=True).tolist() != ORDER_OF_SEED_7
+    assert example_order(8, 8, 0, shuffle=True).tolist() != ORDER_OF_SEED_7
+    assert example_order(4, 7, 3, shuffle=False).tolist() == [0, 1, 2, 3]
+
+
+# Arrays
+
+
+def test_arrays_keep_their_nest_and_floats_become_floatx() -> None:
+    pixels = np.arange(12, dtype="float64").reshape(4, 3)
+    source = opened(({"pixels": pixels, "codes": [1, 2, 3, 4]}, (np.ones(4, "int32"), pixels)))
+    assert (len(source), source.has_sample_weight) == (4, False)
+    x, y = source.fetch(np.array([3, 0]))
+    assert x["pixels"].dtype == np.float32
+    assert x["pixels"].tolist() == [[9.0, 10.0, 11.0], [0.0, 1.0, 2.0]]
+    assert x["codes"].tolist() == [4, 1]
+    assert x["codes"].dtype == np.int64
+    assert isinstance(y, tuple)
+    assert y[0].dtype == np.int32
+    assert y[1].shape == (2, 3)
+
+
+def test_inputs_alone_and_tensors_are_accepted() -> None:
+    (x,) = whole(opened(np.zeros((3, 2), "float32")))
+    assert x.shape == (3, 2)
+    (named,) = whole(opened({"a": np.zeros(3)}))
+    assert named["a"].shape == (3,)
+    x, y = whole(opened([tf.ones((2, 5)), np.array([True, False])]))
+    assert x.shape == (2, 5)
+    assert y.dtype == bool
+
+
+def test_one_array_of_weights_counts_for_every_output() -> None:
+    source = opened((np.ones(3), {"a": np.ones(3), "b": np.zeros(3)}, np.array([1.0, 2.0, 3.0])))
+    assert source.has_sample_weight
+    _, _, weight = source.fetch(np.array([2]))
+    assert {name: array.tolist() for name, array in weight.items()} == {"a": [3.0], "b": [3.0]}
+
+
+@pytest.mark.parametrize(
+    ("data", "code", "field"),
+    [
+        ((np.ones(3), np.ones(4)), "length_mismatch", "data.train"),
+        ((np.ones((0, 2)), np.ones(0)), "empty_data", "data.train"),
+        ((np.ones(3), np.float32(1)), "data_structure", "data.train.y"),
+        ((np.ones(2), np.array(["cat", "dog"])), "data_type", "data.train.y"),
+        (({"a": object()}, np.ones(2)), "data_type", "data.train.x['a']"),
+        ((np.ones(2), np.array([1j, 2j])), "data_type", "data.train.y"),
+        ((np.ones(2), tf.ragged.constant([[1], [2, 3]])), "data_type", "data.train.y"),
+        ((1, 2, 3, 4), "data_structure", "data.train"),
+        (iter([1, 2]), "unknown_data", "data.train"),
+        (42, "unknown_data", "data.train"),
+    ],
+)
+def test_unusable_arrays_are_refused_by_name(data: Any, code: str, field: str) -> None:
+    error = refusal(data)
+    assert (error.code, error.field) == (code, field)
+
+
+def test_a_length_mismatch_says_the_lengths() -> None:
+    message = refusal(((np.ones(3), np.ones(3)), np.ones(4))).message
+    assert "x: 3, 3; y: 4" in message
+
+
+# Class weights
+
+
+@pytest.mark.parametrize(
+    "labels",
+    [
+        np.array([0, 2, 1]),
+        np.array([[0], [2], [1]]),
+        np.array([[1.0, 0, 0], [0, 0, 1.0], [0, 1.0, 0]]),
+    ],
+)
+def test_class_weights_become_sample_weights(labels: np.ndarray) -> None:
+    source = ClassWeightedSource(opened((np.ones(3), labels)), {0: 3.0, 2: 0.5}, "data.train")
+    assert source.has_sample_weight
+    weights = whole(source)[2]
+    assert weights.tolist() == [3.0, 0.5, 1.0]
+    assert weights.dtype == np.float32
+
+
+@pytest.mark.parametrize(
+    "data",
+    [(np.ones(2), np.ones(2), np.ones(2)), (np.ones(2), {"a": np.ones(2)}), np.ones(2)],
+)
+def test_class_weights_need_plain_labels(data: Any) -> None:
+    with pytest.raises(JobCodeError) as caught:
+        ClassWeightedSource(opened(data), {0: 2.0}, "data.train")
+    assert caught.value.code == "class_weight"
+
+
+# PyDataset
+
+
+@given(num_rows=st.integers(1, 40), batch_size=st.integers(1, 9), seed=st.integers(0, 99))
+@settings(max_examples=40, deadline=None)
+def test_a_pydataset_is_numbered_by_rows(num_rows: int, batch_size: int, seed: int) -> None:
+    source = opened(Rows(num_rows, batch_size))
+    assert len(source) == num_rows
+    order = source.order(seed, 0, shuffle=True)
+    assert sorted(order.tolist()) == list(range(num_rows))
+    x, y = source.fetch(order)
+    assert x[:, 0].tolist() == order.tolist()
+    assert y.tolist() == (order.astype("float32") ** 2).tolist()
+
+
+def test_a_pydataset_is_shuffled_by_whole_batches() -> None:
+    order = opened(Rows(23, 5)).order(3, 1, shuffle=True)
+    batches = list(dict.fromkeys((order // 5).tolist()))
+    assert sorted(batches) == [0, 1, 2, 3, 4]
+    assert batches != [0, 1, 2, 3, 4]
+    expected = [row for batch in batches for row in range(5 * batch, min(5 * batch + 5, 23))]
+    assert order.tolist() == expected
+    assert opened(Rows(6, 4)).order(3, 1, shuffle=False).tolist() == [0, 1, 2, 3, 4, 5]
+
+
+def test_a_pydataset_reads_a_batch_once_for_many_slices() -> None:
+    rows = Rows(100, 10)
+    source = opened(rows)
+    rows.reads.clear()
+    for low in range(0, 20, 4):
+        source.fetch(np.arange(low, low + 4))
+    assert rows.reads == [0, 1]
+    for index in range(100):
+        source.fetch(np.array([index]))
+    assert len(source._cache) == data_batches.CACHED_BATCHES  # type: ignore[attr-defined]
+
+
+class Uneven(Rows):
+    def __getitem__(self, index: int) -> tuple[np.ndarray, np.ndarray]:
+        size = (4, 3, 4)[index]
+        return np.ones((size, 1)), np.ones(size)
+
+
+class Growing(Rows):
+    def __getitem__(self, index: int) -> tuple[np.ndarray, np.ndarray]:
+        return np.ones((2 + index, 1)), np.ones(2 + index)
+
+
+class Endless(Rows):
+    @property
+    def num_batches(self) -> None:
+        return None
+
+
+class Reshuffled(Rows):
+    def on_epoch_end(self) -> None:
+        self.reads.reverse()
+
+
+def test_a_pydataset_with_uneven_batches_is_refused_when_it_shows() -> None:
+    assert refusal(Growing(4, 2)).code == "unequal_batches"
+    source = opened(Uneven(12, 4))
+    with pytest.raises(JobCodeError, match="batch 1 has 3 examples, batch 0 has 4"):
+        source.fetch(np.array([5]))
+
+
+def test_an_endless_or_changing_pydataset_is_refused() -> None:
+    assert refusal(Endless(4, 2)).code == "infinite_data"
+    error = refusal(Reshuffled(4, 2))
+    assert error.code == "changing_data"
+    assert "on_epoch_end" in error.message
+
+
+# Objects with items
+
+
+def test_items_are_stacked_to_batches() -> None:
+    source = opened(Pairs())
+    assert (len(source), source.has_sample_weight) == (5, True)
+    x, y, weight = source.fetch(np.array([4, 1]))
+    assert x.dtype == np.float32
+    assert x.tolist() == [4.0, 1.0]
+    assert [part.tolist() for part in y] == [[4, 1], [5, 2]]
+    assert [part.tolist() for part in weight] == [[8.0, 2.0], [8.0, 2.0]]
+
+
+class Ragged(Pairs):
+    def __getitem__(self, index: int) -> tuple[Any, ...]:
+        return np.ones(index + 1), 0
+
+
+class Broken(Pairs):
+    def __getitem__(self, index: int) -> tuple[Any, ...]:
+        return {"table": [1, 2, 3]}["tabel"], index
+
+
+class Nothing(Pairs):
+    def __len__(self) -> int:
+        return 0
+
+
+def test_items_of_different_shapes_are_refused_when_read_together() -> None:
+    with pytest.raises(JobCodeError) as caught:
+        opened(Ragged()).fetch(np.array([0, 1]))
+    assert caught.value.code == "data_shape"
+
+
+def test_a_failing_item_shows_the_users_own_line() -> None:
+    error = refusal(Broken())
+    assert (error.code, error.field) == ("user_code", "data.train")
+    assert "data[0] raised KeyError: 'tabel'" in error.message
+    assert 'File "test_data.py"' in error.traceback
+    assert "data_items.py" not in error.traceback
+
+
+def test_an_object_without_items_is_refused() -> None:
+    assert refusal(Nothing()).code == "empty_data"
+
+
+# tf.data
+
+
+def numbers(num_rows: int) -> tf.data.Dataset:
+    return tf.data.Dataset.from_tensor_slices(
+        (np.arange(num_rows, dtype="float64"), {"double": 2 * np.arange(num_rows)})
+    )
+
+
+def test_a_tf_data_set_is_read_into_memory() -> None:
+    source = opened(numbers(7).batch(3))
+    assert len(source) == 7
+    x, y = source.fetch(np.array([6, 2]))
+    assert x.tolist() == [6.0, 2.0]
+    assert x.dtype == np.float32
+    assert y["double"].tolist() == [12, 4]
+
+
+def test_a_seeded_shuffle_that_stays_the_same_is_accepted() -> None:
+    fixed = numbers(20).shuffle(20, seed=5, reshuffle_each_iteration=False).batch(4)
+    assert sorted(whole(opened(fixed))[0].tolist()) == list(range(20))
+
+
+def free_running() -> tf.data.Dataset:
+    options = tf.data.Options()
+    options.deterministic = False
+    return numbers(4).batch(2).with_options(options)
+
+
+def random_noise() -> tf.data.Dataset:
+    return numbers(4).batch(2).map(lambda x, y: (x + tf.random.uniform((), dtype=x.dtype), y))
+
+
+def in_rows_of_one(x: tf.Tensor, _: tf.Tensor) -> tf.RaggedTensor:
+    return tf.RaggedTensor.from_row_lengths(x, [1, 1])
+
+
+def as_text(x: tf.Tensor, _: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+    return x, tf.as_string(x)
+
+
+@pytest.mark.parametrize(
+    ("make", "code"),
+    [
+        (lambda: numbers(20).shuffle(20, seed=5).batch(4), "nondeterministic_data"),
+        (random_noise, "nondeterministic_data"),
+        (free_running, "nondeterministic_data"),
+        (lambda: numbers(4).batch(2).repeat(), "infinite_data"),
+        (lambda: numbers(4), "unbatched_data"),
+        (lambda: numbers(4).batch(2).filter(lambda x, y: x[0] > 99), "empty_data"),
+        (lambda: numbers(4).batch(2).map(in_rows_of_one), "data_type"),
+        (lambda: numbers(4).batch(2).map(as_text), "data_type"),
+    ],
+)
+def test_other_tf_data_sets_are_refused_by_name(make: Any, code: str) -> None:
+    assert refusal(make()).code == code
+
+
+def test_a_tf_data_set_that_is_too_large_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(data_tensorflow, "MATERIALISED_LIMIT_BYTES", 100)
+    assert refusal(numbers(20).batch(2)).code == "data_too_large"
+
+
+def test_a_tf_data_set_of_unknown_length_ends_by_the_limit_on_batches(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def forever() -> Iterator[Any]:
+        while True:
+            yield np.zeros(1)
+
+    monkeypatch.setattr(data_tensorflow, "MATERIALISED_LIMIT_BATCHES", 10)
+    endless = tf.data.Dataset.from_generator(forever, output_signature=tf.TensorSpec((1,)))
+    assert refusal(endless).code == "data_too_large"
+
+
+def test_a_failing_tf_data_function_is_the_users_fault() -> None:
+    broken = numbers(4).batch(2).map(lambda x, _: tf.debugging.check_numerics(x / 0, "not finite"))
+    error = refusal(broken)
+    assert error.code == "user_code"
+    assert "not finite" in error.message
