@@ -1,0 +1,162 @@
+"""Figures of the whole cluster: who held what, and how fast all of it went."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from frontend.figures.parts import (
+    MAX_POINTS,
+    Figure,
+    band,
+    capacity_line,
+    count_axis,
+    label,
+    legend_entry,
+    milliseconds,
+    table,
+    time_axis,
+)
+from frontend.figures.rows import AllocationChange, StepPoint
+from frontend.palette import job_colour_token
+
+#: Jobs with a band of their own in the stacked area; the others share one band.
+MAX_BANDS = 12
+
+
+def cluster_allocation_figure(
+    changes: Sequence[AllocationChange], num_accelerators: int, start_at: float, end_at: float
+) -> Figure:
+    """Stack the accelerators each job held between two times, with the capacity as a line.
+
+    Jobs beyond the `MAX_BANDS` with the most accelerator time share the band "other jobs".
+    """
+    names = {change.job_id: change.job_name for change in changes}
+    held = _steps_by_job(changes, start_at, end_at)
+    times = _sample_times((change.at for change in changes), start_at, end_at)
+    series = {job_id: [_value_at(steps, at) for at in times] for job_id, steps in held.items()}
+    by_size = sorted(series, key=lambda job_id: (-_area(held[job_id], end_at), job_id))
+    shown = sorted(job_id for job_id in by_size[:MAX_BANDS] if any(series[job_id]))
+    rest = [job_id for job_id in by_size[MAX_BANDS:] if any(series[job_id])]
+    x = [milliseconds(at) for at in times]
+    data = [
+        band(x, series[job_id], label(job_id, names[job_id]), job_colour_token(job_id))
+        for job_id in shown
+    ]
+    legend = [
+        legend_entry(label(job_id, names[job_id]), job_colour_token(job_id), job_id)
+        for job_id in shown
+    ]
+    if rest:
+        total = [sum(column) for column in zip(*(series[job_id] for job_id in rest), strict=True)]
+        data.append(band(x, total, f"{len(rest)} other jobs", "--other-jobs"))
+        legend.append(legend_entry(f"{len(rest)} other jobs", "--other-jobs"))
+    if num_accelerators:
+        data.append(capacity_line(x, num_accelerators))
+        legend.append(legend_entry(f"capacity {num_accelerators}", "--capacity"))
+    return {
+        "data": data,
+        "layout": {
+            "xaxis": time_axis(start_at, end_at),
+            "yaxis": count_axis(max([num_accelerators, *(_stack_height(series, len(x)))])),
+            "hovermode": "x unified",
+        },
+        "legend": legend,
+        "table": table(
+            ["Time", "Job", "Accelerators"],
+            [
+                [milliseconds(c.at), label(c.job_id, c.job_name), c.num_accelerators]
+                for c in sorted(changes, key=lambda c: c.at)
+                if start_at <= c.at <= end_at
+            ],
+        ),
+    }
+
+
+def cluster_throughput_figure(
+    points_by_job: dict[int, Sequence[StepPoint]], start_at: float, end_at: float, bin_s: float
+) -> Figure:
+    """Draw the examples per second of all jobs together, as means over bins of `bin_s` seconds.
+
+    A job counts with its mean in each bin in which it reported; a bin without reports is 0.
+    """
+    num_bins = max(1, min(MAX_POINTS, int((end_at - start_at) // bin_s)))
+    totals = [0.0] * num_bins
+    for points in points_by_job.values():
+        sums, counts = [0.0] * num_bins, [0] * num_bins
+        for point in points:
+            place = int((point.at - start_at) // bin_s)
+            if 0 <= place < num_bins:
+                sums[place] += point.examples_per_s
+                counts[place] += 1
+        for place, count in enumerate(counts):
+            totals[place] += sums[place] / count if count else 0.0
+    times = [start_at + (place + 0.5) * bin_s for place in range(num_bins)]
+    x = [milliseconds(at) for at in times]
+    data = []
+    if any(totals):
+        data.append(
+            {
+                "type": "scatter",
+                "mode": "lines",
+                "x": x,
+                "y": [round(total, 2) for total in totals],
+                "name": "examples/s",
+                "line": {"color": "--accent", "width": 2},
+                "fill": "tozeroy",
+                "fillcolor": "--accent-soft",
+                "hovertemplate": "%{y:.3s} examples/s<extra></extra>",
+            }
+        )
+    return {
+        "data": data,
+        "layout": {
+            "xaxis": time_axis(start_at, end_at),
+            "yaxis": {"rangemode": "tozero", "title": {"text": "examples/s"}},
+        },
+        "legend": [],
+        "table": table(
+            ["Time", "Examples per second"],
+            [[at, round(total, 1)] for at, total in zip(x, totals, strict=True) if total],
+        ),
+    }
+
+
+def _steps_by_job(
+    changes: Iterable[AllocationChange], start_at: float, end_at: float
+) -> dict[int, list[tuple[float, int]]]:
+    """Group changes by job, ascending in time; what was held before counts from `start_at`."""
+    held: dict[int, list[tuple[float, int]]] = {}
+    for change in sorted(changes, key=lambda change: change.at):
+        if change.at > end_at:
+            break
+        steps = held.setdefault(change.job_id, [])
+        steps.append((max(change.at, start_at), change.num_accelerators))
+    return held
+
+
+def _sample_times(ats: Iterable[float], start_at: float, end_at: float) -> list[float]:
+    """Give the times at which a staircase has to be known: every change, or a grid if too many."""
+    inside = sorted({start_at, end_at, *(at for at in ats if start_at < at < end_at)})
+    if len(inside) <= MAX_POINTS:
+        return inside
+    step = (end_at - start_at) / (MAX_POINTS - 1)
+    return [start_at + place * step for place in range(MAX_POINTS)]
+
+
+def _value_at(steps: Sequence[tuple[float, int]], at: float) -> int:
+    value = 0
+    for since, count in steps:
+        if since > at:
+            break
+        value = count
+    return value
+
+
+def _area(steps: Sequence[tuple[float, int]], end_at: float) -> float:
+    """Integrate a staircase up to `end_at`: accelerator-seconds."""
+    ends = [since for since, _ in steps[1:]] + [end_at]
+    return sum(count * (end - since) for (since, count), end in zip(steps, ends, strict=True))
+
+
+def _stack_height(series: dict[int, list[int]], num_times: int) -> list[int]:
+    return [sum(values[place] for values in series.values()) for place in range(num_times)]

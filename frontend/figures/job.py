@@ -1,0 +1,176 @@
+"""Figures of one job: its loss, its speed, its accelerators."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from frontend.figures.parts import (
+    MAX_POINTS,
+    Figure,
+    count_axis,
+    legend_entry,
+    line,
+    milliseconds,
+    table,
+    time_axis,
+    vertical_line,
+)
+from frontend.figures.rows import EpochPoint, ResizeMark, StepPoint
+from frontend.palette import job_colour_token
+
+
+def loss_figure(
+    points: Sequence[StepPoint], epochs: Sequence[EpochPoint], resizes: Sequence[ResizeMark]
+) -> Figure:
+    """Draw the training loss over steps, the validation loss by epoch, and where it was resized."""
+    trained = [point for point in points if point.loss is not None]
+    bins = _bins(trained)
+    data = []
+    if trained:
+        data.append(
+            line(
+                [group[-1].step for group in bins],
+                [_mean(point.loss for point in group if point.loss is not None) for group in bins],
+                "training loss",
+                "--accent",
+                "step %{x}: %{y:.4f}<extra>training loss</extra>",
+            )
+        )
+    checked = [epoch for epoch in epochs if "val_loss" in epoch.logs]
+    if checked:
+        data.append(
+            line(
+                [epoch.step for epoch in checked],
+                [epoch.logs["val_loss"] for epoch in checked],
+                "validation loss",
+                "--second",
+                "step %{x}: %{y:.4f}<extra>validation loss</extra>",
+            )
+            | {"mode": "lines+markers", "marker": {"size": 6, "color": "--second"}}
+        )
+    legend = [legend_entry(trace["name"], trace["line"]["color"]) for trace in data]
+    return {
+        "data": data,
+        "layout": {
+            "xaxis": {"title": {"text": "step"}, "rangemode": "tozero"},
+            "yaxis": {"title": {"text": "loss"}},
+            "shapes": [
+                vertical_line(mark.step)
+                for mark in resizes
+                if mark.step is not None and mark.old_count and mark.new_count
+            ],
+        },
+        "legend": legend,
+        "table": _loss_table(bins, checked),
+    }
+
+
+def job_throughput_figure(points: Sequence[StepPoint], resizes: Sequence[ResizeMark]) -> Figure:
+    """Draw one job's examples per second over time, with its resizes as vertical lines."""
+    bins = _bins(points)
+    x = [milliseconds(group[-1].at) for group in bins]
+    y = [round(_mean(point.examples_per_s for point in group), 2) for group in bins]
+    data = []
+    if points:
+        trace = line(x, y, "examples/s", "--accent", "%{y:.4s} examples/s<extra></extra>")
+        data.append(trace)
+    axis: dict[str, Any] = {"type": "date"}
+    if points:
+        axis = time_axis(points[0].at, points[-1].at)
+    return {
+        "data": data,
+        "layout": {
+            "xaxis": axis,
+            "yaxis": {"rangemode": "tozero", "title": {"text": "examples/s"}},
+            "shapes": [
+                vertical_line(milliseconds(mark.at))
+                for mark in resizes
+                if points and points[0].at <= mark.at <= points[-1].at
+            ],
+        },
+        "legend": [],
+        "table": table(
+            ["Time", "Step", "Examples per second"],
+            [[at, group[-1].step, speed] for at, group, speed in zip(x, bins, y, strict=True)],
+        ),
+    }
+
+
+def job_allocation_figure(
+    job_id: int, resizes: Sequence[ResizeMark], start_at: float, end_at: float
+) -> Figure:
+    """Draw the accelerators of one job over time as a staircase, each resize as a marker."""
+    colour = job_colour_token(job_id)
+    marks = sorted(resizes, key=lambda mark: mark.at)
+    x = [milliseconds(start_at), *(milliseconds(mark.at) for mark in marks)]
+    y = [0, *(mark.new_count for mark in marks)]
+    if marks:
+        x.append(milliseconds(max(end_at, marks[-1].at)))
+        y.append(marks[-1].new_count)
+    data = []
+    if marks:
+        stairs = line(x, y, "accelerators", colour, "%{y} accelerators<extra></extra>")
+        stairs["line"] |= {"shape": "hv", "width": 2}
+        stairs |= {"fill": "tozeroy", "fillcolor": colour + "-soft", "hoverinfo": "skip"}
+        del stairs["hovertemplate"]
+        data = [stairs, _resize_markers(marks, colour)]
+    return {
+        "data": data,
+        "layout": {
+            "xaxis": time_axis(start_at, max(end_at, start_at + 1)),
+            "yaxis": count_axis(max(y)),
+        },
+        "legend": [],
+        "table": table(
+            ["Time", "From", "To", "Step"],
+            [
+                [milliseconds(m.at), m.old_count, m.new_count, "" if m.step is None else m.step]
+                for m in marks
+            ],
+        ),
+    }
+
+
+def _bins(points: Sequence[StepPoint]) -> list[Sequence[StepPoint]]:
+    """Cut points into at most `MAX_POINTS` runs of equal length, order kept."""
+    size = max(1, -(-len(points) // MAX_POINTS))
+    return [points[place : place + size] for place in range(0, len(points), size)]
+
+
+def _mean(values: Iterable[float]) -> float:
+    known = list(values)
+    return sum(known) / len(known)
+
+
+def _loss_table(bins: list[Sequence[StepPoint]], epochs: Sequence[EpochPoint]) -> dict[str, Any]:
+    rows: list[list[Any]] = [
+        [group[-1].step, f"{_mean(p.loss for p in group if p.loss is not None):.4f}", ""]
+        for group in bins
+    ]
+    rows += [[epoch.step, "", f"{epoch.logs['val_loss']:.4f}"] for epoch in epochs]
+    return table(["Step", "Training loss", "Validation loss"], sorted(rows, key=lambda r: r[0]))
+
+
+def _resize_markers(marks: Sequence[ResizeMark], colour: str) -> dict[str, Any]:
+    return {
+        "type": "scatter",
+        "mode": "markers",
+        "x": [milliseconds(mark.at) for mark in marks],
+        "y": [mark.new_count for mark in marks],
+        "text": [f"{mark.old_count} → {mark.new_count}" for mark in marks],
+        "name": "resize",
+        "marker": {
+            "color": "--surface",
+            "size": 9,
+            "symbol": [_marker_symbol(mark) for mark in marks],
+            "line": {"color": colour, "width": 2},
+        },
+        "hovertemplate": "%{text}<extra>resize</extra>",
+    }
+
+
+def _marker_symbol(mark: ResizeMark) -> str:
+    if mark.new_count > mark.old_count:
+        return "triangle-up"
+    return "triangle-down" if mark.new_count < mark.old_count else "diamond"

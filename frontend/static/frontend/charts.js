@@ -1,0 +1,150 @@
+// Draws the figures that the server sends: colours are looked up in the style sheet, times moved to
+// the reader's zone, and every figure filled into the table beside it as well.
+
+import { clockText, localStamp } from "./times.js";
+
+const CONFIG = { displayModeBar: false, responsive: false, doubleClick: false, showTips: false, scrollZoom: false };
+let figures = {};
+let etag = "";
+
+function colour(name) {
+  return getComputedStyle(document.documentElement).getPropertyValue(name).trim();
+}
+
+// Replaces "--name" by that property's value, everywhere inside a figure.
+function resolve(value) {
+  if (Array.isArray(value)) return value.map(resolve);
+  if (value && typeof value === "object") {
+    return Object.fromEntries(Object.entries(value).map(([key, inner]) => [key, resolve(inner)]));
+  }
+  return typeof value === "string" && value.startsWith("--") ? colour(value) : value;
+}
+
+function axis(own) {
+  const base = {
+    gridcolor: colour("--line"), linecolor: colour("--line-strong"), zerolinecolor: colour("--line"),
+    tickfont: { size: 11 }, automargin: true, fixedrange: true, title: { standoff: 8, font: { size: 11 } },
+  };
+  const merged = { ...base, ...own, title: { ...base.title, ...own?.title } };
+  if (own?.type === "date") {
+    merged.range = own.range?.map(localStamp);
+    merged.tickformatstops = [
+      { dtickrange: [null, 60000], value: "%H:%M:%S" },
+      { dtickrange: [60000, 86400000], value: "%H:%M" },
+      { dtickrange: [86400000, null], value: "%b %-d" },
+    ];
+    merged.nticks = 7;
+    merged.hoverformat = "%b %-d, %H:%M:%S";
+  }
+  return merged;
+}
+
+function layout(own, isTime) {
+  return {
+    ...own,
+    shapes: (own.shapes ?? []).map((shape) => (isTime ? { ...shape, x0: localStamp(shape.x0), x1: localStamp(shape.x1) } : shape)),
+    xaxis: axis(own.xaxis), yaxis: axis(own.yaxis),
+    margin: { l: 8, r: 12, t: 8, b: 8 }, showlegend: false, autosize: true, dragmode: false,
+    paper_bgcolor: "rgba(0,0,0,0)", plot_bgcolor: "rgba(0,0,0,0)",
+    font: { family: getComputedStyle(document.body).fontFamily, size: 12, color: colour("--muted") },
+    hoverlabel: { bgcolor: colour("--surface"), bordercolor: colour("--line-strong"), font: { color: colour("--text"), size: 12 }, align: "left", namelength: -1 },
+    hovermode: own.hovermode ?? "closest",
+  };
+}
+
+function isDrawable(figure) {
+  return figure.data.some((trace) => trace.name !== "capacity");
+}
+
+async function draw(box, figure) {
+  const plot = box.querySelector(".chart-plot");
+  if (!isDrawable(figure)) {
+    if (plot.classList.contains("js-plotly-plot")) window.Plotly.purge(plot);
+    const empty = document.createElement("p");
+    empty.className = "chart-empty";
+    empty.textContent = box.dataset.empty;
+    plot.replaceChildren(empty);
+  } else {
+    const isTime = figure.layout.xaxis?.type === "date";
+    const data = resolve(figure.data).map((trace) => (isTime ? { ...trace, x: trace.x.map(localStamp) } : trace));
+    plot.querySelector(".chart-empty")?.remove();
+    await window.Plotly.react(plot, data, layout(resolve(figure.layout), isTime), CONFIG);
+  }
+  box.dataset.drawn = "1";
+  fillLegend(box.querySelector(".legend"), figure.legend);
+  if (box.querySelector("details")?.open) fillTable(box, figure.table);
+}
+
+function fillLegend(list, entries) {
+  if (!list) return;
+  list.replaceChildren(...entries.map((entry) => {
+    const item = document.createElement("li");
+    const swatch = document.createElement("span");
+    swatch.className = "swatch";
+    swatch.style.backgroundColor = colour(entry.colour);
+    const text = document.createElement(entry.job_id ? "a" : "span");
+    text.textContent = entry.label;
+    if (entry.job_id) text.href = `/jobs/${entry.job_id}/`;
+    item.append(swatch, text);
+    return item;
+  }));
+}
+
+function cell(tag, text) {
+  const element = document.createElement(tag);
+  element.textContent = text;
+  if (tag === "th") element.scope = "col";
+  return element;
+}
+
+function fillTable(box, table) {
+  const head = document.createElement("tr");
+  head.append(...table.columns.map((column) => cell("th", column)));
+  const body = table.rows.map((row) => {
+    const line = document.createElement("tr");
+    line.append(...row.map((value, place) => cell("td", table.columns[place] === "Time" ? clockText(value) : value)));
+    return line;
+  });
+  box.querySelector("thead").replaceChildren(head);
+  box.querySelector("tbody").replaceChildren(...body);
+  const note = box.querySelector(".table-note");
+  note.textContent = table.rows.length ? (table.num_left_out ? `${table.num_left_out} older rows are left out.` : "") : "No figures yet.";
+}
+
+function drawAll() {
+  for (const box of document.querySelectorAll("[data-figure]")) {
+    const figure = figures[box.dataset.figure];
+    if (figure) draw(box, figure);
+  }
+}
+
+export async function refreshFigures() {
+  const url = document.querySelector("[data-figures-url]")?.dataset.figuresUrl;
+  if (!url || !window.Plotly) return;
+  const response = await fetch(url, {
+    headers: etag ? { "If-None-Match": etag } : {}, cache: "no-store", signal: AbortSignal.timeout(15000), redirect: "error",
+  });
+  if (!response.ok) return;
+  etag = response.headers.get("ETag") ?? "";
+  figures = await response.json();
+  drawAll();
+}
+
+export function startCharts() {
+  const boxes = document.querySelectorAll("[data-figure]");
+  if (!boxes.length) return;
+  const resized = new ResizeObserver((entries) => {
+    for (const { target } of entries) {
+      if (target.classList.contains("js-plotly-plot") && target.clientWidth) window.Plotly.Plots.resize(target);
+    }
+  });
+  for (const box of boxes) {
+    resized.observe(box.querySelector(".chart-plot"));
+    box.querySelector("details")?.addEventListener("toggle", () => {
+      const figure = figures[box.dataset.figure];
+      if (figure) fillTable(box, figure.table);
+    });
+  }
+  window.matchMedia("(prefers-color-scheme: dark)").addEventListener("change", drawAll);
+  refreshFigures();
+}

@@ -1,0 +1,72 @@
+// Says when something changed: by the event stream, or by a clock while there is no stream.
+
+const POLL_MS = 4000;
+const MIN_GAP_MS = 1000;
+const RETRY_LIMIT_MS = 60000;
+
+const listeners = new Set();
+let state = "";
+let source = null;
+let retryMs = 2000;
+let lastAt = 0;
+let isAsked = false;
+let isBusy = false;
+
+export function onChange(listener) {
+  listeners.add(listener);
+}
+
+function show(next) {
+  if (state === next) return;
+  state = next;
+  const badge = document.getElementById("live-state");
+  if (!badge) return;
+  badge.dataset.state = next;
+  badge.textContent = next === "live" ? "Live" : "Every few seconds";
+}
+
+// Many changes in a row are one refresh, one more follows if something changed meanwhile, and none
+// happens while nobody looks.
+export function announce() {
+  isAsked = true;
+  if (isBusy || document.hidden) return;
+  isBusy = true;
+  window.setTimeout(refresh, Math.max(0, lastAt + MIN_GAP_MS - Date.now()));
+}
+
+async function refresh() {
+  isAsked = false;
+  lastAt = Date.now();
+  await Promise.allSettled([...listeners].map((listener) => listener()));
+  isBusy = false;
+  if (isAsked) announce();
+}
+
+function open(url) {
+  source = new EventSource(url, { withCredentials: true });
+  source.addEventListener("open", () => {
+    retryMs = 2000;
+    show("live");
+    announce();
+  });
+  source.addEventListener("changed", announce);
+  source.addEventListener("error", () => {
+    show("polling");
+    // The browser tries again by itself unless the server answered with something else.
+    if (source.readyState !== EventSource.CLOSED) return;
+    window.setTimeout(() => open(url), retryMs);
+    retryMs = Math.min(retryMs * 2, RETRY_LIMIT_MS);
+  });
+}
+
+export function start() {
+  const url = document.body.dataset.streamUrl;
+  if (!document.querySelector("[data-live], [data-figure]")) return;
+  if (url) open(url);
+  show("polling");
+  window.setInterval(() => {
+    if (state !== "live") announce();
+  }, POLL_MS);
+  document.addEventListener("visibilitychange", announce);
+  window.addEventListener("pagehide", () => source?.close());
+}

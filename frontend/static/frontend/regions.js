@@ -1,0 +1,85 @@
+// Brings the marked parts of a page up to date from a fresh copy of the page, changing only what
+// differs: focus, scroll positions, open details and half-typed input stay as they are.
+
+import { localise } from "./times.js";
+
+function isDirty(element) {
+  if (element === document.activeElement) return true;
+  if (element instanceof HTMLSelectElement) {
+    return [...element.options].some((option) => option.selected !== option.defaultSelected);
+  }
+  if (element.type === "checkbox" || element.type === "radio") {
+    return element.checked !== element.defaultChecked;
+  }
+  return element.value !== element.defaultValue;
+}
+
+function morphAttributes(old, fresh) {
+  for (const { name } of [...old.attributes]) {
+    if (name === "open" && old instanceof HTMLDetailsElement) continue;
+    if (name === "title" && old instanceof HTMLTimeElement) continue;
+    if (!fresh.hasAttribute(name)) old.removeAttribute(name);
+  }
+  for (const { name, value } of fresh.attributes) {
+    if (name === "open" && old instanceof HTMLDetailsElement) continue;
+    if (old.getAttribute(name) === value) continue;
+    if (name === "datetime") old.removeAttribute("title");
+    old.setAttribute(name, value);
+  }
+}
+
+function matches(old, fresh) {
+  return old.nodeType === fresh.nodeType && old.nodeName === fresh.nodeName && (old.id ?? "") === (fresh.id ?? "")
+    && (old.dataset?.key ?? "") === (fresh.dataset?.key ?? "");
+}
+
+function morph(old, fresh) {
+  if (old.nodeType === Node.TEXT_NODE) {
+    if (old.data !== fresh.data) old.data = fresh.data;
+    return;
+  }
+  if (old.nodeType !== Node.ELEMENT_NODE) return;
+  if (old.matches("input, select, textarea") && isDirty(old)) return;
+  morphAttributes(old, fresh);
+  if (old.nodeName === "TIME" && old.dateTime === fresh.dateTime && old.textContent) return;
+  morphChildren(old, fresh);
+}
+
+function morphChildren(old, fresh) {
+  let place = old.firstChild;
+  for (const next of [...fresh.childNodes]) {
+    let found = place;
+    if (next.dataset?.key) {
+      while (found && !matches(found, next)) found = found.nextSibling;
+    }
+    if (found && matches(found, next)) {
+      if (found === place) place = place.nextSibling;
+      else old.insertBefore(found, place);
+      morph(found, next);
+    } else {
+      old.insertBefore(document.importNode(next, true), place);
+    }
+  }
+  while (place) {
+    const gone = place;
+    place = place.nextSibling;
+    gone.remove();
+  }
+}
+
+export async function refreshRegions() {
+  const regions = document.querySelectorAll("[data-live]");
+  if (!regions.length) return;
+  const response = await fetch(window.location.href, {
+    headers: { "X-Requested-With": "live" },
+    signal: AbortSignal.timeout(15000),
+    redirect: "error",
+  });
+  if (!response.ok) return;
+  const page = new DOMParser().parseFromString(await response.text(), "text/html");
+  for (const region of regions) {
+    const fresh = page.getElementById(region.id);
+    if (fresh) morph(region, fresh);
+    localise(region);
+  }
+}

@@ -1,0 +1,237 @@
+"""What the pages show, read in few queries; nothing here changes anything.
+
+People see their own jobs, admins see all. The map of accelerators shows that a place is taken to
+everybody, but by whom only to those who may see the job.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from django.contrib.auth.models import AbstractBaseUser, AnonymousUser, User
+from django.db.models import Q, QuerySet
+
+from controlplane.core.lifecycle import GenerationPhase, JobStatus
+from jobs.models import Accelerator, Allocation, Event, Generation, Job, Node
+from jobs.models.jobs import LIVE_JOB_STATUSES
+
+Person = User | AbstractBaseUser | AnonymousUser
+
+#: Columns of a job that lists do without; some hold many kilobytes.
+_HEAVY = ("settings", "facts", "metrics", "error_traceback", "throughput_by_count")
+#: Rows of one answer, whatever was asked for.
+MAX_PAGE = 200
+MAX_LIVE_JOBS = 500
+MAX_NODES = 500
+MAX_ACCELERATORS = 4000
+MAX_EVENTS = 200
+MAX_GENERATIONS = 1000
+
+_OPEN_PHASES = (
+    GenerationPhase.PREPARING.value,
+    GenerationPhase.SWITCHING.value,
+    GenerationPhase.ACTIVE.value,
+)
+STATUS_GROUPS: Mapping[str, tuple[JobStatus, ...]] = {
+    "live": LIVE_JOB_STATUSES,
+    "waiting": (JobStatus.VALIDATING, JobStatus.PENDING, JobStatus.PAUSED),
+    "active": (JobStatus.STARTING, JobStatus.RUNNING, JobStatus.PREEMPTING),
+    "ended": tuple(status for status in JobStatus if status not in LIVE_JOB_STATUSES),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class JobQuery:
+    """What somebody looks for in the list of jobs; empty fields do not restrict.
+
+    Attributes:
+        status: a `JobStatus` or a key of `STATUS_GROUPS`.
+        text: part of the name, or a job's number.
+        before_id: only older jobs than this one; `after_id`: only newer ones.
+    """
+
+    text: str = ""
+    status: str = ""
+    owner: str = ""
+    before_id: int | None = None
+    after_id: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class JobPage:
+    """Some jobs, newest first, and whether there are more on either side."""
+
+    jobs: Sequence[Job]
+    has_newer: bool
+    has_older: bool
+
+
+@dataclass(frozen=True, slots=True)
+class AcceleratorCell:
+    """One accelerator on a map of the cluster.
+
+    Attributes:
+        job: who holds it, if the viewer may know; `is_held` is true in any case.
+        state: free, starting, training or leaving.
+        virtual_nodes: those that its trainer runs, ascending.
+    """
+
+    accelerator: Accelerator
+    is_held: bool = False
+    job: Job | None = None
+    slot: int | None = None
+    state: str = "free"
+    virtual_nodes: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class NodeMap:
+    """A node and its accelerators, in their order."""
+
+    node: Node
+    cells: Sequence[AcceleratorCell]
+
+    @property
+    def num_held(self) -> int:
+        """Count the accelerators that some job holds."""
+        return sum(cell.is_held for cell in self.cells)
+
+
+def is_admin(person: Person) -> bool:
+    """Say whether a person sees and steers everybody's jobs."""
+    return bool(getattr(person, "is_staff", False))
+
+
+def jobs_visible_to(person: Person) -> QuerySet[Job]:
+    """Give the jobs a person may see, with their owners, without the heavy columns."""
+    jobs = Job.objects.select_related("owner").defer(*_HEAVY)
+    return jobs if is_admin(person) else jobs.filter(owner_id=person.pk)
+
+
+def job_visible_to(person: Person, job_id: int) -> Job:
+    """Find one job with all its columns.
+
+    Raises:
+        Job.DoesNotExist: there is none, or the person may not see it.
+    """
+    return jobs_visible_to(person).defer(None).select_related("owner").get(pk=job_id)
+
+
+def job_page(person: Person, query: JobQuery, size: int = 50) -> JobPage:
+    """Read one page of the jobs that match; each page costs the same, however many jobs exist."""
+    size = min(size, MAX_PAGE)
+    jobs = _matching(jobs_visible_to(person), query)
+    if query.after_id is not None:
+        found = list(jobs.filter(pk__gt=query.after_id).order_by("pk")[: size + 1])
+        return JobPage(jobs=found[:size][::-1], has_newer=len(found) > size, has_older=bool(found))
+    if query.before_id is not None:
+        jobs = jobs.filter(pk__lt=query.before_id)
+    found = list(jobs.order_by("-pk")[: size + 1])
+    return JobPage(
+        jobs=found[:size], has_newer=query.before_id is not None, has_older=len(found) > size
+    )
+
+
+def _matching(jobs: QuerySet[Job], query: JobQuery) -> QuerySet[Job]:
+    if query.status in STATUS_GROUPS:
+        jobs = jobs.filter(status__in=[status.value for status in STATUS_GROUPS[query.status]])
+    elif query.status:
+        jobs = jobs.filter(status=query.status)
+    if query.owner:
+        jobs = jobs.filter(owner__username=query.owner)
+    if query.text:
+        wanted = Q(name__icontains=query.text)
+        number = query.text.removeprefix("#")
+        if number.isdecimal() and len(number) <= 18:
+            wanted |= Q(pk=int(number))
+        jobs = jobs.filter(wanted)
+    return jobs
+
+
+def live_jobs(person: Person) -> list[Job]:
+    """List jobs that have not ended, most important first, oldest first among equals."""
+    statuses = [status.value for status in LIVE_JOB_STATUSES]
+    jobs = jobs_visible_to(person).filter(status__in=statuses)
+    return list(jobs.order_by("-priority", "pk")[:MAX_LIVE_JOBS])
+
+
+def cluster_map(person: Person, job_id: int | None = None) -> list[NodeMap]:
+    """Show every node with its accelerators and who holds them; or only what one job holds."""
+    accelerators = Accelerator.objects.filter(node__removed_at=None).select_related("node")
+    tenures = Allocation.objects.filter(released_at=None).select_related("job")
+    if job_id is not None:
+        tenures = tenures.filter(job_id=job_id)
+        accelerators = accelerators.filter(pk__in=tenures.values("accelerator_id"))
+    else:
+        accelerators = accelerators.filter(is_present=True)
+    holders = {tenure.accelerator_id: tenure for tenure in tenures}
+    slots = _virtual_nodes_by_slot({tenure.job_id for tenure in holders.values()})
+    cells: dict[Node, list[AcceleratorCell]] = {}
+    for accelerator in accelerators.order_by("node__name", "index")[:MAX_ACCELERATORS]:
+        cell = _cell(accelerator, holders.get(accelerator.pk), slots, person)
+        cells.setdefault(accelerator.node, []).append(cell)
+    return [NodeMap(node, of_node) for node, of_node in cells.items()]
+
+
+def _cell(
+    accelerator: Accelerator,
+    tenure: Allocation | None,
+    slots: Mapping[tuple[int, int], tuple[int, ...]],
+    person: Person,
+) -> AcceleratorCell:
+    if tenure is None:
+        return AcceleratorCell(accelerator)
+    if not (is_admin(person) or tenure.job.owner_id == person.pk):
+        return AcceleratorCell(accelerator, is_held=True, state="in use")
+    return AcceleratorCell(
+        accelerator,
+        is_held=True,
+        job=tenure.job,
+        slot=tenure.slot,
+        state=_tenure_state(tenure),
+        virtual_nodes=slots.get((tenure.job_id, tenure.slot), ()),
+    )
+
+
+def _tenure_state(tenure: Allocation) -> str:
+    if tenure.stop_asked_at or tenure.release_asked_at or tenure.left_at or tenure.finished_at:
+        return "leaving"
+    return "training" if tenure.joined_at else "starting"
+
+
+def _virtual_nodes_by_slot(job_ids: Iterable[int]) -> dict[tuple[int, int], tuple[int, ...]]:
+    """Map (job, slot) to virtual nodes; what runs now counts before what is being prepared."""
+    found: dict[tuple[int, int], tuple[int, ...]] = {}
+    generations = Generation.objects.filter(job_id__in=list(job_ids), phase__in=_OPEN_PHASES)
+    for generation in sorted(
+        generations, key=lambda g: (g.phase != GenerationPhase.ACTIVE.value, g.number)
+    ):
+        for member in generation.membership.get("members", ()):
+            key = (generation.job_id, member["slot"])
+            found.setdefault(key, tuple(member["virtual_nodes"]))
+    return found
+
+
+def nodes() -> list[Node]:
+    """List the nodes that have not been removed."""
+    return list(Node.objects.filter(removed_at=None).order_by("name")[:MAX_NODES])
+
+
+def generations_of(job: Job) -> list[Generation]:
+    """List the newest generations of a job, newest first."""
+    return list(job.generations.order_by("-number")[:MAX_GENERATIONS])
+
+
+def events_of(job: Job, before_id: int | None = None) -> list[Event]:
+    """List events of a job, newest first."""
+    events = job.events.order_by("-id")
+    return list((events.filter(pk__lt=before_id) if before_id else events)[:MAX_EVENTS])
+
+
+def queue_place(job: Job) -> int:
+    """Give the place (from 1) of a pending job among the pending ones, by priority, then age."""
+    ahead = Job.objects.filter(status=JobStatus.PENDING.value).filter(
+        Q(priority__gt=job.priority) | Q(priority=job.priority, pk__lt=job.pk)
+    )
+    return ahead.count() + 1

@@ -1,0 +1,119 @@
+"""What the charts are drawn from: histories as plain rows, bounded in number, oldest first."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime
+
+from django.db.models import Avg, F, Max, Q, Sum
+from django.db.models.functions import TruncHour, TruncMinute, TruncSecond
+
+from jobs.models import Accelerator, Allocation, EpochReport, Generation, Job, StepReport
+
+#: Rows read for one chart; beyond it the newest are taken.
+MAX_TENURES = 20_000
+MAX_RATES = 20_000
+MAX_STEP_BINS = 600
+MAX_EPOCHS = 5_000
+MAX_RESIZES = 1_000
+
+
+@dataclass(frozen=True, slots=True)
+class Tenure:
+    """A job held one accelerator from `granted_at` on, until `released_at` or still."""
+
+    job_id: int
+    job_name: str
+    owner_id: int
+    granted_at: datetime
+    released_at: datetime | None
+
+
+@dataclass(frozen=True, slots=True)
+class Rate:
+    """Examples that a job worked off in some seconds of training, near `at`."""
+
+    job_id: int
+    at: datetime
+    examples: int
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class StepBin:
+    """Some consecutive steps of a job: mean loss, work and time, until step `step`."""
+
+    at: datetime
+    step: int
+    examples: int
+    seconds: float
+    loss: float | None
+
+
+def tenures_between(start_at: datetime, end_at: datetime) -> list[Tenure]:
+    """Read who held accelerators between two times."""
+    rows = (
+        Allocation.objects.filter(granted_at__lte=end_at)
+        .filter(Q(released_at=None) | Q(released_at__gte=start_at))
+        .order_by("-id")
+        .values_list("job_id", "job__name", "job__owner_id", "granted_at", "released_at")
+    )
+    return [Tenure(*row) for row in rows[:MAX_TENURES]][::-1]
+
+
+def num_accelerators_present() -> int:
+    """Count the accelerators of nodes that have not been removed."""
+    return Accelerator.objects.filter(is_present=True, node__removed_at=None).count()
+
+
+def rates_between(start_at: datetime, end_at: datetime, bin_s: float) -> list[Rate]:
+    """Sum step reports by job and second, minute or hour: the largest that fits into `bin_s`."""
+    truncate = TruncHour if bin_s >= 3600 else TruncMinute if bin_s >= 60 else TruncSecond
+    rows = (
+        StepReport.objects.filter(at__gte=start_at, at__lte=end_at)
+        .order_by()
+        .annotate(bin_at=truncate("at"))
+        .values("job_id", "bin_at")
+        .annotate(total=Sum("examples"), spent_s=Sum("seconds"))
+        .order_by("-bin_at", "job_id")
+        .values_list("job_id", "bin_at", "total", "spent_s")
+    )
+    return [Rate(*row) for row in rows[:MAX_RATES]][::-1]
+
+
+def step_bins_of(job: Job) -> list[StepBin]:
+    """Read a job's step reports, those of about a `MAX_STEP_BINS`-th of its steps summed up."""
+    stride = max(1, -(-job.step // MAX_STEP_BINS))
+    rows = (
+        StepReport.objects.filter(job=job)
+        .order_by()
+        .annotate(bin_number=F("last_step") / stride)
+        .values("bin_number")
+        .annotate(
+            until=Max("at"),
+            step=Max("last_step"),
+            total=Sum("examples"),
+            spent_s=Sum("seconds"),
+            mean_loss=Avg("loss"),
+        )
+        .order_by("bin_number")
+        .values_list("until", "step", "total", "spent_s", "mean_loss")
+    )
+    return [StepBin(*row) for row in rows[: 2 * MAX_STEP_BINS]]
+
+
+def epoch_reports_of(job: Job) -> list[EpochReport]:
+    """Read a job's epochs, oldest first."""
+    return list(EpochReport.objects.filter(job=job).order_by("-epoch")[:MAX_EPOCHS])[::-1]
+
+
+def resizes_of(job: Job) -> list[tuple[Generation, int]]:
+    """Read a job's switches, oldest first, each with the number of members before it."""
+    generations = list(
+        Generation.objects.filter(job=job)
+        .exclude(switched_at=None)
+        .order_by("-number")[:MAX_RESIZES]
+    )[::-1]
+    members = {generation.number: generation.num_members for generation in generations}
+    before = (members.get(g.previous, 0) if g.previous is not None else 0 for g in generations)
+    return list(zip(generations, before, strict=True))
