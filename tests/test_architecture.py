@@ -62,6 +62,20 @@ def test_agent_module_loads_neither_django_nor_tensorflow(module: str) -> None:
     assert _loaded_by(module, HEAVY_FOR_AGENTS) == []
 
 
+def test_the_site_and_its_tasks_never_load_tensorflow() -> None:
+    code = (
+        "import sys, django\n"
+        "django.setup()\n"
+        "import controlplane.urls, jobs.tasks\n"
+        "print(*[name for name in ('tensorflow', 'keras') if name in sys.modules])"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        cwd=ROOT, capture_output=True, text=True, timeout=120, check=True,
+    )  # fmt: skip
+    assert done.stdout.split() == []
+
+
 def test_the_check_sees_what_is_loaded() -> None:
     assert _loaded_by("django.conf", HEAVY) == ["django"]
 

