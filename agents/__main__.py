@@ -1,0 +1,160 @@
+"""`python -m agents`: runs this machine's trainers for a control plane until it is told to stop."""
+
+from __future__ import annotations
+
+import logging
+import os
+import signal
+import socket
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from types import FrameType
+from urllib.parse import urlsplit
+
+from agents.contact import EXIT_REFUSED
+from agents.devices import accelerators_found
+from agents.loop import BUSY_TICK_S, Agent
+from agents.settings import AgentSettings, settings_from
+from agents.state_directory import StateDirectory, StateDirectoryBusyError
+
+log = logging.getLogger("agents")
+
+EXIT_USAGE = 2
+EXIT_BUSY = 3
+#: What telling the control plane about the end may take after the last process has gone.
+FAREWELL_S = 3.0
+#: What the kernel may take to end processes that were killed.
+KILL_S = 5.0
+ONCE_S = 120.0
+
+
+class StopSignal:
+    """Remembers that SIGTERM or SIGINT came, and wakes the loop."""
+
+    def __init__(self) -> None:
+        self.is_set = False
+        self.agent: Agent | None = None
+
+    def __call__(self, _number: int, _frame: FrameType | None) -> None:
+        """Handle a signal."""
+        self.is_set = True
+        if self.agent is not None:
+            self.agent.wake.set()
+
+
+def main() -> int:
+    """Read the settings, run, and return the exit status (see docs/node-agents.md)."""
+    try:
+        settings = settings_from(sys.argv[1:], os.environ)
+    except ValueError as error:
+        return _refused(error, EXIT_USAGE)
+    logging.basicConfig(
+        level=logging.DEBUG if settings.verbose else logging.INFO,
+        format=f"%(asctime)s %(levelname)s agent {settings.node}: %(message)s",
+    )
+    # The HTTP libraries would log every long-poll.
+    for name in ("httpx", "httpcore"):
+        logging.getLogger(name).setLevel(logging.WARNING)
+    return run(settings)
+
+
+def run(settings: AgentSettings) -> int:
+    """Run an agent in this process until it is stopped; returns its exit status."""
+    try:
+        accelerators = accelerators_found(settings)
+        host = settings.host or local_address(settings.server)
+        state = StateDirectory(settings.state_dir)
+    except StateDirectoryBusyError as error:
+        return _refused(error, EXIT_BUSY)
+    except (ValueError, OSError) as error:
+        return _refused(error, EXIT_USAGE)
+    try:
+        names = ", ".join(f"{item.index}: {item.kind} ({item.name})" for item in accelerators)
+        log.info("offering %s at %s", names, host)
+        with _stop_signal() as stop:
+            agent = Agent(settings, state, accelerators, host)
+            stop.agent = agent
+            return _drive(agent, settings, stop)
+    finally:
+        state.close()
+
+
+def local_address(server: str) -> str:
+    """Find the address of this machine on the way to `server`; nothing is sent."""
+    parts = urlsplit(server)
+    port = parts.port or (443 if parts.scheme == "https" else 80)
+    found = socket.getaddrinfo(parts.hostname, port, type=socket.SOCK_DGRAM)
+    family, kind, protocol, _, address = found[0]
+    with socket.socket(family, kind, protocol) as probe:
+        probe.connect(address)
+        return str(probe.getsockname()[0])
+
+
+def _drive(agent: Agent, settings: AgentSettings, stop: StopSignal) -> int:
+    """Call the loop until there is a reason to end, then end what has to end."""
+    once_until = time.monotonic() + ONCE_S if settings.once else None
+    while not stop.is_set and agent.fatal is None:
+        more = agent.run_once(time.monotonic())
+        if once_until and (agent.has_settled or time.monotonic() > once_until):
+            break
+        if not more:
+            agent.wake.wait(agent.tick_s)
+            agent.wake.clear()
+    keep = (settings.keep_trainers or settings.once) and agent.fatal is None
+    if agent.fatal is not None:
+        _refused(agent.fatal.message, agent.fatal.exit_code)
+    num_left = 0 if keep else _end_all(agent, settings)
+    has_settled = agent.has_settled
+    agent.close(keep_trainers=keep)
+    if agent.fatal is not None:
+        return agent.fatal.exit_code
+    if settings.once and not has_settled:
+        return _refused(f"nothing was settled within {ONCE_S:g} s", EXIT_REFUSED)
+    return 1 if num_left else 0
+
+
+def _end_all(agent: Agent, settings: AgentSettings) -> int:
+    """End all trainers and tell the control plane; returns how many could not be ended."""
+    started_at = time.monotonic()
+    agent.end(started_at)
+    _run_until(agent, lambda: not agent.has_processes, started_at + settings.grace_s + KILL_S)
+    if agent.has_processes:
+        agent.kill()
+        _run_until(agent, lambda: not agent.has_processes, time.monotonic() + KILL_S)
+    if agent.fatal is None:
+        _run_until(agent, lambda: agent.has_told_all, time.monotonic() + FAREWELL_S)
+    left = [key for key, item in agent.trainers.items() if agent.has_processes and item.state.pid]
+    log.info("stopped; %s", f"could not end {left}" if left else "no trainer is left")
+    return len(left)
+
+
+def _run_until(agent: Agent, is_reached: Callable[[], bool], deadline: float) -> None:
+    while not is_reached() and time.monotonic() < deadline:
+        agent.run_once(time.monotonic())
+        agent.wake.wait(BUSY_TICK_S)
+        agent.wake.clear()
+
+
+@contextmanager
+def _stop_signal() -> Iterator[StopSignal]:
+    """Catch SIGTERM and SIGINT while the block runs."""
+    stop = StopSignal()
+    numbers = (signal.SIGTERM, signal.SIGINT)
+    before = [signal.signal(number, stop) for number in numbers]
+    try:
+        yield stop
+    finally:
+        for number, handler in zip(numbers, before, strict=True):
+            signal.signal(number, handler)
+
+
+def _refused(reason: object, exit_code: int) -> int:
+    """Say on standard error why the agent does not run (any more)."""
+    sys.stderr.write(f"agent: {reason}\n")
+    return exit_code
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,42 @@
+"""Calls that may take long, on threads of their own, so that the loop never waits."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from concurrent.futures import Future
+from typing import TypeVar
+
+Result = TypeVar("Result")
+
+
+class Background:
+    """Runs at most `limit` calls at a time, each on a daemon thread.
+
+    Daemon threads, because an agent that is told to stop must not wait for a download to time out.
+    `wake` is called after each call, so that the loop looks at the result at once.
+    """
+
+    def __init__(self, limit: int, wake: Callable[[], None]) -> None:
+        self._slots = threading.BoundedSemaphore(limit)
+        self._wake = wake
+
+    def start(self, name: str, call: Callable[[], Result]) -> Future[Result] | None:
+        """Start `call`; None when all places are taken (try again later)."""
+        if not self._slots.acquire(blocking=False):
+            return None
+        future: Future[Result] = Future()
+
+        def run() -> None:
+            try:
+                result = call()
+            except BaseException as error:  # handed over to whoever reads the future
+                self._slots.release()
+                future.set_exception(error)
+            else:
+                self._slots.release()
+                future.set_result(result)
+            self._wake()
+
+        threading.Thread(target=run, name=name, daemon=True).start()
+        return future

@@ -1,0 +1,30 @@
+"""How long to wait before a request is tried again."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass, field
+
+
+@dataclass(slots=True)
+class Backoff:
+    """Capped exponential backoff with jitter: each delay is between half its bound and the bound.
+
+    The bound doubles with each failure from `first_s` up to `cap_s`; half of it is always waited,
+    so that many agents neither return at once nor hammer a control plane that just came back.
+    """
+
+    first_s: float
+    cap_s: float
+    random: random.Random = field(default_factory=random.Random)
+    failures: int = 0
+
+    def next_delay_s(self) -> float:
+        """Count one failure and say how long to wait after it."""
+        bound_s = min(self.cap_s, self.first_s * 2.0 ** min(self.failures, 32))
+        self.failures += 1
+        return bound_s * (0.5 + 0.5 * self.random.random())
+
+    def reset(self) -> None:
+        """Start over after a success."""
+        self.failures = 0

@@ -1,0 +1,75 @@
+"""Downloaded code and checkpoints by SHA-256, bounded in bytes, the longest unused go first."""
+
+from __future__ import annotations
+
+import os
+import re
+import tempfile
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import BinaryIO
+
+_SHA256 = re.compile(r"[0-9a-f]{64}")
+
+
+class FileCache:
+    """A folder of files named by their content; safe to use from several threads.
+
+    A file larger than the bound is still fetched (a job may need it) and goes with the next one.
+    Users link or copy what they take, so that nothing in use can be evicted from under them.
+    """
+
+    def __init__(self, folder: Path, max_bytes: int) -> None:
+        self._folder = folder
+        self._max_bytes = max_bytes
+        self._lock = threading.Lock()
+        self._fetching: dict[str, threading.Lock] = {}
+        for leftover in folder.glob(".fetch.*"):
+            leftover.unlink(missing_ok=True)
+
+    def take(self, sha256: str, fetch: Callable[[BinaryIO], None], target: Path) -> None:
+        """Put the file `sha256` at `target`, calling `fetch` when the cache has not got it.
+
+        `fetch` writes the content to the open file that it is given, or raises; it alone checks the
+        digest. Two threads that want the same file fetch it once.
+
+        Raises:
+            ValueError: `sha256` is no SHA-256.
+            OSError: no room, or the target is there already.
+        """
+        if not _SHA256.fullmatch(sha256):
+            raise ValueError(f"a SHA-256 is 64 hexadecimal digits, got {sha256!r:.80}")
+        with self._lock:
+            turn = self._fetching.setdefault(sha256, threading.Lock())
+        with turn:
+            cached = self._folder / sha256
+            if not cached.exists():
+                self._fetch(fetch, cached)
+            cached.touch()
+            # A hard link costs nothing and survives eviction.
+            os.link(cached, target)
+        with self._lock:
+            self._fetching.pop(sha256, None)
+            self._evict(keep=sha256)
+
+    def _fetch(self, fetch: Callable[[BinaryIO], None], cached: Path) -> None:
+        handle, name = tempfile.mkstemp(dir=self._folder, prefix=".fetch.")
+        try:
+            with os.fdopen(handle, "wb") as file:
+                fetch(file)
+            Path(name).replace(cached)
+        except BaseException:
+            Path(name).unlink(missing_ok=True)
+            raise
+
+    def _evict(self, keep: str) -> None:
+        files = [path for path in self._folder.iterdir() if _SHA256.fullmatch(path.name)]
+        facts = sorted((path.stat().st_mtime, path.stat().st_size, path) for path in files)
+        total_bytes = sum(size_bytes for _, size_bytes, _ in facts)
+        for _, size_bytes, path in facts:
+            if total_bytes <= self._max_bytes:
+                return
+            if path.name != keep:
+                path.unlink(missing_ok=True)
+                total_bytes -= size_bytes

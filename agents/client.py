@@ -1,0 +1,227 @@
+"""The agent's side of the control plane's HTTP interface: each request has a timeout and a bound."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import httpx
+
+from controlplane.core.wire import (
+    BatchReply,
+    EnrolReply,
+    EnrolRequest,
+    HelloRequest,
+    Message,
+    ReportBatch,
+    WantedState,
+    decode,
+    encode,
+)
+
+MAX_REPLY_BYTES = 32 * 1024 * 1024
+MAX_CODE_BYTES = 256 * 1024 * 1024
+MAX_FILE_BYTES = 64 * 1024 * 1024 * 1024
+CHUNK_BYTES = 1024 * 1024
+_RETRIED_STATUSES = frozenset({408, 425, 429})
+_MESSAGE_CHARACTERS = 500
+
+
+class ControlPlaneAwayError(Exception):
+    """No answer, or one that says "later": try again. `retry_after_s` is the server's own wish."""
+
+    def __init__(self, message: str, retry_after_s: float = 0.0) -> None:
+        super().__init__(message)
+        self.retry_after_s = retry_after_s
+
+
+class RequestRefusedError(Exception):
+    """An answer that will not change by asking again."""
+
+    def __init__(self, message: str, status: int) -> None:
+        super().__init__(message)
+        self.status = status
+
+
+class NotAuthorisedError(RequestRefusedError):
+    """401 or 403: the control plane does not know the token."""
+
+
+class ConflictError(RequestRefusedError):
+    """409: used token, another live agent, or a stale generation."""
+
+
+class NodeRemovedError(RequestRefusedError):
+    """410: the node was removed; everything on it has to stop."""
+
+
+class DigestMismatchError(Exception):
+    """What was downloaded is not what was announced."""
+
+
+class ControlPlaneClient:
+    """Sends the messages of docs/protocol.md; safe to use from several threads.
+
+    All methods raise `ControlPlaneAwayError`, or `RequestRefusedError` and its kinds.
+    """
+
+    def __init__(self, server: str, timeout_s: float) -> None:
+        self._timeout_s = timeout_s
+        self._headers: dict[str, str] = {}
+        self._http = httpx.Client(
+            base_url=f"{server}/api/v1/agent/",
+            timeout=httpx.Timeout(timeout_s),
+            limits=httpx.Limits(max_connections=8, max_keepalive_connections=4),
+            follow_redirects=False,
+        )
+
+    def close(self) -> None:
+        """Close all connections."""
+        self._http.close()
+
+    def authorise(self, agent_token: str) -> None:
+        """Send `agent_token` with every request from now on."""
+        self._headers = {"Authorization": f"Agent {agent_token}"}
+
+    def enrol(self, request: EnrolRequest) -> EnrolReply:
+        """Exchange the one-time token for the agent's own credentials."""
+        return _understood(EnrolReply, self._post("enrol/", encode(request)))
+
+    def hello(self, request: HelloRequest) -> EnrolReply:
+        """Say what the node has now."""
+        return _understood(EnrolReply, self._post("hello/", encode(request)))
+
+    def send_reports(self, batch: ReportBatch) -> BatchReply:
+        """Hand over a batch; an answer means that all of it was taken."""
+        return _understood(BatchReply, self._post("reports/", encode(batch)))
+
+    def wanted(self, version: str, wait_s: float) -> WantedState | None:
+        """Wait up to `wait_s` for a wanted state other than `version`; None when there is none."""
+        status, body = self._exchange(
+            "GET",
+            "wanted/",
+            params={"version": version, "wait": f"{wait_s:g}"},
+            timeout=httpx.Timeout(self._timeout_s, read=wait_s + self._timeout_s),
+        )
+        if status == httpx.codes.NOT_MODIFIED:
+            return None
+        return _understood(WantedState, _parsed(body))
+
+    def fetch_code(self, job_id: int, sha256: str, target: BinaryIO) -> None:
+        """Write the job's uploaded code to `target`.
+
+        Raises:
+            DigestMismatchError: the bytes do not have the announced SHA-256.
+        """
+        self._download(f"jobs/{job_id}/code/", sha256, target, MAX_CODE_BYTES)
+
+    def fetch_checkpoint(self, job_id: int, sha256: str, target: BinaryIO) -> None:
+        """Write the job's newest durable checkpoint to `target`.
+
+        Raises:
+            DigestMismatchError: the bytes do not have the announced SHA-256.
+        """
+        self._download(f"jobs/{job_id}/checkpoint/", sha256, target, MAX_FILE_BYTES)
+
+    def upload(self, job_id: int, slot: int, generation: int, name: str, path: Path) -> None:
+        """Send one file of a trainer's outputs.
+
+        Raises:
+            OSError: the file cannot be read.
+        """
+        with path.open("rb") as file:
+            headers = {
+                "X-Sha256": hashlib.file_digest(file, "sha256").hexdigest(),
+                "Content-Length": str(file.tell()),
+                "Content-Type": "application/octet-stream",
+            }
+            file.seek(0)
+            self._exchange(
+                "PUT",
+                f"jobs/{job_id}/files/{name}/",
+                params={"slot": str(slot), "generation": str(generation)},
+                headers=headers,
+                content=_chunks(file),
+            )
+
+    def _post(self, path: str, body: Any) -> Any:
+        text = json.dumps(body, allow_nan=False, separators=(",", ":"))
+        headers = {"Content-Type": "application/json"}
+        _, answer = self._exchange("POST", path, headers=headers, content=text.encode())
+        return _parsed(answer)
+
+    def _exchange(self, method: str, path: str, **options: Any) -> tuple[int, bytes]:
+        headers = {**self._headers, **options.pop("headers", {})}
+        try:
+            with self._http.stream(method, path, headers=headers, **options) as response:
+                body = _bounded_body(response)
+        except httpx.HTTPError as error:
+            raise ControlPlaneAwayError(f"{type(error).__name__}: {error}") from error
+        _raise_for_status(response, body)
+        return response.status_code, body
+
+    def _download(self, path: str, sha256: str, target: BinaryIO, max_bytes: int) -> None:
+        digest, size_bytes = hashlib.sha256(), 0
+        try:
+            with self._http.stream("GET", path, headers=self._headers) as response:
+                if response.status_code != httpx.codes.OK:
+                    _raise_for_status(response, _bounded_body(response))
+                for chunk in response.iter_bytes(CHUNK_BYTES):
+                    size_bytes += len(chunk)
+                    if size_bytes > max_bytes:
+                        raise DigestMismatchError(f"{path} is larger than {max_bytes} bytes")
+                    digest.update(chunk)
+                    target.write(chunk)
+        except httpx.HTTPError as error:
+            raise ControlPlaneAwayError(f"{type(error).__name__}: {error}") from error
+        if digest.hexdigest() != sha256:
+            raise DigestMismatchError(
+                f"{path} has SHA-256 {digest.hexdigest()}, announced was {sha256}"
+            )
+
+
+def _chunks(file: BinaryIO) -> Iterator[bytes]:
+    while chunk := file.read(CHUNK_BYTES):
+        yield chunk
+
+
+def _bounded_body(response: httpx.Response) -> bytes:
+    parts, size_bytes = [], 0
+    for chunk in response.iter_bytes():
+        size_bytes += len(chunk)
+        if size_bytes > MAX_REPLY_BYTES:
+            raise ControlPlaneAwayError(f"an answer of more than {MAX_REPLY_BYTES} bytes")
+        parts.append(chunk)
+    return b"".join(parts)
+
+
+def _parsed(body: bytes) -> Any:
+    """Read an answer; one that is not JSON comes from something in between, not from the server."""
+    try:
+        return json.loads(body)
+    except ValueError as error:
+        raise ControlPlaneAwayError(f"the answer is not JSON: {error}") from error
+
+
+def _understood(expected: type[Message], value: Any) -> Message:
+    """Decode an answer; one that does not fit the protocol may after the server's next update."""
+    try:
+        return decode(expected, value)
+    except ValueError as error:
+        raise ControlPlaneAwayError(f"the answer is not understood: {error}") from error
+
+
+def _raise_for_status(response: httpx.Response, body: bytes) -> None:
+    status = response.status_code
+    if status < 300 or status == httpx.codes.NOT_MODIFIED:
+        return
+    text = body[: _MESSAGE_CHARACTERS * 4].decode(errors="replace")[:_MESSAGE_CHARACTERS]
+    message = f"{response.request.method} {response.request.url.path} answered {status}: {text}"
+    if status >= 500 or status in _RETRIED_STATUSES:
+        wish = response.headers.get("Retry-After", "")
+        raise ControlPlaneAwayError(message, float(wish) if wish.isdecimal() else 0.0)
+    kinds = {401: NotAuthorisedError, 403: NotAuthorisedError, 409: ConflictError}
+    raise (kinds | {410: NodeRemovedError}).get(status, RequestRefusedError)(message, status)

@@ -1,0 +1,199 @@
+"""The agent's side of the conversation: introduction, heartbeats, and what to do when refused."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass
+
+from agents.background import Background
+from agents.backoff import Backoff
+from agents.client import (
+    ConflictError,
+    ControlPlaneAwayError,
+    ControlPlaneClient,
+    NodeRemovedError,
+    NotAuthorisedError,
+    RequestRefusedError,
+)
+from agents.introduction import Introduction, RefusedError
+from agents.outbox import Outbox, Parcel
+from agents.settings import AgentSettings
+from agents.trainers import Trainer
+from agents.validations import Validation
+from controlplane.core.wire import BatchReply, EnrolReply, TrainerState
+
+log = logging.getLogger("agents")
+
+EXIT_REFUSED = 4
+EXIT_REMOVED = 5
+#: A duplicate waits this many leases for the other agent to be gone.
+LEASES_TO_WAIT = 3
+#: Answers that say that the batch itself is not liked.
+_BATCH_REFUSED = frozenset({400, 413, 422})
+
+
+@dataclass(frozen=True, slots=True)
+class Fatal:
+    """Why the agent has to end, with its trainers, and with which exit status."""
+
+    message: str
+    exit_code: int
+
+
+class Contact:
+    """One request at a time: hello until it is answered, then batches.
+
+    Attributes:
+        reply: what the newest hello was answered; None before.
+        fatal: set when the agent has to end.
+    """
+
+    def __init__(
+        self,
+        client: ControlPlaneClient,
+        introduction: Introduction,
+        outbox: Outbox,
+        background: Background,
+        settings: AgentSettings,
+    ) -> None:
+        self.reply: EnrolReply | None = None
+        self.fatal: Fatal | None = None
+        self._client = client
+        self._introduction = introduction
+        self._outbox = outbox
+        self._background = background
+        self._settings = settings
+        self._backoff = Backoff(settings.backoff_first_s, settings.backoff_cap_s)
+        self._hello: Future[EnrolReply] | None = None
+        self._sending: tuple[Parcel, Future[BatchReply]] | None = None
+        self._is_introduced = False
+        self._not_before = 0.0
+        self._refused_since: float | None = None
+        self._conflict_since: float | None = None
+
+    @property
+    def is_idle(self) -> bool:
+        """Say whether no request is under way."""
+        return self._hello is None and self._sending is None
+
+    def step(
+        self,
+        now: float,
+        trainers: Sequence[Trainer],
+        validations: Sequence[Validation],
+        wanted_version: str,
+    ) -> Sequence[TrainerState]:
+        """Take in an answer and send what is due; never waits.
+
+        Returns:
+            trainers that the control plane calls stale: they have to end.
+        """
+        stale = self._take_answers(now)
+        if self.fatal or not self.is_idle or now < self._not_before:
+            return stale
+        if not self._is_introduced or self.reply is None:
+            self._hello = self._background.start("hello", self._introduction.introduce)
+        elif self._outbox.is_due(
+            now, self.reply.heartbeat_s, trainers, validations, wanted_version
+        ):
+            parcel = self._outbox.parcel(now, trainers, validations, wanted_version)
+            batch = parcel.batch
+            call = self._background.start("reports", lambda: self._client.send_reports(batch))
+            self._sending = (parcel, call) if call else None
+        return stale
+
+    def _take_answers(self, now: float) -> Sequence[TrainerState]:
+        if self._hello is not None and self._hello.done():
+            hello, self._hello = self._hello, None
+            error = hello.exception()
+            if error is None:
+                self._introduced(hello.result())
+            else:
+                self._hello_failed(now, error)
+        if self._sending is not None and self._sending[1].done():
+            (parcel, call), self._sending = self._sending, None
+            error = call.exception()
+            if error is None:
+                self._relax()
+                self._outbox.accept(parcel)
+                return call.result().stale
+            self._batch_failed(now, parcel, error)
+        return ()
+
+    def _introduced(self, reply: EnrolReply) -> None:
+        if self.reply is None:
+            log.info("node %d, heartbeat every %g s", reply.node_id, reply.heartbeat_s)
+        self.reply = reply
+        self._is_introduced = True
+        self._conflict_since = None
+        self._relax()
+
+    def _relax(self) -> None:
+        if self._backoff.failures:
+            log.info("the control plane answers again")
+        self._backoff.reset()
+        self._refused_since = None
+
+    def _hello_failed(self, now: float, error: BaseException) -> None:
+        if isinstance(error, RefusedError | ValueError):
+            self.fatal = Fatal(str(error), EXIT_REFUSED)
+        elif isinstance(error, ConflictError):
+            self._conflict(now, error)
+        else:
+            self._failed(now, error)
+
+    def _conflict(self, now: float, error: ConflictError) -> None:
+        """Another agent speaks for this node: wait for its lease to end, unless we had it."""
+        known = self.reply or self._introduction.stored()
+        wait_s = LEASES_TO_WAIT * known.lease_s if known and self.reply is None else 0.0
+        if self._conflict_since is None:
+            self._conflict_since = now
+            log.warning(
+                "another agent of this node is alive; waiting up to %g s: %s", wait_s, error
+            )
+        if now - self._conflict_since >= wait_s:
+            self.fatal = Fatal(
+                f"another agent of this node is alive, so this one ends: {error}", EXIT_REFUSED
+            )
+            return
+        self._not_before = now + self._backoff.next_delay_s()
+
+    def _batch_failed(self, now: float, parcel: Parcel, error: BaseException) -> None:
+        if isinstance(error, ConflictError):
+            log.warning("the lease was lost, saying hello again: %s", error)
+            self._is_introduced = False
+            self._not_before = now + self._backoff.next_delay_s()
+            return
+        is_batch_refused = isinstance(error, RequestRefusedError) and error.status in _BATCH_REFUSED
+        if is_batch_refused and self._outbox.refuse(parcel):
+            log.error("a batch of %d was refused: %s", parcel.num_items, error)
+            return
+        self._failed(now, error)
+
+    def _failed(self, now: float, error: BaseException) -> None:
+        if isinstance(error, NodeRemovedError):
+            self.fatal = Fatal(f"this node was removed: {error}", EXIT_REMOVED)
+            return
+        if isinstance(error, NotAuthorisedError):
+            self._refused_since = now if self._refused_since is None else self._refused_since
+            if now - self._refused_since >= self._settings.refused_for_s:
+                self.fatal = Fatal(
+                    "the control plane does not know this agent any more; enrol it anew with a new "
+                    f"enrolment token: {error}",
+                    EXIT_REFUSED,
+                )
+                return
+        else:
+            self._refused_since = None
+        wish_s = error.retry_after_s if isinstance(error, ControlPlaneAwayError) else 0.0
+        delay_s = max(self._backoff.next_delay_s(), wish_s)
+        self._not_before = now + delay_s
+        is_first = self._backoff.failures == 1
+        log.log(
+            logging.WARNING if is_first else logging.DEBUG,
+            "the control plane does not take what it is sent, again in %.1f s: %s",
+            delay_s,
+            error,
+        )

@@ -1,0 +1,116 @@
+"""The accelerators of this machine: GPUs that NVML lists, and emulated ones of CPU threads."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Mapping
+from typing import Any
+
+import psutil
+import pynvml
+
+from agents.settings import AgentSettings
+from controlplane.core.wire import AcceleratorInfo
+
+#: Words of a product name that do not tell two kinds apart.
+_VENDOR_WORDS = re.compile(r"\b(nvidia|tesla|graphics device)\b")
+
+
+def accelerators_found(settings: AgentSettings, nvml: Any = pynvml) -> tuple[AcceleratorInfo, ...]:
+    """List GPUs first, then emulated accelerators, numbered from 0.
+
+    Raises:
+        ValueError: there is none, or `settings.gpus` names one that is not there.
+    """
+    gpus = () if settings.gpus == "none" else _gpus_found(settings.gpus, nvml)
+    first_free = max((gpu.index + 1 for gpu in gpus), default=0)
+    found = (*gpus, *_emulated(settings, first_index=first_free))
+    if not found:
+        raise ValueError(
+            "this machine has no GPU that NVML can see; give --emulate 2 to offer two emulated "
+            "accelerators made of CPU threads"
+        )
+    return found
+
+
+def accelerator_environment(accelerator: AcceleratorInfo) -> Mapping[str, str]:
+    """Give the variables that show a trainer its own accelerator and no other."""
+    if accelerator.uuid:
+        return {
+            "CUDA_VISIBLE_DEVICES": accelerator.uuid,
+            "CUDA_DEVICE_ORDER": "PCI_BUS_ID",
+            "TF_FORCE_GPU_ALLOW_GROWTH": "true",
+        }
+    return {"CUDA_VISIBLE_DEVICES": "-1", "OMP_NUM_THREADS": str(max(1, accelerator.threads))}
+
+
+def kind_of(product_name: str) -> str:
+    """Make a kind from a product name: "Tesla T4" -> "t4", "NVIDIA H200" -> "h200".
+
+    Memory size and form factor stay in it: results are bitwise equal within a kind only.
+    """
+    words = _VENDOR_WORDS.sub(" ", product_name.lower())
+    return re.sub(r"[^a-z0-9]+", "-", words).strip("-") or "gpu"
+
+
+def _emulated(settings: AgentSettings, first_index: int) -> tuple[AcceleratorInfo, ...]:
+    if not settings.emulated:
+        return ()
+    memory_bytes = psutil.virtual_memory().total // settings.emulated
+    cores = os.cpu_count() or 1
+    name = f"emulated, {settings.threads} of {cores} CPU threads"
+    return tuple(
+        AcceleratorInfo(
+            index=first_index + place,
+            kind=settings.kind,
+            name=name,
+            memory_bytes=memory_bytes,
+            threads=settings.threads,
+        )
+        for place in range(settings.emulated)
+    )
+
+
+def _gpus_found(wanted: str, nvml: Any) -> tuple[AcceleratorInfo, ...]:
+    """List the GPUs that `wanted` names; no driver means no GPU."""
+    try:
+        nvml.nvmlInit()
+    except nvml.NVMLError as error:
+        if wanted == "all":
+            return ()
+        raise ValueError(f"--gpus {wanted}: NVML does not start: {error}") from error
+    try:
+        handles = [nvml.nvmlDeviceGetHandleByIndex(i) for i in range(nvml.nvmlDeviceGetCount())]
+        described = [_gpu_described(place, handle, nvml) for place, handle in enumerate(handles)]
+    finally:
+        nvml.nvmlShutdown()
+    return _chosen(wanted, described)
+
+
+def _gpu_described(place: int, handle: Any, nvml: Any) -> AcceleratorInfo:
+    name = _text(nvml.nvmlDeviceGetName(handle))
+    return AcceleratorInfo(
+        index=place,
+        kind=kind_of(name),
+        name=name,
+        memory_bytes=int(nvml.nvmlDeviceGetMemoryInfo(handle).total),
+        uuid=_text(nvml.nvmlDeviceGetUUID(handle)),
+    )
+
+
+def _chosen(wanted: str, described: list[AcceleratorInfo]) -> tuple[AcceleratorInfo, ...]:
+    """Keep the GPUs that `wanted` names, with their own indices, so that a subset stays stable."""
+    if wanted == "all":
+        return tuple(described)
+    names = [name.strip() for name in wanted.split(",") if name.strip()]
+    by_name = {str(gpu.index): gpu for gpu in described} | {gpu.uuid: gpu for gpu in described}
+    missing = [name for name in names if name not in by_name]
+    if missing:
+        raise ValueError(f"--gpus names {', '.join(missing)}; there are {', '.join(by_name)}")
+    return tuple({by_name[name].uuid: by_name[name] for name in names}.values())
+
+
+def _text(value: str | bytes) -> str:
+    """Read a name that older NVML bindings give as bytes."""
+    return value.decode() if isinstance(value, bytes) else value

@@ -1,0 +1,109 @@
+"""How an agent makes itself known: enrol once, say hello at every start and after a lost lease."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+
+from agents.client import ConflictError, ControlPlaneClient, NotAuthorisedError
+from agents.settings import AgentSettings
+from agents.state_directory import StateDirectory
+from controlplane.core.wire import AcceleratorInfo, EnrolReply, EnrolRequest, HelloRequest
+
+log = logging.getLogger("agents")
+
+
+class RefusedError(Exception):
+    """The agent cannot go on; the message says why and what to do."""
+
+
+class Introduction:
+    """Knows what to say about this node, and keeps what is answered.
+
+    Attributes:
+        is_new_node: set by an enrolment: whatever the state directory still holds belongs to a node
+            that this agent is not any more.
+    """
+
+    def __init__(
+        self,
+        settings: AgentSettings,
+        state: StateDirectory,
+        client: ControlPlaneClient,
+        host: str,
+        accelerators: Sequence[AcceleratorInfo],
+    ) -> None:
+        self.boot_id = state.boot_id()
+        self.is_new_node = False
+        self._settings = settings
+        self._state = state
+        self._client = client
+        self._host = host
+        self._accelerators = tuple(accelerators)
+
+    def stored(self) -> EnrolReply | None:
+        """Give what an earlier enrolment answered.
+
+        Raises:
+            ValueError: the state directory belongs to another control plane.
+        """
+        return self._state.credentials(self._settings.server)
+
+    def introduce(self) -> EnrolReply:
+        """Say hello with the stored token, or enrol first.
+
+        Raises:
+            RefusedError: there is no way in; a person has to do something.
+            ConflictError: another living agent speaks for this node.
+            ControlPlaneAwayError, NotAuthorisedError, NodeRemovedError, RequestRefusedError.
+        """
+        reply = self.stored()
+        if reply is None:
+            reply = self._enrol()
+        self._client.authorise(reply.agent_token)
+        try:
+            answered = self._client.hello(self._hello())
+        except NotAuthorisedError:
+            if not self._settings.enrolment_token:
+                raise
+            log.warning("the stored agent token is not known any more; enrolling anew")
+            reply = self._enrol()
+            self._client.authorise(reply.agent_token)
+            answered = self._client.hello(self._hello())
+        if answered != reply:
+            self._state.keep_credentials(self._settings.server, answered)
+        return answered
+
+    def _enrol(self) -> EnrolReply:
+        settings = self._settings
+        if not settings.enrolment_token:
+            raise RefusedError(
+                f"{self._state.path} is not enrolled yet; an admin makes an enrolment token on the "
+                "nodes page, give it with --enrolment-token or VIRTUALFLOW_ENROLMENT_TOKEN"
+            )
+        request = EnrolRequest(
+            token=settings.enrolment_token,
+            name=settings.node,
+            host=self._host,
+            first_port=settings.first_port,
+            last_port=settings.last_port,
+            boot_id=self.boot_id,
+            accelerators=self._accelerators,
+        )
+        try:
+            reply = self._client.enrol(request)
+        except (ConflictError, NotAuthorisedError) as error:
+            raise RefusedError(f"enrolment was refused, ask for a new token: {error}") from error
+        self._state.keep_credentials(settings.server, reply)
+        self.is_new_node = True
+        log.info("enrolled as node %d", reply.node_id)
+        return reply
+
+    def _hello(self) -> HelloRequest:
+        return HelloRequest(
+            host=self._host,
+            first_port=self._settings.first_port,
+            last_port=self._settings.last_port,
+            boot_id=self.boot_id,
+            accelerators=self._accelerators,
+        )

@@ -1,0 +1,111 @@
+"""A trainer's log as it is sent on: text in chunks by byte offset, up to a bound."""
+
+from __future__ import annotations
+
+import codecs
+import os
+
+from agents.run_directory import RunDirectory
+from controlplane.core.wire import LogChunk
+
+CHUNK_BYTES = 64 * 1024
+_LONGEST_CHARACTER_BYTES = 4
+
+
+class LogTail:
+    """Reads one log.txt behind its writer.
+
+    Attributes of the text: valid UTF-8, exactly as many bytes long as the part of the file that it
+    stands for, so that offsets of chunks add up on the other side.
+    """
+
+    def __init__(self, directory: RunDirectory, shipped_bytes: int, slack_bytes: int) -> None:
+        self._directory = directory
+        self._shipped_bytes = shipped_bytes
+        self._slack_bytes = slack_bytes
+
+    def next_chunk(self, *, is_writer_gone: bool) -> LogChunk | None:
+        """Read what comes next; None when there is nothing now, or the bound was reached."""
+        shipped = self._directory.shipped
+        if shipped.is_log_complete:
+            return None
+        offset = shipped.log_offset
+        room_bytes = self._shipped_bytes - offset
+        if room_bytes <= 0:
+            if self._size_bytes() <= offset:
+                return None
+            return self._chunk(offset, self._farewell())
+        part = self._read(offset, min(CHUNK_BYTES, room_bytes))
+        if not is_writer_gone and len(part) < room_bytes:
+            part = _without_half_character(part)
+        return self._chunk(offset, part.decode("utf-8", "one_mark_a_byte")) if part else None
+
+    def accept(self, chunk: LogChunk) -> None:
+        """Go on behind `chunk`: the control plane has it."""
+        shipped = self._directory.shipped
+        if chunk.offset >= self._shipped_bytes:
+            shipped.is_log_complete = True
+        else:
+            shipped.log_offset = chunk.offset + len(chunk.text.encode())
+
+    def trim(self) -> None:
+        """Cut off what was written beyond the bound, so that a log cannot fill the disk.
+
+        The writer appends, so it goes on at the new end; nothing below the bound is touched.
+        """
+        if self._size_bytes() > self._shipped_bytes + self._slack_bytes:
+            os.truncate(self._directory.log, self._shipped_bytes + 1)
+
+    def _farewell(self) -> str:
+        mebibytes = self._shipped_bytes / (1024 * 1024)
+        return f"\n[the log goes on, but only its first {mebibytes:g} MiB are kept]\n"
+
+    def _chunk(self, offset: int, text: str) -> LogChunk:
+        job_id, slot = self._directory.key
+        return LogChunk(job_id=job_id, slot=slot, offset=offset, text=text.replace("\0", "?"))
+
+    def _size_bytes(self) -> int:
+        try:
+            return self._directory.log.stat().st_size
+        except OSError:
+            return 0
+
+    def _read(self, offset: int, count: int) -> bytes:
+        try:
+            with self._directory.log.open("rb") as file:
+                file.seek(offset)
+                return file.read(count)
+        except OSError:
+            return b""
+
+
+def _without_half_character(part: bytes) -> bytes:
+    """Leave out a character at the end whose other bytes are still to come.
+
+    Bytes that are no UTF-8 at all are not waited for.
+    """
+    for back in range(1, min(_LONGEST_CHARACTER_BYTES, len(part) + 1)):
+        byte = part[-back]
+        if byte & 0b1100_0000 == 0b1000_0000:
+            continue  # a continuation byte: its first byte is further left
+        length = _character_bytes(byte)
+        return part[:-back] if length > back else part
+    return part
+
+
+def _character_bytes(first: int) -> int:
+    """Give the length of the UTF-8 character that starts with byte `first`; 1 if none does."""
+    for length, mask, mark in ((2, 0xE0, 0xC0), (3, 0xF0, 0xE0), (4, 0xF8, 0xF0)):
+        if first & mask == mark:
+            return length
+    return 1
+
+
+def _one_mark_a_byte(error: UnicodeError) -> tuple[str, int]:
+    """Decode each byte that is no UTF-8 to one "?", so that lengths in bytes stay equal."""
+    if not isinstance(error, UnicodeDecodeError):
+        raise error
+    return "?" * (error.end - error.start), error.end
+
+
+codecs.register_error("one_mark_a_byte", _one_mark_a_byte)

@@ -1,0 +1,249 @@
+"""The agent's loop: look at what is wanted and what is there, and take the next steps between them.
+
+Everything is level-triggered. A round compares the newest wanted state with the trainers that are
+there, so a message lost, a round done twice or an agent restarted in between changes nothing.
+Nothing in a round waits: requests and downloads run in the background.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections import deque
+from collections.abc import Sequence
+
+from agents.background import Background
+from agents.cache import FileCache
+from agents.client import ControlPlaneClient
+from agents.contact import EXIT_REMOVED, Contact, Fatal
+from agents.introduction import Introduction
+from agents.outbox import Outbox
+from agents.poller import WantedPoller
+from agents.run_directory import RunDirectory, TrainerKey
+from agents.settings import AgentSettings
+from agents.state_directory import StateDirectory
+from agents.trainers import Stage, Surroundings, Trainer
+from agents.uploads import Uploads
+from agents.validations import Validation, ValidationKey, validations_sweep
+from controlplane.core.wire import AcceleratorInfo, TrainerState, WantedState
+
+log = logging.getLogger("agents")
+
+#: How often run directories are looked at while processes run, and while none does.
+BUSY_TICK_S = 0.05
+IDLE_TICK_S = 0.5
+ALIVE_EVERY_S = 5.0
+
+
+class Agent:
+    """Everything one agent knows. `run_once` is called again and again, by one thread.
+
+    Attributes:
+        wake: set when a background call has ended; the driver waits on it between rounds.
+        trainers: those that exist, or about which something is still to be told.
+    """
+
+    def __init__(
+        self,
+        settings: AgentSettings,
+        state: StateDirectory,
+        accelerators: Sequence[AcceleratorInfo],
+        host: str,
+    ) -> None:
+        self.wake = threading.Event()
+        self.trainers: dict[TrainerKey, Trainer] = {}
+        self._settings = settings
+        self._state = state
+        self._client = ControlPlaneClient(settings.server, settings.request_timeout_s)
+        transfers = Background(settings.max_transfers, self.wake.set)
+        self._around = Surroundings(
+            settings,
+            {accelerator.index: accelerator for accelerator in accelerators},
+            self._client,
+            FileCache(state.cache, settings.cache_bytes),
+            transfers,
+        )
+        self._introduction = Introduction(settings, state, self._client, host, accelerators)
+        self._uploads = Uploads(self._client, transfers, settings)
+        self._outbox = Outbox(self._introduction.boot_id, self._uploads)
+        background = Background(1, self.wake.set)
+        self._contact = Contact(
+            self._client, self._introduction, self._outbox, background, settings
+        )
+        self._poller = WantedPoller(self._client, settings, self.wake.set)
+        self._validations: dict[ValidationKey, Validation] = {}
+        self._foreign: list[Trainer] = []
+        self._closed: deque[RunDirectory] = deque()
+        self._alive_at = float("-inf")
+        self._is_ending = False
+        self._adopt()
+
+    @property
+    def fatal(self) -> Fatal | None:
+        """Give the reason why the agent has to end now, if there is one."""
+        if self._poller.is_removed:
+            return Fatal("this node was removed from the control plane", EXIT_REMOVED)
+        return self._contact.fatal
+
+    @property
+    def tick_s(self) -> float:
+        """Give how long a driver may sleep before the next round."""
+        is_busy = any(trainer.stage is not Stage.GONE for trainer in self.trainers.values())
+        return BUSY_TICK_S if is_busy or self._validations or self._foreign else IDLE_TICK_S
+
+    @property
+    def has_processes(self) -> bool:
+        """Say whether anything that this agent owns still runs, or may still start."""
+        trainers = [*self.trainers.values(), *self._foreign]
+        return any(trainer.stage is not Stage.GONE for trainer in trainers) or any(
+            not validation.is_over for validation in self._validations.values()
+        )
+
+    @property
+    def has_told_all(self) -> bool:
+        """Say whether the control plane has accepted everything there is to tell."""
+        return self._contact.is_idle and all(item.is_told for item in self.trainers.values())
+
+    @property
+    def has_settled(self) -> bool:
+        """Say whether the newest wanted state is in place and the control plane was told so."""
+        newest = self._poller.newest
+        is_starting = any(item.stage is Stage.FETCHING for item in self.trainers.values())
+        return newest is not None and not is_starting and self._outbox.has_told(newest.version)
+
+    def run_once(self, now: float) -> bool:
+        """Do one round.
+
+        Args:
+            now: seconds of a clock that never goes back.
+
+        Returns:
+            whether another round should follow at once.
+        """
+        if self._contact.reply is not None:
+            self._take_over_node(now)
+            self._poller.start()
+        wanted = self._poller.newest
+        if wanted is not None and not self._is_ending and not self._foreign:
+            self._reconcile_trainers(now, wanted)
+            self._reconcile_validations(wanted)
+        stages = [trainer.stage for trainer in self.trainers.values()]
+        self._step(now)
+        self._uploads.step(now, self.trainers.values())
+        version = wanted.version if wanted and not self._foreign else ""
+        trainers, validations = list(self.trainers.values()), list(self._validations.values())
+        for state in self._contact.step(now, trainers, validations, version):
+            self._end_stale(now, state)
+        self._touch_alive(now)
+        if wanted is not None:
+            self._clean(wanted)
+        return stages != [trainer.stage for trainer in self.trainers.values()]
+
+    def end(self, now: float) -> None:
+        """End everything that runs and start nothing more; go on with `run_once` until it is."""
+        self._is_ending = True
+        for trainer in self.trainers.values():
+            trainer.end(now)
+        for validation in self._validations.values():
+            validation.end()
+
+    def kill(self) -> None:
+        """End everything that runs without asking."""
+        self._is_ending = True
+        for trainer in [*self.trainers.values(), *self._foreign]:
+            trainer.kill()
+        for validation in self._validations.values():
+            validation.end()
+
+    def close(self, *, keep_trainers: bool) -> None:
+        """Stop asking for work and close connections. Validations are never left running."""
+        self._poller.stop()
+        if keep_trainers:
+            for validation in self._validations.values():
+                validation.end()
+        self._client.close()
+
+    def _adopt(self) -> None:
+        """Take over what an agent before this one left in the state directory."""
+        validations_sweep(self._state.validations)
+        for directory in RunDirectory.all_in(self._state.trainers):
+            trainer = Trainer(directory, self._around)
+            if trainer.adopt():
+                self.trainers[trainer.key] = trainer
+
+    def _take_over_node(self, now: float) -> None:
+        """After an enrolment, end and delete what belonged to the node that this agent was."""
+        if self._introduction.is_new_node:
+            self._introduction.is_new_node = False
+            self._foreign.extend(self.trainers.values())
+            self.trainers.clear()
+            for trainer in self._foreign:
+                trainer.end(now)
+        for trainer in [item for item in self._foreign if item.stage is Stage.GONE]:
+            trainer.directory.delete()
+            self._foreign.remove(trainer)
+
+    def _reconcile_trainers(self, now: float, wanted: WantedState) -> None:
+        by_key = {(item.spec.job_id, item.slot): item for item in wanted.trainers}
+        for key, trainer in self.trainers.items():
+            if key not in by_key:
+                trainer.end(now)
+        for key, item in by_key.items():
+            if key not in self.trainers:
+                directory = RunDirectory(self._state.trainers, key)
+                self.trainers[key] = Trainer(directory, self._around)
+            self.trainers[key].follow(item)
+
+    def _reconcile_validations(self, wanted: WantedState) -> None:
+        by_key = {(item.spec.job_id, item.attempt): item for item in wanted.validations}
+        for key in [key for key in self._validations if key not in by_key]:
+            self._validations[key].end()
+            if self._validations[key].is_over:
+                self._validations.pop(key).delete()
+        for key, item in by_key.items():
+            num_active = sum(not other.is_over for other in self._validations.values())
+            if key not in self._validations and num_active < self._settings.max_validations:
+                self._validations[key] = Validation(item, self._state.validations, self._around)
+
+    def _step(self, now: float) -> None:
+        """Drive all on; those that may go come first, so that their accelerators are seen free."""
+        mine = sorted(self.trainers.values(), key=lambda item: item.stage is Stage.FETCHING)
+        for trainer in [*mine, *self._foreign]:
+            trainer.step(now, self._is_accelerator_free)
+        for validation in self._validations.values():
+            validation.step(now)
+
+    def _is_accelerator_free(self, index: int) -> bool:
+        trainers = [*self.trainers.values(), *self._foreign]
+        return not any(
+            trainer.stage is Stage.RUNNING and trainer.accelerator_index == index
+            for trainer in trainers
+        )
+
+    def _end_stale(self, now: float, state: TrainerState) -> None:
+        """End a trainer of a generation that is over, unless it has newer orders by now."""
+        trainer = self.trainers.get((state.job_id, state.slot))
+        if trainer is not None and trainer.state.generation <= state.generation:
+            log.warning("job %d has gone on without slot %d", state.job_id, state.slot)
+            trainer.end(now)
+
+    def _touch_alive(self, now: float) -> None:
+        if now - self._alive_at < ALIVE_EVERY_S:
+            return
+        self._alive_at = now
+        for trainer in self.trainers.values():
+            if trainer.stage is Stage.RUNNING:
+                trainer.directory.touch_alive()
+
+    def _clean(self, wanted: WantedState) -> None:
+        """Let go of trainers that nobody asks about any more; keep a few of their folders."""
+        wanted_keys = {(item.spec.job_id, item.slot) for item in wanted.trainers}
+        gone = [
+            key
+            for key, trainer in self.trainers.items()
+            if trainer.stage is Stage.GONE and key not in wanted_keys and trainer.is_told
+        ]
+        for key in gone:
+            self._closed.append(self.trainers.pop(key).directory)
+        while len(self._closed) > self._settings.kept_run_directories:
+            self._closed.popleft().delete()

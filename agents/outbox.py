@@ -1,0 +1,197 @@
+"""What goes to the control plane next: bounded batches, and what their acceptance means."""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+
+from agents.report_queue import QueuedReport
+from agents.trainers import Stage, Trainer
+from agents.uploads import Uploads
+from agents.validations import Validation
+from controlplane.core.wire import LogChunk, ReportBatch, ReportKind, TrainerReport
+
+log = logging.getLogger("agents")
+
+MAX_ITEMS = 400
+MAX_REPORT_BYTES = 512 * 1024
+MAX_LOG_BYTES = 256 * 1024
+#: Step reports and log text wait this long for company; everything else goes at once.
+LINGER_S = 0.5
+#: No two batches follow each other faster than this.
+SPACING_S = 0.05
+
+
+@dataclass(slots=True)
+class Parcel:
+    """A batch under way, and what it was made of."""
+
+    batch: ReportBatch
+    counts: list[tuple[Trainer, int]] = field(default_factory=list)
+    chunks: list[tuple[Trainer, LogChunk]] = field(default_factory=list)
+    validations: list[Validation] = field(default_factory=list)
+
+    @property
+    def num_items(self) -> int:
+        """Count what could be refused in it."""
+        reports = sum(count for _, count in self.counts)
+        return reports + len(self.chunks) + len(self.validations)
+
+
+class Outbox:
+    """Makes batches of what waits, oldest first within a trainer, trainers taking turns."""
+
+    def __init__(self, boot_id: str, uploads: Uploads) -> None:
+        self._boot_id = boot_id
+        self._uploads = uploads
+        self._item_limit = MAX_ITEMS
+        self._turn = 0
+        self._last_sent_at = float("-inf")
+        self._accepted_version: str | None = None
+
+    def is_due(
+        self,
+        now: float,
+        heartbeat_s: float,
+        trainers: Sequence[Trainer],
+        validations: Sequence[Validation],
+        wanted_version: str,
+    ) -> bool:
+        """Say whether a batch should go now."""
+        waited_s = now - self._last_sent_at
+        if waited_s < SPACING_S:
+            return False
+        if waited_s >= heartbeat_s or wanted_version != self._accepted_version:
+            return True
+        if any(validation.report and not validation.is_accepted for validation in validations):
+            return True
+        heads = [next(iter(self._ready(trainer, 1)), None) for trainer in trainers]
+        if any(head is not None for head in heads):
+            return waited_s >= LINGER_S or any(self._has_urgent(trainer) for trainer in trainers)
+        return waited_s >= LINGER_S and any(_next_chunk(trainer) for trainer in trainers)
+
+    def parcel(
+        self,
+        now: float,
+        trainers: Sequence[Trainer],
+        validations: Sequence[Validation],
+        wanted_version: str,
+    ) -> Parcel:
+        """Make the next batch within its bounds."""
+        self._last_sent_at = now
+        self._turn += 1
+        start = self._turn % len(trainers) if trainers else 0
+        in_turn = [*trainers[start:], *trainers[:start]]
+        parcel = Parcel(self._empty_batch(trainers, wanted_version))
+        reports = self._take_reports(parcel, in_turn)
+        self._take_validations(parcel, validations)
+        self._take_logs(parcel, in_turn)
+        parcel.batch = dataclasses.replace(
+            parcel.batch,
+            reports=tuple(reports),
+            logs=tuple(chunk for _, chunk in parcel.chunks),
+            validations=tuple(item.report for item in parcel.validations if item.report),
+        )
+        return parcel
+
+    def has_told(self, wanted_version: str) -> bool:
+        """Say whether a batch that was made under this wanted state has been accepted."""
+        return self._accepted_version == wanted_version
+
+    def accept(self, parcel: Parcel) -> None:
+        """Note that the control plane has all of `parcel`."""
+        self._item_limit = min(MAX_ITEMS, self._item_limit * 2)
+        self._accepted_version = parcel.batch.wanted_version
+        self._note(parcel)
+
+    def refuse(self, parcel: Parcel) -> bool:
+        """Make the next batch smaller, or drop what is refused by itself; False: nothing helps."""
+        if parcel.num_items == 0:
+            return False
+        self._item_limit = max(1, parcel.num_items // 2)
+        if parcel.num_items == 1:
+            log.error("dropped what the control plane does not take: %r", parcel.batch)
+            self._note(parcel)
+        return True
+
+    def _note(self, parcel: Parcel) -> None:
+        for report in parcel.batch.reports:
+            self._uploads.forget(report)
+        for trainer, count in parcel.counts:
+            trainer.queue.accept(count)
+        for trainer, chunk in parcel.chunks:
+            trainer.log_tail.accept(chunk)
+        for validation in parcel.validations:
+            validation.is_accepted = True
+        for trainer in {
+            trainer.key: trainer for trainer, _ in parcel.counts + parcel.chunks
+        }.values():
+            trainer.directory.write_shipped()
+
+    def _empty_batch(self, trainers: Sequence[Trainer], wanted_version: str) -> ReportBatch:
+        return ReportBatch(
+            boot_id=self._boot_id,
+            sent_at=time.time(),
+            trainers=tuple(item.state for item in trainers if item.stage is not Stage.GONE),
+            reports=(),
+            logs=(),
+            validations=(),
+            wanted_version=wanted_version,
+        )
+
+    def _take_reports(self, parcel: Parcel, trainers: Sequence[Trainer]) -> list[TrainerReport]:
+        reports: list[TrainerReport] = []
+        size_bytes = 0
+        for trainer in trainers:
+            count = 0
+            for queued in self._ready(trainer, self._item_limit - len(reports)):
+                size_bytes += queued.size_bytes
+                if reports and size_bytes > MAX_REPORT_BYTES:
+                    break
+                reports.append(self._with_errors(queued.report))
+                count += 1
+            if count:
+                parcel.counts.append((trainer, count))
+        return reports
+
+    def _take_validations(self, parcel: Parcel, validations: Sequence[Validation]) -> None:
+        for validation in validations:
+            if parcel.num_items >= self._item_limit:
+                return
+            if validation.report and not validation.is_accepted:
+                parcel.validations.append(validation)
+
+    def _take_logs(self, parcel: Parcel, trainers: Sequence[Trainer]) -> None:
+        size_bytes = 0
+        for trainer in trainers:
+            if parcel.num_items >= self._item_limit or size_bytes >= MAX_LOG_BYTES:
+                return
+            chunk = _next_chunk(trainer)
+            if chunk is not None:
+                parcel.chunks.append((trainer, chunk))
+                size_bytes += len(chunk.text)
+
+    def _ready(self, trainer: Trainer, limit: int) -> Iterator[QueuedReport]:
+        """Give the next reports up to the first whose files are still on their way."""
+        trainer.queue.fill()
+        for queued in trainer.queue.head(max(0, limit)):
+            if not self._uploads.is_over(queued.report):
+                return
+            yield queued
+
+    def _has_urgent(self, trainer: Trainer) -> bool:
+        ready = self._ready(trainer, MAX_ITEMS)
+        return any(queued.report.kind is not ReportKind.STEPS for queued in ready)
+
+    def _with_errors(self, report: TrainerReport) -> TrainerReport:
+        errors = self._uploads.errors(report)
+        if not errors:
+            return report
+        return dataclasses.replace(report, data={**report.data, "upload_errors": errors})
+
+
+def _next_chunk(trainer: Trainer) -> LogChunk | None:
+    return trainer.log_tail.next_chunk(is_writer_gone=trainer.stage is Stage.GONE)

@@ -1,0 +1,83 @@
+"""Keeps the newest wanted state at hand by long-polling on a thread of its own."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable
+
+from agents.backoff import Backoff
+from agents.client import (
+    ControlPlaneAwayError,
+    ControlPlaneClient,
+    NodeRemovedError,
+    RequestRefusedError,
+)
+from agents.settings import AgentSettings
+from controlplane.core.wire import WantedState
+
+log = logging.getLogger("agents")
+
+LEAST_WAIT_S = 0.2
+
+
+class WantedPoller:
+    """One thread that asks, waits, and asks again; heartbeats go on meanwhile.
+
+    Attributes:
+        newest: what was answered last; None before the first answer. Replaced, never changed.
+        is_removed: whether the control plane said that the node is gone for good.
+    """
+
+    def __init__(
+        self, client: ControlPlaneClient, settings: AgentSettings, wake: Callable[[], None]
+    ) -> None:
+        self.newest: WantedState | None = None
+        self.is_removed = False
+        self._client = client
+        self._wait_s = settings.long_poll_s
+        self._backoff = Backoff(settings.backoff_first_s, settings.backoff_cap_s)
+        self._wake = wake
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="wanted", daemon=True)
+
+    def start(self) -> None:
+        """Start asking; repeated calls do nothing."""
+        if not self._thread.is_alive() and not self._stop.is_set():
+            self._thread.start()
+
+    def stop(self) -> None:
+        """Ask no more. A request under way is left to its timeout, on its daemon thread."""
+        self._stop.set()
+
+    def _run(self) -> None:
+        while not self._stop.is_set() and not self.is_removed:
+            delay_s = self.poll_once()
+            if delay_s:
+                self._stop.wait(delay_s)
+
+    def poll_once(self) -> float:
+        """Ask once; give how long to wait before the next time, in seconds."""
+        version = self.newest.version if self.newest else ""
+        asked_at = time.monotonic()
+        try:
+            newest = self._client.wanted(version, self._wait_s if version else 0.0)
+        except NodeRemovedError:
+            self.is_removed = True
+            self._wake()
+            return 0.0
+        except (ControlPlaneAwayError, RequestRefusedError) as error:
+            wish_s = error.retry_after_s if isinstance(error, ControlPlaneAwayError) else 0.0
+            delay_s = max(self._backoff.next_delay_s(), wish_s)
+            log.debug("no wanted state, asking again in %.1f s: %s", delay_s, error)
+            return delay_s
+        self._backoff.reset()
+        if newest is not None and newest.version != version:
+            log.debug("wanted state %s: %d trainers, %d validations",
+                      newest.version, len(newest.trainers), len(newest.validations))  # fmt: skip
+            self.newest = newest
+            self._wake()
+            return 0.0
+        # An answer without news that did not wait must not make this a busy loop.
+        return max(0.0, LEAST_WAIT_S - (time.monotonic() - asked_at))

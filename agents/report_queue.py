@@ -1,0 +1,149 @@
+"""The queue of reports of one trainer: its own lines first, the agent's after them, by offset.
+
+The files are the queue. Nothing is taken out of them; what the control plane has accepted is an
+offset, so a control plane that is away, or an agent that is killed, costs nothing but a repeat.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections import deque
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+from agents.run_directory import AGENT_SEQUENCE, RunDirectory
+from controlplane.core.wire import ReportKind, TrainerReport, decode
+
+#: How much of a file is read at a time; a longer line is dropped.
+READ_BYTES = 256 * 1024
+
+
+@dataclass(frozen=True, slots=True)
+class QueuedReport:
+    """A report, and where its line starts after and ends in its file, in bytes."""
+
+    report: TrainerReport
+    is_agents_own: bool
+    end_offset: int
+    size_bytes: int
+
+
+class ReportQueue:
+    """Reports of one trainer that were not accepted yet, in order, read from disk as needed."""
+
+    def __init__(self, directory: RunDirectory) -> None:
+        self._directory = directory
+        self._reports_read = directory.shipped.reports_offset
+        self._own_read = directory.shipped.agent_offset
+        self._pending: deque[QueuedReport] = deque()
+
+    def fill(self) -> None:
+        """Read on when nothing is pending; memory is bounded by one block.
+
+        The agent writes its own reports when the trainer has gone, so once they are there the
+        trainer's file is complete, and is read to its end first.
+        """
+        if self._pending:
+            return
+        directory = self._directory
+        has_own = directory.own_reports.exists()
+        self._read_trainers()
+        if not self._pending and has_own and not self._has_more():
+            found, self._own_read = read_reports(directory, self._own_read, is_agents_own=True)
+            self._pending.extend(found)
+
+    def head(self, limit: int) -> Iterator[QueuedReport]:
+        """Give up to `limit` reports that are next, without taking them out."""
+        return islice(self._pending, limit)
+
+    def accept(self, count: int) -> None:
+        """Take out the first `count`: the control plane has them."""
+        for _ in range(count):
+            queued = self._pending.popleft()
+            if queued.is_agents_own:
+                self._directory.shipped.agent_offset = queued.end_offset
+            else:
+                self._directory.shipped.reports_offset = queued.end_offset
+
+    @property
+    def is_empty(self) -> bool:
+        """Say whether nothing that was read waits to be accepted."""
+        return not self._pending
+
+    def _read_trainers(self) -> None:
+        found, self._reports_read = read_reports(
+            self._directory, self._reports_read, is_agents_own=False
+        )
+        self._pending.extend(found)
+
+    def _has_more(self) -> bool:
+        """Say whether whole lines of the trainer were passed over and others may follow."""
+        before = self._reports_read
+        self._read_trainers()
+        return bool(self._pending) or self._reports_read != before
+
+
+def read_reports(
+    directory: RunDirectory, offset: int, *, is_agents_own: bool
+) -> tuple[list[QueuedReport], int]:
+    """Read whole lines from byte `offset` on, at most `READ_BYTES`; give the offset after them.
+
+    Lines that are no report of this trainer are passed over: user code can write there too.
+    """
+    path = directory.own_reports if is_agents_own else directory.reports
+    found = []
+    for line, end_offset in _whole_lines(path, offset):
+        offset = end_offset
+        try:
+            report = decode(TrainerReport, storable(json.loads(line)))
+        except (ValueError, RecursionError):
+            continue
+        is_ours = (report.job_id, report.slot) == directory.key
+        is_first_hand = (report.sequence >= AGENT_SEQUENCE) is is_agents_own
+        is_exit_of_trainer = report.kind is ReportKind.EXITED and not is_agents_own
+        if is_ours and is_first_hand and report.sequence >= 0 and not is_exit_of_trainer:
+            found.append(QueuedReport(report, is_agents_own, end_offset, len(line)))
+    return found, offset
+
+
+def last_report(directory: RunDirectory, *, is_agents_own: bool) -> TrainerReport | None:
+    """Find the last report that the trainer, or the agent about it, has written."""
+    last, offset, after = None, -1, 0
+    while after != offset:
+        offset = after
+        found, after = read_reports(directory, offset, is_agents_own=is_agents_own)
+        last = found[-1].report if found else last
+    return last
+
+
+def _whole_lines(path: Path, offset: int) -> Iterator[tuple[bytes, int]]:
+    """Read lines that end in a newline, with the offset after each; a line too long is cut up."""
+    try:
+        with path.open("rb") as file:
+            file.seek(offset)
+            block = file.read(READ_BYTES)
+    except OSError:
+        return
+    if len(block) == READ_BYTES and b"\n" not in block:
+        yield b"", offset + len(block)
+    start = 0
+    while (end := block.find(b"\n", start)) >= 0:
+        yield block[start:end], offset + end + 1
+        start = end + 1
+
+
+def storable(value: Any) -> Any:
+    """Replace what neither JSON nor a database can hold: NaN, infinity, NUL, half characters."""
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if isinstance(value, str):
+        return value.replace("\0", "?").encode("utf-8", "replace").decode()
+    if isinstance(value, dict):
+        return {storable(name): storable(item) for name, item in value.items()}
+    if isinstance(value, list):
+        return [storable(item) for item in value]
+    return value

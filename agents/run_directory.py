@@ -1,0 +1,132 @@
+"""One trainer's folder: what lies in it, and what the agent writes there."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from agents.state_directory import read_json, write_atomically
+from controlplane.core.wire import ReportKind, TrainerOrders, TrainerReport, decode, encode
+
+#: Sequence numbers of reports that the agent writes itself start here.
+AGENT_SEQUENCE = 1_000_000_000
+_NAME = re.compile(r"(\d{1,18})-(\d{1,9})")
+
+TrainerKey = tuple[int, int]
+
+
+@dataclass(slots=True)
+class Shipped:
+    """How far the control plane has accepted what lies in a run directory, in bytes."""
+
+    reports_offset: int = 0
+    agent_offset: int = 0
+    log_offset: int = 0
+    is_log_complete: bool = False
+
+
+class RunDirectory:
+    """`<state dir>/trainers/<job>-<slot>/`, laid out as docs/protocol.md says."""
+
+    def __init__(self, parent: Path, key: TrainerKey) -> None:
+        self.key = key
+        self.path = parent / f"{key[0]}-{key[1]}"
+        self.code = self.path / "code"
+        self.outputs = self.path / "outputs"
+        self.log = self.path / "log.txt"
+        self.restore = self.path / "restore.npz"
+        self._orders = self.path / "orders.json"
+        self.own_reports = self.path / "agent.jsonl"
+        self.reports = self.path / "reports.jsonl"
+        self._alive = self.path / "alive"
+        self.shipped = self._read_shipped()
+
+    @classmethod
+    def all_in(cls, parent: Path) -> list[RunDirectory]:
+        """List the run directories that agents before this one left, in order of their keys."""
+        matches = [_NAME.fullmatch(entry.name) for entry in parent.iterdir() if entry.is_dir()]
+        keys = sorted((int(match[1]), int(match[2])) for match in matches if match)
+        return [cls(parent, key) for key in keys]
+
+    def prepare(self) -> None:
+        """Make the folder anew, empty but for its own folders."""
+        self.delete()
+        self.path.mkdir(mode=0o700)
+        self.code.mkdir()
+        self.outputs.mkdir()
+        self.shipped = Shipped()
+
+    def delete(self) -> None:
+        """Remove the folder and everything in it."""
+        shutil.rmtree(self.path, ignore_errors=True)
+
+    @property
+    def was_started(self) -> bool:
+        """Say whether a process was ever given this folder (its log is opened first)."""
+        return self.log.exists() and self._orders.exists()
+
+    def read_orders(self) -> TrainerOrders | None:
+        """Read the newest orders; None when there are none, or none that can be read."""
+        try:
+            return decode(TrainerOrders, read_json(self._orders))
+        except ValueError:
+            return None
+
+    def write_orders(self, orders: TrainerOrders) -> None:
+        """Replace the orders; the trainer sees the old or the new ones."""
+        write_atomically(self._orders, json.dumps(encode(orders)))
+
+    def write_process(self, pid: int, create_time: float) -> None:
+        """Note the process, for an agent that comes after this one."""
+        text = json.dumps({"pid": pid, "create_time": create_time})
+        write_atomically(self.path / "process.json", text)
+
+    def read_process(self) -> tuple[int, float] | None:
+        """Read the noted process id and start time."""
+        noted = read_json(self.path / "process.json")
+        try:
+            return int(noted["pid"]), float(noted["create_time"])
+        except (TypeError, KeyError, ValueError):
+            return None
+
+    def touch_alive(self) -> None:
+        """Tell the trainer that its agent is there."""
+        self._alive.touch()
+
+    def write_shipped(self) -> None:
+        """Keep `shipped` over a restart of the agent."""
+        shipped = self.shipped
+        values = {name: getattr(shipped, name) for name in Shipped.__slots__}
+        write_atomically(self.path / "shipped.json", json.dumps(values))
+
+    def add_own_report(self, generation: int, kind: ReportKind, data: Mapping[str, Any]) -> None:
+        """Append a report of the agent's own, numbered after those before it."""
+        lines = self.own_reports.read_text().splitlines() if self.own_reports.exists() else []
+        report = TrainerReport(
+            job_id=self.key[0],
+            slot=self.key[1],
+            generation=generation,
+            sequence=AGENT_SEQUENCE + len(lines),
+            at=time.time(),
+            kind=kind,
+            data=dict(data),
+        )
+        lines.append(json.dumps(encode(report)))
+        write_atomically(self.own_reports, "".join(f"{line}\n" for line in lines))
+
+    def _read_shipped(self) -> Shipped:
+        noted = read_json(self.path / "shipped.json")
+        known = {name: noted[name] for name in Shipped.__slots__ if name in noted} if noted else {}
+        return Shipped(**known)
+
+
+def is_plain_file(path: Path) -> bool:
+    """Say whether `path` is a file itself, not a link to one."""
+    return path.is_file() and not path.is_symlink() and os.access(path, os.R_OK)

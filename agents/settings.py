@@ -1,0 +1,197 @@
+"""What an agent is told at its start: command line first, environment second, defaults last."""
+
+from __future__ import annotations
+
+import argparse
+import re
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from urllib.parse import urlsplit
+
+ENVIRONMENT_PREFIX = "VIRTUALFLOW_"
+MEBIBYTE = 1024 * 1024
+MIN_PORT, MAX_PORT = 1024, 65535
+NODE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}")
+
+#: `-P` keeps the trainer's working directory, which holds user code, off the import path.
+TRAINER_COMMAND = (sys.executable, "-P", "-m", "agents.trainer")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AgentSettings:
+    """Everything that one agent process is run with.
+
+    Attributes:
+        server: base address of the control plane, without a path of ours.
+        state_dir: the agent's own folder; one living agent a folder.
+        host: address under which trainers on other nodes reach this one; empty: find it out.
+        gpus: "all", "none", or NVML indices and UUIDs, separated by commas.
+        emulated: number of emulated accelerators, each `threads` CPU threads wide.
+        kept_environment: names of further variables that trainers may see.
+        keep_trainers: leave trainers running when the agent is told to stop.
+        grace_s: time between SIGTERM and SIGKILL.
+    """
+
+    server: str
+    node: str
+    state_dir: Path
+    enrolment_token: str = ""
+    host: str = ""
+    first_port: int = 21000
+    last_port: int = 21999
+    gpus: str = "all"
+    emulated: int = 0
+    kind: str = "cpu"
+    threads: int = 1
+    keep_trainers: bool = False
+    once: bool = False
+    verbose: bool = False
+    kept_environment: tuple[str, ...] = ()
+    trainer_command: tuple[str, ...] = TRAINER_COMMAND
+    grace_s: float = 10.0
+    long_poll_s: float = 25.0
+    request_timeout_s: float = 15.0
+    backoff_first_s: float = 0.25
+    backoff_cap_s: float = 15.0
+    refused_for_s: float = 60.0
+    max_transfers: int = 2
+    max_validations: int = 1
+    kept_run_directories: int = 8
+    cache_bytes: int = 4096 * MEBIBYTE
+    log_shipped_bytes: int = 8 * MEBIBYTE
+    log_slack_bytes: int = 8 * MEBIBYTE
+
+    def __post_init__(self) -> None:
+        """Refuse values that could only fail later.
+
+        Raises:
+            ValueError: names the option and what it has to be.
+        """
+        parts = urlsplit(self.server)
+        if parts.scheme not in {"http", "https"} or not parts.netloc:
+            raise ValueError(
+                f"--server must be an address like http://127.0.0.1:8000, got {self.server!r}"
+            )
+        if not NODE_NAME.fullmatch(self.node):
+            raise ValueError(
+                "--node must be 1 to 63 letters, digits, dots, dashes or underscores, starting "
+                f"with a letter or digit; got {self.node!r}"
+            )
+        if not MIN_PORT <= self.first_port <= self.last_port <= MAX_PORT:
+            raise ValueError(
+                f"--ports must be a range within {MIN_PORT}-{MAX_PORT}, "
+                f"got {self.first_port}-{self.last_port}"
+            )
+        if self.emulated < 0:
+            raise ValueError(f"--emulate must not be negative, got {self.emulated}")
+        if self.threads < 1:
+            raise ValueError(f"--threads must be at least 1, got {self.threads}")
+
+
+def settings_from(arguments: Sequence[str], environment: Mapping[str, str]) -> AgentSettings:
+    """Read the command line, falling back to `VIRTUALFLOW_<OPTION>` variables.
+
+    Raises:
+        ValueError: names the option that is missing or wrong.
+        SystemExit: from argparse, for an unknown option or for --help.
+    """
+    given = _parser(environment).parse_args(arguments)
+    for name in ("server", "node", "state_dir"):
+        if not getattr(given, name):
+            option = name.replace("_", "-")
+            raise ValueError(f"--{option} is missing (or set {ENVIRONMENT_PREFIX}{name.upper()})")
+    first_port, last_port = _port_range(given.ports)
+    emulated = _whole_number("--emulate", given.emulate)
+    return AgentSettings(
+        server=given.server.rstrip("/"),
+        node=given.node,
+        state_dir=Path(given.state_dir).expanduser().absolute(),
+        enrolment_token=_enrolment_token(given, environment),
+        host=given.host,
+        first_port=first_port,
+        last_port=last_port,
+        gpus=given.gpus or ("none" if emulated else "all"),
+        emulated=emulated,
+        kind=given.kind,
+        threads=_whole_number("--threads", given.threads),
+        keep_trainers=given.keep_trainers,
+        once=given.once,
+        verbose=given.verbose,
+        kept_environment=tuple(given.keep_environment),
+        grace_s=_positive_number("--grace-s", given.grace_s),
+        max_validations=_whole_number("--max-validations", given.max_validations),
+        cache_bytes=_whole_number("--cache-mib", given.cache_mib) * MEBIBYTE,
+    )
+
+
+def _parser(environment: Mapping[str, str]) -> argparse.ArgumentParser:
+    def variable(name: str, default: str = "") -> str:
+        return environment.get(ENVIRONMENT_PREFIX + name, default)
+
+    parser = argparse.ArgumentParser(
+        prog="python -m agents",
+        description="Runs this machine's trainers for a VirtualFlow control plane.",
+        epilog=f"Options with a value can also be set as {ENVIRONMENT_PREFIX}<OPTION>.",
+    )
+    add = parser.add_argument
+    add("--server", default=variable("SERVER"), help="address of the control plane")
+    add("--node", default=variable("NODE"), help="name of this node")
+    add("--state-dir", default=variable("STATE_DIR"), help="folder of this agent alone")
+    add("--enrolment-token", default="", help="one-time token, first start only")
+    add("--host", default=variable("HOST"), help="address that other nodes reach trainers under")
+    add("--ports", default=variable("PORTS", "21000-21999"), help="ports for trainers")
+    add("--gpus", default=variable("GPUS"), help='"all", "none", or indices and UUIDs')
+    add("--emulate", default=variable("EMULATE", "0"), help="number of emulated accelerators")
+    add("--kind", default=variable("KIND", "cpu"), help="kind of the emulated accelerators")
+    add("--threads", default=variable("THREADS", "1"), help="CPU threads of each of them")
+    add("--grace-s", default=variable("GRACE_S", "10"), help="seconds from SIGTERM to SIGKILL")
+    add("--max-validations", default=variable("MAX_VALIDATIONS", "1"), help="at the same time")
+    add("--cache-mib", default=variable("CACHE_MIB", "4096"), help="bound of the download cache")
+    add(
+        "--keep-environment",
+        action="append",
+        default=variable("KEEP_ENVIRONMENT").replace(",", " ").split(),
+        metavar="NAME",
+        help="a variable that trainers may see (repeat for more)",
+    )
+    add("--keep-trainers", action="store_true", help="leave trainers running when stopped")
+    add("--once", action="store_true", help="one round, then exit; trainers are kept")
+    add("--verbose", action="store_true", help="log every request and every order")
+    return parser
+
+
+def _enrolment_token(given: argparse.Namespace, environment: Mapping[str, str]) -> str:
+    """Take the token from the option, the variable, or a file (for mounted secrets)."""
+    direct = given.enrolment_token or environment.get(f"{ENVIRONMENT_PREFIX}ENROLMENT_TOKEN", "")
+    path = environment.get(f"{ENVIRONMENT_PREFIX}ENROLMENT_TOKEN_FILE", "")
+    if direct or not path:
+        return str(direct)
+    try:
+        return Path(path).read_text(encoding="utf-8").strip()
+    except OSError as error:
+        raise ValueError(f"{ENVIRONMENT_PREFIX}ENROLMENT_TOKEN_FILE: {error}") from error
+
+
+def _port_range(text: str) -> tuple[int, int]:
+    first, dash, last = text.partition("-")
+    if not dash or not first.strip().isdecimal() or not last.strip().isdecimal():
+        raise ValueError(f"--ports must look like 21000-21999, got {text!r}")
+    return int(first), int(last)
+
+
+def _whole_number(option: str, text: str) -> int:
+    if not text.strip().isdecimal():
+        raise ValueError(f"{option} must be a whole number, got {text!r}")
+    return int(text)
+
+
+def _positive_number(option: str, text: str) -> float:
+    try:
+        value = float(text)
+    except ValueError:
+        raise ValueError(f"{option} must be a number of seconds, got {text!r}") from None
+    if not 0 < value < float("inf"):
+        raise ValueError(f"{option} must be above 0, got {text!r}")
+    return value

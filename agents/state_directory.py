@@ -1,0 +1,119 @@
+"""The agent's own folder: lock, credentials, boot id, and where everything else lies."""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import json
+import os
+import socket
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from controlplane.core.wire import EnrolReply, decode, encode
+
+_KERNEL_BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
+
+
+class StateDirectoryBusyError(Exception):
+    """Another living agent holds the state directory."""
+
+
+def write_atomically(path: Path, text: str, mode: int = 0o600) -> None:
+    """Put `text` at `path` so that a reader sees the old or the new content, never a part."""
+    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    try:
+        with os.fdopen(handle, "w", encoding="utf-8") as file:
+            file.write(text)
+        Path(temporary).chmod(mode)
+        Path(temporary).replace(path)
+    except BaseException:
+        Path(temporary).unlink(missing_ok=True)
+        raise
+
+
+def read_json(path: Path) -> Any:
+    """Read JSON; None when the file is missing or is not whole."""
+    try:
+        return json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return None
+
+
+class StateDirectory:
+    """One agent's folder, held by a lock for as long as the agent lives.
+
+    The lock is the kernel's (flock), so it goes with the process, however that ends. Trainers do
+    not inherit it.
+    """
+
+    def __init__(self, path: Path) -> None:
+        """Create and lock the folder.
+
+        Raises:
+            StateDirectoryBusyError: another agent holds it.
+            OSError: the folder cannot be made.
+        """
+        self.path = path
+        self.trainers = path / "trainers"
+        self.validations = path / "validations"
+        self.cache = path / "cache"
+        self._credentials = path / "credentials.json"
+        path.mkdir(parents=True, exist_ok=True, mode=0o700)
+        self._lock = (path / "agent.lock").open("a+")
+        try:
+            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            self._lock.seek(0)
+            holder = self._lock.read(32).strip() or "unknown"
+            self._lock.close()
+            raise StateDirectoryBusyError(
+                f"another agent (process {holder}) holds {path}; stop it, or give this one a "
+                "--state-dir of its own"
+            ) from None
+        self._lock.truncate(0)
+        self._lock.write(str(os.getpid()))
+        self._lock.flush()
+        for folder in (self.trainers, self.validations, self.cache):
+            folder.mkdir(exist_ok=True, mode=0o700)
+
+    def close(self) -> None:
+        """Let go of the lock."""
+        self._lock.close()
+
+    def boot_id(self) -> str:
+        """Name this folder on this boot of this machine.
+
+        A restarted agent keeps its boot id, so the control plane takes it back at once, while a
+        copy of the folder (elsewhere, or beside it) has another one and is refused as a duplicate.
+        """
+        status = self.path.stat()
+        parts = (
+            _KERNEL_BOOT_ID.read_text().strip() if _KERNEL_BOOT_ID.exists() else "",
+            socket.gethostname(),
+            str(status.st_dev),
+            str(status.st_ino),
+        )
+        return hashlib.sha256("|".join(parts).encode()).hexdigest()[:32]
+
+    def credentials(self, server: str) -> EnrolReply | None:
+        """Give what enrolment at `server` answered; None when this folder was never enrolled there.
+
+        Raises:
+            ValueError: the folder belongs to a node of another control plane.
+        """
+        stored = read_json(self._credentials)
+        if stored is None:
+            return None
+        if stored.get("server") != server:
+            raise ValueError(
+                f"{self.path} is enrolled at {stored.get('server')}, not at {server}; give another "
+                f"--state-dir, or delete {self._credentials.name} in it to enrol anew"
+            )
+        return decode(EnrolReply, stored.get("reply"), self._credentials.name)
+
+    def keep_credentials(self, server: str, reply: EnrolReply) -> None:
+        """Store what enrolment answered, readable by the owner alone."""
+        text = json.dumps({"server": server, "reply": encode(reply)}, indent=1)
+        write_atomically(self._credentials, text, mode=0o600)

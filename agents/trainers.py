@@ -1,0 +1,267 @@
+"""One trainer as its agent sees it: fetched for, running, ending, gone, told about."""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Callable, Mapping
+from concurrent.futures import Future
+from dataclasses import dataclass
+from enum import Enum
+
+from agents.background import Background
+from agents.backoff import Backoff
+from agents.cache import FileCache
+from agents.client import ControlPlaneAwayError, ControlPlaneClient
+from agents.devices import accelerator_environment
+from agents.log_tail import LogTail
+from agents.preparation import trainer_prepare
+from agents.processes import OwnedProcess, processes_of, trainer_environment
+from agents.report_queue import ReportQueue, last_report
+from agents.run_directory import RunDirectory, TrainerKey
+from agents.settings import AgentSettings
+from controlplane.core.wire import (
+    AcceleratorInfo,
+    ReportKind,
+    TrainerOrders,
+    TrainerState,
+    WantedTrainer,
+)
+
+log = logging.getLogger("agents")
+
+#: Exit statuses of the trainer's contract, told from its last line when nobody saw them.
+_EXIT_CODE_AFTER = {ReportKind.LEFT: 0, ReportKind.FINISHED: 0, ReportKind.FAILED: 3}
+
+
+class Stage(Enum):
+    """How far a trainer has come; it only ever goes forward."""
+
+    FETCHING = "fetching"
+    RUNNING = "running"
+    GONE = "gone"  # nothing of it is left, and its last report is written
+
+
+@dataclass(frozen=True, slots=True)
+class Surroundings:
+    """What every trainer and validation of an agent needs."""
+
+    settings: AgentSettings
+    accelerators: Mapping[int, AcceleratorInfo]
+    client: ControlPlaneClient
+    cache: FileCache
+    transfers: Background
+
+
+class Trainer:
+    """One (job, slot) on this node. Call `follow` or `end` with what is wanted, then `step`."""
+
+    def __init__(self, directory: RunDirectory, surroundings: Surroundings) -> None:
+        settings = surroundings.settings
+        self.directory = directory
+        self.stage = Stage.FETCHING
+        self.accelerator_index = -1
+        self.queue = ReportQueue(directory)
+        self.log_tail = LogTail(directory, settings.log_shipped_bytes, settings.log_slack_bytes)
+        self._around = surroundings
+        self._wanted: WantedTrainer | None = None
+        self._orders: TrainerOrders | None = None
+        self._process: OwnedProcess | None = None
+        self._fetch: Future[None] | None = None
+        self._fetch_after = 0.0
+        self._backoff = Backoff(settings.backoff_first_s, settings.backoff_cap_s)
+        self._is_unwanted = False
+
+    @property
+    def key(self) -> TrainerKey:
+        """Give (job, slot)."""
+        return self.directory.key
+
+    @property
+    def is_told(self) -> bool:
+        """Say whether it is gone and the control plane has accepted everything about it."""
+        if self.stage is not Stage.GONE or not self.queue.is_empty:
+            return False
+        self.queue.fill()
+        return self.queue.is_empty and self.log_tail.next_chunk(is_writer_gone=True) is None
+
+    @property
+    def state(self) -> TrainerState:
+        """Describe it for a heartbeat; pid 0 before it has a process."""
+        return TrainerState(
+            job_id=self.key[0],
+            slot=self.key[1],
+            generation=self._generation(),
+            accelerator_index=self.accelerator_index,
+            pid=self._process.pid if self._process else 0,
+        )
+
+    def follow(self, wanted: WantedTrainer) -> None:
+        """Take in what is wanted of it now; a running trainer gets new orders if they differ."""
+        self._wanted = wanted
+        if self.stage is Stage.FETCHING:
+            self.accelerator_index = wanted.accelerator_index
+        elif self.stage is Stage.RUNNING and not self._is_unwanted:
+            self._write_orders(wanted)
+
+    def end(self, now: float) -> None:
+        """End it: it is not wanted, or belongs to a generation that is over."""
+        if self._is_unwanted:
+            return
+        self._is_unwanted = True
+        if self._process is not None and self.stage is Stage.RUNNING:
+            log.info("ending the trainer of job %d, slot %d", *self.key)
+            self._process.end(now, self._around.settings.grace_s)
+
+    def kill(self) -> None:
+        """End it without asking."""
+        self._is_unwanted = True
+        if self._process is not None and self.stage is Stage.RUNNING:
+            self._process.kill()
+
+    def step(self, now: float, is_accelerator_free: Callable[[int], bool]) -> None:
+        """Do what can be done now; never waits.
+
+        Args:
+            now: monotonic seconds.
+            is_accelerator_free: whether no other trainer's process holds that accelerator.
+        """
+        if self.stage is Stage.FETCHING:
+            self._step_fetching(now, is_accelerator_free)
+        elif self.stage is Stage.RUNNING and self._process is not None:
+            if self._process.is_gone(now):
+                self._close(self._exit_code(self._process))
+            else:
+                self.log_tail.trim()
+
+    def adopt(self) -> bool:
+        """Take over what lies in the run directory from an agent before this one.
+
+        False means that no trainer was ever started there, and the folder was deleted.
+        """
+        self._orders = self.directory.read_orders()
+        if self._orders is not None:
+            self.accelerator_index = self._orders.accelerator.index
+        own = last_report(self.directory, is_agents_own=True)
+        if own is not None and own.kind is ReportKind.EXITED:
+            self.stage = Stage.GONE
+            return True
+        if self._orders is None or not self.directory.was_started:
+            self.directory.delete()
+            return False
+        self.stage = Stage.RUNNING
+        noted = self.directory.read_process() or _process_found(self.directory)
+        self._process = OwnedProcess.adopt(self.directory.path, *noted) if noted else None
+        if self._process is None:
+            log.warning("the trainer of job %d, slot %d went while no agent ran", *self.key)
+            self._close(self._exit_code(None))
+        else:
+            log.info("adopted the trainer of job %d, slot %d", *self.key)
+        return True
+
+    def _step_fetching(self, now: float, is_accelerator_free: Callable[[int], bool]) -> None:
+        wanted = self._wanted
+        if self._fetch is None:
+            if self._is_unwanted or wanted is None:
+                self._close(None)
+            elif now >= self._fetch_after:
+                self._start_fetch(wanted)
+            return
+        if not self._fetch.done():
+            return
+        error = self._fetch.exception()
+        if self._is_unwanted or wanted is None:
+            self._close(None)
+        elif isinstance(error, ControlPlaneAwayError):
+            self._fetch = None
+            self._fetch_after = now + max(self._backoff.next_delay_s(), error.retry_after_s)
+        elif error is not None:
+            self._give_up(f"{type(error).__name__}: {error}")
+        elif is_accelerator_free(wanted.accelerator_index):
+            self._start(wanted)
+
+    def _start_fetch(self, wanted: WantedTrainer) -> None:
+        if wanted.accelerator_index not in self._around.accelerators:
+            self.directory.prepare()
+            self._give_up(f"this node has no accelerator {wanted.accelerator_index}")
+            return
+        client, cache, directory = self._around.client, self._around.cache, self.directory
+        self._fetch = self._around.transfers.start(
+            f"fetch-{directory.path.name}",
+            lambda: trainer_prepare(wanted, directory, client, cache),
+        )
+
+    def _start(self, wanted: WantedTrainer) -> None:
+        settings, directory = self._around.settings, self.directory
+        accelerator = self._around.accelerators[wanted.accelerator_index]
+        environment = trainer_environment(
+            os.environ,
+            directory.path,
+            accelerator_environment(accelerator),
+            settings.kept_environment,
+        )
+        self._write_orders(wanted)
+        directory.touch_alive()
+        command = (*settings.trainer_command, "--run-dir", str(directory.path))
+        try:
+            process = OwnedProcess.start(command, environment, directory.path, directory.code)
+        except OSError as error:
+            self._give_up(f"the trainer does not start: {error}")
+            return
+        directory.write_process(process.pid, process.create_time)
+        self._process, self.stage = process, Stage.RUNNING
+        log.info("started the trainer of job %d, slot %d as process %d", *self.key, process.pid)
+
+    def _write_orders(self, wanted: WantedTrainer) -> None:
+        restore = self.directory.restore
+        orders = TrainerOrders(
+            spec=wanted.spec,
+            slot=wanted.slot,
+            accelerator=self._around.accelerators.get(wanted.accelerator_index)
+            or self._known_accelerator(wanted),
+            membership=wanted.membership,
+            go=wanted.go,
+            checkpoint_path=str(restore) if restore.exists() else None,
+        )
+        if orders != self._orders:
+            self.directory.write_orders(orders)
+            self._orders = orders
+            log.debug("orders for job %d, slot %d: generation %d, go %s",
+                      *self.key, orders.membership.generation, orders.go)  # fmt: skip
+
+    def _known_accelerator(self, wanted: WantedTrainer) -> AcceleratorInfo:
+        """Give the accelerator that an adopted trainer runs on, if this agent does not offer it."""
+        assert self._orders is not None, f"no accelerator {wanted.accelerator_index}"
+        return self._orders.accelerator
+
+    def _give_up(self, message: str) -> None:
+        log.error("the trainer of job %d, slot %d cannot start: %s", *self.key, message)
+        self.directory.path.mkdir(exist_ok=True)
+        data = {"code": "internal", "message": message, "traceback": ""}
+        self.directory.add_own_report(self._generation(), ReportKind.FAILED, data)
+        self._close(None)
+
+    def _close(self, exit_code: int | None) -> None:
+        """Write the last report. After this the trainer's accelerator may be given away."""
+        self.directory.path.mkdir(exist_ok=True)
+        data = {"exit_code": exit_code, "accelerator_index": self.accelerator_index}
+        self.directory.add_own_report(self._generation(), ReportKind.EXITED, data)
+        self.stage = Stage.GONE
+        log.info("the trainer of job %d, slot %d is gone, exit code %s", *self.key, exit_code)
+
+    def _exit_code(self, process: OwnedProcess | None) -> int | None:
+        if process is not None and process.exit_code is not None:
+            return process.exit_code
+        last = last_report(self.directory, is_agents_own=False)
+        return _EXIT_CODE_AFTER.get(last.kind) if last else None
+
+    def _generation(self) -> int:
+        if self._orders is not None:
+            return self._orders.membership.generation
+        return self._wanted.membership.generation if self._wanted else 0
+
+
+def _process_found(directory: RunDirectory) -> tuple[int, float] | None:
+    """Find the leader of a trainer whose agent was killed before it could note the process."""
+    found = sorted((process.create_time(), process.pid) for process in processes_of(directory.path))
+    return (found[0][1], found[0][0]) if found else None

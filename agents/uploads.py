@@ -1,0 +1,152 @@
+"""Files that a report names, sent before the report itself."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass, field
+from functools import partial
+from itertools import islice
+from pathlib import Path
+
+from agents.background import Background
+from agents.backoff import Backoff
+from agents.client import (
+    ConflictError,
+    ControlPlaneAwayError,
+    ControlPlaneClient,
+    NodeRemovedError,
+    NotAuthorisedError,
+    RequestRefusedError,
+)
+from agents.run_directory import TrainerKey, is_plain_file
+from agents.settings import AgentSettings
+from agents.trainers import Trainer
+from controlplane.core.wire import ReportKind, TrainerReport
+
+log = logging.getLogger("agents")
+
+UPLOADABLE = frozenset({"checkpoint.npz", "model.keras", "history.csv", "metrics.json"})
+#: How many waiting reports are searched for the next one with files.
+LOOK_AHEAD = 64
+
+
+@dataclass(slots=True)
+class Upload:
+    """The files of one report on their way."""
+
+    names: Sequence[str]
+    backoff: Backoff
+    done: set[str] = field(default_factory=set)
+    errors: dict[str, str] = field(default_factory=dict)
+    call: Future[None] | None = None
+    not_before: float = 0.0
+    is_over: bool = False
+
+
+class Uploads:
+    """Uploads for all trainers of an agent; the reports wait for `is_over`."""
+
+    def __init__(
+        self, client: ControlPlaneClient, transfers: Background, settings: AgentSettings
+    ) -> None:
+        self._client = client
+        self._transfers = transfers
+        self._settings = settings
+        self._uploads: dict[tuple[TrainerKey, int], Upload] = {}
+
+    def is_over(self, report: TrainerReport) -> bool:
+        """Say whether nothing has to be uploaded (any more) before `report` may be sent."""
+        if not files_named(report):
+            return True
+        upload = self._uploads.get(_place(report))
+        return upload is not None and upload.is_over
+
+    def errors(self, report: TrainerReport) -> dict[str, str]:
+        """Give the files of `report` that will never arrive, each with the reason."""
+        upload = self._uploads.get(_place(report))
+        return upload.errors if upload else {}
+
+    def forget(self, report: TrainerReport) -> None:
+        """Drop what is known about an accepted report."""
+        self._uploads.pop(_place(report), None)
+
+    def step(self, now: float, trainers: Iterable[Trainer]) -> None:
+        """Start or drive on the next upload of each trainer; never waits."""
+        for trainer in trainers:
+            for queued in islice(trainer.queue.head(LOOK_AHEAD), LOOK_AHEAD):
+                if not self.is_over(queued.report):
+                    self._step_one(now, queued.report, trainer.directory.outputs)
+                    break
+
+    def _step_one(self, now: float, report: TrainerReport, outputs: Path) -> None:
+        upload = self._uploads.get(_place(report))
+        if upload is None:
+            backoff = Backoff(self._settings.backoff_first_s, self._settings.backoff_cap_s)
+            upload = self._uploads[_place(report)] = Upload(files_named(report), backoff)
+        if upload.call is None:
+            if now >= upload.not_before:
+                call = partial(_files_upload, self._client, report, outputs, upload)
+                upload.call = self._transfers.start(f"upload-{report.job_id}", call)
+            return
+        if not upload.call.done():
+            return
+        error = upload.call.exception()
+        upload.call = None
+        if error is None:
+            upload.is_over = True
+            return
+        wish_s = error.retry_after_s if isinstance(error, ControlPlaneAwayError) else 0.0
+        upload.not_before = now + max(upload.backoff.next_delay_s(), wish_s)
+        log.warning("uploading files of job %d is tried again: %s", report.job_id, error)
+
+
+def files_named(report: TrainerReport) -> Sequence[str]:
+    """List the files that `report` announces."""
+    if report.kind is ReportKind.CHECKPOINTED:
+        names = [report.data.get("file")]
+    elif report.kind is ReportKind.FINISHED:
+        names = report.data.get("files") or []
+    else:
+        return ()
+    return tuple(name for name in names if isinstance(name, str))
+
+
+def _files_upload(
+    client: ControlPlaneClient, report: TrainerReport, outputs: Path, upload: Upload
+) -> None:
+    """Send the files that are not there yet.
+
+    Raises:
+        ControlPlaneAwayError: some have to be sent again later.
+    """
+    for name in upload.names:
+        if name in upload.done:
+            continue
+        if name not in UPLOADABLE:
+            upload.errors[name] = "is not a file that a trainer may leave"
+        elif not is_plain_file(outputs / name):
+            upload.errors[name] = "was named by the trainer, but it is not there"
+        else:
+            _file_upload(client, report, outputs / name, upload)
+        upload.done.add(name)
+
+
+def _file_upload(
+    client: ControlPlaneClient, report: TrainerReport, path: Path, upload: Upload
+) -> None:
+    try:
+        client.upload(report.job_id, report.slot, report.generation, path.name, path)
+    except ConflictError:
+        log.warning("job %d has gone on without slot %d", report.job_id, report.slot)
+    except (NotAuthorisedError, NodeRemovedError) as error:
+        # The heartbeat decides what becomes of the agent; until then nothing is given up.
+        raise ControlPlaneAwayError(str(error)) from error
+    except (RequestRefusedError, OSError) as error:
+        log.warning("%s of job %d cannot be uploaded: %s", path.name, report.job_id, error)
+        upload.errors[path.name] = str(error)
+
+
+def _place(report: TrainerReport) -> tuple[TrainerKey, int]:
+    return (report.job_id, report.slot), report.sequence

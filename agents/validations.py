@@ -1,0 +1,194 @@
+"""Builds of a job's code in processes that are thrown away."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import shutil
+from concurrent.futures import Future
+from pathlib import Path
+
+from agents.backoff import Backoff
+from agents.client import ControlPlaneAwayError
+from agents.preparation import code_fetch
+from agents.processes import OwnedProcess, processes_of, trainer_environment
+from agents.report_queue import storable
+from agents.state_directory import read_json, write_atomically
+from agents.trainers import Surroundings
+from controlplane.core.wire import ValidationReport, WantedValidation, decode, encode
+
+log = logging.getLogger("agents")
+
+ValidationKey = tuple[int, int]
+#: How much of the end of a crashed validation's log goes into its report.
+LOG_TAIL_BYTES = 8 * 1024
+MAX_RESULT_BYTES = 512 * 1024
+_ENVIRONMENT = {"CUDA_VISIBLE_DEVICES": "-1", "OMP_NUM_THREADS": "1"}
+
+
+class Validation:
+    """One (job, attempt). `step` it until it has a `report`; it keeps still afterwards."""
+
+    def __init__(self, wanted: WantedValidation, parent: Path, surroundings: Surroundings) -> None:
+        self.report: ValidationReport | None = None
+        self.is_accepted = False
+        self._wanted = wanted
+        self._path = parent / f"{wanted.spec.job_id}-{wanted.attempt}"
+        self._around = surroundings
+        settings = surroundings.settings
+        self._backoff = Backoff(settings.backoff_first_s, settings.backoff_cap_s)
+        self._fetch: Future[None] | None = None
+        self._fetch_after = 0.0
+        self._process: OwnedProcess | None = None
+        self._deadline = float("inf")
+        self._has_timed_out = False
+        self._is_unwanted = False
+
+    @property
+    def is_over(self) -> bool:
+        """Say whether its process is gone and its result known (or not wanted any more)."""
+        return self.report is not None
+
+    def end(self) -> None:
+        """Drop it: nobody wants the result any more."""
+        self._is_unwanted = True
+        if self._process is not None:
+            self._process.kill()
+
+    def delete(self) -> None:
+        """Remove its folder."""
+        shutil.rmtree(self._path, ignore_errors=True)
+
+    def step(self, now: float) -> None:
+        """Do what can be done now; never waits."""
+        if self.is_over:
+            return
+        if self._process is not None:
+            self._step_running(now, self._process)
+        elif self._is_unwanted and (self._fetch is None or self._fetch.done()):
+            self._finish(code="cancelled", message="it was not wanted any more")
+        elif self._fetch is None:
+            if now >= self._fetch_after:
+                self._fetch = self._around.transfers.start(self._path.name, self._prepare)
+        elif self._fetch.done():
+            self._start(now, self._fetch.exception())
+
+    def _prepare(self) -> None:
+        self.delete()
+        (self._path / "code").mkdir(parents=True)
+        spec = self._wanted.spec
+        code_fetch(
+            spec.job_id,
+            spec.code_sha256,
+            self._wanted.code_name,
+            self._path / "code",
+            self._around.client,
+            self._around.cache,
+        )
+        write_atomically(self._path / "orders.json", json.dumps(encode(spec)))
+
+    def _start(self, now: float, error: BaseException | None) -> None:
+        if isinstance(error, ControlPlaneAwayError):
+            self._fetch = None
+            self._fetch_after = now + max(self._backoff.next_delay_s(), error.retry_after_s)
+            return
+        if isinstance(error, ValueError):
+            self._finish(code="bad_archive", message=str(error), at_fault="code")
+            return
+        if error is not None:
+            self._finish(code="internal", message=f"{type(error).__name__}: {error}")
+            return
+        settings = self._around.settings
+        environment = trainer_environment(
+            os.environ, self._path, _ENVIRONMENT, settings.kept_environment
+        )
+        command = (*settings.trainer_command, "--validate", str(self._path))
+        try:
+            self._process = OwnedProcess.start(
+                command, environment, self._path, self._path / "code"
+            )
+        except OSError as failure:
+            self._finish(code="internal", message=f"the validation does not start: {failure}")
+            return
+        self._deadline = now + self._wanted.timeout_s
+
+    def _step_running(self, now: float, process: OwnedProcess) -> None:
+        if now >= self._deadline and not process.is_ending:
+            self._has_timed_out = process.exit_code is None
+            process.kill()
+        if not process.is_gone(now):
+            self._trim_log()
+            return
+        if self._is_unwanted:
+            self._finish(code="cancelled", message="it was not wanted any more")
+        elif self._has_timed_out:
+            self._finish(
+                code="timeout",
+                message=f"building took longer than {self._wanted.timeout_s:g} s and was ended",
+                at_fault="code",
+                traceback=self._log_tail(),
+            )
+        else:
+            self._take_result(process.exit_code)
+
+    def _take_result(self, exit_code: int | None) -> None:
+        job_id, attempt = self._wanted.spec.job_id, self._wanted.attempt
+        report = _result_read(self._path / "validation.json")
+        if report and exit_code == 0 and (report.job_id, report.attempt) == (job_id, attempt):
+            self.report = report
+            log.info("validated job %d: %s", job_id, report.code or "fine")
+            return
+        self._finish(
+            code="crashed",
+            message=f"the process that built the code ended with status {exit_code}",
+            at_fault="code",
+            traceback=self._log_tail(),
+        )
+        log.info("the validation of job %d, attempt %d crashed", job_id, attempt)
+
+    def _finish(
+        self, *, code: str, message: str, at_fault: str | None = None, traceback: str = ""
+    ) -> None:
+        self.report = ValidationReport(
+            job_id=self._wanted.spec.job_id,
+            attempt=self._wanted.attempt,
+            ok=False,
+            code=code,
+            field=at_fault,
+            message=message,
+            traceback=traceback,
+        )
+        self.is_accepted = self._is_unwanted  # nobody waits for it then
+
+    def _trim_log(self) -> None:
+        settings = self._around.settings
+        log_path = self._path / "log.txt"
+        if log_path.exists() and log_path.stat().st_size > settings.log_slack_bytes:
+            os.truncate(log_path, 0)
+
+    def _log_tail(self) -> str:
+        try:
+            with (self._path / "log.txt").open("rb") as file:
+                file.seek(max(0, file.seek(0, os.SEEK_END) - LOG_TAIL_BYTES))
+                return file.read().decode("utf-8", "replace").replace("\0", "?")
+        except OSError:
+            return ""
+
+
+def _result_read(path: Path) -> ValidationReport | None:
+    """Read what the validation wrote; None when it is not whole (user code can write too)."""
+    try:
+        if path.stat().st_size > MAX_RESULT_BYTES:
+            return None
+        return decode(ValidationReport, storable(read_json(path)))
+    except (OSError, ValueError, RecursionError):
+        return None
+
+
+def validations_sweep(parent: Path) -> None:
+    """End and delete what validations of an agent before this one left; they are run anew."""
+    for path in list(parent.iterdir()):
+        for process in processes_of(path):
+            process.kill()
+        shutil.rmtree(path, ignore_errors=True)
