@@ -73,7 +73,7 @@ _ALL = (
         global_batch_size=128,
         num_virtual_nodes=8,
         max_accelerators=4,
-        stop=_epochs(120),
+        stop=_epochs(250),
     ),
     JobTemplate(
         name="tabular",
@@ -82,10 +82,33 @@ _ALL = (
             "A dense network with normalisation and AdamW on scikit-learn's breast cancer table "
             "(569 patients, 30 measurements)."
         ),
-        global_batch_size=64,
-        num_virtual_nodes=8,
+        global_batch_size=32,
+        num_virtual_nodes=4,
         max_accelerators=2,
         stop=_epochs(200),
+    ),
+    JobTemplate(
+        name="residual",
+        title="Digits, residual network",
+        description=(
+            "A small residual network with batch normalisation, dropout, L2 penalty and a cosine "
+            "learning rate on scikit-learn's handwritten digits."
+        ),
+        global_batch_size=128,
+        num_virtual_nodes=8,
+        max_accelerators=4,
+        stop=_epochs(200),
+    ),
+    JobTemplate(
+        name="char_transformer",
+        title="Python source, character transformer",
+        description=(
+            "A character-level transformer on 300,000 characters of Python's own standard library."
+        ),
+        global_batch_size=64,
+        num_virtual_nodes=8,
+        max_accelerators=4,
+        stop=_epochs(18),
     ),
 )
 

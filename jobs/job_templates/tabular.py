@@ -15,10 +15,10 @@ import numpy as np
 from sklearn.datasets import load_breast_cancer
 
 DEFAULTS = {
-    "hidden_units": [64, 32],
-    "dropout": 0.2,
-    "learning_rate": 0.001,
-    "weight_decay": 0.004,
+    "hidden_units": [32, 16],
+    "dropout": 0.3,
+    "learning_rate": 0.0002,
+    "weight_decay": 0.1,
     "validation_share": 0.2,
 }
 
