@@ -1,0 +1,51 @@
+"""Bring an installation to where it can serve: schema, first admin, tokens for new nodes."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+from django.core.management import CommandError, CommandParser, call_command
+from django.core.management.base import BaseCommand
+
+from jobs.services.first_start import ensure_admin, ensure_enrolment_token
+
+
+class Command(BaseCommand):
+    help = (
+        "Migrate the database, make the first admin (password: ADMIN_PASSWORD) and write a "
+        "one-time enrolment token for each node that has not joined. Safe to run again."
+    )
+
+    def add_arguments(self, parser: CommandParser) -> None:
+        parser.add_argument("nodes", nargs="*", help="names of nodes that shall be let in")
+        parser.add_argument("--admin", required=True, help="user name of the first admin")
+        parser.add_argument(
+            "--enrolment-dir", type=Path, help="folder that gets one file for each new node"
+        )
+
+    def handle(self, *_args: Any, **options: Any) -> None:
+        password = os.environ.get("ADMIN_PASSWORD", "")
+        if not password:
+            raise CommandError("Set ADMIN_PASSWORD; it has no default.")
+        nodes, directory = options["nodes"], options["enrolment_dir"]
+        if nodes and directory is None:
+            raise CommandError("Say with --enrolment-dir where the tokens of the nodes go.")
+        call_command("migrate", interactive=False, verbosity=1)
+        ensure_admin(options["admin"], password)
+        for node in nodes:
+            self._write_token(node, directory)
+
+    def _write_token(self, node: str, directory: Path) -> None:
+        token = ensure_enrolment_token(node)
+        if token is None:
+            self.stdout.write(f"{node} has joined already")
+            return
+        path = directory / node
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.unlink(missing_ok=True)
+        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+        with os.fdopen(descriptor, "w") as file:
+            file.write(token + "\n")
+        self.stdout.write(f"wrote a one-time enrolment token for {node} to {path}")
