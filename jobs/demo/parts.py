@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import http.client
 import os
-import signal
 import socket
 import sys
 from collections.abc import Mapping
@@ -20,6 +20,8 @@ ACCELERATORS_PER_NODE = 2
 PORTS_PER_NODE = 100
 #: Longer than an agent gives its trainers.
 AGENT_GRACE_S = 30.0
+#: Set by agents for all processes of a trainer (see docs/protocol.md).
+RUN_DIR_VARIABLE = "VIRTUALFLOW_RUN_DIR"
 _ANSWER_WITHIN_S = 2.0
 _SWEEP_DEADLINE_S = 5.0
 
@@ -81,20 +83,28 @@ def agent_part(
     return Part(name=node, command=command, environment=environment, grace_s=AGENT_GRACE_S)
 
 
+def trainers_below(directory: Path) -> list[psutil.Process]:
+    """Find every process that runs a trainer below `directory`, or was started by one."""
+    found = []
+    for process in psutil.process_iter():
+        try:
+            run_dir = process.environ().get(RUN_DIR_VARIABLE, "")
+            if run_dir and Path(run_dir).is_relative_to(directory):
+                found.append(process)
+        except (psutil.Error, OSError):
+            continue  # gone meanwhile, or somebody else's
+    return found
+
+
 def end_stray_trainers(directory: Path) -> int:
     """Kill trainers below `directory` that no agent owns any more; tell how many there were.
 
     Agents end theirs; this is for an agent that was itself killed at the wrong moment.
     """
-    strays = []
-    for process in psutil.process_iter():
-        try:
-            run_dir = process.environ().get("VIRTUALFLOW_RUN_DIR", "")
-            if run_dir and Path(run_dir).is_relative_to(directory):
-                process.send_signal(signal.SIGKILL)
-                strays.append(process)
-        except (psutil.Error, OSError):
-            continue  # gone meanwhile, or somebody else's
+    strays = trainers_below(directory)
+    for process in strays:
+        with contextlib.suppress(psutil.NoSuchProcess):
+            process.kill()
     psutil.wait_procs(strays, timeout=_SWEEP_DEADLINE_S)
     return len(strays)
 

@@ -10,16 +10,20 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
+from types import FrameType
+
+import httpx
 
 from jobs.demo import parts
 from jobs.demo.arrivals import Arrivals
 from jobs.demo.environment import free_port_ranges, kept_secret, socket_path
 from jobs.demo.intermission import jobs_resume, jobs_set_aside
 from jobs.demo.supervisor import Part, Supervisor
-from jobs.services.first_start import ensure_admin, ensure_enrolment_token
+from jobs.services.first_start import ensure_admin, ensure_api_token, ensure_enrolment_token
 
 ADMIN = "admin"
 _LOOK_EVERY_S = 0.5
+_REQUEST_TIMEOUT_S = 20.0
 _STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 Announce = Callable[[str], None]
@@ -36,33 +40,50 @@ def demo_run(directory: Path, environment: Mapping[str, str], announce: Announce
         AlreadyRunningError: another demo runs in `directory`.
         PartFailedError: a part did not come up; what had started is stopped again.
     """
-    with _alone(directory), _stop_signals() as stopping:
+    with _alone(directory), _stop_signals() as stop:
         password = kept_secret(directory / "admin-password")
-        admin = ensure_admin(ADMIN, password)
+        token = kept_secret(directory / "token")
+        ensure_api_token(ensure_admin(ADMIN, password), "demo", token)
         supervisor = Supervisor(
-            _parts(directory, environment), directory / "logs", announce, stopping.is_set
+            _parts(directory, environment), directory / "logs", announce, stop.is_asked
         )
         try:
             announce("Starting the site and two nodes")
             supervisor.start()
-            if not stopping.is_set():
-                jobs_resume(directory, admin)
-                _welcome(environment, password, directory, announce)
-                _serve(supervisor, Arrivals(admin, announce), stopping)
-                announce("Stopping: saving the state of running jobs")
-                for line in jobs_set_aside(directory, admin):
-                    announce(line)
+            with _rest_client(environment, token) as rest:
+                if not stop.is_asked():
+                    _welcome(environment, password, directory, announce)
+                    _serve(supervisor, directory, rest, announce, stop)
+                announce("Stopping: saving the state of running jobs (Ctrl-C again: do not wait)")
+                num_saved = jobs_set_aside(directory, rest, stop.is_hurried)
+                announce(f"{num_saved} jobs were set aside; ending all processes")
         finally:
             supervisor.stop()
             parts.end_stray_trainers(directory)
     announce("Stopped. 'make demo' goes on from here; 'make clean' forgets everything.")
 
 
-def _serve(supervisor: Supervisor, arrivals: Arrivals, stopping: threading.Event) -> None:
-    while not stopping.wait(_LOOK_EVERY_S):
+def _serve(
+    supervisor: Supervisor, directory: Path, rest: httpx.Client, announce: Announce, stop: _Stop
+) -> None:
+    num_resumed = jobs_resume(directory, rest)
+    if num_resumed:
+        announce(f"{num_resumed} jobs go on where they stopped")
+    arrivals = Arrivals(rest, announce)
+    while not stop.wait(_LOOK_EVERY_S):
         now = time.monotonic()
         supervisor.run_once(now)
         arrivals.run_once(now)
+
+
+def _rest_client(environment: Mapping[str, str], token: str) -> httpx.Client:
+    return httpx.Client(
+        base_url=f"http://127.0.0.1:{environment['VIRTUALFLOW_DEMO_PORT']}/api/v1/",
+        headers={"Authorization": f"Bearer {token}"},
+        timeout=_REQUEST_TIMEOUT_S,
+        # A proxy that is set for the outside world must not see requests to this machine.
+        trust_env=False,
+    )
 
 
 def _parts(directory: Path, environment: Mapping[str, str]) -> list[Part]:
@@ -87,6 +108,7 @@ def _welcome(
         "\n"
         "  Open it: three jobs of different priorities arrive one after another, grow, shrink\n"
         "  and finish. Submit one of your own from a template, or change a priority in the queue.\n"
+        f"  Programs find a token in {directory / 'token'}; README.md shows what to do with it.\n"
         f"  Ctrl-C ends everything. Logs: {directory / 'logs'}\n"
     )
 
@@ -108,16 +130,34 @@ def _alone(directory: Path) -> Iterator[None]:
         os.close(descriptor)
 
 
+class _Stop:
+    """Counts stop signals: the first asks for an orderly end, the second for a quick one."""
+
+    def __init__(self) -> None:
+        self._asked = threading.Event()
+        self._hurried = threading.Event()
+
+    def __call__(self, _number: int, _frame: FrameType | None) -> None:
+        """Handle a signal."""
+        (self._hurried if self._asked.is_set() else self._asked).set()
+
+    def is_asked(self) -> bool:
+        return self._asked.is_set()
+
+    def is_hurried(self) -> bool:
+        return self._hurried.is_set()
+
+    def wait(self, timeout_s: float) -> bool:
+        """Wait for the first signal; False when the time is over."""
+        return self._asked.wait(timeout_s)
+
+
 @contextmanager
-def _stop_signals() -> Iterator[threading.Event]:
-    """Turn stop signals into an event; further ones change nothing, the end is on its way."""
-    stopping = threading.Event()
-    before = {
-        number: signal.signal(number, lambda _number, _frame: stopping.set())
-        for number in _STOP_SIGNALS
-    }
+def _stop_signals() -> Iterator[_Stop]:
+    stop = _Stop()
+    before = {number: signal.signal(number, stop) for number in _STOP_SIGNALS}
     try:
-        yield stopping
+        yield stop
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)

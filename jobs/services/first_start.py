@@ -5,8 +5,9 @@ from __future__ import annotations
 from django.contrib.auth.models import User
 from django.utils import timezone
 
-from jobs.models import Node
+from jobs.models import ApiToken, Node
 from jobs.services.nodes import enrolment_token_create
+from jobs.services.secrets import token_digest
 
 
 def ensure_admin(name: str, password: str) -> User:
@@ -18,6 +19,14 @@ def ensure_admin(name: str, password: str) -> User:
     if found is not None:
         return found
     return User.objects.create_superuser(username=name, password=password)
+
+
+def ensure_api_token(user: User, name: str, text: str) -> ApiToken:
+    """Let programs that know `text` act for `user`, from now on until it is revoked."""
+    row, _ = ApiToken.objects.get_or_create(
+        digest=token_digest(text), defaults={"user": user, "name": name, "scopes": []}
+    )
+    return row
 
 
 def ensure_enrolment_token(node_name: str) -> str | None:

@@ -4,8 +4,8 @@ The pace changes when a step happens, never what it computes. The model has drop
 so randomness and non-trainable state have to survive every resize too.
 """
 
-import os
 import time
+from pathlib import Path
 
 import keras
 import numpy as np
@@ -30,7 +30,7 @@ class PacedExamples:
     """Points on a bent plane, the same for everybody."""
 
     def __init__(self, go_file, pause_s):
-        self.go_file = go_file
+        self.go_file = Path(go_file)
         self.pause_s = pause_s
         self.may_run = False
         random = np.random.default_rng(11)
@@ -41,7 +41,7 @@ class PacedExamples:
         return len(self.inputs)
 
     def __getitem__(self, index):
-        self.may_run = self.may_run or os.path.exists(self.go_file)
+        self.may_run = self.may_run or self.go_file.exists()
         if not self.may_run:
             time.sleep(self.pause_s)
         return self.inputs[index], self.targets[index]

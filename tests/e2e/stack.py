@@ -6,18 +6,17 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import httpx
-import psutil
 
 from jobs.demo import parts
 from jobs.demo.environment import free_port, free_port_ranges
-from jobs.demo.supervisor import Part, Supervisor
+from jobs.demo.supervisor import Supervisor
 from tests.servers import RunningServer
 
 ROOT = Path(__file__).parent.parent.parent
@@ -67,7 +66,7 @@ class Stack:
 
     def trainer_pids(self) -> list[int]:
         """List every process that runs a trainer of this stack, or was started by one."""
-        return _trainers_below(self.directory)
+        return [process.pid for process in parts.trainers_below(self.directory)]
 
 
 @contextmanager
@@ -80,20 +79,20 @@ def running_stack(
     ranges = free_port_ranges(len(parts.NODES), parts.PORTS_PER_NODE)
     server = environment["VIRTUALFLOW_STREAM_URL"]
     agents = [
-        parts.agent_part(
-            node, server, ports, directory, (directory / "enrolment" / node).read_text().strip()
-        )
+        parts.agent_part(node, server, ports, directory, _enrolment_token(directory, node))
         for node, ports in zip(parts.NODES, ranges, strict=True)
     ]
-    everything = [*parts.site_parts(environment, directory), *agents]
+    site = parts.site_parts(environment, directory)
     supervisor = Supervisor(
-        [_with(part, environment) for part in everything], directory / "logs", announce=print
+        [*(replace(part, environment=environment) for part in site), *agents],
+        directory / "logs",
+        announce=print,
     )
     base = f"http://127.0.0.1:{environment['VIRTUALFLOW_DEMO_PORT']}/api/v1/"
     headers = {"Authorization": f"Bearer {token}"}
     try:
         supervisor.start()
-        with httpx.Client(base_url=base, headers=headers, timeout=30) as rest:
+        with httpx.Client(base_url=base, headers=headers, timeout=30, trust_env=False) as rest:
             stack = Stack(rest, supervisor, directory)
             stack.wait_for("both nodes", lambda: _num_online(stack) == len(parts.NODES), 60)
             yield stack
@@ -120,3 +119,24 @@ def _environment(
         "VIRTUALFLOW_DEMO_STREAM_PORT": str(stream_port),
         "ADMIN_PASSWORD": PASSWORD,
     }
+
+
+def _prepare(environment: dict[str, str], directory: Path) -> str:
+    """Set up the database as an operator does; give an API token of the admin."""
+    command = [sys.executable, "manage.py", "prepare", "--admin", ADMIN]
+    command += ["--token-file", str(directory / "token")]
+    command += ["--enrolment-dir", str(directory / "enrolment"), *parts.NODES]
+    done = subprocess.run(
+        command, cwd=ROOT, env={**os.environ, **environment}, capture_output=True, text=True,
+        timeout=120, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout + done.stderr
+    return (directory / "token").read_text().strip()
+
+
+def _enrolment_token(directory: Path, node: str) -> str:
+    return (directory / "enrolment" / node).read_text().strip()
+
+
+def _num_online(stack: Stack) -> int:
+    return sum(node["status"] == "online" for node in stack.get("nodes/")["results"])

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from typing import Any, ClassVar
+from typing import Any
 
 from django.core.management import CommandError, call_command
 from django.core.management.base import BaseCommand
@@ -15,7 +15,7 @@ from jobs.demo.supervisor import PartFailedError
 
 class Command(BaseCommand):
     help = "Run the whole product on this machine until Ctrl-C. State and logs: var/demo."
-    requires_system_checks: ClassVar[list[str]] = []
+    requires_system_checks = ()
 
     def handle(self, *_args: Any, **_options: Any) -> None:
         if "VIRTUALFLOW_DEMO_PORT" not in os.environ:

@@ -9,7 +9,8 @@ from typing import Any
 from django.core.management import CommandError, CommandParser, call_command
 from django.core.management.base import BaseCommand
 
-from jobs.services.first_start import ensure_admin, ensure_enrolment_token
+from jobs.demo.environment import kept_secret
+from jobs.services.first_start import ensure_admin, ensure_api_token, ensure_enrolment_token
 
 
 class Command(BaseCommand):
@@ -25,6 +26,10 @@ class Command(BaseCommand):
             "--enrolment-dir", type=Path, help="folder that gets one file for each new node"
         )
 
+        parser.add_argument(
+            "--token-file", type=Path, help="file that gets an API token of the admin, for scripts"
+        )
+
     def handle(self, *_args: Any, **options: Any) -> None:
         password = os.environ.get("ADMIN_PASSWORD", "")
         if not password:
@@ -33,7 +38,9 @@ class Command(BaseCommand):
         if nodes and directory is None:
             raise CommandError("Say with --enrolment-dir where the tokens of the nodes go.")
         call_command("migrate", interactive=False, verbosity=1)
-        ensure_admin(options["admin"], password)
+        admin = ensure_admin(options["admin"], password)
+        if options["token_file"]:
+            ensure_api_token(admin, "prepare", kept_secret(options["token_file"]))
         for node in nodes:
             self._write_token(node, directory)
 

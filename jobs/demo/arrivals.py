@@ -1,0 +1,97 @@
+"""Three template jobs of different priorities that arrive one after another."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import httpx
+
+from controlplane.core.lifecycle import ENDED_JOB_STATUSES, JobStatus
+
+_LOOK_EVERY_S = 1.0
+#: How long a job trains with what it has before the next one arrives.
+APART_S = 20.0
+
+
+@dataclass(frozen=True, slots=True)
+class Arrival:
+    """A submission: a template, and what differs from it."""
+
+    key: str
+    template: str
+    name: str
+    priority: int
+    num_epochs: int
+
+
+ARRIVALS = (
+    Arrival("demo-1", "digits_cnn", "Digits, patient", priority=100, num_epochs=600),
+    Arrival("demo-2", "tabular", "Tabular, urgent", priority=300, num_epochs=200),
+    Arrival("demo-3", "character_transformer", "Text, in between", priority=200, num_epochs=4),
+)
+
+
+class Arrivals:
+    """Submits the next job when the one before has trained for a while, or has ended.
+
+    Nothing is kept between runs of the demo: a submission that was made before is found again by
+    its idempotency key, and makes no second job.
+    """
+
+    def __init__(self, rest: httpx.Client, announce: Callable[[str], None]) -> None:
+        self._rest = rest
+        self._announce = announce
+        self._num_submitted = 0
+        self._latest_id: int | None = None
+        self._trains_since: float | None = None
+        self._look_at = 0.0
+
+    @property
+    def is_over(self) -> bool:
+        """True when every job has arrived."""
+        return self._num_submitted == len(ARRIVALS)
+
+    def run_once(self, now: float) -> None:
+        """Submit the next job if it is time; `now` is any clock that goes on, in seconds."""
+        if self.is_over or now < self._look_at:
+            return
+        self._look_at = now + _LOOK_EVERY_S
+        try:
+            if self._may_submit(now):
+                self._submit(ARRIVALS[self._num_submitted])
+        except httpx.HTTPError as error:
+            # The site is being started again; the supervisor says so.
+            self._announce(f"The next job waits for the site: {error}")
+            self._look_at = now + APART_S
+
+    def _may_submit(self, now: float) -> bool:
+        if self._latest_id is None:
+            return True
+        response = self._rest.get(f"jobs/{self._latest_id}/")
+        response.raise_for_status()
+        status = JobStatus(response.json()["status"])
+        if status in ENDED_JOB_STATUSES:
+            return True
+        if status != JobStatus.RUNNING:
+            return False
+        if self._trains_since is None:
+            self._trains_since = now
+        return now - self._trains_since >= APART_S
+
+    def _submit(self, arrival: Arrival) -> None:
+        body: dict[str, Any] = {
+            "template": arrival.template,
+            "name": arrival.name,
+            "priority": arrival.priority,
+            "stop": {"kind": "epochs", "limit": arrival.num_epochs},
+        }
+        response = self._rest.post("jobs/", json=body, headers={"Idempotency-Key": arrival.key})
+        response.raise_for_status()
+        job = response.json()
+        self._num_submitted += 1
+        self._latest_id, self._trains_since = job["id"], None
+        self._announce(
+            f"Job {job['id']} ({arrival.name}, priority {arrival.priority}) is {job['status']}"
+        )

@@ -1,0 +1,69 @@
+"""Stop and go on: running jobs are paused before the demo ends and resumed when it starts again.
+
+A paused job has its state in a checkpoint. Without this a job would start from its newest
+checkpoint, or from its seed: to the same result, but with all the steps to do again.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import httpx
+
+from controlplane.core.lifecycle import ENDED_JOB_STATUSES, JobStatus
+
+#: Saving, uploading and leaving take a second or two for the demo's jobs.
+SAVING_DEADLINE_S = 25.0
+_LOOK_EVERY_S = 0.2
+_FILE = "set-aside.json"
+
+
+def jobs_set_aside(directory: Path, rest: httpx.Client, is_hurried: Callable[[], bool]) -> int:
+    """Pause every job that trains, and wait until its state is saved; give their number.
+
+    Gives up at a deadline, or when `is_hurried`: such jobs start again from an older state.
+    """
+    paused: list[int] = []
+    try:
+        live = _live_jobs(rest, (JobStatus.RUNNING, JobStatus.STARTING))
+        paused = [job for job in live if rest.post(f"jobs/{job}/pause/", json={}).is_success]
+        (directory / _FILE).write_text(json.dumps(paused))
+        deadline = time.monotonic() + SAVING_DEADLINE_S
+        while not is_hurried() and time.monotonic() < deadline:
+            if all(_is_at_rest(rest, job) for job in paused):
+                break
+            time.sleep(_LOOK_EVERY_S)
+    except httpx.HTTPError:
+        # The site is down already; training starts again from what was saved before.
+        return len(paused)
+    return len(paused)
+
+
+def jobs_resume(directory: Path, rest: httpx.Client) -> int:
+    """Let the jobs go on that were set aside when the demo was stopped; give their number."""
+    path = directory / _FILE
+    if not path.exists():
+        return 0
+    jobs = json.loads(path.read_text())
+    resumed = [job for job in jobs if rest.post(f"jobs/{job}/resume/", json={}).is_success]
+    path.unlink()
+    return len(resumed)
+
+
+def _live_jobs(rest: httpx.Client, statuses: tuple[JobStatus, ...]) -> list[int]:
+    found = []
+    for status in statuses:
+        response = rest.get("jobs/", params={"status": status.value})
+        response.raise_for_status()
+        found += [job["id"] for job in response.json()["results"]]
+    return found
+
+
+def _is_at_rest(rest: httpx.Client, job: int) -> bool:
+    response = rest.get(f"jobs/{job}/")
+    response.raise_for_status()
+    status = JobStatus(response.json()["status"])
+    return status == JobStatus.PAUSED or status in ENDED_JOB_STATUSES

@@ -1,0 +1,42 @@
+"""Documentation that cannot rot unseen: links lead somewhere, variables and commands exist."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+LINK = re.compile(r"\]\(([^)\s]+)\)")
+SETTING = re.compile(r"environment\.\w+\(\s*\"(\w+)\"")
+MAKE_TARGET = re.compile(r"\bmake ([a-z]+)\b")
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda path: str(path.relative_to(ROOT)))
+def test_links_lead_to_files(page: Path) -> None:
+    targets = [link.partition("#")[0] for link in LINK.findall(page.read_text())]
+    local = [target for target in targets if target and "://" not in target]
+    assert [target for target in local if not (page.parent / target).exists()] == []
+
+
+def test_every_setting_is_described() -> None:
+    read = set(SETTING.findall((ROOT / "controlplane/settings.py").read_text()))
+    assert "DATABASE_URL" in read
+    described = (ROOT / "docs/settings.md").read_text()
+    assert [name for name in sorted(read) if f"`{name}`" not in described] == []
+
+
+def test_every_page_is_in_the_index() -> None:
+    index = (ROOT / "docs/index.md").read_text()
+    pages = [path.name for path in (ROOT / "docs").glob("*.md") if path.name != "index.md"]
+    assert [name for name in pages if f"({name})" not in index] == []
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda path: str(path.relative_to(ROOT)))
+def test_make_targets_exist(page: Path) -> None:
+    makefile = (ROOT / "Makefile").read_text()
+    in_code = re.findall(r"`([^`]+)`|^(make .*)$", page.read_text(), re.MULTILINE)
+    named = {target for pair in in_code for text in pair for target in MAKE_TARGET.findall(text)}
+    assert [name for name in sorted(named) if f"\n{name}:" not in makefile] == []
