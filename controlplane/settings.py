@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from controlplane import environment
+from controlplane.core import code_archive
 
 BASE_DIR = Path(__file__).resolve().parent.parent
 STATE_DIR = Path(environment.text("VIRTUALFLOW_STATE_DIR", str(BASE_DIR / "var")))
@@ -106,7 +107,7 @@ STORAGES = {
 }
 # Serve straight from the packages, so that a demo needs no collectstatic.
 WHITENOISE_USE_FINDERS = True
-CODE_LIMIT_BYTES = 20 * 1024**2
+CODE_LIMIT_BYTES = code_archive.UPLOAD_LIMIT_BYTES
 ARTIFACT_LIMIT_BYTES = 4 * 1024**3
 LOG_LIMIT_BYTES = 16 * 1024**2  # of one trainer; what comes after is dropped
 AGENT_BATCH_LIMIT_BYTES = 8 * 1024**2
@@ -140,6 +141,7 @@ LEAVE_LIMIT_S = environment.number("VIRTUALFLOW_LEAVE_LIMIT_S", 60, low=1, high=
 VALIDATION_TIMEOUT_S = environment.number("VIRTUALFLOW_VALIDATION_S", 120, low=1, high=3600)
 VALIDATION_ATTEMPTS_LIMIT = 3
 RESTART_LIMIT = 5
+LIVE_JOBS_LIMIT = 1000  # of one user
 DEFAULT_POLICY = environment.text("VIRTUALFLOW_POLICY", "weighted_fair")
 #: Where agents and event streams connect, when streams have a server of their own.
 STREAM_URL = environment.text("VIRTUALFLOW_STREAM_URL", "")

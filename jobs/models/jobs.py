@@ -29,8 +29,9 @@ def artifact_path(artifact: Artifact, _filename: str) -> str:
 class Job(models.Model):
     """One training job.
 
-    `version` grows with every change that somebody can see. `generation` is the number of the
-    newest `Generation`, `next_slot` the first slot number that no trainer of this job has had.
+    `version` grows with every change that somebody can see; `revision` only with the status and
+    with what people change, so that a running job can be changed on condition. `generation` is the
+    number of the newest `Generation`, `next_slot` the first slot number never declared.
     """
 
     owner = models.ForeignKey(
@@ -78,6 +79,7 @@ class Job(models.Model):
     error_field = models.CharField(max_length=60, blank=True)
     error_traceback = models.TextField(blank=True)
     version = models.PositiveIntegerField(default=1)
+    revision = models.PositiveIntegerField(default=1)
     generation = models.PositiveIntegerField(default=0)
     next_slot = models.PositiveIntegerField(default=0)
     restarts = models.PositiveSmallIntegerField(default=0)

@@ -1,0 +1,187 @@
+"""The agent protocol over HTTP (docs/protocol.md).
+
+Plain Django views: the messages of core.wire check themselves, serializers would only repeat them.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable
+from functools import wraps
+from typing import Any
+
+from django.conf import settings
+from django.http import FileResponse, HttpRequest, HttpResponse, HttpResponseBase, JsonResponse
+from django.utils import timezone
+from django.views.decorators.csrf import csrf_exempt
+
+from controlplane.core.wire import (
+    EnrolRequest,
+    HelloRequest,
+    Message,
+    ReportBatch,
+    decode,
+    encode,
+)
+from jobs import nudges
+from jobs.exceptions import (
+    ControlPlaneError,
+    GoneError,
+    InvalidInputError,
+    NotAuthenticatedError,
+    TooLargeError,
+    problem_response,
+)
+from jobs.models import Node
+from jobs.selectors.agent_files import checkpoint_for_node, code_for_node, upload_target
+from jobs.selectors.wanted import wanted_state
+from jobs.services.artifacts import artifact_store
+from jobs.services.nodes import node_enrol, node_heartbeat, node_hello
+from jobs.services.reports import batch_take
+from jobs.services.secrets import token_digest
+from jobs.wakeups import after_change
+
+View = Callable[..., HttpResponseBase]
+
+
+def agent_view(method: str, *, is_open: bool = False) -> Callable[[View], View]:
+    """Wrap a view: one method, the agent's token (unless `is_open`), errors as problems."""
+
+    def decorate(view: View) -> View:
+        @csrf_exempt  # no cookies are used here
+        @wraps(view)
+        def checked(request: HttpRequest, **parts: Any) -> HttpResponseBase:
+            if request.method != method:
+                response = problem_response(
+                    ControlPlaneError(f"Use {method}.", code="method_not_allowed")
+                )
+                response.status_code = 405
+                response.headers["Allow"] = method
+                return response
+            try:
+                node = () if is_open else (node_of(request),)
+                return view(request, *node, **parts)
+            except ControlPlaneError as error:
+                return problem_response(error)
+
+        return checked
+
+    return decorate
+
+
+def node_of(request: HttpRequest) -> Node:
+    """Find the node whose agent is asking.
+
+    Raises:
+        NotAuthenticatedError: no agent token, or an unknown one.
+        GoneError: the node was removed.
+    """
+    scheme, _, token = request.headers.get("Authorization", "").partition(" ")
+    node = None
+    if scheme == "Agent" and token:
+        node = Node.objects.filter(agent_token_digest=token_digest(token.strip())).first()
+    if node is None:
+        raise NotAuthenticatedError("Send the agent's token: Authorization: Agent <token>.")
+    if node.removed_at is not None:
+        raise GoneError("This node was removed; stop everything.", code="node_removed")
+    return node
+
+
+def _message(request: HttpRequest, expected: type[Message]) -> Message:
+    if int(request.headers.get("Content-Length") or 0) > settings.AGENT_BATCH_LIMIT_BYTES:
+        raise TooLargeError(f"At most {settings.AGENT_BATCH_LIMIT_BYTES} bytes a request.")
+    body = request.read(settings.AGENT_BATCH_LIMIT_BYTES + 1)
+    if len(body) > settings.AGENT_BATCH_LIMIT_BYTES:
+        raise TooLargeError(f"At most {settings.AGENT_BATCH_LIMIT_BYTES} bytes a request.")
+    try:
+        return decode(expected, json.loads(body))
+    except (ValueError, RecursionError) as error:
+        raise InvalidInputError(f"The message is not understood: {error}") from None
+
+
+def _token(request: HttpRequest) -> str:
+    return request.headers["Authorization"].partition(" ")[2].strip()
+
+
+@agent_view("POST", is_open=True)
+def enrol(request: HttpRequest) -> HttpResponse:
+    """Let a new node in."""
+    reply = node_enrol(_message(request, EnrolRequest), timezone.now())
+    after_change(cycle=True, cluster=True)
+    return JsonResponse(encode(reply), status=201)
+
+
+@agent_view("POST")
+def hello(request: HttpRequest, node: Node) -> HttpResponse:
+    """Take a (re)started agent back."""
+    reply = node_hello(node, _message(request, HelloRequest), _token(request), timezone.now())
+    after_change(cycle=True, cluster=True)
+    return JsonResponse(encode(reply))
+
+
+@agent_view("GET")
+def wanted(request: HttpRequest, node: Node) -> HttpResponse:
+    """Answer when the node's wanted state is another than `version`, at latest after `wait` s."""
+    version = request.GET.get("version", "")
+    deadline = time.monotonic() + _wait_s(request)
+    with nudges.listening(nudges.ORDERS) as listener:
+        while True:
+            state = wanted_state(node)
+            left_s = deadline - time.monotonic()
+            if state.version != version:
+                return JsonResponse(encode(state))
+            if left_s <= 0:
+                return HttpResponse(status=304)
+            listener.wait(left_s)
+
+
+def _wait_s(request: HttpRequest) -> float:
+    try:
+        wait_s = float(request.GET.get("wait", "0"))
+    except ValueError:
+        raise InvalidInputError.of(wait="Give seconds.") from None
+    return min(max(wait_s, 0.0), settings.WAIT_LIMIT_S) if wait_s == wait_s else 0.0
+
+
+@agent_view("POST")
+def reports(request: HttpRequest, node: Node) -> HttpResponse:
+    """Take a heartbeat with everything that happened."""
+    batch = _message(request, ReportBatch)
+    now = timezone.now()
+    node_heartbeat(node, batch.boot_id, now)
+    outcome = batch_take(node, batch, now)
+    after_change(outcome.changed_jobs, cycle=outcome.is_order_change)
+    return JsonResponse(encode(outcome.reply))
+
+
+@agent_view("GET")
+def code(_request: HttpRequest, node: Node, job_id: int) -> FileResponse:
+    """Send a job's uploaded code."""
+    job = code_for_node(node, job_id)
+    response = FileResponse(job.code.open("rb"), content_type="application/octet-stream")
+    response.headers["X-Sha256"] = job.code_sha256
+    return response
+
+
+@agent_view("GET")
+def checkpoint(_request: HttpRequest, node: Node, job_id: int) -> FileResponse:
+    """Send a job's newest durable checkpoint."""
+    artifact = checkpoint_for_node(node, job_id)
+    response = FileResponse(artifact.file.open("rb"), content_type="application/octet-stream")
+    response.headers["X-Sha256"] = artifact.sha256
+    return response
+
+
+@agent_view("PUT")
+def files(request: HttpRequest, node: Node, job_id: int, name: str) -> HttpResponse:
+    """Store a file that a trainer left."""
+    try:
+        slot, generation = int(request.GET["slot"]), int(request.GET["generation"])
+    except (KeyError, ValueError):
+        raise InvalidInputError.of(slot="Give slot and generation as numbers.") from None
+    job = upload_target(node, job_id, slot, generation)
+    sha256 = request.headers.get("X-Sha256", "")
+    artifact_store(job, name, generation, request, sha256, timezone.now())
+    after_change([job_id])
+    return HttpResponse(status=204)

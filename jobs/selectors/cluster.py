@@ -1,0 +1,115 @@
+"""The cluster as policies see it: the only translation from rows to the core's values."""
+
+from __future__ import annotations
+
+import datetime
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from controlplane.core import types
+from controlplane.core.lifecycle import (
+    SCHEDULABLE_JOB_STATUSES,
+    GenerationPhase,
+    NodeStatus,
+)
+from controlplane.core.wire import StopKind
+from jobs.models import Accelerator, Allocation, Generation, Job
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterView:
+    """A snapshot, and the generation of each job in it, by which a plan is applied or refused."""
+
+    snapshot: types.Snapshot
+    generations: dict[int, int]
+
+
+def cluster_snapshot(now: datetime.datetime, seed: int = 0) -> ClusterView:
+    """Read the cluster for a policy, in four queries however large it is."""
+    accelerators = Accelerator.objects.filter(
+        is_present=True,
+        node__status=NodeStatus.ONLINE,
+        node__is_cordoned=False,
+        node__removed_at=None,
+    ).order_by("node_id", "index")
+    jobs = list(
+        Job.objects.filter(status__in=[*SCHEDULABLE_JOB_STATUSES], is_pause_asked=False).order_by(
+            "submitted_at", "id"
+        )
+    )
+    allocations = list(Allocation.objects.filter(released_at=None).order_by("slot"))
+    by_job: dict[int, list[Allocation]] = {}
+    for row in allocations:
+        by_job.setdefault(row.job_id, []).append(row)
+    generations = _newest_open(job.pk for job in jobs)
+    held = {
+        job.pk: row
+        for job in jobs
+        if (row := _held(generations.get(job.pk), by_job.get(job.pk, [])))
+    }
+    in_hands = {accelerator for row in held.values() for accelerator in row}
+    snapshot = types.Snapshot(
+        now=now.timestamp(),
+        seed=seed,
+        accelerators=tuple(
+            types.Accelerator(id=row.pk, node_id=row.node_id, index=row.index, kind=row.kind)
+            for row in accelerators
+        ),
+        jobs=tuple(_core_job(job, by_job.get(job.pk, []), now) for job in jobs),
+        held=held,
+        releasing=frozenset(
+            row.accelerator_id for row in allocations if row.accelerator_id not in in_hands
+        ),
+        resizing=frozenset(
+            job_id
+            for job_id, generation in generations.items()
+            if generation.phase == GenerationPhase.SWITCHING
+        ),
+    )
+    return ClusterView(snapshot, {job.pk: job.generation for job in jobs})
+
+
+def _newest_open(job_ids: Iterable[int]) -> dict[int, Generation]:
+    rows = Generation.objects.filter(
+        job_id__in=list(job_ids),
+        phase__in=[GenerationPhase.PREPARING, GenerationPhase.SWITCHING, GenerationPhase.ACTIVE],
+    ).order_by("number")
+    return {row.job_id: row for row in rows}  # the last one of a job stays
+
+
+def _held(generation: Generation | None, allocations: list[Allocation]) -> tuple[int, ...]:
+    """List the accelerators that a job is meant to hold, in its members' order."""
+    if generation is None:
+        return ()
+    by_slot = {row.slot: row.accelerator_id for row in allocations if row.stop_asked_at is None}
+    slots = [member["slot"] for member in generation.membership["members"]]
+    return tuple(by_slot[slot] for slot in slots if slot in by_slot)
+
+
+def _core_job(job: Job, allocations: list[Allocation], now: datetime.datetime) -> types.Job:
+    held_s = sum((now - row.granted_at).total_seconds() for row in allocations)
+    return types.Job(
+        id=job.pk,
+        submitted_at=job.submitted_at.timestamp(),
+        weight=float(job.priority),
+        num_virtual_nodes=job.num_virtual_nodes,
+        min_accelerators=job.min_accelerators,
+        max_accelerators=job.max_accelerators,
+        accepted_kinds=frozenset(job.accepted_kinds),
+        global_batch_size=job.global_batch_size,
+        examples_per_s={int(count): speed for count, speed in job.throughput_by_count.items()},
+        remaining_examples=remaining_examples(job),
+        attained_accelerator_s=job.attained_accelerator_s + held_s,
+        pending_since=None if job.pending_since is None else job.pending_since.timestamp(),
+    )
+
+
+def remaining_examples(job: Job) -> float | None:
+    """Give how many examples are left until the stop condition, where that can be said."""
+    if job.stop_kind == StopKind.STEPS:
+        return float(max(job.stop_limit - job.step, 0) * job.global_batch_size)
+    per_epoch = job.facts.get("num_examples")
+    if not isinstance(per_epoch, int) or job.stop_kind == StopKind.METRIC:
+        return None
+    done = job.step * job.global_batch_size
+    return float(max(job.stop_limit * per_epoch - done, 0))

@@ -1,0 +1,128 @@
+"""What shall run on a node, told from the rows alone: the answer to an agent's long-poll."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+
+from django.conf import settings
+
+from controlplane.core.lifecycle import GenerationPhase, JobStatus
+from controlplane.core.wire import (
+    Membership,
+    ReductionMode,
+    StopCondition,
+    StopKind,
+    TrainingSpec,
+    WantedState,
+    WantedTrainer,
+    WantedValidation,
+    decode,
+    encode,
+)
+from jobs.models import Allocation, Artifact, Generation, Job, Node
+
+_OPEN_PHASES = (GenerationPhase.PREPARING, GenerationPhase.SWITCHING, GenerationPhase.ACTIVE)
+
+
+def training_spec(job: Job) -> TrainingSpec:
+    """Say what a job computes, for trainers."""
+    return TrainingSpec(
+        job_id=job.pk,
+        name=job.name,
+        entry_file=job.entry_file,
+        code_sha256=job.code_sha256,
+        settings=job.settings,
+        global_batch_size=job.global_batch_size,
+        num_virtual_nodes=job.num_virtual_nodes,
+        seed=job.seed,
+        reduction=ReductionMode(job.reduction),
+        stop=StopCondition(
+            kind=StopKind(job.stop_kind),
+            limit=job.stop_limit,
+            metric=job.stop_metric or None,
+            target=job.stop_target,
+            higher_is_better=job.stop_higher_is_better,
+        ),
+        shuffle=job.shuffle,
+    )
+
+
+def wanted_state(node: Node) -> WantedState:
+    """Give everything that shall run on `node`; four queries, whatever is there."""
+    rows = list(
+        Allocation.objects.filter(
+            accelerator__node=node, released_at=None, stop_asked_at=None
+        ).select_related("job", "accelerator")
+    )
+    generations = _generations({row.job_id for row in rows})
+    checkpoints = _checkpoints(generations)
+    trainers = []
+    for row in rows:
+        generation = _generation_for(row, generations.get(row.job_id, {}))
+        if generation is not None:
+            trainers.append(_wanted_trainer(row, generation, checkpoints.get(row.job_id)))
+    validations = [
+        WantedValidation(
+            spec=training_spec(job),
+            attempt=job.validation_attempt,
+            code_name=job.code_name,
+            timeout_s=float(settings.VALIDATION_TIMEOUT_S),
+        )
+        for job in Job.objects.filter(
+            validation_node=node, status=JobStatus.VALIDATING, validation_deadline_at__isnull=False
+        ).order_by("id")
+    ]
+    trainers.sort(key=lambda trainer: (trainer.spec.job_id, trainer.slot))
+    content = json.dumps(encode([trainers, validations]), sort_keys=True)
+    return WantedState(
+        version=hashlib.sha256(content.encode()).hexdigest()[:24],
+        trainers=tuple(trainers),
+        validations=tuple(validations),
+    )
+
+
+def _generations(job_ids: set[int]) -> dict[int, dict[str, Generation]]:
+    by_job: dict[int, dict[str, Generation]] = {}
+    rows = Generation.objects.filter(job_id__in=job_ids, phase__in=[*_OPEN_PHASES])
+    for generation in rows:
+        by_job.setdefault(generation.job_id, {})[generation.phase] = generation
+    return by_job
+
+
+def _checkpoints(generations: dict[int, dict[str, Generation]]) -> dict[int, str]:
+    restoring = [
+        job_id
+        for job_id, phases in generations.items()
+        if any(generation.membership["restore"] for generation in phases.values())
+    ]
+    rows = Artifact.objects.filter(job_id__in=restoring, name="checkpoint.npz")
+    return dict(rows.values_list("job_id", "sha256"))
+
+
+def _generation_for(row: Allocation, phases: dict[str, Generation]) -> Generation | None:
+    """Choose the membership that a trainer is to know.
+
+    While a generation prepares, only its joiners hear of it; members train on and know nothing.
+    Once it switches everybody who is left hears of it, those that go included.
+    """
+    preparing = phases.get(GenerationPhase.PREPARING)
+    ruling = phases.get(GenerationPhase.SWITCHING) or phases.get(GenerationPhase.ACTIVE)
+    if preparing is not None and row.granted_generation == preparing.number:
+        return preparing
+    return ruling
+
+
+def _wanted_trainer(
+    row: Allocation, generation: Generation, checkpoint_sha256: str | None
+) -> WantedTrainer:
+    is_restoring = generation.membership["restore"] and generation.phase != GenerationPhase.ACTIVE
+    return WantedTrainer(
+        spec=training_spec(row.job),
+        slot=row.slot,
+        accelerator_index=row.accelerator.index,
+        membership=decode(Membership, generation.membership),
+        go=generation.phase != GenerationPhase.PREPARING,
+        code_name=row.job.code_name,
+        checkpoint_sha256=checkpoint_sha256 if is_restoring else None,
+    )

@@ -1,0 +1,23 @@
+"""One turn of the control loop: observe, decide, apply."""
+
+from __future__ import annotations
+
+import datetime
+import logging
+
+from controlplane.core.cycle import decide
+from jobs.selectors.cluster import cluster_snapshot
+from jobs.services.plans import plan_apply
+from jobs.services.policy import cluster_setting
+
+logger = logging.getLogger(__name__)
+
+
+def cycle_run(now: datetime.datetime) -> set[int]:
+    """Bring the cluster a step nearer to what the policy wants; give the jobs that changed."""
+    policy = cluster_setting().policy
+    view = cluster_snapshot(now)
+    if not view.snapshot.jobs:
+        return set()
+    plan = decide(view.snapshot, policy)
+    return plan_apply(plan, view.generations, now, actor=f"policy:{policy}")

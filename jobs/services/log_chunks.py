@@ -1,0 +1,56 @@
+"""Storing trainers' logs: joined without gaps or repeats, and never without a bound."""
+
+from __future__ import annotations
+
+import datetime
+from collections.abc import Sequence
+
+from django.conf import settings
+from django.db.models import F, Max, Sum
+
+from controlplane.core import wire
+from jobs.models import Allocation, LogChunk, Node
+
+
+def log_chunks_store(
+    node: Node, chunks: Sequence[wire.LogChunk], now: datetime.datetime
+) -> set[int]:
+    """Keep the chunks that are new, of trainers that this node has or had; give their jobs."""
+    keys = {(chunk.job_id, chunk.slot) for chunk in chunks}
+    own = set(
+        Allocation.objects.filter(
+            accelerator__node=node, job_id__in={job_id for job_id, _ in keys}
+        ).values_list("job_id", "slot")
+    )
+    kept: set[int] = set()
+    for job_id, slot in sorted(keys & own):
+        rows = sorted(
+            (chunk for chunk in chunks if (chunk.job_id, chunk.slot) == (job_id, slot)),
+            key=lambda chunk: chunk.offset,
+        )
+        if _store(job_id, slot, rows, now):
+            kept.add(job_id)
+    return kept
+
+
+def _store(job_id: int, slot: int, chunks: Sequence[wire.LogChunk], now: datetime.datetime) -> bool:
+    stored = LogChunk.objects.filter(job_id=job_id, slot=slot).aggregate(
+        end=Max(F("offset") + F("size_bytes")), size=Sum("size_bytes")
+    )
+    end, size = stored["end"] or 0, stored["size"] or 0
+    rows = []
+    for chunk in chunks:
+        raw = chunk.text.replace("\0", "?").encode()
+        # A repeat may have grown at its end: what is stored already is cut off its beginning.
+        raw, offset = raw[max(end - chunk.offset, 0) :], max(end, chunk.offset)
+        raw = raw[: settings.LOG_LIMIT_BYTES - size]
+        if raw:
+            text = raw.decode(errors="replace")
+            rows.append(
+                LogChunk(
+                    job_id=job_id, slot=slot, offset=offset, size_bytes=len(raw), text=text, at=now
+                )
+            )
+            end, size = offset + len(raw), size + len(raw)
+    LogChunk.objects.bulk_create(rows, ignore_conflicts=True)
+    return bool(rows)

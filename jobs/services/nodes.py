@@ -1,0 +1,251 @@
+"""Nodes: letting them in, hearing them, losing them, and what admins want of them."""
+
+from __future__ import annotations
+
+import datetime
+import re
+from collections.abc import Sequence
+
+from django.conf import settings
+from django.db import IntegrityError, transaction
+
+from controlplane.core.lifecycle import ENDED_JOB_STATUSES, NodeStatus
+from controlplane.core.wire import (
+    PROTOCOL_VERSION,
+    AcceleratorInfo,
+    EnrolReply,
+    EnrolRequest,
+    HelloRequest,
+)
+from jobs.exceptions import ConflictError, ForbiddenError, InvalidInputError
+from jobs.models import Accelerator, Allocation, EnrolmentToken, Node
+from jobs.services.endings import allocation_release, job_lock, job_settle
+from jobs.services.events import event_add
+from jobs.services.report_handlers import trainer_lost
+from jobs.services.secrets import token_digest, token_make
+from jobs.services.validations import validations_of_node_expire
+
+_NAME = re.compile(r"[a-z0-9]([a-z0-9.-]{0,61}[a-z0-9])?")
+_HOST = re.compile(r"[A-Za-z0-9.:\-\[\]]{1,253}")
+ACCELERATORS_LIMIT = 64
+ENROLMENT_TOKEN_HOURS = 24
+
+
+def enrolment_token_create(
+    created_by: object | None,
+    now: datetime.datetime,
+    *,
+    lifetime_s: float = ENROLMENT_TOKEN_HOURS * 3600,
+) -> tuple[EnrolmentToken, str]:
+    """Make permission for one node to enrol; the text is shown this once."""
+    text = token_make("vfe")
+    row = EnrolmentToken.objects.create(
+        digest=token_digest(text),
+        created_by=created_by,
+        expires_at=now + datetime.timedelta(seconds=lifetime_s),
+    )
+    return row, text
+
+
+def node_enrol(request: EnrolRequest, now: datetime.datetime) -> EnrolReply:
+    """Let a new node in and give its agent credentials of its own.
+
+    Raises:
+        InvalidInputError: a field is out of bounds, or the name is taken.
+        ForbiddenError: the token is unknown or expired.
+        ConflictError: the token was used.
+    """
+    if not _NAME.fullmatch(request.name):
+        raise InvalidInputError.of(
+            name="Use lower-case letters, digits, '-' and '.', at most 63 characters."
+        )
+    _node_check(request)
+    agent_token = token_make("vfa")
+    try:
+        with transaction.atomic():
+            token = _token_use(request.token, now)
+            node = Node.objects.create(
+                name=request.name,
+                host=request.host,
+                first_port=request.first_port,
+                last_port=request.last_port,
+                boot_id=request.boot_id,
+                agent_token_digest=token_digest(agent_token),
+                last_seen_at=now,
+            )
+            EnrolmentToken.objects.filter(id=token.pk).update(node=node)
+            _accelerators_write(node, request.accelerators)
+            count = len(request.accelerators)
+            event_add(
+                "node_enrolled", f"{node.name} joined with {count} accelerators", now=now, node=node
+            )
+    except IntegrityError:
+        raise InvalidInputError.of(
+            name=f"There is a node {request.name!r} already; choose another name."
+        ) from None
+    return _reply(node, agent_token)
+
+
+def _token_use(text: str, now: datetime.datetime) -> EnrolmentToken:
+    token = EnrolmentToken.objects.filter(digest=token_digest(text)).first()
+    if token is None or token.expires_at <= now:
+        raise ForbiddenError(
+            "The enrolment token is unknown or expired; ask an admin for a new one.",
+            code="enrolment_token_unknown",
+        )
+    if not EnrolmentToken.objects.filter(id=token.pk, used_at=None).update(used_at=now):
+        raise ConflictError(
+            "The enrolment token was used already; each one lets one node in.",
+            code="enrolment_token_used",
+        )
+    return token
+
+
+def node_hello(
+    node: Node, request: HelloRequest, agent_token: str, now: datetime.datetime
+) -> EnrolReply:
+    """Take a (re)started agent back, with what its node has now.
+
+    Raises:
+        InvalidInputError: a field is out of bounds.
+        ConflictError: another agent of this node is alive.
+    """
+    _node_check(request)
+    if node.boot_id != request.boot_id:
+        lease_end = node.last_seen_at + datetime.timedelta(seconds=settings.LEASE_S)
+        if node.status == NodeStatus.ONLINE and now < lease_end:
+            raise ConflictError(
+                "Another agent of this node is alive; stop it, or wait until its lease is over.",
+                code="node_in_use",
+            )
+        # Another boot: the trainers of the one before are gone with it.
+        node_trainers_lose(node, now, reason=f"{node.name} was started anew")
+    with transaction.atomic():
+        was_lost = node.status == NodeStatus.LOST
+        Node.objects.filter(id=node.pk).update(
+            host=request.host,
+            first_port=request.first_port,
+            last_port=request.last_port,
+            boot_id=request.boot_id,
+            last_seen_at=now,
+            status=NodeStatus.ONLINE,
+        )
+        _accelerators_write(node, request.accelerators)
+        if was_lost:
+            event_add("node_back", f"{node.name} is back", now=now, node=node)
+    return _reply(node, agent_token)
+
+
+def node_heartbeat(node: Node, boot_id: str, now: datetime.datetime) -> None:
+    """Renew a node's lease.
+
+    Raises:
+        ConflictError: the lease was lost, or belongs to another agent; say hello again.
+    """
+    renewed = Node.objects.filter(id=node.pk, boot_id=boot_id, status=NodeStatus.ONLINE).update(
+        last_seen_at=now
+    )
+    if not renewed:
+        raise ConflictError("The node's lease was lost; say hello again.", code="lease_lost")
+
+
+def nodes_expire(now: datetime.datetime) -> tuple[set[int], set[int]]:
+    """Mark nodes lost whose lease has run out, restart what ran there; give nodes and jobs."""
+    lease_start = now - datetime.timedelta(seconds=settings.LEASE_S)
+    lost: set[int] = set()
+    changed: set[int] = set()
+    for node in Node.objects.filter(status=NodeStatus.ONLINE, last_seen_at__lt=lease_start):
+        if not Node.objects.filter(
+            id=node.pk, status=NodeStatus.ONLINE, last_seen_at__lt=lease_start
+        ).update(status=NodeStatus.LOST):
+            continue  # its heartbeat came just now
+        event_add("node_lost", f"{node.name} is not heard of any more", now=now, node=node)
+        changed |= node_trainers_lose(node, now, reason=f"{node.name} was lost")
+        changed |= validations_of_node_expire(node, now)
+        lost.add(node.pk)
+    return lost, changed
+
+
+def node_trainers_lose(node: Node, now: datetime.datetime, *, reason: str) -> set[int]:
+    """Release every accelerator of a node whose trainers are gone with it; give the jobs."""
+    rows = Allocation.objects.filter(accelerator__node=node, released_at=None)
+    jobs = set(rows.values_list("job_id", flat=True))
+    for job_id in sorted(jobs):
+        with transaction.atomic():
+            job = job_lock(job_id)
+            if job is None:
+                continue
+            for row in rows.filter(job_id=job_id).order_by("slot"):
+                was_needed = not (row.stop_asked_at or row.left_at or row.finished_at)
+                allocation_release(row, now, exit_code=None)
+                job.refresh_from_db()
+                if was_needed and job.status not in ENDED_JOB_STATUSES:
+                    trainer_lost(job, row, now, code="node_lost", reason=reason, actor="system")
+            job_settle(job, now)
+    return jobs
+
+
+def node_cordon(
+    node: Node, is_cordoned: bool, now: datetime.datetime, *, actor: str, reason: str = ""
+) -> bool:
+    """Take a node out of (or back into) what policies may use; False when it was so already."""
+    changed = Node.objects.filter(id=node.pk, is_cordoned=not is_cordoned).update(
+        is_cordoned=is_cordoned
+    )
+    if changed:
+        kind = "node_cordoned" if is_cordoned else "node_uncordoned"
+        verb = "takes no new work" if is_cordoned else "takes work again"
+        text = f"{node.name} {verb}" + (f": {reason}" if reason else "")
+        event_add(kind, text, now=now, node=node, actor=actor, data={"reason": reason})
+    return bool(changed)
+
+
+def _node_check(request: EnrolRequest | HelloRequest) -> None:
+    fields: dict[str, list[str]] = {}
+    if request.protocol != PROTOCOL_VERSION:
+        fields["protocol"] = [f"This control plane speaks version {PROTOCOL_VERSION}; update it."]
+    if not _HOST.fullmatch(request.host):
+        fields["host"] = ["Give a host name or an address."]
+    if not 1 <= request.first_port <= request.last_port <= 65535:
+        fields["first_port"] = ["Give a port range within 1..65535, the first not above the last."]
+    if not 1 <= len(request.boot_id) <= 64:
+        fields["boot_id"] = ["Give 1 to 64 characters."]
+    count = len(request.accelerators)
+    if count > ACCELERATORS_LIMIT:
+        fields["accelerators"] = [f"At most {ACCELERATORS_LIMIT} accelerators a node."]
+    indices = sorted(info.index for info in request.accelerators)
+    if indices != sorted(set(indices)) or any(not 0 <= i < 1000 for i in indices):
+        fields["accelerators"] = ["Give each accelerator an index of its own, 0 to 999."]
+    elif indices and request.last_port - request.first_port < max(indices):
+        fields["last_port"] = ["Give at least one port for each accelerator."]
+    if any(not 1 <= len(info.kind) <= 40 for info in request.accelerators):
+        fields["accelerators"] = ["Give each accelerator a kind of 1 to 40 characters."]
+    if fields:
+        raise InvalidInputError("The node's description is not valid.", fields=fields)
+
+
+def _accelerators_write(node: Node, infos: Sequence[AcceleratorInfo]) -> None:
+    for info in infos:
+        Accelerator.objects.update_or_create(
+            node=node,
+            index=info.index,
+            defaults={
+                "kind": info.kind,
+                "name": info.name[:120],
+                "memory_bytes": max(info.memory_bytes, 0),
+                "threads": max(min(info.threads, 4096), 0),
+                "uuid": info.uuid[:80],
+                "is_present": True,
+            },
+        )
+    present = [info.index for info in infos]
+    Accelerator.objects.filter(node=node).exclude(index__in=present).update(is_present=False)
+
+
+def _reply(node: Node, agent_token: str) -> EnrolReply:
+    return EnrolReply(
+        node_id=node.pk,
+        agent_token=agent_token,
+        heartbeat_s=float(settings.HEARTBEAT_S),
+        lease_s=float(settings.LEASE_S),
+    )

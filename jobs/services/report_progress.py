@@ -1,0 +1,101 @@
+"""Reports of how far a job is: phases, steps, epochs, digests. They change nobody's orders."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from controlplane.core.lifecycle import JobStatus
+from controlplane.core.wire import TrainerReport
+from jobs.models import Allocation, EpochReport, Job, StepReport
+from jobs.services.endings import status_change
+from jobs.services.events import event_add
+from jobs.services.resize_events import resize_event_write
+from jobs.services.telling import Telling, number_read, numbers_read, time_read
+
+_SPEED_SMOOTHING = 0.3
+
+
+def phase_take(_telling: Telling, allocation: Allocation, report: TrainerReport) -> None:
+    phase = str(report.data["phase"])[:20]
+    Allocation.objects.filter(id=allocation.pk).update(phase=phase)
+
+
+def digest_take(telling: Telling, allocation: Allocation, report: TrainerReport) -> None:
+    generation = telling.generation(report.generation)
+    if generation is None:
+        return
+    name = "digest_before" if report.data["role"] == "before" else "digest_after"
+    sha256 = str(report.data["sha256"])[:64]
+    old = getattr(generation, name)
+    if old and old != sha256:
+        event_add(
+            "digest_mismatch",
+            f"Slot {allocation.slot} has another state than the others at step "
+            f"{report.data['step']}",
+            now=telling.now,
+            job=telling.job,
+            actor=f"node:{telling.node.name}",
+            data={"generation": generation.number, "expected": old, "got": sha256},
+        )
+        return
+    setattr(generation, name, sha256)
+    generation.save(update_fields=[name])
+    resize_event_write(generation, telling.now)
+
+
+def steps_take(telling: Telling, _allocation: Allocation, report: TrainerReport) -> None:
+    job, data = telling.job, report.data
+    seconds = max(float(data["seconds"]), 1e-9)
+    row = StepReport(
+        job=job,
+        generation=report.generation,
+        first_step=int(data["first_step"]),
+        last_step=int(data["last_step"]),
+        epoch=int(data["epoch"]),
+        examples=int(data["examples"]),
+        seconds=seconds,
+        loss=number_read(data.get("loss")),
+        num_accelerators=int(data["num_accelerators"]),
+        at=time_read(report, telling.now),
+    )
+    StepReport.objects.bulk_create([row], ignore_conflicts=True)
+    if not telling.is_live:
+        return
+    speed = row.examples / seconds
+    by_count = dict(job.throughput_by_count)
+    key = str(row.num_accelerators)
+    old = by_count.get(key, speed)
+    by_count[key] = old + _SPEED_SMOOTHING * (speed - old)
+    _progress(
+        job,
+        step=row.last_step,
+        epoch=row.epoch,
+        loss=row.loss,
+        examples_per_s=speed,
+        throughput_by_count=by_count,
+    )
+    if job.status == JobStatus.STARTING:
+        status_change(job, JobStatus.RUNNING, status_code="", status_reason="")
+        event_add("running", "Does its first steps", now=telling.now, job=job)
+
+
+def epoch_take(telling: Telling, _allocation: Allocation, report: TrainerReport) -> None:
+    logs = numbers_read(report.data["logs"])
+    number = int(report.data["epoch"])
+    EpochReport.objects.update_or_create(
+        job=telling.job,
+        epoch=number,
+        defaults={
+            "generation": report.generation,
+            "step": int(report.data["step"]),
+            "logs": logs,
+            "at": time_read(report, telling.now),
+        },
+    )
+    _progress(telling.job, epoch=number + 1, metrics=logs)
+
+
+def _progress(job: Job, **fields: Any) -> None:
+    Job.objects.filter(id=job.pk).update(**fields)
+    for name, value in fields.items():
+        setattr(job, name, value)

@@ -1,0 +1,49 @@
+"""What the handlers of trainer reports share: the job they tell of, and reading odd numbers."""
+
+from __future__ import annotations
+
+import datetime
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from controlplane.core.lifecycle import ENDED_JOB_STATUSES
+from controlplane.core.wire import TrainerReport
+from jobs.models import Generation, Job, Node
+
+
+@dataclass(slots=True)
+class Telling:
+    """A batch's part about one locked job."""
+
+    job: Job
+    node: Node
+    now: datetime.datetime
+
+    @property
+    def is_live(self) -> bool:
+        return self.job.status not in ENDED_JOB_STATUSES
+
+    def generation(self, number: int) -> Generation | None:
+        return self.job.generations.filter(number=number).first()
+
+
+def number_read(value: Any) -> float | None:
+    """Read a number; what is not finite travels as null and stays unknown."""
+    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+        return None
+    return float(value)
+
+
+def numbers_read(values: Mapping[str, Any]) -> dict[str, float | None]:
+    return {str(name)[:100]: number_read(value) for name, value in list(values.items())[:200]}
+
+
+def time_read(report: TrainerReport, now: datetime.datetime) -> datetime.datetime:
+    """Give when it happened by the node's clock, never later than now."""
+    try:
+        at = datetime.datetime.fromtimestamp(report.at, tz=datetime.UTC)
+    except (OverflowError, OSError, ValueError):
+        return now
+    return min(at, now)

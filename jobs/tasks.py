@@ -1,0 +1,52 @@
+"""What Celery runs: short, idempotent, time-limited. Losing or repeating one changes nothing."""
+
+from __future__ import annotations
+
+from celery import shared_task
+from django.utils import timezone
+
+from jobs import nudges
+from jobs.services.cycle import cycle_run
+from jobs.services.nodes import nodes_expire
+from jobs.services.timeouts import generations_expire
+from jobs.services.validations import validations_assign_waiting, validations_expire
+
+
+@shared_task(time_limit=60)
+def allocate_cluster() -> list[int]:
+    """Run one cycle: observe, decide, apply. Gives the jobs that changed."""
+    with nudges.cycle_turn() as has_turn:
+        changed = cycle_run(timezone.now()) if has_turn else set()
+    if changed:
+        nudges.jobs_changed(changed, orders=True)
+    return sorted(changed)
+
+
+@shared_task(time_limit=60)
+def expire_nodes() -> list[int]:
+    """Mark nodes lost whose lease is over and restart what ran there."""
+    lost, changed = nodes_expire(timezone.now())
+    if lost:
+        nudges.jobs_changed(changed, orders=True, cluster=True)
+        allocate_cluster.delay()
+    return sorted(lost)
+
+
+@shared_task(time_limit=60)
+def expire_generations() -> list[int]:
+    """Give up resizes that never came about, and end trainers that should have left."""
+    changed = generations_expire(timezone.now())
+    if changed:
+        nudges.jobs_changed(changed, orders=True)
+        allocate_cluster.delay()
+    return sorted(changed)
+
+
+@shared_task(time_limit=60)
+def expire_validations() -> list[int]:
+    """Give waiting validations to nodes and take overdue ones back."""
+    now = timezone.now()
+    changed = validations_expire(now) | validations_assign_waiting(now)
+    if changed:
+        nudges.jobs_changed(changed, orders=True)
+    return sorted(changed)
