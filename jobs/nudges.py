@@ -15,8 +15,10 @@ from functools import cache
 
 import redis
 import redis.asyncio
+from celery import current_app
 from django.conf import settings
 from django.db import transaction
+from kombu.exceptions import OperationalError
 
 #: Somebody may see a change; the message is {"jobs": [ids], "cluster": bool}.
 CHANGES = "virtualflow:changes"
@@ -36,13 +38,37 @@ def _client() -> redis.Redis:
     )
 
 
-def jobs_changed(job_ids: Iterable[int], *, orders: bool = False, cluster: bool = False) -> None:
-    """Wake everyone who watches these jobs (and agents, if `orders`) once the transaction is in."""
+def jobs_changed(
+    job_ids: Iterable[int] = (),
+    *,
+    orders: bool = False,
+    cluster: bool = False,
+    cycle: bool | None = None,
+) -> None:
+    """Wake everyone whom a change concerns, once the transaction is in.
+
+    Args:
+        job_ids: jobs that look different now.
+        orders: what agents shall do may have changed.
+        cluster: nodes, accelerators or the policy changed.
+        cycle: a cycle may find something to do; by default whenever `orders` or `cluster`.
+    """
     ids = sorted(set(job_ids))
     if not settings.REDIS_URL or not (ids or orders or cluster):
         return
     message = json.dumps({"jobs": ids, "cluster": cluster or orders})
     transaction.on_commit(lambda: _publish(message, orders=orders))
+    if orders or cluster if cycle is None else cycle:
+        transaction.on_commit(_cycle_ask)
+
+
+def _cycle_ask() -> None:
+    """Enqueue a cycle, unless one is waiting to start anyway: that one will see this change too."""
+    try:
+        if _client().set(_CYCLE_ASKED, "1", nx=True, px=2000):
+            current_app.send_task("jobs.tasks.allocate_cluster", expires=60, retry=False)
+    except (redis.RedisError, OperationalError) as error:
+        logger.warning("the cycle waits for its beat: %s", error)
 
 
 def _publish(message: str, *, orders: bool) -> None:
@@ -54,17 +80,6 @@ def _publish(message: str, *, orders: bool) -> None:
             pipeline.execute()
     except redis.RedisError as error:
         logger.warning("nobody was woken up: %s", error)
-
-
-def cycle_claim() -> bool:
-    """Say whether a cycle has to be enqueued: False when one is waiting to start anyway."""
-    if not settings.REDIS_URL:
-        return False
-    try:
-        return bool(_client().set(_CYCLE_ASKED, "1", nx=True, px=2000))
-    except redis.RedisError as error:
-        logger.warning("the cycle waits for its beat: %s", error)
-        return False
 
 
 @contextmanager

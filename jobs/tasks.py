@@ -18,7 +18,7 @@ def allocate_cluster() -> list[int]:
     with nudges.cycle_turn() as has_turn:
         changed = cycle_run(timezone.now()) if has_turn else set()
     if changed:
-        nudges.jobs_changed(changed, orders=True)
+        nudges.jobs_changed(changed, orders=True, cycle=False)
     return sorted(changed)
 
 
@@ -28,7 +28,6 @@ def expire_nodes() -> list[int]:
     lost, changed = nodes_expire(timezone.now())
     if lost:
         nudges.jobs_changed(changed, orders=True, cluster=True)
-        allocate_cluster.delay()
     return sorted(lost)
 
 
@@ -38,7 +37,6 @@ def expire_generations() -> list[int]:
     changed = generations_expire(timezone.now())
     if changed:
         nudges.jobs_changed(changed, orders=True)
-        allocate_cluster.delay()
     return sorted(changed)
 
 

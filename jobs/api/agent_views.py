@@ -40,7 +40,6 @@ from jobs.services.artifacts import artifact_store
 from jobs.services.nodes import node_enrol, node_heartbeat, node_hello
 from jobs.services.reports import batch_take
 from jobs.services.secrets import token_digest
-from jobs.wakeups import after_change
 
 View = Callable[..., HttpResponseBase]
 
@@ -108,7 +107,7 @@ def _token(request: HttpRequest) -> str:
 def enrol(request: HttpRequest) -> HttpResponse:
     """Let a new node in."""
     reply = node_enrol(_message(request, EnrolRequest), timezone.now())
-    after_change(cycle=True, cluster=True)
+    nudges.jobs_changed(orders=True, cluster=True)
     return JsonResponse(encode(reply), status=201)
 
 
@@ -116,7 +115,7 @@ def enrol(request: HttpRequest) -> HttpResponse:
 def hello(request: HttpRequest, node: Node) -> HttpResponse:
     """Take a (re)started agent back."""
     reply = node_hello(node, _message(request, HelloRequest), _token(request), timezone.now())
-    after_change(cycle=True, cluster=True)
+    nudges.jobs_changed(orders=True, cluster=True)
     return JsonResponse(encode(reply))
 
 
@@ -151,7 +150,7 @@ def reports(request: HttpRequest, node: Node) -> HttpResponse:
     now = timezone.now()
     node_heartbeat(node, batch.boot_id, now)
     outcome = batch_take(node, batch, now)
-    after_change(outcome.changed_jobs, cycle=outcome.is_order_change)
+    nudges.jobs_changed(outcome.changed_jobs, orders=outcome.is_order_change)
     return JsonResponse(encode(outcome.reply))
 
 
@@ -183,5 +182,5 @@ def files(request: HttpRequest, node: Node, job_id: int, name: str) -> HttpRespo
     job = upload_target(node, job_id, slot, generation)
     sha256 = request.headers.get("X-Sha256", "")
     artifact_store(job, name, generation, request, sha256, timezone.now())
-    after_change([job_id])
+    nudges.jobs_changed([job_id])
     return HttpResponse(status=204)
