@@ -26,6 +26,7 @@ class Generation(models.Model):
     phase = models.CharField(max_length=10, choices=choices(GenerationPhase))
     membership = models.JSONField()
     num_members = models.PositiveIntegerField()
+    num_switched = models.PositiveIntegerField(default=0)
     reason = models.TextField(blank=True)
     actor = models.CharField(max_length=160, blank=True)
     asked_at = models.DateTimeField()

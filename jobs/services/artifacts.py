@@ -65,10 +65,10 @@ def artifact_store(
         )
         # The file before the row, so that a row never names a file that is not there.
         artifact.file.save(name, File(spool), save=False)
-    return _replace(artifact, now)
+    return _replace(artifact)
 
 
-def _replace(artifact: Artifact, now: datetime.datetime) -> Artifact:
+def _replace(artifact: Artifact) -> Artifact:
     with transaction.atomic():
         job_lock(artifact.job_id)
         old = Artifact.objects.filter(job_id=artifact.job_id, name=artifact.name).first()

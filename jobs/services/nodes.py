@@ -110,7 +110,7 @@ def node_hello(
         InvalidInputError: a field is out of bounds.
         ConflictError: another agent of this node is alive.
     """
-    _node_check(request)
+    _node_check(request, node)
     if node.boot_id != request.boot_id:
         lease_end = node.last_seen_at + datetime.timedelta(seconds=settings.LEASE_S)
         if node.status == NodeStatus.ONLINE and now < lease_end:
@@ -200,14 +200,20 @@ def node_cordon(
     return bool(changed)
 
 
-def _node_check(request: EnrolRequest | HelloRequest) -> None:
+def _node_check(request: EnrolRequest | HelloRequest, node: Node | None = None) -> None:
     fields: dict[str, list[str]] = {}
+    neighbour = _port_neighbour(request, node)
+    if neighbour is not None:
+        fields["first_port"] = [
+            f"{neighbour.name} uses ports {neighbour.first_port} to {neighbour.last_port} of "
+            f"{neighbour.host}; give each node on a host ports of its own."
+        ]
     if request.protocol != PROTOCOL_VERSION:
         fields["protocol"] = [f"This control plane speaks version {PROTOCOL_VERSION}; update it."]
     if not _HOST.fullmatch(request.host):
         fields["host"] = ["Give a host name or an address."]
     if not 1 <= request.first_port <= request.last_port <= 65535:
-        fields["first_port"] = ["Give a port range within 1..65535, the first not above the last."]
+        fields["last_port"] = ["Give a port range within 1..65535, the first not above the last."]
     if not 1 <= len(request.boot_id) <= 64:
         fields["boot_id"] = ["Give 1 to 64 characters."]
     count = len(request.accelerators)
@@ -222,6 +228,21 @@ def _node_check(request: EnrolRequest | HelloRequest) -> None:
         fields["accelerators"] = ["Give each accelerator a kind of 1 to 40 characters."]
     if fields:
         raise InvalidInputError("The node's description is not valid.", fields=fields)
+
+
+def _port_neighbour(request: EnrolRequest | HelloRequest, node: Node | None) -> Node | None:
+    """Find an online node whose trainers would listen at the same addresses."""
+    return (
+        Node.objects.filter(
+            host=request.host,
+            status=NodeStatus.ONLINE,
+            removed_at=None,
+            first_port__lte=request.last_port,
+            last_port__gte=request.first_port,
+        )
+        .exclude(id=None if node is None else node.pk)
+        .first()
+    )
 
 
 def _accelerators_write(node: Node, infos: Sequence[AcceleratorInfo]) -> None:

@@ -67,7 +67,8 @@ def _switched(telling: Telling, allocation: Allocation, report: TrainerReport) -
     )
     moved = int(number_read(report.data.get("bytes_moved")) or 0)
     generation.bytes_moved = max(generation.bytes_moved or 0, moved)
-    generation.save(update_fields=["pause_s", "bytes_moved"])
+    generation.num_switched += 1
+    generation.save(update_fields=["pause_s", "bytes_moved", "num_switched"])
     is_leader = allocation.slot == generation.membership["leader_slot"]
     if is_leader and generation.phase == GenerationPhase.SWITCHING:
         _activate(telling, generation, int(report.data["step"]))

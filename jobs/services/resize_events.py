@@ -62,10 +62,8 @@ def resize_figures(generation: Generation) -> dict[str, Any]:
 
 
 def _is_complete(generation: Generation) -> bool:
-    if generation.switched_at is None:
+    if generation.switched_at is None or generation.num_switched < generation.num_members:
         return False
-    if not generation.membership["members"]:
-        return True
     is_moved = generation.previous is not None
     has_digests = bool(generation.digest_after) and bool(generation.digest_before)
     return has_digests if is_moved else bool(generation.digest_after or generation.digest_before)

@@ -1,0 +1,111 @@
+"""Makes the rows that Django tests start from. Each builder takes what matters to the test."""
+
+from __future__ import annotations
+
+import hashlib
+from datetime import UTC, datetime, timedelta
+from itertools import count
+from typing import Any
+
+from django.contrib.auth.models import User
+from django.core.files.base import ContentFile
+
+from controlplane.core.lifecycle import ENDED_JOB_STATUSES, JobStatus
+from controlplane.core.wire import AcceleratorInfo, EnrolRequest
+from jobs.models import ApiToken, Job, Node
+from jobs.services.nodes import enrolment_token_create, node_enrol
+from jobs.services.secrets import token_digest, token_make
+
+START = datetime(2026, 3, 2, 9, 0, tzinfo=UTC)
+CODE = b"def build(settings):\n    return None, None, None\n"
+
+_numbers = count(1)
+
+
+def at(seconds: float) -> datetime:
+    """Give a moment of a test's own clock."""
+    return START + timedelta(seconds=seconds)
+
+
+def user_make(name: str = "", *, is_staff: bool = False) -> User:
+    """Make a person; an admin if `is_staff`."""
+    return User.objects.create_user(
+        name or f"person{next(_numbers)}", password="correct horse", is_staff=is_staff
+    )
+
+
+def api_token_make(user: User, scopes: tuple[str, ...] = ("read", "write")) -> str:
+    """Give a program's token that acts for `user`."""
+    text = token_make("vfp")
+    ApiToken.objects.create(user=user, name="test", digest=token_digest(text), scopes=list(scopes))
+    return text
+
+
+def accelerators(num: int, kind: str = "cpu") -> tuple[AcceleratorInfo, ...]:
+    """Describe some equal accelerators as an agent would."""
+    return tuple(
+        AcceleratorInfo(index=i, kind=kind, name=f"{kind} {i}", memory_bytes=2**30, threads=1)
+        for i in range(num)
+    )
+
+
+def enrol_request(token: str, name: str, num_accelerators: int = 2, **other: Any) -> EnrolRequest:
+    """Give a node's introduction."""
+    first_port = 10_000 + 100 * (next(_numbers) % 500)
+    values: dict[str, Any] = {
+        "token": token,
+        "name": name,
+        "host": "127.0.0.1",
+        "first_port": first_port,
+        "last_port": first_port + 99,
+        "boot_id": f"boot-of-{name}",
+        "accelerators": accelerators(num_accelerators),
+    }
+    return EnrolRequest(**{**values, **other})
+
+
+def node_make(
+    name: str = "", num_accelerators: int = 2, *, now: datetime = START, **other: Any
+) -> tuple[Node, str]:
+    """Enrol a node; give it and its agent's token."""
+    _, text = enrolment_token_create(None, now)
+    name = name or f"node{next(_numbers)}"
+    reply = node_enrol(enrol_request(text, name, num_accelerators, **other), now)
+    return Node.objects.get(id=reply.node_id), reply.agent_token
+
+
+def job_make(
+    owner: User | None = None, *, status: JobStatus = JobStatus.PENDING, **other: Any
+) -> Job:
+    """Make a job straight in a status, as if everything before had happened."""
+    values: dict[str, Any] = {
+        "owner": owner or user_make(),
+        "name": "a job",
+        "code_name": "job.py",
+        "code_sha256": hashlib.sha256(CODE).hexdigest(),
+        "entry_file": "job.py",
+        "global_batch_size": 32,
+        "num_virtual_nodes": 4,
+        "max_accelerators": 4,
+        "stop_kind": "steps",
+        "stop_limit": 100,
+        "status": status.value,
+        "submitted_at": START,
+        "ended_at": START if status in ENDED_JOB_STATUSES else None,
+    }
+    job = Job(**{**values, **other})
+    job.code.save("job.py", ContentFile(CODE), save=False)
+    job.save()
+    return job
+
+
+def submission_values(**other: Any) -> dict[str, Any]:
+    """Give the fields of a submission that is accepted."""
+    values = {
+        "name": "a job",
+        "code": CODE.decode(),
+        "global_batch_size": 32,
+        "num_virtual_nodes": 4,
+        "stop": {"kind": "steps", "limit": 100},
+    }
+    return {**values, **other}

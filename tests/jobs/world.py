@@ -1,0 +1,277 @@
+"""Nodes without processes: they follow their orders as agents and trainers do, one move at a time.
+
+Only the trainers are played. Orders and reports go through the real services, so what a test sees
+is what the control plane does.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import io
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any
+
+from controlplane.core.wire import (
+    ReportBatch,
+    ReportKind,
+    TrainerReport,
+    TrainerState,
+    ValidationReport,
+    WantedTrainer,
+)
+from jobs.models import Job, Node
+from jobs.selectors.wanted import wanted_state
+from jobs.services.artifacts import artifact_store
+from jobs.services.cycle import cycle_run
+from jobs.services.reports import batch_take
+from tests.builders import at, node_make
+
+
+@dataclass
+class PlayedTrainer:
+    """A trainer that a test plays: what it was told last and how far it is."""
+
+    job_id: int
+    slot: int
+    accelerator_index: int
+    generation: int = 0
+    has_joined: bool = False
+    is_told_ready: bool = False
+    sequence: int = 0
+
+
+@dataclass
+class PlayedNode:
+    """An agent that a test plays."""
+
+    node: Node
+    trainers: dict[tuple[int, int], PlayedTrainer] = field(default_factory=dict)
+    reports: list[TrainerReport] = field(default_factory=list)
+    stale: tuple[TrainerState, ...] = ()
+
+    def say(
+        self, trainer: PlayedTrainer, kind: ReportKind, generation: int | None = None, **data: Any
+    ) -> TrainerReport:
+        """Note a report for the next batch."""
+        report = TrainerReport(
+            job_id=trainer.job_id,
+            slot=trainer.slot,
+            generation=trainer.generation if generation is None else generation,
+            sequence=trainer.sequence,
+            at=at(0).timestamp(),
+            kind=kind,
+            data=data,
+        )
+        trainer.sequence += 1
+        self.reports.append(report)
+        return report
+
+    def batch(self, wanted_version: str = "") -> ReportBatch:
+        """Give the batch that is due now and forget what was in it."""
+        states = tuple(
+            TrainerState(
+                job_id=trainer.job_id,
+                slot=trainer.slot,
+                generation=trainer.generation,
+                accelerator_index=trainer.accelerator_index,
+                pid=1000 + trainer.slot,
+            )
+            for trainer in self.trainers.values()
+        )
+        reports, self.reports = tuple(self.reports), []
+        return ReportBatch(
+            boot_id=self.node.boot_id,
+            sent_at=at(0).timestamp(),
+            trainers=states,
+            reports=reports,
+            logs=(),
+            validations=(),
+            wanted_version=wanted_version,
+        )
+
+
+class World:
+    """Some nodes, their played trainers, and a clock that a test moves."""
+
+    def __init__(self, num_nodes: int = 2, num_accelerators: int = 2) -> None:
+        self.nodes = [
+            PlayedNode(node_make(f"played{i}", num_accelerators)[0]) for i in range(num_nodes)
+        ]
+        self.now_s = 0.0
+        self.steps: dict[int, int] = {}
+        self.state: dict[int, str] = {}
+
+    @property
+    def now(self) -> datetime:
+        return at(self.now_s)
+
+    def cycle(self) -> set[int]:
+        """Let the control plane decide once."""
+        self.now_s += 0.1
+        return cycle_run(self.now)
+
+    def follow(self, played: PlayedNode, *, boots: bool = True) -> None:
+        """Let one node do what it is told, and report it."""
+        self.now_s += 0.1
+        state = wanted_state(played.node)
+        wanted = {(row.spec.job_id, row.slot): row for row in state.trainers}
+        for key in [key for key in played.trainers if key not in wanted]:
+            played.say(played.trainers.pop(key), ReportKind.EXITED, exit_code=-15)
+        for key, orders in wanted.items():
+            trainer = played.trainers.get(key)
+            if trainer is None:
+                trainer = PlayedTrainer(key[0], key[1], orders.accelerator_index)
+                played.trainers[key] = trainer
+            self._obey(played, trainer, orders, boots=boots)
+        for validation in state.validations:
+            self.validate(played, validation.spec.job_id, validation.attempt)
+        outcome = batch_take(played.node, played.batch(state.version), self.now)
+        played.stale = outcome.reply.stale
+
+    def validate(self, played: PlayedNode, job_id: int, attempt: int) -> None:
+        """Report that a job's code builds."""
+        report = ValidationReport(
+            job_id=job_id, attempt=attempt, ok=True, facts={"num_examples": 64}
+        )
+        batch = ReportBatch(
+            boot_id=played.node.boot_id,
+            sent_at=0.0,
+            trainers=(),
+            reports=(),
+            logs=(),
+            validations=(report,),
+        )
+        batch_take(played.node, batch, self.now)
+
+    def _obey(
+        self, played: PlayedNode, trainer: PlayedTrainer, orders: WantedTrainer, *, boots: bool
+    ) -> None:
+        membership = orders.membership
+        if not trainer.has_joined:
+            trainer.generation = membership.generation
+            if not trainer.is_told_ready and boots:
+                trainer.is_told_ready = True
+                played.say(trainer, ReportKind.READY, boot_s=5.0, build_s=1.0, trace_s=1.0)
+            if not orders.go or not trainer.is_told_ready:
+                return
+        elif membership.generation == trainer.generation:
+            return
+        was_member = trainer.has_joined
+        trainer.generation = membership.generation
+        step = self.steps.setdefault(trainer.job_id, 0)
+        if membership.member(trainer.slot) is not None:
+            self._switch(played, trainer, membership, step, was_member=was_member)
+            return
+        if trainer.slot == membership.source_slot and not membership.members:
+            self._checkpoint(played, trainer, step)
+        else:
+            played.say(trainer, ReportKind.LEFT, step=step)
+        played.say(trainer, ReportKind.EXITED, exit_code=0)
+        del played.trainers[trainer.job_id, trainer.slot]
+
+    def _switch(
+        self,
+        played: PlayedNode,
+        trainer: PlayedTrainer,
+        membership: Any,
+        step: int,
+        *,
+        was_member: bool,
+    ) -> None:
+        trainer.has_joined = True
+        pause_s = 0.05 if was_member else 0.0
+        played.say(
+            trainer,
+            ReportKind.SWITCHED,
+            step=step,
+            pause_s=pause_s,
+            bytes_moved=0 if was_member else 4096,
+            joined=not was_member,
+        )
+        digest = hashlib.sha256(f"{trainer.job_id}:{step}".encode()).hexdigest()
+        if trainer.slot == membership.source_slot:
+            played.say(trainer, ReportKind.DIGEST, step=step, sha256=digest, role="before")
+        played.say(trainer, ReportKind.DIGEST, step=step, sha256=digest, role="after")
+
+    def _checkpoint(self, played: PlayedNode, trainer: PlayedTrainer, step: int) -> None:
+        content = f"state of {trainer.job_id} at {step}".encode()
+        sha256 = hashlib.sha256(content).hexdigest()
+        job = Job.objects.get(id=trainer.job_id)
+        artifact_store(
+            job, "checkpoint.npz", trainer.generation, io.BytesIO(content), sha256, self.now
+        )
+        played.say(
+            trainer,
+            ReportKind.CHECKPOINTED,
+            step=step,
+            epoch=0,
+            file="checkpoint.npz",
+            sha256=sha256,
+            bytes=len(content),
+        )
+
+    def train(self, job: Job, num_steps: int = 10) -> None:
+        """Let a job's leader report some steps."""
+        played, trainer = self.leader_of(job)
+        first = self.steps.get(job.pk, 0)
+        self.steps[job.pk] = first + num_steps
+        self.now_s += 1.0
+        played.say(
+            trainer,
+            ReportKind.STEPS,
+            first_step=first,
+            last_step=first + num_steps - 1,
+            epoch=0,
+            examples=num_steps * job.global_batch_size,
+            seconds=1.0,
+            loss=1.0 / (first + 1),
+            num_accelerators=len(self.trainers_of(job)),
+        )
+        batch_take(played.node, played.batch(), self.now)
+
+    def finish(self, job: Job) -> None:
+        """Let all trainers of a job report that it is done, and exit."""
+        leader = self.leader_of(job)[1]
+        for played, trainer in self.trainers_of(job):
+            results: dict[str, Any] = {}
+            if trainer is leader:
+                results = {"metrics": {"loss": 0.25}, "digest": "d" * 64, "files": []}
+            played.say(trainer, ReportKind.FINISHED, step=100, epoch=1, reason="steps", **results)
+            played.say(trainer, ReportKind.EXITED, exit_code=0)
+            del played.trainers[trainer.job_id, trainer.slot]
+            batch_take(played.node, played.batch(), self.now)
+
+    def trainers_of(self, job: Job) -> list[tuple[PlayedNode, PlayedTrainer]]:
+        """List the live trainers of a job with their nodes, by slot."""
+        rows = [
+            (played, trainer)
+            for played in self.nodes
+            for trainer in played.trainers.values()
+            if trainer.job_id == job.pk
+        ]
+        return sorted(rows, key=lambda row: row[1].slot)
+
+    def leader_of(self, job: Job) -> tuple[PlayedNode, PlayedTrainer]:
+        """Find the trainer that reports for its job now."""
+        generation = job.generations.get(phase="active")
+        slot = generation.membership["leader_slot"]
+        return next(row for row in self.trainers_of(job) if row[1].slot == slot)
+
+    def until(self, is_so: Callable[[], bool], *, rounds: int = 30) -> None:
+        """Let everybody act in turn until something holds; a test fails when it never does."""
+        for _ in range(rounds):
+            if is_so():
+                return
+            self.cycle()
+            for played in self.nodes:
+                self.follow(played)
+        raise AssertionError("it never came about")
+
+    def settle(self, rounds: int = 8) -> None:
+        """Let everybody act in turn a few times."""
+        for _ in range(rounds):
+            self.cycle()
+            for played in self.nodes:
+                self.follow(played)
