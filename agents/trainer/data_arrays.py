@@ -101,6 +101,60 @@ class ClassWeightedSource:
         return np.asarray(weights, dtype=keras.config.floatx())
 
 
+class UnitWeightedSource:
+    """Another source with sample weights of 1, which change nothing.
+
+    Training and validation data then have the same parts when only one of them is weighted.
+    """
+
+    has_sample_weight = True
+
+    def __init__(self, source: Any) -> None:
+        self._source = source
+
+    def __len__(self) -> int:
+        return len(self._source)
+
+    def order(self, seed: int, epoch: int, shuffle: bool) -> np.ndarray:
+        order: np.ndarray = self._source.order(seed, epoch, shuffle)
+        return order
+
+    def fetch(self, indices: np.ndarray) -> tuple[Any, ...]:
+        x, y = self._source.fetch(indices)
+        ones = np.ones(len(indices), dtype=keras.config.floatx())
+        return weights_spread((x, y, ones))
+
+
+def same_values(left: Any, right: Any) -> bool:
+    """Say whether two nests of arrays hold the same bits."""
+    leaves, others = keras.tree.flatten(left), keras.tree.flatten(right)
+    return len(leaves) == len(others) and all(
+        _is_same_array(np.asarray(one), np.asarray(other))
+        for one, other in zip(leaves, others, strict=True)
+    )
+
+
+def refuse_changing(once: Any, again: Any, field: str) -> None:
+    """Compare two readings of the same place.
+
+    Raises:
+        JobCodeError: they differ, so trainers would see different data.
+    """
+    if not same_values(once, again):
+        raise JobCodeError(
+            "nondeterministic_data",
+            field,
+            "reading item 0 twice gave different values; __getitem__ must depend on its index "
+            "alone. Move random augmentation into layers of the model",
+        )
+
+
+def _is_same_array(one: np.ndarray, other: np.ndarray) -> bool:
+    if one.dtype == object:  # text: its bytes are addresses
+        return np.array_equal(one, other)
+    return one.shape == other.shape and one.tobytes() == other.tobytes()
+
+
 def parts_split(data: Any, field: str) -> tuple[Any, ...]:
     """Split data as Keras does: a tuple or list is (x,), (x, y) or (x, y, w), all else is x.
 

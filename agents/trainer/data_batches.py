@@ -17,6 +17,7 @@ from agents.trainer.data_arrays import (
     example_order,
     nested_arrays,
     parts_split,
+    refuse_changing,
     weights_spread,
 )
 from agents.trainer.user_errors import JobCodeError, user_code
@@ -52,6 +53,7 @@ class BatchSource:
 
     def _set_lengths(self) -> None:
         first = self._read(0)
+        refuse_changing(first, self._read(0), self._field)
         self.has_sample_weight = len(first) == len(PART_NAMES)
         self._batch_size = common_length(first, f"{self._field}[0]")
         last = self._num_batches - 1

@@ -14,6 +14,7 @@ from agents.trainer.data_arrays import (
     example_order,
     nested_arrays,
     parts_split,
+    refuse_changing,
     weights_spread,
 )
 from agents.trainer.user_errors import JobCodeError, user_code
@@ -30,7 +31,9 @@ class ItemSource:
             self._length = len(items)
         if self._length < 1:
             raise JobCodeError("empty_data", field, "there are no examples in the data")
-        self.has_sample_weight = len(self._item(0)) == len(PART_NAMES)
+        first = self._item(0)
+        refuse_changing(first, self._item(0), field)
+        self.has_sample_weight = len(first) == len(PART_NAMES)
 
     def __len__(self) -> int:
         return self._length

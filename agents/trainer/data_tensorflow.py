@@ -15,7 +15,13 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from agents.trainer.data_arrays import PART_NAMES, common_length, nested_arrays, parts_split
+from agents.trainer.data_arrays import (
+    PART_NAMES,
+    common_length,
+    nested_arrays,
+    parts_split,
+    same_values,
+)
 from agents.trainer.user_errors import JobCodeError, user_code
 
 #: The most that a data set may hold, in bytes of its arrays.
@@ -80,22 +86,13 @@ def _refuse_by_name(dataset: tf.data.Dataset, field: str) -> None:
 
 def _refuse_differing_passes(dataset: tf.data.Dataset, field: str) -> None:
     once, again = (list(islice(dataset.as_numpy_iterator(), COMPARED_BATCHES)) for _ in range(2))
-    leaves = zip(keras.tree.flatten(once), keras.tree.flatten(again), strict=False)
-    is_same = len(once) == len(again) and all(_is_same(*pair) for pair in leaves)
-    if not is_same:
+    if len(once) != len(again) or not same_values(once, again):
         raise JobCodeError(
             "nondeterministic_data",
             field,
             "two passes over the tf.data.Dataset gave different batches; remove .shuffle() (the "
             "platform shuffles from the job's seed) and move random augmentation into the model",
         )
-
-
-def _is_same(left: Any, right: Any) -> bool:
-    first, second = np.asarray(left), np.asarray(right)
-    if first.dtype == object:  # text: its bytes are addresses
-        return np.array_equal(first, second)
-    return first.shape == second.shape and first.tobytes() == second.tobytes()
 
 
 def _read_all(dataset: tf.data.Dataset, field: str) -> list[tuple[Any, ...]]:

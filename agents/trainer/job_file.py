@@ -12,9 +12,10 @@ from types import ModuleType
 from typing import Any
 
 import keras
+import numpy as np
 
 from agents.trainer.data import ExampleSource, source_open
-from agents.trainer.data_arrays import ClassWeightedSource
+from agents.trainer.data_arrays import ClassWeightedSource, UnitWeightedSource
 from agents.trainer.user_errors import JobCodeError, user_code
 
 __all__ = ["JobCodeError", "LoadedJob", "job_load"]
@@ -70,10 +71,41 @@ def job_load(code_dir: Path, entry_file: str, settings: dict[str, Any], seed: in
     train = source_open(train_data, "data.train", code_dir)
     if "class_weight" in arguments:
         train = ClassWeightedSource(train, arguments["class_weight"], "data.train")
-    validation = None
-    if validation_data is not None:
-        validation = source_open(validation_data, "data.validation", code_dir)
-    return LoadedJob(model, train, validation)
+    if validation_data is None:
+        return LoadedJob(model, train, None)
+    validation = source_open(validation_data, "data.validation", code_dir)
+    return LoadedJob(model, *_sources_matched(train, validation))
+
+
+def _sources_matched(
+    train: ExampleSource, validation: ExampleSource
+) -> tuple[ExampleSource, ExampleSource]:
+    """Give training and validation data the same parts, so that one set of functions takes both.
+
+    Raises:
+        JobCodeError: their structures, shapes or types differ.
+    """
+    first = np.zeros(1, dtype=np.int64)
+    wanted, given = (_layout(source.fetch(first)[:2]) for source in (train, validation))
+    if wanted != given:
+        raise JobCodeError(
+            "data_structure",
+            "data.validation",
+            f"validation examples look like {given}, training examples like {wanted}; give both "
+            "the same structure, shapes and types",
+        )
+    if len(train.fetch(first)) > 1:
+        if validation.has_sample_weight and not train.has_sample_weight:
+            return UnitWeightedSource(train), validation
+        if train.has_sample_weight and not validation.has_sample_weight:
+            return train, UnitWeightedSource(validation)
+    return train, validation
+
+
+def _layout(parts: tuple[Any, ...]) -> str:
+    """Describe parts by structure, shape of one example and type."""
+    described = keras.tree.map_structure(lambda leaf: f"{leaf.dtype}{list(leaf.shape[1:])}", parts)
+    return str(described).replace("'", "")
 
 
 def _import_entry(code_dir: Path, entry_file: str) -> ModuleType:

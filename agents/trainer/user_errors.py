@@ -10,6 +10,7 @@ from pathlib import Path
 MESSAGE_LIMIT = 4_000
 TRACEBACK_LIMIT = 20_000
 CHAIN_LIMIT = 8
+_PROJECT_FOLDER = Path(__file__).resolve().parents[1]
 
 
 class JobCodeError(Exception):
@@ -39,12 +40,15 @@ def user_code(code_dir: Path, field: str, doing: str) -> Iterator[None]:
 
     Raises:
         JobCodeError: with code "user_code", or the one that was raised inside.
+        Exception: as it was, when a line of the project itself raised it.
     """
     try:
         yield
     except JobCodeError:
         raise
     except (Exception, SystemExit) as error:
+        if _is_own_fault(error):
+            raise
         message = f"{doing} raised {type(error).__name__}: {error}"
         trace = user_traceback(error, code_dir)
         raise JobCodeError("user_code", field, message, trace) from error
@@ -63,6 +67,12 @@ def user_traceback(error: BaseException, code_dir: Path) -> str:
         link = link.__cause__ or link.__context__
     text = "".join(formatted.format())
     return text.replace(f"{root}/", "").replace(f"{code_dir}/", "")
+
+
+def _is_own_fault(error: BaseException) -> bool:
+    """Say whether `error` was raised by a line of the project itself, not below the user's code."""
+    frames = traceback_module.extract_tb(error.__traceback__)
+    return bool(frames) and _is_within(frames[-1].filename, _PROJECT_FOLDER)
 
 
 def _is_within(filename: str, root: Path) -> bool:

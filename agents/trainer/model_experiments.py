@@ -1,0 +1,274 @@
+"""What a compiled model may not do, found by trying: results of parts must add up to the whole's.
+
+Reading a loss or metric does not show whether it can be split; running it on a batch and on the
+batch's two parts does. Nothing of the model is changed by an experiment.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+from agents.trainer.data_arrays import weights_spread
+from agents.trainer.keras_access import (
+    SUM_REDUCTION,
+    metrics_update,
+    model_call,
+    model_loss,
+    sums_scaled,
+    unweighted_trackers,
+)
+from agents.trainer.model_checks import graph_check, loss_reductions
+from agents.trainer.step import HIDDEN_STATE_OPERATIONS
+from agents.trainer.user_errors import JobCodeError
+
+Tensor = Any
+#: Relative differences that rounding may make, for single and for half precision.
+TOLERANCE = 1e-4
+HALF_TOLERANCE = 3e-2
+ABSOLUTE_TOLERANCE = 1e-5
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What running a batch gave: the loss, new values of metrics and of whole-number state."""
+
+    loss: float
+    metrics: list[np.ndarray]
+    counters: list[np.ndarray]
+
+
+@dataclass(frozen=True)
+class Conditions:
+    """What a batch is run under: a factor on summed losses, metric values and seeds before it."""
+
+    factor: float
+    metrics: list[np.ndarray]
+    seed: int = 0
+
+
+class Trial:
+    """Runs a built model on batches of any size, changing nothing."""
+
+    def __init__(self, model: keras.Model, sample: tuple[Any, ...], training: bool) -> None:
+        """Trace the model for examples like `sample`.
+
+        Raises:
+            JobCodeError: the traced function holds operations bound to a process.
+        """
+        self.model = model
+        self.is_masked = False
+        self.metrics = list(model.metrics_variables)
+        self.random_states = [v for v in model.non_trainable_variables if is_random_state(v)]
+        self.counters = [
+            variable
+            for variable in model.non_trainable_variables
+            if not tf.as_dtype(variable.dtype).is_floating and not is_random_state(variable)
+        ]
+        self._weights = [
+            variable
+            for variable in (*model.trainable_variables, *model.non_trainable_variables)
+            if not is_random_state(variable)
+        ]
+        self._sample = sample
+        self._training = training
+        signature = [
+            [_spec(leaf) for leaf in keras.tree.flatten(sample)],
+            tf.TensorSpec([], tf.float32),
+            [tf.TensorSpec(v.shape, v.dtype) for v in self.metrics],
+            tf.TensorSpec([], tf.int64),
+        ]
+        self._function = tf.function(self._run, autograph=False).get_concrete_function(*signature)
+        graph_check(self._function.graph, HIDDEN_STATE_OPERATIONS)
+
+    def __call__(self, examples: tuple[Any, ...], conditions: Conditions) -> Outcome:
+        """Run a batch."""
+        loss, metrics, counters = self._function(
+            [tf.convert_to_tensor(leaf) for leaf in keras.tree.flatten(examples)],
+            tf.constant(conditions.factor, tf.float32),
+            [
+                tf.constant(value, variable.dtype)
+                for value, variable in zip(conditions.metrics, self.metrics, strict=True)
+            ],
+            tf.constant(conditions.seed, tf.int64),
+        )
+        return Outcome(
+            float(loss), [value.numpy() for value in metrics], [value.numpy() for value in counters]
+        )
+
+    def _run(
+        self, leaves: list[Tensor], factor: Tensor, metrics: list[Tensor], seed: Tensor
+    ) -> tuple[Tensor, list[Tensor], list[Tensor]]:
+        packed = keras.tree.pack_sequence_as(self._sample, leaves)
+        batch = (*packed, None, None)[:3]
+        count = tf.cast(tf.shape(leaves[0])[0], tf.float32)
+        # Everything is mapped: the scope knows no value of what it was not given.
+        mapping = [(variable, tf.convert_to_tensor(variable.value)) for variable in self._weights]
+        mapping.extend(zip(self.metrics, metrics, strict=True))
+        for number, state in enumerate(self.random_states):
+            mapping.append((state, tf.cast([seed, number], state.dtype)))
+        with keras.StatelessScope(mapping, collect_losses=True) as scope:
+            predictions = model_call(self.model, batch[0], training=self._training)
+            self.is_masked = any(has_mask(leaf) for leaf in keras.tree.flatten(predictions))
+            with sums_scaled(self.model, factor):
+                loss = model_loss(self.model, batch, predictions, training=self._training)
+            metrics_update(self.model, batch, predictions, loss, count)
+        grown = [tf.convert_to_tensor(scope.get_current_value(v)) for v in self.metrics]
+        counters = [tf.convert_to_tensor(scope.get_current_value(v)) for v in self.counters]
+        return tf.cast(tf.reduce_sum(loss), tf.float32), grown, counters
+
+
+def splitting_check(model: keras.Model, examples: tuple[Any, ...]) -> list[str]:
+    """Check that losses, metrics and state of two parts of a batch add up; returns warnings.
+
+    Args:
+        model: compiled and built, metrics reset.
+        examples: `(x[, y[, sample_weight]])` with at least two examples.
+
+    Raises:
+        JobCodeError: something does not add up, or depends on the process.
+    """
+    num_examples = len(keras.tree.flatten(examples)[0])
+    assert num_examples > 1, "one example cannot be split"
+    weighted = _weighted(examples, num_examples)
+    cut = max(1, num_examples // 3)  # parts of different size, so that wrong weights show
+    first, second = _rows(weighted, 0, cut), _rows(weighted, cut, num_examples)
+    inference = Trial(model, weighted, training=False)
+    _mask_check(inference)
+    warnings = _loss_check(inference, weighted, (first, second), cut / num_examples)
+    _metrics_check(inference, first, second)
+    training = Trial(model, weighted, training=True)  # traced in any case, for its operations
+    _counters_check(training, first, second)
+    return warnings
+
+
+def is_random_state(variable: Any) -> bool:
+    """Say whether a variable is the state of a Keras `SeedGenerator`."""
+    return bool(variable.path.rpartition("/")[2] == "seed_generator_state")
+
+
+def has_mask(tensor: Any) -> bool:
+    """Say whether Keras carries a mask with a model's output, which its losses then apply."""
+    return getattr(tensor, "_keras_mask", None) is not None
+
+
+def _mask_check(trial: Trial) -> None:
+    """Refuse means over unmasked places only: slices differ in how many they have."""
+    reductions = loss_reductions(trial.model).values()
+    if trial.is_masked and any(reduction != SUM_REDUCTION for reduction in reductions):
+        raise JobCodeError(
+            "masked_loss",
+            "code.build",
+            "the model's output carries a mask (from mask_zero=True or a Masking layer), and the "
+            "loss is the mean over the places that are not masked. How many those are differs from "
+            "slice to slice, so virtual nodes would weight them differently. Give sample weights "
+            "that are 0 for padding and take the mask off the output, or use a loss with "
+            "reduction='sum'",
+        )
+
+
+def _weighted(examples: tuple[Any, ...], num_examples: int) -> tuple[Any, ...]:
+    """Give examples unequal sample weights, so that a wrong share of a slice shows in the loss."""
+    if len(examples) < 2:
+        return examples
+    factors = np.linspace(0.5, 2.0, num_examples, dtype="float32")
+    if len(examples) == 2:
+        return weights_spread((*examples, factors))
+    x, y, weight = examples
+    scaled = keras.tree.map_structure(
+        lambda leaf: (leaf.T * factors.astype(leaf.dtype)).T if leaf.dtype.kind == "f" else leaf,
+        weight,
+    )
+    return x, y, scaled
+
+
+def _loss_check(
+    trial: Trial, whole: tuple[Any, ...], parts: tuple[Any, Any], share: float
+) -> list[str]:
+    """Compare the loss of a batch with the weighted mean of its parts', as the engine forms it."""
+    zeros = [np.zeros(v.shape) for v in trial.metrics]
+
+    def loss_of(examples: tuple[Any, ...], weight: float, seed: int = 0) -> float:
+        return weight * trial(examples, Conditions(1.0 / weight, zeros, seed)).loss
+
+    expected = loss_of(whole, 1.0)
+    if not np.isfinite(expected):
+        return [f"the loss of the first examples is {expected}; look at the data and the loss"]
+    if trial.random_states and loss_of(whole, 1.0, seed=1) != expected:
+        return ["the model draws random numbers in inference too; its loss could not be checked"]
+    combined = loss_of(parts[0], share) + loss_of(parts[1], 1.0 - share)
+    if not _is_close(expected, combined, trial.model):
+        raise JobCodeError(
+            "loss_not_additive",
+            "code.build",
+            f"the loss of a batch ({expected:.6g}) is not the mean over its two parts "
+            f"({combined:.6g}), so virtual nodes would train something else. Causes: a loss that "
+            "compares examples with each other, or an add_loss() that sums over the batch (use a "
+            "mean)",
+        )
+    return []
+
+
+def _metrics_check(trial: Trial, first: tuple[Any, ...], second: tuple[Any, ...]) -> None:
+    """Compare metric state after two batches in a row with the sum of both from zero.
+
+    Trackers of single losses are left out: Keras weights them by batch, the engine by example.
+    """
+    start = [np.asarray(v) for v in trial.metrics]
+    zeros = [np.zeros_like(value) for value in start]
+    in_a_row = trial(second, Conditions(1.0, trial(first, Conditions(1.0, start)).metrics))
+    apart = [trial(examples, Conditions(1.0, zeros)).metrics for examples in (first, second)]
+    left_out = {id(variable) for variable in unweighted_trackers(trial.model)}
+    for variable, wanted, *pair in zip(trial.metrics, in_a_row.metrics, *apart, strict=True):
+        if id(variable) in left_out or _is_close(wanted, pair[0] + pair[1], trial.model):
+            continue
+        raise JobCodeError(
+            "metric_not_additive",
+            "code.build",
+            f"the metric variable {variable.path!r} does not add up: after two batches it holds "
+            f"{_short(wanted)}, the batches apart give {_short(pair[0])} and {_short(pair[1])}. "
+            "Metrics are summed over virtual nodes; keep sums and counts in the metric, starting "
+            "from zero, and divide in result()",
+        )
+
+
+def _counters_check(trial: Trial, first: tuple[Any, ...], second: tuple[Any, ...]) -> None:
+    """Refuse whole-number state whose next value depends on the examples of a slice."""
+    if not trial.counters:
+        return
+    conditions = Conditions(1.0, [np.zeros(v.shape) for v in trial.metrics])
+    outcomes = [trial(examples, conditions).counters for examples in (first, second)]
+    for variable, one, other in zip(trial.counters, *outcomes, strict=True):
+        if not np.array_equal(one, other):
+            raise JobCodeError(
+                "state_not_combinable",
+                "code.build",
+                f"the state {variable.path!r} of type {variable.dtype} depends on the examples of "
+                "a slice; whole-number state cannot be averaged over virtual nodes. Use a float "
+                "state that is an average, or count steps only",
+            )
+
+
+def _is_close(expected: Any, actual: Any, model: keras.Model) -> bool:
+    is_half = "16" in str(model.compute_dtype)
+    tolerance = HALF_TOLERANCE if is_half else TOLERANCE
+    compare: Callable[..., bool] = np.allclose
+    return compare(actual, expected, rtol=tolerance, atol=ABSOLUTE_TOLERANCE, equal_nan=True)
+
+
+def _rows(examples: tuple[Any, ...], low: int, high: int) -> tuple[Any, ...]:
+    rows: tuple[Any, ...] = keras.tree.map_structure(lambda leaf: leaf[low:high], examples)
+    return rows
+
+
+def _spec(leaf: Any) -> tf.TensorSpec:
+    return tf.TensorSpec([None, *leaf.shape[1:]], leaf.dtype)
+
+
+def _short(value: np.ndarray) -> str:
+    return np.array2string(value.ravel()[:3], precision=4)
