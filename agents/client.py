@@ -1,4 +1,4 @@
-"""The agent's side of the control plane's HTTP interface: each request has a timeout and a bound."""
+"""The agent's side of the control plane's HTTP interface; each request is bounded and timed."""
 
 from __future__ import annotations
 
@@ -103,7 +103,7 @@ class ControlPlaneClient:
         status, body = self._exchange(
             "GET",
             "wanted/",
-            params={"version": version, "wait": f"{wait_s:g}"},
+            params={"wait": f"{wait_s:g}"} | ({"version": version} if version else {}),
             timeout=httpx.Timeout(self._timeout_s, read=wait_s + self._timeout_s),
         )
         if status == httpx.codes.NOT_MODIFIED:

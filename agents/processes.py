@@ -121,7 +121,8 @@ class OwnedProcess:
     def adopt(cls, run_dir: Path, pid: int, create_time: float) -> OwnedProcess | None:
         """Take over what an agent before this one started; None when all of it is gone.
 
-        The leader counts as the same when process id and start time match.
+        The leader counts as the same when process id, start time and run directory match: a copy
+        of a state directory must not lead to the processes of the agent that it was copied from.
         """
         process = cls(pid, create_time, run_dir)
         process._is_leader_gone = process._leader() is None
@@ -174,8 +175,10 @@ class OwnedProcess:
             leader = psutil.Process(self.pid)
             if leader.status() == psutil.STATUS_ZOMBIE:
                 return None
+            if self._child is None and leader.environ().get(RUN_DIR_VARIABLE) != str(self._run_dir):
+                return None
             apart_s = abs(leader.create_time() - self.create_time)
-        except psutil.NoSuchProcess:
+        except (psutil.Error, OSError):
             return None
         return leader if apart_s <= CREATE_TIME_TOLERANCE_S else None
 

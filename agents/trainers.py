@@ -253,7 +253,12 @@ class Trainer:
         if process is not None and process.exit_code is not None:
             return process.exit_code
         last = last_report(self.directory, is_agents_own=False)
-        return _EXIT_CODE_AFTER.get(last.kind) if last else None
+        if last is None:
+            return None
+        is_member = self._orders and self._orders.membership.member(self.key[1])
+        if last.kind is ReportKind.CHECKPOINTED and not is_member:
+            return 0  # saving was the last thing it was asked for
+        return _EXIT_CODE_AFTER.get(last.kind)
 
     def _generation(self) -> int:
         if self._orders is not None:

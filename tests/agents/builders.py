@@ -1,0 +1,119 @@
+"""Messages and settings for agent tests, with every value that a test does not care about."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any
+
+from agents.run_directory import RunDirectory
+from agents.settings import AgentSettings
+from controlplane.core.virtual_nodes import even_mapping
+from controlplane.core.wire import (
+    Member,
+    Membership,
+    ReductionMode,
+    SlotAddress,
+    StopCondition,
+    StopKind,
+    TrainingSpec,
+    WantedTrainer,
+    WantedValidation,
+)
+from tests.agents.control_plane import ENROLMENT_TOKEN, ControlPlane
+
+CODE = b"def build(settings):\n    return None\n"
+FAKE_TRAINER = (sys.executable, "-P", "-m", "tests.agents.fake_trainer")
+
+
+def agent_settings(plane_address: str, state_dir: Path, **changes: Any) -> AgentSettings:
+    """Give an agent two emulated accelerators and fake trainers."""
+    values: dict[str, Any] = {
+        "server": plane_address,
+        "node": "node-a",
+        "state_dir": state_dir,
+        "enrolment_token": ENROLMENT_TOKEN,
+        "gpus": "none",
+        "emulated": 2,
+        "trainer_command": FAKE_TRAINER,
+        "grace_s": 0.5,
+        "long_poll_s": 5.0,
+        "request_timeout_s": 3.0,
+        "backoff_first_s": 0.02,
+        "backoff_cap_s": 0.1,
+        "refused_for_s": 0.5,
+    }
+    return AgentSettings(**(values | changes))
+
+
+def training_spec(code_sha256: str, job_id: int = 1, **settings: Any) -> TrainingSpec:
+    return TrainingSpec(
+        job_id=job_id,
+        name=f"job-{job_id}",
+        entry_file="job.py",
+        code_sha256=code_sha256,
+        settings=settings,
+        global_batch_size=64,
+        num_virtual_nodes=4,
+        seed=3,
+        reduction=ReductionMode.EXACT,
+        stop=StopCondition(kind=StopKind.STEPS, limit=10),
+    )
+
+
+def membership(generation: int, *slots: int, source: int | None = None) -> Membership:
+    """Make a generation whose members sit in `slots`, slot i on accelerator i of node 7."""
+    mapping = even_mapping(4, len(slots)) if slots else ()
+    members = tuple(
+        Member(slot=slot, node_id=7, accelerator_index=slot % 2, virtual_nodes=mapping[place])
+        for place, slot in enumerate(slots)
+    )
+    return Membership(
+        generation=generation,
+        members=members,
+        leader_slot=slots[0] if slots else None,
+        source_slot=source,
+        declaration=tuple(
+            SlotAddress(slot=slot, address=f"127.0.0.1:{21000 + slot}") for slot in range(8)
+        ),
+    )
+
+
+def wanted_trainer(
+    plane: ControlPlane,
+    slot: int = 0,
+    *,
+    job_id: int = 1,
+    generation: Membership | None = None,
+    go: bool = True,
+    checkpoint_sha256: str | None = None,
+    **settings: Any,
+) -> WantedTrainer:
+    """Want a trainer in `slot` on accelerator `slot % 2`; its code is put on the control plane."""
+    return WantedTrainer(
+        spec=training_spec(plane.add_code(job_id, CODE), job_id, **settings),
+        slot=slot,
+        accelerator_index=slot % 2,
+        membership=generation or membership(1, slot),
+        go=go,
+        code_name="job.py",
+        checkpoint_sha256=checkpoint_sha256,
+    )
+
+
+def wanted_validation(
+    plane: ControlPlane, job_id: int = 1, timeout_s: float = 20.0, **settings: Any
+) -> WantedValidation:
+    return WantedValidation(
+        spec=training_spec(plane.add_code(job_id, CODE), job_id, **settings),
+        attempt=1,
+        code_name="job.py",
+        timeout_s=timeout_s,
+    )
+
+
+def run_directory(tmp_path: Path) -> RunDirectory:
+    """Make an empty run directory for job 4, slot 2."""
+    directory = RunDirectory(tmp_path, (4, 2))
+    directory.prepare()
+    return directory

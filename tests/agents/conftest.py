@@ -1,0 +1,154 @@
+"""Agents that are driven round by round, and proof that nothing of them is left."""
+
+from __future__ import annotations
+
+import logging
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from agents.devices import accelerators_found
+from agents.loop import Agent
+from agents.settings import AgentSettings
+from agents.state_directory import StateDirectory
+from tests.agents.builders import agent_settings
+from tests.agents.control_plane import ControlPlane
+
+DEADLINE_S = 20.0
+
+# Hundreds of heartbeats would bury what a failed test has to say.
+logging.getLogger("httpx").setLevel(logging.WARNING)
+
+
+def trainers_below(directory: Path) -> list[psutil.Process]:
+    """Find living processes that belong to a run directory below `directory`."""
+    found = []
+    for process in psutil.process_iter():
+        try:
+            run_dir = process.environ().get("VIRTUALFLOW_RUN_DIR", "")
+            if run_dir.startswith(str(directory)) and process.status() != psutil.STATUS_ZOMBIE:
+                found.append(process)
+        except (psutil.Error, OSError):
+            continue
+    return found
+
+
+def wait_until(condition: Callable[[], object], deadline_s: float = DEADLINE_S) -> None:
+    """Wait for something that another process or thread does."""
+    deadline = time.monotonic() + deadline_s
+    while not condition():
+        assert time.monotonic() < deadline, "waited in vain"
+        time.sleep(0.01)
+
+
+class DrivenAgent:
+    """An agent in this process whose rounds the test calls."""
+
+    def __init__(self, settings: AgentSettings) -> None:
+        self.state = StateDirectory(settings.state_dir)
+        self.agent = Agent(settings, self.state, accelerators_found(settings), "127.0.0.1")
+
+    def until(self, condition: Callable[[], object], deadline_s: float = DEADLINE_S) -> None:
+        """Run rounds until `condition` holds."""
+        deadline = time.monotonic() + deadline_s
+        while not condition():
+            assert time.monotonic() < deadline, "waited in vain"
+            self.agent.run_once(time.monotonic())
+            self.agent.wake.wait(0.01)
+            self.agent.wake.clear()
+
+    def until_nothing_runs(self) -> None:
+        """Run rounds until every process that the agent owns is gone."""
+        self.until(lambda: not self.agent.has_processes)
+
+    def vanish(self) -> None:
+        """Stop as if killed: nothing is told, nothing is ended, the lock goes."""
+        self.agent.close(keep_trainers=True)
+        self.state.close()
+
+
+class AgentProcess:
+    """A real agent process, for signals and for kill -9."""
+
+    def __init__(self, arguments: list[str], environment: dict[str, str]) -> None:
+        command = [sys.executable, "-m", "tests.agents.agent_process", *arguments]
+        self.process = subprocess.Popen(
+            command,
+            env={**os.environ, **environment},
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+
+    def ended(self, deadline_s: float = DEADLINE_S) -> tuple[int, str]:
+        """Wait for its end; gives exit status and standard error."""
+        _, errors = self.process.communicate(timeout=deadline_s)
+        return self.process.returncode, errors
+
+    def send(self, number: signal.Signals) -> None:
+        self.process.send_signal(number)
+
+
+@pytest.fixture
+def plane() -> Iterator[ControlPlane]:
+    control_plane = ControlPlane()
+    yield control_plane
+    control_plane.close()
+
+
+@pytest.fixture
+def state_dir(tmp_path: Path) -> Iterator[Path]:
+    """Give a state directory; what still runs for it afterwards is ended and fails the test."""
+    path = tmp_path / "state"
+    yield path
+    left = trainers_below(path)
+    for process in left:
+        process.kill()
+    assert not left, f"processes are left: {left}"
+
+
+@pytest.fixture
+def drive(plane: ControlPlane, state_dir: Path) -> Iterator[Callable[..., DrivenAgent]]:
+    """Make agents for `state_dir`; at the end they end what they own, as on SIGTERM."""
+    made: list[DrivenAgent] = []
+
+    def make(**changes: Any) -> DrivenAgent:
+        changes = {"state_dir": state_dir} | changes
+        driven = DrivenAgent(agent_settings(plane.address, **changes))
+        made.append(driven)
+        return driven
+
+    yield make
+    for driven in made:
+        driven.agent.end(time.monotonic())
+        driven.until_nothing_runs()
+        driven.vanish()
+
+
+@pytest.fixture
+def spawn(plane: ControlPlane, state_dir: Path) -> Iterator[Callable[..., AgentProcess]]:
+    """Start agent processes for `state_dir`; at the end those that live are killed."""
+    made: list[AgentProcess] = []
+
+    def make(*arguments: str, **environment: str) -> AgentProcess:
+        basic = ["--server", plane.address, "--node", "node-a", "--state-dir", str(state_dir)]
+        basic += ["--emulate", "2", "--grace-s", "0.5"]
+        agent = AgentProcess([*basic, *arguments], environment)
+        made.append(agent)
+        return agent
+
+    yield make
+    for agent in made:
+        if agent.process.poll() is None:
+            agent.process.kill()
+        agent.process.wait(5)
+        if agent.process.stderr:
+            agent.process.stderr.close()

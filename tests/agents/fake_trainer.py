@@ -1,0 +1,152 @@
+"""Stands in for `python -m agents.trainer` in agent tests: keeps the contract, computes nothing.
+
+What it plays is in the job's settings: `train` (until told to leave), `finish`, `crash`, `stubborn`
+(ignores SIGTERM), `parent` (starts children), `noisy`, `diverge`; for validations `fine`, `hang`,
+`die`, `refuse`.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+from controlplane.core.wire import (
+    ReportKind,
+    TrainerOrders,
+    TrainerReport,
+    TrainingSpec,
+    ValidationReport,
+    decode,
+    encode,
+)
+
+LIFE_S = 60.0
+TICK_S = 0.01
+SLEEPER = "import time; time.sleep(60)"
+
+
+class FakeTrainer:
+    def __init__(self, run_dir: Path) -> None:
+        self.run_dir = run_dir
+        self.orders = self.read_orders()
+        self.sequence = 0
+        self.generation = -1
+        self.reports = (run_dir / "reports.jsonl").open("a")
+
+    def read_orders(self) -> TrainerOrders:
+        return decode(TrainerOrders, json.loads((self.run_dir / "orders.json").read_text()))
+
+    def report(self, kind: ReportKind, **data: Any) -> None:
+        report = TrainerReport(
+            job_id=self.orders.spec.job_id,
+            slot=self.orders.slot,
+            generation=self.orders.membership.generation,
+            sequence=self.sequence,
+            at=time.time(),
+            kind=kind,
+            data=data,
+        )
+        self.sequence += 1
+        self.reports.write(json.dumps(encode(report)) + "\n")
+        self.reports.flush()
+
+    def leave_file(self, name: str, text: str) -> None:
+        (self.run_dir / "outputs" / name).write_text(text)
+
+    def play(self) -> int:
+        settings = self.orders.spec.settings
+        play = settings.get("play", "train")
+        self.report(
+            ReportKind.PHASE,
+            phase="booting",
+            environment=dict(os.environ),
+            code=sorted(path.name for path in Path().iterdir()),
+            accelerator=encode(self.orders.accelerator),
+            restored=self.restored(),
+        )
+        if play == "stubborn":
+            signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        if play == "parent":
+            subprocess.Popen([sys.executable, "-c", SLEEPER])
+            subprocess.Popen([sys.executable, "-c", SLEEPER], start_new_session=True)
+        if play == "noisy":
+            sys.stdout.write("ä" * settings["characters"])
+            sys.stdout.flush()
+        self.report(ReportKind.READY, boot_s=0.1, build_s=0.1, trace_s=0.1)
+        if play == "crash":
+            return 7
+        deadline = time.monotonic() + LIFE_S
+        while time.monotonic() < deadline:
+            exit_code = self.round(play)
+            if exit_code is not None:
+                return exit_code
+            time.sleep(TICK_S)
+        return 9
+
+    def round(self, play: str) -> int | None:
+        orders = self.orders = self.read_orders()
+        if not orders.go:
+            return None
+        if orders.membership.member(orders.slot) is None:
+            return self.leave()
+        if self.generation != orders.membership.generation:
+            self.report(ReportKind.SWITCHED, step=1, joined=self.generation < 0)
+            self.generation = orders.membership.generation
+        if play == "finish":
+            self.leave_file("model.keras", "weights")
+            self.leave_file("metrics.json", "{}")
+            self.report(ReportKind.FINISHED, step=9, epoch=1, reason="steps",
+                        files=["model.keras", "metrics.json", "secrets.txt"])  # fmt: skip
+            return 0
+        loss = float("nan") if play == "diverge" else 0.5
+        self.report(ReportKind.STEPS, first_step=1, last_step=2, loss=loss)
+        return None
+
+    def leave(self) -> int:
+        membership = self.orders.membership
+        if not membership.members and membership.source_slot == self.orders.slot:
+            self.leave_file("checkpoint.npz", "all variables")
+            self.report(ReportKind.CHECKPOINTED, step=5, epoch=0, file="checkpoint.npz")
+        else:
+            self.report(ReportKind.LEFT, step=5)
+        return 0
+
+    def restored(self) -> str | None:
+        path = self.orders.checkpoint_path
+        return Path(path).read_text() if path else None
+
+
+def validate(directory: Path) -> int:
+    spec = decode(TrainingSpec, json.loads((directory / "orders.json").read_text()))
+    play = spec.settings.get("play", "fine")
+    if play == "hang":
+        subprocess.Popen([sys.executable, "-c", SLEEPER])
+        sys.stdout.write("building for ever\n")
+        sys.stdout.flush()
+        time.sleep(LIFE_S)
+    if play == "die":
+        sys.stderr.write("Killed in native code\n")
+        return 42
+    report = ValidationReport(
+        job_id=spec.job_id,
+        attempt=1,
+        ok=play == "fine",
+        code=None if play == "fine" else "user_code",
+        traceback="" if play == "fine" else f"in {Path.cwd().name}",
+        facts={"num_parameters": 12},
+    )
+    (directory / "validation.json").write_text(json.dumps(encode(report)))
+    return 0
+
+
+if __name__ == "__main__":
+    option, path = sys.argv[1:]
+    if option == "--validate":
+        sys.exit(validate(Path(path)))
+    sys.exit(FakeTrainer(Path(path)).play())

@@ -1,0 +1,164 @@
+"""An agent that is gone and one that comes after it: nothing is lost, nothing is left."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Callable
+from pathlib import Path
+
+import psutil
+
+from controlplane.core.wire import EnrolReply, ReportKind
+from tests.agents.builders import membership, wanted_trainer
+from tests.agents.conftest import AgentProcess, DrivenAgent, trainers_below, wait_until
+from tests.agents.control_plane import AGENT_TOKEN, ENROLMENT_TOKEN, ControlPlane
+
+Drive = Callable[..., DrivenAgent]
+Spawn = Callable[..., AgentProcess]
+
+
+def assert_all_there(plane: ControlPlane, job_id: int = 1, slot: int = 0) -> None:
+    """Every sequence number of the trainer came, up to the newest."""
+    own = [item.sequence for item in plane.reports(job_id, slot) if item.sequence < 1_000_000]
+    assert own == list(range(len(own)))
+
+
+def test_a_killed_agents_trainer_goes_on_and_is_adopted(
+    plane: ControlPlane, spawn: Spawn, state_dir: Path
+) -> None:
+    killed = spawn(VIRTUALFLOW_ENROLMENT_TOKEN=ENROLMENT_TOKEN)
+    plane.want(wanted_trainer(plane))
+    wait_until(lambda: ReportKind.SWITCHED in plane.kinds(1, 0))
+    killed.send(signal.SIGKILL)
+    killed.ended()
+    (trainer,) = trainers_below(state_dir)
+    steps = plane.kinds(1, 0).count(ReportKind.STEPS)
+
+    spawn()
+    wait_until(lambda: plane.kinds(1, 0).count(ReportKind.STEPS) > steps + 5)
+    assert trainers_below(state_dir) == [trainer]
+    assert plane.owned()[0].pid == trainer.pid
+    assert_all_there(plane)
+
+    plane.want(wanted_trainer(plane, generation=membership(2, source=0)))
+    wait_until(lambda: ReportKind.EXITED in plane.kinds(1, 0))
+    assert plane.uploads == {(1, "checkpoint.npz"): b"all variables"}
+    exited = plane.report(1, 0, ReportKind.EXITED)
+    assert exited is not None
+    assert exited.data["exit_code"] == 0
+    assert_all_there(plane)
+
+
+def test_an_orphan_that_is_not_wanted_any_more_is_ended(
+    plane: ControlPlane, drive: Drive, state_dir: Path
+) -> None:
+    first = drive()
+    plane.want(wanted_trainer(plane, 0, play="parent"), wanted_trainer(plane, 1, job_id=2))
+    first.until(lambda: ReportKind.READY in plane.kinds(1, 0))
+    first.until(lambda: ReportKind.READY in plane.kinds(2, 1))
+    first.vanish()
+    plane.want(wanted_trainer(plane, 1, job_id=2))
+
+    second = drive()
+    second.until(lambda: ReportKind.EXITED in plane.kinds(1, 0))
+    assert len(trainers_below(state_dir)) == 1
+    assert ReportKind.EXITED not in plane.kinds(2, 1)
+
+
+def test_a_trainer_that_died_while_no_agent_ran_is_reported_with_all_it_wrote(
+    plane: ControlPlane, drive: Drive, state_dir: Path
+) -> None:
+    first = drive()
+    plane.want(wanted_trainer(plane))
+    first.until(lambda: ReportKind.SWITCHED in plane.kinds(1, 0))
+    first.vanish()
+    (trainer,) = trainers_below(state_dir)
+    trainer.kill()
+    psutil.wait_procs([trainer], timeout=5)
+
+    second = drive()
+    second.until(lambda: ReportKind.EXITED in plane.kinds(1, 0))
+    exited = plane.reports(1, 0)[-1]
+    assert exited.data == {"exit_code": None, "accelerator_index": 0}
+    assert_all_there(plane)
+
+
+def test_a_trainer_is_found_though_its_process_was_never_noted(
+    plane: ControlPlane, drive: Drive, state_dir: Path
+) -> None:
+    first = drive()
+    plane.want(wanted_trainer(plane))
+    first.until(lambda: ReportKind.READY in plane.kinds(1, 0))
+    first.vanish()
+    (state_dir / "trainers" / "1-0" / "process.json").unlink()
+    (trainer,) = trainers_below(state_dir)
+
+    second = drive()
+    second.until(lambda: plane.owned() and len(plane.hellos) == 2)
+    assert plane.owned()[0].pid == trainer.pid
+
+
+def test_a_process_id_that_somebody_else_has_now_is_left_alone(
+    plane: ControlPlane, drive: Drive, state_dir: Path
+) -> None:
+    first = drive()
+    plane.want(wanted_trainer(plane))
+    first.until(lambda: ReportKind.READY in plane.kinds(1, 0))
+    first.vanish()
+    (trainer,) = trainers_below(state_dir)
+    trainer.kill()
+    psutil.wait_procs([trainer], timeout=5)
+    me = psutil.Process()
+    noted = state_dir / "trainers" / "1-0" / "process.json"
+    noted.write_text(f'{{"pid": {me.pid}, "create_time": {me.create_time() - 100}}}')
+    plane.want()
+
+    second = drive()
+    second.until(lambda: ReportKind.EXITED in plane.kinds(1, 0))
+
+
+def test_a_folder_without_a_start_is_fetched_anew(
+    plane: ControlPlane, drive: Drive, state_dir: Path
+) -> None:
+    leftover = state_dir / "trainers" / "1-0" / "code"
+    leftover.mkdir(parents=True)
+    (leftover / "half_written.py").touch()
+    plane.want(wanted_trainer(plane))
+    driven = drive()
+    driven.until(lambda: plane.report(1, 0, ReportKind.PHASE))
+    booted = plane.report(1, 0, ReportKind.PHASE)
+    assert booted is not None
+    assert booted.data["code"] == ["job.py"]
+
+
+def test_told_and_accepted_work_is_not_told_again(plane: ControlPlane, drive: Drive) -> None:
+    first = drive()
+    plane.want(wanted_trainer(plane, play="finish"))
+    first.until(lambda: ReportKind.EXITED in plane.kinds(1, 0))
+    first.until(lambda: first.agent.has_told_all)
+    first.vanish()
+    before = len(plane.batches)
+
+    second = drive()
+    second.until(lambda: len(plane.batches) >= before + 3)
+    assert not [report for batch in plane.batches[before:] for report in batch.reports]
+    assert len([call for call in plane.calls if call[0] == "PUT"]) == 2
+    assert plane.kinds(1, 0).count(ReportKind.PHASE) == 1
+
+
+def test_a_new_enrolment_ends_and_forgets_the_work_of_the_former_node(
+    plane: ControlPlane, drive: Drive, state_dir: Path
+) -> None:
+    first = drive()
+    plane.want(wanted_trainer(plane))
+    first.until(lambda: ReportKind.READY in plane.kinds(1, 0))
+    first.vanish()
+    (old,) = trainers_below(state_dir)
+    (state_dir / "credentials.json").unlink()
+    plane.reply = EnrolReply(node_id=8, agent_token=AGENT_TOKEN, heartbeat_s=0.3, lease_s=0.4)
+    boots = plane.kinds(1, 0).count(ReportKind.PHASE)
+
+    second = drive()  # job 1, slot 0 means another trainer now
+    second.until(lambda: {s.pid for s in plane.owned()} not in ({old.pid}, {0}, set()))
+    assert boots == 1
+    assert [process.pid for process in trainers_below(state_dir)] == [plane.owned()[0].pid]

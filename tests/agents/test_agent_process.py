@@ -1,0 +1,125 @@
+"""`python -m agents` as a process: signals, lock, one round, what it says if it cannot run."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from controlplane.core.wire import ReportKind
+from tests.agents.builders import wanted_trainer, wanted_validation
+from tests.agents.conftest import AgentProcess, trainers_below, wait_until
+from tests.agents.control_plane import ENROLMENT_TOKEN, ControlPlane
+
+Spawn = Callable[..., AgentProcess]
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_stopped_agent_leaves_nothing_and_says_so(
+    plane: ControlPlane, spawn: Spawn, state_dir: Path, number: signal.Signals
+) -> None:
+    agent = spawn(VIRTUALFLOW_ENROLMENT_TOKEN=ENROLMENT_TOKEN)
+    plane.want(
+        wanted_trainer(plane, 0, play="parent"),
+        wanted_trainer(plane, 1, job_id=2, play="stubborn"),
+        validations=[wanted_validation(plane, 3, play="hang")],
+    )
+    wait_until(lambda: ReportKind.READY in plane.kinds(1, 0))
+    wait_until(lambda: ReportKind.READY in plane.kinds(2, 1))
+    wait_until(lambda: len(trainers_below(state_dir)) == 6)
+    agent.send(number)
+    exit_code, errors = agent.ended()
+    assert exit_code == 0
+    assert "no trainer is left" in errors
+    assert not trainers_below(state_dir)
+    assert plane.kinds(1, 0)[-1] is plane.kinds(2, 1)[-1] is ReportKind.EXITED
+
+
+def test_trainers_can_be_kept_over_a_restart(
+    plane: ControlPlane, spawn: Spawn, state_dir: Path
+) -> None:
+    agent = spawn("--keep-trainers", VIRTUALFLOW_ENROLMENT_TOKEN=ENROLMENT_TOKEN)
+    plane.want(wanted_trainer(plane))
+    wait_until(lambda: ReportKind.SWITCHED in plane.kinds(1, 0))
+    agent.send(signal.SIGTERM)
+    assert agent.ended()[0] == 0
+    assert len(trainers_below(state_dir)) == 1
+
+    second = spawn()
+    wait_until(lambda: len(plane.hellos) == 2 and plane.owned())
+    second.send(signal.SIGTERM)
+    assert second.ended()[0] == 0
+    assert not trainers_below(state_dir)
+    assert ReportKind.EXITED in plane.kinds(1, 0)
+
+
+def test_one_agent_a_state_directory(plane: ControlPlane, spawn: Spawn, state_dir: Path) -> None:
+    first = spawn(VIRTUALFLOW_ENROLMENT_TOKEN=ENROLMENT_TOKEN)
+    wait_until(lambda: plane.batches)
+    exit_code, errors = spawn().ended()
+    assert exit_code == 3
+    assert f"another agent (process {first.process.pid}) holds {state_dir}" in errors
+
+
+def test_once_does_one_round_and_keeps_the_trainers(
+    plane: ControlPlane, spawn: Spawn, state_dir: Path
+) -> None:
+    plane.want(wanted_trainer(plane))
+    agent = spawn("--once", VIRTUALFLOW_ENROLMENT_TOKEN=ENROLMENT_TOKEN)
+    assert agent.ended()[0] == 0
+    assert len(trainers_below(state_dir)) == 1
+    plane.want()
+    assert spawn("--once").ended()[0] == 0
+    wait_until(lambda: not trainers_below(state_dir))
+
+
+def test_a_removed_node_ends_its_trainers_and_itself(
+    plane: ControlPlane, spawn: Spawn, state_dir: Path
+) -> None:
+    agent = spawn(VIRTUALFLOW_ENROLMENT_TOKEN=ENROLMENT_TOKEN)
+    plane.want(wanted_trainer(plane))
+    wait_until(lambda: ReportKind.SWITCHED in plane.kinds(1, 0))
+    plane.refuse_with[""] = 410
+    exit_code, errors = agent.ended()
+    assert exit_code == 5
+    assert "this node was removed" in errors
+    assert not trainers_below(state_dir)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["--server", "127.0.0.1:8000"], "--server must be an address like"),
+        (["--emulate", "two"], "--emulate must be a whole number"),
+        (["--ports", "80-90"], "--ports must be a range within 1024-65535"),
+        (["--node", "two words"], "--node must be 1 to 63 letters"),
+        (["--grace-s", "soon"], "--grace-s must be a number of seconds"),
+        (["--state-dir", ""], "--state-dir is missing (or set VIRTUALFLOW_STATE_DIR)"),
+    ],
+)
+def test_wrong_options_are_named(tmp_path: Path, arguments: list[str], words: str) -> None:
+    fine = ["--server", "http://127.0.0.1:9", "--node", "a", "--state-dir", str(tmp_path)]
+    environment = {**os.environ, "VIRTUALFLOW_STATE_DIR": ""}
+    ended = subprocess.run(
+        [sys.executable, "-m", "agents", *fine, *arguments],
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert ended.returncode == 2
+    assert words in ended.stderr
+    assert not list(tmp_path.iterdir())
+
+
+def test_the_agent_imports_neither_django_nor_tensorflow() -> None:
+    program = (
+        "import sys, agents.__main__; "
+        "sys.exit(','.join({'django', 'celery', 'tensorflow', 'keras'} & set(sys.modules)) or 0)"
+    )
+    subprocess.run([sys.executable, "-c", program], check=True, env=dict(os.environ), timeout=60)

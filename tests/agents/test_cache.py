@@ -1,0 +1,90 @@
+"""Downloads that are kept, and waits between attempts."""
+
+from __future__ import annotations
+
+import os
+import random
+from collections.abc import Callable
+from pathlib import Path
+from typing import BinaryIO
+
+import pytest
+
+from agents.backoff import Backoff
+from agents.cache import FileCache
+
+
+def test_backoff_grows_to_its_cap_and_starts_over() -> None:
+    backoff = Backoff(1.0, 8.0, random.Random(4))
+    delays_s = [backoff.next_delay_s() for _ in range(40)]
+    for delay_s, bound_s in zip(delays_s, [1, 2, 4, 8, 8, 8], strict=False):
+        assert bound_s / 2 <= delay_s <= bound_s
+    assert max(delays_s) <= 8.0
+    backoff.reset()
+    assert backoff.next_delay_s() <= 1.0
+
+
+class Downloads:
+    """Counts what a cache asks for; file i is 100 bytes of the digit i."""
+
+    def __init__(self, cache: FileCache, target: Path) -> None:
+        self.cache = cache
+        self.target = target
+        self.fetched: list[int] = []
+
+    def take(self, number: int) -> Path:
+        def fetch(file: BinaryIO) -> None:
+            self.fetched.append(number)
+            file.write(str(number).encode() * 100)
+
+        path = self.target / f"{len(list(self.target.iterdir()))}"
+        self.cache.take(f"{number:064d}", fetch, path)
+        return path
+
+
+@pytest.fixture
+def downloads(tmp_path: Path) -> Callable[[int], Downloads]:
+    def make(max_bytes: int) -> Downloads:
+        for name in ("cache", "target"):
+            (tmp_path / name).mkdir()
+        return Downloads(FileCache(tmp_path / "cache", max_bytes), tmp_path / "target")
+
+    return make
+
+
+def test_cache_fetches_once_and_forgets_the_longest_unused(
+    downloads: Callable[[int], Downloads], tmp_path: Path
+) -> None:
+    loads = downloads(250)
+    first = loads.take(1)
+    os.utime(tmp_path / "cache" / f"{1:064d}", (100, 100))
+    loads.take(2)
+    os.utime(tmp_path / "cache" / f"{2:064d}", (200, 200))
+    loads.take(1)  # used again: 2 is the longest unused now
+    loads.take(3)
+    loads.take(1)
+    loads.take(2)
+    assert loads.fetched == [1, 2, 3, 2]
+    assert first.read_bytes() == b"1" * 100
+
+
+def test_cache_hands_out_a_file_larger_than_itself(
+    downloads: Callable[[int], Downloads], tmp_path: Path
+) -> None:
+    loads = downloads(50)
+    assert loads.take(1).stat().st_size == 100
+    loads.take(2)
+    assert [entry.name for entry in (tmp_path / "cache").iterdir()] == [f"{2:064d}"]
+
+
+def test_cache_keeps_nothing_of_a_failed_fetch(tmp_path: Path) -> None:
+    def fetch(file: BinaryIO) -> None:
+        file.write(b"half")
+        raise ConnectionError("gone")
+
+    cache = FileCache(tmp_path, 1000)
+    with pytest.raises(ConnectionError):
+        cache.take("a" * 64, fetch, tmp_path / "target")
+    with pytest.raises(ValueError, match="64 hexadecimal digits"):
+        cache.take("../../etc/passwd", fetch, tmp_path / "target")
+    assert not list(tmp_path.iterdir())

@@ -1,0 +1,188 @@
+"""The control plane away, refusing, or listening to somebody else."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from agents import outbox
+from agents.contact import EXIT_REFUSED, EXIT_REMOVED
+from agents.state_directory import StateDirectory
+from controlplane.core.wire import ReportKind
+from tests.agents.builders import wanted_trainer
+from tests.agents.conftest import DrivenAgent, trainers_below
+from tests.agents.control_plane import ENROLMENT_TOKEN, ControlPlane
+
+Drive = Callable[..., DrivenAgent]
+
+
+def count_lines(state_dir: Path) -> int:
+    return (state_dir / "trainers" / "1-0" / "reports.jsonl").read_bytes().count(b"\n")
+
+
+def test_trainers_go_on_while_the_control_plane_is_away_and_nothing_is_lost(
+    plane: ControlPlane, drive: Drive, state_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(outbox, "MAX_ITEMS", 7)
+    driven = drive()
+    plane.want(wanted_trainer(plane))
+    driven.until(lambda: ReportKind.SWITCHED in plane.kinds(1, 0))
+    plane.refuse_with[""] = 503
+    before = len(plane.batches)
+    driven.until(lambda: count_lines(state_dir) > 60)
+    assert len(plane.batches) == before
+    assert driven.agent.fatal is None
+
+    plane.refuse_with.clear()
+    driven.until(lambda: len(plane.reports(1, 0)) > 60)
+    assert [report.sequence for report in plane.reports(1, 0)][:61] == list(range(61))
+    assert max(len(batch.reports) for batch in plane.batches[before:]) <= 400
+
+
+def test_an_agent_waits_for_a_control_plane_that_is_not_there_yet(
+    plane: ControlPlane, drive: Drive
+) -> None:
+    plane.refuse_with[""] = 502
+    driven = drive()
+    rounds = iter(range(20))
+    driven.until(lambda: next(rounds) == 19)
+    plane.refuse_with.clear()
+    driven.until(lambda: plane.batches)
+
+
+def test_a_removed_node_stops(plane: ControlPlane, drive: Drive) -> None:
+    driven = drive()
+    driven.until(lambda: plane.batches)
+    plane.refuse_with["reports/"] = 410
+    driven.until(lambda: driven.agent.fatal is not None)
+    assert driven.agent.fatal is not None
+    assert driven.agent.fatal.exit_code == EXIT_REMOVED
+
+
+@pytest.mark.parametrize("status", [401, 403])
+def test_a_forgotten_token_is_tried_for_a_while(
+    plane: ControlPlane, drive: Drive, state_dir: Path, status: int
+) -> None:
+    driven = drive(refused_for_s=0.4)
+    plane.want(wanted_trainer(plane))
+    driven.until(lambda: ReportKind.READY in plane.kinds(1, 0))
+    plane.refuse_with["reports/"] = status
+    lines = count_lines(state_dir)
+    driven.until(lambda: count_lines(state_dir) > lines + 5)
+    assert driven.agent.fatal is None
+    assert trainers_below(state_dir)
+    driven.until(lambda: driven.agent.fatal is not None)
+    assert driven.agent.fatal is not None
+    assert driven.agent.fatal.exit_code == EXIT_REFUSED
+    assert "enrol it anew" in driven.agent.fatal.message
+
+
+def test_an_agent_with_a_new_token_enrols_anew_when_it_is_forgotten(
+    plane: ControlPlane, drive: Drive, state_dir: Path
+) -> None:
+    first = drive()
+    first.until(lambda: plane.batches)
+    first.vanish()
+    text = (state_dir / "credentials.json").read_text()
+    (state_dir / "credentials.json").write_text(text.replace("agent-token", "forgotten-token"))
+    second = drive()
+    second.until(lambda: len(plane.enrolments) == 2)
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [({"enrolment_token": ""}, "is not enrolled yet"), ({"enrolment_token": "x"}, "new token")],
+)
+def test_an_agent_that_cannot_enrol_says_what_to_do(
+    plane: ControlPlane, drive: Drive, changes: dict[str, str], words: str
+) -> None:
+    driven = drive(**changes)
+    driven.until(lambda: driven.agent.fatal is not None)
+    assert driven.agent.fatal is not None
+    assert words in driven.agent.fatal.message
+    assert driven.agent.fatal.exit_code == EXIT_REFUSED
+
+
+def test_a_state_directory_of_another_control_plane_is_refused(
+    plane: ControlPlane, drive: Drive, state_dir: Path
+) -> None:
+    first = drive()
+    first.until(lambda: plane.batches)
+    first.vanish()
+    text = (state_dir / "credentials.json").read_text()
+    (state_dir / "credentials.json").write_text(text.replace(plane.address, "http://other"))
+    second = drive()
+    second.until(lambda: second.agent.fatal is not None)
+    assert second.agent.fatal is not None
+    assert "enrolled at http://other" in second.agent.fatal.message
+
+
+def test_a_copy_of_a_living_agent_is_refused_without_harm(
+    plane: ControlPlane, drive: Drive, state_dir: Path, tmp_path: Path
+) -> None:
+    first = drive()
+    plane.want(wanted_trainer(plane))
+    first.until(lambda: ReportKind.SWITCHED in plane.kinds(1, 0))
+    plane.lease_holder = plane.batches[-1].boot_id
+    copied = tmp_path / "copy"
+    shutil.copytree(state_dir, copied)
+    (trainer,) = trainers_below(state_dir)
+    waiting = first.agent.has_processes
+
+    second = drive(state_dir=copied)
+    second.until(lambda: second.agent.fatal is not None)
+    assert second.agent.fatal is not None
+    assert "another agent of this node is alive" in second.agent.fatal.message
+    assert waiting
+    assert trainer.is_running()
+    assert {batch.boot_id for batch in plane.batches} == {plane.lease_holder}
+    steps = plane.kinds(1, 0).count(ReportKind.STEPS)
+    first.until(lambda: plane.kinds(1, 0).count(ReportKind.STEPS) > steps)
+
+
+def test_a_lost_lease_is_taken_back_or_ends_the_agent(plane: ControlPlane, drive: Drive) -> None:
+    driven = drive()
+    driven.until(lambda: plane.batches)
+    plane.refuse_with["reports/"] = 409  # the lease ran out, nobody else has it
+    driven.until(lambda: len(plane.hellos) > 2)
+    plane.refuse_with.clear()
+    sent = len(plane.batches)
+    driven.until(lambda: len(plane.batches) > sent)
+    assert driven.agent.fatal is None
+
+    plane.lease_holder = "another-boot"
+    driven.until(lambda: driven.agent.fatal is not None)
+    assert driven.agent.fatal is not None
+    assert driven.agent.fatal.exit_code == EXIT_REFUSED
+
+
+def test_one_report_that_is_refused_does_not_hold_up_the_others(
+    plane: ControlPlane, drive: Drive
+) -> None:
+    plane.refuse_report = lambda report: report.kind is ReportKind.READY
+    driven = drive()
+    plane.want(wanted_trainer(plane))
+    driven.until(lambda: len(plane.reports(1, 0)) > 10)
+    sequences = [report.sequence for report in plane.reports(1, 0)]
+    assert sequences[:5] == [0, 2, 3, 4, 5]
+
+
+def test_boot_id_stays_with_the_folder(tmp_path: Path) -> None:
+    state = StateDirectory(tmp_path / "one")
+    before = state.boot_id()
+    state.close()
+    again, other = StateDirectory(tmp_path / "one"), StateDirectory(tmp_path / "two")
+    assert again.boot_id() == before != other.boot_id()
+    again.close()
+    other.close()
+
+
+def test_enrolment_sends_what_the_node_has(plane: ControlPlane, drive: Drive) -> None:
+    drive(first_port=30000, last_port=30009, kind="slow").until(lambda: plane.enrolments)
+    (request,) = plane.enrolments
+    assert request.token == ENROLMENT_TOKEN
+    assert (request.host, request.first_port, request.last_port) == ("127.0.0.1", 30000, 30009)
+    assert {item.kind for item in request.accelerators} == {"slow"}

@@ -1,0 +1,133 @@
+"""What an agent finds on its machine, what it was told, and what a trainer sees of both."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from agents.devices import accelerator_environment, accelerators_found, kind_of
+from agents.processes import trainer_environment
+from agents.settings import AgentSettings, settings_from
+from tests.agents.builders import agent_settings
+
+GIBIBYTE = 1024**3
+
+#: Name, memory in bytes, UUID.
+Gpu = tuple[str | bytes, int, str]
+
+
+class NvmlError(Exception):
+    """What the fake raises in place of pynvml.NVMLError."""
+
+
+def fake_nvml(gpus: list[Gpu], *, has_driver: bool = True) -> SimpleNamespace:
+    """Answer like pynvml on a machine with these GPUs; `opened` counts what was not shut down."""
+    nvml = SimpleNamespace(NVMLError=NvmlError, opened=0)
+
+    def start() -> None:
+        if not has_driver:
+            raise NvmlError("Driver Not Loaded")
+        nvml.opened += 1
+
+    def shut_down() -> None:
+        nvml.opened -= 1
+
+    nvml.nvmlInit = start
+    nvml.nvmlShutdown = shut_down
+    nvml.nvmlDeviceGetCount = lambda: len(gpus)
+    nvml.nvmlDeviceGetHandleByIndex = lambda index: gpus[index]
+    nvml.nvmlDeviceGetName = lambda gpu: gpu[0]
+    nvml.nvmlDeviceGetMemoryInfo = lambda gpu: SimpleNamespace(total=gpu[1])
+    nvml.nvmlDeviceGetUUID = lambda gpu: gpu[2]
+    return nvml
+
+
+MIXED: list[Gpu] = [(b"Tesla T4", 15 * GIBIBYTE, "GPU-1"), ("NVIDIA H200", 141 * GIBIBYTE, "GPU-2")]
+
+
+def settings(tmp_path: Path, **changes: Any) -> AgentSettings:
+    return agent_settings("http://127.0.0.1:8000", tmp_path, **changes)
+
+
+def test_gpus_come_from_nvml_and_emulated_ones_after_them(tmp_path: Path) -> None:
+    nvml = fake_nvml(MIXED)
+    found = accelerators_found(settings(tmp_path, gpus="all", emulated=1, threads=2), nvml)
+    assert [(item.index, item.kind, item.uuid, item.threads) for item in found] == [
+        (0, "t4", "GPU-1", 0),
+        (1, "h200", "GPU-2", 0),
+        (2, "cpu", "", 2),
+    ]
+    assert found[1].memory_bytes == 141 * GIBIBYTE
+    assert not nvml.opened
+
+
+def test_a_choice_of_gpus_keeps_their_indices(tmp_path: Path) -> None:
+    chosen = settings(tmp_path, gpus="1", emulated=1)
+    found = accelerators_found(chosen, fake_nvml(MIXED))
+    assert [(item.index, item.kind) for item in found] == [(1, "h200"), (2, "cpu")]
+    by_uuid = accelerators_found(settings(tmp_path, gpus="GPU-2"), fake_nvml(MIXED))
+    assert by_uuid[0] == found[0]
+    with pytest.raises(ValueError, match="--gpus names 5; there are 0, 1, GPU-1, GPU-2"):
+        accelerators_found(settings(tmp_path, gpus="5"), fake_nvml(MIXED))
+
+
+def test_no_driver_is_no_gpu_unless_one_was_asked_for(tmp_path: Path) -> None:
+    none = fake_nvml([], has_driver=False)
+    assert len(accelerators_found(settings(tmp_path, gpus="all", emulated=2), none)) == 2
+    with pytest.raises(ValueError, match="give --emulate 2"):
+        accelerators_found(settings(tmp_path, gpus="all", emulated=0), none)
+    with pytest.raises(ValueError, match="--gpus 0: NVML does not start"):
+        accelerators_found(settings(tmp_path, gpus="0"), none)
+
+
+@pytest.mark.parametrize(
+    ("product", "kind"),
+    [
+        ("Tesla T4", "t4"),
+        ("NVIDIA A100-SXM4-40GB", "a100-sxm4-40gb"),
+        ("NVIDIA GeForce RTX 3090", "geforce-rtx-3090"),
+        ("NVIDIA", "gpu"),
+    ],
+)
+def test_kinds(product: str, kind: str) -> None:
+    assert kind_of(product) == kind
+
+
+def test_a_trainer_sees_its_own_accelerator_only(tmp_path: Path) -> None:
+    both = accelerators_found(settings(tmp_path, gpus="1", emulated=1, threads=3), fake_nvml(MIXED))
+    gpu, emulated = (accelerator_environment(item) for item in both)
+    assert gpu["CUDA_VISIBLE_DEVICES"] == "GPU-2"
+    assert emulated == {"CUDA_VISIBLE_DEVICES": "-1", "OMP_NUM_THREADS": "3"}
+
+
+def test_environment_of_a_trainer_is_built_not_inherited(tmp_path: Path) -> None:
+    around = {"PATH": "/bin", "HOME": "/home/a", "REDIS_URL": "secret", "PYTHONPATH": "/lib/x"}
+    environment = trainer_environment(around, tmp_path, {"CUDA_VISIBLE_DEVICES": "-1"})
+    assert environment["PATH"] == "/bin"
+    assert environment["PYTHONPATH"].split(os.pathsep)[1:] == ["/lib/x"]
+    assert "REDIS_URL" not in environment
+    kept = trainer_environment(around, tmp_path, {}, kept=["REDIS_URL"])
+    assert kept["REDIS_URL"] == "secret"
+
+
+def test_settings_from_variables_and_a_token_file(tmp_path: Path) -> None:
+    secret = tmp_path / "token"
+    secret.write_text("one-time\n")
+    variables = {
+        "VIRTUALFLOW_SERVER": "http://web:8000/",
+        "VIRTUALFLOW_NODE": "node-b",
+        "VIRTUALFLOW_STATE_DIR": str(tmp_path),
+        "VIRTUALFLOW_ENROLMENT_TOKEN_FILE": str(secret),
+        "VIRTUALFLOW_EMULATE": "3",
+        "VIRTUALFLOW_PORTS": "30000-30099",
+        "VIRTUALFLOW_KEEP_ENVIRONMENT": "DATA_HOME, HF_HOME",
+    }
+    found = settings_from(["--node", "node-c"], variables)
+    assert (found.server, found.node) == ("http://web:8000", "node-c")
+    assert (found.emulated, found.gpus, found.enrolment_token) == (3, "none", "one-time")
+    assert (found.first_port, found.last_port) == (30000, 30099)
+    assert found.kept_environment == ("DATA_HOME", "HF_HOME")

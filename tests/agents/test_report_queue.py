@@ -1,0 +1,104 @@
+"""The queue that a trainer's reports wait in."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from agents.report_queue import READ_BYTES, ReportQueue
+from agents.run_directory import AGENT_SEQUENCE, RunDirectory
+from controlplane.core.wire import ReportKind
+from tests.agents.builders import run_directory
+
+
+def line(sequence: int, **changes: Any) -> bytes:
+    values = {"job_id": 4, "slot": 2, "generation": 1, "sequence": sequence, "at": 1.0}
+    return json.dumps(values | {"kind": "phase", "data": {}} | changes).encode() + b"\n"
+
+
+def sent(queue: ReportQueue, limit: int = 10_000) -> list[int]:
+    """Accept everything that a queue gives, and list the sequence numbers."""
+    found: list[int] = []
+    queue.fill()
+    while not queue.is_empty:
+        part = [queued.report.sequence for queued in queue.head(limit)]
+        queue.accept(len(part))
+        found += part
+        queue.fill()
+    return found
+
+
+def test_queue_passes_over_what_is_no_report_of_this_trainer(tmp_path: Path) -> None:
+    directory = run_directory(tmp_path)
+    directory.reports.write_bytes(
+        line(0)
+        + b"not json\n"
+        + line(1, slot=3)
+        + line(-1)
+        + line(AGENT_SEQUENCE)  # only the agent may number like this
+        + line(2, kind="exited")  # and only it can see the end
+        + line(3, data="text")
+        + b"[" * 100_000
+        + b"\n"
+        + line(4)
+        + line(5)[:-1]  # its newline has not been written yet
+    )
+    queue = ReportQueue(directory)
+    assert sent(queue) == [0, 4]
+    with directory.reports.open("ab") as file:
+        file.write(b"\n" + line(6))
+    assert sent(queue) == [5, 6]
+
+
+def test_queue_drops_a_line_that_is_too_long_and_goes_on(tmp_path: Path) -> None:
+    directory = run_directory(tmp_path)
+    long = line(1, data={"text": "x" * (2 * READ_BYTES)})
+    directory.reports.write_bytes(line(0) + long + line(2))
+    queue, found = ReportQueue(directory), []
+    for _ in range(5):
+        found += sent(queue)
+    assert found == [0, 2]
+
+
+def test_queue_ends_with_the_agents_own_reports(tmp_path: Path) -> None:
+    directory = run_directory(tmp_path)
+    junk = b"no report\n" * (READ_BYTES // 10 + 10)
+    directory.reports.write_bytes(line(0) + junk + line(1))
+    directory.add_own_report(1, ReportKind.FAILED, {"code": "internal"})
+    directory.add_own_report(1, ReportKind.EXITED, {"exit_code": 1})
+    queue, found = ReportQueue(directory), []
+    for _ in range(3):
+        found += sent(queue, limit=1)
+    assert found == [0, 1, AGENT_SEQUENCE, AGENT_SEQUENCE + 1]
+
+
+@given(cuts=st.lists(st.integers(1, 12), max_size=6))
+def test_queue_goes_on_after_a_restart_where_acceptance_ended(
+    tmp_path_factory: pytest.TempPathFactory, cuts: list[int]
+) -> None:
+    directory = run_directory(tmp_path_factory.mktemp("queue"))
+    directory.reports.write_bytes(b"".join(line(sequence) for sequence in range(40)))
+    accepted = 0
+    for cut in cuts:
+        queue = ReportQueue(RunDirectory(directory.path.parent, directory.key))
+        queue.fill()
+        heads = [queued.report.sequence for queued in queue.head(cut)]
+        assert heads == list(range(accepted, min(accepted + cut, 40)))
+        queue.accept(len(heads))
+        accepted += len(heads)
+        queue._directory.write_shipped()
+
+
+def test_queue_cleans_values_that_cannot_be_stored(tmp_path: Path) -> None:
+    directory = run_directory(tmp_path)
+    data = {"loss": float("inf"), "text": "a\0b\ud800", "list": [float("nan"), 1.5]}
+    directory.reports.write_bytes(line(0, data=data))
+    queue = ReportQueue(directory)
+    queue.fill()
+    (queued,) = queue.head(1)
+    assert queued.report.data == {"loss": None, "text": "a?b?", "list": [None, 1.5]}

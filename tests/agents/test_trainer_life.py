@@ -1,0 +1,309 @@
+"""A trainer's way through the agent: started, told, resized, ended, reported."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+
+import pytest
+
+from agents.run_directory import AGENT_SEQUENCE
+from controlplane.core.wire import ReportKind, TrainerOrders, TrainerState, decode
+from tests.agents.builders import membership, wanted_trainer
+from tests.agents.conftest import DrivenAgent, trainers_below
+from tests.agents.control_plane import ControlPlane
+
+Drive = Callable[..., DrivenAgent]
+
+
+def orders_of(state_dir: Path, name: str = "1-0") -> TrainerOrders:
+    text = (state_dir / "trainers" / name / "orders.json").read_text()
+    return decode(TrainerOrders, json.loads(text))
+
+
+def test_enrols_once_and_says_hello_at_every_start(plane: ControlPlane, drive: Drive) -> None:
+    first = drive()
+    first.until(lambda: plane.batches)
+    first.vanish()
+    second = drive(enrolment_token="")
+    second.until(lambda: len(plane.hellos) == 2)
+
+    assert len(plane.enrolments) == 1
+    assert plane.enrolments[0].name == "node-a"
+    assert [item.index for item in plane.enrolments[0].accelerators] == [0, 1]
+    assert plane.hellos[0].boot_id == plane.hellos[1].boot_id == plane.batches[0].boot_id
+
+
+def test_agent_token_is_for_the_owner_alone(
+    plane: ControlPlane, drive: Drive, state_dir: Path
+) -> None:
+    drive().until(lambda: plane.batches)
+    assert (state_dir / "credentials.json").stat().st_mode & 0o777 == 0o600
+    assert state_dir.stat().st_mode & 0o777 == 0o700
+
+
+def test_starts_a_trainer_that_waits_for_go(
+    plane: ControlPlane, drive: Drive, state_dir: Path
+) -> None:
+    driven = drive()
+    plane.want(wanted_trainer(plane, slot=1, go=False))
+    driven.until(lambda: ReportKind.READY in plane.kinds(1, 1))
+    driven.until(lambda: plane.owned() and plane.owned()[0].pid)
+
+    (state,) = plane.owned()
+    (process,) = trainers_below(state_dir)
+    assert state == TrainerState(
+        job_id=1, slot=1, generation=1, accelerator_index=1, pid=process.pid
+    )
+    booted = plane.report(1, 1, ReportKind.PHASE)
+    assert booted is not None
+    assert booted.data["accelerator"]["index"] == 1
+    assert booted.data["code"] == ["job.py"]
+    assert ReportKind.SWITCHED not in plane.kinds(1, 1)
+
+    plane.want(wanted_trainer(plane, slot=1, go=True))
+    driven.until(lambda: ReportKind.SWITCHED in plane.kinds(1, 1))
+    assert trainers_below(state_dir) == [process]
+
+
+def test_a_resize_reaches_the_orders_and_a_leaver_is_reported_gone(
+    plane: ControlPlane, drive: Drive, state_dir: Path
+) -> None:
+    driven = drive()
+    plane.want(wanted_trainer(plane, 0, generation=membership(1, 0)))
+    driven.until(lambda: ReportKind.SWITCHED in plane.kinds(1, 0))
+
+    both = membership(2, 0, 1, source=0)
+    plane.want(*(wanted_trainer(plane, slot, generation=both) for slot in (0, 1)))
+    driven.until(lambda: ReportKind.SWITCHED in plane.kinds(1, 1))
+    assert orders_of(state_dir).membership == both
+
+    only = membership(3, 1, source=1)
+    plane.want(*(wanted_trainer(plane, slot, generation=only) for slot in (0, 1)))
+    driven.until(lambda: ReportKind.EXITED in plane.kinds(1, 0))
+
+    reports = plane.reports(1, 0)
+    assert [report.kind for report in reports[-2:]] == [ReportKind.LEFT, ReportKind.EXITED]
+    assert reports[-1].sequence == AGENT_SEQUENCE
+    assert reports[-1].generation == 3
+    assert reports[-1].data == {"exit_code": 0, "accelerator_index": 0}
+    driven.until(lambda: [state.slot for state in plane.owned()] == [1])
+    # A slot is never used twice: still wanted for a moment, it is not started again.
+    sent = len(plane.batches)
+    driven.until(lambda: len(plane.batches) > sent + 2)
+    assert plane.kinds(1, 0).count(ReportKind.READY) == 1
+
+
+def test_files_arrive_before_the_report_that_names_them(plane: ControlPlane, drive: Drive) -> None:
+    driven = drive()
+    plane.refuse_with["jobs/1/files/"] = 503
+    plane.want(wanted_trainer(plane, play="finish"))
+    driven.until(lambda: ReportKind.SWITCHED in plane.kinds(1, 0))
+    sent = len(plane.batches)
+    driven.until(lambda: len(plane.batches) > sent + 3)
+    assert ReportKind.FINISHED not in plane.kinds(1, 0)
+    assert ReportKind.EXITED not in plane.kinds(1, 0)
+
+    plane.refuse_with.clear()
+    driven.until(lambda: ReportKind.EXITED in plane.kinds(1, 0))
+    finished = plane.report(1, 0, ReportKind.FINISHED)
+    assert finished is not None
+    assert plane.uploads == {(1, "model.keras"): b"weights", (1, "metrics.json"): b"{}"}
+    assert list(finished.data["upload_errors"]) == ["secrets.txt"]
+    uploaded = max(index for index, call in enumerate(plane.calls) if call[0] == "PUT")
+    batch = next(b for b in plane.batches if finished in b.reports)
+    told = [i for i, call in enumerate(plane.calls) if call[1] == "reports/"]
+    assert uploaded < told[plane.batches.index(batch)]
+
+
+@pytest.mark.parametrize("status", [400, 404, 409, 413])
+def test_a_file_refused_for_good_does_not_hold_up_the_report(
+    plane: ControlPlane, drive: Drive, status: int
+) -> None:
+    driven = drive()
+    plane.refuse_with["jobs/1/files/"] = status
+    plane.want(wanted_trainer(plane, play="finish"))
+    driven.until(lambda: ReportKind.EXITED in plane.kinds(1, 0))
+    finished = plane.report(1, 0, ReportKind.FINISHED)
+    assert finished is not None
+    is_named = "model.keras" in finished.data["upload_errors"]
+    assert is_named == (status != 409)  # stale: nobody wants the file, nothing is wrong with it
+
+
+def test_preemption_saves_a_checkpoint_that_a_later_trainer_starts_from(
+    plane: ControlPlane, drive: Drive
+) -> None:
+    driven = drive()
+    plane.want(wanted_trainer(plane, 0))
+    driven.until(lambda: ReportKind.SWITCHED in plane.kinds(1, 0))
+    plane.want(wanted_trainer(plane, 0, generation=membership(2, source=0)))
+    driven.until(lambda: ReportKind.EXITED in plane.kinds(1, 0))
+    assert plane.uploads == {(1, "checkpoint.npz"): b"all variables"}
+
+    sha256 = plane.add_checkpoint(1, plane.uploads[1, "checkpoint.npz"])
+    plane.want(wanted_trainer(plane, 2, generation=membership(3, 2), checkpoint_sha256=sha256))
+    driven.until(lambda: plane.report(1, 2, ReportKind.PHASE))
+    booted = plane.report(1, 2, ReportKind.PHASE)
+    assert booted is not None
+    assert booted.data["restored"] == "all variables"
+
+
+def test_an_unwanted_trainer_is_ended_and_its_folder_kept_only_for_a_while(
+    plane: ControlPlane, drive: Drive, state_dir: Path
+) -> None:
+    driven = drive(kept_run_directories=1)
+    for slot in (0, 2, 4):
+        plane.want(wanted_trainer(plane, slot, generation=membership(1, slot)))
+        driven.until(partial(plane.report, 1, slot, ReportKind.SWITCHED))
+        plane.want()
+        driven.until(partial(plane.report, 1, slot, ReportKind.EXITED))
+    folder = state_dir / "trainers"
+    driven.until(lambda: [entry.name for entry in folder.iterdir()] == ["1-4"])
+    exited = plane.report(1, 0, ReportKind.EXITED)
+    assert exited is not None
+    assert exited.data["exit_code"] == -15
+    assert not trainers_below(state_dir)
+
+
+def test_a_trainer_that_ignores_sigterm_is_killed(plane: ControlPlane, drive: Drive) -> None:
+    driven = drive(grace_s=0.2)
+    plane.want(wanted_trainer(plane, play="stubborn"))
+    driven.until(lambda: ReportKind.READY in plane.kinds(1, 0))
+    plane.want()
+    driven.until(lambda: ReportKind.EXITED in plane.kinds(1, 0))
+    exited = plane.report(1, 0, ReportKind.EXITED)
+    assert exited is not None
+    assert exited.data["exit_code"] == -9
+
+
+def test_children_go_with_their_trainer_also_from_other_sessions(
+    plane: ControlPlane, drive: Drive, state_dir: Path
+) -> None:
+    driven = drive()
+    plane.want(wanted_trainer(plane, play="parent"))
+    driven.until(lambda: ReportKind.READY in plane.kinds(1, 0))
+    assert len(trainers_below(state_dir)) == 3
+    plane.want()
+    driven.until(lambda: ReportKind.EXITED in plane.kinds(1, 0))
+    assert not trainers_below(state_dir)
+
+
+def test_a_crash_is_reported_and_not_repeated(plane: ControlPlane, drive: Drive) -> None:
+    driven = drive()
+    plane.want(wanted_trainer(plane, play="crash"))
+    driven.until(lambda: ReportKind.EXITED in plane.kinds(1, 0))
+    exited = plane.report(1, 0, ReportKind.EXITED)
+    assert exited is not None
+    assert exited.data["exit_code"] == 7
+
+
+def test_the_next_trainer_waits_until_the_accelerator_is_free(
+    plane: ControlPlane, drive: Drive
+) -> None:
+    driven = drive(grace_s=1.0)
+    plane.want(wanted_trainer(plane, 0, play="stubborn"))
+    driven.until(lambda: ReportKind.READY in plane.kinds(1, 0))
+    plane.want(wanted_trainer(plane, 2, generation=membership(2, 2)))  # accelerator 0 as well
+    driven.until(lambda: ReportKind.READY in plane.kinds(1, 2))
+    driven.until(lambda: ReportKind.EXITED in plane.kinds(1, 0))
+    exited, booted = plane.report(1, 0, ReportKind.EXITED), plane.report(1, 2, ReportKind.PHASE)
+    assert exited is not None
+    assert booted is not None
+    assert exited.at <= booted.at
+
+
+def test_a_stale_trainer_is_ended_but_not_one_with_newer_orders(
+    plane: ControlPlane, drive: Drive, state_dir: Path
+) -> None:
+    driven = drive()
+    now = membership(5, 0, 1)
+    plane.want(*(wanted_trainer(plane, slot, generation=now) for slot in (0, 1)))
+    driven.until(lambda: {s.generation for s in plane.owned() if s.pid} == {5})
+    driven.until(lambda: ReportKind.READY in plane.kinds(1, 1))
+    old, new = (
+        TrainerState(job_id=1, slot=slot, generation=generation, accelerator_index=slot, pid=1)
+        for slot, generation in ((0, 4), (1, 5))
+    )
+    plane.stale = (old, new)
+    driven.until(lambda: ReportKind.EXITED in plane.kinds(1, 1))
+    assert ReportKind.EXITED not in plane.kinds(1, 0)
+    assert len(trainers_below(state_dir)) == 1
+
+
+def test_code_that_is_not_what_was_announced_fails_the_trainer(
+    plane: ControlPlane, drive: Drive, state_dir: Path
+) -> None:
+    driven = drive()
+    wanted = wanted_trainer(plane)
+    plane.files["jobs/1/code/"] = b"import something_else\n"
+    plane.want(wanted)
+    driven.until(lambda: ReportKind.EXITED in plane.kinds(1, 0))
+    failed, exited = plane.reports(1, 0)
+    assert (failed.kind, failed.data["code"]) == (ReportKind.FAILED, "internal")
+    assert "SHA-256" in failed.data["message"]
+    assert exited.data["exit_code"] is None
+    assert not list((state_dir / "cache").iterdir())
+
+
+def test_an_accelerator_that_is_not_there_fails_the_trainer(
+    plane: ControlPlane, drive: Drive
+) -> None:
+    driven = drive(emulated=1)
+    plane.want(wanted_trainer(plane, slot=1))
+    driven.until(lambda: ReportKind.EXITED in plane.kinds(1, 1))
+    failed = plane.report(1, 1, ReportKind.FAILED)
+    assert failed is not None
+    assert failed.data["message"] == "this node has no accelerator 1"
+
+
+def test_trainers_see_little_of_the_agents_environment(
+    plane: ControlPlane, drive: Drive, monkeypatch: pytest.MonkeyPatch, state_dir: Path
+) -> None:
+    monkeypatch.setenv("DATABASE_URL", "postgresql://secret")
+    monkeypatch.setenv("VIRTUALFLOW_ENROLMENT_TOKEN", "secret")
+    monkeypatch.setenv("DATA_HOME", "/data")
+    driven = drive(kept_environment=("DATA_HOME",), threads=3)
+    plane.want(wanted_trainer(plane))
+    driven.until(lambda: plane.report(1, 0, ReportKind.PHASE))
+    booted = plane.report(1, 0, ReportKind.PHASE)
+    assert booted is not None
+    environment = booted.data["environment"]
+    assert "secret" not in json.dumps(environment)
+    assert environment["DATA_HOME"] == "/data"
+    assert environment["OMP_NUM_THREADS"] == "3"
+    assert environment["CUDA_VISIBLE_DEVICES"] == "-1"
+    assert environment["VIRTUALFLOW_RUN_DIR"] == str(state_dir / "trainers" / "1-0")
+    assert (state_dir / "trainers" / "1-0" / "alive").exists()
+
+
+def test_a_number_that_is_not_finite_travels_as_null(plane: ControlPlane, drive: Drive) -> None:
+    driven = drive()
+    plane.want(wanted_trainer(plane, play="diverge"))
+    driven.until(lambda: plane.report(1, 0, ReportKind.STEPS))
+    steps = plane.report(1, 0, ReportKind.STEPS)
+    assert steps is not None
+    assert steps.data["loss"] is None
+
+
+def test_log_text_arrives_whole_up_to_its_bound(plane: ControlPlane, drive: Drive) -> None:
+    bound = 150_000
+    driven = drive(log_shipped_bytes=bound, log_slack_bytes=10_000)
+    plane.want(
+        wanted_trainer(plane, 0, play="noisy", characters=50_000),
+        wanted_trainer(plane, 1, job_id=2, play="noisy", characters=100_000),
+    )
+    driven.until(lambda: len(plane.log(1, 0)) >= 50_000)
+    driven.until(lambda: "are kept" in plane.log(2, 1))
+    assert plane.log(1, 0) == "ä" * 50_000
+    assert plane.log(2, 1).startswith("ä" * (bound // 2) + "\n[the log goes on")
+
+
+def test_the_batch_says_which_wanted_state_it_was_made_under(
+    plane: ControlPlane, drive: Drive
+) -> None:
+    driven = drive()
+    version = plane.want(wanted_trainer(plane))
+    driven.until(lambda: plane.batches and plane.batches[-1].wanted_version == version)
+    assert [state.slot for state in plane.batches[-1].trainers] == [0]

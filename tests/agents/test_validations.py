@@ -1,0 +1,132 @@
+"""Code that is built once, in a process that is thrown away."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from controlplane.core.wire import ValidationReport
+from tests.agents.builders import wanted_validation
+from tests.agents.conftest import DrivenAgent, trainers_below
+from tests.agents.control_plane import ControlPlane
+
+Drive = Callable[..., DrivenAgent]
+
+
+def results(plane: ControlPlane) -> list[ValidationReport]:
+    with plane.lock:
+        return [report for batch in plane.batches for report in batch.validations]
+
+
+def test_what_the_process_found_is_passed_on_once(
+    plane: ControlPlane, drive: Drive, state_dir: Path
+) -> None:
+    driven = drive()
+    plane.want(validations=[wanted_validation(plane, play="fine")])
+    driven.until(lambda: results(plane))
+    sent = len(plane.batches)
+    driven.until(lambda: len(plane.batches) > sent + 2)
+    (report,) = results(plane)
+    assert report.ok
+    assert report.facts == {"num_parameters": 12}
+
+    plane.want()
+    driven.until(lambda: not list((state_dir / "validations").iterdir()))
+
+
+def test_a_refusal_carries_the_users_traceback(plane: ControlPlane, drive: Drive) -> None:
+    driven = drive()
+    plane.want(validations=[wanted_validation(plane, play="refuse")])
+    driven.until(lambda: results(plane))
+    (report,) = results(plane)
+    assert (report.ok, report.code, report.traceback) == (False, "user_code", "in code")
+
+
+def test_a_build_that_takes_too_long_is_ended_with_its_children(
+    plane: ControlPlane, drive: Drive, state_dir: Path
+) -> None:
+    driven = drive()
+    plane.want(validations=[wanted_validation(plane, timeout_s=1.0, play="hang")])
+    driven.until(lambda: len(trainers_below(state_dir)) == 2)
+    driven.until(lambda: results(plane))
+    (report,) = results(plane)
+    assert (report.ok, report.code, report.field) == (False, "timeout", "code")
+    assert "longer than 1 s" in report.message
+    assert "building for ever" in report.traceback
+    assert not trainers_below(state_dir)
+
+
+def test_a_crash_shows_the_end_of_the_log(plane: ControlPlane, drive: Drive) -> None:
+    driven = drive()
+    plane.want(validations=[wanted_validation(plane, play="die")])
+    driven.until(lambda: results(plane))
+    (report,) = results(plane)
+    assert (report.ok, report.code) == (False, "crashed")
+    assert "status 42" in report.message
+    assert "Killed in native code" in report.traceback
+
+
+def test_code_that_cannot_be_unpacked_is_refused(plane: ControlPlane, drive: Drive) -> None:
+    driven = drive()
+    wanted = wanted_validation(plane)
+    sha256 = plane.add_code(1, b"PK\x03\x04 this is no archive")
+    spec = type(wanted.spec)(
+        **{name: getattr(wanted.spec, name) for name in wanted.spec.__slots__}
+        | {"code_sha256": sha256}
+    )
+    broken = type(wanted)(spec=spec, attempt=1, code_name="job.zip", timeout_s=5.0)
+    plane.want(validations=[broken])
+    driven.until(lambda: results(plane))
+    (report,) = results(plane)
+    assert (report.ok, report.code, report.field) == (False, "bad_archive", "code")
+
+
+@pytest.mark.parametrize("most", [1, 2])
+def test_no_more_than_the_bound_run_at_a_time(
+    plane: ControlPlane, drive: Drive, state_dir: Path, most: int
+) -> None:
+    driven = drive(max_validations=most)
+    jobs = [1, 2, 3]
+    plane.want(
+        validations=[wanted_validation(plane, job, timeout_s=0.8, play="hang") for job in jobs]
+    )
+    seen = set()
+
+    def observe() -> bool:
+        seen.add(len({p.environ()["VIRTUALFLOW_RUN_DIR"] for p in trainers_below(state_dir)}))
+        return len(results(plane)) == len(jobs)
+
+    driven.until(observe)
+    assert max(seen) == most
+
+
+def test_a_validation_that_is_not_wanted_any_more_is_ended_without_a_word(
+    plane: ControlPlane, drive: Drive, state_dir: Path
+) -> None:
+    driven = drive()
+    plane.want(validations=[wanted_validation(plane, play="hang")])
+    driven.until(lambda: len(trainers_below(state_dir)) == 2)
+    plane.want()
+    driven.until(lambda: not list((state_dir / "validations").iterdir()))
+    assert not trainers_below(state_dir)
+    assert not results(plane)
+
+
+def test_a_new_agent_runs_again_what_the_one_before_did_not_finish(
+    plane: ControlPlane, drive: Drive, state_dir: Path
+) -> None:
+    first = drive()
+    plane.want(validations=[wanted_validation(plane, timeout_s=1.0, play="hang")])
+    first.until(lambda: len(trainers_below(state_dir)) == 2)
+    first.state.close()  # as if killed: the process goes on
+    before = {process.pid for process in trainers_below(state_dir)}
+
+    second = drive()
+    second.until(lambda: results(plane))
+    assert results(plane)[0].code == "timeout"
+    deadline = time.monotonic() + 5
+    while before & {process.pid for process in trainers_below(state_dir)}:
+        assert time.monotonic() < deadline
