@@ -1,0 +1,43 @@
+"""`python -m agents.trainer`: one trainer for an agent, a validation, or a whole local run."""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import os
+import sys
+from pathlib import Path
+
+from agents.trainer.launcher import launcher_arguments, launcher_run
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Parse the command line and do what it asks; returns the exit status."""
+    parser = argparse.ArgumentParser(
+        prog="python -m agents.trainer",
+        description="Train a Keras job over virtual nodes on any number of accelerators.",
+    )
+    parser.add_argument("--run-dir", type=Path, help="be one trainer: follow DIR/orders.json")
+    parser.add_argument("--validate", type=Path, help="build the job in DIR once and report on it")
+    parser.add_argument(
+        "--parent", type=int, help="with --run-dir: end when this parent process ends"
+    )
+    launcher_arguments(parser)
+    options = parser.parse_args(arguments)
+    if options.run_dir is not None or options.validate is not None:
+        # TensorFlow reads these when it is imported, which is why that happens only now.
+        os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
+        os.environ.setdefault("KERAS_BACKEND", "tensorflow")
+    if options.validate is not None:
+        validation = importlib.import_module("agents.trainer.validation")
+        return int(validation.validation_run(options.validate) or 0)
+    if options.run_dir is not None:
+        engine = importlib.import_module("agents.trainer.engine")
+        return int(engine.trainer_run(options.run_dir, options.parent))
+    if options.job is None:
+        parser.error("give a JOB.py to train, or --run-dir, or --validate")
+    return launcher_run(options)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

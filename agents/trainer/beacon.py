@@ -1,0 +1,87 @@
+"""Tells peers which generation this trainer's runtime is set up for.
+
+A trainer that has just initialised its runtime must not call on a leader that is about to do so:
+the call would reach the leader's old runtime and be lost. So the leader says over UDP, on the port
+number that its collective server has on TCP, how far it is, and newcomers ask before they call. The
+answer is one number; nothing can be changed from outside. Where UDP is filtered, newcomers go ahead
+after a short wait.
+"""
+
+from __future__ import annotations
+
+import socket
+import struct
+import threading
+import time
+
+from agents.trainer.failures import TrainerError
+
+ASK = b"virtualflow generation?"
+ANSWER = struct.Struct("!16sq")
+ANSWER_TAG = b"virtualflow gen "
+ASK_EVERY_S = 0.01
+#: After so long without any answer UDP is taken to be filtered.
+SILENCE_LIMIT_S = 3.0
+#: A leader that answers, but does not get ready, is given up after this.
+READY_LIMIT_S = 300.0
+
+
+class Beacon:
+    """Answers on one UDP port with the newest generation this trainer is ready for."""
+
+    def __init__(self, port: int) -> None:
+        self.generation = -1
+        self._socket = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+        try:
+            self._socket.bind(("", port))
+        except OSError:  # taken: peers fall back to waiting
+            self._socket.close()
+            return
+        threading.Thread(target=self._answer, name="beacon", daemon=True).start()
+
+    def _answer(self) -> None:
+        while True:
+            try:
+                asked, peer = self._socket.recvfrom(64)
+                if asked == ASK:
+                    self._socket.sendto(ANSWER.pack(ANSWER_TAG, self.generation), peer)
+            except OSError:
+                time.sleep(ASK_EVERY_S)  # an unreachable peer; the next question may be fine
+
+
+def wait_until_ready(address: str, generation: int) -> None:
+    """Wait until the trainer at `address` is ready for `generation`.
+
+    Raises:
+        TrainerError: `peer_lost`, it answered but did not get ready in time.
+    """
+    host, _, port = address.rpartition(":")
+    started_at = time.monotonic()
+    has_answered = False
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as asking:
+        asking.settimeout(ASK_EVERY_S)
+        while True:
+            answer = _ask(asking, host, int(port))
+            if answer is not None and answer >= generation:
+                return
+            has_answered = has_answered or answer is not None
+            waited_s = time.monotonic() - started_at
+            if not has_answered and waited_s > SILENCE_LIMIT_S:
+                return
+            if waited_s > READY_LIMIT_S:
+                raise TrainerError(
+                    "peer_lost", f"the leader at {address} did not get ready for {generation}"
+                )
+
+
+def _ask(asking: socket.socket, host: str, port: int) -> int | None:
+    """Ask once; None without a valid answer within ASK_EVERY_S."""
+    asked_at = time.monotonic()
+    try:
+        asking.sendto(ASK, (host, port))
+        tag, generation = ANSWER.unpack(asking.recv(64))
+    except (OSError, struct.error):
+        time.sleep(max(0.0, ASK_EVERY_S - (time.monotonic() - asked_at)))
+        return None
+    time.sleep(ASK_EVERY_S / 10)
+    return int(generation) if tag == ANSWER_TAG else None

@@ -1,0 +1,131 @@
+"""Puts the sums of all trainers of a membership together, in tree order, in one or two collectives.
+
+Every trainer sends its subtree sums padded to a common number of rows, together with two small
+numbers: whether it holds the orders for the next generation, and its slot. Small messages are
+gathered whole by everybody (one round trip). Large ones are cut: rank r receives the r-th part of
+every trainer's rows, adds it along the tree and gives the sum to all, which moves less data. The
+additions are the same for every element either way, and so are the bits.
+
+Measured on loopback and two shared cores, 2 and 3 trainers: 10 thousand elements gather 1.7 and
+4.1 ms against 3.4 and 7.7 ms cut; 10 million elements 254 and 473 ms against 115 and 173 ms.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import tensorflow as tf
+
+from agents.trainer.folding import fold
+from agents.trainer.runtime import Group, all_gather, all_reduce, all_to_all
+from controlplane.core.wire import ReductionMode
+
+Tensor = Any
+
+#: Elements of one trainer's message from which on it is cut.
+CUT_FROM_ELEMENTS = 500_000
+#: Instance keys; one stands for one shape within a group, so each width has its own.
+INSTANCES_PER_WIDTH = 4
+
+
+class Exchange:
+    """The reduction of vectors of one width, traced once for every group."""
+
+    def __init__(
+        self, width: int, dtype: tf.DType, mode: ReductionMode, hint: str, index: int
+    ) -> None:
+        """Trace for vectors of `width`; `index` tells the exchanges of a trainer apart."""
+        self.width = width
+        self.dtype = dtype
+        self.hint = hint
+        self.instance = 1 + INSTANCES_PER_WIDTH * index
+        reduce = self._gathered if mode is ReductionMode.EXACT else self._summed
+        signature = [
+            tf.TensorSpec([None, width], dtype),  # this trainer's rows
+            tf.TensorSpec([2], dtype),  # holds the next orders (0 or 1), slot
+            tf.TensorSpec([], tf.int32),  # rows per worker
+            tf.TensorSpec([None, 2], tf.int32),  # program over all rows
+            tf.TensorSpec([2], tf.int32),  # group size and key
+        ]
+        self.mode = mode
+        self._reduce, self._reduce_cut = (
+            tf.function(function, input_signature=signature, autograph=False)
+            for function in (reduce, self._scattered)
+        )
+
+    def __call__(
+        self, rows: Tensor, notes: Tensor, rows_per_worker: int, program: Tensor, group: Group
+    ) -> tuple[Tensor, Tensor]:
+        """Reduce the rows of all ranks of `group`.
+
+        Returns:
+            The sum [width] and the notes: [size, 2] by rank, or [1, 2] added up in the fast mode.
+        """
+        is_cut = (
+            self.mode is ReductionMode.EXACT and rows_per_worker * self.width >= CUT_FROM_ELEMENTS
+        )
+        function = self._reduce_cut if is_cut else self._reduce
+        vector, all_notes = function(
+            rows,
+            notes,
+            tf.constant(rows_per_worker, tf.int32),
+            program,
+            tf.constant([group.size, group.key], tf.int32),
+        )
+        return vector, all_notes
+
+    def warm_up(self, group: Group, rows_per_worker: int) -> None:
+        """Trace, and run once in a group of one; what comes out is thrown away."""
+        rows = tf.zeros([rows_per_worker, self.width], self.dtype)
+        first_row = tf.zeros([1, 2], tf.int32)
+        self(rows, tf.zeros([2], self.dtype), rows_per_worker, first_row, group)
+
+    def _gathered(
+        self, rows: Tensor, notes: Tensor, stride: Tensor, program: Tensor, group: Tensor
+    ) -> tuple[Tensor, Tensor]:
+        """Gather everything, add locally."""
+        message = tf.concat([tf.reshape(_padded(rows, stride), [-1]), notes], 0)
+        gathered = all_gather(message, group, self.instance, self.hint)
+        by_rank = tf.reshape(gathered, [group[0], stride * self.width + 2])
+        everyone = tf.reshape(by_rank[:, :-2], [-1, self.width])
+        return self._tree_sum(everyone, program), by_rank[:, -2:]
+
+    def _scattered(
+        self, rows: Tensor, notes: Tensor, stride: Tensor, program: Tensor, group: Tensor
+    ) -> tuple[Tensor, Tensor]:
+        """Give each rank one part of the elements to add, then gather the sums."""
+        size = group[0]
+        part = -(-self.width // size)
+        padded = tf.pad(_padded(rows, stride), [[0, 0], [0, part * size - self.width]])
+        parts = tf.transpose(tf.reshape(padded, [stride, size, part]), [1, 0, 2])
+        parts = tf.reshape(parts, [size, stride * part])
+        message = tf.concat([parts, tf.tile(notes[tf.newaxis], [size, 1])], 1)
+        received = all_to_all(message, group, self.instance + 1, self.hint)
+        everyone = tf.reshape(received[:, :-2], [size * stride, part])
+        mine = self._tree_sum(everyone, program)
+        gathered = all_gather(mine, group, self.instance + 2, self.hint)
+        return tf.ensure_shape(gathered[: self.width], [self.width]), received[:, -2:]
+
+    def _summed(
+        self, rows: Tensor, notes: Tensor, stride: Tensor, program: Tensor, group: Tensor
+    ) -> tuple[Tensor, Tensor]:
+        """Let the runtime add, in the order of its ring (the fast mode).
+
+        The notes come back added up in one row: nothing here depends on ranks.
+        """
+        del program
+        message = tf.concat([tf.reshape(_padded(rows, stride), [-1]), notes], 0)
+        total = all_reduce(message, group, self.instance + 3, self.hint)
+        return tf.ensure_shape(total[:-2], [self.width]), total[tf.newaxis, -2:]
+
+    def _tree_sum(self, rows: Tensor, program: Tensor) -> Tensor:
+        """Run the program over rows [n, any]; any is the number of columns."""
+        columns = rows.shape[1]
+        stack = fold(lambda index: rows[program[index, 0]], program[:, 1], columns, self.dtype)
+        return tf.ensure_shape(stack.read(0), [columns])
+
+
+def _padded(rows: Tensor, stride: Tensor) -> Tensor:
+    """Pad rows with zeros to `stride` of them, without a copy where none are missing."""
+    missing = stride - tf.shape(rows)[0]
+    return tf.cond(tf.equal(missing, 0), lambda: rows, lambda: tf.pad(rows, [[0, missing], [0, 0]]))

@@ -1,0 +1,22 @@
+"""How a trainer ends early: one coded error, reported as `failed`."""
+
+from __future__ import annotations
+
+#: Exit statuses of a trainer, see docs/protocol.md.
+EXIT_DONE = 0
+EXIT_FAILED = 3
+
+
+class TrainerError(Exception):
+    """The trainer cannot go on.
+
+    Attributes:
+        code: `user_code`, `out_of_memory`, `peer_lost`, `port_in_use` or `internal`.
+        traceback: frames that help whoever has to act, empty when the message says it all.
+    """
+
+    def __init__(self, code: str, message: str, traceback: str = "") -> None:
+        super().__init__(message)
+        self.code = code
+        self.message = message
+        self.traceback = traceback

@@ -1,0 +1,84 @@
+"""Every use of Keras's private parts: building, calling and losses the way its own `fit` does."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import keras
+import tensorflow as tf
+
+Tensor = Any
+SUM_REDUCTION = "sum"
+
+
+def model_build(model: keras.Model, batch: tuple[Any, ...]) -> None:
+    """Create every variable of model, loss, metrics and optimizer, as `fit` does at its start."""
+    model._symbolic_build(data_batch=batch)  # noqa: SLF001
+    if not model.optimizer.built:
+        model.optimizer.build(model.trainable_variables)
+    model.reset_metrics()
+
+
+def model_call(model: keras.Model, inputs: Any, training: bool) -> Any:
+    """Call the model, passing `training` only where it is known."""
+    if model._call_has_training_arg:  # noqa: SLF001
+        return model(inputs, training=training)
+    return model(inputs)
+
+
+def model_loss(
+    model: keras.Model, batch: tuple[Any, Any, Any], predictions: Any, training: bool
+) -> Tensor:
+    """Total loss of a batch `(x, y, sample_weight)`: compiled losses, `add_loss`, regularisers."""
+    inputs, targets, sample_weight = batch
+    return model._compute_loss(  # noqa: SLF001
+        x=inputs, y=targets, y_pred=predictions, sample_weight=sample_weight, training=training
+    )
+
+
+def metrics_update(
+    model: keras.Model, batch: tuple[Any, Any, Any], predictions: Any, loss: Tensor, count: Tensor
+) -> None:
+    """Update the loss tracker, weighted by the number of examples, and the compiled metrics."""
+    inputs, targets, sample_weight = batch
+    tracker = model._loss_tracker  # noqa: SLF001
+    if tracker is not None:
+        tracker.update_state(loss, sample_weight=count)
+    model.compute_metrics(inputs, targets, predictions, sample_weight=sample_weight)
+
+
+def unweighted_trackers(model: keras.Model) -> list[Any]:
+    """List the variables of trackers that Keras updates once per batch with weight 1.
+
+    Those are the single losses of a model with several outputs.
+    """
+    compiled = model._compile_loss  # noqa: SLF001
+    return [] if compiled is None else list(compiled.variables)
+
+
+@contextmanager
+def sums_scaled(model: keras.Model, factor: Tensor) -> Iterator[None]:
+    """Multiply losses with reduction "sum" by `factor` inside the block, and no other term.
+
+    A virtual node's loss is weighted by its share of the examples, as a mean wants it; for a sum,
+    `factor` takes that weight out again, while regularisers keep theirs.
+    """
+    compiled = model._compile_loss  # noqa: SLF001
+    if compiled is None or not compiled.built:
+        yield
+        return
+    original = compiled._flat_losses  # noqa: SLF001
+    compiled._flat_losses = [_loss_scaled(entry, factor) for entry in original]  # noqa: SLF001
+    try:
+        yield
+    finally:
+        compiled._flat_losses = original  # noqa: SLF001
+
+
+def _loss_scaled(entry: Any, factor: Tensor) -> Any:
+    if getattr(entry.loss, "reduction", None) != SUM_REDUCTION:
+        return entry
+    weight = 1.0 if entry.loss_weights is None else entry.loss_weights
+    return entry._replace(loss_weights=tf.multiply(factor, weight))

@@ -1,0 +1,104 @@
+"""The one flat vector in which a virtual node's results travel and are added.
+
+Gradients, changes of non-trainable state, metric sums and the loss of a virtual node stand in one
+vector, so that one reduction serves them all. Which pieces there are is found while tracing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any
+
+import tensorflow as tf
+
+Tensor = Any
+LIMBS = 4
+LIMB_BITS = 16
+
+
+class PieceKind(StrEnum):
+    """What a piece of the vector is, and so what becomes of its sum."""
+
+    GRADIENT = "gradient"  # of a trainable variable, weighted by the share of examples
+    CHANGE = "change"  # of floating-point state, weighted by the share of examples
+    INTEGER = "integer"  # new value of other state, from the lowest virtual node alone
+    METRIC = "metric"  # what a metric variable grew by
+    LOSS = "loss"  # weighted by the share of examples
+
+
+@dataclass(frozen=True)
+class Piece:
+    """One run of elements in the vector; `index` counts within the list that `kind` implies."""
+
+    kind: PieceKind
+    index: int
+    shape: tuple[int, ...]
+    size: int
+
+
+class MessageWriter:
+    """Collects the pieces of one vector while a function is traced."""
+
+    def __init__(self, dtype: tf.DType) -> None:
+        self.dtype = dtype
+        self.pieces: list[Piece] = []
+        self._parts: list[Tensor] = []
+
+    def add(self, kind: PieceKind, index: int, value: Tensor) -> None:
+        """Append a value of static shape, cast to the vector's dtype."""
+        value = tf.convert_to_tensor(value)
+        self._append(kind, index, tuple(value.shape), tf.cast(value, self.dtype))
+
+    def add_integers(self, index: int, value: Tensor, is_first: Tensor) -> None:
+        """Append whole numbers or booleans exactly, as limbs; all zero unless `is_first`."""
+        bits = tf.bitcast(tf.cast(value, tf.int64), tf.uint64)
+        mask = tf.constant((1 << LIMB_BITS) - 1, tf.uint64)
+        limbs = [
+            tf.bitwise.bitwise_and(tf.bitwise.right_shift(bits, _shift(limb)), mask)
+            for limb in range(LIMBS)
+        ]
+        stacked = tf.cast(tf.bitcast(tf.stack(limbs), tf.int64), self.dtype)
+        chosen = tf.where(is_first, stacked, tf.zeros_like(stacked))
+        self._append(PieceKind.INTEGER, index, tuple(value.shape), chosen)
+
+    def _append(self, kind: PieceKind, index: int, shape: tuple[int, ...], value: Tensor) -> None:
+        flat = tf.reshape(value, [-1])
+        self.pieces.append(Piece(kind, index, shape, int(flat.shape[0])))
+        self._parts.append(flat)
+
+    def vector(self) -> Tensor:
+        """Join everything into one vector."""
+        return tf.concat(self._parts, axis=0)
+
+
+def message_width(pieces: Iterable[Piece]) -> int:
+    """Count the elements of a vector."""
+    return sum(piece.size for piece in pieces)
+
+
+def message_read(pieces: Sequence[Piece], vector: Tensor) -> list[tuple[Piece, Tensor]]:
+    """Cut a vector into its pieces, in the shapes they had; integers still as limbs."""
+    parts = tf.split(vector, [piece.size for piece in pieces])
+    read = []
+    for piece, part in zip(pieces, parts, strict=True):
+        shape = (LIMBS, *piece.shape) if piece.kind is PieceKind.INTEGER else piece.shape
+        read.append((piece, tf.reshape(part, shape)))
+    return read
+
+
+def integers_read(limbs: Tensor, dtype: tf.DType) -> Tensor:
+    """Put whole numbers together again."""
+    words = tf.bitcast(tf.cast(limbs, tf.int64), tf.uint64)
+    bits = tf.add_n(
+        [
+            tf.bitcast(tf.bitwise.left_shift(words[limb], _shift(limb)), tf.int64)
+            for limb in range(LIMBS)
+        ]
+    )
+    return tf.cast(bits, dtype)
+
+
+def _shift(limb: int) -> Tensor:
+    return tf.constant(LIMB_BITS * limb, tf.uint64)

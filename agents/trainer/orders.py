@@ -1,0 +1,144 @@
+"""The trainer's side of its run directory: watches `orders.json`, appends `reports.jsonl`."""
+
+from __future__ import annotations
+
+import json
+import os
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+from agents.trainer.failures import EXIT_FAILED, TrainerError
+from controlplane.core.wire import (
+    ReportKind,
+    TrainerOrders,
+    TrainerReport,
+    decode,
+    encode,
+)
+
+POLL_S = 0.02
+ORDERS_FILE = "orders.json"
+REPORTS_FILE = "reports.jsonl"
+
+
+def orders_read(run_dir: Path) -> TrainerOrders:
+    """Read the orders that lie in a run directory.
+
+    Raises:
+        ValueError: they are missing or not valid.
+    """
+    try:
+        value = json.loads((run_dir / ORDERS_FILE).read_text())
+    except (OSError, json.JSONDecodeError) as error:
+        raise ValueError(f"{ORDERS_FILE} cannot be read: {error}") from error
+    return decode(TrainerOrders, value)
+
+
+def orders_write(run_dir: Path, orders: TrainerOrders) -> None:
+    """Put orders in place atomically, as an agent does."""
+    partial = run_dir / f".{ORDERS_FILE}.partial"
+    partial.write_text(json.dumps(encode(orders)))
+    partial.replace(run_dir / ORDERS_FILE)
+
+
+class OrderWatcher:
+    """Looks for new orders every 20 ms in a thread of its own; the newest ones win."""
+
+    def __init__(self, run_dir: Path, parent_pid: int | None = None) -> None:
+        """Read the first orders and start watching.
+
+        Args:
+            parent_pid: end this process at once when its parent is no longer that one.
+
+        Raises:
+            ValueError: there are no valid orders.
+        """
+        self._run_dir = run_dir
+        self._parent_pid = parent_pid
+        self._orders = orders_read(run_dir)
+        self._changed = threading.Condition()
+        self._stamp = self._file_stamp()
+        thread = threading.Thread(target=self._watch, name="orders", daemon=True)
+        thread.start()
+
+    @property
+    def orders(self) -> TrainerOrders:
+        """The newest orders."""
+        return self._orders
+
+    def next_after(self, generation: int) -> TrainerOrders | None:
+        """Give the orders to switch away from `generation`, once they may be followed."""
+        orders = self._orders
+        is_next = orders.go and orders.membership.generation > generation
+        return orders if is_next else None
+
+    def wait_for_go(self) -> TrainerOrders:
+        """Wait until the newest orders may be followed, for as long as the agent wants."""
+        with self._changed:
+            while not self._orders.go:
+                self._changed.wait(timeout=1.0)
+            return self._orders
+
+    def _file_stamp(self) -> tuple[int, int]:
+        status = (self._run_dir / ORDERS_FILE).stat()
+        return status.st_ino, status.st_mtime_ns
+
+    def _watch(self) -> None:
+        while True:
+            time.sleep(POLL_S)
+            if self._parent_pid is not None and os.getppid() != self._parent_pid:
+                os._exit(EXIT_FAILED)  # the launcher is gone and nobody else looks after us
+            try:
+                stamp = self._file_stamp()
+                if stamp == self._stamp:
+                    continue
+                orders = orders_read(self._run_dir)
+            except (OSError, ValueError):
+                continue  # half-made by someone who does not rename; look again
+            self._stamp = stamp
+            with self._changed:
+                self._orders = orders
+                self._changed.notify_all()
+
+
+class ReportWriter:
+    """Appends numbered reports, each line in one write, from any thread."""
+
+    def __init__(self, run_dir: Path, job_id: int, slot: int) -> None:
+        self.generation = 0
+        self._job_id = job_id
+        self._slot = slot
+        self._sequence = 0
+        self._lock = threading.Lock()
+        path = run_dir / REPORTS_FILE
+        self._stream = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+
+    def write(self, kind: ReportKind, generation: int | None = None, **data: Any) -> None:
+        """Report `kind` with `data` (plain JSON values) for the current or a given generation."""
+        with self._lock:
+            report = TrainerReport(
+                job_id=self._job_id,
+                slot=self._slot,
+                generation=self.generation if generation is None else generation,
+                sequence=self._sequence,
+                at=time.time(),
+                kind=kind,
+                data=data,
+            )
+            self._sequence += 1
+            os.write(self._stream, (json.dumps(encode(report)) + "\n").encode())
+
+    def phase(self, name: str) -> None:
+        """Report that a phase begins."""
+        self.write(ReportKind.PHASE, phase=name)
+
+    def failed(self, failure: TrainerError) -> None:
+        """Report why this trainer ends."""
+        self.write(
+            ReportKind.FAILED,
+            code=failure.code,
+            message=failure.message,
+            traceback=failure.traceback,
+        )

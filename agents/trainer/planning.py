@@ -1,0 +1,125 @@
+"""What one trainer does in a step: which examples it takes and how the sums are put together."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from controlplane.core.reduction import Schedule, TreeReduction, plan_reduction, running_sum
+from controlplane.core.virtual_nodes import example_bounds
+from controlplane.core.wire import Membership, ReductionMode, TrainingSpec
+
+
+@dataclass(frozen=True)
+class BatchPlan:
+    """One trainer's part in a batch of `num_examples`.
+
+    Attributes:
+        virtual_nodes: those of its own that have examples, ascending.
+        positions: int64 [n_local], places in the batch, virtual node by virtual node.
+        program: int32 [L, 4], per virtual node: offset and length in the local examples, merges
+            after it, and 1 for the lowest virtual node of the whole batch.
+        weights: float32 [L], its share of the batch's examples.
+        num_rows: sums that this trainer ends up with (0 when it has no examples).
+        rows_per_worker: what every trainer pads to.
+        across: int32 [K, 2], program over all gathered rows: row and merges after it.
+    """
+
+    num_examples: int
+    virtual_nodes: tuple[int, ...]
+    positions: np.ndarray
+    program: np.ndarray
+    weights: np.ndarray
+    num_rows: int
+    rows_per_worker: int
+    across: np.ndarray
+
+
+class Planner:
+    """Plans batches for one trainer in one membership; the few different batch sizes are kept."""
+
+    def __init__(
+        self, spec: TrainingSpec, membership: Membership, ranked_slots: Sequence[int], slot: int
+    ) -> None:
+        by_slot = {member.slot: member.virtual_nodes for member in membership.members}
+        self.owned = [by_slot[ranked] for ranked in ranked_slots]
+        self.rank = list(ranked_slots).index(slot)
+        self.num_virtual_nodes = spec.num_virtual_nodes
+        self.reduction = spec.reduction
+        everyone = [True] * spec.num_virtual_nodes
+        self.rows_per_worker = self._reduce(everyone, None).rows_per_worker
+        self._plans: dict[int, BatchPlan] = {}
+
+    def plan(self, num_examples: int) -> BatchPlan:
+        """Plan a batch of `num_examples`, at least one."""
+        if num_examples not in self._plans:
+            self._plans[num_examples] = self._make(num_examples)
+        return self._plans[num_examples]
+
+    def _reduce(self, present: Sequence[bool], rows_per_worker: int | None) -> TreeReduction:
+        if self.reduction is ReductionMode.EXACT:
+            return plan_reduction(self.num_virtual_nodes, present, self.owned, rows_per_worker)
+        local = tuple(
+            running_sum([leaf for leaf in sorted(leaves) if present[leaf]]) for leaves in self.owned
+        )
+        return TreeReduction(local=local, rows_per_worker=1, across=Schedule((), ()))
+
+    def _make(self, num_examples: int) -> BatchPlan:
+        bounds = example_bounds(num_examples, self.num_virtual_nodes)
+        present = [high > low for low, high in bounds]
+        reduction = self._reduce(present, self.rows_per_worker)
+        mine = reduction.local[self.rank]
+        lengths = np.array([bounds[leaf][1] - bounds[leaf][0] for leaf in mine.items], np.int32)
+        first = present.index(True)
+        program = np.stack(
+            [
+                np.cumsum(lengths, dtype=np.int32) - lengths,
+                lengths,
+                np.array(mine.merges, np.int32),
+                np.array([leaf == first for leaf in mine.items], np.int32),
+            ],
+            axis=1,
+        )
+        positions = [np.arange(*bounds[leaf], dtype=np.int64) for leaf in mine.items]
+        return BatchPlan(
+            num_examples=num_examples,
+            virtual_nodes=mine.items,
+            positions=np.concatenate([np.zeros(0, np.int64), *positions]),
+            program=program,
+            weights=(lengths / num_examples).astype(np.float32),
+            num_rows=mine.num_rows,
+            rows_per_worker=reduction.rows_per_worker,
+            across=_as_program(reduction.across),
+        )
+
+
+def _as_program(schedule: Schedule) -> np.ndarray:
+    return np.array([schedule.items, schedule.merges], np.int32).reshape(2, -1).T.copy()
+
+
+#: Separate streams of random numbers for training and validation steps.
+TRAINING_STREAM = 0
+VALIDATION_STREAM = 1
+
+
+def step_seeds(
+    seed: int,
+    stream: int,
+    step: int,
+    virtual_nodes: Sequence[int],
+    num_virtual_nodes: int,
+    num: int,
+) -> np.ndarray:
+    """Draw the states of `num` random generators for some virtual nodes in one step.
+
+    A function of (job seed, stream, step, virtual node, generator) alone, so that no mapping and no
+    process has a part in it. Philox is counter-based: every step has its own stream.
+
+    Returns int64 [len(virtual_nodes), num, 2] in [0, 2**31).
+    """
+    sequence = np.random.SeedSequence(entropy=(seed % 2**64, stream, step))
+    generator = np.random.Generator(np.random.Philox(sequence))
+    drawn = generator.integers(0, 2**31, size=(num_virtual_nodes, num, 2), dtype=np.int64)
+    return drawn[np.array(virtual_nodes, np.int64)]

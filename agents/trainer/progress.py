@@ -1,0 +1,189 @@
+"""Where a job stands in its data: the part of its state that is not in variables."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass, field, replace
+from enum import StrEnum
+from typing import Any
+
+from controlplane.core.wire import StopCondition, StopKind
+
+
+class Activity(StrEnum):
+    """What the next batch is for."""
+
+    TRAIN = "train"
+    VALIDATE = "validate"
+
+
+@dataclass(frozen=True)
+class EpochRow:
+    """One finished epoch: its number from 0, the steps done until its end, and its logs."""
+
+    epoch: int
+    step: int
+    logs: dict[str, float]
+
+
+@dataclass(frozen=True)
+class Progress:
+    """The cursor of a job. It moves only forward, one batch at a time.
+
+    Attributes:
+        step: parameter updates done.
+        epoch: epochs finished.
+        activity: what the next batch is for.
+        batch: number of the next batch within the activity.
+        train_logs: the epoch's training logs, while its validation runs.
+        history: one row per finished epoch.
+        training_s: wall time spent in steps so far.
+        ended_by: why the job is over, None while it goes on.
+    """
+
+    step: int = 0
+    epoch: int = 0
+    activity: Activity = Activity.TRAIN
+    batch: int = 0
+    train_logs: dict[str, float] = field(default_factory=dict)
+    history: tuple[EpochRow, ...] = ()
+    training_s: float = 0.0
+    ended_by: StopKind | None = None
+
+    @property
+    def is_over(self) -> bool:
+        """True once the job has ended and its last epoch is closed."""
+        is_closed = self.activity is Activity.TRAIN and self.batch == 0
+        return self.ended_by is not None and is_closed
+
+    @property
+    def place(self) -> tuple[int, int, Activity, int]:
+        """What identifies the next batch."""
+        return self.step, self.epoch, self.activity, self.batch
+
+    def to_json(self) -> dict[str, Any]:
+        """Turn into plain JSON values; floats survive exactly."""
+        return asdict(self)
+
+    @classmethod
+    def from_json(cls, value: Mapping[str, Any]) -> Progress:
+        """Read what `to_json` gave."""
+        ended_by = value["ended_by"]
+        return cls(
+            step=value["step"],
+            epoch=value["epoch"],
+            activity=Activity(value["activity"]),
+            batch=value["batch"],
+            train_logs=dict(value["train_logs"]),
+            history=tuple(EpochRow(**row) for row in value["history"]),
+            training_s=value["training_s"],
+            ended_by=None if ended_by is None else StopKind(ended_by),
+        )
+
+
+@dataclass(frozen=True)
+class Course:
+    """The fixed frame a job moves in: batches per epoch and what ends it.
+
+    Attributes:
+        num_validation: examples for validation, 0 for none.
+    """
+
+    num_train: int
+    num_validation: int
+    batch_size: int
+    stop: StopCondition
+
+    def __post_init__(self) -> None:
+        if self.num_train < 1:
+            raise ValueError("the training data must hold at least one example")
+        if self.batch_size < 1:
+            raise ValueError(f"global_batch_size must be at least 1, got {self.batch_size}")
+        if self.stop.limit < 1:
+            raise ValueError(f"stop.limit must be at least 1, got {self.stop.limit}")
+
+    def num_batches(self, activity: Activity) -> int:
+        """Count the batches of an epoch's training or validation; the last may be smaller."""
+        return math.ceil(self._num_examples(activity) / self.batch_size)
+
+    def bounds(self, progress: Progress) -> tuple[int, int]:
+        """Give the range of places, in the epoch's order, of the next batch."""
+        low = progress.batch * self.batch_size
+        return low, min(low + self.batch_size, self._num_examples(progress.activity))
+
+    def _num_examples(self, activity: Activity) -> int:
+        return self.num_train if activity is Activity.TRAIN else self.num_validation
+
+    def after_batch(self, progress: Progress, seconds: float) -> Progress:
+        """Move past the batch at the cursor, within its activity."""
+        is_train = progress.activity is Activity.TRAIN
+        moved = replace(
+            progress,
+            batch=progress.batch + 1,
+            step=progress.step + is_train,
+            training_s=progress.training_s + seconds,
+        )
+        if is_train and self.stop.kind is StopKind.STEPS and moved.step >= self.stop.limit:
+            return replace(moved, ended_by=StopKind.STEPS)
+        return moved
+
+    def is_activity_over(self, progress: Progress) -> bool:
+        """Say whether the activity's last batch is done; the step limit cuts training short."""
+        is_cut = progress.activity is Activity.TRAIN and progress.ended_by is not None
+        return is_cut or progress.batch >= self.num_batches(progress.activity)
+
+    def after_activity(self, progress: Progress, logs: dict[str, float]) -> Progress:
+        """Go from the end of training to validation (if any) to the next epoch, or to the end."""
+        if progress.activity is Activity.VALIDATE:
+            validation = {f"val_{name}": value for name, value in logs.items()}
+            return self._after_epoch(progress, progress.train_logs | validation)
+        if self.num_validation:
+            return replace(progress, activity=Activity.VALIDATE, batch=0, train_logs=logs)
+        return self._after_epoch(progress, logs)
+
+    def positions(self, progress: Progress) -> Iterator[Progress]:
+        """Run ahead of the job: the cursor of each batch to come, as far as batches tell.
+
+        A metric stop cannot be foreseen; the positions then go on until its epoch limit.
+        """
+        stop = replace(self.stop, kind=StopKind.EPOCHS) if self._is_metric_stop() else self.stop
+        course = replace(self, stop=stop)
+        while not progress.is_over:
+            yield progress
+            progress = course.after_batch(progress, seconds=0.0)
+            if course.is_activity_over(progress):
+                progress = course.after_activity(progress, {})
+
+    def _is_metric_stop(self) -> bool:
+        return self.stop.kind is StopKind.METRIC
+
+    def _after_epoch(self, progress: Progress, logs: dict[str, float]) -> Progress:
+        row = EpochRow(progress.epoch, progress.step, logs)
+        moved = replace(
+            progress,
+            epoch=progress.epoch + 1,
+            activity=Activity.TRAIN,
+            batch=0,
+            train_logs={},
+            history=(*progress.history, row),
+        )
+        return moved if moved.ended_by else replace(moved, ended_by=self._end(moved, logs))
+
+    def _end(self, progress: Progress, logs: dict[str, float]) -> StopKind | None:
+        """Say what ends the job after an epoch with these logs.
+
+        Raises:
+            KeyError: the metric to stop at is not in the logs.
+        """
+        stop = self.stop
+        if stop.kind is StopKind.STEPS:
+            return None
+        if stop.kind is StopKind.METRIC:
+            assert stop.metric is not None
+            assert stop.target is not None
+            value = logs[stop.metric]
+            reached = value >= stop.target if stop.higher_is_better else value <= stop.target
+            if reached:
+                return StopKind.METRIC
+        return StopKind.EPOCHS if progress.epoch >= stop.limit else None

@@ -1,0 +1,245 @@
+"""Every use of TensorFlow's internal modules: the multi-client collective runtime.
+
+TensorFlow 2.21 is pinned; an upgrade has to look at this file and at no other. A process enables
+collective operations once, before any variable exists. Groups of processes come and go by group
+key: `group_size`, `group_key` and `instance_key` are tensors, so one traced function serves every
+membership. Only when the declared addresses or the leader change, the runtime is initialised again;
+it then keeps all variables and drops its compiled functions.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import tensorflow as tf
+from tensorflow.core.protobuf import tensorflow_server_pb2
+from tensorflow.python.eager import context
+from tensorflow.python.ops import collective_ops
+
+from agents.trainer.failures import TrainerError
+from controlplane.core.wire import AcceleratorInfo, Membership, SlotAddress
+
+Tensor = Any
+
+#: A collective that no peer has joined for so long is given up. The slowest legal wait is a joiner
+#: that opens its data for the first time.
+COLLECTIVE_TIMEOUT_S = 300.0
+JOB_NAME = "worker"
+
+#: Errors that mean "a peer is gone, or the group was given up", not "the model is wrong".
+PEER_ERRORS = (
+    tf.errors.UnavailableError,
+    tf.errors.DeadlineExceededError,
+    tf.errors.AbortedError,
+    tf.errors.CancelledError,
+    tf.errors.FailedPreconditionError,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """A set of trainers that run collectives together.
+
+    Attributes:
+        size: how many take part.
+        key: int32 that no other group of the job ever has.
+        slots: the participants by rank. TensorFlow ranks tasks by their names as text: 1, 10, 2.
+    """
+
+    size: int
+    key: int
+    slots: tuple[int, ...]
+
+    def rank(self, slot: int) -> int:
+        """Give the rank of the participant in `slot`."""
+        return self.slots.index(slot)
+
+
+def training_group(membership: Membership) -> Group:
+    """Make the group that reduces gradients in a generation."""
+    return _group({member.slot for member in membership.members}, _key(membership, 0))
+
+
+def meeting_group(membership: Membership) -> Group:
+    """Group the members of a generation and the source of their state, at its very beginning."""
+    slots = {member.slot for member in membership.members}
+    if membership.source_slot is not None:
+        slots.add(membership.source_slot)
+    return _group(slots, _key(membership, 1))
+
+
+def transfer_group(membership: Membership, source_slot: int, joiners: Sequence[int]) -> Group:
+    """Group the source of a generation's state and those who need it."""
+    return _group({source_slot, *joiners}, _key(membership, 2))
+
+
+def rank_order(slots: Iterable[int]) -> tuple[int, ...]:
+    """Sort slots the way TensorFlow ranks their tasks: by device name, as text."""
+    return tuple(sorted(slots, key=lambda slot: f"{slot}/"))
+
+
+def _group(slots: Iterable[int], key: int) -> Group:
+    ordered = rank_order(slots)
+    return Group(size=len(ordered), key=key, slots=ordered)
+
+
+def lone_group(slot: int) -> Group:
+    """Make a group of one, for warming up."""
+    return Group(size=1, key=2**30 + slot, slots=(slot,))
+
+
+def _key(membership: Membership, purpose: int) -> int:
+    key = 1 + 3 * membership.generation + purpose
+    assert 0 < key < 2**30, "group keys are positive int32 below those of the lone groups"
+    return key
+
+
+def configure_devices(accelerator: AcceleratorInfo) -> None:
+    """Limit TensorFlow to one accelerator; call it before anything else touches the runtime.
+
+    An emulated accelerator is a CPU thread budget; a real one is the only GPU that the agent left
+    visible. Results are bitwise equal between trainers only with equal thread counts.
+    """
+    threads = max(1, accelerator.threads)
+    tf.config.threading.set_intra_op_parallelism_threads(threads)
+    tf.config.threading.set_inter_op_parallelism_threads(threads)
+    tf.config.experimental.enable_op_determinism()
+    if is_emulated(accelerator):
+        tf.config.set_visible_devices([], "GPU")
+        return
+    for gpu in tf.config.list_physical_devices("GPU"):
+        tf.config.experimental.set_memory_growth(gpu, True)
+
+
+def is_emulated(accelerator: AcceleratorInfo) -> bool:
+    """Say whether an accelerator is a budget of CPU threads rather than a device."""
+    return accelerator.threads > 0 or accelerator.kind == "cpu"
+
+
+class CollectiveRuntime:
+    """Place of this process in the runtime: its slot, and the declaration now in force."""
+
+    def __init__(self, slot: int, accelerator: AcceleratorInfo) -> None:
+        self.slot = slot
+        self.hint = "auto" if is_emulated(accelerator) else "nccl"
+        self._declaration: tuple[SlotAddress, ...] = ()
+        self._leader_slot: int | None = None
+
+    def connect(self, membership: Membership) -> bool:
+        """Take the membership's declaration and leader; say whether the runtime was initialised.
+
+        Raises:
+            TrainerError: `port_in_use`, this trainer's own port is taken by another process.
+        """
+        if not self.needs_connect(membership):
+            return False
+        if not self._declaration:
+            _check_port_free(declared_address(membership.declaration, self.slot))
+        self._enable(membership)
+        return True
+
+    def needs_connect(self, membership: Membership) -> bool:
+        """Say whether joining `membership` initialises the runtime (again)."""
+        leader_slot = self._leader(membership)
+        return (membership.declaration, leader_slot) != (self._declaration, self._leader_slot)
+
+    def reconnect(self, membership: Membership) -> None:
+        """Initialise the runtime again, as after a failed collective. Variables are kept."""
+        self._enable(membership)
+
+    def _leader(self, membership: Membership) -> int | None:
+        return self._leader_slot if membership.leader_slot is None else membership.leader_slot
+
+    def _enable(self, membership: Membership) -> None:
+        leader_slot = self._leader(membership)
+        definition = tensorflow_server_pb2.ServerDef(
+            protocol="grpc", job_name=JOB_NAME, task_index=self.slot
+        )
+        job = definition.cluster.job.add()
+        job.name = JOB_NAME
+        for declared in membership.declaration:
+            job.tasks[declared.slot] = declared.address
+        leader = f"/job:{JOB_NAME}/replica:0/task:{leader_slot}"
+        definition.default_session_config.experimental.collective_group_leader = leader
+        try:
+            context.context().enable_collective_ops(definition)
+            context.ensure_initialized()
+        except tf.errors.OpError as error:
+            address = declared_address(membership.declaration, self.slot)
+            raise TrainerError(
+                "port_in_use", f"the collective server cannot listen on {address}: {error.message}"
+            ) from error
+        self._declaration = membership.declaration
+        self._leader_slot = leader_slot
+
+    def abort(self, message: str) -> None:
+        """Fail every collective under way in this process, from another thread."""
+        context.context().abort_collective_ops(tf.errors.ABORTED, message)
+
+
+def all_gather(value: Tensor, group: Tensor, instance: int, hint: str) -> Tensor:
+    """Gather `value` [n, ...] of every rank into [size * n, ...], in rank order.
+
+    `group` is int32 [2]: size and key. An instance key stands for one shape within a group.
+    """
+    return collective_ops.all_gather_v2(
+        value, group[0], group[1], instance, hint, timeout=COLLECTIVE_TIMEOUT_S
+    )
+
+
+def all_reduce(value: Tensor, group: Tensor, instance: int, hint: str) -> Tensor:
+    """Add `value` over all ranks, in whatever order the runtime chooses."""
+    return collective_ops.all_reduce_v2(
+        value, group[0], group[1], instance, communication_hint=hint, timeout=COLLECTIVE_TIMEOUT_S
+    )
+
+
+def all_to_all(value: Tensor, group: Tensor, instance: int, hint: str) -> Tensor:
+    """Send row r of `value` [size, ...] to rank r; row s of the result came from rank s."""
+    return collective_ops.all_to_all_v2(
+        value, group[0], group[1], instance, hint, timeout=COLLECTIVE_TIMEOUT_S
+    )
+
+
+def broadcast_send(value: Tensor, group: Group, instance: int, hint: str) -> None:
+    """Give `value` to every other rank of `group`."""
+    collective_ops.broadcast_send_v2(
+        value, group.size, group.key, instance, hint, timeout=COLLECTIVE_TIMEOUT_S
+    )
+
+
+def broadcast_receive(shape: tuple[int, ...], group: Group, instance: int, hint: str) -> Tensor:
+    """Take an int32 tensor of `shape` from the rank that sends."""
+    return collective_ops.broadcast_recv_v2(
+        tf.constant(shape, tf.int32),
+        tf.int32,
+        group.size,
+        group.key,
+        instance,
+        hint,
+        timeout=COLLECTIVE_TIMEOUT_S,
+    )
+
+
+def declared_address(declaration: tuple[SlotAddress, ...], slot: int) -> str:
+    address = next((entry.address for entry in declaration if entry.slot == slot), None)
+    if address is None:
+        raise TrainerError("internal", f"slot {slot} is not in its own declaration")
+    return address
+
+
+def _check_port_free(address: str) -> None:
+    """Bind once as a test: TensorFlow's server ends the process when it cannot listen."""
+    port = int(address.rpartition(":")[2])
+    with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind(("", port))
+        except OSError as error:
+            raise TrainerError(
+                "port_in_use", f"port {port} of this trainer is taken: {os.strerror(error.errno)}"
+            ) from error

@@ -1,0 +1,304 @@
+"""The traced functions of a training step: one set for every mapping and every membership.
+
+A step is three calls. `train` runs this trainer's virtual nodes one after another and leaves its
+subtree sums; `exchange` (only with more than one trainer) puts all trainers' sums together along
+the tree; `apply` updates the variables. Only `exchange` contains collectives. A resize changes
+tensors that are fed, never a function, so nothing is traced twice.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any
+
+import keras
+import tensorflow as tf
+
+from agents.trainer.folding import fold
+from agents.trainer.keras_access import (
+    metrics_update,
+    model_call,
+    model_loss,
+    sums_scaled,
+    unweighted_trackers,
+)
+from agents.trainer.message import (
+    MessageWriter,
+    Piece,
+    PieceKind,
+    integers_read,
+    message_read,
+    message_width,
+)
+from agents.trainer.state import ModelState
+from agents.trainer.user_errors import JobCodeError
+
+Tensor = Any
+Body = Callable[..., Tensor]
+
+#: Random operations that keep a state of their own outside the job's, bound to a process.
+HIDDEN_STATE_OPERATIONS = frozenset(
+    {
+        "RandomUniform",
+        "RandomUniformInt",
+        "RandomStandardNormal",
+        "TruncatedNormal",
+        "ParameterizedTruncatedNormal",
+        "RandomGamma",
+        "RandomPoisson",
+        "RandomPoissonV2",
+        "RandomShuffle",
+        "Multinomial",
+        "StatefulUniform",
+        "StatefulUniformInt",
+        "StatefulUniformFullInt",
+        "StatefulStandardNormalV2",
+        "StatefulTruncatedNormal",
+        "StatefulRandomBinomial",
+        "RngReadAndSkip",
+    }
+)
+
+
+class StepFunctions:
+    """Training and validation steps of one model, traced once."""
+
+    def __init__(self, model: keras.Model, state: ModelState, sample: tuple[Any, ...]) -> None:
+        """Trace both kinds of step for examples like `sample`: `(x[, y[, sample_weight]])`."""
+        self.model = model
+        self.state = state
+        self.sample = sample
+        self.seeds = state.seeds
+        self.fixed = state.fixed
+        self.dtype = _message_dtype([*state.trainable, *self.fixed, *state.metrics])
+        self.example_specs = example_specs(sample)
+        self.train_pieces: list[Piece] = []
+        self.validate_pieces: list[Piece] = []
+        self.train = self._trace_sweep(self._train_one, self.train_pieces)
+        self.validate = self._trace_sweep(self._validate_one, self.validate_pieces)
+        self.apply = tf.function(
+            self._apply, input_signature=[tf.TensorSpec([self.train_width], self.dtype)]
+        )
+        self.count = tf.function(
+            self._count, input_signature=[tf.TensorSpec([self.validate_width], self.dtype)]
+        )
+
+    @property
+    def train_width(self) -> int:
+        """Elements of a training step's vector."""
+        return message_width(self.train_pieces)
+
+    @property
+    def validate_width(self) -> int:
+        """Elements of a validation step's vector."""
+        return message_width(self.validate_pieces)
+
+    def _trace_sweep(self, one: Body, pieces: list[Piece]) -> Any:
+        """Trace the loop over virtual nodes around `one`, which fills `pieces`."""
+        one_virtual_node = tf.function(partial(one, pieces)).get_concrete_function(
+            [tf.TensorSpec(v.shape, v.value.dtype) for v in self.state.trainable],
+            [tf.TensorSpec(v.shape, v.value.dtype) for v in self.fixed],
+            self.example_specs,
+            tf.TensorSpec([], tf.float32),
+            tf.TensorSpec([], tf.bool),
+            tf.TensorSpec([len(self.seeds), 2], tf.int64),
+        )
+        _refuse_hidden_state(one_virtual_node)
+        width = message_width(pieces)
+
+        def sweep(
+            program: Tensor, weights: Tensor, num_rows: Tensor, seeds: Tensor, *examples: Tensor
+        ) -> Tensor:
+            trainable = [tf.convert_to_tensor(v.value) for v in self.state.trainable]
+            fixed = [tf.convert_to_tensor(v.value) for v in self.fixed]
+
+            def leaf(index: Tensor) -> Tensor:
+                start, length = program[index, 0], program[index, 1]
+                local = [array[start : start + length] for array in examples]
+                for array, spec in zip(local, self.example_specs, strict=True):
+                    array.set_shape(spec.shape)
+                vector = one_virtual_node(
+                    trainable, fixed, local, weights[index], program[index, 3] > 0, seeds[index]
+                )
+                return tf.ensure_shape(vector, [width])
+
+            stack = fold(leaf, program[:, 2], width, self.dtype)
+            return tf.cond(
+                tf.equal(num_rows, 1),
+                lambda: stack.read(0)[tf.newaxis],  # the usual case, without a copy
+                lambda: stack.gather(tf.range(num_rows)),
+            )
+
+        return tf.function(
+            sweep,
+            input_signature=[
+                tf.TensorSpec([None, 4], tf.int32),
+                tf.TensorSpec([None], tf.float32),
+                tf.TensorSpec([], tf.int32),
+                tf.TensorSpec([None, len(self.seeds), 2], tf.int64),
+                *self.example_specs,
+            ],
+            autograph=False,
+        )
+
+    def _scope(
+        self, trainable: list[Tensor], fixed: list[Tensor], seeds: Tensor
+    ) -> keras.StatelessScope:
+        mapping = [
+            *zip(self.state.trainable, trainable, strict=True),
+            *zip(self.fixed, fixed, strict=True),
+            *((variable, seeds[index]) for index, variable in enumerate(self.seeds)),
+            *((v, tf.zeros(v.shape, v.value.dtype)) for v in self.state.metrics),
+        ]
+        return keras.StatelessScope(mapping, collect_losses=True)
+
+    def _train_one(
+        self,
+        pieces: list[Piece],
+        trainable: list[Tensor],
+        fixed: list[Tensor],
+        examples: list[Tensor],
+        weight: Tensor,
+        is_first: Tensor,
+        seeds: Tensor,
+    ) -> Tensor:
+        """Forward and backward of one virtual node from the step's common state."""
+        batch = self._batch(examples)
+        count = tf.cast(tf.shape(examples[0])[0], tf.float32)
+        with self._scope(trainable, fixed, seeds) as scope:
+            with tf.GradientTape(watch_accessed_variables=False) as tape:
+                tape.watch(trainable)
+                predictions = model_call(self.model, batch[0], training=True)
+                with sums_scaled(self.model, 1.0 / weight):
+                    loss = model_loss(self.model, batch, predictions, training=True)
+                weighted = tf.cast(loss, self.dtype) * tf.cast(weight, self.dtype)
+                objective = self.model.optimizer.scale_loss(weighted)
+            metrics_update(self.model, batch, predictions, loss, count)
+        gradients = tape.gradient(objective, trainable)
+        writer = MessageWriter(self.dtype)
+        for index, gradient in enumerate(gradients):
+            if gradient is not None:
+                writer.add(PieceKind.GRADIENT, index, gradient)
+        self._add_changes(writer, scope, fixed, weight, is_first)
+        self._add_metrics(writer, scope, count)
+        writer.add(PieceKind.LOSS, 0, weighted)
+        pieces.extend(writer.pieces)
+        return writer.vector()
+
+    def _validate_one(
+        self,
+        pieces: list[Piece],
+        trainable: list[Tensor],
+        fixed: list[Tensor],
+        examples: list[Tensor],
+        weight: Tensor,
+        is_first: Tensor,  # noqa: ARG002  one signature for both kinds of step
+        seeds: Tensor,
+    ) -> Tensor:
+        """Forward of one virtual node, for the metrics alone."""
+        batch = self._batch(examples)
+        count = tf.cast(tf.shape(examples[0])[0], tf.float32)
+        with self._scope(trainable, fixed, seeds) as scope:
+            predictions = model_call(self.model, batch[0], training=False)
+            with sums_scaled(self.model, 1.0 / weight):
+                loss = model_loss(self.model, batch, predictions, training=False)
+            metrics_update(self.model, batch, predictions, loss, count)
+        writer = MessageWriter(self.dtype)
+        self._add_metrics(writer, scope, count)
+        pieces.extend(writer.pieces)
+        return writer.vector()
+
+    def _batch(self, examples: list[Tensor]) -> tuple[Any, Any, Any]:
+        packed = keras.tree.pack_sequence_as(self.sample, examples)
+        inputs, targets, sample_weight = (*packed, None, None)[:3]
+        return inputs, targets, sample_weight
+
+    def _add_changes(
+        self,
+        writer: MessageWriter,
+        scope: keras.StatelessScope,
+        fixed: list[Tensor],
+        weight: Tensor,
+        is_first: Tensor,
+    ) -> None:
+        """Add what the forward pass changed; untouched state is the very tensor it was."""
+        for index, (variable, old) in enumerate(zip(self.fixed, fixed, strict=True)):
+            new = scope.get_current_value(variable)
+            if new is old:
+                continue
+            if old.dtype.is_floating:
+                change = tf.cast(new, self.dtype) - tf.cast(old, self.dtype)
+                writer.add(PieceKind.CHANGE, index, change * tf.cast(weight, self.dtype))
+            else:
+                writer.add_integers(index, tf.convert_to_tensor(new), is_first)
+
+    def _add_metrics(
+        self, writer: MessageWriter, scope: keras.StatelessScope, count: Tensor
+    ) -> None:
+        per_batch = {id(variable) for variable in unweighted_trackers(self.model)}
+        for index, variable in enumerate(self.state.metrics):
+            grown = tf.cast(scope.get_current_value(variable), self.dtype)
+            if id(variable) in per_batch:
+                grown *= tf.cast(count, self.dtype)
+            writer.add(PieceKind.METRIC, index, grown)
+
+    def _apply(self, vector: Tensor) -> Tensor:
+        """Update every variable from the sum over all virtual nodes; returns the loss."""
+        gradients: list[Tensor | None] = [None] * len(self.state.trainable)
+        loss = tf.zeros([], self.dtype)
+        for piece, value in message_read(self.train_pieces, vector):
+            if piece.kind is PieceKind.GRADIENT:
+                dtype = self.state.trainable[piece.index].value.dtype
+                gradients[piece.index] = tf.cast(value, dtype)
+            elif piece.kind is PieceKind.CHANGE:
+                variable = self.fixed[piece.index].value
+                variable.assign(tf.cast(tf.cast(variable, self.dtype) + value, variable.dtype))
+            elif piece.kind is PieceKind.INTEGER:
+                variable = self.fixed[piece.index].value
+                variable.assign(integers_read(value, variable.dtype))
+            elif piece.kind is PieceKind.METRIC:
+                variable = self.state.metrics[piece.index].value
+                variable.assign_add(tf.cast(value, variable.dtype))
+            else:
+                loss = value
+        self.model.optimizer.apply(gradients, self.state.trainable)
+        return loss
+
+    def _count(self, vector: Tensor) -> None:
+        """Add a validation step's sums to the metric variables."""
+        for piece, value in message_read(self.validate_pieces, vector):
+            variable = self.state.metrics[piece.index].value
+            variable.assign_add(tf.cast(value, variable.dtype))
+
+
+def _message_dtype(variables: Sequence[Any]) -> tf.DType:
+    """One dtype for all sums: float64 as soon as any variable has it."""
+    has_double = any(variable.value.dtype == tf.float64 for variable in variables)
+    return tf.float64 if has_double else tf.float32
+
+
+def example_specs(sample: tuple[Any, ...]) -> list[tf.TensorSpec]:
+    """Give the spec of each array of a sample of examples, any number of them."""
+    values = [tf.convert_to_tensor(array) for array in keras.tree.flatten(sample)]
+    return [tf.TensorSpec([None, *value.shape[1:]], value.dtype) for value in values]
+
+
+def _refuse_hidden_state(function: Any) -> None:
+    """Refuse random operations whose state would depend on the process.
+
+    Raises:
+        JobCodeError: naming the operation and the fix.
+    """
+    definition = function.graph.as_graph_def()
+    nodes = [*definition.node]
+    for inner in definition.library.function:
+        nodes.extend(inner.node_def)
+    found = sorted({node.op for node in nodes} & HIDDEN_STATE_OPERATIONS)
+    if found:
+        raise JobCodeError(
+            "hidden_random_state",
+            "code",
+            f"the model draws random numbers with {', '.join(found)}, whose state belongs to a "
+            "process and not to the job; use keras.random with a keras.random.SeedGenerator",
+        )

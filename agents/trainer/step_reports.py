@@ -1,0 +1,59 @@
+"""Collects finished steps into `steps` reports, at most two a second."""
+
+from __future__ import annotations
+
+import math
+import time
+
+from agents.trainer.orders import ReportWriter
+from agents.trainer.progress import Progress
+from controlplane.core.wire import ReportKind
+
+REPORT_EVERY_S = 0.5
+
+
+class StepReports:
+    """The leader's account of steps in one membership."""
+
+    def __init__(self, reports: ReportWriter, num_accelerators: int) -> None:
+        self._reports = reports
+        self._num_accelerators = num_accelerators
+        self._reported_at = time.monotonic()
+        self._clear()
+
+    def _clear(self) -> None:
+        self._num_steps = 0
+        self._examples = 0
+        self._seconds = 0.0
+        self._losses = 0.0
+        self._step = 0
+        self._epoch = 0
+
+    def add(self, progress: Progress, examples: int, seconds: float, loss: float) -> None:
+        """Take note of a step that was just done (`progress` is already past it)."""
+        self._num_steps += 1
+        self._examples += examples
+        self._seconds += seconds
+        self._losses += loss
+        self._step = progress.step
+        self._epoch = progress.epoch
+        if time.monotonic() - self._reported_at >= REPORT_EVERY_S:
+            self.flush()
+
+    def flush(self) -> None:
+        """Report what was not reported yet."""
+        if not self._num_steps:
+            return
+        mean_loss = self._losses / self._num_steps
+        self._reports.write(
+            ReportKind.STEPS,
+            first_step=self._step - self._num_steps + 1,
+            last_step=self._step,
+            epoch=self._epoch,
+            examples=self._examples,
+            seconds=self._seconds,
+            loss=mean_loss if math.isfinite(mean_loss) else None,
+            num_accelerators=self._num_accelerators,
+        )
+        self._reported_at = time.monotonic()
+        self._clear()

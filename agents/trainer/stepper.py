@@ -1,0 +1,123 @@
+"""One step of a membership: own virtual nodes, exchange with the peers, update."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from agents.trainer.exchange import Exchange
+from agents.trainer.failures import TrainerError
+from agents.trainer.feeder import LocalBatch
+from agents.trainer.progress import Activity
+from agents.trainer.runtime import PEER_ERRORS, Group, lone_group
+from agents.trainer.step import StepFunctions
+from controlplane.core.wire import ReductionMode
+
+Tensor = Any
+
+
+@dataclass(frozen=True)
+class StepOutcome:
+    """What a step gave: its loss (nan in validation) and whether all hold the next orders."""
+
+    loss: float
+    is_agreed: bool
+
+
+class Stepper:
+    """Runs steps; a new membership changes its group and nothing else."""
+
+    def __init__(
+        self, functions: StepFunctions, mode: ReductionMode, hint: str, slot: int, group: Group
+    ) -> None:
+        self.functions = functions
+        self.slot = slot
+        self._train_exchange = Exchange(functions.train_width, functions.dtype, mode, hint, 0)
+        self._validate_exchange = Exchange(functions.validate_width, functions.dtype, mode, hint, 1)
+        self._mode = mode
+        self.enter(group)
+
+    def warm_up(self, rows_per_worker: int) -> None:
+        """Run both exchanges once in a group of one; the group's leader has to be there.
+
+        Raises:
+            TrainerError: `peer_lost`; the runtime has to be initialised again.
+        """
+        group = lone_group(self.slot)
+        with peer_failures():
+            self._train_exchange.warm_up(group, rows_per_worker)
+            self._validate_exchange.warm_up(group, rows_per_worker)
+
+    def enter(self, group: Group) -> None:
+        """Take part in another group from the next step on."""
+        self._group = group
+        self._is_group_checked = group.size == 1 or self._mode is ReductionMode.FAST
+
+    def step(self, batch: LocalBatch, holds_next: bool) -> StepOutcome:
+        """Do the step for `batch` and tell the peers whether the next orders are held here.
+
+        Raises:
+            TrainerError: `peer_lost`, `out_of_memory` or `user_code`.
+        """
+        is_train = batch.place[2] is Activity.TRAIN
+        with step_failures():
+            compute = self.functions.train if is_train else self.functions.validate
+            rows = compute(*batch.arguments)
+        exchange = self._train_exchange if is_train else self._validate_exchange
+        vector, is_agreed = self._reduce(exchange, rows, batch, holds_next)
+        with step_failures():
+            if is_train:
+                return StepOutcome(float(self.functions.apply(vector)), is_agreed)
+            self.functions.count(vector)
+            return StepOutcome(float("nan"), is_agreed)
+
+    def _reduce(
+        self, exchange: Exchange, rows: Tensor, batch: LocalBatch, holds_next: bool
+    ) -> tuple[Tensor, bool]:
+        if self._group.size == 1:
+            return rows[0], holds_next
+        notes = tf.constant([float(holds_next), float(self.slot)], self.functions.dtype)
+        with peer_failures():
+            vector, notes = exchange(
+                rows, notes, batch.plan.rows_per_worker, batch.program, self._group
+            )
+            noted = notes.numpy()
+        self._check_ranks(noted[:, 1])
+        return vector, bool(noted[:, 0].sum() == self._group.size)
+
+    def _check_ranks(self, slots: np.ndarray) -> None:
+        """See once per membership that rows come in the order that the plan assumes."""
+        if self._is_group_checked:
+            return
+        if tuple(int(slot) for slot in slots) != self._group.slots:
+            raise TrainerError(
+                "internal", f"ranks are {slots.tolist()}, planned for {self._group.slots}"
+            )
+        self._is_group_checked = True
+
+
+@contextmanager
+def step_failures() -> Iterator[None]:
+    """Turn TensorFlow's errors inside the block, which runs the model, into failures."""
+    try:
+        yield
+    except (tf.errors.ResourceExhaustedError, MemoryError) as error:
+        raise TrainerError("out_of_memory", f"a step ran out of memory: {error}") from error
+    except tf.errors.OpError as error:
+        raise TrainerError("user_code", f"the model failed in a step: {error.message}") from error
+
+
+@contextmanager
+def peer_failures() -> Iterator[None]:
+    """Turn errors of a collective inside the block into failures."""
+    try:
+        yield
+    except PEER_ERRORS as error:
+        raise TrainerError("peer_lost", f"a peer is gone: {error.message}") from error
+    except tf.errors.OpError as error:
+        raise TrainerError("internal", f"a collective failed: {error.message}") from error

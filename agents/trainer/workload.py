@@ -1,0 +1,116 @@
+"""A job as a trainer holds it: model, variables, data and traced functions."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+from agents.trainer.feeder import JobData
+from agents.trainer.job_file import LoadedJob, job_load
+from agents.trainer.keras_access import model_build
+from agents.trainer.orders import ReportWriter
+from agents.trainer.planning import Planner
+from agents.trainer.progress import Activity, Course, Progress
+from agents.trainer.state import ModelState
+from agents.trainer.step import StepFunctions, example_specs
+from agents.trainer.stepper import step_failures
+from agents.trainer.user_errors import JobCodeError, user_code
+from controlplane.core.wire import TrainingSpec
+
+#: Examples used to learn structure, dtypes and shapes.
+SAMPLE_SIZE = 2
+
+
+@dataclass(frozen=True)
+class Workload:
+    """A built job."""
+
+    model: keras.Model
+    state: ModelState
+    data: JobData
+    sample: tuple[Any, ...]
+    code_dir: Path
+    build_s: float
+
+    def trace(self) -> StepFunctions:
+        """Trace training and validation steps.
+
+        Raises:
+            JobCodeError: the model cannot be traced.
+        """
+        with user_code(self.code_dir, "code", "tracing a training step"):
+            return StepFunctions(self.model, self.state, self.sample)
+
+    def warm_up(self, functions: StepFunctions, planner: Planner) -> None:
+        """Run each function once on the first examples and put the state back."""
+        before = self.state.capture()
+        course = self.data.course
+        activities = [Activity.TRAIN] + [Activity.VALIDATE] * bool(course.num_validation)
+        for activity in activities:
+            position = Progress(activity=activity)
+            order = np.arange(course.bounds(position)[1], dtype=np.int64)
+            batch = self.data.local_batch(planner, order, position)
+            with step_failures():
+                if activity is Activity.TRAIN:
+                    rows = functions.train(*batch.arguments)
+                    functions.apply(tf.reduce_sum(rows, 0))
+                else:
+                    rows = functions.validate(*batch.arguments)
+                    functions.count(tf.reduce_sum(rows, 0))
+        self.state.put(before)
+
+    def logs(self) -> dict[str, float]:
+        """Read the metrics as Keras's logs name them."""
+        results = self.model.get_metrics_result()
+        return {name: float(np.asarray(value)) for name, value in results.items()}
+
+    def learning_rate(self) -> dict[str, float]:
+        """Read the learning rate that the next step would use."""
+        return {"learning_rate": float(np.asarray(self.model.optimizer.learning_rate))}
+
+
+def workload_build(run_dir: Path, spec: TrainingSpec, reports: ReportWriter) -> Workload:
+    """Import and build the job in `run_dir/code`.
+
+    Raises:
+        JobCodeError: the job's own code or data is at fault.
+    """
+    started_at = time.monotonic()
+    reports.phase("building")
+    code_dir = run_dir / "code"
+    job = job_load(code_dir, spec.entry_file, dict(spec.settings), spec.seed)
+    course = _course(job, spec)
+    sample = job.train.fetch(np.arange(min(SAMPLE_SIZE, len(job.train)), dtype=np.int64))
+    with user_code(code_dir, "code.build", "building the model on the first examples"):
+        model_build(job.model, sample)
+    state = ModelState(job.model)
+    data = JobData(
+        spec=spec,
+        course=course,
+        train=job.train,
+        validation=job.validation,
+        example_specs=tuple(example_specs(sample)),
+        num_seeds=len(state.seeds),
+    )
+    return Workload(
+        model=job.model,
+        state=state,
+        data=data,
+        sample=sample,
+        code_dir=code_dir,
+        build_s=time.monotonic() - started_at,
+    )
+
+
+def _course(job: LoadedJob, spec: TrainingSpec) -> Course:
+    num_validation = 0 if job.validation is None else len(job.validation)
+    try:
+        return Course(len(job.train), num_validation, spec.global_batch_size, spec.stop)
+    except ValueError as error:
+        raise JobCodeError("spec", "spec", str(error)) from error
