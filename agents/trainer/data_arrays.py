@@ -105,12 +105,14 @@ class UnitWeightedSource:
     """Another source with sample weights of 1, which change nothing.
 
     Training and validation data then have the same parts when only one of them is weighted.
+    `weights` are those of one example of the other one, for their structure and shapes.
     """
 
     has_sample_weight = True
 
-    def __init__(self, source: Any) -> None:
+    def __init__(self, source: Any, weights: Any) -> None:
         self._source = source
+        self._weights = weights
 
     def __len__(self) -> int:
         return len(self._source)
@@ -121,8 +123,10 @@ class UnitWeightedSource:
 
     def fetch(self, indices: np.ndarray) -> tuple[Any, ...]:
         x, y = self._source.fetch(indices)
-        ones = np.ones(len(indices), dtype=keras.config.floatx())
-        return weights_spread((x, y, ones))
+        ones = keras.tree.map_structure(
+            lambda leaf: np.ones((len(indices), *leaf.shape[1:]), leaf.dtype), self._weights
+        )
+        return x, y, ones
 
 
 def same_values(left: Any, right: Any) -> bool:

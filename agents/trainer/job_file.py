@@ -94,11 +94,10 @@ def _sources_matched(
             f"validation examples look like {given}, training examples like {wanted}; give both "
             "the same structure, shapes and types",
         )
-    if len(train.fetch(first)) > 1:
-        if validation.has_sample_weight and not train.has_sample_weight:
-            return UnitWeightedSource(train), validation
-        if train.has_sample_weight and not validation.has_sample_weight:
-            return train, UnitWeightedSource(validation)
+    if validation.has_sample_weight and not train.has_sample_weight:
+        return UnitWeightedSource(train, validation.fetch(first)[2]), validation
+    if train.has_sample_weight and not validation.has_sample_weight:
+        return train, UnitWeightedSource(validation, train.fetch(first)[2])
     return train, validation
 
 

@@ -14,7 +14,6 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from agents.trainer.data_arrays import weights_spread
 from agents.trainer.keras_access import (
     SUM_REDUCTION,
     metrics_update,
@@ -135,14 +134,13 @@ def splitting_check(model: keras.Model, examples: tuple[Any, ...]) -> list[str]:
     """
     num_examples = len(keras.tree.flatten(examples)[0])
     assert num_examples > 1, "one example cannot be split"
-    weighted = _weighted(examples, num_examples)
     cut = max(1, num_examples // 3)  # parts of different size, so that wrong weights show
-    first, second = _rows(weighted, 0, cut), _rows(weighted, cut, num_examples)
-    inference = Trial(model, weighted, training=False)
+    first, second = _rows(examples, 0, cut), _rows(examples, cut, num_examples)
+    inference = Trial(model, examples, training=False)
     _mask_check(inference)
-    warnings = _loss_check(inference, weighted, (first, second), cut / num_examples)
+    warnings = _loss_check(inference, examples, (first, second), cut / num_examples)
     _metrics_check(inference, first, second)
-    training = Trial(model, weighted, training=True)  # traced in any case, for its operations
+    training = Trial(model, examples, training=True)  # traced in any case, for its operations
     _counters_check(training, first, second)
     return warnings
 
@@ -170,21 +168,6 @@ def _mask_check(trial: Trial) -> None:
             "that are 0 for padding and take the mask off the output, or use a loss with "
             "reduction='sum'",
         )
-
-
-def _weighted(examples: tuple[Any, ...], num_examples: int) -> tuple[Any, ...]:
-    """Give examples unequal sample weights, so that a wrong share of a slice shows in the loss."""
-    if len(examples) < 2:
-        return examples
-    factors = np.linspace(0.5, 2.0, num_examples, dtype="float32")
-    if len(examples) == 2:
-        return weights_spread((*examples, factors))
-    x, y, weight = examples
-    scaled = keras.tree.map_structure(
-        lambda leaf: (leaf.T * factors.astype(leaf.dtype)).T if leaf.dtype.kind == "f" else leaf,
-        weight,
-    )
-    return x, y, scaled
 
 
 def _loss_check(

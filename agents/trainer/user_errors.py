@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import traceback as traceback_module
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -9,7 +10,7 @@ from pathlib import Path
 
 MESSAGE_LIMIT = 4_000
 TRACEBACK_LIMIT = 20_000
-CHAIN_LIMIT = 8
+_FRAME = re.compile(r'\s*File "(?P<path>[^"]*)", line \d+')
 _PROJECT_FOLDER = Path(__file__).resolve().parents[1]
 
 
@@ -49,24 +50,36 @@ def user_code(code_dir: Path, field: str, doing: str) -> Iterator[None]:
     except (Exception, SystemExit) as error:
         if _is_own_fault(error):
             raise
-        message = f"{doing} raised {type(error).__name__}: {error}"
+        reason = user_frames(str(error), code_dir)
+        message = f"{doing} raised {type(error).__name__}: {reason}"
         trace = user_traceback(error, code_dir)
         raise JobCodeError("user_code", field, message, trace) from error
 
 
 def user_traceback(error: BaseException, code_dir: Path) -> str:
     """Format `error` and its causes with only the frames in `code_dir`, paths relative to it."""
+    return user_frames("".join(traceback_module.format_exception(error)), code_dir)
+
+
+def user_frames(text: str, code_dir: Path) -> str:
+    """Take all frames out of a text that are not in `code_dir`; give the others relative paths.
+
+    Messages are filtered like tracebacks: TensorFlow writes frames of its own into them.
+    """
     root = code_dir.resolve()
-    formatted = traceback_module.TracebackException.from_exception(error)
-    link: traceback_module.TracebackException | None = formatted
-    for _ in range(CHAIN_LIMIT):
-        if link is None:
-            break
-        kept = [frame for frame in link.stack if _is_within(frame.filename, root)]
-        link.stack = traceback_module.StackSummary.from_list(kept)
-        link = link.__cause__ or link.__context__
-    text = "".join(formatted.format())
-    return text.replace(f"{root}/", "").replace(f"{code_dir}/", "")
+    kept: list[str] = []
+    dropped_indent: int | None = None
+    for line in text.splitlines():
+        indent = len(line) - len(line.lstrip())
+        if dropped_indent is not None and (indent > dropped_indent or not line.strip()):
+            continue  # the source line of a frame that was taken out, or the gap after it
+        dropped_indent = None
+        frame = _FRAME.match(line)
+        if frame and not _is_within(frame["path"], root):
+            dropped_indent = indent
+            continue
+        kept.append(line)
+    return "\n".join(kept).replace(f"{root}/", "").replace(f"{code_dir}/", "")
 
 
 def _is_own_fault(error: BaseException) -> bool:

@@ -112,6 +112,39 @@ def build(settings):
 
 
 @pytest.mark.parametrize(
+    ("train", "validation"),
+    [("(X, (Y, Y), W)", "(X, (Y, Y))"), ("(X, (Y, Y))", "(X, (Y, Y), W)")],
+)
+def test_weights_of_one_data_set_give_the_other_weights_of_one(
+    train: str, validation: str, tmp_path: Path
+) -> None:
+    body = f"""
+W = (np.full(6, 2.0), np.full((6, 1), 3.0))
+
+def build(settings):
+    return compiled(), {train}, {validation}
+"""
+    job = loaded(tmp_path, MODEL + body)
+    assert job.validation is not None
+    assert job.train.has_sample_weight
+    assert job.validation.has_sample_weight
+    everything = np.arange(6)
+    weights = [job.train.fetch(everything)[2], job.validation.fetch(everything)[2]]
+    given, added = weights if "W" in train else reversed(weights)
+    assert [leaf.tolist() for leaf in given] == [[2.0] * 6, [[3.0]] * 6]
+    assert [leaf.tolist() for leaf in added] == [[1.0] * 6, [[1.0]] * 6]
+
+
+def test_validation_data_of_another_shape_is_refused(tmp_path: Path) -> None:
+    error = refusal(
+        tmp_path, MODEL + "def build(s):\n    return compiled(), (X, Y), (X[:, :1], Y)\n"
+    )
+    assert (error.code, error.field) == ("data_structure", "data.validation")
+    assert "float32[1]" in error.message
+    assert "float32[2]" in error.message
+
+
+@pytest.mark.parametrize(
     ("returned", "code", "part"),
     [
         ("compiled(), (X, Y)", "build_result", "2 elements"),

@@ -296,7 +296,7 @@ REFUSED_MODELS = {
         "compiled(net(), loss=compare)",
         before="""
         def compare(y_true, y_pred):
-            return ops.square(y_pred - ops.mean(y_pred)) + y_true
+            return ops.square(y_true - y_pred + ops.mean(y_pred))
         """,
     ),
     "state_not_combinable": returning(
