@@ -8,6 +8,8 @@ colour alone: its name or number stands beside it.
 from __future__ import annotations
 
 NUM_JOB_COLOURS = 8
+#: Jobs that have no colour of their own in a chart.
+OTHER_JOBS_TOKEN = "--other-jobs"  # noqa: S105
 
 
 def job_colour_index(job_id: int) -> int:

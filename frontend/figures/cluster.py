@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from frontend.figures.parts import (
     MAX_POINTS,
@@ -16,8 +16,8 @@ from frontend.figures.parts import (
     table,
     time_axis,
 )
-from frontend.figures.rows import AllocationChange, StepPoint
-from frontend.palette import job_colour_token
+from frontend.figures.rows import HIDDEN_JOB_ID, AllocationChange, WorkSpan
+from frontend.palette import OTHER_JOBS_TOKEN, job_colour_token
 
 #: Jobs with a band of their own in the stacked area; the others share one band.
 MAX_BANDS = 12
@@ -38,18 +38,14 @@ def cluster_allocation_figure(
     shown = sorted(job_id for job_id in by_size[:MAX_BANDS] if any(series[job_id]))
     rest = [job_id for job_id in by_size[MAX_BANDS:] if any(series[job_id])]
     x = [milliseconds(at) for at in times]
-    data = [
-        band(x, series[job_id], label(job_id, names[job_id]), job_colour_token(job_id))
-        for job_id in shown
-    ]
+    data = [band(x, series[job_id], _name(job_id, names), _colour(job_id)) for job_id in shown]
     legend = [
-        legend_entry(label(job_id, names[job_id]), job_colour_token(job_id), job_id)
-        for job_id in shown
+        legend_entry(_name(job_id, names), _colour(job_id), job_id or None) for job_id in shown
     ]
     if rest:
         total = [sum(column) for column in zip(*(series[job_id] for job_id in rest), strict=True)]
-        data.append(band(x, total, f"{len(rest)} other jobs", "--other-jobs"))
-        legend.append(legend_entry(f"{len(rest)} other jobs", "--other-jobs"))
+        data.append(band(x, total, f"{len(rest)} other jobs", OTHER_JOBS_TOKEN))
+        legend.append(legend_entry(f"{len(rest)} other jobs", OTHER_JOBS_TOKEN))
     if num_accelerators:
         data.append(capacity_line(x, num_accelerators))
         legend.append(legend_entry(f"capacity {num_accelerators}", "--capacity"))
@@ -64,7 +60,7 @@ def cluster_allocation_figure(
         "table": table(
             ["Time", "Job", "Accelerators"],
             [
-                [milliseconds(c.at), label(c.job_id, c.job_name), c.num_accelerators]
+                [milliseconds(c.at), _name(c.job_id, names), c.num_accelerators]
                 for c in sorted(changes, key=lambda c: c.at)
                 if start_at <= c.at <= end_at
             ],
@@ -73,23 +69,21 @@ def cluster_allocation_figure(
 
 
 def cluster_throughput_figure(
-    points_by_job: dict[int, Sequence[StepPoint]], start_at: float, end_at: float, bin_s: float
+    spans: Iterable[WorkSpan], start_at: float, end_at: float, bin_s: float
 ) -> Figure:
     """Draw the examples per second of all jobs together, as means over bins of `bin_s` seconds.
 
-    A job counts with its mean in each bin in which it reported; a bin without reports is 0.
+    The work of a span counts evenly over its time. A bin that has not ended is left out: what was
+    done in it is not all known.
     """
     num_bins = max(1, min(MAX_POINTS, int((end_at - start_at) // bin_s)))
     totals = [0.0] * num_bins
-    for points in points_by_job.values():
-        sums, counts = [0.0] * num_bins, [0] * num_bins
-        for point in points:
-            place = int((point.at - start_at) // bin_s)
-            if 0 <= place < num_bins:
-                sums[place] += point.examples_per_s
-                counts[place] += 1
-        for place, count in enumerate(counts):
-            totals[place] += sums[place] / count if count else 0.0
+    for span in spans:
+        for place in _bins_touched(span, start_at, bin_s, num_bins):
+            low = max(span.start_at, start_at + place * bin_s)
+            high = min(span.end_at, start_at + (place + 1) * bin_s)
+            share = (high - low) / (span.end_at - span.start_at)
+            totals[place] += max(0.0, share) * span.examples / bin_s
     times = [start_at + (place + 0.5) * bin_s for place in range(num_bins)]
     x = [milliseconds(at) for at in times]
     data = []
@@ -119,6 +113,20 @@ def cluster_throughput_figure(
             [[at, round(total, 1)] for at, total in zip(x, totals, strict=True) if total],
         ),
     }
+
+
+def _bins_touched(span: WorkSpan, start_at: float, bin_s: float, num_bins: int) -> range:
+    first = max(0, int((span.start_at - start_at) // bin_s))
+    last = min(num_bins - 1, int((span.end_at - start_at) // bin_s))
+    return range(first, last + 1)
+
+
+def _name(job_id: int, names: Mapping[int, str]) -> str:
+    return "other people's jobs" if job_id == HIDDEN_JOB_ID else label(job_id, names[job_id])
+
+
+def _colour(job_id: int) -> str:
+    return OTHER_JOBS_TOKEN if job_id == HIDDEN_JOB_ID else job_colour_token(job_id)
 
 
 def _steps_by_job(

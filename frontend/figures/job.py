@@ -19,6 +19,9 @@ from frontend.figures.parts import (
 from frontend.figures.rows import EpochPoint, ResizeMark, StepPoint
 from frontend.palette import job_colour_token
 
+#: More markers than this on a line melt into one.
+MAX_MARKERS = 40
+
 
 def loss_figure(
     points: Sequence[StepPoint], epochs: Sequence[EpochPoint], resizes: Sequence[ResizeMark]
@@ -47,7 +50,10 @@ def loss_figure(
                 "--second",
                 "step %{x}: %{y:.4f}<extra>validation loss</extra>",
             )
-            | {"mode": "lines+markers", "marker": {"size": 6, "color": "--second"}}
+            | {
+                "mode": "lines+markers" if len(checked) <= MAX_MARKERS else "lines",
+                "marker": {"size": 6, "color": "--second"},
+            }
         )
     legend = [legend_entry(trace["name"], trace["line"]["color"]) for trace in data]
     return {

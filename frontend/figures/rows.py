@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+#: All jobs that the viewer may not see are one job with this number, which no job has.
+HIDDEN_JOB_ID = 0
+
 
 @dataclass(frozen=True, slots=True)
 class AllocationChange:
@@ -42,3 +45,12 @@ class ResizeMark:
     step: int | None
     old_count: int
     new_count: int
+
+
+@dataclass(frozen=True, slots=True)
+class WorkSpan:
+    """Examples that were worked off between two times, the second one later than the first."""
+
+    start_at: float
+    end_at: float
+    examples: float

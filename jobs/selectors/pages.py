@@ -84,6 +84,11 @@ class AcceleratorCell:
     state: str = "free"
     virtual_nodes: tuple[int, ...] = ()
 
+    @property
+    def is_kept(self) -> bool:
+        """True when some job holds it and is meant to keep it."""
+        return self.is_held and self.state != "leaving"
+
 
 @dataclass(frozen=True, slots=True)
 class NodeMap:

@@ -31,10 +31,10 @@ class Tenure:
 
 @dataclass(frozen=True, slots=True)
 class Rate:
-    """Examples that a job worked off in some seconds of training, near `at`."""
+    """Examples that a job worked off in some seconds of training that ended about `until`."""
 
     job_id: int
-    at: datetime
+    until: datetime
     examples: int
     seconds: float
 
@@ -74,9 +74,9 @@ def rates_between(start_at: datetime, end_at: datetime, bin_s: float) -> list[Ra
         .order_by()
         .annotate(bin_at=truncate("at"))
         .values("job_id", "bin_at")
-        .annotate(total=Sum("examples"), spent_s=Sum("seconds"))
+        .annotate(until=Max("at"), total=Sum("examples"), spent_s=Sum("seconds"))
         .order_by("-bin_at", "job_id")
-        .values_list("job_id", "bin_at", "total", "spent_s")
+        .values_list("job_id", "until", "total", "spent_s")
     )
     return [Rate(*row) for row in rows[:MAX_RATES]][::-1]
 

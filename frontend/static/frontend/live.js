@@ -21,6 +21,7 @@ function show(next) {
   state = next;
   const badge = document.getElementById("live-state");
   if (!badge) return;
+  badge.hidden = false;
   badge.dataset.state = next;
   badge.textContent = next === "live" ? "Live" : "Every few seconds";
 }

@@ -1,0 +1,112 @@
+"""Read the rows of each page's charts and draw them: the join of selectors and figures."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from datetime import datetime, timedelta
+
+from frontend.figures.cluster import cluster_allocation_figure, cluster_throughput_figure
+from frontend.figures.job import job_allocation_figure, job_throughput_figure, loss_figure
+from frontend.figures.parts import Figure
+from frontend.figures.rows import (
+    HIDDEN_JOB_ID,
+    AllocationChange,
+    EpochPoint,
+    ResizeMark,
+    StepPoint,
+    WorkSpan,
+)
+from jobs.models import Job
+from jobs.selectors import series
+from jobs.selectors.pages import Person, is_admin
+
+#: Windows of the overview: seconds -> label.
+WINDOWS: Mapping[int, str] = {
+    15 * 60: "15 minutes",
+    3600: "hour",
+    6 * 3600: "6 hours",
+    24 * 3600: "day",
+    7 * 24 * 3600: "week",
+}
+DEFAULT_WINDOW_S = 15 * 60
+
+
+def overview_charts(person: Person, window_s: int, now: datetime) -> dict[str, Figure]:
+    """Draw the overview's charts of the last `window_s` seconds."""
+    start_at = now - timedelta(seconds=window_s)
+    changes = allocation_changes(series.tenures_between(start_at, now), person)
+    bin_s = _bin_s(window_s)
+    spans = [
+        WorkSpan(rate.until.timestamp() - rate.seconds, rate.until.timestamp(), rate.examples)
+        for rate in series.rates_between(start_at, now, bin_s)
+    ]
+    start, end = start_at.timestamp(), now.timestamp()
+    return {
+        "allocation": cluster_allocation_figure(
+            changes, series.num_accelerators_present(), start, end
+        ),
+        "throughput": cluster_throughput_figure(spans, start, end, bin_s),
+    }
+
+
+def job_charts(job: Job, now: datetime) -> dict[str, Figure]:
+    """Draw the charts of one job, from its submission to its end or now."""
+    bins = series.step_bins_of(job)
+    points = [StepPoint(b.at.timestamp(), b.step, b.examples / b.seconds, b.loss) for b in bins]
+    epochs = [
+        EpochPoint(report.epoch, report.step, _numbers(report.logs))
+        for report in series.epoch_reports_of(job)
+    ]
+    marks = _resize_marks(job)
+    start_at = job.submitted_at.timestamp()
+    end_at = (job.ended_at or now).timestamp()
+    return {
+        "loss": loss_figure(points, epochs, marks),
+        "throughput": job_throughput_figure(points, marks),
+        "allocation": job_allocation_figure(job.pk, marks, start_at, end_at),
+    }
+
+
+def allocation_changes(tenures: Sequence[series.Tenure], person: Person) -> list[AllocationChange]:
+    """Count each job's accelerators after every grant and release, in time order.
+
+    Jobs that the person may not see become one, without a name.
+    """
+    steps: list[tuple[datetime, int, int]] = []
+    names: dict[int, str] = {}
+    for tenure in tenures:
+        is_visible = is_admin(person) or tenure.owner_id == person.pk
+        job_id = tenure.job_id if is_visible else HIDDEN_JOB_ID
+        names[job_id] = tenure.job_name if is_visible else ""
+        steps.append((tenure.granted_at, job_id, 1))
+        if tenure.released_at is not None:
+            steps.append((tenure.released_at, job_id, -1))
+    held: dict[int, int] = defaultdict(int)
+    changes: dict[tuple[datetime, int], AllocationChange] = {}
+    for at, job_id, difference in sorted(steps):
+        held[job_id] += difference
+        # Several at the same moment are one change: the last word counts.
+        changes[at, job_id] = AllocationChange(at.timestamp(), job_id, names[job_id], held[job_id])
+    return list(changes.values())
+
+
+def _resize_marks(job: Job) -> list[ResizeMark]:
+    marks = []
+    for generation, num_before in series.resizes_of(job):
+        assert generation.switched_at is not None
+        at = generation.switched_at.timestamp()
+        marks.append(ResizeMark(at, generation.step, num_before, generation.num_members))
+    return marks
+
+
+def _numbers(logs: Mapping[str, object]) -> dict[str, float]:
+    return {name: float(value) for name, value in logs.items() if isinstance(value, int | float)}
+
+
+def _bin_s(window_s: int) -> float:
+    """Choose bins of whole seconds, minutes or hours: 90 to 180 of them."""
+    for bin_s in (5, 10, 60, 300, 600, 3600):
+        if window_s / bin_s <= 180:
+            return float(bin_s)
+    return 3600.0 * 6

@@ -1,0 +1,196 @@
+"""Forms of the pages. They draw fields and carry text; what is right is said by the services."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from django import forms
+
+from controlplane.core.wire import ReductionMode, StopKind
+from jobs.job_templates import JOB_TEMPLATES, JobTemplate
+from jobs.models import Job
+from jobs.services.api_tokens import LIFETIME_DAYS_LIMIT
+from jobs.services.submission import job_clone_values
+from jobs.services.submission_rules import DEFAULT_PRIORITY, PRIORITY_RANGE
+
+_LOW, _HIGH = PRIORITY_RANGE
+
+
+def _whole(label: str, help_text: str, low: int = 1, high: int | None = None) -> forms.CharField:
+    attributes = {"min": low, "inputmode": "numeric", "step": 1}
+    if high is not None:
+        attributes["max"] = high
+    widget = forms.NumberInput(attrs=attributes)
+    return forms.CharField(label=label, help_text=help_text, required=False, widget=widget)
+
+
+class JobForm(forms.Form):
+    """A submission as text, field for field what `submission_read` takes."""
+
+    code_from = forms.CharField(required=False)
+    code = forms.FileField(
+        label="File",
+        help_text="A .py file, or a .zip with a main file and what it imports.",
+        required=False,
+        widget=forms.FileInput(attrs={"accept": ".py,.zip"}),
+    )
+    name = forms.CharField(
+        label="Name",
+        help_text="To find it again; at most 100 characters.",
+        required=False,
+        widget=forms.TextInput(attrs={"maxlength": 100, "autocomplete": "off"}),
+    )
+    global_batch_size = _whole(
+        "Global batch size", "Examples of one step, over all accelerators together."
+    )
+    num_virtual_nodes = _whole(
+        "Virtual nodes",
+        "Fixed slices of the batch. More of them let the job grow further.",
+        high=4096,
+    )
+    seed = _whole("Seed", "The same seed gives the same result.", low=0)
+    reduction = forms.ChoiceField(
+        label="Reduction",
+        help_text="Exact: the same bits on any number of accelerators.",
+        choices=[(mode.value, mode.value) for mode in ReductionMode],
+        required=False,
+    )
+    shuffle = forms.BooleanField(
+        label="Shuffle", help_text="Each epoch in a fresh seeded order.", required=False
+    )
+    settings = forms.CharField(
+        label="Settings",
+        help_text="A JSON object; the code gets it as build(settings).",
+        required=False,
+        widget=forms.Textarea(attrs={"rows": 5, "spellcheck": "false"}),
+    )
+    stop_kind = forms.ChoiceField(
+        label="Stops after",
+        help_text="Steps, epochs, or when a metric is reached.",
+        choices=[(kind.value, kind.value) for kind in StopKind],
+        required=False,
+    )
+    stop_limit = _whole("How many", "Steps or epochs; for a metric the most epochs to try.")
+    stop_metric = forms.CharField(
+        label="Metric",
+        help_text="Its name in the epoch's logs, such as val_accuracy.",
+        required=False,
+        widget=forms.TextInput(attrs={"maxlength": 100, "autocomplete": "off"}),
+    )
+    stop_target = forms.CharField(
+        label="Target", help_text="The value to reach.", required=False, widget=forms.TextInput()
+    )
+    stop_higher_is_better = forms.BooleanField(
+        label="Higher is better", help_text="Off for a loss.", required=False
+    )
+    min_accelerators = _whole("At least", "It runs on this many accelerators or not at all.")
+    max_accelerators = _whole("At most", "At most one for each virtual node.")
+    priority = _whole(
+        "Priority", f"{_LOW} to {_HIGH}; twice the priority, twice the share.", _LOW, _HIGH
+    )
+    accepted_kinds = forms.CharField(
+        label="Kinds of accelerator",
+        help_text="Separated by commas; empty means any.",
+        required=False,
+        widget=forms.TextInput(attrs={"autocomplete": "off", "placeholder": "any"}),
+    )
+
+    def submission_values(self) -> dict[str, Any]:
+        """Give the text fields as `submission_read` takes them; the code is handed over apart."""
+        values = {
+            name: value
+            for name, value in self.cleaned_data.items()
+            if name not in ("code", "code_from")
+        }
+        if values["stop_kind"] != StopKind.METRIC:
+            for name in ("stop_metric", "stop_target", "stop_higher_is_better"):
+                del values[name]
+        return values
+
+    def errors_add(self, fields: Mapping[str, Sequence[str]]) -> None:
+        """Put messages at their fields; those without a field of the form go to its head."""
+        for name, messages in fields.items():
+            target = {"template": "code_from", "code_name": "code"}.get(name, name)
+            for message in messages:
+                if target in self.fields:
+                    self.add_error(target, message)
+                else:
+                    self.add_error(None, f"{name}: {message}")
+
+
+class TokenForm(forms.Form):
+    """What an API token shall be called, be good for, and how long."""
+
+    name = forms.CharField(
+        label="Name",
+        help_text="What uses it.",
+        max_length=60,
+        widget=forms.TextInput(attrs={"autocomplete": "off"}),
+    )
+    days = forms.IntegerField(
+        label="Valid for (days)",
+        help_text="It stops working after that.",
+        min_value=1,
+        max_value=LIFETIME_DAYS_LIMIT,
+        initial=90,
+    )
+    may_write = forms.BooleanField(
+        label="May submit and change jobs",
+        help_text="Off: it can only read.",
+        required=False,
+        initial=True,
+    )
+
+
+def values_shown(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Turn a submission's values into what the form's widgets show."""
+    shown = dict(values)
+    if isinstance(shown.get("settings"), dict):
+        shown["settings"] = json.dumps(shown["settings"], indent=2)
+    if isinstance(shown.get("accepted_kinds"), list | tuple):
+        shown["accepted_kinds"] = ", ".join(map(str, shown["accepted_kinds"]))
+    return shown
+
+
+def blank_values() -> dict[str, Any]:
+    """Give the values of a form that nobody has touched."""
+    return {
+        "seed": 0,
+        "reduction": ReductionMode.EXACT.value,
+        "shuffle": True,
+        "stop_higher_is_better": True,
+        "min_accelerators": 1,
+        "priority": DEFAULT_PRIORITY,
+        "settings": {},
+    }
+
+
+def template_values(template: JobTemplate) -> dict[str, Any]:
+    """Give the form's values of a job template."""
+    stop = template.stop
+    return values_shown(
+        {
+            "name": template.title,
+            "global_batch_size": template.global_batch_size,
+            "num_virtual_nodes": template.num_virtual_nodes,
+            "max_accelerators": template.max_accelerators,
+            "settings": template.settings,
+            "stop_kind": stop.kind.value,
+            "stop_limit": stop.limit,
+            "stop_metric": stop.metric or "",
+            "stop_target": stop.target,
+            "stop_higher_is_better": stop.higher_is_better,
+        }
+    )
+
+
+def all_template_values() -> dict[str, dict[str, Any]]:
+    """Give the values of every template, by the value of its radio button."""
+    return {f"template:{name}": template_values(t) for name, t in JOB_TEMPLATES.items()}
+
+
+def clone_values(job: Job) -> dict[str, Any]:
+    """Give the form's values that make the same job again."""
+    return values_shown(job_clone_values(job))

@@ -1,0 +1,62 @@
+// Starts what a page has: live parts, charts, the log, the submission form, small conveniences.
+
+import { refreshFigures, startCharts } from "./charts.js";
+import { onChange, start } from "./live.js";
+import { startLog } from "./log.js";
+import { refreshRegions } from "./regions.js";
+import { startSubmitForm } from "./submit.js";
+import { keepAges, localise } from "./times.js";
+
+function tell(text) {
+  document.getElementById("announcer").textContent = text;
+}
+
+function startCopyButtons() {
+  for (const button of document.querySelectorAll("[data-copy]")) {
+    button.addEventListener("click", async () => {
+      const source = document.getElementById(button.dataset.copy);
+      try {
+        await navigator.clipboard.writeText(source.textContent);
+        button.textContent = "Copied";
+        tell("Copied");
+      } catch {
+        // Without permission for the clipboard: select the text, so that a key press copies it.
+        window.getSelection().selectAllChildren(source);
+      }
+    });
+  }
+}
+
+function startMenus() {
+  document.addEventListener("click", (event) => {
+    for (const menu of document.querySelectorAll("details.menu[open]")) {
+      if (!menu.contains(event.target)) menu.open = false;
+    }
+  });
+  document.addEventListener("keydown", (event) => {
+    if (event.key !== "Escape") return;
+    for (const menu of document.querySelectorAll("details.menu[open]")) {
+      menu.open = false;
+      menu.querySelector("summary").focus();
+    }
+  });
+}
+
+function startSelfSubmitting() {
+  for (const form of document.querySelectorAll("[data-submit-on-change]")) {
+    form.addEventListener("change", () => form.requestSubmit());
+  }
+}
+
+localise();
+keepAges();
+startCopyButtons();
+startMenus();
+startSelfSubmitting();
+startSubmitForm();
+startCharts();
+const refreshLog = startLog();
+onChange(refreshRegions);
+onChange(refreshFigures);
+onChange(refreshLog);
+start();

@@ -1,0 +1,116 @@
+// The submission form: fills in a template's values, says what the numbers mean while they are
+// typed, and shows the server's answer at the fields without losing a chosen file.
+
+function field(form, name) {
+  return form.elements.namedItem(name);
+}
+
+function fill(form, values) {
+  for (const [name, value] of Object.entries(values)) {
+    const input = field(form, name);
+    if (!input) continue;
+    if (input.type === "checkbox") input.checked = value;
+    else input.value = value ?? "";
+  }
+}
+
+function evenText(total, parts) {
+  const low = Math.floor(total / parts);
+  return total % parts ? `${low} or ${low + 1}` : `${low}`;
+}
+
+function splitText(form) {
+  const [batch, parts, most] = ["global_batch_size", "num_virtual_nodes", "max_accelerators"].map((name) => Number(field(form, name).value));
+  if (!batch || !parts) return "";
+  if (parts > batch) return `${parts} virtual nodes cannot share ${batch} examples; use at most ${batch} virtual nodes.`;
+  const each = `Each virtual node takes ${evenText(batch, parts)} of ${batch} examples.`;
+  if (!most) return each;
+  if (most > parts) return `${each} ${parts} virtual nodes can use at most ${parts} accelerators.`;
+  return `${each} On ${most} accelerator${most === 1 ? "" : "s"}, each runs ${evenText(parts, most)} of the ${parts} virtual nodes.`;
+}
+
+function showHelp(form) {
+  document.getElementById("split-help").textContent = splitText(form);
+  document.getElementById("metric-fields").hidden = field(form, "stop_kind").value !== "metric";
+  document.getElementById("upload-fields").hidden = form.querySelector("[name=code_from]:checked")?.value !== "upload";
+}
+
+function showErrors(form, errors) {
+  for (const line of form.querySelectorAll("[data-error-for]")) {
+    const texts = errors[line.dataset.errorFor] ?? [];
+    line.textContent = texts.join(" ");
+    line.hidden = !texts.length;
+    const inputs = form.querySelectorAll(`[name="${line.dataset.errorFor}"]`);
+    for (const input of inputs) {
+      if (texts.length) input.setAttribute("aria-invalid", "true");
+      else input.removeAttribute("aria-invalid");
+    }
+  }
+  const box = document.getElementById("form-errors");
+  box.hidden = !Object.keys(errors).length;
+  document.getElementById("form-errors-text").textContent = (errors.__all__ ?? []).join(" ");
+  const first = form.querySelector("[aria-invalid=true]");
+  if (first) first.focus();
+  else if (!box.hidden) box.scrollIntoView({ block: "center" });
+}
+
+function showCheck(check) {
+  const place = document.getElementById("check-result");
+  if (!check) {
+    place.replaceChildren();
+    return;
+  }
+  const notice = document.createElement("div");
+  notice.className = `notice check notice-${check.tone}`;
+  const title = document.createElement("h2");
+  title.textContent = check.title;
+  const text = document.createElement("p");
+  text.textContent = check.text;
+  notice.append(title, text);
+  place.replaceChildren(notice);
+}
+
+async function send(form, button) {
+  const file = field(form, "code").files[0];
+  const limit = Number(form.dataset.maxBytes);
+  if (file && file.size > limit) {
+    showErrors(form, { code: [`${file.name} has ${Math.ceil(file.size / 1048576)} MiB; at most ${Math.floor(limit / 1048576)} MiB are taken.`] });
+    return;
+  }
+  const body = new FormData(form);
+  body.set("do", button?.value ?? "submit");
+  const buttons = form.querySelectorAll(".submit-bar button");
+  buttons.forEach((each) => { each.disabled = true; });
+  try {
+    const response = await fetch(form.action || window.location.href, {
+      method: "POST", body, headers: { Accept: "application/json" }, signal: AbortSignal.timeout(60000), redirect: "error",
+    });
+    const answer = await response.json();
+    if (answer.location) {
+      window.location.assign(answer.location);
+      return;
+    }
+    showErrors(form, answer.errors ?? {});
+    showCheck(answer.check);
+  } catch {
+    showErrors(form, { __all__: ["The server did not answer. Nothing was submitted; try again."] });
+  } finally {
+    buttons.forEach((each) => { each.disabled = false; });
+  }
+}
+
+export function startSubmitForm() {
+  const form = document.getElementById("job-form");
+  if (!form) return;
+  const templates = JSON.parse(document.getElementById("template-values").textContent);
+  form.addEventListener("change", (event) => {
+    if (event.target.name === "code_from" && templates[event.target.value]) fill(form, templates[event.target.value]);
+    showHelp(form);
+  });
+  form.addEventListener("input", () => showHelp(form));
+  form.addEventListener("submit", (event) => {
+    event.preventDefault();
+    send(form, event.submitter);
+  });
+  showHelp(form);
+}

@@ -1,0 +1,237 @@
+"""Server-sent events: tells open pages that something changed, and which jobs it was.
+
+One subscription to Redis for each event loop feeds every open page. A page that is slow loses
+nothing: its changes add up until it takes them. Only numbers of jobs that the reader may see are
+sent; the page then asks for what it shows, so nothing else can leak here.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import logging
+import time
+import weakref
+from collections import OrderedDict
+from collections.abc import AsyncIterator, Iterable
+from dataclasses import dataclass, field
+from urllib.parse import urlsplit
+
+from asgiref.sync import sync_to_async
+from django.conf import settings
+from django.contrib.auth import get_user
+from django.db import close_old_connections
+from django.http import HttpRequest, HttpResponse, StreamingHttpResponse
+from redis.exceptions import RedisError
+
+from jobs import nudges
+from jobs.models import Job
+from jobs.selectors.pages import is_admin
+
+#: Open streams of one process; one page more is told to poll.
+MAX_STREAMS = 2_000
+#: Open streams of one person.
+MAX_STREAMS_PER_PERSON = 20
+KEEP_ALIVE_S = 15.0
+#: Between two events of one stream; what changes meanwhile is told together.
+MIN_GAP_S = 0.25
+RECONNECT_S = 2.0
+#: Jobs named in one event; beyond it the event only says "something".
+MAX_NAMED_JOBS = 100
+_MAX_KNOWN_OWNERS = 10_000
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(eq=False, slots=True)
+class Subscriber:
+    """One open stream and what it has not been told yet."""
+
+    person_id: int
+    sees_all: bool
+    job_ids: set[int] = field(default_factory=set)
+    is_cluster_changed: bool = False
+    wake: asyncio.Event = field(default_factory=asyncio.Event)
+
+    @property
+    def identity(self) -> tuple[int, bool]:
+        """Who reads, and how much they may see."""
+        return self.person_id, self.sees_all
+
+    def add(self, job_ids: Iterable[int], *, is_cluster_changed: bool) -> None:
+        """Note a change; wakes the stream if it concerns it."""
+        self.job_ids.update(job_ids)
+        self.is_cluster_changed |= is_cluster_changed
+        if len(self.job_ids) > MAX_NAMED_JOBS:
+            self.job_ids.clear()
+            self.is_cluster_changed = True
+        if self.job_ids or self.is_cluster_changed:
+            self.wake.set()
+
+    def take(self) -> bytes:
+        """Give what is to be told as an event, and forget it."""
+        data = json.dumps({"jobs": sorted(self.job_ids), "cluster": self.is_cluster_changed})
+        self.job_ids.clear()
+        self.is_cluster_changed = False
+        self.wake.clear()
+        return f"event: changed\ndata: {data}\n\n".encode()
+
+
+class Hub:
+    """The streams of one event loop, and the one subscription that feeds them."""
+
+    def __init__(self) -> None:
+        self.subscribers: set[Subscriber] = set()
+        self._feeder: asyncio.Task[None] | None = None
+        self._owners: OrderedDict[int, int] = OrderedDict()
+
+    def has_room_for(self, person_id: int) -> bool:
+        """Say whether one more stream of a person may be opened."""
+        of_person = sum(s.person_id == person_id for s in self.subscribers)
+        return len(self.subscribers) < MAX_STREAMS and of_person < MAX_STREAMS_PER_PERSON
+
+    def join(self, subscriber: Subscriber) -> None:
+        """Add a stream; the first one starts the subscription."""
+        self.subscribers.add(subscriber)
+        if self._feeder is None or self._feeder.done():
+            self._feeder = asyncio.get_running_loop().create_task(self._feed())
+
+    def leave(self, subscriber: Subscriber) -> None:
+        """Take a stream out; the last one ends the subscription."""
+        self.subscribers.discard(subscriber)
+        if not self.subscribers and self._feeder is not None:
+            self._feeder.cancel()
+            self._feeder = None
+
+    async def _feed(self) -> None:
+        """Hand on changes until nobody listens; a lost Redis is tried again for ever, slowly."""
+        while True:
+            try:
+                async for change in nudges.changes(KEEP_ALIVE_S):
+                    if change is not None:
+                        await self._tell(change)
+            except (RedisError, OSError) as error:
+                logger.warning("event streams have lost Redis: %s", error)
+            await asyncio.sleep(RECONNECT_S)
+            # What was said meanwhile is unknown: everybody looks once.
+            for subscriber in self.subscribers:
+                subscriber.add((), is_cluster_changed=True)
+
+    async def _tell(self, change: dict[str, object]) -> None:
+        named = change.get("jobs")
+        job_ids = [i for i in named if isinstance(i, int)] if isinstance(named, list) else []
+        is_cluster_changed = bool(change.get("cluster"))
+        if not all(subscriber.sees_all for subscriber in self.subscribers):
+            await self._learn_owners(job_ids)
+        for subscriber in list(self.subscribers):
+            own = [
+                job_id
+                for job_id in job_ids
+                if subscriber.sees_all or self._owners.get(job_id) == subscriber.person_id
+            ]
+            subscriber.add(own, is_cluster_changed=is_cluster_changed)
+
+    async def _learn_owners(self, job_ids: list[int]) -> None:
+        """Look up whose jobs they are; a job never changes hands."""
+        unknown = [job_id for job_id in job_ids if job_id not in self._owners]
+        if unknown:
+            self._owners.update(await sync_to_async(_owners_of)(unknown))
+        while len(self._owners) > _MAX_KNOWN_OWNERS:
+            self._owners.popitem(last=False)
+
+
+_hubs: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, Hub] = weakref.WeakKeyDictionary()
+
+
+def hub() -> Hub:
+    """Give the hub of the running event loop."""
+    return _hubs.setdefault(asyncio.get_running_loop(), Hub())
+
+
+async def stream(request: HttpRequest) -> HttpResponse | StreamingHttpResponse:
+    """Open a stream for the person of the session; 401 without one, 429 when there are too many."""
+    if request.method != "GET":
+        return _answer(request, HttpResponse(status=405, headers={"Allow": "GET"}))
+    if not _is_origin_allowed(request):
+        return HttpResponse("This origin may not read the stream.", status=403)
+    if not settings.REDIS_URL:
+        return _answer(request, HttpResponse("No streams are served here.", status=404))
+    found = await sync_to_async(_identify)(request)
+    if found is None:
+        return _answer(request, HttpResponse("Log in first.", status=401))
+    subscriber = Subscriber(*found)
+    if not hub().has_room_for(subscriber.person_id):
+        response = HttpResponse("Too many open streams.", status=429, headers={"Retry-After": "30"})
+        return _answer(request, response)
+    response_stream = StreamingHttpResponse(
+        _events(request, subscriber), content_type="text/event-stream"
+    )
+    response_stream.headers["Cache-Control"] = "no-store"
+    response_stream.headers["X-Accel-Buffering"] = "no"
+    return _answer(request, response_stream)
+
+
+async def _events(request: HttpRequest, subscriber: Subscriber) -> AsyncIterator[bytes]:
+    """Yield events and keep-alives until the reader goes or may not read any more."""
+    own = hub()
+    own.join(subscriber)
+    try:
+        yield b"retry: 3000\n\n"
+        look_at = time.monotonic() + KEEP_ALIVE_S
+        while True:
+            # The session is looked at again and again, however much there is to tell: logging out
+            # or a lost right ends the stream.
+            if time.monotonic() >= look_at:
+                if await sync_to_async(_identify)(request) != subscriber.identity:
+                    return
+                yield b": still here\n\n"
+                look_at = time.monotonic() + KEEP_ALIVE_S
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(subscriber.wake.wait(), look_at - time.monotonic())
+                yield subscriber.take()
+                await asyncio.sleep(MIN_GAP_S)
+    finally:
+        own.leave(subscriber)
+
+
+def _identify(request: HttpRequest) -> tuple[int, bool] | None:
+    """Read the session anew: (id of the person, whether they see all jobs); None without one."""
+    try:
+        # Not the session that the request carries: that one is read once and kept.
+        request.session = type(request.session)(request.session.session_key)
+        person = get_user(request)
+        if not person.is_authenticated or person.pk is None:
+            return None
+        return person.pk, is_admin(person)
+    finally:
+        # A stream lives for hours; it must not keep a connection to the database that long.
+        close_old_connections()
+
+
+def _owners_of(job_ids: list[int]) -> dict[int, int]:
+    try:
+        return dict(Job.objects.filter(pk__in=job_ids).values_list("pk", "owner_id"))
+    finally:
+        close_old_connections()
+
+
+def _is_origin_allowed(request: HttpRequest) -> bool:
+    """Let pages of this very server and of the origins from the settings read with credentials."""
+    origin = request.headers.get("Origin")
+    if origin is None:
+        return True
+    parts = urlsplit(origin)
+    own = parts.scheme == request.scheme and parts.netloc == request.get_host()
+    return own or origin in settings.CSRF_TRUSTED_ORIGINS
+
+
+def _answer(
+    request: HttpRequest, response: HttpResponse | StreamingHttpResponse
+) -> HttpResponse | StreamingHttpResponse:
+    """Allow exactly the page's own origin to read the answer, with its session."""
+    if origin := request.headers.get("Origin"):
+        response.headers["Access-Control-Allow-Origin"] = origin
+        response.headers["Access-Control-Allow-Credentials"] = "true"
+        response.headers["Vary"] = "Origin"
+    return response

@@ -1,0 +1,221 @@
+"""What the templates need beyond Django's own tags: pills, colours, numbers as people read them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from django import template
+from django.forms import BoundField
+from django.template.context import Context
+from django.urls import reverse
+from django.utils.html import format_html
+from django.utils.safestring import SafeString
+
+from controlplane.core.lifecycle import JobStatus, NodeStatus
+from frontend.palette import job_colour_index
+from frontend.policy import stream_address
+from jobs.models import Job, Node
+
+register = template.Library()
+
+_JOB_TONES = {
+    JobStatus.VALIDATING: "info pill-ring",
+    JobStatus.INVALID: "bad",
+    JobStatus.PENDING: "warn",
+    JobStatus.STARTING: "info",
+    JobStatus.RUNNING: "good",
+    JobStatus.PREEMPTING: "warn pill-ring",
+    JobStatus.PAUSED: "quiet pill-ring",
+    JobStatus.FINISHED: "quiet",
+    JobStatus.FAILED: "bad",
+    JobStatus.CANCELLED: "quiet pill-ring",
+}
+_NODE_TONES = {NodeStatus.ONLINE: "good", NodeStatus.CORDONED: "warn", NodeStatus.LOST: "bad"}
+#: Stands for a number that is not known.
+NOTHING = TO = "\N{EN DASH}"
+_PREFIXES = ((1e9, "G"), (1e6, "M"), (1e3, "k"))
+_BYTE_UNITS = ("B", "KiB", "MiB", "GiB", "TiB")
+
+
+@register.simple_tag(takes_context=True)
+def stream_url(context: Context) -> str:
+    """Give the address of the event stream; empty where none is served."""
+    request = context.get("request")
+    return stream_address(request) if request else ""
+
+
+@register.simple_tag(takes_context=True)
+def nav_item(context: Context, name: str, text: str) -> SafeString:
+    """Link a page, marked when it is the current one or leads to it."""
+    request = context.get("request")
+    match = getattr(request, "resolver_match", None)
+    here = match.url_name if match else ""
+    is_current = here == name or (name == "jobs" and here == "job")
+    current = format_html(' aria-current="page"') if is_current else ""
+    return format_html('<li><a href="{}"{}>{}</a></li>', reverse(name), current, text)
+
+
+@register.simple_tag
+def status_pill(job: Job) -> SafeString:
+    """Show where a job stands; a running job that was asked to pause says so."""
+    tone = _JOB_TONES[JobStatus(job.status)]
+    text = "pausing" if job.status == JobStatus.PREEMPTING and job.is_pause_asked else job.status
+    return format_html('<span class="pill pill-{}">{}</span>', tone, text)
+
+
+@register.simple_tag
+def node_pill(node: Node) -> SafeString:
+    """Show whether a node is there and takes work."""
+    status = node.shown_status
+    return format_html('<span class="pill pill-{}">{}</span>', _NODE_TONES[status], status.value)
+
+
+@register.simple_tag
+def colour(job_id: int) -> int:
+    """Give a job's place in the palette."""
+    return job_colour_index(job_id)
+
+
+@register.simple_tag
+def job_link(job: Job) -> SafeString:
+    """Link a job by number and name, with its colour before it."""
+    return format_html(
+        '<span class="job-name"><span class="swatch c{}"></span><a href="{}">#{} {}</a></span>',
+        job_colour_index(job.pk),
+        reverse("job", args=[job.pk]),
+        job.pk,
+        job.name,
+    )
+
+
+@register.simple_tag
+def when(at: Any, as_: str = "clock") -> SafeString:
+    """Give a time that the page moves to the reader's zone; UTC until then."""
+    if at is None:
+        return format_html('<span class="muted">{}</span>', "not yet")
+    return format_html(
+        '<time datetime="{}" data-as="{}">{} UTC</time>',
+        at.isoformat(),
+        as_,
+        at.strftime("%Y-%m-%d %H:%M:%S"),
+    )
+
+
+@register.simple_tag
+def described(field: BoundField) -> SafeString:
+    """Draw a form field's widget, tied to its help and its error for screen readers."""
+    attributes = {"aria-describedby": f"{field.auto_id}_help {field.auto_id}_error"}
+    if not field.help_text:
+        attributes = {"aria-describedby": f"{field.auto_id}_error"}
+    if field.errors:
+        attributes["aria-invalid"] = "true"
+    return field.as_widget(attrs=attributes)
+
+
+@register.filter
+def why(job: Job) -> str:
+    """Say in one sentence why a job has what it has."""
+    return job.status_reason or job.policy_reason or _WITHOUT_REASON.get(job.status, "")
+
+
+_WITHOUT_REASON = {
+    JobStatus.VALIDATING.value: "Its code is being built once on a node.",
+    JobStatus.PENDING.value: "The next allocation cycle decides about it.",
+    JobStatus.PAUSED.value: "Somebody paused it; resume it to put it back into the queue.",
+}
+
+
+@register.filter
+def compact(value: float | None) -> str:
+    """Write a number with three figures: 1234567 -> "1.23 M"."""
+    if value is None:
+        return NOTHING
+    for size, prefix in _PREFIXES:
+        if abs(value) >= size:
+            return f"{value / size:.3g} {prefix}"
+    return f"{value:.3g}"
+
+
+@register.filter
+def file_size(value: float | None) -> str:
+    """Write a number of bytes in binary units: 1536 -> "1.5 KiB"."""
+    if value is None:
+        return NOTHING
+    size = float(value)
+    for unit in _BYTE_UNITS:
+        if abs(size) < 1024 or unit == _BYTE_UNITS[-1]:
+            return f"{size:.0f} {unit}" if unit == "B" else f"{size:.3g} {unit}"
+        size /= 1024
+    raise AssertionError("the last unit takes everything")
+
+
+@register.filter
+def seconds_text(value: float | None) -> str:
+    """Write seconds as people say them: 0.0123 -> "12 ms", 75 -> "1 min 15 s"."""
+    if value is None:
+        return NOTHING
+    if value < 1:
+        return f"{value * 1000:.0f} ms"
+    if value < 60:
+        return f"{value:.1f} s"
+    minutes, seconds = divmod(round(value), 60)
+    hours, minutes = divmod(minutes, 60)
+    if hours:
+        return f"{hours} h {minutes} min"
+    return f"{minutes} min {seconds} s"
+
+
+@register.filter
+def ranges(numbers: Iterable[int]) -> str:
+    """Shorten ascending numbers: (0, 1, 2, 5) -> "0-2, 5"."""
+    runs: list[list[int]] = []
+    for number in numbers:
+        if runs and number == runs[-1][1] + 1:
+            runs[-1][1] = number
+        else:
+            runs.append([number, number])
+    return ", ".join(str(low) if low == high else f"{low}{TO}{high}" for low, high in runs)
+
+
+@register.filter
+def decimals(value: Any) -> str:
+    """Write a loss or metric: four decimals, or scientific when it is very small or large."""
+    if value is None or value == "":
+        return NOTHING
+    if not isinstance(value, int | float):
+        return str(value)
+    if value and not 0.001 <= abs(value) < 100_000:
+        return f"{value:.3e}"
+    return f"{value:.4f}"
+
+
+@register.filter
+def separated(value: int) -> str:
+    """Write a whole number with commas between thousands."""
+    return f"{value:,}"
+
+
+@register.filter
+def per(total: int, parts: int) -> str:
+    """Say how many examples each part takes: 10 over 4 -> "2-3"."""
+    low, rest = divmod(total, parts)
+    return f"{low}{TO}{low + 1}" if rest else str(low)
+
+
+@register.filter
+def words(name: str) -> str:
+    """Turn an identifier into words: "num_examples" -> "Num examples"."""
+    return name.replace("_", " ").capitalize()
+
+
+@register.filter
+def times(number: int) -> range:
+    """Give something to loop over `number` times, at most 64."""
+    return range(min(number, 64))
+
+
+@register.filter
+def missing(job: Job, held: int) -> range:
+    """Give something to loop over for each accelerator that a job could still use, at most 64."""
+    return range(max(0, min(job.max_accelerators, 64) - held))

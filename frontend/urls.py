@@ -1,0 +1,44 @@
+"""Addresses of the pages, each sent with the pages' content security policy."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from django.urls import URLPattern, path
+
+from frontend.policy import View, with_policy
+from frontend.streams import stream
+from frontend.views import account, actions, admin, job, pages, submit
+
+
+def _page(route: str, view: View | Any, name: str) -> URLPattern:
+    return path(route, with_policy(view), name=name)
+
+
+urlpatterns = [
+    _page("", pages.overview, "overview"),
+    _page("figures/", pages.overview_figures, "overview_figures"),
+    _page("jobs/", pages.jobs, "jobs"),
+    _page("jobs/new/", submit.submit, "submit"),
+    _page("jobs/<int:job_id>/", job.job, "job"),
+    _page("jobs/<int:job_id>/figures/", job.job_figures, "job_figures"),
+    _page("jobs/<int:job_id>/log/", job.job_log, "job_log"),
+    _page("jobs/<int:job_id>/log/file/", job.job_log_file, "job_log_file"),
+    _page("jobs/<int:job_id>/code/", job.job_code, "job_code"),
+    _page("jobs/<int:job_id>/files/<str:name>/", job.job_file, "job_file"),
+    _page("jobs/<int:job_id>/cancel/", actions.job_cancel, "job_cancel"),
+    _page("jobs/<int:job_id>/pause/", actions.job_pause, "job_pause"),
+    _page("jobs/<int:job_id>/resume/", actions.job_resume, "job_resume"),
+    _page("jobs/<int:job_id>/priority/", actions.job_priority, "job_reprioritise"),
+    _page("queue/", admin.queue, "queue"),
+    _page("queue/policy/", admin.policy, "policy"),
+    _page("nodes/", admin.nodes, "nodes"),
+    _page("nodes/tokens/", admin.node_token, "node_token"),
+    _page("nodes/<int:node_id>/cordon/", admin.cordon, "node_cordon"),
+    _page("account/", account.account, "account"),
+    _page("account/tokens/", account.tokens, "tokens"),
+    _page("account/tokens/<int:token_id>/revoke/", account.token_revoke, "token_revoke"),
+    _page("login/", account.log_in, "login"),
+    _page("logout/", account.log_out, "logout"),
+    path("stream/", stream, name="stream"),
+]

@@ -1,0 +1,94 @@
+"""What buttons do: one POST each, a message, and back to the page it came from."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from django.contrib import messages
+from django.contrib.auth.decorators import login_required
+from django.http import HttpRequest, HttpResponse
+from django.shortcuts import redirect
+from django.utils import timezone
+from django.views.decorators.http import require_POST
+
+from frontend.views.changes import actor, person, words
+from frontend.views.job import job_or_404
+from jobs import nudges
+from jobs.exceptions import ControlPlaneError
+from jobs.models import Job
+from jobs.selectors import pages
+from jobs.services import submission
+
+
+@login_required
+@require_POST
+def job_cancel(request: HttpRequest, job_id: int) -> HttpResponse:
+    """End a job for good."""
+    return _do(
+        request,
+        job_or_404(request, job_id),
+        lambda job: submission.job_cancel(job.pk, timezone.now(), actor=actor(request)),
+        "Job #{} is cancelled.",
+    )
+
+
+@login_required
+@require_POST
+def job_pause(request: HttpRequest, job_id: int) -> HttpResponse:
+    """Take a job's accelerators until it is resumed; it keeps its state."""
+    return _do(
+        request,
+        job_or_404(request, job_id),
+        lambda job: submission.job_pause(job.pk, timezone.now(), actor=actor(request)),
+        "Job #{} gives its accelerators back and keeps its state.",
+    )
+
+
+@login_required
+@require_POST
+def job_resume(request: HttpRequest, job_id: int) -> HttpResponse:
+    """Put a paused job back into the queue."""
+    return _do(
+        request,
+        job_or_404(request, job_id),
+        lambda job: submission.job_resume(job.pk, timezone.now(), actor=actor(request)),
+        "Job #{} is in the queue again.",
+    )
+
+
+@login_required
+@require_POST
+def job_priority(request: HttpRequest, job_id: int) -> HttpResponse:
+    """Change a job's priority; somebody else's only with a reason that its owner will read."""
+    job = job_or_404(request, job_id)
+    text = request.POST.get("priority", "")
+    priority = int(text) if text.isascii() and text.isdecimal() and len(text) < 9 else -1
+    is_queue = request.POST.get("next") == "queue" and pages.is_admin(request.user)
+    return _do(
+        request,
+        job,
+        lambda job: submission.job_reprioritise(
+            job.pk,
+            priority,
+            timezone.now(),
+            actor=actor(request),
+            reason=request.POST.get("reason", ""),
+            is_reason_required=job.owner_id != person(request).pk,
+        ),
+        f"Job #{{}} has priority {priority} now.",
+        leads_to="queue" if is_queue else "",
+    )
+
+
+def _do(
+    request: HttpRequest, job: Job, change: Callable[[Job], Job], done: str, leads_to: str = ""
+) -> HttpResponse:
+    """Make a change, wake up whom it concerns, and lead back with a word about it."""
+    try:
+        change(job)
+    except ControlPlaneError as error:
+        messages.error(request, words(error), extra_tags="bad")
+    else:
+        nudges.jobs_changed([job.pk], orders=True)
+        messages.success(request, done.format(job.pk), extra_tags="good")
+    return redirect(leads_to) if leads_to else redirect("job", job.pk)

@@ -1,0 +1,115 @@
+"""What admins steer: priorities, the policy, nodes. Nodes are shown to everybody."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Any
+
+from django.conf import settings
+from django.contrib import messages
+from django.contrib.auth.decorators import login_required
+from django.http import Http404, HttpRequest, HttpResponse
+from django.shortcuts import get_object_or_404, redirect, render
+from django.utils import timezone
+from django.views.decorators.http import require_POST, require_safe
+
+from controlplane.core.policies import POLICIES
+from frontend.views.changes import actor, person, words
+from jobs import nudges
+from jobs.exceptions import ControlPlaneError
+from jobs.models import Node
+from jobs.selectors import pages
+from jobs.services.nodes import ENROLMENT_TOKEN_HOURS, enrolment_token_create, node_cordon
+from jobs.services.policy import cluster_setting, policy_choose
+
+_TOKEN_HOURS_RANGE = (1, 168)
+
+
+def _admin_or_404(request: HttpRequest) -> None:
+    """Let admins on; for others there is no such page."""
+    if not pages.is_admin(request.user):
+        raise Http404("No such page.")
+
+
+@login_required
+@require_safe
+def queue(request: HttpRequest) -> HttpResponse:
+    """Show every job that has not ended by priority, each with a form to change it."""
+    _admin_or_404(request)
+    held = Counter(
+        cell.job.pk
+        for node_map in pages.cluster_map(request.user)
+        for cell in node_map.cells
+        if cell.job is not None and cell.is_kept
+    )
+    jobs = [(job, held[job.pk]) for job in pages.live_jobs(request.user)]
+    context = {"jobs": jobs, "policies": list(POLICIES), "policy": cluster_setting().policy}
+    return render(request, "frontend/queue.html", context)
+
+
+@login_required
+@require_POST
+def policy(request: HttpRequest) -> HttpResponse:
+    """Switch the policy of the whole cluster."""
+    _admin_or_404(request)
+    name = request.POST.get("policy", "")
+    try:
+        policy_choose(name, timezone.now(), actor=actor(request))
+    except ControlPlaneError as error:
+        messages.error(request, words(error), extra_tags="bad")
+    else:
+        nudges.jobs_changed(cluster=True)
+        messages.success(request, f"The policy is {name} now.", extra_tags="good")
+    return redirect("queue")
+
+
+@login_required
+@require_safe
+def nodes(request: HttpRequest) -> HttpResponse:
+    """Show the nodes, what they have, and who holds it."""
+    return _nodes_page(request)
+
+
+@login_required
+@require_POST
+def node_token(request: HttpRequest) -> HttpResponse:
+    """Make an enrolment token and show it, once, in the answer itself."""
+    _admin_or_404(request)
+    low, high = _TOKEN_HOURS_RANGE
+    text = request.POST.get("hours", "")
+    hours = int(text) if text.isascii() and text.isdecimal() and len(text) < 5 else 0
+    if not low <= hours <= high:
+        messages.error(request, f"Give whole hours from {low} to {high}.", extra_tags="bad")
+        return redirect("nodes")
+    row, secret = enrolment_token_create(person(request), timezone.now(), lifetime_s=hours * 3600.0)
+    server = settings.STREAM_URL or request.build_absolute_uri("/").rstrip("/")
+    command = (
+        f"VIRTUALFLOW_ENROLMENT_TOKEN={secret} \\\n"
+        f"  python -m agents --server {server} --node $(hostname | tr A-Z a-z)"
+    )
+    response = _nodes_page(
+        request, new_token={"expires_at": row.expires_at, "command": command}, token_hours=hours
+    )
+    response.headers["Cache-Control"] = "no-store"
+    return response
+
+
+@login_required
+@require_POST
+def cordon(request: HttpRequest, node_id: int) -> HttpResponse:
+    """Take a node out of what policies may use, or put it back."""
+    _admin_or_404(request)
+    node = get_object_or_404(Node, pk=node_id, removed_at=None)
+    is_cordoned = request.POST.get("cordon") == "1"
+    if node_cordon(node, is_cordoned, timezone.now(), actor=actor(request)):
+        nudges.jobs_changed(cluster=True)
+        words = "gets no new work" if is_cordoned else "is given work again"
+        messages.success(request, f"{node.name} {words}.", extra_tags="good")
+    return redirect("nodes")
+
+
+def _nodes_page(request: HttpRequest, **more: Any) -> HttpResponse:
+    maps = {node_map.node: node_map for node_map in pages.cluster_map(request.user)}
+    rows = [maps.get(node, pages.NodeMap(node, [])) for node in pages.nodes()]
+    context = {"rows": rows, "token_hours": ENROLMENT_TOKEN_HOURS, **more}
+    return render(request, "frontend/nodes.html", context)

@@ -1,0 +1,183 @@
+"""The page of one job, its figures, its log and its files."""
+
+from __future__ import annotations
+
+import datetime
+from dataclasses import dataclass
+from typing import Any
+
+from django.contrib.auth.decorators import login_required
+from django.http import FileResponse, Http404, HttpRequest, HttpResponse, JsonResponse
+from django.http.response import HttpResponseBase, StreamingHttpResponse
+from django.shortcuts import render
+from django.utils import timezone
+from django.views.decorators.http import require_safe
+
+from controlplane.core.lifecycle import ENDED_JOB_STATUSES, GenerationPhase, JobStatus
+from controlplane.core.wire import StopKind
+from frontend.charts import job_charts
+from frontend.progress import job_progress
+from frontend.views.pages import figures_response
+from jobs.models import Generation, Job
+from jobs.selectors import logs, pages
+
+_PHASE_TONES = {
+    GenerationPhase.PREPARING.value: "info pill-ring",
+    GenerationPhase.SWITCHING.value: "info",
+    GenerationPhase.ACTIVE.value: "good",
+    GenerationPhase.CLOSED.value: "quiet",
+    GenerationPhase.ABORTED.value: "bad pill-ring",
+}
+_PAUSABLE = frozenset({JobStatus.PENDING, JobStatus.STARTING, JobStatus.RUNNING})
+_SEARCH_LIMIT = 200
+
+
+@dataclass(frozen=True, slots=True)
+class ResizeRow:
+    """A generation as the page's table shows it; seconds count from the moment it was asked."""
+
+    generation: Generation
+    num_before: int
+    tone: str
+    ready_after_s: float | None
+    switched_after_s: float | None
+
+
+@login_required
+@require_safe
+def job(request: HttpRequest, job_id: int) -> HttpResponse:
+    """Show everything about one job."""
+    found = job_or_404(request, job_id)
+    maps = pages.cluster_map(request.user, job_id=found.pk)
+    return render(
+        request,
+        "frontend/job.html",
+        {
+            "job": found,
+            "progress": job_progress(found),
+            "place": pages.queue_place(found) if found.status == JobStatus.PENDING else None,
+            "maps": maps,
+            "num_held": sum(cell.is_kept for node_map in maps for cell in node_map.cells),
+            "generations": _resize_rows(pages.generations_of(found)),
+            "events": pages.events_of(found),
+            "artifacts": list(found.artifacts.all()[:100]),
+            "log_slots": logs.log_slots(found),
+            "stop_text": _stop_text(found),
+            "actions": _actions(found),
+        },
+    )
+
+
+@login_required
+@require_safe
+def job_figures(request: HttpRequest, job_id: int) -> HttpResponse:
+    """Give the job's figures as JSON."""
+    return figures_response(request, job_charts(job_or_404(request, job_id), timezone.now()))
+
+
+@login_required
+@require_safe
+def job_log(request: HttpRequest, job_id: int) -> HttpResponse:
+    """Give the log's newest part, what came after a part, or the lines that match a search."""
+    found = job_or_404(request, job_id)
+    slot = _slot(request)
+    if wanted := request.GET.get("q", "")[:_SEARCH_LIMIT]:
+        lines, has_more = logs.log_matches(found, slot, wanted)
+        rows = [{"slot": line.slot, "number": line.number, "text": line.text} for line in lines]
+        return JsonResponse({"lines": rows, "has_more": has_more})
+    after = request.GET.get("after", "")
+    if after.isascii() and after.isdecimal() and len(after) <= 18:
+        part = logs.log_since(found, slot, int(after))
+    else:
+        part = logs.log_tail(found, slot)
+    return JsonResponse({"text": part.text, "after": part.after, "is_cut": part.is_cut})
+
+
+@login_required
+@require_safe
+def job_log_file(request: HttpRequest, job_id: int) -> HttpResponseBase:
+    """Send the whole log as a text file."""
+    found = job_or_404(request, job_id)
+    response = StreamingHttpResponse(
+        logs.log_text(found, _slot(request)), content_type="text/plain; charset=utf-8"
+    )
+    response.headers["Content-Disposition"] = f'attachment; filename="job-{found.pk}.log"'
+    return response
+
+
+@login_required
+@require_safe
+def job_file(request: HttpRequest, job_id: int, name: str) -> HttpResponseBase:
+    """Send a file that the job left."""
+    artifact = job_or_404(request, job_id).artifacts.filter(name=name).first()
+    if artifact is None:
+        raise Http404("No such file.")
+    return _download(artifact.file, f"job-{job_id}-{artifact.name}")
+
+
+@login_required
+@require_safe
+def job_code(request: HttpRequest, job_id: int) -> HttpResponseBase:
+    """Send the job's code as it was submitted."""
+    found = job_or_404(request, job_id)
+    return _download(found.code, found.code_name)
+
+
+def job_or_404(request: HttpRequest, job_id: int) -> Job:
+    """Find a job; one that is somebody else's is not there."""
+    try:
+        return pages.job_visible_to(request.user, job_id)
+    except (Job.DoesNotExist, OverflowError):
+        raise Http404("No such job.") from None
+
+
+def _download(stored: Any, name: str) -> HttpResponseBase:
+    """Send a stored file to be saved, never to be shown: it is somebody's own content."""
+    try:
+        content = stored.open("rb")
+    except FileNotFoundError:
+        raise Http404("The file is gone.") from None
+    return FileResponse(
+        content, as_attachment=True, filename=name, content_type="application/octet-stream"
+    )
+
+
+def _slot(request: HttpRequest) -> int | None:
+    text = request.GET.get("slot", "")
+    return int(text) if text.isascii() and text.isdecimal() and len(text) <= 9 else None
+
+
+def _resize_rows(generations: list[Generation]) -> list[ResizeRow]:
+    members = {generation.number: generation.num_members for generation in generations}
+    return [
+        ResizeRow(
+            generation=generation,
+            num_before=members.get(generation.previous, 0) if generation.previous else 0,
+            tone=_PHASE_TONES[generation.phase],
+            ready_after_s=_seconds(generation.asked_at, generation.ready_at),
+            switched_after_s=_seconds(generation.asked_at, generation.switched_at),
+        )
+        for generation in generations
+    ]
+
+
+def _seconds(start: datetime.datetime, end: datetime.datetime | None) -> float | None:
+    return None if end is None else max(0.0, (end - start).total_seconds())
+
+
+def _stop_text(job: Job) -> str:
+    if job.stop_kind != StopKind.METRIC:
+        return f"{job.stop_limit:,} {job.stop_kind}"
+    sign = "≥" if job.stop_higher_is_better else "≤"
+    return f"{job.stop_metric} {sign} {job.stop_target:g}, at most {job.stop_limit:,} epochs"
+
+
+def _actions(job: Job) -> dict[str, bool]:
+    """Say which buttons make sense now; the services check again."""
+    is_live = job.status not in ENDED_JOB_STATUSES
+    return {
+        "cancel": is_live,
+        "pause": job.status in _PAUSABLE and not job.is_pause_asked,
+        "resume": job.status == JobStatus.PAUSED or (is_live and job.is_pause_asked),
+        "reprioritise": is_live,
+    }

@@ -1,0 +1,115 @@
+"""Pages that only read: the overview and the list of jobs, and the figures of charts."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from typing import Any
+from urllib.parse import urlencode
+
+from django.contrib.auth.decorators import login_required
+from django.http import HttpRequest, HttpResponse
+from django.shortcuts import render
+from django.utils import timezone
+from django.views.decorators.http import require_safe
+
+from controlplane.core.lifecycle import JobStatus, NodeStatus
+from frontend.charts import DEFAULT_WINDOW_S, WINDOWS, overview_charts
+from frontend.progress import job_progress
+from jobs.selectors import pages
+
+_TRAINING = frozenset({JobStatus.STARTING, JobStatus.RUNNING, JobStatus.PREEMPTING})
+_WAITING = frozenset({JobStatus.VALIDATING, JobStatus.PENDING})
+#: Ids of the database are 64 bits wide.
+_MAX_ID = 2**63 - 1
+
+
+@login_required
+@require_safe
+def overview(request: HttpRequest) -> HttpResponse:
+    """Show who holds which accelerator now, who waits and why, and charts of both."""
+    maps = pages.cluster_map(request.user)
+    nodes = pages.nodes()
+    jobs = pages.live_jobs(request.user)
+    return render(
+        request,
+        "frontend/overview.html",
+        {
+            "maps": maps,
+            "num_held": sum(node_map.num_held for node_map in maps),
+            "num_accelerators": sum(len(node_map.cells) for node_map in maps),
+            "num_nodes": len(nodes),
+            "num_nodes_online": sum(n.shown_status != NodeStatus.LOST for n in nodes),
+            "num_training": sum(job.status in _TRAINING for job in jobs),
+            "waiting": [job for job in jobs if job.status in _WAITING],
+            "examples_per_s": sum(
+                job.examples_per_s or 0.0 for job in jobs if job.status == JobStatus.RUNNING
+            ),
+            "windows": WINDOWS.items(),
+            "window": _window_s(request),
+        },
+    )
+
+
+@login_required
+@require_safe
+def overview_figures(request: HttpRequest) -> HttpResponse:
+    """Give the overview's figures as JSON."""
+    return figures_response(
+        request, overview_charts(request.user, _window_s(request), timezone.now())
+    )
+
+
+@login_required
+@require_safe
+def jobs(request: HttpRequest) -> HttpResponse:
+    """List jobs, newest first, filtered and page by page."""
+    given = request.GET
+    query = pages.JobQuery(
+        text=given.get("q", "")[:100].strip(),
+        status=given.get("status", ""),
+        owner=given.get("owner", "")[:150].strip() if pages.is_admin(request.user) else "",
+        before_id=_id_or_none(given.get("before")),
+        after_id=_id_or_none(given.get("after")),
+    )
+    page = pages.job_page(request.user, query)
+    filters = {"q": query.text, "status": query.status, "owner": query.owner}
+    filters = {name: value for name, value in filters.items() if value}
+    context: dict[str, Any] = {
+        "page": page,
+        "rows": [(job, job_progress(job)) for job in page.jobs],
+        "query": query,
+        "is_filtered": bool(filters),
+        "statuses": [status.value for status in JobStatus],
+        "status_groups": list(pages.STATUS_GROUPS),
+    }
+    if page.jobs:
+        context["newer_query"] = urlencode({**filters, "after": page.jobs[0].pk})
+        context["older_query"] = urlencode({**filters, "before": page.jobs[-1].pk})
+    return render(request, "frontend/jobs.html", context)
+
+
+def figures_response(request: HttpRequest, figures: dict[str, Any]) -> HttpResponse:
+    """Answer with figures, or with 304 when the page has drawn the very same ones."""
+    body = json.dumps(figures, separators=(",", ":"), allow_nan=False)
+    etag = f'"{hashlib.sha256(body.encode()).hexdigest()[:32]}"'
+    if request.headers.get("If-None-Match") == etag:
+        response = HttpResponse(status=304)
+    else:
+        response = HttpResponse(body, content_type="application/json")
+    response.headers["ETag"] = etag
+    response.headers["Cache-Control"] = "private, no-cache"
+    return response
+
+
+def _window_s(request: HttpRequest) -> int:
+    window = request.GET.get("window", "")
+    known = {str(window_s): window_s for window_s in WINDOWS}
+    return known.get(window, DEFAULT_WINDOW_S)
+
+
+def _id_or_none(text: str | None) -> int | None:
+    """Read an id; nonsense counts as none given."""
+    if not text or not text.isascii() or not text.isdecimal() or len(text) > 19:
+        return None
+    return min(int(text), _MAX_ID)

@@ -1,0 +1,215 @@
+"""The submission page: template, upload or clone; check only, or submit."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from django.conf import settings
+from django.contrib import messages
+from django.contrib.auth.decorators import login_required
+from django.http import Http404, HttpRequest, HttpResponse, JsonResponse
+from django.shortcuts import redirect, render
+from django.utils import timezone
+from django.views.decorators.http import require_http_methods
+from rest_framework.exceptions import ParseError
+
+from frontend import forms
+from frontend.views.changes import person, words
+from jobs import nudges
+from jobs.api.parsers import LIMIT_BYTES as YAML_LIMIT_BYTES
+from jobs.api.parsers import yaml_read
+from jobs.exceptions import ControlPlaneError, InvalidInputError
+from jobs.job_templates import JOB_TEMPLATES
+from jobs.models import Job
+from jobs.selectors import pages
+from jobs.selectors.dry_run import Outlook, OutlookKind, submission_outlook
+from jobs.services.submission import job_submit
+from jobs.services.submission_rules import FIELDS, Submission, submission_read
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """A dry run's answer, in words."""
+
+    tone: str
+    title: str
+    text: str
+
+
+@login_required
+@require_http_methods(["GET", "HEAD", "POST"])
+def submit(request: HttpRequest) -> HttpResponse:
+    """Show the form, fill it from YAML, check a submission, or submit it."""
+    if request.method != "POST":
+        return _page(request, _first_form(request))
+    if request.POST.get("do") == "yaml":
+        return _filled_from_yaml(request)
+    form = forms.JobForm(request.POST, request.FILES)
+    form.full_clean()
+    try:
+        submission, cloned_from = _read(request, form)
+        if request.POST.get("do") == "check":
+            return _answer(request, form, check=_check(submission))
+        job = job_submit(person(request), submission, timezone.now(), cloned_from=cloned_from)
+    except InvalidInputError as error:
+        form.errors_add(error.fields)
+        return _answer(request, form)
+    except ControlPlaneError as error:
+        form.add_error(None, error.detail)
+        return _answer(request, form)
+    nudges.jobs_changed([job.pk], orders=True)
+    messages.success(request, f"Job #{job.pk} is submitted; its code is being built on a node.")
+    if _wants_json(request):
+        return JsonResponse({"location": f"/jobs/{job.pk}/"})
+    return redirect("job", job.pk)
+
+
+def _read(request: HttpRequest, form: forms.JobForm) -> tuple[Submission, int | None]:
+    """Check the form's text with the code that was chosen.
+
+    Raises:
+        InvalidInputError: as `submission_read`, or nothing was chosen.
+    """
+    values = form.submission_values()
+    kind, _, name = form.cleaned_data["code_from"].partition(":")
+    if kind == "template":
+        return submission_read(values | {"template": name}), None
+    if kind == "clone":
+        job = _cloned(request, name)
+        with job.code.open("rb") as file:
+            return submission_read(values, file.read(), job.code_name), job.pk
+    upload = form.cleaned_data.get("code")
+    if kind != "upload":
+        raise InvalidInputError.of(code_from="Choose a template, or your own code.")
+    if upload is None:
+        raise InvalidInputError.of(code="Choose a .py or .zip file.")
+    if upload.size > settings.CODE_LIMIT_BYTES:
+        limit = settings.CODE_LIMIT_BYTES // 1024**2
+        raise InvalidInputError.of(code=f"The file is too large; at most {limit} MiB are taken.")
+    return submission_read(values, upload.read(), upload.name), None
+
+
+def _check(submission: Submission) -> Check:
+    outlook = submission_outlook(submission, timezone.now())
+    return Check(*_outlook_words(outlook))
+
+
+def _outlook_words(outlook: Outlook) -> tuple[str, str, str]:
+    held = " and ".join(
+        f"{count} \N{MULTIPLICATION SIGN} {kind}" for kind, count in outlook.accelerators.items()
+    )
+    given = ""
+    if outlook.num_shrunk:
+        plural = "s" if outlook.num_shrunk > 1 else ""
+        given = f" {outlook.num_shrunk} other job{plural} would shrink for it and train on."
+    if outlook.kind is OutlookKind.NOW:
+        return "good", f"It would start now on {held}", f"{outlook.reason}{given}"
+    if outlook.kind is OutlookKind.AFTER_RELEASE:
+        title = f"It would start on {held}, as soon as they are handed over"
+        return "good", title, f"{outlook.reason}{given}"
+    return "warn", "It would have to wait", outlook.reason
+
+
+def _first_form(request: HttpRequest) -> forms.JobForm:
+    """Give the form of a fresh page: a clone, the template that was asked for, or the first one."""
+    if clone_of := request.GET.get("from"):
+        job = _cloned(request, clone_of)
+        values = forms.clone_values(job) | {"code_from": f"clone:{job.pk}"}
+        return forms.JobForm(initial=forms.blank_values() | values)
+    wanted = request.GET.get("template", "")
+    name = wanted if wanted in JOB_TEMPLATES else next(iter(JOB_TEMPLATES))
+    values = forms.values_shown(forms.blank_values())
+    values |= forms.template_values(JOB_TEMPLATES[name]) | {"code_from": f"template:{name}"}
+    return forms.JobForm(initial=values)
+
+
+def _filled_from_yaml(request: HttpRequest) -> HttpResponse:
+    upload = request.FILES.get("yaml_file")
+    text = request.POST.get("yaml", "")
+    try:
+        if upload is not None:
+            text = upload.read(YAML_LIMIT_BYTES + 1).decode()
+        values = _yaml_values(text)
+    except UnicodeDecodeError:
+        return _page(request, _first_form(request), yaml_error="The file is no UTF-8 text.")
+    except InvalidInputError as error:
+        return _page(request, _first_form(request), yaml_text=text, yaml_error=words(error))
+    return _page(request, forms.JobForm(initial=values))
+
+
+def _yaml_values(text: str) -> dict[str, Any]:
+    """Read a job spec in YAML into the form's values.
+
+    Raises:
+        InvalidInputError: it is no YAML, no mapping, or has a field that a job does not have.
+    """
+    try:
+        given = yaml_read(text.encode())
+    except ParseError as error:
+        raise InvalidInputError.of(yaml=str(error.detail)) from None
+    if not isinstance(given, dict) or not given:
+        raise InvalidInputError.of(yaml="Give fields with values, such as “name: digits”.")
+    values = {str(name): value for name, value in given.items()}
+    stop = values.pop("stop", None)
+    if isinstance(stop, dict):
+        values |= {f"stop_{name}": value for name, value in stop.items()}
+    unknown = sorted(set(values) - set(FIELDS))
+    if unknown:
+        names = ", ".join(unknown)
+        raise InvalidInputError.of(yaml=f"No such field: {names}. Use {', '.join(FIELDS)}.")
+    return _with_code_choice(values)
+
+
+def _with_code_choice(values: dict[str, Any]) -> dict[str, Any]:
+    name = values.pop("template", None)
+    if name is not None and name not in JOB_TEMPLATES:
+        raise InvalidInputError.of(yaml=f"template must be one of {', '.join(JOB_TEMPLATES)}.")
+    base = forms.values_shown(forms.blank_values())
+    if name is None:
+        return base | forms.values_shown(values) | {"code_from": "upload"}
+    base |= forms.template_values(JOB_TEMPLATES[name])
+    return base | forms.values_shown(values) | {"code_from": f"template:{name}"}
+
+
+def _answer(
+    request: HttpRequest, form: forms.JobForm, *, check: Check | None = None
+) -> HttpResponse:
+    """Answer a script with what to show, a browser without one with the whole page."""
+    if not _wants_json(request):
+        return _page(request, form, check=check)
+    shown = {"tone": check.tone, "title": check.title, "text": check.text} if check else None
+    return JsonResponse({"errors": form.errors, "check": shown})
+
+
+def _page(request: HttpRequest, form: forms.JobForm, **more: Any) -> HttpResponse:
+    code_from = (form["code_from"].value() or "").strip()
+    cloned = None
+    if code_from.startswith("clone:"):
+        cloned = _cloned(request, code_from.removeprefix("clone:"))
+    context = {
+        "form": form,
+        "code_from": code_from,
+        "cloned": cloned,
+        "templates": [
+            {"name": name, "title": t.title, "description": t.description,
+             "choice": f"template:{name}"}
+            for name, t in JOB_TEMPLATES.items()
+        ],
+        "template_values": forms.all_template_values(),
+        "code_limit_bytes": settings.CODE_LIMIT_BYTES,
+        **more,
+    }  # fmt: skip
+    return render(request, "frontend/submit.html", context)
+
+
+def _cloned(request: HttpRequest, text: str) -> Job:
+    """Find the job to clone; 404 for one that is not there or not the person's."""
+    try:
+        return pages.job_visible_to(request.user, int(text))
+    except (ValueError, OverflowError, Job.DoesNotExist):
+        raise Http404("No such job.") from None
+
+
+def _wants_json(request: HttpRequest) -> bool:
+    return "application/json" in request.headers.get("Accept", "")

@@ -1,0 +1,130 @@
+"""Logs of jobs: the newest part, what came since, the lines that match, or all of it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from django.db.models import QuerySet
+
+from jobs.models import Job, LogChunk
+
+#: Characters of one answer to a page; a download has no such limit.
+MAX_TEXT = 200_000
+MAX_CHUNKS = 2_000
+MAX_MATCHES = 500
+#: Characters of a line that a search shows.
+MAX_LINE = 2_000
+MAX_SLOTS = 1_000
+_SEARCHED_CHUNKS = 20_000
+
+
+@dataclass(frozen=True, slots=True)
+class LogPart:
+    """Some text of a log.
+
+    Attributes:
+        after: hand it back to get what comes next.
+        is_cut: there is older text that was left out.
+    """
+
+    text: str
+    after: int
+    is_cut: bool
+
+
+@dataclass(frozen=True, slots=True)
+class LogLine:
+    """A line that matches; `number` counts from 1 within its trainer's log."""
+
+    slot: int
+    number: int
+    text: str
+
+
+def log_slots(job: Job) -> list[int]:
+    """List the trainers of a job that have written something, by slot."""
+    slots = LogChunk.objects.filter(job=job).order_by("slot").values_list("slot", flat=True)
+    return list(slots.distinct()[:MAX_SLOTS])
+
+
+def log_tail(job: Job, slot: int | None) -> LogPart:
+    """Give the newest text, as it came in."""
+    chunks = list(_chunks(job, slot).order_by("-id")[: MAX_CHUNKS + 1])
+    kept: list[LogChunk] = []
+    size = 0
+    for chunk in chunks[:MAX_CHUNKS]:
+        if kept and size + len(chunk.text) > MAX_TEXT:
+            break
+        kept.append(chunk)
+        size += len(chunk.text)
+    text = _joined(kept[::-1], with_slots=slot is None)
+    is_cut = len(kept) < len(chunks) or len(text) > MAX_TEXT
+    return LogPart(text[-MAX_TEXT:], kept[0].pk if kept else 0, is_cut)
+
+
+def log_since(job: Job, slot: int | None, after: int) -> LogPart:
+    """Give what came in after an earlier part."""
+    chunks = list(_chunks(job, slot).filter(pk__gt=after).order_by("id")[:MAX_CHUNKS])
+    last = chunks[-1].pk if chunks else after
+    return LogPart(_joined(chunks, with_slots=slot is None), last, is_cut=False)
+
+
+def log_matches(job: Job, slot: int | None, wanted: str) -> tuple[list[LogLine], bool]:
+    """Find lines that contain a text, whatever its case; True: there may be more of them."""
+    lowered = wanted.lower()
+    found: list[LogLine] = []
+    for line in _lines(_chunks(job, slot).order_by("slot", "offset")[:_SEARCHED_CHUNKS]):
+        if lowered in line.text.lower():
+            found.append(LogLine(line.slot, line.number, line.text[:MAX_LINE]))
+            if len(found) == MAX_MATCHES:
+                return found, True
+    return found, False
+
+
+def log_text(job: Job, slot: int | None) -> Iterator[str]:
+    """Give the whole log piece by piece, trainer after trainer."""
+    shown: int | None = None
+    chunks = _chunks(job, slot).order_by("slot", "offset")
+    for chunk in chunks.iterator(chunk_size=100):
+        if slot is None and chunk.slot != shown:
+            yield _heading(chunk.slot)
+            shown = chunk.slot
+        yield chunk.text
+
+
+def _chunks(job: Job, slot: int | None) -> QuerySet[LogChunk]:
+    chunks = LogChunk.objects.filter(job=job)
+    return chunks if slot is None else chunks.filter(slot=slot)
+
+
+def _joined(chunks: Sequence[LogChunk], *, with_slots: bool) -> str:
+    """Join chunks in order of arrival, naming the trainer whenever it is another one."""
+    parts: list[str] = []
+    shown: int | None = None
+    for chunk in chunks:
+        if with_slots and chunk.slot != shown:
+            parts.append(_heading(chunk.slot))
+            shown = chunk.slot
+        parts.append(chunk.text)
+    return "".join(parts)
+
+
+def _heading(slot: int) -> str:
+    return f"\n── trainer {slot} ──\n"
+
+
+def _lines(chunks: QuerySet[LogChunk]) -> Iterator[LogLine]:
+    """Cut the logs into lines; chunks end anywhere."""
+    slot, number, rest = -1, 0, ""
+    for chunk in chunks.iterator(chunk_size=100):
+        if chunk.slot != slot:
+            if rest:
+                yield LogLine(slot, number + 1, rest)
+            slot, number, rest = chunk.slot, 0, ""
+        *whole, rest = (rest + chunk.text).split("\n")
+        for text in whole:
+            number += 1
+            yield LogLine(slot, number, text)
+    if rest:
+        yield LogLine(slot, number + 1, rest)

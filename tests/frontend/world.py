@@ -1,0 +1,242 @@
+"""A small world for the pages: people, nodes, jobs in every state, with a past."""
+
+from __future__ import annotations
+
+import datetime
+import hashlib
+import math
+from dataclasses import dataclass
+
+from django.contrib.auth.models import User
+from django.core.files.base import ContentFile
+from django.utils import timezone
+
+from controlplane.core.lifecycle import ENDED_JOB_STATUSES, GenerationPhase, JobStatus
+from controlplane.core.virtual_nodes import even_mapping
+from jobs.models import (
+    Accelerator,
+    Allocation,
+    Artifact,
+    EpochReport,
+    Event,
+    Generation,
+    Job,
+    LogChunk,
+    Node,
+    StepReport,
+)
+
+PASSWORD = "rowing-boat-on-a-lake"
+CODE = b"def build(settings):\n    raise SystemExit\n"
+SCRIPT_NAME = "<script>window.hurt = 1</script><b>bold</b> %{x}"
+
+
+@dataclass
+class World:
+    """What was made, by name."""
+
+    admin: User
+    ada: User
+    ben: User
+    nodes: list[Node]
+    jobs: dict[str, Job]
+
+
+def make_person(name: str, *, is_admin: bool = False) -> User:
+    return User.objects.create_user(
+        name, password=PASSWORD, is_staff=is_admin, is_superuser=is_admin
+    )
+
+
+def make_node(name: str, count: int, *, kind: str = "cpu", **more: object) -> Node:
+    node = Node.objects.create(
+        name=name,
+        host="10.0.0.7",
+        first_port=30000,
+        last_port=30999,
+        boot_id=f"boot-of-{name}",
+        agent_token_digest=hashlib.sha256(name.encode()).hexdigest(),
+        last_seen_at=timezone.now(),
+        **more,
+    )
+    for index in range(count):
+        Accelerator.objects.create(
+            node=node, index=index, kind=kind, name=f"emulated {kind} {index}", threads=1,
+            memory_bytes=2 * 1024**3,
+        )  # fmt: skip
+    return node
+
+
+def make_job(owner: User, name: str, status: JobStatus = JobStatus.PENDING, **more: object) -> Job:
+    now = timezone.now()
+    values: dict[str, object] = {
+        "owner": owner,
+        "name": name,
+        "code_name": "digits_cnn.py",
+        "code_sha256": hashlib.sha256(CODE).hexdigest(),
+        "entry_file": "digits_cnn.py",
+        "settings": {"filters": 16, "dropout": 0.25},
+        "global_batch_size": 128,
+        "num_virtual_nodes": 8,
+        "min_accelerators": 1,
+        "max_accelerators": 4,
+        "stop_kind": "epochs",
+        "stop_limit": 120,
+        "status": status.value,
+        "submitted_at": now - datetime.timedelta(minutes=12),
+        "facts": {"steps_per_epoch": 12, "num_parameters": 12345},
+    }
+    if status in ENDED_JOB_STATUSES:
+        values["ended_at"] = now
+    job = Job(**(values | more))
+    job.code.save("digits_cnn.py", ContentFile(CODE), save=False)
+    job.save()
+    return job
+
+
+def give_history(job: Job, accelerators: list[Accelerator], counts: list[int]) -> None:
+    """Let a job have trained for ten minutes, in equal parts on `counts` accelerators each."""
+    now = timezone.now()
+    start = now - datetime.timedelta(minutes=10)
+    part = datetime.timedelta(minutes=10) / len(counts)
+    digest = hashlib.sha256(job.name.encode()).hexdigest()
+    open_tenures: dict[int, Allocation] = {}
+    next_slot = 0
+    slots: list[int] = []
+    for number, count in enumerate(counts, start=1):
+        at = start + (number - 1) * part
+        is_last = number == len(counts)
+        for slot in slots[count:]:
+            tenure = open_tenures.pop(slot)
+            tenure.released_at = tenure.left_at = at
+            tenure.save()
+        slots = slots[:count]
+        while len(slots) < count:
+            open_tenures[next_slot] = Allocation.objects.create(
+                job=job, accelerator=accelerators[len(slots)], slot=next_slot,
+                granted_generation=number, granted_at=at, joined_at=at,
+            )  # fmt: skip
+            slots.append(next_slot)
+            next_slot += 1
+        mapping = even_mapping(job.num_virtual_nodes, count) if count else ()
+        Generation.objects.create(
+            job=job,
+            number=number,
+            previous=number - 1 or None,
+            phase=(GenerationPhase.ACTIVE if is_last else GenerationPhase.CLOSED).value,
+            membership={
+                "members": [
+                    {"slot": slot, "virtual_nodes": list(numbers)}
+                    for slot, numbers in zip(slots, mapping, strict=True)
+                ]
+            },
+            num_members=count,
+            reason=f"Weight {job.priority} of 400 gives {count} of 8 accelerators.",
+            actor="policy:weighted_fair",
+            asked_at=at - datetime.timedelta(seconds=8),
+            ready_at=at - datetime.timedelta(seconds=0.4),
+            switched_at=at,
+            step=number * 300 - 300,
+            pause_s=0.0 if number == 1 else 0.0183 * number,
+            bytes_moved=1_250_000 * number,
+            digest_before="" if number == 1 else digest,
+            digest_after=digest,
+        )
+    Job.objects.filter(pk=job.pk).update(generation=len(counts), next_slot=next_slot)
+    _give_steps(job, start, counts)
+
+
+def _give_steps(job: Job, start: datetime.datetime, counts: list[int]) -> None:
+    num_reports = 300
+    per_part = num_reports // len(counts)
+    for place in range(num_reports):
+        count = counts[min(place // per_part, len(counts) - 1)]
+        step = (place + 1) * 3
+        StepReport.objects.create(
+            job=job, generation=min(place // per_part, len(counts) - 1) + 1,
+            first_step=step - 2, last_step=step, epoch=step // 12, examples=3 * 128,
+            seconds=1.9 / max(count, 1) * (1 + 0.06 * math.sin(place)),
+            loss=2.3 * math.exp(-place / 90) + 0.12 + 0.03 * math.sin(place * 1.7),
+            num_accelerators=max(count, 1), at=start + datetime.timedelta(seconds=2 * (place + 1)),
+        )  # fmt: skip
+    for epoch in range(num_reports * 3 // 12):
+        place = epoch * 4
+        EpochReport.objects.create(
+            job=job, epoch=epoch, generation=1, step=(epoch + 1) * 12,
+            logs={"loss": 1.0, "val_loss": 2.3 * math.exp(-place / 90) + 0.19,
+                  "val_accuracy": 1 - 0.9 * math.exp(-place / 90)},
+            at=start + datetime.timedelta(seconds=8 * (epoch + 1)),
+        )  # fmt: skip
+    Job.objects.filter(pk=job.pk).update(
+        step=num_reports * 3, epoch=num_reports * 3 // 12, loss=0.1432,
+        examples_per_s=384 / (1.9 / max(counts[-1], 1)), started_at=start,
+        attained_accelerator_s=1234.5,
+    )  # fmt: skip
+    job.refresh_from_db()
+
+
+def make_world() -> World:
+    """Make three people, three nodes and a job in every status."""
+    admin, ada, ben = make_person("admin", is_admin=True), make_person("ada"), make_person("ben")
+    nodes = [
+        make_node("node-a", 4),
+        make_node("node-b", 4),
+        make_node("gpu-rack-17-lower-shelf.a-rather-long-name.example", 2, kind="t4",
+                  is_cordoned=True),
+    ]  # fmt: skip
+    cpus = list(Accelerator.objects.filter(node__in=nodes[:2]).order_by("node_id", "index"))
+    why = "Weight 300 of 400 gives 3 of 8 accelerators; it can use 4."
+    jobs = {
+        "finished": make_job(ada, "digits, first try", JobStatus.FINISHED, step=1440,
+                             metrics={"val_accuracy": 0.9812, "loss": 0.0412}, loss=0.0412,
+                             digest="ab" * 32),
+        "running": make_job(ada, "digits, patient", JobStatus.RUNNING, policy_reason=why),
+        "urgent": make_job(ben, "character transformer on the standard library, long run number "
+                           "four with warm-up and a name that nobody should have chosen",
+                           JobStatus.RUNNING, priority=300, policy_reason=why),
+        "script": make_job(ada, SCRIPT_NAME, JobStatus.RUNNING, policy_reason="One " + SCRIPT_NAME),
+        "pending": make_job(ada, "tabular", JobStatus.PENDING, priority=50, min_accelerators=4,
+                            policy_reason="Needs at least 4 accelerators of kind cpu; 2 are free, "
+                            "6 are held by jobs of higher priority (#2, #3)."),
+        "validating": make_job(ben, "residual network", JobStatus.VALIDATING),
+        "paused": make_job(ada, "weekend run", JobStatus.PAUSED, status_reason="Paused by user:ada",
+                           step=300),
+        "failed": make_job(ada, "wide network", JobStatus.FAILED, status_code="user_code",
+                           status_reason="The code failed in step 17: ValueError: shapes differ",
+                           error_traceback="Traceback (most recent call last):\n"
+                           '  File "job.py", line 12, in build\n    model.fit()\n'
+                           "ValueError: shapes (3, 4) and (5,) differ\n"),
+        "invalid": make_job(ada, "typo", JobStatus.INVALID, error_field="code",
+                            status_reason="build(settings) returned a model that is not compiled.",
+                            error_traceback="Traceback: line 3"),
+        "cancelled": make_job(ben, "mistake", JobStatus.CANCELLED,
+                              status_reason="Cancelled by user:ben"),
+    }  # fmt: skip
+    give_history(jobs["running"], cpus[0:3], [1, 3, 2, 3])
+    give_history(jobs["urgent"], cpus[3:6], [3, 1, 3])
+    give_history(jobs["script"], cpus[6:7], [1])
+    _give_papers(jobs["running"])
+    return World(admin, ada, ben, nodes, jobs)
+
+
+def _give_papers(job: Job) -> None:
+    now = timezone.now()
+    for minute, kind, actor, message in (
+        (12, "submitted", "user:ada", "Submitted"),
+        (11, "valid", "system", "The code builds: 12,345 parameters, 12 steps an epoch"),
+        (10, "resized", "policy:weighted_fair", "0 → 1 accelerators"),
+        (7, "resized", "policy:weighted_fair", "1 → 3 accelerators in 0.055 s of pause"),
+        (3, "reprioritised", "user:admin", f"Priority 100 → 300: {SCRIPT_NAME}"),
+    ):
+        at = now - datetime.timedelta(minutes=minute)
+        Event.objects.create(job=job, kind=kind, actor=actor, message=message, at=at)
+    for slot in range(2):
+        text = "".join(f"12:00:{i % 60:02d} step {i} loss {2 / (i + 1):.4f}\n" for i in range(120))
+        text += f"a line with {SCRIPT_NAME}\n"
+        LogChunk.objects.create(
+            job=job, slot=slot, offset=0, size_bytes=len(text.encode()), text=text, at=now
+        )
+    artifact = Artifact(
+        job=job, name="model.keras", sha256="cd" * 32, size_bytes=1_234_567, generation=4, at=now
+    )
+    artifact.file.save("model.keras", ContentFile(b"weights"), save=True)
