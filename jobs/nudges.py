@@ -12,6 +12,7 @@ import time
 from collections.abc import AsyncIterator, Iterable, Iterator
 from contextlib import contextmanager
 from functools import cache
+from typing import Any
 
 import redis
 import redis.asyncio
@@ -82,6 +83,16 @@ def _publish(message: str, *, orders: bool) -> None:
         logger.warning("nobody was woken up: %s", error)
 
 
+def redis_answers() -> bool:
+    """Say whether Redis can be reached; true in a debug run that does without it."""
+    if not settings.REDIS_URL:
+        return True
+    try:
+        return bool(_client().ping())
+    except redis.RedisError:
+        return False
+
+
 @contextmanager
 def cycle_turn() -> Iterator[bool]:
     """Hold the only right to run a cycle; False when another one kept it for too long.
@@ -108,8 +119,8 @@ class Listener:
     def __init__(self, pubsub: redis.client.PubSub | None) -> None:
         self._pubsub = pubsub
 
-    def wait(self, timeout_s: float) -> bool:
-        """Return at a wake-up (True) or when the time is over (False)."""
+    def wait(self, timeout_s: float, job_id: int | None = None) -> bool:
+        """Return at a wake-up (about `job_id`, if given) or when the time is over (False)."""
         if self._pubsub is None:
             time.sleep(min(timeout_s, _FALLBACK_POLL_S))
             return timeout_s > _FALLBACK_POLL_S
@@ -122,9 +133,13 @@ class Listener:
             except redis.RedisError:
                 time.sleep(min(left_s, _FALLBACK_POLL_S))
                 return True
-            if message is not None:
+            if message is not None and _concerns(message, job_id):
                 return True
         return False
+
+
+def _concerns(message: dict[str, Any], job_id: int | None) -> bool:
+    return job_id is None or job_id in json.loads(message["data"])["jobs"]
 
 
 @contextmanager

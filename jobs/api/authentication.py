@@ -1,0 +1,45 @@
+"""Who is asking: a program by its token (a person by session, as DRF has it)."""
+
+from __future__ import annotations
+
+import datetime
+
+from django.contrib.auth.models import User
+from django.utils import timezone
+from rest_framework.authentication import BaseAuthentication
+from rest_framework.exceptions import AuthenticationFailed
+from rest_framework.request import Request
+
+from jobs.models import ApiToken
+from jobs.services.secrets import token_digest
+
+#: How exactly the last use of a token is kept; a write for every request would cost more than it.
+_LAST_USE_S = 60
+
+
+class TokenAuthentication(BaseAuthentication):
+    """`Authorization: Bearer <token>`."""
+
+    def authenticate(self, request: Request) -> tuple[User, ApiToken] | None:
+        """Give the user and the token; None when the request carries no such header."""
+        scheme, _, text = request.headers.get("Authorization", "").partition(" ")
+        if scheme.lower() != "bearer":
+            return None
+        token = (
+            ApiToken.objects.select_related("user")
+            .filter(digest=token_digest(text.strip()), revoked_at=None, user__is_active=True)
+            .first()
+        )
+        now = timezone.now()
+        if token is None or (token.expires_at is not None and token.expires_at <= now):
+            raise AuthenticationFailed("The token is unknown, expired or revoked.")
+        if token.last_used_at is None or (now - token.last_used_at).total_seconds() > _LAST_USE_S:
+            before = now - datetime.timedelta(seconds=_LAST_USE_S)
+            ApiToken.objects.filter(id=token.pk).exclude(last_used_at__gt=before).update(
+                last_used_at=now
+            )
+        return token.user, token
+
+    def authenticate_header(self, _request: Request) -> str:
+        """Make an unauthenticated answer 401 and say how to do better."""
+        return 'Bearer realm="api"'

@@ -1,0 +1,241 @@
+"""The cluster by REST: nodes, policy, who held what, and credentials."""
+
+from __future__ import annotations
+
+import datetime
+from typing import Any
+
+from django.http import Http404
+from django.utils import timezone
+from drf_spectacular.types import OpenApiTypes
+from drf_spectacular.utils import OpenApiParameter, extend_schema
+from rest_framework import generics
+from rest_framework.request import Request
+from rest_framework.response import Response
+from rest_framework.views import APIView
+
+from controlplane.core.policies import POLICIES
+from jobs import nudges
+from jobs.api.permissions import AdminPermission, AdminToWritePermission
+from jobs.api.requests import actor, body, number_param, text_field
+from jobs.api.serializers import (
+    NodeSerializer,
+    PolicySerializer,
+    ReasonSerializer,
+    TokenSerializer,
+)
+from jobs.exceptions import InvalidInputError, NotFoundError
+from jobs.job_templates import JOB_TEMPLATES
+from jobs.models import ApiToken, Node
+from jobs.selectors import series
+from jobs.selectors.pages import is_admin
+from jobs.services.api_tokens import api_token_create, api_token_revoke
+from jobs.services.nodes import enrolment_token_create, node_cordon
+from jobs.services.policy import cluster_setting, policy_choose
+
+_HOUR_S = 3600
+_HISTORY_LIMIT_S = 30 * 24 * 3600
+_BINS = 300
+
+
+class NodeList(generics.ListAPIView):
+    """The nodes, by name."""
+
+    queryset = Node.objects.filter(removed_at=None).prefetch_related("accelerators")
+    serializer_class = NodeSerializer
+    filter_backends = ()
+
+
+class NodeDetail(APIView):
+    """One node."""
+
+    @extend_schema(responses=NodeSerializer)
+    def get(self, _request: Request, node_id: int) -> Response:
+        """Get a node."""
+        return Response(NodeSerializer(_node(node_id)).data)
+
+
+def _node(node_id: int) -> Node:
+    node = Node.objects.filter(removed_at=None, id=node_id).first()
+    if node is None:
+        raise Http404
+    return node
+
+
+class NodeCordon(APIView):
+    """Let a node take no new work, or take work again (admins)."""
+
+    permission_classes = (AdminPermission,)
+    is_cordoned = True
+
+    @extend_schema(request=ReasonSerializer, responses=NodeSerializer)
+    def post(self, request: Request, node_id: int) -> Response:
+        node = _node(node_id)
+        reason = text_field(body(request), "reason")
+        node_cordon(node, self.is_cordoned, timezone.now(), actor=actor(request), reason=reason)
+        nudges.jobs_changed(cluster=True)
+        return Response(NodeSerializer(_node(node_id)).data)
+
+
+class EnrolmentTokens(APIView):
+    """Permission for one node to join (admins); the token is shown this once."""
+
+    permission_classes = (AdminPermission,)
+
+    @extend_schema(request=None, responses={201: OpenApiTypes.OBJECT})
+    def post(self, request: Request) -> Response:
+        """Make one."""
+        row, text = enrolment_token_create(request.user, timezone.now())
+        return Response({"token": text, "expires_at": row.expires_at}, status=201)
+
+
+class Policy(APIView):
+    """The policy in force; admins switch it."""
+
+    permission_classes = (AdminToWritePermission,)
+
+    @extend_schema(responses=PolicySerializer)
+    def get(self, _request: Request) -> Response:
+        """Get it, with the names of all there are."""
+        return _policy_response()
+
+    @extend_schema(request=PolicySerializer, responses=PolicySerializer)
+    def put(self, request: Request) -> Response:
+        """Switch it; with `version`, only if nobody else did since."""
+        values = body(request)
+        seen = values.get("version")
+        if seen is not None and (isinstance(seen, bool) or not isinstance(seen, int)):
+            raise InvalidInputError.of(version="Give the version as you read it.")
+        policy_choose(
+            text_field(values, "policy"), timezone.now(), actor=actor(request), seen_version=seen
+        )
+        nudges.jobs_changed(cluster=True)
+        return _policy_response()
+
+
+def _policy_response() -> Response:
+    return Response({**PolicySerializer(cluster_setting()).data, "policies": [*POLICIES]})
+
+
+class Cluster(APIView):
+    """Who held how many accelerators when, and how fast they were."""
+
+    @extend_schema(
+        responses=OpenApiTypes.OBJECT,
+        parameters=[OpenApiParameter("last_s", float, description="How far back, in seconds.")],
+    )
+    def get(self, request: Request) -> Response:
+        """Get the series; other people's jobs have no name here."""
+        now = timezone.now()
+        last_s = number_param(request, "last_s", _HOUR_S, 1, _HISTORY_LIMIT_S) or _HOUR_S
+        start = now - datetime.timedelta(seconds=last_s)
+        sees_all = is_admin(request.user)
+        tenures = series.tenures_between(start, now)
+        own = {row.job_id for row in tenures if sees_all or row.owner_id == request.user.pk}
+        return Response(
+            {
+                "from": start,
+                "to": now,
+                "num_accelerators": series.num_accelerators_present(),
+                "tenures": [
+                    {
+                        "job": row.job_id if row.job_id in own else None,
+                        "name": row.job_name if row.job_id in own else None,
+                        "granted_at": row.granted_at,
+                        "released_at": row.released_at,
+                    }
+                    for row in tenures
+                ],
+                "throughput": _throughput(start, now, last_s / _BINS, own, sees_all=sees_all),
+            }
+        )
+
+
+def _throughput(
+    start: datetime.datetime,
+    end: datetime.datetime,
+    bin_s: float,
+    own: set[int],
+    *,
+    sees_all: bool,
+) -> list[dict[str, Any]]:
+    return [
+        {
+            "at": row.at,
+            "job": row.job_id if sees_all or row.job_id in own else None,
+            "examples": row.examples,
+            "seconds": row.seconds,
+        }
+        for row in series.rates_between(start, end, bin_s)
+    ]
+
+
+class Tokens(generics.ListAPIView):
+    """One's own API tokens, newest first."""
+
+    queryset = ApiToken.objects.none()
+    serializer_class = TokenSerializer
+    filter_backends = ()
+
+    def get_queryset(self) -> Any:
+        if getattr(self, "swagger_fake_view", False):
+            return self.queryset
+        return ApiToken.objects.filter(user=self.request.user)
+
+    @extend_schema(request=TokenSerializer, responses={201: TokenSerializer})
+    def post(self, request: Request) -> Response:
+        """Make one; `token` is shown this once."""
+        values = body(request)
+        row, text = api_token_create(
+            request.user,
+            text_field(values, "name"),
+            timezone.now(),
+            scopes=values.get("scopes", ["read", "write"]),
+            lifetime_days=values.get("lifetime_days", 90),
+        )
+        return Response({**TokenSerializer(row).data, "token": text}, status=201)
+
+
+class TokenDetail(APIView):
+    """One of one's own API tokens."""
+
+    @extend_schema(responses={204: None})
+    def delete(self, request: Request, token_id: int) -> Response:
+        """Revoke it."""
+        api_token_revoke(request.user, token_id, timezone.now())
+        return Response(status=204)
+
+
+class Templates(APIView):
+    """Ready jobs to start from."""
+
+    @extend_schema(operation_id="templates_list", responses=OpenApiTypes.OBJECT)
+    def get(self, _request: Request) -> Response:
+        """List them."""
+        return Response(
+            [
+                {
+                    "name": row.name,
+                    "title": row.title,
+                    "description": row.description,
+                    "settings": row.settings,
+                    "global_batch_size": row.global_batch_size,
+                    "num_virtual_nodes": row.num_virtual_nodes,
+                    "max_accelerators": row.max_accelerators,
+                    "stop": {"kind": row.stop.kind.value, "limit": row.stop.limit},
+                }
+                for row in JOB_TEMPLATES.values()
+            ]
+        )
+
+
+class TemplateCode(APIView):
+    """The code of a template."""
+
+    @extend_schema(responses=OpenApiTypes.OBJECT)
+    def get(self, _request: Request, name: str) -> Response:
+        """Get it."""
+        template = JOB_TEMPLATES.get(name)
+        if template is None:
+            raise NotFoundError("There is no such template.")
+        return Response({"name": template.path.name, "code": template.code})

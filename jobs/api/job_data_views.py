@@ -1,0 +1,188 @@
+"""What there is to read about one job: events, resizes, series, logs, files."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from django.http import FileResponse, StreamingHttpResponse
+from drf_spectacular.types import OpenApiTypes
+from drf_spectacular.utils import OpenApiParameter, extend_schema
+from rest_framework import generics
+from rest_framework.request import Request
+from rest_framework.response import Response
+from rest_framework.views import APIView
+
+from jobs.api.requests import flag_param, job_exists, number_param, visible_job
+from jobs.api.serializers import EventSerializer, GenerationSerializer
+from jobs.exceptions import NotFoundError
+from jobs.models import Allocation, Event, Generation
+from jobs.selectors import logs, series
+
+_TENURES_LIMIT = 5_000
+
+
+class JobEvents(generics.ListAPIView):
+    """What happened to a job, newest first."""
+
+    queryset = Event.objects.none()
+    serializer_class = EventSerializer
+    filter_backends = ()
+
+    def get_queryset(self) -> Any:
+        if getattr(self, "swagger_fake_view", False):
+            return self.queryset
+        return Event.objects.filter(job=job_exists(self.request, self.kwargs["job_id"]))
+
+
+class JobGenerations(generics.ListAPIView):
+    """A job's resizes with their figures, newest first."""
+
+    queryset = Generation.objects.none()
+    serializer_class = GenerationSerializer
+    filter_backends = ()
+
+    def get_queryset(self) -> Any:
+        if getattr(self, "swagger_fake_view", False):
+            return self.queryset
+        return Generation.objects.filter(job=job_exists(self.request, self.kwargs["job_id"]))
+
+
+class JobAllocations(APIView):
+    """Which accelerators a job held when, and how many of them trained."""
+
+    @extend_schema(responses=OpenApiTypes.OBJECT)
+    def get(self, request: Request, job_id: int) -> Response:
+        """Get the series."""
+        job = job_exists(request, job_id)
+        tenures = list(
+            Allocation.objects.filter(job=job)
+            .select_related("accelerator__node")
+            .order_by("-id")[:_TENURES_LIMIT]
+        )[::-1]
+        return Response(
+            {
+                "tenures": [_tenure(row) for row in tenures],
+                "sizes": [
+                    {
+                        "at": generation.switched_at,
+                        "num_accelerators": generation.num_members,
+                        "generation": generation.number,
+                        "step": generation.step,
+                        "reason": generation.reason,
+                    }
+                    for generation, _ in series.resizes_of(job)
+                ],
+            }
+        )
+
+
+def _tenure(row: Allocation) -> dict[str, Any]:
+    return {
+        "slot": row.slot,
+        "node": row.accelerator.node.name,
+        "accelerator": row.accelerator_id,
+        "index": row.accelerator.index,
+        "kind": row.accelerator.kind,
+        "generation": row.granted_generation,
+        "granted_at": row.granted_at,
+        "ready_at": row.ready_at,
+        "joined_at": row.joined_at,
+        "release_asked_at": row.release_asked_at,
+        "released_at": row.released_at,
+        "exit_code": row.exit_code,
+    }
+
+
+class JobMetrics(APIView):
+    """Loss and speed over steps, logs over epochs: bounded in number, long series summed up."""
+
+    @extend_schema(responses=OpenApiTypes.OBJECT)
+    def get(self, request: Request, job_id: int) -> Response:
+        """Get the series."""
+        job = job_exists(request, job_id)
+        return Response(
+            {
+                "steps": [
+                    {
+                        "at": row.at,
+                        "step": row.step,
+                        "loss": row.loss,
+                        "examples_per_s": row.examples / row.seconds if row.seconds else None,
+                    }
+                    for row in series.step_bins_of(job)
+                ],
+                "epochs": [
+                    {"epoch": row.epoch, "step": row.step, "logs": row.logs, "at": row.at}
+                    for row in series.epoch_reports_of(job)
+                ],
+            }
+        )
+
+
+class JobLogs(APIView):
+    """A job's log: the newest part, what came `after` it, or all of it as a download."""
+
+    @extend_schema(
+        responses=OpenApiTypes.OBJECT,
+        parameters=[
+            OpenApiParameter("slot", int, description="Only this trainer's."),
+            OpenApiParameter("after", int, description="As an earlier answer gave it."),
+            OpenApiParameter("download", bool, description="All of it, as plain text."),
+        ],
+    )
+    def get(self, request: Request, job_id: int) -> Response | StreamingHttpResponse:
+        """Get the log."""
+        job = job_exists(request, job_id)
+        number = number_param(request, "slot", None, 0, 2**31)
+        slot = None if number is None else int(number)
+        if flag_param(request, "download"):
+            return _download(logs.log_text(job, slot), f"job-{job_id}.log")
+        after = number_param(request, "after", None, 0, 2**53)
+        part = logs.log_tail(job, slot) if after is None else logs.log_since(job, slot, int(after))
+        data = {"text": part.text, "after": part.after, "is_cut": part.is_cut}
+        return Response({**data, "slots": logs.log_slots(job)})
+
+
+def _download(pieces: Iterator[str], name: str) -> StreamingHttpResponse:
+    response = StreamingHttpResponse(
+        (piece.encode() for piece in pieces), content_type="text/plain; charset=utf-8"
+    )
+    response.headers["Content-Disposition"] = f'attachment; filename="{name}"'
+    return response
+
+
+class JobFile(APIView):
+    """A file that a job left: checkpoint.npz, model.keras, history.csv, metrics.json."""
+
+    @extend_schema(responses={(200, "application/octet-stream"): OpenApiTypes.BINARY})
+    def get(self, request: Request, job_id: int, name: str) -> FileResponse:
+        """Download it; `X-Sha256` is its digest."""
+        artifact = job_exists(request, job_id).artifacts.filter(name=name).first()
+        if artifact is None:
+            raise NotFoundError(f"This job has no file {name!r:.60}.")
+        response = FileResponse(
+            artifact.file.open("rb"),
+            as_attachment=True,
+            filename=artifact.name,
+            content_type="application/octet-stream",
+        )
+        response.headers["X-Sha256"] = artifact.sha256
+        return response
+
+
+class JobCode(APIView):
+    """The code as it was submitted."""
+
+    @extend_schema(responses={(200, "application/octet-stream"): OpenApiTypes.BINARY})
+    def get(self, request: Request, job_id: int) -> FileResponse:
+        """Download it."""
+        job = visible_job(request, job_id)
+        response = FileResponse(
+            job.code.open("rb"),
+            as_attachment=True,
+            filename=job.code_name,
+            content_type="application/octet-stream",
+        )
+        response.headers["X-Sha256"] = job.code_sha256
+        return response

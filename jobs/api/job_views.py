@@ -1,0 +1,278 @@
+"""Jobs by REST: submit, list, get, wait, and what people do to them."""
+
+from __future__ import annotations
+
+import abc
+import threading
+import time
+from typing import Any
+
+import django_filters
+from django.conf import settings
+from django.utils import timezone
+from drf_spectacular.utils import OpenApiParameter, extend_schema
+from rest_framework import generics
+from rest_framework.parsers import FormParser, JSONParser, MultiPartParser
+from rest_framework.request import Request
+from rest_framework.response import Response
+from rest_framework.reverse import reverse
+from rest_framework.views import APIView
+
+from controlplane.core.lifecycle import JobStatus
+from jobs import nudges
+from jobs.api.parsers import YamlParser
+from jobs.api.requests import (
+    actor,
+    body,
+    chosen_fields,
+    etag,
+    flag_param,
+    job_exists,
+    number_param,
+    revision_expected,
+    text_field,
+    visible_job,
+    visible_jobs,
+)
+from jobs.api.serializers import (
+    JobSerializer,
+    JobSummarySerializer,
+    PrioritySerializer,
+    ReasonSerializer,
+    SubmissionSerializer,
+)
+from jobs.api.submissions import submission_of
+from jobs.exceptions import InvalidInputError, NotFoundError
+from jobs.models import Job
+from jobs.selectors.dry_run import submission_outlook
+from jobs.selectors.pages import jobs_visible_to
+from jobs.services import submission
+from jobs.services.submission_rules import FIELDS, submission_read
+
+#: Waiting requests of one process. Each holds a thread; one more is answered at once.
+_WAITS = threading.BoundedSemaphore(16)
+_KEY_LIMIT = 120
+
+
+class JobFilter(django_filters.FilterSet):
+    """`?status=running&status=pending&owner=ada&name=cnn&submitted_after=...`."""
+
+    status = django_filters.MultipleChoiceFilter(choices=[(s.value, s.value) for s in JobStatus])
+    owner = django_filters.CharFilter(field_name="owner__username")
+    name = django_filters.CharFilter(lookup_expr="icontains")
+    template = django_filters.CharFilter()
+    submitted_after = django_filters.IsoDateTimeFilter("submitted_at", lookup_expr="gte")
+    submitted_before = django_filters.IsoDateTimeFilter("submitted_at", lookup_expr="lt")
+
+    class Meta:
+        model = Job
+        fields = ("status", "owner", "name", "template")
+
+
+class JobList(generics.ListAPIView):
+    """All jobs that one may see, newest first; POST submits one."""
+
+    queryset = Job.objects.none()
+    serializer_class = JobSummarySerializer
+    filterset_class = JobFilter
+    parser_classes = (JSONParser, MultiPartParser, FormParser, YamlParser)
+
+    def get_queryset(self) -> Any:
+        jobs = visible_jobs(self.request)
+        # A field that somebody asks for must not cost a query a row.
+        if self._chosen() is None:
+            return jobs
+        return jobs.defer(None).select_related("owner").prefetch_related("artifacts")
+
+    def get_serializer_class(self) -> Any:
+        chosen = self._chosen()
+        is_usual = chosen is None or chosen <= {*JobSummarySerializer.Meta.fields}
+        return JobSummarySerializer if is_usual else JobSerializer
+
+    def get_serializer_context(self) -> dict[str, Any]:
+        return {**super().get_serializer_context(), "fields": self._chosen()}
+
+    def _chosen(self) -> set[str] | None:
+        if getattr(self, "swagger_fake_view", False):
+            return None
+        return chosen_fields(self.request, JobSerializer.Meta.fields)
+
+    @extend_schema(parameters=[OpenApiParameter("fields", str, description="Only these, a,b,c.")])
+    def get(self, request: Request, *args: Any, **kwargs: Any) -> Response:
+        """List jobs."""
+        return super().get(request, *args, **kwargs)
+
+    @extend_schema(
+        request=SubmissionSerializer,
+        responses={201: JobSerializer},
+        parameters=[
+            OpenApiParameter("dry_run", bool, description="Check and foretell; store nothing."),
+            OpenApiParameter("Idempotency-Key", str, OpenApiParameter.HEADER),
+        ],
+    )
+    def post(self, request: Request) -> Response:
+        """Submit a job (JSON, YAML, form or multipart)."""
+        wanted = submission_of(request)
+        if flag_param(request, "dry_run"):
+            return Response(_outlook(wanted))
+        key = request.headers.get("Idempotency-Key", "")
+        if len(key) > _KEY_LIMIT:
+            raise InvalidInputError.of(idempotency_key=f"At most {_KEY_LIMIT} characters.")
+        now = timezone.now()
+        job = submission.job_submit(request.user, wanted, now, idempotency_key=key)
+        return _submitted(request, job, is_new=job.submitted_at == now)
+
+
+def _outlook(wanted: Any) -> dict[str, Any]:
+    outlook = submission_outlook(wanted, timezone.now())
+    return {
+        "dry_run": True,
+        "starts": outlook.kind.value,
+        "accelerators": outlook.accelerators,
+        "num_shrunk": outlook.num_shrunk,
+        "reason": outlook.reason,
+    }
+
+
+def _submitted(request: Request, job: Job, *, is_new: bool) -> Response:
+    if is_new:
+        nudges.jobs_changed([job.pk], orders=True)
+    headers = {"Location": reverse("api:job-detail", [job.pk], request=request)}
+    return _job_response(request, job.pk, status=201 if is_new else 200, headers=headers)
+
+
+def _job_response(
+    request: Request, job_id: int, status: int = 200, headers: dict[str, str] | None = None
+) -> Response:
+    job = visible_job(request, job_id)
+    chosen = chosen_fields(request, JobSerializer.Meta.fields)
+    data = JobSerializer(job, context={"request": request, "fields": chosen}).data
+    tag = {"ETag": etag(job.revision, job.version)}
+    return Response(data, status=status, headers={**tag, **(headers or {})})
+
+
+class JobDetail(APIView):
+    """One job. With `If-None-Match` 304 when nothing changed; with `wait` it waits for a change."""
+
+    @extend_schema(
+        responses={200: JobSerializer, 304: None},
+        parameters=[
+            OpenApiParameter("wait", float, description="Seconds to wait for a change, to 30."),
+            OpenApiParameter("since_version", int, description="The version that is known."),
+            OpenApiParameter("fields", str),
+        ],
+    )
+    def get(self, request: Request, job_id: int) -> Response:
+        """Get a job."""
+        wait_s = number_param(request, "wait", 0, 0, settings.WAIT_LIMIT_S) or 0.0
+        since = number_param(request, "since_version", None, 0, 2**31)
+        if wait_s and since is not None:
+            _wait_for_change(request, job_id, int(since), wait_s)
+        # Most polls find nothing new: answer them from two numbers.
+        known = request.headers.get("If-None-Match")
+        if known:
+            row = _version(request, job_id)
+            if known.strip().removeprefix("W/") == etag(*row):
+                return Response(status=304, headers={"ETag": etag(*row)})
+        return _job_response(request, job_id)
+
+
+def _version(request: Request, job_id: int) -> tuple[int, int]:
+    rows = jobs_visible_to(request.user).select_related(None).defer(None)
+    row = rows.filter(id=job_id).values_list("revision", "version").first()
+    if row is None:
+        raise NotFoundError("There is no such job, or it is not yours.")
+    return row
+
+
+def _wait_for_change(request: Request, job_id: int, since: int, wait_s: float) -> None:
+    if not _WAITS.acquire(blocking=False):
+        return
+    try:
+        deadline = time.monotonic() + wait_s
+        with nudges.listening(nudges.CHANGES) as listener:
+            while _version(request, job_id)[1] <= since:
+                left_s = deadline - time.monotonic()
+                if left_s <= 0:
+                    return
+                listener.wait(left_s, job_id)
+    finally:
+        _WAITS.release()
+
+
+class JobAction(APIView):
+    """Base of what people do to a job."""
+
+    @abc.abstractmethod
+    def act(self, request: Request, job: Job, reason: str) -> None:
+        """Do it."""
+
+    @extend_schema(request=ReasonSerializer, responses={200: JobSerializer})
+    def post(self, request: Request, job_id: int) -> Response:
+        job = job_exists(request, job_id)
+        self.act(request, job, text_field(body(request), "reason"))
+        nudges.jobs_changed([job_id], orders=True)
+        return _job_response(request, job_id)
+
+
+class JobCancel(JobAction):
+    """Cancel a job."""
+
+    def act(self, request: Request, job: Job, reason: str) -> None:
+        submission.job_cancel(job.pk, timezone.now(), actor=actor(request), reason=reason)
+
+
+class JobPause(JobAction):
+    """Pause a job: its state is saved, its accelerators go to others."""
+
+    def act(self, request: Request, job: Job, reason: str) -> None:
+        submission.job_pause(job.pk, timezone.now(), actor=actor(request), reason=reason)
+
+
+class JobResume(JobAction):
+    """Let a paused job go on."""
+
+    def act(self, request: Request, job: Job, _reason: str) -> None:
+        submission.job_resume(job.pk, timezone.now(), actor=actor(request))
+
+
+class JobReprioritise(JobAction):
+    """Change a job's priority; an admin says why when the job is somebody else's."""
+
+    @extend_schema(
+        request=PrioritySerializer,
+        responses={200: JobSerializer},
+        parameters=[OpenApiParameter("If-Match", str, OpenApiParameter.HEADER)],
+    )
+    def post(self, request: Request, job_id: int) -> Response:
+        return super().post(request, job_id)
+
+    def act(self, request: Request, job: Job, reason: str) -> None:
+        submission.job_reprioritise(
+            job.pk,
+            body(request).get("priority"),  # type: ignore[arg-type]
+            timezone.now(),
+            actor=actor(request),
+            reason=reason,
+            is_reason_required=job.owner_id != request.user.pk,
+            seen_revision=revision_expected(request),
+        )
+
+
+class JobClone(APIView):
+    """Submit a job again, with some fields changed."""
+
+    @extend_schema(request=SubmissionSerializer, responses={201: JobSerializer})
+    def post(self, request: Request, job_id: int) -> Response:
+        """Clone a job."""
+        original = visible_job(request, job_id)
+        changes = dict(body(request))
+        values = {**submission.job_clone_values(original), **changes}
+        if "stop" in changes:
+            values = {k: v for k, v in values.items() if k not in FIELDS or k[:5] != "stop_"}
+        with original.code.open("rb") as file:
+            code = None if "code" in changes else file.read()
+        wanted = submission_read(values, code, original.code_name)
+        now = timezone.now()
+        job = submission.job_submit(request.user, wanted, now, cloned_from=original.pk)
+        return _submitted(request, job, is_new=True)

@@ -1,0 +1,143 @@
+"""What every REST view reads: the job of an address, the actor, versions, bounded numbers."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from django.db.models import Count, IntegerField, OuterRef, QuerySet, Subquery
+from django.db.models.functions import Coalesce
+from rest_framework.request import Request
+
+from jobs.exceptions import InvalidInputError, NotFoundError
+from jobs.models import Allocation, Job
+from jobs.selectors.pages import jobs_visible_to
+from jobs.services.events import user_actor
+
+_ETAG = re.compile(r'(?:W/)?"(\d{1,10})\.(\d{1,10})"')
+
+
+def visible_jobs(request: Request) -> QuerySet[Job]:
+    """Give the jobs that the one who asks may see, with the number of accelerators each holds."""
+    held = (
+        Allocation.objects.filter(
+            job=OuterRef("pk"), released_at=None, release_asked_at=None, stop_asked_at=None
+        )
+        .order_by()
+        .values("job")
+        .annotate(number=Count("id"))
+        .values("number")
+    )
+    return jobs_visible_to(request.user).annotate(
+        num_accelerators=Coalesce(Subquery(held, output_field=IntegerField()), 0)
+    )
+
+
+def visible_job(request: Request, job_id: int) -> Job:
+    """Find one job with all its columns.
+
+    Raises:
+        NotFoundError: there is none, or the one who asks may not see it.
+    """
+    job = visible_jobs(request).defer(None).select_related("owner").filter(id=job_id).first()
+    if job is None:
+        raise NotFoundError("There is no such job, or it is not yours.")
+    return job
+
+
+def job_exists(request: Request, job_id: int) -> Job:
+    """Like `visible_job`, without the heavy columns."""
+    job = jobs_visible_to(request.user).filter(id=job_id).first()
+    if job is None:
+        raise NotFoundError("There is no such job, or it is not yours.")
+    return job
+
+
+def actor(request: Request) -> str:
+    """Name who asks as events do."""
+    return user_actor(request.user)
+
+
+def etag(revision: int, version: int) -> str:
+    """Give the ETag of a job: changes with everything; its first part only with people's acts."""
+    return f'"{revision}.{version}"'
+
+
+def revision_expected(request: Request) -> int | None:
+    """Read the revision of If-Match; None when the change is unconditional.
+
+    Raises:
+        InvalidInputError: the header is not an ETag of ours.
+    """
+    header = request.headers.get("If-Match")
+    if header is None or header.strip() == "*":
+        return None
+    match = _ETAG.fullmatch(header.strip())
+    if match is None:
+        raise InvalidInputError.of(if_match="Send the ETag of the job as you read it.")
+    return int(match[1])
+
+
+def body(request: Request) -> Mapping[str, Any]:
+    """Give the body's fields.
+
+    Raises:
+        InvalidInputError: the body is no object.
+    """
+    if not isinstance(request.data, Mapping):
+        raise InvalidInputError("The body must be an object.")
+    return request.data
+
+
+def text_field(values: Mapping[str, Any], name: str, limit: int = 500) -> str:
+    """Read an optional text of the body.
+
+    Raises:
+        InvalidInputError: it is no text, or too long.
+    """
+    value = values.get(name, "")
+    if not isinstance(value, str) or len(value) > limit:
+        raise InvalidInputError.of(**{name: f"Give text of at most {limit} characters."})
+    return value
+
+
+def number_param(
+    request: Request, name: str, default: float | None, low: float, high: float
+) -> float | None:
+    """Read a number of the query string within bounds.
+
+    Raises:
+        InvalidInputError: it is no such number.
+    """
+    text = request.query_params.get(name)
+    if text is None or text == "":
+        return default
+    try:
+        value = float(text)
+    except ValueError:
+        value = float("nan")
+    if not low <= value <= high:
+        raise InvalidInputError.of(**{name: f"Give a number from {low:g} to {high:g}."})
+    return value
+
+
+def flag_param(request: Request, name: str) -> bool:
+    """Read a yes/no of the query string."""
+    return request.query_params.get(name, "").lower() in ("1", "true", "yes")
+
+
+def chosen_fields(request: Request, known: tuple[str, ...]) -> set[str] | None:
+    """Read `?fields=a,b`; None means the usual ones.
+
+    Raises:
+        InvalidInputError: naming a field that does not exist.
+    """
+    text = request.query_params.get("fields")
+    if not text:
+        return None
+    names = {name.strip() for name in text.split(",")}
+    unknown = sorted(names - set(known))
+    if unknown:
+        raise InvalidInputError.of(fields=f"No such field: {', '.join(unknown)}.")
+    return names

@@ -1,0 +1,240 @@
+"""How rows look in the REST API. Reading only: input is checked by services."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from drf_spectacular.utils import extend_schema_field
+from rest_framework import serializers
+
+from jobs.models import (
+    Accelerator,
+    ApiToken,
+    Artifact,
+    ClusterSetting,
+    Event,
+    Generation,
+    Job,
+    Node,
+)
+from jobs.services.submission_rules import PRIORITY_RANGE
+
+
+class ChosenFieldsMixin:
+    """Keeps only the fields that `?fields=a,b` names."""
+
+    def to_representation(self, instance: Any) -> Any:
+        chosen = self.context.get("fields")  # type: ignore[attr-defined]
+        if chosen is not None:
+            for name in [name for name in self.fields if name not in chosen]:  # type: ignore[attr-defined]
+                self.fields.pop(name)  # type: ignore[attr-defined]
+        return super().to_representation(instance)  # type: ignore[misc]
+
+
+class StopSerializer(serializers.Serializer):
+    """When a job is finished."""
+
+    kind = serializers.CharField(source="stop_kind")
+    limit = serializers.IntegerField(source="stop_limit")
+    metric = serializers.CharField(source="stop_metric")
+    target = serializers.FloatField(source="stop_target", allow_null=True)
+    higher_is_better = serializers.BooleanField(source="stop_higher_is_better")
+
+
+class JobSummarySerializer(ChosenFieldsMixin, serializers.ModelSerializer):
+    """A job in a list."""
+
+    owner = serializers.CharField(source="owner.username")
+    stop = StopSerializer(source="*")
+    num_accelerators = serializers.IntegerField(help_text="Accelerators that it holds now.")
+
+    class Meta:
+        model = Job
+        fields = (
+            "id",
+            "name",
+            "owner",
+            "template",
+            "status",
+            "status_code",
+            "status_reason",
+            "policy_reason",
+            "priority",
+            "num_accelerators",
+            "min_accelerators",
+            "max_accelerators",
+            "accepted_kinds",
+            "global_batch_size",
+            "num_virtual_nodes",
+            "stop",
+            "step",
+            "epoch",
+            "loss",
+            "examples_per_s",
+            "submitted_at",
+            "started_at",
+            "ended_at",
+            "version",
+            "revision",
+        )
+
+
+class ArtifactSerializer(serializers.ModelSerializer):
+    """A file that a job left."""
+
+    class Meta:
+        model = Artifact
+        fields = ("name", "sha256", "size_bytes", "step", "at")
+
+
+class JobSerializer(JobSummarySerializer):
+    """One job, with everything."""
+
+    files = ArtifactSerializer(source="artifacts", many=True)
+
+    class Meta(JobSummarySerializer.Meta):
+        fields = (
+            *JobSummarySerializer.Meta.fields,
+            "code_name",
+            "code_sha256",
+            "entry_file",
+            "settings",
+            "seed",
+            "reduction",
+            "shuffle",
+            "generation",
+            "restarts",
+            "is_pause_asked",
+            "facts",
+            "metrics",
+            "digest",
+            "error_field",
+            "error_traceback",
+            "attained_accelerator_s",
+            "throughput_by_count",
+            "files",
+        )
+
+
+class SubmissionSerializer(serializers.Serializer):
+    """A submission; the full rules are in docs/rest-api.md. Only for the OpenAPI document."""
+
+    name = serializers.CharField(required=False)
+    template = serializers.CharField(required=False)
+    code = serializers.CharField(required=False, help_text="Python text, or a .py or .zip file.")
+    code_name = serializers.CharField(required=False)
+    settings = serializers.DictField(required=False)
+    global_batch_size = serializers.IntegerField(required=False)
+    num_virtual_nodes = serializers.IntegerField(required=False)
+    min_accelerators = serializers.IntegerField(required=False)
+    max_accelerators = serializers.IntegerField(required=False)
+    accepted_kinds = serializers.ListField(child=serializers.CharField(), required=False)
+    priority = serializers.IntegerField(required=False, min_value=PRIORITY_RANGE[0])
+    stop = serializers.DictField(required=False, help_text="kind, limit, metric, target, ...")
+    seed = serializers.IntegerField(required=False)
+    reduction = serializers.CharField(required=False)
+    shuffle = serializers.BooleanField(required=False)
+
+
+class ReasonSerializer(serializers.Serializer):
+    """Why somebody does something."""
+
+    reason = serializers.CharField(required=False, max_length=500)
+
+
+class PrioritySerializer(ReasonSerializer):
+    """A new priority."""
+
+    priority = serializers.IntegerField(min_value=PRIORITY_RANGE[0], max_value=PRIORITY_RANGE[1])
+
+
+class EventSerializer(serializers.ModelSerializer):
+    """Something that happened."""
+
+    class Meta:
+        model = Event
+        fields = ("id", "kind", "actor", "message", "data", "at", "job", "node")
+
+
+class AcceleratorSerializer(serializers.ModelSerializer):
+    """One device of a node."""
+
+    class Meta:
+        model = Accelerator
+        fields = ("id", "index", "kind", "name", "memory_bytes", "is_present")
+
+
+class NodeSerializer(serializers.ModelSerializer):
+    """A node with its accelerators."""
+
+    status = serializers.CharField(source="shown_status")
+    accelerators = AcceleratorSerializer(many=True)
+
+    class Meta:
+        model = Node
+        fields = (
+            "id",
+            "name",
+            "host",
+            "status",
+            "is_cordoned",
+            "last_seen_at",
+            "enrolled_at",
+            "accelerators",
+        )
+
+
+class GenerationSerializer(serializers.ModelSerializer):
+    """One resize of a job."""
+
+    members = serializers.SerializerMethodField()
+
+    class Meta:
+        model = Generation
+        fields = (
+            "number",
+            "previous",
+            "phase",
+            "num_members",
+            "members",
+            "reason",
+            "actor",
+            "asked_at",
+            "ready_at",
+            "go_at",
+            "switched_at",
+            "closed_at",
+            "step",
+            "pause_s",
+            "bytes_moved",
+            "digest_before",
+            "digest_after",
+        )
+
+    @extend_schema_field(serializers.ListField(child=serializers.DictField()))
+    def get_members(self, generation: Generation) -> list[dict[str, Any]]:
+        return generation.membership["members"]
+
+
+class PolicySerializer(serializers.ModelSerializer):
+    """The policy in force."""
+
+    class Meta:
+        model = ClusterSetting
+        fields = ("policy", "version", "changed_by", "changed_at")
+
+
+class TokenSerializer(serializers.ModelSerializer):
+    """A program's token, without the token itself."""
+
+    class Meta:
+        model = ApiToken
+        fields = (
+            "id",
+            "name",
+            "scopes",
+            "created_at",
+            "expires_at",
+            "revoked_at",
+            "last_used_at",
+        )

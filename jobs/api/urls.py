@@ -1,0 +1,47 @@
+"""Routes of the REST API, version 1."""
+
+from __future__ import annotations
+
+from django.urls import path
+from drf_spectacular.views import SpectacularAPIView, SpectacularSwaggerSplitView
+
+from jobs.api import cluster_views as cluster
+from jobs.api import job_data_views as data
+from jobs.api import job_views as jobs
+from jobs.api import openapi as openapi
+
+urlpatterns = [
+    path("jobs/", jobs.JobList.as_view(), name="job-list"),
+    path("jobs/<int:job_id>/", jobs.JobDetail.as_view(), name="job-detail"),
+    path("jobs/<int:job_id>/cancel/", jobs.JobCancel.as_view(), name="job-cancel"),
+    path("jobs/<int:job_id>/pause/", jobs.JobPause.as_view(), name="job-pause"),
+    path("jobs/<int:job_id>/resume/", jobs.JobResume.as_view(), name="job-resume"),
+    path(
+        "jobs/<int:job_id>/reprioritise/", jobs.JobReprioritise.as_view(), name="job-reprioritise"
+    ),
+    path("jobs/<int:job_id>/clone/", jobs.JobClone.as_view(), name="job-clone"),
+    path("jobs/<int:job_id>/events/", data.JobEvents.as_view(), name="job-events"),
+    path("jobs/<int:job_id>/generations/", data.JobGenerations.as_view(), name="job-generations"),
+    path("jobs/<int:job_id>/allocations/", data.JobAllocations.as_view(), name="job-allocations"),
+    path("jobs/<int:job_id>/metrics/", data.JobMetrics.as_view(), name="job-metrics"),
+    path("jobs/<int:job_id>/logs/", data.JobLogs.as_view(), name="job-logs"),
+    path("jobs/<int:job_id>/code/", data.JobCode.as_view(), name="job-code"),
+    path("jobs/<int:job_id>/files/<str:name>/", data.JobFile.as_view(), name="job-file"),
+    path("nodes/", cluster.NodeList.as_view(), name="node-list"),
+    path("nodes/<int:node_id>/", cluster.NodeDetail.as_view(), name="node-detail"),
+    path("nodes/<int:node_id>/cordon/", cluster.NodeCordon.as_view(), name="node-cordon"),
+    path(
+        "nodes/<int:node_id>/uncordon/",
+        cluster.NodeCordon.as_view(is_cordoned=False),
+        name="node-uncordon",
+    ),
+    path("enrolment-tokens/", cluster.EnrolmentTokens.as_view(), name="enrolment-tokens"),
+    path("cluster/", cluster.Cluster.as_view(), name="cluster"),
+    path("policy/", cluster.Policy.as_view(), name="policy"),
+    path("tokens/", cluster.Tokens.as_view(), name="token-list"),
+    path("tokens/<int:token_id>/", cluster.TokenDetail.as_view(), name="token-detail"),
+    path("templates/", cluster.Templates.as_view(), name="template-list"),
+    path("templates/<str:name>/", cluster.TemplateCode.as_view(), name="template-code"),
+    path("schema/", SpectacularAPIView.as_view(), name="schema"),
+    path("docs/", SpectacularSwaggerSplitView.as_view(url_name="api:schema"), name="docs"),
+]
