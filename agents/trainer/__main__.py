@@ -33,7 +33,11 @@ def main(arguments: list[str] | None = None) -> int:
         return int(validation.validation_run(options.validate) or 0)
     if options.run_dir is not None:
         engine = importlib.import_module("agents.trainer.engine")
-        return int(engine.trainer_run(options.run_dir, options.parent))
+        status = int(engine.trainer_run(options.run_dir, options.parent))
+        sys.stdout.flush()
+        sys.stderr.flush()
+        # Not sys.exit: threads that are still inside TensorFlow would crash the interpreter's end.
+        os._exit(status)
     if options.job is None:
         parser.error("give a JOB.py to train, or --run-dir, or --validate")
     return launcher_run(options)

@@ -2,34 +2,26 @@
 
 from __future__ import annotations
 
+import math
 import time
 import traceback
-from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-from agents.trainer.beacon import Beacon, wait_until_ready
 from agents.trainer.failures import EXIT_DONE, EXIT_FAILED, TrainerError
 from agents.trainer.feeder import Feeder
+from agents.trainer.handover import Handover
 from agents.trainer.orders import OrderWatcher, ReportWriter
 from agents.trainer.outputs import CHECKPOINT_FILE, outputs_write
 from agents.trainer.planning import Planner
 from agents.trainer.progress import Activity, Progress
-from agents.trainer.runtime import (
-    CollectiveRuntime,
-    configure_devices,
-    declared_address,
-    training_group,
-)
-from agents.trainer.state import checkpoint_read, checkpoint_write, state_digest
+from agents.trainer.runtime import CollectiveRuntime, configure_devices, training_group
+from agents.trainer.state import checkpoint_write, state_digest
 from agents.trainer.step_reports import StepReports
 from agents.trainer.stepper import Stepper
-from agents.trainer.transfer import state_receive, state_send
 from agents.trainer.user_errors import JobCodeError
 from agents.trainer.workload import Workload, workload_build
 from controlplane.core.wire import Membership, ReportKind, TrainerOrders
-
-Tensor = Any
 
 
 def trainer_run(run_dir: Path, parent_pid: int | None = None) -> int:
@@ -69,23 +61,21 @@ class Trainer:
         self.reports = reports
         self.spec = orders.spec
         self.slot = orders.slot
+        self.membership = orders.membership
+        self.progress = Progress()
         reports.phase("booting")
         configure_devices(orders.accelerator)
         self.runtime = CollectiveRuntime(self.slot, orders.accelerator)
-        self.membership = orders.membership
         self.runtime.connect(self.membership)
-        self.beacon = Beacon(_own_port(self.membership, self.slot))
-        self.beside = ThreadPoolExecutor(1, thread_name_prefix="digest")
-        self.pending: list[Future[None]] = []
         boot_s = time.monotonic() - started_at
         self.work: Workload = workload_build(run_dir, self.spec, reports)
-        self.progress = Progress()
+        self.handover = Handover(self.runtime, self.membership, self.work.state, reports)
         trace_s = self._warm_up()
-        reports.write(ReportKind.READY, boot_s=boot_s, build_s=self.work.build_s, trace_s=trace_s)
+        self.boot_times = {"boot_s": boot_s, "build_s": self.work.build_s, "trace_s": trace_s}
 
     def run(self) -> None:
         """Join, then do steps until the job or this trainer's part in it is over."""
-        self._join(self.watcher.wait_for_go())
+        self._join()
         while not self.progress.is_over:
             orders = self.watcher.next_after(self.membership.generation)
             started_at = time.monotonic()
@@ -93,10 +83,32 @@ class Trainer:
             outcome = self.stepper.step(batch, holds_next=orders is not None)
             ended_at = time.monotonic()
             self._advance(batch.plan.num_examples, outcome.loss, ended_at - started_at)
-            if outcome.is_agreed and orders is not None and not self.progress.is_over:
-                if not self._switch(orders, ended_at):
-                    return
+            if not outcome.is_agreed or self.progress.is_over:
+                continue
+            assert orders is not None, "an agreement includes this trainer"
+            if not self._switch(orders, ended_at):
+                return
         self._finish()
+
+    def _warm_up(self) -> float:
+        """Trace and run everything once, so that nobody waits for it later; state is put back.
+
+        Returns:
+            Seconds it took.
+        """
+        started_at = time.monotonic()
+        self.reports.phase("tracing")
+        functions = self.work.trace()
+        group = training_group(self.membership)
+        planner = Planner(self.spec, self.membership, group.slots, self.slot)
+        self.stepper = Stepper(functions, self.spec.reduction, self.runtime.hint, self.slot, group)
+        if self.membership.source_slot is not None or self._is_leader():
+            try:
+                self.stepper.warm_up(planner.rows_per_worker)
+            except TrainerError:  # the leader that resolves groups is gone; see at the switch
+                self.runtime.reconnect(self.membership)
+        self.work.warm_up(functions, planner)
+        return time.monotonic() - started_at
 
     # ---- steps ---------------------------------------------------------------------------------
 
@@ -104,16 +116,14 @@ class Trainer:
         """Move the cursor past a batch; at an activity's end, collect and reset its metrics."""
         course = self.work.data.course
         is_train = self.progress.activity is Activity.TRAIN
+        epoch = self.progress.epoch
         self.progress = course.after_batch(self.progress, seconds)
         if is_train and self._is_leader():
             self.step_reports.add(self.progress, num_examples, seconds, loss)
         if not course.is_activity_over(self.progress):
             return
-        logs = self.work.logs()
-        if is_train:
-            logs |= self.work.learning_rate()
+        logs = self.work.logs(with_learning_rate=is_train)
         self.work.model.reset_metrics()
-        epoch = self.progress.epoch
         try:
             self.progress = course.after_activity(self.progress, logs)
         except KeyError as error:
@@ -126,6 +136,7 @@ class Trainer:
             self._report_activity(epoch)
 
     def _report_activity(self, epoch: int) -> None:
+        """Report the end of an activity that began in `epoch`."""
         if self.progress.epoch == epoch:
             self.reports.phase("evaluating")
             return
@@ -141,99 +152,46 @@ class Trainer:
 
     # ---- memberships ---------------------------------------------------------------------------
 
-    def _join(self, orders: TrainerOrders) -> None:
-        """Come into a running job, or begin it together with the other first members."""
-        membership = orders.membership
-        self.runtime.connect(membership)
-        self.beacon.generation = membership.generation
-        self.reports.generation = membership.generation
-        source = membership.source_slot
-        slots = [member.slot for member in membership.members]
-        moved = 0
-        if source is None:
-            source = membership.leader_slot
-            assert source is not None
-            if source == self.slot:
-                self._make_state(orders)
-                moved = self._give_state(membership, [slot for slot in slots if slot != source])
-        if source != self.slot:
-            leader = membership.leader_slot
-            assert leader is not None
-            if leader != self.slot:
-                wait_until_ready(
-                    declared_address(membership.declaration, leader), membership.generation
-                )
-            received = state_receive(self.runtime, membership, self.work.state, source)
-            assert received is not None, "a joiner is among the joiners"
-            self.progress, moved = received
-            self._digest_beside("after", self.work.state.capture())
-        self._enter(membership)
+    def _join(self) -> None:
+        """Say that this trainer is ready, wait until it may come in, then do so.
+
+        While it waits, another membership may replace the first; it is ready for that too.
+        """
+        ready_for = -1
+        orders = self.watcher.orders
+        while True:
+            if ready_for != orders.membership.generation:
+                ready_for = self.reports.generation = orders.membership.generation
+                self.reports.write(ReportKind.READY, **self.boot_times)
+            if orders.go:
+                break
+            orders = self.watcher.wait_for_change(orders)
+        self.progress, moved = self.handover.join(orders)
+        self._enter(orders.membership)
         self._report_switched(pause_s=0.0, bytes_moved=moved, joined=True)
-
-    def _make_state(self, orders: TrainerOrders) -> None:
-        """Be the first to have the state: the seed's, as built, or a checkpoint's."""
-        if orders.membership.restore:
-            if orders.checkpoint_path is None:
-                raise TrainerError("internal", "orders want a restore but name no checkpoint")
-            restored = checkpoint_read(Path(orders.checkpoint_path), self.work.state)
-            self.progress = Progress.from_json(restored)
-
-    def _give_state(self, membership: Membership, joiners: list[int]) -> int:
-        values = self.work.state.capture()
-        self._digest_beside("before", values)
-        return state_send(self.runtime, membership, self.work.state, values, self.progress, joiners)
 
     def _switch(self, orders: TrainerOrders, ended_at: float) -> bool:
         """Go over to the next membership; says whether this trainer is in it.
 
-        All old members are here after the same step. Only the source and the joiners have state to
-        move; the others are ready at once and wait for the joiners in their next step.
+        All old members are here, after the same step, which ended at `ended_at`.
         """
         old, new = self.membership, orders.membership
         if self._is_leader():
             self.step_reports.flush()
         self.feeder.stop()
         self.reports.generation = new.generation
-        if not new.members:
-            self._save_and_leave(new)
+        if not new.members and new.source_slot == self.slot:
+            self._save()
             return False
-        is_source = new.source_slot == self.slot
-        is_member = new.member(self.slot) is not None
-        joiners = [member.slot for member in new.members if old.member(member.slot) is None]
-        moved = 0
-        if is_member or is_source:
-            is_new_runtime = self.runtime.connect(new)
-            self.beacon.generation = new.generation
-            if is_new_runtime:
-                self._wait_for_leader(new)
-            if is_source:
-                moved = self._meet_as_source(new, joiners, is_new_runtime)
-            elif joiners or is_new_runtime:
-                assert new.source_slot is not None
-                state_receive(self.runtime, new, self.work.state, new.source_slot)
-        if not is_member:
+        moved = self.handover.switch(old, new, self.progress) if new.members else 0
+        if new.member(self.slot) is None:
             self.reports.write(ReportKind.LEFT, step=self.progress.step)
-            self._settle()
+            self.handover.settle()
             return False
         pause_s = time.monotonic() - ended_at
         self._enter(new)
-        if not joiners and self._is_leader():
-            self._digest_beside("after", self.work.state.capture())
         self._report_switched(pause_s=pause_s, bytes_moved=moved, joined=False)
         return True
-
-    def _wait_for_leader(self, membership: Membership) -> None:
-        leader = membership.leader_slot
-        if leader is not None and leader != self.slot:
-            wait_until_ready(
-                declared_address(membership.declaration, leader), membership.generation
-            )
-
-    def _meet_as_source(self, new: Membership, joiners: list[int], is_new_runtime: bool) -> int:
-        if joiners or is_new_runtime:
-            return self._give_state(new, joiners)
-        self._digest_beside("before", self.work.state.capture())
-        return 0
 
     def _enter(self, membership: Membership) -> None:
         """Take the place in a membership: group, plan, data."""
@@ -254,46 +212,19 @@ class Trainer:
         )
         self.reports.phase("training")
 
-    def _warm_up(self) -> float:
-        """Trace and run everything once, so that nobody waits for it later; state is put back."""
-        started_at = time.monotonic()
-        self.reports.phase("tracing")
-        self.functions = self.work.trace()
-        group = training_group(self.membership)
-        self.stepper = Stepper(
-            self.functions, self.spec.reduction, self.runtime.hint, self.slot, group
-        )
-        planner = Planner(self.spec, self.membership, group.slots, self.slot)
-        if self.membership.source_slot is not None or self._is_leader():
-            self._warm_up_collectives(planner.rows_per_worker)
-        self.work.warm_up(self.functions, planner)
-        return time.monotonic() - started_at
-
-    def _warm_up_collectives(self, rows_per_worker: int) -> None:
-        """Run the collectives too, where the leader is sure to be there to resolve them."""
-        try:
-            self.stepper.warm_up(rows_per_worker)
-        except TrainerError:  # it has just gone; whoever comes next is met at the switch
-            self.runtime.reconnect(self.membership)
-
     # ---- ends ----------------------------------------------------------------------------------
 
-    def _save_and_leave(self, membership: Membership) -> None:
-        """Preempted to nothing: the source keeps the state in a file, all leave."""
-        step = self.progress.step
-        if membership.source_slot != self.slot:
-            self.reports.write(ReportKind.LEFT, step=step)
-            self._settle()
-            return
+    def _save(self) -> None:
+        """Keep the whole state in a file: the job was preempted to nothing."""
         self.reports.phase("saving")
         path = self.run_dir / "outputs" / CHECKPOINT_FILE
         path.parent.mkdir(parents=True, exist_ok=True)
         state = self.work.state
         digest = checkpoint_write(path, state.specs, state.capture(), self.progress.to_json())
-        self._settle()
+        self.handover.settle()
         self.reports.write(
             ReportKind.CHECKPOINTED,
-            step=step,
+            step=self.progress.step,
             epoch=self.progress.epoch,
             file=CHECKPOINT_FILE,
             sha256=digest,
@@ -304,11 +235,10 @@ class Trainer:
         """Give the last values their final form; the leader leaves the job's results."""
         model = self.work.model
         model.optimizer.finalize_variable_values(model.trainable_variables)
-        assert self.progress.ended_by is not None
-        ending = {
+        ending: dict[str, Any] = {
             "step": self.progress.step,
             "epoch": self.progress.epoch,
-            "reason": str(self.progress.ended_by),
+            "reason": self.progress.ended_by,
         }
         if self._is_leader():
             self.step_reports.flush()
@@ -316,30 +246,10 @@ class Trainer:
             digest = state_digest(self.work.state.specs, self.work.state.capture())
             files, metrics = outputs_write(self.run_dir / "outputs", model, self.progress, digest)
             ending |= {"metrics": _json_numbers(metrics), "digest": digest, "files": files}
-        self._settle()
+        self.handover.settle()
         self.reports.write(ReportKind.FINISHED, **ending)
-
-    def _digest_beside(self, role: str, values: list[Tensor]) -> None:
-        """Compute and report a digest beside the training, from values that nobody changes."""
-        step, generation = self.progress.step, self.membership.generation
-        generation = max(generation, self.reports.generation)
-
-        def compute() -> None:
-            digest = state_digest(self.work.state.specs, values)
-            self.reports.write(ReportKind.DIGEST, generation, step=step, sha256=digest, role=role)
-
-        self.pending.append(self.beside.submit(compute))
-
-    def _settle(self) -> None:
-        """Wait for what still runs beside."""
-        for future in self.pending:
-            future.result()
-
-
-def _own_port(membership: Membership, slot: int) -> int:
-    return int(declared_address(membership.declaration, slot).rpartition(":")[2])
 
 
 def _json_numbers(logs: dict[str, float]) -> dict[str, float | None]:
     """JSON knows neither nan nor infinity; both become null."""
-    return {name: value if abs(value) < float("inf") else None for name, value in logs.items()}
+    return {name: value if math.isfinite(value) else None for name, value in logs.items()}

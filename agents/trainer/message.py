@@ -6,6 +6,7 @@ vector, so that one reduction serves them all. Which pieces there are is found w
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
@@ -46,10 +47,10 @@ class MessageWriter:
         self.pieces: list[Piece] = []
         self._parts: list[Tensor] = []
 
-    def add(self, kind: PieceKind, index: int, value: Tensor) -> None:
-        """Append a value of static shape, cast to the vector's dtype."""
-        value = tf.convert_to_tensor(value)
-        self._append(kind, index, tuple(value.shape), tf.cast(value, self.dtype))
+    def add(self, kind: PieceKind, index: int, value: Tensor, shape: Sequence[int]) -> None:
+        """Append a value of `shape`, made dense and cast to the vector's dtype."""
+        dense = tf.convert_to_tensor(value)
+        self._append(kind, index, tuple(shape), tf.cast(dense, self.dtype))
 
     def add_integers(self, index: int, value: Tensor, is_first: Tensor) -> None:
         """Append whole numbers or booleans exactly, as limbs; all zero unless `is_first`."""
@@ -64,9 +65,9 @@ class MessageWriter:
         self._append(PieceKind.INTEGER, index, tuple(value.shape), chosen)
 
     def _append(self, kind: PieceKind, index: int, shape: tuple[int, ...], value: Tensor) -> None:
-        flat = tf.reshape(value, [-1])
-        self.pieces.append(Piece(kind, index, shape, int(flat.shape[0])))
-        self._parts.append(flat)
+        size = math.prod(shape) * (LIMBS if kind is PieceKind.INTEGER else 1)
+        self.pieces.append(Piece(kind, index, shape, size))
+        self._parts.append(tf.reshape(value, [size]))
 
     def vector(self) -> Tensor:
         """Join everything into one vector."""

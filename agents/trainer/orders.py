@@ -74,10 +74,10 @@ class OrderWatcher:
         is_next = orders.go and orders.membership.generation > generation
         return orders if is_next else None
 
-    def wait_for_go(self) -> TrainerOrders:
-        """Wait until the newest orders may be followed, for as long as the agent wants."""
+    def wait_for_change(self, seen: TrainerOrders) -> TrainerOrders:
+        """Wait until there are other orders than `seen`, for as long as the agent wants."""
         with self._changed:
-            while not self._orders.go:
+            while self._orders is seen:
                 self._changed.wait(timeout=1.0)
             return self._orders
 

@@ -65,14 +65,12 @@ class Workload:
                     functions.count(tf.reduce_sum(rows, 0))
         self.state.put(before)
 
-    def logs(self) -> dict[str, float]:
-        """Read the metrics as Keras's logs name them."""
+    def logs(self, with_learning_rate: bool) -> dict[str, float]:
+        """Read the metrics as Keras's logs name them, and the rate that the next step would use."""
         results = self.model.get_metrics_result()
+        if with_learning_rate:
+            results |= {"learning_rate": self.model.optimizer.learning_rate}
         return {name: float(np.asarray(value)) for name, value in results.items()}
-
-    def learning_rate(self) -> dict[str, float]:
-        """Read the learning rate that the next step would use."""
-        return {"learning_rate": float(np.asarray(self.model.optimizer.learning_rate))}
 
 
 def workload_build(run_dir: Path, spec: TrainingSpec, reports: ReportWriter) -> Workload:

@@ -1,0 +1,144 @@
+"""Takes a trainer from one membership to the next: runtime, state, digests.
+
+What moves is decided here and carried by `transfer`. Only joiners need state, only the source gives
+it; the other members are ready at once and meet the joiners in their next step.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+from agents.trainer.beacon import Beacon, wait_until_ready
+from agents.trainer.failures import TrainerError
+from agents.trainer.orders import ReportWriter
+from agents.trainer.progress import Progress
+from agents.trainer.runtime import CollectiveRuntime, declared_address
+from agents.trainer.state import ModelState, checkpoint_read, state_digest
+from agents.trainer.transfer import state_receive, state_send
+from controlplane.core.wire import Membership, ReportKind, TrainerOrders
+
+Tensor = Any
+
+
+class Handover:
+    """The changes of membership of one trainer."""
+
+    def __init__(
+        self,
+        runtime: CollectiveRuntime,
+        membership: Membership,
+        state: ModelState,
+        reports: ReportWriter,
+    ) -> None:
+        """Open the beacon on this trainer's own port of `membership`."""
+        address = declared_address(membership.declaration, runtime.slot)
+        self._runtime = runtime
+        self._slot = runtime.slot
+        self._state = state
+        self._reports = reports
+        self._beacon = Beacon(int(address.rpartition(":")[2]))
+        self._beside = ThreadPoolExecutor(1, thread_name_prefix="digest")
+        self._pending: list[Future[None]] = []
+
+    def join(self, orders: TrainerOrders) -> tuple[Progress, int]:
+        """Get the state of a running job, or begin one together with the other first members.
+
+        Returns:
+            Progress of the job and bytes moved.
+
+        Raises:
+            TrainerError: `peer_lost`, or the state cannot be had.
+        """
+        membership = orders.membership
+        self._arrive(membership)
+        source = membership.source_slot
+        if source is None:
+            source = membership.leader_slot
+        assert source is not None, "a membership with members has a leader"
+        if source == self._slot:
+            progress = self._first_progress(orders)
+            others = [member.slot for member in membership.members if member.slot != source]
+            return progress, self._give(membership, progress, others)
+        self._wait_for_leader(membership)
+        received = state_receive(self._runtime, membership, self._state, source)
+        assert received is not None, "a joiner is among the joiners"
+        progress, moved = received
+        self.digest_beside("after", progress)
+        return progress, moved
+
+    def switch(self, old: Membership, new: Membership, progress: Progress) -> int:
+        """Leave `old` for `new`, which has members, after a common step; returns bytes moved.
+
+        A trainer that is neither a member of `new` nor its source has nothing to do.
+        """
+        is_source = new.source_slot == self._slot
+        is_member = new.member(self._slot) is not None
+        if not (is_member or is_source):
+            return 0
+        joiners = [member.slot for member in new.members if old.member(member.slot) is None]
+        is_new_runtime = self._arrive(new)
+        if is_new_runtime:
+            self._wait_for_leader(new)
+        moved = 0
+        if is_source and (joiners or is_new_runtime):
+            moved = self._give(new, progress, joiners)
+        elif is_source:
+            self.digest_beside("before", progress)
+        elif joiners or is_new_runtime:
+            assert new.source_slot is not None
+            state_receive(self._runtime, new, self._state, new.source_slot)
+        if not joiners and new.leader_slot == self._slot:
+            self.digest_beside("after", progress)
+        return moved
+
+    def digest_beside(self, role: str, progress: Progress) -> None:
+        """Report the digest of the state of this moment, computed beside the training."""
+        self._digest_values(role, progress, self._state.capture())
+
+    def settle(self) -> None:
+        """Wait until everything that runs beside has been reported."""
+        for future in self._pending:
+            future.result()
+        self._pending.clear()
+
+    def _arrive(self, membership: Membership) -> bool:
+        """Set the runtime up for a membership and say so; says whether it was initialised."""
+        is_new_runtime = self._runtime.connect(membership)
+        self._beacon.generation = membership.generation
+        return is_new_runtime
+
+    def _wait_for_leader(self, membership: Membership) -> None:
+        leader = membership.leader_slot
+        assert leader is not None, "a membership with members has a leader"
+        if leader != self._slot:
+            address = declared_address(membership.declaration, leader)
+            wait_until_ready(address, membership.generation)
+
+    def _first_progress(self, orders: TrainerOrders) -> Progress:
+        """Be the first to have the state: the seed's, as it was built, or a checkpoint's."""
+        if not orders.membership.restore:
+            return Progress()
+        if orders.checkpoint_path is None:
+            raise TrainerError("internal", "orders want a restore but name no checkpoint")
+        return Progress.from_json(checkpoint_read(Path(orders.checkpoint_path), self._state))
+
+    def _give(self, membership: Membership, progress: Progress, joiners: Sequence[int]) -> int:
+        values = self._state.capture()
+        moved = state_send(self._runtime, membership, self._state, values, progress, joiners)
+        self._digest_values("before", progress, values)
+        return moved
+
+    def _digest_values(self, role: str, progress: Progress, values: list[Tensor]) -> None:
+        generation = self._reports.generation
+
+        def compute() -> None:
+            sha256 = state_digest(self._state.specs, values)
+            self._reports.write(
+                ReportKind.DIGEST, generation, step=progress.step, sha256=sha256, role=role
+            )
+
+        self._pending = [future for future in self._pending if not future.done()]
+        self._pending.append(self._beside.submit(compute))
