@@ -12,7 +12,7 @@ from django.conf import settings
 from django.utils import timezone
 from drf_spectacular.utils import OpenApiParameter, extend_schema
 from rest_framework import generics
-from rest_framework.parsers import FormParser, JSONParser, MultiPartParser
+from rest_framework.parsers import FormParser, MultiPartParser
 from rest_framework.request import Request
 from rest_framework.response import Response
 from rest_framework.reverse import reverse
@@ -20,7 +20,7 @@ from rest_framework.views import APIView
 
 from controlplane.core.lifecycle import JobStatus
 from jobs import nudges
-from jobs.api.parsers import YamlParser
+from jobs.api.parsers import BoundedJsonParser, YamlParser
 from jobs.api.requests import (
     actor,
     body,
@@ -75,7 +75,7 @@ class JobList(generics.ListAPIView):
     queryset = Job.objects.none()
     serializer_class = JobSummarySerializer
     filterset_class = JobFilter
-    parser_classes = (JSONParser, MultiPartParser, FormParser, YamlParser)
+    parser_classes = (BoundedJsonParser, MultiPartParser, FormParser, YamlParser)
 
     def get_queryset(self) -> Any:
         jobs = visible_jobs(self.request)

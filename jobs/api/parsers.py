@@ -1,15 +1,36 @@
-"""YAML bodies, for job specs kept in files."""
+"""Bodies with bounds: JSON, and YAML for job specs that are kept in files."""
 
 from __future__ import annotations
 
+import io
 from collections.abc import Mapping
 from typing import IO, Any
 
 import yaml
+from django.conf import settings
 from rest_framework.exceptions import ParseError
-from rest_framework.parsers import BaseParser
+from rest_framework.parsers import BaseParser, JSONParser
 
 LIMIT_BYTES = 1024**2
+
+
+class BoundedJsonParser(JSONParser):
+    """DRF's JSON parser with a limit on size and depth."""
+
+    def parse(
+        self,
+        stream: IO[bytes],
+        media_type: str | None = None,
+        parser_context: Mapping[str, Any] | None = None,
+    ) -> Any:
+        limit_bytes = settings.DATA_UPLOAD_MAX_MEMORY_SIZE
+        text = stream.read(limit_bytes + 1)
+        if len(text) > limit_bytes:
+            raise ParseError(f"At most {limit_bytes} bytes of JSON.")
+        try:
+            return super().parse(io.BytesIO(text), media_type, parser_context)
+        except RecursionError:
+            raise ParseError("The JSON is nested too deeply.") from None
 
 
 class _PlainLoader(yaml.SafeLoader):

@@ -1,0 +1,141 @@
+"""POST /api/v1/jobs/N/{cancel,pause,resume,reprioritise,clone}/."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+from django.contrib.auth.models import User
+from rest_framework.test import APIClient
+
+from controlplane.core.lifecycle import ENDED_JOB_STATUSES, JobStatus
+from jobs.models import Event, Job
+from tests.builders import CODE, at, job_make
+
+Clients = Callable[..., APIClient]
+ACTIONS = ("cancel", "pause", "resume", "reprioritise", "clone")
+
+
+def url(job: Job | int, action: str) -> str:
+    return f"/api/v1/jobs/{job if isinstance(job, int) else job.pk}/{action}/"
+
+
+@pytest.mark.parametrize("action", ACTIONS)
+def test_other_peoples_jobs_are_not_there(
+    ada: User, bob: User, client_of: Clients, action: str
+) -> None:
+    job, client = job_make(bob), client_of(ada)
+    body = {"priority": 5, "reason": "mine"}
+    assert client.post(url(job, action), body).status_code == 404
+    assert client.post(url(job.pk + 1, action), body).status_code == 404
+    assert Job.objects.get().version == 1
+
+
+@pytest.mark.parametrize("action", ACTIONS)
+def test_wrong_method(ada: User, client_of: Clients, action: str) -> None:
+    assert client_of(ada).get(url(job_make(ada), action)).status_code == 405
+
+
+@pytest.mark.parametrize("action", ACTIONS)
+def test_a_token_that_may_only_read(ada: User, client_of: Clients, action: str) -> None:
+    response = client_of(ada, ("read",)).post(url(job_make(ada), action), {})
+    assert (response.status_code, response.json()["code"]) == (403, "permission_denied")
+
+
+@pytest.mark.parametrize("action", ["cancel", "pause", "reprioritise"])
+@pytest.mark.parametrize("body", ['{"reason": 7}', "[]", '{"reason": "' + "x" * 501 + '"}'])
+def test_a_wrong_body(ada: User, client_of: Clients, action: str, body: str) -> None:
+    job = job_make(ada)
+    response = client_of(ada).post(url(job, action), body, content_type="application/json")
+    assert response.status_code == 400
+    assert Job.objects.get().status == JobStatus.PENDING
+
+
+def test_cancel_twice(ada: User, client_of: Clients) -> None:
+    job, client = job_make(ada), client_of(ada)
+    for _ in range(2):
+        response = client.post(url(job, "cancel"), {"reason": "typo"})
+        assert (response.status_code, response.data["status"]) == (200, "cancelled")
+    event = Event.objects.get(job=job)
+    assert (event.actor, event.message) == ("user:ada", "Cancelled by user:ada: typo")
+
+
+@pytest.mark.parametrize("status", sorted(ENDED_JOB_STATUSES - {JobStatus.CANCELLED}))
+@pytest.mark.parametrize("action", ["cancel", "pause", "resume", "reprioritise"])
+def test_what_has_ended_stays_ended(
+    ada: User, client_of: Clients, action: str, status: JobStatus
+) -> None:
+    job = job_make(ada, status=status)
+    response = client_of(ada).post(url(job, action), {"priority": 5})
+    assert (response.status_code, response.json()["code"]) == (409, "wrong_status")
+    assert Job.objects.get().status == status
+
+
+def test_pause_and_resume_twice_each(ada: User, client_of: Clients) -> None:
+    job, client = job_make(ada), client_of(ada)
+    for _ in range(2):
+        assert client.post(url(job, "pause")).data["status"] == "paused"
+    for _ in range(2):
+        assert client.post(url(job, "resume")).data["status"] == "pending"
+    kinds = list(Event.objects.order_by("id").values_list("kind", flat=True))
+    assert kinds == ["pause_asked", "paused", "resumed"]
+
+
+def test_an_owner_reprioritises_without_a_reason(ada: User, client_of: Clients) -> None:
+    job = job_make(ada)
+    response = client_of(ada).post(url(job, "reprioritise"), {"priority": 300})
+    assert (response.status_code, response.data["priority"]) == (200, 300)
+
+
+def test_an_admin_says_why(ada: User, admin: User, client_of: Clients) -> None:
+    job, client = job_make(ada), client_of(admin)
+    response = client.post(url(job, "reprioritise"), {"priority": 300})
+    assert (response.status_code, set(response.json()["errors"])) == (400, {"reason"})
+    response = client.post(url(job, "reprioritise"), {"priority": 300, "reason": "deadline"})
+    assert response.status_code == 200
+    event = Event.objects.get(job=job)
+    assert (event.actor, event.data["reason"]) == ("user:admin", "deadline")
+
+
+@pytest.mark.parametrize("priority", [None, 0, 1001, "5", 1.5, True])
+def test_a_wrong_priority(ada: User, client_of: Clients, priority: object) -> None:
+    response = client_of(ada).post(url(job_make(ada), "reprioritise"), {"priority": priority})
+    assert (response.status_code, set(response.json()["errors"])) == (400, {"priority"})
+
+
+def test_a_change_on_condition(ada: User, client_of: Clients) -> None:
+    job, client = job_make(ada), client_of(ada)
+    tag = client.get(f"/api/v1/jobs/{job.pk}/").headers["ETag"]
+    # Progress is no reason to refuse; somebody else's act is.
+    Job.objects.filter(id=job.pk).update(version=50)
+    first = client.post(url(job, "reprioritise"), {"priority": 5}, HTTP_IF_MATCH=tag)
+    second = client.post(url(job, "reprioritise"), {"priority": 6}, HTTP_IF_MATCH=tag)
+    assert (first.status_code, second.status_code) == (200, 412)
+    assert second.json()["code"] == "stale_version"
+    assert Job.objects.get().priority == 5
+    again = client.post(
+        url(job, "reprioritise"), {"priority": 6}, HTTP_IF_MATCH=first.headers["ETag"]
+    )
+    assert again.status_code == 200
+    response = client.post(url(job, "reprioritise"), {"priority": 6}, HTTP_IF_MATCH="yesterday")
+    assert (response.status_code, set(response.json()["errors"])) == (400, {"if_match"})
+
+
+def test_a_clone_is_the_same_but_for_what_is_changed(ada: User, client_of: Clients) -> None:
+    job = job_make(ada, status=JobStatus.FINISHED, settings={"a": 1}, priority=7, seed=3)
+    response = client_of(ada).post(
+        url(job, "clone"), {"name": "again", "stop": {"kind": "epochs", "limit": 2}}
+    )
+    assert response.status_code == 201, response.data
+    clone = Job.objects.exclude(id=job.pk).get()
+    assert (clone.name, clone.settings, clone.priority, clone.seed) == ("again", {"a": 1}, 7, 3)
+    assert (clone.stop_kind, clone.stop_limit) == ("epochs", 2)
+    assert clone.code.read() == CODE
+    assert clone.code.name != job.code.name
+    assert Event.objects.get(job=clone).data == {"cloned_from": job.pk}
+
+
+def test_the_clock_of_cancelled_jobs(ada: User, client_of: Clients) -> None:
+    job = job_make(ada, submitted_at=at(0))
+    data = client_of(ada).post(url(job, "cancel")).data
+    assert data["ended_at"] is not None

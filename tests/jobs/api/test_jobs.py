@@ -1,0 +1,172 @@
+"""GET /api/v1/jobs/ and GET /api/v1/jobs/N/."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from django.contrib.auth.models import User
+from rest_framework.test import APIClient
+
+from controlplane.core.lifecycle import JobStatus
+from jobs.models import Job
+from tests.builders import at, job_make
+from tests.jobs.world import World
+
+Clients = Callable[..., APIClient]
+URL = "/api/v1/jobs/"
+
+
+def ids(response: Any) -> list[int]:
+    return [row["id"] for row in response.json()["results"]]
+
+
+def test_one_sees_ones_own_newest_first(ada: User, bob: User, client_of: Clients) -> None:
+    first, _, third = job_make(ada), job_make(bob), job_make(ada)
+    assert ids(client_of(ada).get(URL)) == [third.pk, first.pk]
+
+
+def test_admins_see_all(ada: User, admin: User, client_of: Clients) -> None:
+    job = job_make(ada)
+    response = client_of(admin).get(URL)
+    assert ids(response) == [job.pk]
+    assert response.json()["results"][0]["owner"] == "ada"
+
+
+def test_filters(ada: User, bob: User, admin: User, client_of: Clients) -> None:
+    client = client_of(admin)
+    run = job_make(ada, status=JobStatus.RUNNING, name="Digits small")
+    done = job_make(bob, status=JobStatus.FINISHED, submitted_at=at(100), template="tabular")
+    assert ids(client.get(URL, {"status": "running"})) == [run.pk]
+    assert ids(client.get(URL, {"status": ["running", "finished"]})) == [done.pk, run.pk]
+    assert ids(client.get(URL, {"owner": "bob"})) == [done.pk]
+    assert ids(client.get(URL, {"name": "digits"})) == [run.pk]
+    assert ids(client.get(URL, {"template": "tabular"})) == [done.pk]
+    assert ids(client.get(URL, {"submitted_after": at(50).isoformat()})) == [done.pk]
+    assert ids(client.get(URL, {"submitted_before": at(50).isoformat()})) == [run.pk]
+    response = client.get(URL, {"status": "lazy"})
+    assert (response.status_code, set(response.json()["errors"])) == (400, {"status"})
+
+
+def test_pages_go_on_where_the_last_one_ended(ada: User, client_of: Clients) -> None:
+    jobs = [job_make(ada) for _ in range(5)]
+    client = client_of(ada)
+    page = client.get(URL, {"page_size": 2})
+    found = ids(page)
+    job_make(ada)  # what comes meanwhile moves nothing
+    while page.json()["next"]:
+        page = client.get(page.json()["next"])
+        found += ids(page)
+    assert found == [job.pk for job in reversed(jobs)]
+
+
+def test_a_page_is_bounded(ada: User, client_of: Clients) -> None:
+    Job.objects.bulk_create(
+        Job(
+            owner=ada,
+            name="n",
+            code_name="job.py",
+            code_sha256="0" * 64,
+            entry_file="job.py",
+            global_batch_size=1,
+            num_virtual_nodes=1,
+            max_accelerators=1,
+            stop_kind="steps",
+            stop_limit=1,
+            submitted_at=at(0),
+        )
+        for _ in range(205)
+    )
+    assert len(ids(client_of(ada).get(URL, {"page_size": 1000}))) == 200
+
+
+def test_only_the_fields_that_are_asked_for(ada: User, client_of: Clients) -> None:
+    job = job_make(ada, settings={"a": 1})
+    client = client_of(ada)
+    (row,) = client.get(URL, {"fields": "id,settings"}).json()["results"]
+    assert row == {"id": job.pk, "settings": {"a": 1}}
+    assert client.get(f"{URL}{job.pk}/", {"fields": "status"}).json() == {"status": "pending"}
+    response = client.get(URL, {"fields": "id,password"})
+    assert (response.status_code, set(response.json()["errors"])) == (400, {"fields"})
+
+
+@pytest.mark.parametrize("fields", ["", "id,files,metrics"])
+def test_a_list_costs_the_same_however_long(
+    ada: User,
+    client_of: Clients,
+    fields: str,
+    django_assert_max_num_queries: Callable[[int], Any],
+) -> None:
+    client = client_of(ada)
+    client.get(URL)  # marks the token as used
+    for _ in range(20):
+        job_make(ada)
+    with django_assert_max_num_queries(3):
+        assert len(ids(client.get(URL, {"fields": fields}))) == 20
+
+
+def test_one_job(ada: User, client_of: Clients) -> None:
+    world = World()
+    job = job_make(ada, max_accelerators=3)
+    world.settle(4)
+    response = client_of(ada).get(f"{URL}{job.pk}/")
+    assert response.status_code == 200
+    data = response.json()
+    assert (data["status"], data["num_accelerators"], data["generation"]) == ("starting", 3, 1)
+    assert data["policy_reason"].startswith("Gets 3 of 4 cpu")
+    assert data["stop"] == {
+        "kind": "steps",
+        "limit": 100,
+        "metric": "",
+        "target": None,
+        "higher_is_better": True,
+    }
+    assert data["files"] == []
+
+
+def test_nothing_new_is_304(ada: User, client_of: Clients) -> None:
+    job, client = job_make(ada), client_of(ada)
+    tag = client.get(f"{URL}{job.pk}/").headers["ETag"]
+    same = client.get(f"{URL}{job.pk}/", HTTP_IF_NONE_MATCH=tag)
+    assert (same.status_code, same.content, same.headers["ETag"]) == (304, b"", tag)
+    Job.objects.filter(id=job.pk).update(version=2)
+    other = client.get(f"{URL}{job.pk}/", HTTP_IF_NONE_MATCH=tag)
+    assert (other.status_code, other.headers["ETag"]) == (200, '"1.2"')
+
+
+def test_a_wait_ends_at_once_when_there_is_news(ada: User, client_of: Clients) -> None:
+    job = job_make(ada, version=5)
+    response = client_of(ada).get(f"{URL}{job.pk}/", {"wait": 30, "since_version": 4})
+    assert response.json()["version"] == 5
+
+
+def test_a_wait_ends_when_its_time_is_over(ada: User, client_of: Clients) -> None:
+    job = job_make(ada, version=5)
+    response = client_of(ada).get(f"{URL}{job.pk}/", {"wait": 0.05, "since_version": 5})
+    assert response.json()["version"] == 5
+
+
+@pytest.mark.parametrize("wait", ["-1", "31", "nan", "soon"])
+def test_a_wait_that_is_no_number_of_seconds(ada: User, client_of: Clients, wait: str) -> None:
+    job = job_make(ada)
+    response = client_of(ada).get(f"{URL}{job.pk}/", {"wait": wait})
+    assert (response.status_code, set(response.json()["errors"])) == (400, {"wait"})
+
+
+def test_other_peoples_jobs_are_not_there(ada: User, bob: User, client_of: Clients) -> None:
+    job, client = job_make(bob), client_of(ada)
+    tag = f'"{job.revision}.{job.version}"'
+    hidden = client.get(f"{URL}{job.pk}/")
+    missing = client.get(f"{URL}{job.pk + 1}/")
+    assert (hidden.status_code, missing.status_code) == (404, 404)
+    assert hidden.content == missing.content
+    assert client.get(f"{URL}{job.pk}/", HTTP_IF_NONE_MATCH=tag).status_code == 404
+    assert client.get(f"{URL}{job.pk}/", {"wait": 1, "since_version": 9}).status_code == 404
+
+
+def test_wrong_methods(ada: User, client_of: Clients) -> None:
+    job, client = job_make(ada), client_of(ada)
+    assert client.delete(URL).status_code == 405
+    assert client.delete(f"{URL}{job.pk}/").status_code == 405
+    assert client.put(f"{URL}{job.pk}/", {}).json()["code"] == "method_not_allowed"

@@ -1,0 +1,212 @@
+"""POST /api/v1/jobs/."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import zipfile
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from django.contrib.auth.models import User
+from django.core.files.uploadedfile import SimpleUploadedFile
+from rest_framework.test import APIClient
+
+from controlplane.core.lifecycle import JobStatus
+from jobs.job_templates import JOB_TEMPLATES
+from jobs.models import Event, Job
+from tests.builders import CODE, node_make, submission_values
+
+Clients = Callable[..., APIClient]
+URL = "/api/v1/jobs/"
+
+
+@pytest.fixture
+def ada_client(ada: User, client_of: Clients) -> APIClient:
+    return client_of(ada)
+
+
+def test_a_complete_submission_is_stored_and_sent_to_a_node(
+    ada: User, ada_client: APIClient
+) -> None:
+    node, _ = node_make()
+    values = submission_values(
+        priority=250, settings={"units": 8}, accepted_kinds=["cpu"], seed=7, reduction="fast"
+    )
+    response = ada_client.post(URL, values)
+    assert response.status_code == 201, response.data
+    job = Job.objects.get()
+    assert response.headers["Location"].endswith(f"/api/v1/jobs/{job.pk}/")
+    assert response.headers["ETag"] == f'"{job.revision}.{job.version}"'
+    assert (job.owner, job.priority, job.settings) == (ada, 250, {"units": 8})
+    assert (job.seed, job.reduction, job.stop_limit) == (7, "fast", 100)
+    assert job.code.read() == CODE
+    assert job.code_sha256 == hashlib.sha256(CODE).hexdigest()
+    assert (job.status, job.validation_node, job.validation_attempt) == ("validating", node, 1)
+    assert response.data["status"] == "validating"
+    assert response.data["stop"]["kind"] == "steps"
+    assert Event.objects.get(job=job).actor == "user:ada"
+
+
+def test_a_template_needs_nothing_else(ada_client: APIClient) -> None:
+    name, template = next(iter(JOB_TEMPLATES.items()))
+    response = ada_client.post(URL, {"template": name})
+    assert response.status_code == 201, response.data
+    job = Job.objects.get()
+    assert job.code.read() == template.path.read_bytes()
+    assert job.settings == template.settings
+    assert job.max_accelerators == template.max_accelerators
+    assert job.status_code == "no_node"  # there is none yet
+
+
+def test_a_form_with_a_zip_file(ada_client: APIClient) -> None:
+    packed = io.BytesIO()
+    with zipfile.ZipFile(packed, "w") as archive:
+        archive.writestr("job.py", "from helper import build\n")
+        archive.writestr("helper.py", CODE.decode())
+    upload = SimpleUploadedFile("../../etc/packed.zip", packed.getvalue())
+    form = {
+        "name": "zipped",
+        "code": upload,
+        "settings": '{"a": 1}',
+        "global_batch_size": "64",
+        "stop_kind": "epochs",
+        "stop_limit": "3",
+        "shuffle": "false",
+        "accepted_kinds": ["cpu", "a100"],
+    }
+    response = ada_client.post(URL, form, format="multipart")
+    assert response.status_code == 201, response.data
+    job = Job.objects.get()
+    assert (job.code_name, job.entry_file, job.shuffle) == ("packed.zip", "job.py", False)
+    assert (job.settings, job.accepted_kinds) == ({"a": 1}, ["cpu", "a100"])
+    assert ".." not in job.code.name
+
+
+def test_a_yaml_body(ada_client: APIClient) -> None:
+    text = "name: from yaml\ncode: |\n  def build(settings):\n    return None\n"
+    text += "global_batch_size: 16\nstop:\n  kind: metric\n  limit: 9\n  metric: val_loss\n"
+    text += "  target: 0.5\n  higher_is_better: false\n"
+    response = ada_client.post(URL, text, content_type="application/yaml")
+    assert response.status_code == 201, response.data
+    job = Job.objects.get()
+    assert (job.stop_metric, job.stop_target, job.stop_higher_is_better) == ("val_loss", 0.5, False)
+
+
+def test_a_yaml_spec_beside_a_code_file(ada_client: APIClient) -> None:
+    spec = b"name: from spec\nglobal_batch_size: 16\npriority: 5\nstop: {kind: steps, limit: 4}\n"
+    form = {
+        "spec": SimpleUploadedFile("job.yaml", spec),
+        "code": SimpleUploadedFile("train.py", CODE),
+        "priority": "77",
+    }
+    response = ada_client.post(URL, form, format="multipart")
+    assert response.status_code == 201, response.data
+    assert (Job.objects.get().priority, Job.objects.get().entry_file) == (77, "train.py")
+
+
+@pytest.mark.parametrize(
+    ("change", "field"),
+    [
+        ({"name": ""}, "name"),
+        ({"name": "two\nlines"}, "name"),
+        ({"name": "x" * 101}, "name"),
+        ({"code": None}, "code"),
+        ({"code": "def build(:\n"}, "code"),
+        ({"template": "no_such"}, "template"),
+        ({"settings": [1]}, "settings"),
+        ({"settings": "{"}, "settings"),
+        ({"settings": {"a": "x" * 70_000}}, "settings"),
+        ({"global_batch_size": 0}, "global_batch_size"),
+        ({"global_batch_size": True}, "global_batch_size"),
+        ({"global_batch_size": 2.5}, "global_batch_size"),
+        ({"num_virtual_nodes": 33}, "num_virtual_nodes"),
+        ({"max_accelerators": 5}, "max_accelerators"),
+        ({"min_accelerators": 3, "max_accelerators": 2}, "min_accelerators"),
+        ({"accepted_kinds": ["a b"]}, "accepted_kinds"),
+        ({"accepted_kinds": 7}, "accepted_kinds"),
+        ({"priority": 0}, "priority"),
+        ({"priority": 1001}, "priority"),
+        ({"stop": {"kind": "moon", "limit": 1}}, "stop_kind"),
+        ({"stop": {"kind": "steps"}}, "stop_limit"),
+        ({"stop": {"kind": "metric", "limit": 1, "target": 1}}, "stop_metric"),
+        ({"stop": {"kind": "metric", "limit": 1, "metric": "loss"}}, "stop_target"),
+        ({"stop": "soon"}, "stop"),
+        ({"seed": -1}, "seed"),
+        ({"reduction": "slow"}, "reduction"),
+        ({"shuffle": "maybe"}, "shuffle"),
+        ({"prio": 5}, "prio"),
+    ],
+)
+def test_a_wrong_field_is_named(ada_client: APIClient, change: dict[str, Any], field: str) -> None:
+    response = ada_client.post(URL, submission_values(**change))
+    assert response.status_code == 400
+    assert response.headers["Content-Type"] == "application/problem+json"
+    assert response.json()["code"] == "invalid"
+    assert set(response.json()["errors"]) == {field}
+    assert not Job.objects.exists()
+
+
+def test_all_wrong_fields_are_named_at_once(ada_client: APIClient) -> None:
+    response = ada_client.post(URL, {})
+    assert set(response.json()["errors"]) == {
+        "name", "code", "global_batch_size", "stop_kind", "stop_limit",
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("body", "content_type"),
+    [
+        ("{", "application/json"),
+        ("[1]", "application/json"),
+        ("[" * 100_000, "application/json"),
+        ("a: *b", "application/yaml"),
+        ("a: &b [x]\nc: *b", "application/yaml"),
+        ("a: [", "application/yaml"),
+    ],
+)
+def test_a_body_that_is_no_object(ada_client: APIClient, body: str, content_type: str) -> None:
+    response = ada_client.post(URL, body, content_type=content_type)
+    assert response.status_code == 400
+    assert response.headers["Content-Type"] == "application/problem+json"
+
+
+def test_a_format_that_is_not_known(ada_client: APIClient) -> None:
+    response = ada_client.post(URL, "<a/>", content_type="application/xml")
+    assert response.status_code == 415
+
+
+def test_the_same_key_gives_the_same_job(ada_client: APIClient) -> None:
+    first = ada_client.post(URL, submission_values(), HTTP_IDEMPOTENCY_KEY="k1")
+    again = ada_client.post(URL, submission_values(), HTTP_IDEMPOTENCY_KEY="k1")
+    other = ada_client.post(URL, submission_values(name="b"), HTTP_IDEMPOTENCY_KEY="k1")
+    assert (first.status_code, again.status_code, other.status_code) == (201, 200, 409)
+    assert again.data["id"] == first.data["id"]
+    assert other.json()["code"] == "idempotency_key_reused"
+    assert Job.objects.count() == 1
+
+
+def test_a_key_belongs_to_its_user(ada_client: APIClient, bob: User, client_of: Clients) -> None:
+    ada_client.post(URL, submission_values(), HTTP_IDEMPOTENCY_KEY="k1")
+    assert (
+        client_of(bob).post(URL, submission_values(), HTTP_IDEMPOTENCY_KEY="k1").status_code == 201
+    )
+    assert Job.objects.count() == 2
+
+
+def test_a_dry_run_stores_nothing(ada_client: APIClient) -> None:
+    node_make(num_accelerators=2)
+    response = ada_client.post(f"{URL}?dry_run=1", submission_values())
+    assert response.status_code == 200
+    assert (response.data["starts"], response.data["accelerators"]) == ("now", {"cpu": 2})
+    assert not Job.objects.exists()
+
+
+def test_too_many_live_jobs(ada_client: APIClient, settings: Any) -> None:
+    settings.LIVE_JOBS_LIMIT = 1
+    assert ada_client.post(URL, submission_values()).status_code == 201
+    response = ada_client.post(URL, submission_values())
+    assert (response.status_code, response.json()["code"]) == (409, "too_many_jobs")
+    Job.objects.get()
+    assert Job.objects.filter(status=JobStatus.VALIDATING).count() == 1

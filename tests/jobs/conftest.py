@@ -1,0 +1,53 @@
+"""What the tests of the jobs app share: people, and clients that act for them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from django.conf import settings
+from django.contrib.auth.models import User
+from rest_framework.test import APIClient
+
+from tests.builders import api_token_make, user_make
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _static_directory() -> None:
+    """WhiteNoise warns when there is no such directory; nothing is collected for tests."""
+    Path(settings.STATIC_ROOT).mkdir(parents=True, exist_ok=True)
+
+
+@pytest.fixture(autouse=True)
+def _own_files(settings: Any, tmp_path: Path) -> None:
+    """Keep each test's files apart."""
+    settings.MEDIA_ROOT = str(tmp_path)
+
+
+@pytest.fixture
+def ada(db: None) -> User:
+    return user_make("ada")
+
+
+@pytest.fixture
+def bob(db: None) -> User:
+    return user_make("bob")
+
+
+@pytest.fixture
+def admin(db: None) -> User:
+    return user_make("admin", is_staff=True)
+
+
+@pytest.fixture
+def client_of() -> Callable[..., APIClient]:
+    """Make a client that sends a token of a user."""
+
+    def make(user: User, scopes: tuple[str, ...] = ("read", "write")) -> APIClient:
+        client = APIClient()
+        client.credentials(HTTP_AUTHORIZATION=f"Bearer {api_token_make(user, scopes)}")
+        return client
+
+    return make
