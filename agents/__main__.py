@@ -28,6 +28,7 @@ FAREWELL_S = 3.0
 #: What the kernel may take to end processes that were killed.
 KILL_S = 5.0
 ONCE_S = 120.0
+FAILED_ROUND_S = 1.0
 
 
 class StopSignal:
@@ -96,7 +97,7 @@ def _drive(agent: Agent, settings: AgentSettings, stop: StopSignal) -> int:
     """Call the loop until there is a reason to end, then end what has to end."""
     once_until = time.monotonic() + ONCE_S if settings.once else None
     while not stop.is_set and agent.fatal is None:
-        more = agent.run_once(time.monotonic())
+        more = _round(agent)
         if once_until and (agent.has_settled or time.monotonic() > once_until):
             break
         if not more:
@@ -132,9 +133,19 @@ def _end_all(agent: Agent, settings: AgentSettings) -> int:
 
 def _run_until(agent: Agent, is_reached: Callable[[], bool], deadline: float) -> None:
     while not is_reached() and time.monotonic() < deadline:
-        agent.run_once(time.monotonic())
+        _round(agent)
         agent.wake.wait(BUSY_TICK_S)
         agent.wake.clear()
+
+
+def _round(agent: Agent) -> bool:
+    """Do one round; a full disk must not take the agent away from its trainers."""
+    try:
+        return agent.run_once(time.monotonic())
+    except OSError:
+        log.exception("this round failed, trying again in %g s", FAILED_ROUND_S)
+        time.sleep(FAILED_ROUND_S)
+        return False
 
 
 @contextmanager

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import shutil
 import tempfile
 import threading
 from collections.abc import Callable
@@ -47,8 +48,7 @@ class FileCache:
             if not cached.exists():
                 self._fetch(fetch, cached)
             cached.touch()
-            # A hard link costs nothing and survives eviction.
-            os.link(cached, target)
+            _place(cached, target)
         with self._lock:
             self._fetching.pop(sha256, None)
             self._evict(keep=sha256)
@@ -73,3 +73,13 @@ class FileCache:
             if path.name != keep:
                 path.unlink(missing_ok=True)
                 total_bytes -= size_bytes
+
+
+def _place(cached: Path, target: Path) -> None:
+    """Link, which costs nothing and survives eviction, or copy where links are not known."""
+    try:
+        os.link(cached, target)
+    except FileExistsError:
+        raise
+    except OSError:
+        shutil.copyfile(cached, target)

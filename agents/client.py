@@ -148,7 +148,7 @@ class ControlPlaneClient:
             )
 
     def _post(self, path: str, body: Any) -> Any:
-        text = json.dumps(body, allow_nan=False, separators=(",", ":"))
+        text = json.dumps(body, allow_nan=False, ensure_ascii=False, separators=(",", ":"))
         headers = {"Content-Type": "application/json"}
         _, answer = self._exchange("POST", path, headers=headers, content=text.encode())
         return _parsed(answer)

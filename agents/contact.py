@@ -28,6 +28,7 @@ log = logging.getLogger("agents")
 
 EXIT_REFUSED = 4
 EXIT_REMOVED = 5
+LEAST_HEARTBEAT_S = 0.1
 #: A duplicate waits this many leases for the other agent to be gone.
 LEASES_TO_WAIT = 3
 #: Answers that say that the batch itself is not liked.
@@ -47,6 +48,7 @@ class Contact:
 
     Attributes:
         reply: what the newest hello was answered; None before.
+        heartbeat_s: the longest time between two batches.
         fatal: set when the agent has to end.
     """
 
@@ -59,6 +61,7 @@ class Contact:
         settings: AgentSettings,
     ) -> None:
         self.reply: EnrolReply | None = None
+        self.heartbeat_s = LEAST_HEARTBEAT_S
         self.fatal: Fatal | None = None
         self._client = client
         self._introduction = introduction
@@ -90,14 +93,14 @@ class Contact:
         Returns:
             trainers that the control plane calls stale: they have to end.
         """
+        was_saying_hello = self._hello is not None
         stale = self._take_answers(now)
-        if self.fatal or not self.is_idle or now < self._not_before:
+        # The loop looks at a new identity before anything is sent under it.
+        if self.fatal or was_saying_hello or not self.is_idle or now < self._not_before:
             return stale
         if not self._is_introduced or self.reply is None:
             self._hello = self._background.start("hello", self._introduction.introduce)
-        elif self._outbox.is_due(
-            now, self.reply.heartbeat_s, trainers, validations, wanted_version
-        ):
+        elif self._outbox.is_due(now, self.heartbeat_s, trainers, validations, wanted_version):
             parcel = self._outbox.parcel(now, trainers, validations, wanted_version)
             batch = parcel.batch
             call = self._background.start("reports", lambda: self._client.send_reports(batch))
@@ -126,6 +129,7 @@ class Contact:
         if self.reply is None:
             log.info("node %d, heartbeat every %g s", reply.node_id, reply.heartbeat_s)
         self.reply = reply
+        self.heartbeat_s = min(max(reply.heartbeat_s, LEAST_HEARTBEAT_S), reply.lease_s / 2)
         self._is_introduced = True
         self._conflict_since = None
         self._relax()
@@ -190,10 +194,12 @@ class Contact:
         wish_s = error.retry_after_s if isinstance(error, ControlPlaneAwayError) else 0.0
         delay_s = max(self._backoff.next_delay_s(), wish_s)
         self._not_before = now + delay_s
+        is_known = isinstance(error, ControlPlaneAwayError | RequestRefusedError)
         is_first = self._backoff.failures == 1
         log.log(
-            logging.WARNING if is_first else logging.DEBUG,
+            logging.WARNING if is_first or not is_known else logging.DEBUG,
             "the control plane does not take what it is sent, again in %.1f s: %s",
             delay_s,
             error,
+            exc_info=None if is_known else error,
         )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Sequence
 
-from agents.client import ConflictError, ControlPlaneClient, NotAuthorisedError
+from agents.client import ConflictError, ControlPlaneClient, NotAuthorisedError, RequestRefusedError
 from agents.settings import AgentSettings
 from agents.state_directory import StateDirectory
 from controlplane.core.wire import AcceleratorInfo, EnrolReply, EnrolRequest, HelloRequest
@@ -94,6 +94,8 @@ class Introduction:
             reply = self._client.enrol(request)
         except (ConflictError, NotAuthorisedError) as error:
             raise RefusedError(f"enrolment was refused, ask for a new token: {error}") from error
+        except RequestRefusedError as error:
+            raise RefusedError(f"enrolment was refused: {error}") from error
         self._state.keep_credentials(settings.server, reply)
         self.is_new_node = True
         log.info("enrolled as node %d", reply.node_id)

@@ -64,7 +64,8 @@ class Agent:
             transfers,
         )
         self._introduction = Introduction(settings, state, self._client, host, accelerators)
-        self._uploads = Uploads(self._client, transfers, settings)
+        uploading = Background(settings.max_transfers, self.wake.set)
+        self._uploads = Uploads(self._client, uploading, settings)
         self._outbox = Outbox(self._introduction.boot_id, self._uploads)
         background = Background(1, self.wake.set)
         self._contact = Contact(
@@ -224,7 +225,6 @@ class Agent:
         """End a trainer of a generation that is over, unless it has newer orders by now."""
         trainer = self.trainers.get((state.job_id, state.slot))
         if trainer is not None and trainer.state.generation <= state.generation:
-            log.warning("job %d has gone on without slot %d", state.job_id, state.slot)
             trainer.end(now)
 
     def _touch_alive(self, now: float) -> None:

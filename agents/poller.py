@@ -53,7 +53,14 @@ class WantedPoller:
 
     def _run(self) -> None:
         while not self._stop.is_set() and not self.is_removed:
-            delay_s = self.poll_once()
+            try:
+                delay_s = self.poll_once()
+            except Exception:
+                # Without this thread the agent would be deaf; with a closed client it is over.
+                if self._stop.is_set():
+                    return
+                log.exception("asking for the wanted state failed")
+                delay_s = self._backoff.next_delay_s()
             if delay_s:
                 self._stop.wait(delay_s)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import re
@@ -98,13 +99,15 @@ class RunDirectory:
 
     def touch_alive(self) -> None:
         """Tell the trainer that its agent is there."""
-        self._alive.touch()
+        with contextlib.suppress(OSError):  # a disk that is full, a folder that user code deleted
+            self._alive.touch()
 
     def write_shipped(self) -> None:
         """Keep `shipped` over a restart of the agent."""
         shipped = self.shipped
         values = {name: getattr(shipped, name) for name in Shipped.__slots__}
-        write_atomically(self.path / "shipped.json", json.dumps(values))
+        with contextlib.suppress(OSError):  # costs a repeat after a restart, nothing else
+            write_atomically(self.path / "shipped.json", json.dumps(values))
 
     def add_own_report(self, generation: int, kind: ReportKind, data: Mapping[str, Any]) -> None:
         """Append a report of the agent's own, numbered after those before it."""
@@ -123,8 +126,15 @@ class RunDirectory:
 
     def _read_shipped(self) -> Shipped:
         noted = read_json(self.path / "shipped.json")
-        known = {name: noted[name] for name in Shipped.__slots__ if name in noted} if noted else {}
-        return Shipped(**known)
+        try:
+            return Shipped(
+                reports_offset=max(0, int(noted["reports_offset"])),
+                agent_offset=max(0, int(noted["agent_offset"])),
+                log_offset=max(0, int(noted["log_offset"])),
+                is_log_complete=bool(noted["is_log_complete"]),
+            )
+        except (KeyError, TypeError, ValueError):
+            return Shipped()  # all is sent again; the control plane drops repeats
 
 
 def is_plain_file(path: Path) -> bool:

@@ -13,7 +13,7 @@ from urllib.parse import urlsplit
 ENVIRONMENT_PREFIX = "VIRTUALFLOW_"
 MEBIBYTE = 1024 * 1024
 MIN_PORT, MAX_PORT = 1024, 65535
-NODE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}")
+NODE_NAME = re.compile(r"[a-z0-9]([a-z0-9.-]{0,61}[a-z0-9])?")
 
 #: `-P` keeps the trainer's working directory, which holds user code, off the import path.
 TRAINER_COMMAND = (sys.executable, "-P", "-m", "agents.trainer")
@@ -76,8 +76,8 @@ class AgentSettings:
             )
         if not NODE_NAME.fullmatch(self.node):
             raise ValueError(
-                "--node must be 1 to 63 letters, digits, dots, dashes or underscores, starting "
-                f"with a letter or digit; got {self.node!r}"
+                "--node must be 1 to 63 lower-case letters, digits, dots or dashes, with a letter "
+                f"or digit at both ends; got {self.node!r}"
             )
         if not MIN_PORT <= self.first_port <= self.last_port <= MAX_PORT:
             raise ValueError(

@@ -34,6 +34,10 @@ log = logging.getLogger("agents")
 _EXIT_CODE_AFTER = {ReportKind.LEFT: 0, ReportKind.FINISHED: 0, ReportKind.FAILED: 3}
 
 
+#: What is refused, or is not what was announced, is asked for this often before it is given up.
+FETCH_ATTEMPTS = 3
+
+
 class Stage(Enum):
     """How far a trainer has come; it only ever goes forward."""
 
@@ -71,6 +75,7 @@ class Trainer:
         self._fetch_after = 0.0
         self._backoff = Backoff(settings.backoff_first_s, settings.backoff_cap_s)
         self._is_unwanted = False
+        self._is_deaf = False
 
     @property
     def key(self) -> TrainerKey:
@@ -102,10 +107,16 @@ class Trainer:
         if self.stage is Stage.FETCHING:
             self.accelerator_index = wanted.accelerator_index
         elif self.stage is Stage.RUNNING and not self._is_unwanted:
-            self._write_orders(wanted)
+            try:
+                self._write_orders(wanted)
+                self._is_deaf = False
+            except OSError as error:  # tried again in the next round
+                if not self._is_deaf:
+                    log.warning("job %d, slot %d cannot be told anything: %s", *self.key, error)
+                self._is_deaf = True
 
     def end(self, now: float) -> None:
-        """End it: it is not wanted, or belongs to a generation that is over."""
+        """End it: not wanted, or of a generation that is over. Repeated calls do nothing."""
         if self._is_unwanted:
             return
         self._is_unwanted = True
@@ -147,6 +158,8 @@ class Trainer:
             self.stage = Stage.GONE
             return True
         if self._orders is None or not self.directory.was_started:
+            for process in processes_of(self.directory.path):
+                process.kill()  # it has lost its orders, or user code has spoilt them
             self.directory.delete()
             return False
         self.stage = Stage.RUNNING
@@ -175,6 +188,11 @@ class Trainer:
         elif isinstance(error, ControlPlaneAwayError):
             self._fetch = None
             self._fetch_after = now + max(self._backoff.next_delay_s(), error.retry_after_s)
+        elif error is not None and self._backoff.failures < FETCH_ATTEMPTS - 1:
+            # The checkpoint may have been replaced between the order and the download.
+            log.warning("fetching for job %d, slot %d failed: %s", *self.key, error)
+            self._fetch = None
+            self._fetch_after = now + self._backoff.next_delay_s()
         elif error is not None:
             self._give_up(f"{type(error).__name__}: {error}")
         elif is_accelerator_free(wanted.accelerator_index):

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from itertools import islice
 from pathlib import Path
+from typing import Any
 
 from agents.background import Background
 from agents.backoff import Backoff
@@ -105,10 +106,12 @@ class Uploads:
 def files_named(report: TrainerReport) -> Sequence[str]:
     """List the files that `report` announces."""
     if report.kind is ReportKind.CHECKPOINTED:
-        names = [report.data.get("file")]
+        names: Any = [report.data.get("file")]
     elif report.kind is ReportKind.FINISHED:
-        names = report.data.get("files") or []
+        names = report.data.get("files")
     else:
+        return ()
+    if not isinstance(names, list):
         return ()
     return tuple(name for name in names if isinstance(name, str))
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import logging
 import os
@@ -135,8 +136,8 @@ class Validation:
     def _take_result(self, exit_code: int | None) -> None:
         job_id, attempt = self._wanted.spec.job_id, self._wanted.attempt
         report = _result_read(self._path / "validation.json")
-        if report and exit_code == 0 and (report.job_id, report.attempt) == (job_id, attempt):
-            self.report = report
+        if report and exit_code == 0 and report.job_id == job_id:
+            self.report = dataclasses.replace(report, attempt=attempt)
             log.info("validated job %d: %s", job_id, report.code or "fine")
             return
         self._finish(

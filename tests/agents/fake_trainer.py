@@ -135,7 +135,7 @@ def validate(directory: Path) -> int:
         return 42
     report = ValidationReport(
         job_id=spec.job_id,
-        attempt=1,
+        attempt=0,
         ok=play == "fine",
         code=None if play == "fine" else "user_code",
         traceback="" if play == "fine" else f"in {Path.cwd().name}",

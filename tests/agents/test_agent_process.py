@@ -97,7 +97,7 @@ def test_a_removed_node_ends_its_trainers_and_itself(
         (["--server", "127.0.0.1:8000"], "--server must be an address like"),
         (["--emulate", "two"], "--emulate must be a whole number"),
         (["--ports", "80-90"], "--ports must be a range within 1024-65535"),
-        (["--node", "two words"], "--node must be 1 to 63 letters"),
+        (["--node", "two words"], "--node must be 1 to 63 lower-case letters"),
         (["--grace-s", "soon"], "--grace-s must be a number of seconds"),
         (["--state-dir", ""], "--state-dir is missing (or set VIRTUALFLOW_STATE_DIR)"),
     ],

@@ -8,7 +8,6 @@ from pathlib import Path
 
 import pytest
 
-from agents import outbox
 from agents.contact import EXIT_REFUSED, EXIT_REMOVED
 from agents.state_directory import StateDirectory
 from controlplane.core.wire import ReportKind
@@ -24,21 +23,20 @@ def count_lines(state_dir: Path) -> int:
 
 
 def test_trainers_go_on_while_the_control_plane_is_away_and_nothing_is_lost(
-    plane: ControlPlane, drive: Drive, state_dir: Path, monkeypatch: pytest.MonkeyPatch
+    plane: ControlPlane, drive: Drive, state_dir: Path
 ) -> None:
-    monkeypatch.setattr(outbox, "MAX_ITEMS", 7)
     driven = drive()
     plane.want(wanted_trainer(plane))
     driven.until(lambda: ReportKind.SWITCHED in plane.kinds(1, 0))
     plane.refuse_with[""] = 503
     before = len(plane.batches)
-    driven.until(lambda: count_lines(state_dir) > 60)
+    driven.until(lambda: count_lines(state_dir) > 30)
     assert len(plane.batches) == before
     assert driven.agent.fatal is None
 
     plane.refuse_with.clear()
-    driven.until(lambda: len(plane.reports(1, 0)) > 60)
-    assert [report.sequence for report in plane.reports(1, 0)][:61] == list(range(61))
+    driven.until(lambda: len(plane.reports(1, 0)) > 30)
+    assert [report.sequence for report in plane.reports(1, 0)][:31] == list(range(31))
     assert max(len(batch.reports) for batch in plane.batches[before:]) <= 400
 
 

@@ -31,6 +31,7 @@ def test_what_the_process_found_is_passed_on_once(
     driven.until(lambda: len(plane.batches) > sent + 2)
     (report,) = results(plane)
     assert report.ok
+    assert (report.job_id, report.attempt) == (1, 1)
     assert report.facts == {"num_parameters": 12}
 
     plane.want()
@@ -84,12 +85,11 @@ def test_code_that_cannot_be_unpacked_is_refused(plane: ControlPlane, drive: Dri
     assert (report.ok, report.code, report.field) == (False, "bad_archive", "code")
 
 
-@pytest.mark.parametrize("most", [1, 2])
+@pytest.mark.parametrize(("most", "jobs"), [(1, [1, 2]), (2, [1, 2, 3])])
 def test_no_more_than_the_bound_run_at_a_time(
-    plane: ControlPlane, drive: Drive, state_dir: Path, most: int
+    plane: ControlPlane, drive: Drive, state_dir: Path, most: int, jobs: list[int]
 ) -> None:
     driven = drive(max_validations=most)
-    jobs = [1, 2, 3]
     plane.want(
         validations=[wanted_validation(plane, job, timeout_s=0.8, play="hang") for job in jobs]
     )
