@@ -10,6 +10,7 @@ from collections.abc import Callable
 from typing import Any
 
 import keras
+import numpy as np
 
 from agents.trainer.user_errors import JobCodeError
 
@@ -64,6 +65,7 @@ def built_model_check(model: keras.Model, smallest_slice: int) -> list[str]:
                 "string_variable", f"the variable {variable.path} holds text; keep numbers only"
             )
     _refuse_reductions(model)
+    _refuse_vectors(model)
     warnings = []
     for layer in model_layers(model):
         warnings.extend(_layer_check(layer, smallest_slice))
@@ -169,6 +171,16 @@ def _keras_method(kind: type, name: str) -> Any:
         if ancestor.__module__.split(".")[0] == "keras" and name in vars(ancestor):
             return vars(ancestor)[name]
     raise AssertionError(f"keras.Model has no {name}")
+
+
+def _refuse_vectors(model: keras.Model) -> None:
+    for name, value in model.get_metrics_result().items():
+        if np.size(value) != 1:
+            raise _refusal(
+                "metric_not_a_number",
+                f"the metric {name!r} gives {np.size(value)} numbers; logs hold one number per "
+                "name. Use an average (F1Score(average='macro')) or one metric per class",
+            )
 
 
 def _refuse_reductions(model: keras.Model) -> None:

@@ -84,8 +84,10 @@ def user_frames(text: str, code_dir: Path) -> str:
 
 def _is_own_fault(error: BaseException) -> bool:
     """Say whether `error` was raised by a line of the project itself, not below the user's code."""
-    frames = traceback_module.extract_tb(error.__traceback__)
-    return bool(frames) and _is_within(frames[-1].filename, _PROJECT_FOLDER)
+    # AutoGraph raises anew and writes the frames of the first exception into its message.
+    paths = _FRAME.findall(str(error))
+    paths = paths or [frame.filename for frame in traceback_module.extract_tb(error.__traceback__)]
+    return bool(paths) and _is_within(paths[-1], _PROJECT_FOLDER)
 
 
 def _is_within(filename: str, root: Path) -> bool:

@@ -18,7 +18,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from agents.trainer.failures import TrainerFailure
+from agents.trainer.failures import TrainerError
 from agents.trainer.job_file import JobCodeError, LoadedJob, job_load
 from agents.trainer.keras_access import model_build
 from agents.trainer.model_checks import built_model_check, metric_names, model_check
@@ -81,7 +81,7 @@ def job_validate(spec: TrainingSpec, code_dir: Path) -> ValidationReport:
         _validate(spec, code_dir, findings)
     except JobCodeError as error:
         refusal = error
-    except TrainerFailure as error:
+    except TrainerError as error:
         refusal = JobCodeError(error.code, "code.build", error.message, error.traceback)
     except (MemoryError, tf.errors.ResourceExhaustedError) as error:
         refusal = JobCodeError(
@@ -201,7 +201,8 @@ def _model_facts(model: keras.Model) -> dict[str, Any]:
 
 def _log_names(job: LoadedJob) -> list[str]:
     names = metric_names(job.model)
-    return names if job.validation is None else [*names, *(f"val_{name}" for name in names)]
+    of_validation = [] if job.validation is None else [f"val_{name}" for name in names]
+    return [*names, *of_validation, "learning_rate"]
 
 
 def _step_try(

@@ -292,6 +292,9 @@ REFUSED_MODELS = {
                 return self.value
         """,
     ),
+    "metric_not_a_number": returning(
+        "compiled(net(out=3), loss='mse', metrics=[keras.metrics.F1Score()])", "(X, Y * [1, 0, 1])"
+    ),
     "loss_not_additive": returning(
         "compiled(net(), loss=compare)",
         before="""
