@@ -30,7 +30,7 @@ from controlplane.core.wire import AcceleratorInfo, TrainerState, WantedState
 log = logging.getLogger("agents")
 
 #: How often run directories are looked at while processes run, and while none does.
-BUSY_TICK_S = 0.05
+BUSY_TICK_S = 0.02
 IDLE_TICK_S = 0.5
 ALIVE_EVERY_S = 5.0
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import math
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Container, Iterator
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
@@ -110,13 +110,15 @@ def read_reports(
     return found, offset
 
 
-def last_report(directory: RunDirectory, *, is_agents_own: bool) -> TrainerReport | None:
-    """Find the last report that the trainer, or the agent about it, has written."""
+def last_report(
+    directory: RunDirectory, kinds: Container[ReportKind], *, is_agents_own: bool
+) -> TrainerReport | None:
+    """Find the last report of one of `kinds` that the trainer, or the agent about it, wrote."""
     last, offset, after = None, -1, 0
     while after != offset:
         offset = after
         found, after = read_reports(directory, offset, is_agents_own=is_agents_own)
-        last = found[-1].report if found else last
+        last = next((item.report for item in reversed(found) if item.report.kind in kinds), last)
     return last
 
 

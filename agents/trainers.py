@@ -30,8 +30,13 @@ from controlplane.core.wire import (
 
 log = logging.getLogger("agents")
 
-#: Exit statuses of the trainer's contract, told from its last line when nobody saw them.
-_EXIT_CODE_AFTER = {ReportKind.LEFT: 0, ReportKind.FINISHED: 0, ReportKind.FAILED: 3}
+#: Exit statuses of the trainer's contract, told from its last words when nobody saw them.
+_EXIT_CODE_AFTER = {
+    ReportKind.LEFT: 0,
+    ReportKind.CHECKPOINTED: 0,
+    ReportKind.FINISHED: 0,
+    ReportKind.FAILED: 3,
+}
 
 
 #: What is refused, or is not what was announced, is asked for this often before it is given up.
@@ -153,8 +158,7 @@ class Trainer:
         self._orders = self.directory.read_orders()
         if self._orders is not None:
             self.accelerator_index = self._orders.accelerator.index
-        own = last_report(self.directory, is_agents_own=True)
-        if own is not None and own.kind is ReportKind.EXITED:
+        if last_report(self.directory, {ReportKind.EXITED}, is_agents_own=True):
             self.stage = Stage.GONE
             return True
         if self._orders is None or not self.directory.was_started:
@@ -270,13 +274,12 @@ class Trainer:
     def _exit_code(self, process: OwnedProcess | None) -> int | None:
         if process is not None and process.exit_code is not None:
             return process.exit_code
-        last = last_report(self.directory, is_agents_own=False)
+        last = last_report(self.directory, _EXIT_CODE_AFTER, is_agents_own=False)
         if last is None:
             return None
-        is_member = self._orders and self._orders.membership.member(self.key[1])
-        if last.kind is ReportKind.CHECKPOINTED and not is_member:
-            return 0  # saving was the last thing it was asked for
-        return _EXIT_CODE_AFTER.get(last.kind)
+        if last.kind is ReportKind.CHECKPOINTED and last.generation != self._generation():
+            return None  # it had gone on after that
+        return _EXIT_CODE_AFTER[last.kind]
 
     def _generation(self) -> int:
         if self._orders is not None:
