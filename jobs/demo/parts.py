@@ -20,6 +20,8 @@ ACCELERATORS_PER_NODE = 2
 PORTS_PER_NODE = 100
 #: Longer than an agent gives its trainers.
 AGENT_GRACE_S = 30.0
+#: Nodes end before the site that they tell about it, the site before its broker.
+BROKER_STAGE, SITE_STAGE, NODE_STAGE = range(3)
 #: Set by agents for all processes of a trainer (see docs/protocol.md).
 RUN_DIR_VARIABLE = "VIRTUALFLOW_RUN_DIR"
 _ANSWER_WITHIN_S = 2.0
@@ -31,7 +33,12 @@ def broker_part(socket_path: Path, directory: Path) -> Part:
     socket_path.unlink(missing_ok=True)
     command = [str(get_binary_path()), "--port", "0", "--unixsocket", str(socket_path)]
     command += ["--unixsocketperm", "700", "--dir", str(directory), "--save", ""]
-    return Part(name="broker", command=command, is_ready=lambda: _broker_answers(socket_path))
+    return Part(
+        name="broker",
+        command=command,
+        is_ready=lambda: _broker_answers(socket_path),
+        stage=BROKER_STAGE,
+    )
 
 
 def site_parts(environment: Mapping[str, str], directory: Path) -> list[Part]:
@@ -43,23 +50,27 @@ def site_parts(environment: Mapping[str, str], directory: Path) -> list[Part]:
     return [
         Part(
             name="web",
+            stage=SITE_STAGE,
             command=[*granian, "--interface", "wsgi", "--port", str(web_port),
                      "--blocking-threads", "8", "controlplane.wsgi:application"],
             is_ready=lambda: _site_answers(web_port),
         ),
         Part(
             name="stream",
+            stage=SITE_STAGE,
             command=[*granian, "--interface", "asginl", "--port", str(stream_port),
                      "controlplane.asgi:application"],
             is_ready=lambda: _site_answers(stream_port),
         ),
         Part(
             name="worker",
+            stage=SITE_STAGE,
             command=[*celery, "worker", "--pool", "threads", "--concurrency", "2",
                      "--loglevel", "WARNING", "--without-gossip", "--without-mingle"],
         ),
         Part(
             name="beat",
+            stage=SITE_STAGE,
             command=[*celery, "beat", "--loglevel", "WARNING", "--pidfile", "",
                      "--schedule", str(directory / "beat-schedule")],
         ),
@@ -80,7 +91,13 @@ def agent_part(
     if enrolment_token is not None:
         # In the environment, not in the command line: everybody on a machine can read the latter.
         environment["VIRTUALFLOW_ENROLMENT_TOKEN"] = enrolment_token
-    return Part(name=node, command=command, environment=environment, grace_s=AGENT_GRACE_S)
+    return Part(
+        name=node,
+        command=command,
+        environment=environment,
+        grace_s=AGENT_GRACE_S,
+        stage=NODE_STAGE,
+    )
 
 
 def trainers_below(directory: Path) -> list[psutil.Process]:
@@ -128,7 +145,7 @@ def _broker_answers(socket_path: Path) -> bool:
 def _site_answers(port: int) -> bool:
     connection = http.client.HTTPConnection("127.0.0.1", port, timeout=_ANSWER_WITHIN_S)
     try:
-        connection.request("GET", "/healthz")
+        connection.request("GET", "/readyz")
         return connection.getresponse().status == http.HTTPStatus.OK
     except (OSError, http.client.HTTPException):
         return False

@@ -1,4 +1,4 @@
-"""Run a fixed set of processes: start in order, restart what dies, end in reverse order.
+"""Run a fixed set of processes: start in order, restart what dies, end stage by stage.
 
 One thread, no callbacks: the caller calls `run_once` again and again. The processes cannot outlive
 this one: the kernel tells each of them to stop when its parent is gone, however that happened.
@@ -12,7 +12,7 @@ import os
 import signal
 import subprocess
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -40,6 +40,7 @@ class Part:
         is_ready: says whether it serves; None means that it counts as ready once started.
         start_deadline_s: how long it may take until `is_ready`.
         grace_s: how long it may take to end after SIGTERM before it is killed.
+        stage: parts of the highest stage are ended first, those of one stage together.
     """
 
     name: str
@@ -48,6 +49,7 @@ class Part:
     is_ready: Callable[[], bool] | None = None
     start_deadline_s: float = 60.0
     grace_s: float = 15.0
+    stage: int = 0
 
 
 @dataclass(slots=True)
@@ -102,9 +104,13 @@ class Supervisor:
                 self._plan_restart(running, now)
 
     def stop(self) -> None:
-        """End every process in reverse order, whatever it takes."""
-        for running in reversed(self._running):
-            end_process(running.process, running.part.grace_s)
+        """End every process, stage by stage from the highest, whatever it takes."""
+        for stage in sorted({running.part.stage for running in self._running}, reverse=True):
+            end_processes(
+                (running.process, running.part.grace_s)
+                for running in self._running
+                if running.part.stage == stage
+            )
         self._running.clear()
 
     def pids(self) -> dict[str, int]:
@@ -165,19 +171,32 @@ class Supervisor:
         return "\n".join(lines[-20:])
 
 
-def end_process(process: subprocess.Popen[bytes], grace_s: float) -> None:
-    """Ask a session leader to end; kill what is left of its process group after `grace_s`."""
-    if process.returncode is None:
+def end_processes(leaders: Iterable[tuple[subprocess.Popen[bytes], float]]) -> None:
+    """Ask session leaders to end; kill what is left of each one's group when its grace is over.
+
+    Args:
+        leaders: processes with the seconds that each gets.
+    """
+    asked_at = time.monotonic()
+    ending = [
+        (process, asked_at + grace_s) for process, grace_s in leaders if not is_reaped(process)
+    ]
+    for process, _ in ending:
         process.send_signal(signal.SIGTERM)
-        deadline = time.monotonic() + grace_s
+    for process, deadline in ending:
         while not has_ended(process) and time.monotonic() < deadline:
             time.sleep(_CHECK_EVERY_S)
         reap(process)
 
 
+def is_reaped(process: subprocess.Popen[bytes]) -> bool:
+    """Say whether the exit status was taken, so that the process id may be somebody else's now."""
+    return process.returncode is not None
+
+
 def has_ended(process: subprocess.Popen[bytes]) -> bool:
     """Say whether a process is gone, leaving its entry in the process table where it is."""
-    if process.returncode is not None:
+    if is_reaped(process):
         return True
     flags = os.WEXITED | os.WNOHANG | os.WNOWAIT
     return os.waitid(os.P_PID, process.pid, flags) is not None

@@ -6,6 +6,7 @@ from django.contrib.auth.models import User
 from django.utils import timezone
 
 from jobs.models import ApiToken, Node
+from jobs.services.api_tokens import SCOPES
 from jobs.services.nodes import enrolment_token_create
 from jobs.services.secrets import token_digest
 
@@ -24,7 +25,7 @@ def ensure_admin(name: str, password: str) -> User:
 def ensure_api_token(user: User, name: str, text: str) -> ApiToken:
     """Let programs that know `text` act for `user`, from now on until it is revoked."""
     row, _ = ApiToken.objects.get_or_create(
-        digest=token_digest(text), defaults={"user": user, "name": name, "scopes": []}
+        digest=token_digest(text), defaults={"user": user, "name": name, "scopes": list(SCOPES)}
     )
     return row
 

@@ -30,7 +30,7 @@ def python(name: str, code: str, **options: object) -> Part:
     return Part(name=name, command=[sys.executable, "-c", code], **options)  # type: ignore[arg-type]
 
 
-def test_parts_start_in_order_and_end_in_reverse(tmp_path: Path) -> None:
+def test_parts_start_in_order_and_end_by_stage(tmp_path: Path) -> None:
     trace = tmp_path / "trace"
     ready = [tmp_path / name for name in ("first", "second")]
     code = (
@@ -48,8 +48,9 @@ def test_parts_start_in_order_and_end_in_reverse(tmp_path: Path) -> None:
             name=path.name,
             command=[sys.executable, "-c", code, path.name, str(trace)],
             is_ready=path.exists,
+            stage=stage,
         )
-        for path in ready
+        for stage, path in enumerate(ready)
     ]
     supervisor = Supervisor(parts, tmp_path / "logs", announce=lambda _line: None)
     supervisor.start()
