@@ -1,0 +1,53 @@
+"""The jobs that the documentation shows are accepted as they stand there."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+from agents.trainer.validation import job_validate
+from controlplane.core.wire import ReductionMode, StopCondition, StopKind, TrainingSpec
+
+PAGE = Path(__file__).parents[3] / "docs" / "writing-a-job.md"
+JOBS = re.findall(r"```python\n(.*?)```", PAGE.read_text(encoding="utf-8"), re.DOTALL)
+
+
+@pytest.mark.parametrize("number", range(len(JOBS)))
+def test_a_documented_job_is_valid(number: int, tmp_path: Path) -> None:
+    (tmp_path / "job.py").write_text(JOBS[number], encoding="utf-8")
+    spec = TrainingSpec(
+        job_id=1,
+        name="documented",
+        entry_file="job.py",
+        code_sha256="",
+        settings={},
+        global_batch_size=64,
+        num_virtual_nodes=8,
+        seed=0,
+        reduction=ReductionMode.EXACT,
+        stop=StopCondition(kind=StopKind.EPOCHS, limit=1),
+    )
+    report = job_validate(spec, tmp_path)
+    assert report.ok, f"{report.code}: {report.message}\n{report.traceback}"
+    assert report.facts["warnings"] == []
+
+
+def test_there_are_jobs_in_the_documentation() -> None:
+    assert len(JOBS) == 2
+
+
+def test_every_code_of_a_refusal_is_documented() -> None:
+    page = PAGE.read_text(encoding="utf-8")
+    sources = Path(__file__).parents[3] / "agents" / "trainer"
+    found = set()
+    for name in ("job_file", "data", "data_arrays", "data_batches", "data_items"):
+        found |= codes_in(sources / f"{name}.py")
+    for name in ("data_tensorflow", "model_checks", "model_experiments", "validation"):
+        found |= codes_in(sources / f"{name}.py")
+    assert len(found) > 25
+    assert {code for code in found if f"`{code}`" not in page} <= {"no_entry_file"}
+
+
+def codes_in(path: Path) -> set[str]:
+    text = path.read_text(encoding="utf-8")
+    return set(re.findall(r'(?:JobCodeError|_refusal)\(\s*"(\w+)"', text))
