@@ -191,6 +191,8 @@ class Agent:
                 trainer.end(now)
         for key, item in by_key.items():
             if key not in self.trainers:
+                # A folder that is used again must not be deleted as an old one.
+                self._closed = deque(old for old in self._closed if old.key != key)
                 directory = RunDirectory(self._state.trainers, key)
                 self.trainers[key] = Trainer(directory, self._around)
             self.trainers[key].follow(item)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import socket
 import sys
 import threading
 import time
@@ -40,6 +41,7 @@ class ControlPlane:
         calls: ("POST", "reports/") and so on, as they were answered with success.
         refuse_with: path prefix -> status; such requests are answered with that status.
         refuse_report: batches with such a report are answered with 400.
+        lost_answers: so many of the next batches are taken without an answer.
         lease_holder: boot id of the one agent that is welcome; None: every agent is.
     """
 
@@ -54,6 +56,7 @@ class ControlPlane:
         self.uploads: dict[tuple[int, str], bytes] = {}
         self.files: dict[str, bytes] = {}
         self.stale: tuple[TrainerState, ...] = ()
+        self.lost_answers = 0
         self.reply = EnrolReply(node_id=7, agent_token=AGENT_TOKEN, heartbeat_s=0.3, lease_s=0.4)
         self.lease_holder: str | None = None
         self._wanted = WantedState(version="w0", trainers=(), validations=())
@@ -176,7 +179,13 @@ class _Handler(BaseHTTPRequestHandler):
         with self.plane.lock:
             if status < 300:
                 self.plane.calls.append((method, path))
-        self._answer(status, answer)
+            is_lost = path == "reports/" and status < 300 and self.plane.lost_answers > 0
+            self.plane.lost_answers -= is_lost
+        if is_lost:
+            self.close_connection = True
+            self.connection.shutdown(socket.SHUT_RDWR)
+        else:
+            self._answer(status, answer)
 
     def _respond(
         self, method: str, path: str, query: dict[str, str], body: bytes

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import signal
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import psutil
@@ -47,6 +48,49 @@ def test_a_killed_agents_trainer_goes_on_and_is_adopted(
     assert exited is not None
     assert exited.data["exit_code"] == 0
     assert_all_there(plane)
+
+
+def test_agents_killed_at_odd_moments_lose_nothing_and_start_nothing_twice(
+    plane: ControlPlane, spawn: Spawn, state_dir: Path
+) -> None:
+    agent = spawn(VIRTUALFLOW_ENROLMENT_TOKEN=ENROLMENT_TOKEN)
+    stories = [
+        (membership(1, 0), [0]),
+        (membership(2, 0, 1, source=0), [0, 1]),
+        (membership(3, 1, source=0), [0, 1]),
+        (membership(4, 1, 2, source=1), [1, 2]),
+        (membership(5, source=2), [1, 2]),
+    ]
+    wait_until(lambda: plane.batches)
+    for batches_before_kill, (generation, slots) in enumerate(stories):
+        answered = len(plane.batches)
+        plane.want(*(wanted_trainer(plane, slot, generation=generation) for slot in slots))
+        wait_until(partial(has_taken, plane, answered + batches_before_kill))
+        agent.send(signal.SIGKILL)
+        agent.ended()
+        agent = spawn()
+        for slot in [member.slot for member in generation.members]:
+            wait_until(partial(switched, plane, slot, generation.generation))
+    for slot in (0, 1, 2):
+        wait_until(partial(plane.report, 1, slot, ReportKind.EXITED))
+        assert_all_there(plane, slot=slot)
+        assert plane.kinds(1, slot).count(ReportKind.PHASE) == 1
+        assert plane.kinds(1, slot)[-1] is ReportKind.EXITED
+    assert plane.uploads == {(1, "checkpoint.npz"): b"all variables"}
+    assert not trainers_below(state_dir)
+
+
+def has_taken(plane: ControlPlane, num_batches: int) -> bool:
+    """Say whether the control plane has got so many batches."""
+    return len(plane.batches) >= num_batches
+
+
+def switched(plane: ControlPlane, slot: int, generation: int) -> bool:
+    """Say whether the trainer in `slot` told that it does steps in `generation`."""
+    return any(
+        report.kind is ReportKind.SWITCHED and report.generation == generation
+        for report in plane.reports(1, slot)
+    )
 
 
 def test_an_orphan_that_is_not_wanted_any_more_is_ended(

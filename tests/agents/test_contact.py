@@ -40,6 +40,22 @@ def test_trainers_go_on_while_the_control_plane_is_away_and_nothing_is_lost(
     assert max(len(batch.reports) for batch in plane.batches[before:]) <= 400
 
 
+def test_an_answer_that_is_lost_costs_a_repeat_and_nothing_else(
+    plane: ControlPlane, drive: Drive
+) -> None:
+    driven = drive()
+    plane.lost_answers = 5
+    plane.want(wanted_trainer(plane, play="noisy", characters=40_000))
+    driven.until(lambda: not plane.lost_answers and len(plane.log(1, 0)) >= 40_000)
+    driven.until(lambda: len(plane.reports(1, 0)) > 10)
+    assert plane.log(1, 0) == "ä" * 40_000
+    taken = [report for batch in plane.batches for report in batch.reports]
+    by_sequence = {report.sequence: report for report in taken}
+    assert sorted(by_sequence) == list(range(len(by_sequence)))
+    assert len(taken) > len(by_sequence)
+    assert all(by_sequence[report.sequence] == report for report in taken)
+
+
 def test_an_agent_waits_for_a_control_plane_that_is_not_there_yet(
     plane: ControlPlane, drive: Drive
 ) -> None:
