@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from django.urls import path
-from drf_spectacular.views import SpectacularAPIView, SpectacularSwaggerSplitView
+from drf_spectacular.views import SpectacularAPIView
 
 from jobs.api import cluster_views as cluster
 from jobs.api import job_data_views as data
 from jobs.api import job_views as jobs
-from jobs.api import openapi as openapi
+from jobs.api.openapi import ApiPages
 
 urlpatterns = [
     path("jobs/", jobs.JobList.as_view(), name="job-list"),
@@ -43,5 +43,5 @@ urlpatterns = [
     path("templates/", cluster.Templates.as_view(), name="template-list"),
     path("templates/<str:name>/", cluster.TemplateCode.as_view(), name="template-code"),
     path("schema/", SpectacularAPIView.as_view(), name="schema"),
-    path("docs/", SpectacularSwaggerSplitView.as_view(url_name="api:schema"), name="docs"),
+    path("docs/", ApiPages.as_view(url_name="api:schema"), name="docs"),
 ]

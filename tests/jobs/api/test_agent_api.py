@@ -1,0 +1,384 @@
+"""/api/v1/agent/: who is let in, what an agent may reach, and what it may not."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from django.test import Client
+from django.utils import timezone
+
+from controlplane.core.lifecycle import JobStatus
+from controlplane.core.wire import HelloRequest, ReportKind, encode
+from jobs.models import Allocation, Artifact, EnrolmentToken, Event, Job, LogChunk, Node
+from jobs.selectors.wanted import wanted_state
+from jobs.services.nodes import enrolment_token_create, node_cordon
+from tests.builders import CODE, accelerators, enrol_request, job_make, node_make
+from tests.jobs.world import PlayedNode, World
+
+pytestmark = pytest.mark.django_db
+BASE = "/api/v1/agent/"
+
+
+def enrol(token: str, name: str = "node-x", **other: Any) -> Any:
+    body = json.dumps(encode(enrol_request(token, name, **other)))
+    return Client().post(f"{BASE}enrol/", body, content_type="application/json")
+
+
+def agent(token: str) -> Client:
+    return Client(headers={"Authorization": f"Agent {token}"})
+
+
+def hello_body(node: Node, boot_id: str | None = None, num: int = 2) -> str:
+    request = HelloRequest(
+        host=node.host,
+        first_port=node.first_port,
+        last_port=node.last_port,
+        boot_id=node.boot_id if boot_id is None else boot_id,
+        accelerators=accelerators(num),
+    )
+    return json.dumps(encode(request))
+
+
+def post(client: Client, path: str, body: str) -> Any:
+    return client.post(f"{BASE}{path}", body, content_type="application/json")
+
+
+def batch(node: Node, **other: Any) -> str:
+    values = {
+        "boot_id": node.boot_id,
+        "sent_at": 0.0,
+        "trainers": [],
+        "reports": [],
+        "logs": [],
+        "validations": [],
+    }
+    return json.dumps({**values, **other})
+
+
+@pytest.fixture
+def fresh_node() -> tuple[Node, Client]:
+    """Make a node that gets no trainers by itself."""
+    node, token = node_make(now=timezone.now())
+    node_cordon(node, True, timezone.now(), actor="test")
+    return node, agent(token)
+
+
+class TestEnrol:
+    def test_a_token_lets_one_node_in_once(self) -> None:
+        row, text = enrolment_token_create(None, timezone.now())
+        response = enrol(text)
+        assert response.status_code == 201
+        node = Node.objects.get(id=response.json()["node_id"])
+        assert [a.kind for a in node.accelerators.all()] == ["cpu", "cpu"]
+        assert agent(response.json()["agent_token"]).get(f"{BASE}wanted/").status_code == 200
+        again = enrol(text, "node-y")
+        assert (again.status_code, again.json()["code"]) == (409, "enrolment_token_used")
+        assert EnrolmentToken.objects.get(id=row.pk).node == node
+        assert Node.objects.count() == 1
+
+    def test_tokens_are_not_stored(self) -> None:
+        _, text = enrolment_token_create(None, timezone.now())
+        reply = enrol(text).json()
+        stored = str([*EnrolmentToken.objects.values(), *Node.objects.values()])
+        assert text not in stored
+        assert reply["agent_token"] not in stored
+
+    def test_unknown_and_expired_tokens(self) -> None:
+        assert enrol("vfe_wrong").status_code == 403
+        _, text = enrolment_token_create(None, timezone.now() - timedelta(days=2))
+        assert enrol(text).status_code == 403
+        assert not Node.objects.exists()
+
+    def test_a_name_that_is_taken_leaves_the_token_good(self) -> None:
+        node, _ = node_make("node-x")
+        _, text = enrolment_token_create(None, timezone.now())
+        response = enrol(text, "node-x")
+        assert (response.status_code, set(response.json()["errors"])) == (400, {"name"})
+        assert enrol(text, "node-y").status_code == 201
+        assert Node.objects.exclude(id=node.pk).get().name == "node-y"
+
+    @pytest.mark.parametrize(
+        ("change", "field"),
+        [
+            ({"name": "No Spaces"}, "name"),
+            ({"host": "a b"}, "host"),
+            ({"first_port": 0}, "last_port"),
+            ({"first_port": 900, "last_port": 899}, "last_port"),
+            ({"last_port": 70000}, "last_port"),
+            ({"protocol": 2}, "protocol"),
+            ({"boot_id": ""}, "boot_id"),
+            ({"accelerators": accelerators(1) + accelerators(1)}, "accelerators"),
+            ({"accelerators": accelerators(65)}, "accelerators"),
+            ({"first_port": 900, "last_port": 900}, "last_port"),
+        ],
+    )
+    def test_a_wrong_field_is_named(self, change: dict[str, Any], field: str) -> None:
+        _, text = enrolment_token_create(None, timezone.now())
+        name = change.pop("name", "node-x")
+        response = enrol(text, name, **change)
+        assert response.status_code == 400
+        assert set(response.json()["errors"]) == {field}
+
+    def test_two_nodes_cannot_share_ports(self) -> None:
+        node, _ = node_make("node-x")
+        _, text = enrolment_token_create(None, timezone.now())
+        taken = enrol(text, "node-y", first_port=node.last_port, last_port=node.last_port + 50)
+        assert (taken.status_code, set(taken.json()["errors"])) == (400, {"first_port"})
+
+    @pytest.mark.parametrize("body", ["{", "[]", '{"token": 1}', "[" * 100_000])
+    def test_what_is_no_message(self, body: str) -> None:
+        assert post(Client(), "enrol/", body).status_code == 400
+
+    def test_wrong_method(self) -> None:
+        response = Client().get(f"{BASE}enrol/")
+        assert (response.status_code, response.headers["Allow"]) == (405, "POST")
+
+
+class TestAuthentication:
+    @pytest.mark.parametrize("header", ["", "Agent", "Agent vfa_wrong", "Bearer x", "Agent  "])
+    def test_without_a_known_token(self, header: str) -> None:
+        response = Client(headers={"Authorization": header}).get(f"{BASE}wanted/")
+        assert (response.status_code, response.json()["code"]) == (401, "not_authenticated")
+
+    def test_a_removed_node_is_told_to_stop(self, fresh_node: tuple[Node, Client]) -> None:
+        node, client = fresh_node
+        Node.objects.filter(id=node.pk).update(removed_at=timezone.now())
+        assert client.get(f"{BASE}wanted/").status_code == 410
+
+
+class TestHello:
+    def test_the_same_boot_is_taken_back_at_once(self, fresh_node: tuple[Node, Client]) -> None:
+        node, client = fresh_node
+        response = post(client, "hello/", hello_body(node, num=3))
+        assert response.status_code == 200
+        assert response.json()["agent_token"].startswith("vfa_")
+        assert node.accelerators.filter(is_present=True).count() == 3
+        assert post(client, "hello/", hello_body(node, num=1)).status_code == 200
+        assert node.accelerators.filter(is_present=True).count() == 1
+
+    def test_a_second_live_agent_is_refused_without_harm(
+        self, fresh_node: tuple[Node, Client]
+    ) -> None:
+        node, client = fresh_node
+        response = post(client, "hello/", hello_body(node, "other-boot", num=1))
+        assert (response.status_code, response.json()["code"]) == (409, "node_in_use")
+        assert node.accelerators.filter(is_present=True).count() == 2
+        assert post(client, "reports/", batch(node)).status_code == 200
+
+    def test_another_boot_after_the_lease_restarts_what_ran(self, settings: Any) -> None:
+        world = World(num_nodes=1)
+        job = job_make()
+        world.settle()
+        node = world.nodes[0].node
+        long_ago = timezone.now() - timedelta(seconds=settings.LEASE_S + 1)
+        Node.objects.filter(id=node.pk).update(last_seen_at=long_ago)
+        token = _token_of(node)
+        assert post(agent(token), "hello/", hello_body(node, "new-boot")).status_code == 200
+        assert not Allocation.objects.filter(released_at=None).exists()
+        assert (Job.objects.get().status, Job.objects.get().restarts) == ("pending", 1)
+        assert Event.objects.filter(job=job, kind="restart").exists()
+
+    def test_a_lost_node_says_hello_before_it_reports(
+        self, fresh_node: tuple[Node, Client]
+    ) -> None:
+        node, client = fresh_node
+        Node.objects.filter(id=node.pk).update(status="lost")
+        response = post(client, "reports/", batch(node))
+        assert (response.status_code, response.json()["code"]) == (409, "lease_lost")
+        assert post(client, "hello/", hello_body(node)).status_code == 200
+        assert post(client, "reports/", batch(node)).status_code == 200
+
+
+class TestWanted:
+    def test_it_answers_at_once_when_the_version_differs(
+        self, fresh_node: tuple[Node, Client]
+    ) -> None:
+        _, client = fresh_node
+        state = client.get(f"{BASE}wanted/", {"version": "x", "wait": 25}).json()
+        assert (state["trainers"], state["validations"]) == ([], [])
+        same = client.get(f"{BASE}wanted/", {"version": state["version"], "wait": 0.02})
+        assert (same.status_code, same.content) == (304, b"")
+
+    def test_it_costs_the_same_with_many_trainers(self, django_assert_max_num_queries: Any) -> None:
+        world = World(num_nodes=1, num_accelerators=6)
+        for _ in range(3):
+            job_make(max_accelerators=2)
+        world.settle(4)
+        with django_assert_max_num_queries(4):
+            assert len(wanted_state(world.nodes[0].node).trainers) == 6
+
+    def test_a_wait_that_is_no_number(self, fresh_node: tuple[Node, Client]) -> None:
+        assert fresh_node[1].get(f"{BASE}wanted/", {"wait": "x"}).status_code == 400
+
+    def test_members_hear_nothing_while_joiners_boot(self) -> None:
+        world = World(num_nodes=1)
+        job = job_make(max_accelerators=1)
+        world.settle()
+        (node,) = world.nodes
+        before = {t.slot: t for t in wanted_state(node.node).trainers}
+        Job.objects.filter(id=job.pk).update(max_accelerators=2)
+        world.cycle()
+        during = {t.slot: t for t in wanted_state(node.node).trainers}
+        (member,) = before
+        assert during[member] == before[member]
+        (joiner,) = set(during) - set(before)
+        assert (during[joiner].go, during[joiner].membership.generation) == (False, 2)
+        world.follow(node)
+        after = wanted_state(node.node).trainers
+        assert [(t.go, t.membership.generation) for t in after] == [(True, 2), (True, 2)]
+
+
+class TestReports:
+    def test_a_heartbeat_renews_the_lease(self, fresh_node: tuple[Node, Client]) -> None:
+        node, client = fresh_node
+        Node.objects.filter(id=node.pk).update(last_seen_at=timezone.now() - timedelta(hours=1))
+        response = post(client, "reports/", batch(node))
+        assert (response.status_code, response.json()) == (200, {"stale": []})
+        age = timezone.now() - Node.objects.get().last_seen_at
+        assert age < timedelta(seconds=30)
+
+    def test_another_boot_is_refused(self, fresh_node: tuple[Node, Client]) -> None:
+        node, client = fresh_node
+        assert post(client, "reports/", batch(node, boot_id="other")).status_code == 409
+
+    def test_an_ill_typed_field_is_named_by_its_path(self, fresh_node: tuple[Node, Client]) -> None:
+        node, client = fresh_node
+        trainers = [{"job_id": 1, "slot": "x", "generation": 1, "accelerator_index": 0, "pid": 1}]
+        response = post(client, "reports/", batch(node, trainers=trainers))
+        assert response.status_code == 400
+        assert "ReportBatch.trainers[0].slot must be a whole number" in response.json()["detail"]
+
+    def test_too_much_is_refused(self, fresh_node: tuple[Node, Client], settings: Any) -> None:
+        settings.AGENT_BATCH_LIMIT_BYTES = 100
+        node, client = fresh_node
+        response = post(client, "reports/", batch(node, boot_id="b" * 200))
+        assert (response.status_code, response.json()["code"]) == (413, "too_large")
+
+    def test_a_trainer_that_nobody_wants_is_stale(self, fresh_node: tuple[Node, Client]) -> None:
+        node, client = fresh_node
+        state = {"job_id": 77, "slot": 0, "generation": 1, "accelerator_index": 0, "pid": 5}
+        response = post(client, "reports/", batch(node, trainers=[state]))
+        assert response.json() == {"stale": [state]}
+
+    def test_the_log_of_another_nodes_trainer_is_not_taken(
+        self, fresh_node: tuple[Node, Client]
+    ) -> None:
+        world = World(num_nodes=1)
+        job = job_make()
+        world.settle()
+        node, client = fresh_node
+        chunk = {"job_id": job.pk, "slot": 0, "offset": 0, "text": "forged"}
+        assert post(client, "reports/", batch(node, logs=[chunk])).status_code == 200
+        assert not LogChunk.objects.exists()
+
+    def test_the_reports_of_another_nodes_trainer_are_not_taken(
+        self, fresh_node: tuple[Node, Client]
+    ) -> None:
+        world = World(num_nodes=1)
+        job = job_make()
+        world.settle()
+        report = {
+            "job_id": job.pk,
+            "slot": 0,
+            "generation": 1,
+            "sequence": 999,
+            "at": 0.0,
+            "kind": "failed",
+            "data": {"code": "user_code", "message": "forged", "traceback": ""},
+        }
+        node, client = fresh_node
+        assert post(client, "reports/", batch(node, reports=[report])).status_code == 200
+        assert Job.objects.get().status == JobStatus.STARTING
+
+
+def _token_of(node: Node) -> str:
+    """Give a node a token that the test knows."""
+    digest = hashlib.sha256(b"known").hexdigest()
+    Node.objects.filter(id=node.pk).update(agent_token_digest=digest)
+    return "known"
+
+
+class TestFiles:
+    @pytest.fixture
+    def world(self) -> World:
+        return World(num_nodes=1)
+
+    def put(self, client: Client, job: Job, name: str, content: bytes, **other: Any) -> Any:
+        query = {"slot": "0", "generation": "1", **other.pop("query", {})}
+        headers = {"X-Sha256": hashlib.sha256(content).hexdigest(), **other}
+        return client.put(
+            f"{BASE}jobs/{job.pk}/files/{name}/",
+            content,
+            content_type="application/octet-stream",
+            headers=headers,
+            query_params=query,
+        )
+
+    def training(self, world: World) -> tuple[Job, Client, PlayedNode]:
+        job = job_make()
+        world.settle()
+        (played,) = world.nodes
+        return job, agent(_token_of(played.node)), played
+
+    def test_code_and_files(self, world: World) -> None:
+        job, client, _ = self.training(world)
+        response = client.get(f"{BASE}jobs/{job.pk}/code/")
+        assert b"".join(response.streaming_content) == CODE  # type: ignore[attr-defined]
+        assert response.headers["X-Sha256"] == hashlib.sha256(CODE).hexdigest()
+        assert client.get(f"{BASE}jobs/{job.pk}/checkpoint/").status_code == 404
+        assert self.put(client, job, "checkpoint.npz", b"first").status_code == 204
+        assert self.put(client, job, "checkpoint.npz", b"second").status_code == 204
+        response = client.get(f"{BASE}jobs/{job.pk}/checkpoint/")
+        assert b"".join(response.streaming_content) == b"second"  # type: ignore[attr-defined]
+        assert Artifact.objects.get().size_bytes == 6
+
+    def test_nodes_that_have_nothing_to_do_with_the_job(
+        self, world: World, fresh_node: tuple[Node, Client]
+    ) -> None:
+        job, _, _ = self.training(world)
+        _, stranger = fresh_node
+        assert stranger.get(f"{BASE}jobs/{job.pk}/code/").status_code == 404
+        assert stranger.get(f"{BASE}jobs/{job.pk}/checkpoint/").status_code == 404
+        assert self.put(stranger, job, "model.keras", b"x").status_code == 404
+        assert stranger.get(f"{BASE}jobs/{job.pk + 1}/code/").status_code == 404
+
+    def test_a_validating_node_reads_the_code_only(self, fresh_node: tuple[Node, Client]) -> None:
+        node, client = fresh_node
+        job = job_make(status=JobStatus.VALIDATING, validation_node=node, validation_attempt=1)
+        assert client.get(f"{BASE}jobs/{job.pk}/code/").status_code == 200
+        assert client.get(f"{BASE}jobs/{job.pk}/checkpoint/").status_code == 404
+
+    @pytest.mark.parametrize(
+        ("name", "change", "status"),
+        [
+            ("evil.sh", {}, 400),
+            ("model.keras", {"X-Sha256": "0" * 64}, 400),
+            ("model.keras", {"X-Sha256": "short"}, 400),
+            ("model.keras", {"query": {"slot": "x"}}, 400),
+            ("model.keras", {"query": {"slot": "9"}}, 404),
+            ("model.keras", {"query": {"generation": "2"}}, 409),
+        ],
+    )
+    def test_what_is_refused(
+        self, world: World, name: str, change: dict[str, Any], status: int
+    ) -> None:
+        job, client, _ = self.training(world)
+        assert self.put(client, job, name, b"x", **dict(change)).status_code == status
+        assert not Artifact.objects.exists()
+
+    def test_a_trainer_that_was_told_to_stop_stores_nothing(self, world: World) -> None:
+        job, client, played = self.training(world)
+        trainer = next(iter(played.trainers.values()))
+        played.say(trainer, ReportKind.FAILED, code="internal", message="odd", traceback="")
+        body = json.dumps(encode(played.batch()))
+        assert post(client, "reports/", body).status_code == 200
+        assert self.put(client, job, "model.keras", b"x").status_code == 409
+
+    def test_too_large(self, world: World, settings: Any) -> None:
+        settings.ARTIFACT_LIMIT_BYTES = 3
+        job, client, _ = self.training(world)
+        assert self.put(client, job, "model.keras", b"four").status_code == 413

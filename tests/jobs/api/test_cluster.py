@@ -1,0 +1,214 @@
+"""Nodes, enrolment tokens, policy, cluster, templates, API tokens, OpenAPI, health."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from django.contrib.auth.models import User
+from django.test import Client
+from django.utils import timezone
+from rest_framework.test import APIClient
+
+from jobs.job_templates import JOB_TEMPLATES
+from jobs.models import ApiToken, Event, Node
+from jobs.services.api_tokens import api_token_create
+from tests.builders import api_token_make, job_make, node_make
+from tests.jobs.world import World
+
+Clients = Callable[..., APIClient]
+
+
+def test_nodes(ada: User, client_of: Clients) -> None:
+    node_make("alpha", 2)
+    beta, _ = node_make("beta", 1)
+    client = client_of(ada)
+    rows = client.get("/api/v1/nodes/").json()["results"]
+    assert {row["name"]: len(row["accelerators"]) for row in rows} == {"alpha": 2, "beta": 1}
+    one = client.get(f"/api/v1/nodes/{beta.pk}/").json()
+    assert (one["status"], one["accelerators"][0]["kind"]) == ("online", "cpu")
+    assert "agent_token_digest" not in one
+    assert client.get(f"/api/v1/nodes/{beta.pk + 1}/").status_code == 404
+
+
+def test_only_admins_cordon(ada: User, admin: User, client_of: Clients) -> None:
+    node, _ = node_make()
+    url = f"/api/v1/nodes/{node.pk}/cordon/"
+    assert client_of(ada).post(url).status_code == 403
+    for _ in range(2):
+        response = client_of(admin).post(url, {"reason": "new fan"})
+        assert (response.status_code, response.data["status"]) == (200, "cordoned")
+    event = Event.objects.get(kind="node_cordoned")
+    assert (event.actor, event.data) == ("user:admin", {"reason": "new fan"})
+    response = client_of(admin).post(f"/api/v1/nodes/{node.pk}/uncordon/")
+    assert response.data["status"] == "online"
+    assert client_of(admin).post(f"/api/v1/nodes/{node.pk + 1}/cordon/").status_code == 404
+    assert client_of(admin).get(url).status_code == 405
+
+
+def test_only_admins_make_enrolment_tokens(ada: User, admin: User, client_of: Clients) -> None:
+    url = "/api/v1/enrolment-tokens/"
+    assert client_of(ada).post(url).status_code == 403
+    assert client_of(admin).post(url).data["token"].startswith("vfe_")
+    assert client_of(admin).get(url).status_code == 405
+
+
+def test_the_policy_is_switched_by_admins(ada: User, admin: User, client_of: Clients) -> None:
+    url, client = "/api/v1/policy/", client_of(admin)
+    first = client_of(ada).get(url).json()
+    assert first["policy"] == "weighted_fair"
+    assert {"fifo", "priority", "weighted_fair"} <= set(first["policies"])
+    assert client_of(ada).put(url, {"policy": "fifo"}).status_code == 403
+    response = client.put(url, {"policy": "fifo", "version": first["version"]})
+    assert (response.status_code, response.data["policy"]) == (200, "fifo")
+    stale = client.put(url, {"policy": "priority", "version": first["version"]})
+    assert (stale.status_code, stale.json()["code"]) == (412, "stale_version")
+    wrong = client.put(url, {"policy": "astrology"})
+    assert (wrong.status_code, set(wrong.json()["errors"])) == (400, {"policy"})
+    wrong = client.put(url, {"policy": "fifo", "version": "1"})
+    assert (wrong.status_code, set(wrong.json()["errors"])) == (400, {"version"})
+    event = Event.objects.get(kind="policy")
+    assert event.data == {"before": "weighted_fair", "after": "fifo"}
+
+
+def test_the_cluster_hides_whose_other_jobs_are(
+    ada: User, bob: User, admin: User, client_of: Clients, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    mine, theirs = job_make(ada, max_accelerators=1), job_make(bob, max_accelerators=1)
+    world = World(num_nodes=1)
+    world.settle(3)
+    monkeypatch.setattr(timezone, "now", lambda: world.now + timedelta(seconds=1))
+    token = client_of(ada)
+    data = token.get("/api/v1/cluster/", {"last_s": 600}).json()
+    assert data["num_accelerators"] == 2
+    assert sorted((row["job"] or 0, row["name"]) for row in data["tenures"]) == [
+        (0, None),
+        (mine.pk, "a job"),
+    ]
+    everything = client_of(admin).get("/api/v1/cluster/", {"last_s": 600}).json()
+    assert {row["job"] for row in everything["tenures"]} == {mine.pk, theirs.pk}
+    wrong = token.get("/api/v1/cluster/", {"last_s": "1e9"})
+    assert (wrong.status_code, set(wrong.json()["errors"])) == (400, {"last_s"})
+
+
+def test_templates(ada: User, client_of: Clients) -> None:
+    rows = client_of(ada).get("/api/v1/templates/").json()
+    assert [row["name"] for row in rows] == list(JOB_TEMPLATES)
+    name = rows[0]["name"]
+    data = client_of(ada).get(f"/api/v1/templates/{name}/").json()
+    assert data["code"] == JOB_TEMPLATES[name].code
+    assert client_of(ada).get("/api/v1/templates/none/").status_code == 404
+
+
+def test_tokens_are_shown_once_and_revoked(ada: User, bob: User, client_of: Clients) -> None:
+    url, client = "/api/v1/tokens/", client_of(ada)
+    made = client.post(url, {"name": "script", "scopes": ["read"], "lifetime_days": 7})
+    assert made.status_code == 201
+    user = APIClient()
+    user.credentials(HTTP_AUTHORIZATION=f"Bearer {made.data['token']}")
+    assert user.get("/api/v1/jobs/").status_code == 200
+    assert user.post("/api/v1/jobs/", {}).status_code == 403
+    rows = client.get(url).json()["results"]
+    assert [row["name"] for row in rows] == ["script", "test"]
+    assert all("token" not in row and "digest" not in row for row in rows)
+    detail = f"{url}{made.data['id']}/"
+    assert client_of(bob).delete(detail).status_code == 404
+    for _ in range(2):
+        assert client.delete(detail).status_code == 204
+    response = user.get("/api/v1/jobs/")
+    assert (response.status_code, response.json()["code"]) == (401, "authentication_failed")
+    assert client.get(detail).status_code == 405
+
+
+@pytest.mark.parametrize(
+    ("body", "field"),
+    [
+        ({}, "name"),
+        ({"name": "x" * 61}, "name"),
+        ({"name": "a", "scopes": []}, "scopes"),
+        ({"name": "a", "scopes": ["root"]}, "scopes"),
+        ({"name": "a", "scopes": "read"}, "scopes"),
+        ({"name": "a", "lifetime_days": 0}, "lifetime_days"),
+        ({"name": "a", "lifetime_days": True}, "lifetime_days"),
+    ],
+)
+def test_a_wrong_token_is_refused(
+    ada: User, client_of: Clients, body: dict[str, Any], field: str
+) -> None:
+    response = client_of(ada).post("/api/v1/tokens/", body)
+    assert (response.status_code, set(response.json()["errors"])) == (400, {field})
+
+
+def test_a_token_with_less_cannot_make_one_with_more(ada: User, client_of: Clients) -> None:
+    response = client_of(ada, ("read",)).post("/api/v1/tokens/", {"name": "more"})
+    assert response.status_code == 403
+
+
+def test_expired_tokens_and_people_who_left(ada: User) -> None:
+    _, old = api_token_create(ada, "old", timezone.now() - timedelta(days=91))
+    new = api_token_make(ada)
+    for text, status in ((old, 401), (new, 200)):
+        response = APIClient(headers={"Authorization": f"Bearer {text}"}).get("/api/v1/jobs/")
+        assert response.status_code == status
+    ada.is_active = False
+    ada.save()
+    response = APIClient(headers={"Authorization": f"Bearer {new}"}).get("/api/v1/jobs/")
+    assert response.status_code == 401
+    assert ApiToken.objects.filter(user=ada).count() == 2
+
+
+def test_a_session_writes_with_its_csrf_token_only(ada: User) -> None:
+    client = APIClient(enforce_csrf_checks=True)
+    client.force_login(ada)
+    job = job_make(ada)
+    assert client.get(f"/api/v1/jobs/{job.pk}/").status_code == 200
+    assert client.post(f"/api/v1/jobs/{job.pk}/cancel/").status_code == 403
+    job.refresh_from_db()
+    assert job.status == "pending"
+
+
+@pytest.mark.django_db
+def test_throttling_says_when_to_come_back(
+    ada: User, client_of: Clients, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(
+        "jobs.api.throttles.api_settings.DEFAULT_THROTTLE_RATES", {"identity": "2/min"}
+    )
+    client = client_of(ada)
+    # A minute may end between two of them, so one more than twice the limit is asked.
+    answers = [client.get("/api/v1/policy/") for _ in range(5)]
+    last = next(answer for answer in answers if answer.status_code == 429)
+    assert 1 <= int(last.headers["Retry-After"]) <= 61
+    assert last.json()["code"] == "throttled"
+
+
+def test_the_openapi_document_names_every_route(ada: User, client_of: Clients) -> None:
+    response = client_of(ada).get("/api/v1/schema/", HTTP_ACCEPT="application/json")
+    assert response.status_code == 200
+    text = response.content.decode()
+    for part in ("/api/v1/jobs/{job_id}/reprioritise/", "/api/v1/policy/", "Idempotency-Key"):
+        assert part in text
+
+
+def test_the_api_pages_work_under_the_content_security_policy(ada: User) -> None:
+    client = Client()
+    client.force_login(ada)
+    response = client.get("/api/v1/docs/")
+    assert response.status_code == 200
+    page = response.content.decode()
+    assert "https://" not in page
+    scripts = re.findall(r"<script[^>]*>", page)
+    assert scripts
+    assert all("src=" in tag for tag in scripts)
+    assert "default-src 'self'" in response.headers["Content-Security-Policy"]
+
+
+def test_health(db: None) -> None:
+    assert Client().get("/healthz").json() == {"status": "ok"}
+    ready = Client().get("/readyz")
+    assert (ready.status_code, ready.json()["database"]) == (200, True)
+    assert Client().post("/healthz").status_code == 405
+    assert Node.objects.count() == 0

@@ -1,0 +1,137 @@
+"""GET /api/v1/jobs/N/{events,generations,allocations,metrics,logs,code,files}/."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from django.contrib.auth.models import User
+from rest_framework.test import APIClient
+
+from jobs.models import Event, Job, LogChunk
+from jobs.services.artifacts import artifact_store
+from tests.builders import CODE, at, job_make
+from tests.jobs.world import World
+
+Clients = Callable[..., APIClient]
+PARTS = ("events", "generations", "allocations", "metrics", "logs", "code", "files/model.keras")
+
+
+def url(job: Job | int, part: str) -> str:
+    return f"/api/v1/jobs/{job if isinstance(job, int) else job.pk}/{part}/"
+
+
+def content(response: Any) -> bytes:
+    return b"".join(response.streaming_content)
+
+
+@pytest.fixture
+def story(ada: User) -> Job:
+    """Make a job that started on one accelerator, trained, and grew to two."""
+    world = World(num_nodes=1)
+    job = job_make(ada, max_accelerators=1)
+    world.settle(3)
+    world.train(job, 10)
+    Job.objects.filter(id=job.pk).update(max_accelerators=2)
+    world.settle(3)
+    world.train(job, 20)
+    return Job.objects.get(id=job.pk)
+
+
+@pytest.mark.parametrize("part", PARTS)
+def test_other_peoples_jobs_are_not_there(
+    bob: User, story: Job, client_of: Clients, part: str
+) -> None:
+    data = b"model"
+    digest = hashlib.sha256(data).hexdigest()
+    artifact_store(story, "model.keras", 2, io.BytesIO(data), digest, at(0))
+    assert client_of(bob).get(url(story, part)).status_code == 404
+    assert client_of(bob).get(url(story.pk + 1, part)).status_code == 404
+
+
+@pytest.mark.parametrize("part", PARTS)
+def test_wrong_method(ada: User, story: Job, client_of: Clients, part: str) -> None:
+    assert client_of(ada).post(url(story, part), {}).status_code == 405
+
+
+def test_events(ada: User, story: Job, client_of: Clients) -> None:
+    rows = client_of(ada).get(url(story, "events"), {"page_size": 3}).json()["results"]
+    assert [row["kind"] for row in rows] == ["resize", "resize_asked", "running"]
+    assert rows[0]["data"]["num_after"] == 2
+    page = client_of(ada).get(url(story, "events"), {"page_size": 3}).json()
+    rest = client_of(ada).get(page["next"]).json()["results"]
+    assert [row["kind"] for row in rest] == ["resize", "resize_asked"]
+
+
+def test_generations(ada: User, story: Job, client_of: Clients) -> None:
+    new, old = client_of(ada).get(url(story, "generations")).json()["results"]
+    assert (new["number"], new["phase"], new["num_members"], new["previous"]) == (2, "active", 2, 1)
+    assert (old["phase"], old["step"], new["step"]) == ("closed", 0, 10)
+    assert [m["virtual_nodes"] for m in new["members"]] == [[0, 1], [2, 3]]
+
+
+def test_allocations(ada: User, story: Job, client_of: Clients) -> None:
+    data = client_of(ada).get(url(story, "allocations")).json()
+    assert [row["num_accelerators"] for row in data["sizes"]] == [1, 2]
+    assert len(data["tenures"]) == 2
+    assert all(row["released_at"] is None for row in data["tenures"])
+
+
+def test_metrics(ada: User, story: Job, client_of: Clients) -> None:
+    data = client_of(ada).get(url(story, "metrics")).json()
+    assert [row["examples_per_s"] for row in data["steps"]] == [320.0, 640.0]
+    assert [row["step"] for row in data["steps"]] == [9, 29]
+    assert data["epochs"] == []
+
+
+def test_logs(ada: User, client_of: Clients) -> None:
+    job, client = job_make(ada), client_of(ada)
+
+    def say(slot: int, offset: int, text: str) -> None:
+        LogChunk.objects.create(
+            job=job, slot=slot, offset=offset, size_bytes=len(text), text=text, at=at(0)
+        )
+
+    say(0, 0, "<b>one</b>\n")
+    part = client.get(url(job, "logs"), {"slot": 0}).json()
+    assert (part["text"], part["is_cut"], part["slots"]) == ("<b>one</b>\n", False, [0])
+    say(0, 11, "two\n")
+    say(1, 0, "other\n")
+    more = client.get(url(job, "logs"), {"slot": 0, "after": part["after"]}).json()
+    assert more["text"] == "two\n"
+    whole = client.get(url(job, "logs"), {"slot": 0, "download": 1})
+    assert content(whole) == b"<b>one</b>\ntwo\n"
+    assert whole.headers["Content-Type"] == "text/plain; charset=utf-8"
+    assert whole.headers["Content-Disposition"].startswith("attachment")
+    assert b"other" in content(client.get(url(job, "logs"), {"download": 1}))
+    response = client.get(url(job, "logs"), {"slot": "-1"})
+    assert (response.status_code, set(response.json()["errors"])) == (400, {"slot"})
+
+
+def test_code_and_files(ada: User, client_of: Clients) -> None:
+    job, client = job_make(ada), client_of(ada)
+    response = client.get(url(job, "code"))
+    assert content(response) == CODE
+    assert response.headers["Content-Disposition"] == 'attachment; filename="job.py"'
+    assert client.get(url(job, "files/model.keras")).status_code == 404
+    data = b"a model"
+    digest = hashlib.sha256(data).hexdigest()
+    artifact_store(job, "model.keras", 1, io.BytesIO(data), digest, at(0))
+    response = client.get(url(job, "files/model.keras"))
+    assert content(response) == data
+    assert response.headers["X-Sha256"] == digest
+    assert client.get(url(job, "files/..%2F..%2Fetc%2Fpasswd")).status_code == 404
+    (listed,) = client.get(f"/api/v1/jobs/{job.pk}/").json()["files"]
+    assert (listed["name"], listed["sha256"], listed["size_bytes"]) == ("model.keras", digest, 7)
+
+
+def test_events_are_never_more_than_a_page(ada: User, client_of: Clients) -> None:
+    job = job_make(ada)
+    Event.objects.bulk_create(
+        Event(job=job, kind="k", message=str(i), at=at(i)) for i in range(201)
+    )
+    response = client_of(ada).get(url(job, "events"), {"page_size": 10_000})
+    assert len(response.json()["results"]) == 200

@@ -1,0 +1,198 @@
+"""Every route against everybody: a route that is not in this table fails the test.
+
+The table says who gets past authentication and ownership. What each route does then is tested
+elsewhere; here only 401, 403, 404 and redirects to the login count.
+"""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Iterator
+
+import pytest
+from django.contrib.auth.models import User
+from django.test import Client
+from django.urls import URLPattern, URLResolver, get_resolver
+from rest_framework.test import APIClient
+
+from jobs.models import Job
+from jobs.services.artifacts import artifact_store
+from tests.builders import api_token_make, at, job_make, node_make, user_make
+
+OPEN = "open"  # everybody
+OWN = "own"  # the owner of the job, and admins; 404 for others
+USER = "user"  # whoever is known
+ADMIN = "admin"  # admins; 403 for others
+ADMIN_WRITES = "admin writes"  # everybody who is known reads, admins write
+AGENT = "agent"  # agents only
+PAGE = "page"  # a page: redirects to the login; tests/frontend has the rest
+
+WHO = {
+    "healthz": OPEN,
+    "readyz": OPEN,
+    "api/v1/agent/enrol/": OPEN,
+    "api/v1/agent/hello/": AGENT,
+    "api/v1/agent/wanted/": AGENT,
+    "api/v1/agent/reports/": AGENT,
+    "api/v1/agent/jobs/<int:job_id>/code/": AGENT,
+    "api/v1/agent/jobs/<int:job_id>/checkpoint/": AGENT,
+    "api/v1/agent/jobs/<int:job_id>/files/<str:name>/": AGENT,
+    "api/v1/jobs/": USER,
+    "api/v1/jobs/<int:job_id>/": OWN,
+    "api/v1/jobs/<int:job_id>/cancel/": OWN,
+    "api/v1/jobs/<int:job_id>/pause/": OWN,
+    "api/v1/jobs/<int:job_id>/resume/": OWN,
+    "api/v1/jobs/<int:job_id>/reprioritise/": OWN,
+    "api/v1/jobs/<int:job_id>/clone/": OWN,
+    "api/v1/jobs/<int:job_id>/events/": OWN,
+    "api/v1/jobs/<int:job_id>/generations/": OWN,
+    "api/v1/jobs/<int:job_id>/allocations/": OWN,
+    "api/v1/jobs/<int:job_id>/metrics/": OWN,
+    "api/v1/jobs/<int:job_id>/logs/": OWN,
+    "api/v1/jobs/<int:job_id>/code/": OWN,
+    "api/v1/jobs/<int:job_id>/files/<str:name>/": OWN,
+    "api/v1/nodes/": USER,
+    "api/v1/nodes/<int:node_id>/": USER,
+    "api/v1/nodes/<int:node_id>/cordon/": ADMIN,
+    "api/v1/nodes/<int:node_id>/uncordon/": ADMIN,
+    "api/v1/enrolment-tokens/": ADMIN,
+    "api/v1/cluster/": USER,
+    "api/v1/policy/": ADMIN_WRITES,
+    "api/v1/tokens/": USER,
+    "api/v1/tokens/<int:token_id>/": USER,
+    "api/v1/templates/": USER,
+    "api/v1/templates/<str:name>/": USER,
+    "api/v1/schema/": USER,
+    "api/v1/docs/": USER,
+}
+METHODS = ("get", "post", "put", "patch", "delete")
+READS = ("get",)
+
+
+def routes(patterns: object = None, prefix: str = "") -> Iterator[tuple[str, URLPattern]]:
+    """Walk over everything that the URLconf answers."""
+    for entry in patterns if patterns is not None else get_resolver().url_patterns:  # type: ignore[attr-defined]
+        if isinstance(entry, URLResolver):
+            yield from routes(entry.url_patterns, prefix + str(entry.pattern))
+        else:
+            yield prefix + str(entry.pattern), entry
+
+
+def who(route: str, pattern: URLPattern) -> str | None:
+    is_page = pattern.callback.__module__.startswith(("frontend.", "django.contrib.auth"))
+    return PAGE if is_page else WHO.get(route)
+
+
+ALL_ROUTES = {route: who(route, pattern) for route, pattern in routes()}
+
+
+def test_every_route_is_in_the_table() -> None:
+    assert [route for route, group in ALL_ROUTES.items() if group is None] == []
+    assert [route for route in WHO if route not in ALL_ROUTES] == []
+
+
+class Cast:
+    """Everybody who may come, and the things that they come for."""
+
+    def __init__(self) -> None:
+        self.owner = user_make("owner")
+        self.job = job_make(self.owner)
+        data = b"x"
+        digest = "2d711642b726b04401627ca9fbac32f5c8530fb1903cc4db02258717921a4881"
+        artifact_store(self.job, "model.keras", 1, io.BytesIO(data), digest, at(0))
+        self.node, agent_token = node_make()
+        other = user_make("other")
+        admin = user_make("boss", is_staff=True)
+        self.clients: dict[str, Client] = {
+            "nobody": APIClient(),
+            "liar": self._sends("Bearer vfp_invented"),
+            "owner": self._sends(f"Bearer {api_token_make(self.owner)}"),
+            "reader": self._sends(f"Bearer {api_token_make(self.owner, ('read',))}"),
+            "other": self._sends(f"Bearer {api_token_make(other)}"),
+            "other by session": self._session(other),
+            "admin": self._sends(f"Bearer {api_token_make(admin)}"),
+            "agent": self._sends(f"Agent {agent_token}"),
+        }
+
+    def _sends(self, header: str) -> Client:
+        return APIClient(headers={"Authorization": header})
+
+    def _session(self, user: User) -> Client:
+        client = APIClient()
+        client.force_login(user)
+        return client
+
+    def path(self, route: str) -> str:
+        return "/" + (
+            route.replace("<int:job_id>", str(self.job.pk))
+            .replace("<int:node_id>", str(self.node.pk))
+            .replace("<int:token_id>", "999999")
+            .replace("templates/<str:name>", "templates/tabular")
+            .replace("<str:name>", "model.keras")
+        )
+
+
+def expected(group: str, name: str, method: str) -> set[int] | None:
+    """Give the statuses that a refusal has; None: not refused for who it is."""
+    if group == OPEN:
+        return None
+    if group == AGENT:
+        return None if name == "agent" else {401, 405}
+    if name in ("nobody", "liar", "agent"):
+        return {401, 405}
+    is_read = method in READS
+    if name == "reader" and not is_read:
+        return {403, 405}
+    if group == OWN and name.startswith("other"):
+        return {404, 405}
+    is_for_admins = group == ADMIN or (group == ADMIN_WRITES and not is_read)
+    if is_for_admins and name != "admin":
+        return {403, 405}
+    return None
+
+
+@pytest.mark.django_db
+@pytest.mark.parametrize(
+    "route", [route for route, group in ALL_ROUTES.items() if group not in (None, PAGE)]
+)
+def test_the_matrix(route: str) -> None:
+    group = ALL_ROUTES[route]
+    assert group is not None
+    cast_ = Cast()
+    version = Job.objects.get().version
+    for name in ("nobody", "liar", "agent", "other", "other by session", "reader"):
+        for method in METHODS:
+            response = getattr(cast_.clients[name], method)(cast_.path(route), data={})
+            refusal = expected(group, name, method)
+            label = f"{name} {method} {route}: {response.status_code}"
+            if refusal is not None:
+                assert response.status_code in refusal, label
+            elif group != AGENT:
+                assert response.status_code not in (401, 403), label
+        job = Job.objects.get(id=cast_.job.pk)
+        assert job.version == version, f"{name} changed the job by {route}"
+
+
+@pytest.mark.django_db
+@pytest.mark.parametrize("route", [route for route, group in ALL_ROUTES.items() if group == OWN])
+def test_owners_and_admins_get_through(route: str) -> None:
+    cast_ = Cast()
+    for name in ("owner", "admin"):
+        answers = {
+            method: getattr(cast_.clients[name], method)(cast_.path(route), data={}).status_code
+            for method in ("get", "post")
+        }
+        assert {401, 403, 404} & set(answers.values()) == set(), (name, answers)
+        assert answers["get"] == 200 or answers["post"] != 405
+
+
+@pytest.mark.django_db
+@pytest.mark.parametrize("route", [route for route, group in ALL_ROUTES.items() if group == PAGE])
+def test_pages_want_a_login(route: str) -> None:
+    response = Client().get(Cast().path(route))
+    if route == "login/":
+        assert response.status_code == 200
+    elif response.status_code == 302:
+        assert response.headers["Location"].startswith("/login/")
+    else:
+        assert response.status_code in (401, 403, 404, 405)
