@@ -1,0 +1,116 @@
+"""Specs and small jobs for the engine's tests."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from agents.trainer.local import LocalJob
+from controlplane.core.wire import (
+    Member,
+    Membership,
+    ReductionMode,
+    SlotAddress,
+    StopCondition,
+    StopKind,
+    TrainingSpec,
+)
+
+TEMPLATES = Path(__file__).resolve().parents[3] / "jobs" / "job_templates"
+
+#: A job with everything that a mapping could disturb: dropout, batch statistics, a stateful counter,
+#: a regulariser, sample weights, validation data, and sizes that divide by nothing.
+UNEVEN_JOB = '''
+import keras
+import numpy as np
+
+
+@keras.saving.register_keras_serializable()
+class CallCounter(keras.layers.Layer):
+    """Counts its training calls in an integer variable."""
+
+    def build(self, input_shape):
+        self.calls = self.add_weight(
+            shape=(), dtype="int32", initializer="zeros", trainable=False, name="calls"
+        )
+
+    def call(self, inputs, training=False):
+        if training:
+            self.calls.assign_add(1)
+        return inputs
+
+
+def build(settings):
+    generator = np.random.default_rng(5)
+    x = generator.normal(size=(101, 6)).astype("float32")
+    y = (x[:, :1] * x[:, 1:2] > 0).astype("float32")
+    weight = generator.uniform(0.5, 2.0, size=101).astype("float32")
+    model = keras.Sequential(
+        [
+            keras.Input((6,)),
+            keras.layers.Dense(16, kernel_regularizer=keras.regularizers.L2(1e-3)),
+            keras.layers.BatchNormalization(),
+            keras.layers.ReLU(),
+            CallCounter(),
+            keras.layers.Dropout(0.3),
+            keras.layers.Dense(1),
+        ]
+    )
+    model.compile(
+        optimizer=keras.optimizers.AdamW(
+            keras.optimizers.schedules.ExponentialDecay(0.01, 10, 0.9),
+            global_clipnorm=1.0,
+            use_ema=True,
+        ),
+        loss=keras.losses.BinaryCrossentropy(from_logits=True),
+        metrics=["accuracy", keras.metrics.AUC(num_thresholds=20, from_logits=True)],
+    )
+    return model, (x, y, weight), (x[:33], y[:33])
+'''
+
+
+def training_spec(**changes: Any) -> TrainingSpec:
+    """Make a small spec; name what matters to the test."""
+    values: dict[str, Any] = {
+        "job_id": 0,
+        "name": "small",
+        "entry_file": "job.py",
+        "code_sha256": "0" * 64,
+        "settings": {},
+        "global_batch_size": 20,
+        "num_virtual_nodes": 5,
+        "seed": 11,
+        "reduction": ReductionMode.EXACT,
+        "stop": StopCondition(kind=StopKind.STEPS, limit=10),
+    }
+    return TrainingSpec(**(values | changes))
+
+
+def membership_of(shares: dict[int, tuple[int, ...]], **changes: Any) -> Membership:
+    """Make a membership from slot -> virtual nodes."""
+    slots = tuple(shares)
+    values: dict[str, Any] = {
+        "generation": 1,
+        "members": tuple(
+            Member(slot=slot, node_id=1, accelerator_index=0, virtual_nodes=share)
+            for slot, share in shares.items()
+        ),
+        "leader_slot": slots[0] if slots else None,
+        "source_slot": None,
+        "declaration": tuple(
+            SlotAddress(slot=slot, address=f"127.0.0.1:{40_000 + slot}") for slot in slots
+        ),
+    }
+    return Membership(**(values | changes))
+
+
+def local_job(
+    folder: Path, spec: TrainingSpec, code: str | Path = UNEVEN_JOB, **options: Any
+) -> LocalJob:
+    """Lay out a local job whose code is text or a file."""
+    if isinstance(code, str):
+        path = folder / spec.entry_file
+        path.write_text(code)
+    else:
+        path = code
+    return LocalJob(spec, path, folder / "trainers", **options)

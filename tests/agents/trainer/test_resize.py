@@ -1,0 +1,187 @@
+"""Real trainer processes: whatever happens to the mapping, the bits at the end are the same."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import keras
+import numpy as np
+import pytest
+
+from agents.trainer.local import LocalJob
+from controlplane.core.wire import ReductionMode, ReportKind, StopCondition, StopKind
+from tests.agents.trainer.local_jobs import TEMPLATES, local_job, training_spec
+
+
+def steps(limit: int) -> StopCondition:
+    return StopCondition(kind=StopKind.STEPS, limit=limit)
+
+
+def undisturbed(folder: Path, **options: Any) -> dict[str, Any]:
+    """Run a job on one accelerator from start to end."""
+    folder.mkdir()
+    with local_job(folder, **options) as job:
+        job.resize(1)
+        return job.wait_finished()
+
+
+def resized(job: LocalJob, sizes: list[int], every: int) -> dict[str, Any]:
+    """Start everything first, then go from size to size as steps are reported."""
+    memberships = [job.plan(sizes[0], None)]
+    for size in sizes[1:]:
+        memberships.append(job.plan(size, memberships[-1]))
+    for membership in memberships:
+        job.prepare(membership)
+    for membership in memberships:
+        job.wait_ready(membership)
+    for number, membership in enumerate(memberships):
+        job.wait_step(number * every)
+        job.go(membership)
+        job.wait_switched(membership)
+        assert job.finished() is None, "the job ended before all resizes: give it more steps"
+    return job.wait_finished()
+
+
+def digests(job: LocalJob) -> dict[int, set[str]]:
+    """Collect the digests that were reported at each switch, by generation."""
+    found: dict[int, set[str]] = {}
+    for trainer in job.trainers.values():
+        for report in trainer.reports:
+            if report.kind is ReportKind.DIGEST:
+                found.setdefault(report.generation, set()).add(report.data["sha256"])
+    return found
+
+
+TEMPLATE_JOBS = {
+    "digits_cnn": {"filters": 8, "hidden_units": 16},
+    "residual": {"filters": 8},
+    "tabular": {},
+    "char_transformer": {"width": 16, "num_blocks": 1, "context": 16, "num_characters": 20_000},
+}
+
+
+@pytest.mark.parametrize("name", TEMPLATE_JOBS)
+def test_a_template_resized_1_3_2_4_ends_with_the_bits_of_the_undisturbed_run(
+    name: str, tmp_path: Path
+) -> None:
+    spec = training_spec(
+        entry_file=f"{name}.py",
+        settings=TEMPLATE_JOBS[name],
+        num_virtual_nodes=8,
+        global_batch_size=30,
+        stop=steps(450),
+    )
+    code = TEMPLATES / f"{name}.py"
+    expected = undisturbed(tmp_path / "one", spec=spec, code=code)
+    with local_job(tmp_path, spec, code, num_slots=5) as job:
+        result = resized(job, [1, 3, 2, 4], every=40)
+        job.wait(lambda: set(digests(job)) == {1, 2, 3, 4}, "digests", 30.0)
+    assert result["digest"] == expected["digest"]
+    assert result["metrics"] == expected["metrics"]
+    assert all(len(found) == 1 for found in digests(job).values()), digests(job)
+
+
+def test_uneven_mappings_a_leaving_leader_and_a_checkpoint_change_nothing(tmp_path: Path) -> None:
+    """Five virtual nodes, mapped crosswise; the leader goes; all stop; three come back."""
+    spec = training_spec(stop=steps(600))
+    expected = undisturbed(tmp_path / "one", spec=spec)
+    with local_job(tmp_path, spec, num_slots=8) as job:
+        first = job.plan(2, None, mapping=[[0, 2, 3], [1, 4]])
+        moved = job.plan(2, first, mapping=[[4], [0, 1, 2, 3]], keep=[1])
+        for membership in (first, moved):
+            job.prepare(membership)
+        for membership in (first, moved):
+            job.wait_ready(membership)
+        job.go(first)
+        job.wait_switched(first)
+        job.wait_step(20)
+        job.go(moved)
+        job.wait_switched(moved)
+        left = job.trainers[0].last(ReportKind.LEFT, moved.generation)
+        assert left is not None
+        assert moved.leader_slot == 1
+        job.wait_step(job.step() + 20)
+        checkpoint = job.preempt()
+        assert job.finished() is None, "the job ended before it was preempted: give it more steps"
+        saved = job.trainers[1].last(ReportKind.CHECKPOINTED)
+        assert saved is not None
+        assert checkpoint.stat().st_size == saved.data["bytes"]
+        job.restore(3, checkpoint)
+        result = job.wait_finished()
+        back = job.trainers[3].last(ReportKind.SWITCHED)
+        assert back is not None
+        assert back.data["step"] == saved.data["step"]
+        outputs = job.output_folder()
+        check_outputs(outputs, result)
+    assert result["digest"] == expected["digest"]
+    assert result["metrics"] == expected["metrics"]
+
+
+def check_outputs(outputs: Path, result: dict[str, Any]) -> None:
+    """See that plain Keras loads the model and that the files agree with the report."""
+    keras.utils.get_custom_objects().pop("Custom>CallCounter", None)
+    namespace: dict[str, Any] = {}
+    exec((outputs.parent / "code" / "job.py").read_text(), namespace)  # registers the layer
+    model = keras.models.load_model(outputs / "model.keras")
+    _, (x, y, _), _ = namespace["build"]({})
+    assert np.isfinite(model.evaluate(x, y, verbose=0)[0])
+    summary = json.loads((outputs / "metrics.json").read_text())
+    assert summary["digest"] == result["digest"]
+    assert summary["steps"] == result["step"] == 600
+    rows = (outputs / "history.csv").read_text().splitlines()
+    assert rows[0].startswith("epoch,step,accuracy,auc,learning_rate,loss,val_accuracy")
+    assert len(rows) == 1 + 100  # 101 examples in batches of 20 are 6 steps an epoch
+
+
+def test_the_fast_mode_sums_the_same_up_to_rounding(tmp_path: Path) -> None:
+    spec = training_spec(stop=steps(30), reduction=ReductionMode.FAST)
+    exact = undisturbed(tmp_path / "one", spec=training_spec(stop=steps(30)))
+    with local_job(tmp_path, spec) as job:
+        job.resize(2)
+        fast = job.wait_finished()
+    assert fast["metrics"]["val_loss"] == pytest.approx(exact["metrics"]["val_loss"], rel=1e-3)
+
+
+def test_reports_tell_the_whole_course(tmp_path: Path) -> None:
+    spec = training_spec(stop=StopCondition(kind=StopKind.EPOCHS, limit=3))
+    with local_job(tmp_path, spec) as job:
+        job.resize(1)
+        result = job.wait_finished()
+        job.wait(lambda: job.trainers[0].process.poll() == 0, "the process to end", 30.0)
+        reports = job.trainers[0].reports
+    assert [report.sequence for report in reports] == list(range(len(reports)))
+    assert result["reason"] == "epochs"
+    assert result["step"] == 18
+    assert result["files"] == ["model.keras", "history.csv", "metrics.json"]
+    done = [report.data for report in reports if report.kind is ReportKind.STEPS]
+    assert done[0]["first_step"] == 1
+    assert [entry["first_step"] for entry in done[1:]] == [e["last_step"] + 1 for e in done[:-1]]
+    assert done[-1]["last_step"] == 18
+    assert sum(entry["examples"] for entry in done) == 3 * 101
+    epochs = [report.data for report in reports if report.kind is ReportKind.EPOCH]
+    assert [(entry["epoch"], entry["step"]) for entry in epochs] == [(0, 6), (1, 12), (2, 18)]
+    assert epochs[-1]["logs"] == result["metrics"]
+    ready = next(report.data for report in reports if report.kind is ReportKind.READY)
+    assert {"boot_s", "build_s", "trace_s"} == set(ready)
+    phases = [report.data["phase"] for report in reports if report.kind is ReportKind.PHASE]
+    assert phases[:4] == ["booting", "building", "tracing", "training"]
+    assert phases[-1] == "saving"
+
+
+def test_a_metric_stop_ends_the_job_at_an_epochs_end(tmp_path: Path) -> None:
+    stop = StopCondition(
+        kind=StopKind.METRIC, limit=50, metric="loss", target=0.8, higher_is_better=False
+    )
+    with local_job(tmp_path, training_spec(stop=stop)) as job:
+        job.resize(2)
+        result = job.wait_finished()
+        epochs = [
+            report.data["logs"]["loss"]
+            for report in job.trainers[0].reports
+            if report.kind is ReportKind.EPOCH
+        ]
+    assert result["reason"] == "metric"
+    assert epochs[-1] <= 0.8
+    assert min(epochs[:-1]) > 0.8
