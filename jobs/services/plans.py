@@ -341,9 +341,11 @@ def _empty(job: Job, standing: _Standing, reason: str, now: datetime.datetime, a
 def _reasons_save(plan: Plan) -> set[int]:
     """Keep the policy's sentence about each job where it changed."""
     rows = Job.objects.filter(id__in=list(plan.reasons)).values_list("id", "policy_reason")
-    changed = {job_id for job_id, old in rows if plan.reasons[job_id] != old}
-    for job_id in changed:
-        Job.objects.filter(id=job_id, status__in=[*SCHEDULABLE_JOB_STATUSES]).update(
+    return {
+        job_id
+        for job_id, old in rows
+        if plan.reasons[job_id] != old
+        and Job.objects.filter(id=job_id, status__in=[*SCHEDULABLE_JOB_STATUSES]).update(
             policy_reason=plan.reasons[job_id], version=F("version") + 1
         )
-    return changed
+    }
