@@ -17,7 +17,7 @@ from rest_framework.views import APIView
 from controlplane.core.policies import POLICIES
 from jobs import nudges
 from jobs.api.permissions import AdminPermission, AdminToWritePermission
-from jobs.api.requests import actor, body, number_param, text_field
+from jobs.api.requests import actor, body, number_param, person, text_field
 from jobs.api.serializers import (
     NodeSerializer,
     PolicySerializer,
@@ -85,7 +85,7 @@ class EnrolmentTokens(APIView):
     @extend_schema(request=None, responses={201: OpenApiTypes.OBJECT})
     def post(self, request: Request) -> Response:
         """Make one."""
-        row, text = enrolment_token_create(request.user, timezone.now())
+        row, text = enrolment_token_create(person(request), timezone.now())
         return Response({"token": text, "expires_at": row.expires_at}, status=201)
 
 
@@ -161,7 +161,7 @@ def _throughput(
 ) -> list[dict[str, Any]]:
     return [
         {
-            "at": row.at,
+            "until": row.until,
             "job": row.job_id if sees_all or row.job_id in own else None,
             "examples": row.examples,
             "seconds": row.seconds,
@@ -180,14 +180,14 @@ class Tokens(generics.ListAPIView):
     def get_queryset(self) -> Any:
         if getattr(self, "swagger_fake_view", False):
             return self.queryset
-        return ApiToken.objects.filter(user=self.request.user)
+        return ApiToken.objects.filter(user=person(self.request))
 
     @extend_schema(request=TokenSerializer, responses={201: TokenSerializer})
     def post(self, request: Request) -> Response:
         """Make one; `token` is shown this once."""
         values = body(request)
         row, text = api_token_create(
-            request.user,
+            person(request),
             text_field(values, "name"),
             timezone.now(),
             scopes=values.get("scopes", ["read", "write"]),
@@ -202,7 +202,7 @@ class TokenDetail(APIView):
     @extend_schema(responses={204: None})
     def delete(self, request: Request, token_id: int) -> Response:
         """Revoke it."""
-        api_token_revoke(request.user, token_id, timezone.now())
+        api_token_revoke(person(request), token_id, timezone.now())
         return Response(status=204)
 
 

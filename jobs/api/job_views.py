@@ -29,6 +29,7 @@ from jobs.api.requests import (
     flag_param,
     job_exists,
     number_param,
+    person,
     revision_expected,
     text_field,
     visible_job,
@@ -119,7 +120,7 @@ class JobList(generics.ListAPIView):
         if len(key) > _KEY_LIMIT:
             raise InvalidInputError.of(idempotency_key=f"At most {_KEY_LIMIT} characters.")
         now = timezone.now()
-        job = submission.job_submit(request.user, wanted, now, idempotency_key=key)
+        job = submission.job_submit(person(request), wanted, now, idempotency_key=key)
         return _submitted(request, job, is_new=job.submitted_at == now)
 
 
@@ -274,5 +275,5 @@ class JobClone(APIView):
             code = None if "code" in changes else file.read()
         wanted = submission_read(values, code, original.code_name)
         now = timezone.now()
-        job = submission.job_submit(request.user, wanted, now, cloned_from=original.pk)
+        job = submission.job_submit(person(request), wanted, now, cloned_from=original.pk)
         return _submitted(request, job, is_new=True)

@@ -92,7 +92,8 @@ class JobSerializer(JobSummarySerializer):
 
     files = ArtifactSerializer(source="artifacts", many=True)
 
-    class Meta(JobSummarySerializer.Meta):
+    class Meta:
+        model = Job
         fields = (
             *JobSummarySerializer.Meta.fields,
             "code_name",

@@ -43,9 +43,9 @@ def cluster_snapshot(now: datetime.datetime, seed: int = 0) -> ClusterView:
         by_job.setdefault(row.job_id, []).append(row)
     generations = _newest_open(job.pk for job in jobs)
     held = {
-        job.pk: row
+        job.pk: places
         for job in jobs
-        if (row := _held(generations.get(job.pk), by_job.get(job.pk, [])))
+        if (places := _held(generations.get(job.pk), by_job.get(job.pk, [])))
     }
     in_hands = {accelerator for row in held.values() for accelerator in row}
     snapshot = types.Snapshot(

@@ -7,6 +7,7 @@ import re
 from collections.abc import Sequence
 
 from django.conf import settings
+from django.contrib.auth.models import User
 from django.db import IntegrityError, transaction
 
 from controlplane.core.lifecycle import ENDED_JOB_STATUSES, NodeStatus
@@ -32,7 +33,7 @@ ENROLMENT_TOKEN_HOURS = 24
 
 
 def enrolment_token_create(
-    created_by: object | None,
+    created_by: User | None,
     now: datetime.datetime,
     *,
     lifetime_s: float = ENROLMENT_TOKEN_HOURS * 3600,
@@ -232,17 +233,14 @@ def _node_check(request: EnrolRequest | HelloRequest, node: Node | None = None) 
 
 def _port_neighbour(request: EnrolRequest | HelloRequest, node: Node | None) -> Node | None:
     """Find an online node whose trainers would listen at the same addresses."""
-    return (
-        Node.objects.filter(
-            host=request.host,
-            status=NodeStatus.ONLINE,
-            removed_at=None,
-            first_port__lte=request.last_port,
-            last_port__gte=request.first_port,
-        )
-        .exclude(id=None if node is None else node.pk)
-        .first()
+    neighbours = Node.objects.filter(
+        host=request.host,
+        status=NodeStatus.ONLINE,
+        removed_at=None,
+        first_port__lte=request.last_port,
+        last_port__gte=request.first_port,
     )
+    return (neighbours if node is None else neighbours.exclude(id=node.pk)).first()
 
 
 def _accelerators_write(node: Node, infos: Sequence[AcceleratorInfo]) -> None:

@@ -212,3 +212,17 @@ def test_health(db: None) -> None:
     assert (ready.status_code, ready.json()["database"]) == (200, True)
     assert Client().post("/healthz").status_code == 405
     assert Node.objects.count() == 0
+
+
+def test_throughput_of_the_cluster(
+    ada: User, bob: User, client_of: Clients, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job = job_make(ada)
+    world = World(num_nodes=1)
+    world.settle(3)
+    world.train(job, 10)
+    monkeypatch.setattr(timezone, "now", lambda: world.now + timedelta(seconds=1))
+    (row,) = client_of(ada).get("/api/v1/cluster/").json()["throughput"]
+    assert (row["job"], row["examples"], row["seconds"]) == (job.pk, 320, 1.0)
+    (row,) = client_of(bob).get("/api/v1/cluster/").json()["throughput"]
+    assert (row["job"], row["examples"]) == (None, 320)
