@@ -1,4 +1,4 @@
-"""Collects finished steps into `steps` reports, at most two a second."""
+"""Collects finished steps into `steps` reports: two a second, and each membership's first."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class StepReports:
     def __init__(self, reports: ReportWriter, num_accelerators: int) -> None:
         self._reports = reports
         self._num_accelerators = num_accelerators
-        self._reported_at = time.monotonic()
+        self._reported_at = -math.inf  # the first step is reported at once: the resize is over then
         self._clear()
 
     def _clear(self) -> None:
