@@ -64,6 +64,8 @@ def job(request: HttpRequest, job_id: int) -> HttpResponse:
             "log_slots": logs.log_slots(found),
             "stop_text": _stop_text(found),
             "actions": _actions(found),
+            # A job that ended before it held anything has nothing to draw, and never will.
+            "has_charts": found.ended_at is None or found.generation > 0,
         },
     )
 

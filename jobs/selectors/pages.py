@@ -19,7 +19,7 @@ from jobs.models.jobs import LIVE_JOB_STATUSES
 Person = User | AbstractBaseUser | AnonymousUser
 
 #: Columns of a job that lists do without; some hold many kilobytes.
-_HEAVY = ("settings", "facts", "metrics", "error_traceback", "throughput_by_count")
+_HEAVY = ("settings", "metrics", "error_traceback", "throughput_by_count")
 #: Rows of one answer, whatever was asked for.
 MAX_PAGE = 200
 MAX_LIVE_JOBS = 500

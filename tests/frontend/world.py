@@ -149,24 +149,38 @@ def give_history(job: Job, accelerators: list[Accelerator], counts: list[int]) -
 def _give_steps(job: Job, start: datetime.datetime, counts: list[int]) -> None:
     num_reports = 300
     per_part = num_reports // len(counts)
+    reports, epochs = [], []
     for place in range(num_reports):
-        count = counts[min(place // per_part, len(counts) - 1)]
-        step = (place + 1) * 3
-        StepReport.objects.create(
-            job=job, generation=min(place // per_part, len(counts) - 1) + 1,
-            first_step=step - 2, last_step=step, epoch=step // 12, examples=3 * 128,
-            seconds=1.9 / max(count, 1) * (1 + 0.06 * math.sin(place)),
-            loss=2.3 * math.exp(-place / 90) + 0.12 + 0.03 * math.sin(place * 1.7),
-            num_accelerators=max(count, 1), at=start + datetime.timedelta(seconds=2 * (place + 1)),
-        )  # fmt: skip
-    for epoch in range(num_reports * 3 // 12):
-        place = epoch * 4
-        EpochReport.objects.create(
-            job=job, epoch=epoch, generation=1, step=(epoch + 1) * 12,
-            logs={"loss": 1.0, "val_loss": 2.3 * math.exp(-place / 90) + 0.19,
-                  "val_accuracy": 1 - 0.9 * math.exp(-place / 90)},
-            at=start + datetime.timedelta(seconds=8 * (epoch + 1)),
-        )  # fmt: skip
+        part = min(place // per_part, len(counts) - 1)
+        count = max(counts[part], 1)
+        reports.append(
+            StepReport(
+                job=job,
+                generation=part + 1,
+                first_step=place * 3 + 1,
+                last_step=place * 3 + 3,
+                epoch=place // 4,
+                examples=3 * 128,
+                seconds=1.9 / count * (1 + 0.06 * math.sin(place)),
+                loss=2.3 * math.exp(-place / 90) + 0.12 + 0.03 * math.sin(place * 1.7),
+                num_accelerators=count,
+                at=start + datetime.timedelta(seconds=2 * (place + 1)),
+            )
+        )
+    for epoch in range(num_reports // 4):
+        fall = math.exp(-epoch * 4 / 90)
+        epochs.append(
+            EpochReport(
+                job=job,
+                epoch=epoch,
+                generation=1,
+                step=(epoch + 1) * 12,
+                logs={"loss": 1.0, "val_loss": 2.3 * fall + 0.19, "val_accuracy": 1 - 0.9 * fall},
+                at=start + datetime.timedelta(seconds=8 * (epoch + 1)),
+            )
+        )
+    StepReport.objects.bulk_create(reports)
+    EpochReport.objects.bulk_create(epochs)
     Job.objects.filter(pk=job.pk).update(
         step=num_reports * 3, epoch=num_reports * 3 // 12, loss=0.1432,
         examples_per_s=384 / (1.9 / max(counts[-1], 1)), started_at=start,
@@ -191,8 +205,8 @@ def make_world() -> World:
                              metrics={"val_accuracy": 0.9812, "loss": 0.0412}, loss=0.0412,
                              digest="ab" * 32),
         "running": make_job(ada, "digits, patient", JobStatus.RUNNING, policy_reason=why),
-        "urgent": make_job(ben, "character transformer on the standard library, long run number "
-                           "four with warm-up and a name that nobody should have chosen",
+        "urgent": make_job(ben, "character transformer on the standard library, long run four "
+                           "with warm-up and a very long name",
                            JobStatus.RUNNING, priority=300, policy_reason=why),
         "script": make_job(ada, SCRIPT_NAME, JobStatus.RUNNING, policy_reason="One " + SCRIPT_NAME),
         "pending": make_job(ada, "tabular", JobStatus.PENDING, priority=50, min_accelerators=4,

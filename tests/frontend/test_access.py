@@ -1,0 +1,131 @@
+"""Who reaches which page: every route of the pages, for every kind of person."""
+
+from __future__ import annotations
+
+import pytest
+from django.test import Client
+from django.urls import reverse
+
+from frontend.urls import urlpatterns
+from tests.frontend.world import PASSWORD, World
+
+#: Routes that need no login, by name.
+OPEN = {"login", "logout", "stream"}
+GET_ROUTES = {
+    "overview", "overview_figures", "jobs", "submit", "job", "job_figures", "job_log",
+    "job_log_file", "job_code", "job_file", "queue", "nodes", "account",
+}  # fmt: skip
+POST_ROUTES = {
+    "job_cancel", "job_pause", "job_resume", "job_reprioritise", "policy", "node_token",
+    "node_cordon", "tokens", "token_revoke",
+}  # fmt: skip
+JOB_ROUTES = sorted(name for name in GET_ROUTES | POST_ROUTES if name.startswith("job_"))
+ADMIN_ROUTES = {"queue": "get", "policy": "post", "node_token": "post", "node_cordon": "post"}
+
+
+def _address(name: str, world: World, job: str = "running") -> str:
+    arguments = {
+        "job_file": [world.jobs[job].pk, "model.keras"],
+        "node_cordon": [world.nodes[0].pk],
+        "token_revoke": [1],
+    }
+    if name in arguments:
+        return reverse(name, args=arguments[name])
+    if name == "job" or name.startswith("job_"):
+        return reverse(name, args=[world.jobs[job].pk])
+    return reverse(name)
+
+
+def test_every_route_is_in_one_of_the_lists() -> None:
+    assert {pattern.name for pattern in urlpatterns} == OPEN | GET_ROUTES | POST_ROUTES
+
+
+@pytest.mark.parametrize("name", sorted(GET_ROUTES))
+def test_pages_lead_strangers_to_the_login(name: str, world: World, client: Client) -> None:
+    address = _address(name, world)
+    response = client.get(address)
+    assert response.status_code == 302
+    assert response.headers["Location"] == f"/login/?next={address}"
+
+
+@pytest.mark.parametrize("name", sorted(POST_ROUTES))
+def test_changes_lead_strangers_to_the_login(name: str, world: World, client: Client) -> None:
+    response = client.post(_address(name, world))
+    assert response.status_code == 302
+    assert response.headers["Location"].startswith("/login/")
+
+
+@pytest.mark.parametrize("name", sorted(GET_ROUTES))
+def test_pages_cannot_be_posted_to(name: str, world: World, admin: Client) -> None:
+    if name == "submit":
+        pytest.skip("submitting is a POST to the same page")
+    assert admin.post(_address(name, world)).status_code == 405
+
+
+@pytest.mark.parametrize("name", sorted(POST_ROUTES))
+def test_changes_cannot_be_made_by_following_a_link(name: str, world: World, admin: Client) -> None:
+    assert admin.get(_address(name, world)).status_code == 405
+
+
+@pytest.mark.parametrize("name", sorted(POST_ROUTES))
+def test_changes_need_the_token_against_forgery(name: str, world: World) -> None:
+    browser = Client(enforce_csrf_checks=True)
+    browser.force_login(world.admin)
+    response = browser.post(_address(name, world))
+    assert response.status_code == 403
+    assert b"Please try again" in response.content
+
+
+@pytest.mark.parametrize("name", ["job", *JOB_ROUTES])
+def test_somebody_elses_job_is_not_there(name: str, world: World, ben: Client) -> None:
+    method = ben.post if name in POST_ROUTES else ben.get
+    assert method(_address(name, world)).status_code == 404
+
+
+@pytest.mark.parametrize("name", ["job", *sorted(set(JOB_ROUTES) & GET_ROUTES)])
+def test_admins_see_every_job(name: str, world: World, admin: Client) -> None:
+    assert admin.get(_address(name, world)).status_code == 200
+
+
+@pytest.mark.parametrize(("name", "method"), ADMIN_ROUTES.items())
+def test_what_only_admins_steer_is_not_there_for_others(
+    name: str, method: str, world: World, ada: Client
+) -> None:
+    assert getattr(ada, method)(_address(name, world)).status_code == 404
+
+
+@pytest.mark.parametrize("job_id", [0, 4711, 2**63, 10**30])
+def test_a_job_that_never_was_is_not_there(job_id: int, admin: Client) -> None:
+    assert admin.get(f"/jobs/{job_id}/").status_code == 404
+
+
+def test_logging_in_and_out(world: World, client: Client) -> None:
+    wrong = client.post("/login/", {"username": "ada", "password": "guess"})
+    assert b"Please enter a correct username and password" in wrong.content
+    right = client.post(
+        "/login/", {"username": "ada", "password": PASSWORD, "next": "/jobs/?status=live"}
+    )
+    assert right.headers["Location"] == "/jobs/?status=live"
+    assert client.get("/").status_code == 200
+    assert client.post("/logout/").status_code == 302
+    assert client.get("/").status_code == 302
+
+
+def test_a_login_leads_nowhere_else(world: World, client: Client) -> None:
+    response = client.post(
+        "/login/",
+        {"username": "ada", "password": PASSWORD, "next": "https://elsewhere.example/"},
+    )
+    assert response.headers["Location"] == "/"
+
+
+@pytest.mark.parametrize("name", sorted(GET_ROUTES | {"login"}))
+def test_every_page_forbids_inline_scripts_and_foreign_content(
+    name: str, world: World, admin: Client, client: Client
+) -> None:
+    browser = client if name == "login" else admin
+    policy = browser.get(_address(name, world)).headers["Content-Security-Policy"]
+    assert policy.startswith("default-src 'none'; script-src 'self'; style-src 'self';")
+    assert "unsafe" not in policy
+    assert "http" not in policy
+    assert "frame-ancestors 'none'" in policy

@@ -1,0 +1,156 @@
+"""What buttons and forms of the pages do."""
+
+from __future__ import annotations
+
+import pytest
+from django.test import Client
+from django.utils import timezone
+
+from jobs.models import ApiToken, EnrolmentToken, Event, Job, Node
+from jobs.services.policy import cluster_setting
+from jobs.services.secrets import token_digest
+from tests.frontend.world import World
+
+
+def _said(response: object) -> str:
+    """Give the messages that the page after a redirect shows."""
+    return " ".join(str(message) for message in response.context["messages"])  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize(
+    ("name", "action", "status"),
+    [
+        ("pending", "cancel", "cancelled"),
+        ("pending", "pause", "paused"),
+        ("paused", "resume", "pending"),
+        ("paused", "cancel", "cancelled"),
+    ],
+)
+def test_actions_of_the_owner(
+    name: str, action: str, status: str, world: World, ada: Client
+) -> None:
+    job = world.jobs[name]
+    response = ada.post(f"/jobs/{job.pk}/{action}/", follow=True)
+    assert response.redirect_chain == [(f"/jobs/{job.pk}/", 302)]
+    assert Job.objects.get(pk=job.pk).status == status
+    assert f"#{job.pk}" in _said(response)
+    assert job.events.filter(actor="user:ada").count() == 1
+
+
+def test_an_action_that_comes_too_late_says_why(world: World, ada: Client) -> None:
+    response = ada.post(f"/jobs/{world.jobs['finished'].pk}/cancel/", follow=True)
+    assert _said(response) == "A job that is finished cannot be cancelled."
+
+
+def test_an_admin_changes_a_priority_with_a_reason(world: World, admin: Client) -> None:
+    job = world.jobs["pending"]
+    response = admin.post(
+        f"/jobs/{job.pk}/priority/",
+        {"priority": "400", "reason": "paper deadline", "next": "queue"},
+        follow=True,
+    )
+    assert response.redirect_chain == [("/queue/", 302)]
+    assert Job.objects.get(pk=job.pk).priority == 400
+    event = job.events.get(kind="reprioritised")
+    assert (event.actor, event.data["before"], event.data["after"], event.data["reason"]) == (
+        "user:admin", 50, 400, "paper deadline",
+    )  # fmt: skip
+    assert response.context["jobs"][0][0] == job
+
+
+@pytest.mark.parametrize(
+    ("priority", "reason", "expected"),
+    [
+        ("400", "  ", "Say why: the owner will read it."),
+        ("0", "x", "Give a whole number from 1 to 1000."),
+        ("-5", "x", "Give a whole number from 1 to 1000."),
+        ("much", "x", "Give a whole number from 1 to 1000."),
+        ("²", "x", "Give a whole number from 1 to 1000."),
+        ("9" * 40, "x", "Give a whole number from 1 to 1000."),
+    ],
+)
+def test_a_bad_priority_changes_nothing(
+    priority: str, reason: str, expected: str, world: World, admin: Client
+) -> None:
+    job = world.jobs["pending"]
+    response = admin.post(
+        f"/jobs/{job.pk}/priority/", {"priority": priority, "reason": reason}, follow=True
+    )
+    assert _said(response) == expected
+    assert Job.objects.get(pk=job.pk).priority == 50
+
+
+def test_owners_change_their_own_priority_without_a_reason(world: World, ada: Client) -> None:
+    job = world.jobs["pending"]
+    ada.post(f"/jobs/{job.pk}/priority/", {"priority": "60", "next": "queue"})
+    assert Job.objects.get(pk=job.pk).priority == 60
+
+
+def test_switching_the_policy(world: World, admin: Client) -> None:
+    response = admin.post("/queue/policy/", {"policy": "fifo"}, follow=True)
+    assert _said(response) == "The policy is fifo now."
+    assert cluster_setting().policy == "fifo"
+    wrong = admin.post("/queue/policy/", {"policy": "<b>"}, follow=True)
+    assert _said(wrong).startswith("Choose one of fifo")
+    assert cluster_setting().policy == "fifo"
+
+
+def test_cordoning_a_node_and_taking_it_back(world: World, admin: Client) -> None:
+    node = world.nodes[0]
+    admin.post(f"/nodes/{node.pk}/cordon/", {"cordon": "1"})
+    assert Node.objects.get(pk=node.pk).is_cordoned
+    assert Event.objects.filter(node=node, kind="node_cordoned", actor="user:admin").exists()
+    admin.post(f"/nodes/{node.pk}/cordon/", {"cordon": "0"})
+    assert not Node.objects.get(pk=node.pk).is_cordoned
+    assert admin.post("/nodes/4711/cordon/", {"cordon": "1"}).status_code == 404
+
+
+def test_an_enrolment_token_is_shown_once(world: World, admin: Client) -> None:
+    response = admin.post("/nodes/tokens/", {"hours": "2"})
+    assert response.headers["Cache-Control"] == "no-store"
+    command = response.context["new_token"]["command"]
+    secret = command.split("=")[1].split()[0]
+    row = EnrolmentToken.objects.get(digest=token_digest(secret))
+    assert row.created_by == world.admin
+    assert 1.9 < (row.expires_at - timezone.now()).total_seconds() / 3600 <= 2
+    assert "python -m agents --server http://testserver --node" in command
+    assert secret in response.content.decode()
+    assert secret not in admin.get("/nodes/").content.decode()
+
+
+@pytest.mark.parametrize("hours", ["0", "169", "", "ten", "99999999999999999999"])
+def test_an_enrolment_token_does_not_live_for_ever(hours: str, admin: Client) -> None:
+    response = admin.post("/nodes/tokens/", {"hours": hours}, follow=True)
+    assert _said(response) == "Give whole hours from 1 to 168."
+    assert not EnrolmentToken.objects.exists()
+
+
+def test_an_api_token_is_shown_once_and_revoked(world: World, ada: Client, ben: Client) -> None:
+    response = ada.post("/account/tokens/", {"name": "nightly", "days": "30"})
+    assert response.headers["Cache-Control"] == "no-store"
+    secret = response.context["new_token"]["secret"]
+    row = ApiToken.objects.get(digest=token_digest(secret))
+    assert (row.user, row.name, row.scopes) == (world.ada, "nightly", ["read"])
+    assert secret not in ada.get("/account/").content.decode()
+    assert ben.post(f"/account/tokens/{row.pk}/revoke/").status_code == 404
+    ada.post(f"/account/tokens/{row.pk}/revoke/")
+    row.refresh_from_db()
+    assert row.revoked_at is not None
+    assert "nightly" not in {token.name for token in ada.get("/account/").context["tokens"]}
+
+
+def test_an_api_token_may_be_allowed_to_write(ada: Client) -> None:
+    ada.post("/account/tokens/", {"name": "ci", "days": "30", "may_write": "on"})
+    assert ApiToken.objects.get().scopes == ["read", "write"]
+
+
+@pytest.mark.parametrize(
+    ("values", "field"),
+    [({"name": "", "days": "3"}, "name"), ({"name": "x", "days": "0"}, "days"),
+     ({"name": "x" * 61, "days": "3"}, "name"), ({"name": "a\u0007b", "days": "3"}, "name")],
+)  # fmt: skip
+def test_a_bad_token_form_marks_the_field(values: dict[str, str], field: str, ada: Client) -> None:
+    response = ada.post("/account/tokens/", values)
+    assert list(response.context["form"].errors) == [field]
+    assert b'aria-invalid="true"' in response.content
+    assert not ApiToken.objects.exists()

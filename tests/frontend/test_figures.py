@@ -1,0 +1,182 @@
+"""Figures from rows, with results computed by hand."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from frontend.figures.cluster import cluster_allocation_figure, cluster_throughput_figure
+from frontend.figures.job import job_allocation_figure, job_throughput_figure, loss_figure
+from frontend.figures.parts import MAX_POINTS, MAX_TABLE_ROWS, plotly_text
+from frontend.figures.rows import (
+    HIDDEN_JOB_ID,
+    AllocationChange,
+    EpochPoint,
+    ResizeMark,
+    StepPoint,
+    WorkSpan,
+)
+
+
+def test_the_bands_of_two_jobs_share_their_times() -> None:
+    figure = cluster_allocation_figure(
+        [
+            AllocationChange(0.0, 9, "nine", 1),  # held from before the window on
+            AllocationChange(12.0, 9, "nine", 3),
+            AllocationChange(14.0, 10, "ten", 2),
+            AllocationChange(16.0, 9, "nine", 0),
+        ],
+        num_accelerators=4,
+        start_at=10.0,
+        end_at=20.0,
+    )
+    nine, ten, capacity = figure["data"]
+    assert nine["x"] == ten["x"] == [10_000, 12_000, 14_000, 16_000, 20_000]
+    assert nine["y"] == [1, 3, 3, 0, 0]
+    assert ten["y"] == [0, 0, 2, 2, 2]
+    assert (nine["fillcolor"], ten["fillcolor"]) == ("--job-1", "--job-2")
+    assert (capacity["x"], capacity["y"]) == ([10_000, 20_000], [4, 4])
+    assert [entry["label"] for entry in figure["legend"]] == ["#9 nine", "#10 ten", "capacity 4"]
+    # What happened before the window is in the areas, not among the changes of the table.
+    assert figure["table"]["rows"] == [
+        [12_000, "#9 nine", 3],
+        [14_000, "#10 ten", 2],
+        [16_000, "#9 nine", 0],
+    ]
+
+
+def test_the_axis_holds_more_than_the_capacity_when_nodes_have_gone() -> None:
+    figure = cluster_allocation_figure([AllocationChange(1.0, 1, "a", 8)], 4, 0.0, 2.0)
+    assert figure["layout"]["yaxis"]["range"] == [0, pytest.approx(8 * 1.08)]
+
+
+def test_small_jobs_beyond_the_limit_share_a_band() -> None:
+    changes = [AllocationChange(0.0, job_id, f"job {job_id}", 1) for job_id in range(1, 15)]
+    changes[0] = AllocationChange(0.0, 1, "job 1", 5)
+    figure = cluster_allocation_figure(changes, 0, 0.0, 10.0)
+    assert [trace["y"][0] for trace in figure["data"]] == [5, *[1] * 11, 2]
+    assert figure["legend"][-1] == {
+        "label": "2 other jobs",
+        "colour": "--other-jobs",
+        "job_id": None,
+    }
+
+
+def test_jobs_that_one_may_not_see_have_no_name_and_no_link() -> None:
+    figure = cluster_allocation_figure([AllocationChange(0.0, HIDDEN_JOB_ID, "", 2)], 2, 0.0, 1.0)
+    entry = figure["legend"][0]
+    assert entry == {"label": "other people's jobs", "colour": "--other-jobs", "job_id": None}
+
+
+def test_no_rows_leave_nothing_but_the_capacity() -> None:
+    assert [t["name"] for t in cluster_allocation_figure([], 4, 0.0, 9.0)["data"]] == ["capacity"]
+    assert cluster_allocation_figure([], 0, 0.0, 9.0)["data"] == []
+
+
+@given(st.lists(st.tuples(st.floats(0, 100), st.integers(1, 20), st.integers(0, 8)), max_size=60))
+def test_the_bands_always_add_up_to_what_was_held(rows: list[tuple[float, int, int]]) -> None:
+    changes = [AllocationChange(at, job_id, "j", count) for at, job_id, count in sorted(rows)]
+    figure = cluster_allocation_figure(changes, 0, 50.0, 100.0)
+    held: dict[int, int] = {change.job_id: change.num_accelerators for change in changes}
+    assert sum(trace["y"][-1] for trace in figure["data"]) == sum(held.values())
+    json.dumps(figure, allow_nan=False)
+
+
+def test_many_changes_are_thinned_to_a_grid() -> None:
+    changes = [AllocationChange(float(i), 1, "busy", i % 5) for i in range(5000)]
+    figure = cluster_allocation_figure(changes, 4, 0.0, 5000.0)
+    assert len(figure["data"][0]["x"]) == MAX_POINTS
+    assert len(figure["table"]["rows"]) == MAX_TABLE_ROWS
+    assert figure["table"]["num_left_out"] == 5000 - MAX_TABLE_ROWS
+
+
+def test_work_is_spread_over_the_bins_it_took_place_in() -> None:
+    figure = cluster_throughput_figure(
+        [
+            WorkSpan(0.0, 10.0, 100.0),  # 10 a second through the first bin
+            WorkSpan(5.0, 15.0, 200.0),  # half of it in each of two bins
+            WorkSpan(-10.0, 2.0, 120.0),  # two of its twelve seconds are within
+        ],
+        start_at=0.0,
+        end_at=30.0,
+        bin_s=10.0,
+    )
+    assert figure["data"][0]["y"] == [10 + 10 + 2, 10.0, 0.0]
+    assert figure["data"][0]["x"] == [5_000, 15_000, 25_000]
+    assert figure["table"]["rows"] == [[5_000, 22.0], [15_000, 10.0]]
+
+
+def test_a_cluster_that_did_nothing_has_no_line() -> None:
+    assert cluster_throughput_figure([], 0.0, 60.0, 5.0)["data"] == []
+
+
+def test_the_loss_of_a_job_with_validation_and_resizes() -> None:
+    figure = loss_figure(
+        [StepPoint(1.0, 10, 5.0, 2.0), StepPoint(2.0, 20, 5.0, None), StepPoint(3.0, 30, 5.0, 1.0)],
+        [EpochPoint(0, 15, {"loss": 2.0, "val_loss": 2.5}), EpochPoint(1, 30, {"loss": 1.0})],
+        [ResizeMark(1.0, 5, 0, 1), ResizeMark(2.0, 20, 1, 3), ResizeMark(2.5, None, 3, 2)],
+    )
+    training, validation = figure["data"]
+    assert (training["x"], training["y"]) == ([10, 30], [2.0, 1.0])
+    assert (validation["x"], validation["y"]) == ([15], [2.5])
+    # The start is no resize, and one whose step is unknown has no place on the axis.
+    assert [shape["x0"] for shape in figure["layout"]["shapes"]] == [20]
+    assert figure["table"]["rows"] == [
+        [10, "2.0000", ""],
+        [15, "", "2.5000"],
+        [30, "1.0000", ""],
+    ]
+
+
+def test_long_histories_become_means_of_equal_runs() -> None:
+    points = [StepPoint(float(i), i, float(i), float(i)) for i in range(2 * MAX_POINTS)]
+    line = loss_figure(points, [], [])["data"][0]
+    assert len(line["x"]) == MAX_POINTS
+    assert (line["x"][0], line["y"][0]) == (1, 0.5)
+    speed = job_throughput_figure(points, [])["data"][0]
+    assert (speed["x"][1], speed["y"][1]) == (3_000, 2.5)
+
+
+def test_one_point_is_drawn_as_a_dot() -> None:
+    assert job_throughput_figure([StepPoint(1.0, 1, 9.0, 1.0)], [])["data"][0]["mode"] == (
+        "lines+markers"
+    )
+
+
+def test_the_staircase_of_a_job() -> None:
+    figure = job_allocation_figure(
+        8, [ResizeMark(10.0, 0, 0, 1), ResizeMark(20.0, 90, 1, 3)], start_at=5.0, end_at=30.0
+    )
+    stairs, marks = figure["data"]
+    assert (stairs["x"], stairs["y"]) == ([5_000, 10_000, 20_000, 30_000], [0, 1, 3, 3])
+    assert stairs["line"]["shape"] == "hv"
+    assert (marks["x"], marks["y"]) == ([10_000, 20_000], [1, 3])
+    assert marks["text"] == ["0 → 1", "1 → 3"]
+    assert marks["marker"]["symbol"] == ["triangle-up", "triangle-up"]
+    assert figure["table"]["rows"] == [[10_000, 0, 1, 0], [20_000, 1, 3, 90]]
+
+
+def test_a_preemption_points_down() -> None:
+    figure = job_allocation_figure(8, [ResizeMark(10.0, 9, 2, 0)], 0.0, 20.0)
+    assert figure["data"][1]["marker"]["symbol"] == ["triangle-down"]
+    assert figure["data"][0]["y"][-1] == 0
+
+
+def test_names_stay_text() -> None:
+    name = "<b>%{x}</b>&amp;"
+    figure = cluster_allocation_figure([AllocationChange(0.0, 1, name, 1)], 1, 0.0, 1.0)
+    trace = figure["data"][0]
+    assert trace["name"] == "#1 &lt;b&gt;&#37;{x}&lt;/b&gt;&amp;amp;"
+    assert trace["hovertemplate"] == f"%{{y}} · {trace['name']}<extra></extra>"
+    # The page writes these as text, so they carry the name as it is.
+    assert figure["legend"][0]["label"] == f"#1 {name}"
+
+
+@given(st.text(max_size=40))
+def test_no_text_can_open_a_tag_or_a_template(text: str) -> None:
+    escaped = plotly_text(text)
+    assert "<" not in escaped
+    assert "%" not in escaped

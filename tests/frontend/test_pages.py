@@ -1,0 +1,304 @@
+"""What the pages show, over a seeded database."""
+
+from __future__ import annotations
+
+import datetime
+import json
+import re
+
+import pytest
+from django.contrib.auth.models import User
+from django.test import Client
+from django.utils import timezone
+from django.utils.html import escape
+from pytest_django import DjangoAssertNumQueries
+
+from controlplane.core.lifecycle import JobStatus
+from jobs.models import Job, LogChunk
+from tests.frontend.world import SCRIPT_NAME, World, make_job
+
+PAGES = ["/", "/jobs/", "/jobs/new/", "/nodes/", "/account/"]
+
+
+def _text(response: object) -> str:
+    """Give a page's visible words, blanks as one."""
+    html = response.content.decode()  # type: ignore[attr-defined]
+    body = re.sub(r"<script.*?</script>", "", html[html.index("<body") :], flags=re.DOTALL)
+    return " ".join(re.sub(r"<[^>]+>", " ", body).split())
+
+
+def test_the_overview_counts_and_explains(admin: Client) -> None:
+    text = _text(admin.get("/"))
+    assert "Accelerators in use 7 of 10" in text
+    assert "Training 3 jobs" in text
+    assert "Waiting 2 jobs" in text
+    assert "2 virtual nodes: 0\N{EN DASH}1" in text
+    assert "Needs at least 4 accelerators of kind cpu; 2 are free" in text
+
+
+def test_others_jobs_take_places_on_the_map_but_have_no_names(world: World, ben: Client) -> None:
+    response = ben.get("/")
+    text = _text(response)
+    assert "Accelerators in use 7 of 10" in text
+    assert text.count("another person") == 4  # three of "running", one of "script"
+    assert "patient" not in text
+    assert f"/jobs/{world.jobs['running'].pk}/" not in response.content.decode()
+    assert "Waiting 1 job" in text
+
+
+def test_others_jobs_have_no_names_in_figures_either(world: World, ben: Client) -> None:
+    figures = ben.get("/figures/").content.decode()
+    assert "patient" not in figures
+    labels = [entry["label"] for entry in json.loads(figures)["allocation"]["legend"]]
+    assert labels[0] == "other people's jobs"
+    assert labels[1].startswith(f"#{world.jobs['urgent'].pk} character transformer")
+
+
+def test_the_overview_draws_what_was_held(admin: Client) -> None:
+    figures = admin.get("/figures/").json()
+    bands = {trace["name"].split()[0]: trace["y"] for trace in figures["allocation"]["data"][:-1]}
+    assert [y[-1] for y in bands.values()] == [3, 3, 1]
+    assert figures["throughput"]["data"][0]["y"]
+
+
+def test_figures_that_were_drawn_already_are_not_sent_again(world: World, ada: Client) -> None:
+    address = f"/jobs/{world.jobs['finished'].pk}/figures/"
+    first = ada.get(address)
+    assert first.status_code == 200
+    again = ada.get(address, headers={"If-None-Match": first.headers["ETag"]})
+    assert (again.status_code, again.content) == (304, b"")
+    stale = ada.get(address, headers={"If-None-Match": '"other"'})
+    assert stale.status_code == 200
+
+
+def test_the_figures_of_a_job(world: World, ada: Client) -> None:
+    figures = ada.get(f"/jobs/{world.jobs['running'].pk}/figures/").json()
+    assert figures["allocation"]["data"][1]["text"] == ["0 → 1", "1 → 3", "3 → 2", "2 → 3"]
+    assert figures["loss"]["data"][0]["x"][-1] == 900
+    assert [shape["x0"] for shape in figures["loss"]["layout"]["shapes"]] == [300, 600, 900]
+    speeds = figures["throughput"]["data"][0]["y"]
+    # 384 examples in 1.9 s on one accelerator, three times that on three, within the 6 % wobble.
+    assert speeds[10] == pytest.approx(202, rel=0.08)
+    assert speeds[100] == pytest.approx(606, rel=0.08)
+
+
+def test_the_page_of_a_running_job(world: World, ada: Client) -> None:
+    text = _text(ada.get(f"/jobs/{world.jobs['running'].pk}/"))
+    for expected in (
+        "Why it has what it has Weight 300 of 400 gives 3 of 8 accelerators; it can use 4.",
+        "62 % epoch 75 of 120",
+        "3 wants 1 to 4",
+        "8 virtual nodes of 16 examples",
+        "2 → 3",
+        "+7.6 s +8.0 s 73 ms 4.77 MiB",
+        "= equal",
+        "1 → 3 accelerators in 0.055 s of pause by policy:weighted_fair",
+        "model.keras",
+        "1.18 MiB",
+    ):
+        assert expected in text
+
+
+def test_script_in_names_stays_text(world: World, ada: Client) -> None:
+    for address in ("/", "/jobs/", f"/jobs/{world.jobs['script'].pk}/", "/nodes/"):
+        html = ada.get(address).content.decode()
+        assert "<script>window" not in html
+        assert escape(SCRIPT_NAME) in html
+
+
+@pytest.mark.parametrize(
+    ("name", "expected", "buttons"),
+    [
+        ("pending", "Why it waits Needs at least 4", "Pause Clone Cancel job"),
+        ("running", "running", "Pause Clone Cancel job"),
+        ("paused", "Paused by user:ada", "Resume Clone Cancel job"),
+        ("failed", "It failed The code failed in step 17: ValueError", "Clone It failed"),
+        ("invalid", "It cannot run as it is: code build(settings)", "Clone It cannot"),
+        ("finished", "finished", "Clone"),
+    ],
+)
+def test_each_status_has_its_words_and_buttons(
+    name: str, expected: str, buttons: str, world: World, ada: Client
+) -> None:
+    text = _text(ada.get(f"/jobs/{world.jobs[name].pk}/"))
+    assert expected in text
+    assert buttons in text
+    if name in ("failed", "invalid", "finished"):
+        assert "Cancel job" not in text
+        assert "Change its priority" not in text
+
+
+def test_a_pending_job_knows_its_place(world: World, ada: Client) -> None:
+    # The other pending job is younger and of the same priority.
+    make_job(world.ben, "behind", JobStatus.PENDING, priority=50)
+    make_job(world.ben, "ahead", JobStatus.PENDING, priority=51)
+    text = _text(ada.get(f"/jobs/{world.jobs['pending'].pk}/"))
+    assert "It is number 2 in the queue." in text
+
+
+@pytest.mark.parametrize(
+    ("query", "names"),
+    [
+        ("q=DIGITS", ["digits, patient", "digits, first try"]),
+        ("status=failed", ["wide network"]),
+        ("status=waiting", ["weekend run", "tabular"]),
+        ("status=ended&q=t", ["typo", "wide network", "digits, first try"]),
+        ("status=nonsense", []),
+        ("q=%25", [SCRIPT_NAME]),
+        ("owner=ben", None),  # only admins may ask for owners; for others it means nothing
+    ],
+)
+def test_filters_of_the_list(query: str, names: list[str] | None, ada: Client) -> None:
+    response = ada.get(f"/jobs/?{query}")
+    listed = [job.name for job in response.context["page"].jobs]
+    assert listed == names if names is not None else len(listed) == 7
+
+
+def test_a_job_is_found_by_its_number(world: World, ada: Client) -> None:
+    job = world.jobs["finished"]
+    for text in (str(job.pk), f"%23{job.pk}"):
+        assert job in ada.get(f"/jobs/?q={text}").context["page"].jobs
+
+
+def test_admins_filter_by_owner(admin: Client) -> None:
+    listed = {job.owner.username for job in admin.get("/jobs/?owner=ben").context["page"].jobs}
+    assert listed == {"ben"}
+
+
+def test_paging_back_and_forth(world: World, ada: Client) -> None:
+    now = timezone.now()
+    template = world.jobs["finished"]
+    Job.objects.bulk_create(
+        Job(
+            owner=world.ada, name=f"elder {i}", code_name="a.py", code_sha256="0" * 64,
+            entry_file="a.py", global_batch_size=8, num_virtual_nodes=8, max_accelerators=1,
+            stop_kind="steps", stop_limit=1, status="finished", submitted_at=now, ended_at=now,
+            code=template.code.name,
+        )
+        for i in range(120)
+    )  # fmt: skip
+    first = ada.get("/jobs/?q=elder")
+    assert [job.name for job in first.context["page"].jobs] == [
+        f"elder {i}" for i in range(119, 69, -1)
+    ]
+    assert not first.context["page"].has_newer
+    second = ada.get("/jobs/?" + first.context["older_query"])
+    third = ada.get("/jobs/?" + second.context["older_query"])
+    assert [job.name for job in third.context["page"].jobs] == [
+        f"elder {i}" for i in range(19, -1, -1)
+    ]
+    assert not third.context["page"].has_older
+    back = ada.get("/jobs/?" + third.context["newer_query"])
+    assert back.context["page"] == second.context["page"]
+
+
+def test_the_list_costs_the_same_however_long_it_is(
+    world: World, ada: Client, django_assert_max_num_queries: DjangoAssertNumQueries
+) -> None:
+    for i in range(30):
+        make_job(world.ada, f"more {i}")
+    with django_assert_max_num_queries(3):  # session, person, jobs with their owners
+        ada.get("/jobs/")
+
+
+def test_the_overview_needs_few_queries(
+    admin: Client, django_assert_max_num_queries: DjangoAssertNumQueries
+) -> None:
+    with django_assert_max_num_queries(8):
+        admin.get("/")
+
+
+@pytest.mark.parametrize("address", PAGES)
+def test_a_new_person_is_told_what_to_do_next(address: str, client: Client, db: None) -> None:
+    client.force_login(User.objects.create_user("newcomer"))
+    text = _text(client.get(address))
+    hints = {
+        "/": "An admin has to add a node before jobs can run.",
+        "/jobs/": "Submit the first job",
+        "/jobs/new/": "My own code",
+        "/nodes/": "An admin has to add one before jobs can run.",
+        "/account/": "Make one below to use the REST API from a program.",
+    }
+    assert hints[address] in text
+
+
+@pytest.mark.parametrize("address", PAGES)
+def test_pages_have_landmarks_and_one_heading(address: str, ada: Client) -> None:
+    html = ada.get(address).content.decode()
+    assert html.count("<h1") == 1
+    assert html.count("<main") == 1
+    assert 'href="#main"' in html
+    assert '<html lang="en">' in html
+    assert " style=" not in html
+    assert "onclick" not in html
+
+
+def test_the_log_comes_in_parts(world: World, ada: Client) -> None:
+    job = world.jobs["running"]
+    address = f"/jobs/{job.pk}/log/"
+    part = ada.get(address + "?slot=0").json()
+    assert part["text"].startswith("12:00:00 step 0 loss")
+    assert part["text"].endswith(f"a line with {SCRIPT_NAME}\n")
+    assert not part["is_cut"]
+    nothing = ada.get(f"{address}?slot=0&after={part['after']}").json()
+    assert nothing == {"text": "", "after": part["after"], "is_cut": False}
+    LogChunk.objects.create(
+        job=job, slot=0, offset=99999, size_bytes=4, text="new\n", at=timezone.now()
+    )
+    assert ada.get(f"{address}?slot=0&after={part['after']}").json()["text"] == "new\n"
+
+
+def test_trainers_are_named_in_a_log_of_all(world: World, ada: Client) -> None:
+    text = ada.get(f"/jobs/{world.jobs['running'].pk}/log/").json()["text"]
+    assert text.count("── trainer 0 ──") == text.count("── trainer 1 ──") == 1
+
+
+def test_a_huge_log_is_cut_to_its_end(world: World, ada: Client) -> None:
+    job = world.jobs["script"]
+    for i in range(30):
+        LogChunk.objects.create(
+            job=job, slot=0, offset=i * 20_000, size_bytes=20_000,
+            text=f"{i:05d}" + "x" * 19_994 + "\n", at=timezone.now(),
+        )  # fmt: skip
+    part = ada.get(f"/jobs/{job.pk}/log/?slot=0").json()
+    assert part["is_cut"]
+    assert len(part["text"]) <= 200_000
+    assert part["text"].rstrip("x\n").endswith("00029")
+    whole = b"".join(ada.get(f"/jobs/{job.pk}/log/file/?slot=0").streaming_content)
+    assert len(whole) == 600_000
+
+
+def test_searching_a_log_finds_lines_across_chunks(world: World, ada: Client) -> None:
+    job = world.jobs["script"]
+    for offset, text in ((0, "first\nsecond with NEE"), (21, "dle in it\nthird\n"), (37, "needle")):
+        LogChunk.objects.create(
+            job=job, slot=3, offset=offset, size_bytes=len(text), text=text, at=timezone.now()
+        )
+    found = ada.get(f"/jobs/{job.pk}/log/?q=needle").json()
+    assert found == {
+        "lines": [
+            {"slot": 3, "number": 2, "text": "second with NEEdle in it"},
+            {"slot": 3, "number": 4, "text": "needle"},
+        ],
+        "has_more": False,
+    }
+
+
+def test_files_are_saved_and_never_shown(world: World, ada: Client) -> None:
+    job = world.jobs["running"]
+    for address, content in (
+        (f"/jobs/{job.pk}/files/model.keras/", b"weights"),
+        (f"/jobs/{job.pk}/code/", b"def build"),
+    ):
+        response = ada.get(address)
+        assert b"".join(response.streaming_content).startswith(content)
+        assert response.headers["Content-Type"] == "application/octet-stream"
+        assert response.headers["Content-Disposition"].startswith("attachment")
+        assert response.headers["X-Content-Type-Options"] == "nosniff"
+    assert ada.get(f"/jobs/{job.pk}/files/passwd/").status_code == 404
+
+
+def test_times_are_marked_up_for_the_readers_zone(world: World, ada: Client) -> None:
+    submitted = world.jobs["running"].submitted_at.astimezone(datetime.UTC)
+    html = ada.get(f"/jobs/{world.jobs['running'].pk}/").content.decode()
+    assert f'<time datetime="{submitted.isoformat()}"' in html

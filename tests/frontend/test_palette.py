@@ -1,0 +1,123 @@
+"""The colours of the style sheet, measured: contrast, and how they look to the colour-blind."""
+
+from __future__ import annotations
+
+import itertools
+import re
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import frontend
+from frontend.palette import NUM_JOB_COLOURS, job_colour_index, job_colour_token
+
+SHEET = (Path(frontend.__file__).parent / "static/frontend/app.css").read_text()
+JOBS = [f"job-{place}" for place in range(NUM_JOB_COLOURS)]
+
+# Machado, Oliveira and Fernandes 2009, severity 1.0, on linear RGB.
+VISION = {
+    "full": np.eye(3),
+    "protan": np.array(
+        [[0.152286, 1.052583, -0.204868], [0.114503, 0.786281, 0.099216],
+         [-0.003882, -0.048116, 1.051998]]
+    ),
+    "deutan": np.array(
+        [[0.367322, 0.860646, -0.227968], [0.280085, 0.672501, 0.047413],
+         [-0.011820, 0.042940, 0.968881]]
+    ),
+    "tritan": np.array(
+        [[1.255528, -0.076749, -0.178779], [-0.078411, 0.930809, 0.147602],
+         [0.004733, 0.691367, 0.303900]]
+    ),
+}  # fmt: skip
+
+
+def _properties(theme: str) -> dict[str, str]:
+    blocks = re.findall(r":root \{(.*?)\n\s*\}", SHEET, re.DOTALL)
+    light, dark = (dict(re.findall(r"--([\w-]+): (#[0-9a-f]{6});", block)) for block in blocks[:2])
+    return light if theme == "light" else light | dark
+
+
+def _linear(colour: str) -> np.ndarray:
+    values = np.array([int(colour[i : i + 2], 16) for i in (1, 3, 5)]) / 255
+    return np.where(values <= 0.04045, values / 12.92, ((values + 0.055) / 1.055) ** 2.4)
+
+
+def _contrast(one: str, other: str) -> float:
+    """WCAG 2.2's contrast ratio."""
+    weights = np.array([0.2126, 0.7152, 0.0722])
+    low, high = sorted((float(weights @ _linear(one)), float(weights @ _linear(other))))
+    return (high + 0.05) / (low + 0.05)
+
+
+def _lab(linear: np.ndarray) -> np.ndarray:
+    """Oklab coordinates (Ottosson 2020): distances go with what people see."""
+    first = np.array(
+        [[0.4122214708, 0.5363325363, 0.0514459929], [0.2119034982, 0.6806995451, 0.1073969566],
+         [0.0883024619, 0.2817188376, 0.6299787005]]
+    )  # fmt: skip
+    second = np.array(
+        [[0.2104542553, 0.7936177850, -0.0040720468], [1.9779984951, -2.4285922050, 0.4505937099],
+         [0.0259040371, 0.7827717662, -0.8086757660]]
+    )  # fmt: skip
+    return second @ np.cbrt(first @ np.clip(linear, 0, 1))
+
+
+@pytest.mark.parametrize("theme", ["light", "dark"])
+def test_text_has_the_contrast_that_aa_asks_for(theme: str) -> None:
+    colour = _properties(theme)
+    grounds = ["surface", "bg", "sunken"]
+    pairs = [(text, ground) for text in ("text", "muted", "accent", "bad") for ground in grounds]
+    tones = ("good", "warn", "bad", "info", "quiet")
+    pairs += [(tone, f"{tone}-soft") for tone in tones]
+    pairs += [(text, f"{job}-soft") for job in JOBS for text in ("text",)]
+    pairs += [("on-accent", "accent"), ("text", "accent-soft"), ("muted", "accent-soft")]
+    pairs += [("good", "surface"), ("muted", "quiet-soft"), ("second", "surface")]
+    weak = {
+        pair: round(ratio, 2)
+        for pair in pairs
+        if (ratio := _contrast(colour[pair[0]], colour[pair[1]])) < 4.5
+    }
+    assert not weak
+
+
+@pytest.mark.parametrize("theme", ["light", "dark"])
+def test_what_is_no_text_has_a_contrast_of_three(theme: str) -> None:
+    colour = _properties(theme)
+    shapes = [*JOBS, "line-strong", "focus", "capacity", "accent", "second"]
+    weak = {
+        name: round(ratio, 2)
+        for name in shapes
+        if (ratio := _contrast(colour[name], colour["surface"])) < 3
+    }
+    assert not weak
+
+
+@pytest.mark.parametrize("theme", ["light", "dark"])
+@pytest.mark.parametrize("vision", VISION)
+def test_no_two_jobs_look_alike(theme: str, vision: str) -> None:
+    colour = _properties(theme)
+    seen = {job: _lab(VISION[vision] @ _linear(colour[job])) for job in JOBS}
+    distances = {
+        (one, other): float(np.linalg.norm(seen[one] - seen[other]))
+        for one, other in itertools.combinations(JOBS, 2)
+    }
+    # About five times what is just noticeable side by side.
+    assert min(distances.values()) >= 0.1, min(distances, key=distances.__getitem__)
+
+
+def test_a_jobs_colour_is_its_own_for_life_and_differs_from_its_neighbours() -> None:
+    assert [job_colour_index(job_id) for job_id in (1, 7, 8, 9, 17)] == [1, 7, 0, 1, 1]
+    assert job_colour_token(12) == "--job-4"
+    for first in range(1, 40):
+        batch = {job_colour_index(job_id) for job_id in range(first, first + NUM_JOB_COLOURS)}
+        assert len(batch) == NUM_JOB_COLOURS
+
+
+def test_both_themes_define_every_job_colour() -> None:
+    dark_only = SHEET[SHEET.index("@media (prefers-color-scheme: dark)") :]
+    for job in JOBS:
+        for name in (job, f"{job}-soft"):
+            assert f"--{name}:" in dark_only
+            assert name in _properties("light")
