@@ -78,7 +78,12 @@ def sums_scaled(model: keras.Model, factor: Tensor) -> Iterator[None]:
 
 
 def _loss_scaled(entry: Any, factor: Tensor) -> Any:
+    """Scale the loss itself, not its weight: the loss's own tracker has to see it scaled too."""
     if getattr(entry.loss, "reduction", None) != SUM_REDUCTION:
         return entry
-    weight = 1.0 if entry.loss_weights is None else entry.loss_weights
-    return entry._replace(loss_weights=tf.multiply(factor, weight))
+
+    def scaled(y_true: Any, y_pred: Any, sample_weight: Any = None) -> Tensor:
+        value = entry.loss(y_true, y_pred, sample_weight)
+        return tf.cast(factor, value.dtype) * value
+
+    return entry._replace(loss=scaled)

@@ -1,0 +1,267 @@
+"""A step over virtual nodes is Keras's own step: `fit` gives the same weights and the same logs.
+
+Without dropout and batch statistics, which depend on the slices, both differ by rounding only.
+"""
+
+import textwrap
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from agents.trainer.job_file import LoadedJob, job_load
+from agents.trainer.orders import ReportWriter
+from agents.trainer.planning import Planner
+from agents.trainer.progress import Activity, Progress
+from agents.trainer.runtime import lone_group
+from agents.trainer.stepper import Stepper
+from agents.trainer.workload import Workload, workload_build
+from controlplane.core.wire import (
+    Member,
+    Membership,
+    ReductionMode,
+    StopCondition,
+    StopKind,
+    TrainingSpec,
+)
+
+BATCH_SIZE, EPOCHS = 11, 2
+
+HEAD = """
+import keras
+import numpy as np
+from keras import layers, ops
+
+random = np.random.default_rng(8)
+X = random.normal(size=(44, 4)).astype("float32")  # 4 batches
+Y = (X[:, :1] + X[:, 1:2] > 0).astype("float32")
+
+
+def net(*middle, out=1, activation="sigmoid"):
+    inputs = keras.Input((4,))
+    features = inputs
+    for layer in middle:
+        features = layer(features)
+    return keras.Model(inputs, layers.Dense(out, activation=activation)(features))
+
+
+def compiled(model, optimizer="sgd", loss="binary_crossentropy", **more):
+    model.compile(optimizer=optimizer, loss=loss, **more)
+    return model
+
+"""
+
+JOBS = {
+    "a plain network with Adam, validation data and a short last batch": """
+        def build(settings):
+            model = compiled(net(layers.Dense(5, activation="tanh")), "adam", metrics=["accuracy"])
+            return model, (X[:40], Y[:40]), (X[:15], Y[:15])
+    """,
+    "a summed loss beside a regulariser": """
+        def build(settings):
+            loss = keras.losses.MeanSquaredError(reduction="sum")
+            model = compiled(
+                net(layers.Dense(5, kernel_regularizer="l2")), keras.optimizers.SGD(0.01), loss
+            )
+            return model, (X, Y), None
+    """,
+    "summed and mean losses of several outputs, weighted": """
+        def build(settings):
+            a, b = keras.Input((4,), name="a"), keras.Input((4,), name="b")
+            joined = layers.Concatenate()([a, b])
+            outputs = {"p": layers.Dense(1)(joined), "q": layers.Dense(2)(joined)}
+            model = keras.Model({"a": a, "b": b}, outputs)
+            model.compile(
+                keras.optimizers.SGD(0.01),
+                {"p": "mse", "q": keras.losses.MeanAbsoluteError(reduction="sum")},
+                loss_weights={"p": 0.3, "q": 0.02},
+                metrics={"p": ["mae"]},
+                weighted_metrics={"q": ["mse"]},
+            )
+            weights = {"p": np.linspace(0, 3, 44), "q": np.linspace(2, 1, 44)}
+            x, y = {"a": X, "b": X[::-1]}, {"p": Y, "q": X[:, :2]}
+            return model, (x, y, weights), None
+    """,
+    "class weights": """
+        def build(settings):
+            model = compiled(net(), "rmsprop", metrics=["accuracy"], weighted_metrics=["accuracy"])
+            return model, (X, Y), (X[:9], Y[:9]), {"class_weight": {0: 0.5, 1: 4.0}}
+    """,
+    "add_loss and an activity regulariser": """
+        class Penalised(layers.Layer):
+            def call(self, inputs):
+                self.add_loss(0.1 * ops.mean(ops.square(inputs)))
+                return inputs
+
+        def build(settings):
+            dense = layers.Dense(5, activity_regularizer=keras.regularizers.L2(0.1))
+            return compiled(net(dense, Penalised())), (X, Y), None
+    """,
+    "decay, global clipping, averaged weights and a schedule": """
+        def build(settings):
+            schedule = keras.optimizers.schedules.ExponentialDecay(0.05, 3, 0.7)
+            optimizer = keras.optimizers.AdamW(
+                schedule, weight_decay=0.1, global_clipnorm=0.1, use_ema=True, ema_momentum=0.8
+            )
+            return compiled(net(layers.Dense(6)), optimizer), (X, Y), None
+    """,
+    "clipping by value and accumulated gradients": """
+        def build(settings):
+            optimizer = keras.optimizers.SGD(
+                0.1, momentum=0.9, clipvalue=0.01, gradient_accumulation_steps=2
+            )
+            return compiled(net(layers.Dense(6)), optimizer), (X, Y), None
+    """,
+    "a frozen layer, a constraint and an embedding": """
+        def build(settings):
+            words = random.integers(0, 7, size=(44, 3))
+            model = keras.Sequential([
+                keras.Input((3,)), layers.Embedding(7, 4), layers.Flatten(),
+                layers.Dense(4, trainable=False),
+                layers.Dense(1, kernel_constraint=keras.constraints.UnitNorm()),
+            ])
+            return compiled(model, keras.optimizers.SGD(0.1), "mse"), (words, Y), None
+    """,
+    "weights per time step": """
+        def build(settings):
+            inputs = keras.Input((6, 2))
+            features = layers.GRU(3, return_sequences=True)(inputs)
+            model = keras.Model(inputs, layers.Dense(1)(features))
+            model.compile(keras.optimizers.SGD(0.1), "mse", weighted_metrics=["mae"])
+            x = random.normal(size=(44, 6, 2))
+            return model, (x, x[..., :1], (random.random((44, 6)) > 0.4) * 1.0), None
+    """,
+    "a compute_loss of one's own": """
+        class Own(keras.Model):
+            def compute_loss(self, x=None, y=None, y_pred=None, sample_weight=None, training=True):
+                return ops.mean(ops.abs(y - y_pred)) * 3
+
+        def build(settings):
+            inputs = keras.Input((4,))
+            return compiled(Own(inputs, layers.Dense(1)(inputs)), loss=None), (X, Y), None
+    """,
+    "mixed precision with a loss scale": """
+        def build(settings):
+            keras.config.set_dtype_policy("mixed_float16")
+            try:
+                head = layers.Dense(1, activation="sigmoid", dtype="float32")
+                model = keras.Sequential([keras.Input((4,)), layers.Dense(8), head])
+                return compiled(model, keras.optimizers.SGD(0.1)), (X, Y), None
+            finally:
+                keras.config.set_dtype_policy("float32")
+    """,
+}
+
+
+#: Jobs that are the same only when the batch is one slice.
+IN_ONE_SLICE = {
+    "batch normalisation and a counter of calls": """
+        class Counter(layers.Layer):
+            def build(self, shape):
+                self.calls = self.add_weight(shape=(), dtype="int32", trainable=False, name="n",
+                                             initializer="zeros")
+
+            def call(self, inputs, training=False):
+                if training:
+                    self.calls.assign_add(1)
+                return inputs
+
+        def build(settings):
+            middle = layers.Dense(5), layers.BatchNormalization(momentum=0.5), Counter()
+            return compiled(net(*middle)), (X, Y), (X[:15], Y[:15])
+    """,
+}
+
+
+def spec(num_virtual_nodes: int = 3) -> TrainingSpec:
+    return TrainingSpec(
+        job_id=0,
+        name="trial",
+        entry_file="job.py",
+        code_sha256="",
+        settings={},
+        global_batch_size=BATCH_SIZE,
+        num_virtual_nodes=num_virtual_nodes,
+        seed=4,
+        reduction=ReductionMode.EXACT,
+        stop=StopCondition(kind=StopKind.EPOCHS, limit=EPOCHS),
+    )
+
+
+def trained_by_engine(work: Workload) -> list[dict[str, float]]:
+    """Run all epochs over virtual nodes; returns the logs of each."""
+    virtual_nodes = tuple(range(work.data.spec.num_virtual_nodes))
+    lone = Member(slot=0, node_id=0, accelerator_index=0, virtual_nodes=virtual_nodes)
+    membership = Membership(
+        generation=0, members=(lone,), leader_slot=0, source_slot=None, declaration=()
+    )
+    planner = Planner(work.data.spec, membership, (0,), 0)
+    stepper = Stepper(work.trace(), ReductionMode.EXACT, "ring", 0, lone_group(0))
+    logs: list[dict[str, float]] = []
+    step = 0
+    for epoch in range(EPOCHS):
+        logs.append({})
+        for activity, prefix in ((Activity.TRAIN, ""), (Activity.VALIDATE, "val_")):
+            work.model.reset_metrics()
+            start = Progress(step=step, epoch=epoch, activity=activity)
+            order = work.data.order(start) if has_data(work, activity) else np.zeros(0)
+            for batch in range(-(-len(order) // BATCH_SIZE)):
+                place = Progress(step=step, epoch=epoch, activity=activity, batch=batch)
+                stepper.step(work.data.local_batch(planner, order, place), False)
+                step += activity is Activity.TRAIN
+            if len(order):
+                results = work.logs(with_learning_rate=False)
+                logs[-1] |= {prefix + name: value for name, value in results.items()}
+    work.model.optimizer.finalize_variable_values(work.model.trainable_variables)
+    return logs
+
+
+def has_data(work: Workload, activity: Activity) -> bool:
+    return activity is Activity.TRAIN or work.data.validation is not None
+
+
+def trained_by_keras(job: LoadedJob) -> list[dict[str, float]]:
+    """Run `fit` over the same examples in the same order; returns the logs of each epoch."""
+    batches = []
+    for epoch in range(EPOCHS):
+        order = job.train.order(spec().seed, epoch, spec().shuffle)
+        cuts = range(0, len(order), BATCH_SIZE)
+        batches.extend(job.train.fetch(order[low : low + BATCH_SIZE]) for low in cuts)
+    validation = None
+    if job.validation is not None:
+        validation = job.validation.fetch(np.arange(len(job.validation)))
+    history = job.model.fit(
+        (batch for batch in batches),
+        steps_per_epoch=len(batches) // EPOCHS,
+        epochs=EPOCHS,
+        validation_data=validation,
+        validation_batch_size=BATCH_SIZE,
+        verbose=0,
+    ).history
+    return [{name: values[epoch] for name, values in history.items()} for epoch in range(EPOCHS)]
+
+
+@pytest.mark.parametrize("name", [*JOBS, *IN_ONE_SLICE])
+def test_virtual_nodes_train_what_fit_trains(name: str, tmp_path: Path) -> None:
+    (tmp_path / "code").mkdir()
+    (tmp_path / "code" / "job.py").write_text(HEAD + textwrap.dedent((JOBS | IN_ONE_SLICE)[name]))
+    num_virtual_nodes = 1 if name in IN_ONE_SLICE else 3
+    work = workload_build(tmp_path, spec(num_virtual_nodes), ReportWriter(tmp_path, 0, 0))
+    job = job_load(tmp_path / "code", "job.py", {}, spec().seed)
+    if not job.model.built:
+        job.model.build(work.model.input_shape)
+    job.model.set_weights(work.model.get_weights())
+    start = work.model.get_weights()
+
+    logs, expected_logs = trained_by_engine(work), trained_by_keras(job)
+
+    is_half = job.model.compute_dtype == "float16"
+    tolerance = 2e-2 if is_half else 2e-4
+    weights, expected = work.model.get_weights(), job.model.get_weights()
+    for ours, theirs in zip(weights, expected, strict=True):
+        np.testing.assert_allclose(ours, theirs, rtol=tolerance, atol=tolerance / 10)
+    assert any(not np.array_equal(old, new) for old, new in zip(start, weights, strict=True))
+    for ours_logs, theirs_logs in zip(logs, expected_logs, strict=True):
+        assert set(ours_logs) == set(theirs_logs)
+        for key, value in theirs_logs.items():
+            assert ours_logs[key] == pytest.approx(value, rel=tolerance, abs=1e-5), key
