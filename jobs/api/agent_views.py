@@ -12,7 +12,13 @@ from functools import wraps
 from typing import Any
 
 from django.conf import settings
-from django.http import FileResponse, HttpRequest, HttpResponse, HttpResponseBase, JsonResponse
+from django.http import (
+    HttpRequest,
+    HttpResponse,
+    HttpResponseBase,
+    JsonResponse,
+    StreamingHttpResponse,
+)
 from django.utils import timezone
 from django.views.decorators.csrf import csrf_exempt
 
@@ -25,6 +31,7 @@ from controlplane.core.wire import (
     encode,
 )
 from jobs import nudges
+from jobs.api.downloads import file_response
 from jobs.exceptions import (
     ControlPlaneError,
     GoneError,
@@ -155,21 +162,17 @@ def reports(request: HttpRequest, node: Node) -> HttpResponse:
 
 
 @agent_view("GET")
-def code(_request: HttpRequest, node: Node, job_id: int) -> FileResponse:
+def code(request: HttpRequest, node: Node, job_id: int) -> StreamingHttpResponse:
     """Send a job's uploaded code."""
     job = code_for_node(node, job_id)
-    response = FileResponse(job.code.open("rb"), content_type="application/octet-stream")
-    response.headers["X-Sha256"] = job.code_sha256
-    return response
+    return file_response(request, job.code, name=job.code_name, sha256=job.code_sha256)
 
 
 @agent_view("GET")
-def checkpoint(_request: HttpRequest, node: Node, job_id: int) -> FileResponse:
+def checkpoint(request: HttpRequest, node: Node, job_id: int) -> StreamingHttpResponse:
     """Send a job's newest durable checkpoint."""
     artifact = checkpoint_for_node(node, job_id)
-    response = FileResponse(artifact.file.open("rb"), content_type="application/octet-stream")
-    response.headers["X-Sha256"] = artifact.sha256
-    return response
+    return file_response(request, artifact.file, name=artifact.name, sha256=artifact.sha256)
 
 
 @agent_view("PUT")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from django.http import FileResponse, StreamingHttpResponse
+from django.http import StreamingHttpResponse
 from drf_spectacular.types import OpenApiTypes
 from drf_spectacular.utils import OpenApiParameter, extend_schema
 from rest_framework import generics
@@ -13,7 +13,8 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 from rest_framework.views import APIView
 
-from jobs.api.requests import flag_param, job_exists, number_param, visible_job
+from jobs.api.downloads import file_response
+from jobs.api.requests import flag_param, job_exists, number_param, plain, visible_job
 from jobs.api.serializers import EventSerializer, GenerationSerializer
 from jobs.exceptions import NotFoundError
 from jobs.models import Allocation, Event, Generation
@@ -156,33 +157,21 @@ class JobFile(APIView):
     """A file that a job left: checkpoint.npz, model.keras, history.csv, metrics.json."""
 
     @extend_schema(responses={(200, "application/octet-stream"): OpenApiTypes.BINARY})
-    def get(self, request: Request, job_id: int, name: str) -> FileResponse:
+    def get(self, request: Request, job_id: int, name: str) -> StreamingHttpResponse:
         """Download it; `X-Sha256` is its digest."""
         artifact = job_exists(request, job_id).artifacts.filter(name=name).first()
         if artifact is None:
             raise NotFoundError(f"This job has no file {name!r:.60}.")
-        response = FileResponse(
-            artifact.file.open("rb"),
-            as_attachment=True,
-            filename=artifact.name,
-            content_type="application/octet-stream",
+        return file_response(
+            plain(request), artifact.file, name=artifact.name, sha256=artifact.sha256
         )
-        response.headers["X-Sha256"] = artifact.sha256
-        return response
 
 
 class JobCode(APIView):
     """The code as it was submitted."""
 
     @extend_schema(responses={(200, "application/octet-stream"): OpenApiTypes.BINARY})
-    def get(self, request: Request, job_id: int) -> FileResponse:
+    def get(self, request: Request, job_id: int) -> StreamingHttpResponse:
         """Download it."""
         job = visible_job(request, job_id)
-        response = FileResponse(
-            job.code.open("rb"),
-            as_attachment=True,
-            filename=job.code_name,
-            content_type="application/octet-stream",
-        )
-        response.headers["X-Sha256"] = job.code_sha256
-        return response
+        return file_response(plain(request), job.code, name=job.code_name, sha256=job.code_sha256)

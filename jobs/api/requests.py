@@ -9,6 +9,7 @@ from typing import Any
 from django.contrib.auth.models import User
 from django.db.models import Count, IntegerField, OuterRef, QuerySet, Subquery
 from django.db.models.functions import Coalesce
+from django.http import HttpRequest
 from rest_framework.request import Request
 
 from jobs.exceptions import InvalidInputError, NotFoundError
@@ -59,6 +60,11 @@ def person(request: Request) -> User:
     """Give who asks; permissions let only people in who are known."""
     assert isinstance(request.user, User)
     return request.user
+
+
+def plain(request: Request) -> HttpRequest:
+    """Give Django's own request inside DRF's."""
+    return request._request  # noqa: SLF001 - DRF has no public name for it
 
 
 def actor(request: Request) -> str:
