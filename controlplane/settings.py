@@ -128,6 +128,11 @@ SESSION_COOKIE_SAMESITE = CSRF_COOKIE_SAMESITE = "Lax"
 if IS_BEHIND_TLS:
     SECURE_PROXY_SSL_HEADER = ("HTTP_X_FORWARDED_PROTO", "https")
     SECURE_HSTS_SECONDS = 30 * 24 * 3600
+    SECURE_SSL_REDIRECT = True
+    # Health checks and agents come from inside, not through the proxy that ends TLS.
+    SECURE_REDIRECT_EXEMPT = [r"^healthz$", r"^readyz$", r"^api/v1/agent/"]
+# Other names below the same domain are not ours to decide about.
+SILENCED_SYSTEM_CHECKS = ["security.W005", "security.W021"]
 
 # --- the product -----------------------------------------------------------------------------
 

@@ -1,0 +1,118 @@
+"""Environment variables: what they become, and how a wrong one is refused."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from django.core.exceptions import ImproperlyConfigured
+
+from controlplane import environment
+
+ROOT = Path(__file__).resolve().parents[1]
+
+
+def test_postgresql_over_tcp() -> None:
+    found = environment.database(
+        "postgresql://ada:p%40ss@db.example:6543/jobs?sslmode=require", connection_age_s=60
+    )
+    assert (found["NAME"], found["USER"], found["PASSWORD"]) == ("jobs", "ada", "p@ss")
+    assert (found["HOST"], found["PORT"], found["CONN_MAX_AGE"]) == ("db.example", "6543", 60)
+    assert found["OPTIONS"] == {"connect_timeout": 5, "sslmode": "require"}
+
+
+def test_postgresql_over_a_socket() -> None:
+    found = environment.database("postgresql://ada@/jobs?host=/run/pg", connection_age_s=0)
+    assert (found["NAME"], found["HOST"], found["PORT"]) == ("jobs", "/run/pg", "")
+    assert not found["CONN_HEALTH_CHECKS"]
+
+
+def test_sqlite(tmp_path: Path) -> None:
+    path = tmp_path / "new" / "db.sqlite3"
+    found = environment.database(f"sqlite:///{path}", connection_age_s=60)
+    assert found["NAME"] == str(path)
+    assert path.parent.is_dir()
+    assert found["OPTIONS"]["transaction_mode"] == "IMMEDIATE"
+
+
+def test_another_database() -> None:
+    with pytest.raises(ImproperlyConfigured, match="DATABASE_URL must start with"):
+        environment.database("mysql://x/y", connection_age_s=0)
+
+
+@pytest.mark.parametrize(
+    ("url", "broker"),
+    [
+        ("redis://:secret@host:6379/3", "redis://:secret@host:6379/3"),
+        ("unix:///run/redis.sock", "redis+socket:///run/redis.sock?virtual_host=0"),
+        ("unix:///run/redis.sock?db=2", "redis+socket:///run/redis.sock?virtual_host=2"),
+    ],
+)
+def test_celery_is_told_where_redis_is(url: str, broker: str) -> None:
+    assert environment.celery_broker(url) == broker
+
+
+def test_wrong_values_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SOME_FLAG", "perhaps")
+    with pytest.raises(ImproperlyConfigured, match="SOME_FLAG must be 1 or 0"):
+        environment.flag("SOME_FLAG")
+    monkeypatch.setenv("SOME_NUMBER", "99")
+    with pytest.raises(ImproperlyConfigured, match="SOME_NUMBER must be between 1 and 10"):
+        environment.number("SOME_NUMBER", 5, low=1, high=10)
+    monkeypatch.setenv("SOME_NUMBER", "many")
+    with pytest.raises(ImproperlyConfigured, match="SOME_NUMBER must be a number"):
+        environment.number("SOME_NUMBER", 5, low=1, high=10)
+    monkeypatch.setenv("SOME_TEXT", "")
+    with pytest.raises(ImproperlyConfigured, match="SOME_TEXT"):
+        environment.text("SOME_TEXT")
+    monkeypatch.setenv("SOME_WORDS", " a, b ,,")
+    assert environment.words("SOME_WORDS") == ["a", "b"]
+
+
+@pytest.mark.parametrize("missing", ["VIRTUALFLOW_SECRET_KEY", "REDIS_URL"])
+def test_nothing_starts_without_its_secrets(missing: str, tmp_path: Path) -> None:
+    given = {
+        "VIRTUALFLOW_SECRET_KEY": "k" * 60,
+        "REDIS_URL": "redis://localhost/0",
+        "VIRTUALFLOW_STATE_DIR": str(tmp_path),
+        "DATABASE_URL": "sqlite:///:memory:",
+        "DJANGO_SETTINGS_MODULE": "controlplane.settings",
+        "PATH": os.environ["PATH"],
+    }
+    del given[missing]
+    done = subprocess.run(
+        [sys.executable, "-c", "from django.conf import settings; settings.DEBUG"],
+        env=given,
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert done.returncode != 0
+    assert f"Set the environment variable {missing}" in done.stderr
+
+
+def test_the_deployment_check_is_clean(tmp_path: Path) -> None:
+    given = {
+        "VIRTUALFLOW_SECRET_KEY": "0123456789abcdefghijklmnopqrstuvwxyz!?ABCDEFGHIJKLMNOPQRST",
+        "REDIS_URL": "redis://localhost/0",
+        "VIRTUALFLOW_STATE_DIR": str(tmp_path),
+        "DATABASE_URL": "sqlite:///:memory:",
+        "VIRTUALFLOW_TLS": "1",
+        "VIRTUALFLOW_HOSTS": "jobs.example",
+        "PATH": os.environ["PATH"],
+    }
+    done = subprocess.run(
+        [sys.executable, "manage.py", "check", "--deploy", "--fail-level", "WARNING"],
+        env=given,
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
