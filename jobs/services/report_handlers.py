@@ -127,11 +127,16 @@ def _finished(telling: Telling, allocation: Allocation, report: TrainerReport) -
     Allocation.objects.filter(id=allocation.pk, finished_at=None).update(finished_at=now)
     if not telling.is_live or "metrics" not in data:
         return  # only the leader's report carries results
-    booting = job.generations.filter(phase=GenerationPhase.PREPARING).first()
-    if booting is not None:
-        slots = [member["slot"] for member in booting.membership["members"]]
+    # A resize that the last step came before, also one that everybody was told to switch to: its
+    # joiners would wait for ever.
+    overtaken = job.generations.filter(
+        phase__in=(GenerationPhase.PREPARING, GenerationPhase.SWITCHING),
+        number__gt=report.generation,
+    ).first()
+    if overtaken is not None:
+        slots = [member["slot"] for member in overtaken.membership["members"]]
         joiners = job.allocations.filter(slot__in=slots, joined_at=None)
-        generation_end(booting, GenerationPhase.ABORTED, now)
+        generation_end(overtaken, GenerationPhase.ABORTED, now)
         trainers_stop(job, now, list(joiners.values_list("slot", flat=True)))
     # The others end by themselves within LEAVE_LIMIT_S; the open generation closes with the last.
     metrics = {**job.metrics, **numbers_read(data["metrics"])}

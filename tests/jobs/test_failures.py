@@ -141,6 +141,21 @@ def test_a_finished_job_waits_for_its_trainers_but_not_for_ever(settings: Any) -
     assert wanted_state(played.node).trainers == ()
 
 
+def test_a_job_that_finishes_before_it_switches_sends_its_joiners_away() -> None:
+    world, job = settled(max_accelerators=1)
+    Job.objects.filter(id=job.pk).update(max_accelerators=2)
+    world.cycle()
+    (played,) = world.nodes
+    _, leader = world.leader_of(job)
+    world.follow(played)
+    assert job.generations.filter(phase="switching").exists()
+    played.say(leader, ReportKind.FINISHED, step=100, epoch=1, reason="steps", metrics={})
+    batch_take(played.node, played.batch(), world.now)
+    assert [trainer.slot for trainer in wanted_state(played.node).trainers] == [leader.slot]
+    assert job.generations.order_by("-number")[0].phase == "aborted"
+    assert Job.objects.get(id=job.pk).status == JobStatus.FINISHED
+
+
 def test_a_growth_that_never_gets_ready_is_given_up(settings: Any) -> None:
     world, job = settled(max_accelerators=1)
     Job.objects.filter(id=job.pk).update(max_accelerators=2)
