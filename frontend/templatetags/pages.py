@@ -52,7 +52,7 @@ def nav_item(context: Context, name: str, text: str) -> SafeString:
     match = getattr(request, "resolver_match", None)
     here = match.url_name if match else ""
     is_current = here == name or (name == "jobs" and here == "job")
-    current = mark_safe(' aria-current="page"') if is_current else ""  # noqa: S308 - a constant
+    current = mark_safe(' aria-current="page"') if is_current else ""
     return format_html('<li><a href="{}"{}>{}</a></li>', reverse(name), current, text)
 
 

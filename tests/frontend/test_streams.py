@@ -1,0 +1,302 @@
+"""The event stream, over a real Redis: who is told what, and when a stream ends."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Iterator
+
+import pytest
+import redis
+from asgiref.sync import async_to_sync, sync_to_async
+from django.test import AsyncClient
+from pytest_django import Settings
+
+from frontend import streams
+from frontend.streams import Hub, Subscriber
+from jobs import nudges
+from tests.frontend.world import World, make_job, make_person
+from tests.servers import RunningServer
+
+# Streams read the database in threads of their own, so what tests write has to be committed.
+pytestmark = [pytest.mark.redis, pytest.mark.django_db(transaction=True)]
+
+DEADLINE_S = 10.0
+
+
+@pytest.fixture
+def broker(redis_server: RunningServer, settings: Settings) -> Iterator[redis.Redis]:
+    settings.REDIS_URL = redis_server.url
+    with redis.Redis.from_url(redis_server.url) as client:
+        yield client
+
+
+class Reader:
+    """Reads one stream, as a browser would."""
+
+    def __init__(self, content: AsyncIterator[bytes]) -> None:
+        self._content = content
+
+    async def block(self) -> str:
+        """Give the next block, keep-alives included."""
+        return (await asyncio.wait_for(anext(self._content), DEADLINE_S)).decode()
+
+    async def event(self) -> dict[str, object]:
+        """Give the data of the next event."""
+        while True:
+            block = await self.block()
+            if block.startswith("event: changed\n"):
+                return json.loads(block.split("data: ")[1])
+
+    async def is_over(self) -> bool:
+        """Read to the end; False when it does not come."""
+        try:
+            while True:
+                await self.block()
+        except StopAsyncIteration:
+            return True
+        except TimeoutError:
+            return False
+
+    async def close(self) -> None:
+        """Go away, and wait until the server has noticed."""
+        num_before = len(streams.hub().subscribers)
+        await self._content.aclose()  # type: ignore[attr-defined]
+        async with asyncio.timeout(DEADLINE_S):
+            while len(streams.hub().subscribers) == num_before:
+                await asyncio.sleep(0)
+
+
+async def _open(person: object | None, **headers: str) -> tuple[object, Reader | None]:
+    client = AsyncClient()
+    if person is not None:
+        await client.aforce_login(person)  # type: ignore[arg-type]
+    response = await client.get("/stream/", headers=headers)
+    if response.status_code != 200:
+        return response, None
+    reader = Reader(aiter(response.streaming_content))
+    assert await reader.block() == "retry: 3000\n\n"
+    return response, reader
+
+
+async def _publish(broker: redis.Redis, jobs: list[int], *, cluster: bool = False) -> None:
+    """Say that jobs changed, as soon as somebody listens."""
+    message = json.dumps({"jobs": jobs, "cluster": cluster})
+    for _ in range(200):
+        if broker.publish(nudges.CHANGES, message):
+            return
+        await asyncio.sleep(0.05)
+    raise AssertionError("nobody has subscribed")
+
+
+def test_readers_are_told_of_their_own_jobs_alone(world: World, broker: redis.Redis) -> None:
+    own, other = world.jobs["running"].pk, world.jobs["urgent"].pk
+
+    async def scenario() -> None:
+        _, ada = await _open(world.ada)
+        _, ben = await _open(world.ben)
+        _, admin = await _open(world.admin)
+        assert ada
+        assert ben
+        assert admin
+        await _publish(broker, [own])
+        await _publish(broker, [other], cluster=True)
+        assert await ada.event() == {"jobs": [own], "cluster": False}
+        assert (await ada.event()) == {"jobs": [], "cluster": True}
+        assert await ben.event() == {"jobs": [other], "cluster": True}
+        told = await admin.event()
+        assert own in told["jobs"]  # type: ignore[operator]
+        for reader in (ada, ben, admin):
+            await reader.close()
+        assert not streams.hub().subscribers
+
+    async_to_sync(scenario)()
+
+
+def test_a_change_of_a_service_reaches_the_page(world: World, broker: redis.Redis) -> None:
+    job = world.jobs["running"]
+
+    def change() -> None:
+        nudges._client.cache_clear()
+        nudges.jobs_changed([job.pk])
+
+    async def scenario() -> None:
+        _, ada = await _open(world.ada)
+        assert ada
+        await _publish(broker, [], cluster=True)
+        assert await ada.event() == {"jobs": [], "cluster": True}
+        await sync_to_async(change)()
+        assert await ada.event() == {"jobs": [job.pk], "cluster": False}
+        await ada.close()
+
+    async_to_sync(scenario)()
+    nudges._client.cache_clear()
+
+
+def test_strangers_get_no_stream(world: World, broker: redis.Redis) -> None:
+    async def scenario() -> None:
+        response, _ = await _open(None)
+        assert response.status_code == 401  # type: ignore[attr-defined]
+
+    async_to_sync(scenario)()
+
+
+def test_without_redis_there_is_no_stream(world: World, settings: Settings) -> None:
+    settings.REDIS_URL = ""
+
+    async def scenario() -> None:
+        response, _ = await _open(world.ada)
+        assert response.status_code == 404  # type: ignore[attr-defined]
+
+    async_to_sync(scenario)()
+
+
+def test_only_origins_of_the_settings_may_read_with_credentials(
+    world: World, broker: redis.Redis, settings: Settings
+) -> None:
+    settings.CSRF_TRUSTED_ORIGINS = ["http://127.0.0.1:8000"]
+
+    async def scenario() -> None:
+        foreign, _ = await _open(world.ada, origin="http://127.0.0.1:8001")
+        assert foreign.status_code == 403  # type: ignore[attr-defined]
+        assert "Access-Control-Allow-Origin" not in foreign.headers  # type: ignore[attr-defined]
+        for origin in ("http://127.0.0.1:8000", "http://testserver"):
+            response, reader = await _open(world.ada, origin=origin)
+            assert reader
+            headers = response.headers  # type: ignore[attr-defined]
+            assert headers["Access-Control-Allow-Origin"] == origin
+            assert headers["Access-Control-Allow-Credentials"] == "true"
+            assert headers["Vary"].startswith("Origin")
+            assert headers["Content-Type"] == "text/event-stream"
+            assert headers["Cache-Control"] == "no-store"
+            await reader.close()
+
+    async_to_sync(scenario)()
+
+
+@pytest.mark.parametrize("how", ["logged out", "no admin any more", "not active any more"])
+def test_losing_the_right_to_read_ends_the_stream(
+    how: str, world: World, broker: redis.Redis, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(streams, "KEEP_ALIVE_S", 0.05)
+
+    async def scenario() -> None:
+        client = AsyncClient()
+        await client.aforce_login(world.admin)
+        response = await client.get("/stream/")
+        reader = Reader(aiter(response.streaming_content))
+        assert await reader.block() == "retry: 3000\n\n"
+        assert await reader.block() == ": still here\n\n"
+        if how == "logged out":
+            await client.alogout()
+        elif how == "no admin any more":
+            world.admin.is_staff = False
+            await world.admin.asave()
+        else:
+            world.admin.is_active = False
+            await world.admin.asave()
+        assert await reader.is_over()
+        assert not streams.hub().subscribers
+
+    async_to_sync(scenario)()
+
+
+def test_busy_streams_are_looked_at_too(
+    world: World, broker: redis.Redis, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(streams, "KEEP_ALIVE_S", 0.2)
+    monkeypatch.setattr(streams, "MIN_GAP_S", 0.001)
+
+    async def scenario() -> None:
+        client = AsyncClient()
+        await client.aforce_login(world.ada)
+        response = await client.get("/stream/")
+        reader = Reader(aiter(response.streaming_content))
+        assert await reader.block() == "retry: 3000\n\n"
+        await client.alogout()
+        (subscriber,) = streams.hub().subscribers
+        with pytest.raises(StopAsyncIteration):  # noqa: PT012 - it ends somewhere in the loop
+            for _ in range(100_000):
+                subscriber.add([1], is_cluster_changed=False)
+                await reader.block()
+
+    async_to_sync(scenario)()
+
+
+def test_streams_are_limited_for_each_person(
+    world: World, broker: redis.Redis, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(streams, "MAX_STREAMS_PER_PERSON", 2)
+
+    async def scenario() -> None:
+        readers = [(await _open(world.ada))[1] for _ in range(2)]
+        refused, _ = await _open(world.ada)
+        assert refused.status_code == 429  # type: ignore[attr-defined]
+        assert refused.headers["Retry-After"] == "30"  # type: ignore[attr-defined]
+        _, ben = await _open(world.ben)
+        assert ben
+        await readers[0].close()  # type: ignore[union-attr]
+        _, again = await _open(world.ada)
+        assert again
+        for reader in (readers[1], ben, again):
+            await reader.close()  # type: ignore[union-attr]
+
+    async_to_sync(scenario)()
+
+
+def test_a_lost_redis_is_found_again_and_everybody_looks(
+    world: World, broker: redis.Redis, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(streams, "RECONNECT_S", 0.05)
+
+    async def scenario() -> None:
+        _, ada = await _open(world.ada)
+        assert ada
+        await _publish(broker, [], cluster=True)
+        await ada.event()
+        broker.client_kill_filter(_type="pubsub")
+        assert await ada.event() == {"jobs": [], "cluster": True}
+        own = world.jobs["running"].pk
+        await _publish(broker, [own])
+        assert await ada.event() == {"jobs": [own], "cluster": False}
+        await ada.close()
+
+    async_to_sync(scenario)()
+
+
+def test_changes_add_up_for_a_slow_reader() -> None:
+    async def scenario() -> None:
+        reader = Subscriber(person_id=1, sees_all=False)
+        reader.add([], is_cluster_changed=False)
+        assert not reader.wake.is_set()
+        reader.add([7], is_cluster_changed=False)
+        reader.add([5, 7], is_cluster_changed=True)
+        assert reader.wake.is_set()
+        assert reader.take() == (b'event: changed\ndata: {"jobs": [5, 7], "cluster": true}\n\n')
+        assert not reader.wake.is_set()
+        reader.add(range(101), is_cluster_changed=False)
+        assert reader.take() == b'event: changed\ndata: {"jobs": [], "cluster": true}\n\n'
+
+    asyncio.run(scenario())
+
+
+def test_a_process_has_a_limit_of_streams(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(streams, "MAX_STREAMS", 2)
+    own = Hub()
+    own.subscribers = {Subscriber(1, sees_all=False), Subscriber(2, sees_all=False)}
+    assert not own.has_room_for(3)
+
+
+def test_a_job_of_nobody_known_is_told_to_nobody(world: World, broker: redis.Redis) -> None:
+    carl = make_person("carl")
+    job = make_job(carl, "carl's")
+
+    async def scenario() -> None:
+        _, ada = await _open(world.ada)
+        assert ada
+        await _publish(broker, [job.pk, 10**6])
+        await _publish(broker, [], cluster=True)
+        assert await ada.event() == {"jobs": [], "cluster": True}
+        await ada.close()
+
+    async_to_sync(scenario)()
