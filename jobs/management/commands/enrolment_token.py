@@ -1,0 +1,22 @@
+"""Print a one-time token that lets one node in."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from django.core.management.base import BaseCommand, CommandParser
+from django.utils import timezone
+
+from jobs.services.nodes import ENROLMENT_TOKEN_HOURS, enrolment_token_create
+
+
+class Command(BaseCommand):
+    help = "Print a one-time enrolment token for one node."
+
+    def add_arguments(self, parser: CommandParser) -> None:
+        parser.add_argument("--hours", type=float, default=ENROLMENT_TOKEN_HOURS)
+
+    def handle(self, *_args: Any, **options: Any) -> None:
+        lifetime_s = options["hours"] * 3600
+        _, text = enrolment_token_create(None, timezone.now(), lifetime_s=lifetime_s)
+        self.stdout.write(text)
