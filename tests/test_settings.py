@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -116,3 +117,11 @@ def test_the_deployment_check_is_clean(tmp_path: Path) -> None:
         check=False,
     )
     assert done.returncode == 0, done.stderr
+
+
+def test_every_variable_is_documented() -> None:
+    code = (ROOT / "controlplane" / "settings.py").read_text()
+    page = (ROOT / "docs" / "settings.md").read_text()
+    names = set(re.findall(r'"(VIRTUALFLOW_[A-Z_]+|DATABASE_URL|REDIS_URL)"', code))
+    assert len(names) > 15
+    assert [name for name in sorted(names) if f"`{name}`" not in page] == []
