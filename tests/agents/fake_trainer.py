@@ -28,7 +28,13 @@ from controlplane.core.wire import (
 
 LIFE_S = 60.0
 TICK_S = 0.01
-SLEEPER = "import time; time.sleep(60)"
+#: A child that only SIGKILL ends; it says when it is so far.
+SLEEPER = """
+import signal, time
+signal.signal(signal.SIGTERM, signal.SIG_IGN)
+print("asleep", flush=True)
+time.sleep(60)
+"""
 
 
 class FakeTrainer:
@@ -73,8 +79,8 @@ class FakeTrainer:
         if play == "stubborn":
             signal.signal(signal.SIGTERM, signal.SIG_IGN)
         if play == "parent":
-            subprocess.Popen([sys.executable, "-c", SLEEPER])
-            subprocess.Popen([sys.executable, "-c", SLEEPER], start_new_session=True)
+            sleeper_start(is_apart=False)
+            sleeper_start(is_apart=True)
         if play == "noisy":
             sys.stdout.write("ä" * settings["characters"])
             sys.stdout.flush()
@@ -122,11 +128,19 @@ class FakeTrainer:
         return Path(path).read_text() if path else None
 
 
+def sleeper_start(*, is_apart: bool) -> None:
+    """Start a child, in a session of its own if it is to be apart, and wait until it sleeps."""
+    command = [sys.executable, "-c", SLEEPER]
+    child = subprocess.Popen(command, stdout=subprocess.PIPE, start_new_session=is_apart)
+    assert child.stdout is not None
+    assert child.stdout.readline() == b"asleep\n"
+
+
 def validate(directory: Path) -> int:
     spec = decode(TrainingSpec, json.loads((directory / "orders.json").read_text()))
     play = spec.settings.get("play", "fine")
     if play == "hang":
-        subprocess.Popen([sys.executable, "-c", SLEEPER])
+        sleeper_start(is_apart=False)
         sys.stdout.write("building for ever\n")
         sys.stdout.flush()
         time.sleep(LIFE_S)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -44,8 +45,9 @@ def test_an_answer_that_is_lost_costs_a_repeat_and_nothing_else(
     plane: ControlPlane, drive: Drive
 ) -> None:
     driven = drive()
-    plane.lost_answers = 5
     plane.want(wanted_trainer(plane, play="noisy", characters=40_000))
+    driven.until(lambda: plane.reports(1, 0))
+    plane.lost_answers = 5
     driven.until(lambda: not plane.lost_answers and len(plane.log(1, 0)) >= 40_000)
     driven.until(lambda: len(plane.reports(1, 0)) > 10)
     assert plane.log(1, 0) == "ä" * 40_000
@@ -144,14 +146,13 @@ def test_a_copy_of_a_living_agent_is_refused_without_harm(
     copied = tmp_path / "copy"
     shutil.copytree(state_dir, copied)
     (trainer,) = trainers_below(state_dir)
-    waiting = first.agent.has_processes
-
     second = drive(state_dir=copied)
     second.until(lambda: second.agent.fatal is not None)
     assert second.agent.fatal is not None
     assert "another agent of this node is alive" in second.agent.fatal.message
-    assert waiting
-    assert trainer.is_running()
+    second.agent.end(time.monotonic())  # as the program does then
+    second.until_nothing_runs()
+    assert trainers_below(state_dir) == [trainer]
     assert {batch.boot_id for batch in plane.batches} == {plane.lease_holder}
     steps = plane.kinds(1, 0).count(ReportKind.STEPS)
     first.until(lambda: plane.kinds(1, 0).count(ReportKind.STEPS) > steps)
