@@ -165,34 +165,43 @@ async def stream(request: HttpRequest) -> HttpResponse | StreamingHttpResponse:
         response = HttpResponse("Too many open streams.", status=429, headers={"Retry-After": "30"})
         return _answer(request, response)
     response_stream = StreamingHttpResponse(
-        _events(request, subscriber), content_type="text/event-stream"
+        EventContent(request, subscriber), content_type="text/event-stream"
     )
     response_stream.headers["Cache-Control"] = "no-store"
     response_stream.headers["X-Accel-Buffering"] = "no"
     return _answer(request, response_stream)
 
 
-async def _events(request: HttpRequest, subscriber: Subscriber) -> AsyncIterator[bytes]:
-    """Yield events and keep-alives until the reader goes or may not read any more."""
-    own = hub()
-    own.join(subscriber)
-    try:
+class EventContent:
+    """What a stream sends, until its reader goes or may not read any more."""
+
+    def __init__(self, request: HttpRequest, subscriber: Subscriber) -> None:
+        self._request = request
+        self._subscriber = subscriber
+        self._hub = hub()
+        self._loop = asyncio.get_running_loop()
+        self._hub.join(subscriber)
+
+    def close(self) -> None:
+        """Give the place up; Django calls it when the answer is over, however and wherever."""
+        if not self._loop.is_closed():
+            self._loop.call_soon_threadsafe(self._hub.leave, self._subscriber)
+
+    async def __aiter__(self) -> AsyncIterator[bytes]:
         yield b"retry: 3000\n\n"
         look_at = time.monotonic() + KEEP_ALIVE_S
         while True:
             # The session is looked at again and again, however much there is to tell: logging out
             # or a lost right ends the stream.
             if time.monotonic() >= look_at:
-                if await sync_to_async(_identify)(request) != subscriber.identity:
+                if await sync_to_async(_identify)(self._request) != self._subscriber.identity:
                     return
                 yield b": still here\n\n"
                 look_at = time.monotonic() + KEEP_ALIVE_S
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(subscriber.wake.wait(), look_at - time.monotonic())
-                yield subscriber.take()
+                await asyncio.wait_for(self._subscriber.wake.wait(), look_at - time.monotonic())
+                yield self._subscriber.take()
                 await asyncio.sleep(MIN_GAP_S)
-    finally:
-        own.leave(subscriber)
 
 
 def _identify(request: HttpRequest) -> tuple[int, bool] | None:
