@@ -74,6 +74,8 @@ def run(settings: AgentSettings) -> int:
     try:
         names = ", ".join(f"{item.index}: {item.kind} ({item.name})" for item in accelerators)
         log.info("offering %s at %s", names, host)
+        if settings.server.startswith("http://") and not host.startswith("127."):
+            log.warning("%s is not encrypted: whoever listens can read tokens", settings.server)
         with _stop_signal() as stop:
             agent = Agent(settings, state, accelerators, host)
             stop.agent = agent
@@ -120,15 +122,12 @@ def _end_all(agent: Agent, settings: AgentSettings) -> int:
     """End all trainers and tell the control plane; returns how many could not be ended."""
     started_at = time.monotonic()
     agent.end(started_at)
-    _run_until(agent, lambda: not agent.has_processes, started_at + settings.grace_s + KILL_S)
-    if agent.has_processes:
-        agent.kill()
-        _run_until(agent, lambda: not agent.has_processes, time.monotonic() + KILL_S)
+    _run_until(agent, lambda: not agent.running, started_at + settings.grace_s + KILL_S)
     if agent.fatal is None:
         _run_until(agent, lambda: agent.has_told_all, time.monotonic() + FAREWELL_S)
-    left = [key for key, item in agent.trainers.items() if agent.has_processes and item.state.pid]
+    left = ", ".join(str(path) for path in agent.running)
     log.info("stopped; %s", f"could not end {left}" if left else "no trainer is left")
-    return len(left)
+    return len(agent.running)
 
 
 def _run_until(agent: Agent, is_reached: Callable[[], bool], deadline: float) -> None:

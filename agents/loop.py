@@ -11,6 +11,7 @@ import logging
 import threading
 from collections import deque
 from collections.abc import Sequence
+from pathlib import Path
 
 from agents.background import Background
 from agents.cache import FileCache
@@ -93,12 +94,14 @@ class Agent:
         return BUSY_TICK_S if is_busy or self._validations or self._foreign else IDLE_TICK_S
 
     @property
-    def has_processes(self) -> bool:
-        """Say whether anything that this agent owns still runs, or may still start."""
+    def running(self) -> list[Path]:
+        """List the folders that processes of this agent still run for."""
         trainers = [*self.trainers.values(), *self._foreign]
-        return any(trainer.stage is not Stage.GONE for trainer in trainers) or any(
-            not validation.is_over for validation in self._validations.values()
-        )
+        validations = self._validations.values()
+        return [
+            *(trainer.directory.path for trainer in trainers if trainer.stage is Stage.RUNNING),
+            *(validation.path for validation in validations if validation.is_running),
+        ]
 
     @property
     def has_told_all(self) -> bool:
@@ -145,14 +148,6 @@ class Agent:
         self._is_ending = True
         for trainer in self.trainers.values():
             trainer.end(now)
-        for validation in self._validations.values():
-            validation.end()
-
-    def kill(self) -> None:
-        """End everything that runs without asking."""
-        self._is_ending = True
-        for trainer in [*self.trainers.values(), *self._foreign]:
-            trainer.kill()
         for validation in self._validations.values():
             validation.end()
 

@@ -129,12 +129,6 @@ class Trainer:
             log.info("ending the trainer of job %d, slot %d", *self.key)
             self._process.end(now, self._around.settings.grace_s)
 
-    def kill(self) -> None:
-        """End it without asking."""
-        self._is_unwanted = True
-        if self._process is not None and self.stage is Stage.RUNNING:
-            self._process.kill()
-
     def step(self, now: float, is_accelerator_free: Callable[[int], bool]) -> None:
         """Do what can be done now; never waits.
 

@@ -29,13 +29,19 @@ _ENVIRONMENT = {"CUDA_VISIBLE_DEVICES": "-1", "OMP_NUM_THREADS": "1"}
 
 
 class Validation:
-    """One (job, attempt). `step` it until it has a `report`; it keeps still afterwards."""
+    """One (job, attempt). `step` it until it has a `report`; it keeps still afterwards.
+
+    Attributes:
+        path: its folder, deleted when nobody asks about it any more.
+        report: the result; None before.
+        is_accepted: whether the control plane has the result.
+    """
 
     def __init__(self, wanted: WantedValidation, parent: Path, surroundings: Surroundings) -> None:
         self.report: ValidationReport | None = None
         self.is_accepted = False
         self._wanted = wanted
-        self._path = parent / f"{wanted.spec.job_id}-{wanted.attempt}"
+        self.path = parent / f"{wanted.spec.job_id}-{wanted.attempt}"
         self._around = surroundings
         settings = surroundings.settings
         self._backoff = Backoff(settings.backoff_first_s, settings.backoff_cap_s)
@@ -51,6 +57,11 @@ class Validation:
         """Say whether its process is gone and its result known (or not wanted any more)."""
         return self.report is not None
 
+    @property
+    def is_running(self) -> bool:
+        """Say whether anything of its process is left."""
+        return self._process is not None and not self.is_over
+
     def end(self) -> None:
         """Drop it: nobody wants the result any more."""
         self._is_unwanted = True
@@ -59,7 +70,7 @@ class Validation:
 
     def delete(self) -> None:
         """Remove its folder."""
-        shutil.rmtree(self._path, ignore_errors=True)
+        shutil.rmtree(self.path, ignore_errors=True)
 
     def step(self, now: float) -> None:
         """Do what can be done now; never waits."""
@@ -71,23 +82,23 @@ class Validation:
             self._finish(code="cancelled", message="it was not wanted any more")
         elif self._fetch is None:
             if now >= self._fetch_after:
-                self._fetch = self._around.transfers.start(self._path.name, self._prepare)
+                self._fetch = self._around.transfers.start(self.path.name, self._prepare)
         elif self._fetch.done():
             self._start(now, self._fetch.exception())
 
     def _prepare(self) -> None:
         self.delete()
-        (self._path / "code").mkdir(parents=True)
+        (self.path / "code").mkdir(parents=True)
         spec = self._wanted.spec
         code_fetch(
             spec.job_id,
             spec.code_sha256,
             self._wanted.code_name,
-            self._path / "code",
+            self.path / "code",
             self._around.client,
             self._around.cache,
         )
-        write_atomically(self._path / "orders.json", json.dumps(encode(spec)))
+        write_atomically(self.path / "orders.json", json.dumps(encode(spec)))
 
     def _start(self, now: float, error: BaseException | None) -> None:
         if isinstance(error, ControlPlaneAwayError):
@@ -102,13 +113,11 @@ class Validation:
             return
         settings = self._around.settings
         environment = trainer_environment(
-            os.environ, self._path, _ENVIRONMENT, settings.kept_environment
+            os.environ, self.path, _ENVIRONMENT, settings.kept_environment
         )
-        command = (*settings.trainer_command, "--validate", str(self._path))
+        command = (*settings.trainer_command, "--validate", str(self.path))
         try:
-            self._process = OwnedProcess.start(
-                command, environment, self._path, self._path / "code"
-            )
+            self._process = OwnedProcess.start(command, environment, self.path, self.path / "code")
         except OSError as failure:
             self._finish(code="internal", message=f"the validation does not start: {failure}")
             return
@@ -135,7 +144,7 @@ class Validation:
 
     def _take_result(self, exit_code: int | None) -> None:
         job_id, attempt = self._wanted.spec.job_id, self._wanted.attempt
-        report = _result_read(self._path / "validation.json")
+        report = _result_read(self.path / "validation.json")
         if report and exit_code == 0 and report.job_id == job_id:
             self.report = dataclasses.replace(report, attempt=attempt)
             log.info("validated job %d: %s", job_id, report.code or "fine")
@@ -164,13 +173,13 @@ class Validation:
 
     def _trim_log(self) -> None:
         settings = self._around.settings
-        log_path = self._path / "log.txt"
+        log_path = self.path / "log.txt"
         if log_path.exists() and log_path.stat().st_size > settings.log_slack_bytes:
             os.truncate(log_path, 0)
 
     def _log_tail(self) -> str:
         try:
-            with (self._path / "log.txt").open("rb") as file:
+            with (self.path / "log.txt").open("rb") as file:
                 file.seek(max(0, file.seek(0, os.SEEK_END) - LOG_TAIL_BYTES))
                 return file.read().decode("utf-8", "replace").replace("\0", "?")
         except OSError:

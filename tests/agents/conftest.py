@@ -67,7 +67,7 @@ class DrivenAgent:
 
     def until_nothing_runs(self) -> None:
         """Run rounds until every process that the agent owns is gone."""
-        self.until(lambda: not self.agent.has_processes)
+        self.until(lambda: not self.agent.running)
 
     def vanish(self) -> None:
         """Stop as if killed: nothing is told, nothing is ended, the lock goes."""

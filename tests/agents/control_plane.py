@@ -41,6 +41,7 @@ class ControlPlane:
         calls: ("POST", "reports/") and so on, as they were answered with success.
         refuse_with: path prefix -> status; such requests are answered with that status.
         refuse_report: batches with such a report are answered with 400.
+        held_up: paths that are not answered as long as this control plane lives.
         lost_answers: so many of the next batches are taken without an answer.
         lease_holder: boot id of the one agent that is welcome; None: every agent is.
     """
@@ -57,6 +58,8 @@ class ControlPlane:
         self.files: dict[str, bytes] = {}
         self.stale: tuple[TrainerState, ...] = ()
         self.lost_answers = 0
+        self.held_up: set[str] = set()
+        self._is_closing = threading.Event()
         self.reply = EnrolReply(node_id=7, agent_token=AGENT_TOKEN, heartbeat_s=0.3, lease_s=0.4)
         self.lease_holder: str | None = None
         self._wanted = WantedState(version="w0", trainers=(), validations=())
@@ -70,7 +73,12 @@ class ControlPlane:
     def address(self) -> str:
         return f"http://127.0.0.1:{self._server.server_address[1]}"
 
+    def hold_up(self) -> None:
+        """Wait for the end of this control plane."""
+        self._is_closing.wait(60)
+
     def close(self) -> None:
+        self._is_closing.set()
         with self.lock:
             self._versions = -1
             self.lock.notify_all()
@@ -168,6 +176,9 @@ class _Handler(BaseHTTPRequestHandler):
         path = parts.path.removeprefix(PREFIX)
         query = {name: values[0] for name, values in parse_qs(parts.query).items()}
         body = self.rfile.read(int(self.headers.get("Content-Length", "0")))
+        if path in self.plane.held_up:
+            self.plane.hold_up()
+            return
         for prefix, status in self.plane.refuse_with.items():
             if path.startswith(prefix):
                 self._answer(status, b'{"detail": "refused by the test"}')

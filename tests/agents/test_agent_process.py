@@ -40,6 +40,19 @@ def test_a_stopped_agent_leaves_nothing_and_says_so(
     assert plane.kinds(1, 0)[-1] is plane.kinds(2, 1)[-1] is ReportKind.EXITED
 
 
+def test_a_download_that_hangs_does_not_keep_the_agent_from_stopping(
+    plane: ControlPlane, spawn: Spawn
+) -> None:
+    plane.held_up.add("jobs/1/code/")
+    plane.want(wanted_trainer(plane))
+    agent = spawn(VIRTUALFLOW_ENROLMENT_TOKEN=ENROLMENT_TOKEN)
+    wait_until(lambda: [state.pid for state in plane.owned()] == [0])
+    agent.send(signal.SIGTERM)
+    exit_code, errors = agent.ended(deadline_s=10)
+    assert exit_code == 0
+    assert "no trainer is left" in errors
+
+
 def test_trainers_can_be_kept_over_a_restart(
     plane: ControlPlane, spawn: Spawn, state_dir: Path
 ) -> None:
