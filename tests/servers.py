@@ -129,6 +129,14 @@ def start_postgresql(directory: Path) -> RunningServer:
     return RunningServer(process, directory, postgresql_url(directory))
 
 
+def create_database(server: RunningServer, name: str) -> str:
+    """Make an empty database beside the one that Django tests use, and give its address."""
+    with psycopg.connect(server.url, autocommit=True) as connection:
+        connection.execute(f'DROP DATABASE IF EXISTS "{name}" WITH (FORCE)')
+        connection.execute(f'CREATE DATABASE "{name}"')
+    return server.url.replace(f"/{DATABASE}?", f"/{name}?")
+
+
 def start_redis() -> RunningServer:
     """Start a Redis server that keeps nothing on disk, on a socket, and wait until it answers."""
     program = redis_program()

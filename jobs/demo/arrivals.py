@@ -12,7 +12,7 @@ from controlplane.core.lifecycle import ENDED_JOB_STATUSES, JobStatus
 
 _LOOK_EVERY_S = 1.0
 #: How long a job trains with what it has before the next one arrives.
-APART_S = 20.0
+APART_S = 10.0
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,7 +17,7 @@ import httpx
 from jobs.demo import parts
 from jobs.demo.environment import free_port, free_port_ranges
 from jobs.demo.supervisor import Supervisor
-from tests.servers import RunningServer
+from tests.servers import RunningServer, create_database
 
 ROOT = Path(__file__).parent.parent.parent
 ADMIN, PASSWORD = "admin", "only-for-this-test-run"
@@ -108,7 +108,7 @@ def _environment(
     web_port = free_port(18000)
     stream_port = free_port(web_port + 1)
     return {
-        "DATABASE_URL": postgresql.url.replace("/tests?", f"/{database}?"),
+        "DATABASE_URL": create_database(postgresql, database),
         "REDIS_URL": redis.url.replace("db=0", "db=3"),
         "VIRTUALFLOW_DEBUG": "0",
         "VIRTUALFLOW_STATE_DIR": str(directory / "site"),

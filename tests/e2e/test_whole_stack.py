@@ -20,9 +20,9 @@ from tests.servers import RunningServer
 pytestmark = [pytest.mark.whole_stack, pytest.mark.timeout(600)]
 
 CODE = (Path(__file__).parent / "paced_job.py").read_text()
-NUM_STEPS = 1500
-#: While its go file is missing a job takes this long per example: 96 ms a step on one accelerator.
-PAUSE_S = 0.006
+NUM_STEPS = 2000
+#: While its go file is missing a job takes this long per example: 240 ms a step on one accelerator.
+PAUSE_S = 0.015
 BATCH = 16
 START_DEADLINE_S = 150.0
 RESIZE_DEADLINE_S = 120.0
@@ -53,6 +53,7 @@ class Submitted:
 
     def __init__(self, stack: Stack, name: str, **fields: Any) -> None:
         self.stack = stack
+        self.name = name
         self.go_file = stack.directory / f"go-{name}"
         body = {
             "name": name,
@@ -81,24 +82,38 @@ class Submitted:
         found = self.stack.get(f"jobs/{self.id}/events/", page_size=200)["results"]
         return [event for event in reversed(found) if event["kind"] == kind]
 
-    def wait_until(self, status: str, num_accelerators: int, deadline_s: float) -> None:
-        """Wait until the job trains (or rests) on that many accelerators.
+    def num_training(self) -> int:
+        """Count the members of the membership that does steps now, resizes under way left out."""
+        generations = self.stack.get(f"jobs/{self.id}/generations/")["results"]
+        return next((row["num_members"] for row in generations if row["phase"] == "active"), 0)
+
+    def wait_until_trains_on(self, num_accelerators: int, deadline_s: float) -> None:
+        """Wait until the job does steps on that many accelerators.
 
         Raises:
-            AssertionError: it took too long, or the job ended instead.
+            AssertionError: it took too long, or the job ended before.
         """
 
         def is_there() -> bool:
             state = self.state()
-            assert state["status"] not in ("failed", "invalid"), state
-            return (state["status"], state["num_accelerators"]) == (status, num_accelerators)
+            assert state["status"] not in ("failed", "invalid", "finished"), state
+            return state["status"] == "running" and self.num_training() == num_accelerators
 
-        what = f"{self.state()['name']} {status} on {num_accelerators}"
-        self.stack.wait_for(what, is_there, deadline_s)
+        self.stack.wait_for(f"{self.name} training on {num_accelerators}", is_there, deadline_s)
+
+    def wait_until_holds_nothing(self, status: str, deadline_s: float) -> dict[str, Any]:
+        """Wait until the job has that status and all its accelerators are free; give the job."""
+
+        def is_there() -> bool:
+            state = self.state()
+            assert state["status"] not in {"failed", "invalid"} - {status}, state
+            return (state["status"], state["num_accelerators"]) == (status, 0)
+
+        self.stack.wait_for(f"{self.name} to be {status}", is_there, deadline_s)
+        return self.state()
 
     def wait_until_finished(self) -> dict[str, Any]:
-        self.wait_until("finished", 0, START_DEADLINE_S + FINISH_DEADLINE_S)
-        return self.state()
+        return self.wait_until_holds_nothing("finished", START_DEADLINE_S + FINISH_DEADLINE_S)
 
 
 def test_resized_and_preempted_jobs_end_like_the_undisturbed_one(
@@ -106,18 +121,18 @@ def test_resized_and_preempted_jobs_end_like_the_undisturbed_one(
 ) -> None:
     """1 → 3 → 2 → 4 for one job, and 3 → 1 → 2 → 0 → all for its neighbour, by priorities alone."""
     neighbour = Submitted(stack, "neighbour", max_accelerators=3, priority=300)
-    neighbour.wait_until("running", 3, START_DEADLINE_S)
+    neighbour.wait_until_trains_on(3, START_DEADLINE_S)
     resized = Submitted(stack, "resized", max_accelerators=4, priority=100)
-    resized.wait_until("running", 1, START_DEADLINE_S)
+    resized.wait_until_trains_on(1, START_DEADLINE_S)
     resized.do("reprioritise", priority=900, reason="3 of 4")
-    resized.wait_until("running", 3, RESIZE_DEADLINE_S)
-    neighbour.wait_until("running", 1, RESIZE_DEADLINE_S)
+    resized.wait_until_trains_on(3, RESIZE_DEADLINE_S)
+    neighbour.wait_until_trains_on(1, RESIZE_DEADLINE_S)
     resized.do("reprioritise", priority=300, reason="half each")
-    resized.wait_until("running", 2, RESIZE_DEADLINE_S)
-    neighbour.wait_until("running", 2, RESIZE_DEADLINE_S)
+    resized.wait_until_trains_on(2, RESIZE_DEADLINE_S)
+    neighbour.wait_until_trains_on(2, RESIZE_DEADLINE_S)
     neighbour.do("pause", reason="everything for the other")
-    neighbour.wait_until("paused", 0, RESIZE_DEADLINE_S)
-    resized.wait_until("running", 4, RESIZE_DEADLINE_S)
+    neighbour.wait_until_holds_nothing("paused", RESIZE_DEADLINE_S)
+    resized.wait_until_trains_on(4, RESIZE_DEADLINE_S)
     resized.go()
     assert resized.wait_until_finished()["digest"] == undisturbed_digest
     assert resized_counts(resized) == [(0, 1), (1, 3), (3, 2), (2, 4)]
@@ -152,7 +167,7 @@ def check_resize_event(event: dict[str, Any]) -> None:
 
 def test_a_killed_agent_takes_its_trainers_up_again(stack: Stack, undisturbed_digest: str) -> None:
     job = Submitted(stack, "orphaned", max_accelerators=4)
-    job.wait_until("running", 4, START_DEADLINE_S)
+    job.wait_until_trains_on(4, START_DEADLINE_S)
     trainers = set(stack.trainer_pids())
     agent = stack.supervisor.pids()["node-b"]
     os.kill(agent, signal.SIGKILL)
@@ -168,7 +183,7 @@ def test_a_killed_agent_takes_its_trainers_up_again(stack: Stack, undisturbed_di
 
 def test_a_cancelled_job_leaves_no_process_and_frees_its_accelerators(stack: Stack) -> None:
     job = Submitted(stack, "cancelled", max_accelerators=2)
-    job.wait_until("running", 2, START_DEADLINE_S)
+    job.wait_until_trains_on(2, START_DEADLINE_S)
     job.do("cancel", reason="not needed any more")
-    job.wait_until("cancelled", 0, RESIZE_DEADLINE_S)
+    job.wait_until_holds_nothing("cancelled", RESIZE_DEADLINE_S)
     stack.wait_for("the end of all trainers", lambda: not stack.trainer_pids(), 30)

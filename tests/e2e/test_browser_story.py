@@ -1,0 +1,127 @@
+"""The main job as a person lives it: everything by mouse and keyboard in a real browser."""
+
+from __future__ import annotations
+
+import json
+import re
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from playwright.sync_api import Page, expect, sync_playwright
+
+from tests.e2e.stack import ADMIN, PASSWORD, Stack, running_stack
+from tests.servers import RunningServer
+
+pytestmark = [pytest.mark.whole_stack, pytest.mark.browser, pytest.mark.timeout(600)]
+
+CODE = Path(__file__).parent / "paced_job.py"
+START_MS = 150_000
+FINISH_MS = 240_000
+
+
+@pytest.fixture(scope="module")
+def stack(
+    postgresql_server: RunningServer,
+    redis_server: RunningServer,
+    tmp_path_factory: pytest.TempPathFactory,
+) -> Iterator[Stack]:
+    directory = tmp_path_factory.mktemp("story")
+    with running_stack(directory, postgresql_server, redis_server, "browser_story") as stack:
+        yield stack
+
+
+@pytest.fixture
+def page(stack: Stack, chromium: str) -> Iterator[Page]:
+    """A browser window on the site; anything on its console fails the test."""
+    complaints: list[str] = []
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(
+            executable_path=chromium, args=["--no-sandbox", "--disable-gpu"]
+        )
+        page = browser.new_page(base_url=str(stack.rest.base_url).removesuffix("/api/v1/"))
+        page.on("console", lambda m: complaints.append(m.text) if m.type == "error" else None)
+        page.on("pageerror", lambda error: complaints.append(str(error)))
+        yield page
+        browser.close()
+    assert complaints == []
+
+
+def log_in(page: Page) -> None:
+    page.goto("/")
+    page.get_by_label("Username").fill(ADMIN)
+    page.get_by_label("Password").fill(PASSWORD)
+    page.keyboard.press("Enter")
+    expect(page.get_by_role("heading", name="Cluster", level=1)).to_be_visible()
+
+
+def status_shows(page: Page, word: str, within_ms: int) -> None:
+    expect(page.locator("#job-head [role=status]")).to_contain_text(word, timeout=within_ms)
+
+
+def row_of(page: Page, job_id: str) -> str:
+    return page.locator(f"#queue [data-key='job-{job_id}']").inner_text()
+
+
+def test_submit_wait_resize_reprioritise_and_finish(stack: Stack, page: Page) -> None:
+    log_in(page)
+
+    # From a template: validated, then on everything there is.
+    page.get_by_role("link", name="Submit").first.click()
+    page.get_by_label("Name").fill("first of all")
+    page.get_by_role("button", name="Submit the job").click()
+    page.wait_for_url(re.compile(r"/jobs/\d+/"))
+    first = page.url.rstrip("/").rpartition("/")[2]
+    expect(page.get_by_text("Its code builds").first).to_be_visible(timeout=START_MS)
+    status_shows(page, "running", START_MS)
+
+    # Own code, less important: it has to wait, and the page says for what.
+    go_file = stack.directory / "go-story"
+    page.goto("/jobs/new/")
+    page.get_by_role("radio", name=re.compile("My own code")).check()
+    page.locator("#id_code").set_input_files(CODE)
+    page.get_by_label("Name").fill("second")
+    page.get_by_label("Global batch size").fill("16")
+    page.get_by_label("Virtual nodes").fill("8")
+    page.get_by_role("textbox", name="Settings").fill(json.dumps({"go_file": str(go_file), "pause_s": 0.006}))
+    page.get_by_label("Stops after").select_option("steps")
+    page.get_by_label("How many").fill("300")
+    page.get_by_label("At most").fill("2")
+    page.get_by_label("Priority").fill("50")
+    page.get_by_role("button", name="Submit the job").click()
+    page.wait_for_url(re.compile(r"/jobs/\d+/"))
+    second = page.url.rstrip("/").rpartition("/")[2]
+    status_shows(page, "pending", START_MS)
+    expect(page.locator("#job-why")).to_contain_text(
+        "4 of 4 are held by 1 jobs, 4 of them by jobs of higher priority"
+    )
+
+    # An admin turns that round; both rows follow without a reload.
+    page.goto("/queue/")
+    row = page.locator(f"#queue [data-key='job-{second}']")
+    row.locator("input[name=priority]").fill("300")
+    row.locator("input[name=reason]").fill("the paper is due")
+    asked_at = time.monotonic()
+    row.get_by_role("button", name="Change").click()
+    expect(row).to_contain_text(re.compile(r"\b2\s+of 1 to 2"), timeout=5_000)
+    assert time.monotonic() - asked_at < 5, "the allocation has to follow in under 5 s"
+    assert re.search(r"\b2\s+of 1 to 4", row_of(page, first)), row_of(page, first)
+
+    # The running job shrank without a restart; then the other ends and it grows again.
+    page.goto(f"/jobs/{second}/")
+    status_shows(page, "running", START_MS)
+    go_file.touch()
+    status_shows(page, "finished", START_MS)
+    page.goto(f"/jobs/{first}/")
+    status_shows(page, "finished", FINISH_MS)
+    expect(page.locator("#resizes")).to_contain_text("4 → 2")
+    expect(page.locator("#resizes")).to_contain_text("= equal")
+    for name in ("model.keras", "history.csv", "metrics.json"):
+        expect(page.get_by_role("link", name=name)).to_be_visible()
+    for chart in ("allocation", "throughput", "loss"):
+        expect(page.locator(f"[data-figure={chart}] .js-line").first).to_be_visible()
+    page.screenshot(path=stack.directory / "finished.png", full_page=True)
+    with page.expect_download() as download:
+        page.get_by_role("link", name="history.csv").click()
+    assert "val_accuracy" in Path(download.value.path()).read_text().splitlines()[0]

@@ -1,0 +1,365 @@
+"""Every page in a real browser: drawn, live, accessible, quiet on the console."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+from playwright.sync_api import Browser, Page, expect, sync_playwright
+
+from tests.e2e.page_site import Site, running_site
+from tests.frontend.world import PASSWORD
+
+pytestmark = [pytest.mark.browser, pytest.mark.timeout(300)]
+
+AUDIT = (Path(__file__).parent / "audit.js").read_text().split("\n", 1)[1]
+WAIT_MS = 20_000
+#: Names of seeded jobs are looked up by the order in which they were made.
+JOB = {
+    "finished": 1,
+    "running": 2,
+    "urgent": 3,
+    "script": 4,
+    "pending": 5,
+    "paused": 7,
+    "failed": 8,
+}
+PAGES = [
+    "/", "/jobs/", "/jobs/2/", "/jobs/4/", "/jobs/5/", "/jobs/8/", "/jobs/new/",
+    "/jobs/new/?from=1", "/nodes/", "/queue/", "/account/", "/nowhere/",
+]  # fmt: skip
+LOOKS = [(390, "light"), (390, "dark"), (1920, "light"), (1920, "dark")]
+
+_HEAR_SHIFTS = """
+window.shifts = 0;
+new PerformanceObserver((list) => {
+  for (const entry of list.getEntries()) if (!entry.hadRecentInput) window.shifts += entry.value;
+}).observe({ type: "layout-shift", buffered: true });
+"""
+
+
+@dataclass
+class Visitor:
+    """A browser window of one person, and everything the browser complained about."""
+
+    page: Page
+    complaints: list[str] = field(default_factory=list)
+
+    def open(self, address: str) -> None:
+        self.page.goto(address)
+        figures = self.page.locator("[data-figure]")
+        expect(self.page.locator("[data-figure][data-drawn]")).to_have_count(
+            figures.count(), timeout=WAIT_MS
+        )
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
+    with running_site(tmp_path_factory.mktemp("pages")) as site:
+        yield site
+
+
+@pytest.fixture(scope="module")
+def browser(chromium: str) -> Iterator[Browser]:
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(
+            executable_path=chromium, args=["--no-sandbox", "--disable-gpu"]
+        )
+        yield browser
+        browser.close()
+
+
+def _visit(browser: Browser, site: Site, person: str, **options: Any) -> Visitor:
+    context = browser.new_context(base_url=site.address, **options)
+    visitor = Visitor(context.new_page())
+    visitor.page.set_default_timeout(WAIT_MS)
+    visitor.page.on(
+        "console",
+        lambda message: (
+            visitor.complaints.append(message.text) if message.type == "error" else None
+        ),
+    )
+    visitor.page.on("pageerror", lambda error: visitor.complaints.append(str(error)))
+    visitor.page.goto("/login/")
+    visitor.page.get_by_label("Username").fill(person)
+    visitor.page.get_by_label("Password").fill(PASSWORD)
+    visitor.page.get_by_role("button", name="Log in").click()
+    visitor.page.wait_for_url("**/")
+    return visitor
+
+
+@pytest.fixture
+def admin(browser: Browser, site: Site) -> Iterator[Visitor]:
+    visitor = _visit(browser, site, "admin", viewport={"width": 1280, "height": 900})
+    yield visitor
+    visitor.page.context.close()
+    assert visitor.complaints == []
+
+
+@pytest.fixture
+def ada(browser: Browser, site: Site) -> Iterator[Visitor]:
+    visitor = _visit(browser, site, "ada", viewport={"width": 1280, "height": 900})
+    yield visitor
+    visitor.page.context.close()
+    assert visitor.complaints == []
+
+
+@pytest.mark.parametrize(("width", "scheme"), LOOKS)
+def test_every_page_is_drawn_accessible_and_fits(
+    width: int, scheme: str, browser: Browser, site: Site
+) -> None:
+    size = {"width": width, "height": 844 if width < 500 else 1080}
+    for person in ("admin", "newcomer"):
+        visitor = _visit(browser, site, person, viewport=size, color_scheme=scheme)
+        faults = {}
+        for address in PAGES if person == "admin" else ["/", "/jobs/", "/jobs/new/", "/nodes/"]:
+            visitor.open(address)
+            found = visitor.page.evaluate(AUDIT)
+            if visitor.page.evaluate("document.documentElement.scrollWidth > innerWidth"):
+                found.append("it is wider than the window")
+            if found:
+                faults[address] = found
+        visitor.page.context.close()
+        assert not faults
+        # The browser itself notes that a page was not there.
+        assert [c for c in visitor.complaints if "404 (Not Found)" not in c] == []
+
+
+def test_the_login_page_is_accessible_too(browser: Browser, site: Site) -> None:
+    for scheme in ("light", "dark"):
+        page = browser.new_page(base_url=site.address, color_scheme=scheme)
+        page.goto("/login/")
+        assert page.evaluate(AUDIT) == []
+        page.get_by_label("Username").fill("ada")
+        page.get_by_label("Password").fill("guess")
+        page.get_by_role("button", name="Log in").click()
+        expect(page.get_by_role("alert")).to_contain_text("Please enter a correct username")
+        assert page.evaluate(AUDIT) == []
+        page.close()
+
+
+def test_charts_show_what_the_tables_beside_them_say(admin: Visitor) -> None:
+    admin.open("/")
+    allocation = admin.page.locator("[data-figure=allocation]")
+    expect(allocation.locator(".scatterlayer .trace")).to_have_count(4)  # three jobs, capacity
+    allocation.get_by_text("as a table").click()
+    rows = allocation.locator("tbody tr")
+    expect(rows.last).to_contain_text("3")
+    admin.open(f"/jobs/{JOB['running']}/")
+    for name, num_traces in (("loss", 2), ("throughput", 1), ("allocation", 2)):
+        figure = admin.page.locator(f"[data-figure={name}]")
+        expect(figure.locator(".scatterlayer .trace")).to_have_count(num_traces)
+        figure.get_by_text("as a table").click()
+        assert figure.locator("tbody tr").count() >= 4
+
+
+def test_charts_follow_the_window(admin: Visitor) -> None:
+    admin.open("/")
+    drawing = admin.page.locator("[data-figure=allocation] .main-svg").first
+    before = drawing.bounding_box()
+    admin.page.set_viewport_size({"width": 420, "height": 900})
+    admin.page.wait_for_function("document.documentElement.scrollWidth <= innerWidth")
+    expect(drawing).not_to_have_attribute("width", str(round(before["width"])))  # type: ignore[index]
+    after = drawing.bounding_box()
+    assert after
+    assert after["width"] < 420
+
+
+def test_script_in_a_name_stays_text_everywhere(admin: Visitor) -> None:
+    for address in ("/", "/jobs/", "/jobs/4/", "/jobs/2/", "/nodes/", "/queue/"):
+        admin.open(address)
+        assert admin.page.evaluate("window.hurt === undefined")
+        assert admin.page.locator("main b, .legend b, svg b").count() == 0
+    admin.open("/")
+    legend = admin.page.locator("[data-figure=allocation] .legend")
+    expect(legend).to_contain_text("#4 <script>window.hurt = 1</sc")
+    # Over the newest part of the chart the hover text names every job.
+    box = admin.page.locator("[data-figure=allocation] .draglayer .nsewdrag").bounding_box()
+    assert box
+    admin.page.mouse.move(box["x"] + box["width"] - 5, box["y"] + box["height"] / 2)
+    expect(admin.page.locator(".hoverlayer")).to_contain_text("<script>window.hurt = 1</sc")
+
+
+def test_times_are_in_the_readers_zone(browser: Browser, site: Site) -> None:
+    visitor = _visit(browser, site, "ada", timezone_id="Asia/Tokyo", locale="en-GB")
+    visitor.open(f"/jobs/{JOB['running']}/")
+    time = visitor.page.locator("#spec time").first
+    expected = time.evaluate(
+        "(e) => new Date(e.dateTime).toLocaleTimeString('en-GB', {timeZone: 'Asia/Tokyo'})"
+    )
+    expect(time).to_have_text(re.compile(rf"{expected}$"))
+    assert "GMT+9" in (time.get_attribute("title") or "")
+    tick = visitor.page.locator("[data-figure=throughput] .xtick text").first.text_content()
+    start = visitor.page.locator("#events time").nth(2).inner_text()
+    assert tick
+    assert tick[:2] == start[:2] or int(tick[:2]) == (int(start[:2]) + 1) % 24
+    visitor.page.context.close()
+
+
+def test_a_page_shows_changes_by_itself_and_keeps_its_place(ada: Visitor, site: Site) -> None:
+    page = ada.page
+    page.add_init_script(_HEAR_SHIFTS)
+    ada.open(f"/jobs/{JOB['running']}/")
+    expect(page.locator("#live-state")).to_have_text("Live")
+    page.evaluate("window.isSamePage = true")
+    page.locator("#priority-title").scroll_into_view_if_needed()
+    page.get_by_label("Reason").fill("half-typed")
+    page.wait_for_timeout(1500)  # the first refresh after connecting
+    scrolled, shifts = page.evaluate("[scrollY, window.shifts]")
+    site.run(_EVENT.format(job_id=JOB["running"], message="Something new"))
+    expect(page.locator("#events")).to_contain_text("Something new", timeout=5000)
+    expect(page.get_by_label("Reason")).to_have_value("half-typed")
+    expect(page.get_by_label("Reason")).to_be_focused()
+    assert page.evaluate("window.isSamePage")
+    assert page.evaluate("scrollY") == scrolled
+    assert page.evaluate("window.shifts") - shifts < 0.05
+
+
+_EVENT = """
+from django.utils import timezone
+from jobs import nudges
+from jobs.models import Event
+Event.objects.create(job_id={job_id}, kind="note", message="{message}", at=timezone.now())
+nudges.jobs_changed([{job_id}])
+"""
+
+
+def test_others_changes_do_not_wake_a_page(ada: Visitor, site: Site) -> None:
+    ada.open(f"/jobs/{JOB['running']}/")
+    expect(ada.page.locator("#live-state")).to_have_text("Live")
+    ada.page.wait_for_timeout(1500)
+    asked: list[str] = []
+    ada.page.on("request", lambda request: asked.append(request.url))
+    site.run(_EVENT.format(job_id=JOB["urgent"], message="Not for ada"))
+    ada.page.wait_for_timeout(2000)
+    assert asked == []
+
+
+def test_without_a_stream_the_page_asks_every_few_seconds(browser: Browser, tmp_path: Path) -> None:
+    with running_site(tmp_path / "site", with_stream=False) as site:
+        visitor = _visit(browser, site, "ada")
+        visitor.open(f"/jobs/{JOB['running']}/")
+        expect(visitor.page.locator("#live-state")).to_have_text("Every few seconds")
+        site.run(_EVENT.format(job_id=JOB["running"], message="Found by asking"))
+        expect(visitor.page.locator("#events")).to_contain_text("Found by asking", timeout=15_000)
+        visitor.page.context.close()
+        # The browser notes that nobody listens on the stream's port; nothing else is wrong.
+        assert [c for c in visitor.complaints if "ERR_CONNECTION_REFUSED" not in c] == []
+
+
+def test_a_changed_priority_is_seen_by_another_admin(
+    admin: Visitor, browser: Browser, site: Site
+) -> None:
+    other = _visit(browser, site, "admin")
+    other.open("/queue/")
+    expect(other.page.locator("#live-state")).to_have_text("Live")
+    admin.open("/queue/")
+    row = admin.page.locator("[data-key='job-5']")
+    row.get_by_label("Priority of job 5").fill("900")
+    row.get_by_label("Reason for job 5").fill("deadline")
+    row.get_by_role("button", name="Change the priority of job 5").click()
+    expect(admin.page.get_by_text("Job #5 has priority 900 now.")).to_be_visible()
+    expect(other.page.locator("#queue tbody tr").first).to_contain_text("tabular", timeout=5000)
+    expect(other.page.get_by_label("Priority of job 5")).to_have_value("900")
+    other.page.context.close()
+
+
+def test_the_form_helps_checks_and_submits(ada: Visitor, tmp_path: Path) -> None:
+    page = ada.page
+    ada.open("/jobs/new/")
+    page.get_by_role("radio", name=re.compile("Tabular data")).check()
+    expect(page.get_by_label("Name", exact=True)).to_have_value(re.compile("Tabular"))
+    page.get_by_label("Global batch size").fill("64")
+    page.get_by_label("Virtual nodes").fill("8")
+    page.get_by_label("At most").fill("3")
+    help_line = page.locator("#split-help")
+    expect(help_line).to_have_text(
+        "Each virtual node takes 8 of 64 examples. "
+        "On 3 accelerators, each runs 2 or 3 of the 8 virtual nodes."
+    )
+    page.get_by_role("button", name="Check only").click()
+    expect(page.locator("#check-result")).to_contain_text("It would")
+
+    page.get_by_label("At most").fill("9")
+    page.get_by_role("button", name="Check only").click()
+    error = page.locator("[data-error-for=max_accelerators]")
+    expect(error).to_contain_text("At most one accelerator for each of the 8 virtual nodes.")
+    expect(page.get_by_label("At most")).to_be_focused()
+    expect(page.get_by_label("At most")).to_have_attribute("aria-invalid", "true")
+    expect(page.locator("#check-result")).to_be_empty()
+
+    # A chosen file stays chosen when something else was wrong.
+    own = tmp_path / "mine.py"
+    own.write_text("def build(settings):\n    return None, None\n")
+    page.get_by_role("radio", name=re.compile("My own code")).check()
+    page.locator("#id_code").set_input_files(own)
+    page.get_by_role("button", name="Submit the job").click()
+    expect(error).to_be_visible()
+    page.get_by_label("At most").fill("2")
+    page.get_by_label("Name", exact=True).fill("my own")
+    page.get_by_role("button", name="Submit the job").click()
+    page.wait_for_url(re.compile(r"/jobs/\d+/$"))
+    expect(page.get_by_role("heading", level=1)).to_contain_text("my own")
+    expect(page.get_by_text("mine.py")).to_be_visible()
+
+
+def test_the_log_is_searched_without_reading_all_of_it(ada: Visitor) -> None:
+    ada.open(f"/jobs/{JOB['running']}/")
+    log = ada.page.locator("#log")
+    expect(log).to_contain_text("trainer 1")
+    ada.page.get_by_label("Search the log").fill("step 77 ")
+    expect(ada.page.locator("#log-note")).to_have_text("2 matching lines")
+    expect(log.locator("mark")).to_have_count(2)
+    expect(log.locator("mark").first).to_have_text("step 77 ")
+    ada.page.get_by_label("Trainer", exact=True).select_option("1")
+    expect(ada.page.locator("#log-note")).to_have_text("1 matching line")
+    ada.page.get_by_label("Search the log").fill("")
+    expect(log).to_contain_text("a line with <script>window.hurt = 1</script>")
+    with ada.page.expect_download() as download:
+        ada.page.get_by_role("button", name="Download").click()
+    assert download.value.suggested_filename == f"job-{JOB['running']}.log"
+
+
+def test_everything_is_reached_by_keyboard(admin: Visitor) -> None:
+    page = admin.page
+    admin.open("/jobs/")
+    page.keyboard.press("Tab")
+    expect(page.get_by_text("Skip to the content")).to_be_focused()
+    page.keyboard.press("Enter")
+    expect(page.locator("#main")).to_be_focused()
+    for _ in range(40):
+        page.keyboard.press("Tab")
+        outline = page.evaluate(
+            "[getComputedStyle(document.activeElement).outlineStyle, "
+            "document.activeElement.tagName, document.activeElement.matches(':focus-visible')]"
+        )
+        if outline[1] == "BODY":
+            break
+        assert outline[0] != "none", outline
+    # A menu opens by Enter and closes by Escape, back where it was.
+    summary = page.locator(".top details.menu summary")
+    summary.focus()
+    page.keyboard.press("Enter")
+    expect(page.get_by_role("link", name="Account and API tokens")).to_be_visible()
+    page.keyboard.press("Escape")
+    expect(page.get_by_role("link", name="Account and API tokens")).to_be_hidden()
+    expect(summary).to_be_focused()
+
+
+def test_pages_work_without_scripts(browser: Browser, site: Site) -> None:
+    visitor = _visit(browser, site, "ada", java_script_enabled=False)
+    page = visitor.page
+    page.goto(f"/jobs/{JOB['paused']}/")
+    expect(page.get_by_role("heading", level=1)).to_contain_text("weekend run")
+    expect(page.locator("#spec time").first).to_contain_text("UTC")
+    page.get_by_role("button", name="Resume").click()
+    expect(page.locator("#job-head [role=status]")).to_have_text("pending")
+    page.goto("/jobs/new/")
+    page.get_by_label("Virtual nodes").fill("0")
+    page.get_by_role("button", name="Submit the job").click()
+    expect(page.locator("[data-error-for=num_virtual_nodes]")).to_contain_text("Give a whole")
+    visitor.page.context.close()
