@@ -28,7 +28,7 @@ DEFAULTS = {
     "blocks_per_stage": 1,
     "dropout": 0.3,
     "learning_rate": 0.05,
-    "decay_steps": 2400,
+    "decay_steps": 1800,
     "momentum": 0.9,
     "weight_penalty": 0.0001,
     "validation_share": 0.2,

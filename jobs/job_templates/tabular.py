@@ -17,7 +17,7 @@ from sklearn.datasets import load_breast_cancer
 DEFAULTS = {
     "hidden_units": [32, 16],
     "dropout": 0.3,
-    "learning_rate": 0.0002,
+    "learning_rate": 0.0001,
     "weight_decay": 0.1,
     "validation_share": 0.2,
 }
