@@ -73,7 +73,7 @@ _ALL = (
         global_batch_size=128,
         num_virtual_nodes=8,
         max_accelerators=4,
-        stop=_epochs(250),
+        stop=_epochs(200),
     ),
     JobTemplate(
         name="tabular",
@@ -109,7 +109,7 @@ _ALL = (
         global_batch_size=64,
         num_virtual_nodes=8,
         max_accelerators=4,
-        stop=_epochs(20),
+        stop=_epochs(12),
     ),
 )
 

@@ -31,7 +31,7 @@ DEFAULTS = {
     "num_blocks": 2,
     "dropout": 0.1,
     "learning_rate": 0.003,
-    "decay_steps": 1600,
+    "decay_steps": 1050,
     "num_characters": 300_000,
 }
 
