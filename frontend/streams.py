@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import contextvars
 import json
 import logging
 import time
@@ -95,7 +96,11 @@ class Hub:
         """Add a stream; the first one starts the subscription."""
         self.subscribers.add(subscriber)
         if self._feeder is None or self._feeder.done():
-            self._feeder = asyncio.get_running_loop().create_task(self._feed())
+            # A context of its own: that of the request would tie the task to the request's thread,
+            # which is gone when the request is.
+            self._feeder = asyncio.get_running_loop().create_task(
+                self._feed(), context=contextvars.Context()
+            )
 
     def leave(self, subscriber: Subscriber) -> None:
         """Take a stream out; the last one ends the subscription."""
@@ -113,6 +118,9 @@ class Hub:
                         await self._tell(change)
             except (RedisError, OSError) as error:
                 logger.warning("event streams have lost Redis: %s", error)
+            except Exception:
+                # One change that cannot be told must not leave every page without news.
+                logger.exception("event streams stumbled over a change")
             await asyncio.sleep(RECONNECT_S)
             # What was said meanwhile is unknown: everybody looks once.
             for subscriber in self.subscribers:
@@ -136,7 +144,7 @@ class Hub:
         """Look up whose jobs they are; a job never changes hands."""
         unknown = [job_id for job_id in job_ids if job_id not in self._owners]
         if unknown:
-            self._owners.update(await sync_to_async(_owners_of)(unknown))
+            self._owners.update(await sync_to_async(_owners_of, thread_sensitive=False)(unknown))
         while len(self._owners) > _MAX_KNOWN_OWNERS:
             self._owners.popitem(last=False)
 

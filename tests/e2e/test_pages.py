@@ -154,19 +154,15 @@ def test_charts_show_what_the_tables_beside_them_say(admin: Visitor) -> None:
         figure = admin.page.locator(f"[data-figure={name}]")
         expect(figure.locator(".scatterlayer .trace")).to_have_count(num_traces)
         figure.get_by_text("as a table").click()
-        assert figure.locator("tbody tr").count() >= 4
+        expect(figure.locator("tbody tr").nth(3)).to_be_visible()
 
 
 def test_charts_follow_the_window(admin: Visitor) -> None:
     admin.open("/")
     drawing = admin.page.locator("[data-figure=allocation] .main-svg").first
-    before = drawing.bounding_box()
+    expect(drawing).to_have_attribute("width", re.compile(r"^[789]\d\d"))
     admin.page.set_viewport_size({"width": 420, "height": 900})
-    admin.page.wait_for_function("document.documentElement.scrollWidth <= innerWidth")
-    expect(drawing).not_to_have_attribute("width", str(round(before["width"])))  # type: ignore[index]
-    after = drawing.bounding_box()
-    assert after
-    assert after["width"] < 420
+    expect(drawing).to_have_attribute("width", re.compile(r"^3\d\d"))
 
 
 def test_script_in_a_name_stays_text_everywhere(admin: Visitor) -> None:
@@ -181,7 +177,9 @@ def test_script_in_a_name_stays_text_everywhere(admin: Visitor) -> None:
     box = admin.page.locator("[data-figure=allocation] .draglayer .nsewdrag").bounding_box()
     assert box
     admin.page.mouse.move(box["x"] + box["width"] - 5, box["y"] + box["height"] / 2)
-    expect(admin.page.locator(".hoverlayer")).to_contain_text("<script>window.hurt = 1</sc")
+    expect(admin.page.locator("[data-figure=allocation] .hoverlayer")).to_contain_text(
+        "<script>window.hurt = 1</sc"
+    )
 
 
 def test_times_are_in_the_readers_zone(browser: Browser, site: Site) -> None:
@@ -237,6 +235,8 @@ def test_others_changes_do_not_wake_a_page(ada: Visitor, site: Site) -> None:
     site.run(_EVENT.format(job_id=JOB["urgent"], message="Not for ada"))
     ada.page.wait_for_timeout(2000)
     assert asked == []
+    site.run(_EVENT.format(job_id=JOB["running"], message="But this is"))
+    expect(ada.page.locator("#events")).to_contain_text("But this is", timeout=5000)
 
 
 def test_without_a_stream_the_page_asks_every_few_seconds(browser: Browser, tmp_path: Path) -> None:
@@ -287,7 +287,7 @@ def test_the_form_helps_checks_and_submits(ada: Visitor, tmp_path: Path) -> None
     page.get_by_label("At most").fill("9")
     page.get_by_role("button", name="Check only").click()
     error = page.locator("[data-error-for=max_accelerators]")
-    expect(error).to_contain_text("At most one accelerator for each of the 8 virtual nodes.")
+    expect(error).to_contain_text("can use at most as many accelerators")
     expect(page.get_by_label("At most")).to_be_focused()
     expect(page.get_by_label("At most")).to_have_attribute("aria-invalid", "true")
     expect(page.locator("#check-result")).to_be_empty()
