@@ -58,6 +58,19 @@ class NodeRemovedError(RequestRefusedError):
     """410: the node was removed; everything on it has to stop."""
 
 
+def is_passing(error: BaseException | None) -> bool:
+    """Say whether to try again without giving anything up.
+
+    A forgotten token and a removed node count: the heartbeat decides what becomes of the agent.
+    """
+    return isinstance(error, ControlPlaneAwayError | NotAuthorisedError | NodeRemovedError)
+
+
+def wished_wait_s(error: BaseException | None) -> float:
+    """Give how long the control plane asked to wait, 0 if it did not."""
+    return error.retry_after_s if isinstance(error, ControlPlaneAwayError) else 0.0
+
+
 class DigestMismatchError(Exception):
     """What was downloaded is not what was announced."""
 

@@ -16,6 +16,7 @@ from agents.client import (
     NodeRemovedError,
     NotAuthorisedError,
     RequestRefusedError,
+    wished_wait_s,
 )
 from agents.introduction import Introduction, RefusedError
 from agents.outbox import Outbox, Parcel
@@ -191,8 +192,7 @@ class Contact:
                 return
         else:
             self._refused_since = None
-        wish_s = error.retry_after_s if isinstance(error, ControlPlaneAwayError) else 0.0
-        delay_s = max(self._backoff.next_delay_s(), wish_s)
+        delay_s = max(self._backoff.next_delay_s(), wished_wait_s(error))
         self._not_before = now + delay_s
         is_known = isinstance(error, ControlPlaneAwayError | RequestRefusedError)
         is_first = self._backoff.failures == 1

@@ -13,6 +13,7 @@ from agents.client import (
     ControlPlaneClient,
     NodeRemovedError,
     RequestRefusedError,
+    wished_wait_s,
 )
 from agents.settings import AgentSettings
 from controlplane.core.wire import WantedState
@@ -75,8 +76,7 @@ class WantedPoller:
             self._wake()
             return 0.0
         except (ControlPlaneAwayError, RequestRefusedError) as error:
-            wish_s = error.retry_after_s if isinstance(error, ControlPlaneAwayError) else 0.0
-            delay_s = max(self._backoff.next_delay_s(), wish_s)
+            delay_s = max(self._backoff.next_delay_s(), wished_wait_s(error))
             log.debug("no wanted state, asking again in %.1f s: %s", delay_s, error)
             return delay_s
         self._backoff.reset()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 from collections.abc import Callable, Mapping
@@ -12,7 +13,7 @@ from enum import Enum
 from agents.background import Background
 from agents.backoff import Backoff
 from agents.cache import FileCache
-from agents.client import ControlPlaneAwayError, ControlPlaneClient
+from agents.client import ControlPlaneClient, is_passing, wished_wait_s
 from agents.devices import accelerator_environment
 from agents.log_tail import LogTail
 from agents.preparation import trainer_prepare
@@ -78,6 +79,7 @@ class Trainer:
         self._process: OwnedProcess | None = None
         self._fetch: Future[None] | None = None
         self._fetch_after = 0.0
+        self._num_refused = 0
         self._backoff = Backoff(settings.backoff_first_s, settings.backoff_cap_s)
         self._is_unwanted = False
         self._is_deaf = False
@@ -183,16 +185,13 @@ class Trainer:
         error = self._fetch.exception()
         if self._is_unwanted or wanted is None:
             self._close(None)
-        elif isinstance(error, ControlPlaneAwayError):
-            self._fetch = None
-            self._fetch_after = now + max(self._backoff.next_delay_s(), error.retry_after_s)
-        elif error is not None and self._backoff.failures < FETCH_ATTEMPTS - 1:
-            # The checkpoint may have been replaced between the order and the download.
-            log.warning("fetching for job %d, slot %d failed: %s", *self.key, error)
-            self._fetch = None
-            self._fetch_after = now + self._backoff.next_delay_s()
         elif error is not None:
-            self._give_up(f"{type(error).__name__}: {error}")
+            self._fetch = None
+            self._fetch_after = now + max(self._backoff.next_delay_s(), wished_wait_s(error))
+            # What is refused may come a moment later: a checkpoint that was just replaced.
+            self._num_refused += not is_passing(error)
+            if self._num_refused >= FETCH_ATTEMPTS:
+                self._give_up(f"{type(error).__name__}: {error}")
         elif is_accelerator_free(wanted.accelerator_index):
             self._start(wanted)
 
@@ -224,8 +223,9 @@ class Trainer:
         except OSError as error:
             self._give_up(f"the trainer does not start: {error}")
             return
-        directory.write_process(process.pid, process.create_time)
         self._process, self.stage = process, Stage.RUNNING
+        with contextlib.suppress(OSError):  # without it the process is found by its environment
+            directory.write_process(process.pid, process.create_time)
         log.info("started the trainer of job %d, slot %d as process %d", *self.key, process.pid)
 
     def _write_orders(self, wanted: WantedTrainer) -> None:

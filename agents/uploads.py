@@ -15,11 +15,10 @@ from agents.background import Background
 from agents.backoff import Backoff
 from agents.client import (
     ConflictError,
-    ControlPlaneAwayError,
     ControlPlaneClient,
-    NodeRemovedError,
-    NotAuthorisedError,
     RequestRefusedError,
+    is_passing,
+    wished_wait_s,
 )
 from agents.run_directory import TrainerKey, is_plain_file
 from agents.settings import AgentSettings
@@ -98,8 +97,7 @@ class Uploads:
         if error is None:
             upload.is_over = True
             return
-        wish_s = error.retry_after_s if isinstance(error, ControlPlaneAwayError) else 0.0
-        upload.not_before = now + max(upload.backoff.next_delay_s(), wish_s)
+        upload.not_before = now + max(upload.backoff.next_delay_s(), wished_wait_s(error))
         log.warning("uploading files of job %d is tried again: %s", report.job_id, error)
 
 
@@ -122,7 +120,7 @@ def _files_upload(
     """Send the files that are not there yet.
 
     Raises:
-        ControlPlaneAwayError: some have to be sent again later.
+        ControlPlaneAwayError, NotAuthorisedError, NodeRemovedError: send the rest later.
     """
     for name in upload.names:
         if name in upload.done:
@@ -143,10 +141,9 @@ def _file_upload(
         client.upload(report.job_id, report.slot, report.generation, path.name, path)
     except ConflictError:
         log.warning("job %d has gone on without slot %d", report.job_id, report.slot)
-    except (NotAuthorisedError, NodeRemovedError) as error:
-        # The heartbeat decides what becomes of the agent; until then nothing is given up.
-        raise ControlPlaneAwayError(str(error)) from error
     except (RequestRefusedError, OSError) as error:
+        if is_passing(error):
+            raise
         log.warning("%s of job %d cannot be uploaded: %s", path.name, report.job_id, error)
         upload.errors[path.name] = str(error)
 

@@ -11,7 +11,7 @@ from concurrent.futures import Future
 from pathlib import Path
 
 from agents.backoff import Backoff
-from agents.client import ControlPlaneAwayError
+from agents.client import is_passing, wished_wait_s
 from agents.preparation import code_fetch
 from agents.processes import OwnedProcess, processes_of, trainer_environment
 from agents.report_queue import storable
@@ -101,9 +101,9 @@ class Validation:
         write_atomically(self.path / "orders.json", json.dumps(encode(spec)))
 
     def _start(self, now: float, error: BaseException | None) -> None:
-        if isinstance(error, ControlPlaneAwayError):
+        if is_passing(error):
             self._fetch = None
-            self._fetch_after = now + max(self._backoff.next_delay_s(), error.retry_after_s)
+            self._fetch_after = now + max(self._backoff.next_delay_s(), wished_wait_s(error))
             return
         if isinstance(error, ValueError):
             self._finish(code="bad_archive", message=str(error), at_fault="code")
