@@ -71,7 +71,7 @@ def launcher_run(options: argparse.Namespace) -> int:
                 if options.output is not None:
                     _copy_results(job.output_folder(), options.output)
                     _say(f"results in {options.output}")
-        except LocalJobError as error:
+        except (LocalJobError, ValueError) as error:
             print(f"error: {error}", file=sys.stderr)  # noqa: T201
             return EXIT_FAILED
         except KeyboardInterrupt:

@@ -84,6 +84,7 @@ class LocalJob:
         self.threads = threads
         self.trainers: dict[int, LocalTrainer] = {}
         self.membership: Membership | None = None
+        self.parent_pid = os.getpid()
         self._code = code
         self._next_slot = 0
         self._generation = 0
@@ -320,11 +321,11 @@ class LocalJob:
         else:
             shutil.copy(self._code, run_dir / "code" / self.spec.entry_file)
         self._order(slot, membership, False, checkpoint)
-        self._ports.release(slot)
+        self.free_port(slot)
         command = [sys.executable, "-m", "agents.trainer", "--run-dir", str(run_dir)]
         with (run_dir / "log.txt").open("wb") as log:
             process = subprocess.Popen(
-                [*command, "--parent", str(os.getpid())],
+                [*command, "--parent", str(self.parent_pid)],
                 cwd=REPOSITORY,
                 stdin=subprocess.DEVNULL,
                 stdout=log,
@@ -332,6 +333,10 @@ class LocalJob:
                 start_new_session=True,
             )
         self.trainers[slot] = LocalTrainer(slot, run_dir, process)
+
+    def free_port(self, slot: int) -> None:
+        """Let go of a slot's port, which was held so that nobody else takes it."""
+        self._ports.release(slot)
 
     def stop(self) -> None:
         """End every trainer that still runs."""

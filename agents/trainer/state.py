@@ -156,7 +156,7 @@ def checkpoint_read(path: Path, state: ModelState) -> dict[str, Any]:
             ]
     except (OSError, KeyError, ValueError, zipfile.BadZipFile) as error:
         raise TrainerError("internal", f"checkpoint {path.name} cannot be read: {error}") from error
-    if state_digest(state.specs, values) != meta["digest"]:
+    if state_digest(specs, values) != meta["digest"]:
         raise TrainerError("internal", f"checkpoint {path.name} is damaged: digests differ")
     state.put(values)
     progress: dict[str, Any] = meta["progress"]

@@ -18,7 +18,7 @@ from controlplane.core.wire import (
 
 TEMPLATES = Path(__file__).resolve().parents[3] / "jobs" / "job_templates"
 
-#: A job with everything that a mapping could disturb: dropout, batch statistics, a stateful counter,
+#: A job with all that a mapping could disturb: dropout, batch statistics, a stateful counter,
 #: a regulariser, sample weights, validation data, and sizes that divide by nothing.
 UNEVEN_JOB = '''
 import keras

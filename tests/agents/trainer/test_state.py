@@ -1,0 +1,130 @@
+"""The complete state: order, digest, bytes, checkpoint file."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import keras
+import numpy as np
+import pytest
+
+from agents.trainer.failures import TrainerError
+from agents.trainer.keras_access import model_build
+from agents.trainer.state import ModelState, checkpoint_read, checkpoint_write, pack, state_digest
+
+DTYPES = ["float32", "float64", "float16", "bfloat16", "int64", "uint8", "bool"]
+
+
+class Store(keras.layers.Layer):
+    """One weight of each dtype, with odd shapes."""
+
+    def build(self, input_shape: object) -> None:
+        self.kept = [
+            self.add_weight(shape=(3, index), dtype=dtype, initializer="ones", trainable=False)
+            for index, dtype in enumerate(DTYPES)
+        ]
+
+    def call(self, inputs: object) -> object:
+        return inputs
+
+
+def state_of(units: int = 3) -> ModelState:
+    model = keras.Sequential(
+        [keras.Input((2,)), Store(), keras.layers.Dropout(0.5), keras.layers.Dense(units)]
+    )
+    model.compile("adam", "mse", metrics=["mae"])
+    model_build(model, (np.ones((2, 2), "float32"), np.ones((2, units), "float32")))
+    return ModelState(model)
+
+
+def scrambled(state: ModelState) -> list[np.ndarray]:
+    """Give every variable other bits, nan and infinity among them."""
+    generator = np.random.default_rng(1)
+    values = []
+    for variable in state.variables:
+        value = generator.normal(size=variable.shape) * 50
+        array = np.asarray(value).astype(variable.value.dtype.as_numpy_dtype)
+        if array.size > 1 and variable.value.dtype.is_floating:
+            array.reshape(-1)[:2] = (np.nan, np.inf)
+        values.append(array)
+        variable.value.assign(array)
+    return values
+
+
+def same_bits(state: ModelState, values: list[np.ndarray]) -> bool:
+    return all(
+        np.asarray(variable.value).tobytes() == value.tobytes()
+        for variable, value in zip(state.variables, values, strict=True)
+    )
+
+
+def test_the_state_has_everything_once() -> None:
+    state = state_of()
+    names = [spec.name for spec in state.specs]
+    assert len(set(names)) == len(names)
+    for part in ("kernel", "bias", "iteration", "momentum", "velocity", "learning_rate", "total"):
+        assert any(part in name for name in names), part
+    assert sum("seed_generator_state" in name for name in names) == 2  # dropout's and the global
+    assert state.num_bytes == sum(np.asarray(v.value).nbytes for v in state.variables)
+
+
+def test_packed_bytes_come_back_bit_for_bit() -> None:
+    source, target = state_of(), state_of()
+    values = scrambled(source)
+    words = pack(source.capture())
+    assert words.dtype == np.int32
+    target.put_bytes(words.view(np.uint8))
+    assert same_bits(target, values)
+    assert target.layout_digest() != state_of(units=4).layout_digest()
+
+
+def test_a_captured_state_does_not_follow_later_changes() -> None:
+    state = state_of()
+    values = scrambled(state)
+    captured = state.capture()
+    before = state_digest(state.specs, captured)
+    for variable in state.trainable:
+        variable.value.assign_add(np.ones(variable.shape, "float32"))
+    assert state_digest(state.specs, captured) == before
+    assert state_digest(state.specs, state.capture()) != before
+    assert captured[0].numpy().tobytes() == values[0].tobytes()
+
+
+def test_the_digest_sees_one_bit() -> None:
+    state = state_of()
+    before = state_digest(state.specs, state.capture())
+    kernel = state.trainable[0].value
+    bits = kernel.numpy().view(np.uint32)
+    bits.reshape(-1)[0] ^= 1
+    kernel.assign(bits.view(np.float32))
+    assert state_digest(state.specs, state.capture()) != before
+
+
+def test_a_checkpoint_restores_every_bit(tmp_path: Path) -> None:
+    source, target = state_of(), state_of()
+    values = scrambled(source)
+    path = tmp_path / "checkpoint.npz"
+    digest = checkpoint_write(path, source.specs, source.capture(), {"step": 3})
+    assert digest == state_digest(source.specs, source.capture())
+    assert sorted(entry.name for entry in tmp_path.iterdir()) == ["checkpoint.npz"]
+    assert checkpoint_read(path, target) == {"step": 3}
+    assert same_bits(target, values)
+    with np.load(path, allow_pickle=False) as archive:
+        meta = json.loads(archive["meta"].tobytes())
+    assert meta["digest"] == digest
+    assert len(meta["variables"]) == len(source.specs)
+
+
+def test_a_damaged_or_foreign_checkpoint_is_refused(tmp_path: Path) -> None:
+    state = state_of()
+    path = tmp_path / "checkpoint.npz"
+    checkpoint_write(path, state.specs, state.capture(), {})
+    with pytest.raises(TrainerError, match="the job code changed"):
+        checkpoint_read(path, state_of(units=4))
+    whole = path.read_bytes()
+    path.write_bytes(whole[: len(whole) // 2])
+    with pytest.raises(TrainerError, match="cannot be read"):
+        checkpoint_read(path, state)
+    with pytest.raises(TrainerError, match="cannot be read"):
+        checkpoint_read(tmp_path / "missing.npz", state)

@@ -1,0 +1,304 @@
+"""The traced step against Keras's own `fit`: what a compiled model says is honoured."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from agents.trainer.data_arrays import ArraySource
+from agents.trainer.feeder import JobData
+from agents.trainer.keras_access import model_build
+from agents.trainer.planning import Planner
+from agents.trainer.progress import Activity, Course, Progress
+from agents.trainer.state import ModelState
+from agents.trainer.step import StepFunctions
+from agents.trainer.user_errors import JobCodeError
+from controlplane.core.wire import StopCondition, StopKind
+from tests.agents.trainer.local_jobs import membership_of, training_spec
+
+NUM_EXAMPLES = 40
+BATCH_SIZE = 16
+Arrays = tuple[Any, ...]
+Build = Callable[[], keras.Model]
+
+
+RANDOM = np.random.default_rng(3)
+X = RANDOM.normal(size=(NUM_EXAMPLES, 4)).astype("float32")
+Y = RANDOM.normal(size=(NUM_EXAMPLES, 1)).astype("float32")
+WEIGHT = RANDOM.uniform(0.1, 3.0, size=NUM_EXAMPLES).astype("float32")
+TOKENS = RANDOM.integers(0, 7, size=(NUM_EXAMPLES, 5))
+
+
+class EpochByVirtualNodes:
+    """Trains one epoch in the order of the data, as `fit(shuffle=False)` does."""
+
+    def __init__(self, model: keras.Model, arrays: Arrays, num_virtual_nodes: int) -> None:
+        source = ArraySource(arrays, "data.train")
+        sample = source.fetch(np.arange(2))
+        model_build(model, sample)
+        self.model = model
+        self.state = ModelState(model)
+        self.functions = StepFunctions(model, self.state, sample)
+        spec = training_spec(
+            num_virtual_nodes=num_virtual_nodes, global_batch_size=BATCH_SIZE, shuffle=False
+        )
+        stop = StopCondition(kind=StopKind.EPOCHS, limit=1)
+        course = Course(len(source), len(source), BATCH_SIZE, stop)
+        specs = tuple(self.functions.example_specs)
+        self.data = JobData(spec, course, source, source, specs, len(self.state.seeds))
+        everything = {0: tuple(range(num_virtual_nodes))}
+        self.planner = Planner(spec, membership_of(everything), (0,), 0)
+
+    def run(self) -> dict[str, float]:
+        progress = Progress()
+        while not progress.is_over:
+            order = self.data.order(progress)
+            batch = self.data.local_batch(self.planner, order, progress)
+            if progress.activity is Activity.TRAIN:
+                self.functions.apply(self.functions.train(*batch.arguments)[0])
+            else:
+                self.functions.count(self.functions.validate(*batch.arguments)[0])
+            progress = self.data.course.after_batch(progress, 0.0)
+            if self.data.course.is_activity_over(progress):
+                results = self.model.get_metrics_result()
+                logs = {name: float(np.asarray(value)) for name, value in results.items()}
+                progress = self.data.course.after_activity(progress, logs)
+                self.model.reset_metrics()
+        self.model.optimizer.finalize_variable_values(self.model.trainable_variables)
+        return progress.history[0].logs
+
+
+def train_with_keras(model: keras.Model, arrays: Arrays) -> dict[str, float]:
+    history = model.fit(
+        *arrays[:2],
+        sample_weight=arrays[2] if len(arrays) > 2 else None,
+        validation_data=arrays,
+        batch_size=BATCH_SIZE,
+        validation_batch_size=BATCH_SIZE,
+        shuffle=False,
+        verbose=0,
+    )
+    return {name: values[0] for name, values in history.history.items()}
+
+
+def plain(**options: Any) -> keras.Model:
+    model = keras.Sequential(
+        [keras.Input((4,)), keras.layers.Dense(8, activation="tanh"), keras.layers.Dense(1)]
+    )
+    options = {"optimizer": "adam", "loss": "mse", "metrics": ["mae"]} | options
+    model.compile(**options)
+    return model
+
+
+def regularised_sum() -> keras.Model:
+    """Put a summed loss beside terms that belong to the batch as a whole."""
+
+    class Activity(keras.layers.Layer):
+        def call(self, inputs: Any) -> Any:
+            self.add_loss(0.3 * keras.ops.mean(inputs**2))
+            return inputs
+
+    inputs = keras.Input((4,))
+    hidden = keras.layers.Dense(8, kernel_regularizer="l2", activation="tanh")(inputs)
+    outputs = keras.layers.Dense(1)(Activity()(hidden))
+    model = keras.Model(inputs, outputs)
+    model.compile(
+        optimizer=keras.optimizers.SGD(0.01),
+        loss=keras.losses.MeanSquaredError(reduction="sum"),
+    )
+    return model
+
+
+def two_outputs() -> keras.Model:
+    first, second = keras.Input((4,), name="first"), keras.Input((4,), name="second")
+    joined = keras.layers.Concatenate()([first, second])
+    low = keras.layers.Dense(1, name="low")(joined)
+    high = keras.layers.Dense(1, name="high", activation="sigmoid")(joined)
+    model = keras.Model({"first": first, "second": second}, {"low": low, "high": high})
+    model.compile(
+        optimizer=keras.optimizers.RMSprop(0.01),
+        loss={"low": "mse", "high": "binary_crossentropy"},
+        loss_weights={"low": 0.25, "high": 2.0},
+        metrics={"low": ["mae"]},
+        weighted_metrics={"high": ["accuracy"]},
+    )
+    return model
+
+
+#: Whole batches only: Keras gives the losses of single outputs one vote per batch, however small.
+TWO_OUTPUTS_DATA = (
+    {"first": X[:32], "second": X[32::-1][:32].copy()},
+    {"low": Y[:32], "high": (Y[:32] > 0).astype("float32")},
+)
+
+
+def embedding_and_frozen_layer() -> keras.Model:
+    """With SGD: Keras's Adam squares the gradients of a token's repetitions one by one."""
+    model = keras.Sequential(
+        [
+            keras.Input((5,), dtype="int32"),
+            keras.layers.Embedding(9, 6),
+            keras.layers.Flatten(),
+            keras.layers.Dense(3),
+            keras.layers.Dense(1),
+        ]
+    )
+    model.layers[-1].trainable = False
+    model.compile(optimizer=keras.optimizers.SGD(0.05, momentum=0.5), loss="mse")
+    return model
+
+
+def constraint_schedule_and_average() -> keras.Model:
+    constraint = keras.constraints.MaxNorm(0.5)
+    model = keras.Sequential(
+        [keras.Input((4,)), keras.layers.Dense(3, kernel_constraint=constraint)]
+    )
+    model.add(keras.layers.Dense(1))
+    schedule = keras.optimizers.schedules.ExponentialDecay(0.05, 1, 0.5)
+    optimizer = keras.optimizers.AdamW(schedule, use_ema=True, ema_momentum=0.5, clipnorm=0.2)
+    model.compile(optimizer=optimizer, loss="mae", metrics=[keras.metrics.RootMeanSquaredError()])
+    return model
+
+
+def half_precision() -> keras.Model:
+    policy = keras.mixed_precision.DTypePolicy("mixed_float16")
+    model = keras.Sequential(
+        [
+            keras.Input((4,)),
+            keras.layers.Dense(8, activation="tanh", dtype=policy),
+            keras.layers.Dense(1, dtype="float32"),
+        ]
+    )
+    inner = keras.optimizers.SGD(0.05)
+    optimizer = keras.optimizers.LossScaleOptimizer(
+        inner, initial_scale=64.0, dynamic_growth_steps=2
+    )
+    model.compile(optimizer=optimizer, loss="mse")
+    return model
+
+
+CASES: dict[str, tuple[Build, Arrays]] = {
+    "plain": (plain, (X, Y)),
+    "sample weights": (lambda: plain(weighted_metrics=["mse"]), (X, Y, WEIGHT)),
+    "sgd with momentum": (
+        lambda: plain(optimizer=keras.optimizers.SGD(0.1, momentum=0.9, nesterov=True)),
+        (X, Y),
+    ),
+    "clipping": (
+        lambda: plain(optimizer=keras.optimizers.Adam(0.01, global_clipnorm=0.05)),
+        (X, Y),
+    ),
+    "gradient accumulation": (
+        lambda: plain(optimizer=keras.optimizers.Adam(0.01, gradient_accumulation_steps=2)),
+        (X, Y),
+    ),
+    "summed loss, add_loss, regulariser": (regularised_sum, (X, Y)),
+    "two inputs and outputs": (two_outputs, TWO_OUTPUTS_DATA),
+    "embedding and frozen layer": (embedding_and_frozen_layer, (TOKENS, Y)),
+    "constraint, schedule, average": (constraint_schedule_and_average, (X, Y)),
+    "mixed precision with loss scale": (half_precision, (X, Y)),
+}
+
+
+def all_variables(model: keras.Model) -> list[Any]:
+    return [*model.variables, *model.optimizer.variables]
+
+
+@pytest.mark.parametrize("num_virtual_nodes", [1, 3])
+@pytest.mark.parametrize("case", CASES)
+def test_an_epoch_equals_fit(case: str, num_virtual_nodes: int) -> None:
+    build, arrays = CASES[case]
+    keras.utils.set_random_seed(1)
+    model = build()
+    reference = build()
+    model_build(model, ArraySource(arrays, "data").fetch(np.arange(2)))
+    model_build(reference, ArraySource(arrays, "data").fetch(np.arange(2)))
+    for mine, theirs in zip(all_variables(model), all_variables(reference), strict=True):
+        mine.assign(theirs)
+    logs = EpochByVirtualNodes(model, arrays, num_virtual_nodes).run()
+    expected = train_with_keras(reference, arrays)
+    tolerance = 2e-3 if "precision with" in case else 2e-5
+    for mine, theirs in zip(all_variables(model), all_variables(reference), strict=True):
+        np.testing.assert_allclose(
+            np.asarray(mine), np.asarray(theirs), rtol=tolerance, atol=tolerance, err_msg=mine.path
+        )
+    assert logs.keys() == expected.keys()
+    assert logs == pytest.approx(expected, rel=10 * tolerance)
+
+
+def test_batch_statistics_are_the_weighted_mean_over_virtual_nodes() -> None:
+    """Three virtual nodes of 5, 5 and 6 examples: each sees its own mean."""
+    model = keras.Sequential([keras.Input((4,)), keras.layers.BatchNormalization(momentum=0.9)])
+    model.add(keras.layers.Dense(1))
+    model.compile(optimizer="sgd", loss="mse")
+    epoch = EpochByVirtualNodes(model, (X[:BATCH_SIZE], Y[:BATCH_SIZE]), 3)
+    epoch.run()
+    means = [X[low:high].mean(axis=0) for low, high in ((0, 5), (5, 10), (10, 16))]
+    variances = [X[low:high].var(axis=0) for low, high in ((0, 5), (5, 10), (10, 16))]
+    shares = [5 / 16, 5 / 16, 6 / 16]
+    mean = sum(share * (0.9 * 0.0 + 0.1 * m) for share, m in zip(shares, means, strict=True))
+    var = sum(share * (0.9 * 1.0 + 0.1 * v) for share, v in zip(shares, variances, strict=True))
+    layer = model.layers[0]
+    np.testing.assert_allclose(np.asarray(layer.moving_mean), mean, rtol=1e-5, atol=1e-6)
+    np.testing.assert_allclose(np.asarray(layer.moving_variance), var, rtol=1e-5, atol=1e-6)
+
+
+class Tally(keras.layers.Layer):
+    """Keeps whole numbers that do not fit into 32-bit floats, and a flag."""
+
+    def build(self, input_shape: Any) -> None:
+        shared: dict[str, Any] = {"shape": (), "trainable": False}
+        self.large = self.add_weight(dtype="int64", initializer="zeros", name="large", **shared)
+        self.flag = self.add_weight(dtype="bool", initializer="zeros", name="flag", **shared)
+
+    def call(self, inputs: Any, training: bool = False) -> Any:
+        if training:
+            self.large.assign(self.large * 3 - 123_456_789_012_345)
+            self.flag.assign(keras.ops.logical_not(self.flag))
+        return inputs
+
+
+def test_whole_numbers_change_once_a_step_and_exactly() -> None:
+    model = keras.Sequential([keras.Input((4,)), Tally(), keras.layers.Dense(1)])
+    model.compile(optimizer="sgd", loss="mse")
+    EpochByVirtualNodes(model, (X, Y), 3).run()
+    expected = 0
+    for _ in range(3):  # 40 examples in batches of 16
+        expected = expected * 3 - 123_456_789_012_345
+    assert int(model.layers[0].large) == expected
+    assert bool(np.asarray(model.layers[0].flag))
+
+
+def test_dropout_differs_between_virtual_nodes_and_steps() -> None:
+    """With weight 1 and one input per example, the output tells what was dropped."""
+    seen: list[Any] = []
+
+    class Probe(keras.layers.Layer):
+        def call(self, inputs: Any) -> Any:
+            tf.py_function(lambda value: seen.append(value.numpy()), [inputs], [])
+            return inputs
+
+    model = keras.Sequential([keras.Input((4,)), keras.layers.Dropout(0.5), Probe()])
+    model.add(keras.layers.Dense(1))
+    model.compile(optimizer="sgd", loss="mse")
+    ones = np.ones((32, 4), "float32")
+    EpochByVirtualNodes(model, (ones, ones[:, :1]), 4).run()
+    patterns = [value.tobytes() for value in seen if value.min() < value.max()]
+    assert len(patterns) == 8  # 2 steps of 4 virtual nodes of 4 examples; validation drops nothing
+    assert len(set(patterns)) == 8
+
+
+def test_random_numbers_of_a_process_are_refused_by_name() -> None:
+    class Noise(keras.layers.Layer):
+        def call(self, inputs: Any) -> Any:
+            return inputs + tf.random.normal([4])
+
+    model = keras.Sequential([keras.Input((4,)), Noise(), keras.layers.Dense(1)])
+    model.compile(optimizer="sgd", loss="mse")
+    with pytest.raises(JobCodeError, match=r"RandomStandardNormal.*keras\.random"):
+        EpochByVirtualNodes(model, (X, Y), 2)

@@ -1,0 +1,81 @@
+"""How a trainer ends early: one coded report, exit status 3, no half-written file."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+from pathlib import Path
+
+import pytest
+
+from agents.trainer.failures import EXIT_FAILED
+from agents.trainer.local import LocalJob, LocalJobError
+from controlplane.core.wire import ReportKind, StopCondition, StopKind, TrainerReport
+from tests.agents.trainer.local_jobs import UNEVEN_JOB, local_job, training_spec
+
+LONG = StopCondition(kind=StopKind.STEPS, limit=1_000_000)
+
+
+def failure_of(job: LocalJob, slot: int) -> TrainerReport:
+    """Wait for a trainer's failure and its end."""
+    trainer = job.trainers[slot]
+    assert trainer.process.wait(timeout=120.0) == EXIT_FAILED
+    trainer.read()
+    report = trainer.last(ReportKind.FAILED)
+    assert report is not None
+    return report
+
+
+def test_code_that_fails_is_reported_with_its_own_traceback(tmp_path: Path) -> None:
+    code = UNEVEN_JOB.replace("return model, (x, y", "undefined_helper(x)\n    return model, (x, y")
+    with local_job(tmp_path, training_spec(), code) as job:
+        job.prepare(job.plan(1, None))
+        report = failure_of(job, 0)
+    assert report.data["code"] == "user_code"
+    assert "NameError" in report.data["message"]
+    assert "undefined_helper(x)" in report.data["traceback"]
+    assert "site-packages" not in report.data["traceback"]
+
+
+def test_a_label_that_the_loss_cannot_take_is_the_users_fault(tmp_path: Path) -> None:
+    code = UNEVEN_JOB.replace("(x, y, weight)", '(x, np.full((101, 1), "a"), weight)')
+    with local_job(tmp_path, training_spec(), code) as job:
+        job.prepare(job.plan(1, None))
+        assert failure_of(job, 0).data["code"] == "user_code"
+
+
+def test_a_taken_port_is_said_so(tmp_path: Path) -> None:
+    with local_job(tmp_path, training_spec()) as job:
+        membership = job.plan(1, None)
+        port = int(job.declaration[0].address.rpartition(":")[2])
+        job.free_port(0)
+        with socket.socket() as squatter:
+            squatter.bind(("", port))
+            squatter.listen()
+            job.prepare(membership)
+            report = failure_of(job, 0)
+    assert report.data["code"] == "port_in_use"
+    assert str(port) in report.data["message"]
+
+
+def test_a_killed_peer_is_noticed_and_a_terminated_trainer_leaves_nothing_half(
+    tmp_path: Path,
+) -> None:
+    with local_job(tmp_path, training_spec(stop=LONG)) as job:
+        job.resize(2)
+        job.wait_step(20)
+        os.kill(job.trainers[1].process.pid, signal.SIGKILL)
+        report = failure_of(job, 0)
+        with pytest.raises(LocalJobError, match="peer_lost"):
+            job.wait_step(1_000_000)
+        assert report.data["code"] == "peer_lost"
+        assert not list((job.trainers[0].run_dir).glob("**/*partial*"))
+
+
+def test_a_trainer_ends_with_its_launcher(tmp_path: Path) -> None:
+    """Orders are watched by a thread that also looks whether the parent still is the parent."""
+    with local_job(tmp_path, training_spec(stop=LONG)) as job:
+        job.parent_pid = os.getppid()  # not this process: as if the launcher had gone
+        job.prepare(job.plan(1, None))
+        assert job.trainers[0].process.wait(timeout=60.0) == EXIT_FAILED
