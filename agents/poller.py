@@ -81,8 +81,8 @@ class WantedPoller:
             return delay_s
         self._backoff.reset()
         if newest is not None and newest.version != version:
-            log.debug("wanted state %s: %d trainers, %d validations",
-                      newest.version, len(newest.trainers), len(newest.validations))  # fmt: skip
+            numbers = len(newest.trainers), len(newest.validations)
+            log.debug("wanted state %s: %d trainers, %d validations", newest.version, *numbers)
             self.newest = newest
             self._wake()
             return 0.0

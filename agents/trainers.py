@@ -242,8 +242,8 @@ class Trainer:
         if orders != self._orders:
             self.directory.write_orders(orders)
             self._orders = orders
-            log.debug("orders for job %d, slot %d: generation %d, go %s",
-                      *self.key, orders.membership.generation, orders.go)  # fmt: skip
+            news = orders.membership.generation, orders.go
+            log.debug("job %d, slot %d is told: generation %d, go %s", *self.key, *news)
 
     def _known_accelerator(self, wanted: WantedTrainer) -> AcceleratorInfo:
         """Give the accelerator that an adopted trainer runs on, if this agent does not offer it."""
