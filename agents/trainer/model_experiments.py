@@ -23,6 +23,7 @@ from agents.trainer.keras_access import (
     unweighted_trackers,
 )
 from agents.trainer.model_checks import graph_check, loss_reductions
+from agents.trainer.state import ModelState
 from agents.trainer.step import HIDDEN_STATE_OPERATIONS
 from agents.trainer.user_errors import JobCodeError
 
@@ -63,17 +64,10 @@ class Trial:
         self.model = model
         self.is_masked = False
         self.metrics = list(model.metrics_variables)
-        self.random_states = [v for v in model.non_trainable_variables if is_random_state(v)]
-        self.counters = [
-            variable
-            for variable in model.non_trainable_variables
-            if not tf.as_dtype(variable.dtype).is_floating and not is_random_state(variable)
-        ]
-        self._weights = [
-            variable
-            for variable in (*model.trainable_variables, *model.non_trainable_variables)
-            if not is_random_state(variable)
-        ]
+        state = ModelState(model)
+        self.random_states = state.seeds
+        self.counters = [v for v in state.fixed if not tf.as_dtype(v.dtype).is_floating]
+        self._weights = [*state.trainable, *state.fixed]
         self._sample = sample
         self._training = training
         signature = [
@@ -143,11 +137,6 @@ def splitting_check(model: keras.Model, examples: tuple[Any, ...]) -> list[str]:
     training = Trial(model, examples, training=True)  # traced in any case, for its operations
     _counters_check(training, first, second)
     return warnings
-
-
-def is_random_state(variable: Any) -> bool:
-    """Say whether a variable is the state of a Keras `SeedGenerator`."""
-    return bool(variable.path.rpartition("/")[2] == "seed_generator_state")
 
 
 def has_mask(tensor: Any) -> bool:
