@@ -171,6 +171,7 @@ class Agent:
         """After an enrolment, end and delete what belonged to the node that this agent was."""
         if self._introduction.is_new_node:
             self._introduction.is_new_node = False
+            self._poller.newest = None
             self._foreign.extend(self.trainers.values())
             self.trainers.clear()
             for trainer in self._foreign:
