@@ -30,7 +30,7 @@ from jobs.models import ApiToken, Node
 from jobs.selectors import series
 from jobs.selectors.pages import is_admin
 from jobs.services.api_tokens import api_token_create, api_token_revoke
-from jobs.services.nodes import enrolment_token_create, node_cordon
+from jobs.services.nodes import enrolment_token_create, node_cordon, node_remove
 from jobs.services.policy import cluster_setting, policy_choose
 
 _HOUR_S = 3600
@@ -47,12 +47,23 @@ class NodeList(generics.ListAPIView):
 
 
 class NodeDetail(APIView):
-    """One node."""
+    """One node; admins remove it."""
+
+    permission_classes = (AdminToWritePermission,)
 
     @extend_schema(responses=NodeSerializer)
     def get(self, _request: Request, node_id: int) -> Response:
         """Get a node."""
         return Response(NodeSerializer(_node(node_id)).data)
+
+    @extend_schema(request=ReasonSerializer, responses={204: None})
+    def delete(self, request: Request, node_id: int) -> Response:
+        """Remove a node: its agent stops, its jobs start again elsewhere."""
+        node = _node(node_id)
+        reason = text_field(body(request), "reason")
+        jobs = node_remove(node, timezone.now(), actor=actor(request), reason=reason)
+        nudges.jobs_changed(jobs, orders=True, cluster=True)
+        return Response(status=204)
 
 
 def _node(node_id: int) -> Node:

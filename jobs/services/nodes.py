@@ -201,6 +201,23 @@ def node_cordon(
     return bool(changed)
 
 
+def node_remove(node: Node, now: datetime.datetime, *, actor: str, reason: str = "") -> set[int]:
+    """Remove a node for good: its agent is told to stop, its jobs start again elsewhere.
+
+    Its name becomes free; its history stays. Gives the jobs that ran there.
+    """
+    name = f"{node.name[:40]} (removed {node.pk})"
+    changed = Node.objects.filter(id=node.pk, removed_at=None).update(
+        removed_at=now, status=NodeStatus.LOST, name=name
+    )
+    if not changed:
+        return set()
+    text = f"{node.name} was removed" + (f": {reason}" if reason else "")
+    event_add("node_removed", text, now=now, node=node, actor=actor, data={"reason": reason})
+    jobs = node_trainers_lose(node, now, reason=text)
+    return jobs | validations_of_node_expire(node, now)
+
+
 def _node_check(request: EnrolRequest | HelloRequest, node: Node | None = None) -> None:
     fields: dict[str, list[str]] = {}
     neighbour = _port_neighbour(request, node)

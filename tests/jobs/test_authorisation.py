@@ -52,7 +52,7 @@ WHO = {
     "api/v1/jobs/<int:job_id>/code/": OWN,
     "api/v1/jobs/<int:job_id>/files/<str:name>/": OWN,
     "api/v1/nodes/": USER,
-    "api/v1/nodes/<int:node_id>/": USER,
+    "api/v1/nodes/<int:node_id>/": ADMIN_WRITES,
     "api/v1/nodes/<int:node_id>/cordon/": ADMIN,
     "api/v1/nodes/<int:node_id>/uncordon/": ADMIN,
     "api/v1/enrolment-tokens/": ADMIN,

@@ -40,7 +40,7 @@ def test_a_job_starts_on_all_it_can_use_and_finishes() -> None:
     assert fresh(job).status == JobStatus.STARTING
     world.train(job)
     assert fresh(job).status == JobStatus.RUNNING
-    assert fresh(job).step == 9
+    assert fresh(job).step == 10
     assert fresh(job).examples_per_s == 320.0
     world.finish(job)
     done = fresh(job)

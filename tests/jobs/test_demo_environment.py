@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import socket
 import stat
 from collections.abc import Iterator
@@ -43,8 +44,17 @@ def test_no_free_port_is_an_error_that_names_the_ports(monkeypatch: pytest.Monke
 def test_port_ranges_do_not_overlap_and_avoid_what_is_taken(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    monkeypatch.setattr(os, "getpid", lambda: 0)
     monkeypatch.setattr(environment, "is_free", lambda port: port != 21007)
     assert free_port_ranges(count=2, size=10) == [range(21010, 21020), range(21020, 21030)]
+
+
+def test_two_processes_look_in_different_places(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(environment, "is_free", lambda _port: True)
+    monkeypatch.setattr(os, "getpid", lambda: 109)
+    assert free_port_ranges(count=2, size=100) == [range(30900, 31000), range(31000, 31100)]
+    monkeypatch.setattr(os, "getpid", lambda: 110)
+    assert free_port_ranges(count=2, size=100) == [range(21000, 21100), range(21100, 21200)]
 
 
 def test_too_few_ranges_are_an_error(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -214,6 +214,8 @@ class Lifecycle(RuleBasedStateMachine):
         for played in self.world.nodes:
             if Node.objects.get(id=played.node.pk).status == "lost":
                 self.hello(played, is_same_boot=True)
+        self.world.settle(8)
+        assert not Job.objects.filter(status="preempting").exists()
         for _ in range(3):
             self.world.settle(8)
             self.world.now_s += 400

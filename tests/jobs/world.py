@@ -221,8 +221,8 @@ class World:
         played.say(
             trainer,
             ReportKind.STEPS,
-            first_step=first,
-            last_step=first + num_steps - 1,
+            first_step=first + 1,
+            last_step=first + num_steps,
             epoch=0,
             examples=num_steps * job.global_batch_size,
             seconds=1.0,

@@ -16,6 +16,7 @@ from rest_framework.test import APIClient
 from jobs.job_templates import JOB_TEMPLATES
 from jobs.models import ApiToken, Event, Node
 from jobs.services.api_tokens import api_token_create
+from jobs.services.cycle import cycle_run
 from tests.builders import api_token_make, job_make, node_make
 from tests.jobs.world import World
 
@@ -226,3 +227,23 @@ def test_throughput_of_the_cluster(
     assert (row["job"], row["examples"], row["seconds"]) == (job.pk, 320, 1.0)
     (row,) = client_of(bob).get("/api/v1/cluster/").json()["throughput"]
     assert (row["job"], row["examples"]) == (None, 320)
+
+
+def test_a_removed_node_is_told_so_and_its_jobs_go_elsewhere(
+    ada: User, admin: User, client_of: Clients
+) -> None:
+    node, token = node_make("old", 1)
+    job = job_make(ada, max_accelerators=1)
+    cycle_run(timezone.now())
+    url = f"/api/v1/nodes/{node.pk}/"
+    assert client_of(ada).delete(url).status_code == 403
+    assert client_of(admin).delete(url, {"reason": "sold"}).status_code == 204
+    assert client_of(admin).delete(url).status_code == 404
+    agent = Client(headers={"Authorization": f"Agent {token}"})
+    assert agent.get("/api/v1/agent/wanted/").status_code == 410
+    job.refresh_from_db()
+    assert (job.status, job.restarts) == ("pending", 1)
+    node_make("old", 1)  # the name is free again
+    cycle_run(timezone.now())
+    job.refresh_from_db()
+    assert job.status == "starting"

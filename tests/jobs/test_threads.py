@@ -1,0 +1,91 @@
+"""Real concurrency, on a database that has it: what interleaving in one thread cannot show."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+
+import pytest
+from django.db import connection, connections
+
+from controlplane.core.wire import ReportKind
+from jobs.models import Allocation, Generation, Job
+from jobs.selectors.wanted import wanted_state
+from jobs.services.cycle import cycle_run
+from jobs.services.reports import batch_take
+from jobs.services.submission import job_cancel
+from tests.builders import job_make
+from tests.jobs.world import PlayedTrainer, World
+
+pytestmark = pytest.mark.django_db(transaction=True)
+DEADLINE_S = 30.0
+
+
+@pytest.fixture(autouse=True)
+def _needs_concurrency(db: None) -> None:
+    if connection.vendor != "postgresql":
+        pytest.skip("needs PostgreSQL: SQLite lets one writer in at a time")
+
+
+def at_once(*acts: Callable[[], object]) -> None:
+    """Run all acts together, each with a connection of its own; raise what one of them raised."""
+    barrier = threading.Barrier(len(acts), timeout=DEADLINE_S)
+    errors: list[BaseException] = []
+
+    def run(act: Callable[[], object]) -> None:
+        try:
+            barrier.wait()
+            act()
+        except BaseException as error:
+            errors.append(error)
+        finally:
+            connections.close_all()
+
+    threads = [threading.Thread(target=run, args=[act]) for act in acts]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(DEADLINE_S)
+    assert not any(thread.is_alive() for thread in threads)
+    if errors:
+        raise errors[0]
+
+
+@pytest.mark.parametrize("attempt", range(5))
+def test_two_last_joiners_on_two_nodes(attempt: int) -> None:
+    world = World(num_nodes=2, num_accelerators=1)
+    job = job_make()
+    world.cycle()
+    batches = []
+    for played in world.nodes:
+        (orders,) = wanted_state(played.node).trainers
+        trainer = PlayedTrainer(job.pk, orders.slot, 0, generation=1)
+        played.say(trainer, ReportKind.READY)
+        batches.append((played.node, played.batch()))
+    at_once(*(lambda row=row: batch_take(row[0], row[1], world.now) for row in batches))
+    assert Generation.objects.get(job=job).phase == "switching"
+
+
+@pytest.mark.parametrize("attempt", range(5))
+def test_four_cycles(attempt: int) -> None:
+    world = World()
+    jobs = [job_make() for _ in range(3)]
+    at_once(*(lambda: cycle_run(world.now) for _ in range(4)))
+    assert Allocation.objects.filter(released_at=None).count() <= 4
+    assert all(Generation.objects.filter(job=job).count() <= 1 for job in jobs)
+    assert Generation.objects.exists()
+    world.settle(10)
+    assert Allocation.objects.filter(released_at=None).count() == 4
+
+
+@pytest.mark.parametrize("attempt", range(5))
+def test_a_cycle_and_a_cancel(attempt: int) -> None:
+    world = World()
+    job = job_make()
+    at_once(
+        lambda: cycle_run(world.now),
+        lambda: job_cancel(job.pk, world.now, actor="user:x"),
+    )
+    assert Job.objects.get().status == "cancelled"
+    assert not Allocation.objects.filter(released_at=None, stop_asked_at=None).exists()
+    assert not Generation.objects.filter(phase__in=["preparing", "switching", "active"]).exists()
