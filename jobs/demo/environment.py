@@ -93,11 +93,16 @@ def free_port(preferred: int) -> int:
 def free_port_ranges(count: int, size: int) -> list[range]:
     """Find `count` ranges of `size` consecutive free ports for trainers.
 
+    Where the search begins depends on the process: trainers take their ports later, so two demos
+    that look at the same time must not be given the same free ones.
+
     Raises:
         OSError: there are not that many.
     """
+    firsts = list(range(TRAINER_PORTS.start, TRAINER_PORTS.stop - size + 1, size))
+    begin = os.getpid() * count % len(firsts)
     found: list[range] = []
-    for first in range(TRAINER_PORTS.start, TRAINER_PORTS.stop - size + 1, size):
+    for first in firsts[begin:] + firsts[:begin]:
         candidate = range(first, first + size)
         if all(is_free(port) for port in candidate):
             found.append(candidate)

@@ -52,7 +52,7 @@ def test_port_ranges_do_not_overlap_and_avoid_what_is_taken(
 def test_two_processes_look_in_different_places(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(environment, "is_free", lambda _port: True)
     monkeypatch.setattr(os, "getpid", lambda: 109)
-    assert free_port_ranges(count=2, size=100) == [range(30900, 31000), range(31000, 31100)]
+    assert free_port_ranges(count=2, size=100) == [range(31800, 31900), range(31900, 32000)]
     monkeypatch.setattr(os, "getpid", lambda: 110)
     assert free_port_ranges(count=2, size=100) == [range(21000, 21100), range(21100, 21200)]
 
