@@ -30,13 +30,18 @@ WINDOWS: Mapping[int, str] = {
     7 * 24 * 3600: "week",
 }
 DEFAULT_WINDOW_S = 15 * 60
+#: A chart of a young cluster still shows this much time.
+SHORTEST_WINDOW_S = 120
 
 
 def overview_charts(person: Person, window_s: int, now: datetime) -> dict[str, Figure]:
     """Draw the overview's charts of the last `window_s` seconds."""
     start_at = now - timedelta(seconds=window_s)
+    if born_at := series.cluster_born_at():
+        # What was before the first node is known: nothing.
+        start_at = max(start_at, min(born_at, now - timedelta(seconds=SHORTEST_WINDOW_S)))
     changes = allocation_changes(series.tenures_between(start_at, now), person)
-    bin_s = _bin_s(window_s)
+    bin_s = _bin_s((now - start_at).total_seconds())
     spans = [
         WorkSpan(rate.until.timestamp() - rate.seconds, rate.until.timestamp(), rate.examples)
         for rate in series.rates_between(start_at, now, bin_s)
@@ -53,7 +58,7 @@ def overview_charts(person: Person, window_s: int, now: datetime) -> dict[str, F
 def job_charts(job: Job, now: datetime) -> dict[str, Figure]:
     """Draw the charts of one job, from its submission to its end or now."""
     bins = series.step_bins_of(job)
-    points = [StepPoint(b.at.timestamp(), b.step, b.examples / b.seconds, b.loss) for b in bins]
+    points = [StepPoint(b.at.timestamp(), b.step, b.examples, b.seconds, b.loss) for b in bins]
     epochs = [
         EpochPoint(report.epoch, report.step, _numbers(report.logs))
         for report in series.epoch_reports_of(job)
@@ -104,9 +109,9 @@ def _numbers(logs: Mapping[str, object]) -> dict[str, float]:
     return {name: float(value) for name, value in logs.items() if isinstance(value, int | float)}
 
 
-def _bin_s(window_s: int) -> float:
+def _bin_s(window_s: float) -> float:
     """Choose bins of whole seconds, minutes or hours: 90 to 180 of them."""
-    for bin_s in (5, 10, 60, 300, 600, 3600):
+    for bin_s in (2, 5, 10, 60, 300, 600, 3600):
         if window_s / bin_s <= 180:
             return float(bin_s)
     return 3600.0 * 6

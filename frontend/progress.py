@@ -27,9 +27,8 @@ class Progress:
         return None if self.fraction is None else int(self.fraction * 100)
 
 
-def job_progress(job: Job) -> Progress:
+def job_progress(job: Job, steps_per_epoch: int | None) -> Progress:
     """Count steps against steps, or epochs (through steps where their length is known)."""
-    steps_per_epoch = job.facts.get("steps_per_epoch")
     if job.stop_kind == StopKind.STEPS:
         total_steps = job.stop_limit
         text = f"step {job.step:,} of {job.stop_limit:,}"

@@ -21,6 +21,8 @@ from frontend.palette import job_colour_token
 
 #: More markers than this on a line melt into one.
 MAX_MARKERS = 40
+#: A speed is the mean over a part of the time; with more parts than this one sees but noise.
+MAX_SPEEDS = 120
 
 
 def loss_figure(
@@ -74,9 +76,9 @@ def loss_figure(
 
 def job_throughput_figure(points: Sequence[StepPoint], resizes: Sequence[ResizeMark]) -> Figure:
     """Draw one job's examples per second over time, with its resizes as vertical lines."""
-    bins = _bins(points)
+    bins = _bins(points, MAX_SPEEDS)
     x = [milliseconds(group[-1].at) for group in bins]
-    y = [round(_mean(point.examples_per_s for point in group), 2) for group in bins]
+    y = [round(_speed(group), 2) for group in bins]
     data = []
     if points:
         trace = line(x, y, "examples/s", "--accent", "%{y:.4s} examples/s<extra></extra>")
@@ -138,9 +140,13 @@ def job_allocation_figure(
     }
 
 
-def _bins(points: Sequence[StepPoint]) -> list[Sequence[StepPoint]]:
-    """Cut points into at most `MAX_POINTS` runs of equal length, order kept."""
-    size = max(1, -(-len(points) // MAX_POINTS))
+def _speed(points: Sequence[StepPoint]) -> float:
+    return sum(point.examples for point in points) / sum(point.seconds for point in points)
+
+
+def _bins(points: Sequence[StepPoint], most: int = MAX_POINTS) -> list[Sequence[StepPoint]]:
+    """Cut points into at most `most` runs of equal length, order kept."""
+    size = max(1, -(-len(points) // most))
     return [points[place : place + size] for place in range(0, len(points), size)]
 
 

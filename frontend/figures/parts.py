@@ -70,6 +70,8 @@ def vertical_line(x: float) -> dict[str, Any]:
 
 
 def time_axis(start_at: float, end_at: float) -> dict[str, Any]:
+    """Span two times, at least half a minute: ticks show seconds and no less."""
+    end_at = max(end_at, start_at + 30)
     return {"type": "date", "range": [milliseconds(start_at), milliseconds(end_at)]}
 
 

@@ -20,11 +20,12 @@ class AllocationChange:
 
 @dataclass(frozen=True, slots=True)
 class StepPoint:
-    """What the leader reported about some steps that ended at `at`."""
+    """Some steps that ended at `at` with step `step`: their work, their time, their mean loss."""
 
     at: float
     step: int
-    examples_per_s: float
+    examples: float
+    seconds: float
     loss: float | None
 
 

@@ -204,12 +204,6 @@ def per(total: int, parts: int) -> str:
 
 
 @register.filter
-def words(name: str) -> str:
-    """Turn an identifier into words: "num_examples" -> "Num examples"."""
-    return name.replace("_", " ").capitalize()
-
-
-@register.filter
 def times(number: int) -> range:
     """Give something to loop over `number` times, at most 64."""
     return range(min(number, 64))

@@ -16,6 +16,7 @@ from django.views.decorators.http import require_safe
 from controlplane.core.lifecycle import ENDED_JOB_STATUSES, GenerationPhase, JobStatus
 from controlplane.core.wire import StopKind
 from frontend.charts import job_charts
+from frontend.facts import shown_facts
 from frontend.progress import job_progress
 from frontend.views.pages import figures_response
 from jobs.models import Generation, Job
@@ -54,7 +55,7 @@ def job(request: HttpRequest, job_id: int) -> HttpResponse:
         "frontend/job.html",
         {
             "job": found,
-            "progress": job_progress(found),
+            "progress": job_progress(found, found.facts.get("steps_per_epoch")),
             "place": pages.queue_place(found) if found.status == JobStatus.PENDING else None,
             "maps": maps,
             "num_held": sum(cell.is_kept for node_map in maps for cell in node_map.cells),
@@ -63,6 +64,7 @@ def job(request: HttpRequest, job_id: int) -> HttpResponse:
             "artifacts": list(found.artifacts.all()[:100]),
             "log_slots": logs.log_slots(found),
             "stop_text": _stop_text(found),
+            "facts": shown_facts(found.facts),
             "actions": _actions(found),
             # A job that ended before it held anything has nothing to draw, and never will.
             "has_charts": found.ended_at is None or found.generation > 0,

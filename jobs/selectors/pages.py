@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from django.contrib.auth.models import AbstractBaseUser, AnonymousUser, User
-from django.db.models import Q, QuerySet
+from django.db.models import F, Q, QuerySet
 
 from controlplane.core.lifecycle import GenerationPhase, JobStatus
 from jobs.models import Accelerator, Allocation, Event, Generation, Job, Node
@@ -19,7 +19,7 @@ from jobs.models.jobs import LIVE_JOB_STATUSES
 Person = User | AbstractBaseUser | AnonymousUser
 
 #: Columns of a job that lists do without; some hold many kilobytes.
-_HEAVY = ("settings", "metrics", "error_traceback", "throughput_by_count")
+_HEAVY = ("settings", "facts", "metrics", "error_traceback", "throughput_by_count")
 #: Rows of one answer, whatever was asked for.
 MAX_PAGE = 200
 MAX_LIVE_JOBS = 500
@@ -124,9 +124,14 @@ def job_visible_to(person: Person, job_id: int) -> Job:
 
 
 def job_page(person: Person, query: JobQuery, size: int = 50) -> JobPage:
-    """Read one page of the jobs that match; each page costs the same, however many jobs exist."""
+    """Read one page of the jobs that match; each page costs the same, however many jobs exist.
+
+    Each job has `steps_per_epoch` (None while it is not known) besides its own columns.
+    """
     size = min(size, MAX_PAGE)
     jobs = _matching(jobs_visible_to(person), query)
+    # The one fact that the list shows, without the others.
+    jobs = jobs.annotate(steps_per_epoch=F("facts__steps_per_epoch"))
     if query.after_id is not None:
         found = list(jobs.filter(pk__gt=query.after_id).order_by("pk")[: size + 1])
         return JobPage(jobs=found[:size][::-1], has_newer=len(found) > size, has_older=bool(found))

@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from datetime import datetime
 
-from django.db.models import Avg, F, Max, Q, Sum
+from django.db.models import Avg, F, Max, Min, Q, Sum
 from django.db.models.functions import TruncHour, TruncMinute, TruncSecond
 
-from jobs.models import Accelerator, Allocation, EpochReport, Generation, Job, StepReport
+from jobs.models import Accelerator, Allocation, EpochReport, Generation, Job, Node, StepReport
 
 #: Rows read for one chart; beyond it the newest are taken.
 MAX_TENURES = 20_000
@@ -59,6 +59,11 @@ def tenures_between(start_at: datetime, end_at: datetime) -> list[Tenure]:
         .values_list("job_id", "job__name", "job__owner_id", "granted_at", "released_at")
     )
     return [Tenure(*row) for row in rows[:MAX_TENURES]][::-1]
+
+
+def cluster_born_at() -> datetime | None:
+    """Say when the first node came; None while there is none."""
+    return Node.objects.aggregate(first=Min("enrolled_at"))["first"]
 
 
 def num_accelerators_present() -> int:

@@ -115,7 +115,11 @@ def test_a_cluster_that_did_nothing_has_no_line() -> None:
 
 def test_the_loss_of_a_job_with_validation_and_resizes() -> None:
     figure = loss_figure(
-        [StepPoint(1.0, 10, 5.0, 2.0), StepPoint(2.0, 20, 5.0, None), StepPoint(3.0, 30, 5.0, 1.0)],
+        [
+            StepPoint(1.0, 10, 5.0, 1.0, 2.0),
+            StepPoint(2.0, 20, 5.0, 1.0, None),
+            StepPoint(3.0, 30, 5.0, 1.0, 1.0),
+        ],
         [EpochPoint(0, 15, {"loss": 2.0, "val_loss": 2.5}), EpochPoint(1, 30, {"loss": 1.0})],
         [ResizeMark(1.0, 5, 0, 1), ResizeMark(2.0, 20, 1, 3), ResizeMark(2.5, None, 3, 2)],
     )
@@ -132,16 +136,20 @@ def test_the_loss_of_a_job_with_validation_and_resizes() -> None:
 
 
 def test_long_histories_become_means_of_equal_runs() -> None:
-    points = [StepPoint(float(i), i, float(i), float(i)) for i in range(2 * MAX_POINTS)]
+    points = [
+        StepPoint(float(i), i, 10.0, 2.0 if i % 10 else 7.0, float(i))
+        for i in range(2 * MAX_POINTS)
+    ]
     line = loss_figure(points, [], [])["data"][0]
     assert len(line["x"]) == MAX_POINTS
     assert (line["x"][0], line["y"][0]) == (1, 0.5)
     speed = job_throughput_figure(points, [])["data"][0]
-    assert (speed["x"][1], speed["y"][1]) == (3_000, 2.5)
+    # Ten reports to a bin: 100 examples in 9 * 2 + 7 = 25 seconds.
+    assert (len(speed["x"]), speed["x"][1], speed["y"][1]) == (120, 19_000, 4.0)
 
 
 def test_one_point_is_drawn_as_a_dot() -> None:
-    assert job_throughput_figure([StepPoint(1.0, 1, 9.0, 1.0)], [])["data"][0]["mode"] == (
+    assert job_throughput_figure([StepPoint(1.0, 1, 9.0, 1.0, 1.0)], [])["data"][0]["mode"] == (
         "lines+markers"
     )
 

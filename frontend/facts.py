@@ -1,0 +1,63 @@
+"""What validation found out about a job, in words and units that people read."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from frontend.templatetags.pages import file_size, seconds_text, separated
+
+#: Facts with a place of their own on the page.
+_ELSEWHERE = frozenset({"summary", "warnings"})
+_LABELS = {
+    "num_parameters": "Parameters",
+    "num_trainable_parameters": "Trainable parameters",
+    "num_examples": "Training examples",
+    "num_validation_examples": "Validation examples",
+    "steps_per_epoch": "Steps an epoch",
+    "state_bytes": "State to move",
+    "build_s": "Build took",
+    "trace_s": "Tracing took",
+    "slice_s": "One slice takes",
+    "slice_examples": "Examples a slice",
+    "data_fingerprint": "Data fingerprint",
+    "metrics": "Metrics",
+}
+_LONGEST = 24
+
+
+@dataclass(frozen=True, slots=True)
+class Fact:
+    """A line of the specification; `whole` is what `text` was cut from, if it was."""
+
+    label: str
+    text: str
+    whole: str = ""
+
+
+def shown_facts(facts: Mapping[str, Any]) -> list[Fact]:
+    """Turn a validation's facts into lines; those that are empty say nothing and are left out."""
+    return [
+        _fact(name, value)
+        for name, value in facts.items()
+        if name not in _ELSEWHERE and value not in (None, "", [], {})
+    ]
+
+
+def _fact(name: str, value: Any) -> Fact:
+    label = _LABELS.get(name) or name.replace("_", " ").capitalize()
+    if isinstance(value, bool):
+        return Fact(label, "yes" if value else "no")
+    if isinstance(value, int | float) and name.endswith("_bytes"):
+        return Fact(label, file_size(value))
+    if isinstance(value, int | float) and name.endswith("_s"):
+        return Fact(label, seconds_text(value))
+    if isinstance(value, int):
+        return Fact(label, separated(value))
+    if isinstance(value, list):
+        return Fact(label, ", ".join(map(str, value)))
+    text = str(value)
+    if len(text) > _LONGEST and " " not in text:
+        return Fact(label, text[:12] + "…", text)
+    return Fact(label, text)

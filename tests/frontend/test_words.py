@@ -1,0 +1,115 @@
+"""Numbers, progress and facts as people read them."""
+
+from __future__ import annotations
+
+import pytest
+
+from frontend.facts import Fact, shown_facts
+from frontend.progress import Progress, job_progress
+from frontend.templatetags import pages
+from jobs.models import Job
+
+DASH = "\N{EN DASH}"
+
+
+@pytest.mark.parametrize(
+    ("value", "expected"),
+    [(None, DASH), (0, "0"), (7.25, "7.25"), (1234, "1.23 k"), (1_500_000, "1.5 M"), (2e9, "2 G")],
+)
+def test_compact_numbers(value: float | None, expected: str) -> None:
+    assert pages.compact(value) == expected
+
+
+@pytest.mark.parametrize(
+    ("value", "expected"),
+    [(None, DASH), (0, "0 B"), (1023, "1023 B"), (1536, "1.5 KiB"), (1024**3, "1 GiB"),
+     (5 * 1024**5, "5.12e+03 TiB")],
+)  # fmt: skip
+def test_sizes(value: float | None, expected: str) -> None:
+    assert pages.file_size(value) == expected
+
+
+@pytest.mark.parametrize(
+    ("value", "expected"),
+    [(None, DASH), (0.0123, "12 ms"), (1.26, "1.3 s"), (59.9, "59.9 s"), (75, "1 min 15 s"),
+     (3600, "1 h 0 min"), (100_000, "27 h 47 min")],
+)  # fmt: skip
+def test_durations(value: float | None, expected: str) -> None:
+    assert pages.seconds_text(value) == expected
+
+
+@pytest.mark.parametrize(
+    ("value", "expected"),
+    [(None, DASH), (0, "0.0000"), (0.98765, "0.9877"), (0.00012, "1.200e-04"),
+     (-3.5, "-3.5000"), (1e6, "1.000e+06"), ("inf", "inf")],
+)  # fmt: skip
+def test_losses(value: object, expected: str) -> None:
+    assert pages.decimals(value) == expected
+
+
+@pytest.mark.parametrize(
+    ("numbers", "expected"),
+    [((), ""), ((4,), "4"), ((0, 1, 2, 5), f"0{DASH}2, 5"), ((1, 3, 4), f"1, 3{DASH}4")],
+)
+def test_ranges(numbers: tuple[int, ...], expected: str) -> None:
+    assert pages.ranges(numbers) == expected
+
+
+def test_examples_of_a_part() -> None:
+    assert pages.per(128, 8) == "16"
+    assert pages.per(10, 4) == f"2{DASH}3"
+
+
+def _job(**values: object) -> Job:
+    return Job(**({"stop_kind": "epochs", "stop_limit": 10, "global_batch_size": 100} | values))
+
+
+def test_progress_by_steps() -> None:
+    job = _job(stop_kind="steps", stop_limit=2000, step=500, status="running", examples_per_s=50.0)
+    progress = job_progress(job, None)
+    # 1,500 steps of 100 examples at 50 examples a second.
+    assert progress == Progress("step 500 of 2,000", 0.25, 3000.0)
+    assert progress.percent == 25
+
+
+def test_progress_by_epochs_goes_through_their_steps() -> None:
+    assert job_progress(_job(step=45), 10) == Progress("epoch 4 of 10", 0.45, None)
+
+
+def test_progress_by_epochs_of_unknown_length() -> None:
+    assert job_progress(_job(epoch=4), None) == Progress("epoch 4 of 10", 0.4, None)
+
+
+def test_a_metric_stop_may_come_earlier() -> None:
+    job = _job(stop_kind="metric", step=45, status="pending", examples_per_s=50.0)
+    assert job_progress(job, 10) == Progress("epoch 4 of at most 10", 0.45, None)
+
+
+def test_nearly_done_is_not_done() -> None:
+    assert job_progress(_job(stop_kind="steps", stop_limit=1000, step=999), None).percent == 99
+    assert job_progress(_job(stop_kind="steps", stop_limit=10, step=12), None).percent == 100
+
+
+def test_facts_have_names_and_units() -> None:
+    assert shown_facts(
+        {
+            "num_parameters": 151308,
+            "state_bytes": 1536,
+            "build_s": 1.001,
+            "metrics": ["loss", "accuracy"],
+            "data_fingerprint": "5" * 64,
+            "is_deterministic": True,
+            "warnings": ["slow"],
+            "summary": "Model",
+            "nothing": None,
+            "num_unused": 0,
+        }
+    ) == [
+        Fact("Parameters", "151,308"),
+        Fact("State to move", "1.5 KiB"),
+        Fact("Build took", "1.0 s"),
+        Fact("Metrics", "loss, accuracy"),
+        Fact("Data fingerprint", "5" * 12 + "…", "5" * 64),
+        Fact("Is deterministic", "yes"),
+        Fact("Num unused", "0"),
+    ]
