@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 import os
 import zipfile
 from collections.abc import Mapping, Sequence
@@ -47,6 +48,7 @@ class ModelState:
     Attributes:
         seeds: states of random generators; a step sets them and leaves no trace in them.
         fixed: the other non-trainable variables; every virtual node starts a step from them.
+        data_fingerprint: of the data that goes with the model, "" where nobody has set it.
     """
 
     def __init__(self, model: keras.Model) -> None:
@@ -69,6 +71,7 @@ class ModelState:
             for position, variable in enumerate(self.variables)
         )
         self.num_bytes = sum(_num_bytes(spec) for spec in self.specs)
+        self.data_fingerprint = ""
 
     def capture(self) -> list[Tensor]:
         """Take the values of this moment without copying.
@@ -87,8 +90,8 @@ class ModelState:
         self.put(_split(payload, self.specs))
 
     def layout_digest(self) -> bytes:
-        """Fingerprint names, dtypes and shapes: trainers with another model must not mix."""
-        return hashlib.sha256(_layout(self.specs)).digest()
+        """Fingerprint names, dtypes, shapes and data: trainers that differ must not mix."""
+        return hashlib.sha256(_layout(self.specs) + self.data_fingerprint.encode()).digest()
 
 
 def pack(values: Sequence[Tensor]) -> np.ndarray:
@@ -108,7 +111,7 @@ def state_digest(specs: Sequence[VariableSpec], values: Sequence[Tensor]) -> str
     """SHA-256 over names, dtypes, shapes and bytes of all variables, as hex."""
     digest = hashlib.sha256(_layout(specs))
     for value in values:
-        digest.update(_bytes_of(value))
+        digest.update(_bytes_of(value).data)
     return digest.hexdigest()
 
 
@@ -198,7 +201,7 @@ def _from_bytes(payload: np.ndarray, spec: VariableSpec) -> np.ndarray:
 
 
 def _num_bytes(spec: VariableSpec) -> int:
-    return int(np.prod(spec.shape, dtype=np.int64)) * tf.as_dtype(spec.dtype).size
+    return math.prod(spec.shape) * int(tf.as_dtype(spec.dtype).size)
 
 
 def _is_seed(variable: Any) -> bool:

@@ -12,7 +12,7 @@ from agents.trainer.data import ExampleSource
 from agents.trainer.data_arrays import PART_NAMES
 
 #: Examples that are looked at, spread evenly over the data.
-SAMPLED_EXAMPLES = 16
+SAMPLED_EXAMPLES = 8
 
 
 def data_fingerprint(*sources: ExampleSource | None) -> str:

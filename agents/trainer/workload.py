@@ -21,6 +21,7 @@ from agents.trainer.state import ModelState
 from agents.trainer.step import StepFunctions, example_specs
 from agents.trainer.stepper import step_failures
 from agents.trainer.user_errors import JobCodeError, user_code
+from agents.trainer.validation_data import data_fingerprint
 from controlplane.core.wire import TrainingSpec
 
 #: Examples used to learn structure, dtypes and shapes.
@@ -88,6 +89,7 @@ def workload_build(run_dir: Path, spec: TrainingSpec, reports: ReportWriter) -> 
     with user_code(code_dir, "code.build", "building the model on the first examples"):
         model_build(job.model, sample)
     state = ModelState(job.model)
+    state.data_fingerprint = data_fingerprint(job.train, job.validation)
     data = JobData(
         spec=spec,
         course=course,

@@ -8,11 +8,14 @@ import textwrap
 from pathlib import Path
 from typing import Any
 
+import keras
 import pytest
 
 from agents.trainer.job_file import job_load
+from agents.trainer.orders import ReportWriter
 from agents.trainer.validation import job_validate, validation_run
 from agents.trainer.validation_data import data_fingerprint
+from agents.trainer.workload import workload_build
 from controlplane.core.wire import (
     ReductionMode,
     StopCondition,
@@ -487,6 +490,23 @@ def test_the_fingerprint_sees_data_that_depends_on_the_process(tmp_path: Path) -
     unseeded = "(np.random.default_rng().permutation(X), Y)"
     codes = [returning("compiled(net())", unseeded)] * 2
     assert fingerprint(tmp_path, codes[0]) != fingerprint(tmp_path, codes[1])
+
+
+@pytest.mark.parametrize(
+    ("generator", "num_digests"), [("default_rng(6)", 1), ("default_rng()", 2)]
+)
+def test_trainers_with_other_data_are_told_apart_when_they_meet(
+    generator: str, num_digests: int, tmp_path: Path
+) -> None:
+    (tmp_path / "code").mkdir()
+    code = returning("compiled(net())", f"(np.random.{generator}.permutation(X), Y)")
+    (tmp_path / "code" / "job.py").write_text(HEAD + code)
+    digests = set()
+    for slot in range(2):
+        keras.utils.clear_session()  # layers are named as in a new process
+        work = workload_build(tmp_path, spec_of(), ReportWriter(tmp_path, 0, slot))
+        digests.add(work.state.layout_digest())
+    assert len(digests) == num_digests
 
 
 # The process
