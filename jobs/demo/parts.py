@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import http.client
+import json
 import os
 import socket
 import sys
@@ -81,6 +82,7 @@ def agent_part(
     node: str, server: str, ports: range, directory: Path, enrolment_token: str | None
 ) -> Part:
     """Run a node agent with emulated accelerators; the token is needed on its first start."""
+    follow_the_site(directory / node, server)
     command = [
         sys.executable, "-m", "agents", "--server", server, "--node", node,
         "--state-dir", str(directory / node), "--host", "127.0.0.1",
@@ -98,6 +100,20 @@ def agent_part(
         grace_s=AGENT_GRACE_S,
         stage=NODE_STAGE,
     )
+
+
+def follow_the_site(state_dir: Path, server: str) -> None:
+    """Tell an agent that its site has another address now, if it has.
+
+    Agents keep to the address that they enrolled at, as it is to be with a site that one cannot
+    know. The demo is both sides, and its port may be taken by somebody else when it starts again.
+    """
+    path = state_dir / "credentials.json"
+    if not path.exists():
+        return
+    stored = json.loads(path.read_text())
+    if stored["server"] != server:
+        path.write_text(json.dumps({**stored, "server": server}))
 
 
 def trainers_below(directory: Path) -> list[psutil.Process]:

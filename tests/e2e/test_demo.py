@@ -9,6 +9,7 @@ import socket
 import subprocess
 import sys
 import time
+import zipfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -119,6 +120,13 @@ def processes_below(directory: Path) -> list[str]:
     return found
 
 
+@contextmanager
+def listening_on(port: int) -> Iterator[None]:
+    """Take a port, as somebody else's program may do between two runs."""
+    with socket.create_server(("127.0.0.1", port)):
+        yield
+
+
 def is_listening(port: int) -> bool:
     with socket.socket() as probe:
         probe.settimeout(2)
@@ -140,7 +148,8 @@ def test_demo_moves_jobs_stops_without_a_trace_and_goes_on(tmp_path: Path) -> No
     wait_for("the end of all processes", lambda: not processes_below(directory), 10)
     assert not is_listening(port)
 
-    with running_demo(directory, tmp_path / "second-run.txt") as demo:
+    with listening_on(port), running_demo(directory, tmp_path / "second-run.txt") as demo:
+        assert demo.rest.base_url.port != port
         before = demo.jobs()
         assert before[first]["step"] > 0
         wait_for(
@@ -149,6 +158,7 @@ def test_demo_moves_jobs_stops_without_a_trace_and_goes_on(tmp_path: Path) -> No
             MOVE_DEADLINE_S,
         )
         assert len(demo.jobs()) <= len(ARRIVALS), "a job was submitted again"
+        check_readme_commands(demo, tmp_path)
         demo.stop()
     wait_for("the end of all processes", lambda: not processes_below(directory), 10)
 
@@ -190,6 +200,23 @@ def check_second_demo_is_refused(directory: Path) -> None:
     )  # fmt: skip
     assert done.returncode != 0
     assert "A demo already runs in" in done.stderr
+
+
+def check_readme_commands(demo: Demo, directory: Path) -> None:
+    """Run the shell commands of README.md as they stand; they end with a trained model."""
+    (commands,) = re.findall(r"```bash\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
+    assert "127.0.0.1:8000" in commands
+    assert "var/demo/token" in commands
+    script = commands.replace("127.0.0.1:8000", f"127.0.0.1:{demo.rest.base_url.port}")
+    script = script.replace("var/demo/token", str(demo.directory / "token"))
+    done = subprocess.run(
+        ["bash", "-euo", "pipefail", "-c", script],
+        cwd=directory, capture_output=True, text=True, timeout=MOVE_DEADLINE_S, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert '"status":"finished"' in done.stderr
+    assert '"kind":"resize"' in done.stdout
+    assert zipfile.is_zipfile(directory / "model.keras")
 
 
 def test_demo_that_is_killed_takes_everything_with_it(tmp_path: Path) -> None:
