@@ -30,7 +30,7 @@ class Progress:
 def job_progress(job: Job, steps_per_epoch: int | None) -> Progress:
     """Count steps against steps, or epochs (through steps where their length is known)."""
     if job.stop_kind == StopKind.STEPS:
-        total_steps = job.stop_limit
+        total_steps: int | None = job.stop_limit
         text = f"step {job.step:,} of {job.stop_limit:,}"
     else:
         total_steps = job.stop_limit * steps_per_epoch if steps_per_epoch else None

@@ -105,7 +105,9 @@ def when(at: Any, as_: str = "clock") -> SafeString:
 @register.simple_tag
 def described(field: BoundField) -> SafeString:
     """Draw a form field's widget, tied to its help and its error for screen readers."""
-    attributes = {"aria-describedby": f"{field.auto_id}_help {field.auto_id}_error"}
+    attributes: dict[str, str | bool] = {
+        "aria-describedby": f"{field.auto_id}_help {field.auto_id}_error"
+    }
     if not field.help_text:
         attributes = {"aria-describedby": f"{field.auto_id}_error"}
     if field.errors:

@@ -77,7 +77,7 @@ def jobs(request: HttpRequest) -> HttpResponse:
     filters = {name: value for name, value in filters.items() if value}
     context: dict[str, Any] = {
         "page": page,
-        "rows": [(job, job_progress(job, job.steps_per_epoch)) for job in page.jobs],
+        "rows": [(row, job_progress(row, page.steps_per_epoch[row.pk])) for row in page.jobs],
         "query": query,
         "is_filtered": bool(filters),
         "statuses": [status.value for status in JobStatus],

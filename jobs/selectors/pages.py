@@ -60,11 +60,16 @@ class JobQuery:
 
 @dataclass(frozen=True, slots=True)
 class JobPage:
-    """Some jobs, newest first, and whether there are more on either side."""
+    """Some jobs, newest first, and whether there are more on either side.
+
+    Attributes:
+        steps_per_epoch: by job, as far as known: the one fact that lists need.
+    """
 
     jobs: Sequence[Job]
     has_newer: bool
     has_older: bool
+    steps_per_epoch: Mapping[int, int | None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,23 +129,22 @@ def job_visible_to(person: Person, job_id: int) -> Job:
 
 
 def job_page(person: Person, query: JobQuery, size: int = 50) -> JobPage:
-    """Read one page of the jobs that match; each page costs the same, however many jobs exist.
-
-    Each job has `steps_per_epoch` (None while it is not known) besides its own columns.
-    """
+    """Read one page of the jobs that match; each page costs the same, however many jobs exist."""
     size = min(size, MAX_PAGE)
     jobs = _matching(jobs_visible_to(person), query)
-    # The one fact that the list shows, without the others.
     jobs = jobs.annotate(steps_per_epoch=F("facts__steps_per_epoch"))
     if query.after_id is not None:
         found = list(jobs.filter(pk__gt=query.after_id).order_by("pk")[: size + 1])
-        return JobPage(jobs=found[:size][::-1], has_newer=len(found) > size, has_older=bool(found))
-    if query.before_id is not None:
-        jobs = jobs.filter(pk__lt=query.before_id)
-    found = list(jobs.order_by("-pk")[: size + 1])
-    return JobPage(
-        jobs=found[:size], has_newer=query.before_id is not None, has_older=len(found) > size
-    )
+        shown = found[:size][::-1]
+        has_newer, has_older = len(found) > size, bool(found)
+    else:
+        if query.before_id is not None:
+            jobs = jobs.filter(pk__lt=query.before_id)
+        found = list(jobs.order_by("-pk")[: size + 1])
+        shown = found[:size]
+        has_newer, has_older = query.before_id is not None, len(found) > size
+    steps = {job.pk: job.steps_per_epoch for job in shown}
+    return JobPage(shown, has_newer, has_older, steps)
 
 
 def _matching(jobs: QuerySet[Job], query: JobQuery) -> QuerySet[Job]:
