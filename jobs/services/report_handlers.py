@@ -23,9 +23,9 @@ from jobs.services.endings import (
     trainers_stop,
 )
 from jobs.services.events import event_add
-from jobs.services.plans import CHECKPOINT, job_empty
 from jobs.services.report_progress import digest_take, epoch_take, phase_take, steps_take
 from jobs.services.resize_events import resize_event_write
+from jobs.services.resizes import CHECKPOINT, job_empty
 from jobs.services.telling import Telling, number_read, numbers_read
 
 #: Failures that another try elsewhere cannot cure: the code itself, or what it asks of a device.

@@ -22,7 +22,7 @@ from jobs.models import IdempotencyKey, Job
 from jobs.models.jobs import LIVE_JOB_STATUSES
 from jobs.services.endings import job_end, job_lock, job_pause_now, status_change
 from jobs.services.events import event_add, user_actor
-from jobs.services.plans import job_empty
+from jobs.services.resizes import job_empty
 from jobs.services.submission_rules import PRIORITY_RANGE, Submission
 from jobs.services.validations import validation_assign
 

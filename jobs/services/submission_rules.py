@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import math
-import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -13,8 +10,16 @@ from controlplane.core.code_archive import CodeArchiveError, archive_check
 from controlplane.core.wire import ReductionMode, StopCondition, StopKind
 from jobs.exceptions import InvalidInputError
 from jobs.job_templates import JOB_TEMPLATES, JobTemplate
+from jobs.services.submission_fields import (
+    accelerator_kinds,
+    finite_number,
+    one_of,
+    settings_object,
+    short_text,
+    whole_number,
+    yes_or_no,
+)
 
-SETTINGS_LIMIT_BYTES = 64 * 1024
 VIRTUAL_NODES_LIMIT = 4096
 BATCH_LIMIT = 10_000_000
 STOP_LIMIT = 100_000_000
@@ -22,9 +27,6 @@ SEED_LIMIT = 2**63 - 1
 PRIORITY_RANGE = (1, 1000)
 DEFAULT_PRIORITY = 100
 
-_KIND = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,39}")
-_TRUE = frozenset({"true", "1", "yes", "on"})
-_FALSE = frozenset({"false", "0", "no", "off", ""})
 
 #: Every field that a submission may have; `stop` may also be given as an object of its last parts.
 FIELDS = (
@@ -118,35 +120,35 @@ def submission_read(
     num_virtual_nodes = reader.take(
         "num_virtual_nodes",
         template.num_virtual_nodes if template else 8,
-        _whole(1, VIRTUAL_NODES_LIMIT),
+        whole_number(1, VIRTUAL_NODES_LIMIT),
     )
     default_most = num_virtual_nodes
     if template:
         default_most = min(template.max_accelerators, num_virtual_nodes)
     submission = Submission(
-        name=reader.take("name", template.title if template else None, _text(100)) or "",
+        name=reader.take("name", template.title if template else None, short_text(100)) or "",
         template=template.name if template else "",
         code=content,
         code_name=file_name,
         entry_file=entry_file,
-        settings=reader.take("settings", template.settings if template else {}, _settings),
+        settings=reader.take("settings", template.settings if template else {}, settings_object),
         global_batch_size=reader.take(
             "global_batch_size",
             template.global_batch_size if template else None,
-            _whole(1, BATCH_LIMIT),
+            whole_number(1, BATCH_LIMIT),
         )
         or 0,
         num_virtual_nodes=num_virtual_nodes,
-        min_accelerators=reader.take("min_accelerators", 1, _whole(1, VIRTUAL_NODES_LIMIT)),
+        min_accelerators=reader.take("min_accelerators", 1, whole_number(1, VIRTUAL_NODES_LIMIT)),
         max_accelerators=reader.take(
-            "max_accelerators", default_most, _whole(1, VIRTUAL_NODES_LIMIT)
+            "max_accelerators", default_most, whole_number(1, VIRTUAL_NODES_LIMIT)
         ),
-        accepted_kinds=reader.take("accepted_kinds", (), _kinds),
-        priority=reader.take("priority", DEFAULT_PRIORITY, _whole(*PRIORITY_RANGE)),
+        accepted_kinds=reader.take("accepted_kinds", (), accelerator_kinds),
+        priority=reader.take("priority", DEFAULT_PRIORITY, whole_number(*PRIORITY_RANGE)),
         stop=_stop(reader, template),
-        seed=reader.take("seed", 0, _whole(0, SEED_LIMIT)),
-        reduction=reader.take("reduction", ReductionMode.EXACT, _choice(ReductionMode)),
-        shuffle=reader.take("shuffle", True, _flag),
+        seed=reader.take("seed", 0, whole_number(0, SEED_LIMIT)),
+        reduction=reader.take("reduction", ReductionMode.EXACT, one_of(ReductionMode)),
+        shuffle=reader.take("shuffle", True, yes_or_no),
     )
     _check_together(submission, reader)
     if reader.errors:
@@ -211,19 +213,21 @@ def _check_syntax(reader: _Reader, content: bytes, file_name: str) -> None:
 
 def _stop(reader: _Reader, template: JobTemplate | None) -> StopCondition:
     default = template.stop if template else None
-    kind = reader.take("stop_kind", default.kind if default else None, _choice(StopKind))
+    kind = reader.take("stop_kind", default.kind if default else None, one_of(StopKind))
     is_default_kind = default is not None and kind == default.kind
     limit = reader.take(
-        "stop_limit", default.limit if default and is_default_kind else None, _whole(1, STOP_LIMIT)
+        "stop_limit",
+        default.limit if default and is_default_kind else None,
+        whole_number(1, STOP_LIMIT),
     )
     if kind != StopKind.METRIC:
         return StopCondition(kind=kind or StopKind.STEPS, limit=limit or 1)
     return StopCondition(
         kind=kind,
         limit=limit or 1,
-        metric=reader.take("stop_metric", None, _text(100)),
-        target=reader.take("stop_target", None, _number),
-        higher_is_better=reader.take("stop_higher_is_better", True, _flag),
+        metric=reader.take("stop_metric", None, short_text(100)),
+        target=reader.take("stop_target", None, finite_number),
+        higher_is_better=reader.take("stop_higher_is_better", True, yes_or_no),
     )
 
 
@@ -253,92 +257,3 @@ def _check_together(submission: Submission, reader: _Reader) -> None:
             "min_accelerators",
             f"This is more than the {submission.max_accelerators} it may have at most.",
         )
-
-
-def _whole(low: int, high: int) -> Callable[[Any], int]:
-    def read(value: Any) -> int:
-        message = f"Give a whole number from {low} to {high}."
-        if isinstance(value, bool) or not isinstance(value, int | str):
-            raise ValueError(message)
-        try:
-            number = int(value)
-        except ValueError:
-            raise ValueError(message) from None
-        if not low <= number <= high:
-            raise ValueError(message)
-        return number
-
-    return read
-
-
-def _number(value: Any) -> float:
-    if isinstance(value, bool) or not isinstance(value, int | float | str):
-        raise ValueError("Give a number.")
-    try:
-        number = float(value)
-    except ValueError:
-        raise ValueError("Give a number.") from None
-    if not math.isfinite(number):
-        raise ValueError("Give a finite number.")
-    return number
-
-
-def _text(limit: int) -> Callable[[Any], str]:
-    def read(value: Any) -> str:
-        if not isinstance(value, str):
-            raise ValueError("Give text.")
-        text = value.strip()
-        if not 1 <= len(text) <= limit or not text.isprintable():
-            raise ValueError(f"Give 1 to {limit} printable characters.")
-        return text
-
-    return read
-
-
-def _flag(value: Any) -> bool:
-    if isinstance(value, bool):
-        return value
-    word = str(value).lower()
-    if word not in _TRUE | _FALSE:
-        raise ValueError("Give true or false.")
-    return word in _TRUE
-
-
-def _choice(options: Any) -> Callable[[Any], Any]:
-    def read(value: Any) -> Any:
-        try:
-            return options(value)
-        except ValueError:
-            raise ValueError(f"Choose one of {', '.join(options)}.") from None
-
-    return read
-
-
-def _settings(value: Any) -> dict[str, Any]:
-    if isinstance(value, str):
-        try:
-            value = json.loads(value)
-        except ValueError as error:
-            raise ValueError(f"This is no JSON: {error}.") from None
-    if not isinstance(value, dict) or not all(isinstance(key, str) for key in value):
-        raise ValueError('Give an object with text keys, such as {"learning_rate": 0.001}.')
-    try:
-        size_bytes = len(json.dumps(value, allow_nan=False).encode())
-    except (TypeError, ValueError):
-        raise ValueError(
-            "Use text, finite numbers, true, false, null, lists and objects."
-        ) from None
-    if size_bytes > SETTINGS_LIMIT_BYTES:
-        raise ValueError(f"At most {SETTINGS_LIMIT_BYTES} bytes of JSON.")
-    return value
-
-
-def _kinds(value: Any) -> tuple[str, ...]:
-    words = [word.strip() for word in value.split(",")] if isinstance(value, str) else value
-    if not isinstance(words, list | tuple) or len(words) > 20:
-        raise ValueError("Give a list of at most 20 kinds.")
-    words = [word for word in words if word != ""]
-    for word in words:
-        if not isinstance(word, str) or not _KIND.fullmatch(word):
-            raise ValueError(f"{word!r:.50} is no kind of accelerator; see the nodes page.")
-    return tuple(dict.fromkeys(words))
