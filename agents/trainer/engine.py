@@ -101,7 +101,7 @@ class Trainer:
         functions = self.work.trace()
         group = training_group(self.membership)
         planner = Planner(self.spec, self.membership, group.slots, self.slot)
-        self.stepper = Stepper(functions, self.spec.reduction, self.runtime.hint, self.slot, group)
+        self.stepper = Stepper(functions, self.spec.reduction, self.runtime, group)
         if self.membership.source_slot is not None or self._is_leader():
             try:
                 self.stepper.warm_up(planner.rows_per_worker)
@@ -142,7 +142,8 @@ class Trainer:
             return
         row = self.progress.history[-1]
         self.reports.write(
-            ReportKind.EPOCH, epoch=row.epoch, step=row.step, logs=_json_numbers(row.logs)
+            ReportKind.EPOCH,
+            {"epoch": row.epoch, "step": row.step, "logs": _json_numbers(row.logs)},
         )
         if self.work.data.course.num_validation and not self.progress.is_over:
             self.reports.phase("training")
@@ -162,7 +163,7 @@ class Trainer:
         while True:
             if ready_for != orders.membership.generation:
                 ready_for = self.reports.generation = orders.membership.generation
-                self.reports.write(ReportKind.READY, **self.boot_times)
+                self.reports.write(ReportKind.READY, self.boot_times)
             if orders.go:
                 break
             orders = self.watcher.wait_for_change(orders)
@@ -185,7 +186,7 @@ class Trainer:
             return False
         moved = self.handover.switch(old, new, self.progress) if new.members else 0
         if new.member(self.slot) is None:
-            self.reports.write(ReportKind.LEFT, step=self.progress.step)
+            self.reports.write(ReportKind.LEFT, {"step": self.progress.step})
             self.handover.settle()
             return False
         pause_s = time.monotonic() - ended_at
@@ -205,10 +206,12 @@ class Trainer:
     def _report_switched(self, pause_s: float, bytes_moved: int, joined: bool) -> None:
         self.reports.write(
             ReportKind.SWITCHED,
-            step=self.progress.step,
-            pause_s=pause_s,
-            bytes_moved=bytes_moved,
-            joined=joined,
+            {
+                "step": self.progress.step,
+                "pause_s": pause_s,
+                "bytes_moved": bytes_moved,
+                "joined": joined,
+            },
         )
         self.reports.phase("training")
 
@@ -224,11 +227,13 @@ class Trainer:
         self.handover.settle()
         self.reports.write(
             ReportKind.CHECKPOINTED,
-            step=self.progress.step,
-            epoch=self.progress.epoch,
-            file=CHECKPOINT_FILE,
-            sha256=digest,
-            bytes=path.stat().st_size,
+            {
+                "step": self.progress.step,
+                "epoch": self.progress.epoch,
+                "file": CHECKPOINT_FILE,
+                "sha256": digest,
+                "bytes": path.stat().st_size,
+            },
         )
 
     def _finish(self) -> None:
@@ -247,7 +252,7 @@ class Trainer:
             files, metrics = outputs_write(self.run_dir / "outputs", model, self.progress, digest)
             ending |= {"metrics": _json_numbers(metrics), "digest": digest, "files": files}
         self.handover.settle()
-        self.reports.write(ReportKind.FINISHED, **ending)
+        self.reports.write(ReportKind.FINISHED, ending)
 
 
 def _json_numbers(logs: dict[str, float]) -> dict[str, float | None]:

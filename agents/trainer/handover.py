@@ -137,7 +137,9 @@ class Handover:
         def compute() -> None:
             sha256 = state_digest(self._state.specs, values)
             self._reports.write(
-                ReportKind.DIGEST, generation, step=progress.step, sha256=sha256, role=role
+                ReportKind.DIGEST,
+                {"step": progress.step, "sha256": sha256, "role": role},
+                generation,
             )
 
         self._pending = [future for future in self._pending if not future.done()]

@@ -146,6 +146,10 @@ class LocalJob:
             if member.slot not in self.trainers:
                 self._start(member.slot, membership, checkpoint)
 
+    def redirect(self, slot: int, membership: Membership) -> None:
+        """Turn a joiner that still waits to another membership."""
+        self._order(slot, membership, False)
+
     def wait_ready(self, membership: Membership, timeout_s: float = 180.0) -> None:
         """Wait until every joiner of a membership is ready."""
         slots = [member.slot for member in membership.members]

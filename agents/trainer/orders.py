@@ -6,6 +6,7 @@ import json
 import os
 import threading
 import time
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -115,7 +116,9 @@ class ReportWriter:
         path = run_dir / REPORTS_FILE
         self._stream = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
 
-    def write(self, kind: ReportKind, generation: int | None = None, **data: Any) -> None:
+    def write(
+        self, kind: ReportKind, data: Mapping[str, Any], generation: int | None = None
+    ) -> None:
         """Report `kind` with `data` (plain JSON values) for the current or a given generation."""
         with self._lock:
             report = TrainerReport(
@@ -125,20 +128,18 @@ class ReportWriter:
                 sequence=self._sequence,
                 at=time.time(),
                 kind=kind,
-                data=data,
+                data=dict(data),
             )
             self._sequence += 1
             os.write(self._stream, (json.dumps(encode(report)) + "\n").encode())
 
     def phase(self, name: str) -> None:
         """Report that a phase begins."""
-        self.write(ReportKind.PHASE, phase=name)
+        self.write(ReportKind.PHASE, {"phase": name})
 
     def failed(self, failure: TrainerError) -> None:
         """Report why this trainer ends."""
         self.write(
             ReportKind.FAILED,
-            code=failure.code,
-            message=failure.message,
-            traceback=failure.traceback,
+            {"code": failure.code, "message": failure.message, "traceback": failure.traceback},
         )

@@ -9,9 +9,13 @@ it then keeps all variables and drops its compiled functions.
 
 from __future__ import annotations
 
+import math
 import os
 import socket
-from collections.abc import Iterable, Sequence
+import threading
+import time
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -25,9 +29,10 @@ from controlplane.core.wire import AcceleratorInfo, Membership, SlotAddress
 
 Tensor = Any
 
-#: A collective that no peer has joined for so long is given up. The slowest legal wait is a joiner
-#: that opens its data for the first time.
-COLLECTIVE_TIMEOUT_S = 300.0
+#: A collective that has not ended after so long is given up. The longest wait that is legal is one
+#: for a peer whose step takes that long.
+COLLECTIVE_LIMIT_S = 300.0
+GUARD_EVERY_S = 1.0
 JOB_NAME = "worker"
 
 #: Errors that mean "a peer is gone, or the group was given up", not "the model is wrong".
@@ -128,6 +133,8 @@ class CollectiveRuntime:
         self.hint = "auto" if is_emulated(accelerator) else "nccl"
         self._declaration: tuple[SlotAddress, ...] = ()
         self._leader_slot: int | None = None
+        self._give_up_at = math.inf
+        threading.Thread(target=self._guard, name="guard", daemon=True).start()
 
     def connect(self, membership: Membership) -> bool:
         """Take the membership's declaration and leader; say whether the runtime was initialised.
@@ -176,6 +183,33 @@ class CollectiveRuntime:
         self._declaration = membership.declaration
         self._leader_slot = leader_slot
 
+    @contextmanager
+    def collective(self) -> Iterator[None]:
+        """Run a collective inside the block: within the time limit, with errors made failures.
+
+        The limit is kept by one thread of ours: with the operations' own `timeout` TensorFlow keeps
+        a sleeping thread for each one until its time has passed, hundreds within seconds.
+
+        Raises:
+            TrainerError: `peer_lost`, or `internal` when it is not a peer's fault.
+        """
+        self._give_up_at = time.monotonic() + COLLECTIVE_LIMIT_S
+        try:
+            yield
+        except PEER_ERRORS as error:
+            raise TrainerError("peer_lost", f"a peer is gone: {error.message}") from error
+        except tf.errors.OpError as error:
+            raise TrainerError("internal", f"a collective failed: {error.message}") from error
+        finally:
+            self._give_up_at = math.inf
+
+    def _guard(self) -> None:
+        while True:
+            time.sleep(GUARD_EVERY_S)
+            if time.monotonic() > self._give_up_at:
+                self._give_up_at = math.inf
+                self.abort(f"no answer from the peers for {COLLECTIVE_LIMIT_S:.0f} s")
+
     def abort(self, message: str) -> None:
         """Fail every collective under way in this process, from another thread."""
         context.context().abort_collective_ops(tf.errors.ABORTED, message)
@@ -186,30 +220,24 @@ def all_gather(value: Tensor, group: Tensor, instance: int, hint: str) -> Tensor
 
     `group` is int32 [2]: size and key. An instance key stands for one shape within a group.
     """
-    return collective_ops.all_gather_v2(
-        value, group[0], group[1], instance, hint, timeout=COLLECTIVE_TIMEOUT_S
-    )
+    return collective_ops.all_gather_v2(value, group[0], group[1], instance, hint)
 
 
 def all_reduce(value: Tensor, group: Tensor, instance: int, hint: str) -> Tensor:
     """Add `value` over all ranks, in whatever order the runtime chooses."""
     return collective_ops.all_reduce_v2(
-        value, group[0], group[1], instance, communication_hint=hint, timeout=COLLECTIVE_TIMEOUT_S
+        value, group[0], group[1], instance, communication_hint=hint
     )
 
 
 def all_to_all(value: Tensor, group: Tensor, instance: int, hint: str) -> Tensor:
     """Send row r of `value` [size, ...] to rank r; row s of the result came from rank s."""
-    return collective_ops.all_to_all_v2(
-        value, group[0], group[1], instance, hint, timeout=COLLECTIVE_TIMEOUT_S
-    )
+    return collective_ops.all_to_all_v2(value, group[0], group[1], instance, hint)
 
 
 def broadcast_send(value: Tensor, group: Group, instance: int, hint: str) -> None:
     """Give `value` to every other rank of `group`."""
-    collective_ops.broadcast_send_v2(
-        value, group.size, group.key, instance, hint, timeout=COLLECTIVE_TIMEOUT_S
-    )
+    collective_ops.broadcast_send_v2(value, group.size, group.key, instance, hint)
 
 
 def broadcast_receive(shape: tuple[int, ...], group: Group, instance: int, hint: str) -> Tensor:
@@ -221,7 +249,6 @@ def broadcast_receive(shape: tuple[int, ...], group: Group, instance: int, hint:
         group.key,
         instance,
         hint,
-        timeout=COLLECTIVE_TIMEOUT_S,
     )
 
 
@@ -241,5 +268,6 @@ def _check_port_free(address: str) -> None:
             probe.bind(("", port))
         except OSError as error:
             raise TrainerError(
-                "port_in_use", f"port {port} of this trainer is taken: {os.strerror(error.errno)}"
+                "port_in_use",
+                f"port {port} of this trainer is taken: {os.strerror(error.errno or 0)}",
             ) from error

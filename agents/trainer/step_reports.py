@@ -47,13 +47,15 @@ class StepReports:
         mean_loss = self._losses / self._num_steps
         self._reports.write(
             ReportKind.STEPS,
-            first_step=self._step - self._num_steps + 1,
-            last_step=self._step,
-            epoch=self._epoch,
-            examples=self._examples,
-            seconds=self._seconds,
-            loss=mean_loss if math.isfinite(mean_loss) else None,
-            num_accelerators=self._num_accelerators,
+            {
+                "first_step": self._step - self._num_steps + 1,
+                "last_step": self._step,
+                "epoch": self._epoch,
+                "examples": self._examples,
+                "seconds": self._seconds,
+                "loss": mean_loss if math.isfinite(mean_loss) else None,
+                "num_accelerators": self._num_accelerators,
+            },
         )
         self._reported_at = time.monotonic()
         self._clear()

@@ -14,7 +14,7 @@ from agents.trainer.exchange import Exchange
 from agents.trainer.failures import TrainerError
 from agents.trainer.feeder import LocalBatch
 from agents.trainer.progress import Activity
-from agents.trainer.runtime import PEER_ERRORS, Group, lone_group
+from agents.trainer.runtime import CollectiveRuntime, Group, lone_group
 from agents.trainer.step import StepFunctions
 from controlplane.core.wire import ReductionMode
 
@@ -33,10 +33,15 @@ class Stepper:
     """Runs steps; a new membership changes its group and nothing else."""
 
     def __init__(
-        self, functions: StepFunctions, mode: ReductionMode, hint: str, slot: int, group: Group
+        self,
+        functions: StepFunctions,
+        mode: ReductionMode,
+        runtime: CollectiveRuntime,
+        group: Group,
     ) -> None:
         self.functions = functions
-        self.slot = slot
+        self._runtime = runtime
+        hint = runtime.hint
         self._train_exchange = Exchange(functions.train_width, functions.dtype, mode, hint, 0)
         self._validate_exchange = Exchange(functions.validate_width, functions.dtype, mode, hint, 1)
         self._mode = mode
@@ -48,8 +53,8 @@ class Stepper:
         Raises:
             TrainerError: `peer_lost`; the runtime has to be initialised again.
         """
-        group = lone_group(self.slot)
-        with peer_failures():
+        group = lone_group(self._runtime.slot)
+        with self._runtime.collective():
             self._train_exchange.warm_up(group, rows_per_worker)
             self._validate_exchange.warm_up(group, rows_per_worker)
 
@@ -81,8 +86,8 @@ class Stepper:
     ) -> tuple[Tensor, bool]:
         if self._group.size == 1:
             return rows[0], holds_next
-        notes = tf.constant([float(holds_next), float(self.slot)], self.functions.dtype)
-        with peer_failures():
+        notes = tf.constant([float(holds_next), float(self._runtime.slot)], self.functions.dtype)
+        with self._runtime.collective():
             vector, notes = exchange(
                 rows, notes, batch.plan.rows_per_worker, batch.program, self._group
             )
@@ -110,14 +115,3 @@ def step_failures() -> Iterator[None]:
         raise TrainerError("out_of_memory", f"a step ran out of memory: {error}") from error
     except tf.errors.OpError as error:
         raise TrainerError("user_code", f"the model failed in a step: {error.message}") from error
-
-
-@contextmanager
-def peer_failures() -> Iterator[None]:
-    """Turn errors of a collective inside the block into failures."""
-    try:
-        yield
-    except PEER_ERRORS as error:
-        raise TrainerError("peer_lost", f"a peer is gone: {error.message}") from error
-    except tf.errors.OpError as error:
-        raise TrainerError("internal", f"a collective failed: {error.message}") from error

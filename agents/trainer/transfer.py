@@ -25,7 +25,6 @@ from agents.trainer.runtime import (
     transfer_group,
 )
 from agents.trainer.state import WORD_BYTES, ModelState, pack
-from agents.trainer.stepper import peer_failures
 from controlplane.core.wire import Membership
 
 Tensor = Any
@@ -55,7 +54,7 @@ def state_send(
     meeting[:5] = [MAGIC, note.size, len(joiners), *_fingerprint(state)]
     meeting[5 : 5 + len(joiners)] = joiners
     group = meeting_group(membership)
-    with peer_failures():
+    with runtime.collective():
         if group.size > 1:
             broadcast_send(tf.constant(meeting), group, INSTANCE_MEETING, runtime.hint)
         if not joiners:
@@ -75,7 +74,7 @@ def state_receive(
     Raises:
         TrainerError: a peer is lost, or the source trains another model.
     """
-    with peer_failures():
+    with runtime.collective():
         received = broadcast_receive(
             (MEETING_WORDS,), meeting_group(membership), INSTANCE_MEETING, runtime.hint
         )
@@ -83,24 +82,31 @@ def state_receive(
     magic, note_bytes, num_joiners = (int(word) for word in meeting[:3])
     if magic != MAGIC or list(meeting[3:5]) != _fingerprint(state):
         raise TrainerError(
-            "internal", f"slot {source_slot} has other variables than this trainer's model"
+            "user_code",
+            f"slot {source_slot} built another model or other data than this trainer: build() "
+            "must give the same everywhere (look for unseeded random numbers, the order of a set "
+            "or of a folder's files, the time)",
         )
     joiners = [int(slot) for slot in meeting[5 : 5 + num_joiners]]
     if runtime.slot not in joiners:
         return None
     group = transfer_group(membership, source_slot, joiners)
-    payload = _receive_chunks(group, note_bytes, state.num_bytes, runtime.hint)
+    payload = _receive_chunks(runtime, group, note_bytes, state.num_bytes)
     note_words = -(-note_bytes // WORD_BYTES)
     progress = Progress.from_json(json.loads(payload[:note_words].tobytes()[:note_bytes]))
     state.put_bytes(payload[note_words:].view(np.uint8))
     return progress, int(payload.nbytes)
 
 
-def _receive_chunks(group: Group, note_bytes: int, state_bytes: int, hint: str) -> np.ndarray:
+def _receive_chunks(
+    runtime: CollectiveRuntime, group: Group, note_bytes: int, state_bytes: int
+) -> np.ndarray:
     total = -(-note_bytes // WORD_BYTES) + -(-state_bytes // WORD_BYTES)
-    with peer_failures():
+    with runtime.collective():
         chunks = [
-            broadcast_receive((min(CHUNK_WORDS, total - low),), group, instance, hint).numpy()
+            broadcast_receive(
+                (min(CHUNK_WORDS, total - low),), group, instance, runtime.hint
+            ).numpy()
             for instance, low in _chunks(total)
         ]
     return chunks[0] if len(chunks) == 1 else np.concatenate(chunks)

@@ -73,7 +73,7 @@ def test_reports_are_numbered_lines_from_any_thread(tmp_path: Path) -> None:
         thread.start()
     for thread in threads:
         thread.join()
-    reports.write(ReportKind.DIGEST, 1, step=7, sha256="aa", role="before")
+    reports.write(ReportKind.DIGEST, {"step": 7, "sha256": "aa", "role": "before"}, 1)
     lines = (tmp_path / "reports.jsonl").read_text().splitlines()
     read = [decode(TrainerReport, json.loads(line)) for line in lines]
     assert [report.sequence for report in read] == list(range(201))

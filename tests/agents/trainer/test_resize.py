@@ -135,6 +135,32 @@ def check_outputs(outputs: Path, result: dict[str, Any]) -> None:
     assert len(rows) == 1 + 100  # 101 examples in batches of 20 are 6 steps an epoch
 
 
+def test_a_joiner_can_be_turned_to_another_membership_while_it_waits(tmp_path: Path) -> None:
+    """Generation 2 is given up before its go; its joiner comes in with generation 3."""
+    spec = training_spec(stop=steps(400))
+    expected = undisturbed(tmp_path / "one", spec=spec)
+    with local_job(tmp_path, spec) as job:
+        first = job.plan(1, None)
+        given_up = job.plan(2, first)
+        taken = job.plan(2, first, mapping=[[3, 4], [0, 1, 2]], keep=[0, 1])
+        job.prepare(first)
+        job.prepare(given_up)
+        job.wait_ready(given_up)
+        job.go(first)
+        job.wait_step(20)
+        job.redirect(1, taken)
+        job.wait(
+            lambda: job.trainers[1].last(ReportKind.READY, taken.generation) is not None,
+            "the joiner to be ready for the other membership",
+            30.0,
+        )
+        job.go(taken)
+        job.wait_switched(taken)
+        assert job.trainers[1].last(ReportKind.SWITCHED, given_up.generation) is None
+        result = job.wait_finished()
+    assert result["digest"] == expected["digest"]
+
+
 def test_the_fast_mode_sums_the_same_up_to_rounding(tmp_path: Path) -> None:
     spec = training_spec(stop=steps(30), reduction=ReductionMode.FAST)
     exact = undisturbed(tmp_path / "one", spec=training_spec(stop=steps(30)))
