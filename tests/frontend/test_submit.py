@@ -1,0 +1,260 @@
+"""The submission page: templates, uploads, clones, YAML, dry runs, errors at their fields."""
+
+from __future__ import annotations
+
+import io
+import json
+import zipfile
+from typing import Any
+
+import pytest
+from django.core.files.uploadedfile import SimpleUploadedFile
+from django.test import Client
+from pytest_django import Settings
+
+from frontend.forms import JobForm, all_template_values
+from jobs.job_templates import JOB_TEMPLATES
+from jobs.models import Job
+from jobs.services.submission_rules import FIELDS
+from tests.frontend.world import CODE, World
+
+TEMPLATE = "digits_cnn"
+
+
+def _values(**changes: Any) -> dict[str, Any]:
+    """Give what a browser sends for the first template, changed."""
+    base = {
+        name: "on" if value is True else value
+        for name, value in all_template_values()[f"template:{TEMPLATE}"].items()
+        if value not in (None, False)
+    }
+    base |= {"code_from": f"template:{TEMPLATE}", "priority": "100", "min_accelerators": "1"}
+    base |= {"seed": "7", "reduction": "exact", "shuffle": "on", "do": "submit"}
+    return {name: value for name, value in (base | changes).items() if value is not None}
+
+
+def _upload(content: bytes = CODE, name: str = "mine.py") -> SimpleUploadedFile:
+    return SimpleUploadedFile(name, content)
+
+
+def test_the_form_has_exactly_the_fields_of_a_submission() -> None:
+    # The code is a file here, its name goes with it, and the choice of a template is a button.
+    assert set(JobForm.base_fields) - {"code_from"} == set(FIELDS) - {"template", "code_name"}
+
+
+def test_submitting_a_template(world: World, ada: Client) -> None:
+    response = ada.post("/jobs/new/", _values(name="from the form"))
+    job = Job.objects.get(name="from the form")
+    assert response.headers["Location"] == f"/jobs/{job.pk}/"
+    template = JOB_TEMPLATES[TEMPLATE]
+    assert (job.owner, job.template, job.seed, job.shuffle) == (world.ada, TEMPLATE, 7, True)
+    assert job.settings == template.settings
+    assert job.stop_limit == template.stop.limit
+    assert job.code.read().decode() == template.code
+    assert job.events.get(kind="submitted").actor == "user:ada"
+
+
+def test_a_box_that_is_not_ticked_means_no(ada: Client, world: World) -> None:
+    ada.post("/jobs/new/", _values(name="in order", shuffle=None))
+    assert not Job.objects.get(name="in order").shuffle
+
+
+@pytest.mark.parametrize("template", JOB_TEMPLATES)
+def test_every_template_can_be_submitted_as_the_form_shows_it(
+    template: str, ada: Client, world: World
+) -> None:
+    page = ada.get(f"/jobs/new/?template={template}")
+    shown = page.context["form"].initial
+    sent = {
+        name: "on" if value is True else value
+        for name, value in shown.items()
+        if value not in (None, False)
+    }
+    response = ada.post("/jobs/new/", sent | {"do": "submit"})
+    assert response.status_code == 302
+    assert Job.objects.latest("id").template == template
+
+
+def test_submitting_own_code(world: World, ada: Client) -> None:
+    ada.post("/jobs/new/", _values(name="own", code_from="upload", code=_upload()))
+    job = Job.objects.get(name="own")
+    assert (job.code_name, job.entry_file, job.template) == ("mine.py", "mine.py", "")
+    assert job.code.read() == CODE
+
+
+def test_own_code_needs_a_name(world: World, ada: Client) -> None:
+    page = ada.post("/jobs/new/", _values(name="", code_from="upload", code=_upload()))
+    assert list(page.context["form"].errors) == ["name"]
+
+
+def test_submitting_an_archive(world: World, ada: Client) -> None:
+    content = io.BytesIO()
+    with zipfile.ZipFile(content, "w") as archive:
+        archive.writestr("job.py", CODE)
+        archive.writestr("helpers/layers.py", "SIZE = 3\n")
+    file = _upload(content.getvalue(), "bundle.zip")
+    ada.post("/jobs/new/", _values(name="zipped", code_from="upload", code=file))
+    assert Job.objects.get(name="zipped").entry_file == "job.py"
+
+
+def test_cloning_takes_the_code_and_the_values_along(world: World, ada: Client) -> None:
+    original = world.jobs["finished"]
+    page = ada.get(f"/jobs/new/?from={original.pk}")
+    initial = page.context["form"].initial
+    assert initial["code_from"] == f"clone:{original.pk}"
+    assert json.loads(initial["settings"]) == original.settings
+    sent = {k: "on" if v is True else v for k, v in initial.items() if v not in (None, False)}
+    ada.post("/jobs/new/", sent | {"name": "again", "do": "submit"})
+    job = Job.objects.get(name="again")
+    assert job.code.read() == CODE
+    assert job.code.name != original.code.name
+    assert job.events.get(kind="submitted").data == {"cloned_from": original.pk}
+    assert job.stop_limit == original.stop_limit
+
+
+@pytest.mark.parametrize("what", ["?from={}", "?from=x", "?from=99999999999999999999"])
+def test_others_jobs_cannot_be_cloned(what: str, world: World, ben: Client) -> None:
+    address = "/jobs/new/" + what.format(world.jobs["finished"].pk)
+    assert ben.get(address).status_code == 404
+    sent = _values(code_from=f"clone:{world.jobs['finished'].pk}")
+    assert ben.post("/jobs/new/", sent).status_code == 404
+
+
+@pytest.mark.parametrize(
+    ("changes", "field", "message"),
+    [
+        ({"name": "x" * 101}, "name", "1 to 100"),
+        ({"global_batch_size": "4"}, "num_virtual_nodes", "4 examples"),
+        ({"num_virtual_nodes": "0"}, "num_virtual_nodes", "whole number from 1"),
+        ({"num_virtual_nodes": "many"}, "num_virtual_nodes", "whole number from 1"),
+        ({"min_accelerators": "9"}, "min_accelerators", ""),
+        ({"max_accelerators": "9"}, "max_accelerators", ""),
+        ({"priority": "1001"}, "priority", "1 to 1000"),
+        ({"settings": "{filters: 3}"}, "settings", "JSON"),
+        ({"settings": "[1]"}, "settings", "object"),
+        ({"stop_kind": "metric", "stop_target": "1"}, "stop_metric", "required"),
+        ({"stop_kind": "metric", "stop_metric": "acc", "stop_target": "x"}, "stop_target", ""),
+        ({"stop_limit": "0"}, "stop_limit", "whole number from 1"),
+        ({"seed": "-1"}, "seed", "whole number from 0"),
+        ({"accepted_kinds": "c p u"}, "accepted_kinds", "kind"),
+        ({"code_from": ""}, "code_from", "Choose a template"),
+        ({"code_from": "template:none"}, "code_from", "Choose one of"),
+        ({"code_from": "upload"}, "code", "Choose a .py or .zip file"),
+    ],
+)
+def test_a_mistake_is_shown_at_its_field(
+    changes: dict[str, str], field: str, message: str, ada: Client, world: World
+) -> None:
+    before = Job.objects.count()
+    page = ada.post("/jobs/new/", _values(**changes))
+    assert list(page.context["form"].errors) == [field]
+    assert message in str(page.context["form"].errors[field])
+    html = page.content.decode()
+    assert f'data-error-for="{field}">' in html  # shown, not hidden
+    assert "Please look at the marked fields" in html
+    answer = ada.post("/jobs/new/", _values(**changes), headers={"Accept": "application/json"})
+    assert list(answer.json()["errors"]) == [field]
+    assert Job.objects.count() == before
+
+
+@pytest.mark.parametrize(
+    ("content", "name", "message"),
+    [
+        (b"def build(:\n", "typo.py", "Line 1"),
+        (b"x", "photo.png", ".py"),
+        (b"not a zip", "bundle.zip", "zip"),
+    ],
+)
+def test_bad_code_is_refused_with_the_reason(
+    content: bytes, name: str, message: str, ada: Client, world: World
+) -> None:
+    page = ada.post("/jobs/new/", _values(code_from="upload", code=_upload(content, name)))
+    assert message in str(page.context["form"].errors["code"])
+
+
+def test_too_much_code_is_refused(ada: Client, world: World, settings: Settings) -> None:
+    settings.CODE_LIMIT_BYTES = 10
+    page = ada.post("/jobs/new/", _values(code_from="upload", code=_upload()))
+    assert "too large" in str(page.context["form"].errors["code"])
+
+
+def test_what_was_typed_is_still_there_after_a_mistake(ada: Client, world: World) -> None:
+    html = ada.post("/jobs/new/", _values(name="keep me", stop_limit="0")).content.decode()
+    assert 'value="keep me"' in html
+    assert 'aria-invalid="true"' in html
+
+
+def test_a_dry_run_stores_nothing_and_says_when(ada: Client, world: World) -> None:
+    before = Job.objects.count()
+    # Three of the ten accelerators are free: one of node-b and the two of the cordoned node.
+    page = ada.post("/jobs/new/", _values(do="check", accepted_kinds="cpu"))
+    assert page.context["check"].title.startswith("It would start")
+    assert "cpu" in page.context["check"].title
+    late = ada.post(
+        "/jobs/new/",
+        _values(do="check", accepted_kinds="t4"),
+        headers={"Accept": "application/json"},
+    ).json()["check"]
+    assert (late["tone"], late["title"]) == ("warn", "It would have to wait")
+    assert late["text"]
+    assert Job.objects.count() == before
+
+
+def test_scripts_are_told_where_the_job_is(ada: Client, world: World) -> None:
+    answer = ada.post("/jobs/new/", _values(), headers={"Accept": "application/json"})
+    assert answer.json() == {"location": f"/jobs/{Job.objects.latest('id').pk}/"}
+
+
+def test_too_many_jobs_of_one_person(ada: Client, world: World, settings: Settings) -> None:
+    settings.LIVE_JOBS_LIMIT = 2
+    page = ada.post("/jobs/new/", _values())
+    assert "wait for some or cancel them" in str(page.context["form"].non_field_errors())
+
+
+YAML = """
+template: digits_cnn
+name: from yaml
+settings: {filters: 4}
+stop: {kind: metric, limit: 9, metric: val_accuracy, target: 0.9}
+accepted_kinds: [cpu, t4]
+"""
+
+
+@pytest.mark.parametrize("how", ["text", "file"])
+def test_yaml_fills_the_form(how: str, ada: Client, world: World) -> None:
+    sent: dict[str, Any] = {"do": "yaml", "yaml": YAML}
+    if how == "file":
+        sent = {"do": "yaml", "yaml_file": SimpleUploadedFile("job.yaml", YAML.encode())}
+    form = ada.post("/jobs/new/", sent).context["form"]
+    shown = {name: form[name].value() for name in form.fields}
+    assert shown["name"] == "from yaml"
+    assert json.loads(shown["settings"]) == {"filters": 4}
+    assert (shown["stop_kind"], shown["stop_metric"]) == ("metric", "val_accuracy")
+    assert shown["accepted_kinds"] == "cpu, t4"
+    # What the YAML leaves open comes from the template.
+    assert shown["num_virtual_nodes"] == JOB_TEMPLATES[TEMPLATE].num_virtual_nodes
+    assert shown["code_from"] == f"template:{TEMPLATE}"
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("", "Give fields with values"),
+        ("- a\n- b\n", "Give fields with values"),
+        ("name: [", "This is no YAML"),
+        ("name: &a x\nsettings: *a\n", "aliases"),
+        ("name: x\ncolour: red\n", "No such field: colour"),
+        ("template: none\n", "template must be one of"),
+        ("!!python/object/apply:os.getcwd []", "This is no YAML"),
+    ],
+)
+def test_bad_yaml_says_what_is_wrong(text: str, message: str, ada: Client, world: World) -> None:
+    page = ada.post("/jobs/new/", {"do": "yaml", "yaml": text})
+    assert message in page.context["yaml_error"]
+    assert page.context["yaml_text"] == text
+
+
+def test_a_file_that_is_no_text_is_no_yaml(ada: Client, world: World) -> None:
+    file = SimpleUploadedFile("job.yaml", b"\xff\xfe\x00")
+    page = ada.post("/jobs/new/", {"do": "yaml", "yaml_file": file})
+    assert page.context["yaml_error"] == "The file is no UTF-8 text."
