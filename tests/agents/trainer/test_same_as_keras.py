@@ -13,8 +13,6 @@ from agents.trainer.job_file import LoadedJob, job_load
 from agents.trainer.orders import ReportWriter
 from agents.trainer.planning import Planner
 from agents.trainer.progress import Activity, Progress
-from agents.trainer.runtime import lone_group
-from agents.trainer.stepper import Stepper
 from agents.trainer.workload import Workload, workload_build
 from controlplane.core.wire import (
     Member,
@@ -196,7 +194,7 @@ def trained_by_engine(work: Workload) -> list[dict[str, float]]:
         generation=0, members=(lone,), leader_slot=0, source_slot=None, declaration=()
     )
     planner = Planner(work.data.spec, membership, (0,), 0)
-    stepper = Stepper(work.trace(), ReductionMode.EXACT, "ring", 0, lone_group(0))
+    functions = work.trace()
     logs: list[dict[str, float]] = []
     step = 0
     for epoch in range(EPOCHS):
@@ -207,8 +205,12 @@ def trained_by_engine(work: Workload) -> list[dict[str, float]]:
             order = work.data.order(start) if has_data(work, activity) else np.zeros(0)
             for batch in range(-(-len(order) // BATCH_SIZE)):
                 place = Progress(step=step, epoch=epoch, activity=activity, batch=batch)
-                stepper.step(work.data.local_batch(planner, order, place), False)
-                step += activity is Activity.TRAIN
+                arguments = work.data.local_batch(planner, order, place).arguments
+                if activity is Activity.TRAIN:
+                    functions.apply(functions.train(*arguments)[0])
+                    step += 1
+                else:
+                    functions.count(functions.validate(*arguments)[0])
             if len(order):
                 results = work.logs(with_learning_rate=False)
                 logs[-1] |= {prefix + name: value for name, value in results.items()}
