@@ -139,6 +139,11 @@ SILENCED_SYSTEM_CHECKS = ["security.W005", "security.W021"]
 HEARTBEAT_S = environment.number("VIRTUALFLOW_HEARTBEAT_S", 2, low=0.1, high=60)
 LEASE_S = environment.number("VIRTUALFLOW_LEASE_S", 20, low=0.5, high=600)
 WAIT_LIMIT_S = 30  # longest long-poll
+#: REST requests that may wait at once in one process. Each holds a thread of a WSGI server.
+WAITS_LIMIT = int(environment.number("VIRTUALFLOW_WAITS", 4, low=0, high=10_000))
+#: When all nodes are silent it is more likely this side that hears nothing; so many leases are
+#: waited then. Nothing could run elsewhere meanwhile anyway.
+ALL_SILENT_LEASES = 6
 CYCLE_PERIOD_S = environment.number("VIRTUALFLOW_CYCLE_S", 5, low=0.5, high=60)
 PREPARE_LIMIT_S = environment.number("VIRTUALFLOW_PREPARE_LIMIT_S", 180, low=5, high=3600)
 SWITCH_LIMIT_S = environment.number("VIRTUALFLOW_SWITCH_LIMIT_S", 300, low=5, high=3600)

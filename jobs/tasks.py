@@ -10,6 +10,7 @@ from jobs.services.cycle import cycle_run
 from jobs.services.nodes import nodes_expire
 from jobs.services.timeouts import generations_expire
 from jobs.services.validations import validations_assign_waiting, validations_expire
+from jobs.services.watch import watch_is_kept, watch_keep
 
 
 @shared_task(time_limit=60)
@@ -25,7 +26,10 @@ def allocate_cluster() -> list[int]:
 @shared_task(time_limit=60)
 def expire_nodes() -> list[int]:
     """Mark nodes lost whose lease is over and restart what ran there."""
-    lost, changed = nodes_expire(timezone.now())
+    now = timezone.now()
+    if not watch_keep(now):
+        return []
+    lost, changed = nodes_expire(now)
     if lost:
         nudges.jobs_changed(changed, orders=True, cluster=True)
     return sorted(lost)
@@ -34,7 +38,8 @@ def expire_nodes() -> list[int]:
 @shared_task(time_limit=60)
 def expire_generations() -> list[int]:
     """Give up resizes that never came about, and end trainers that should have left."""
-    changed = generations_expire(timezone.now())
+    now = timezone.now()
+    changed = generations_expire(now) if watch_is_kept(now) else set()
     if changed:
         nudges.jobs_changed(changed, orders=True)
     return sorted(changed)
@@ -44,7 +49,9 @@ def expire_generations() -> list[int]:
 def expire_validations() -> list[int]:
     """Give waiting validations to nodes and take overdue ones back."""
     now = timezone.now()
-    changed = validations_expire(now) | validations_assign_waiting(now)
+    changed = validations_assign_waiting(now)
+    if watch_is_kept(now):
+        changed |= validations_expire(now)
     if changed:
         nudges.jobs_changed(changed, orders=True)
     return sorted(changed)

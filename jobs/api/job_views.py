@@ -50,8 +50,8 @@ from jobs.selectors.pages import jobs_visible_to
 from jobs.services import submission
 from jobs.services.submission_rules import FIELDS, submission_read
 
-#: Waiting requests of one process. Each holds a thread; one more is answered at once.
-_WAITS = threading.BoundedSemaphore(16)
+#: One request more than this is answered at once.
+_WAITS = threading.BoundedSemaphore(max(settings.WAITS_LIMIT, 1))
 _KEY_LIMIT = 120
 
 
@@ -187,7 +187,7 @@ def _version(request: Request, job_id: int) -> tuple[int, int]:
 
 
 def _wait_for_change(request: Request, job_id: int, since: int, wait_s: float) -> None:
-    if not _WAITS.acquire(blocking=False):
+    if not settings.WAITS_LIMIT or not _WAITS.acquire(blocking=False):
         return
     try:
         deadline = time.monotonic() + wait_s

@@ -28,6 +28,10 @@ def submission_of(request: Request) -> Submission:
         InvalidInputError: see `submission_read`.
         TooLargeError: the code file is too large.
     """
+    # Before the body is read: an upload goes to a temporary file as it comes.
+    limit_bytes = settings.CODE_LIMIT_BYTES + settings.DATA_UPLOAD_MAX_MEMORY_SIZE
+    if int(request.META.get("CONTENT_LENGTH") or 0) > limit_bytes:
+        raise TooLargeError(f"At most {limit_bytes} bytes a submission.")
     values = _values(request.data)
     code, name = None, None
     upload = values.pop("code") if isinstance(values.get("code"), UploadedFile) else None

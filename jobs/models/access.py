@@ -49,13 +49,19 @@ class IdempotencyKey(models.Model):
 
 
 class ClusterSetting(models.Model):
-    """What an admin can switch at run time; exactly one row."""
+    """What an admin can switch at run time; exactly one row.
+
+    `watched_at` and `watch_since` say when the control plane last looked for silent nodes, and
+    since when it has done so without a gap (services.watch).
+    """
 
     id = models.PositiveSmallIntegerField(primary_key=True, default=1)
     policy = models.CharField(max_length=40)
     version = models.PositiveIntegerField(default=1)
     changed_by = models.CharField(max_length=160, blank=True)
     changed_at = models.DateTimeField(auto_now=True)
+    watched_at = models.DateTimeField(null=True, blank=True)
+    watch_since = models.DateTimeField(null=True, blank=True)
 
     class Meta:
         constraints = (models.CheckConstraint(name="one_cluster_setting", condition=Q(id=1)),)

@@ -152,6 +152,7 @@ def _finished(telling: Telling, allocation: Allocation, report: TrainerReport) -
         is_pause_asked=False,
         metrics=metrics,
         digest=str(data.get("digest") or "")[:64],
+        error_traceback="",
         step=int(data["step"]),
     )
     event_add(
