@@ -24,6 +24,7 @@ from typing import Any
 
 from agents.trainer.local import LocalJob
 from controlplane.core.wire import (
+    Membership,
     ReductionMode,
     ReportKind,
     StopCondition,
@@ -59,14 +60,30 @@ def build(settings):
 SIZES = (1, 2, 1)
 
 
+#: `steps` reports of the new membership to wait for, so that its normal pace is known.
+SETTLED_REPORTS = 4
+
+
+@dataclass(frozen=True)
+class Cost:
+    """What a change of size cost, in seconds.
+
+    Attributes:
+        pause_s: from the last step before to the first completed step after, less a normal step.
+        total_s: from asking to the first completed step after.
+    """
+
+    pause_s: float
+    total_s: float
+
+
 @dataclass(frozen=True)
 class Change:
-    """One measured change of membership; times in seconds."""
+    """One measured change of membership."""
 
     way: str
     kind: str
-    pause_s: float
-    total_s: float
+    cost: Cost
 
 
 def main() -> int:
@@ -95,7 +112,7 @@ def main() -> int:
 
 
 def run_once(
-    way: str, change: Callable[[LocalJob, int], float], options: argparse.Namespace
+    way: str, change: Callable[[LocalJob, int], Membership], options: argparse.Namespace
 ) -> tuple[list[Change], str]:
     """Train the job through all sizes; returns what each change cost, and the final digest."""
     total_steps = options.steps_between * (2 * len(SIZES) + 4)
@@ -119,59 +136,48 @@ def run_once(
             job.resize(SIZES[0])
             for old, new in pairwise(SIZES):
                 job.wait_step(job.step() + options.steps_between)
-                total_s = change(job, new)
-                job.wait(lambda: has_settled(job), "steps after the change", 120.0)
-                kind = "grow" if new > old else "shrink"
-                measured.append(Change(way, kind, measured_pause_s(job), total_s))
+                cost = measure(job, change, new)
+                measured.append(Change(way, "grow" if new > old else "shrink", cost))
             return measured, job.wait_finished()["digest"]
 
 
-def change_live(job: LocalJob, size: int) -> float:
-    """Resize as the engine does it; returns seconds from asking to the first step."""
+def change_live(job: LocalJob, size: int) -> Membership:
+    """Resize as the engine does it."""
+    return job.resize(size)
+
+
+def change_by_restart(job: LocalJob, size: int) -> Membership:
+    """Save, stop every process, start fresh ones, restore."""
+    return job.restore(size, job.preempt())
+
+
+def measure(job: LocalJob, change: Callable[[LocalJob, int], Membership], size: int) -> Cost:
+    """Change the size of a job that trains and has done so for a while."""
+    assert job.membership is not None
+    old = job.membership.generation
     asked_at = time.time()
-    job.resize(size)
-    job.wait_step(job.step() + 1)
-    return steps_by_membership(job)[-1][0].at - asked_at
+    new = change(job, size).generation
+    job.wait(
+        lambda: len(steps_of(job, new)) >= SETTLED_REPORTS or job.finished() is not None,
+        "steps after the change",
+        120.0,
+    )
+    first, *settled = steps_of(job, new)
+    seconds = sum(report.data["seconds"] for report in settled)
+    num_steps = sum(r.data["last_step"] - r.data["first_step"] + 1 for r in settled)
+    gap_s = first.at - steps_of(job, old)[-1].at
+    return Cost(pause_s=gap_s - seconds / num_steps, total_s=first.at - asked_at)
 
 
-def change_by_restart(job: LocalJob, size: int) -> float:
-    """Save, stop every process, start fresh ones, restore; returns seconds until the first step."""
-    asked_at = time.time()
-    checkpoint = job.preempt()
-    job.restore(size, checkpoint)
-    job.wait_step(job.step() + 1)
-    return steps_by_membership(job)[-1][0].at - asked_at
-
-
-def has_settled(job: LocalJob) -> bool:
-    """Say whether the newest membership has reported enough steps to know its normal pace."""
-    newest = steps_by_membership(job)[-1]
-    return len(newest) > 2 or job.finished() is not None
-
-
-def measured_pause_s(job: LocalJob) -> float:
-    """Time without a step at the newest change, less a normal step of the new membership."""
-    old, new = steps_by_membership(job)[-2:]
-    gap_s = new[0].at - old[-1].at
-    settled = [report.data for report in new[1:]]
-    seconds = sum(data["seconds"] for data in settled)
-    num_steps = sum(data["last_step"] - data["first_step"] + 1 for data in settled)
-    return gap_s - seconds / num_steps
-
-
-def steps_by_membership(job: LocalJob) -> list[list[TrainerReport]]:
-    """Group all `steps` reports by generation; the first of each holds just its first step."""
+def steps_of(job: LocalJob, generation: int) -> list[TrainerReport]:
+    """List a generation's `steps` reports by time; the first holds just the first step."""
     reports = [
         report
         for trainer in job.trainers.values()
         for report in trainer.reports
-        if report.kind is ReportKind.STEPS
+        if report.kind is ReportKind.STEPS and report.generation == generation
     ]
-    generations = sorted({report.generation for report in reports})
-    return [
-        sorted((r for r in reports if r.generation == generation), key=lambda r: r.at)
-        for generation in generations
-    ]
+    return sorted(reports, key=lambda report: report.at)
 
 
 def summarise(changes: list[Change], options: argparse.Namespace) -> dict[str, Any]:
@@ -179,11 +185,11 @@ def summarise(changes: list[Change], options: argparse.Namespace) -> dict[str, A
     figures: dict[str, Any] = {"repeats": options.repeats, "hidden_units": options.hidden_units}
     for kind in ("grow", "shrink"):
         pauses = {
-            way: [c.pause_s for c in changes if (c.way, c.kind) == (way, kind)]
+            way: [c.cost.pause_s for c in changes if (c.way, c.kind) == (way, kind)]
             for way in ("live", "restart")
         }
         totals = {
-            way: [c.total_s for c in changes if (c.way, c.kind) == (way, kind)]
+            way: [c.cost.total_s for c in changes if (c.way, c.kind) == (way, kind)]
             for way in ("live", "restart")
         }
         # A pause can come out at nothing or below it; a millisecond is as fine as this goes.
@@ -203,7 +209,7 @@ def summarise(changes: list[Change], options: argparse.Namespace) -> dict[str, A
 
 def describe(change: Change) -> str:
     """Render one change in a few words."""
-    return f"{change.kind} pause {1e3 * change.pause_s:.0f} ms"
+    return f"{change.kind} pause {1e3 * change.cost.pause_s:.0f} ms"
 
 
 def print_table(figures: dict[str, Any]) -> None:

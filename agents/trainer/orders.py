@@ -19,7 +19,9 @@ from controlplane.core.wire import (
     encode,
 )
 
+#: How often to look for new orders: while training, and while there is nothing to do but wait.
 POLL_S = 0.02
+WAITING_POLL_S = 0.002
 ORDERS_FILE = "orders.json"
 REPORTS_FILE = "reports.jsonl"
 
@@ -45,7 +47,7 @@ def orders_write(run_dir: Path, orders: TrainerOrders) -> None:
 
 
 class OrderWatcher:
-    """Looks for new orders every 20 ms in a thread of its own; the newest ones win."""
+    """Looks for new orders in a thread of its own; the newest ones win."""
 
     def __init__(self, run_dir: Path, parent_pid: int | None = None) -> None:
         """Read the first orders and start watching.
@@ -60,6 +62,7 @@ class OrderWatcher:
         self._parent_pid = parent_pid
         self._orders = orders_read(run_dir)
         self._changed = threading.Condition()
+        self._is_waiting = False
         self._stamp = self._file_stamp()
         thread = threading.Thread(target=self._watch, name="orders", daemon=True)
         thread.start()
@@ -78,8 +81,10 @@ class OrderWatcher:
     def wait_for_change(self, seen: TrainerOrders) -> TrainerOrders:
         """Wait until there are other orders than `seen`, for as long as the agent wants."""
         with self._changed:
+            self._is_waiting = True
             while self._orders is seen:
                 self._changed.wait(timeout=1.0)
+            self._is_waiting = False
             return self._orders
 
     def _file_stamp(self) -> tuple[int, int]:
@@ -88,7 +93,7 @@ class OrderWatcher:
 
     def _watch(self) -> None:
         while True:
-            time.sleep(POLL_S)
+            time.sleep(WAITING_POLL_S if self._is_waiting else POLL_S)
             if self._parent_pid is not None and os.getppid() != self._parent_pid:
                 os._exit(EXIT_FAILED)  # the launcher is gone and nobody else looks after us
             try:

@@ -70,16 +70,22 @@ def training_group(membership: Membership) -> Group:
 
 
 def meeting_group(membership: Membership) -> Group:
-    """Group the members of a generation and the source of their state, at its very beginning."""
-    slots = {member.slot for member in membership.members}
-    if membership.source_slot is not None:
-        slots.add(membership.source_slot)
-    return _group(slots, _key(membership, 1))
+    """Group the members of a generation and the source of their state, at its very beginning.
+
+    Forming a group takes a round trip of each participant to the leader, so where the source stays
+    a member this is the very group that will train.
+    """
+    training = training_group(membership)
+    if membership.source_slot is None or membership.source_slot in training.slots:
+        return training
+    return _group({*training.slots, membership.source_slot}, _key(membership, 1))
 
 
 def transfer_group(membership: Membership, source_slot: int, joiners: Sequence[int]) -> Group:
     """Group the source of a generation's state and those who need it."""
-    return _group({source_slot, *joiners}, _key(membership, 2))
+    meeting = meeting_group(membership)
+    slots = {source_slot, *joiners}
+    return meeting if slots == set(meeting.slots) else _group(slots, _key(membership, 2))
 
 
 def rank_order(slots: Iterable[int]) -> tuple[int, ...]:

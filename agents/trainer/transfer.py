@@ -31,8 +31,9 @@ Tensor = Any
 #: int32 words of the first broadcast: magic, sizes (2), fingerprint (2), joiners (count, slots).
 MEETING_WORDS = 1024
 MAGIC = 0x56464C57
-INSTANCE_MEETING = 1
-INSTANCE_STATE = 2
+#: Instance keys above those of the exchanges, with which a group may be shared.
+INSTANCE_MEETING = 101
+INSTANCE_STATE = 102
 #: The state travels in pieces of at most so many words (256 MiB).
 CHUNK_WORDS = 2**26
 
