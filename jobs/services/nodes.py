@@ -61,6 +61,9 @@ def node_enrol(request: EnrolRequest, now: datetime.datetime) -> EnrolReply:
             name="Use lower-case letters, digits, '-' and '.', at most 63 characters."
         )
     _node_check(request)
+    taken = _ports_taken(request, now)
+    if taken:
+        raise InvalidInputError.of(first_port=taken)
     agent_token = token_make("vfa")
     try:
         with transaction.atomic():
@@ -109,9 +112,13 @@ def node_hello(
 
     Raises:
         InvalidInputError: a field is out of bounds.
-        ConflictError: another agent of this node is alive.
+        ConflictError: another agent of this node is alive, or another node has its ports.
     """
-    _node_check(request, node)
+    _node_check(request)
+    taken = _ports_taken(request, now, node)
+    if taken:
+        # Two nodes that start anew may want each other's old ports: the agent tries again.
+        raise ConflictError(taken, code="ports_taken")
     if node.boot_id != request.boot_id:
         lease_end = node.last_seen_at + datetime.timedelta(seconds=settings.LEASE_S)
         if node.status == NodeStatus.ONLINE and now < lease_end:
@@ -218,14 +225,8 @@ def node_remove(node: Node, now: datetime.datetime, *, actor: str, reason: str =
     return jobs | validations_of_node_expire(node, now)
 
 
-def _node_check(request: EnrolRequest | HelloRequest, node: Node | None = None) -> None:
+def _node_check(request: EnrolRequest | HelloRequest) -> None:
     fields: dict[str, list[str]] = {}
-    neighbour = _port_neighbour(request, node)
-    if neighbour is not None:
-        fields["first_port"] = [
-            f"{neighbour.name} uses ports {neighbour.first_port} to {neighbour.last_port} of "
-            f"{neighbour.host}; give each node on a host ports of its own."
-        ]
     if request.protocol != PROTOCOL_VERSION:
         fields["protocol"] = [f"This control plane speaks version {PROTOCOL_VERSION}; update it."]
     if not _HOST.fullmatch(request.host):
@@ -248,16 +249,25 @@ def _node_check(request: EnrolRequest | HelloRequest, node: Node | None = None) 
         raise InvalidInputError("The node's description is not valid.", fields=fields)
 
 
-def _port_neighbour(request: EnrolRequest | HelloRequest, node: Node | None) -> Node | None:
-    """Find an online node whose trainers would listen at the same addresses."""
+def _ports_taken(
+    request: EnrolRequest | HelloRequest, now: datetime.datetime, node: Node | None = None
+) -> str:
+    """Say which live node's trainers would listen at the same addresses; empty when none would."""
     neighbours = Node.objects.filter(
         host=request.host,
         status=NodeStatus.ONLINE,
         removed_at=None,
+        last_seen_at__gt=now - datetime.timedelta(seconds=settings.LEASE_S),
         first_port__lte=request.last_port,
         last_port__gte=request.first_port,
     )
-    return (neighbours if node is None else neighbours.exclude(id=node.pk)).first()
+    found = (neighbours if node is None else neighbours.exclude(id=node.pk)).first()
+    if found is None:
+        return ""
+    return (
+        f"{found.name} uses ports {found.first_port} to {found.last_port} of {found.host}; "
+        "give each node on a host ports of its own."
+    )
 
 
 def _accelerators_write(node: Node, infos: Sequence[AcceleratorInfo]) -> None:

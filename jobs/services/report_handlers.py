@@ -30,6 +30,11 @@ from jobs.services.telling import Telling, number_read, numbers_read
 
 #: Failures that another try elsewhere cannot cure: the code itself, or what it asks of a device.
 _OWN_FAILURES = frozenset({"user_code", "out_of_memory"})
+_OPEN_PHASES = (
+    GenerationPhase.PREPARING.value,
+    GenerationPhase.SWITCHING.value,
+    GenerationPhase.ACTIVE.value,
+)
 _TEXT_LIMIT = 20_000
 
 
@@ -204,7 +209,10 @@ def trainer_lost(
     """React to a trainer that is gone or useless: give up a resize, or start the job again."""
     if job.status in ENDED_JOB_STATUSES or job.status in (JobStatus.PENDING, JobStatus.PAUSED):
         return
-    preparing = job.generations.filter(phase=GenerationPhase.PREPARING).first()
+    generations = {row.phase: row for row in job.generations.filter(phase__in=_OPEN_PHASES)}
+    if not any(_has_member(row, allocation.slot) for row in generations.values()):
+        return  # it was on its way out after a switch; nobody needs it any more
+    preparing = generations.get(GenerationPhase.PREPARING)
     is_joiner = preparing is not None and allocation.granted_generation == preparing.number
     if is_joiner and preparing is not None and preparing.previous is not None:
         # The members train on and never knew.
@@ -219,6 +227,10 @@ def trainer_lost(
         )
     else:
         job_restart(job, now, code=code, reason=reason, actor=actor)
+
+
+def _has_member(generation: Generation, slot: int) -> bool:
+    return any(member["slot"] == slot for member in generation.membership["members"])
 
 
 def _lost(telling: Telling, allocation: Allocation, *, code: str, reason: str) -> None:

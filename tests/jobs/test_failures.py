@@ -320,3 +320,37 @@ class TestLogs:
         world, job = settled()
         assert self.store(world, job, (0, "1234")) == "1234"
         assert self.store(world, job, (4, "5678"), (8, "9")) == "123456"
+
+
+def test_a_leaver_that_crashes_after_the_switch_harms_nobody() -> None:
+    world, job = settled()
+    Job.objects.filter(id=job.pk).update(max_accelerators=1)
+    world.cycle()
+    (played,) = world.nodes
+    played_leader, leader = world.leader_of(job)
+    (leaver,) = (t for _, t in world.trainers_of(job) if t is not leader)
+    assert job.generations.get(number=2).phase == "switching"
+    played.say(leader, ReportKind.SWITCHED, 2, step=5, pause_s=0.1, bytes_moved=0, joined=False)
+    played.say(leaver, ReportKind.EXITED, exit_code=-11)
+    del played.trainers[job.pk, leaver.slot]
+    leader.generation = 2
+    batch_take(played.node, played.batch(), world.now)
+    assert played_leader is played
+    job.refresh_from_db()
+    assert (job.status, job.restarts) == ("starting", 0)
+    assert job.generations.get(number=2).phase == "active"
+    assert job.allocations.filter(released_at=None).count() == 1
+
+
+def test_a_leaver_that_crashes_before_the_switch_restarts_the_job() -> None:
+    world, job = settled()
+    Job.objects.filter(id=job.pk).update(max_accelerators=1)
+    world.cycle()
+    (played,) = world.nodes
+    leader = world.leader_of(job)[1]
+    (leaver,) = (t for _, t in world.trainers_of(job) if t is not leader)
+    played.say(leaver, ReportKind.EXITED, exit_code=-11)
+    del played.trainers[job.pk, leaver.slot]
+    batch_take(played.node, played.batch(), world.now)
+    job.refresh_from_db()
+    assert (job.status, job.restarts) == ("pending", 1)

@@ -248,7 +248,7 @@ def test_whatever_happens() -> None:
     run_state_machine_as_test(
         Lifecycle,
         settings=settings(
-            max_examples=15,
+            max_examples=10,
             stateful_step_count=25,
             deadline=None,
             suppress_health_check=[*HealthCheck],

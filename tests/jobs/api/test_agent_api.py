@@ -124,7 +124,7 @@ class TestEnrol:
         assert set(response.json()["errors"]) == {field}
 
     def test_two_nodes_cannot_share_ports(self) -> None:
-        node, _ = node_make("node-x")
+        node, _ = node_make("node-x", now=timezone.now())
         _, text = enrolment_token_create(None, timezone.now())
         taken = enrol(text, "node-y", first_port=node.last_port, last_port=node.last_port + 50)
         assert (taken.status_code, set(taken.json()["errors"])) == (400, {"first_port"})
@@ -191,6 +191,21 @@ class TestHello:
         assert (response.status_code, response.json()["code"]) == (409, "lease_lost")
         assert post(client, "hello/", hello_body(node)).status_code == 200
         assert post(client, "reports/", batch(node)).status_code == 200
+
+    def test_ports_of_a_live_neighbour_are_waited_for(
+        self, fresh_node: tuple[Node, Client], settings: Any
+    ) -> None:
+        node, client = fresh_node
+        other, _ = node_make(now=timezone.now())
+        wish = json.loads(hello_body(node)) | {
+            "first_port": other.first_port,
+            "last_port": other.last_port,
+        }
+        response = post(client, "hello/", json.dumps(wish))
+        assert (response.status_code, response.json()["code"]) == (409, "ports_taken")
+        long_ago = timezone.now() - timedelta(seconds=settings.LEASE_S + 1)
+        Node.objects.filter(id=other.pk).update(last_seen_at=long_ago)
+        assert post(client, "hello/", json.dumps(wish)).status_code == 200
 
 
 class TestWanted:
