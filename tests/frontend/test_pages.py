@@ -197,7 +197,7 @@ def test_the_list_costs_the_same_however_long_it_is(
 ) -> None:
     for i in range(30):
         make_job(world.ada, f"more {i}")
-    with django_assert_max_num_queries(3):  # session, person, jobs with their owners
+    with django_assert_max_num_queries(4):  # session, person, numbers, jobs with owners
         ada.get("/jobs/")
 
 
