@@ -46,17 +46,12 @@ def job_submit(
     digest = _digest(submission)
     if idempotency_key and (known := _replayed(user, idempotency_key, digest)):
         return known
-    num_live = Job.objects.filter(owner=user, status__in=LIVE_JOB_STATUSES).count()
-    if num_live >= settings.LIVE_JOBS_LIMIT:
-        raise ConflictError(
-            f"You have {num_live} jobs that have not ended; wait for some or cancel them.",
-            code="too_many_jobs",
-        )
     job = _job_from(user, submission, now)
     # The file first: a row must never name a file that is not there.
     job.code.save(submission.code_name, ContentFile(submission.code), save=False)
     try:
         with transaction.atomic():
+            _live_jobs_check(user)
             job.save(force_insert=True)
             if idempotency_key:
                 IdempotencyKey.objects.create(
@@ -64,7 +59,7 @@ def job_submit(
                 )
             data = {"cloned_from": cloned_from} if cloned_from else {}
             event_add("submitted", "Submitted", now=now, job=job, actor=user_actor(user), data=data)
-    except IntegrityError:
+    except (IntegrityError, ConflictError):
         job.code.delete(save=False)
         known = _replayed(user, idempotency_key, digest) if idempotency_key else None
         if known is None:
@@ -73,6 +68,17 @@ def job_submit(
     validation_assign(job.pk, now)
     job.refresh_from_db()
     return job
+
+
+def _live_jobs_check(user: User) -> None:
+    """Refuse one job too many; the lock keeps two submissions from both being the last one."""
+    User.objects.select_for_update().get(id=user.pk)
+    num_live = Job.objects.filter(owner=user, status__in=LIVE_JOB_STATUSES).count()
+    if num_live >= settings.LIVE_JOBS_LIMIT:
+        raise ConflictError(
+            f"You have {num_live} jobs that have not ended; wait for some or cancel them.",
+            code="too_many_jobs",
+        )
 
 
 def _job_from(user: User, submission: Submission, now: datetime.datetime) -> Job:

@@ -4,17 +4,22 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from pathlib import Path
+from typing import Any
 
 import pytest
+from django.conf import settings
 from django.db import connection, connections
 
 from controlplane.core.wire import ReportKind
+from jobs.exceptions import ConflictError
 from jobs.models import Allocation, Generation, Job
 from jobs.selectors.wanted import wanted_state
 from jobs.services.cycle import cycle_run
 from jobs.services.reports import batch_take
-from jobs.services.submission import job_cancel
-from tests.builders import job_make
+from jobs.services.submission import job_cancel, job_submit
+from jobs.services.submission_rules import submission_read
+from tests.builders import at, job_make, submission_values, user_make
 from tests.jobs.world import PlayedTrainer, World
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -89,3 +94,35 @@ def test_a_cycle_and_a_cancel(attempt: int) -> None:
     assert Job.objects.get().status == "cancelled"
     assert not Allocation.objects.filter(released_at=None, stop_asked_at=None).exists()
     assert not Generation.objects.filter(phase__in=["preparing", "switching", "active"]).exists()
+
+
+def test_one_key_at_once_makes_one_job() -> None:
+    user = user_make()
+    wanted = submission_read(submission_values())
+    found: list[int] = []
+
+    def submit() -> None:
+        found.append(job_submit(user, wanted, at(0), idempotency_key="same").pk)
+
+    at_once(submit, submit, submit, submit)
+    assert Job.objects.count() == 1
+    assert set(found) == {Job.objects.get().pk}
+    assert len(list(Path(settings.MEDIA_ROOT).rglob("*.py"))) == 1
+
+
+def test_submissions_at_once_keep_the_limit(settings: Any) -> None:
+    settings.LIVE_JOBS_LIMIT = 2
+    user = user_make()
+    wanted = submission_read(submission_values())
+    refused: list[str] = []
+
+    def submit() -> None:
+        try:
+            job_submit(user, wanted, at(0))
+        except ConflictError as error:
+            refused.append(error.code)
+
+    at_once(*[submit] * 5)
+    assert Job.objects.count() == 2
+    assert refused == ["too_many_jobs"] * 3
+    assert len(list(Path(settings.MEDIA_ROOT).rglob("*.py"))) == 2
