@@ -12,7 +12,7 @@ from django.urls import reverse
 from django.utils.html import format_html
 from django.utils.safestring import SafeString, mark_safe
 
-from controlplane.core.lifecycle import JobStatus, NodeStatus
+from controlplane.core.lifecycle import SCHEDULABLE_JOB_STATUSES, JobStatus, NodeStatus
 from frontend.palette import job_colour_index
 from frontend.policy import stream_address
 from jobs.models import Job, Node
@@ -117,8 +117,11 @@ def described(field: BoundField) -> SafeString:
 
 @register.filter
 def why(job: Job) -> str:
-    """Say in one sentence why a job has what it has."""
-    return job.status_reason or job.policy_reason or _WITHOUT_REASON.get(job.status, "")
+    """Say in one sentence why a job has what it has; the policy's own words while it decides."""
+    reasons = (job.status_reason, job.policy_reason)
+    if job.status in SCHEDULABLE_JOB_STATUSES:
+        reasons = (job.policy_reason, job.status_reason)
+    return next(filter(None, reasons), _WITHOUT_REASON.get(job.status, ""))
 
 
 _WITHOUT_REASON = {

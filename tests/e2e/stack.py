@@ -114,6 +114,7 @@ def _environment(
         "VIRTUALFLOW_STATE_DIR": str(directory / "site"),
         "VIRTUALFLOW_SECRET_KEY": "signs-nothing-but-tests",
         "VIRTUALFLOW_HOSTS": "127.0.0.1",
+        "VIRTUALFLOW_ORIGINS": f"http://127.0.0.1:{web_port}",
         "VIRTUALFLOW_STREAM_URL": f"http://127.0.0.1:{stream_port}",
         "VIRTUALFLOW_DEMO_PORT": str(web_port),
         "VIRTUALFLOW_DEMO_STREAM_PORT": str(stream_port),
