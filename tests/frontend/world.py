@@ -59,6 +59,8 @@ def make_node(name: str, count: int, *, kind: str = "cpu", **more: object) -> No
         last_seen_at=timezone.now(),
         **more,
     )
+    long_ago = timezone.now() - datetime.timedelta(days=30)
+    Node.objects.filter(pk=node.pk).update(enrolled_at=long_ago)
     for index in range(count):
         Accelerator.objects.create(
             node=node, index=index, kind=kind, name=f"emulated {kind} {index}", threads=1,
