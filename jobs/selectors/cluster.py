@@ -64,6 +64,7 @@ def cluster_snapshot(now: datetime.datetime, seed: int = 0) -> ClusterView:
             job_id
             for job_id, generation in generations.items()
             if generation.phase == GenerationPhase.SWITCHING
+            or _is_ending(generation, by_job.get(job_id, []))
         ),
     )
     return ClusterView(snapshot, {job.pk: job.generation for job in jobs})
@@ -75,6 +76,14 @@ def _newest_open(job_ids: Iterable[int]) -> dict[int, Generation]:
         phase__in=[GenerationPhase.PREPARING, GenerationPhase.SWITCHING, GenerationPhase.ACTIVE],
     ).order_by("number")
     return {row.job_id: row for row in rows}  # the last one of a job stays
+
+
+def _is_ending(generation: Generation, allocations: list[Allocation]) -> bool:
+    """Say whether a trainer has done its last step already; the leader's word is on its way."""
+    if generation.phase != GenerationPhase.ACTIVE:
+        return False
+    training = {row.slot for row in allocations if row.finished_at is None}
+    return any(member["slot"] not in training for member in generation.membership["members"])
 
 
 def _held(generation: Generation | None, allocations: list[Allocation]) -> tuple[int, ...]:

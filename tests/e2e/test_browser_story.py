@@ -35,7 +35,7 @@ def stack(
 
 @pytest.fixture
 def page(stack: Stack, chromium: str) -> Iterator[Page]:
-    """A browser window on the site; anything on its console fails the test."""
+    """Open a browser window on the site; an error on its console fails the test."""
     complaints: list[str] = []
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(

@@ -5,8 +5,10 @@ from __future__ import annotations
 import pytest
 
 from controlplane.core.lifecycle import GenerationPhase, JobStatus
+from controlplane.core.wire import ReportKind
 from jobs.models import Allocation, Event, Generation, Job
 from jobs.services.nodes import node_cordon, nodes_expire
+from jobs.services.reports import batch_take
 from jobs.services.submission import job_cancel, job_pause, job_reprioritise, job_resume
 from tests.builders import at, job_make
 from tests.jobs.world import World
@@ -51,6 +53,24 @@ def test_a_job_starts_on_all_it_can_use_and_finishes() -> None:
     )
     assert num_held(job) == 0
     assert [row.phase for row in job.generations.all()] == [GenerationPhase.CLOSED]
+
+
+def test_a_job_whose_first_trainer_has_finished_is_not_resized_any_more() -> None:
+    world = World()
+    job = job_make(max_accelerators=4)
+    running(world, job, 4)
+    world.train(job)
+    leader = world.leader_of(job)[1]
+    played, trainer = next(row for row in world.trainers_of(job) if row[1] is not leader)
+    played.say(trainer, ReportKind.FINISHED, step=100, epoch=1, reason="steps")
+    played.say(trainer, ReportKind.EXITED, exit_code=0)
+    del played.trainers[trainer.job_id, trainer.slot]
+    batch_take(played.node, played.batch(), world.now)
+    assert num_held(job) == 3
+    assert world.cycle() == set()
+    world.finish(job)
+    assert fresh(job).status == JobStatus.FINISHED
+    assert job.generations.count() == 1
 
 
 def test_a_second_job_shrinks_the_first_and_both_keep_their_slots() -> None:
