@@ -121,7 +121,9 @@ class Exchange:
     def _tree_sum(self, rows: Tensor, program: Tensor) -> Tensor:
         """Run the program over rows [n, any]; any is the number of columns."""
         columns = rows.shape[1]
-        stack = fold(lambda index: rows[program[index, 0]], program[:, 1], columns, self.dtype)
+        (stack,) = fold(
+            lambda index: [rows[program[index, 0]]], program[:, 1], [columns], self.dtype
+        )
         return tf.ensure_shape(stack.read(0), [columns])
 
 

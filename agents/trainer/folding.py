@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import tensorflow as tf
@@ -11,43 +11,54 @@ Tensor = Any
 
 
 def fold(
-    item: Callable[[Tensor], Tensor], merges: Tensor, width: int | None, dtype: tf.DType
-) -> tf.TensorArray:
+    item: Callable[[Tensor], Sequence[Tensor]],
+    merges: Tensor,
+    widths: Sequence[int | None],
+    dtype: tf.DType,
+) -> list[tf.TensorArray]:
     """Push `item(0)`, `item(1)` ... and add the two topmost `merges[k]` times after push k.
 
-    Only the entries on the stack are alive: O(log V) vectors for contiguous virtual nodes.
+    An item is a list of vectors that stay apart, so that none of them is copied into another one.
+    Only the entries on the stack are alive: O(log V) of them for contiguous virtual nodes.
 
     Args:
-        item: makes the vector [width] of an index; called once, while tracing.
+        item: makes the vectors of an index; called once, while tracing.
         merges: int32 [n].
-        width: static number of elements, None when it is known only at run time.
+        widths: static number of elements per vector, None when it is known only at run time.
 
     Returns:
-        The stack; what lies above its final height is left over and means nothing.
+        One stack per vector; what lies above the final height is left over and means nothing.
     """
-    shape = tf.TensorShape([width])
+    shapes = [tf.TensorShape([width]) for width in widths]
+    scalar = tf.TensorShape([])
     count = tf.shape(merges)[0]
-    stack = tf.TensorArray(
-        dtype, size=0, dynamic_size=True, element_shape=shape, clear_after_read=False
-    )
+    empty = [
+        tf.TensorArray(
+            dtype, size=0, dynamic_size=True, element_shape=shape, clear_after_read=False
+        )
+        for shape in shapes
+    ]
 
-    def push(index: Tensor, top: Tensor, stack: tf.TensorArray) -> tuple[Tensor, ...]:
-        def merge(done: Tensor, top: Tensor, value: Tensor) -> tuple[Tensor, ...]:
-            below = stack.read(top - 1)
-            below.set_shape(shape)
-            return done + 1, top - 1, below + value
+    def push(index: Tensor, top: Tensor, stacks: list[tf.TensorArray]) -> tuple[Any, ...]:
+        def merge(done: Tensor, top: Tensor, values: list[Tensor]) -> tuple[Any, ...]:
+            sums = []
+            for stack, shape, value in zip(stacks, shapes, values, strict=True):
+                below = stack.read(top - 1)
+                below.set_shape(shape)
+                sums.append(below + value)
+            return done + 1, top - 1, sums
 
-        scalar = tf.TensorShape([])
-        _, top, value = tf.while_loop(
+        _, top, values = tf.while_loop(
             lambda done, *_: done < merges[index],
             merge,
-            (tf.constant(0), top, item(index)),
-            shape_invariants=(scalar, scalar, shape),
+            (tf.constant(0), top, list(item(index))),
+            shape_invariants=(scalar, scalar, shapes),
         )
-        return index + 1, top + 1, stack.write(top, value)
+        pushed = [stack.write(top, value) for stack, value in zip(stacks, values, strict=True)]
+        return index + 1, top + 1, pushed
 
     # One iteration at a time: overlapping them would keep the activations of several.
-    _, _, stack = tf.while_loop(
-        lambda index, *_: index < count, push, (0, 0, stack), parallel_iterations=1
+    _, _, stacks = tf.while_loop(
+        lambda index, *_: index < count, push, (0, 0, empty), parallel_iterations=1
     )
-    return stack
+    return list(stacks)

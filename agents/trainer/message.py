@@ -15,6 +15,8 @@ from typing import Any
 import tensorflow as tf
 
 Tensor = Any
+#: Elements from which on a piece is worth a segment of its own.
+LARGE_PIECE = 16_384
 LIMBS = 4
 LIMB_BITS = 16
 
@@ -69,9 +71,17 @@ class MessageWriter:
         self.pieces.append(Piece(kind, index, shape, size))
         self._parts.append(tf.reshape(value, [size]))
 
-    def vector(self) -> Tensor:
-        """Join everything into one vector."""
-        return tf.concat(self._parts, axis=0)
+    def finish(self) -> tuple[list[Piece], list[Tensor]]:
+        """Give the pieces in their order in the vector, and the vector in segments.
+
+        Large pieces are segments of their own, which nobody has to copy; the small ones share the
+        last segment.
+        """
+        order = sorted(range(len(self.pieces)), key=lambda k: self.pieces[k].size < LARGE_PIECE)
+        large = [self._parts[k] for k in order if self.pieces[k].size >= LARGE_PIECE]
+        small = [self._parts[k] for k in order if self.pieces[k].size < LARGE_PIECE]
+        segments = [*large, tf.concat(small, axis=0)] if small else large
+        return [self.pieces[k] for k in order], segments
 
 
 def message_width(pieces: Iterable[Piece]) -> int:

@@ -35,7 +35,7 @@ from agents.trainer.state import ModelState
 from agents.trainer.user_errors import JobCodeError
 
 Tensor = Any
-Body = Callable[..., Tensor]
+Body = Callable[..., list[Tensor]]
 
 #: Random operations that keep a state of their own outside the job's, bound to a process.
 HIDDEN_STATE_OPERATIONS = frozenset(
@@ -106,7 +106,8 @@ class StepFunctions:
             tf.TensorSpec([len(self.seeds), 2], tf.int64),
         )
         _refuse_hidden_state(one_virtual_node)
-        width = message_width(pieces)
+        widths = [segment.shape[0] for segment in one_virtual_node.structured_outputs]
+        assert sum(widths) == message_width(pieces)
 
         def sweep(
             program: Tensor, weights: Tensor, num_rows: Tensor, seeds: Tensor, *examples: Tensor
@@ -114,21 +115,20 @@ class StepFunctions:
             trainable = [tf.convert_to_tensor(v.value) for v in self.state.trainable]
             fixed = [tf.convert_to_tensor(v.value) for v in self.fixed]
 
-            def leaf(index: Tensor) -> Tensor:
+            def leaf(index: Tensor) -> list[Tensor]:
                 start, length = program[index, 0], program[index, 1]
                 local = [array[start : start + length] for array in examples]
                 for array, spec in zip(local, self.example_specs, strict=True):
                     array.set_shape(spec.shape)
-                vector = one_virtual_node(
+                return one_virtual_node(
                     trainable, fixed, local, weights[index], program[index, 3] > 0, seeds[index]
                 )
-                return tf.ensure_shape(vector, [width])
 
-            stack = fold(leaf, program[:, 2], width, self.dtype)
+            stacks = fold(leaf, program[:, 2], widths, self.dtype)
             return tf.cond(
                 tf.equal(num_rows, 1),
-                lambda: stack.read(0)[tf.newaxis],  # the usual case, without a copy
-                lambda: stack.gather(tf.range(num_rows)),
+                lambda: tf.concat([stack.read(0) for stack in stacks], 0)[tf.newaxis],
+                lambda: tf.concat([stack.gather(tf.range(num_rows)) for stack in stacks], 1),
             )
 
         signature = [
@@ -160,7 +160,7 @@ class StepFunctions:
         weight: Tensor,
         is_first: Tensor,
         seeds: Tensor,
-    ) -> Tensor:
+    ) -> list[Tensor]:
         """Forward and backward of one virtual node from the step's common state."""
         batch = self._batch(examples)
         count = tf.cast(tf.shape(examples[0])[0], tf.float32)
@@ -181,8 +181,9 @@ class StepFunctions:
         self._add_changes(writer, scope, fixed, weight, is_first)
         self._add_metrics(writer, scope, count)
         writer.add(PieceKind.LOSS, 0, weighted, ())
-        pieces.extend(writer.pieces)
-        return writer.vector()
+        found, segments = writer.finish()
+        pieces.extend(found)
+        return segments
 
     def _validate_one(
         self,
@@ -193,7 +194,7 @@ class StepFunctions:
         weight: Tensor,
         is_first: Tensor,  # noqa: ARG002  one signature for both kinds of step
         seeds: Tensor,
-    ) -> Tensor:
+    ) -> list[Tensor]:
         """Forward of one virtual node, for the metrics alone."""
         batch = self._batch(examples)
         count = tf.cast(tf.shape(examples[0])[0], tf.float32)
@@ -204,8 +205,9 @@ class StepFunctions:
             metrics_update(self.model, batch, predictions, loss, count)
         writer = MessageWriter(self.dtype)
         self._add_metrics(writer, scope, count)
-        pieces.extend(writer.pieces)
-        return writer.vector()
+        found, segments = writer.finish()
+        pieces.extend(found)
+        return segments
 
     def _batch(self, examples: list[Tensor]) -> tuple[Any, Any, Any]:
         packed = keras.tree.pack_sequence_as(self.sample, examples)
