@@ -14,6 +14,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
+from agents.trainer.hidden_state import HIDDEN_STATE_OPERATIONS
 from agents.trainer.keras_access import (
     SUM_REDUCTION,
     metrics_update,
@@ -24,7 +25,6 @@ from agents.trainer.keras_access import (
 )
 from agents.trainer.model_checks import graph_check, loss_reductions
 from agents.trainer.state import ModelState
-from agents.trainer.step import HIDDEN_STATE_OPERATIONS
 from agents.trainer.user_errors import JobCodeError
 
 Tensor = Any

@@ -16,6 +16,7 @@ import keras
 import tensorflow as tf
 
 from agents.trainer.folding import fold
+from agents.trainer.hidden_state import refuse_hidden_state
 from agents.trainer.keras_access import (
     metrics_update,
     model_call,
@@ -32,33 +33,9 @@ from agents.trainer.message import (
     message_width,
 )
 from agents.trainer.state import ModelState
-from agents.trainer.user_errors import JobCodeError
 
 Tensor = Any
 Body = Callable[..., list[Tensor]]
-
-#: Random operations that keep a state of their own outside the job's, bound to a process.
-HIDDEN_STATE_OPERATIONS = frozenset(
-    {
-        "RandomUniform",
-        "RandomUniformInt",
-        "RandomStandardNormal",
-        "TruncatedNormal",
-        "ParameterizedTruncatedNormal",
-        "RandomGamma",
-        "RandomPoisson",
-        "RandomPoissonV2",
-        "RandomShuffle",
-        "Multinomial",
-        "StatefulUniform",
-        "StatefulUniformInt",
-        "StatefulUniformFullInt",
-        "StatefulStandardNormalV2",
-        "StatefulTruncatedNormal",
-        "StatefulRandomBinomial",
-        "RngReadAndSkip",
-    }
-)
 
 
 class StepFunctions:
@@ -105,7 +82,7 @@ class StepFunctions:
             tf.TensorSpec([], tf.bool),
             tf.TensorSpec([len(self.seeds), 2], tf.int64),
         )
-        _refuse_hidden_state(one_virtual_node)
+        refuse_hidden_state(one_virtual_node)
         widths = [segment.shape[0] for segment in one_virtual_node.structured_outputs]
         assert sum(widths) == message_width(pieces)
 
@@ -120,9 +97,10 @@ class StepFunctions:
                 local = [array[start : start + length] for array in examples]
                 for array, spec in zip(local, self.example_specs, strict=True):
                     array.set_shape(spec.shape)
-                return one_virtual_node(
+                vectors: list[Tensor] = one_virtual_node(
                     trainable, fixed, local, weights[index], program[index, 3] > 0, seeds[index]
                 )
+                return vectors
 
             stacks = fold(leaf, program[:, 2], widths, self.dtype)
             return tf.cond(
@@ -283,23 +261,3 @@ def example_specs(sample: tuple[Any, ...]) -> list[tf.TensorSpec]:
     """Give the spec of each array of a sample of examples, any number of them."""
     values = [tf.convert_to_tensor(array) for array in keras.tree.flatten(sample)]
     return [tf.TensorSpec([None, *value.shape[1:]], value.dtype) for value in values]
-
-
-def _refuse_hidden_state(function: Any) -> None:
-    """Refuse random operations whose state would depend on the process.
-
-    Raises:
-        JobCodeError: naming the operation and the fix.
-    """
-    definition = function.graph.as_graph_def()
-    nodes = [*definition.node]
-    for inner in definition.library.function:
-        nodes.extend(inner.node_def)
-    found = sorted({node.op for node in nodes} & HIDDEN_STATE_OPERATIONS)
-    if found:
-        raise JobCodeError(
-            "hidden_random_state",
-            "code",
-            f"the model draws random numbers with {', '.join(found)}, whose state belongs to a "
-            "process and not to the job; use keras.random with a keras.random.SeedGenerator",
-        )
