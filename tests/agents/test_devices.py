@@ -101,7 +101,11 @@ def test_a_trainer_sees_its_own_accelerator_only(tmp_path: Path) -> None:
     both = accelerators_found(settings(tmp_path, gpus="1", emulated=1, threads=3), fake_nvml(MIXED))
     gpu, emulated = (accelerator_environment(item) for item in both)
     assert gpu["CUDA_VISIBLE_DEVICES"] == "GPU-2"
-    assert emulated == {"CUDA_VISIBLE_DEVICES": "-1", "OMP_NUM_THREADS": "3"}
+    assert emulated == {
+        "CUDA_VISIBLE_DEVICES": "-1",
+        "OMP_NUM_THREADS": "3",
+        "TF_CPP_MIN_LOG_LEVEL": "3",
+    }
 
 
 def test_environment_of_a_trainer_is_built_not_inherited(tmp_path: Path) -> None:
