@@ -1,0 +1,117 @@
+"""From rows of the database to what the figures are drawn from."""
+
+from __future__ import annotations
+
+import datetime
+
+import pytest
+from django.utils import timezone
+
+from frontend.charts import allocation_changes, job_charts, overview_charts
+from frontend.figures.rows import AllocationChange
+from jobs.models import Allocation, Job, Node, StepReport
+from jobs.selectors.series import Tenure, cluster_born_at, rates_between, step_bins_of
+from tests.frontend.world import World, make_job, make_person
+
+START = datetime.datetime(2026, 3, 1, 12, tzinfo=datetime.UTC)
+
+
+def _at(seconds: float) -> datetime.datetime:
+    return START + datetime.timedelta(seconds=seconds)
+
+
+def _tenure(job_id: int, owner_id: int, since: float, until: float | None) -> Tenure:
+    return Tenure(
+        job_id, f"job {job_id}", owner_id, _at(since), None if until is None else _at(until)
+    )
+
+
+@pytest.mark.django_db
+def test_tenures_become_counts() -> None:
+    ada = make_person("ada")
+    changes = allocation_changes(
+        [
+            _tenure(1, ada.pk, 0, 30),
+            _tenure(1, ada.pk, 0, None),
+            _tenure(2, ada.pk, 10, 20),
+            _tenure(3, ada.pk + 1, 10, 40),
+            _tenure(4, ada.pk + 1, 15, 40),
+        ],
+        ada,
+    )
+    zero = START.timestamp()
+    assert changes == [
+        AllocationChange(zero, 1, "job 1", 2),
+        AllocationChange(zero + 10, 0, "", 1),
+        AllocationChange(zero + 10, 2, "job 2", 1),
+        AllocationChange(zero + 15, 0, "", 2),
+        AllocationChange(zero + 20, 2, "job 2", 0),
+        AllocationChange(zero + 30, 1, "job 1", 1),
+        AllocationChange(zero + 40, 0, "", 0),
+    ]
+
+
+def _report(job: Job, step: int, seconds: float, at: datetime.datetime, **more: object) -> None:
+    values: dict[str, object] = {"examples": 100, "loss": 1.0, "generation": 1} | more
+    StepReport.objects.create(
+        job=job, first_step=step, last_step=step, epoch=0, seconds=seconds, num_accelerators=1,
+        at=at, **values,
+    )  # fmt: skip
+
+
+@pytest.mark.django_db
+def test_long_histories_are_summed_by_the_database() -> None:
+    job = make_job(make_person("ada"), "long", step=1800)  # three steps to a bin
+    for step in range(1, 7):
+        _report(job, step, seconds=float(step), at=_at(step), loss=float(step))
+    bins = step_bins_of(job)
+    assert [(b.step, b.examples, b.seconds, b.loss) for b in bins] == [
+        (2, 200, 3.0, 1.5),  # steps 1 and 2
+        (5, 300, 12.0, 4.0),  # steps 3 to 5
+        (6, 100, 6.0, 6.0),
+    ]
+    assert bins[1].at == _at(5)
+
+
+@pytest.mark.django_db
+def test_a_diverged_job_still_has_charts() -> None:
+    job = make_job(make_person("ada"), "diverged", step=2)
+    _report(job, 1, 1.0, _at(1), loss=None)
+    _report(job, 2, 1.0, _at(2), loss=None)
+    figures = job_charts(job, timezone.now())
+    assert figures["loss"]["data"] == []
+    assert figures["throughput"]["data"][0]["y"] == [100.0, 100.0]
+
+
+@pytest.mark.django_db
+def test_rates_are_summed_by_job_and_second() -> None:
+    job = make_job(make_person("ada"), "fast")
+    for step, moment in ((1, 10.1), (2, 10.6), (3, 11.2)):
+        _report(job, step, 0.5, _at(moment))
+    rates = rates_between(_at(0), _at(60), bin_s=5)
+    assert [(r.examples, r.seconds, r.until) for r in rates] == [
+        (200, 1.0, _at(10.6)),
+        (100, 0.5, _at(11.2)),
+    ]
+    assert [r.examples for r in rates_between(_at(0), _at(60), bin_s=60)] == [300]
+    assert rates_between(_at(12), _at(60), bin_s=5) == []
+
+
+def test_a_young_cluster_does_not_show_the_time_before_it(world: World) -> None:
+    now = timezone.now()
+    assert cluster_born_at() is not None
+    Node.objects.update(enrolled_at=now - datetime.timedelta(minutes=5))
+    left, right = overview_charts(world.admin, 3600, now)["allocation"]["layout"]["xaxis"]["range"]
+    assert (right - left) / 1000 == pytest.approx(300, abs=1)
+    Node.objects.update(enrolled_at=now)
+    left, right = overview_charts(world.admin, 3600, now)["allocation"]["layout"]["xaxis"]["range"]
+    assert (right - left) / 1000 == pytest.approx(120, abs=1)
+
+
+def test_the_window_ends_what_is_read(world: World) -> None:
+    now = timezone.now()
+    Allocation.objects.update(
+        granted_at=now - datetime.timedelta(hours=3), released_at=now - datetime.timedelta(hours=2)
+    )
+    assert len(overview_charts(world.admin, 3600, now)["allocation"]["data"]) == 1  # the capacity
+    assert len(overview_charts(world.admin, 6 * 3600, now)["allocation"]["data"]) == 4
