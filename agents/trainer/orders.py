@@ -60,10 +60,11 @@ class OrderWatcher:
         """
         self._run_dir = run_dir
         self._parent_pid = parent_pid
+        orders_read(run_dir)  # says best what is wrong if there are none
+        self._stamp = self._file_stamp()  # before reading: orders that come between are seen later
         self._orders = orders_read(run_dir)
         self._changed = threading.Condition()
         self._is_waiting = False
-        self._stamp = self._file_stamp()
         thread = threading.Thread(target=self._watch, name="orders", daemon=True)
         thread.start()
 
