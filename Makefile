@@ -11,7 +11,7 @@ MAIN_STAMP := $(VENV)/.main-$(shell cat requirements.txt | sha256sum | cut -c1-1
 DEV_STAMP := $(VENV)/.dev-$(shell cat requirements.txt requirements/dev.txt | sha256sum | cut -c1-16)
 INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 
-.PHONY: help demo test lint types contracts pytest format lock clean distclean
+.PHONY: help demo test lint types contracts pytest pytest-sqlite format lock clean distclean
 .DEFAULT_GOAL := help
 
 help:
@@ -44,7 +44,7 @@ $(DEV_STAMP): | $(MAIN_STAMP)
 demo: $(MAIN_STAMP)
 	@exec $(BIN)/python manage.py demo $(ARGS)
 
-test: lint types contracts pytest
+test: lint types contracts pytest-sqlite pytest
 	@echo "All checks passed. Next: 'make demo' shows the product running; docs/development.md says how to change it."
 
 lint: $(DEV_STAMP)
@@ -63,6 +63,10 @@ contracts: $(DEV_STAMP)
 
 pytest: $(DEV_STAMP)
 	$(BIN)/python -m pytest $(ARGS)
+
+# What the demo runs on; the whole test run uses PostgreSQL where it is installed.
+pytest-sqlite: $(DEV_STAMP)
+	TEST_DATABASE=sqlite $(BIN)/python -m pytest --quiet --durations=0 --durations-min=10 tests/jobs
 
 lock: $(DEV_STAMP)
 	$(BIN)/uv pip compile -q --no-header --python-version 3.11 requirements/main.in -o requirements.txt

@@ -27,9 +27,9 @@ class Arrival:
 
 
 ARRIVALS = (
-    Arrival("demo-1", "digits_cnn", "Digits, patient", priority=100, num_epochs=250),
-    Arrival("demo-2", "tabular", "Tabular, urgent", priority=300, num_epochs=200),
-    Arrival("demo-3", "residual", "Residual, in between", priority=200, num_epochs=60),
+    Arrival("demo-1", "digits_cnn", "Digits, patient", priority=100, num_epochs=400),
+    Arrival("demo-2", "tabular", "Tabular, urgent", priority=300, num_epochs=500),
+    Arrival("demo-3", "residual", "Residual, in between", priority=200, num_epochs=100),
 )
 
 
