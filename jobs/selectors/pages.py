@@ -132,8 +132,8 @@ def job_page(person: Person, query: JobQuery, size: int = 50) -> JobPage:
     """Read one page of the jobs that match; each page costs the same, however many jobs exist."""
     size = min(size, MAX_PAGE)
     # Numbers first: sorting whole rows of everything that matches would take most of the time.
-    numbers = _matching(jobs_visible_to(person), query)
-    numbers = numbers.select_related(None).defer(None).values_list("pk", flat=True)
+    matching = _matching(jobs_visible_to(person), query).select_related(None).defer(None)
+    numbers = matching.values_list("pk", flat=True)
     if query.after_id is not None:
         found = list(numbers.filter(pk__gt=query.after_id).order_by("pk")[: size + 1])
         has_newer, has_older = len(found) > size, bool(found)
