@@ -61,6 +61,7 @@ def node_enrol(request: EnrolRequest, now: datetime.datetime) -> EnrolReply:
             name="Use lower-case letters, digits, '-' and '.', at most 63 characters."
         )
     _node_check(request)
+    _kinds_check(request)
     taken = _ports_taken(request, now)
     if taken:
         raise InvalidInputError.of(first_port=taken)
@@ -115,6 +116,7 @@ def node_hello(
         ConflictError: another agent of this node is alive, or another node has its ports.
     """
     _node_check(request)
+    _kinds_check(request, node)
     taken = _ports_taken(request, now, node)
     if taken:
         # Two nodes that start anew may want each other's old ports: the agent tries again.
@@ -247,6 +249,27 @@ def _node_check(request: EnrolRequest | HelloRequest) -> None:
         fields["accelerators"] = ["Give each accelerator a kind of 1 to 40 characters."]
     if fields:
         raise InvalidInputError("The node's description is not valid.", fields=fields)
+
+
+def _kinds_check(request: EnrolRequest | HelloRequest, node: Node | None = None) -> None:
+    """Hold a kind to one CPU thread count: results are bitwise equal only between equal ones.
+
+    Raises:
+        InvalidInputError: an accelerator of the same kind has another number of threads.
+    """
+    others = Accelerator.objects.filter(
+        is_present=True, node__removed_at=None, kind__in={row.kind for row in request.accelerators}
+    )
+    if node is not None:
+        others = others.exclude(node=node)
+    threads = dict(others.values_list("kind", "threads"))
+    for info in request.accelerators:
+        known = threads.setdefault(info.kind, info.threads)
+        if known != info.threads:
+            raise InvalidInputError.of(
+                accelerators=f"Kind {info.kind!r} stands for {known} CPU threads in this cluster, "
+                f"not {info.threads}; start the agent with --threads {known} or another --kind."
+            )
 
 
 def _ports_taken(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
 import json
 from datetime import timedelta
@@ -128,6 +129,17 @@ class TestEnrol:
         _, text = enrolment_token_create(None, timezone.now())
         taken = enrol(text, "node-y", first_port=node.last_port, last_port=node.last_port + 50)
         assert (taken.status_code, set(taken.json()["errors"])) == (400, {"first_port"})
+
+    def test_a_kind_has_one_thread_count(self) -> None:
+        node_make("node-x", 1)
+        _, text = enrolment_token_create(None, timezone.now())
+        odd = dataclasses.replace(accelerators(1)[0], threads=2)
+        ports = {"first_port": 900, "last_port": 950}
+        refused = enrol(text, "node-y", accelerators=(odd,), **ports)
+        assert refused.status_code == 400
+        assert "another --kind" in str(refused.json()["errors"]["accelerators"])
+        other = dataclasses.replace(odd, kind="cpu-wide")
+        assert enrol(text, "node-y", accelerators=(other,), **ports).status_code == 201
 
     @pytest.mark.parametrize("body", ["{", "[]", '{"token": 1}', "[" * 100_000])
     def test_what_is_no_message(self, body: str) -> None:
