@@ -47,6 +47,8 @@ def site_parts(environment: Mapping[str, str], directory: Path) -> list[Part]:
     web_port = int(environment["VIRTUALFLOW_DEMO_PORT"])
     stream_port = int(environment["VIRTUALFLOW_DEMO_STREAM_PORT"])
     granian = [_program("granian"), "--host", "127.0.0.1", "--no-access-log", "--workers", "1"]
+    # An agent's long-poll would hold the end of its server for as long as it may wait.
+    granian += ["--workers-kill-timeout", "3"]
     celery = [_program("celery"), "--app", "controlplane.celery"]
     return [
         Part(
