@@ -7,6 +7,7 @@ import datetime
 import hashlib
 import re
 import tempfile
+from collections.abc import Iterable
 from typing import Protocol
 
 from django.conf import settings
@@ -17,7 +18,10 @@ from jobs.exceptions import ConflictError, InvalidInputError, TooLargeError
 from jobs.models import Artifact, Job
 from jobs.services.endings import job_lock
 
+#: What agents upload.
 ARTIFACT_NAMES = ("checkpoint.npz", "model.keras", "history.csv", "metrics.json")
+#: Written here, from what agents shipped while the job ran.
+LOG_NAME = "log.txt"
 _SHA256 = re.compile(r"[0-9a-f]{64}")
 _CHUNK_BYTES = 1024**2
 _IN_MEMORY_BYTES = 4 * 1024**2
@@ -48,16 +52,36 @@ def artifact_store(
         raise InvalidInputError.of(name=f"Use one of {', '.join(ARTIFACT_NAMES)}.")
     if not _SHA256.fullmatch(sha256):
         raise InvalidInputError.of(x_sha256="Send the SHA-256 of the file in lower-case hex.")
+    pieces = iter(lambda: source.read(_CHUNK_BYTES), b"")
+    return _write(job, name, generation, pieces, now, expected_sha256=sha256)
+
+
+def log_store(job: Job, text: Iterable[str], now: datetime.datetime) -> Artifact:
+    """Put a job's whole log among its files, in the place of an earlier state of it."""
+    pieces = (piece.encode() for piece in text)
+    return _write(job, LOG_NAME, job.generation, pieces, now, expected_sha256=None)
+
+
+def _write(
+    job: Job,
+    name: str,
+    generation: int,
+    pieces: Iterable[bytes],
+    now: datetime.datetime,
+    *,
+    expected_sha256: str | None,
+) -> Artifact:
     with tempfile.SpooledTemporaryFile(max_size=_IN_MEMORY_BYTES) as spool:
         size_bytes = 0
         digest = hashlib.sha256()
-        while chunk := source.read(_CHUNK_BYTES):
-            size_bytes += len(chunk)
+        for piece in pieces:
+            size_bytes += len(piece)
             if size_bytes > settings.ARTIFACT_LIMIT_BYTES:
                 raise TooLargeError(f"At most {settings.ARTIFACT_LIMIT_BYTES} bytes a file.")
-            digest.update(chunk)
-            spool.write(chunk)
-        if digest.hexdigest() != sha256:
+            digest.update(piece)
+            spool.write(piece)
+        sha256 = digest.hexdigest()
+        if expected_sha256 not in (None, sha256):
             raise InvalidInputError.of(x_sha256="The bytes that came have another digest.")
         spool.seek(0)
         artifact = Artifact(

@@ -1,15 +1,22 @@
-"""Storing trainers' logs: joined without gaps or repeats, and never without a bound."""
+"""Storing trainers' logs: joined without gaps or repeats, and never without a bound.
+
+While a job runs its log is rows, which pages follow and search. When its last trainer has gone, the
+whole is also written to `log.txt` among the job's files.
+"""
 
 from __future__ import annotations
 
 import datetime
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 from django.conf import settings
-from django.db.models import F, Max, Sum
+from django.db.models import Exists, F, Max, OuterRef, Sum
 
 from controlplane.core import wire
-from jobs.models import Allocation, LogChunk, Node
+from controlplane.core.lifecycle import ENDED_JOB_STATUSES
+from jobs.models import Allocation, Job, LogChunk, Node
+from jobs.selectors.logs import log_text
+from jobs.services.artifacts import log_store
 
 
 def log_chunks_store(
@@ -31,6 +38,16 @@ def log_chunks_store(
         if _store(job_id, slot, rows, now):
             kept.add(job_id)
     return kept
+
+
+def logs_file(job_ids: Collection[int], now: datetime.datetime) -> set[int]:
+    """Write `log.txt` of those jobs that have ended and run nowhere any more; give them."""
+    has_log = Exists(LogChunk.objects.filter(job=OuterRef("pk")))
+    jobs = Job.objects.filter(has_log, id__in=job_ids, status__in=[*ENDED_JOB_STATUSES])
+    ended = [job for job in jobs if not job.allocations.filter(released_at=None).exists()]
+    for job in ended:
+        log_store(job, log_text(job, slot=None), now)
+    return {job.pk for job in ended}
 
 
 def _store(job_id: int, slot: int, chunks: Sequence[wire.LogChunk], now: datetime.datetime) -> bool:

@@ -19,7 +19,7 @@ from controlplane.core.wire import BatchReply, ReportBatch, ReportKind, TrainerR
 from jobs.models import Allocation, Job, Node
 from jobs.selectors.wanted import wanted_state
 from jobs.services.endings import allocation_release, job_lock, job_settle
-from jobs.services.log_chunks import log_chunks_store
+from jobs.services.log_chunks import log_chunks_store, logs_file
 from jobs.services.report_handlers import HANDLERS, exited_take
 from jobs.services.telling import Telling
 from jobs.services.validations import validation_take
@@ -59,6 +59,9 @@ def batch_take(node: Node, batch: ReportBatch, now: datetime.datetime) -> BatchO
     if batch.logs:
         outcome.changed_jobs |= log_chunks_store(node, batch.logs, now)
     _trainers_compare(node, batch, now, outcome)
+    heard_of = {chunk.job_id for chunk in batch.logs}
+    heard_of |= {report.job_id for report in batch.reports if report.kind is ReportKind.EXITED}
+    outcome.changed_jobs |= logs_file(heard_of, now)
     return outcome
 
 

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import dataclasses
+import hashlib
+
 import pytest
 
 from controlplane.core.lifecycle import GenerationPhase, JobStatus
-from controlplane.core.wire import ReportKind
+from controlplane.core.wire import LogChunk, ReportKind
 from jobs.models import Allocation, Event, Generation, Job
 from jobs.services.nodes import node_cordon, nodes_expire
 from jobs.services.reports import batch_take
@@ -226,3 +229,26 @@ def test_the_clock_of_a_job() -> None:
     granted = job.allocations.get().granted_at
     assert done.attained_accelerator_s == pytest.approx((at(500.0) - granted).total_seconds())
     assert Generation.objects.filter(job=job).count() == 1
+
+
+def test_the_log_is_among_the_files_once_nothing_runs_any_more() -> None:
+    world = World()
+    job = job_make(max_accelerators=1)
+    running(world, job, 1)
+    world.train(job)
+    played, trainer = world.leader_of(job)
+
+    def write(offset: int, text: str) -> None:
+        chunk = LogChunk(job_id=job.pk, slot=trainer.slot, offset=offset, text=text)
+        batch_take(played.node, dataclasses.replace(played.batch(), logs=(chunk,)), world.now)
+
+    write(0, "epoch 1\n")
+    assert not job.artifacts.exists()
+    world.finish(job)
+    log = job.artifacts.get(name="log.txt")
+    assert log.file.read().decode() == f"\n── trainer {trainer.slot} ──\nepoch 1\n"
+    assert log.sha256 == hashlib.sha256(log.file.open().read()).hexdigest()
+    # What an agent could not send before comes in too.
+    write(8, "the end\n")
+    log = job.artifacts.get(name="log.txt")
+    assert log.file.read().decode().endswith("epoch 1\nthe end\n")
