@@ -10,8 +10,7 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import Page, expect, sync_playwright
 
-from tests.e2e.stack import ADMIN, PASSWORD, Stack, running_stack
-from tests.servers import RunningServer
+from tests.e2e.stack import ADMIN, PASSWORD, Stack
 
 pytestmark = [pytest.mark.whole_stack, pytest.mark.browser, pytest.mark.timeout(600)]
 
@@ -20,17 +19,6 @@ CODE = Path(__file__).parent / "paced_job.py"
 FOLLOW_MS = 10_000
 START_MS = 150_000
 FINISH_MS = 240_000
-
-
-@pytest.fixture(scope="module")
-def stack(
-    postgresql_server: RunningServer,
-    redis_server: RunningServer,
-    tmp_path_factory: pytest.TempPathFactory,
-) -> Iterator[Stack]:
-    directory = tmp_path_factory.mktemp("story")
-    with running_stack(directory, postgresql_server, redis_server, "browser_story") as stack:
-        yield stack
 
 
 @pytest.fixture
@@ -119,7 +107,7 @@ def test_submit_wait_resize_reprioritise_and_finish(stack: Stack, page: Page) ->
     status_shows(page, "finished", FINISH_MS)
     expect(page.locator("#resizes")).to_contain_text("4 → 2")
     expect(page.locator("#resizes")).to_contain_text("= equal")
-    for name in ("model.keras", "history.csv", "metrics.json"):
+    for name in ("model.keras", "history.csv", "metrics.json", "log.txt"):
         expect(page.get_by_role("link", name=name)).to_be_visible()
     for chart in ("allocation", "throughput", "loss"):
         expect(page.locator(f"[data-figure={chart}] .js-line").first).to_be_visible()

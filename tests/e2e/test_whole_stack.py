@@ -8,14 +8,12 @@ from __future__ import annotations
 
 import os
 import signal
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.e2e.stack import Stack, running_stack
-from tests.servers import RunningServer
+from tests.e2e.stack import Stack
 
 pytestmark = [pytest.mark.whole_stack, pytest.mark.timeout(600)]
 
@@ -27,17 +25,6 @@ BATCH = 16
 START_DEADLINE_S = 150.0
 RESIZE_DEADLINE_S = 120.0
 FINISH_DEADLINE_S = 120.0
-
-
-@pytest.fixture(scope="module")
-def stack(
-    postgresql_server: RunningServer,
-    redis_server: RunningServer,
-    tmp_path_factory: pytest.TempPathFactory,
-) -> Iterator[Stack]:
-    directory = tmp_path_factory.mktemp("stack")
-    with running_stack(directory, postgresql_server, redis_server, "whole_stack") as stack:
-        yield stack
 
 
 @pytest.fixture(scope="module")
