@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import re
 
+import plotly.graph_objects
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -188,3 +190,19 @@ def test_no_text_can_open_a_tag_or_a_template(text: str) -> None:
     escaped = plotly_text(text)
     assert "<" not in escaped
     assert "%" not in escaped
+
+
+def test_every_figure_fits_plotlys_own_schema() -> None:
+    resize = ResizeMark(10.0, 9, 2, 1)
+    points = [StepPoint(1.0, 1, 9.0, 1.0, 1.0), StepPoint(2.0, 2, 8.0, 1.0, 0.5)]
+    figures = [
+        cluster_allocation_figure([AllocationChange(0.0, 1, "a", 1)], 4, 0.0, 9.0),
+        cluster_throughput_figure([WorkSpan(1.0, 2.0, 64.0)], 0.0, 60.0, 5.0),
+        loss_figure(points, [EpochPoint(0, 2, {"val_loss": 0.4})], [resize]),
+        job_throughput_figure(points, [resize]),
+        job_allocation_figure(2, [resize], 0.0, 20.0),
+    ]
+    for figure in figures:
+        # The page puts the style sheet's colours in the place of their names.
+        drawn = json.loads(re.sub(r'"--[a-z0-9-]+"', '"#000000"', json.dumps(figure)))
+        assert plotly.graph_objects.Figure(data=drawn["data"], layout=drawn["layout"]).data
