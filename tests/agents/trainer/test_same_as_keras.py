@@ -22,32 +22,18 @@ from controlplane.core.wire import (
     StopKind,
     TrainingSpec,
 )
+from tests.agents.trainer.job_texts import SMALL_NETWORK
 
 BATCH_SIZE, EPOCHS = 11, 2
 
-HEAD = """
-import keras
-import numpy as np
-from keras import layers, ops
-
+HEAD = (
+    SMALL_NETWORK
+    + """
 random = np.random.default_rng(8)
 X = random.normal(size=(44, 4)).astype("float32")  # 4 batches
 Y = (X[:, :1] + X[:, 1:2] > 0).astype("float32")
-
-
-def net(*middle, out=1, activation="sigmoid"):
-    inputs = keras.Input((4,))
-    features = inputs
-    for layer in middle:
-        features = layer(features)
-    return keras.Model(inputs, layers.Dense(out, activation=activation)(features))
-
-
-def compiled(model, optimizer="sgd", loss="binary_crossentropy", **more):
-    model.compile(optimizer=optimizer, loss=loss, **more)
-    return model
-
 """
+)
 
 JOBS = {
     "a plain network with Adam, validation data and a short last batch": """

@@ -25,30 +25,16 @@ from controlplane.core.wire import (
     decode,
     encode,
 )
+from tests.agents.trainer.job_texts import SMALL_NETWORK
 
-HEAD = """
-import keras
-import numpy as np
-from keras import layers, ops
-
+HEAD = (
+    SMALL_NETWORK
+    + """
 random = np.random.default_rng(5)
 X = random.normal(size=(24, 4)).astype("float32")
 Y = (X[:, :1] > 0).astype("float32")
-
-
-def net(*middle, out=1, activation="sigmoid"):
-    inputs = keras.Input((4,))
-    features = inputs
-    for layer in middle:
-        features = layer(features)
-    return keras.Model(inputs, layers.Dense(out, activation=activation)(features))
-
-
-def compiled(model, optimizer="sgd", loss="binary_crossentropy", **more):
-    model.compile(optimizer=optimizer, loss=loss, **more)
-    return model
-
 """
+)
 
 
 def spec_of(**changes: Any) -> TrainingSpec:
