@@ -24,7 +24,12 @@ def decide(snapshot: Snapshot, policy_name: str) -> Plan:
     decision = mix(snapshot, POLICIES[policy_name](snapshot))
     decision_check(snapshot, decision)
     plan = plan_between(snapshot, place(snapshot, decision))
-    return dataclasses.replace(plan, mixes=decision.mixes)
+    return dataclasses.replace(
+        plan,
+        mixes=decision.mixes,
+        starts_in_s=decision.starts_in_s,
+        carried=decision.carried,
+    )
 
 
 def decision_check(snapshot: Snapshot, decision: Decision) -> None:
@@ -45,6 +50,9 @@ def decision_check(snapshot: Snapshot, decision: Decision) -> None:
         )
         assert job.mixes_kinds or not share.extra, f"job {job_id} does not mix kinds"
         assert share.kind not in share.extra, f"job {job_id} has its own kind as an extra one"
+        assert not share.by_node or sum(share.by_node.values()) == share.count, (
+            f"job {job_id} is given {share.count}, but {sum(share.by_node.values())} by node"
+        )
         for kind, count in share.by_kind.items():
             assert job.accepts(kind), f"job {job_id} does not accept kind {kind}"
             assert count > 0, f"job {job_id} is given {count} of kind {kind}"

@@ -54,7 +54,7 @@ def mix(snapshot: Snapshot, decision: Decision) -> Decision:
         for kind, number in extra.items():
             idle[kind] -= number
         shares[job.id] = dataclasses.replace(own, extra=extra)
-    return Decision(shares, reasons, notes)
+    return dataclasses.replace(decision, shares=shares, reasons=reasons, mixes=notes)
 
 
 def _extra(

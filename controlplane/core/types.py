@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from controlplane.core.performance import LossForecast, Performance
 from controlplane.core.step_time import StepTime
 
 JobId = int
@@ -48,6 +49,14 @@ class Job:
         mixes_kinds: it may hold accelerators of several kinds at once.
         step_times: kind -> measured seconds of a step by virtual nodes; only for jobs that mix.
         sync_time: measured seconds of the exchange by number of trainers, as far as known.
+        performance: useful examples per second on any accelerators, as far as that can be told.
+        loss: where its loss is going, as far as that can be told.
+        done_examples: useful examples so far, in the unit of `remaining_examples`.
+        resize_s: seconds of training that one resize costs it, as measured.
+        num_resizes: how often its accelerators have changed since its first start.
+        changed_at: when its accelerators changed last; None: it never had any.
+        running_since: since when it holds accelerators without a break; None: it holds none.
+        most_accelerators: the most it ever held at once.
     """
 
     id: JobId
@@ -65,6 +74,14 @@ class Job:
     mixes_kinds: bool = False
     step_times: Mapping[str, StepTime] = field(default_factory=dict)
     sync_time: StepTime | None = None
+    performance: Performance | None = None
+    loss: LossForecast | None = None
+    done_examples: float = 0.0
+    resize_s: float = 1.0
+    num_resizes: int = 0
+    changed_at: float | None = None
+    running_since: float | None = None
+    most_accelerators: int = 0
 
     def accepts(self, kind: str) -> bool:
         """Say whether the job may run on accelerators of `kind`."""
@@ -88,6 +105,8 @@ class Snapshot:
         releasing: accelerators whose former trainer has not gone yet; nobody may be given them now.
         resizing: jobs with a resize under way that can no longer be taken back; a plan leaves them.
         shunned: accelerators on which a job's trainers did not come up lately, by job.
+        carried: what the same policy left in its last decision. It may be missing at any time (a
+            new process, another policy), so it can only make a decision better or faster.
     """
 
     now: float
@@ -98,6 +117,7 @@ class Snapshot:
     releasing: frozenset[AcceleratorId] = frozenset()
     resizing: frozenset[JobId] = frozenset()
     shunned: Mapping[JobId, frozenset[AcceleratorId]] = field(default_factory=dict)
+    carried: object | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,11 +128,14 @@ class Share:
         kind: its own kind, the only one that policies give.
         count: how many of it.
         extra: other kind -> how many idle ones of it work along (see `mixing`).
+        by_node: node -> how many of `count` there, from policies that choose places themselves;
+            empty: placement chooses.
     """
 
     kind: str
     count: int
     extra: Mapping[str, int] = field(default_factory=dict)
+    by_node: Mapping[int, int] = field(default_factory=dict)
 
     @property
     def by_kind(self) -> dict[str, int]:
@@ -146,11 +169,16 @@ class Decision:
         shares: job -> share; a job that is missing shall hold nothing.
         reasons: job -> one sentence with numbers, for every job of the snapshot.
         mixes: job -> what was found about mixing, for jobs that allow it and where it is known.
+        starts_in_s: waiting job -> in how many seconds it is expected to start, where that can be
+            told.
+        carried: what the policy wants to find in the next snapshot.
     """
 
     shares: Mapping[JobId, Share]
     reasons: Mapping[JobId, str]
     mixes: Mapping[JobId, MixNote] = field(default_factory=dict)
+    starts_in_s: Mapping[JobId, float] = field(default_factory=dict)
+    carried: object | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -190,10 +218,12 @@ class Plan:
         resizes: in the order in which they are to be applied.
         waiting: job -> accelerators that it will be given once their former trainers have gone.
         reasons: job -> the policy's sentence about it.
-        mixes: as in the decision.
+        mixes, starts_in_s, carried: as in the decision.
     """
 
     resizes: tuple[Resize, ...]
     waiting: Mapping[JobId, tuple[AcceleratorId, ...]]
     reasons: Mapping[JobId, str]
     mixes: Mapping[JobId, MixNote] = field(default_factory=dict)
+    starts_in_s: Mapping[JobId, float] = field(default_factory=dict)
+    carried: object | None = None
