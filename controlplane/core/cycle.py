@@ -59,5 +59,22 @@ def decision_check(snapshot: Snapshot, decision: Decision) -> None:
             used[kind] += count
     for kind, count in used.items():
         assert count <= capacity[kind], f"{count} of {capacity[kind]} {kind} are given out"
+    _places_check(snapshot, decision)
     missing = [job_id for job_id in jobs if not decision.reasons.get(job_id)]
     assert not missing, f"no reason given for jobs {missing}"
+
+
+def _places_check(snapshot: Snapshot, decision: Decision) -> None:
+    """Check the places that a policy chose itself: no node gives more than it has."""
+    used: Counter[tuple[int, str]] = Counter()
+    for job_id, share in decision.shares.items():
+        for node, count in share.by_node.items():
+            assert count > 0, f"job {job_id} is given {count} on node {node}"
+            used[node, share.kind] += count
+    if not used:
+        return
+    room = Counter((accelerator.node_id, accelerator.kind) for accelerator in snapshot.accelerators)
+    for (node, kind), count in used.items():
+        assert count <= room[node, kind], (
+            f"{count} of {room[node, kind]} {kind} on node {node} are given out"
+        )

@@ -9,9 +9,11 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping
+from functools import lru_cache
 
 from controlplane.core.heterogeneous import MixVerdict, mix_verdict, team_plan
 from controlplane.core.pools import all_held_by_kind, capacity_by_kind, urgency_order
+from controlplane.core.step_time import StepTime
 from controlplane.core.types import Decision, Job, JobId, MixNote, Share, Snapshot
 
 #: A mix begins, or changes, when it is predicted to give this much more throughput ...
@@ -19,6 +21,9 @@ MIX_GAIN = 0.05
 
 #: ... and goes on as long as it still gives this much more than the job's own kind alone.
 KEEP_GAIN = 0.02
+
+#: So many comparisons are remembered: most jobs are asked the same in cycle after cycle.
+REMEMBERED = 4096
 
 
 def mix(snapshot: Snapshot, decision: Decision) -> Decision:
@@ -61,15 +66,17 @@ def _extra(
     job: Job, own: Share, offered: Mapping[str, int], held: Mapping[str, int]
 ) -> tuple[dict[str, int], MixNote | None]:
     """Choose what a job is lent of what is offered, given what it was lent before."""
-    verdict = mix_verdict(
-        own.kind,
-        own.count,
-        offered,
-        job.step_times,
+    most = min(job.max_accelerators, job.num_virtual_nodes)
+    usable = {kind: min(number, most - own.count) for kind, number in offered.items()}
+    known = {kind: job.step_times[kind] for kind in (own.kind, *usable) if kind in job.step_times}
+    verdict = _verdict(
+        (own.kind, own.count),
+        tuple(usable.items()),
+        tuple(known.items()),
         job.sync_time,
-        num_virtual_nodes=job.num_virtual_nodes,
-        max_accelerators=job.max_accelerators,
-        least_gain=KEEP_GAIN if held else MIX_GAIN,
+        job.num_virtual_nodes,
+        job.max_accelerators,
+        KEEP_GAIN if held else MIX_GAIN,
     )
     if verdict is not None and held:
         verdict = _kept(job, own, offered, held, verdict)
@@ -84,6 +91,27 @@ def _extra(
         return {}, None
     others = [kind for kind in verdict.mixed.kinds if kind != own.kind]
     return {}, _note("not mixed", own, others, verdict)
+
+
+@lru_cache(maxsize=REMEMBERED)
+def _verdict(
+    own: tuple[str, int],
+    offered: tuple[tuple[str, int], ...],
+    step_times: tuple[tuple[str, StepTime], ...],
+    sync_time: StepTime | None,
+    num_virtual_nodes: int,
+    max_accelerators: int,
+    least_gain: float,
+) -> MixVerdict | None:
+    return mix_verdict(
+        *own,
+        dict(offered),
+        dict(step_times),
+        sync_time,
+        num_virtual_nodes=num_virtual_nodes,
+        max_accelerators=max_accelerators,
+        least_gain=least_gain,
+    )
 
 
 def _note(

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Mapping
 
+from controlplane.core.repacking import repack
+from controlplane.core.rooms import NodeId, Rooms, take_packed
 from controlplane.core.types import (
     Accelerator,
     AcceleratorId,
@@ -11,6 +14,7 @@ from controlplane.core.types import (
     Decision,
     Job,
     JobId,
+    Share,
     Snapshot,
 )
 
@@ -25,56 +29,156 @@ def place(snapshot: Snapshot, decision: Decision) -> Allocation:
     Extra accelerators of other kinds are placed last. What a job shuns it gets when there is
     nothing else; the plan leaves that out then.
 
+    A share with places of its own (`Share.by_node`) is served before all others, exactly there.
+    In the end a few jobs that could sit on fewer nodes are moved, where that pays (`repacking`).
+
     Raises:
-        ValueError: the shares of a kind exceed what the cluster has of it.
+        ValueError: the shares of a kind exceed what the cluster, or a node, has of it.
     """
     by_id = {accelerator.id: accelerator for accelerator in snapshot.accelerators}
-    placed: dict[JobId, tuple[AcceleratorId, ...]] = {}
-    for job in snapshot.jobs:
-        share = decision.shares.get(job.id)
-        if share is not None:
-            held = [by_id[held] for held in snapshot.held.get(job.id, ()) if held in by_id]
-            kept: set[AcceleratorId] = set()
-            for kind, count in share.by_kind.items():
-                kept.update(_keep([one for one in held if one.kind == kind], count))
-            placed[job.id] = tuple(one.id for one in held if one.id in kept)
-    taken = {accelerator_id for chosen in placed.values() for accelerator_id in chosen}
-    pool = [accelerator for accelerator in snapshot.accelerators if accelerator.id not in taken]
-    busy = snapshot.releasing | {held for row in snapshot.held.values() for held in row}
-    for job, kind, count in _placement_order(snapshot, decision):
-        needed = count - sum(by_id[chosen].kind == kind for chosen in placed[job.id])
-        candidates = [accelerator for accelerator in pool if accelerator.kind == kind]
-        if needed > len(candidates):
-            raise ValueError(
-                f"job {job.id} needs {needed} more of kind {kind}, {len(candidates)} are left"
-            )
-        own_nodes = {by_id[chosen].node_id for chosen in placed[job.id]}
-        shunned = snapshot.shunned.get(job.id, frozenset())
-        for _ in range(needed):
-            best = _best_next(candidates, own_nodes, busy, needed, shunned)
-            candidates.remove(best)
-            pool.remove(best)
-            own_nodes.add(best.node_id)
-            placed[job.id] += (best.id,)
-            needed -= 1
+    held = {
+        job.id: [by_id[one] for one in snapshot.held.get(job.id, ()) if one in by_id]
+        for job in snapshot.jobs
+        if job.id in decision.shares
+    }
+    kept, added = _placed_by_node(snapshot, decision, held)
+    taken = {one.id for row in added.values() for one in row}
+    for job_id, row in held.items():
+        kept[job_id] |= _kept(row, decision.shares[job_id], taken)
+    for ids in kept.values():
+        taken |= ids
+    free, busy = _rooms(snapshot, taken)
+    _fill(snapshot, decision, held, kept, added, free, busy)
+    placed = {
+        job_id: [*(one for one in row if one.id in kept[job_id]), *added[job_id]]
+        for job_id, row in held.items()
+    }
+    moves = repack(snapshot, decision, placed, free)
+    chosen = {
+        job_id: tuple(one.id for one in row) for job_id, row in (placed | moves.placed).items()
+    }
     return Allocation(
-        {job_id: chosen for job_id, chosen in placed.items() if chosen}, decision.reasons
+        {job_id: row for job_id, row in chosen.items() if row},
+        {**decision.reasons, **moves.reasons},
     )
 
 
-def _keep(held: list[Accelerator], count: int) -> tuple[AcceleratorId, ...]:
+def _fill(
+    snapshot: Snapshot,
+    decision: Decision,
+    held: Mapping[JobId, list[Accelerator]],
+    kept: Mapping[JobId, set[AcceleratorId]],
+    added: Mapping[JobId, list[Accelerator]],
+    free: Mapping[str, Rooms],
+    busy: Mapping[str, Rooms],
+) -> None:
+    """Take what every share still lacks, and note it in `added`."""
+    for job, kind, count in _placement_order(snapshot, decision):
+        own = [one for one in held[job.id] if one.id in kept[job.id]] + added[job.id]
+        needed = count - sum(one.kind == kind for one in own)
+        if needed <= 0:
+            continue
+        nodes = {one.node_id for one in own}
+        shunned = snapshot.shunned.get(job.id, frozenset())
+        found = _take(free[kind], busy[kind], needed, nodes, shunned)
+        if len(found) < needed:
+            raise ValueError(
+                f"job {job.id} needs {needed} more of kind {kind}, {len(found)} are left"
+            )
+        added[job.id].extend(found)
+
+
+def _placed_by_node(
+    snapshot: Snapshot, decision: Decision, held: Mapping[JobId, list[Accelerator]]
+) -> tuple[dict[JobId, set[AcceleratorId]], dict[JobId, list[Accelerator]]]:
+    """Serve the shares that say on which nodes: what is kept and what is added, by job."""
+    kept: dict[JobId, set[AcceleratorId]] = {job_id: set() for job_id in held}
+    added: dict[JobId, list[Accelerator]] = {job_id: [] for job_id in held}
+    jobs = [job for job in snapshot.jobs if job.id in held and decision.shares[job.id].by_node]
+    if not jobs:
+        return kept, added
+    for job in jobs:
+        share, left = decision.shares[job.id], dict(decision.shares[job.id].by_node)
+        for one in held[job.id]:
+            if one.kind == share.kind and left.get(one.node_id, 0) > 0:
+                left[one.node_id] -= 1
+                kept[job.id].add(one.id)
+    rooms = _rooms_by_node(snapshot, decision, kept)
+    for job in sorted(jobs, key=lambda job: (job.submitted_at, job.id)):
+        share = decision.shares[job.id]
+        shunned = snapshot.shunned.get(job.id, frozenset())
+        here = Counter(one.node_id for one in held[job.id] if one.id in kept[job.id])
+        for node, count in sorted(share.by_node.items()):
+            room = rooms[node, share.kind]
+            needed = count - here[node]
+            if needed > len(room):
+                raise ValueError(
+                    f"job {job.id} needs {needed} more of kind {share.kind} on node {node}, "
+                    f"{len(room)} are left"
+                )
+            if shunned:
+                room.sort(key=lambda one: one.id in shunned)
+            added[job.id] += room[:needed]
+            del room[:needed]
+    return kept, added
+
+
+def _rooms_by_node(
+    snapshot: Snapshot, decision: Decision, kept: Mapping[JobId, set[AcceleratorId]]
+) -> dict[tuple[NodeId, str], list[Accelerator]]:
+    """List what is not kept by (node, kind): free ones first, last what others could keep."""
+    gone = {one for ids in kept.values() for one in ids}
+    urgency = dict.fromkeys(snapshot.releasing, 1)
+    for job_id, row in snapshot.held.items():
+        share = decision.shares.get(job_id)
+        urgency |= dict.fromkeys(row, 1 if share is None or share.by_node else 2)
+    rooms: dict[tuple[NodeId, str], list[Accelerator]] = defaultdict(list)
+    order = sorted(snapshot.accelerators, key=lambda one: (urgency.get(one.id, 0), one.index))
+    for one in order:
+        if one.id not in gone:
+            rooms[one.node_id, one.kind].append(one)
+    return rooms
+
+
+def _rooms(
+    snapshot: Snapshot, taken: set[AcceleratorId]
+) -> tuple[dict[str, Rooms], dict[str, Rooms]]:
+    """Sort what nobody was given yet into what is free and what is in use, by kind."""
+    in_use = snapshot.releasing | {held for row in snapshot.held.values() for held in row}
+    free: dict[str, list[Accelerator]] = defaultdict(list)
+    busy: dict[str, list[Accelerator]] = defaultdict(list)
+    for one in snapshot.accelerators:
+        if one.id not in taken:
+            (busy if one.id in in_use else free)[one.kind].append(one)
+    kinds = {one.kind for one in snapshot.accelerators}
+    return (
+        defaultdict(Rooms, {kind: Rooms(free[kind]) for kind in kinds}),
+        defaultdict(Rooms, {kind: Rooms(busy[kind]) for kind in kinds}),
+    )
+
+
+def _kept(
+    held: Iterable[Accelerator], share: Share, taken: set[AcceleratorId]
+) -> set[AcceleratorId]:
+    """Choose what a job keeps, by kind; its own kind is settled where it has places of its own."""
+    kept: set[AcceleratorId] = set()
+    for kind, count in (share.extra if share.by_node else share.by_kind).items():
+        kept |= _keep([one for one in held if one.kind == kind and one.id not in taken], count)
+    return kept
+
+
+def _keep(held: list[Accelerator], count: int) -> set[AcceleratorId]:
     if len(held) <= count:
-        return tuple(accelerator.id for accelerator in held)
+        return {accelerator.id for accelerator in held}
     if count == 0:
-        return ()
+        return set()
     per_node = Counter(accelerator.node_id for accelerator in held)
     leader_node = held[0].node_id
     order = sorted(
         range(1, len(held)),
         key=lambda i: (held[i].node_id != leader_node, -per_node[held[i].node_id], i),
     )
-    kept = {0, *order[: count - 1]}
-    return tuple(accelerator.id for i, accelerator in enumerate(held) if i in kept)
+    return {held[i].id for i in (0, *order[: count - 1])}
 
 
 def _placement_order(snapshot: Snapshot, decision: Decision) -> list[tuple[Job, str, int]]:
@@ -93,26 +197,21 @@ def _placement_order(snapshot: Snapshot, decision: Decision) -> list[tuple[Job, 
     return [*own, *extra]
 
 
-def _best_next(
-    candidates: list[Accelerator],
-    own_nodes: set[int],
-    busy: frozenset[AcceleratorId],
+def _take(
+    free: Rooms,
+    busy: Rooms,
     needed: int,
+    nodes: set[NodeId],
     shunned: frozenset[AcceleratorId],
-) -> Accelerator:
-    room = Counter((accelerator.node_id, accelerator.id in busy) for accelerator in candidates)
-
-    def rank(accelerator: Accelerator) -> tuple[bool, bool, bool, bool, int, int, int]:
-        here = room[accelerator.node_id, accelerator.id in busy]
-        is_enough = here >= needed
-        return (
-            accelerator.id in shunned,
-            accelerator.id in busy,
-            accelerator.node_id not in own_nodes,
-            not is_enough,
-            here if is_enough else -here,
-            accelerator.node_id,
-            accelerator.index,
-        )
-
-    return min(candidates, key=rank)
+) -> list[Accelerator]:
+    """Take up to `needed`: free ones before those in use, what the job shuns after both."""
+    aside = [rooms.withdraw(shunned) for rooms in (free, busy)] if shunned else []
+    taken: list[Accelerator] = []
+    for rooms in (free, busy):
+        taken += take_packed(rooms, needed - len(taken), nodes.union(one.node_id for one in taken))
+    for rooms, withdrawn in zip((free, busy), aside, strict=False):
+        rooms.give_back(withdrawn)
+        if withdrawn:
+            nodes_now = nodes.union(one.node_id for one in taken)
+            taken += take_packed(rooms, needed - len(taken), nodes_now)
+    return taken

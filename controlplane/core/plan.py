@@ -17,6 +17,7 @@ def plan_between(snapshot: Snapshot, allocation: Allocation) -> Plan:
     """
     schedulable = {accelerator.id for accelerator in snapshot.accelerators}
     in_use = snapshot.releasing | {held for row in snapshot.held.values() for held in row}
+    given = {chosen for row in allocation.accelerators.values() for chosen in row}
     resizes: list[Resize] = []
     waiting: dict[JobId, tuple[AcceleratorId, ...]] = {}
     reasons = dict(allocation.reasons)
@@ -25,7 +26,7 @@ def plan_between(snapshot: Snapshot, allocation: Allocation) -> Plan:
             continue
         held = snapshot.held.get(job.id, ())
         wanted = allocation.accelerators.get(job.id, ())
-        if not wanted and _may_wait(job, held, allocation, schedulable):
+        if not wanted and _may_wait(job, held, given, schedulable):
             continue
         shunned = snapshot.shunned.get(job.id, frozenset()).difference(held)
         if not shunned.isdisjoint(wanted):
@@ -33,12 +34,12 @@ def plan_between(snapshot: Snapshot, allocation: Allocation) -> Plan:
             is_enough = len(rest) >= job.min_accelerators
             reasons[job.id] = f"{reasons.get(job.id, '')} {_shunned_text(wanted, rest)}".strip()
             wanted = rest if is_enough else _meanwhile(job, held, rest, schedulable)
-        added = [accelerator for accelerator in wanted if accelerator not in held]
-        blocked = tuple(accelerator for accelerator in added if accelerator in in_use)
+        own = set(held)
+        blocked = tuple(one for one in wanted if one in in_use and one not in own)
         if blocked:
             waiting[job.id] = blocked
             wanted = _meanwhile(job, held, wanted, schedulable)
-        if set(wanted) != set(held):
+        if set(wanted) != own:
             reason = reasons.get(job.id, "")
             resizes.append(Resize(job.id, held, wanted, reason))
     resizes.sort(key=lambda resize: len(resize.wanted) - len(resize.held))
@@ -55,11 +56,10 @@ def _shunned_text(wanted: tuple[AcceleratorId, ...], rest: tuple[AcceleratorId, 
 def _may_wait(
     job: Job,
     held: tuple[AcceleratorId, ...],
-    allocation: Allocation,
+    given: set[AcceleratorId],
     schedulable: set[AcceleratorId],
 ) -> bool:
     """Say whether a job below its minimum may keep what it has although it is given nothing."""
-    given = {chosen for row in allocation.accelerators.values() for chosen in row}
     is_short = 0 < len(held) < job.min_accelerators
     return is_short and schedulable.issuperset(held) and given.isdisjoint(held)
 
@@ -71,7 +71,8 @@ def _meanwhile(
     schedulable: set[AcceleratorId],
 ) -> tuple[AcceleratorId, ...]:
     """Say what a job holds while part of what it is wanted to hold is still in use by others."""
-    kept = tuple(accelerator for accelerator in held if accelerator in wanted)
+    chosen = set(wanted)
+    kept = tuple(accelerator for accelerator in held if accelerator in chosen)
     if len(kept) >= job.min_accelerators:
         return kept
     if all(accelerator in schedulable for accelerator in held):

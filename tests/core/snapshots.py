@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass, field
 
+import numpy as np
 from hypothesis import strategies as st
+from numpy.typing import NDArray
 
 from controlplane.core.step_time import Sample, StepTime, step_time_fit
 from controlplane.core.types import Accelerator, Job, Plan, Snapshot
@@ -25,6 +28,34 @@ def linear(per_virtual_node_s: float, base_s: float = 0.0) -> StepTime:
     fitted = step_time_fit({number: Sample(10, s, s) for number, s in seconds.items()})
     assert fitted is not None
     return fitted
+
+
+@dataclass(frozen=True)
+class Speed:
+    """A job's goodput: `per_s` on one accelerator, and losses for company and for distance.
+
+    n accelerators do n / (1 + company * (n - 1)) times as much as one, on m nodes
+    1 / (1 + distance * (m - 1)) of that. `by_kind` multiplies it; a kind that is 0 does not work.
+    """
+
+    per_s: float = 10.0
+    company: float = 0.0
+    distance: float = 0.0
+    by_kind: Mapping[str, float] = field(default_factory=dict, hash=False)
+
+    def goodput(self, kind: str, num_accelerators: int, num_nodes: int) -> float:
+        if num_accelerators < 1:
+            return 0.0
+        alone = self.per_s * self.by_kind.get(kind, 1.0) * num_accelerators
+        together = 1.0 + self.company * (num_accelerators - 1)
+        return alone / together / (1.0 + self.distance * (num_nodes - 1))
+
+    def goodputs(self, kind: str, most: int, per_node: int) -> NDArray[np.float64]:
+        nodes = [-(-count // per_node) for count in range(most + 1)]
+        return np.array([self.goodput(kind, n, nodes[n]) for n in range(most + 1)])
+
+    def batch_size(self, kind: str, num_accelerators: int, num_nodes: int) -> int:
+        return 64
 
 
 def job_make(
