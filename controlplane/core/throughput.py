@@ -46,8 +46,8 @@ START_GAMMA = 1.5
 #: A fit ends when an iteration lowers the cost by a smaller share than this.
 COST_TOLERANCE = 1e-6
 
-#: Keeps the derivative of a root mean square finite where all errors are 0.
-_SMOOTH = 1e-12
+#: Errors well below this share are no errors: rounds off the root mean square where it has a kink.
+NEGLIGIBLE_ERROR = 0.01
 
 
 @dataclass(frozen=True, slots=True)
@@ -228,7 +228,9 @@ class _Data:
         if warm is None:
             return np.append(np.log(times), START_GAMMA)
         *old, gamma = warm.parameters
-        return np.append(np.log(np.maximum(old, START_SHARE * times)), gamma)
+        known = np.array(old)
+        known = np.where(known > 0.0, np.maximum(known, START_SHARE * times), times)
+        return np.append(np.log(known), gamma)
 
     def cost(self, x: Floats) -> tuple[float, Floats]:
         """Give the cost of x and its gradient."""
@@ -257,7 +259,7 @@ class _Data:
     def model(self, x: Floats) -> ThroughputModel:
         """Give the model of x, with what was never seen as the head of this module says."""
         times = np.exp(x[:6])
-        times[times < 2.0 * LEAST_S] = 0.0
+        times[2:][times[2:] < 2.0 * LEAST_S] = 0.0
         if not self.of_sync[:, 2].any():
             times[4:] = times[2:4]
         elif not self.of_sync[:, 3].any():
@@ -286,7 +288,7 @@ def _overlap_slopes(
 def _log_rmse(predicted: Floats, log_measured: Floats) -> tuple[float, Floats]:
     """Give the RMSE of log `predicted` and its derivatives by `predicted`."""
     error = np.log(predicted) - log_measured
-    rmse = math.sqrt(float(error @ error) / error.size + _SMOOTH)
+    rmse = math.sqrt(float(error @ error) / error.size + NEGLIGIBLE_ERROR**2)
     return rmse, error / (rmse * error.size * predicted)
 
 

@@ -1,0 +1,276 @@
+"""Useful examples per second of one job on any accelerators: what policies ask of `Performance`.
+
+Throughput comes from a fitted model of each kind (`throughput`). Where the platform chooses the
+batch size M, an example is worth (phi + M0) / (phi + M) of what it was in the submitted batch M0,
+with the gradient noise scale phi = M0*var/sqr (Pollux, OSDI 2021); times M that is AdaScale's gain
+(var + sqr) / (var/S + sqr), S = M/M0, so that no second formula is needed.
+
+A kind without a model is taken to be like the best known one, computing faster or slower by the
+ratio of the two kinds' speeds on other jobs, as far as that is known, and exchanging alike.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from controlplane.core.throughput import Floats, ThroughputModel, slices_of
+
+#: Batch sizes that are compared for one number of accelerators.
+NUM_CANDIDATES = 64
+
+#: Ceilings are taken with this tolerance, so that 96/3 is 32 whatever the rounding.
+_TOLERANCE = 1e-8
+
+Counts = NDArray[np.int64]
+
+
+class Split(Protocol):
+    """How a batch falls into slices that accelerators work on one after the other."""
+
+    def most_accelerators(self, batch_size: float) -> int:
+        """Give how many accelerators can have a part in a batch of this size."""
+        ...
+
+    def slices(self, batch_size: Floats, count: Counts) -> tuple[Floats, Floats, Counts]:
+        """Split batches over `count` accelerators each; both are broadcast against each other.
+
+        Returns:
+            The batch sizes that it comes to (0: that cannot be), examples of a slice, and slices of
+            the busiest accelerator.
+        """
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class VirtualNodes:
+    """Every batch has `number` slices, however many accelerators there are (VirtualFlow).
+
+    Attributes:
+        largest_slice: what fits into an accelerator's memory; None: nobody knows.
+    """
+
+    number: int
+    largest_slice: float | None = None
+
+    def most_accelerators(self, batch_size: float) -> int:
+        """Give `number`, or less for a batch with fewer examples."""
+        return min(self.number, int(batch_size))
+
+    def slices(self, batch_size: Floats, count: Counts) -> tuple[Floats, Floats, Counts]:
+        """Split as the protocol says; the batch stays as it is."""
+        size = batch_size / self.number
+        fits = count <= self.number
+        if self.largest_slice is not None:
+            fits = fits & (size <= self.largest_slice)
+        batch, several = np.where(fits, batch_size, 0.0), slices_of(self.number, count)
+        return batch, np.broadcast_to(size, batch.shape), np.broadcast_to(several, batch.shape)
+
+
+@dataclass(frozen=True, slots=True)
+class Accumulation:
+    """Every accelerator has its share of the batch, in as few equal slices as fit (Pollux).
+
+    Attributes:
+        largest_slice, smallest_slice: examples that one accelerator can work on at once.
+        most: no batch is larger, whatever the rounding.
+        whole_up_to: one accelerator alone splits larger batches at least in two, which is what
+            trainers without virtual nodes need to see the noise of their gradients.
+    """
+
+    largest_slice: int
+    smallest_slice: int = 1
+    most: float = math.inf
+    whole_up_to: float = math.inf
+
+    def most_accelerators(self, batch_size: float) -> int:
+        """Give how many smallest slices there are."""
+        return int(batch_size / self.smallest_slice + _TOLERANCE)
+
+    def slices(self, batch_size: Floats, count: Counts) -> tuple[Floats, Floats, Counts]:
+        """Split as the protocol says; the batch comes to whole examples on each accelerator."""
+        local = batch_size / count
+        several = np.ceil(np.ceil(local - _TOLERANCE) / self.largest_slice - _TOLERANCE)
+        several = np.maximum(several, 1.0)
+        is_alone = (count == 1) & (batch_size > self.whole_up_to + _TOLERANCE)
+        several = np.where(is_alone, np.maximum(several, 2.0), several)
+        size = np.ceil(local / several - _TOLERANCE)
+        if math.isfinite(self.most):
+            size = np.minimum(size, np.floor(self.most / (count * several) + _TOLERANCE))
+        batch = np.where(size >= self.smallest_slice, size * count * several, 0.0)
+        return batch, size, several.astype(np.int64)
+
+
+@dataclass(frozen=True, eq=False)
+class _ModelledPerformance:
+    """What fixed and chosen batches have in common: models by kind, and remembered answers.
+
+    Attributes:
+        models: fitted model by kind, the best known first.
+        split: how batches fall into slices.
+        speeds: relative speed by kind, for kinds without a model; a missing one counts as 1.
+    """
+
+    models: Mapping[str, ThroughputModel]
+    split: Split
+    speeds: Mapping[str, float] = field(default_factory=dict, kw_only=True)
+    _tables: dict[tuple[str, int], tuple[Floats, Counts]] = field(
+        default_factory=dict, init=False, repr=False
+    )
+    _single: dict[tuple[str, int, int], tuple[float, int]] = field(
+        default_factory=dict, init=False, repr=False
+    )
+
+    def __post_init__(self) -> None:
+        if not self.models:
+            raise ValueError("models must hold at least one fitted model")
+
+    def goodput(self, kind: str, num_accelerators: int, num_nodes: int) -> float:
+        """Give useful examples per second; see `Performance`."""
+        return self._answer(kind, num_accelerators, num_nodes)[0]
+
+    def batch_size(self, kind: str, num_accelerators: int, num_nodes: int) -> int:
+        """Give the examples of a step that `goodput` is for; 0 where it is 0."""
+        return self._answer(kind, num_accelerators, num_nodes)[1]
+
+    def goodputs(self, kind: str, most: int, per_node: int) -> Floats:
+        """Give `goodput` for 0..`most` accelerators packed on machines of `per_node`.
+
+        Shape (most + 1,), read-only. Computed once.
+
+        Raises:
+            ValueError: `most` is negative or `per_node` not positive.
+        """
+        if most < 0 or per_node < 1:
+            raise ValueError(f"most must be >= 0 and per_node >= 1, got {most} and {per_node}")
+        table = self._tables.get((kind, per_node))
+        if table is None or len(table[0]) <= most:
+            table = self._table(kind, most, per_node)
+            self._tables[kind, per_node] = table
+        return table[0][: most + 1]
+
+    def model(self, kind: str) -> ThroughputModel:
+        """Give the model of a kind, or what stands for it; see the head of this module."""
+        own = self.models.get(kind)
+        if own is not None:
+            return own
+        known, model = next(iter(self.models.items()))
+        return model.slower(self.speeds.get(known, 1.0) / self.speeds.get(kind, 1.0))
+
+    def _table(self, kind: str, most: int, per_node: int) -> tuple[Floats, Counts]:
+        useful = min(most, self.most_accelerators)
+        count = np.arange(1, useful + 1)
+        goodput, batch = np.zeros(most + 1), np.zeros(most + 1, dtype=np.int64)
+        if useful:
+            found = self._evaluate(self.model(kind), count, -(-count // per_node))
+            goodput[1 : useful + 1], batch[1 : useful + 1] = found
+        goodput.flags.writeable = False
+        return goodput, batch
+
+    def _answer(self, kind: str, num_accelerators: int, num_nodes: int) -> tuple[float, int]:
+        if not 1 <= num_accelerators <= self.most_accelerators or num_nodes < 1:
+            return 0.0, 0
+        key = (kind, num_accelerators, min(num_nodes, num_accelerators))
+        known = self._single.get(key)
+        if known is None:
+            goodput, batch = self._evaluate(
+                self.model(kind), np.array([num_accelerators]), np.array([key[2]])
+            )
+            known = self._single[key] = (float(goodput[0]), int(batch[0]))
+        return known
+
+    @property
+    def most_accelerators(self) -> int:
+        """Beyond so many accelerators there is nothing for them to do."""
+        raise NotImplementedError
+
+    def _evaluate(
+        self, model: ThroughputModel, count: Counts, nodes: Counts
+    ) -> tuple[Floats, Counts]:
+        """Give goodput and batch size on `count` accelerators of `nodes` machines. Shapes (n,)."""
+        raise NotImplementedError
+
+
+@dataclass(frozen=True, eq=False)
+class FixedBatchPerformance(_ModelledPerformance):
+    """How fast a job with one batch size goes: every example is a useful one.
+
+    Attributes:
+        size: examples of a step.
+    """
+
+    size: int = field(kw_only=True)
+
+    @property
+    def most_accelerators(self) -> int:
+        """Beyond so many accelerators there is nothing for them to do."""
+        return self.split.most_accelerators(self.size)
+
+    def _evaluate(
+        self, model: ThroughputModel, count: Counts, nodes: Counts
+    ) -> tuple[Floats, Counts]:
+        batch, size, several = self.split.slices(np.full(count.shape, float(self.size)), count)
+        step_s = model.step_s(count, nodes, size, several)
+        return batch / step_s, batch.astype(np.int64)
+
+
+@dataclass(frozen=True, eq=False)
+class AdaptiveBatchPerformance(_ModelledPerformance):
+    """How fast a job goes whose batch size the platform chooses for the most goodput.
+
+    Attributes:
+        submitted: M0, the batch that an example's worth is measured by.
+        low, high: batches are within these bounds, but for rounding to whole slices.
+        multiple: and multiples of this, where that is possible.
+        noise_scale: phi in examples, may be infinite.
+    """
+
+    submitted: int = field(kw_only=True)
+    low: int = field(kw_only=True)
+    high: int = field(kw_only=True)
+    noise_scale: float = field(kw_only=True)
+    multiple: int = field(default=1, kw_only=True)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not 1 <= self.low <= self.high or not self.noise_scale >= 0.0:
+            raise ValueError(
+                "batch bounds must be 1 <= low <= high and noise_scale >= 0, got "
+                f"{self.low}, {self.high} and {self.noise_scale}"
+            )
+
+    @property
+    def most_accelerators(self) -> int:
+        """Beyond so many accelerators there is nothing for them to do."""
+        return self.split.most_accelerators(self.high)
+
+    def _candidates(self) -> Floats:
+        """List batch sizes in equal ratios from `low` to `high`, the submitted one included."""
+        sizes = np.geomspace(self.low, self.high, NUM_CANDIDATES)
+        if self.low <= self.submitted <= self.high:
+            sizes = np.append(sizes, self.submitted)
+        sizes = np.floor(sizes / self.multiple + _TOLERANCE) * self.multiple
+        return np.unique(np.clip(sizes, self.low, self.high))
+
+    def _evaluate(
+        self, model: ThroughputModel, count: Counts, nodes: Counts
+    ) -> tuple[Floats, Counts]:
+        batch, size, several = self.split.slices(self._candidates()[:, None], count)
+        step_s = model.step_s(count, nodes, size, several)
+        goodput = batch / step_s * self._efficiency(batch)
+        best = np.argmax(goodput, axis=0)
+        columns = np.arange(count.size)
+        found = goodput[best, columns]
+        return found, np.where(found > 0.0, batch[best, columns], 0.0).astype(np.int64)
+
+    def _efficiency(self, batch: Floats) -> Floats:
+        """Give what an example is worth, 1 in the submitted batch."""
+        if math.isinf(self.noise_scale):
+            return np.ones_like(batch)
+        worth: Floats = (self.noise_scale + self.submitted) / (self.noise_scale + batch)
+        return worth
