@@ -10,6 +10,7 @@ from frontend.figures.batch import batch_figure
 from frontend.figures.cluster import cluster_allocation_figure, cluster_throughput_figure
 from frontend.figures.job import job_allocation_figure, job_throughput_figure, loss_figure
 from frontend.figures.parts import Figure
+from frontend.figures.replay import completion_figure
 from frontend.figures.rows import (
     HIDDEN_JOB_ID,
     AllocationChange,
@@ -18,7 +19,7 @@ from frontend.figures.rows import (
     StepPoint,
     WorkSpan,
 )
-from jobs.models import Job
+from jobs.models import Job, Replay
 from jobs.selectors import series
 from jobs.selectors.pages import Person, is_admin
 
@@ -77,6 +78,37 @@ def job_charts(job: Job, now: datetime) -> dict[str, Figure]:
         "throughput": job_throughput_figure(points, marks),
         "batch": batch_figure(points),
         "allocation": job_allocation_figure(job.pk, marks, start_at, end_at),
+    }
+
+
+def replay_charts(replay: Replay, person: Person) -> dict[str, Figure]:
+    """Draw an answer: who held what as it was and with the change, and all completion times.
+
+    Both allocations have the same time axis, up to the end of the longer one. All are empty as
+    long as there is no answer.
+    """
+    result = replay.result or {"jobs": [], "allocation": [], "as_is_accelerators": {}}
+    names = {job["id"]: job["name"] for job in result["jobs"]}
+    changed = [
+        AllocationChange(at, job_id, names[job_id], count)
+        for at, job_id, count in result["allocation"]
+    ]
+    recorded = [
+        change
+        for change in allocation_changes(
+            series.tenures_between(replay.start_at, replay.end_at), person
+        )
+        if change.job_id in names
+    ]
+    start, end = replay.start_at.timestamp(), replay.end_at.timestamp()
+    first = min((change.at for change in (*recorded, *changed)), default=start)
+    last = max((change.at for change in (*recorded, *changed)), default=end)
+    span = (max(first, start), max(last, first + SHORTEST_WINDOW_S))
+    sizes = (sum(result["as_is_accelerators"].values()), sum(replay.accelerators.values()))
+    return {
+        "recorded": cluster_allocation_figure(recorded, sizes[0], *span),
+        "changed": cluster_allocation_figure(changed, sizes[1], *span),
+        "completion": completion_figure(result["jobs"]),
     }
 
 

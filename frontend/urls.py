@@ -8,7 +8,7 @@ from django.urls import URLPattern, path
 
 from frontend.policy import View, with_policy
 from frontend.streams import stream
-from frontend.views import account, actions, admin, job, pages, submit
+from frontend.views import account, actions, admin, job, pages, replays, submit
 
 
 def _page(route: str, view: View | Any, name: str) -> URLPattern:
@@ -32,6 +32,11 @@ urlpatterns = [
     _page("jobs/<int:job_id>/priority/", actions.job_priority, "job_reprioritise"),
     _page("queue/", admin.queue, "queue"),
     _page("queue/policy/", admin.policy, "policy"),
+    _page("what-if/", replays.what_if, "what_if"),
+    _page("what-if/ask/", replays.ask, "what_if_ask"),
+    _page("what-if/<int:replay_id>/", replays.replay, "replay"),
+    _page("what-if/<int:replay_id>/figures/", replays.replay_figures, "replay_figures"),
+    _page("what-if/<int:replay_id>/cancel/", replays.cancel, "replay_cancel"),
     _page("nodes/", admin.nodes, "nodes"),
     _page("nodes/tokens/", admin.node_token, "node_token"),
     _page("nodes/<int:node_id>/cordon/", admin.cordon, "node_cordon"),

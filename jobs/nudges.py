@@ -25,6 +25,8 @@ from kombu.exceptions import OperationalError
 CHANGES = "virtualflow:changes"
 #: What agents shall do may have changed.
 ORDERS = "virtualflow:orders"
+#: The queue of long work, apart from what keeps the cluster going.
+REPLAYS = "replays"
 _CYCLE_ASKED = "virtualflow:cycle-asked"
 _CYCLE_LOCK = "virtualflow:cycle-lock"
 _FALLBACK_POLL_S = 0.5
@@ -81,6 +83,19 @@ def stalled_later(job_ids: Iterable[int]) -> None:
             )
         except (redis.RedisError, OperationalError) as error:
             logger.warning("job %s waits for the next sweep: %s", job_id, error)
+
+
+def replay_asked() -> None:
+    """Let a worker take up a replay at once; should that be lost, its beat does."""
+    if settings.REDIS_URL:
+        transaction.on_commit(_replay_ask)
+
+
+def _replay_ask() -> None:
+    try:
+        current_app.send_task("jobs.tasks.answer_replay", queue=REPLAYS, expires=600, retry=False)
+    except (redis.RedisError, OperationalError) as error:
+        logger.warning("the replay waits for its beat: %s", error)
 
 
 def _cycle_ask() -> None:

@@ -9,6 +9,7 @@ from jobs import nudges
 from jobs.services.cycle import cycle_run
 from jobs.services.nodes import nodes_expire
 from jobs.services.predictions import predictions_join_next
+from jobs.services.replays import replay_next
 from jobs.services.set_aside import nodes_judge
 from jobs.services.timeouts import generations_expire, stalled_recover
 from jobs.services.validations import validations_assign_waiting, validations_expire
@@ -63,6 +64,12 @@ def join_predictions() -> int | None:
     if job_id is not None:
         nudges.jobs_changed([job_id], cycle=False)
     return job_id
+
+
+@shared_task(time_limit=1800)
+def answer_replay() -> int | None:
+    """Answer one question "what if" from the cluster's past. Gives its number."""
+    return replay_next(timezone.now())
 
 
 @shared_task(time_limit=60)

@@ -45,7 +45,8 @@ def test_config_is_complete_with_the_variables(docker_compose: str, tmp_path: Pa
     assert done.returncode == 0, done.stderr
     services = yaml.safe_load(done.stdout)["services"]
     assert set(services) == {
-        "postgres", "redis", "prepare", "web", "stream", "worker", "beat", "node-a", "node-b",
+        "postgres", "redis", "prepare", "web", "stream", "worker", "replayer", "beat",
+        "node-a", "node-b",
     }  # fmt: skip
     assert all("healthcheck" in service for name, service in services.items() if name != "prepare")
 

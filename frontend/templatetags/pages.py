@@ -15,7 +15,7 @@ from django.utils.safestring import SafeString, mark_safe
 from controlplane.core.lifecycle import SCHEDULABLE_JOB_STATUSES, JobStatus, NodeStatus
 from frontend.palette import job_colour_index
 from frontend.policy import stream_address
-from jobs.models import Job, Node
+from jobs.models import Job, Node, Replay, ReplayStatus
 
 register = template.Library()
 
@@ -37,6 +37,13 @@ _NODE_TONES = {
     NodeStatus.ASIDE: "bad",
     NodeStatus.LOST: "bad",
 }
+_REPLAY_TONES = {
+    ReplayStatus.WAITING: "warn",
+    ReplayStatus.RUNNING: "info pill-ring",
+    ReplayStatus.DONE: "good",
+    ReplayStatus.FAILED: "bad",
+    ReplayStatus.CANCELLED: "quiet pill-ring",
+}
 #: Stands for a number that is not known.
 NOTHING = TO = "\N{EN DASH}"
 _PREFIXES = ((1e9, "G"), (1e6, "M"), (1e3, "k"))
@@ -56,7 +63,7 @@ def nav_item(context: Context, name: str, text: str) -> SafeString:
     request = context.get("request")
     match = getattr(request, "resolver_match", None)
     here = match.url_name if match else ""
-    is_current = here == name or (name == "jobs" and here == "job")
+    is_current = here == name or (name, here) in {("jobs", "job"), ("what_if", "replay")}
     current = mark_safe(' aria-current="page"') if is_current else ""
     return format_html('<li><a href="{}"{}>{}</a></li>', reverse(name), current, text)
 
@@ -67,6 +74,13 @@ def status_pill(job: Job) -> SafeString:
     tone = _JOB_TONES[JobStatus(job.status)]
     text = "pausing" if job.status == JobStatus.PREEMPTING and job.is_pause_asked else job.status
     return format_html('<span class="pill pill-{}">{}</span>', tone, text)
+
+
+@register.simple_tag
+def replay_pill(replay: Replay) -> SafeString:
+    """Show where a replay stands."""
+    tone = _REPLAY_TONES[ReplayStatus(replay.status)]
+    return format_html('<span class="pill pill-{}">{}</span>', tone, replay.status)
 
 
 @register.simple_tag

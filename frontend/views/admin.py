@@ -26,7 +26,7 @@ from jobs.services.set_aside import node_take_back
 _TOKEN_HOURS_RANGE = (1, 168)
 
 
-def _admin_or_404(request: HttpRequest) -> None:
+def admin_or_404(request: HttpRequest) -> None:
     """Let admins on; for others there is no such page."""
     if not pages.is_admin(request.user):
         raise Http404("No such page.")
@@ -36,7 +36,7 @@ def _admin_or_404(request: HttpRequest) -> None:
 @require_safe
 def queue(request: HttpRequest) -> HttpResponse:
     """Show every job that has not ended by priority, each with a form to change it."""
-    _admin_or_404(request)
+    admin_or_404(request)
     held = Counter(
         cell.job.pk
         for node_map in pages.cluster_map(request.user)
@@ -52,7 +52,7 @@ def queue(request: HttpRequest) -> HttpResponse:
 @require_POST
 def policy(request: HttpRequest) -> HttpResponse:
     """Switch the policy of the whole cluster."""
-    _admin_or_404(request)
+    admin_or_404(request)
     name = request.POST.get("policy", "")
     try:
         policy_choose(name, timezone.now(), actor=actor(request))
@@ -75,7 +75,7 @@ def nodes(request: HttpRequest) -> HttpResponse:
 @require_POST
 def node_token(request: HttpRequest) -> HttpResponse:
     """Make an enrolment token and show it, once, in the answer itself."""
-    _admin_or_404(request)
+    admin_or_404(request)
     low, high = _TOKEN_HOURS_RANGE
     text = request.POST.get("hours", "")
     hours = int(text) if text.isascii() and text.isdecimal() and len(text) < 5 else 0
@@ -99,7 +99,7 @@ def node_token(request: HttpRequest) -> HttpResponse:
 @require_POST
 def cordon(request: HttpRequest, node_id: int) -> HttpResponse:
     """Take a node out of what policies may use, or put it back."""
-    _admin_or_404(request)
+    admin_or_404(request)
     node = get_object_or_404(Node, pk=node_id, removed_at=None)
     is_cordoned = request.POST.get("cordon") == "1"
     if node_cordon(node, is_cordoned, timezone.now(), actor=actor(request)):
@@ -113,7 +113,7 @@ def cordon(request: HttpRequest, node_id: int) -> HttpResponse:
 @require_POST
 def take_back(request: HttpRequest, node_id: int) -> HttpResponse:
     """Give a node work again that was set aside, before its time is over."""
-    _admin_or_404(request)
+    admin_or_404(request)
     node = get_object_or_404(Node, pk=node_id, removed_at=None)
     if node_take_back(node, timezone.now(), actor=actor(request)):
         nudges.jobs_changed(cluster=True)

@@ -18,6 +18,7 @@ from jobs.models import (
     Generation,
     Job,
     Node,
+    Replay,
 )
 from jobs.selectors.equality import Equality, equality_of, kinds_used
 from jobs.selectors.noise import noise_scale_of
@@ -67,6 +68,7 @@ class JobSummarySerializer(ChosenFieldsMixin, serializers.ModelSerializer):
             "status_code",
             "status_reason",
             "policy_reason",
+            "expected_start_at",
             "priority",
             "num_accelerators",
             "min_accelerators",
@@ -295,3 +297,45 @@ class TokenSerializer(serializers.ModelSerializer):
             "revoked_at",
             "last_used_at",
         )
+
+
+class ReplaySummarySerializer(serializers.ModelSerializer):
+    """A question of the kind "what if", without its answer."""
+
+    asked_by = serializers.CharField(source="asked_by.username", default=None)
+
+    class Meta:
+        model = Replay
+        fields = (
+            "id",
+            "status",
+            "progress",
+            "policy",
+            "accelerators",
+            "start_at",
+            "end_at",
+            "asked_by",
+            "asked_at",
+            "done_at",
+            "error",
+        )
+
+
+class ReplaySerializer(ReplaySummarySerializer):
+    """A question with its answer; `result` is empty until it is done."""
+
+    class Meta:
+        model = Replay
+        fields = (*ReplaySummarySerializer.Meta.fields, "result")
+
+
+class ReplayRequestSerializer(serializers.Serializer):
+    """A question. Only for the OpenAPI document."""
+
+    policy = serializers.CharField()
+    accelerators = serializers.DictField(
+        child=serializers.IntegerField(min_value=0),
+        required=False,
+        help_text="Number by kind; a kind that is left out stays as it is.",
+    )
+    hours = serializers.IntegerField(required=False, help_text="How far back; 24 by default.")

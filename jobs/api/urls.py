@@ -8,6 +8,7 @@ from drf_spectacular.views import SpectacularAPIView
 from jobs.api import cluster_views as cluster
 from jobs.api import job_data_views as data
 from jobs.api import job_views as jobs
+from jobs.api import replay_views as replays
 from jobs.api.openapi import ApiPages
 
 urlpatterns = [
@@ -39,6 +40,8 @@ urlpatterns = [
     path("enrolment-tokens/", cluster.EnrolmentTokens.as_view(), name="enrolment-tokens"),
     path("cluster/", cluster.Cluster.as_view(), name="cluster"),
     path("policy/", cluster.Policy.as_view(), name="policy"),
+    path("replays/", replays.ReplayList.as_view(), name="replay-list"),
+    path("replays/<int:replay_id>/", replays.ReplayDetail.as_view(), name="replay-detail"),
     path("tokens/", cluster.Tokens.as_view(), name="token-list"),
     path("tokens/<int:token_id>/", cluster.TokenDetail.as_view(), name="token-detail"),
     path("templates/", cluster.Templates.as_view(), name="template-list"),

@@ -72,6 +72,13 @@ def site_parts(environment: Mapping[str, str], directory: Path) -> list[Part]:
                      "--loglevel", "WARNING", "--without-gossip", "--without-mingle"],
         ),
         Part(
+            name="replayer",
+            stage=SITE_STAGE,
+            command=[*celery, "worker", "--queues", "replays", "--pool", "solo", "--loglevel",
+                     "WARNING", "--without-gossip", "--without-mingle",
+                     "--hostname", "replayer@%h"],
+        ),
+        Part(
             name="beat",
             stage=SITE_STAGE,
             command=[*celery, "beat", "--loglevel", "WARNING", "--pidfile", "",

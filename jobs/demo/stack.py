@@ -124,6 +124,7 @@ def running_stack(
     *,
     broker: Sequence[Part] = (),
     agent_options: Sequence[str] = (),
+    with_replayer: bool = False,
 ) -> Iterator[Stack]:
     """Run web, stream, worker, beat and two agents with two accelerators each; stop them all.
 
@@ -131,6 +132,7 @@ def running_stack(
         environment: see `stack_environment`.
         broker: what has to run before the site, and ends after it.
         agent_options: further options of both agents.
+        with_replayer: also run the worker that answers "what if".
 
     Raises:
         AssertionError: a trainer outlived its agent.
@@ -144,6 +146,7 @@ def running_stack(
     ]
     agents = [replace(part, command=[*part.command, *agent_options]) for part in agents]
     site = parts.site_parts(environment, directory)
+    site = [part for part in site if with_replayer or part.name != "replayer"]
     supervisor = Supervisor(
         [*broker, *(replace(part, environment=environment) for part in site), *agents],
         directory / "logs",

@@ -5,9 +5,11 @@ from jobs.models.history import EpochReport, Event, LogChunk, StepReport
 from jobs.models.jobs import Artifact, Job
 from jobs.models.nodes import Accelerator, EnrolmentToken, Node
 from jobs.models.profiles import StepTimeProfile
+from jobs.models.replays import LIVE_REPLAY_STATUSES, Replay, ReplayStatus
 from jobs.models.resizes import Allocation, Generation, StartFailure
 
 __all__ = [
+    "LIVE_REPLAY_STATUSES",
     "Accelerator",
     "Allocation",
     "ApiToken",
@@ -21,6 +23,8 @@ __all__ = [
     "Job",
     "LogChunk",
     "Node",
+    "Replay",
+    "ReplayStatus",
     "StartFailure",
     "StepReport",
     "StepTimeProfile",

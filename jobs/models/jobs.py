@@ -84,6 +84,7 @@ class Job(models.Model):
     status_code = models.CharField(max_length=40, blank=True)
     status_reason = models.TextField(blank=True)
     policy_reason = models.TextField(blank=True)
+    expected_start_at = models.DateTimeField(null=True, blank=True)  # as the policy sees it
     error_field = models.CharField(max_length=60, blank=True)
     error_traceback = models.TextField(blank=True)
     version = models.PositiveIntegerField(default=1)

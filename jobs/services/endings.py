@@ -128,6 +128,7 @@ def job_end(
         status_code=code,
         status_reason=reason,
         policy_reason="",
+        expected_start_at=None,
         is_pause_asked=False,
         **fields,
     )
@@ -189,6 +190,7 @@ def job_pause_now(job: Job, now: datetime.datetime) -> None:
         status_code="paused",
         status_reason="Paused; resume it to let it wait for accelerators again.",
         policy_reason="",
+        expected_start_at=None,
     )
     event_add("paused", "Paused", now=now, job=job)
 

@@ -18,6 +18,7 @@ from controlplane.core.lifecycle import SCHEDULABLE_JOB_STATUSES
 from controlplane.core.types import Plan
 from jobs.models import Job
 from jobs.services.events import event_add
+from jobs.services.reasons import reasons_save
 from jobs.services.resizes import StaleError, resize_apply
 
 logger = logging.getLogger(__name__)
@@ -41,7 +42,7 @@ def plan_apply(
             logger.info("resize of job %s was overtaken: %s", resize.job_id, error)
         else:
             changed.add(resize.job_id)
-    return changed | _reasons_save(plan) | _mixes_tell(plan, now, actor)
+    return changed | reasons_save(plan, now) | _mixes_tell(plan, now, actor)
 
 
 def _mixes_tell(plan: Plan, now: datetime.datetime, actor: str) -> set[int]:
@@ -62,16 +63,3 @@ def _mixes_tell(plan: Plan, now: datetime.datetime, actor: str) -> set[int]:
                 )
                 told.add(job_id)
     return told
-
-
-def _reasons_save(plan: Plan) -> set[int]:
-    """Keep the policy's sentence about each job where it changed."""
-    rows = Job.objects.filter(id__in=list(plan.reasons)).values_list("id", "policy_reason")
-    return {
-        job_id
-        for job_id, old in rows
-        if plan.reasons[job_id] != old
-        and Job.objects.filter(id=job_id, status__in=[*SCHEDULABLE_JOB_STATUSES]).update(
-            policy_reason=plan.reasons[job_id], version=F("version") + 1
-        )
-    }

@@ -178,6 +178,7 @@ def _finished(telling: Telling, allocation: Allocation, report: TrainerReport) -
         status_code="finished",
         status_reason=f"Finished at step {int(data['step'])}: {text}.",
         policy_reason="",
+        expected_start_at=None,
         is_pause_asked=False,
         metrics=metrics,
         digest=str(data.get("digest") or "")[:64],

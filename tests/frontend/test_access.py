@@ -7,17 +7,20 @@ from django.test import Client
 from django.urls import reverse
 
 from frontend.urls import urlpatterns
+from jobs.models import Replay
 from tests.frontend.world import PASSWORD, World
 
 #: Routes that need no login, by name.
 OPEN = {"login", "logout", "stream"}
 GET_ROUTES = {
     "overview", "overview_figures", "jobs", "submit", "job", "job_figures", "job_log",
-    "job_log_file", "job_code", "job_file", "queue", "nodes", "account",
+    "job_log_file", "job_code", "job_file", "queue", "nodes", "account", "what_if", "replay",
+    "replay_figures",
 }  # fmt: skip
 POST_ROUTES = {
     "job_cancel", "job_pause", "job_resume", "job_reprioritise", "policy", "node_token",
     "node_cordon", "node_take_back", "tokens", "token_revoke",
+    "what_if_ask", "replay_cancel",
 }  # fmt: skip
 JOB_ROUTES = sorted(name for name in GET_ROUTES | POST_ROUTES if name.startswith("job_"))
 ADMIN_ROUTES = {
@@ -26,6 +29,11 @@ ADMIN_ROUTES = {
     "node_token": "post",
     "node_cordon": "post",
     "node_take_back": "post",
+    "what_if": "get",
+    "what_if_ask": "post",
+    "replay": "get",
+    "replay_figures": "get",
+    "replay_cancel": "post",
 }
 
 
@@ -36,6 +44,8 @@ def _address(name: str, world: World, job: str = "running") -> str:
         "node_take_back": [world.nodes[0].pk],
         "token_revoke": [1],
     }
+    if name.startswith("replay"):
+        return reverse(name, args=[Replay.objects.filter(result={}).get().pk])
     if name in arguments:
         return reverse(name, args=arguments[name])
     if name == "job" or name.startswith("job_"):

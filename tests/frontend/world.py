@@ -23,6 +23,8 @@ from jobs.models import (
     Job,
     LogChunk,
     Node,
+    Replay,
+    ReplayStatus,
     StepReport,
 )
 
@@ -234,7 +236,50 @@ def make_world() -> World:
     give_history(jobs["urgent"], cpus[3:6], [3, 1, 3])
     give_history(jobs["script"], cpus[6:7], [1])
     _give_papers(jobs["running"])
+    _give_replays(admin, jobs)
     return World(admin, ada, ben, nodes, jobs)
+
+
+def _give_replays(admin: User, jobs: dict[str, Job]) -> None:
+    """Let an admin have asked "what if" twice: one answer, and one that is being made."""
+    now = timezone.now()
+    start = now - datetime.timedelta(minutes=10)
+    values = {
+        "asked_by": admin, "asked_at": now, "accelerators": {"cpu": 16, "t4": 2},
+        "start_at": start, "end_at": now,
+    }  # fmt: skip
+    running, urgent = jobs["running"], jobs["urgent"]
+    summary = {"mean_jct_s": 520.0, "median_jct_s": 500.0, "p90_jct_s": 590.0,
+               "mean_queueing_s": 12.0, "makespan_s": 600.0, "utilisation": 0.75,
+               "resizes_per_job": 2.5, "worst_fairness": 1.25}  # fmt: skip
+    result = {
+        "recorded": summary | {"worst_fairness": None},
+        "as_is": summary,
+        "changed": {name: value / 2 for name, value in summary.items()},
+        "as_is_policy": "weighted_fair",
+        "as_is_accelerators": {"cpu": 8, "t4": 2},
+        "num_jobs": 2,
+        "notes": ["1 job without a stop condition that can be told was left out."],
+        "jobs": [
+            {"id": job.pk, "name": job.name, "recorded_s": recorded_s, "as_is_s": 520.0,
+             "changed_s": 260.0}
+            for job, recorded_s in ((running, 500.0), (urgent, None))
+        ],
+        "allocation": [
+            [start.timestamp() + at, job.pk, count]
+            for at, job, count in (
+                (5, running, 8), (20, urgent, 8), (200, running, 16), (200, urgent, 0),
+                (265, running, 0),
+            )
+        ],
+    }  # fmt: skip
+    Replay.objects.create(
+        policy="priority", status=ReplayStatus.DONE, progress=1.0, done_at=now, result=result,
+        **values,
+    )  # fmt: skip
+    Replay.objects.create(
+        policy="fifo", status=ReplayStatus.RUNNING, progress=0.4, attempts=1, beat_at=now, **values
+    )
 
 
 def _give_papers(job: Job) -> None:

@@ -1,0 +1,147 @@
+"""What if: ask how the past would have gone otherwise, and look at the answers. For admins."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from django.contrib import messages
+from django.contrib.auth.decorators import login_required
+from django.http import Http404, HttpRequest, HttpResponse
+from django.shortcuts import get_object_or_404, redirect, render
+from django.utils import timezone
+from django.views.decorators.http import require_POST, require_safe
+
+from controlplane.core.policies import POLICIES
+from frontend.charts import replay_charts
+from frontend.figures.replay import change_text
+from frontend.views.admin import admin_or_404
+from frontend.views.changes import person
+from frontend.views.pages import figures_response
+from jobs.exceptions import ControlPlaneError
+from jobs.models import Replay, ReplayStatus
+from jobs.services.policy import cluster_setting
+from jobs.services.replays import HOURS_RANGE, accelerators_present, replay_ask, replay_cancel
+
+_SHOWN_REPLAYS = 20
+_DEFAULT_HOURS = 24
+#: Rows of the comparison: key of the summaries, label, unit.
+_MEASURES = (
+    ("mean_jct_s", "Mean completion time", "s"),
+    ("median_jct_s", "Median completion time", "s"),
+    ("p90_jct_s", "90th percentile of completion times", "s"),
+    ("mean_queueing_s", "Mean time until the first step", "s"),
+    ("makespan_s", "Until the last job was done", "s"),
+    ("utilisation", "Accelerators in use", "%"),
+    ("resizes_per_job", "Resizes of a job", ""),
+    ("worst_fairness", "Worst finish-time fairness", ""),
+)
+
+
+@login_required
+@require_safe
+def what_if(request: HttpRequest) -> HttpResponse:
+    """Show the form for a question, and the questions so far."""
+    admin_or_404(request)
+    return _page(request, {"policy": cluster_setting().policy, "hours": str(_DEFAULT_HOURS)}, {})
+
+
+@login_required
+@require_POST
+def ask(request: HttpRequest) -> HttpResponse:
+    """Put a question; a wrong one comes back with what is wrong at its field."""
+    admin_or_404(request)
+    given = {name: str(value)[:40] for name, value in request.POST.items()}
+    accelerators = {
+        kind: _whole(text)
+        for kind in accelerators_present()
+        if (text := given.get(f"kind-{kind}", "").strip())
+    }
+    try:
+        replay = replay_ask(
+            person(request),
+            policy=given.get("policy", ""),
+            accelerators=accelerators,
+            hours=_whole(given.get("hours", "")),
+            now=timezone.now(),
+        )
+    except ControlPlaneError as error:
+        errors = {name: " ".join(texts) for name, texts in error.fields.items()}
+        return _page(request, given, errors or {"form": error.detail})
+    return redirect("replay", replay_id=replay.pk)
+
+
+@login_required
+@require_safe
+def replay(request: HttpRequest, replay_id: int) -> HttpResponse:
+    """Show one question: how far it is, or both pasts side by side."""
+    admin_or_404(request)
+    row = get_object_or_404(Replay.objects.select_related("asked_by"), pk=replay_id)
+    context: dict[str, Any] = {"replay": row, "percent": round(100 * row.progress)}
+    if row.status == ReplayStatus.DONE:
+        context |= {"rows": _comparison(row.result), "result": row.result}
+    return render(request, "frontend/replay.html", context)
+
+
+@login_required
+@require_safe
+def replay_figures(request: HttpRequest, replay_id: int) -> HttpResponse:
+    """Give the figures of an answer as JSON; empty ones before there is one."""
+    admin_or_404(request)
+    row = get_object_or_404(Replay, pk=replay_id)
+    return figures_response(request, replay_charts(row, request.user))
+
+
+@login_required
+@require_POST
+def cancel(request: HttpRequest, replay_id: int) -> HttpResponse:
+    """Take a question back, or forget its answer."""
+    admin_or_404(request)
+    try:
+        replay_cancel(replay_id, timezone.now())
+    except ControlPlaneError as error:
+        raise Http404(str(error)) from error
+    messages.success(request, f"Replay {replay_id} is gone.", extra_tags="good")
+    return redirect("what_if")
+
+
+def _page(request: HttpRequest, given: dict[str, str], errors: dict[str, str]) -> HttpResponse:
+    present = accelerators_present()
+    context = {
+        "policies": list(POLICIES),
+        "given": given,
+        "errors": errors,
+        "kinds": [
+            (kind, number, given.get(f"kind-{kind}", str(number)))
+            for kind, number in present.items()
+        ],
+        "hours_low": HOURS_RANGE[0],
+        "hours_high": HOURS_RANGE[1],
+        "replays": Replay.objects.select_related("asked_by").defer("result")[:_SHOWN_REPLAYS],
+    }
+    return render(request, "frontend/what_if.html", context, status=400 if errors else 200)
+
+
+def _comparison(result: dict[str, Any]) -> list[dict[str, str]]:
+    """List what was recorded, replayed as it was, and replayed with the change."""
+    rows = []
+    for key, text, unit in _MEASURES:
+        values = {name: result[name].get(key) for name in ("recorded", "as_is", "changed")}
+        rows.append(
+            {name: _shown(value, unit) for name, value in values.items()}
+            | {"label": text, "change": change_text(values["as_is"], values["changed"])}
+        )
+    return rows
+
+
+def _shown(value: float | None, unit: str) -> str:
+    if value is None:
+        return "\N{EN DASH}"
+    if unit == "%":
+        return f"{value:.0%}"
+    return f"{value:,.0f} s" if unit == "s" else f"{value:.2f}"
+
+
+def _whole(text: str) -> object:
+    """Read a whole number; anything else goes on as it is, for the service to refuse."""
+    text = text.strip()
+    return int(text) if text.isascii() and text.isdecimal() and len(text) < 8 else text
