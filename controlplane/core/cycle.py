@@ -23,12 +23,14 @@ def decide(snapshot: Snapshot, policy_name: str) -> Plan:
         raise ValueError(f"policy must be one of {', '.join(POLICIES)}, got {policy_name!r}")
     decision = mix(snapshot, POLICIES[policy_name](snapshot))
     decision_check(snapshot, decision)
-    plan = plan_between(snapshot, place(snapshot, decision))
+    allocation = place(snapshot, decision)
+    plan = plan_between(snapshot, allocation)
     return dataclasses.replace(
         plan,
         mixes=decision.mixes,
         starts_in_s=decision.starts_in_s,
         carried=decision.carried,
+        allocation=allocation,
     )
 
 

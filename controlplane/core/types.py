@@ -219,6 +219,7 @@ class Plan:
         waiting: job -> accelerators that it will be given once their former trainers have gone.
         reasons: job -> the policy's sentence about it.
         mixes, starts_in_s, carried: as in the decision.
+        allocation: what all jobs hold when nothing has to wait any more.
     """
 
     resizes: tuple[Resize, ...]
@@ -227,3 +228,4 @@ class Plan:
     mixes: Mapping[JobId, MixNote] = field(default_factory=dict)
     starts_in_s: Mapping[JobId, float] = field(default_factory=dict)
     carried: object | None = None
+    allocation: Allocation | None = None
