@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
 
+from controlplane.core.policies.pollux import pollux
 from controlplane.core.policies.queueing import fifo, priority
 from controlplane.core.policies.weighted_fair import weighted_fair
 from controlplane.core.types import Decision, Snapshot
@@ -16,7 +17,7 @@ from controlplane.core.types import Decision, Snapshot
 Policy = Callable[[Snapshot], Decision]
 
 POLICIES: Mapping[str, Policy] = MappingProxyType(
-    {"fifo": fifo, "priority": priority, "weighted_fair": weighted_fair}
+    {"fifo": fifo, "pollux": pollux, "priority": priority, "weighted_fair": weighted_fair}
 )
 
 DEFAULT_POLICY = "weighted_fair"

@@ -1,0 +1,47 @@
+"""Which kind of accelerator each job runs on, for policies that share each kind on its own."""
+
+from __future__ import annotations
+
+from controlplane.core.policies.rates import packed_rates, rooms_of
+from controlplane.core.pools import arrival_order, capacity_by_kind, held_by_kind, held_kind
+from controlplane.core.types import Job, JobId, Snapshot
+
+
+def kinds_assign(snapshot: Snapshot) -> dict[JobId, str]:
+    """Give each job the kind that it holds, else where its fair share would go fastest.
+
+    Jobs in order of arrival; each one's share is in proportion to the weights that are there by
+    then. Jobs whose minimum is more than any accepted kind has are left out.
+    """
+    capacity = capacity_by_kind(snapshot)
+    held = held_by_kind(snapshot)
+    per_node = {kind: max(rooms_of(snapshot, kind).values()) for kind in capacity}
+    kinds: dict[JobId, str] = {}
+    weights = dict.fromkeys(capacity, 0.0)
+    for job in arrival_order(snapshot.jobs):
+        kind = held_kind(held[job.id])
+        if kind is not None and job.min_accelerators <= capacity[kind] and job.accepts(kind):
+            kinds[job.id] = kind
+            weights[kind] += job.weight
+    for job in arrival_order(job for job in snapshot.jobs if job.id not in kinds):
+        speeds: dict[str, float] = {}
+        for kind, total in capacity.items():
+            if job.accepts(kind) and total >= job.min_accelerators:
+                share = total * job.weight / (weights[kind] + job.weight)
+                count = max(min(round(share), job.max_accelerators), job.min_accelerators)
+                speeds[kind] = float(packed_rates(job, kind, count, per_node[kind])[count])
+        if speeds:
+            chosen = min(speeds, key=lambda kind: (-speeds[kind], kind))
+            kinds[job.id] = chosen
+            weights[chosen] += job.weight
+    return kinds
+
+
+def cannot_start(snapshot: Snapshot, job: Job) -> str:
+    """Say that no accepted kind has a job's minimum."""
+    capacity = capacity_by_kind(snapshot)
+    most = max((capacity[kind] for kind in capacity if job.accepts(kind)), default=0)
+    return (
+        f"Cannot start: needs {job.min_accelerators} accelerators of one accepted kind, "
+        f"the cluster has {most}."
+    )

@@ -1,0 +1,218 @@
+"""Pollux: the places that maximise a mean of all jobs' speedups (OSDI 2021).
+
+A job's speedup is its goodput divided by its goodput on a fair share of the accelerators. Which
+nodes it gets is part of the answer, because several nodes exchange gradients more slowly than one.
+Every kind of accelerator is searched on its own: Pollux knows only one.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from controlplane.core.policies.kinds import cannot_start, kinds_assign
+from controlplane.core.policies.pollux_search import (
+    POPULATION,
+    Counts,
+    Floats,
+    Problem,
+    fitness,
+    packed_minima,
+    repair,
+    search,
+    settle,
+    speedups_of,
+)
+from controlplane.core.policies.rates import packed_rates, rate, rooms_of
+from controlplane.core.types import Decision, Job, JobId, Share, Snapshot
+
+#: What the cluster's fitness must gain before anything that runs is changed.
+LEAST_GAIN = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class _Population:
+    jobs: tuple[JobId, ...]
+    nodes: tuple[int, ...]
+    states: Counts
+
+
+@dataclass(frozen=True, slots=True)
+class _Carried:
+    populations: Mapping[str, _Population]
+
+
+@dataclass(frozen=True, slots=True)
+class _Cluster:
+    """The accelerators of one kind and the jobs that are to share them, in order of conflict."""
+
+    kind: str
+    nodes: tuple[int, ...]
+    jobs: tuple[Job, ...]
+    fair: int
+    problem: Problem
+
+
+def pollux(snapshot: Snapshot) -> Decision:
+    """Search for the places that maximise the harmonic mean of all jobs' speedups."""
+    kinds = kinds_assign(snapshot)
+    shares: dict[JobId, Share] = {}
+    reasons = {job.id: cannot_start(snapshot, job) for job in snapshot.jobs if job.id not in kinds}
+    carried = snapshot.carried.populations if isinstance(snapshot.carried, _Carried) else {}
+    populations: dict[str, _Population] = {}
+    for number, kind in enumerate(sorted(set(kinds.values()))):
+        members = [job for job in snapshot.jobs if kinds.get(job.id) == kind]
+        cluster = _cluster(snapshot, kind, members)
+        random = np.random.default_rng([abs(snapshot.seed), int(abs(snapshot.now)), number])
+        start = [packed_minima(cluster.problem)[None]]
+        if kind in carried:
+            start.insert(0, _adapt(carried[kind], cluster))
+        states, _ = search(cluster.problem, np.concatenate(start), random)
+        populations[kind] = _Population(
+            tuple(job.id for job in cluster.jobs), cluster.nodes, states
+        )
+        chosen = _choose(cluster.problem, states[0])
+        for job, row in zip(cluster.jobs, chosen, strict=True):
+            if row.any():
+                by_node = {
+                    node: int(count)
+                    for node, count in zip(cluster.nodes, row, strict=True)
+                    if count
+                }
+                shares[job.id] = Share(kind, int(row.sum()), by_node=by_node)
+        reasons |= _explain(cluster, chosen)
+    return Decision(shares, reasons, carried=_Carried(populations))
+
+
+def _cluster(snapshot: Snapshot, kind: str, members: Sequence[Job]) -> _Cluster:
+    rooms = rooms_of(snapshot, kind)
+    jobs = sorted(
+        members,
+        key=lambda job: (
+            job.id not in snapshot.resizing,
+            job.attained_accelerator_s,
+            job.submitted_at,
+            job.id,
+        ),
+    )
+    total = sum(rooms.values())
+    base = _held_state(snapshot, kind, jobs, list(rooms))
+    fair = math.ceil(total / len(jobs))
+    most = [
+        min(max(2 * job.most_accelerators, job.min_accelerators), job.max_accelerators, total)
+        for job in jobs
+    ]
+    problem = Problem(
+        base=base,
+        room=np.array(list(rooms.values()), dtype=np.int16),
+        least=np.array([job.min_accelerators for job in jobs], dtype=np.int16),
+        most=np.array(most, dtype=np.int16),
+        pinned=np.array([job.id in snapshot.resizing for job in jobs]),
+        weights=np.array([job.weight for job in jobs], dtype=float),
+        keep=np.array([keep_factor(job, snapshot.now) for job in jobs]),
+        speedups=_speedups(
+            jobs, kind, fair, max(rooms.values()), max(*most, int(base.sum(axis=1).max()))
+        ),
+    )
+    return _Cluster(kind, tuple(rooms), tuple(jobs), fair, problem)
+
+
+def keep_factor(job: Job, now: float) -> float:
+    """Give what is left of a job's speedup after one more resize: (T - R*N) / (T + R).
+
+    T is its age, R what a resize costs it in seconds and N how many it has had: over its life so
+    far it would have been that much slower.
+    """
+    age_s = max(now - job.submitted_at, 1.0)
+    cost_s = job.resize_s
+    return max(age_s - cost_s * job.num_resizes, 0.0) / (age_s + cost_s)
+
+
+def _held_state(snapshot: Snapshot, kind: str, jobs: Sequence[Job], nodes: Sequence[int]) -> Counts:
+    column = {node: i for i, node in enumerate(nodes)}
+    places = {one.id: column[one.node_id] for one in snapshot.accelerators if one.kind == kind}
+    base = np.zeros((len(jobs), len(nodes)), dtype=np.int16)
+    for row, job in enumerate(jobs):
+        for held in snapshot.held.get(job.id, ()):
+            if held in places:
+                base[row, places[held]] += 1
+    return base
+
+
+def _speedups(jobs: Sequence[Job], kind: str, fair: int, per_node: int, most: int) -> Floats:
+    """Tabulate speedups on one node and on several, which is all that Pollux' model tells apart.
+
+    Several are as few as can hold that many. Shape (jobs, 2, most + 1).
+    """
+    table = np.zeros((len(jobs), 2, most + 1))
+    for row, job in enumerate(jobs):
+        if job.performance is None:
+            table[row] = np.arange(most + 1) / fair
+            continue
+        packed = packed_rates(job, kind, most, per_node)
+        apart = [rate(job, kind, count, 2) for count in range(2, min(per_node, most) + 1)]
+        base = rate(job, kind, fair, 1) or float(packed.max()) or 1.0
+        table[row] = packed / base
+        table[row, 1, 2 : 2 + len(apart)] = np.array(apart) / base
+    return table
+
+
+def _adapt(population: _Population, cluster: _Cluster) -> Counts:
+    """Carry a population over to the jobs and nodes that there are now."""
+    states = np.zeros((len(population.states), *cluster.problem.base.shape), dtype=np.int16)
+    rows = {job_id: row for row, job_id in enumerate(population.jobs)}
+    columns = {node: column for column, node in enumerate(population.nodes)}
+    new_rows = [row for row, job in enumerate(cluster.jobs) if job.id in rows]
+    new_columns = [column for column, node in enumerate(cluster.nodes) if node in columns]
+    old_rows = [rows[cluster.jobs[row].id] for row in new_rows]
+    old_columns = [columns[cluster.nodes[column]] for column in new_columns]
+    known = population.states[:, old_rows][:, :, old_columns]
+    for row, of_job in zip(new_rows, np.moveaxis(known, 1, 0), strict=True):
+        states[:, row, new_columns] = of_job
+    return states
+
+
+def _choose(problem: Problem, best: Counts) -> Counts:
+    """Take the best state, or leave things as they are where it is hardly better."""
+    stay = repair(problem, problem.base[None], np.random.default_rng(0))
+    values = fitness(problem, np.stack([stay[0], best]))
+    if (stay[0] == problem.base).all() and values[1] <= values[0] * (1.0 + LEAST_GAIN):
+        return problem.base
+    return settle(problem, best)
+
+
+def _explain(cluster: _Cluster, chosen: Counts) -> dict[JobId, str]:
+    problem, kind = cluster.problem, cluster.kind
+    before, after = problem.base.sum(axis=1), chosen.sum(axis=1)
+    speedups = speedups_of(problem, np.stack([problem.base, chosen]))
+    total, given = int(problem.room.sum()), int(after.sum())
+    num_running = int(np.count_nonzero(after))
+    values = fitness(problem, np.stack([problem.base, chosen]))
+    reasons: dict[JobId, str] = {}
+    for row, job in enumerate(cluster.jobs):
+        had, has = int(before[row]), int(after[row])
+        if not has:
+            reasons[job.id] = (
+                f"Waits for {job.min_accelerators} of kind {kind}: {given} of {total} are given to "
+                f"{num_running} jobs, and none of the {POPULATION} states left of the search that "
+                f"starts it has a higher mean speedup than {values[1]:.3g}."
+            )
+            continue
+        num_nodes = int(np.count_nonzero(chosen[row]))
+        text = (
+            f"{has} of {total} {kind} on {num_nodes} node{'s' if num_nodes > 1 else ''}: goes "
+            f"{speedups[1, row]:.2f} times as fast as on its fair share of {cluster.fair}"
+        )
+        if had and (chosen[row] != problem.base[row]).any():
+            verb = f"Goes {had}→{has}" if had != has else "Moves"
+            text = (
+                f"{verb}, {text}, {speedups[0, row]:.2f} before; the mean speedup of "
+                f"{len(cluster.jobs)} jobs goes {values[0]:.3g}→{values[1]:.3g}."
+            )
+        else:
+            text = f"Gets {text}; mean speedup of {len(cluster.jobs)} jobs {values[1]:.3g}."
+        reasons[job.id] = text
+    return reasons

@@ -1,0 +1,61 @@
+"""How fast jobs go, for every policy that asks: predictions, or plain proportion without them."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import numpy as np
+from numpy.typing import NDArray
+
+from controlplane.core.types import Job, Snapshot
+
+Floats = NDArray[np.float64]
+
+
+def rooms_of(snapshot: Snapshot, kind: str) -> dict[int, int]:
+    """Count the accelerators of a kind on each node that has some, nodes in ascending order."""
+    counts = Counter(one.node_id for one in snapshot.accelerators if one.kind == kind)
+    return {node: counts[node] for node in sorted(counts)}
+
+
+def rate(job: Job, kind: str, count: int, num_nodes: int) -> float:
+    """Give a job's useful examples per second, or accelerators where nothing is known of it."""
+    if job.performance is None:
+        return float(count)
+    return job.performance.goodput(kind, count, num_nodes)
+
+
+def packed_rates(job: Job, kind: str, most: int, per_node: int) -> Floats:
+    """Give `rate` on 0..`most` accelerators packed on nodes of `per_node`. Shape (most + 1,)."""
+    if job.performance is None:
+        return np.arange(most + 1, dtype=float)
+    return job.performance.goodputs(kind, most, per_node)
+
+
+def full_demand(job: Job, kind: str, capacity: int, per_node: int) -> int:
+    """Give the fewest accelerators on which a job goes as fast as it can, within its bounds.
+
+    0 when its minimum is more than the `capacity` of the kind.
+    """
+    most = min(job.max_accelerators, capacity)
+    if most < job.min_accelerators:
+        return 0
+    speeds = packed_rates(job, kind, most, per_node)
+    return job.min_accelerators + int(np.argmax(speeds[job.min_accelerators :]))
+
+
+def left_s(job: Job, kind: str, count: int, num_nodes: int) -> float | None:
+    """Predict the seconds until a job ends on `count` accelerators; None: that cannot be told.
+
+    Without predictions, its throughput as measured on the nearest count is scaled in proportion.
+    """
+    if job.remaining_examples is None or count == 0:
+        return None
+    if job.performance is not None:
+        speed = job.performance.goodput(kind, count, num_nodes)
+    elif job.examples_per_s:
+        nearest = min(job.examples_per_s, key=lambda seen: (abs(seen - count), seen))
+        speed = job.examples_per_s[nearest] * count / nearest
+    else:
+        return None
+    return max(job.remaining_examples, 0.0) / speed if speed > 0.0 else None
