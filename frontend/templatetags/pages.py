@@ -44,6 +44,8 @@ _REPLAY_TONES = {
     ReplayStatus.FAILED: "bad",
     ReplayStatus.CANCELLED: "quiet pill-ring",
 }
+#: Pages without an entry of their own, by the entry that leads to them.
+_LED_TO = {"jobs": ("job",), "overview": ("what_if", "replay")}
 #: Stands for a number that is not known.
 NOTHING = TO = "\N{EN DASH}"
 _PREFIXES = ((1e9, "G"), (1e6, "M"), (1e3, "k"))
@@ -63,7 +65,7 @@ def nav_item(context: Context, name: str, text: str) -> SafeString:
     request = context.get("request")
     match = getattr(request, "resolver_match", None)
     here = match.url_name if match else ""
-    is_current = here == name or (name, here) in {("jobs", "job"), ("what_if", "replay")}
+    is_current = here == name or here in _LED_TO.get(name, ())
     current = mark_safe(' aria-current="page"') if is_current else ""
     return format_html('<li><a href="{}"{}>{}</a></li>', reverse(name), current, text)
 
