@@ -13,7 +13,7 @@ from django.shortcuts import get_object_or_404, redirect, render
 from django.utils import timezone
 from django.views.decorators.http import require_POST, require_safe
 
-from controlplane.core.policies import POLICIES
+from controlplane.core.policies import POLICIES, policy_summary
 from frontend.views.changes import actor, person, words
 from jobs import nudges
 from jobs.exceptions import ControlPlaneError
@@ -44,7 +44,11 @@ def queue(request: HttpRequest) -> HttpResponse:
         if cell.job is not None and cell.is_kept
     )
     jobs = [(job, held[job.pk]) for job in pages.live_jobs(request.user)]
-    context = {"jobs": jobs, "policies": list(POLICIES), "policy": cluster_setting().policy}
+    context = {
+        "jobs": jobs,
+        "policies": [(name, policy_summary(name)) for name in POLICIES],
+        "policy": cluster_setting().policy,
+    }
     return render(request, "frontend/queue.html", context)
 
 

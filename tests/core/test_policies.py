@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from controlplane.core.policies import POLICIES
+from controlplane.core.policies import POLICIES, policy_summary
 from controlplane.core.policies.weighted_fair import AGEING_S, progressive_fill
 from tests.core.snapshots import accelerators_make, job_make, snapshot_make
 
@@ -120,3 +120,10 @@ def test_priority_serves_the_highest_first_and_takes_nothing_back() -> None:
     held = {1: (1, 2, 3)}
     snapshot = snapshot_make(FOUR, *jobs, held=held, now=1)
     assert counts("priority", snapshot) == {1: 3, 2: 1}
+
+
+@pytest.mark.parametrize("name", sorted(POLICIES))
+def test_every_policy_says_what_it_does(name: str) -> None:
+    summary = policy_summary(name)
+    assert summary.endswith(".")
+    assert 20 < len(summary) < 100

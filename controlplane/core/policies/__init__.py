@@ -21,3 +21,8 @@ POLICIES: Mapping[str, Policy] = MappingProxyType(
 )
 
 DEFAULT_POLICY = "weighted_fair"
+
+
+def policy_summary(name: str) -> str:
+    """Say in one sentence what a policy does: the first line of its docstring."""
+    return (POLICIES[name].__doc__ or "").strip().partition("\n")[0]
