@@ -11,13 +11,19 @@ from types import MappingProxyType
 
 from controlplane.core.policies.pollux import pollux
 from controlplane.core.policies.queueing import fifo, priority
-from controlplane.core.policies.weighted_fair import weighted_fair
+from controlplane.core.policies.weighted_fair import weighted_fair, weighted_fair_power_of_two
 from controlplane.core.types import Decision, Snapshot
 
 Policy = Callable[[Snapshot], Decision]
 
 POLICIES: Mapping[str, Policy] = MappingProxyType(
-    {"fifo": fifo, "pollux": pollux, "priority": priority, "weighted_fair": weighted_fair}
+    {
+        "fifo": fifo,
+        "pollux": pollux,
+        "priority": priority,
+        "weighted_fair": weighted_fair,
+        "weighted_fair_power_of_two": weighted_fair_power_of_two,
+    }
 )
 
 DEFAULT_POLICY = "weighted_fair"

@@ -3,7 +3,8 @@
 Differences from the paper, each for a reason:
 
 * shares are rounded by handing accelerators out one by one instead of down to powers of two:
-  virtual nodes need no power of two and nothing is left over;
+  virtual nodes need no power of two and nothing is left over (`weighted_fair_power_of_two` rounds
+  as the paper does, to compare with its authors' results);
 * a job that cannot enter does not hold up smaller ones behind it, as long as they take nothing from
   anyone more important (backfill);
 * waiting raises a job's standing, so that a low priority is slow but never forever.
@@ -11,10 +12,22 @@ Differences from the paper, each for a reason:
 
 from __future__ import annotations
 
-import heapq
-from collections.abc import Iterable, Mapping
+from bisect import bisect_right
+from collections.abc import Mapping
 from dataclasses import dataclass
+from itertools import accumulate
+from typing import Literal
 
+from controlplane.core.policies.fair_admission import (
+    AGEING_S,
+    Pool,
+    aged_weight,
+    entry_order,
+    pool_share,
+)
+from controlplane.core.policies.fair_fill import Fill, power_of_two_fill, progressive_fill
+from controlplane.core.policies.outlook import ends_in_s, expected_text, starts_in_turn
+from controlplane.core.policies.rates import rooms_of
 from controlplane.core.pools import (
     capacity_by_kind,
     held_by_kind,
@@ -24,77 +37,50 @@ from controlplane.core.pools import (
 )
 from controlplane.core.types import Decision, Job, JobId, Share, Snapshot
 
-#: A job that has waited this long counts as twice as important when it asks to enter.
-AGEING_S = 600.0
+__all__ = ["AGEING_S", "progressive_fill", "weighted_fair", "weighted_fair_power_of_two"]
+
+_FILLS: Mapping[str, Fill] = {"integer": progressive_fill, "power_of_two": power_of_two_fill}
 
 
-def weighted_fair(snapshot: Snapshot) -> Decision:
+def weighted_fair(
+    snapshot: Snapshot, rounding: Literal["integer", "power_of_two"] = "integer"
+) -> Decision:
     """Share each kind of accelerator among its jobs in proportion to their weights."""
     capacity = capacity_by_kind(snapshot)
     held = held_by_kind(snapshot)
     pools = _pools_assign(snapshot, capacity)
     shares: dict[JobId, Share] = {}
     reasons: dict[JobId, str] = {}
-    for job in snapshot.jobs:
-        if job.id not in pools:
-            most = max((capacity[kind] for kind in capacity if job.accepts(kind)), default=0)
-            reasons[job.id] = (
-                f"Cannot start: needs {job.min_accelerators} accelerators of one accepted kind, "
-                f"the cluster has {most}."
-            )
+    starts: dict[JobId, float] = {}
+    members: dict[str, list[Job]] = {kind: [] for kind in capacity}
+    for job in urgency_order(snapshot.jobs):
+        if job.id in pools:
+            members[pools[job.id]].append(job)
+            continue
+        most = max((capacity[kind] for kind in capacity if job.accepts(kind)), default=0)
+        reasons[job.id] = (
+            f"Cannot start: needs {job.min_accelerators} accelerators of one accepted kind, "
+            f"the cluster has {most}."
+        )
     for kind, total in capacity.items():
-        members = urgency_order(job for job in snapshot.jobs if pools.get(job.id) == kind)
-        pool = _Pool(
+        pool = Pool(
             kind=kind,
             capacity=total,
             now=snapshot.now,
-            running=tuple(job for job in members if held[job.id][kind] > 0),
-            queued=tuple(job for job in members if held[job.id][kind] == 0),
+            running=tuple(job for job in members[kind] if held[job.id][kind] > 0),
+            queued=tuple(job for job in members[kind] if held[job.id][kind] == 0),
         )
-        counts = _pool_share(pool)
+        counts = pool_share(pool, _FILLS[rounding])
+        expected = _starts(pool, counts, max(rooms_of(snapshot, kind).values()))
         shares |= {job_id: Share(kind, count) for job_id, count in counts.items()}
-        reasons |= {job.id: _explain(job, pool, counts) for job in members}
-    return Decision(shares, reasons)
+        reasons |= _explain(pool, counts, expected)
+        starts |= expected
+    return Decision(shares, reasons, starts_in_s=starts)
 
 
-def progressive_fill(jobs: Iterable[Job], capacity: int) -> dict[JobId, int]:
-    """Give every job its minimum, then one accelerator at a time to the lowest count per weight.
-
-    The next accelerator goes to the job whose count after it, divided by its weight, is smallest
-    (Jefferson's divisor method), up to its maximum. One more job therefore never raises the share
-    of another. Ties go to the earlier submission, then the lower id.
-
-    Raises:
-        ValueError: the minima alone exceed `capacity`.
-    """
-    chosen = list(jobs)
-    counts = {job.id: job.min_accelerators for job in chosen}
-    free = capacity - sum(counts.values())
-    if free < 0:
-        raise ValueError(f"the minima need {sum(counts.values())} of {capacity} accelerators")
-    heap = [_claim(job, counts[job.id]) for job in chosen if job.max_accelerators > counts[job.id]]
-    heapq.heapify(heap)
-    by_id = {job.id: job for job in chosen}
-    while free > 0 and heap:
-        *_, job_id = heapq.heappop(heap)
-        counts[job_id] += 1
-        free -= 1
-        if counts[job_id] < by_id[job_id].max_accelerators:
-            heapq.heappush(heap, _claim(by_id[job_id], counts[job_id]))
-    return counts
-
-
-def _claim(job: Job, count: int) -> tuple[float, float, JobId]:
-    return ((count + 1) / job.weight, job.submitted_at, job.id)
-
-
-@dataclass(frozen=True, slots=True)
-class _Pool:
-    kind: str
-    capacity: int
-    now: float
-    running: tuple[Job, ...]  # most important first
-    queued: tuple[Job, ...]
+def weighted_fair_power_of_two(snapshot: Snapshot) -> Decision:
+    """Share each kind by weight, with the shares rounded to powers of two as in the paper."""
+    return weighted_fair(snapshot, rounding="power_of_two")
 
 
 def _pools_assign(snapshot: Snapshot, capacity: Mapping[str, int]) -> dict[JobId, str]:
@@ -102,12 +88,15 @@ def _pools_assign(snapshot: Snapshot, capacity: Mapping[str, int]) -> dict[JobId
     held = held_by_kind(snapshot)
     pools: dict[JobId, str] = {}
     weights = dict.fromkeys(capacity, 0.0)
-    for job in urgency_order(snapshot.jobs):
+    ordered = urgency_order(snapshot.jobs)
+    for job in ordered:
         kind = held_kind(held[job.id])
         if kind is not None and job.min_accelerators <= capacity[kind]:
             pools[job.id] = kind
             weights[kind] += job.weight
-    for job in urgency_order(job for job in snapshot.jobs if job.id not in pools):
+    for job in ordered:
+        if job.id in pools:
+            continue
         room = {
             kind: min(total * job.weight / (weights[kind] + job.weight), job.max_accelerators)
             for kind, total in capacity.items()
@@ -120,82 +109,93 @@ def _pools_assign(snapshot: Snapshot, capacity: Mapping[str, int]) -> dict[JobId
     return pools
 
 
-def _pool_share(pool: _Pool) -> dict[JobId, int]:
-    """Admit jobs to one pool and share it among them.
+def _starts(pool: Pool, counts: Mapping[JobId, int], per_node: int) -> dict[JobId, float]:
+    """Predict when waiting jobs enter, if nobody else comes.
 
-    A queued job enters when no running job of strictly higher weight gets less for it.
+    Two things must have happened by then: enough of the others have ended for the minima of all
+    that are ahead, and the job has waited until nobody more important is left to lose anything.
     """
-    admitted = _fit_minima(pool.running, pool.capacity)
-    running = {job.id for job in pool.running}
-    shares = progressive_fill(admitted, pool.capacity)
-    for job in sorted(pool.queued, key=lambda job: _entry_order(job, pool.now)):
-        candidates = _make_room(admitted, job, pool.capacity)
-        if candidates is None:
-            continue
-        tried = progressive_fill(candidates, pool.capacity)
-        standing = _aged_weight(job, pool.now)
-        protected = (other for other in admitted if other.id in running and other.weight > standing)
-        if all(tried.get(other.id, 0) >= shares[other.id] for other in protected):
-            admitted, shares = candidates, tried
-    return shares
-
-
-def _aged_weight(job: Job, now: float) -> float:
-    return job.weight * (1.0 + job.waited_s(now) / AGEING_S)
-
-
-def _entry_order(job: Job, now: float) -> tuple[float, float, JobId]:
-    return (-_aged_weight(job, now), job.submitted_at, job.id)
-
-
-def _fit_minima(jobs: Iterable[Job], capacity: int) -> list[Job]:
-    """Keep jobs, most important first, as long as their minima fit."""
-    kept: list[Job] = []
-    for job in jobs:
-        if sum(other.min_accelerators for other in kept) + job.min_accelerators <= capacity:
-            kept.append(job)
-    return kept
-
-
-def _make_room(admitted: list[Job], newcomer: Job, capacity: int) -> list[Job] | None:
-    """Add a newcomer, dropping less important jobs from the last on; None when that is not enough.
-
-    Only jobs of strictly lower weight give way, so two jobs can never displace each other in turn.
-    """
-    kept = urgency_order(admitted)
-    dropped: list[Job] = []
-    excess = sum(job.min_accelerators for job in kept) + newcomer.min_accelerators - capacity
-    while excess > 0:
-        if not kept or kept[-1].weight >= newcomer.weight:
-            return None
-        dropped.append(kept.pop())
-        excess -= dropped[-1].min_accelerators
-    for job in urgency_order(dropped):  # a large one may have left room for a small one
-        if job.min_accelerators <= -excess:
-            excess += job.min_accelerators
-            kept.append(job)
-    return [*kept, newcomer]
-
-
-def _explain(job: Job, pool: _Pool, counts: Mapping[JobId, int]) -> str:
-    members = (*pool.running, *pool.queued)
-    total_weight = sum(other.weight for other in members if other.id in counts)
-    if job.id in counts:
-        count = counts[job.id]
-        bound = ""
-        if count == job.max_accelerators:
-            bound = ", all it can use"
-        elif count == job.min_accelerators:
-            bound = ", its minimum"
-        return (
-            f"Gets {count} of {pool.capacity} {pool.kind}{bound}: weight {job.weight:g} of "
-            f"{total_weight:g} among {len(counts)} running."
+    jobs = {job.id: job for job in (*pool.running, *pool.queued)}
+    waiting = entry_order((job for job in pool.queued if job.id not in counts), pool.now)
+    if not waiting:
+        return {}
+    inside = [jobs[job_id] for job_id in counts]
+    ends = ends_in_s(jobs, counts, pool.kind, per_node)
+    in_turn = starts_in_turn(
+        [(job.id, job.min_accelerators, None) for job in waiting],
+        pool.capacity - sum(job.min_accelerators for job in inside),
+        [(seconds, jobs[job_id].min_accelerators) for job_id, seconds in ends.items()],
+    )
+    losing = [job.weight for job in inside if counts[job.id] > job.min_accelerators]
+    heaviest = max(losing, default=0.0)
+    return {
+        job.id: max(
+            in_turn[job.id], (heaviest / aged_weight(job, pool.now) - 1.0) * _age_s(job, pool)
         )
-    above = [other for other in members if other.id in counts and other.weight > job.weight]
-    busy = sum(counts[other.id] for other in above)
+        for job in waiting
+        if job.id in in_turn
+    }
+
+
+def _age_s(job: Job, pool: Pool) -> float:
+    """Give the seconds in which a job's standing doubles from what it is now."""
+    return AGEING_S + job.waited_s(pool.now)
+
+
+@dataclass(frozen=True, slots=True)
+class _Standing:
+    """What the accelerators of a pool are held by: weights ascending, and counts up to each."""
+
+    weights: tuple[float, ...]
+    counts: tuple[int, ...]
+
+    def above(self, weight: float) -> int:
+        """Count the accelerators of jobs heavier than `weight`."""
+        place = bisect_right(self.weights, weight)
+        return self.counts[-1] - (self.counts[place - 1] if place else 0) if self.counts else 0
+
+
+def _explain(
+    pool: Pool, counts: Mapping[JobId, int], expected: Mapping[JobId, float]
+) -> dict[JobId, str]:
+    """Say of each job of a pool, with numbers, why it gets what it gets."""
+    members = (*pool.running, *pool.queued)
+    inside = sorted((job for job in members if job.id in counts), key=lambda job: job.weight)
+    total_weight = sum(job.weight for job in urgency_order(inside))
+    given = tuple(accumulate(counts[job.id] for job in inside))
+    standing = _Standing(tuple(job.weight for job in inside), given)
+    return {
+        job.id: _explain_share(job, pool, counts, total_weight)
+        if job.id in counts
+        else _explain_wait(job, pool, counts, standing, expected.get(job.id))
+        for job in members
+    }
+
+
+def _explain_share(job: Job, pool: Pool, counts: Mapping[JobId, int], total_weight: float) -> str:
+    count = counts[job.id]
+    bound = ""
+    if count == job.max_accelerators:
+        bound = ", all it can use"
+    elif count == job.min_accelerators:
+        bound = ", its minimum"
     return (
-        f"Waits for {job.min_accelerators} of kind {pool.kind}: {sum(counts.values())} of "
-        f"{pool.capacity} are held by {len(counts)} jobs, {busy} of them by jobs of higher "
-        f"priority; waiting {job.waited_s(pool.now):.0f} s has raised its weight from "
-        f"{job.weight:g} to {_aged_weight(job, pool.now):.0f}."
+        f"Gets {count} of {pool.capacity} {pool.kind}{bound}: weight {job.weight:g} of "
+        f"{total_weight:g} among {len(counts)} running."
+    )
+
+
+def _explain_wait(
+    job: Job,
+    pool: Pool,
+    counts: Mapping[JobId, int],
+    standing: _Standing,
+    expected_s: float | None,
+) -> str:
+    given = standing.counts[-1] if standing.counts else 0
+    return (
+        f"Waits for {job.min_accelerators} of kind {pool.kind}: {given} of "
+        f"{pool.capacity} are held by {len(counts)} jobs, {standing.above(job.weight)} of them by "
+        f"jobs of higher priority; waiting {job.waited_s(pool.now):.0f} s has raised its weight "
+        f"from {job.weight:g} to {aged_weight(job, pool.now):.0f}.{expected_text(expected_s)}"
     )

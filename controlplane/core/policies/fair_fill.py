@@ -1,0 +1,266 @@
+"""How many accelerators each of some jobs gets in proportion to its weight, in whole numbers.
+
+`progressive_fill` is the rule, `FairFill` keeps its answer up to date while jobs come and go, and
+`power_of_two_fill` is the rule of VirtualFlow's authors, to compare with.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Callable, Iterable, Sequence, Set
+
+from controlplane.core.pools import urgency_order
+from controlplane.core.types import Job, JobId
+
+#: A wish for one more accelerator: the count after it per weight, then age and id. Lowest first.
+Claim = tuple[float, float, JobId]
+
+Fill = Callable[[Iterable[Job], int], dict[JobId, int]]
+
+
+def progressive_fill(jobs: Iterable[Job], capacity: int) -> dict[JobId, int]:
+    """Give every job its minimum, then one accelerator at a time to the lowest count per weight.
+
+    The next accelerator goes to the job whose count after it, divided by its weight, is smallest
+    (Jefferson's divisor method), up to its maximum. One more job therefore never raises the share
+    of another. Ties go to the earlier submission, then the lower id.
+
+    Raises:
+        ValueError: the minima alone exceed `capacity`.
+    """
+    chosen = list(jobs)
+    counts, free = _minima(chosen, capacity)
+    heap = [
+        _claim(job, counts[job.id] + 1) for job in chosen if job.max_accelerators > counts[job.id]
+    ]
+    heapq.heapify(heap)
+    by_id = {job.id: job for job in chosen}
+    while free > 0 and heap:
+        job = by_id[heap[0][2]]
+        counts[job.id] += 1
+        free -= 1
+        if counts[job.id] < job.max_accelerators:
+            heapq.heapreplace(heap, _claim(job, counts[job.id] + 1))
+        else:
+            heapq.heappop(heap)
+    return counts
+
+
+def power_of_two_fill(jobs: Iterable[Job], capacity: int) -> dict[JobId, int]:
+    """Share as VirtualFlow's authors do: proportional shares, rounded down to powers of two.
+
+    Jobs whose share reaches their maximum take that and leave the rest to the others. Then, while
+    too much is given, shares are halved from the least important job on; while enough is left,
+    doubled from the most important on, each as often as it goes. No share falls below the minimum,
+    whatever the powers of two.
+
+    Raises:
+        ValueError: the minima alone exceed `capacity`.
+    """
+    chosen = urgency_order(jobs)
+    least, _ = _minima(chosen, capacity)
+    counts = {
+        job.id: max(_power_of_two(share), least[job.id])
+        for job, share in zip(chosen, _proportional(chosen, capacity), strict=True)
+    }
+    free = capacity - sum(counts.values())
+    for job in reversed(chosen):
+        while free < 0 and counts[job.id] > least[job.id]:
+            fewer = max(counts[job.id] // 2, least[job.id])
+            free += counts[job.id] - fewer
+            counts[job.id] = fewer
+    for job in chosen:
+        while counts[job.id] * 2 <= job.max_accelerators and counts[job.id] <= free:
+            free -= counts[job.id]
+            counts[job.id] *= 2
+    return counts
+
+
+def _minima(jobs: Sequence[Job], capacity: int) -> tuple[dict[JobId, int], int]:
+    """Give every job its minimum, and what is left then."""
+    counts = {job.id: job.min_accelerators for job in jobs}
+    free = capacity - sum(counts.values())
+    if free < 0:
+        raise ValueError(f"the minima need {capacity - free} of {capacity} accelerators")
+    return counts, free
+
+
+def _proportional(jobs: Sequence[Job], capacity: int) -> list[float]:
+    """Share by weight; who would get more than its maximum gets that, and the rest is shared."""
+    shares: dict[JobId, float] = {}
+    free, left = float(capacity), list(jobs)
+    while left:
+        total = sum(job.weight for job in left)
+        full = [job for job in left if free * job.weight / total >= job.max_accelerators]
+        for job in full or left:
+            shares[job.id] = job.max_accelerators if full else free * job.weight / total
+        if not full:
+            break
+        free -= sum(job.max_accelerators for job in full)
+        left = [job for job in left if job.id not in shares]
+    return [shares[job.id] for job in jobs]
+
+
+def _power_of_two(share: float) -> int:
+    """Round down to a power of two, at least 1."""
+    return 1 << max(int(share + 1e-9).bit_length() - 1, 0)
+
+
+def _claim(job: Job, count: int) -> Claim:
+    return (count / job.weight, job.submitted_at, job.id)
+
+
+class FairFill:
+    """The progressive fill of some jobs, kept up to date while jobs enter and leave.
+
+    The fill grants the smallest claims, so it is described by the largest one granted: a newcomer
+    gets its claims below that, and then the largest claims of all go until it fits.
+    """
+
+    def __init__(self, jobs: Iterable[Job], capacity: int, running: Set[JobId]) -> None:
+        self._jobs = {job.id: job for job in jobs}
+        self._running = running
+        self._capacity = capacity
+        self.counts = progressive_fill(self._jobs.values(), capacity)
+        self._used = sum(self.counts.values())
+        # Claims granted (negated: the largest first) and not granted, one of each job. An entry
+        # that no longer fits its job's count is passed over when it comes up.
+        self._granted: list[tuple[float, float, JobId, int]] = []
+        self._wanted: list[tuple[float, float, JobId, int]] = []
+        for job_id in self._jobs:
+            self._note(job_id)
+        self._bar: tuple[Claim, int] | None = None
+
+    def exchange(self, newcomer: Job, dropped: Sequence[Job], standing: float) -> bool:
+        """Let a job in for others, unless a running one above `standing` would get less for it.
+
+        From one call to the next `standing` must not rise.
+
+        Returns:
+            Whether it was done.
+        """
+        if self._bar is not None and not dropped:
+            claim, slack = self._bar
+            if self._count_below(newcomer, claim) > slack:
+                return False
+        before = {job.id: self.counts[job.id] for job in dropped}
+        used = self._used
+        for job in dropped:
+            self._used -= self.counts.pop(job.id)
+        self._enter(newcomer)
+        hit = self._shed(newcomer, standing, before)
+        if hit is not None:
+            if not dropped:
+                kicked = sum(count - self.counts[job_id] for job_id, count in before.items())
+                self._bar = (hit, self._capacity - used + kicked)
+            self._undo(newcomer, before, used)
+            return False
+        self._spread()
+        for job in dropped:
+            del self._jobs[job.id]
+        if dropped:
+            self._bar = None
+        elif self._bar is not None:
+            claim, slack = self._bar
+            self._bar = (claim, slack - self._count_below(newcomer, claim))
+        return True
+
+    def _enter(self, newcomer: Job) -> None:
+        """Give a newcomer its minimum and every claim below the largest that is granted."""
+        largest = self._largest_granted()
+        count = newcomer.min_accelerators
+        if largest is not None:
+            count = self._count_below(newcomer, (-largest[0], -largest[1], -largest[2]))
+        self._jobs[newcomer.id] = newcomer
+        self.counts[newcomer.id] = count
+        self._used += count
+        self._note(newcomer.id)
+
+    def _shed(self, newcomer: Job, standing: float, before: dict[JobId, int]) -> Claim | None:
+        """Take back the largest claims until all fits; stop at a protected job and name its claim.
+
+        `before` takes up the counts of others that were changed.
+        """
+        while self._used > self._capacity:
+            largest = self._largest_granted()
+            assert largest is not None, "the minima fit"
+            job = self._jobs[-largest[2]]
+            if job.id != newcomer.id:
+                if job.id in self._running and job.weight > standing:
+                    return (-largest[0], -largest[1], -largest[2])
+                before.setdefault(job.id, self.counts[job.id])
+            self._change(job.id, -1)
+        return None
+
+    def _spread(self) -> None:
+        """Grant the smallest claims while anything is left."""
+        while self._used < self._capacity and self._wanted:
+            *_, job_id, count = self._wanted[0]
+            if self.counts.get(job_id) == count:
+                self._change(job_id, 1)
+            else:
+                heapq.heappop(self._wanted)
+
+    def _undo(self, newcomer: Job, before: dict[JobId, int], used: int) -> None:
+        del self._jobs[newcomer.id]
+        del self.counts[newcomer.id]
+        for job_id, count in before.items():
+            self.counts[job_id] = count
+            self._note(job_id)
+        self._used = used
+
+    def _largest_granted(self) -> tuple[float, float, JobId, int] | None:
+        while self._granted:
+            *_, minus_id, count = self._granted[0]
+            if self.counts.get(-minus_id) == count:
+                return self._granted[0]
+            heapq.heappop(self._granted)
+        return None
+
+    def _change(self, job_id: JobId, by: int) -> None:
+        self.counts[job_id] += by
+        self._used += by
+        self._note(job_id)
+
+    def _note(self, job_id: JobId) -> None:
+        job, count = self._jobs[job_id], self.counts[job_id]
+        if count > job.min_accelerators:
+            value, at, _ = _claim(job, count)
+            heapq.heappush(self._granted, (-value, -at, -job_id, count))
+        if count < job.max_accelerators:
+            heapq.heappush(self._wanted, (*_claim(job, count + 1), count))
+
+    @staticmethod
+    def _count_below(job: Job, claim: Claim) -> int:
+        """Count what a job gets when its claims up to `claim` are granted."""
+        low, high = job.min_accelerators, job.max_accelerators
+        count = min(max(int(claim[0] * job.weight), low), high)
+        while count > low and _claim(job, count) > claim:
+            count -= 1
+        while count < high and _claim(job, count + 1) <= claim:
+            count += 1
+        return count
+
+
+class TrialFill:
+    """Any fill of some jobs, done anew whenever somebody asks to enter."""
+
+    def __init__(self, jobs: Iterable[Job], capacity: int, running: Set[JobId], fill: Fill) -> None:
+        self._jobs = {job.id: job for job in jobs}
+        self._running = running
+        self._capacity = capacity
+        self._fill = fill
+        self.counts = fill(self._jobs.values(), capacity)
+
+    def exchange(self, newcomer: Job, dropped: Sequence[Job], standing: float) -> bool:
+        """Let a job in for others as `FairFill.exchange` does, and say whether it was."""
+        gone = {job.id for job in dropped}
+        jobs = {job_id: job for job_id, job in self._jobs.items() if job_id not in gone}
+        jobs[newcomer.id] = newcomer
+        tried = self._fill(jobs.values(), self._capacity)
+        for job_id, count in self.counts.items():
+            is_protected = job_id in self._running and self._jobs[job_id].weight > standing
+            if is_protected and tried.get(job_id, 0) < count:
+                return False
+        self._jobs, self.counts = jobs, tried
+        return True
