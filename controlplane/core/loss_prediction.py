@@ -1,0 +1,138 @@
+"""Where the loss of a job is going: SLAQ's two classes of curves (SoCC 2017), fitted as it trains.
+
+Each report fits both classes to the last points, from the older fit on (`loss_curves`); which one
+is believed is told by how well earlier fits foretold what came after. x counts useful examples, or
+iterations.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from controlplane.core.loss_curves import CurveClass, Curves, Floats, curves_fit
+
+#: Points that are fitted, the newest, and how many there have to be.
+POINTS_LIMIT, POINTS_LEAST = 100, 5
+
+#: A curve is judged by what it said so many reports ago ...
+FORESEEN_REPORTS = 3
+
+#: ... the newest judgement weighs this much ...
+JUDGEMENT_WEIGHT = 0.3
+
+#: ... and most optimizers are first-order methods: the exponential curve has to be so many times as
+#: close to be believed.
+EXPONENTIAL_CLOSER = 2.0
+
+
+@dataclass(frozen=True, slots=True)
+class LossFit:
+    """A `LossForecast`, with what the next fit goes on from.
+
+    Attributes:
+        curves: the newest fits.
+        last_x: x of the newest point.
+        num_points: reports so far, those included that are no longer fitted.
+        normaliser: the largest change between two reports so far, > 0.
+        is_positive: no loss was ever negative, so none is foretold.
+        earlier: the fits before, oldest first, at most `FORESEEN_REPORTS`.
+        errors: by class, moving average of how far off earlier fits were; None: never judged.
+        told: the class, where somebody knows.
+    """
+
+    curves: Curves
+    last_x: float
+    num_points: int
+    normaliser: float
+    is_positive: bool
+    earlier: tuple[Curves, ...] = ()
+    errors: tuple[float, float] | None = None
+    told: CurveClass | None = None
+
+    @property
+    def curve_class(self) -> CurveClass:
+        """The class that is believed."""
+        if self.told is not None:
+            return self.told
+        if self.errors is None or self.errors[0] <= EXPONENTIAL_CLOSER * self.errors[1]:
+            return CurveClass.SUBLINEAR
+        return CurveClass.EXPONENTIAL
+
+    def loss(self, examples: float) -> float:
+        """Predict the loss `examples` after the newest point; 0: the curve there, without noise."""
+        value = self.curves.of(self.curve_class)(self.last_x + max(examples, 0.0))
+        return max(value, 0.0) if self.is_positive else value
+
+
+def loss_fit(
+    points: Sequence[tuple[float, float]],
+    warm: LossFit | None = None,
+    told: CurveClass | None = None,
+) -> LossFit | None:
+    """Fit what the losses of a job do; None while there are fewer than `POINTS_LEAST` points.
+
+    Args:
+        points: (x, loss) in the order of x, all or the last `POINTS_LIMIT`; call it once a report.
+        warm: what the last report gave; makes it faster and knows how good earlier fits were.
+        told: the class of curves, where the optimizer tells it.
+
+    Raises:
+        ValueError: x does not rise, or something is not finite.
+    """
+    if len(points) < POINTS_LEAST:
+        return None
+    recent = np.array(points[-POINTS_LIMIT:], dtype=float)
+    x, y = recent[:, 0], recent[:, 1]
+    if not np.isfinite(recent).all() or not (np.diff(x) > 0.0).all():
+        raise ValueError("points must be finite and in rising order of x, each x once")
+    changes = np.abs(np.diff(y))
+    if warm is None:
+        normaliser, num_points = float(changes.max()), len(points)
+        earlier, errors = _rehearsed(x, y)
+        curves = curves_fit(x, y, earlier[-1] if earlier else None)
+        is_positive = bool((y >= 0.0).all())
+    else:
+        is_new = x > warm.last_x
+        num_points = warm.num_points + int(is_new.sum())
+        normaliser = max(warm.normaliser, float(changes[is_new[1:]].max(initial=0.0)))
+        earlier = (*warm.earlier, warm.curves)[-FORESEEN_REPORTS:]
+        errors = _judged(warm.errors, earlier[0], float(x[-1]), float(y[-1]))
+        curves = curves_fit(x, y, warm.curves)
+        is_positive = warm.is_positive and bool((y >= 0.0).all())
+    return LossFit(
+        curves,
+        float(x[-1]),
+        num_points,
+        max(normaliser, np.finfo(float).tiny),
+        is_positive,
+        earlier,
+        errors,
+        told,
+    )
+
+
+def _rehearsed(x: Floats, y: Floats) -> tuple[tuple[Curves, ...], tuple[float, float] | None]:
+    """Fit without the last fifth of the points and judge by these, where there are enough."""
+    num_left = len(x) - max(1, len(x) // 5)
+    if num_left < POINTS_LEAST:
+        return (), None
+    curves = curves_fit(x[:num_left], y[:num_left], None)
+    errors = None
+    for at, loss in zip(x[num_left:], y[num_left:], strict=True):
+        errors = _judged(errors, curves, float(at), float(loss))
+    return (curves,), errors
+
+
+def _judged(
+    before: tuple[float, float] | None, foretold: Curves, x: float, loss: float
+) -> tuple[float, float]:
+    now = abs(foretold.sublinear(x) - loss), abs(foretold.exponential(x) - loss)
+    if before is None:
+        return now
+    return (
+        before[0] + JUDGEMENT_WEIGHT * (now[0] - before[0]),
+        before[1] + JUDGEMENT_WEIGHT * (now[1] - before[1]),
+    )
