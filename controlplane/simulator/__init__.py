@@ -1,0 +1,35 @@
+"""Runs workloads through the production policies without a cluster. Pure: imports the core only."""
+
+from controlplane.simulator.profiles import profiles_read
+from controlplane.simulator.report import JobOutcome, Report
+from controlplane.simulator.settings import (
+    FLAT_30,
+    FREE,
+    MEASURED,
+    BatchMode,
+    Knowledge,
+    ResizeCosts,
+    Rules,
+)
+from controlplane.simulator.simulate import simulate
+from controlplane.simulator.workload_files import pollux_workload
+from controlplane.simulator.workloads import Cluster, Workload, WorkloadJob, cluster_make
+
+__all__ = [
+    "FLAT_30",
+    "FREE",
+    "MEASURED",
+    "BatchMode",
+    "Cluster",
+    "JobOutcome",
+    "Knowledge",
+    "Report",
+    "ResizeCosts",
+    "Rules",
+    "Workload",
+    "WorkloadJob",
+    "cluster_make",
+    "pollux_workload",
+    "profiles_read",
+    "simulate",
+]

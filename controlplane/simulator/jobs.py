@@ -1,0 +1,197 @@
+"""One simulated job: what it holds, how far it is, and what policies are told of it."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from controlplane.core.performance import Performance
+from controlplane.core.types import Accelerator, AcceleratorId, Job
+from controlplane.simulator.applications import Application, Pace, ProfiledApplication
+from controlplane.simulator.batches import Batch, first_batch
+from controlplane.simulator.knowledge import Memory, TruePerformance
+from controlplane.simulator.settings import BatchMode, Demand, Knowledge, ResizeCosts
+from controlplane.simulator.step_times import Placement
+from controlplane.simulator.workloads import WorkloadJob
+
+#: Work that takes no longer than this many seconds is done: clocks are floating-point numbers.
+TOLERANCE_S = 1e-6
+
+
+@dataclass(frozen=True, slots=True)
+class Terms:
+    """What is the same for all jobs of a simulation."""
+
+    accelerators: Mapping[AcceleratorId, Accelerator]
+    per_node: int
+    demand: Demand
+    knowledge: Knowledge
+    costs: ResizeCosts
+
+
+@dataclass
+class SimulatedJob:
+    """A job in the system. Times are seconds since the start of the simulation.
+
+    Attributes:
+        held: what it is meant to hold, in slot order, as in a snapshot.
+        active: what it trains on; differs from `held` while it starts or new ones come up.
+        epoch, progress: how far it is.
+        still_until: it makes no progress before then.
+    """
+
+    id: int
+    spec: WorkloadJob
+    application: Application
+    terms: Terms
+    held: tuple[AcceleratorId, ...] = ()
+    active: tuple[AcceleratorId, ...] = ()
+    epoch: int = 0
+    progress: float = 0.0
+    pace: Pace | None = None
+    updated_at: float = 0.0
+    still_until: float = 0.0
+    attained_s: float = 0.0
+    started_at: float | None = None
+    ended_at: float | None = None
+    pending_since: float | None = None
+    running_since: float | None = None
+    changed_at: float | None = None
+    num_resizes: int = 0
+    most_accelerators: int = 0
+    memory: Memory = field(default_factory=Memory)
+
+    def __post_init__(self) -> None:
+        self.pending_since = self.updated_at = self.spec.submitted_at
+
+    @property
+    def batch_size_asked(self) -> int | None:
+        """The batch that it has to run with; None: the platform chooses."""
+        is_chosen = self.terms.demand.batch is BatchMode.CHOSEN and not self.spec.is_fixed
+        return None if is_chosen else self.spec.batch_size
+
+    @property
+    def bounds(self) -> tuple[int, int]:
+        """The fewest and most accelerators that it takes."""
+        capacity = len(self.terms.accelerators)
+        if self.terms.demand.is_rigid:
+            return self.spec.requested, self.spec.requested
+        most = self.application.most_accelerators(self.batch_size_asked)
+        most = min(most, self.spec.max_accelerators or most, max(capacity, 1))
+        least = self.spec.min_accelerators
+        return least, max(most, least)
+
+    def seen_accepts(self, kind: str) -> bool:
+        """Say whether it may run on accelerators of `kind`."""
+        return not self.spec.accepted_kinds or kind in self.spec.accepted_kinds
+
+    @property
+    def place(self) -> tuple[str, Placement]:
+        """The kind of what it trains on, and how many on each node."""
+        rows = [self.terms.accelerators[one] for one in self.active]
+        counts = Counter(row.node_id for row in rows)
+        return rows[0].kind, tuple(counts[node] for node in sorted(counts))
+
+    def batch_choose(self) -> Batch | None:
+        """Choose the batch for what it trains on."""
+        kind, placement = self.place
+        app, asked = self.application, self.batch_size_asked
+        if (
+            asked is not None
+            or self.terms.knowledge is Knowledge.TRUE
+            or not isinstance(app, ProfiledApplication)
+        ):
+            return app.batch(kind, placement, asked, self.epoch)
+        known = self.memory.performance(app.bounds, None)
+        if known is None:
+            return first_batch(app.bounds, sum(placement))
+        return known.batch(kind, sum(placement), len(placement))
+
+    def pace_set(self) -> None:
+        """Go on with the right batch on what it trains on."""
+        if not self.active:
+            self.pace = None
+            return
+        batch = self.batch_choose()
+        kind, placement = self.place
+        self.pace = batch and self.application.pace(kind, placement, batch, self.epoch)
+
+    def see(self) -> None:
+        """Learn from the steps that it does now."""
+        if self.pace is not None and self.pace.step_s > 0.0:
+            kind, placement = self.place
+            self.memory.see(kind, placement, self.pace)
+
+    @property
+    def epoch_end(self) -> float:
+        """Progress at which its epoch is over."""
+        return self.application.progress_ends[self.epoch + 1]
+
+    @property
+    def is_done(self) -> bool:
+        """Say whether all its work is done."""
+        return self.epoch + 1 >= len(self.application.progress_ends)
+
+    def advance(self, now: float) -> None:
+        """Train until `now`, which is not beyond the end of the epoch."""
+        occupied = len(set(self.held) | set(self.active))
+        self.attained_s += occupied * (now - self.updated_at)
+        training_s = now - max(self.updated_at, self.still_until)
+        self.updated_at = now
+        if self.pace is None or training_s <= 0.0:
+            return
+        self.see()
+        self.progress += self.pace.progress_per_s * training_s
+        if self.epoch_end - self.progress <= self.pace.progress_per_s * TOLERANCE_S:
+            self.progress = self.epoch_end
+            self.epoch += 1
+            if not self.is_done:
+                self.pace_set()
+
+    def epoch_ends_at(self) -> float:
+        """Give when its epoch is over if nothing changes."""
+        if self.pace is None or self.pace.progress_per_s <= 0.0:
+            return math.inf
+        left = self.epoch_end - self.progress
+        return max(self.updated_at, self.still_until) + left / self.pace.progress_per_s
+
+    def seen(self) -> Job:
+        """Give what a policy may know."""
+        least, most = self.bounds
+        asked = self.batch_size_asked
+        app = self.application
+        unit = app.examples_per_progress
+        if asked is None:
+            done, left = self.progress * unit, (app.progress_ends[-1] - self.progress) * unit
+        else:
+            left = app.examples_left(asked, self.epoch, self.progress)
+            done = app.examples_left(asked, 0, 0.0) - left
+        return Job(
+            id=self.id,
+            submitted_at=self.spec.submitted_at,
+            weight=self.spec.weight,
+            num_virtual_nodes=max(most, 1),
+            min_accelerators=least,
+            max_accelerators=most,
+            accepted_kinds=self.spec.accepted_kinds,
+            global_batch_size=asked or int(unit),
+            remaining_examples=left,
+            attained_accelerator_s=self.attained_s,
+            pending_since=self.pending_since,
+            performance=self.performance(),
+            done_examples=done,
+            resize_s=self.terms.costs.pause_s,
+            num_resizes=self.num_resizes,
+            changed_at=self.changed_at,
+            running_since=self.running_since,
+            most_accelerators=self.most_accelerators,
+        )
+
+    def performance(self) -> Performance | None:
+        """Give what policies are told about its speed."""
+        app, asked = self.application, self.batch_size_asked
+        if self.terms.knowledge is Knowledge.FITTED and isinstance(app, ProfiledApplication):
+            return self.memory.performance(app.bounds, asked)
+        return TruePerformance(app, self.epoch, asked, self.terms.per_node)

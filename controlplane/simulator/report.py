@@ -1,0 +1,154 @@
+"""What came of a simulation: figures of every job and of the whole."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+import numpy as np
+
+from controlplane.simulator.fairness import alone_s, crowding
+from controlplane.simulator.jobs import SimulatedJob
+from controlplane.simulator.records import Records
+from controlplane.simulator.workloads import Cluster
+
+#: A job whose finish-time fairness is above this has been treated unfairly.
+UNFAIR = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class JobOutcome:
+    """How one job fared. Times are seconds since the start of the workload.
+
+    Attributes:
+        completion_s: from submission to end.
+        queued_s: from submission to the first accelerator.
+        fair_s: completion time alone on its fair share; fairness: completion_s / fair_s.
+    """
+
+    id: int
+    name: str
+    application: str
+    submitted_at: float
+    started_at: float
+    ended_at: float
+    completion_s: float
+    queued_s: float
+    num_resizes: int
+    accelerator_s: float
+    fair_s: float
+    fairness: float
+
+
+@dataclass(frozen=True)
+class Report:
+    """How all jobs fared under one policy.
+
+    Attributes:
+        utilisation: held accelerator-seconds over those there were until the last job ended.
+        unfair_share: share of the jobs with a fairness above 1.
+        held: (time, job id, accelerators from then on).
+        qualities: (time, mean quality of the jobs in the system, 0 to 1).
+    """
+
+    policy: str
+    settings: Mapping[str, Any]
+    jobs: tuple[JobOutcome, ...]
+    num_accelerators: int
+    mean_jct_s: float
+    median_jct_s: float
+    p90_jct_s: float
+    p99_jct_s: float
+    makespan_s: float
+    mean_queued_s: float
+    median_queued_s: float
+    utilisation: float
+    resizes_per_job: float
+    worst_fairness: float
+    unfair_share: float
+    mean_quality: float
+    num_decisions: int
+    decision_p50_ms: float
+    decision_p99_ms: float
+    held: tuple[tuple[float, int, int], ...] = field(repr=False, default=())
+    qualities: tuple[tuple[float, float], ...] = field(repr=False, default=())
+
+    def to_dict(self) -> dict[str, Any]:
+        """Give everything as values that JSON can hold."""
+        return asdict(self)
+
+    @property
+    def figures(self) -> dict[str, float]:
+        """The figures of the whole, by name."""
+        return {
+            name: value
+            for name, value in asdict(self).items()
+            if isinstance(value, int | float) and not isinstance(value, bool)
+        }
+
+
+def report_make(
+    policy: str,
+    settings: Mapping[str, Any],
+    jobs: list[SimulatedJob],
+    cluster: Cluster,
+    records: Records,
+) -> Report:
+    """Work out the figures of a simulation in which every job has ended."""
+    ended = {job.id: job.ended_at for job in jobs if job.ended_at is not None}
+    assert len(ended) == len(jobs), "every job has ended"
+    crowds = crowding(jobs, ended) if jobs else {}
+    outcomes = tuple(_outcome(job, cluster, crowds[job.id]) for job in jobs)
+    completion = np.array([row.completion_s for row in outcomes] or [0.0])
+    queued = np.array([row.queued_s for row in outcomes] or [0.0])
+    fairness = np.array([row.fairness for row in outcomes] or [0.0])
+    first = min((row.submitted_at for row in outcomes), default=0.0)
+    makespan = max((row.ended_at for row in outcomes), default=0.0) - first
+    held_s = sum(row.accelerator_s for row in outcomes)
+    decision_ms = 1000.0 * np.array(records.decision_s or [0.0])
+    size = len(cluster.accelerators)
+    return Report(
+        policy=policy,
+        settings=settings,
+        jobs=outcomes,
+        num_accelerators=size,
+        mean_jct_s=float(completion.mean()),
+        median_jct_s=float(np.median(completion)),
+        p90_jct_s=float(np.percentile(completion, 90)),
+        p99_jct_s=float(np.percentile(completion, 99)),
+        makespan_s=makespan,
+        mean_queued_s=float(queued.mean()),
+        median_queued_s=float(np.median(queued)),
+        utilisation=held_s / (size * makespan) if makespan > 0.0 else 0.0,
+        resizes_per_job=sum(row.num_resizes for row in outcomes) / max(len(outcomes), 1),
+        worst_fairness=float(fairness.max()),
+        unfair_share=float((fairness > UNFAIR).mean()),
+        mean_quality=float(np.mean([value for _, value in records.qualities] or [0.0])),
+        num_decisions=len(records.decision_s),
+        decision_p50_ms=float(np.percentile(decision_ms, 50)),
+        decision_p99_ms=float(np.percentile(decision_ms, 99)),
+        held=tuple(records.held),
+        qualities=tuple(records.qualities),
+    )
+
+
+def _outcome(job: SimulatedJob, cluster: Cluster, crowd: float) -> JobOutcome:
+    assert job.ended_at is not None, f"job {job.spec.name} has ended"
+    assert job.started_at is not None, f"job {job.spec.name} has started"
+    completion_s = job.ended_at - job.spec.submitted_at
+    fair_s = alone_s(job, cluster, len(cluster.accelerators) / crowd)
+    return JobOutcome(
+        id=job.id,
+        name=job.spec.name,
+        application=job.spec.application,
+        submitted_at=job.spec.submitted_at,
+        started_at=job.started_at,
+        ended_at=job.ended_at,
+        completion_s=completion_s,
+        queued_s=job.started_at - job.spec.submitted_at,
+        num_resizes=job.num_resizes,
+        accelerator_s=job.attained_s,
+        fair_s=fair_s,
+        fairness=completion_s / fair_s,
+    )

@@ -1,0 +1,243 @@
+"""The clock of our own rules: arrivals, ends, switches, releases and rounds, one after another."""
+
+from __future__ import annotations
+
+import dataclasses
+import heapq
+import math
+import time
+from collections.abc import Callable
+
+from controlplane.core.cycle import decide
+from controlplane.core.plan import plan_between
+from controlplane.core.types import AcceleratorId, Allocation, Job, Plan, Snapshot
+from controlplane.simulator.changes import Releases, Tenure
+from controlplane.simulator.jobs import SimulatedJob, Terms
+from controlplane.simulator.records import Records
+from controlplane.simulator.workloads import Cluster, Workload
+
+#: Called with jobs ended, jobs in all and the simulated time, now and then.
+Progress = Callable[[int, int, float], None]
+
+#: After so many rounds in a row in which nothing runs and nothing changes, nothing ever will.
+STUCK_ROUNDS = 2_000
+
+#: Plans that follow each other at one moment; more mean that they never come to rest.
+MOST_PLANS = 20
+
+
+class StuckError(RuntimeError):
+    """The policy leaves jobs waiting for ever."""
+
+
+class EventRun:
+    """One simulation by our own rules."""
+
+    def __init__(
+        self,
+        workload: Workload,
+        cluster: Cluster,
+        policy: str,
+        terms: Terms,
+        *,
+        seed: int,
+        round_s: float,
+        progress: Progress | None = None,
+    ) -> None:
+        self.cluster, self.policy, self.seed, self.round_s = cluster, policy, seed, round_s
+        self.jobs = [
+            SimulatedJob(number, spec, workload.applications[spec.application], terms)
+            for number, spec in enumerate(workload.jobs, start=1)
+        ]
+        self.records = Records()
+        self.now = 0.0
+        self._progress = progress
+        self._arrived = 0
+        self._live: dict[int, Tenure] = {}
+        self._events: list[tuple[float, int, int]] = []  # (time, job, version)
+        self._versions: dict[int, int] = {}
+        self._releases: list[tuple[float, AcceleratorId]] = []
+        self._tick_at = math.inf
+        self._snapshot: Snapshot | None = None
+        self._wanted: Allocation | None = None
+        self._carried: object | None = None
+        self._waiting_seen: dict[int, Job] = {}
+        self._idle_rounds = 0
+
+    def run(self) -> None:
+        """Go on until every job has ended.
+
+        Raises:
+            StuckError: the policy leaves jobs waiting for ever.
+        """
+        while self._live or self._arrived < len(self.jobs):
+            self.now = self._next_at()
+            changed = self._jobs_step()
+            freed = self._release()
+            changed |= self._arrive()
+            is_tick = self.now >= self._tick_at
+            if changed or is_tick:
+                self._decide(is_tick)
+            elif freed:
+                self._follow_up()
+
+    def _next_at(self) -> float:
+        while self._events and self._versions.get(self._events[0][1]) != self._events[0][2]:
+            heapq.heappop(self._events)
+        moments = [self._tick_at if self._live else math.inf]
+        if self._events:
+            moments.append(self._events[0][0])
+        if self._releases:
+            moments.append(self._releases[0][0])
+        if self._arrived < len(self.jobs):
+            moments.append(self.jobs[self._arrived].spec.submitted_at)
+        return max(min(moments), self.now)
+
+    def _arrive(self) -> bool:
+        before = self._arrived
+        while self._arrived < len(self.jobs):
+            job = self.jobs[self._arrived]
+            if job.spec.submitted_at > self.now:
+                break
+            self._live[job.id] = Tenure(job)
+            self._arrived += 1
+        return self._arrived > before
+
+    def _jobs_step(self) -> bool:
+        """Let happen what happens to jobs by themselves; says whether one ended."""
+        is_ended = False
+        while self._events and self._events[0][0] <= self.now:
+            _, job_id, version = heapq.heappop(self._events)
+            if self._versions.get(job_id) == version:
+                is_ended |= self._job_step(self._live[job_id])
+        return is_ended
+
+    def _job_step(self, tenure: Tenure) -> bool:
+        job = tenure.job
+        job.advance(self.now)
+        if job.is_done:
+            job.ended_at = self.now
+            self._give_back(tenure.end(self.now))
+            self._note_held(job)
+            del self._live[job.id]
+            self._versions.pop(job.id, None)
+            self._waiting_seen.pop(job.id, None)
+            if self._progress is not None:
+                ended = self._arrived - len(self._live)
+                self._progress(ended, len(self.jobs), self.now)
+            return True
+        if tenure.switch_at <= self.now:
+            self._give_back(tenure.switch(self.now))
+        self._plan_event(tenure)
+        return False
+
+    def _plan_event(self, tenure: Tenure) -> None:
+        job_id = tenure.job.id
+        self._versions[job_id] = self._versions.get(job_id, 0) + 1
+        at = tenure.next_at(self.now)
+        if at < math.inf:
+            heapq.heappush(self._events, (max(at, self.now), job_id, self._versions[job_id]))
+
+    def _give_back(self, releases: Releases) -> None:
+        for accelerator, at in releases.items():
+            heapq.heappush(self._releases, (at, accelerator))
+
+    def _release(self) -> bool:
+        is_freed = False
+        while self._releases and self._releases[0][0] <= self.now:
+            heapq.heappop(self._releases)
+            is_freed = True
+        return is_freed
+
+    def _decide(self, is_tick: bool) -> None:
+        for tenure in list(self._live.values()):
+            if tenure.job.active:
+                self._job_step(tenure)
+        self._release()
+        if is_tick or math.isinf(self._tick_at):
+            self._tick_at = (math.floor(self.now / self.round_s) + 1) * self.round_s
+        if not self._live:
+            return
+        snapshot = self._snapshot_make()
+        began = time.perf_counter()
+        plan = decide(snapshot, self.policy)
+        self.records.decision_s.append(time.perf_counter() - began)
+        self._snapshot, self._wanted, self._carried = snapshot, plan.allocation, plan.carried
+        self._apply(plan)
+        self._follow_up()
+        self._check_alive(is_tick, bool(plan.resizes))
+        if is_tick:
+            self._note_quality()
+
+    def _follow_up(self) -> None:
+        """Go on with what the last decision wants, as far as releases by now allow."""
+        for _ in range(MOST_PLANS):
+            if self._snapshot is None or self._wanted is None:
+                return
+            self._jobs_step()
+            self._release()
+            jobs = tuple(job for job in self._snapshot.jobs if job.id in self._live)
+            plan = plan_between(
+                dataclasses.replace(self._snapshot, now=self.now, jobs=jobs, **self._places()),
+                self._wanted,
+            )
+            if not plan.resizes:
+                return
+            self._apply(plan)
+
+    def _apply(self, plan: Plan) -> None:
+        for resize in plan.resizes:
+            tenure = self._live[resize.job_id]
+            self._give_back(tenure.resize(resize.wanted, self.now))
+            self._note_held(tenure.job)
+            self._plan_event(tenure)
+
+    def _places(self) -> dict[str, object]:
+        held = {number: row.job.held for number, row in self._live.items() if row.job.held}
+        releasing = {accelerator for _, accelerator in self._releases}
+        for tenure in self._live.values():
+            releasing |= tenure.leaving
+        return {
+            "held": held,
+            "releasing": frozenset(releasing),
+            "resizing": frozenset(
+                number for number, row in self._live.items() if row.paused_until > self.now
+            ),
+        }
+
+    def _snapshot_make(self) -> Snapshot:
+        places = self._places()
+        return Snapshot(
+            now=self.now,
+            seed=self.seed,
+            accelerators=self.cluster.accelerators,
+            jobs=tuple(self._seen(tenure.job) for tenure in self._live.values()),
+            carried=self._carried,
+            **places,  # type: ignore[arg-type]
+        )
+
+    def _seen(self, job: SimulatedJob) -> Job:
+        """Give what is known of a job; nothing changes about one that waits."""
+        if job.held or job.active:
+            self._waiting_seen.pop(job.id, None)
+            return job.seen()
+        if job.id not in self._waiting_seen:
+            self._waiting_seen[job.id] = job.seen()
+        return self._waiting_seen[job.id]
+
+    def _note_held(self, job: SimulatedJob) -> None:
+        self.records.held.append((self.now, job.id, len(job.held)))
+
+    def _note_quality(self) -> None:
+        rows = [row.job for row in self._live.values()]
+        total = sum(job.application.quality(job.epoch, job.progress) for job in rows)
+        self.records.qualities.append((self.now, total / len(rows)))
+
+    def _check_alive(self, is_tick: bool, is_changed: bool) -> None:
+        is_idle = is_tick and not is_changed and not any(t.job.held for t in self._live.values())
+        self._idle_rounds = self._idle_rounds + 1 if is_idle else 0
+        if self._idle_rounds > STUCK_ROUNDS:
+            names = ", ".join(t.job.spec.name for t in list(self._live.values())[:5])
+            raise StuckError(
+                f"{self.policy} has started nothing for {STUCK_ROUNDS} rounds; waiting: {names}"
+            )

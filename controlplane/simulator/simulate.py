@@ -1,0 +1,72 @@
+"""Runs a workload through a policy: the entry of the simulator."""
+
+from __future__ import annotations
+
+from controlplane.core.policies import POLICIES
+from controlplane.simulator.jobs import Terms
+from controlplane.simulator.report import Report, report_make
+from controlplane.simulator.run import EventRun, Progress
+from controlplane.simulator.settings import (
+    MEASURED,
+    BatchMode,
+    Demand,
+    Knowledge,
+    ResizeCosts,
+    Rules,
+    demand_of,
+)
+from controlplane.simulator.workloads import Cluster, Workload
+
+
+def simulate(
+    workload: Workload,
+    cluster: Cluster,
+    policy: str,
+    *,
+    costs: ResizeCosts = MEASURED,
+    rules: Rules | str = Rules.OWN,
+    seed: int = 0,
+    round_s: float = 60.0,
+    knowledge: Knowledge | str = Knowledge.FITTED,
+    batch: BatchMode | str | None = None,
+    progress: Progress | None = None,
+) -> Report:
+    """Let `policy` run `workload` on `cluster`, and report how every job fared.
+
+    Same arguments, same report, decision times apart.
+
+    Args:
+        costs: what resizes cost; the rules of Pollux have their own.
+        round_s: how often the policy is asked besides at arrivals and ends.
+        knowledge: what policies know about speeds.
+        batch: who chooses batch sizes; None: as the policy was meant (`settings.DEMANDS`).
+        progress: called with jobs ended, jobs in all and the simulated time after every end; may
+            raise to stop the simulation.
+
+    Raises:
+        ValueError: there is no such policy, or a job could never run on the cluster.
+        StuckError: the policy leaves jobs waiting for ever.
+    """
+    if policy not in POLICIES:
+        raise ValueError(f"policy must be one of {', '.join(POLICIES)}, got {policy!r}")
+    demand = demand_of(policy)
+    if batch is not None:
+        demand = Demand(BatchMode(batch), demand.is_rigid and batch == BatchMode.SUBMITTED)
+    terms = Terms(
+        accelerators={one.id: one for one in cluster.accelerators},
+        per_node=cluster.per_node,
+        demand=demand,
+        knowledge=Knowledge(knowledge),
+        costs=costs,
+    )
+    run = EventRun(workload, cluster, policy, terms, seed=seed, round_s=round_s, progress=progress)
+    run.run()
+    settings = {
+        "rules": str(rules),
+        "knowledge": str(Knowledge(knowledge)),
+        "batch": str(demand.batch),
+        "seed": seed,
+        "round_s": round_s,
+        "kinds": cluster.kinds,
+    }
+    return report_make(policy, settings, run.jobs, cluster, run.records)
