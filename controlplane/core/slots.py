@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
-from controlplane.core.heterogeneous import SecondsBySplit, mapping_for
+from controlplane.core.heterogeneous import SecondsBySplit, mapping_for, runs
 from controlplane.core.step_time import StepTime
 from controlplane.core.types import AcceleratorId
 from controlplane.core.wire import Member, Membership, SlotAddress
@@ -104,6 +104,7 @@ def membership_next(
     has_checkpoint: bool,
     step_times: Mapping[AcceleratorId, StepTime] | None = None,
     exchange: SecondsBySplit | None = None,
+    counts: Mapping[AcceleratorId, int] | None = None,
 ) -> tuple[Membership, int]:
     """Make the membership of a new generation and the job's new `next_slot`.
 
@@ -116,6 +117,7 @@ def membership_next(
         step_times: how fast accelerators are, as far as known; virtual nodes are spread evenly
             unless all are known and an uneven split is faster.
         exchange: seconds of the exchange by split, as far as known.
+        counts: virtual nodes of each accelerator, where that is decided already.
 
     Raises:
         ValueError: more accelerators than virtual nodes.
@@ -131,8 +133,12 @@ def membership_next(
         assert not missing, f"no slot declared for accelerators {missing}"
     seniority = {member.slot: rank for rank, member in enumerate(active.members if active else ())}
     ordered = sorted(wanted, key=lambda a: (seniority.get(slots[a], len(seniority)), slots[a]))
-    speeds = [(step_times or {}).get(accelerator) for accelerator in ordered]
-    mapping = mapping_for(num_virtual_nodes, speeds, exchange) if ordered else ()
+    if counts is None:
+        speeds = [(step_times or {}).get(accelerator) for accelerator in ordered]
+        mapping = mapping_for(num_virtual_nodes, speeds, exchange) if ordered else ()
+    else:
+        mapping = runs([counts[accelerator] for accelerator in ordered])
+        assert sum(counts.values()) == num_virtual_nodes, "a split holds every virtual node"
     members = tuple(
         Member(
             slot=slots[accelerator],

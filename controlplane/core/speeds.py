@@ -1,8 +1,10 @@
 """What the members of a running job take for their part of a step, and when to split anew.
 
-A kind's step time is known from all jobs that ever ran the same code on it. A member whose own
-time is far from its kind's (a straggler: a busy machine, a hot device) is taken as so many times
-slower or faster. Small differences are noise and change nothing.
+A kind's step time is known from all jobs that ever ran the same code on it. A member that takes far
+longer than the others compared with its kind (a straggler: a busy machine, a hot device) is taken
+as so many times slower. On machines that others use, too, trainers differ by 20 to 30 % for seconds
+without being slower, so that is asked of half a minute: the median must differ clearly, and even
+the best moments must be worse than what is usual among the others.
 """
 
 from __future__ import annotations
@@ -12,20 +14,14 @@ from dataclasses import dataclass
 from statistics import median
 
 from controlplane.core.heterogeneous import SecondsBySplit, finish_s, mapping_for
+from controlplane.core.speed_window import high_decile, low_decile
 from controlplane.core.step_time import Sample, StepTime, step_time_fit
 
-#: A member counts as slower or faster than its kind when its time differs by more than this:
-#: on machines that others use, too, trainers differ by 20 % for moments without being slower.
+#: A member counts as slower or faster than the others when its median differs by more than this.
 DRIFT = 0.3
 
-#: Virtual nodes move between members only for this much more throughput ...
+#: Virtual nodes move between members only for this much more throughput.
 REVISION_GAIN = 0.15
-
-#: ... seen in so many reports of the membership at least ...
-REVISION_REPORTS = 2
-
-#: ... and at most this often, in seconds.
-REVISION_COOL_DOWN_S = 60.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,24 +30,58 @@ class MemberSpeed:
 
     Attributes:
         seconds: what its own computing takes a step, lately; None where it is not known.
+        over_time: the same by stretch of the last half minute; empty until that is over.
     """
 
     slot: int
     kind: str
     num_virtual_nodes: int
     seconds: float | None
+    over_time: tuple[float, ...] = ()
 
 
-def member_step_time(member: MemberSpeed, step_times: Mapping[str, StepTime]) -> StepTime | None:
-    """Give the step time of one member: its kind's, scaled where it is far off; None if unknown."""
-    own = step_times.get(member.kind)
+def member_step_times(
+    members: Sequence[MemberSpeed], step_times: Mapping[str, StepTime]
+) -> list[StepTime | None]:
+    """Give the step time of each member: its kind's, scaled where it differs from the others.
+
+    What slows all of them down alike says nothing about how to share the work and is left out. A
+    member of an unknown kind has what was measured of itself; None where nothing was.
+    """
+    factors = [_factors(member, step_times.get(member.kind)) for member in members]
+    known = sorted(median(row) for row in factors if row)
+    usual = known[(len(known) - 1) // 2] if len(known) > 1 else 1.0
+    found: list[StepTime | None] = []
+    for i, member in enumerate(members):
+        own = step_times.get(member.kind)
+        others = [value for j, row in enumerate(factors) if j != i for value in row]
+        if own is None:
+            found.append(_measured(member))
+        elif factors[i] and others and _stands_out(factors[i], median(others)):
+            found.append(own.scaled(median(factors[i]) / usual))
+        else:
+            found.append(own)
+    return found
+
+
+def _factors(member: MemberSpeed, step_time: StepTime | None) -> list[float]:
+    """Say how many times as long as expected of its kind a member took, by stretch."""
+    expected_s = 0.0 if step_time is None else step_time(member.num_virtual_nodes)
+    return [seconds / expected_s for seconds in member.over_time] if expected_s > 0.0 else []
+
+
+def _stands_out(own: Sequence[float], others: float) -> bool:
+    """Say whether a member is slower (or faster) than the others, and not just now and then."""
+    middle = median(own)
+    is_slower = middle > others * (1.0 + DRIFT) and low_decile(own) > others
+    is_faster = middle * (1.0 + DRIFT) < others and high_decile(own) < others
+    return is_slower or is_faster
+
+
+def _measured(member: MemberSpeed) -> StepTime | None:
     if member.seconds is None or member.seconds <= 0.0:
-        return own
-    if own is None:
-        seconds = member.seconds
-        return step_time_fit({member.num_virtual_nodes: Sample(1, seconds, seconds)})
-    factor = speed_factor(member, own)
-    return own if abs(factor - 1.0) <= DRIFT else own.scaled(factor)
+        return None
+    return step_time_fit({member.num_virtual_nodes: Sample(1, member.seconds, member.seconds)})
 
 
 def speed_factor(member: MemberSpeed, step_time: StepTime) -> float:
@@ -89,7 +119,12 @@ def typical_members(
 
 @dataclass(frozen=True, slots=True)
 class Revision:
-    """Another split among the same members, and the reason for it, with numbers."""
+    """Another split among the same members, and the reason for it, with numbers.
+
+    Attributes:
+        before_s: seconds of a step as it is.
+        after_s: expected seconds of a step after it.
+    """
 
     counts: tuple[int, ...]
     before_s: float
@@ -101,19 +136,23 @@ def revision_between(
     members: Sequence[MemberSpeed],
     step_times: Mapping[str, StepTime],
     exchange: SecondsBySplit | None = None,
+    measured_s: float | None = None,
 ) -> Revision | None:
     """Split the virtual nodes of running members anew; None when that gains too little.
 
-    Members stay in their order and nobody joins or leaves. All of them must have been heard of.
+    Members stay in their order and nobody joins or leaves. All of them must have been heard of for
+    half a minute.
 
     Args:
         exchange: seconds of the exchange by split, as far as known.
+        measured_s: seconds that a step takes now; what is predicted is predicted in proportion.
     """
-    if len(members) < 2 or any(member.seconds is None for member in members):
+    if len(members) < 2 or not all(member.over_time for member in members):
         return None
-    functions = [member_step_time(member, step_times) for member in members]
+    functions = member_step_times(members, step_times)
     known = [function for function in functions if function is not None]
-    assert len(known) == len(members), "whoever was heard of has a step time"
+    if len(known) < len(members):
+        return None
     old = [member.num_virtual_nodes for member in members]
     new = [len(run) for run in mapping_for(sum(old), functions, exchange)]
     before_s, after_s = finish_s(known, old), finish_s(known, new)
@@ -121,6 +160,8 @@ def revision_between(
         before_s, after_s = before_s + exchange(old), after_s + exchange(new)
     if new == old or before_s < after_s * (1.0 + REVISION_GAIN):
         return None
+    if measured_s is not None:
+        before_s, after_s = measured_s, measured_s * after_s / before_s
     reason = f"{_cause(members, known, new)}; a step takes {after_s * 1e3:.0f} ms"
     return Revision(tuple(new), before_s, after_s, f"{reason} instead of {before_s * 1e3:.0f} ms")
 

@@ -196,6 +196,7 @@ class Resize:
     Attributes:
         wanted: the accelerators of the new generation, kept ones first and in their old order.
         batch_size: examples of a step from then on; None: nobody asks for another number.
+        counts: virtual nodes of each of `wanted`; None: they are split by what is known by then.
     """
 
     job_id: JobId
@@ -203,6 +204,7 @@ class Resize:
     wanted: tuple[AcceleratorId, ...]
     reason: str
     batch_size: int | None = None
+    counts: tuple[int, ...] | None = None
 
     @property
     def is_preemption(self) -> bool:

@@ -125,6 +125,8 @@ class Job(models.Model):
     # What the platform chose within the bounds, and what it knows; see services/batch_sizes.py.
     batch_size = models.PositiveIntegerField(null=True, blank=True)
     batch_times = models.JSONField(default=dict, blank=True)
+    # What moves of virtual nodes came to; see selectors/speed_windows.py.
+    moves = models.JSONField(default=dict, blank=True)
     noise = models.JSONField(default=dict, blank=True)  # averages; see selectors/noise.py
     attained_accelerator_s = models.FloatField(default=0.0)
 

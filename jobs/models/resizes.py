@@ -21,7 +21,8 @@ class Generation(models.Model):
 
     A recovery says in `lost` which trainers it goes on without, as {"slot", "node", "code",
     "noticed_at"}; its first completed step was heard of at `first_step_at`. `speeds` is what its
-    members' own computing takes: {"reports": n, "seconds": {slot: s a step}}.
+    members' own computing takes: {"reports": n, "seconds": {slot: s a step}}, and the last half
+    minute in stretches as `window`; see selectors/speed_windows.py.
     """
 
     job = models.ForeignKey(Job, on_delete=models.CASCADE, related_name="generations")

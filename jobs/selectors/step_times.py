@@ -5,15 +5,17 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from controlplane.core.heterogeneous import SecondsBySplit, exchange_by_rows
 from controlplane.core.lifecycle import GenerationPhase
-from controlplane.core.speeds import MemberSpeed, member_step_time
+from controlplane.core.speed_window import member_seconds
+from controlplane.core.speeds import MemberSpeed, member_step_times
 from controlplane.core.step_time import Sample, StepTime, step_time_fit, sync_time_fit
 from controlplane.core.wire import ReductionMode, Task
 from jobs.models import Accelerator, Allocation, Generation, Job, StepTimeProfile
+from jobs.selectors.speed_windows import moves_read, window_read
 
 Key = tuple[str, str]
 
@@ -100,20 +102,22 @@ def kinds_without_profile(job: Job, kinds: Iterable[str]) -> set[str]:
 def slot_step_times(job: Job, allocations: Iterable[Allocation]) -> dict[int, StepTime]:
     """Give the step time of each trainer as far as known, by slot.
 
-    Those that train now are judged by what they reported themselves, the others by their kind.
+    Those that train now are judged by what they reported themselves, the others by their kind; all
+    by their kind when the last move that followed from such reports did not pay.
     """
-    rows = list(allocations)
     active = job.generations.filter(phase=GenerationPhase.ACTIVE).first()
     training = [] if active is None else members_read(active, kinds_by_place([active]))
-    now = {member.slot: member for member in training}
+    if moves_read(job).is_doubtful:
+        training = [replace(member, over_time=()) for member in training]
     by_kind = step_times_read([job])[job.pk].by_kind
-    found: dict[int, StepTime] = {}
-    for row in rows:
-        member = now.get(row.slot) or MemberSpeed(row.slot, row.accelerator.kind, 1, None)
-        step_time = member_step_time(member, by_kind)
+    times = member_step_times(training, by_kind)
+    own = {member.slot: found for member, found in zip(training, times, strict=True)}
+    step_times: dict[int, StepTime] = {}
+    for row in allocations:
+        step_time = own.get(row.slot) or by_kind.get(row.accelerator.kind)
         if step_time is not None:
-            found[row.slot] = step_time
-    return found
+            step_times[row.slot] = step_time
+    return step_times
 
 
 def accelerator_step_times(job: Job, accelerator_ids: Iterable[int]) -> dict[int, StepTime]:
@@ -136,12 +140,14 @@ def accelerator_step_times(job: Job, accelerator_ids: Iterable[int]) -> dict[int
 def members_read(generation: Generation, kinds: Mapping[tuple[int, int], str]) -> list[MemberSpeed]:
     """List a generation's members with what was heard of them; `kinds` is by (node id, index)."""
     seconds: Mapping[str, Any] = (generation.speeds or {}).get("seconds", {})
+    window = window_read(generation)
     return [
         MemberSpeed(
             slot=member["slot"],
             kind=kinds.get((member["node_id"], member["accelerator_index"]), ""),
             num_virtual_nodes=len(member["virtual_nodes"]),
             seconds=seconds.get(str(member["slot"])),
+            over_time=member_seconds(window, member["slot"]),
         )
         for member in generation.membership["members"]
     ]

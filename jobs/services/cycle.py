@@ -8,8 +8,7 @@ import logging
 from controlplane.core.cycle import decide
 from jobs.selectors.cluster import cluster_snapshot
 from jobs.services.batch_sizes import BATCH_ACTOR, batch_changes_plan
-from jobs.services.events import MAPPING_ACTOR
-from jobs.services.mappings import revisions_plan
+from jobs.services.mappings import mappings_revise
 from jobs.services.plans import plan_apply
 from jobs.services.policy import cluster_setting
 
@@ -25,8 +24,7 @@ def cycle_run(now: datetime.datetime) -> set[int]:
     plan = decide(view.snapshot, policy)
     changed = plan_apply(plan, view.generations, now, actor=f"policy:{policy}")
     busy = {row.job_id for row in plan.resizes}
-    revisions, generations = revisions_plan(now, busy=busy)
-    changed |= plan_apply(revisions, generations, now, actor=MAPPING_ACTOR)
-    busy |= {row.job_id for row in revisions.resizes}
+    moved = mappings_revise(now, busy=busy)
+    changed, busy = changed | moved, busy | moved
     batches, generations = batch_changes_plan(now, busy=busy)
     return changed | plan_apply(batches, generations, now, actor=BATCH_ACTOR)

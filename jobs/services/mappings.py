@@ -3,31 +3,51 @@
 A split is made from what is known at the time. It is made again when joiners have measured
 themselves, before anybody is told to go; and when members turn out to be slower or faster than was
 thought: then the same trainers go over to a new generation with another split, without a joiner.
+Every such move is a trial: it is taken back when it did not bring what it promised.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import datetime
+import logging
+from dataclasses import dataclass
+
+from django.db import IntegrityError, transaction
 
 from controlplane.core.heterogeneous import mapping_for
 from controlplane.core.lifecycle import GenerationPhase, JobStatus
-from controlplane.core.speeds import (
-    REVISION_COOL_DOWN_S,
-    REVISION_REPORTS,
-    MemberSpeed,
-    revision_between,
-)
-from controlplane.core.types import Plan, Resize
+from controlplane.core.moves import Moves, Trial, Verdict, move_verdict
+from controlplane.core.speed_window import is_telling, typical_step_s
+from controlplane.core.speeds import MemberSpeed, revision_between
+from controlplane.core.types import Resize
 from controlplane.core.wire import Membership, decode, encode
 from jobs.models import Generation, Job
+from jobs.selectors.speed_windows import moves_read, moves_written, window_read
 from jobs.selectors.step_times import (
+    StepTimes,
     kinds_by_place,
     members_read,
     slot_step_times,
     step_times_read,
 )
-from jobs.services.events import MAPPING_ACTOR
+from jobs.services.events import MAPPING_ACTOR, event_add
+from jobs.services.resizes import StaleError, resize_apply
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class _Move:
+    """One job's move that is due, and what its moves have come to with it.
+
+    `verdict` says why a move is taken back; None where one is tried.
+    """
+
+    generation: Generation
+    resize: Resize
+    moves: Moves
+    verdict: Verdict | None = None
 
 
 def generation_remap(job: Job, generation: Generation) -> bool:
@@ -57,16 +77,12 @@ def generation_remap(job: Job, generation: Generation) -> bool:
     )
 
 
-def revisions_plan(now: datetime.datetime, *, busy: set[int]) -> tuple[Plan, dict[int, int]]:
-    """Plan the moves of virtual nodes that pay now, in three queries for all running jobs.
+def mappings_revise(now: datetime.datetime, *, busy: set[int]) -> set[int]:
+    """Judge the moves that were made, and make those that pay now; give the jobs that changed.
 
     Args:
         busy: jobs that a policy is about to resize; they are split anew anyway.
-
-    Returns:
-        The plan, and the generation of each job in it at the time of looking.
     """
-    since = now - datetime.timedelta(seconds=REVISION_COOL_DOWN_S)
     rows = [
         row
         for row in Generation.objects.filter(
@@ -77,24 +93,119 @@ def revisions_plan(now: datetime.datetime, *, busy: set[int]) -> tuple[Plan, dic
         ).select_related("job")
         if row.job_id not in busy
         and row.number == row.job.generation  # nothing newer is under way
-        and (row.speeds or {}).get("reports", 0) >= REVISION_REPORTS
         and not row.is_held
-        and not (row.actor == MAPPING_ACTOR and row.asked_at > since)
+        and (row.job.moves.get("trial") or is_telling(window_read(row)))
     ]
     if not rows:
-        return Plan((), {}, {}), {}
+        return set()
     kinds = kinds_by_place(rows)
     times = step_times_read([row.job for row in rows])
-    resizes, generations = [], {}
+    changed = set()
     for row in rows:
         members = members_read(row, kinds)
-        known = times[row.job_id]
-        revision = revision_between(members, known.by_kind, known.exchange(row.job))
-        held = _accelerators(row, members) if revision is not None else ()
-        if revision is not None and held:
-            resizes.append(Resize(row.job_id, held, held, revision.reason))
-            generations[row.job_id] = row.number
-    return Plan(tuple(resizes), {}, {}), generations
+        if moves_read(row.job).trial is not None:
+            due = _judged(row, members, now)
+        else:
+            due = _revised(row, members, times[row.job_id], now)
+        if due is not None and _apply(due, now):
+            changed.add(row.job_id)
+    return changed
+
+
+def _judged(row: Generation, members: list[MemberSpeed], now: datetime.datetime) -> _Move | None:
+    """Judge the move that is being tried; give the move back when it did not pay."""
+    moves, job = moves_read(row.job), row.job
+    trial = moves.trial
+    assert trial is not None, "there is something to judge"
+    if trial.generation != row.number:  # it was resized since, and split by what is known
+        _keep(job, moves.dropped())
+        return None
+    verdict = move_verdict(trial, window_read(row))
+    if verdict is None:
+        return None
+    numbers = (
+        f"a step takes {verdict.measured_s * 1e3:.0f} ms, {trial.before_s * 1e3:.0f} ms before; "
+        f"{trial.promised_s * 1e3:.0f} ms were expected"
+    )
+    if verdict.has_paid:
+        _keep(job, moves.paid())
+        text = f"Moving virtual nodes paid: {numbers}"
+        event_add(
+            "move_kept", text, now=now, job=job, actor=MAPPING_ACTOR, data=_data(trial, verdict)
+        )
+        return None
+    counts = tuple(trial.counts[member.slot] for member in members)
+    reason = f"moving virtual nodes did not pay: {numbers}"
+    return _move(row, members, counts, reason, moves.failed(now.timestamp()), verdict)
+
+
+def _revised(
+    row: Generation, members: list[MemberSpeed], known: StepTimes, now: datetime.datetime
+) -> _Move | None:
+    """Find the move that pays now, if there is one and it may be tried."""
+    moves = moves_read(row.job)
+    if not moves.may_move(now.timestamp()):
+        return None
+    measured_s = typical_step_s(window_read(row))
+    revision = revision_between(members, known.by_kind, known.exchange(row.job), measured_s)
+    if revision is None:
+        return None
+    before = {member.slot: member.num_virtual_nodes for member in members}
+    trial = Trial(row.number + 1, before, revision.before_s, revision.after_s)
+    return _move(
+        row, members, revision.counts, revision.reason, moves.tried(trial, now.timestamp())
+    )
+
+
+def _move(
+    row: Generation,
+    members: list[MemberSpeed],
+    counts: tuple[int, ...],
+    reason: str,
+    moves: Moves,
+    verdict: Verdict | None = None,
+) -> _Move | None:
+    held = _accelerators(row, members)
+    if not held:
+        return None
+    return _Move(row, Resize(row.job_id, held, held, reason, counts=counts), moves, verdict)
+
+
+def _apply(due: _Move, now: datetime.datetime) -> bool:
+    """Carry out a move unless the job has moved on."""
+    job, before = due.generation.job, moves_read(due.generation.job)
+    try:
+        with transaction.atomic():
+            resize_apply(due.resize, due.generation.number, now, actor=MAPPING_ACTOR)
+            _keep(job, due.moves)
+            if due.verdict is not None:
+                assert before.trial is not None, "only a trial is taken back"
+                wait_s = due.moves.until_s - now.timestamp()
+                event_add(
+                    "move_undone",
+                    f"Taken back: {due.resize.reason}. No other move for {wait_s:.0f} s",
+                    now=now,
+                    job=job,
+                    actor=MAPPING_ACTOR,
+                    data={**_data(before.trial, due.verdict), "failures": due.moves.failures},
+                )
+    except (StaleError, IntegrityError) as error:
+        logger.info("a move in job %s was overtaken: %s", job.pk, error)
+        return False
+    return True
+
+
+def _data(trial: Trial, verdict: Verdict) -> dict[str, float]:
+    return {
+        "before_s": trial.before_s,
+        "promised_s": trial.promised_s,
+        "measured_s": verdict.measured_s,
+    }
+
+
+def _keep(job: Job, moves: Moves) -> None:
+    job.moves = moves_written(moves)
+    Job.objects.filter(id=job.pk).update(moves=job.moves)
 
 
 def _accelerators(generation: Generation, members: list[MemberSpeed]) -> tuple[int, ...]:

@@ -7,12 +7,15 @@ seconds that members report with their steps. Both come in under the job's lock.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any
 
 from controlplane.core.heterogeneous import rows_of
+from controlplane.core.speed_window import SETTLING_S, Stretch, window_add
 from controlplane.core.speeds import typical_members
 from controlplane.core.step_time import sample_add, samples_bounded
 from controlplane.core.wire import ReductionMode, TrainerReport
 from jobs.models import Allocation, Generation, StepTimeProfile
+from jobs.selectors.speed_windows import window_read, window_written
 from jobs.selectors.step_times import (
     Key,
     kinds_by_place,
@@ -31,6 +34,16 @@ _FEED_FIRST, _FEED_EVERY = 2, 10
 
 #: An exchange cannot take less; what a step takes beyond its slowest computing may come out at 0.
 _LEAST_SYNC_S = 1e-6
+
+#: What `Generation.speeds` begins with.
+_NOTHING_HEARD: Mapping[str, Any] = {
+    "reports": 0,
+    "steps": 0,
+    "seconds": {},
+    "step_s": None,
+    "settled_s": 0.0,
+    "window": [],
+}
 
 #: Profiles that are kept; beyond that those go first that nobody has added to for longest.
 PROFILES_LIMIT = 10_000
@@ -72,7 +85,21 @@ def speeds_take(telling: Telling, report: TrainerReport) -> None:
     }
     if not seconds:
         return  # the first step of a membership is no measure
-    speeds = generation.speeds or {"reports": 0, "steps": 0, "seconds": {}, "step_s": None}
+    _generation_hears(generation, seconds, data)
+    if (
+        generation.speeds["reports"] == _FEED_FIRST
+        or not generation.speeds["reports"] % _FEED_EVERY
+    ):
+        _feed(telling, generation)
+        generation.speeds["steps"] = 0
+    Generation.objects.filter(id=generation.pk).update(speeds=generation.speeds)
+
+
+def _generation_hears(
+    generation: Generation, seconds: Mapping[str, float], data: Mapping[str, Any]
+) -> None:
+    """Take what one report told into what a generation's members take, lately and over time."""
+    speeds = {**_NOTHING_HEARD, **(generation.speeds or {})}
     num_steps = int(data["last_step"]) - int(data["first_step"]) + 1
     before = speeds["seconds"]
     speeds["seconds"] = before | {
@@ -81,13 +108,17 @@ def speeds_take(telling: Telling, report: TrainerReport) -> None:
     speeds["step_s"] = _smoothed(speeds["step_s"], float(data["seconds"]) / num_steps)
     speeds["reports"] += 1
     speeds["steps"] += num_steps
-    is_due = speeds["reports"] == _FEED_FIRST or speeds["reports"] % _FEED_EVERY == 0
-    if is_due:
-        generation.speeds = speeds
-        _feed(telling, generation)
-        speeds["steps"] = 0
+    latest = {int(slot): value for slot, value in seconds.items()}
+    _window_add(generation, speeds, Stretch(float(data["seconds"]), num_steps, latest))
     generation.speeds = speeds
-    Generation.objects.filter(id=generation.pk).update(speeds=speeds)
+
+
+def _window_add(generation: Generation, speeds: dict[str, Any], latest: Stretch) -> None:
+    """Let the window grow, once the membership has settled."""
+    if speeds["settled_s"] < SETTLING_S:
+        speeds["settled_s"] += latest.seconds
+        return
+    speeds["window"] = window_written(window_add(window_read(generation), latest))
 
 
 def _smoothed(old: float | None, new: float) -> float:

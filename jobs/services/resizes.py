@@ -132,7 +132,7 @@ def _grow_or_shrink(
         for row in standing.allocations
         if row.slot in may_stay and row.stop_asked_at is None and row.left_at is None
     }
-    membership, next_slot = _membership(job, standing, staying, resize.wanted)
+    membership, next_slot = _membership(job, standing, staying, resize.wanted, resize.counts)
     membership = membership_resume(job, membership)
     choice = _batch_choice(job, standing, resize)
     batch_size = job.batch_size if choice is None else choice.batch_size
@@ -228,7 +228,11 @@ def _event_asked(
 
 
 def _membership(
-    job: Job, standing: _Standing, staying: Mapping[int, Allocation], wanted: Sequence[int]
+    job: Job,
+    standing: _Standing,
+    staying: Mapping[int, Allocation],
+    wanted: Sequence[int],
+    counts: Sequence[int] | None = None,
 ) -> tuple[Membership, int]:
     history = SlotHistory(
         job_id=job.pk,
@@ -251,6 +255,7 @@ def _membership(
         has_checkpoint=Artifact.objects.filter(job=job, name=CHECKPOINT).exists(),
         step_times=accelerator_step_times(job, wanted),
         exchange=step_times_read([job])[job.pk].exchange(job),
+        counts=None if counts is None else dict(zip(wanted, counts, strict=True)),
     )
 
 

@@ -7,35 +7,67 @@ import pytest
 from controlplane.core.heterogeneous import exchange_by_rows
 from controlplane.core.speeds import (
     MemberSpeed,
-    member_step_time,
+    member_step_times,
     revision_between,
     typical_members,
 )
+from controlplane.core.step_time import StepTime
 from tests.core.snapshots import linear
 
 STEP_TIMES = {"cpu": linear(0.01), "slow": linear(0.03)}
 
 
-def member(slot: int, count: int, seconds: float | None, kind: str = "cpu") -> MemberSpeed:
-    return MemberSpeed(slot=slot, kind=kind, num_virtual_nodes=count, seconds=seconds)
+def member(
+    slot: int, count: int, seconds: float | None, kind: str = "cpu", noise: float = 0.0
+) -> MemberSpeed:
+    """Make a member that was heard of long enough, its stretches up to `noise` off."""
+    waves = [0.0, 1.0, -1.0, 0.5, -0.5, 0.0]
+    over_time = () if seconds is None else tuple(seconds * (1 + noise * wave) for wave in waves)
+    return MemberSpeed(slot, kind, count, seconds, over_time)
+
+
+def step_time_of(which: int, *members: MemberSpeed) -> StepTime | None:
+    return member_step_times(members, STEP_TIMES)[which]
 
 
 def test_small_differences_are_noise() -> None:
-    assert member_step_time(member(0, 8, 0.09), STEP_TIMES) == STEP_TIMES["cpu"]
-    assert member_step_time(member(0, 8, None), STEP_TIMES) == STEP_TIMES["cpu"]
+    assert step_time_of(1, member(0, 8, 0.08), member(1, 8, 0.1)) == STEP_TIMES["cpu"]
+    assert step_time_of(1, member(0, 8, 0.08), member(1, 8, None)) == STEP_TIMES["cpu"]
+
+
+def test_what_slows_all_alike_makes_no_straggler() -> None:
+    both = member(0, 8, 0.16), member(1, 8, 0.17)
+    assert member_step_times(both, STEP_TIMES) == [STEP_TIMES["cpu"]] * 2
+    assert member_step_times([member(0, 8, 0.3)], STEP_TIMES) == [STEP_TIMES["cpu"]]
 
 
 def test_a_straggler_has_its_own_speed() -> None:
-    slow = member_step_time(member(0, 8, 0.16), STEP_TIMES)
+    slow = step_time_of(1, member(0, 8, 0.08), member(1, 8, 0.16))
+    assert slow is not None
+    assert slow(5) == pytest.approx(0.1)
+    # Twice as slow as the others is also meant where all of them take half as long again.
+    slow = step_time_of(2, member(0, 8, 0.12), member(1, 8, 0.12), member(2, 8, 0.24))
     assert slow is not None
     assert slow(5) == pytest.approx(0.1)
 
 
+def test_a_straggler_is_one_in_its_best_moments_too() -> None:
+    """0.14 in the middle; its best stretch is 0.10 or 0.07, the other's middle 0.08."""
+    healthy = member(0, 8, 0.08, noise=0.2)
+    assert step_time_of(1, healthy, member(1, 8, 0.14, noise=0.25)) != STEP_TIMES["cpu"]
+    assert step_time_of(1, healthy, member(1, 8, 0.14, noise=0.5)) == STEP_TIMES["cpu"]
+
+
+def test_one_report_makes_no_straggler() -> None:
+    lately = MemberSpeed(slot=1, kind="cpu", num_virtual_nodes=8, seconds=0.5)
+    assert step_time_of(1, member(0, 8, 0.08), lately) == STEP_TIMES["cpu"]
+
+
 def test_an_unknown_kind_is_taken_by_its_one_measurement() -> None:
-    new = member_step_time(member(0, 4, 0.2, "new"), STEP_TIMES)
+    new = step_time_of(0, member(0, 4, 0.2, "new"))
     assert new is not None
     assert new(2) == pytest.approx(0.1)
-    assert member_step_time(member(0, 4, None, "new"), STEP_TIMES) is None
+    assert step_time_of(0, member(0, 4, None, "new")) is None
 
 
 def test_a_straggler_does_not_tell_its_kind() -> None:
@@ -73,6 +105,15 @@ def test_a_split_that_costs_more_to_exchange_than_it_saves_is_undone() -> None:
     assert (found.before_s, found.after_s) == (pytest.approx(0.372), pytest.approx(0.292))
 
 
+def test_predictions_are_in_proportion_to_what_is_measured() -> None:
+    members = [member(0, 8, 0.16), member(2, 8, 0.3)]  # all take twice as long as usual
+    found = revision_between(members, STEP_TIMES, measured_s=0.32)
+    assert found is not None
+    # 80 and 150 become 110: 11 + 5 as above.
+    assert found.counts == (11, 5)
+    assert (found.before_s, found.after_s) == (0.32, pytest.approx(0.32 * 11 / 15))
+
+
 def test_virtual_nodes_come_back_when_it_has_recovered() -> None:
     found = revision_between([member(0, 11, 0.11), member(2, 5, 0.05)], STEP_TIMES)
     assert found is not None
@@ -93,6 +134,7 @@ def test_kinds_are_split_by_their_speed() -> None:
         [member(0, 2, 0.02), member(1, 2, 0.025)],  # too coarse to gain anything
         [member(0, 8, 0.08), member(1, 8, None)],  # somebody was not heard of
         [member(0, 8, 0.08)],
+        [member(slot, 2, 0.02 * f) for slot, f in enumerate([0.75, 1.0, 1.25, 1.3])],
     ],
 )
 def test_nothing_moves_for_too_little(members: list[MemberSpeed]) -> None:

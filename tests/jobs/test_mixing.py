@@ -1,4 +1,4 @@
-"""Jobs over several kinds of accelerator: profiles, lending, uneven splits, stragglers."""
+"""Jobs over several kinds of accelerator: profiles, lending, uneven splits."""
 
 from __future__ import annotations
 
@@ -7,114 +7,17 @@ from typing import Any
 
 import pytest
 
-from controlplane.core.lifecycle import GenerationPhase
-from controlplane.core.wire import ReportKind, WantedTrainer
-from jobs.models import Allocation, Event, Generation, Job, StepTimeProfile
+from controlplane.core.wire import ReportKind
+from jobs.models import Event, Job, StepTimeProfile
 from jobs.selectors.equality import Equality, equality_of, kinds_used
 from jobs.selectors.step_times import step_times_read
 from jobs.selectors.wanted import wanted_state
 from jobs.services.reports import batch_take
 from jobs.services.submission import job_cancel
-from tests.builders import accelerators, job_make, node_make
-from tests.jobs.world import PlayedNode, World
+from tests.builders import job_make
+from tests.jobs.kinds_world import KindsWorld, active, counts, mixing_job, settled
 
 pytestmark = pytest.mark.django_db
-
-#: Seconds that a virtual node takes on each kind, and that every step takes beyond computing.
-PACE_S = {"fast": 0.01, "slow": 0.03, "snail": 5.0}
-SYNC_S = 0.004
-
-
-class KindsWorld(World):
-    """A world whose nodes differ in kind, and whose trainers take time."""
-
-    def __init__(self, *kinds: str, has_profiles: bool = True) -> None:
-        super().__init__(num_nodes=0)
-        self.kinds: dict[int, str] = {}
-        self.factor: dict[int, float] = {}
-        self.has_profiles = has_profiles
-        self.asked: dict[int, bool] = {}
-        for words in kinds:
-            kind, *others = words.split()
-            assert all(other == kind for other in others), "a node here has one kind"
-            self.add_node(kind, len(others) + 1)
-
-    def add_node(self, kind: str, number: int) -> None:
-        node, _ = node_make(
-            f"{kind}{len(self.nodes)}", number, accelerators=accelerators(number, kind)
-        )
-        self.nodes.append(PlayedNode(node))
-        self.kinds[node.pk] = kind
-
-    def measure(self, played: PlayedNode, orders: WantedTrainer) -> dict[str, Any]:
-        self.asked[orders.slot] = orders.profile
-        if not (orders.profile and self.has_profiles):
-            return {}
-        pace_s = PACE_S[self.kinds[played.node.pk]]
-        return {"profile": {str(number): pace_s * number for number in (1, 2, 4)}}
-
-    def train_timed(self, job: Job, num_steps: int = 10) -> float:
-        """Let a job's leader report steps as long as they take; gives the seconds of one."""
-        members = split(job)
-        compute_s = {
-            str(slot): PACE_S[self.kinds[node_id]] * count * self.factor.get(slot, 1.0)
-            for slot, node_id, count in members
-        }
-        step_s = max(compute_s.values()) + (SYNC_S if len(members) > 1 else 0.0)
-        played, trainer = self.leader_of(job)
-        first = self.steps.get(job.pk, 0)
-        self.steps[job.pk] = first + num_steps
-        self.now_s += num_steps * step_s
-        played.say(
-            trainer,
-            ReportKind.STEPS,
-            first_step=first + 1,
-            last_step=first + num_steps,
-            epoch=0,
-            examples=num_steps * job.global_batch_size,
-            seconds=num_steps * step_s,
-            loss=0.5,
-            num_accelerators=len(members),
-            compute_s=compute_s,
-        )
-        batch_take(played.node, played.batch(), self.now)
-        return step_s
-
-
-def active(job: Job) -> Generation:
-    return job.generations.get(phase=GenerationPhase.ACTIVE)
-
-
-def split(job: Job) -> list[tuple[int, int, int]]:
-    """List (slot, node, number of virtual nodes) of a job's members."""
-    members = active(job).membership["members"]
-    for row in members:
-        low = row["virtual_nodes"][0]
-        assert row["virtual_nodes"] == [*range(low, low + len(row["virtual_nodes"]))]
-    taken = [number for row in members for number in row["virtual_nodes"]]
-    assert taken == [*range(job.num_virtual_nodes)]
-    return [(row["slot"], row["node_id"], len(row["virtual_nodes"])) for row in members]
-
-
-def counts(job: Job) -> list[int]:
-    return [count for _, _, count in split(job)]
-
-
-def settled(world: World, job: Job, num: int) -> None:
-    """Bring a job to `num` accelerators with nothing under way."""
-
-    def is_so() -> bool:
-        row = job.generations.filter(phase=GenerationPhase.ACTIVE).first()
-        is_calm = not job.generations.filter(phase__in=["preparing", "switching"]).exists()
-        held = Allocation.objects.filter(job=job, released_at=None).count()
-        return row is not None and row.num_members == num == held and is_calm
-
-    world.until(is_so)
-
-
-def mixing_job(**other: Any) -> Job:
-    values = {"num_virtual_nodes": 8, "max_accelerators": 8, "mixes_kinds": True}
-    return job_make(**{**values, "stop_limit": 100_000, **other})
 
 
 def profile(kind: str, measures: str = "compute") -> dict[str, list[float]]:
@@ -266,67 +169,6 @@ def test_equality_drops_with_the_first_mixed_step_and_is_told_once() -> None:
     event = Event.objects.get(job=job, kind="kinds_mixed")
     assert event.message.startswith(f"From step {active(job).step} on it has trained on fast and")
     assert equality_of(job_make(reduction="fast"), ["cpu"])[0] is Equality.TOLERANCE
-
-
-def test_a_straggler_gets_fewer_virtual_nodes_and_gets_them_back() -> None:
-    world = KindsWorld("fast fast", has_profiles=False)
-    job = mixing_job(mixes_kinds=False, num_virtual_nodes=16, global_batch_size=64)
-    settled(world, job, 2)
-    second = split(job)[1][0]
-    for _ in range(3):
-        world.train_timed(job)
-    world.settle(3)
-    assert counts(job) == [8, 8]
-    first = active(job).number
-    world.factor[second] = 1.9
-    for _ in range(6):  # what is believed of a member follows its reports
-        world.train_timed(job)
-    world.settle(3)
-    assert counts(job) in ([10, 6], [11, 5])
-    moved = active(job)
-    assert moved.number == first + 1
-    assert moved.actor == "system:mapping"
-    assert moved.reason.startswith(f"slot {second} is 1.9x slower: 8 → ")
-    asked = Event.objects.filter(job=job, kind="resize_asked").first()
-    assert asked is not None
-    assert asked.message.startswith("Virtual nodes move among the same 2 accelerators: slot ")
-    # The straggler has not taught its kind to be slow.
-    assert profile("fast")["8"][2] < 0.09
-    # Nothing moves back and forth, also after the cool-down.
-    for _ in range(20):
-        world.train_timed(job)
-        world.now_s += 5.0
-        world.settle(1)
-    assert active(job).number == moved.number
-    world.factor[second] = 1.0
-    for _ in range(6):
-        world.train_timed(job)
-    world.settle(3)
-    assert counts(job) == [8, 8]
-
-
-def test_a_cool_down_lies_between_two_moves() -> None:
-    world = KindsWorld("fast fast", has_profiles=False)
-    job = mixing_job(mixes_kinds=False, num_virtual_nodes=16, global_batch_size=64)
-    settled(world, job, 2)
-    second = split(job)[1][0]
-    world.train_timed(job)
-    world.train_timed(job)
-    world.factor[second] = 3.0
-    for _ in range(6):
-        world.train_timed(job)
-    world.settle(3)
-    moved = active(job)
-    assert moved.actor == "system:mapping"
-    world.factor[second] = 1.0
-    while (world.now - moved.asked_at).total_seconds() < 50:
-        world.train_timed(job)
-        world.cycle()
-    assert active(job).number == moved.number
-    world.now_s += 15.0
-    world.settle(3)
-    assert active(job).number == moved.number + 1
-    assert counts(job) == [8, 8]
 
 
 def test_a_mixed_job_is_resized_with_the_split_that_is_known() -> None:

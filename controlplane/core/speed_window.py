@@ -1,0 +1,106 @@
+"""The last half minute of one membership, in stretches: what robust statistics are taken over.
+
+A report tells the mean of half a second of training, which on a shared machine says little. So
+reports are joined into stretches of two seconds, of which the newest ones are kept. Only closed
+stretches count, and nothing is concluded before enough of them are there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from statistics import median
+
+#: Trainers that just began are not judged by their first seconds of training.
+SETTLING_S = 5.0
+
+#: A stretch is closed when it has lasted so long.
+STRETCH_S = 2.0
+
+#: So many closed stretches are kept, beside the one that is still open.
+STRETCHES_KEPT = 12
+
+#: A window tells something when it covers so many seconds of training in so many stretches.
+WINDOW_S = 24.0
+WINDOW_STRETCHES = 5
+
+
+@dataclass(frozen=True, slots=True)
+class Stretch:
+    """Some consecutive steps of one membership.
+
+    Attributes:
+        seconds: how long they took together, everything included.
+        num_steps: how many there were.
+        busy_s: slot -> mean seconds of its own computing in a step.
+    """
+
+    seconds: float
+    num_steps: int
+    busy_s: Mapping[int, float]
+
+    @property
+    def step_s(self) -> float:
+        """Mean seconds of a whole step."""
+        return self.seconds / self.num_steps
+
+    @property
+    def is_closed(self) -> bool:
+        return self.seconds >= STRETCH_S
+
+
+Window = tuple[Stretch, ...]
+
+
+def window_add(window: Window, new: Stretch) -> Window:
+    """Add what was reported last; the oldest stretch goes when there are too many."""
+    if window and not window[-1].is_closed:
+        return (*window[:-1], _joined(window[-1], new))
+    return (*window, new)[-(STRETCHES_KEPT + 1) :]
+
+
+def _joined(old: Stretch, new: Stretch) -> Stretch:
+    num_steps = old.num_steps + new.num_steps
+    share = new.num_steps / num_steps
+    busy_s = {**old.busy_s, **new.busy_s}
+    for slot in old.busy_s.keys() & new.busy_s.keys():
+        busy_s[slot] = old.busy_s[slot] * (1.0 - share) + new.busy_s[slot] * share
+    return Stretch(old.seconds + new.seconds, num_steps, busy_s)
+
+
+def window_closed(window: Window) -> Window:
+    """Leave out the stretch that is still open."""
+    return window if not window or window[-1].is_closed else window[:-1]
+
+
+def is_telling(window: Window) -> bool:
+    """Say whether a window covers enough time for a conclusion."""
+    closed = window_closed(window)
+    long_enough = sum(stretch.seconds for stretch in closed) >= WINDOW_S
+    return long_enough and len(closed) >= WINDOW_STRETCHES
+
+
+def member_seconds(window: Window, slot: int) -> tuple[float, ...]:
+    """List what a member's own computing took a step, by stretch; empty: not known well enough."""
+    if not is_telling(window):
+        return ()
+    heard = [stretch.busy_s.get(slot, 0.0) for stretch in window_closed(window)]
+    known = tuple(seconds for seconds in heard if seconds > 0.0)
+    return known if len(known) >= WINDOW_STRETCHES else ()
+
+
+def typical_step_s(window: Window) -> float | None:
+    """Give the median seconds of a whole step; None where the window is too short to tell."""
+    if not is_telling(window):
+        return None
+    return median(stretch.step_s for stretch in window_closed(window))
+
+
+def low_decile(values: Sequence[float]) -> float:
+    """Give a value that nine in ten of `values` are not below."""
+    return sorted(values)[len(values) // 10]
+
+
+def high_decile(values: Sequence[float]) -> float:
+    """Give a value that nine in ten of `values` are not above."""
+    return sorted(values)[-1 - len(values) // 10]

@@ -1,0 +1,60 @@
+"""What is remembered of how fast a job's members were lately, and what its moves came to."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from controlplane.core.moves import Moves, Trial
+from controlplane.core.speed_window import Stretch, Window
+from jobs.models import Generation, Job
+
+
+def window_read(generation: Generation) -> Window:
+    """Read the last half minute of a membership, oldest stretch first."""
+    rows = (generation.speeds or {}).get("window", [])
+    return tuple(
+        Stretch(seconds, num_steps, {int(slot): busy_s for slot, busy_s in busy.items()})
+        for seconds, num_steps, busy in rows
+    )
+
+
+def window_written(window: Window) -> list[list[Any]]:
+    """Give a window as it is kept in `Generation.speeds`."""
+    return [
+        [
+            stretch.seconds,
+            stretch.num_steps,
+            {str(slot): float(f"{busy_s:.6g}") for slot, busy_s in stretch.busy_s.items()},
+        ]
+        for stretch in window
+    ]
+
+
+def moves_read(job: Job) -> Moves:
+    """Read what a job's moves of virtual nodes have come to."""
+    kept = job.moves
+    if not kept:
+        return Moves()
+    told = kept["trial"]
+    trial = None
+    if told is not None:
+        counts = {int(slot): count for slot, count in told["counts"].items()}
+        trial = Trial(told["generation"], counts, told["before_s"], told["promised_s"])
+    return Moves(kept["failures"], kept["until_s"], trial)
+
+
+def moves_written(moves: Moves) -> dict[str, Any]:
+    """Give moves as they are kept in `Job.moves`; times are seconds since 1970."""
+    trial = moves.trial
+    return {
+        "failures": moves.failures,
+        "until_s": moves.until_s,
+        "trial": None
+        if trial is None
+        else {
+            "generation": trial.generation,
+            "counts": {str(slot): count for slot, count in trial.counts.items()},
+            "before_s": trial.before_s,
+            "promised_s": trial.promised_s,
+        },
+    }
