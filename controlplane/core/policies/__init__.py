@@ -9,8 +9,11 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
 
+from controlplane.core.policies.gavel import gavel
 from controlplane.core.policies.pollux import pollux
 from controlplane.core.policies.queueing import fifo, priority
+from controlplane.core.policies.sia import sia
+from controlplane.core.policies.srtf import srtf
 from controlplane.core.policies.weighted_fair import weighted_fair, weighted_fair_power_of_two
 from controlplane.core.types import Decision, Snapshot
 
@@ -19,8 +22,11 @@ Policy = Callable[[Snapshot], Decision]
 POLICIES: Mapping[str, Policy] = MappingProxyType(
     {
         "fifo": fifo,
+        "gavel": gavel,
         "pollux": pollux,
         "priority": priority,
+        "sia": sia,
+        "srtf": srtf,
         "weighted_fair": weighted_fair,
         "weighted_fair_power_of_two": weighted_fair_power_of_two,
     }

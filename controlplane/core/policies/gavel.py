@@ -1,0 +1,224 @@
+"""Gavel: equal shares of the time on accelerators of several kinds (OSDI 2020).
+
+A linear program says which share of the time each job is to spend on each kind. Rounds of six
+minutes realise it: the accelerators of a round go to those who are furthest behind, that is, with
+the highest (share wanted) / (share received). Jobs have their full demand or nothing.
+
+Difference from the paper: what becomes free within a round goes at once to jobs that wait.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from controlplane.core.policies.gavel_program import Floats, time_fractions
+from controlplane.core.policies.kinds import cannot_start
+from controlplane.core.policies.rates import full_demand, packed_rates, rooms_of
+from controlplane.core.pools import arrival_order, capacity_by_kind
+from controlplane.core.types import Decision, Job, JobId, Share, Snapshot
+
+ROUND_S = 360.0
+
+#: Seconds that every job and kind count as received, so that nobody's priority is infinite.
+_HEAD_START_S = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class _Carried:
+    """What rounds remember.
+
+    Attributes:
+        round_began_at: when accelerators were given out anew for everybody.
+        seen_at: until when `received_s` counts.
+        received_s: (job, kind) -> seconds that it ran there.
+        given: job -> share, since `seen_at`.
+    """
+
+    round_began_at: float
+    seen_at: float
+    received_s: Mapping[tuple[JobId, str], float]
+    given: Mapping[JobId, Share]
+
+
+@dataclass(frozen=True, slots=True)
+class _Wish:
+    job: Job
+    kind: str
+    count: int
+    fraction: float
+    received: float
+
+    @property
+    def priority(self) -> float:
+        return self.fraction / self.received
+
+
+def gavel(snapshot: Snapshot) -> Decision:
+    """Give each round to the jobs that are furthest behind their share of the time."""
+    capacity = capacity_by_kind(snapshot)
+    jobs = arrival_order(snapshot.jobs)
+    demands, throughputs = _demands(snapshot, jobs, list(capacity))
+    able = [i for i in range(len(jobs)) if throughputs[i].any()]
+    reasons = {
+        jobs[i].id: cannot_start(snapshot, jobs[i]) for i in range(len(jobs)) if i not in set(able)
+    }
+    if not able:
+        return Decision({}, reasons)
+    jobs = [jobs[i] for i in able]
+    demands, throughputs = demands[able], throughputs[able]
+    fractions = time_fractions(
+        throughputs,
+        demands,
+        np.array([job.weight for job in jobs], dtype=float),
+        np.array(list(capacity.values()), dtype=float),
+    )
+    carried = snapshot.carried if isinstance(snapshot.carried, _Carried) else None
+    received_s = _received(snapshot, jobs, capacity, carried)
+    wishes = [
+        _Wish(
+            job,
+            kind,
+            int(demands[row, column]),
+            float(fractions[row, column]),
+            _received_fraction(job, kind, received_s, snapshot.now),
+        )
+        for row, job in enumerate(jobs)
+        for column, kind in enumerate(capacity)
+        if throughputs[row, column] > 0.0
+    ]
+    kept: dict[JobId, Share] = {}
+    began_at = snapshot.now
+    if carried is not None and snapshot.now - carried.round_began_at < ROUND_S:
+        began_at = carried.round_began_at
+        kept = _kept(jobs, carried.given, capacity)
+    shares = _round(wishes, capacity, kept)
+    rest = _Carried(began_at, snapshot.now, received_s, shares)
+    reasons |= _explain(jobs, wishes, shares, capacity, began_at + ROUND_S - snapshot.now)
+    return Decision(shares, reasons, carried=rest)
+
+
+def _demands(
+    snapshot: Snapshot, jobs: Sequence[Job], kinds: Sequence[str]
+) -> tuple[Floats, Floats]:
+    """Give the full demand of each job on each kind and its throughput with it."""
+    demands = np.zeros((len(jobs), len(kinds)))
+    throughputs = np.zeros((len(jobs), len(kinds)))
+    for column, kind in enumerate(kinds):
+        rooms = rooms_of(snapshot, kind)
+        total, per_node = sum(rooms.values()), max(rooms.values())
+        for row, job in enumerate(jobs):
+            count = full_demand(job, kind, total, per_node) if job.accepts(kind) else 0
+            if count:
+                demands[row, column] = count
+                throughputs[row, column] = packed_rates(job, kind, count, per_node)[count]
+    return demands, throughputs
+
+
+def _received(
+    snapshot: Snapshot,
+    jobs: Sequence[Job],
+    kinds: Iterable[str],
+    carried: _Carried | None,
+) -> dict[tuple[JobId, str], float]:
+    """Give the seconds that each job has had on each kind so far.
+
+    Where nothing is remembered, what it has attained counts on every kind.
+    """
+    if carried is None:
+        return {
+            (job.id, kind): job.attained_accelerator_s / job.max_accelerators
+            for job in jobs
+            for kind in kinds
+        }
+    present = {job.id for job in jobs}
+    received = {key: value for key, value in carried.received_s.items() if key[0] in present}
+    passed_s = max(snapshot.now - carried.seen_at, 0.0)
+    for job_id, share in carried.given.items():
+        if job_id in present and snapshot.held.get(job_id):
+            key = (job_id, share.kind)
+            received[key] = received.get(key, 0.0) + passed_s
+    return received
+
+
+def _received_fraction(
+    job: Job, kind: str, received_s: Mapping[tuple[JobId, str], float], now: float
+) -> float:
+    age_s = max(now - job.submitted_at, 0.0)
+    return (received_s.get((job.id, kind), 0.0) + _HEAD_START_S) / (age_s + _HEAD_START_S)
+
+
+def _kept(
+    jobs: Sequence[Job], given: Mapping[JobId, Share], capacity: Mapping[str, int]
+) -> dict[JobId, Share]:
+    """Give what jobs are to hold until the round is over, as far as it is still possible."""
+    free = dict(capacity)
+    kept: dict[JobId, Share] = {}
+    for job in jobs:
+        share = given.get(job.id)
+        if (
+            share is not None
+            and job.accepts(share.kind)
+            and job.min_accelerators <= share.count <= job.max_accelerators
+            and share.count <= free.get(share.kind, 0)
+        ):
+            kept[job.id] = share
+            free[share.kind] -= share.count
+    return kept
+
+
+def _round(
+    wishes: Sequence[_Wish], capacity: Mapping[str, int], kept: Mapping[JobId, Share]
+) -> dict[JobId, Share]:
+    shares = dict(kept)
+    free = dict(capacity)
+    for share in shares.values():
+        free[share.kind] -= share.count
+    order = sorted(
+        wishes,
+        key=lambda w: (-w.priority, -w.fraction, w.job.submitted_at, w.job.id, w.kind),
+    )
+    for wish in order:
+        if wish.job.id not in shares and wish.count <= free[wish.kind]:
+            shares[wish.job.id] = Share(wish.kind, wish.count)
+            free[wish.kind] -= wish.count
+    return shares
+
+
+def _explain(
+    jobs: Sequence[Job],
+    wishes: Sequence[_Wish],
+    shares: Mapping[JobId, Share],
+    capacity: Mapping[str, int],
+    left_s: float,
+) -> dict[JobId, str]:
+    used = dict.fromkeys(capacity, 0)
+    for share in shares.values():
+        used[share.kind] += share.count
+    by_job: dict[JobId, list[_Wish]] = {}
+    for wish in wishes:
+        by_job.setdefault(wish.job.id, []).append(wish)
+    reasons: dict[JobId, str] = {}
+    for job in jobs:
+        own = max(by_job[job.id], key=lambda wish: (wish.priority, wish.kind))
+        plans = " and ".join(
+            f"{wish.fraction:.0%} of the time on {wish.count} {wish.kind}"
+            for wish in by_job[job.id]
+            if wish.fraction > 0.0 or wish is own
+        )
+        if job.id in shares:
+            share = shares[job.id]
+            had = next(wish for wish in by_job[job.id] if wish.kind == share.kind)
+            reasons[job.id] = (
+                f"Gets {share.count} of {capacity[share.kind]} {share.kind} for this round, "
+                f"{left_s:.0f} s more: it is to have {plans} and has had {had.received:.0%} there."
+            )
+        else:
+            reasons[job.id] = (
+                f"Waits for {own.count} of kind {own.kind}: {used[own.kind]} of "
+                f"{capacity[own.kind]} are with jobs further behind; it is to have {plans}, has "
+                f"had {own.received:.0%}, and the next round is in {left_s:.0f} s."
+            )
+    return reasons

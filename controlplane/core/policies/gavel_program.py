@@ -1,0 +1,79 @@
+"""Gavel's program: which share of the time each job spends on each kind (OSDI 2020, section 4)."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.optimize import linprog
+from scipy.sparse import csr_array, vstack
+
+Floats = NDArray[np.float64]
+
+#: What the worst-off job may lose of its share, so that the second program has room to move.
+_SLACK = 1e-6
+
+
+def time_fractions(
+    throughputs: Floats, demands: Floats, weights: Floats, capacity: Floats
+) -> Floats:
+    """Maximise the least share of any job, then the sum of all shares.
+
+    A job's share is its throughput over that which it would have with an equal share of the time on
+    every kind, times its demand, divided by its weight. Gavel's program ends with the least share;
+    the second one spends what is left.
+
+    Args:
+        throughputs: of each job on each kind with its demand there; 0: it cannot run there. Shape
+            (jobs, kinds).
+        demands: accelerators that it then takes. Shape (jobs, kinds).
+        capacity: accelerators of each kind. Shape (kinds,).
+
+    Returns:
+        Fractions of the time. Shape (jobs, kinds), every row's sum at most 1.
+
+    Raises:
+        ValueError: a job can run on no kind.
+    """
+    num_jobs, num_kinds = throughputs.shape
+    if not (throughputs > 0.0).any(axis=1).all():
+        raise ValueError("every job must be able to run on some kind")
+    equal = throughputs @ (capacity / capacity.sum())
+    usable = throughputs > 0.0
+    typical = np.where(usable, demands, 0.0).sum(axis=1) / usable.sum(axis=1)
+    value = throughputs * (typical / (weights * equal))[:, None]
+    rows, kinds = np.nonzero(usable)
+    columns = np.arange(len(rows))
+    least_column = len(rows)
+    shape = (num_jobs, len(rows) + 1)
+    times = csr_array((np.ones(len(rows)), (rows, columns)), shape=shape)
+    used = csr_array((demands[rows, kinds], (kinds, columns)), shape=(num_kinds, len(rows) + 1))
+    shares = csr_array(
+        (
+            np.concatenate([-value[rows, kinds], np.ones(num_jobs)]),
+            (
+                np.concatenate([rows, np.arange(num_jobs)]),
+                np.concatenate([columns, np.full(num_jobs, least_column)]),
+            ),
+        ),
+        shape=shape,
+    )
+    matrix = vstack([times, used, shares], format="csr")
+    limits = np.concatenate([np.ones(num_jobs), capacity, np.zeros(num_jobs)])
+    aim = np.zeros(len(rows) + 1)
+    aim[least_column] = -1.0
+    bounds: list[tuple[float, float | None]] = [(0.0, 1.0)] * len(rows) + [(0.0, None)]
+    first = _solve(aim, matrix, limits, bounds)
+    bounds[least_column] = (first[least_column] * (1.0 - _SLACK), None)
+    second = _solve(np.append(-value[rows, kinds], 0.0), matrix, limits, bounds)
+    fractions = np.zeros((num_jobs, num_kinds))
+    fractions[rows, kinds] = np.clip(second[:-1], 0.0, 1.0)
+    return fractions
+
+
+def _solve(
+    aim: Floats, matrix: csr_array, limits: Floats, bounds: list[tuple[float, float | None]]
+) -> Floats:
+    found = linprog(aim, A_ub=matrix, b_ub=limits, bounds=bounds, method="highs")
+    assert found.status == 0, f"the program has a solution, but: {found.message}"
+    solution: Floats = np.asarray(found.x, dtype=float)
+    return solution

@@ -1,0 +1,81 @@
+"""Where Sia lets a job run: few configurations, that always fit on nodes beside each other.
+
+On each kind a job has 1, 2, 4, ... accelerators of one node, or all accelerators of so many nodes
+(SOSP 2023, section 3.3). Ours add the job's own bounds where none of these lies within them, so
+that every job has a place to run, and end at its maximum.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from controlplane.core.policies.rates import packed_rates
+from controlplane.core.types import Job
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Configuration:
+    """Accelerators of one kind on so many nodes."""
+
+    kind: str
+    count: int
+    num_nodes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """A kind of accelerator and the sizes of its nodes, the largest first."""
+
+    name: str
+    node_sizes: tuple[int, ...]
+
+    @property
+    def capacity(self) -> int:
+        """Accelerators in all."""
+        return sum(self.node_sizes)
+
+    @property
+    def per_node(self) -> int:
+        """Accelerators of the largest node."""
+        return self.node_sizes[0]
+
+
+def counts_of(kind: Kind) -> tuple[int, ...]:
+    """List the counts on a kind: powers of two up to a node, then whole nodes."""
+    counts = {1 << i for i in range(kind.per_node.bit_length()) if 1 << i <= kind.per_node}
+    counts |= {int(total) for total in np.cumsum(kind.node_sizes)}
+    return tuple(sorted(counts))
+
+
+def configurations_of(job: Job, kind: Kind, counts: Sequence[int]) -> list[Configuration]:
+    """List where a job may run on a kind next: within its bounds, at most twice what it had.
+
+    A job that never ran starts on its least.
+    """
+    if not job.accepts(kind.name) or job.min_accelerators > kind.capacity:
+        return []
+    most = min(job.max_accelerators, kind.capacity)
+    within = [count for count in counts if job.min_accelerators <= count <= most]
+    if not within or within[0] > 2 * job.min_accelerators:
+        within.insert(0, job.min_accelerators)
+    cap = max(2 * job.most_accelerators, within[0])
+    return [
+        Configuration(kind.name, count, -(-count // kind.per_node))
+        for count in within
+        if count <= cap
+    ]
+
+
+def goodputs_of(
+    job: Job, configurations: Sequence[Configuration], kinds: dict[str, Kind]
+) -> np.ndarray[tuple[int], np.dtype[np.float64]]:
+    """Give the goodput of each configuration, or its accelerators where nothing is known."""
+    found = np.zeros(len(configurations))
+    for name in {one.kind for one in configurations}:
+        own = [i for i, one in enumerate(configurations) if one.kind == name]
+        counts = [configurations[i].count for i in own]
+        found[own] = packed_rates(job, name, max(counts), kinds[name].per_node)[counts]
+    return found

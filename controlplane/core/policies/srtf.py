@@ -1,0 +1,141 @@
+"""Shortest remaining time first: whoever would end soonest has all it can use.
+
+The classic answer to short mean completion times, preemptive, with a job's full demand or nothing.
+It needs to know how much is left; jobs that cannot tell come last. What makes it run a job behind
+another is only their order, so two jobs of like length must not take turns: one that runs counts
+as shorter than it is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from controlplane.core.policies.kinds import cannot_start
+from controlplane.core.policies.rates import full_demand, left_s, rooms_of
+from controlplane.core.pools import capacity_by_kind, held_by_kind, held_kind
+from controlplane.core.types import Decision, Job, JobId, Share, Snapshot
+
+#: A job that runs counts as this share of what is left of it, less what a resize costs it.
+RUNNING_SHARE = 0.8
+
+
+@dataclass(frozen=True, slots=True)
+class _Claim:
+    """What a job asks of each kind that can have it, and how long it would take.
+
+    Attributes:
+        demands: accelerators by kind, the kind it holds first, then the fastest.
+        left_s: predicted seconds until it ends; None: unknown.
+        rank_s: what it is ordered by.
+    """
+
+    job: Job
+    demands: Mapping[str, int]
+    left_s: float | None
+    rank_s: float
+    is_running: bool
+
+
+def srtf(snapshot: Snapshot) -> Decision:
+    """Serve jobs in order of the time that they would still take, each with its full demand."""
+    capacity = capacity_by_kind(snapshot)
+    per_node = {kind: max(rooms_of(snapshot, kind).values()) for kind in capacity}
+    held = held_by_kind(snapshot)
+    claims = [_claim(job, capacity, per_node, held_kind(held[job.id])) for job in snapshot.jobs]
+    claims.sort(
+        key=lambda c: (c.left_s is None, c.rank_s, not c.is_running, c.job.submitted_at, c.job.id)
+    )
+    free = dict(capacity)
+    shares: dict[JobId, Share] = {}
+    reasons: dict[JobId, str] = {}
+    running: list[_Claim] = []
+    starts_in_s: dict[JobId, float] = {}
+    for claim in claims:
+        job = claim.job
+        if not claim.demands:
+            reasons[job.id] = cannot_start(snapshot, job)
+            continue
+        kind = next((k for k, count in claim.demands.items() if count <= free[k]), None)
+        if kind is None:
+            reasons[job.id] = _waiting(claim, running, free, capacity)
+            expected = _start_in_s(claim, running, shares, free)
+            if expected is not None:
+                starts_in_s[job.id] = expected
+            continue
+        count = claim.demands[kind]
+        shares[job.id] = Share(kind, count)
+        free[kind] -= count
+        reasons[job.id] = (
+            f"Gets its full demand of {count} of {capacity[kind]} {kind}: "
+            f"{_left_text(claim)}, {len(running)} jobs would end sooner."
+        )
+        running.append(claim)
+    return Decision(shares, reasons, starts_in_s=starts_in_s)
+
+
+def _claim(
+    job: Job, capacity: Mapping[str, int], per_node: Mapping[str, int], own: str | None
+) -> _Claim:
+    demands: dict[str, int] = {}
+    seconds: dict[str, float | None] = {}
+    for kind, total in capacity.items():
+        count = full_demand(job, kind, total, per_node[kind]) if job.accepts(kind) else 0
+        if count:
+            demands[kind] = count
+            seconds[kind] = left_s(job, kind, count, -(-count // per_node[kind]))
+    known = [value for value in seconds.values() if value is not None]
+    best_s = min(known, default=None)
+    rank_s = best_s or 0.0
+    if own is not None:
+        rank_s = max(RUNNING_SHARE * rank_s - job.resize_s, 0.0)
+
+    def preference(kind: str) -> tuple[bool, float, int, str]:
+        value = seconds[kind]
+        return (kind != own, float("inf") if value is None else value, -demands[kind], kind)
+
+    ordered = {kind: demands[kind] for kind in sorted(demands, key=preference)}
+    return _Claim(job, ordered, best_s, rank_s, own is not None)
+
+
+def _left_text(claim: _Claim) -> str:
+    if claim.left_s is None:
+        return "how long it will take is not known"
+    return f"would end in {_duration(claim.left_s)}"
+
+
+def _duration(seconds: float) -> str:
+    return f"{seconds:.0f} s" if seconds < 120.0 else f"{seconds / 60.0:.0f} min"
+
+
+def _waiting(
+    claim: _Claim, running: list[_Claim], free: Mapping[str, int], capacity: Mapping[str, int]
+) -> str:
+    kind, count = next(iter(claim.demands.items()))
+    have = ", ".join(f"{free[k]} of {capacity[k]} {k} free" for k in claim.demands)
+    return (
+        f"Waits for {count} of kind {kind}, its full demand: {have}, the rest is with "
+        f"{len(running)} jobs that end sooner; it {_left_text(claim)} if it ran."
+    ).replace("it how long", "how long")
+
+
+def _start_in_s(
+    claim: _Claim,
+    running: list[_Claim],
+    shares: Mapping[JobId, Share],
+    free: Mapping[str, int],
+) -> float | None:
+    """Tell when its demand will be free, if nobody else comes and all before it end as predicted.
+
+    Jobs that wait before it are not counted: it is the earliest time, not the likeliest.
+    """
+    kind, count = next(iter(claim.demands.items()))
+    room = free[kind]
+    for other in sorted(running, key=lambda one: (one.left_s is None, one.left_s or 0.0)):
+        share = shares[other.job.id]
+        if share.kind != kind:
+            continue
+        room += share.count
+        if room >= count:
+            return other.left_s
+    return None
