@@ -96,6 +96,12 @@ def test_a_prediction_survives_its_leader_and_keeps_bits_and_order(stack: Stack)
     source = submit(stack, "train", stop={"kind": "steps", "limit": 30}, max_accelerators=1)
     model_file = stack.directory / "model.keras"
     model_file.write_bytes(file_of(stack, source, "model.keras"))
+    # The file is there a moment before the job counts as finished.
+    stack.wait_for(
+        "the end of the training",
+        lambda: stack.get(f"jobs/{source}/")["status"] == "finished",
+        FINISH_DEADLINE_S,
+    )
 
     hit = submit(stack, "hit", task="predict", source_job=source)
     stack.wait_for("3 members", lambda: len(members(stack, hit)) >= 3, START_DEADLINE_S)
