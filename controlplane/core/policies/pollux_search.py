@@ -218,8 +218,8 @@ def _complete(problem: Problem, states: Counts) -> None:
         is_taken = ((some > 0) & others[:, :, None]).any(axis=1)
         own = some[:, job]
         usable = np.where(is_taken, 0, free)
-        alone = (own + free).max(axis=1) >= problem.least[job]
-        best = (own + free).argmax(axis=1)
+        enough = own + free >= problem.least[job]
+        alone, best = enough.any(axis=1), np.where(enough, 1 + own, 0).argmax(axis=1)
         order = np.argsort(-(usable + 1000 * (own > 0)), axis=1, kind="stable")
         wanted = (problem.least[job] - own.sum(axis=1))[:, None]
         sorted_room = np.take_along_axis(usable, order, axis=1)
