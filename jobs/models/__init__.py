@@ -3,6 +3,7 @@
 from jobs.models.access import ApiToken, ClusterSetting, IdempotencyKey
 from jobs.models.history import EpochReport, Event, LogChunk, StepReport
 from jobs.models.jobs import Artifact, Job
+from jobs.models.knowledge import JobKnowledge
 from jobs.models.nodes import Accelerator, EnrolmentToken, Node
 from jobs.models.profiles import StepTimeProfile
 from jobs.models.replays import LIVE_REPLAY_STATUSES, Replay, ReplayStatus
@@ -21,6 +22,7 @@ __all__ = [
     "Generation",
     "IdempotencyKey",
     "Job",
+    "JobKnowledge",
     "LogChunk",
     "Node",
     "Replay",

@@ -128,6 +128,7 @@ class Job(models.Model):
     # What moves of virtual nodes came to; see selectors/speed_windows.py.
     moves = models.JSONField(default=dict, blank=True)
     noise = models.JSONField(default=dict, blank=True)  # averages; see selectors/noise.py
+    learnt_at = models.DateTimeField(null=True, blank=True)  # see services/learning.py
     attained_accelerator_s = models.FloatField(default=0.0)
 
     class Meta:

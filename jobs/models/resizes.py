@@ -10,6 +10,9 @@ from jobs.models.choices import choices
 from jobs.models.jobs import Job
 from jobs.models.nodes import Accelerator
 
+#: Who asks for generations with the same accelerators: other batches, or virtual nodes that move.
+BATCH_ACTOR, MAPPING_ACTOR = "system:batch_size", "system:mapping"
+
 _UNDER_WAY = [GenerationPhase.PREPARING.value, GenerationPhase.SWITCHING.value]
 
 

@@ -13,9 +13,6 @@ from jobs.models import Generation, Job
 from jobs.selectors.batch_sizes import batch_choice, batch_times_read
 from jobs.services.telling import Telling
 
-#: Who asks for a generation in which only the batch size changes.
-BATCH_ACTOR = "system:batch_size"
-
 #: At most so many pairs of accelerators and batch size are remembered; the least seen go first.
 _TIMES_LIMIT = 64
 

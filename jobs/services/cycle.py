@@ -6,8 +6,9 @@ import datetime
 import logging
 
 from controlplane.core.cycle import decide
+from jobs.models.resizes import BATCH_ACTOR
 from jobs.selectors.cluster import cluster_snapshot
-from jobs.services.batch_sizes import BATCH_ACTOR, batch_changes_plan
+from jobs.services.batch_sizes import batch_changes_plan
 from jobs.services.mappings import mappings_revise
 from jobs.services.plans import plan_apply
 from jobs.services.policy import cluster_setting

@@ -8,8 +8,6 @@ from typing import Any
 from jobs.models import Event, Job, Node
 
 SYSTEM = "system"
-#: Who asks for a generation in which only virtual nodes move.
-MAPPING_ACTOR = "system:mapping"
 
 
 def event_add(

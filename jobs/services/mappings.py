@@ -23,6 +23,7 @@ from controlplane.core.speeds import MemberSpeed, revision_between
 from controlplane.core.types import Resize
 from controlplane.core.wire import Membership, decode, encode
 from jobs.models import Generation, Job
+from jobs.models.resizes import MAPPING_ACTOR
 from jobs.selectors.speed_windows import moves_read, moves_written, window_read
 from jobs.selectors.step_times import (
     StepTimes,
@@ -31,7 +32,7 @@ from jobs.selectors.step_times import (
     slot_step_times,
     step_times_read,
 )
-from jobs.services.events import MAPPING_ACTOR, event_add
+from jobs.services.events import event_add
 from jobs.services.resizes import StaleError, resize_apply
 
 logger = logging.getLogger(__name__)

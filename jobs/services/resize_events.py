@@ -7,8 +7,8 @@ from typing import Any
 
 from controlplane.core.lifecycle import GenerationPhase
 from jobs.models import Generation
-from jobs.services.batch_sizes import BATCH_ACTOR
-from jobs.services.events import MAPPING_ACTOR, event_add
+from jobs.models.resizes import BATCH_ACTOR, MAPPING_ACTOR
+from jobs.services.events import event_add
 
 
 def resize_event_write(

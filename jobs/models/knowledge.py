@@ -1,0 +1,32 @@
+"""What the reports of a job have taught, and the models that were fitted to it."""
+
+from __future__ import annotations
+
+from django.db import models
+
+from jobs.models.jobs import Job
+
+
+class JobKnowledge(models.Model):
+    """One row for each job that has trained, kept apart from the job because it is large.
+
+    `samples` are measured steps by configuration, the newest last, as [kind, nodes, accelerators,
+    batch size, virtual nodes of the busiest, count, seconds of a step, seconds of one slice's
+    gradient]. `throughput` is kind -> parameters of a `core.throughput.ThroughputModel`. `losses`
+    are (useful examples, loss) in rising order, `loss_fit` is a `core.loss_prediction.LossFit` or
+    empty. All that is known goes up to `step`.
+    """
+
+    job = models.OneToOneField(
+        Job, on_delete=models.CASCADE, primary_key=True, related_name="knowledge"
+    )
+    step = models.PositiveBigIntegerField(default=0)
+    useful_examples = models.FloatField(default=0.0)
+    samples = models.JSONField(default=list, blank=True)
+    throughput = models.JSONField(default=dict, blank=True)
+    losses = models.JSONField(default=list, blank=True)
+    loss_fit = models.JSONField(default=dict, blank=True)
+    updated_at = models.DateTimeField()
+
+    def __str__(self) -> str:
+        return f"knowledge of job {self.job_id} at step {self.step}"
