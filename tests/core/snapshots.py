@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 from hypothesis import strategies as st
@@ -58,6 +59,19 @@ class Speed:
         return 64
 
 
+@dataclass(frozen=True)
+class Falling:
+    """A loss that falls by `height` in the end, `rate` of the rest with every example."""
+
+    height: float = 1.0
+    rate: float = 0.001
+    num_points: int = 20
+    normaliser: float = 0.1
+
+    def loss(self, examples: float) -> float:
+        return self.height * math.exp(-self.rate * examples)
+
+
 def job_make(
     job_id: int,
     *,
@@ -108,12 +122,31 @@ def after(snapshot: Snapshot, plan: Plan) -> Snapshot:
     held = dict(snapshot.held)
     for resize in plan.resizes:
         held[resize.job_id] = resize.wanted
-    return Snapshot(
-        now=snapshot.now,
-        seed=snapshot.seed,
-        accelerators=snapshot.accelerators,
-        jobs=snapshot.jobs,
-        held={job_id: row for job_id, row in held.items() if row},
+    held = {job_id: row for job_id, row in held.items() if row}
+    return replace(
+        snapshot,
+        jobs=tuple(
+            _after(job, snapshot.held.get(job.id, ()), held.get(job.id, ()), snapshot.now)
+            for job in snapshot.jobs
+        ),
+        held=held,
+        releasing=frozenset(),
+        resizing=frozenset(),
+        carried=plan.carried,
+    )
+
+
+def _after(job: Job, held: tuple[int, ...], wanted: tuple[int, ...], now: float) -> Job:
+    """Note in a job what a change of its accelerators changes about it."""
+    if set(held) == set(wanted):
+        return job
+    return replace(
+        job,
+        num_resizes=job.num_resizes + 1,
+        changed_at=now,
+        running_since=(job.running_since if held else now) if wanted else None,
+        pending_since=None if wanted else now,
+        most_accelerators=max(job.most_accelerators, len(wanted)),
     )
 
 

@@ -13,6 +13,7 @@ from controlplane.core.policies.gavel import gavel
 from controlplane.core.policies.pollux import pollux
 from controlplane.core.policies.queueing import fifo, priority
 from controlplane.core.policies.sia import sia
+from controlplane.core.policies.slaq import slaq
 from controlplane.core.policies.srtf import srtf
 from controlplane.core.policies.weighted_fair import weighted_fair, weighted_fair_power_of_two
 from controlplane.core.types import Decision, Snapshot
@@ -26,6 +27,7 @@ POLICIES: Mapping[str, Policy] = MappingProxyType(
         "pollux": pollux,
         "priority": priority,
         "sia": sia,
+        "slaq": slaq,
         "srtf": srtf,
         "weighted_fair": weighted_fair,
         "weighted_fair_power_of_two": weighted_fair_power_of_two,

@@ -1,0 +1,243 @@
+"""SLAQ: accelerators go where they lower losses most in the next seconds (SoCC 2017, section 4).
+
+What a job gains on a accelerators in an epoch of T seconds is
+
+    (loss(0) - loss(goodput(a) * T)) / largest change of its loss so far
+
+in useful examples, times its weight. Every job that runs has its minimum, jobs with too little
+history their fair share; what is left goes out one accelerator at a time to the largest gain per
+accelerator, O(C log J). Differences from the paper, each for a reason:
+
+* the speed on a accelerators is the fitted one instead of a times that on one;
+* changes cost a resize, so an epoch's shares are left alone until it ends (only what becomes free
+  is handed on), and then changed only where the gain makes up for the pauses;
+* where not even the minima fit, those with most to gain for them run; what runs stays for a minute,
+  and then until somebody would gain twice as much. Waiting counts, so that nobody waits forever.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from controlplane.core.policies.fair_fill import progressive_fill
+from controlplane.core.policies.kinds import cannot_start, kinds_assign
+from controlplane.core.policies.loss_gains import EPOCH_S, Gains, gains_of
+from controlplane.core.policies.outlook import ends_in_s, expected_text, starts_in_turn
+from controlplane.core.policies.rates import rooms_of
+from controlplane.core.pools import arrival_order, capacity_by_kind, held_by_kind
+from controlplane.core.types import Decision, Job, JobId, Share, Snapshot
+
+#: A job that began to run is not stopped for others before, in seconds ...
+STAY_S = 60.0
+
+#: ... and then only for one that gains so many times as much.
+STAY = 2.0
+
+#: Having waited this long counts like a gain twice as large.
+AGEING_S = 600.0
+
+
+@dataclass(frozen=True, slots=True)
+class _Carried:
+    """What was decided, and until when it is to be left alone."""
+
+    until: float
+    counts: Mapping[JobId, tuple[str, int]]
+
+
+@dataclass(frozen=True, slots=True)
+class _Pool:
+    kind: str
+    capacity: int
+    per_node: int
+    now: float
+    jobs: tuple[Job, ...]  # those that run first, in order of arrival each
+    held: Mapping[JobId, int]
+    kept: Mapping[JobId, int]  # what the epoch that goes on gave
+
+
+def slaq(snapshot: Snapshot) -> Decision:
+    """Give accelerators to the jobs whose loss they lower most in the next seconds."""
+    kinds = kinds_assign(snapshot)
+    capacity = capacity_by_kind(snapshot)
+    held = held_by_kind(snapshot)
+    carried = snapshot.carried if isinstance(snapshot.carried, _Carried) else _Carried(0.0, {})
+    going_on = 0.0 < carried.until - snapshot.now <= EPOCH_S
+    shares: dict[JobId, Share] = {}
+    reasons = {job.id: cannot_start(snapshot, job) for job in snapshot.jobs if job.id not in kinds}
+    starts: dict[JobId, float] = {}
+    for kind, total in capacity.items():
+        members = [job for job in arrival_order(snapshot.jobs) if kinds.get(job.id) == kind]
+        pool = _Pool(
+            kind=kind,
+            capacity=total,
+            per_node=max(rooms_of(snapshot, kind).values()),
+            now=snapshot.now,
+            jobs=tuple(members),
+            held={job.id: held[job.id][kind] for job in members if held[job.id][kind]},
+            kept={
+                job_id: count
+                for job_id, (given, count) in (carried.counts if going_on else {}).items()
+                if given == kind
+            },
+        )
+        counts, gains = _pool_share(pool)
+        expected = _starts(pool, counts)
+        shares |= {job_id: Share(kind, count) for job_id, count in counts.items()}
+        reasons |= _explain(pool, counts, gains, expected)
+        starts |= expected
+    until = carried.until if going_on else snapshot.now + EPOCH_S
+    chosen = {job_id: (share.kind, share.count) for job_id, share in shares.items()}
+    return Decision(shares, reasons, starts_in_s=starts, carried=_Carried(until, chosen))
+
+
+def _pool_share(pool: _Pool) -> tuple[dict[JobId, int], dict[JobId, Gains]]:
+    """Share one kind among its jobs, and say what each gains from it."""
+    gains = {job.id: gains_of(job, pool.kind, pool.capacity, pool.per_node) for job in pool.jobs}
+    inside = _admitted(pool, gains)
+    fair = progressive_fill(inside, pool.capacity)
+    floors = {
+        job.id: job.min_accelerators if gains[job.id].is_known else fair[job.id] for job in inside
+    }
+    anew = _spread(inside, floors, gains, pool.capacity)
+    kept = _floors(inside, pool.kept, floors)
+    if pool.kept and sum(kept.values()) <= pool.capacity:
+        return _spread(inside, kept, gains, pool.capacity), gains
+    stay = _floors(inside, pool.held, floors)
+    if pool.held and sum(stay.values()) <= pool.capacity:
+        stay = _spread(inside, stay, gains, pool.capacity)
+        if _total(stay, pool, gains) >= _total(anew, pool, gains):
+            return stay, gains
+    return anew, gains
+
+
+def _floors(
+    jobs: Iterable[Job], had: Mapping[JobId, int], floors: Mapping[JobId, int]
+) -> dict[JobId, int]:
+    """Leave every job what it had, or its floor where that is more."""
+    return {
+        job.id: max(min(had.get(job.id, 0), job.max_accelerators), floors[job.id]) for job in jobs
+    }
+
+
+def _admitted(pool: _Pool, gains: Mapping[JobId, Gains]) -> list[Job]:
+    """Choose the jobs that run: all, if their minima fit."""
+    if sum(job.min_accelerators for job in pool.jobs) <= pool.capacity:
+        return list(pool.jobs)
+
+    def rank(job: Job) -> tuple[bool, float, float, JobId]:
+        """Order by gain for each accelerator of the minimum; without history it is the largest."""
+        gain = gains[job.id].gain(0) if gains[job.id].is_known else job.weight
+        is_new = False
+        if job.id in pool.held:
+            is_new = job.running_since is None or pool.now - job.running_since < STAY_S
+            gain *= STAY
+        else:
+            gain *= 1.0 + job.waited_s(pool.now) / AGEING_S
+        return not is_new, -gain / job.min_accelerators, job.submitted_at, job.id
+
+    free, inside = pool.capacity, []
+    for job in sorted(pool.jobs, key=rank):
+        if job.min_accelerators <= free:
+            free -= job.min_accelerators
+            inside.append(job)
+    return arrival_order(inside)
+
+
+def _spread(
+    jobs: Iterable[Job],
+    floors: Mapping[JobId, int],
+    gains: Mapping[JobId, Gains],
+    capacity: int,
+) -> dict[JobId, int]:
+    """Give every job its floor, and the rest where an accelerator gains most."""
+    counts = dict(floors)
+    free = capacity - sum(counts.values())
+    heap: list[tuple[float, float, JobId, int]] = []
+    for job in jobs:
+        if gains[job.id].is_known:
+            _offer(heap, gains[job.id], counts[job.id])
+    while free > 0 and heap:
+        *_, job_id, count = heapq.heappop(heap)
+        if count - counts[job_id] > free:
+            continue
+        free -= count - counts[job_id]
+        counts[job_id] = count
+        _offer(heap, gains[job_id], count)
+    return counts
+
+
+def _offer(heap: list[tuple[float, float, JobId, int]], gains: Gains, count: int) -> None:
+    """Push the next larger number of accelerators that is faster, by its gain for each of them."""
+    place = gains.place(count)
+    if place + 1 == len(gains.counts):
+        return
+    more = gains.counts[place + 1] - count
+    gain = gains.gain(place + 1) - gains.gain(place)
+    if gain > 0.0:
+        job = gains.job
+        heapq.heappush(heap, (-gain / more, job.submitted_at, job.id, count + more))
+
+
+def _total(counts: Mapping[JobId, int], pool: _Pool, gains: Mapping[JobId, Gains]) -> float:
+    """Add up what all gain in an epoch; a job that is resized loses the pause."""
+    total = 0.0
+    for job_id, count in counts.items():
+        row = gains[job_id]
+        if row.is_known:
+            is_changed = pool.held.get(job_id, count) != count
+            seconds = max(EPOCH_S - row.job.resize_s, 0.0) if is_changed else EPOCH_S
+            total += row.gain(row.place(count), seconds)
+    return total
+
+
+def _starts(pool: _Pool, counts: Mapping[JobId, int]) -> dict[JobId, float]:
+    jobs = {job.id: job for job in pool.jobs}
+    ends = ends_in_s(jobs, counts, pool.kind, pool.per_node)
+    return starts_in_turn(
+        [(job.id, job.min_accelerators, None) for job in pool.jobs if job.id not in counts],
+        pool.capacity - sum(jobs[job_id].min_accelerators for job_id in counts),
+        [(seconds, jobs[job_id].min_accelerators) for job_id, seconds in ends.items()],
+    )
+
+
+def _explain(
+    pool: _Pool,
+    counts: Mapping[JobId, int],
+    gains: Mapping[JobId, Gains],
+    expected: Mapping[JobId, float],
+) -> dict[JobId, str]:
+    given = sum(counts.values())
+    reasons: dict[JobId, str] = {}
+    for job in pool.jobs:
+        if job.id in counts:
+            reasons[job.id] = _explain_share(pool, gains[job.id], counts[job.id], len(counts))
+        else:
+            reasons[job.id] = (
+                f"Waits for {job.min_accelerators} of kind {pool.kind}: {given} of "
+                f"{pool.capacity} are held by {len(counts)} jobs that gain more by them; it has "
+                f"waited {job.waited_s(pool.now):.0f} s.{expected_text(expected.get(job.id))}"
+            )
+    return reasons
+
+
+def _explain_share(pool: _Pool, row: Gains, count: int, num_running: int) -> str:
+    gets = f"Gets {count} of {pool.capacity} {pool.kind}"
+    if not row.is_known:
+        reports = row.job.loss.num_points if row.job.loss is not None else 0
+        return (
+            f"{gets}, its fair share among {num_running} jobs: {reports} reports of its loss are "
+            f"too few to foretell it, or its speed is not known yet."
+        )
+    place = row.place(count)
+    fall, whole = row.fall(place), row.normaliser
+    text = (
+        f"{gets}: its loss is expected to fall by {fall:.3g} in {EPOCH_S:.0f} s, "
+        f"{fall / whole:.0%} of its largest change so far"
+    )
+    if place > 0:
+        less = row.fall(place - 1)
+        return f"{text}; on {row.counts[place - 1]} it would be {less:.3g}."
+    return f"{text}; that is its minimum."
