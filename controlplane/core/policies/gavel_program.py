@@ -12,6 +12,9 @@ Floats = NDArray[np.float64]
 #: What the worst-off job may lose of its share, so that the second program has room to move.
 _SLACK = 1e-6
 
+#: Decimals of a fraction: equal jobs get equal ones, whatever the solver's last digits.
+_DECIMALS = 4
+
 
 def time_fractions(
     throughputs: Floats, demands: Floats, weights: Floats, capacity: Floats
@@ -66,7 +69,7 @@ def time_fractions(
     bounds[least_column] = (first[least_column] * (1.0 - _SLACK), None)
     second = _solve(np.append(-value[rows, kinds], 0.0), matrix, limits, bounds)
     fractions = np.zeros((num_jobs, num_kinds))
-    fractions[rows, kinds] = np.clip(second[:-1], 0.0, 1.0)
+    fractions[rows, kinds] = np.round(np.clip(second[:-1], 0.0, 1.0), _DECIMALS)
     return fractions
 
 

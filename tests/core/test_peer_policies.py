@@ -1,0 +1,284 @@
+"""Sia, Gavel and shortest time first: their programs on examples with known answers."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from controlplane.core.policies.gavel import ROUND_S, gavel
+from controlplane.core.policies.gavel_program import time_fractions
+from controlplane.core.policies.sia import LEFT_OUT, Choice, choose, round_relaxed, sia
+from controlplane.core.policies.sia_configurations import (
+    Configuration,
+    Kind,
+    configurations_of,
+    counts_of,
+)
+from controlplane.core.policies.srtf import srtf
+from controlplane.core.types import Job
+from tests.core.performances import Curve
+from tests.core.snapshots import accelerators_make, job_make, snapshot_make
+
+TWO_NODES = accelerators_make("gpu gpu gpu gpu", "gpu gpu gpu gpu")
+TWO_KINDS = accelerators_make("fast", "slow")
+
+
+def job_of(job_id: int, *, most: int = 8, least: int = 1, **changes: object) -> Job:
+    made = job_make(job_id, least=least, most=most)
+    return dataclasses.replace(made, **{"performance": Curve(), "most_accelerators": 8, **changes})
+
+
+# Sia
+
+
+def test_configurations_are_powers_of_two_up_to_a_node_then_whole_nodes() -> None:
+    assert counts_of(Kind("gpu", (4, 4, 4))) == (1, 2, 4, 8, 12)
+    assert counts_of(Kind("gpu", (6, 3))) == (1, 2, 4, 6, 9)
+
+
+@pytest.mark.parametrize(
+    ("least", "most", "had", "expected"),
+    [
+        (1, 8, 0, [1]),
+        (1, 8, 1, [1, 2]),
+        (1, 8, 2, [1, 2, 4]),
+        (1, 8, 4, [1, 2, 4, 8]),
+        (1, 6, 4, [1, 2, 4]),
+        (3, 3, 0, [3]),  # no power of two lies within its bounds
+        (2, 8, 0, [2]),
+        (9, 9, 0, []),
+    ],
+)
+def test_a_job_starts_on_its_least_and_at_most_doubles(
+    least: int, most: int, had: int, expected: list[int]
+) -> None:
+    kind = Kind("gpu", (4, 4))
+    job = job_of(1, least=least, most=most, most_accelerators=had)
+    found = configurations_of(job, kind, counts_of(kind))
+    assert [one.count for one in found] == expected
+    assert [one.num_nodes for one in found] == [-(-count // 4) for count in expected]
+
+
+def test_program_weighs_the_inverse_root_of_goodputs() -> None:
+    """Two jobs on 4: 2 + 2 costs 2 / sqrt(2) = 1.41, 4 + nothing 0.5 + 1.1, 1 + 1 costs 2."""
+    choices = [
+        Choice(row, Configuration("gpu", count, 1), count, count, count**-0.5)
+        for row in (0, 1)
+        for count in (1, 2, 4)
+    ]
+    chosen = choose(choices, [1.0, 1.0], {"gpu": 4})
+    assert [(c.row, c.configuration.count) for c in chosen] == [(0, 2), (1, 2)]
+
+
+@st.composite
+def programs(draw: st.DrawFn) -> tuple[list[Choice], list[float], dict[str, int]]:
+    choices = []
+    num_rows = draw(st.integers(1, 4))
+    for row in range(num_rows):
+        for kind in ("fast", "slow"):
+            for count in (1, 2, 4):
+                if draw(st.booleans()):
+                    cost = draw(st.integers(1, 150)) / 100.0
+                    utility = 1.0 / cost**2
+                    configuration = Configuration(kind, count, 1)
+                    choices.append(Choice(row, configuration, utility, utility, cost))
+    capacity = {"fast": draw(st.integers(1, 5)), "slow": draw(st.integers(1, 5))}
+    return choices, [1.0] * num_rows, capacity
+
+
+def _cost(chosen: list[Choice] | tuple[Choice | None, ...], num_rows: int) -> float:
+    kept = [choice for choice in chosen if choice is not None]
+    return sum(choice.cost for choice in kept) + LEFT_OUT * (num_rows - len(kept))
+
+
+def _fits(chosen: list[Choice] | tuple[Choice | None, ...], capacity: dict[str, int]) -> bool:
+    used = dict.fromkeys(capacity, 0)
+    for choice in chosen:
+        if choice is not None:
+            used[choice.configuration.kind] += choice.configuration.count
+    return all(used[kind] <= total for kind, total in capacity.items())
+
+
+@settings(max_examples=25)
+@given(program=programs())
+def test_program_is_solved_exactly(
+    program: tuple[list[Choice], list[float], dict[str, int]],
+) -> None:
+    choices, weights, capacity = program
+    by_row = [[None, *(c for c in choices if c.row == row)] for row in range(len(weights))]
+    best = min(
+        _cost(tried, len(weights)) for tried in itertools.product(*by_row) if _fits(tried, capacity)
+    )
+    chosen = choose(choices, weights, capacity)
+    assert len({choice.row for choice in chosen}) == len(chosen)
+    assert _fits(chosen, capacity)
+    assert _cost(chosen, len(weights)) == pytest.approx(best, abs=1e-3)
+
+
+@settings(max_examples=25)
+@given(program=programs())
+def test_rounding_is_possible_and_near_the_program(
+    program: tuple[list[Choice], list[float], dict[str, int]],
+) -> None:
+    choices, weights, capacity = program
+    if not choices:
+        return
+    gains = np.array([choice.cost - LEFT_OUT for choice in choices])
+    rounded = round_relaxed(choices, gains, capacity)
+    assert len({choice.row for choice in rounded}) == len(rounded)
+    assert _fits(rounded, capacity)
+    exact = choose(choices, weights, capacity)
+    # At most one job for each kind is split by the relaxation, and loses what it gains.
+    most = LEFT_OUT * len(capacity)
+    assert _cost(rounded, len(weights)) <= _cost(exact, len(weights)) + most + 1e-6
+
+
+def test_sia_gives_each_kind_to_who_gains_most_by_it() -> None:
+    """One is ten times as fast there, the other hardly faster."""
+    jobs = [
+        job_of(1, most=1, performance=Curve({"fast": 1.1, "slow": 1.0})),
+        job_of(2, most=1, performance=Curve({"fast": 10.0, "slow": 1.0})),
+    ]
+    decision = sia(snapshot_make(TWO_KINDS, *jobs, now=1000.0))
+    assert {i: share.kind for i, share in decision.shares.items()} == {1: "slow", 2: "fast"}
+    assert decision.reasons[2] == (
+        "Gets 1 of 1 fast with 10 useful examples/s; the best of its 2 configurations, 1 fast, "
+        "would give 10."
+    )
+
+
+def test_sia_leaves_a_job_where_a_resize_would_cost_more_than_it_brings() -> None:
+    """Doubling is worth 1.6: kept at 2 when its next resize leaves less than 1 / 1.6 of that."""
+    job = job_of(1, performance=Curve(drag=0.25), most=4, resize_s=30.0, num_resizes=3)
+    held = {1: (1, 2)}
+    young = sia(snapshot_make(TWO_NODES, job, held=held, now=200.0))
+    old = sia(snapshot_make(TWO_NODES, job, held=held, now=20000.0))
+    assert (young.shares[1].count, old.shares[1].count) == (2, 4)
+    assert young.reasons[1].startswith("Keeps 2 of 8 gpu")
+    assert old.reasons[1].startswith("Goes 2→4: 4 of 8 gpu")
+
+
+def test_sia_says_why_a_job_waits() -> None:
+    jobs = [job_of(i, most=1, weight=2.0 if i < 9 else 1.0) for i in range(1, 10)]
+    decision = sia(snapshot_make(TWO_NODES, *jobs, now=1000.0))
+    assert set(decision.shares) == set(range(1, 9))
+    assert decision.reasons[9] == (
+        "Waits for 1 of kind gpu: 8 of 8 are given to 8 jobs to which they are worth more than "
+        "starting it at weight 1."
+    )
+
+
+# Gavel
+
+
+def test_time_fractions_of_the_example_with_a_known_answer() -> None:
+    """Two jobs on one fast and one slow accelerator.
+
+    The first is 3 times as fast on the fast one, the second twice; equal shares of the time give
+    them 2 and 1.5. With the first on the fast one for the time x, the second for 1 - x, their
+    shares are (1 + 2x) / 2 and (2 - x) / 1.5: equal, and 1, at x = 0.5.
+    """
+    found = time_fractions(
+        np.array([[3.0, 1.0], [2.0, 1.0]]), np.ones((2, 2)), np.ones(2), np.ones(2)
+    )
+    assert found == pytest.approx(np.full((2, 2), 0.5), abs=1e-4)
+
+
+def test_time_fractions_favour_the_comparative_advantage() -> None:
+    """Equal shares give 5.5 and 1.05; x on the fast one: (1 + 9x) / 5.5 = (1.1 - .1x) / 1.05.
+
+    x = 0.8897, and both have 1.637 of an equal share, 1.0 of which would be x = 0.5.
+    """
+    found = time_fractions(
+        np.array([[10.0, 1.0], [1.1, 1.0]]), np.ones((2, 2)), np.ones(2), np.ones(2)
+    )
+    x = (5.5 * 1.1 - 1.05) / (9 * 1.05 + 5.5 * 0.1)
+    expected = np.array([[x, 1 - x], [1 - x, x]])
+    assert found == pytest.approx(expected, abs=1e-4)
+
+
+def test_time_fractions_count_weights_and_spend_what_is_left() -> None:
+    # One accelerator: the heavier job has three times the time of the other one.
+    shared = time_fractions(np.ones((2, 1)), np.ones((2, 1)), np.array([3.0, 1.0]), np.ones(1))
+    assert shared == pytest.approx(np.array([[0.75], [0.25]]), abs=1e-4)
+    # The first can use only the slow kind; the second is not held down to the first one's share.
+    left = time_fractions(
+        np.array([[0.0, 1.0], [4.0, 1.0]]), np.ones((2, 2)), np.ones(2), np.array([3.0, 1.0])
+    )
+    assert left[0, 1] == pytest.approx(1.0, abs=1e-4)
+    assert left[1, 0] == pytest.approx(1.0, abs=1e-4)
+
+
+def test_gavel_rounds_realise_the_fractions() -> None:
+    """One accelerator, three jobs, the first of twice the weight: half the rounds are its own."""
+    jobs = [job_of(i, most=1, weight=2.0 if i == 1 else 1.0, resize_s=0.0) for i in (1, 2, 3)]
+    snapshot = snapshot_make(accelerators_make("gpu"), *jobs)
+    rounds = dict.fromkeys((1, 2, 3), 0)
+    for number in range(40):
+        snapshot = dataclasses.replace(snapshot, now=number * ROUND_S)
+        decision = gavel(snapshot)
+        (running,) = decision.shares
+        rounds[running] += 1
+        snapshot = dataclasses.replace(snapshot, held={running: (1,)}, carried=decision.carried)
+    assert rounds == {1: pytest.approx(20, abs=1), 2: pytest.approx(10, abs=1), 3: rounds[3]}
+
+
+def test_gavel_keeps_a_round_and_gives_out_what_becomes_free() -> None:
+    jobs = [job_of(i, most=1) for i in (1, 2, 3)]
+    one = snapshot_make(accelerators_make("gpu gpu"), *jobs)
+    first = gavel(one)
+    assert set(first.shares) == {1, 2}
+    held = {1: (1,), 2: (2,)}
+    during = dataclasses.replace(one, now=60.0, held=held, carried=first.carried)
+    assert set(gavel(during).shares) == {1, 2}
+    ended = dataclasses.replace(during, jobs=tuple(jobs[1:]), held={2: (2,)})
+    assert set(gavel(ended).shares) == {2, 3}
+    later = gavel(dataclasses.replace(during, now=ROUND_S))
+    assert 3 in later.shares
+    assert "33%" not in later.reasons[3]
+    assert "67% of the time on 1 gpu" in later.reasons[3]
+
+
+# Shortest remaining time first
+
+
+def test_srtf_serves_who_ends_first_and_the_unknown_last() -> None:
+    jobs = [
+        job_of(1, remaining_examples=800.0),  # 100 s on all 8
+        job_of(2, remaining_examples=400.0),
+        job_of(3),
+    ]
+    decision = srtf(snapshot_make(TWO_NODES, *jobs))
+    assert {i: share.count for i, share in decision.shares.items()} == {2: 8}
+    assert decision.starts_in_s == {1: 50.0, 3: 50.0}
+    assert decision.reasons[2] == (
+        "Gets its full demand of 8 of 8 gpu: would end in 50 s, 0 jobs would end sooner."
+    )
+    assert decision.reasons[1] == (
+        "Waits for 8 of kind gpu, its full demand: 0 of 8 gpu free, the rest is with 1 jobs that "
+        "end sooner; it would end in 100 s if it ran."
+    )
+    assert "how long it will take is not known" in decision.reasons[3]
+
+
+def test_srtf_demand_is_what_a_job_goes_fastest_with() -> None:
+    """Beyond 3 accelerators it crosses nodes of 3 and is slower."""
+    job = job_of(1, remaining_examples=10.0, performance=Curve(spread=0.3), most=6)
+    nodes = accelerators_make("gpu gpu gpu", "gpu gpu gpu")
+    assert srtf(snapshot_make(nodes, job)).shares[1].count == 3
+
+
+def test_srtf_preempts_for_clearly_shorter_jobs_only() -> None:
+    running = job_of(1, remaining_examples=800.0, resize_s=0.0)
+    held = {1: tuple(range(1, 9))}
+    little = job_of(2, remaining_examples=700.0)
+    much = job_of(2, remaining_examples=600.0)
+    assert set(srtf(snapshot_make(TWO_NODES, running, little, held=held)).shares) == {1}
+    assert set(srtf(snapshot_make(TWO_NODES, running, much, held=held)).shares) == {2}
+    dear = dataclasses.replace(running, resize_s=10.0)
+    assert set(srtf(snapshot_make(TWO_NODES, dear, much, held=held)).shares) == {1}
