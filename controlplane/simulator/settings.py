@@ -90,7 +90,7 @@ DEMANDS: Mapping[str, Demand] = MappingProxyType(
         "priority": _RIGID,
         "tiresias": _RIGID,
         "gavel": _RIGID,
-        "srtf": _ELASTIC,
+        "srtf": _RIGID,
         "weighted_fair": _ELASTIC,
         "optimus": _ELASTIC,
         "slaq": _ELASTIC,
