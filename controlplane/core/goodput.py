@@ -12,7 +12,9 @@ ratio of the two kinds' speeds on other jobs, as far as that is known, and excha
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+import statistics
+from collections import Counter
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -28,6 +30,32 @@ NUM_CANDIDATES = 64
 _TOLERANCE = 1e-8
 
 Counts = NDArray[np.int64]
+
+
+def relative_speeds(
+    jobs: Iterable[tuple[Mapping[str, ThroughputModel], float]],
+) -> dict[str, float]:
+    """Tell how fast kinds compute, compared with the one that most jobs know.
+
+    Args:
+        jobs: models by kind of one job, and the examples of a slice that they are compared at.
+
+    Returns:
+        Speed by kind, 1 for the reference: the median over all jobs that know both. Kinds that no
+        job knows beside the reference are missing.
+    """
+    several = [(models, size) for models, size in jobs if len(models) > 1]
+    known = Counter(kind for models, _ in several for kind in models)
+    if not known:
+        return {}
+    reference = min(known, key=lambda kind: (-known[kind], kind))
+    ratios: dict[str, list[float]] = {}
+    for models, size in several:
+        if reference in models:
+            own_s = float(models[reference].grad_s(size))
+            for kind, model in models.items():
+                ratios.setdefault(kind, []).append(own_s / float(model.grad_s(size)))
+    return {kind: statistics.median(found) for kind, found in ratios.items()}
 
 
 class Split(Protocol):

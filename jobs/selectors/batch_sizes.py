@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from django.db.models import QuerySet, Sum
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from django.db.models import F, Sum
 
 from controlplane.core.batch_size import (
     NOISE_REPORTS,
@@ -32,8 +35,9 @@ def batch_choice(job: Job, num_accelerators: int, *, may_try: bool) -> BatchChoi
     noise = noise_scale_of(job)
     if noise is None or noise.num_reports < NOISE_REPORTS:
         return None
+    at_most = largest_batch(job, accelerator_sizes())
     bounds = batch_bounds(
-        job.batch_size_min, job.batch_size_max, job.num_virtual_nodes, at_most=_largest_batch(job)
+        job.batch_size_min, job.batch_size_max, job.num_virtual_nodes, at_most=at_most
     )
     if bounds is None:
         return None
@@ -49,11 +53,23 @@ def batch_choice(job: Job, num_accelerators: int, *, may_try: bool) -> BatchChoi
     return batch_size_choose(question, may_try=may_try)
 
 
-def _largest_batch(job: Job) -> int | None:
+@dataclass(frozen=True, slots=True)
+class AcceleratorSize:
+    """What accelerators of one kind have; `threads` is 0 for a GPU."""
+
+    kind: str
+    memory_bytes: int
+    threads: int
+
+
+def largest_batch(job: Job, sizes: Iterable[AcceleratorSize]) -> int | None:
     """Give the largest batch that there is data and memory for; None where nobody knows.
 
     Memory counts on the kinds that the job may run on, but for those on which not even the batch
     that was submitted fits.
+
+    Args:
+        sizes: of all accelerators that there are.
     """
     limits = []
     num_examples = job.facts.get("num_examples")
@@ -62,33 +78,45 @@ def _largest_batch(job: Job) -> int | None:
     need = memory_need_read(job.facts)
     if need is not None:
         slices = [
-            largest_slice(need, memory_bytes, is_gpu=threads == 0)
-            for memory_bytes, threads in _accelerator_sizes(job)
+            largest_slice(need, size.memory_bytes, is_gpu=size.threads == 0)
+            for size in sizes
+            if size.memory_bytes > 0 and (not job.accepted_kinds or size.kind in job.accepted_kinds)
         ]
         submitted = -(-job.global_batch_size // job.num_virtual_nodes)
         limits += [size * job.num_virtual_nodes for size in slices if size >= submitted]
     return min(limits, default=None)
 
 
-def _accelerator_sizes(job: Job) -> QuerySet[Accelerator, tuple[int, int]]:
-    """List (bytes of memory, threads; 0: a GPU) of what there is for a job, each size once."""
+def accelerator_sizes() -> list[AcceleratorSize]:
+    """List the sizes of all accelerators that there are, each once, in one query."""
     present = Accelerator.objects.filter(
-        is_present=True, node__status=NodeStatus.ONLINE, node__removed_at=None, memory_bytes__gt=0
+        is_present=True, node__status=NodeStatus.ONLINE, node__removed_at=None
     )
-    if job.accepted_kinds:
-        present = present.filter(kind__in=job.accepted_kinds)
-    return present.order_by().values_list("memory_bytes", "threads").distinct()
+    rows = present.order_by().values_list("kind", "memory_bytes", "threads").distinct()
+    return [AcceleratorSize(*row) for row in rows]
 
 
-def examples_done(job: Job, per_epoch: int) -> int:
+def epoch_examples(jobs: Iterable[Job]) -> dict[int, int]:
+    """Count what jobs of changing batch sizes have done of their present epoch, in one query."""
+    adapting = [job.pk for job in jobs if job.adapts_batch_size]
+    if not adapting:
+        return {}
+    reports = StepReport.objects.filter(job_id__in=adapting, epoch=F("job__epoch"))
+    totals = reports.order_by().values("job_id").annotate(total=Sum("examples"))
+    return {row["job_id"]: row["total"] for row in totals}
+
+
+def examples_done(job: Job, per_epoch: int, in_epoch: int | None = None) -> int:
     """Count the examples that a job has trained on, those of earlier epochs included.
 
     Where the batch size may change, steps do not tell: then the reports of the present epoch count.
+
+    Args:
+        in_epoch: what they come to (see `epoch_examples`); None: look.
     """
     if not job.adapts_batch_size:
         return job.step * job.global_batch_size
-    reports = StepReport.objects.filter(job=job, epoch=job.epoch)
-    current = reports.aggregate(total=Sum("examples"))["total"] or 0
+    current = epoch_examples([job]).get(job.pk, 0) if in_epoch is None else in_epoch
     return job.epoch * per_epoch + min(current, per_epoch)
 
 

@@ -16,7 +16,9 @@ from controlplane.core.lifecycle import (
 )
 from controlplane.core.wire import StopKind
 from jobs.models import Accelerator, Allocation, Generation, Job, StartFailure
-from jobs.selectors.batch_sizes import examples_done
+from jobs.selectors.batch_sizes import accelerator_sizes, epoch_examples, examples_done
+from jobs.selectors.knowledge import Known, known_read
+from jobs.selectors.resize_history import ResizeHistory, resize_histories
 from jobs.selectors.step_times import StepTimes, step_times_read
 
 
@@ -29,7 +31,7 @@ class ClusterView:
 
 
 def cluster_snapshot(now: datetime.datetime, seed: int = 0) -> ClusterView:
-    """Read the cluster for a policy, in five queries however large it is."""
+    """Read the cluster for a policy, in so many queries however large it is."""
     accelerators = Accelerator.objects.filter(
         Q(node__aside_until=None) | Q(node__aside_until__lte=now),
         is_present=True,
@@ -52,7 +54,10 @@ def cluster_snapshot(now: datetime.datetime, seed: int = 0) -> ClusterView:
         for job in jobs
         if (places := _held(generations.get(job.pk), by_job.get(job.pk, [])))
     }
-    step_times = step_times_read(job for job in jobs if job.mixes_kinds)
+    step_times = step_times_read(jobs)
+    known = known_read(jobs, step_times, accelerator_sizes())
+    in_epoch = epoch_examples(jobs)
+    histories = resize_histories(job.pk for job in jobs)
     in_hands = {accelerator for row in held.values() for accelerator in row}
     snapshot = types.Snapshot(
         now=now.timestamp(),
@@ -62,7 +67,16 @@ def cluster_snapshot(now: datetime.datetime, seed: int = 0) -> ClusterView:
             for row in accelerators
         ),
         jobs=tuple(
-            _core_job(job, by_job.get(job.pk, []), step_times.get(job.pk, StepTimes()), now)
+            _core_job(
+                job,
+                by_job.get(job.pk, []),
+                step_times[job.pk] if job.mixes_kinds else StepTimes(),
+                known[job.pk],
+                histories.get(job.pk, ResizeHistory()),
+                remaining=remaining_examples(job, in_epoch.get(job.pk, 0)),
+                is_holding=job.pk in held,
+                now=now,
+            )
             for job in jobs
         ),
         held=held,
@@ -120,7 +134,15 @@ def _held(generation: Generation | None, allocations: list[Allocation]) -> tuple
 
 
 def _core_job(
-    job: Job, allocations: list[Allocation], step_times: StepTimes, now: datetime.datetime
+    job: Job,
+    allocations: list[Allocation],
+    step_times: StepTimes,
+    known: Known,
+    history: ResizeHistory,
+    *,
+    remaining: float | None,
+    is_holding: bool,
+    now: datetime.datetime,
 ) -> types.Job:
     held_s = sum((now - row.granted_at).total_seconds() for row in allocations)
     return types.Job(
@@ -133,20 +155,36 @@ def _core_job(
         accepted_kinds=frozenset(job.accepted_kinds),
         global_batch_size=job.global_batch_size,
         examples_per_s={int(count): speed for count, speed in job.throughput_by_count.items()},
-        remaining_examples=remaining_examples(job),
+        remaining_examples=None if remaining is None else remaining * known.worth,
         attained_accelerator_s=job.attained_accelerator_s + held_s,
-        pending_since=None if job.pending_since is None else job.pending_since.timestamp(),
+        pending_since=_seconds(job.pending_since),
         mixes_kinds=job.mixes_kinds,
         step_times=step_times.by_kind,
         sync_time=step_times.sync,
+        performance=known.performance,
+        loss=known.loss,
+        done_examples=known.done_examples,
+        resize_s=history.resize_s,
+        num_resizes=history.num_resizes,
+        changed_at=_seconds(history.changed_at),
+        running_since=_seconds(history.running_since) if is_holding else None,
+        most_accelerators=history.most_accelerators,
     )
 
 
-def remaining_examples(job: Job) -> float | None:
-    """Give how many examples are left until the stop condition, where that can be said."""
+def _seconds(at: datetime.datetime | None) -> float | None:
+    return None if at is None else at.timestamp()
+
+
+def remaining_examples(job: Job, in_epoch: int | None = None) -> float | None:
+    """Give how many examples are left until the stop condition, where that can be said.
+
+    Args:
+        in_epoch: what a job of changing batch sizes has done of its present epoch; None: look.
+    """
     if job.stop_kind == StopKind.STEPS:
         return float(max(job.stop_limit - job.step, 0) * job.global_batch_size)
     per_epoch = job.facts.get("num_examples")
     if not isinstance(per_epoch, int) or job.stop_kind == StopKind.METRIC:
         return None
-    return float(max(job.stop_limit * per_epoch - examples_done(job, per_epoch), 0))
+    return float(max(job.stop_limit * per_epoch - examples_done(job, per_epoch, in_epoch), 0))

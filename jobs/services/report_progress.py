@@ -12,6 +12,7 @@ from jobs.selectors.noise import noise_taken
 from jobs.services.batch_sizes import batch_times_take
 from jobs.services.endings import status_change
 from jobs.services.events import event_add
+from jobs.services.learning import report_learn
 from jobs.services.profiles import speeds_take
 from jobs.services.resize_events import resize_event_write
 from jobs.services.telling import Telling, number_read, numbers_read, time_read
@@ -87,6 +88,7 @@ def steps_take(telling: Telling, _allocation: Allocation, report: TrainerReport)
         throughput_by_count=by_count,
         noise=job.noise if noise is None else noise_taken(job, noise, row.batch_size),
     )
+    report_learn(telling, row)
     if job.status == JobStatus.STARTING:
         status_change(job, JobStatus.RUNNING, status_code="", status_reason="")
         event_add("running", "Does its first steps", now=telling.now, job=job)

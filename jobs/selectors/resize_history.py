@@ -1,0 +1,74 @@
+"""What the resizes of jobs came to so far: how many, when, and what each cost."""
+
+from __future__ import annotations
+
+import datetime
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from django.db.models import Avg, Count, Max, Q
+
+from controlplane.core.lifecycle import GenerationPhase
+from jobs.models import Generation
+from jobs.models.resizes import BATCH_ACTOR, MAPPING_ACTOR
+
+#: What a resize is taken to cost a job that was never resized, in seconds: about what this
+#: platform's trainers pause, with as much again for the slower first steps after it.
+DEFAULT_RESIZE_S = 1.0
+
+#: So many measured resizes outweigh the default.
+_DEFAULT_WEIGHT = 1.0
+
+#: Somebody trained before, and somebody did after.
+_WAS_RESIZED = Q(previous__isnull=False, num_members__gt=0, pause_s__isnull=False)
+
+
+@dataclass(frozen=True, slots=True)
+class ResizeHistory:
+    """One job's changes of accelerators; see `core.types.Job` for what they are for."""
+
+    num_resizes: int = 0
+    changed_at: datetime.datetime | None = None
+    running_since: datetime.datetime | None = None
+    most_accelerators: int = 0
+    resize_s: float = DEFAULT_RESIZE_S
+
+
+def resize_histories(job_ids: Iterable[int]) -> dict[int, ResizeHistory]:
+    """Sum up the memberships of jobs, in one query.
+
+    Memberships with the same accelerators as before (another batch size, virtual nodes that moved)
+    are no resizes, nor are those that were given up before they began.
+    """
+    holds = Q(num_members__gt=0)
+    rows = (
+        Generation.objects.filter(job_id__in=list(job_ids))
+        .exclude(phase=GenerationPhase.ABORTED)
+        .exclude(actor__in=(BATCH_ACTOR, MAPPING_ACTOR))
+        .order_by()
+        .values("job_id")
+        .annotate(
+            memberships=Count("id", filter=holds),
+            changed_at=Max("asked_at"),
+            running_since=Max("asked_at", filter=holds & Q(previous=None)),
+            most=Max("num_members"),
+            mean_pause_s=Avg("pause_s", filter=_WAS_RESIZED),
+            num_pauses=Count("pause_s", filter=_WAS_RESIZED),
+        )
+    )
+    return {
+        row["job_id"]: ResizeHistory(
+            num_resizes=max(row["memberships"] - 1, 0),
+            changed_at=row["changed_at"],
+            running_since=row["running_since"],
+            most_accelerators=row["most"],
+            resize_s=_expected_s(row["mean_pause_s"], row["num_pauses"]),
+        )
+        for row in rows
+    }
+
+
+def _expected_s(mean_s: float | None, number: int) -> float:
+    if mean_s is None:
+        return DEFAULT_RESIZE_S
+    return (DEFAULT_RESIZE_S * _DEFAULT_WEIGHT + mean_s * number) / (_DEFAULT_WEIGHT + number)
