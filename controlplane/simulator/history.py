@@ -1,0 +1,277 @@
+"""The past of a cluster of our own: what `manage.py export_history` writes and simulations read."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from controlplane.core.goodput import (
+    AdaptiveBatchPerformance,
+    FixedBatchPerformance,
+    VirtualNodes,
+)
+from controlplane.core.throughput import ThroughputModel
+from controlplane.core.types import Accelerator
+from controlplane.simulator.recorded import RecordedApplication, RecordedPerformance
+from controlplane.simulator.settings import MEASURED, ResizeCosts
+from controlplane.simulator.workloads import Cluster, Workload, WorkloadJob
+
+FORMAT = "virtualflow-history-1"
+
+#: A node has this many accelerators where a cluster of another size is asked for and none is known.
+_DEFAULT_PER_NODE = 4
+
+
+@dataclass(frozen=True)
+class HistoryJob:
+    """One job as it was. Times are seconds since the epoch.
+
+    Attributes:
+        started_at, ended_at: None: it had not by then.
+        work: useful examples in all, as far as they are known to have been or to be done.
+        performance: how fast it went.
+    """
+
+    id: int
+    name: str
+    submitted_at: float
+    started_at: float | None
+    ended_at: float | None
+    weight: float
+    min_accelerators: int
+    max_accelerators: int
+    accepted_kinds: tuple[str, ...]
+    batch_size: int
+    work: float
+    performance: RecordedPerformance
+
+    @property
+    def label(self) -> str:
+        """Name it in a workload, where names are unique."""
+        return f"#{self.id} {self.name}"
+
+
+@dataclass(frozen=True)
+class History:
+    """What happened in a cluster between two times.
+
+    Attributes:
+        policy: the one in force for most of the time.
+        nodes: (kind, number of accelerators) of each machine; one that mixes kinds is several.
+        costs: what resizes took.
+        left_out: why jobs of that time are missing here -> how many.
+    """
+
+    start_at: float
+    end_at: float
+    policy: str
+    nodes: tuple[tuple[str, int], ...]
+    jobs: tuple[HistoryJob, ...]
+    costs: ResizeCosts = MEASURED
+    left_out: Mapping[str, int] = field(default_factory=dict)
+
+    @property
+    def accelerators(self) -> dict[str, int]:
+        """Count the accelerators by kind."""
+        counts: Counter[str] = Counter()
+        for kind, number in self.nodes:
+            counts[kind] += number
+        return dict(sorted(counts.items()))
+
+
+def history_workload(history: History) -> Workload:
+    """Give the jobs of a history as a workload that starts when the history does."""
+    applications = {
+        job.label: RecordedApplication(job.label, job.work, job.performance) for job in history.jobs
+    }
+    jobs = tuple(
+        WorkloadJob(
+            name=job.label,
+            submitted_at=max(job.submitted_at - history.start_at, 0.0),
+            application=job.label,
+            requested=job.max_accelerators,
+            batch_size=job.batch_size,
+            is_fixed=isinstance(job.performance, FixedBatchPerformance),
+            min_accelerators=job.min_accelerators,
+            max_accelerators=job.max_accelerators,
+            weight=job.weight,
+            accepted_kinds=frozenset(job.accepted_kinds),
+        )
+        for job in history.jobs
+    )
+    return Workload(jobs, applications)
+
+
+def history_cluster(history: History, accelerators: Mapping[str, int] | None = None) -> Cluster:
+    """Give the cluster of a history, or one with other numbers of accelerators by kind.
+
+    Machines that are added or taken away are as large as most of their kind.
+    """
+    nodes = list(history.nodes)
+    if accelerators is not None and dict(accelerators) != history.accelerators:
+        nodes = [
+            (kind, size)
+            for kind, number in sorted(accelerators.items())
+            for size in _machines(number, [n for k, n in history.nodes if k == kind])
+        ]
+    made: list[Accelerator] = []
+    for node, (kind, number) in enumerate(nodes):
+        made += [Accelerator(len(made) + index, node, index, kind) for index in range(number)]
+    return Cluster(tuple(made))
+
+
+def _machines(number: int, present: list[int]) -> list[int]:
+    """Split so many accelerators into machines, those that there are first."""
+    typical = Counter(present).most_common(1)[0][0] if present else _DEFAULT_PER_NODE
+    sizes: list[int] = []
+    left = number
+    for size in present:
+        if left < size:
+            break
+        sizes.append(size)
+        left -= size
+    while left > 0:
+        sizes.append(min(typical, left))
+        left -= sizes[-1]
+    return sizes
+
+
+def history_write(history: History, path: Path) -> None:
+    """Write a history as JSON."""
+    path.write_text(json.dumps(history_to_dict(history), indent=1) + "\n")
+
+
+def history_read(path: Path) -> History:
+    """Read what `history_write` has written.
+
+    Raises:
+        ValueError: the file is none, naming what is wrong with it.
+    """
+    try:
+        values = json.loads(path.read_text())
+    except (UnicodeDecodeError, json.JSONDecodeError) as error:
+        raise ValueError(f"workload: {path} is no JSON: {error}") from error
+    return history_from_dict(values, str(path))
+
+
+def is_history(path: Path) -> bool:
+    """Say whether a file says of itself that it is a history."""
+    with path.open("rb") as file:
+        return FORMAT.encode() in file.read(200)
+
+
+def history_to_dict(history: History) -> dict[str, Any]:
+    """Give a history as values that JSON can hold."""
+    costs = history.costs
+    return {
+        "format": FORMAT,
+        "start_at": history.start_at,
+        "end_at": history.end_at,
+        "policy": history.policy,
+        "nodes": [list(node) for node in history.nodes],
+        "costs": [costs.start_s, costs.pause_s, costs.growth_s, costs.release_s],
+        "left_out": dict(history.left_out),
+        "jobs": [
+            {
+                "id": job.id,
+                "name": job.name,
+                "submitted_at": job.submitted_at,
+                "started_at": job.started_at,
+                "ended_at": job.ended_at,
+                "weight": job.weight,
+                "min_accelerators": job.min_accelerators,
+                "max_accelerators": job.max_accelerators,
+                "accepted_kinds": list(job.accepted_kinds),
+                "batch_size": job.batch_size,
+                "work": job.work,
+                "performance": _performance_to_dict(job.performance),
+            }
+            for job in history.jobs
+        ],
+    }
+
+
+def history_from_dict(values: Any, source: str) -> History:
+    """Read a history from values of JSON.
+
+    Raises:
+        ValueError: naming `source`, the job and the field that is missing or wrong.
+    """
+    if not isinstance(values, dict) or values.get("format") != FORMAT:
+        raise ValueError(f"workload: {source} is no history: its format is not {FORMAT!r}")
+    try:
+        jobs = tuple(_job_read(row, source) for row in values["jobs"])
+        return History(
+            start_at=float(values["start_at"]),
+            end_at=float(values["end_at"]),
+            policy=str(values["policy"]),
+            nodes=tuple((str(kind), int(number)) for kind, number in values["nodes"]),
+            jobs=jobs,
+            costs=ResizeCosts(*(float(value) for value in values["costs"])),
+            left_out={str(why): int(n) for why, n in values["left_out"].items()},
+        )
+    except (KeyError, TypeError, AttributeError) as error:
+        raise ValueError(f"workload: {source} is no history: {error!r}") from error
+
+
+def _job_read(row: Any, source: str) -> HistoryJob:
+    try:
+        return HistoryJob(
+            id=int(row["id"]),
+            name=str(row["name"]),
+            submitted_at=float(row["submitted_at"]),
+            started_at=None if row["started_at"] is None else float(row["started_at"]),
+            ended_at=None if row["ended_at"] is None else float(row["ended_at"]),
+            weight=float(row["weight"]),
+            min_accelerators=int(row["min_accelerators"]),
+            max_accelerators=int(row["max_accelerators"]),
+            accepted_kinds=tuple(str(kind) for kind in row["accepted_kinds"]),
+            batch_size=int(row["batch_size"]),
+            work=float(row["work"]),
+            performance=_performance_from_dict(row["performance"]),
+        )
+    except (KeyError, TypeError, ValueError) as error:
+        number = row.get("id") if isinstance(row, dict) else row
+        raise ValueError(f"workload: job {number!r} of {source}: {error!r}") from error
+
+
+def _performance_to_dict(performance: RecordedPerformance) -> dict[str, Any]:
+    split = performance.split
+    assert isinstance(split, VirtualNodes), "jobs of our own run on virtual nodes"
+    values: dict[str, Any] = {
+        "models": {kind: list(model.parameters) for kind, model in performance.models.items()},
+        "speeds": dict(performance.speeds),
+        "num_virtual_nodes": split.number,
+    }
+    if isinstance(performance, FixedBatchPerformance):
+        return values | {"size": performance.size}
+    return values | {
+        "submitted": performance.submitted,
+        "low": performance.low,
+        "high": performance.high,
+        "multiple": performance.multiple,
+        # JSON has no infinity.
+        "noise_scale": min(performance.noise_scale, 1e300),
+    }
+
+
+def _performance_from_dict(values: Mapping[str, Any]) -> RecordedPerformance:
+    models = {str(kind): ThroughputModel(*map(float, p)) for kind, p in values["models"].items()}
+    speeds = {str(kind): float(speed) for kind, speed in values["speeds"].items()}
+    split = VirtualNodes(int(values["num_virtual_nodes"]))
+    if "size" in values:
+        return FixedBatchPerformance(models, split, speeds=speeds, size=int(values["size"]))
+    return AdaptiveBatchPerformance(
+        models,
+        split,
+        speeds=speeds,
+        submitted=int(values["submitted"]),
+        low=int(values["low"]),
+        high=int(values["high"]),
+        multiple=int(values["multiple"]),
+        noise_scale=float(values["noise_scale"]),
+    )
