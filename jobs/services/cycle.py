@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import datetime
 import logging
 
@@ -15,6 +16,11 @@ from jobs.services.policy import cluster_setting
 
 logger = logging.getLogger(__name__)
 
+#: What each policy wants to find again, by name. It is kept in this process only: after a restart
+#: it is missing, and where several processes decide in turn each has its own. A policy is the worse
+#: for it, never wrong.
+carried_by_policy: dict[str, object] = {}
+
 
 def cycle_run(now: datetime.datetime) -> set[int]:
     """Bring the cluster a step nearer to what the policy wants; give the jobs that changed."""
@@ -22,7 +28,12 @@ def cycle_run(now: datetime.datetime) -> set[int]:
     view = cluster_snapshot(now)
     if not view.snapshot.jobs:
         return set()
-    plan = decide(view.snapshot, policy)
+    carried = carried_by_policy.get(policy)
+    plan = decide(dataclasses.replace(view.snapshot, carried=carried), policy)
+    if plan.carried is None:
+        carried_by_policy.pop(policy, None)
+    else:
+        carried_by_policy[policy] = plan.carried
     changed = plan_apply(plan, view.generations, now, actor=f"policy:{policy}")
     busy = {row.job_id for row in plan.resizes}
     moved = mappings_revise(now, busy=busy)

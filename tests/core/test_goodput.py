@@ -14,6 +14,7 @@ from controlplane.core.goodput import (
     AdaptiveBatchPerformance,
     FixedBatchPerformance,
     VirtualNodes,
+    relative_speeds,
 )
 from controlplane.core.throughput import ThroughputModel
 
@@ -88,6 +89,18 @@ def test_a_kind_without_a_model_is_like_the_known_one_by_its_relative_speed() ->
     assert job.goodput("k80", 4, 1) == pytest.approx(160 / 0.51)
     # nobody knows anything about this one: as fast as an a100 would be on average
     assert fixed().goodput("tpu", 4, 1) == pytest.approx(fixed().goodput("a100", 4, 1))
+
+
+def test_speeds_of_kinds_are_the_median_of_the_jobs_that_know_them() -> None:
+    jobs = [
+        ({"a100": MODEL, "k80": MODEL.slower(4.0)}, 10.0),
+        ({"a100": MODEL, "k80": MODEL.slower(2.0)}, 10.0),
+        ({"a100": MODEL, "k80": MODEL.slower(3.0), "t4": MODEL.slower(1.5)}, 10.0),
+        ({"t4": MODEL}, 10.0),
+    ]
+    speeds = relative_speeds(jobs)
+    assert speeds == pytest.approx({"a100": 1.0, "k80": 1.0 / 3.0, "t4": 1.0 / 1.5})
+    assert relative_speeds(jobs[3:]) == {}
 
 
 def test_each_kind_has_its_own_model() -> None:

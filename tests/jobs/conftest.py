@@ -11,6 +11,7 @@ from django.conf import settings
 from django.contrib.auth.models import User
 from rest_framework.test import APIClient
 
+from jobs.services.cycle import carried_by_policy
 from tests.builders import api_token_make, user_make
 
 
@@ -24,6 +25,12 @@ def _static_directory() -> None:
 def _own_files(settings: Any, tmp_path: Path) -> None:
     """Keep each test's files apart."""
     settings.MEDIA_ROOT = str(tmp_path)
+
+
+@pytest.fixture(autouse=True)
+def _nothing_carried() -> None:
+    """Let no policy find what it left in another test, about other jobs of the same numbers."""
+    carried_by_policy.clear()
 
 
 @pytest.fixture

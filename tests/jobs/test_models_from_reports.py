@@ -8,18 +8,19 @@ import pytest
 from django.db import connection
 from django.test.utils import CaptureQueriesContext
 
-from controlplane.core import types
+from controlplane.core import cycle, types
 from controlplane.core.loss_prediction import LossFit
 from controlplane.core.throughput import ThroughputModel, slices_of
 from controlplane.core.wire import ReportKind
-from jobs.models import Generation, Job, JobKnowledge
+from jobs.models import ClusterSetting, Generation, Job, JobKnowledge
 from jobs.selectors.cluster import cluster_snapshot
 from jobs.selectors.knowledge import Configuration, samples_read
 from jobs.selectors.resize_history import DEFAULT_RESIZE_S
 from jobs.services.learning import CONFIGURATIONS_LIMIT
+from jobs.services.policy import cluster_setting
 from jobs.services.reports import batch_take
-from tests.builders import at, job_make
-from tests.jobs.world import World
+from tests.builders import accelerators, at, job_make, node_make
+from tests.jobs.world import PlayedNode, World
 
 pytestmark = pytest.mark.django_db
 
@@ -260,3 +261,39 @@ def test_a_snapshot_takes_as_many_queries_for_many_jobs() -> None:
         timed_job()
         timed_job(**adaptive)
     assert queries() == few <= 11
+
+
+def test_a_kind_that_was_never_tried_is_judged_by_other_jobs() -> None:
+    world = TimedWorld(1, 1)
+    world.nodes.append(PlayedNode(node_make("fast", 1, accelerators=accelerators(1, "fast"))[0]))
+    job, other = timed_job(), timed_job(code_sha256="0" * 64)
+    models = {"cpu": list(TRUTH.parameters), "fast": list(TRUTH.slower(0.25).parameters)}
+    JobKnowledge.objects.create(job=other, throughput=models, updated_at=at(0))
+    models = {"cpu": list(TRUTH.slower(2.0).parameters)}
+    JobKnowledge.objects.create(job=job, throughput=models, updated_at=at(0))
+    seen = world.seen(job).performance
+    assert seen is not None
+    # slices of 36 ms; four times as fast where the other job is so, too
+    assert seen.goodput("cpu", 1, 1) == pytest.approx(64 / (8 * 0.036))
+    assert seen.goodput("fast", 1, 1) == pytest.approx(64 / (8 * 0.009))
+
+
+def test_a_policy_finds_what_it_left(monkeypatch: pytest.MonkeyPatch) -> None:
+    found: list[object] = []
+
+    def counting(snapshot: types.Snapshot) -> types.Decision:
+        found.append(snapshot.carried)
+        reasons = {job.id: "it waits" for job in snapshot.jobs}
+        return types.Decision(shares={}, reasons=reasons, carried=len(found))
+
+    monkeypatch.setattr(cycle, "POLICIES", {"weighted_fair": counting, "fifo": counting})
+    world, _ = TimedWorld(1, 1), timed_job()
+    cluster_setting()
+    ClusterSetting.objects.update(policy="weighted_fair")
+    world.cycle()
+    world.cycle()
+    ClusterSetting.objects.update(policy="fifo")
+    world.cycle()
+    ClusterSetting.objects.update(policy="weighted_fair")
+    world.cycle()
+    assert found == [None, 1, None, 2]
