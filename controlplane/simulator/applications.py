@@ -15,6 +15,7 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from controlplane.core.performance import LossForecast
 from controlplane.simulator.batches import (
     Batch,
     BatchBounds,
@@ -78,12 +79,32 @@ class Application(Protocol):
         """Give progress a second on 0..`most` accelerators, packed. Shape (most + 1,)."""
         ...
 
+    def examples_per_s(
+        self, kind: str, placement: Placement, batch_size: int, *, slices_alone: bool = False
+    ) -> float:
+        """Give the examples a second with a fixed batch.
+
+        Args:
+            slices_alone: with two slices at least on a single accelerator.
+        """
+        ...
+
+    def packed_examples_per_s(
+        self, kind: str, most: int, per_node: int, batch_size: int, *, slices_alone: bool = False
+    ) -> Floats:
+        """Give `examples_per_s` on 0..`most` accelerators, packed. Shape (most + 1,)."""
+        ...
+
     def examples_left(self, batch_size: int, epoch: int, progress: float) -> float:
         """Give the examples that are left with a fixed batch."""
         ...
 
     def quality(self, epoch: int, progress: float) -> float:
         """Give how much of its final quality it has, 0 to 1."""
+        ...
+
+    def forecast(self, epoch: int, progress: float) -> LossForecast | None:
+        """Give what its reports so far foretell of its loss; None: nothing."""
         ...
 
 
@@ -146,6 +167,7 @@ class ProfiledApplication:
         self._best: dict[tuple[str, Placement, int], Batch | None] = {}
         self._paces: dict[tuple[str, Placement, Batch, int], Pace] = {}
         self._packed: dict[tuple[str, int, int, int | None, int], Floats] = {}
+        self._fixed: dict[tuple[str, int, int, int, bool], Floats] = {}
 
     @property
     def progress_ends(self) -> Sequence[float]:
@@ -202,6 +224,29 @@ class ProfiledApplication:
             self._packed[key] = paces
         return self._packed[key]
 
+    def examples_per_s(
+        self, kind: str, placement: Placement, batch_size: int, *, slices_alone: bool = False
+    ) -> float:
+        batch = fixed_batch(self.bounds, batch_size, sum(placement), slices_alone=slices_alone)
+        step, sync = self._step_seconds(kind, placement, np.array([batch.local]))[:, 0]
+        return float(batch_size / (step + (batch.num_slices - 1) * (step - sync)))
+
+    def packed_examples_per_s(
+        self, kind: str, most: int, per_node: int, batch_size: int, *, slices_alone: bool = False
+    ) -> Floats:
+        key = (kind, most, per_node, batch_size, slices_alone)
+        if key not in self._fixed:
+            self._fixed[key] = np.array(
+                [0.0]
+                + [
+                    self.examples_per_s(
+                        kind, packed(count, per_node), batch_size, slices_alone=slices_alone
+                    )
+                    for count in range(1, most + 1)
+                ]
+            )
+        return self._fixed[key]
+
     def examples_left(self, batch_size: int, epoch: int, progress: float) -> float:
         """Follow the number of iterations that the measured runs needed, epoch by epoch."""
         if epoch >= self.num_epochs:
@@ -215,6 +260,9 @@ class ProfiledApplication:
     def iterations(self, batch_size: int, epoch: int) -> float:
         """Give the iterations that `epoch` is over after, interpolated between batch sizes."""
         return float(np.interp(batch_size, self._sizes, self._iterations[:, epoch]))
+
+    def forecast(self, epoch: int, progress: float) -> LossForecast | None:  # noqa: ARG002
+        return None  # profiles have no losses
 
     def quality(self, epoch: int, progress: float) -> float:
         """Give how far the metric of the smallest batch is on its way from first to best."""

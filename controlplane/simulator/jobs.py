@@ -12,7 +12,7 @@ from controlplane.core.types import Accelerator, AcceleratorId, Job
 from controlplane.simulator.applications import Application, Pace, ProfiledApplication
 from controlplane.simulator.batches import Batch, first_batch
 from controlplane.simulator.knowledge import Memory, TruePerformance
-from controlplane.simulator.settings import BatchMode, Demand, Knowledge, ResizeCosts
+from controlplane.simulator.settings import BatchMode, Demand, Knowledge, ResizeCosts, Rules
 from controlplane.simulator.step_times import Placement
 from controlplane.simulator.workloads import WorkloadJob
 
@@ -29,6 +29,7 @@ class Terms:
     demand: Demand
     knowledge: Knowledge
     costs: ResizeCosts
+    rules: Rules = Rules.OWN
 
 
 @dataclass
@@ -89,10 +90,9 @@ class SimulatedJob:
 
     @property
     def place(self) -> tuple[str, Placement]:
-        """The kind of what it trains on, and how many on each node."""
+        """The kind of what it trains on, and how many on each node, in slot order."""
         rows = [self.terms.accelerators[one] for one in self.active]
-        counts = Counter(row.node_id for row in rows)
-        return rows[0].kind, tuple(counts[node] for node in sorted(counts))
+        return rows[0].kind, tuple(Counter(row.node_id for row in rows).values())
 
     def batch_choose(self) -> Batch | None:
         """Choose the batch for what it trains on."""
@@ -116,7 +116,10 @@ class SimulatedJob:
             return
         batch = self.batch_choose()
         kind, placement = self.place
-        self.pace = batch and self.application.pace(kind, placement, batch, self.epoch)
+        if batch is None:
+            self.pace = None
+        else:
+            self.pace = self.application.pace(kind, placement, batch, self.epoch)
 
     def see(self) -> None:
         """Learn from the steps that it does now."""
@@ -167,6 +170,8 @@ class SimulatedJob:
             done, left = self.progress * unit, (app.progress_ends[-1] - self.progress) * unit
         else:
             left = app.examples_left(asked, self.epoch, self.progress)
+            if self.terms.rules is Rules.POLLUX:  # epochs after this one, one step at least
+                left = app.examples_left(asked, self.epoch, self.epoch_end) or float(asked)
             done = app.examples_left(asked, 0, 0.0) - left
         return Job(
             id=self.id,
@@ -181,6 +186,7 @@ class SimulatedJob:
             attained_accelerator_s=self.attained_s,
             pending_since=self.pending_since,
             performance=self.performance(),
+            loss=app.forecast(self.epoch, self.progress),
             done_examples=done,
             resize_s=self.terms.costs.pause_s,
             num_resizes=self.num_resizes,
@@ -194,4 +200,6 @@ class SimulatedJob:
         app, asked = self.application, self.batch_size_asked
         if self.terms.knowledge is Knowledge.FITTED and isinstance(app, ProfiledApplication):
             return self.memory.performance(app.bounds, asked)
-        return TruePerformance(app, self.epoch, asked, self.terms.per_node)
+        return TruePerformance(
+            app, self.epoch, asked, self.terms.per_node, self.terms.rules is Rules.POLLUX
+        )

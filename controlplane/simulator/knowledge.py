@@ -36,28 +36,36 @@ class TruePerformance:
 
     Attributes:
         batch_size_asked: None: the platform chooses; else the unit is an example of that batch.
+        slices_alone: on a single accelerator it is told the time of two slices at least.
     """
 
     application: Application
     epoch: int
     batch_size_asked: int | None
     per_node: int
+    slices_alone: bool = False
 
     def goodput(self, kind: str, num_accelerators: int, num_nodes: int) -> float:
         if num_accelerators < 1:
             return 0.0
+        app, asked = self.application, self.batch_size_asked
         placement = _placement(num_accelerators, num_nodes, self.per_node)
-        batch = self.application.batch(kind, placement, self.batch_size_asked, self.epoch)
+        if asked is not None:
+            return app.examples_per_s(kind, placement, asked, slices_alone=self.slices_alone)
+        batch = app.batch(kind, placement, None, self.epoch)
         if batch is None:
             return 0.0
-        return self._useful(self.application.pace(kind, placement, batch, self.epoch))
+        pace = app.pace(kind, placement, batch, self.epoch)
+        return pace.progress_per_s * app.examples_per_progress
 
     def goodputs(self, kind: str, most: int, per_node: int) -> Floats:
-        if self.batch_size_asked is None:
-            paces = self.application.packed_paces(kind, most, per_node, None, self.epoch)
-            return paces * self.application.examples_per_progress
-        rows = [self.goodput(kind, n, -(-n // per_node)) for n in range(most + 1)]
-        return np.array(rows)
+        app, asked = self.application, self.batch_size_asked
+        if asked is None:
+            paces = app.packed_paces(kind, most, per_node, None, self.epoch)
+            return paces * app.examples_per_progress
+        return app.packed_examples_per_s(
+            kind, most, per_node, asked, slices_alone=self.slices_alone
+        )
 
     def batch_size(self, kind: str, num_accelerators: int, num_nodes: int) -> int:
         if self.batch_size_asked is not None:
@@ -65,12 +73,6 @@ class TruePerformance:
         placement = _placement(num_accelerators, num_nodes, self.per_node)
         batch = self.application.batch(kind, placement, None, self.epoch)
         return 0 if batch is None else batch.size
-
-    def _useful(self, pace: Pace) -> float:
-        if self.batch_size_asked is None:
-            return pace.progress_per_s * self.application.examples_per_progress
-        step_s = pace.step_s + (pace.batch.num_slices - 1) * (pace.step_s - pace.sync_s)
-        return self.batch_size_asked / step_s
 
 
 @dataclass(eq=False)

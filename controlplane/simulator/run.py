@@ -177,10 +177,8 @@ class EventRun:
             self._jobs_step()
             self._release()
             jobs = tuple(job for job in self._snapshot.jobs if job.id in self._live)
-            plan = plan_between(
-                dataclasses.replace(self._snapshot, now=self.now, jobs=jobs, **self._places()),
-                self._wanted,
-            )
+            snapshot = dataclasses.replace(self._snapshot, now=self.now, jobs=jobs)
+            plan = plan_between(self._placed(snapshot), self._wanted)
             if not plan.resizes:
                 return
             self._apply(plan)
@@ -192,28 +190,30 @@ class EventRun:
             self._note_held(tenure.job)
             self._plan_event(tenure)
 
-    def _places(self) -> dict[str, object]:
+    def _placed(self, snapshot: Snapshot) -> Snapshot:
+        """Give a snapshot with what is held, and what is not free, by now."""
         held = {number: row.job.held for number, row in self._live.items() if row.job.held}
         releasing = {accelerator for _, accelerator in self._releases}
         for tenure in self._live.values():
             releasing |= tenure.leaving
-        return {
-            "held": held,
-            "releasing": frozenset(releasing),
-            "resizing": frozenset(
+        return dataclasses.replace(
+            snapshot,
+            held=held,
+            releasing=frozenset(releasing),
+            resizing=frozenset(
                 number for number, row in self._live.items() if row.paused_until > self.now
             ),
-        }
+        )
 
     def _snapshot_make(self) -> Snapshot:
-        places = self._places()
-        return Snapshot(
-            now=self.now,
-            seed=self.seed,
-            accelerators=self.cluster.accelerators,
-            jobs=tuple(self._seen(tenure.job) for tenure in self._live.values()),
-            carried=self._carried,
-            **places,  # type: ignore[arg-type]
+        return self._placed(
+            Snapshot(
+                now=self.now,
+                seed=self.seed,
+                accelerators=self.cluster.accelerators,
+                jobs=tuple(self._seen(tenure.job) for tenure in self._live.values()),
+                carried=self._carried,
+            )
         )
 
     def _seen(self, job: SimulatedJob) -> Job:

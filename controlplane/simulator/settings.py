@@ -92,6 +92,7 @@ DEMANDS: Mapping[str, Demand] = MappingProxyType(
         "gavel": _RIGID,
         "srtf": _RIGID,
         "weighted_fair": _ELASTIC,
+        "weighted_fair_power_of_two": _ELASTIC,
         "optimus": _ELASTIC,
         "slaq": _ELASTIC,
         "pollux": _ADAPTIVE,

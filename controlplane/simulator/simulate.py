@@ -5,6 +5,7 @@ from __future__ import annotations
 from controlplane.core.policies import POLICIES
 from controlplane.simulator.jobs import Terms
 from controlplane.simulator.report import Report, report_make
+from controlplane.simulator.rounds import RoundRun
 from controlplane.simulator.run import EventRun, Progress
 from controlplane.simulator.settings import (
     MEASURED,
@@ -58,8 +59,15 @@ def simulate(
         demand=demand,
         knowledge=Knowledge(knowledge),
         costs=costs,
+        rules=Rules(rules),
     )
-    run = EventRun(workload, cluster, policy, terms, seed=seed, round_s=round_s, progress=progress)
+    run: EventRun | RoundRun
+    if terms.rules is Rules.POLLUX:
+        run = RoundRun(workload, cluster, policy, terms, seed=seed, progress=progress)
+    else:
+        run = EventRun(
+            workload, cluster, policy, terms, seed=seed, round_s=round_s, progress=progress
+        )
     run.run()
     settings = {
         "rules": str(rules),

@@ -10,11 +10,14 @@ from collections.abc import Callable, Mapping
 from types import MappingProxyType
 
 from controlplane.core.policies.gavel import gavel
+from controlplane.core.policies.goodput_fair import goodput_fair
+from controlplane.core.policies.optimus import optimus
 from controlplane.core.policies.pollux import pollux
 from controlplane.core.policies.queueing import fifo, priority
 from controlplane.core.policies.sia import sia
 from controlplane.core.policies.slaq import slaq
 from controlplane.core.policies.srtf import srtf
+from controlplane.core.policies.tiresias import tiresias
 from controlplane.core.policies.weighted_fair import weighted_fair, weighted_fair_power_of_two
 from controlplane.core.types import Decision, Snapshot
 
@@ -24,11 +27,14 @@ POLICIES: Mapping[str, Policy] = MappingProxyType(
     {
         "fifo": fifo,
         "gavel": gavel,
+        "goodput_fair": goodput_fair,
+        "optimus": optimus,
         "pollux": pollux,
         "priority": priority,
         "sia": sia,
         "slaq": slaq,
         "srtf": srtf,
+        "tiresias": tiresias,
         "weighted_fair": weighted_fair,
         "weighted_fair_power_of_two": weighted_fair_power_of_two,
     }

@@ -1,0 +1,146 @@
+"""Optimus: the next accelerator to whoever it brings nearest to its end (EuroSys 2018).
+
+Every job gets its minimum, in order of arrival, while there are accelerators. Then one goes after
+the other to the job whose predicted time to the end it shortens most. How much is left and how fast
+a job would be are predictions; a job of which neither is known is taken to need as long as the
+others on average, and to go as much faster as it has more.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from controlplane.core.policies.kinds import cannot_start, kinds_assign
+from controlplane.core.policies.outlook import ends_in_s, expected_text, starts_in_turn
+from controlplane.core.policies.rates import Floats, left_s, packed_rates, rooms_of
+from controlplane.core.pools import arrival_order
+from controlplane.core.types import Decision, Job, JobId, Share, Snapshot
+
+#: What a job is taken to need on one accelerator while nothing is known of any.
+UNKNOWN_S = 3600.0
+
+
+@dataclass(frozen=True, slots=True)
+class _Pool:
+    """One kind of accelerator and the jobs on it, in order of arrival.
+
+    Attributes:
+        left_s: job -> predicted seconds to its end by number of accelerators; index 0 unused.
+    """
+
+    kind: str
+    capacity: int
+    per_node: int
+    jobs: tuple[Job, ...]
+    left_s: Mapping[JobId, Floats]
+
+
+def optimus(snapshot: Snapshot) -> Decision:
+    """Give the next accelerator to the job whose predicted end it brings nearest."""
+    kinds = kinds_assign(snapshot)
+    shares: dict[JobId, Share] = {}
+    reasons = {job.id: cannot_start(snapshot, job) for job in snapshot.jobs if job.id not in kinds}
+    starts: dict[JobId, float] = {}
+    for kind in sorted(set(kinds.values())):
+        members = [job for job in arrival_order(snapshot.jobs) if kinds.get(job.id) == kind]
+        pool = _pool(snapshot, kind, members)
+        counts = _fill(pool)
+        # Smallest first: who places shares in their order leaves whole nodes to the large ones.
+        in_order = sorted(counts.items(), key=lambda item: item[1])
+        shares |= {job_id: Share(kind, count) for job_id, count in in_order}
+        starts |= _starts(pool, counts)
+        for job in pool.jobs:
+            reasons[job.id] = _explain(job, pool, counts, starts.get(job.id))
+    return Decision(shares, reasons, starts_in_s=starts)
+
+
+def _pool(snapshot: Snapshot, kind: str, members: Sequence[Job]) -> _Pool:
+    rooms = rooms_of(snapshot, kind)
+    capacity, per_node = sum(rooms.values()), max(rooms.values())
+    alone = {job.id: left_s(job, kind, 1, 1) for job in members}
+    known = [seconds for seconds in alone.values() if seconds is not None]
+    typical = sum(known) / len(known) if known else UNKNOWN_S
+    left: dict[JobId, Floats] = {}
+    for job in members:
+        most = min(job.max_accelerators, capacity)
+        rates = packed_rates(job, kind, most, per_node)
+        work: float
+        if job.performance is not None and job.remaining_examples is not None:
+            work = max(job.remaining_examples, 0.0)
+        else:
+            seconds = alone[job.id]
+            work = (typical if seconds is None else seconds) * float(rates[1])
+        left[job.id] = np.divide(work, rates, out=np.full(rates.shape, np.inf), where=rates > 0.0)
+    return _Pool(kind, capacity, per_node, tuple(members), left)
+
+
+def _fill(pool: _Pool) -> dict[JobId, int]:
+    """Hand out the accelerators of a pool."""
+    counts: dict[JobId, int] = {}
+    free = pool.capacity
+    for job in pool.jobs:
+        if job.min_accelerators <= free:
+            counts[job.id] = job.min_accelerators
+            free -= job.min_accelerators
+    heap: list[tuple[float, int, JobId]] = []
+    for order, job in enumerate(pool.jobs):
+        if job.id in counts:
+            _offer(heap, order, job, counts[job.id], pool)
+    while free > 0 and heap:
+        _, order, job_id = heapq.heappop(heap)
+        counts[job_id] += 1
+        free -= 1
+        _offer(heap, order, pool.jobs[order], counts[job_id], pool)
+    return counts
+
+
+def _offer(
+    heap: list[tuple[float, int, JobId]], order: int, job: Job, count: int, pool: _Pool
+) -> None:
+    """Put up what one more accelerator would bring to a job, if it brings anything."""
+    left = pool.left_s[job.id]
+    if count + 1 >= left.size:
+        return
+    gain_s = float(left[count] - left[count + 1]) if np.isfinite(left[count + 1]) else 0.0
+    if gain_s > 0.0:
+        heapq.heappush(heap, (-gain_s, order, job.id))
+
+
+def _starts(pool: _Pool, counts: Mapping[JobId, int]) -> dict[JobId, float]:
+    by_id = {job.id: job for job in pool.jobs}
+    ends = ends_in_s(by_id, counts, pool.kind, pool.per_node)
+    # Whoever runs goes down to its minimum for one that waits, so what counts are the minima.
+    releases = sorted((seconds, by_id[i].min_accelerators) for i, seconds in ends.items())
+    free = pool.capacity - sum(by_id[i].min_accelerators for i in counts)
+    queue: list[tuple[JobId, int, float | None]] = [
+        (job.id, job.min_accelerators, float(pool.left_s[job.id][job.min_accelerators]))
+        for job in pool.jobs
+        if job.id not in counts
+    ]
+    return starts_in_turn(queue, free, releases)
+
+
+def _explain(job: Job, pool: _Pool, counts: Mapping[JobId, int], start_s: float | None) -> str:
+    if job.id not in counts:
+        ahead = sum(other.id in counts for other in pool.jobs)
+        return (
+            f"Waits for {job.min_accelerators} of kind {pool.kind}: {sum(counts.values())} of "
+            f"{pool.capacity} are with {ahead} jobs that came earlier.{expected_text(start_s)}"
+        )
+    count, left = counts[job.id], pool.left_s[job.id]
+    has = f"Gets {count} of {pool.capacity} {pool.kind}"
+    if count + 1 >= left.size:
+        return f"{has}, all it can use: about {left[count]:.0f} s are left."
+    if not np.isfinite(left[count]):
+        return f"{has}: how long it takes there is not known."
+    gain_s = float(left[count] - left[count + 1])
+    if gain_s <= 0.0:
+        return f"{has}: about {left[count]:.0f} s are left, one more would not shorten that."
+    return (
+        f"{has}: about {left[count]:.0f} s are left, one more would save {gain_s:.0f} s, less than "
+        "it saves others."
+    )

@@ -1,0 +1,157 @@
+"""Tiresias: two queues by attained service, first come first served within each (NSDI 2019).
+
+Every job has its full demand or nothing. A job starts in the first queue; when it has had enough
+accelerator time it goes to the end of the second one, which is served after the first, and stays
+there. So short jobs need not wait for long ones, although nobody says which are short.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from controlplane.core.policies.kinds import cannot_start
+from controlplane.core.policies.outlook import expected_text, starts_in_turn
+from controlplane.core.policies.rates import left_s, rooms_of
+from controlplane.core.pools import (
+    arrival_order,
+    capacity_by_kind,
+    held_by_kind,
+    held_kind,
+)
+from controlplane.core.types import Decision, Job, JobId, Share, Snapshot
+
+#: Accelerator-seconds after which a job goes to the second queue: 16 hours.
+THRESHOLD_S = 57_600.0
+
+
+@dataclass(frozen=True, slots=True)
+class _SecondQueue:
+    """Jobs of the second queue in the order in which they came to it."""
+
+    jobs: tuple[JobId, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class _Place:
+    """Where a job stands: in which queue (1 or 2), and how many are before it there."""
+
+    job: Job
+    queue: int
+    ahead: int
+
+
+def tiresias(snapshot: Snapshot) -> Decision:
+    """Serve jobs with little accelerator time first, each with its full demand."""
+    capacity = capacity_by_kind(snapshot)
+    held = held_by_kind(snapshot)
+    free = dict(capacity)
+    shares: dict[JobId, Share] = {}
+    reasons: dict[JobId, str] = {}
+    waiting: list[_Place] = []
+    second = _second_queue(snapshot)
+    for place in _line(snapshot, second):
+        job = place.job
+        demands = {
+            kind: max(min(job.max_accelerators, total), job.min_accelerators)
+            for kind, total in capacity.items()
+            if job.accepts(kind) and total >= job.min_accelerators
+        }
+        if not demands:
+            reasons[job.id] = cannot_start(snapshot, job)
+            continue
+        own = held_kind(held[job.id])
+        fitting = [kind for kind, count in demands.items() if count <= free[kind]]
+        if not fitting:
+            waiting.append(place)
+            continue
+        kind = min(fitting, key=lambda kind: (kind != own, -free[kind], kind))
+        shares[job.id] = Share(kind, demands[kind])
+        free[kind] -= demands[kind]
+        reasons[job.id] = (
+            f"Holds its full demand of {demands[kind]} of {capacity[kind]} {kind}: "
+            f"{_place_text(place)}."
+        )
+    starts = _starts(snapshot, waiting, shares, free)
+    for place in waiting:
+        reasons[place.job.id] = _waiting(place, free, capacity, starts.get(place.job.id))
+    return Decision(shares, reasons, starts_in_s=starts, carried=second)
+
+
+def _second_queue(snapshot: Snapshot) -> _SecondQueue:
+    """Keep the second queue and add who has had enough by now, in order of arrival."""
+    before = snapshot.carried.jobs if isinstance(snapshot.carried, _SecondQueue) else ()
+    present = {job.id for job in snapshot.jobs}
+    kept = tuple(job_id for job_id in before if job_id in present)
+    come = tuple(
+        job.id
+        for job in arrival_order(snapshot.jobs)
+        if job.id not in kept and job.attained_accelerator_s >= THRESHOLD_S
+    )
+    return _SecondQueue(kept + come)
+
+
+def _line(snapshot: Snapshot, second: _SecondQueue) -> list[_Place]:
+    """List all jobs in the order in which they are served."""
+    by_id = {job.id: job for job in snapshot.jobs}
+    demoted = set(second.jobs)
+    first = [job for job in arrival_order(snapshot.jobs) if job.id not in demoted]
+    return [
+        *(_Place(job, 1, ahead) for ahead, job in enumerate(first)),
+        *(_Place(by_id[job_id], 2, ahead) for ahead, job_id in enumerate(second.jobs)),
+    ]
+
+
+def _place_text(place: _Place) -> str:
+    hours = place.job.attained_accelerator_s / 3600.0
+    name = "first" if place.queue == 1 else "second"
+    return (
+        f"place {place.ahead + 1} of the {name} queue, {hours:.1f} accelerator-hours used "
+        f"(the second begins at {THRESHOLD_S / 3600.0:.0f})"
+    )
+
+
+def _waiting(
+    place: _Place,
+    free: Mapping[str, int],
+    capacity: Mapping[str, int],
+    start_s: float | None,
+) -> str:
+    job = place.job
+    kinds = [kind for kind in capacity if job.accepts(kind)]
+    have = ", ".join(f"{free[kind]} of {capacity[kind]} {kind} left" for kind in kinds)
+    needed = min(max(min(job.max_accelerators, capacity[k]), job.min_accelerators) for k in kinds)
+    return (
+        f"Waits for {needed} accelerators at once, {have} by those before it: "
+        f"{_place_text(place)}.{expected_text(start_s)}"
+    )
+
+
+def _starts(
+    snapshot: Snapshot,
+    waiting: list[_Place],
+    shares: Mapping[JobId, Share],
+    free: Mapping[str, int],
+) -> dict[JobId, float]:
+    """Predict starts from the ends of what runs, one kind at a time, nobody overtaking."""
+    by_id = {job.id: job for job in snapshot.jobs}
+    starts: dict[JobId, float] = {}
+    for kind, room in free.items():
+        per_node = max(rooms_of(snapshot, kind).values())
+        ends = []
+        for job_id, share in shares.items():
+            if share.kind == kind:
+                nodes = -(-share.count // per_node)
+                seconds = left_s(by_id[job_id], kind, share.count, nodes)
+                if seconds is not None:
+                    ends.append((seconds, share.count))
+        queue = []
+        total = room + sum(share.count for share in shares.values() if share.kind == kind)
+        for place in waiting:
+            job = place.job
+            if job.accepts(kind) and total >= job.min_accelerators:
+                count = max(min(job.max_accelerators, total), job.min_accelerators)
+                queue.append((job.id, count, left_s(job, kind, count, -(-count // per_node))))
+        for job_id, seconds in starts_in_turn(queue, room, sorted(ends)).items():
+            starts[job_id] = min(seconds, starts.get(job_id, seconds))
+    return starts
