@@ -21,6 +21,7 @@ from jobs.models import (
     Replay,
 )
 from jobs.selectors.equality import Equality, equality_of, kinds_used
+from jobs.selectors.forecast import forecast_of
 from jobs.selectors.noise import noise_scale_of
 from jobs.services.submission_rules import PRIORITY_RANGE
 
@@ -109,6 +110,9 @@ class JobSerializer(JobSummarySerializer):
     noise_scale = serializers.SerializerMethodField(
         help_text="Gradient noise scale in examples, with what it is made of; null while unknown."
     )
+    forecast = serializers.SerializerMethodField(
+        help_text="What its reports let expect of its speed and loss; null while nothing is known."
+    )
     equality = serializers.SerializerMethodField(
         help_text="What another run of the same job gives: the same bits, or equal within rounding."
     )
@@ -136,6 +140,7 @@ class JobSerializer(JobSummarySerializer):
             "attained_accelerator_s",
             "throughput_by_count",
             "noise_scale",
+            "forecast",
             "kinds_used",
             "equality",
             "files",
@@ -154,6 +159,9 @@ class JobSerializer(JobSummarySerializer):
             "var": noise.var,
             "num_reports": noise.num_reports,
         }
+
+    def get_forecast(self, job: Job) -> dict[str, Any] | None:
+        return forecast_of(job)
 
     @extend_schema_field(serializers.ChoiceField(choices=list(Equality)))
     def get_equality(self, job: Job) -> str:

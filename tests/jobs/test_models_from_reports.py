@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import pytest
+from django.contrib.auth.models import User
 from django.db import connection
 from django.test.utils import CaptureQueriesContext
+from rest_framework.test import APIClient
 
 from controlplane.core import cycle, types
 from controlplane.core.loss_prediction import LossFit
@@ -297,3 +300,24 @@ def test_a_policy_finds_what_it_left(monkeypatch: pytest.MonkeyPatch) -> None:
     ClusterSetting.objects.update(policy="weighted_fair")
     world.cycle()
     assert found == [None, 1, None, 2]
+
+
+def test_the_api_tells_what_is_expected(ada: User, client_of: Callable[..., APIClient]) -> None:
+    world, job = TimedWorld(1, 1), timed_job(owner=ada, max_accelerators=3)
+    path, client = f"/api/v1/jobs/{job.pk}/", client_of(ada)
+    assert client.get(path).json()["forecast"] is None
+    started(world, job)
+    world.train_on(job, 26)
+    told = client.get(path).json()["forecast"]
+    rates = told["useful_examples_per_s"]["cpu"]
+    assert {count: round(rate) for count, rate in rates.items()} == {
+        "1": round(64 / 0.144),
+        "2": round(64 / 0.072),
+        "3": round(64 / 0.054),
+    }
+    loss = world.seen(job).loss
+    assert isinstance(loss, LossFit)
+    assert told["loss"]["num_points"] == 6
+    assert told["loss"]["now"] == pytest.approx(loss.loss(0.0))
+    assert told["loss"]["at_end"] == pytest.approx(loss.loss(740 * 64.0))
+    assert told["loss"]["at_end"] < told["loss"]["now"]

@@ -1,0 +1,60 @@
+"""What people and programs are told of a job's fitted models."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from controlplane.core.loss_prediction import LossFit
+from jobs.models import Job
+from jobs.selectors.batch_sizes import accelerator_sizes
+from jobs.selectors.cluster import remaining_examples
+from jobs.selectors.knowledge import known_read, models_read
+
+
+def forecast_of(job: Job) -> dict[str, Any] | None:
+    """Foretell a job's speed and loss; None while no report has taught anything.
+
+    Returns:
+        `useful_examples_per_s`: kind it has trained on -> number of accelerators (1, 2, 4 ... its
+        maximum, all on one machine) -> rate. `loss`: None while there are too few reports, else the
+        `curve` that is believed, from how many `num_points`, `now` on it, and `at_end` of the job
+        (None where that cannot be told).
+    """
+    row = getattr(job, "knowledge", None)
+    if row is None:
+        return None
+    known = known_read([job], {}, accelerator_sizes())[job.pk]
+    performance = known.performance
+    kinds = [] if performance is None else [kind for kind, _ in models_read(row)]
+    return {
+        "useful_examples_per_s": {
+            kind: {
+                str(count): round(performance.goodput(kind, count, 1), 3)
+                for count in _counts(job.max_accelerators)
+            }
+            for kind in kinds
+            if performance is not None
+        },
+        "loss": _loss(job, known.loss, known.worth),
+    }
+
+
+def _counts(most: int) -> list[int]:
+    """List the powers of two below `most`, and `most`."""
+    counts, count = [], 1
+    while count < most:
+        counts.append(count)
+        count *= 2
+    return [*counts, most]
+
+
+def _loss(job: Job, fit: Any, worth: float) -> dict[str, Any] | None:
+    if not isinstance(fit, LossFit):
+        return None
+    left = remaining_examples(job)
+    return {
+        "curve": fit.curve_class.value,
+        "num_points": fit.num_points,
+        "now": fit.loss(0.0),
+        "at_end": None if left is None else fit.loss(left * worth),
+    }
