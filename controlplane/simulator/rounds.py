@@ -1,8 +1,8 @@
 """The clock of Pollux' simulator (petuum/adaptdl, osdi21-artifact), for comparison with it.
 
-Everything happens in rounds of 60 s: all jobs train, then the policy is asked, and what it says holds
-from then on. Accelerators change hands at once; a job whose accelerators changed stands still for
-30 s. When a job crosses the end of an epoch, the time of it is rounded to whole seconds.
+Everything happens in rounds of 60 s: all jobs train, then the policy is asked, and what it says
+holds from then on. Accelerators change hands at once; a job whose accelerators changed stands still
+for 30 s. When a job crosses the end of an epoch, the time of it is rounded to whole seconds.
 """
 
 from __future__ import annotations
@@ -191,8 +191,8 @@ def places(cluster: Cluster, live: list[SimulatedJob], decision: Decision) -> di
             chosen[job.id] = Counter(dict(share.by_node))
         elif is_same:
             chosen[job.id] = had
-    for row in chosen.values():
-        free.subtract(row)
+    for kept in chosen.values():
+        free.subtract(kept)
     for job_id, share in decision.shares.items():
         if job_id in chosen:
             continue

@@ -8,6 +8,7 @@ from controlplane.simulator.report import Report, report_make
 from controlplane.simulator.rounds import RoundRun
 from controlplane.simulator.run import EventRun, Progress
 from controlplane.simulator.settings import (
+    FLAT_30,
     MEASURED,
     BatchMode,
     Demand,
@@ -58,7 +59,7 @@ def simulate(
         per_node=cluster.per_node,
         demand=demand,
         knowledge=Knowledge(knowledge),
-        costs=costs,
+        costs=FLAT_30 if Rules(rules) is Rules.POLLUX else costs,
         rules=Rules(rules),
     )
     run: EventRun | RoundRun
