@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping
 from types import MappingProxyType
 
 from controlplane.core.policies.gavel import gavel
+from controlplane.core.policies.goodput_fair import goodput_fair
 from controlplane.core.policies.optimus import optimus
 from controlplane.core.policies.pollux import pollux
 from controlplane.core.policies.queueing import fifo, priority
@@ -26,6 +27,7 @@ POLICIES: Mapping[str, Policy] = MappingProxyType(
     {
         "fifo": fifo,
         "gavel": gavel,
+        "goodput_fair": goodput_fair,
         "optimus": optimus,
         "pollux": pollux,
         "priority": priority,

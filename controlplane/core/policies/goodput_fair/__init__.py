@@ -1,0 +1,111 @@
+"""Our own policy: least total completion time, bounded unfairness, changes that pay.
+
+1. Tabulate what each job would do with how many accelerators of which kind (`options`).
+2. Say what a later end of each costs: weight, ageing, finish-time fairness (`standing`).
+3. Find what an example of each job is worth so that all ends cost least together (`worth`), by
+   forecasting how the cluster would empty (`forecast`), and the kind for each job (`kinds`).
+4. Hand out accelerators for most worth, less what changes cost (`allotment`).
+5. Say why (`sentences`).
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import numpy as np
+
+from controlplane.core.policies.goodput_fair.allotment import LEAST_CHANGE_S, Claims, allot
+from controlplane.core.policies.goodput_fair.kinds import kinds_choose
+from controlplane.core.policies.goodput_fair.options import Counts, Floats, Options, options_of
+from controlplane.core.policies.goodput_fair.places import Tenant, arrange, lasts_s
+from controlplane.core.policies.goodput_fair.sentences import Outcome, explain
+from controlplane.core.policies.goodput_fair.standing import Carried, crowds_of, standing_of
+from controlplane.core.policies.goodput_fair.worth import Market, Valuation
+from controlplane.core.policies.kinds import cannot_start
+from controlplane.core.policies.rates import rooms_of
+from controlplane.core.types import Decision, JobId, Share, Snapshot
+
+#: A job is not stopped within so many seconds of its start.
+LEAST_RUN_S = 120.0
+
+
+def goodput_fair(snapshot: Snapshot) -> Decision:
+    """Share accelerators for the least weighted completion time, with bounded unfairness."""
+    crowds = crowds_of(snapshot)
+    options = options_of(snapshot)
+    if not options.jobs:
+        reasons = {job.id: cannot_start(snapshot, job) for job in snapshot.jobs}
+        return Decision({}, reasons, carried=Carried(crowds))
+    standing = standing_of(snapshot, options, crowds)
+    change_s = np.array([max(job.resize_s, LEAST_CHANGE_S) for job in options.jobs])
+    kinds, valuation = kinds_choose(Market(options), standing, change_s)
+    given = np.zeros(len(options.jobs), dtype=np.int64)
+    for kind, capacity in enumerate(options.capacity):
+        members = np.flatnonzero(kinds == kind)
+        claims = _claims(snapshot, options, valuation, change_s, members, kind)
+        given[members] = allot(claims, int(capacity))
+    shares = _shares(snapshot, options, valuation, change_s, kinds, given)
+    outcome = Outcome(snapshot, options, standing, valuation, kinds, given)
+    reasons, starts = explain(outcome)
+    return Decision(shares, reasons, starts_in_s=starts, carried=Carried(crowds))
+
+
+def _shares(
+    snapshot: Snapshot,
+    options: Options,
+    valuation: Valuation,
+    change_s: Floats,
+    kinds: Counts,
+    given: Counts,
+) -> dict[JobId, Share]:
+    """Give every count its nodes."""
+    node_of = {one.id: (one.node_id, one.kind) for one in snapshot.accelerators}
+    shares: dict[JobId, Share] = {}
+    for number, kind in enumerate(options.kinds):
+        rows = np.flatnonzero((kinds == number) & (given > 0)).tolist()
+        rows = [row for row in rows if not snapshot.shunned.get(options.jobs[row].id)]
+        tenants = []
+        for row in rows:
+            job = options.jobs[row]
+            held = (node_of[one] for one in snapshot.held.get(job.id, ()) if one in node_of)
+            now = Counter(node for node, its_kind in held if its_kind == kind)
+            lasts = lasts_s(float(valuation.ends_s[row]))
+            worth = float(valuation.worth[row])
+            tenants.append(Tenant(job, int(given[row]), now, worth, float(change_s[row]), lasts))
+        places = arrange(tenants, rooms_of(snapshot, kind), kind)
+        for i, row in enumerate(rows):
+            by_node = places[i] if places is not None else {}
+            shares[options.jobs[row].id] = Share(kind, int(given[row]), by_node=by_node)
+    for row in np.flatnonzero(given > 0).tolist():
+        job = options.jobs[row]
+        shares.setdefault(job.id, Share(options.kinds[kinds[row]], int(given[row])))
+    return shares
+
+
+def _claims(
+    snapshot: Snapshot,
+    options: Options,
+    valuation: Valuation,
+    change_s: Floats,
+    members: Counts,
+    kind: int,
+) -> Claims:
+    jobs = [options.jobs[row] for row in members]
+    is_here = options.held_kind[members] == kind
+    return Claims(
+        counts=options.counts[members, kind],
+        rates=options.rates[members, kind],
+        held=np.where(is_here, options.held[members], 0),
+        is_elsewhere=~is_here & (options.held_kind[members] >= 0),
+        is_settling=np.array(
+            [
+                job.running_since is not None and snapshot.now - job.running_since < LEAST_RUN_S
+                for job in jobs
+            ],
+            dtype=bool,
+        ),
+        least=np.array([job.min_accelerators for job in jobs], dtype=np.int64),
+        worth=valuation.worth[members],
+        change_s=change_s[members],
+        ends_s=valuation.ends_s[members],
+    )

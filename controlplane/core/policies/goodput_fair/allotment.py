@@ -1,0 +1,142 @@
+"""How many accelerators of one kind each job gets now: whole numbers, and changes that pay.
+
+Most worth a second, where what a change costs is spread over the time for which it is made. On
+small pools the best split is found exactly (a knapsack), on large ones along concave envelopes.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from controlplane.core.policies.goodput_fair.options import (
+    SMALL_POOL,
+    Counts,
+    Floats,
+    envelopes_of,
+)
+
+#: A change is made for this long at most: until the next one is worth while.
+CHANGE_LASTS_S = 240.0
+
+#: A change costs a job at least this much of its training: accelerators idle while it comes about.
+LEAST_CHANGE_S = 3.0
+
+#: To be stopped and started again later costs a job this much on top.
+RESTART_S = 10.0
+
+#: A change that costs nearly all it could bring is still better than standing idle.
+LEAST_LEFT = 0.05
+
+#: The exact way is taken for at most this many jobs.
+MOST_EXACT = 256
+
+
+@dataclass(frozen=True)
+class Claims:
+    """The N jobs of one kind, what they hold of it, and what they could do with it.
+
+    Attributes:
+        counts, rates: points in ascending order and useful examples per second. Shape (N, G).
+        held: accelerators of this kind that each holds now. Shape (N,).
+        is_elsewhere: whether it holds accelerators of another kind. Shape (N,).
+        is_settling: whether it has just begun and is not to be stopped yet. Shape (N,).
+        least: its minimum. Shape (N,).
+        worth: weight-seconds of an example. Shape (N,).
+        change_s: seconds of training that a change costs it. Shape (N,).
+        ends_s: when it ends by the forecast. Shape (N,).
+    """
+
+    counts: Counts
+    rates: Floats
+    held: Counts
+    is_elsewhere: NDArray[np.bool_]
+    is_settling: NDArray[np.bool_]
+    least: Counts
+    worth: Floats
+    change_s: Floats
+    ends_s: Floats
+
+    def values(self) -> Floats:
+        """Give the worth a second of each point over that of nothing, less what it costs to change.
+
+        Shape (N, G); -inf between nothing and the minimum.
+        """
+        lasts = np.minimum(CHANGE_LASTS_S, np.maximum(self.ends_s, 1.0))
+        is_held = self.held > 0
+        lost = np.where(is_held | self.is_elsewhere, self.change_s, 0.0)
+        lost = lost + np.where(self.is_elsewhere, RESTART_S, 0.0)
+        left = np.maximum(1.0 - lost / lasts, LEAST_LEFT)
+        gain = self.worth[:, None] * self.rates
+        is_same = (self.counts == self.held[:, None]) & is_held[:, None]
+        values = np.where(is_same, gain, gain * left[:, None])
+        holding = np.where(is_same, gain, 0.0).max(axis=1, initial=0.0)
+        stopping = holding * np.minimum((self.change_s + RESTART_S) / lasts, 1.0)
+        most = float(gain.max(initial=0.0))
+        stopping = stopping + np.where(self.is_settling & is_held, 1e3 * most, 0.0)
+        values = values + stopping[:, None]
+        values = np.where(self.counts < self.least[:, None], -np.inf, values)
+        return np.where(self.counts == 0, 0.0, values)
+
+
+def allot(claims: Claims, capacity: int) -> Counts:
+    """Give each job its count. Shape (N,)."""
+    if capacity <= SMALL_POOL and claims.held.size <= MOST_EXACT:
+        return _allot_exactly(claims.counts, claims.values(), capacity)
+    return _allot_by_envelopes(claims.counts, claims.values(), capacity)
+
+
+def _allot_exactly(counts: Counts, values: Floats, capacity: int) -> Counts:
+    """Solve the knapsack of all jobs by dynamic programming over the capacity."""
+    best = np.zeros(capacity + 1)  # of the jobs so far with at most so many accelerators
+    chosen = np.zeros((counts.shape[0], capacity + 1), dtype=np.int64)
+    room = np.arange(capacity + 1)
+    for row, (points, worths) in enumerate(zip(counts, values, strict=True)):
+        is_first = np.concatenate([[True], points[1:] > points[:-1]]) & np.isfinite(worths)
+        points, worths = points[is_first], worths[is_first]
+        rest = room[:, None] - points
+        total = np.where(rest >= 0, best[np.maximum(rest, 0)] + worths, -np.inf)
+        pick = np.argmax(total, axis=1)
+        best = total[room, pick]
+        chosen[row] = points[pick]
+    given = np.zeros(counts.shape[0], dtype=np.int64)
+    left = capacity
+    for row in range(counts.shape[0] - 1, -1, -1):
+        given[row] = chosen[row, left]
+        left -= int(given[row])
+    return given
+
+
+def _allot_by_envelopes(counts: Counts, values: Floats, capacity: int) -> Counts:
+    """Take steps of the concave envelopes, steepest first, and fill up with what still fits."""
+    found = envelopes_of(counts, values)
+    runs = np.diff(found.counts, axis=1).astype(np.int64)
+    rows, steps = np.nonzero(runs)
+    run = runs[rows, steps]
+    slope = (np.diff(found.values, axis=1)[rows, steps]) / run
+    order = np.argsort(-slope, kind="stable")
+    rows, run = rows[order], run[order]
+    total = np.cumsum(run)
+    num_whole = int(np.searchsorted(total, capacity, side="right"))
+    given = np.bincount(rows[:num_whole], run[:num_whole], counts.shape[0]).astype(np.int64)
+    left = capacity - (int(total[num_whole - 1]) if num_whole else 0)
+    done: set[int] = set()
+    for row, step in zip(rows[num_whole:].tolist(), run[num_whole:].tolist(), strict=True):
+        if left == 0:
+            break
+        if row in done:
+            continue
+        if step <= left:
+            given[row] += step
+            left -= step
+            continue
+        done.add(row)  # its next step does not fit as a whole
+        have = given[row]
+        is_fitting = (counts[row] >= have) & (counts[row] <= have + left)
+        best = int(np.argmax(np.where(is_fitting, values[row], -np.inf)))
+        if counts[row, best] > have:
+            left -= int(counts[row, best] - have)
+            given[row] = counts[row, best]
+    return given

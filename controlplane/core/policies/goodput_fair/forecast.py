@@ -1,0 +1,104 @@
+"""Forecasts how the jobs of one kind would finish if nobody else came.
+
+A fluid: counts may be fractions, resizes cost nothing. In every stage, from one end of a job to the
+next, accelerators go where they add most worth, `worth` * marginal rate. The price of a stage is
+what the last accelerator adds.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from controlplane.core.policies.goodput_fair.options import Envelopes, Floats
+
+#: A forecast has at most this many stages; with more jobs, several end in each.
+MOST_STAGES = 48
+
+
+@dataclass(frozen=True)
+class Forecast:
+    """How N jobs of one kind are expected to go on.
+
+    Attributes:
+        ends_s: seconds until each ends; infinite: it never does. Shape (N,).
+        starts_s: seconds until each has accelerators. Shape (N,).
+        stages_s, prices: when each stage begins, and its price (weight per accelerator).
+    """
+
+    ends_s: Floats
+    starts_s: Floats
+    stages_s: Floats
+    prices: Floats
+
+    def price_at(self, after_s: Floats) -> Floats:
+        """Give the price in force so many seconds from now, just before."""
+        if self.prices.size == 0:
+            return np.zeros_like(after_s)
+        stage = np.searchsorted(self.stages_s, after_s, side="left") - 1
+        price: Floats = self.prices[np.clip(stage, 0, self.prices.size - 1)]
+        return price
+
+
+class Fluid:
+    """The segments of the envelopes of N jobs, ready to be forecast with different worths."""
+
+    def __init__(self, envelopes: Envelopes, work: Floats, capacity: int) -> None:
+        runs = np.diff(envelopes.counts, axis=1)
+        is_step = runs > 0
+        self._rows = np.nonzero(is_step)[0]
+        self._runs = runs[is_step]
+        self._slopes = np.diff(envelopes.values, axis=1)[is_step] / self._runs
+        self._work, self._capacity = work, float(capacity)
+
+    def clear(self, worth: Floats) -> tuple[float, float]:
+        """Give the worth a second of all jobs now, and the price of an accelerator."""
+        gain = worth[self._rows] * self._slopes
+        order = np.argsort(-gain, kind="stable")
+        gain, runs = gain[order], self._runs[order]
+        total = np.cumsum(runs)
+        given = np.clip(self._capacity - total + runs, 0.0, runs)
+        is_full = total.size > 0 and total[-1] > self._capacity
+        price = float(gain[np.searchsorted(total, self._capacity)]) if is_full else 0.0
+        return float(given @ gain), price
+
+    def forecast(self, worth: Floats) -> Forecast:
+        """Let accelerators follow `worth` (shape (N,), weight-seconds per example)."""
+        gain = worth[self._rows] * self._slopes
+        order = np.argsort(-gain, kind="stable")
+        gain, rows = gain[order], self._rows[order]
+        runs, slopes = self._runs[order], self._slopes[order]
+        num = self._work.size
+        left = self._work.copy()
+        ends, starts = np.full(num, np.inf), np.full(num, np.inf)
+        is_alive = np.zeros(num, dtype=bool)
+        is_alive[rows] = True
+        stages: list[float] = []
+        prices: list[float] = []
+        now = 0.0
+        for stages_left in range(MOST_STAGES, 0, -1):
+            wanted = np.where(is_alive[rows], runs, 0.0)
+            total = np.cumsum(wanted)
+            given = np.clip(self._capacity - total + wanted, 0.0, wanted)
+            speed = np.bincount(rows, given * slopes, num)
+            is_full = total.size > 0 and total[-1] > self._capacity
+            stages.append(now)
+            prices.append(float(gain[np.searchsorted(total, self._capacity)]) if is_full else 0.0)
+            is_running = is_alive & (speed > 0.0)
+            num_running = int(np.count_nonzero(is_running))
+            if num_running == 0:
+                break
+            starts[is_running & np.isinf(starts)] = now
+            takes = np.full(num, np.inf)
+            np.divide(left, speed, out=takes, where=is_running)
+            last = min(-(-int(np.count_nonzero(is_alive)) // stages_left), num_running) - 1
+            takes_last = float(np.partition(takes, last)[last])
+            is_ending = is_alive & (takes <= takes_last * (1.0 + 1e-9))
+            ends[is_ending] = now + takes[is_ending]
+            is_alive &= ~is_ending
+            left = left - speed * takes_last
+            now += takes_last
+            if not is_alive.any():
+                break
+        return Forecast(ends, starts, np.array(stages), np.array(prices))

@@ -1,0 +1,200 @@
+"""On which nodes the jobs of one kind sit: few each, with moves only where they pay.
+
+Two arrangements are made, and the one worth more is taken: everybody is placed anew, or only those
+whose count changes, around the others. Either way a job goes where it already is, if it can; whole
+nodes are dealt out first, then the largest rests, each to the node with the least room that is
+enough. An arrangement in which jobs would wait for each other in a ring is none.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from controlplane.core.policies.goodput_fair.allotment import CHANGE_LASTS_S
+from controlplane.core.types import Job
+
+NodeId = int
+
+#: node -> how many accelerators there.
+Places = Mapping[NodeId, int]
+
+
+@dataclass(frozen=True, slots=True)
+class Tenant:
+    """One job that is to be placed.
+
+    Attributes:
+        count: accelerators it is given.
+        now: where it holds accelerators of this kind.
+        worth: weight-seconds of an example.
+        change_s: seconds of training that a change costs it.
+        lasts_s: for how long it is placed, at most until it ends.
+    """
+
+    job: Job
+    count: int
+    now: Places
+    worth: float
+    change_s: float
+    lasts_s: float
+
+    @property
+    def is_same(self) -> bool:
+        """Say whether it keeps its count, so that it might as well stay."""
+        return sum(self.now.values()) == self.count
+
+
+def arrange(
+    tenants: Sequence[Tenant], rooms: Mapping[NodeId, int], kind: str
+) -> list[Places] | None:
+    """Give the nodes of each tenant; None: placement shall choose.
+
+    Args:
+        rooms: accelerators of the kind on each node.
+    """
+    staying = {i: tenant.now for i, tenant in enumerate(tenants) if tenant.is_same}
+    candidates = [_pack(tenants, rooms, {})]
+    if staying:
+        candidates.append(_pack(tenants, rooms, staying))
+    candidates = [places for places in candidates if not _is_ring(tenants, rooms, places)]
+    if not candidates:
+        return None
+    return max(candidates, key=lambda places: _value(tenants, places, kind))
+
+
+def lasts_s(ends_s: float) -> float:
+    """Say for how long an arrangement serves a job that ends in so many seconds."""
+    return min(CHANGE_LASTS_S, max(ends_s, 1.0))
+
+
+def _value(tenants: Sequence[Tenant], arrangement: Sequence[Places], kind: str) -> float:
+    """Give what an arrangement is worth, less what the changes for it cost."""
+    total = 0.0
+    for tenant, places in zip(tenants, arrangement, strict=True):
+        performance = tenant.job.performance
+        if performance is None:
+            continue
+        rate = performance.goodput(kind, tenant.count, len(places))
+        is_moved = tenant.is_same and dict(places) != dict(tenant.now)
+        lost_s = tenant.change_s if is_moved else 0.0
+        total += tenant.worth * rate * max(tenant.lasts_s - lost_s, 0.0)
+    return total
+
+
+class _Nodes:
+    """What is left on each node, with the best one for a piece at hand."""
+
+    def __init__(self, rooms: Mapping[NodeId, int], crowd: Mapping[NodeId, int]) -> None:
+        self.left = dict(rooms)
+        self.crowd = crowd
+        self._heaps: dict[int, list[tuple[int, NodeId]]] = defaultdict(list)
+        for node, room in self.left.items():
+            self._heaps[room].append((crowd.get(node, 0), node))
+        for heap in self._heaps.values():
+            heapq.heapify(heap)
+        self._largest = max(self.left.values(), default=0)
+
+    def take(self, node: NodeId, count: int) -> None:
+        """Take accelerators of a node."""
+        self.left[node] -= count
+        heapq.heappush(self._heaps[self.left[node]], (self.crowd.get(node, 0), node))
+
+    def exactly(self, room: int) -> NodeId | None:
+        """Give a node that has so many left, that fewest jobs would have to leave."""
+        heap = self._heaps[room]
+        while heap and self.left[heap[0][1]] != room:
+            heapq.heappop(heap)
+        return heap[0][1] if heap else None
+
+    def best(self, count: int) -> NodeId | None:
+        """Give the node with the least room that is enough, else the one with most; or None."""
+        enough = range(count, self._largest + 1)
+        for room in (*enough, *range(min(count, self._largest + 1) - 1, 0, -1)):
+            node = self.exactly(room)
+            if node is not None:
+                return node
+        return None
+
+
+def _pack(
+    tenants: Sequence[Tenant], rooms: Mapping[NodeId, int], staying: Mapping[int, Places]
+) -> list[Places]:
+    """Place all tenants but those that stay where they are."""
+    free = dict(rooms)
+    for places in staying.values():
+        for node, count in places.items():
+            free[node] -= count
+    crowd: dict[NodeId, int] = defaultdict(int)
+    movers = [i for i in range(len(tenants)) if i not in staying]
+    for i in movers:
+        for node, count in tenants[i].now.items():
+            crowd[node] += count
+    nodes = _Nodes(free, crowd)
+    found: list[dict[NodeId, int]] = [dict(staying.get(i, {})) for i in range(len(tenants))]
+    whole = max(rooms.values(), default=1)
+    rests = {i: tenants[i].count for i in movers}
+    for i in sorted(movers, key=lambda i: (-tenants[i].count, i)):
+        while rests[i] >= whole:
+            own = _own(tenants[i].now, nodes, whole)
+            chosen = nodes.exactly(whole) if own is None else own
+            if chosen is None:
+                break
+            nodes.take(chosen, whole)
+            found[i][chosen] = whole
+            rests[i] -= whole
+    for i in sorted(movers, key=lambda i: (-rests[i], i)):
+        while rests[i] > 0:
+            own = _own(tenants[i].now, nodes, rests[i])
+            chosen = nodes.best(rests[i]) if own is None else own
+            assert chosen is not None, "the counts of a kind fit into its nodes"
+            count = min(rests[i], nodes.left[chosen])
+            nodes.take(chosen, count)
+            found[i][chosen] = found[i].get(chosen, 0) + count
+            rests[i] -= count
+    return list(found)
+
+
+def _own(now: Places, nodes: _Nodes, count: int) -> NodeId | None:
+    """Give a job's own node that has room for a piece, where it has most."""
+    fitting = [node for node in now if nodes.left.get(node, 0) >= count]
+    return min(fitting, key=lambda node: (-now[node], nodes.left[node], node), default=None)
+
+
+def _is_ring(
+    tenants: Sequence[Tenant], rooms: Mapping[NodeId, int], arrangement: Sequence[Places]
+) -> bool:
+    """Say whether jobs would wait for each other for ever.
+
+    A job can change as soon as all that it gets is free. Before, it gives up what it does not keep
+    if what it keeps is at least its minimum.
+    """
+    free = dict(rooms)
+    kept: list[dict[NodeId, int]] = []
+    for tenant, places in zip(tenants, arrangement, strict=True):
+        both = {n: min(c, places.get(n, 0)) for n, c in tenant.now.items() if n in places}
+        is_enough = sum(both.values()) >= tenant.job.min_accelerators
+        kept.append(both if is_enough else dict(tenant.now))
+        for node, count in kept[-1].items():
+            free[node] = free.get(node, 0) - count
+    waiting = list(range(len(tenants)))
+    while waiting:
+        still = []
+        for i in waiting:
+            if all(free[n] + kept[i].get(n, 0) >= c for n, c in arrangement[i].items()):
+                _swap(free, kept[i], arrangement[i])
+            else:
+                still.append(i)
+        if len(still) == len(waiting):
+            return True
+        waiting = still
+    return False
+
+
+def _swap(free: dict[NodeId, int], old: Places, new: Places) -> None:
+    for node, count in old.items():
+        free[node] += count
+    for node, count in new.items():
+        free[node] -= count

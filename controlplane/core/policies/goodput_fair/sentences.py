@@ -1,0 +1,177 @@
+"""Says why each job holds what it holds, with the numbers of the decision."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+
+from controlplane.core.policies.goodput_fair.options import Counts, Floats, Options
+from controlplane.core.policies.goodput_fair.standing import Standing
+from controlplane.core.policies.goodput_fair.worth import FOREVER_S, Valuation
+from controlplane.core.policies.kinds import cannot_start
+from controlplane.core.types import Job, JobId, Snapshot
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """A decision of the policy, before it is put in words. Arrays of shape (M,)."""
+
+    snapshot: Snapshot
+    options: Options
+    standing: Standing
+    valuation: Valuation
+    kinds: Counts
+    given: Counts
+
+    @cached_property
+    def before(self) -> Counts:
+        """What each job holds of the kind that it is given now, or held if it is given none."""
+        is_here = (self.options.held_kind == self.kinds) | (self.given == 0)
+        return np.where(is_here, self.options.held, 0)
+
+    @cached_property
+    def speeds(self) -> tuple[Floats, Floats]:
+        """Give each job's rate now and then, over its rate on its fewest accelerators."""
+        num = len(self.options.jobs)
+        now, then = np.zeros(num), np.zeros(num)
+        for row in range(num):
+            then[row] = self._speed(row, int(self.kinds[row]), int(self.given[row]))
+            now[row] = self._speed(row, int(self.options.held_kind[row]), self.options.held[row])
+        return now, then
+
+    def _speed(self, row: int, kind: int, count: int) -> float:
+        if kind < 0 or count == 0:
+            return 0.0
+        counts, rates = self.options.counts[row, kind], self.options.rates[row, kind]
+        at = min(int(np.searchsorted(counts, count)), counts.size - 1)
+        is_able = rates > 0.0
+        first = rates[is_able][0] if is_able.any() else 0.0
+        return float(rates[at] / first) if first > 0.0 else 0.0
+
+    @cached_property
+    def winners(self) -> list[int | None]:
+        """For each kind, the row of the job that gets most more of it."""
+        found: list[int | None] = []
+        for kind in range(len(self.options.kinds)):
+            more = np.where(self.kinds == kind, self.given - self.before, 0)
+            best = int(np.argmax(more)) if more.size else -1
+            found.append(best if best >= 0 and more[best] > 0 else None)
+        return found
+
+    @cached_property
+    def gain(self) -> str:
+        """Say how much more all jobs do together than before; empty when nothing ran."""
+        now, then = self.speeds
+        total = float(now.sum())
+        return f": cluster goodput {then.sum() / total - 1.0:+.0%}" if total > 0.0 else ""
+
+
+def explain(outcome: Outcome) -> tuple[dict[JobId, str], dict[JobId, float]]:
+    """Give a sentence for every job, and in how many seconds those that wait should start."""
+    options = outcome.options
+    known = options.index
+    reasons = {
+        job.id: cannot_start(outcome.snapshot, job)
+        for job in outcome.snapshot.jobs
+        if job.id not in known
+    }
+    starts: dict[JobId, float] = {}
+    for row, job in enumerate(options.jobs):
+        if outcome.given[row] > 0:
+            reasons[job.id] = _holding(outcome, row, job)
+            continue
+        start = _start_s(outcome, row)
+        if start is not None:
+            starts[job.id] = start
+        reasons[job.id] = _waiting(outcome, row, job, start)
+    return reasons, starts
+
+
+def _holding(outcome: Outcome, row: int, job: Job) -> str:
+    kind = int(outcome.kinds[row])
+    name, given, before = outcome.options.kinds[kind], outcome.given[row], outcome.before[row]
+    pool = f"{given} of {outcome.options.capacity[kind]} {name}"
+    if before == 0:
+        what = f"Is given {pool}"
+        if outcome.options.held[row] > 0:
+            what = f"Goes over to {pool}"
+    elif given < before:
+        winner = outcome.winners[kind]
+        for_whom = f" for job {outcome.options.jobs[winner].id}" if winner is not None else ""
+        what = f"Was shrunk {before}→{given} {name}{for_whom}{outcome.gain}"
+    elif given > before:
+        now, then = outcome.speeds
+        faster = f": its speed {then[row] / now[row] - 1.0:+.0%}" if now[row] > 0.0 else ""
+        what = f"Was grown {before}→{given} {name}{faster}"
+    else:
+        what = f"Keeps {pool}"
+    return f"{what}; {_prospects(outcome, row, job)}."
+
+
+def _prospects(outcome: Outcome, row: int, job: Job) -> str:
+    """Say what a job would gain from one more, when it ends, and how fair that is."""
+    parts = []
+    kind, given = int(outcome.kinds[row]), int(outcome.given[row])
+    counts, rates = outcome.options.counts[row, kind], outcome.options.rates[row, kind]
+    here = min(int(np.searchsorted(counts, given)), counts.size - 1)
+    following = int(np.searchsorted(counts, given, side="right"))
+    if given >= job.max_accelerators:
+        parts.append("all it can use")
+    elif job.performance is None:
+        parts.append("its speed is not known yet")
+    elif following < counts.size and rates[here] > 0.0:
+        more = rates[following] / rates[here] - 1.0
+        parts.append(f"{counts[following]} would be {more:+.0%}, which others gain more from")
+    ends = float(outcome.valuation.ends_s[row])
+    if ends < FOREVER_S and job.performance is not None:
+        fairness = float(outcome.standing.fairness(outcome.valuation.ends_s)[row])
+        parts.append(f"done in about {_duration(ends)}, {fairness:.1f} times its fair time")
+    return ", ".join(parts) or "nobody else gains more from them"
+
+
+def _waiting(outcome: Outcome, row: int, job: Job, start_s: float | None) -> str:
+    options = outcome.options
+    kind = int(outcome.kinds[row])
+    name = options.kinds[kind]
+    is_there = (outcome.kinds == kind) & (outcome.given > 0)
+    held = int(outcome.given[is_there].sum())
+    weights = np.array([other.weight for other in options.jobs])
+    higher = int(outcome.given[is_there & (weights > job.weight)].sum())
+    free = int(options.capacity[kind]) - held
+    needed = job.min_accelerators - free
+    wish = (
+        f"{needed} more of kind {name}"
+        if free > 0 < needed
+        else (f"{job.min_accelerators} of kind {name}")
+    )
+    stopped = ""
+    if options.held[row] > 0:
+        winner = outcome.winners[kind]
+        for_whom = f" for job {options.jobs[winner].id}" if winner is not None else ""
+        stopped = f"Was stopped{for_whom}{outcome.gain}. "
+    others = f"{held} of {options.capacity[kind]} held by jobs that gain more from them"
+    if higher > 0:
+        others += f", {higher} by jobs of higher weight"
+    when = f"; expected in about {_duration(start_s)}" if start_s is not None else ""
+    return f"{stopped}Waits for {wish}; {others}{when}."
+
+
+def _start_s(outcome: Outcome, row: int) -> float | None:
+    """Give when a waiting job should start: by the forecast, or when the first job here ends."""
+    start = float(outcome.valuation.starts_s[row])
+    if 0.0 < start < FOREVER_S:
+        return start
+    is_there = (outcome.kinds == outcome.kinds[row]) & (outcome.given > 0)
+    ends = outcome.valuation.ends_s[is_there]
+    first = float(ends.min(initial=np.inf))
+    return first if first < FOREVER_S else None
+
+
+def _duration(seconds: float) -> str:
+    if seconds < 90.0:
+        return f"{seconds:.0f} s"
+    if seconds < 5400.0:
+        return f"{seconds / 60.0:.0f} min"
+    return f"{seconds / 3600.0:.1f} h"

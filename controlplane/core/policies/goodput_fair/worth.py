@@ -1,0 +1,133 @@
+"""What a useful example of each job is worth, so that completion times cost the least together.
+
+Minimise the sum of cost_j(T_j) over all ways to share the accelerators. By Pontryagin's principle
+there is for every job one number u_j that holds all its life: at every moment the accelerators go
+where u_j * rate_j rises most, which makes a price p(t) of an accelerator; and a job ends when
+
+    u_j = min over its counts n of (cost_j'(T_j) + p(T_j) * n) / rate_j(n).
+
+With one power law for the speed of all jobs that is heSRPT (Berg et al., SIGMETRICS 2020): without
+gain from more accelerators all are alike, with proportional gain it is shortest first. Here speeds
+differ, so the u_j are iterated: forecast the ends, take the prices there, repeat.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from controlplane.core.policies.goodput_fair.forecast import Fluid, Forecast
+from controlplane.core.policies.goodput_fair.options import (
+    Counts,
+    Envelopes,
+    Floats,
+    Options,
+    envelopes_of,
+)
+from controlplane.core.policies.goodput_fair.standing import Standing
+
+#: Forecasts in a decision; the one that costs least is used.
+NUM_FORECASTS = 8
+
+#: An end that is not in sight counts as this far away, in seconds.
+FOREVER_S = 1e9
+
+
+@dataclass(frozen=True)
+class Valuation:
+    """Worths, and the forecast that they lead to.
+
+    Attributes:
+        worth: weight-seconds of an example of each job. Shape (M,).
+        ends_s, starts_s: forecast of each job. Shape (M,).
+        prices: weight per accelerator of each kind, now. Shape (Q,).
+    """
+
+    worth: Floats
+    ends_s: Floats
+    starts_s: Floats
+    prices: Floats
+
+
+class Market:
+    """M jobs and the concave envelopes of what they do on each of Q kinds.
+
+    Attributes:
+        counts, rates: vertices of the envelopes. Shape (M, Q, H).
+    """
+
+    def __init__(self, options: Options) -> None:
+        self.options = options
+        num, num_kinds, _ = options.counts.shape
+        found = envelopes_of(
+            options.counts.reshape(num * num_kinds, -1), options.rates.reshape(num * num_kinds, -1)
+        )
+        self.counts = found.counts.reshape(num, num_kinds, -1)
+        self.rates = found.values.reshape(num, num_kinds, -1)
+
+    def valuate(self, kinds: Counts, standing: Standing) -> Valuation:
+        """Find worths for jobs on the given kinds. Shape (M,), -1: it cannot run."""
+        rows = [np.flatnonzero(kinds == kind) for kind in range(len(self.options.kinds))]
+        fluids = [self._fluid(members, kind) for kind, members in enumerate(rows)]
+        worth = self._first_worth(standing)
+        best, least = None, np.inf
+        for _ in range(NUM_FORECASTS):
+            found = [
+                fluid.forecast(worth[members]) for fluid, members in zip(fluids, rows, strict=True)
+            ]
+            valuation = _gather(worth, rows, found)
+            cost = standing.cost(valuation.ends_s)
+            if best is None or cost < least * (1.0 - 1e-9):
+                best, least = valuation, cost
+            worth = np.sqrt(worth * self._last_worth(standing, valuation.ends_s, found))
+        assert best is not None
+        return best
+
+    def clear(self, kinds: Counts, worth: Floats) -> tuple[float, list[float]]:
+        """Give the worth a second of all jobs on these kinds, and the price of each kind."""
+        total, prices = 0.0, []
+        for kind in range(len(self.options.kinds)):
+            members = np.flatnonzero(kinds == kind)
+            value, price = self._fluid(members, kind).clear(worth[members])
+            total += value
+            prices.append(price)
+        return total, prices
+
+    def _fluid(self, members: Counts, kind: int) -> Fluid:
+        envelopes = Envelopes(self.counts[members, kind], self.rates[members, kind])
+        return Fluid(envelopes, self.options.work[members], int(self.options.capacity[kind]))
+
+    def _first_worth(self, standing: Standing) -> Floats:
+        """Start between shortest first and equal shares: one over the root of what is left."""
+        num = self.options.work.size
+        first = self.counts[:, :, 1:2] if self.counts.shape[2] > 1 else np.ones((num, 1, 1))
+        rate = self.rates[:, :, 1:2] if self.counts.shape[2] > 1 else np.ones((num, 1, 1))
+        single = (rate / np.maximum(first, 1.0)).max(axis=(1, 2), initial=1e-12)
+        left_s = self.options.work / single
+        longest = float(left_s.max(initial=1.0))
+        fastest = np.maximum(self.rates.max(axis=(1, 2), initial=0.0), 1e-12)
+        scale = float(np.median(single / fastest)) if num else 1.0
+        worth: Floats = standing.weights / single * np.sqrt(longest / left_s) * scale
+        return worth
+
+    def _last_worth(
+        self, standing: Standing, ends_s: Floats, forecasts: Sequence[Forecast]
+    ) -> Floats:
+        """Give the worth that each job has at its end by a forecast. Shape (M,)."""
+        prices = np.stack([forecast.price_at(ends_s) for forecast in forecasts], axis=1)
+        costs = standing.slope(ends_s)[:, None, None] + prices[:, :, None] * self.counts
+        each = np.full(costs.shape, np.inf)
+        np.divide(costs, self.rates, out=each, where=self.rates > 0.0)
+        least: Floats = each.min(axis=(1, 2), initial=np.inf)
+        return np.where(np.isfinite(least), least, 0.0)
+
+
+def _gather(worth: Floats, rows: Sequence[Counts], forecasts: Sequence[Forecast]) -> Valuation:
+    ends, starts = np.full(worth.size, FOREVER_S), np.full(worth.size, np.inf)
+    for members, forecast in zip(rows, forecasts, strict=True):
+        ends[members] = np.minimum(forecast.ends_s, FOREVER_S)
+        starts[members] = forecast.starts_s
+    prices = [forecast.prices[0] if forecast.prices.size else 0.0 for forecast in forecasts]
+    return Valuation(worth, ends, starts, np.array(prices))
