@@ -11,7 +11,7 @@ MAIN_STAMP := $(VENV)/.main-$(shell cat requirements.txt | sha256sum | cut -c1-1
 DEV_STAMP := $(VENV)/.dev-$(shell cat requirements.txt requirements/dev.txt | sha256sum | cut -c1-16)
 INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 
-.PHONY: help demo test lint types contracts pytest pytest-sqlite format lock clean distclean
+.PHONY: help demo test lint types contracts pytest pytest-engine pytest-pure pytest-sqlite format lock clean distclean
 .DEFAULT_GOAL := help
 
 help:
@@ -44,7 +44,9 @@ $(DEV_STAMP): | $(MAIN_STAMP)
 demo: $(MAIN_STAMP)
 	@exec $(BIN)/python manage.py demo $(ARGS)
 
-test: lint types contracts pytest-sqlite pytest
+# Two lanes, for two cores: what starts trainers, and beside it everything else.
+test: lint
+	@$(MAKE) --no-print-directory -j2 pytest-engine types contracts pytest-sqlite pytest-pure
 	@echo "All checks passed. Next: 'make demo' shows the product running; docs/development.md says how to change it."
 
 lint: $(DEV_STAMP)
@@ -64,9 +66,19 @@ contracts: $(DEV_STAMP)
 pytest: $(DEV_STAMP)
 	$(BIN)/python -m pytest $(ARGS)
 
+# Slow ones are named; what runs beside them is shown when it is over.
+PYTEST_LANE := $(BIN)/python -m pytest --durations=0 --durations-min=5
+SHOWN_WHEN_OVER = @shown() { out=$$(mktemp) && { "$$@" >$$out 2>&1; status=$$?; cat $$out; rm $$out; return $$status; }; }; shown
+
+pytest-engine: $(DEV_STAMP)
+	$(PYTEST_LANE) tests/agents tests/e2e
+
+pytest-pure: $(DEV_STAMP)
+	$(SHOWN_WHEN_OVER) $(PYTEST_LANE) --quiet --ignore tests/agents --ignore tests/e2e tests
+
 # What the demo runs on; the whole test run uses PostgreSQL where it is installed.
 pytest-sqlite: $(DEV_STAMP)
-	TEST_DATABASE=sqlite $(BIN)/python -m pytest --quiet --durations=0 --durations-min=10 tests/jobs
+	$(SHOWN_WHEN_OVER) env TEST_DATABASE=sqlite $(PYTEST_LANE) --quiet tests/jobs
 
 lock: $(DEV_STAMP)
 	$(BIN)/uv pip compile -q --no-header --python-version 3.11 requirements/main.in -o requirements.txt
