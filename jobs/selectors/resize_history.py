@@ -20,7 +20,7 @@ DEFAULT_RESIZE_S = 1.0
 _DEFAULT_WEIGHT = 1.0
 
 #: Somebody trained before, and somebody did after.
-_WAS_RESIZED = Q(previous__isnull=False, num_members__gt=0, pause_s__isnull=False)
+WAS_RESIZED = Q(previous__isnull=False, num_members__gt=0, pause_s__isnull=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,8 +52,8 @@ def resize_histories(job_ids: Iterable[int]) -> dict[int, ResizeHistory]:
             changed_at=Max("asked_at"),
             running_since=Max("asked_at", filter=holds & Q(previous=None)),
             most=Max("num_members"),
-            mean_pause_s=Avg("pause_s", filter=_WAS_RESIZED),
-            num_pauses=Count("pause_s", filter=_WAS_RESIZED),
+            mean_pause_s=Avg("pause_s", filter=WAS_RESIZED),
+            num_pauses=Count("pause_s", filter=WAS_RESIZED),
         )
     )
     return {

@@ -1,0 +1,140 @@
+"""The cluster's past as the simulator takes it: jobs with the speeds that were measured of them."""
+
+from __future__ import annotations
+
+import datetime
+from collections import Counter, defaultdict
+from collections.abc import Iterable
+
+from django.db.models import Avg, Count, F, Q
+
+from controlplane.core.goodput import AdaptiveBatchPerformance, FixedBatchPerformance
+from controlplane.core.lifecycle import ENDED_JOB_STATUSES, JobStatus
+from controlplane.simulator.history import History, HistoryJob
+from controlplane.simulator.settings import MEASURED, ResizeCosts
+from jobs.models import Accelerator, ClusterSetting, Event, Generation, Job
+from jobs.selectors.batch_sizes import accelerator_sizes, epoch_examples
+from jobs.selectors.cluster import remaining_examples
+from jobs.selectors.knowledge import Known, known_read
+from jobs.selectors.resize_history import WAS_RESIZED
+from jobs.selectors.step_times import step_times_read
+
+#: Jobs of one history; the newest are taken.
+MOST_JOBS = 5_000
+
+_NEVER_TRAINED = "never trained, so that nothing is known of its speed"
+_NO_END = "still trains without an end that can be told"
+_NO_WORK = "did no step before it ended"
+_TOO_MANY = f"older than the newest {MOST_JOBS}"
+
+
+def history_read(start_at: datetime.datetime, end_at: datetime.datetime) -> History:
+    """Read what happened between two times, in so many queries however much that is.
+
+    Jobs that were submitted then, with their whole work: what they did until they ended, or what
+    they have done and are still to do. What cannot be simulated is left out and counted.
+    """
+    rows = Job.objects.filter(submitted_at__gte=start_at, submitted_at__lte=end_at).order_by("-id")
+    jobs = list(rows[:MOST_JOBS])
+    left_out: Counter[str] = Counter()
+    if len(jobs) == MOST_JOBS:
+        left_out[_TOO_MANY] = rows.count() - MOST_JOBS
+    known = known_read(jobs, step_times_read(jobs), accelerator_sizes())
+    in_epoch = epoch_examples(jobs)
+    kept = []
+    for job in reversed(jobs):
+        row = _job(job, known[job.pk], in_epoch.get(job.pk, 0))
+        if isinstance(row, str):
+            left_out[row] += 1
+        else:
+            kept.append(row)
+    return History(
+        start_at=start_at.timestamp(),
+        end_at=end_at.timestamp(),
+        policy=_policy_between(start_at, end_at),
+        nodes=_nodes(),
+        jobs=tuple(kept),
+        costs=_costs(job.pk for job in jobs),
+        left_out=+left_out,
+    )
+
+
+def _job(job: Job, known: Known, in_epoch: int) -> HistoryJob | str:
+    """Give a job as it was, or why it cannot be simulated."""
+    performance = known.performance
+    if not isinstance(performance, FixedBatchPerformance | AdaptiveBatchPerformance):
+        return _NEVER_TRAINED
+    has_ended = job.status in ENDED_JOB_STATUSES
+    work = known.done_examples
+    if not has_ended:
+        left = remaining_examples(job, in_epoch)
+        if left is None:
+            return _NO_END
+        work += left * known.worth
+    if work <= 0.0:
+        return _NO_WORK
+    # What ended otherwise had a right to its accelerators as well, but completed nothing.
+    ended_at = job.ended_at if job.status == JobStatus.FINISHED else None
+    return HistoryJob(
+        id=job.pk,
+        name=job.name,
+        submitted_at=job.submitted_at.timestamp(),
+        started_at=None if job.started_at is None else job.started_at.timestamp(),
+        ended_at=None if ended_at is None else ended_at.timestamp(),
+        weight=float(job.priority),
+        min_accelerators=job.min_accelerators,
+        max_accelerators=job.max_accelerators,
+        accepted_kinds=tuple(sorted(job.accepted_kinds)),
+        batch_size=job.global_batch_size,
+        work=work,
+        performance=performance,
+    )
+
+
+def _nodes() -> tuple[tuple[str, int], ...]:
+    """List the machines that there are, one entry for each kind in it."""
+    rows = (
+        Accelerator.objects.filter(is_present=True, node__removed_at=None)
+        .order_by()
+        .values("node_id", "kind")
+        .annotate(number=Count("id"))
+        .order_by("node_id", "kind")
+    )
+    return tuple((row["kind"], row["number"]) for row in rows)
+
+
+def _policy_between(start_at: datetime.datetime, end_at: datetime.datetime) -> str:
+    """Name the policy that was in force for most of the time."""
+    changes = Event.objects.filter(kind="policy", at__gt=start_at).order_by("at", "id")
+    now = ClusterSetting.objects.filter(id=1).values_list("policy", flat=True).first() or ""
+    lasted: defaultdict[str, float] = defaultdict(float)
+    since = start_at
+    for at, data in changes.values_list("at", "data"):
+        until = min(at, end_at)
+        lasted[str(data.get("before", ""))] += max((until - since).total_seconds(), 0.0)
+        since = until
+    lasted[now] += max((end_at - since).total_seconds(), 0.0)
+    return max(sorted(lasted), key=lambda name: lasted[name])
+
+
+def _costs(job_ids: Iterable[int]) -> ResizeCosts:
+    """Average what changes of accelerators took; what never happened costs as was measured."""
+    found = (
+        Generation.objects.filter(job_id__in=list(job_ids), num_members__gt=0)
+        .exclude(switched_at=None)
+        .aggregate(
+            start=Avg(F("switched_at") - F("asked_at"), filter=Q(previous=None)),
+            growth=Avg(F("switched_at") - F("asked_at"), filter=WAS_RESIZED & Q(bytes_moved__gt=0)),
+            pause=Avg("pause_s", filter=WAS_RESIZED),
+        )
+    )
+    return ResizeCosts(
+        start_s=_seconds(found["start"], MEASURED.start_s),
+        pause_s=found["pause"] if found["pause"] is not None else MEASURED.pause_s,
+        growth_s=_seconds(found["growth"], MEASURED.growth_s),
+        release_s=MEASURED.release_s,
+    )
+
+
+def _seconds(mean: datetime.timedelta | None, default: float) -> float:
+    return default if mean is None else max(mean.total_seconds(), 0.0)
