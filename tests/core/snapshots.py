@@ -163,6 +163,65 @@ _MIXES = [
 _SYNC_TIMES = [None, linear(0.001), linear(0.02)]
 
 
+#: What may be known of a job's speed: nothing, plain proportion, losses, kinds that differ or fail.
+_SPEEDS = [
+    None,
+    None,
+    Speed(),
+    Speed(company=0.2),
+    Speed(company=0.05, distance=0.5),
+    Speed(company=2.0),
+    Speed(distance=1.0, by_kind={"fast": 3.0}),
+    Speed(per_s=1000.0, company=0.1, by_kind={"fast": 0.0}),
+]
+
+#: What may be known of its loss: nothing, too little, a fast and a slow fall, no fall.
+_LOSSES = [
+    None,
+    Falling(num_points=3),
+    Falling(rate=0.05),
+    Falling(height=20.0, rate=0.0005, normaliser=5.0),
+    Falling(height=0.0),
+]
+
+
+@st.composite
+def _jobs(draw: st.DrawFn, job_id: int) -> Job:
+    least = draw(st.integers(1, 3))
+    job = job_make(
+        job_id,
+        weight=draw(st.sampled_from([1, 2, 5, 10])),
+        least=least,
+        most=draw(st.integers(least, 8)),
+        at=draw(st.sampled_from([0.0, 10.0, 500.0])),
+        kinds=draw(st.sampled_from(["", "slow", "fast", "slow fast", "absent"])),
+        mixes=draw(st.sampled_from(_MIXES)),
+        sync_time=draw(st.sampled_from(_SYNC_TIMES)),
+    )
+    return replace(
+        job,
+        performance=draw(st.sampled_from(_SPEEDS)),
+        loss=draw(st.sampled_from(_LOSSES)),
+        remaining_examples=draw(st.sampled_from([None, 0.0, 50.0, 1e4, 1e8])),
+        resize_s=draw(st.sampled_from([0.0, 0.8, 30.0])),
+        done_examples=draw(st.sampled_from([0.0, 5e3])),
+        attained_accelerator_s=draw(st.sampled_from([0.0, 1e3, 1e6])),
+        pending_since=draw(st.sampled_from([None, 500.0])),
+    )
+
+
+def _started(job: Job, num_held: int, since: float) -> Job:
+    """Note in a job that it holds accelerators since then."""
+    return replace(
+        job,
+        running_since=since,
+        changed_at=since,
+        pending_since=None,
+        most_accelerators=num_held,
+        num_resizes=int(since) % 3,
+    )
+
+
 @st.composite
 def snapshots(draw: st.DrawFn) -> Snapshot:
     """Draw clusters of up to 12 accelerators of two kinds and up to 6 jobs, some running."""
@@ -174,24 +233,10 @@ def snapshots(draw: st.DrawFn) -> Snapshot:
         )
     )
     accelerators = accelerators_make(*nodes)
-    jobs = []
-    for job_id in range(1, 1 + draw(st.integers(0, 6))):
-        least = draw(st.integers(1, 3))
-        jobs.append(
-            job_make(
-                job_id,
-                weight=draw(st.sampled_from([1, 2, 5, 10])),
-                least=least,
-                most=draw(st.integers(least, 8)),
-                at=draw(st.sampled_from([0.0, 10.0, 500.0])),
-                kinds=draw(st.sampled_from(["", "slow", "fast", "slow fast", "absent"])),
-                mixes=draw(st.sampled_from(_MIXES)),
-                sync_time=draw(st.sampled_from(_SYNC_TIMES)),
-            )
-        )
+    jobs = [draw(_jobs(job_id)) for job_id in range(1, 1 + draw(st.integers(0, 6)))]
     free = list(accelerators)
     held: dict[int, tuple[int, ...]] = {}
-    for job in jobs:
+    for place, job in enumerate(jobs):
         kind = draw(st.sampled_from(["slow", "fast"]))
         count = draw(st.integers(0, job.max_accelerators))
         usable = [a for a in free if a.kind == kind and job.accepts(kind)][:count]
@@ -201,4 +246,6 @@ def snapshots(draw: st.DrawFn) -> Snapshot:
                 usable += others[: draw(st.integers(0, job.max_accelerators - len(usable)))]
             held[job.id] = tuple(accelerator.id for accelerator in usable)
             free = [accelerator for accelerator in free if accelerator not in usable]
-    return snapshot_make(accelerators, *jobs, held=held, now=draw(st.sampled_from([500.0, 5000.0])))
+            jobs[place] = _started(job, len(usable), draw(st.sampled_from([500.0, 499.0])))
+    now = draw(st.sampled_from([500.0, 5000.0]))
+    return snapshot_make(accelerators, *jobs, held=held, now=now)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 
 import pytest
 from hypothesis import given, settings
@@ -12,10 +13,17 @@ from controlplane.core.cycle import decide, decision_check
 from controlplane.core.mixing import mix
 from controlplane.core.placement import place
 from controlplane.core.policies import POLICIES
-from controlplane.core.types import Snapshot
+from controlplane.core.types import Plan, Snapshot
 from tests.core.snapshots import after, snapshots
 
-every_policy = pytest.mark.parametrize("name", sorted(POLICIES))
+#: Every policy is tried on so many drawn clusters by each test.
+EXAMPLES = 60
+
+
+def every_policy(test):
+    """Run a test of drawn clusters once for each policy of the registry."""
+    few = settings(max_examples=EXAMPLES, deadline=None)(test)
+    return pytest.mark.parametrize("name", sorted(POLICIES))(few)
 
 
 @every_policy
@@ -52,6 +60,38 @@ def test_cluster_comes_to_rest(name: str, snapshot: Snapshot) -> None:
             break
         snapshot = after(snapshot, plan)
     assert decide(snapshot, name).resizes == ()
+
+
+@every_policy
+@given(snapshot=snapshots())
+def test_memory_is_part_of_the_input_and_may_be_missing_or_strange(
+    name: str, snapshot: Snapshot
+) -> None:
+    """The same snapshot has the same answer, memory included; whatever is in it, a sound one."""
+    first = decide(snapshot, name)
+    assert _told(decide(snapshot, name)) == _told(first)
+    then = after(snapshot, first)
+    assert _told(decide(then, name)) == _told(decide(then, name))
+    for carried in (None, first.carried, {"of": "another policy"}):
+        decision = POLICIES[name](dataclasses.replace(then, carried=carried))
+        decision_check(then, decision)
+
+
+def _told(plan: Plan) -> object:
+    return plan.resizes, plan.waiting, plan.reasons, plan.starts_in_s
+
+
+@every_policy
+@given(snapshot=snapshots())
+def test_sentences_have_numbers_and_starts_are_of_those_that_wait(
+    name: str, snapshot: Snapshot
+) -> None:
+    decision = POLICIES[name](snapshot)
+    for job in snapshot.jobs:
+        assert any(sign.isdigit() for sign in decision.reasons[job.id]), decision.reasons[job.id]
+    for job_id, seconds in decision.starts_in_s.items():
+        assert job_id not in decision.shares
+        assert 0.0 <= seconds < math.inf
 
 
 @every_policy
