@@ -6,6 +6,10 @@ does not fit hold up all behind it (VirtualFlow, MLSys 2022, section 6.4, as its
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
+from controlplane.core.policies.outlook import ends_in_s, expected_text, starts_in_turn
+from controlplane.core.policies.rates import left_s, rooms_of
 from controlplane.core.pools import (
     arrival_order,
     capacity_by_kind,
@@ -52,9 +56,41 @@ def _serve(snapshot: Snapshot, queue: list[Job], ahead: str) -> Decision:
             continue
         reasons[job.id] = _waiting(job, capacity, free, position, blocker, ahead)
         blocker = blocker or job
+    waiting = [job for job in queue if job.id not in shares]
+    starts = _starts(snapshot, waiting, shares, free)
+    reasons |= {job_id: reasons[job_id] + expected_text(starts[job_id]) for job_id in starts}
     for job_id, share in shares.items():
         reasons[job_id] = f"Holds its full demand of {share.count} of kind {share.kind}."
-    return Decision(shares, reasons)
+    return Decision(shares, reasons, starts_in_s=starts)
+
+
+def _starts(
+    snapshot: Snapshot,
+    waiting: list[Job],
+    shares: Mapping[JobId, Share],
+    free: Mapping[str, int],
+) -> dict[JobId, float]:
+    """Predict when waiting jobs start, each in the accepted kind that has most accelerators."""
+    jobs = {job.id: job for job in snapshot.jobs}
+    capacity = capacity_by_kind(snapshot)
+    queues: dict[str, list[Job]] = {kind: [] for kind in capacity}
+    for job in waiting:
+        kind = pool_choose(job, capacity, job.min_accelerators)
+        if kind is not None:
+            queues[kind].append(job)
+    starts: dict[JobId, float] = {}
+    for kind, queue in queues.items():
+        per_node = max(rooms_of(snapshot, kind).values())
+        held = {job_id: share.count for job_id, share in shares.items() if share.kind == kind}
+        ends = ends_in_s(jobs, held, kind, per_node)
+        turns = []
+        for job in queue:
+            demand = _demand(job, capacity[kind])
+            turns.append((job.id, demand, left_s(job, kind, demand, -(-demand // per_node))))
+        starts |= starts_in_turn(
+            turns, free[kind], [(seconds, held[job_id]) for job_id, seconds in ends.items()]
+        )
+    return starts
 
 
 def _demand(job: Job, capacity: int) -> int:
