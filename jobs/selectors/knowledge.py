@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import datetime
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
@@ -32,6 +32,9 @@ from jobs.selectors.step_times import StepTimes
 
 #: Objects that are kept from decision to decision, with the tables that they remember.
 _PERFORMANCES_LIMIT = 8192
+
+#: Jobs whose fits are kept; beyond that those go that a decision did not ask for.
+_FITS_LIMIT = 16_384
 
 Models = tuple[tuple[str, ThroughputModel], ...]
 Speeds = tuple[tuple[str, float], ...]
@@ -112,17 +115,41 @@ def loss_fit_read(row: JobKnowledge) -> LossFit | None:
 
 
 @dataclass(frozen=True, slots=True)
-class _Fitted:
-    """A job's fits as they are kept; the same as long as job and time are."""
+class Fits:
+    """What reports have taught about one job until `updated_at`."""
 
-    job_id: int
-    updated_at: datetime.datetime
-    row: JobKnowledge = field(compare=False)
+    updated_at: datetime.datetime | None = None
+    useful_examples: float = 0.0
+    models: Models = ()
+    loss: LossFit | None = None
 
 
-@lru_cache(maxsize=_PERFORMANCES_LIMIT)
-def _fits(fitted: _Fitted) -> tuple[Models, LossFit | None]:
-    return models_read(fitted.row), loss_fit_read(fitted.row)
+#: Fits that this process has read, by job. They are read again when somebody has learnt since.
+_fits_seen: dict[int, Fits] = {}
+
+
+def fits_forget() -> None:
+    """Read everything again the next time."""
+    _fits_seen.clear()
+
+
+def _fits_read(job_ids: Sequence[int]) -> Mapping[int, Fits]:
+    """Give the fits of jobs, in two queries; the second is for those that have changed."""
+    rows = JobKnowledge.objects.filter(job_id__in=job_ids)
+    times = dict(rows.values_list("job_id", "updated_at"))
+    news = [
+        job_id
+        for job_id, updated_at in times.items()
+        if _fits_seen.get(job_id, Fits()).updated_at != updated_at
+    ]
+    if len(_fits_seen) + len(news) > _FITS_LIMIT:
+        for job_id in _fits_seen.keys() - times.keys():
+            del _fits_seen[job_id]
+    for row in JobKnowledge.objects.filter(job_id__in=news).defer("losses"):
+        _fits_seen[row.job_id] = Fits(
+            row.updated_at, row.useful_examples, models_read(row), loss_fit_read(row)
+        )
+    return {job_id: _fits_seen[job_id] for job_id in times if job_id in _fits_seen}
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,17 +170,15 @@ class Known:
 def known_read(
     jobs: Sequence[Job], profiles: Mapping[int, StepTimes], sizes: Iterable[AcceleratorSize]
 ) -> dict[int, Known]:
-    """Give what is known of each job, in one query.
+    """Give what is known of each job, in two queries.
 
     Args:
         profiles: step times of the code of each job.
         sizes: of all accelerators that there are.
     """
-    rows = JobKnowledge.objects.filter(job_id__in=[job.pk for job in jobs]).defer("losses")
-    found = {row.job_id: row for row in rows}
-    fits = {job_id: _fits(_Fitted(job_id, row.updated_at, row)) for job_id, row in found.items()}
+    fits = _fits_read([job.pk for job in jobs])
     models = {
-        job.pk: _models(job, fits.get(job.pk, ((), None))[0], profiles.get(job.pk, StepTimes()))
+        job.pk: _models(job, fits.get(job.pk, Fits()).models, profiles.get(job.pk, StepTimes()))
         for job in jobs
     }
     sized = tuple(sizes)
@@ -163,9 +188,9 @@ def known_read(
     return {
         job.pk: Known(
             performance=_performance_of(job, models[job.pk], speeds, sized),
-            loss=fits.get(job.pk, ((), None))[1],
+            loss=fits.get(job.pk, Fits()).loss,
             worth=example_worth(job),
-            done_examples=_useful_done(job, found.get(job.pk)),
+            done_examples=_useful_done(job, fits.get(job.pk, Fits())),
         )
         for job in jobs
     }
@@ -188,10 +213,10 @@ def _noise(job: Job) -> float | None:
     return float(f"{noise.examples:.3g}")
 
 
-def _useful_done(job: Job, row: JobKnowledge | None) -> float:
+def _useful_done(job: Job, fits: Fits) -> float:
     if not job.adapts_batch_size:
         return float(job.step * job.global_batch_size)
-    return 0.0 if row is None else row.useful_examples
+    return fits.useful_examples
 
 
 def _models(job: Job, own: Models, profile: StepTimes) -> Models:

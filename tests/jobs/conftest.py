@@ -11,6 +11,7 @@ from django.conf import settings
 from django.contrib.auth.models import User
 from rest_framework.test import APIClient
 
+from jobs.selectors.knowledge import fits_forget
 from jobs.services.cycle import carried_by_policy
 from tests.builders import api_token_make, user_make
 
@@ -29,8 +30,9 @@ def _own_files(settings: Any, tmp_path: Path) -> None:
 
 @pytest.fixture(autouse=True)
 def _nothing_carried() -> None:
-    """Let no policy find what it left in another test, about other jobs of the same numbers."""
+    """Let nobody find what stayed of another test, about other jobs of the same numbers."""
     carried_by_policy.clear()
+    fits_forget()
 
 
 @pytest.fixture
