@@ -1,31 +1,76 @@
-"""The whole product, started once for each file of stories."""
+"""The whole product, started once for all files of stories that want it alike."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 
 import pytest
 
 from tests.e2e.stack import Stack, running_stack
 from tests.servers import RunningServer
 
+#: What is done to trainers on purpose must not get their nodes set aside.
+_VARIABLES = {"VIRTUALFLOW_ASIDE_DEATHS": "0"}
+_ENDED = "finished,failed,invalid,cancelled"
+_CLEAR_DEADLINE_S = 60.0
 
-@pytest.fixture(scope="module")
+
+@dataclass(frozen=True, slots=True)
+class _Wish:
+    """What a file wants of its stack; files with equal wishes share one."""
+
+    name: str
+    variables: tuple[tuple[str, str], ...]
+    agent_options: tuple[str, ...]
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """Let every test with a stack have the one of its file's wish.
+
+    A file may set STACK_VARIABLES for the site and AGENT_OPTIONS for the agents. pytest brings
+    tests with equal parameters together, so there is one stack at a time.
+    """
+    if "stack" not in metafunc.fixturenames:
+        return
+    module = metafunc.module
+    variables = {**_VARIABLES, **getattr(module, "STACK_VARIABLES", {})}
+    options = tuple(getattr(module, "AGENT_OPTIONS", ()))
+    is_own = variables != _VARIABLES or options
+    name = module.__name__.rpartition(".")[2].removeprefix("test_") if is_own else "shared"
+    wish = _Wish(name, tuple(sorted(variables.items())), options)
+    metafunc.parametrize("stack", [wish], indirect=True, scope="session", ids=[name])
+
+
+@pytest.fixture(scope="session")
 def stack(
     request: pytest.FixtureRequest,
     postgresql_server: RunningServer,
     redis_server: RunningServer,
     tmp_path_factory: pytest.TempPathFactory,
 ) -> Iterator[Stack]:
-    """Run every process of the product on a database of this file's own.
-
-    A file may set STACK_VARIABLES for the site and AGENT_OPTIONS for the agents.
-    """
-    name = request.module.__name__.rpartition(".")[2].removeprefix("test_")
-    directory = tmp_path_factory.mktemp(name)
-    variables = getattr(request.module, "STACK_VARIABLES", {})
-    options = getattr(request.module, "AGENT_OPTIONS", [])
+    """Run every process of the product on a database of its own."""
+    wish: _Wish = request.param
     with running_stack(
-        directory, postgresql_server, redis_server, name, agent_options=options, **variables
+        tmp_path_factory.mktemp(wish.name),
+        postgresql_server,
+        redis_server,
+        wish.name,
+        agent_options=wish.agent_options,
+        **dict(wish.variables),
     ) as stack:
         yield stack
+
+
+@pytest.fixture(autouse=True)
+def _leaves_nothing_running(request: pytest.FixtureRequest) -> Iterator[None]:
+    """End the jobs that a failed test leaves on a shared stack, for the next one to have room."""
+    yield
+    if "stack" not in request.fixturenames:
+        return
+    stack: Stack = request.getfixturevalue("stack")
+    left = [job for job in stack.get("jobs/")["results"] if job["status"] not in _ENDED.split(",")]
+    for job in left:
+        stack.post(f"jobs/{job['id']}/cancel/", {"reason": "its test is over"})
+    if left:
+        stack.wait_for("no trainers", lambda: not stack.trainer_pids(), _CLEAR_DEADLINE_S)

@@ -28,6 +28,7 @@ ROOT = Path(__file__).parent.parent.parent
 START_DEADLINE_S = 90.0
 MOVE_DEADLINE_S = 180.0
 STOP_DEADLINE_S = 90.0
+ENDED = ("finished", "failed", "invalid", "cancelled")
 _LOOK_EVERY_S = 0.2
 
 
@@ -158,6 +159,7 @@ def test_demo_moves_jobs_stops_without_a_trace_and_goes_on(tmp_path: Path) -> No
             MOVE_DEADLINE_S,
         )
         assert len(demo.jobs()) <= len(ARRIVALS), "a job was submitted again"
+        make_room(demo)
         check_readme_commands(demo, tmp_path)
         demo.stop()
     wait_for("the end of all processes", lambda: not processes_below(directory), 10)
@@ -171,6 +173,13 @@ def count(demo: Demo, name: str) -> int:
 
 def has_finished(demo: Demo, name: str) -> bool:
     return bool(demo.jobs()[name]["status"] == "finished")
+
+
+def make_room(demo: Demo) -> None:
+    """Cancel what runs, so that what comes next has the processor to itself."""
+    for job in demo.jobs().values():
+        if job["status"] not in ENDED:
+            demo.rest.post(f"jobs/{job['id']}/cancel/", json={"reason": "seen enough"})
 
 
 def check_login(demo: Demo) -> None:

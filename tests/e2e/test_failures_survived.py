@@ -14,7 +14,7 @@ import httpx
 import pytest
 
 from tests.e2e.stack import Stack
-from tests.e2e.submitted import START_DEADLINE_S, Submitted
+from tests.e2e.submitted import START_DEADLINE_S, Submitted, undisturbed_digest
 
 pytestmark = [pytest.mark.whole_stack, pytest.mark.timeout(600)]
 
@@ -22,19 +22,10 @@ STACK_VARIABLES = {
     "VIRTUALFLOW_LEASE_S": "5",
     "VIRTUALFLOW_HEARTBEAT_S": "1",
     "VIRTUALFLOW_CHECKPOINT_EVERY_S": "2",
-    # What is done to the nodes here on purpose must not get them set aside.
-    "VIRTUALFLOW_ASIDE_DEATHS": "0",
 }
 AGENT_OPTIONS = ["--pulse-limit", "4"]
 STEP_DEADLINE_S = 60.0
 CONTROL_PLANE = ("web", "stream", "worker", "beat")
-
-
-@pytest.fixture(scope="module")
-def undisturbed_digest(stack: Stack) -> str:
-    job = Submitted(stack, "undisturbed", max_accelerators=1)
-    job.go()
-    return job.wait_until_finished()["digest"]
 
 
 def newest(job: Submitted) -> dict[str, Any]:
@@ -76,9 +67,7 @@ def recovered(job: Submitted, *slots: int, revives: bool = True) -> dict[str, An
     return job.stack.wait_for(f"a recovery without {slots}", told, STEP_DEADLINE_S, revives=revives)
 
 
-def test_survivors_of_every_loss_end_like_the_undisturbed(
-    stack: Stack, undisturbed_digest: str
-) -> None:
+def test_survivors_of_every_loss_end_like_the_undisturbed(stack: Stack) -> None:
     job = Submitted(stack, "survivor", max_accelerators=4)
     follower = settled(job, 4)[-1]
     hit(job, follower)
@@ -104,13 +93,11 @@ def test_survivors_of_every_loss_end_like_the_undisturbed(
     assert {row["code"] for row in data["lost"]} <= {"unreachable", "node_lost"}
     job.go()
     finished = job.wait_until_finished()
-    assert finished["digest"] == undisturbed_digest
+    assert finished["digest"] == undisturbed_digest(stack)
     assert finished["restarts"] == 0
 
 
-def test_a_loss_while_the_control_plane_is_away_and_then_all(
-    stack: Stack, undisturbed_digest: str
-) -> None:
+def test_a_loss_while_the_control_plane_is_away_and_then_all(stack: Stack) -> None:
     job = Submitted(stack, "alone", max_accelerators=3)
     victim = settled(job, 3)[1]
     pids = stack.supervisor.pids()
@@ -129,7 +116,7 @@ def test_a_loss_while_the_control_plane_is_away_and_then_all(
     stack.wait_for("the restart", lambda: job.state()["restarts"] == 1, STEP_DEADLINE_S)
     settled(job, 1)
     job.go()
-    assert job.wait_until_finished()["digest"] == undisturbed_digest
+    assert job.wait_until_finished()["digest"] == undisturbed_digest(stack)
 
 
 def answers(stack: Stack) -> bool:

@@ -49,6 +49,9 @@ def slow_node(stack: Stack) -> Iterator[None]:
     finally:
         agent.terminate()
         agent.wait(30.0)
+        stack.post(f"nodes/{nodes['node-b']}/uncordon/", {"reason": "over"})
+        nodes = {node["name"]: node["id"] for node in stack.get("nodes/")["results"]}
+        stack.rest.request("DELETE", f"nodes/{nodes['node-slow']}/", json={"reason": "over"})
 
 
 class Submitted:
@@ -60,10 +63,10 @@ class Submitted:
         body = {
             "name": name,
             "code": CODE,
-            "settings": {"go_file": str(self.go_file), "pause_s": 0.02},
+            "settings": {"go_file": str(self.go_file), "pause_s": 0.05},
             "global_batch_size": 16,
             "num_virtual_nodes": 16,
-            "stop": {"kind": "steps", "limit": 1500},
+            "stop": {"kind": "steps", "limit": 500},
             "seed": 5,
             **fields,
         }

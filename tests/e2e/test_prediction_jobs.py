@@ -14,7 +14,6 @@ from tests.e2e.stack import Stack
 
 pytestmark = [pytest.mark.whole_stack, pytest.mark.timeout(600)]
 
-STACK_VARIABLES = {"VIRTUALFLOW_ASIDE_DEATHS": "0"}
 NUM_EXAMPLES = 2_005
 START_DEADLINE_S = 150.0
 FINISH_DEADLINE_S = 150.0

@@ -13,22 +13,12 @@ from typing import Any
 import pytest
 
 from tests.e2e.stack import Stack
-from tests.e2e.submitted import RESIZE_DEADLINE_S, START_DEADLINE_S, Submitted
+from tests.e2e.submitted import RESIZE_DEADLINE_S, START_DEADLINE_S, Submitted, undisturbed_digest
 
 pytestmark = [pytest.mark.whole_stack, pytest.mark.timeout(600)]
 
 
-@pytest.fixture(scope="module")
-def undisturbed_digest(stack: Stack) -> str:
-    """Train the job alone on one accelerator and give the digest that it ends with."""
-    job = Submitted(stack, "undisturbed", max_accelerators=1)
-    job.go()
-    return job.wait_until_finished()["digest"]
-
-
-def test_resized_and_preempted_jobs_end_like_the_undisturbed_one(
-    stack: Stack, undisturbed_digest: str
-) -> None:
+def test_resized_and_preempted_jobs_end_like_the_undisturbed_one(stack: Stack) -> None:
     """1 → 3 → 2 → 4 for one job, and 3 → 1 → 2 → 0 → all for its neighbour, by priorities alone."""
     neighbour = Submitted(stack, "neighbour", max_accelerators=3, priority=300)
     neighbour.wait_until_trains_on(3, START_DEADLINE_S)
@@ -44,11 +34,11 @@ def test_resized_and_preempted_jobs_end_like_the_undisturbed_one(
     neighbour.wait_until_holds_nothing("paused", RESIZE_DEADLINE_S)
     resized.wait_until_trains_on(4, RESIZE_DEADLINE_S)
     resized.go()
-    assert resized.wait_until_finished()["digest"] == undisturbed_digest
+    assert resized.wait_until_finished()["digest"] == undisturbed_digest(stack)
     assert resized_counts(resized) == [(0, 1), (1, 3), (3, 2), (2, 4)]
     neighbour.do("resume")
     neighbour.go()
-    assert neighbour.wait_until_finished()["digest"] == undisturbed_digest
+    assert neighbour.wait_until_finished()["digest"] == undisturbed_digest(stack)
     for event in [*moves(resized), *moves(neighbour)]:
         check_resize_event(event)
 
@@ -77,7 +67,7 @@ def check_resize_event(event: dict[str, Any]) -> None:
         assert data["bytes_moved"] > 0
 
 
-def test_a_killed_agent_takes_its_trainers_up_again(stack: Stack, undisturbed_digest: str) -> None:
+def test_a_killed_agent_takes_its_trainers_up_again(stack: Stack) -> None:
     job = Submitted(stack, "orphaned", max_accelerators=4)
     job.wait_until_trains_on(4, START_DEADLINE_S)
     trainers = set(stack.trainer_pids())
@@ -89,7 +79,7 @@ def test_a_killed_agent_takes_its_trainers_up_again(stack: Stack, undisturbed_di
     assert set(stack.trainer_pids()) == trainers
     job.go()
     finished = job.wait_until_finished()
-    assert finished["digest"] == undisturbed_digest
+    assert finished["digest"] == undisturbed_digest(stack)
     assert finished["restarts"] == 0
 
 
