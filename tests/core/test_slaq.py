@@ -82,6 +82,13 @@ def test_nothing_beyond_the_end_of_a_job_counts() -> None:
     assert counts(snapshot_make(EIGHT, ending, falling(2, halving(0.01)))) == {1: 1, 2: 7}
 
 
+def test_what_lowers_no_loss_is_shared_fairly() -> None:
+    flat = replace(halving(), height=0.0)
+    jobs = (falling(1, flat, weight=3.0), falling(2, flat), falling(3, None))
+    # After the minima job 1 has the lowest count per weight up to 6 / 3, which is as low as 2 / 1.
+    assert counts(snapshot_make(EIGHT, *jobs)) == {1: 6, 2: 1, 3: 1}
+
+
 def test_what_makes_nothing_faster_is_not_given() -> None:
     alone = replace(falling(1, halving()), performance=Speed(10.0, company=1.0))
     assert counts(snapshot_make(EIGHT, alone)) == {1: 1}

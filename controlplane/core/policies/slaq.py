@@ -39,6 +39,10 @@ STAY = 2.0
 AGEING_S = 600.0
 
 
+#: Gain for each accelerator (negated), count per weight, age, id, and the count that is claimed.
+_Claim = tuple[float, float, float, JobId, int]
+
+
 @dataclass(frozen=True, slots=True)
 class _Carried:
     """What was decided, and until when it is to be left alone."""
@@ -152,13 +156,15 @@ def _spread(
     gains: Mapping[JobId, Gains],
     capacity: int,
 ) -> dict[JobId, int]:
-    """Give every job its floor, and the rest where an accelerator gains most."""
+    """Give every job its floor, and the rest where an accelerator gains most.
+
+    When nobody's loss is expected to fall any more, the others go to the lowest count per weight.
+    """
     counts = dict(floors)
     free = capacity - sum(counts.values())
-    heap: list[tuple[float, float, JobId, int]] = []
+    heap: list[_Claim] = []
     for job in jobs:
-        if gains[job.id].is_known:
-            _offer(heap, gains[job.id], counts[job.id])
+        _offer(heap, gains[job.id], counts[job.id])
     while free > 0 and heap:
         *_, job_id, count = heapq.heappop(heap)
         if count - counts[job_id] > free:
@@ -169,16 +175,15 @@ def _spread(
     return counts
 
 
-def _offer(heap: list[tuple[float, float, JobId, int]], gains: Gains, count: int) -> None:
+def _offer(heap: list[_Claim], gains: Gains, count: int) -> None:
     """Push the next larger number of accelerators that is faster, by its gain for each of them."""
     place = gains.place(count)
     if place + 1 == len(gains.counts):
         return
-    more = gains.counts[place + 1] - count
-    gain = gains.gain(place + 1) - gains.gain(place)
-    if gain > 0.0:
-        job = gains.job
-        heapq.heappush(heap, (-gain / more, job.submitted_at, job.id, count + more))
+    job, then = gains.job, gains.counts[place + 1]
+    gain = max(gains.gain(place + 1) - gains.gain(place), 0.0) if gains.is_known else 0.0
+    claim = (-gain / (then - count), then / job.weight, job.submitted_at, job.id, then)
+    heapq.heappush(heap, claim)
 
 
 def _total(counts: Mapping[JobId, int], pool: _Pool, gains: Mapping[JobId, Gains]) -> float:
