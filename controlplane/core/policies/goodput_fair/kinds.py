@@ -19,6 +19,9 @@ from controlplane.core.policies.goodput_fair.worth import Market, Valuation
 #: Rounds of moves in a decision.
 NUM_ROUNDS = 12
 
+#: So many new jobs choose at a time.
+AT_A_TIME = 32
+
 #: A move has to promise this much more than staying, relatively.
 LEAST_GAIN = 0.02
 
@@ -26,7 +29,7 @@ LEAST_GAIN = 0.02
 def kinds_choose(market: Market, standing: Standing, change_s: Floats) -> tuple[Counts, Valuation]:
     """Choose the kind of each job (index, -1: none) and value all jobs there. Shape (M,)."""
     options = market.options
-    kinds = _first_kinds(options, standing)
+    first = kinds = _first_kinds(options, standing)
     valuation = market.valuate(kinds, standing)
     if len(options.kinds) < 2:
         return kinds, valuation
@@ -41,28 +44,30 @@ def kinds_choose(market: Market, standing: Standing, change_s: Floats) -> tuple[
         if moved is None:
             break
         kinds = moved
-    if np.array_equal(best, _first_kinds(options, standing)):
+    if np.array_equal(best, first):
         return best, valuation
     return best, market.valuate(best, standing)
 
 
 def _first_kinds(options: Options, standing: Standing) -> Counts:
-    """Put a job where it is, or where its share of the weight would go fastest."""
+    """Put a job where it is, or where its share of the weight would go fastest.
+
+    Those that come new choose some at a time, and count where they went from then on.
+    """
     num_kinds = len(options.kinds)
     kinds = options.held_kind.copy()
-    weights = [float(standing.weights[kinds == kind].sum()) for kind in range(num_kinds)]
-    for row in np.flatnonzero(kinds < 0):
-        speeds: list[float] = []
+    weights = np.array([standing.weights[kinds == kind].sum() for kind in range(num_kinds)])
+    least = np.array([job.min_accelerators for job in options.jobs])
+    fresh = np.flatnonzero(kinds < 0)
+    for first in range(0, fresh.size, AT_A_TIME):
+        rows = fresh[first : first + AT_A_TIME]
+        own = standing.weights[rows, None]
+        share = np.maximum(options.capacity * own / (weights + own), least[rows, None])
+        is_within = options.counts[rows] <= share[:, :, None]
+        speeds = np.where(is_within, options.rates[rows], 0.0).max(axis=2)
+        kinds[rows] = np.where(speeds.max(axis=1) > 0.0, np.argmax(speeds, axis=1), -1)
         for kind in range(num_kinds):
-            share = options.capacity[kind] * standing.weights[row]
-            share /= weights[kind] + standing.weights[row]
-            count = max(share, options.jobs[row].min_accelerators)
-            at = np.searchsorted(options.counts[row, kind], count, side="right") - 1
-            speeds.append(float(options.rates[row, kind, : at + 1].max()))
-        chosen = int(np.argmax(speeds)) if speeds and max(speeds) > 0.0 else -1
-        kinds[row] = chosen
-        if chosen >= 0:
-            weights[chosen] += float(standing.weights[row])
+            weights[kind] += standing.weights[rows[kinds[rows] == kind]].sum()
     return kinds
 
 
@@ -70,14 +75,14 @@ def _move_penalty(options: Options, valuation: Valuation, change_s: Floats) -> F
     """Give what it costs each job a second to be on each kind, 0 where it is. Shape (M, Q)."""
     num, num_kinds, _ = options.counts.shape
     penalty = np.zeros((num, num_kinds))
-    lasts = np.minimum(CHANGE_LASTS_S, np.maximum(valuation.ends_s, 1.0))
-    for row in np.flatnonzero(options.held_kind >= 0):
-        own = options.held_kind[row]
-        at = np.searchsorted(options.counts[row, own], options.held[row])
-        rate = options.rates[row, own, min(at, options.counts.shape[2] - 1)]
-        share = min((change_s[row] + RESTART_S) / lasts[row], 1.0)
-        penalty[row] = valuation.worth[row] * rate * share
-        penalty[row, own] = 0.0
+    rows = np.flatnonzero(options.held_kind >= 0)
+    own = options.held_kind[rows]
+    is_here = options.counts[rows, own] == options.held[rows, None]
+    rate = np.where(is_here, options.rates[rows, own], 0.0).max(axis=1, initial=0.0)
+    lasts = np.minimum(CHANGE_LASTS_S, np.maximum(valuation.ends_s[rows], 1.0))
+    share = np.minimum((change_s[rows] + RESTART_S) / lasts, 1.0)
+    penalty[rows] = (valuation.worth[rows] * rate * share)[:, None]
+    penalty[rows, own] = 0.0
     return penalty
 
 

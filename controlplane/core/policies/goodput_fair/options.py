@@ -29,6 +29,9 @@ FINE_COUNTS = 16
 #: guesses, and growing again a moment later costs little.
 GROWTH = 100
 
+#: What a job is given at most before anything is known of its speed.
+FIRST_COUNT = 1
+
 #: What is left of a job that says nothing about it, in accelerator-seconds, at least.
 UNKNOWN_WORK_S = 600.0
 
@@ -116,7 +119,7 @@ def _grid(capacity: int, per_node: int) -> Counts:
 def _most(job: Job, held: int) -> int:
     """Say up to where a job may grow in this round."""
     if job.performance is None:
-        return min(max(job.min_accelerators, held), job.max_accelerators)
+        return min(max(job.min_accelerators, FIRST_COUNT, held), job.max_accelerators)
     seen = max(job.most_accelerators, held)
     if seen == 0:  # somebody knows how fast it goes before it ever ran
         return job.max_accelerators

@@ -61,6 +61,32 @@ class Outcome:
         return found
 
     @cached_property
+    def first_ends(self) -> list[float]:
+        """For each kind, in how many seconds the first of its jobs should end."""
+        ends = self.valuation.ends_s
+        return [
+            float(ends[(self.kinds == kind) & (self.given > 0)].min(initial=np.inf))
+            for kind in range(len(self.options.kinds))
+        ]
+
+    @cached_property
+    def _held_by_weight(self) -> list[tuple[Floats, Counts]]:
+        """For each kind, the weights of its jobs, ascending, and what those from each on hold."""
+        weights = np.array([job.weight for job in self.options.jobs])
+        found = []
+        for kind in range(len(self.options.kinds)):
+            rows = np.flatnonzero((self.kinds == kind) & (self.given > 0))
+            rows = rows[np.argsort(weights[rows], kind="stable")]
+            sums = np.concatenate([np.cumsum(self.given[rows][::-1])[::-1], [0]])
+            found.append((weights[rows], sums))
+        return found
+
+    def held_above(self, kind: int, weight: float) -> int:
+        """Count the accelerators of a kind that go to jobs of more than this weight."""
+        weights, sums = self._held_by_weight[kind]
+        return int(sums[np.searchsorted(weights, weight, side="right")])
+
+    @cached_property
     def gain(self) -> str:
         """Say how much more all jobs do together than before; empty when nothing ran."""
         now, then = self.speeds
@@ -135,10 +161,8 @@ def _waiting(outcome: Outcome, row: int, job: Job, start_s: float | None) -> str
     options = outcome.options
     kind = int(outcome.kinds[row])
     name = options.kinds[kind]
-    is_there = (outcome.kinds == kind) & (outcome.given > 0)
-    held = int(outcome.given[is_there].sum())
-    weights = np.array([other.weight for other in options.jobs])
-    higher = int(outcome.given[is_there & (weights > job.weight)].sum())
+    held = outcome.held_above(kind, 0.0)
+    higher = outcome.held_above(kind, job.weight)
     free = int(options.capacity[kind]) - held
     needed = job.min_accelerators - free
     wish = (
@@ -163,9 +187,7 @@ def _start_s(outcome: Outcome, row: int) -> float | None:
     start = float(outcome.valuation.starts_s[row])
     if 0.0 < start < FOREVER_S:
         return start
-    is_there = (outcome.kinds == outcome.kinds[row]) & (outcome.given > 0)
-    ends = outcome.valuation.ends_s[is_there]
-    first = float(ends.min(initial=np.inf))
+    first = outcome.first_ends[outcome.kinds[row]]
     return first if first < FOREVER_S else None
 
 

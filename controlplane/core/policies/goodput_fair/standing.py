@@ -98,12 +98,12 @@ def standing_of(snapshot: Snapshot, options: Options, crowds: Crowds) -> Standin
     jobs = options.jobs
     total = sum(job.weight for job in snapshot.jobs)
     now = snapshot.now
-    fair = [_fair_s(options, row, _crowd(crowds, job, total, now)) for row, job in enumerate(jobs)]
+    crowd = np.array([_crowd(crowds, job, total, now) for job in jobs])
     weights = [
-        job.weight * _ageing(job, now, options.held[row] > 0) for row, job in enumerate(jobs)
+        job.weight * _ageing(job, now, bool(options.held[row])) for row, job in enumerate(jobs)
     ]
     ages = [max(now - job.submitted_at, 0.0) for job in jobs]
-    return Standing(np.array(weights), np.array(ages), np.array(fair))
+    return Standing(np.array(weights), np.array(ages), _fair_s(options, crowd))
 
 
 def _ageing(job: Job, now: float, is_held: bool) -> float:
@@ -118,19 +118,27 @@ def _crowd(crowds: Crowds, job: Job, total: float, now: float) -> float:
     return max(mean / job.weight, 1.0)
 
 
-def _fair_s(options: Options, row: int, crowd: float) -> float:
-    """Give how long a job would have taken in all alone on 1/`crowd` of the cluster."""
-    job = options.jobs[row]
-    rates = []
+def _fair_s(options: Options, crowd: Floats) -> Floats:
+    """Give how long each job would have taken in all alone on 1/`crowd` of the cluster."""
+    speed = np.zeros(crowd.size)
+    least = np.array([job.min_accelerators for job in options.jobs], dtype=float)
     for kind, capacity in enumerate(options.capacity):
-        counts = options.counts[row, kind]
-        speeds = np.maximum.accumulate(options.rates[row, kind])
         share = capacity / crowd
-        if share < job.min_accelerators:
-            least = speeds[np.searchsorted(counts, job.min_accelerators).clip(max=speeds.size - 1)]
-            rates.append(float(least) * share / job.min_accelerators)
-        else:
-            rates.append(float(np.interp(share, counts, speeds)))
-    rate = max(sum(rates), 1e-12)
-    done = job.done_examples if job.performance is not None else 0.0
-    return max((float(options.work[row]) + done) / rate, 1.0)
+        rates = _interpolated(options, kind, np.maximum(share, least))
+        speed += rates * np.minimum(share / least, 1.0)
+    done = [job.done_examples if job.performance is not None else 0.0 for job in options.jobs]
+    fair: Floats = (options.work + np.array(done)) / np.maximum(speed, 1e-12)
+    return np.maximum(fair, 1.0)
+
+
+def _interpolated(options: Options, kind: int, wanted: Floats) -> Floats:
+    """Give what each job does on so many accelerators of a kind, or on any fewer. Shape (M,)."""
+    counts = options.counts[:, kind].astype(float)
+    rates = np.maximum.accumulate(options.rates[:, kind], axis=1)
+    above = np.minimum((counts <= wanted[:, None]).sum(axis=1), counts.shape[1] - 1)
+    rows = np.arange(wanted.size)
+    below = np.maximum(above - 1, 0)
+    run = counts[rows, above] - counts[rows, below]
+    part = np.clip((wanted - counts[rows, below]) / np.maximum(run, 1.0), 0.0, 1.0)
+    found: Floats = rates[rows, below] + part * (rates[rows, above] - rates[rows, below])
+    return np.where(run > 0.0, found, rates[rows, above])

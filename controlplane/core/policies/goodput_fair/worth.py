@@ -28,8 +28,8 @@ from controlplane.core.policies.goodput_fair.options import (
 )
 from controlplane.core.policies.goodput_fair.standing import Standing
 
-#: Forecasts in a decision; the one that costs least is used.
-NUM_FORECASTS = 8
+#: Forecasts in a decision; the one that costs least is used. Of many jobs the ends are less sharp.
+NUM_FORECASTS, NUM_FORECASTS_OF_MANY, MANY_JOBS = 8, 4, 256
 
 #: An end that is not in sight counts as this far away, in seconds.
 FOREVER_S = 1e9
@@ -73,7 +73,8 @@ class Market:
         fluids = [self._fluid(members, kind) for kind, members in enumerate(rows)]
         worth = self._first_worth(standing)
         best, least = None, np.inf
-        for _ in range(NUM_FORECASTS):
+        is_many = self.options.work.size > MANY_JOBS
+        for _ in range(NUM_FORECASTS_OF_MANY if is_many else NUM_FORECASTS):
             found = [
                 fluid.forecast(worth[members]) for fluid, members in zip(fluids, rows, strict=True)
             ]
