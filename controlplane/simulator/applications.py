@@ -21,6 +21,7 @@ from controlplane.simulator.batches import (
     BatchBounds,
     candidate_batches,
     fixed_batch,
+    fixed_batches,
 )
 from controlplane.simulator.step_times import Floats, Placement, StepTimes
 
@@ -168,6 +169,8 @@ class ProfiledApplication:
         self._paces: dict[tuple[str, Placement, Batch, int], Pace] = {}
         self._packed: dict[tuple[str, int, int, int | None, int], Floats] = {}
         self._fixed: dict[tuple[str, int, int, int, bool], Floats] = {}
+        self._tables: dict[tuple[str, int, int, int | None], tuple[NDArray[np.int64], Floats]] = {}
+        self._iterations_of: dict[int, Floats] = {}
 
     @property
     def progress_ends(self) -> Sequence[float]:
@@ -215,13 +218,9 @@ class ProfiledApplication:
     ) -> Floats:
         key = (kind, most, per_node, batch_size, epoch)
         if key not in self._packed:
-            paces = np.zeros(most + 1)
-            for count in range(1, most + 1):
-                placement = packed(count, per_node)
-                batch = self.batch(kind, placement, batch_size, epoch)
-                if batch is not None:
-                    paces[count] = self.pace(kind, placement, batch, epoch).progress_per_s
-            self._packed[key] = paces
+            sizes, seconds = self._packed_table(kind, most, per_node, batch_size)
+            paces = np.where(sizes > 0, self._gain(np.maximum(sizes, 1), epoch) / seconds, 0.0)
+            self._packed[key] = np.concatenate([[0.0], paces.max(axis=1)])
         return self._packed[key]
 
     def examples_per_s(
@@ -259,10 +258,14 @@ class ProfiledApplication:
 
     def iterations(self, batch_size: int, epoch: int) -> float:
         """Give the iterations that `epoch` is over after, interpolated between batch sizes."""
-        return float(np.interp(batch_size, self._sizes, self._iterations[:, epoch]))
+        if batch_size not in self._iterations_of:
+            self._iterations_of[batch_size] = np.array(
+                [np.interp(batch_size, self._sizes, row) for row in self._iterations.T]
+            )
+        return float(self._iterations_of[batch_size][epoch])
 
     def forecast(self, epoch: int, progress: float) -> LossForecast | None:  # noqa: ARG002
-        return None  # profiles have no losses
+        return None  # the profiles hold metrics, no losses
 
     def quality(self, epoch: int, progress: float) -> float:
         """Give how far the metric of the smallest batch is on its way from first to best."""
@@ -272,6 +275,29 @@ class ProfiledApplication:
             return min(progress / self._ends[-1], 1.0)
         now = self._metric[min(epoch, self.num_epochs) - 1]
         return float(np.clip((now - first) / (best - first), 0.0, 1.0))
+
+    def _packed_table(
+        self, kind: str, most: int, per_node: int, batch_size: int | None
+    ) -> tuple[NDArray[np.int64], Floats]:
+        """Give batch sizes and seconds of a step on 1..`most` accelerators, packed.
+
+        Shapes (most, number of batches to choose from); sizes are 0 where there is none.
+        """
+        key = (kind, most, per_node, batch_size)
+        if key not in self._tables:
+            counts = np.arange(1, most + 1)
+            if batch_size is None:
+                tried = candidate_batches(self.bounds, counts)
+            else:
+                tried = fixed_batches(self.bounds, batch_size, counts)
+            seconds = np.ones(tried.sizes.shape)
+            for row, count in enumerate(counts):
+                step, sync = self._step_seconds(
+                    kind, packed(int(count), per_node), tried.locals[row]
+                )
+                seconds[row] = step + (tried.num_slices[row] - 1) * (step - sync)
+            self._tables[key] = tried.sizes, seconds
+        return self._tables[key]
 
     def _tried(self, kind: str, placement: Placement) -> tuple[NDArray[np.int64], ...]:
         key = (kind, placement)

@@ -104,3 +104,13 @@ def candidate_batches(bounds: BatchBounds, counts: NDArray[np.int64]) -> Candida
         atomic.astype(np.int64),
         slices.astype(np.int64),
     )
+
+
+def fixed_batches(bounds: BatchBounds, batch_size: int, counts: NDArray[np.int64]) -> Candidates:
+    """Give the one way to run a fixed batch on each of the counts. Shape (len(counts), 1)."""
+    batches = [fixed_batch(bounds, batch_size, int(count)) for count in counts]
+    return Candidates(
+        np.array([[batch.size] for batch in batches]),
+        np.array([[batch.local] for batch in batches]),
+        np.array([[batch.num_slices] for batch in batches]),
+    )

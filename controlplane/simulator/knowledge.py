@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -20,6 +21,7 @@ from controlplane.simulator.batches import (
     Candidates,
     candidate_batches,
     fixed_batch,
+    fixed_batches,
 )
 from controlplane.simulator.step_times import Floats, Placement
 
@@ -80,11 +82,11 @@ class FittedPerformance:
     """A throughput model and a noise scale. A `Performance`.
 
     Attributes:
-        models: by kind of accelerator; a kind that was never seen is taken to be like the others.
+        fitted: gives the model of a kind; one that was never seen is taken to be like the others.
         noise: gradient noise scale in examples; None: every batch is worth its examples.
     """
 
-    models: dict[str, ThroughputModel]
+    fitted: Callable[[str], ThroughputModel]
     bounds: BatchBounds
     noise: float
     batch_size_asked: int | None
@@ -130,25 +132,15 @@ class FittedPerformance:
     ) -> tuple[Floats, Candidates]:
         """Give useful examples a second of every batch to choose from on each of the counts."""
         asked, first = self.batch_size_asked, self.bounds.initial
-        model = self.models.get(kind) or next(iter(self.models.values()))
+        model = self.fitted(kind)
         if asked is not None:
-            tried = _fixed(self.bounds, asked, counts)
+            tried = fixed_batches(self.bounds, asked, counts)
             useful = np.full(tried.sizes.shape, float(asked))
         else:
             tried = candidate_batches(self.bounds, counts)
             useful = tried.sizes * (self.noise + first) / (self.noise + tried.sizes)
         step_s = model.step_s(counts[:, None], nodes[:, None], tried.locals, tried.num_slices)
         return np.where(tried.sizes > 0, useful / step_s, 0.0), tried
-
-
-def _fixed(bounds: BatchBounds, batch_size: int, counts: NDArray[np.int64]) -> Candidates:
-    """Give the one way to run a fixed batch on each of the counts."""
-    batches = [fixed_batch(bounds, batch_size, int(count)) for count in counts]
-    return Candidates(
-        np.array([[batch.size] for batch in batches]),
-        np.array([[batch.local] for batch in batches]),
-        np.array([[batch.num_slices] for batch in batches]),
-    )
 
 
 @dataclass(eq=False)
@@ -186,10 +178,14 @@ class Memory:
         if not self.samples or self.noise is None:
             return None
         if batch_size_asked not in self._performance:
-            for kind, samples in self.samples.items():
-                if kind not in self._models:
-                    self._models[kind] = throughput_fit(samples.values())
             self._performance[batch_size_asked] = FittedPerformance(
-                dict(self._models), bounds, self.noise, batch_size_asked
+                self._fitted, bounds, self.noise, batch_size_asked
             )
         return self._performance[batch_size_asked]
+
+    def _fitted(self, kind: str) -> ThroughputModel:
+        """Fit what was seen of a kind, when somebody asks; of any kind if there is nothing."""
+        seen = kind if kind in self.samples else next(iter(self.samples))
+        if seen not in self._models:
+            self._models[seen] = throughput_fit(self.samples[seen].values())
+        return self._models[seen]

@@ -3,14 +3,52 @@
 from __future__ import annotations
 
 import csv
-from collections.abc import Mapping
+import datetime
+import json
+from collections.abc import Iterator, Mapping
+from itertools import islice
 from pathlib import Path
+from typing import Any
 
 from controlplane.simulator.applications import Application
+from controlplane.simulator.scaled import ScaledApplication, scaling
 from controlplane.simulator.workloads import Workload, WorkloadJob
 
 #: Pollux does not adapt this one: it always runs with the batch asked for, on one accelerator.
 _NEVER_ADAPTED = frozenset({"ncf"})
+
+#: Seconds of cold start in the run times that VirtualFlow measured.
+COLD_START_S = 78.0
+
+#: What jobs of VirtualFlow's traces are taken to run for when nobody measured it.
+UNKNOWN_RUN_S = 900.0
+
+
+def workload_is(path: Path) -> str:
+    """Say what a workload file is: pollux, virtualflow, philly or history.
+
+    Raises:
+        ValueError: it is none of them, or cannot be read.
+    """
+    try:
+        with path.open(encoding="utf-8") as file:
+            head = file.read(400).lstrip()
+    except (OSError, UnicodeDecodeError) as error:
+        raise ValueError(f"workload: cannot read {path}: {error}") from error
+    columns = head.splitlines()[0].split(",") if head else []
+    if {"time", "application"} <= set(columns):
+        return "pollux"
+    if {"timestamp", "duration", "num_gpus"} <= set(columns):
+        return "philly"
+    if head.startswith("["):
+        return "virtualflow"
+    if head.startswith("{"):
+        return "history"
+    raise ValueError(
+        f"workload: {path} is none that is known; give a CSV with the columns time, application "
+        "(Pollux) or timestamp, duration, num_gpus (Philly), or a JSON list (VirtualFlow) or "
+        "history (manage.py export_history)"
+    )
 
 
 def pollux_workload(path: Path, applications: Mapping[str, Application]) -> Workload:
@@ -20,21 +58,128 @@ def pollux_workload(path: Path, applications: Mapping[str, Application]) -> Work
         ValueError: the file cannot be read as one.
     """
     jobs = []
-    with path.open(newline="") as file:
-        for number, row in enumerate(csv.DictReader(file), start=2):
-            try:
-                is_fixed = row["application"] in _NEVER_ADAPTED
-                jobs.append(
-                    WorkloadJob(
-                        name=row["name"],
-                        submitted_at=float(row["time"]),
-                        application=row["application"],
-                        requested=int(row["num_replicas"]),
-                        batch_size=int(row["batch_size"]),
-                        is_fixed=is_fixed,
-                        max_accelerators=1 if is_fixed else None,
-                    )
+    for number, row in _rows(path):
+        try:
+            is_fixed = row["application"] in _NEVER_ADAPTED
+            jobs.append(
+                WorkloadJob(
+                    name=row["name"],
+                    submitted_at=float(row["time"]),
+                    application=row["application"],
+                    requested=int(row["num_replicas"]),
+                    batch_size=int(row["batch_size"]),
+                    is_fixed=is_fixed,
+                    max_accelerators=1 if is_fixed else None,
                 )
-            except (KeyError, TypeError, ValueError) as error:
-                raise ValueError(f"workload: line {number} of {path}: {error!r}") from error
+            )
+        except (KeyError, TypeError, ValueError) as error:
+            raise ValueError(f"workload: line {number} of {path}: {error!r}") from error
     return Workload(tuple(jobs), applications)
+
+
+def philly_workload(path: Path, num_jobs: int, speeds: Mapping[str, float]) -> Workload:
+    """Read the first jobs of a list like Microsoft's Philly trace, in order of submission.
+
+    A job's work is what it did in its duration on the accelerators that it had, scaled as
+    ResNet-50 does; it may use up to twice as many.
+
+    Args:
+        speeds: kind of accelerator -> relative speed.
+
+    Raises:
+        ValueError: the file cannot be read as one.
+    """
+    rows: list[tuple[float, float, int]] = []
+    for number, row in _rows(path):
+        try:
+            at = datetime.datetime.fromisoformat(row["timestamp"]).replace(tzinfo=datetime.UTC)
+            rows.append((at.timestamp(), float(row["duration"]), int(row["num_gpus"])))
+        except (KeyError, TypeError, ValueError) as error:
+            raise ValueError(f"workload: line {number} of {path}: {error!r}") from error
+    chosen = list(islice((row for row in sorted(rows) if row[1] > 0.0 and row[2] > 0), num_jobs))
+    jobs, applications = [], {}
+    for index, (at_s, duration_s, count) in enumerate(chosen):
+        name, rates = f"philly-{index}", scaling(2 * count)
+        applications[name] = ScaledApplication(
+            name, duration_s * float(rates[count]), rates, speeds
+        )
+        jobs.append(
+            WorkloadJob(
+                name=name,
+                submitted_at=at_s - chosen[0][0],
+                application=name,
+                requested=count,
+                batch_size=count,
+                is_fixed=True,
+                max_accelerators=2 * count,
+            )
+        )
+    return Workload(tuple(jobs), applications)
+
+
+def virtualflow_workload(
+    path: Path, measured: Path | None, speeds: Mapping[str, float]
+) -> Workload:
+    """Read a trace of VirtualFlow: arrival_time, workload, priority, gpu_demand, batch_size.
+
+    Args:
+        measured: JSON with the seconds that each job ran at its demand, by name of the trace; by
+            default `measured_seconds_at_demand.json` beside it, where there is one. A trace that
+            is not in it gets 15 minutes a job.
+        speeds: kind of accelerator -> relative speed.
+
+    Raises:
+        ValueError: the file cannot be read as one.
+    """
+    trace = _json(path)
+    seconds = _measured_seconds(path, measured)
+    jobs, applications = [], {}
+    for index, row in enumerate(trace):
+        try:
+            demand, name = int(row["gpu_demand"]), f"{index}-{row['workload']}"
+            run_s = seconds.get(str(index), UNKNOWN_RUN_S + COLD_START_S) - COLD_START_S
+            rates = scaling(demand)[: demand + 1]
+            applications[name] = ScaledApplication(
+                name, run_s * float(rates[demand]), rates, speeds
+            )
+            jobs.append(
+                WorkloadJob(
+                    name=name,
+                    submitted_at=float(row["arrival_time"]),
+                    application=name,
+                    requested=demand,
+                    batch_size=int(row["batch_size"]),
+                    is_fixed=True,
+                    max_accelerators=demand,
+                    weight=float(row["priority"]),
+                )
+            )
+        except (KeyError, TypeError, ValueError) as error:
+            raise ValueError(f"workload: job {index} of {path}: {error!r}") from error
+    return Workload(tuple(jobs), applications)
+
+
+def _measured_seconds(path: Path, measured: Path | None) -> dict[str, float]:
+    beside = path.with_name("measured_seconds_at_demand.json")
+    if measured is None and not beside.exists():
+        return {}
+    found = _json(measured or beside)
+    rows = found.get(path.stem, {}) if isinstance(found, dict) else {}
+    if not isinstance(rows, dict):
+        raise ValueError(f"workload: {path.stem} in {measured or beside} must be an object")
+    return {str(index): float(value) for index, value in rows.items()}
+
+
+def _json(path: Path) -> Any:
+    try:
+        return json.loads(path.read_text())
+    except (OSError, UnicodeDecodeError, json.JSONDecodeError) as error:
+        raise ValueError(f"workload: cannot read {path}: {error}") from error
+
+
+def _rows(path: Path) -> Iterator[tuple[int, dict[str, str]]]:
+    try:
+        with path.open(newline="") as file:
+            yield from enumerate(csv.DictReader(file), start=2)
+    except (OSError, UnicodeDecodeError) as error:
+        raise ValueError(f"workload: cannot read {path}: {error}") from error
