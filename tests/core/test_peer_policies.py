@@ -12,12 +12,19 @@ from hypothesis import strategies as st
 
 from controlplane.core.policies.gavel import ROUND_S, gavel
 from controlplane.core.policies.gavel_program import time_fractions
-from controlplane.core.policies.sia import LEFT_OUT, Choice, choose, round_relaxed, sia
+from controlplane.core.policies.sia import sia
 from controlplane.core.policies.sia_configurations import (
     Configuration,
     Kind,
     configurations_of,
     counts_of,
+)
+from controlplane.core.policies.sia_program import (
+    Choice,
+    choose,
+    left_out_cost,
+    program_make,
+    rounded,
 )
 from controlplane.core.policies.srtf import srtf
 from controlplane.core.types import Job
@@ -65,7 +72,7 @@ def test_a_job_starts_on_its_least_and_at_most_doubles(
 
 
 def test_program_weighs_the_inverse_root_of_goodputs() -> None:
-    """Two jobs on 4: 2 + 2 costs 2 / sqrt(2) = 1.41, 4 + nothing 0.5 + 1.1, 1 + 1 costs 2."""
+    """Two jobs on 4: 2 + 2 costs 2 / sqrt(2) = 1.41, 4 + nothing 0.5 + 1.5, 1 + 1 costs 2."""
     choices = [
         Choice(row, Configuration("gpu", count, 1), count, count, count**-0.5)
         for row in (0, 1)
@@ -93,7 +100,7 @@ def programs(draw: st.DrawFn) -> tuple[list[Choice], list[float], dict[str, int]
 
 def _cost(chosen: list[Choice] | tuple[Choice | None, ...], num_rows: int) -> float:
     kept = [choice for choice in chosen if choice is not None]
-    return sum(choice.cost for choice in kept) + LEFT_OUT * (num_rows - len(kept))
+    return sum(choice.cost for choice in kept) + left_out_cost(1.0, 1.0) * (num_rows - len(kept))
 
 
 def _fits(chosen: list[Choice] | tuple[Choice | None, ...], capacity: dict[str, int]) -> bool:
@@ -121,21 +128,23 @@ def test_program_is_solved_exactly(
 
 
 @settings(max_examples=25)
-@given(program=programs())
-def test_rounding_is_possible_and_near_the_program(
-    program: tuple[list[Choice], list[float], dict[str, int]],
+@given(drawn=programs(), fractions=st.lists(st.floats(0.0, 1.0), min_size=24, max_size=24))
+def test_rounding_is_possible_and_leaves_nothing_to_gain(
+    drawn: tuple[list[Choice], list[float], dict[str, int]], fractions: list[float]
 ) -> None:
-    choices, weights, capacity = program
+    choices, weights, capacity = drawn
     if not choices:
         return
-    gains = np.array([choice.cost - LEFT_OUT for choice in choices])
-    rounded = round_relaxed(choices, gains, capacity)
-    assert len({choice.row for choice in rounded}) == len(rounded)
-    assert _fits(rounded, capacity)
+    program = program_make(choices, weights, capacity)
+    rough = [choices[i] for i in rounded(program, np.array(fractions[: len(choices)]))]
+    assert len({choice.row for choice in rough}) == len(rough)
+    assert _fits(rough, capacity)
     exact = choose(choices, weights, capacity)
-    # At most one job for each kind is split by the relaxation, and loses what it gains.
-    most = LEFT_OUT * len(capacity)
-    assert _cost(rounded, len(weights)) <= _cost(exact, len(weights)) + most + 1e-6
+    assert _cost(rough, len(weights)) >= _cost(exact, len(weights)) - 1e-3
+    for choice in choices:  # nothing is left that fits and would be better
+        others = [one for one in rough if one.row != choice.row]
+        if _fits([*others, choice], capacity):
+            assert _cost([*others, choice], len(weights)) >= _cost(rough, len(weights)) - 1e-6
 
 
 def test_sia_gives_each_kind_to_who_gains_most_by_it() -> None:
@@ -168,8 +177,8 @@ def test_sia_says_why_a_job_waits() -> None:
     decision = sia(snapshot_make(TWO_NODES, *jobs, now=1000.0))
     assert set(decision.shares) == set(range(1, 9))
     assert decision.reasons[9] == (
-        "Waits for 1 of kind gpu: 8 of 8 are given to 8 jobs to which they are worth more than "
-        "starting it at weight 1."
+        "Waits for 1 of kind gpu: 8 of 8 are given to 8 jobs to which they are worth more than the "
+        "1.8 that leaving it out counts at weight 1."
     )
 
 
@@ -257,11 +266,11 @@ def test_srtf_serves_who_ends_first_and_the_unknown_last() -> None:
     assert {i: share.count for i, share in decision.shares.items()} == {2: 8}
     assert decision.starts_in_s == {1: 50.0, 3: 50.0}
     assert decision.reasons[2] == (
-        "Gets its full demand of 8 of 8 gpu: would end in 50 s, 0 jobs would end sooner."
+        "Gets its full demand of 8 of 8 gpu: it would end in 50 s, 0 jobs would end sooner."
     )
     assert decision.reasons[1] == (
         "Waits for 8 of kind gpu, its full demand: 0 of 8 gpu free, the rest is with 1 jobs that "
-        "end sooner; it would end in 100 s if it ran."
+        "end sooner. With it, it would end in 100 s."
     )
     assert "how long it will take is not known" in decision.reasons[3]
 
@@ -282,3 +291,13 @@ def test_srtf_preempts_for_clearly_shorter_jobs_only() -> None:
     assert set(srtf(snapshot_make(TWO_NODES, running, much, held=held)).shares) == {2}
     dear = dataclasses.replace(running, resize_s=10.0)
     assert set(srtf(snapshot_make(TWO_NODES, dear, much, held=held)).shares) == {1}
+
+
+def test_srtf_tries_out_jobs_of_unknown_speed_for_a_minute() -> None:
+    known = job_of(1, remaining_examples=400.0)
+    new = job_of(2, remaining_examples=1e9, performance=None)
+    first = srtf(snapshot_make(TWO_NODES, known, new))
+    assert set(first.shares) == {2}
+    assert "has 60 s to show how fast it goes" in first.reasons[2]
+    tried = dataclasses.replace(new, attained_accelerator_s=8 * 60.0)
+    assert set(srtf(snapshot_make(TWO_NODES, known, tried)).shares) == {1}

@@ -18,6 +18,10 @@ Flags = NDArray[np.bool_]
 POPULATION = 100
 GENERATIONS = 100
 
+#: A search ends when nothing better came in so many generations, and one more for every four
+#: elements of a state: never early where there is much to place.
+PATIENCE = 10
+
 #: Chances of a row to go back to what the job holds, and to lose elements; and of each to be lost.
 RESET_CHANCE = 0.1
 LOSS_CHANCE = 0.1
@@ -95,22 +99,29 @@ def search(
     states = np.concatenate([started, _mutate(problem, copies, random)])
     states = repair(problem, states, random)
     values = fitness(problem, states)
+    order = np.argsort(-values, kind="stable")
+    states, values = states[order], values[order]
+    num_idle = 0
     for _ in range(generations):
+        best = values[0]
         children = _cross(states, values, random)
         children = repair(problem, _mutate(problem, children, random), random)
         states = np.concatenate([states, children])
         values = np.concatenate([values, fitness(problem, children)])
         kept = _fittest(states, values, size)
         states, values = states[kept], values[kept]
+        num_idle = 0 if values[0] > best else num_idle + 1
+        if num_idle > PATIENCE + num_jobs * num_nodes // 4:
+            break
     return states, values
 
 
 def _effort(num_jobs: int, num_nodes: int) -> tuple[int, int]:
-    """Give the number of states and of generations: few for a small problem or a huge one."""
+    """Give the number of states and of generations: fewer for a huge problem."""
     elements = max(num_jobs * num_nodes, 1)
     size = max(min(POPULATION, EFFORT // (GENERATIONS * elements)), FEWEST_STATES)
     affordable = max(EFFORT // (elements * POPULATION), 1)
-    return size, min(GENERATIONS, 10 + elements, affordable)
+    return size, min(GENERATIONS, affordable)
 
 
 def _fittest(states: Counts, values: Floats, size: int) -> NDArray[np.intp]:

@@ -1,9 +1,10 @@
 """Shortest remaining time first: whoever would end soonest has all it can use.
 
 The classic answer to short mean completion times, preemptive, with a job's full demand or nothing.
-It needs to know how much is left; jobs that cannot tell come last. What makes it run a job behind
-another is only their order, so two jobs of like length must not take turns: one that runs counts
-as shorter than it is.
+It needs to know how long a job still takes; jobs without a known end come last. Those that have an
+end, but were never seen running, come first for a minute, so that their speed can be seen. Only the
+order decides who runs, so two jobs of like length must not take turns: one that runs counts as
+shorter than it is.
 """
 
 from __future__ import annotations
@@ -20,6 +21,10 @@ from controlplane.core.types import Decision, Job, JobId, Share, Snapshot
 RUNNING_SHARE = 0.8
 
 
+#: Seconds on its full demand after which a job's speed is either known or will not be.
+TRIAL_S = 60.0
+
+
 @dataclass(frozen=True, slots=True)
 class _Claim:
     """What a job asks of each kind that can have it, and how long it would take.
@@ -27,6 +32,7 @@ class _Claim:
     Attributes:
         demands: accelerators by kind, the kind it holds first, then the fastest.
         left_s: predicted seconds until it ends; None: unknown.
+        is_on_trial: it has an end, and a minute to show when that comes.
         rank_s: what it is ordered by.
     """
 
@@ -35,6 +41,7 @@ class _Claim:
     left_s: float | None
     rank_s: float
     is_running: bool
+    is_on_trial: bool
 
 
 def srtf(snapshot: Snapshot) -> Decision:
@@ -44,7 +51,13 @@ def srtf(snapshot: Snapshot) -> Decision:
     held = held_by_kind(snapshot)
     claims = [_claim(job, capacity, per_node, held_kind(held[job.id])) for job in snapshot.jobs]
     claims.sort(
-        key=lambda c: (c.left_s is None, c.rank_s, not c.is_running, c.job.submitted_at, c.job.id)
+        key=lambda c: (
+            c.left_s is None and not c.is_on_trial,
+            c.rank_s,
+            not c.is_running,
+            c.job.submitted_at,
+            c.job.id,
+        )
     )
     free = dict(capacity)
     shares: dict[JobId, Share] = {}
@@ -95,13 +108,20 @@ def _claim(
         return (kind != own, float("inf") if value is None else value, -demands[kind], kind)
 
     ordered = {kind: demands[kind] for kind in sorted(demands, key=preference)}
-    return _Claim(job, ordered, best_s, rank_s, own is not None)
+    on_trial = (
+        best_s is None
+        and job.remaining_examples is not None
+        and job.attained_accelerator_s < TRIAL_S * max(demands.values(), default=0)
+    )
+    return _Claim(job, ordered, best_s, rank_s, own is not None, on_trial)
 
 
 def _left_text(claim: _Claim) -> str:
+    if claim.is_on_trial:
+        return f"it has {TRIAL_S:.0f} s to show how fast it goes"
     if claim.left_s is None:
         return "how long it will take is not known"
-    return f"would end in {_duration(claim.left_s)}"
+    return f"it would end in {_duration(claim.left_s)}"
 
 
 def _duration(seconds: float) -> str:
@@ -115,8 +135,8 @@ def _waiting(
     have = ", ".join(f"{free[k]} of {capacity[k]} {k} free" for k in claim.demands)
     return (
         f"Waits for {count} of kind {kind}, its full demand: {have}, the rest is with "
-        f"{len(running)} jobs that end sooner; it {_left_text(claim)} if it ran."
-    ).replace("it how long", "how long")
+        f"{len(running)} jobs that end sooner. With it, {_left_text(claim)}."
+    )
 
 
 def _start_in_s(

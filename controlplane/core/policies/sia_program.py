@@ -1,0 +1,180 @@
+"""Sia's integer program: at most one configuration for each job, within what there is of each kind.
+
+The linear relaxation, in which all but a few jobs have one whole configuration, is solved and
+rounded first. Its prices then tell which configurations cannot be part of anything better than the
+rounded answer, and the integer program is left with the few that can (reduced-cost fixing).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.optimize import Bounds, LinearConstraint, linprog, milp
+from scipy.sparse import csr_array
+
+from controlplane.core.policies.sia_configurations import Configuration
+
+Floats = NDArray[np.float64]
+Chosen = NDArray[np.intp]
+
+#: What leaving a job out counts, where its worst configuration counts 1: so much for its own weight
+#: and so much for the heaviest one. The latter is what doubling a job from 1 can save at most.
+LEFT_OUT, LEFT_OUT_HEAVIEST = 1.2, 0.3
+
+#: The answer may be off by this share of the program's value.
+GAP = 1e-4
+
+#: After so many seconds the rounded answer is taken, which is possible and nearly as good.
+TIME_LIMIT_S = 5.0
+
+_TOLERANCE = 1e-9
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """One job on one configuration.
+
+    Attributes:
+        row: of the job in the program.
+        utility: G, with what a resize costs.
+        cost: weight * G**p, to be minimised.
+    """
+
+    row: int
+    configuration: Configuration
+    goodput: float
+    utility: float
+    cost: float
+
+
+@dataclass(frozen=True, slots=True)
+class Program:
+    """Choices as arrays.
+
+    Attributes:
+        gains: cost of each choice less that of leaving its job out, to be minimised.
+        rows: number of its job, from 0 without gaps.
+        kinds: number of its kind.
+        counts: accelerators that it takes.
+        capacity: accelerators of each kind.
+    """
+
+    gains: Floats
+    rows: Chosen
+    kinds: Chosen
+    counts: Floats
+    capacity: Floats
+
+    @property
+    def num_rows(self) -> int:
+        """Number of jobs."""
+        return int(self.rows.max(initial=-1)) + 1
+
+    def constraints(self, kept: Chosen) -> tuple[csr_array, Floats]:
+        """Write down one constraint for each job, then one for each kind, of some choices."""
+        columns = np.arange(len(kept))
+        matrix = csr_array(
+            (
+                np.concatenate([np.ones(len(kept)), self.counts[kept]]),
+                (
+                    np.concatenate([self.rows[kept], self.num_rows + self.kinds[kept]]),
+                    np.concatenate([columns, columns]),
+                ),
+            ),
+            shape=(self.num_rows + len(self.capacity), len(kept)),
+        )
+        return matrix, np.concatenate([np.ones(self.num_rows), self.capacity])
+
+
+def choose(
+    choices: Sequence[Choice], weights: Sequence[float], capacity: Mapping[str, int]
+) -> list[Choice]:
+    """Solve the program: the choices of least cost in all."""
+    if not choices:
+        return []
+    program = program_make(choices, weights, capacity)
+    return [choices[i] for i in np.sort(solve(program)).tolist()]
+
+
+def left_out_cost(weight: float, heaviest: float) -> float:
+    """Give what it costs to leave out a job of this weight, beside one of the heaviest weight."""
+    return LEFT_OUT * weight + LEFT_OUT_HEAVIEST * heaviest
+
+
+def program_make(
+    choices: Sequence[Choice], weights: Sequence[float], capacity: Mapping[str, int]
+) -> Program:
+    """Turn choices into arrays."""
+    numbers = {kind: number for number, kind in enumerate(capacity)}
+    heaviest = max(weights)
+    _, rows = np.unique([choice.row for choice in choices], return_inverse=True)
+    return Program(
+        gains=np.array([c.cost - left_out_cost(weights[c.row], heaviest) for c in choices]),
+        rows=rows.astype(np.intp),
+        kinds=np.array([numbers[choice.configuration.kind] for choice in choices], dtype=np.intp),
+        counts=np.array([choice.configuration.count for choice in choices], dtype=float),
+        capacity=np.array(list(capacity.values()), dtype=float),
+    )
+
+
+def solve(program: Program) -> Chosen:
+    """Give the numbers of the choices of least cost in all."""
+    every = np.arange(len(program.gains))
+    matrix, limits = program.constraints(every)
+    relaxed = linprog(program.gains, A_ub=matrix, b_ub=limits, bounds=(0, None), method="highs")
+    if relaxed.x is None:  # out of time or numbers: everything as if nothing were known
+        return rounded(program, np.zeros(len(program.gains)))
+    answer = rounded(program, relaxed.x)
+    slack = program.gains[answer].sum() - relaxed.fun
+    if slack <= GAP * abs(relaxed.fun):
+        return answer
+    reduced = program.gains - matrix.T @ relaxed.ineqlin.marginals
+    kept = np.nonzero(reduced <= slack + _TOLERANCE)[0]
+    matrix, limits = program.constraints(kept)
+    found = milp(
+        program.gains[kept],
+        integrality=np.ones(len(kept)),
+        bounds=Bounds(0, 1),
+        constraints=LinearConstraint(matrix, -np.inf, limits),
+        options={"time_limit": TIME_LIMIT_S, "mip_rel_gap": GAP},
+    )
+    return kept[found.x > 0.5] if found.status == 0 else answer
+
+
+def rounded(program: Program, fractions: Floats) -> Chosen:
+    """Round a solution of the relaxation.
+
+    The largest fractions that fit first; then, as long as something fits, the change of one job's
+    choice that gains most.
+    """
+    free = program.capacity.copy()
+    current = np.full(program.num_rows, -1, dtype=np.intp)
+    order = np.lexsort((np.arange(len(fractions)), program.gains, -np.round(fractions, 6)))
+    for i in order[: int(np.count_nonzero(fractions > _TOLERANCE))].tolist():
+        row, kind = program.rows[i], program.kinds[i]
+        if current[row] < 0 and program.counts[i] <= free[kind]:
+            current[row] = i
+            free[kind] -= program.counts[i]
+    gain_now, count_now = np.zeros(program.num_rows), np.zeros(program.num_rows)
+    kind_now = np.full(program.num_rows, -1, dtype=np.intp)
+    placed = np.nonzero(current >= 0)[0]
+    gain_now[placed] = program.gains[current[placed]]
+    count_now[placed] = program.counts[current[placed]]
+    kind_now[placed] = program.kinds[current[placed]]
+    while True:
+        rows, kinds = program.rows, program.kinds
+        given_back = np.where(kind_now[rows] == kinds, count_now[rows], 0.0)
+        fits = program.counts <= free[kinds] + given_back
+        better = np.where(fits, program.gains - gain_now[rows], np.inf)
+        best = int(np.argmin(better))
+        if not better[best] < -_TOLERANCE:
+            return current[current >= 0]
+        row, kind = rows[best], kinds[best]
+        if kind_now[row] >= 0:
+            free[kind_now[row]] += count_now[row]
+        free[kind] -= program.counts[best]
+        current[row], kind_now[row] = best, kind
+        gain_now[row], count_now[row] = program.gains[best], program.counts[best]
