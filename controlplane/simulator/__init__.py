@@ -2,6 +2,7 @@
 
 from controlplane.simulator.profiles import profiles_read
 from controlplane.simulator.report import JobOutcome, Report
+from controlplane.simulator.run import StuckError
 from controlplane.simulator.settings import (
     FLAT_30,
     FREE,
@@ -26,6 +27,7 @@ __all__ = [
     "Report",
     "ResizeCosts",
     "Rules",
+    "StuckError",
     "Workload",
     "WorkloadJob",
     "cluster_make",

@@ -1,0 +1,113 @@
+"""What people write on the command line, as values; mistakes name the option and the fix."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+from controlplane.simulator.history import history_cluster, history_read, history_workload
+from controlplane.simulator.profiles import profiles_read
+from controlplane.simulator.settings import FLAT_30, MEASURED, ResizeCosts
+from controlplane.simulator.synthetic import synthetic_workload
+from controlplane.simulator.workload_files import (
+    philly_workload,
+    pollux_workload,
+    virtualflow_workload,
+    workload_is,
+)
+from controlplane.simulator.workloads import Cluster, Workload, cluster_make
+
+#: The word for the workload that is shipped with the project.
+SYNTHETIC = "synthetic"
+
+
+def costs_parse(text: str) -> ResizeCosts:
+    """Read --resize-cost: measured, flat:SECONDS, or start,pause,growth[,release] in seconds.
+
+    Raises:
+        ValueError: it is none of these.
+    """
+    if text == "measured":
+        return MEASURED
+    try:
+        if text.startswith("flat:"):
+            seconds = float(text.removeprefix("flat:"))
+            return FLAT_30 if seconds == FLAT_30.pause_s else ResizeCosts(seconds, seconds, 0.0)
+        values = [float(value) for value in text.split(",")]
+        if len(values) in (3, 4):
+            return ResizeCosts(*values)
+    except ValueError as error:
+        raise ValueError(f"--resize-cost: {error}") from error
+    raise ValueError(
+        f"--resize-cost: give measured, flat:30 or start,pause,growth[,release], not {text!r}"
+    )
+
+
+def cluster_parse(num_nodes: int, per_node: int, kinds: str | None) -> Cluster:
+    """Read --nodes, --accelerators and --kinds (v100:8,k80:8: so many nodes of each).
+
+    Raises:
+        ValueError: they do not fit together.
+    """
+    by_kind: dict[str, int] = {}
+    for part in (kinds or "").split(","):
+        if not part:
+            continue
+        name, _, number = part.partition(":")
+        if not name or not number.isdigit() or name in by_kind:
+            raise ValueError(
+                f"--kinds: give kinds with numbers of nodes, as v100:8,k80:8, not {kinds!r}"
+            )
+        by_kind[name] = int(number)
+    try:
+        return cluster_make(num_nodes, per_node, by_kind)
+    except ValueError as error:
+        raise ValueError(f"--nodes, --accelerators, --kinds: {error}") from error
+
+
+def workload_load(
+    name: str,
+    profiles: Path | None,
+    speeds: Mapping[str, Mapping[str, float]],
+    *,
+    num_jobs: int,
+    seed: int,
+) -> Workload:
+    """Read --workload, whatever it is.
+
+    Args:
+        speeds: application -> kind -> relative speed.
+        num_jobs: at most so many of a Philly list, exactly so many of the synthetic workload.
+
+    Raises:
+        ValueError: naming the option and the fix.
+    """
+    if name == SYNTHETIC:
+        return synthetic_workload(num_jobs, hours=num_jobs / 20.0, seed=seed)
+    path = Path(name)
+    if not path.is_file():
+        raise ValueError(
+            f"--workload: there is no file {path}; name one, or {SYNTHETIC!r} for the workload "
+            "that is made up by this program"
+        )
+    match workload_is(path):
+        case "pollux":
+            if profiles is None:
+                raise ValueError(
+                    f"--profiles: {path} names applications; say in which folder their profiles are"
+                )
+            return pollux_workload(path, profiles_read(profiles, speeds))
+        case "philly":
+            return philly_workload(path, num_jobs, speeds.get("imagenet", {}))
+        case "virtualflow":
+            return virtualflow_workload(path, None, speeds.get("imagenet", {}))
+        case _:
+            return history_workload(history_read(path))
+
+
+def recorded_cluster(name: str) -> Cluster | None:
+    """Give the cluster that a history was recorded on, if --workload is one."""
+    path = Path(name)
+    if name == SYNTHETIC or not path.is_file() or workload_is(path) != "history":
+        return None
+    return history_cluster(history_read(path))

@@ -1,0 +1,152 @@
+"""manage.py simulate: runs a workload through policies, on no cluster at all."""
+
+from __future__ import annotations
+
+import importlib.resources
+import json
+from argparse import ArgumentParser
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from django.core.management.base import BaseCommand, CommandError
+
+from controlplane.core.policies import POLICIES
+from controlplane.simulator import BatchMode, Knowledge, Report, Rules, StuckError, simulate
+from controlplane.simulator.options import (
+    SYNTHETIC,
+    cluster_parse,
+    costs_parse,
+    recorded_cluster,
+    workload_load,
+)
+from controlplane.simulator.page import FIGURES, page_make
+from controlplane.simulator.speeds import gavel_speeds
+
+
+class Command(BaseCommand):
+    """Asks the same code that decides for the real cluster; see docs/simulator.md."""
+
+    help = "Simulate a workload under one or more policies; table, JSON and a page that shows it."
+    requires_system_checks = ()
+
+    def add_arguments(self, parser: ArgumentParser) -> None:
+        add = parser.add_argument
+        add("--workload", required=True, help=f"a file (see docs/simulator.md), or {SYNTHETIC!r}")
+        add("--profiles", type=Path, help="folder with one folder of measurements an application")
+        add("--nodes", type=int, help="default 16, or as recorded")
+        add("--accelerators", type=int, default=4, help="on each node")
+        add("--kinds", help="nodes by kind, as v100:8,k80:8")
+        add("--kind-speeds", type=Path, help="Gavel's table of steps a second by kind")
+        add("--policy", required=True, choices=sorted(POLICIES))
+        add("--compare", nargs="*", default=[], choices=sorted(POLICIES), metavar="POLICY")
+        add("--resize-cost", default="measured", help="measured, flat:30 or start,pause,growth")
+        add("--rules", default=Rules.OWN.value, choices=[rule.value for rule in Rules])
+        add("--knowledge", default=Knowledge.FITTED.value, choices=[k.value for k in Knowledge])
+        add("--batch", choices=[mode.value for mode in BatchMode], help="default: by policy")
+        add("--round", type=float, default=60.0, help="seconds between decisions")
+        add("--jobs", type=int, default=120, help="of a Philly list or the synthetic workload")
+        add("--seed", type=int, default=0)
+        add("--json", type=Path, help="file for everything, jobs included")
+        add("--page", type=Path, help="file for a page with figures")
+
+    def handle(self, *_args: Any, **options: Any) -> None:
+        try:
+            reports = self._run(options)
+        except (ValueError, StuckError) as error:
+            raise CommandError(str(error)) from error
+        for line in table(reports):
+            self.stdout.write(line)
+        if options["json"] is not None:
+            text = json.dumps([report.to_dict() for report in reports]) + "\n"
+            self._write("--json", options["json"], text)
+        if options["page"] is not None:
+            package = importlib.resources.files("plotly").joinpath("package_data/plotly.min.js")
+            self._write("--page", options["page"], page_make(reports, package.read_text()))
+
+    def _run(self, options: dict[str, Any]) -> list[Report]:
+        if not options["round"] > 0.0:
+            raise ValueError(f"--round: give a positive number of seconds, not {options['round']}")
+        speeds = gavel_speeds(options["kind_speeds"]) if options["kind_speeds"] else {}
+        costs = costs_parse(options["resize_cost"])
+        cluster = recorded_cluster(options["workload"]) if options["nodes"] is None else None
+        if cluster is None:
+            cluster = cluster_parse(
+                16 if options["nodes"] is None else options["nodes"],
+                options["accelerators"],
+                options["kinds"],
+            )
+        if len(cluster.kinds) > 1 and not speeds:
+            self.stderr.write("All kinds are taken to be equally fast; --kind-speeds tells more.")
+        workload = workload_load(
+            options["workload"],
+            options["profiles"],
+            speeds,
+            num_jobs=options["jobs"],
+            seed=options["seed"],
+        )
+        reports = []
+        for policy in dict.fromkeys([options["policy"], *options["compare"]]):
+            reports.append(
+                simulate(
+                    workload,
+                    cluster,
+                    policy,
+                    costs=costs,
+                    rules=options["rules"],
+                    seed=options["seed"],
+                    round_s=options["round"],
+                    knowledge=options["knowledge"],
+                    batch=options["batch"],
+                    progress=self._progress(policy),
+                )
+            )
+        return reports
+
+    def _progress(self, policy: str) -> Callable[[int, int, float], None]:
+        """Say how far it is: on a terminal with every percent of the jobs, else with every 25."""
+        is_terminal = self.stderr.isatty()
+        every, start, end = (1, "\r", "") if is_terminal else (25, "", "\n")
+        shown = 0
+
+        def tell(ended: int, total: int, now: float) -> None:
+            nonlocal shown
+            percent = 100 * ended // total
+            if percent >= shown + every or ended == total:
+                shown = percent
+                text = f"{start}{policy}: {ended} of {total} jobs after {now / 3600.0:.1f} h"
+                self.stderr.write(text, ending="\n" if ended == total else end)
+                self.stderr.flush()
+
+        return tell
+
+    def _write(self, option: str, path: Path, text: str) -> None:
+        try:
+            path.write_text(text)
+        except OSError as error:
+            raise CommandError(f"{option}: cannot write {path}: {error.strerror}.") from error
+        self.stdout.write(f"Wrote {path}")
+
+
+def table(reports: Sequence[Report]) -> list[str]:
+    """Give the figures of each report in a line, under a line of titles."""
+    titles = [title for title, _, _ in FIGURES.values()]
+    rows = [
+        [
+            report.policy,
+            *(
+                f"{getattr(report, name):,.{decimals}f}{unit}"
+                for name, (_, decimals, unit) in FIGURES.items()
+            ),
+        ]
+        for report in reports
+    ]
+    columns = list(zip(*[["policy", *titles], *rows], strict=True))
+    widths = [max(len(cell) for cell in column) for column in columns]
+    return [
+        "  ".join(
+            cell.ljust(width) if index == 0 else cell.rjust(width)
+            for index, (cell, width) in enumerate(zip(row, widths, strict=True))
+        )
+        for row in [["policy", *titles], *rows]
+    ]
