@@ -54,7 +54,7 @@ def test_order_of_the_input_does_not_matter(name: str, snapshot: Snapshot, rando
 @given(snapshot=snapshots())
 def test_cluster_comes_to_rest(name: str, snapshot: Snapshot) -> None:
     """Cycles reach a point where nothing changes, within a few rounds and for good."""
-    for _ in range(4):
+    for _ in range(8):
         plan = decide(snapshot, name)
         if not plan.resizes:
             break
