@@ -73,11 +73,20 @@ DEADLINE_S = 180.0
 
 @dataclass(frozen=True)
 class Pause:
-    """One change of membership as the trainers that stay see it, in seconds."""
+    """One change of membership as the trainers that stay see it.
+
+    Attributes:
+        seconds: from the last step of the old membership to the first one of the new, less a
+            normal step.
+        delay_s: what the steps took longer than normal ones, from then until all have caught up.
+        caught_up_s: the time from the last step of the old membership until then.
+    """
 
     way: str
     is_growth: bool
     seconds: float
+    delay_s: float
+    caught_up_s: float
 
 
 def pauses_of(size: Size, repeats: int) -> list[Pause]:
@@ -99,8 +108,7 @@ def pauses_of(size: Size, repeats: int) -> list[Pause]:
                 job.resize(1)
                 for number in (2, 1) * repeats:
                     job.wait_step(job.step() + size.num_steps, DEADLINE_S)
-                    seconds = measured_s(job, change, number)
-                    pauses.append(Pause(way, number == 2, seconds))
+                    pauses.append(measured(job, way, change, number))
                     print(f"{size.name}: {describe(pauses[-1])}", flush=True)
                 check_digests(job)
     return pauses
@@ -150,29 +158,43 @@ def change_by_restart(job: LocalJob, number: int) -> Membership:
     return job.restore(number, job.preempt())
 
 
-def measured_s(job: LocalJob, change: Callable[[LocalJob, int], Membership], number: int) -> float:
-    """Change the size of a job that trains; gives the pause, less a normal step."""
+def measured(
+    job: LocalJob, way: str, change: Callable[[LocalJob, int], Membership], number: int
+) -> Pause:
+    """Change the size of a job that trains; a normal step is one after all have caught up."""
     assert job.membership is not None
     old = job.membership.generation
-    new = change(job, number).generation
-    job.wait(
-        lambda: len(steps_of(job, new)) >= SETTLED_REPORTS,
-        "steps after the change",
-        DEADLINE_S,
+    new = change(job, number).generation  # returns when every member has switched
+    caught_up_at = max(report.at for report in reports_of(job, new, ReportKind.SWITCHED))
+
+    def settled() -> list[TrainerReport]:
+        # The first of these may still hold steps from before.
+        return [r for r in reports_of(job, new, ReportKind.STEPS) if r.at > caught_up_at][1:]
+
+    job.wait(lambda: len(settled()) >= SETTLED_REPORTS, "steps after the change", DEADLINE_S)
+    seconds = sum(report.data["seconds"] for report in settled())
+    num_steps = sum(r.data["last_step"] - r.data["first_step"] + 1 for r in settled())
+    normal_s = float(seconds / num_steps)
+    first = reports_of(job, new, ReportKind.STEPS)[0]
+    last_old = reports_of(job, old, ReportKind.STEPS)[-1]
+    until = settled()[0]
+    num_between = until.data["last_step"] - last_old.data["last_step"]
+    return Pause(
+        way=way,
+        is_growth=number == 2,
+        seconds=first.at - last_old.at - normal_s,
+        delay_s=until.at - last_old.at - num_between * normal_s,
+        caught_up_s=max(caught_up_at, first.at) - last_old.at,
     )
-    first, *settled = steps_of(job, new)
-    seconds = sum(report.data["seconds"] for report in settled)
-    num_steps = sum(r.data["last_step"] - r.data["first_step"] + 1 for r in settled)
-    return first.at - steps_of(job, old)[-1].at - float(seconds / num_steps)
 
 
-def steps_of(job: LocalJob, generation: int) -> list[TrainerReport]:
-    """List a generation's `steps` reports by time; the first holds just the first step."""
+def reports_of(job: LocalJob, generation: int, kind: ReportKind) -> list[TrainerReport]:
+    """List a generation's reports of a kind by time; the first of `steps` holds just one step."""
     reports = [
         report
         for trainer in job.trainers.values()
         for report in trainer.reports
-        if report.kind is ReportKind.STEPS and report.generation == generation
+        if report.kind is kind and report.generation == generation
     ]
     return sorted(reports, key=lambda report: report.at)
 
@@ -185,4 +207,7 @@ def growths_s(pauses: Sequence[Pause], way: str) -> list[float]:
 def describe(pause: Pause) -> str:
     """Render one pause in a few words."""
     kind = "grow" if pause.is_growth else "shrink"
-    return f"{pause.way} {kind}, pause {1e3 * pause.seconds:.0f} ms"
+    return (
+        f"{pause.way} {kind}, pause {1e3 * pause.seconds:.0f} ms, in all {1e3 * pause.delay_s:.0f} "
+        f"ms late, all caught up after {pause.caught_up_s:.2f} s"
+    )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 import traceback
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from agents.trainer.durable import DurableSaver
@@ -26,10 +27,12 @@ from agents.trainer.runtime import (
     training_group,
 )
 from agents.trainer.step_reports import StepReports
-from agents.trainer.stepper import StepOutcome
+from agents.trainer.stepper import Heard, StepOutcome
+from agents.trainer.streaming import Arrival, interim_membership, listen
+from agents.trainer.transfer import StreamNote
 from agents.trainer.user_errors import JobCodeError
 from agents.trainer.workload import Workload, workload_build
-from controlplane.core.wire import Membership, ReportKind, TrainerOrders
+from controlplane.core.wire import Membership, ReportKind, Task, TrainerOrders
 
 
 def trainer_run(
@@ -79,6 +82,7 @@ class Trainer:
         self.progress = Progress()
         self.has_state = False
         self.feeder: Feeder | None = None
+        self.is_interim = False
         self.stepped_at = started_at
         reports.phase("booting")
         configure_devices(orders.accelerator)
@@ -88,7 +92,8 @@ class Trainer:
         boot_s = time.monotonic() - started_at
         self.work: Workload = workload_build(run_dir, self.spec, reports)
         state = self.work.state
-        self.handover = Handover(self.runtime, self.membership, state, reports)
+        streams = self.spec.task is Task.TRAIN
+        self.handover = Handover(self.runtime, self.membership, state, reports, streams)
         self.saver = DurableSaver(self.outputs, self.spec.checkpoint_every_s, state, reports)
         trace_s = self._warm_up()
         self.readiness: dict[str, object] = {
@@ -128,14 +133,17 @@ class Trainer:
             started_at = time.monotonic()
             assert self.feeder is not None, "a member is fed"
             batch = self.feeder.next(self.progress)
-            outcome = self.stepper.step(batch, holds_next=orders is not None)
+            # While joiners listen the flag says who has caught up; next orders wait until all have.
+            outcome = self.stepper.step(batch, holds_next=self.is_interim or orders is not None)
             self.stepped_at = time.monotonic()
             if self._is_leader():
                 self.pursuit.take(self.progress, outcome)
             self._advance(batch.plan.num_examples, outcome, self.stepped_at - started_at)
             if self._is_leader():
                 self.saver.after_step(self.progress)
-            if outcome.is_agreed and not self.progress.is_over:
+            if self.is_interim:
+                self._end_interim(outcome.is_agreed)
+            elif outcome.is_agreed and not self.progress.is_over:
                 assert orders is not None, "an agreement includes this trainer"
                 return orders
         self._finish()
@@ -238,20 +246,60 @@ class Trainer:
             self._leave(new)
             return False
         joins = not self.has_state
+        note: StreamNote | None = None
         if new.recover:
             held = None if joins else self.progress
             self.progress, moved = self.handover.recover(orders, held)
         elif joins:
-            self.progress, moved = self.handover.join(orders)
+            arrived = self.handover.join(orders)
+            if isinstance(arrived, Arrival):
+                self._listen(new, arrived)
+                return True
+            self.progress, moved = arrived
         else:
-            moved = self.handover.switch(self.membership, new, self.progress)
+            moved, note = self.handover.switch(self.membership, new, self.progress)
         self.has_state = True
         if new.resume_at is not None:
             self.progress = self.work.data.course.resumed(self.progress, new.resume_at)
         pause_s = 0.0 if joins else time.monotonic() - self.stepped_at
-        self._enter(new)
+        self._enter(new, note)
+        self._take_up_scaling()
         self._report_switched(pause_s=pause_s, bytes_moved=moved, joined=joins)
         return True
+
+    def _listen(self, new: Membership, arrival: Arrival) -> None:
+        """Take part in the others' steps until the state has come and they are all done here too.
+
+        Until then there is no state that could count in a recovery.
+        """
+        self.progress = arrival.note.cursor
+        self._enter(new, arrival.note)
+        feeder, stepper = self.feeder, self.stepper
+        assert feeder is not None, "a listener is fed"
+
+        def hear(cursor: Progress) -> Heard:
+            self._yield_to_recovery()
+            heard: Heard = stepper.listen(feeder.next(cursor))
+            return heard
+
+        def arrive(progress: Progress) -> None:
+            self.progress = progress
+            self.handover.digest_beside("after", progress)
+            self._take_up_scaling()
+
+        def replay(heard: Heard) -> None:
+            self._advance(heard.num_examples, stepper.replay(heard), heard.seconds)
+
+        listen(arrival, self.work.state.num_bytes, self.data.course, hear, arrive, replay)
+        self.has_state = True
+        self._report_switched(pause_s=0.0, bytes_moved=arrival.num_bytes, joined=True)
+
+    def _end_interim(self, is_agreed: bool) -> None:
+        """Take up the membership's own mapping once all have caught up."""
+        self.handover.stream_check()
+        if is_agreed and not self.progress.is_over:
+            self._put_down()
+            self._enter(self.membership)
 
     def _leave(self, new: Membership) -> None:
         """End this trainer's part: others go on, or the job is stopped and its state saved."""
@@ -287,6 +335,7 @@ class Trainer:
     def _stall(self, failure: TrainerError) -> TrainerOrders:
         """Keep what there is and wait for the orders that say who goes on with it."""
         self._put_down()
+        self.handover.stream_end()
         orders = self.watcher.recovery_after(self.reports.generation)
         if orders is not None:
             return orders
@@ -336,22 +385,28 @@ class Trainer:
             self.step_reports.flush()
             self.pursuit.put_down()
 
-    def _enter(self, membership: Membership) -> None:
-        """Take the place in a membership: group, plan, data."""
+    def _enter(self, membership: Membership, note: StreamNote | None = None) -> None:
+        """Take the place in a membership: group, plan, data; with `note` as long as some listen."""
         self.membership = membership
-        group = training_group(membership)
+        self.is_interim = note is not None
+        group = replace(training_group(membership), phase=int(self.is_interim))
         self.stepper.enter(group)
-        planner = Planner(self.spec, membership, group.slots, self.slot)
+        mapped = membership if note is None else interim_membership(membership, note)
+        planner = Planner(self.spec, mapped, group.slots, self.slot)
         self.data = self.work.data.within(membership)
         self.feeder = Feeder(self.data, planner, self.progress)
         batch_size = membership.global_batch_size or self.spec.global_batch_size
-        if self.work.state.scaling is not None:
-            self.work.state.scaling.enter(batch_size)
         self.step_reports = StepReports(
             self.reports, len(membership.members), batch_size, self.work.learning_rate
         )
         if membership.recover and self._is_leader() and self.progress.history:
             self._report_epoch(self.progress.history[-1])  # the lost leader may not have come to it
+
+    def _take_up_scaling(self) -> None:
+        """Let the learning rate follow the membership's batch, from the state that is there now."""
+        scaling = self.work.state.scaling
+        if scaling is not None:
+            scaling.enter(self.membership.global_batch_size or self.spec.global_batch_size)
 
     def _report_switched(self, pause_s: float, bytes_moved: int, joined: bool) -> None:
         self.reports.write(

@@ -27,6 +27,7 @@ Tensor = Any
 CUT_FROM_ELEMENTS = 500_000
 #: Instance keys; one stands for one shape within a group, so each width has its own.
 INSTANCES_PER_WIDTH = 4
+INSTANCES_PER_PHASE = 16
 
 
 class Exchange:
@@ -46,7 +47,7 @@ class Exchange:
             tf.TensorSpec([None], dtype),  # notes
             tf.TensorSpec([], tf.int32),  # rows per worker
             tf.TensorSpec([None, 2], tf.int32),  # program over all rows
-            tf.TensorSpec([2], tf.int32),  # group size and key
+            tf.TensorSpec([3], tf.int32),  # group size, key and phase
         ]
         self.mode = mode
         self._reduce, self._reduce_cut = (
@@ -71,7 +72,7 @@ class Exchange:
             notes,
             tf.constant(rows_per_worker, tf.int32),
             program,
-            tf.constant([group.size, group.key], tf.int32),
+            tf.constant([group.size, group.key, group.phase], tf.int32),
         )
         return vector, all_notes
 
@@ -86,7 +87,7 @@ class Exchange:
     ) -> tuple[Tensor, Tensor]:
         """Gather everything, add locally."""
         message = tf.concat([tf.reshape(_padded(rows, stride), [-1]), notes], 0)
-        gathered = all_gather(message, group, self.instance, self.hint)
+        gathered = all_gather(message, group, self._instance(group, 0), self.hint)
         length = stride * self.width
         by_rank = tf.reshape(gathered, [group[0], length + tf.shape(notes)[0]])
         everyone = tf.reshape(by_rank[:, :length], [-1, self.width])
@@ -102,10 +103,10 @@ class Exchange:
         parts = tf.transpose(tf.reshape(padded, [stride, size, part]), [1, 0, 2])
         parts = tf.reshape(parts, [size, stride * part])
         message = tf.concat([parts, tf.tile(notes[tf.newaxis], [size, 1])], 1)
-        received = all_to_all(message, group, self.instance + 1, self.hint)
+        received = all_to_all(message, group, self._instance(group, 1), self.hint)
         everyone = tf.reshape(received[:, : stride * part], [size * stride, part])
         mine = self._tree_sum(everyone, program)
-        gathered = all_gather(mine, group, self.instance + 2, self.hint)
+        gathered = all_gather(mine, group, self._instance(group, 2), self.hint)
         return tf.ensure_shape(gathered[: self.width], [self.width]), received[:, stride * part :]
 
     def _summed(
@@ -117,8 +118,11 @@ class Exchange:
         """
         del program
         message = tf.concat([tf.reshape(_padded(rows, stride), [-1]), notes], 0)
-        total = all_reduce(message, group, self.instance + 3, self.hint)
+        total = all_reduce(message, group, self._instance(group, 3), self.hint)
         return tf.ensure_shape(total[: self.width], [self.width]), total[tf.newaxis, self.width :]
+
+    def _instance(self, group: Tensor, number: int) -> Tensor:
+        return self.instance + number + INSTANCES_PER_PHASE * group[2]
 
     def _tree_sum(self, rows: Tensor, program: Tensor) -> Tensor:
         """Run the program over rows [n, any]; any is the number of columns."""

@@ -10,7 +10,7 @@ import logging
 import os
 import threading
 from collections.abc import Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from pathlib import Path
 from typing import Any
 
@@ -26,13 +26,30 @@ from agents.trainer.orders import ReportWriter
 from agents.trainer.progress import Progress
 from agents.trainer.runtime import CollectiveRuntime, declared_address, training_group
 from agents.trainer.state import ModelState, checkpoint_read, state_digest
-from agents.trainer.transfer import state_receive, state_send
+from agents.trainer.streaming import (
+    STREAM_FROM_BYTES,
+    STREAM_LANES,
+    Arrival,
+    stream_note,
+)
+from agents.trainer.transfer import (
+    StreamNote,
+    bytes_moved,
+    meeting_receive,
+    meeting_send,
+    progress_bytes,
+    state_receive,
+    state_send,
+    stream_fits,
+)
 from controlplane.core.wire import Membership, ReportKind, TrainerOrders
 
 Tensor = Any
 logger = logging.getLogger(__name__)
 #: What is computed beside the training must not slow the first steps after a switch.
 DIGEST_NICENESS = 10
+#: A stream whose collectives have failed ends at once; only a variable may still be written.
+STREAM_END_LIMIT_S = 10.0
 
 
 class Handover:
@@ -44,8 +61,13 @@ class Handover:
         membership: Membership,
         state: ModelState,
         reports: ReportWriter,
+        streams: bool = True,
     ) -> None:
-        """Open the beacon on this trainer's own port of `membership`."""
+        """Open the beacon on this trainer's own port of `membership`.
+
+        Args:
+            streams: whether joiners can listen until they have the state.
+        """
         address = declared_address(membership.declaration, runtime.slot)
         self._runtime = runtime
         self._slot = runtime.slot
@@ -56,13 +78,17 @@ class Handover:
             1, thread_name_prefix="digest", initializer=_lower_priority
         )
         self._pending: list[Future[None]] = []
+        self._streams = streams
+        self._beside_steps = ThreadPoolExecutor(1, thread_name_prefix="stream")
+        self._stream: Future[Any] | None = None
+        self._may_stream = threading.Event()
         self._is_as_built = True
 
-    def join(self, orders: TrainerOrders) -> tuple[Progress, int]:
+    def join(self, orders: TrainerOrders) -> tuple[Progress, int] | Arrival:
         """Get the state of a running job, or begin one together with the other first members.
 
         Returns:
-            Progress of the job and bytes moved.
+            Progress of the job and bytes moved, or a state that comes while this trainer listens.
 
         Raises:
             TrainerError: `peer_lost`, or the state cannot be had.
@@ -80,34 +106,43 @@ class Handover:
         self._wait_for_leader(membership)
         received = self._take(membership, source, keeps=membership.source_slot is None)
         assert received is not None, "a joiner is among the joiners"
+        if isinstance(received, Arrival):
+            return received
         progress, moved = received
         self.digest_beside("after", progress)
         return progress, moved
 
-    def switch(self, old: Membership, new: Membership, progress: Progress) -> int:
-        """Leave `old` for `new`, which has members, after a common step; returns bytes moved.
+    def switch(
+        self, old: Membership, new: Membership, progress: Progress
+    ) -> tuple[int, StreamNote | None]:
+        """Leave `old` for `new`, which has members, after a common step.
 
         A trainer that is neither a member of `new` nor its source has nothing to do.
+
+        Returns:
+            Bytes moved, and how to go on while joiners listen.
         """
         is_source = new.source_slot == self._slot
         is_member = new.member(self._slot) is not None
         if not (is_member or is_source):
-            return 0
+            return 0, None
         joiners = [member.slot for member in new.members if old.member(member.slot) is None]
         is_new_runtime = self._arrive(new)
         if is_new_runtime:
             self._wait_for_leader(new)
-        moved = 0
+        moved, note = 0, None
         if is_source and (joiners or is_new_runtime):
-            moved = self._give(new, progress, joiners)
+            if joiners and not is_new_runtime:
+                note = self._stream_note(old, new, joiners, progress)
+            moved = self._give(new, progress, joiners, note)
         elif is_source:
             self.digest_beside("before", progress)
         elif joiners or is_new_runtime:
             assert new.source_slot is not None
-            state_receive(self._runtime, new, self._state, new.source_slot)
+            note = meeting_receive(self._runtime, new, self._state, new.source_slot).stream
         if not joiners and new.leader_slot == self._slot:
             self.digest_beside("after", progress)
-        return moved
+        return moved, note
 
     def recover(self, orders: TrainerOrders, held: Progress | None) -> tuple[Progress, int]:
         """Meet those that are left after a loss; whoever is furthest gives its state to the others.
@@ -123,6 +158,7 @@ class Handover:
         """
         membership = orders.membership
         assert membership.leader_slot is not None, "a membership with members has a leader"
+        self.stream_end()
         self._arrive(membership, afresh=True)
         self._wait_for_leader(membership)
         standings = census_meet(self._runtime, training_group(membership), held)
@@ -145,6 +181,7 @@ class Handover:
         if received is None:
             assert held is not None, "those without a state receive one"
             return held, 0
+        assert not isinstance(received, Arrival), "nobody listens in a recovery"
         self.digest_beside("after", received[0])
         return received
 
@@ -162,9 +199,28 @@ class Handover:
 
     def settle(self) -> None:
         """Wait until everything that runs beside has been reported."""
+        self.stream_check(waits=True)
         for future in self._pending:
             future.result()
         self._pending.clear()
+
+    def stream_check(self, waits: bool = False) -> None:
+        """See that what is sent beside the training goes on, or wait until it has arrived.
+
+        Raises:
+            whatever ended it.
+        """
+        self._may_stream.set()
+        if self._stream is not None and (waits or self._stream.done()):
+            self._stream.result()
+            self._stream = None
+
+    def stream_end(self) -> None:
+        """Wait until nothing is sent or received beside any more, after a failure or an abort."""
+        self._may_stream.set()
+        if self._stream is not None:
+            wait([self._stream], timeout=STREAM_END_LIMIT_S)
+            self._stream = None
 
     def _arrive(self, membership: Membership, afresh: bool = False) -> bool:
         """Set the runtime up for a membership and say so; says whether it was initialised."""
@@ -191,9 +247,22 @@ class Handover:
         saved = checkpoint_read(Path(orders.checkpoint_path), self._state)
         return Progress.from_json(saved, orders.spec.global_batch_size)
 
+    def _stream_note(
+        self, old: Membership, new: Membership, joiners: Sequence[int], progress: Progress
+    ) -> StreamNote | None:
+        """Say how to begin `new` while the state travels; None: it is small, or has to come first.
+
+        A GPU's collectives have to come in one order, so nothing can run beside the steps there.
+        """
+        is_worth_it = self._state.num_bytes >= STREAM_FROM_BYTES and self._streams
+        if self._runtime.hint != "auto" or not is_worth_it or old.hold:
+            return None
+        note = stream_note(old, new, joiners, progress)
+        return note if note is not None and stream_fits(note, len(joiners)) else None
+
     def _take(
         self, membership: Membership, source: int, keeps: bool
-    ) -> tuple[Progress, int] | None:
+    ) -> tuple[Progress, int] | Arrival | None:
         """Meet the others and receive the state, if it is for this trainer.
 
         Args:
@@ -201,15 +270,53 @@ class Handover:
                 source is lost half-way.
         """
         self._is_as_built = self._is_as_built and keeps
-        return state_receive(
-            self._runtime, membership, self._state, source, keeps_until_complete=keeps
+        runtime, state = self._runtime, self._state
+        meeting = meeting_receive(runtime, membership, state, source)
+        if self._slot not in meeting.joiners:
+            return None
+        moved = bytes_moved(state, meeting.note_bytes)
+        if meeting.stream is None:
+            progress = state_receive(
+                runtime, membership, state, source, meeting, keeps_until_complete=keeps
+            )
+            return progress, moved
+        coming = self._beside_steps.submit(
+            state_receive, runtime, membership, state, source, meeting, lanes=STREAM_LANES
         )
+        self._stream = coming
+        return Arrival(meeting.stream, coming, moved)
 
-    def _give(self, membership: Membership, progress: Progress, joiners: Sequence[int]) -> int:
-        values = self._state.capture()
-        moved = state_send(self._runtime, membership, self._state, values, progress, joiners)
+    def _give(
+        self,
+        membership: Membership,
+        progress: Progress,
+        joiners: Sequence[int],
+        note: StreamNote | None = None,
+    ) -> int:
+        runtime, state = self._runtime, self._state
+        values = state.capture()
+        meeting_send(runtime, membership, state, progress, joiners, note)
+        moved = bytes_moved(state, progress_bytes(progress)) if joiners else 0
+        if joiners and note is None:
+            state_send(runtime, membership, state, values, progress, joiners)
+        elif joiners:
+            self._may_stream.clear()
+            self._stream = self._beside_steps.submit(
+                self._stream_send, membership, values, progress, joiners
+            )
         self._digest_values("before", progress, values)
         return moved
+
+    def _stream_send(
+        self,
+        membership: Membership,
+        values: Sequence[Tensor],
+        progress: Progress,
+        joiners: Sequence[int],
+    ) -> None:
+        """Send a state beside the training, after the first step, which has enough to do."""
+        self._may_stream.wait()
+        state_send(self._runtime, membership, self._state, values, progress, joiners, STREAM_LANES)
 
     def _digest_values(self, role: str, progress: Progress, values: list[Tensor]) -> None:
         generation = self._reports.generation

@@ -180,6 +180,13 @@ class Course:
         )
         return self.after_activity(resumed, {}) if is_over else resumed
 
+    def foreseen(self, progress: Progress) -> Progress | None:
+        """Give the cursor after the next batch, without logs; None when only a metric tells."""
+        moved = self.after_batch(progress, seconds=0.0)
+        if not self.is_activity_over(moved):
+            return moved
+        return None if self._is_metric_stop() else self.after_activity(moved, {})
+
     def positions(self, progress: Progress) -> Iterator[Progress]:
         """Run ahead of the job: the cursor of each batch to come, as far as batches tell.
 

@@ -62,11 +62,14 @@ class Group:
         size: how many take part.
         key: int32 that no other group of the job ever has.
         slots: the participants by rank. TensorFlow ranks tasks by their names as text: 1, 10, 2.
+        phase: numbers the mappings of one group; the shapes of their messages may differ, and an
+            instance key stands for one shape.
     """
 
     size: int
     key: int
     slots: tuple[int, ...]
+    phase: int = 0
 
     def rank(self, slot: int) -> int:
         """Give the rank of the participant in `slot`."""
@@ -166,12 +169,14 @@ class CollectiveRuntime:
         self.hint = "auto" if is_emulated(accelerator) else "nccl"
         self._declaration: tuple[SlotAddress, ...] = ()
         self._leader_slot: int | None = None
-        self._give_up_at = math.inf
+        #: By thread: when the collective that runs there is given up.
+        self._deadlines: dict[int, float] = {}
         #: Keeps an abort together with the generation it is meant for.
         self._lock = threading.Lock()
         self._generation = NO_GENERATION
         self._void_below = 0
         self._is_renewed = False
+        self._is_given_up = False
         self._failed_at = -math.inf
         threading.Thread(target=self._guard, name="guard", daemon=True).start()
 
@@ -253,6 +258,7 @@ class CollectiveRuntime:
             raise TrainerError(
                 "port_in_use", f"the collective server cannot listen on {address}: {error.message}"
             ) from error
+        self._is_given_up = False
         self._declaration = membership.declaration
         self._leader_slot = leader_slot
 
@@ -268,7 +274,8 @@ class CollectiveRuntime:
         """
         if self.is_void or self._is_renewed:
             raise TrainerError(PEER_LOST, f"generation {self._generation} is over")
-        self._give_up_at = time.monotonic() + limit_s
+        thread = threading.get_ident()
+        self._deadlines[thread] = time.monotonic() + limit_s
         try:
             yield
         except PEER_ERRORS as error:
@@ -279,14 +286,15 @@ class CollectiveRuntime:
                 "internal", f"a collective failed: {_cause(error.message)}"
             ) from error
         finally:
-            self._give_up_at = math.inf
+            del self._deadlines[thread]
 
     def _guard(self) -> None:
         while True:
             time.sleep(GUARD_EVERY_S)
             with self._lock:
-                if time.monotonic() > self._give_up_at:
-                    self._give_up_at = math.inf
+                late = [at for at in list(self._deadlines.values()) if at < time.monotonic()]
+                if late and not self._is_given_up:
+                    self._is_given_up = True
                     self._abort("the peers did not answer in time")
 
     def _abort(self, message: str) -> None:
@@ -295,22 +303,22 @@ class CollectiveRuntime:
         self._failed_at = time.monotonic()
 
 
-def all_gather(value: Tensor, group: Tensor, instance: int, hint: str) -> Tensor:
+def all_gather(value: Tensor, group: Tensor, instance: int | Tensor, hint: str) -> Tensor:
     """Gather `value` [n, ...] of every rank into [size * n, ...], in rank order.
 
-    `group` is int32 [2]: size and key. An instance key stands for one shape within a group.
+    `group` is int32, size and key first. An instance key stands for one shape within a group.
     """
     return collective_ops.all_gather_v2(value, group[0], group[1], instance, hint)
 
 
-def all_reduce(value: Tensor, group: Tensor, instance: int, hint: str) -> Tensor:
+def all_reduce(value: Tensor, group: Tensor, instance: int | Tensor, hint: str) -> Tensor:
     """Add `value` over all ranks, in whatever order the runtime chooses."""
     return collective_ops.all_reduce_v2(
         value, group[0], group[1], instance, communication_hint=hint
     )
 
 
-def all_to_all(value: Tensor, group: Tensor, instance: int, hint: str) -> Tensor:
+def all_to_all(value: Tensor, group: Tensor, instance: int | Tensor, hint: str) -> Tensor:
     """Send row r of `value` [size, ...] to rank r; row s of the result came from rank s."""
     return collective_ops.all_to_all_v2(value, group[0], group[1], instance, hint)
 

@@ -41,6 +41,20 @@ class StepOutcome:
     noise: GradientNoise | None = field(default=None, kw_only=True)
 
 
+@dataclass(frozen=True)
+class Heard:
+    """The reduced vector of a step that others did, to be done here later.
+
+    Attributes:
+        seconds: that the step took, waiting for the others included.
+    """
+
+    activity: Activity
+    num_examples: int
+    vector: Tensor
+    seconds: float
+
+
 class Stepper:
     """Runs steps; a new membership changes its group and nothing else."""
 
@@ -90,19 +104,53 @@ class Stepper:
             if self._runtime.hint != "auto":  # a GPU works behind its caller's back
                 tf.test.experimental.sync_devices()
         busy_s = self._busy_time(batch.place[2])
-        exchange = self._train_exchange if is_train else self._validate_exchange
+        exchange = self._exchange(batch.place[2])
         vector, notes = self._reduce(exchange, rows, batch, holds_next, busy_s)
         self._busy_since = time.monotonic()
         noted = dict(zip(self._group.slots, notes.busy_s, strict=True))
+        loss, noise = self._update(vector, batch.place[2], batch.plan.num_examples)
+        return StepOutcome(loss, notes.is_agreed, noted, noise=noise)
+
+    def listen(self, batch: LocalBatch) -> Heard:
+        """Take part in the step for `batch` with nothing of its own, and change no state.
+
+        Raises:
+            TrainerError: `peer_lost` or `out_of_memory`.
+        """
+        started_at = time.monotonic()
+        activity = batch.place[2]
+        exchange = self._exchange(activity)
         with step_failures():
-            if is_train:
-                loss, *squares = self.functions.apply(vector).numpy().tolist()
-                noise = gradient_noise(*squares)
-                if self.functions.state.scaling is not None:
-                    self.functions.state.scaling.observe(noise, batch.plan.num_examples)
-                return StepOutcome(loss, notes.is_agreed, noted, noise=noise)
-            self.functions.count(vector)
-            return StepOutcome(float("nan"), notes.is_agreed, noted)
+            nothing = tf.zeros([0, exchange.width], self.functions.dtype)
+        vector, _ = self._reduce(exchange, nothing, batch, holds_next=False, busy_s=0.0)
+        seconds = time.monotonic() - started_at
+        return Heard(activity, batch.plan.num_examples, vector, seconds)
+
+    def replay(self, heard: Heard) -> StepOutcome:
+        """Do what the others did at the end of a step that was heard here.
+
+        Raises:
+            TrainerError: `out_of_memory` or `user_code`.
+        """
+        loss, noise = self._update(heard.vector, heard.activity, heard.num_examples)
+        return StepOutcome(loss, False, {}, noise=noise)
+
+    def _exchange(self, activity: Activity) -> Exchange:
+        return self._train_exchange if activity is Activity.TRAIN else self._validate_exchange
+
+    def _update(
+        self, vector: Tensor, activity: Activity, num_examples: int
+    ) -> tuple[float, GradientNoise | None]:
+        """Change the state by a reduced vector; gives loss and noise of a training step."""
+        with step_failures():
+            if activity is not Activity.TRAIN:
+                self.functions.count(vector)
+                return float("nan"), None
+            loss, *squares = self.functions.apply(vector).numpy().tolist()
+            noise = gradient_noise(*squares)
+            if self.functions.state.scaling is not None:
+                self.functions.state.scaling.observe(noise, num_examples)
+            return loss, noise
 
     def _busy_time(self, activity: Activity) -> float:
         """Give the seconds since the last exchange; 0 for the first step of its kind."""

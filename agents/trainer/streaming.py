@@ -1,0 +1,135 @@
+"""A state that is given to joiners while the others train on, so that nobody waits for it.
+
+At a common step the members of a new generation meet and go on at once: the old ones with the
+virtual nodes that they had, the joiners as *listeners*, which take part in every exchange with
+nothing of their own. The source sends the state of that step in a thread; a listener receives it in
+one and keeps the reduced vectors of the steps meanwhile. When the state is there it applies them
+through the functions that everybody uses, so it ends with the same bits. In each step it says
+whether it has caught up; when all have, everybody takes up the new mapping after that step.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass, replace
+
+from agents.trainer.progress import Course, Progress
+from agents.trainer.stepper import Heard
+from agents.trainer.transfer import StreamNote
+from controlplane.core.wire import Membership
+
+#: States smaller than this are waited for: that takes less than the steps of catching up.
+STREAM_FROM_BYTES = 4 * 1024**2
+#: Pieces of a stream under way at a time; the training needs the processor, too.
+STREAM_LANES = 2
+#: Kept vectors may take that, or as much as some states where those are larger.
+KEPT_BYTES = 1024**3
+KEPT_STATES = 2
+#: Steps to catch up with between two exchanges. With one nobody would ever catch up; with more the
+#: others would wait for it.
+REPLAYED_PER_STEP = 2
+
+
+@dataclass(frozen=True)
+class Arrival:
+    """A state that is on its way to this trainer.
+
+    Attributes:
+        coming: its progress, once the variables are set to it.
+    """
+
+    note: StreamNote
+    coming: Future[Progress]
+    num_bytes: int
+
+    @property
+    def is_here(self) -> bool:
+        """Say whether the variables are set, or never will be."""
+        return self.coming.done()
+
+
+class KeptSteps:
+    """Steps that were heard and not done yet, in order, within a number of bytes."""
+
+    def __init__(self, state_bytes: int) -> None:
+        self._limit_bytes = max(KEPT_BYTES, KEPT_STATES * state_bytes)
+        self._kept: deque[Heard] = deque()
+        self._num_bytes = 0
+        self._largest_bytes = 0
+
+    def __len__(self) -> int:
+        return len(self._kept)
+
+    @property
+    def is_full(self) -> bool:
+        """Say whether another one like the largest so far would be too much."""
+        return self._num_bytes + self._largest_bytes > self._limit_bytes
+
+    def add(self, heard: Heard) -> None:
+        """Keep one more."""
+        size = _num_bytes(heard)
+        self._largest_bytes = max(self._largest_bytes, size)
+        self._num_bytes += size
+        self._kept.append(heard)
+
+    def take(self) -> Heard:
+        """Give the oldest."""
+        heard = self._kept.popleft()
+        self._num_bytes -= _num_bytes(heard)
+        return heard
+
+
+def stream_note(
+    old: Membership, new: Membership, joiners: Sequence[int], progress: Progress
+) -> StreamNote | None:
+    """Describe how `new` begins while its joiners listen; None where somebody leaves at once."""
+    shares = {member.slot: member.virtual_nodes for member in old.members}
+    if any(new.member(slot) is None for slot in shares):
+        return None
+    cursor = replace(progress, train_logs={}, history=())
+    return StreamNote(cursor, shares | dict.fromkeys(joiners, ()))
+
+
+def interim_membership(membership: Membership, note: StreamNote) -> Membership:
+    """Give the membership with the mapping that holds until all have caught up."""
+    members = [replace(m, virtual_nodes=note.shares[m.slot]) for m in membership.members]
+    return replace(membership, members=tuple(members))
+
+
+def listen(
+    arrival: Arrival,
+    state_bytes: int,
+    course: Course,
+    hear: Callable[[Progress], Heard],
+    arrive: Callable[[Progress], None],
+    replay: Callable[[Heard], None],
+) -> None:
+    """Hear the others' steps until the state has come and they have all been done here too.
+
+    Args:
+        hear: takes part in the step at the cursor.
+        arrive: is told once, when the variables are set to the state of this progress.
+        replay: does a step that was heard.
+    """
+    cursor: Progress | None = arrival.note.cursor
+    kept = KeptSteps(state_bytes)
+    has_arrived = False
+    while True:
+        must_wait = cursor is None or cursor.is_over or kept.is_full
+        if not has_arrived and (must_wait or arrival.is_here):
+            arrive(arrival.coming.result())
+            has_arrived = True
+        if has_arrived:
+            for _ in range(len(kept) if must_wait else min(len(kept), REPLAYED_PER_STEP)):
+                replay(kept.take())
+            if not kept:
+                return
+        assert cursor is not None, "who waits for the state catches up"
+        kept.add(hear(cursor))
+        cursor = course.foreseen(cursor)
+
+
+def _num_bytes(heard: Heard) -> int:
+    return int(heard.vector.shape.num_elements()) * int(heard.vector.dtype.size)
