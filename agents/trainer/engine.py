@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
+from agents.trainer.boot import trainer_boot
 from agents.trainer.durable import DurableSaver
 from agents.trainer.failures import EXIT_DONE, EXIT_FAILED, PEER_LOST, TrainerError
 from agents.trainer.feeder import Feeder
@@ -15,23 +16,17 @@ from agents.trainer.handover import Handover
 from agents.trainer.orders import OrderWatcher, ReportWriter
 from agents.trainer.outputs import json_numbers, state_save
 from agents.trainer.planning import Planner
-from agents.trainer.prediction_files import PartWriter
-from agents.trainer.profiling import profile_measure
 from agents.trainer.progress import Activity, EpochRow, Progress
-from agents.trainer.pursuits import pursuit_of
 from agents.trainer.reachability import slots_unreachable
 from agents.trainer.runtime import (
-    CollectiveRuntime,
-    configure_devices,
     membership_without,
     training_group,
 )
 from agents.trainer.step_reports import StepReports
 from agents.trainer.stepper import Heard, StepOutcome
-from agents.trainer.streaming import Arrival, interim_membership, listen
+from agents.trainer.streaming import Arrival, interim_membership, listen, num_working
 from agents.trainer.transfer import StreamNote
 from agents.trainer.user_errors import JobCodeError
-from agents.trainer.workload import Workload, workload_build
 from controlplane.core.wire import Membership, ReportKind, Task, TrainerOrders
 
 
@@ -84,28 +79,14 @@ class Trainer:
         self.feeder: Feeder | None = None
         self.is_interim = False
         self.stepped_at = started_at
-        reports.phase("booting")
-        configure_devices(orders.accelerator)
-        self.runtime = CollectiveRuntime(self.slot, orders.accelerator)
-        self.runtime.connect(self.membership)
-        watcher.on_recovery(self.runtime.abort_before)
-        boot_s = time.monotonic() - started_at
-        self.work: Workload = workload_build(run_dir, self.spec, reports)
+        booted = trainer_boot(run_dir, watcher, reports, started_at)
+        self.runtime, self.work, self.pursuit = booted.runtime, booted.work, booted.pursuit
+        self.stepper = booted.pursuit.stepper
+        self.readiness = booted.readiness
         state = self.work.state
         streams = self.spec.task is Task.TRAIN
         self.handover = Handover(self.runtime, self.membership, state, reports, streams)
         self.saver = DurableSaver(self.outputs, self.spec.checkpoint_every_s, state, reports)
-        trace_s = self._warm_up()
-        self.readiness: dict[str, object] = {
-            "boot_s": boot_s,
-            "build_s": self.work.build_s,
-            "trace_s": trace_s,
-        }
-        own = self.membership.member(self.slot)
-        if orders.profile and own is not None:
-            functions = self.stepper.functions
-            measured = profile_measure(self.work, functions, self.spec, len(own.virtual_nodes))
-            self.readiness["profile"] = {str(number): s for number, s in measured.items()}
 
     def run(self) -> None:
         """Follow orders until the job or this trainer's part in it is over.
@@ -148,34 +129,6 @@ class Trainer:
                 return orders
         self._finish()
         return None
-
-    def _warm_up(self) -> float:
-        """Trace and run everything once, so that nobody waits for it later; state is put back.
-
-        Returns:
-            Seconds it took.
-        """
-        started_at = time.monotonic()
-        self.reports.phase("tracing")
-        group = training_group(self.membership)
-        parts = PartWriter(self.outputs, self.reports)
-        self.pursuit = pursuit_of(self.work, self.spec, self.runtime, group, parts)
-        self.stepper = self.pursuit.stepper
-        planner = Planner(self.spec, self.membership, group.slots, self.slot)
-        if self.membership.source_slot is not None or self._is_leader():
-            try:
-                self.stepper.warm_up(planner.rows_per_worker)
-            except TrainerError as failure:  # the leader, which resolves groups, is gone
-                if failure.code != PEER_LOST:
-                    raise
-                self._reconnect()
-        self.pursuit.warm_up(planner, lambda: True)
-        return time.monotonic() - started_at
-
-    def _reconnect(self) -> None:
-        """Be able to run collectives again; with orders to recover that comes later anyway."""
-        if not self.runtime.is_void:
-            self.runtime.connect(self.membership, afresh=True)
 
     # ---- steps ---------------------------------------------------------------------------------
 
@@ -397,7 +350,7 @@ class Trainer:
         self.feeder = Feeder(self.data, planner, self.progress)
         batch_size = membership.global_batch_size or self.spec.global_batch_size
         self.step_reports = StepReports(
-            self.reports, len(membership.members), batch_size, self.work.learning_rate
+            self.reports, num_working(mapped), batch_size, self.work.learning_rate
         )
         if membership.recover and self._is_leader() and self.progress.history:
             self._report_epoch(self.progress.history[-1])  # the lost leader may not have come to it

@@ -44,8 +44,18 @@ Body = Callable[..., list[Tensor]]
 class StepFunctions:
     """Training and validation steps of one model, traced once."""
 
-    def __init__(self, model: keras.Model, state: ModelState, sample: tuple[Any, ...]) -> None:
-        """Trace both kinds of step for examples like `sample`: `(x[, y[, sample_weight]])`."""
+    def __init__(
+        self,
+        model: keras.Model,
+        state: ModelState,
+        sample: tuple[Any, ...],
+        has_validation: bool = True,
+    ) -> None:
+        """Trace both kinds of step for examples like `sample`: `(x[, y[, sample_weight]])`.
+
+        Args:
+            has_validation: there are steps of the second kind; else they are not traced.
+        """
         self.model = model
         self.state = state
         self.sample = sample
@@ -56,7 +66,10 @@ class StepFunctions:
         self.train_pieces: list[Piece] = []
         self.validate_pieces: list[Piece] = []
         self.train = self._trace_sweep(self._train_one, self.train_pieces)
-        self.validate = self._trace_sweep(self._validate_one, self.validate_pieces)
+        self.has_validation = has_validation
+        self.validate: Any = (
+            self._trace_sweep(self._validate_one, self.validate_pieces) if has_validation else None
+        )
         self.apply = self._traced(self._apply, [tf.TensorSpec([self.train_width], self.dtype)])
         self.count = self._traced(self._count, [tf.TensorSpec([self.validate_width], self.dtype)])
 

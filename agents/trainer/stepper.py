@@ -82,7 +82,8 @@ class Stepper:
         group = lone_group(self._runtime.slot)
         with self._runtime.collective():
             self._train_exchange.warm_up(group, rows_per_worker)
-            self._validate_exchange.warm_up(group, rows_per_worker)
+            if self.functions.has_validation:
+                self._validate_exchange.warm_up(group, rows_per_worker)
 
     def enter(self, group: Group) -> None:
         """Take part in another group from the next step on."""

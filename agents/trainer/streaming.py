@@ -98,6 +98,11 @@ def interim_membership(membership: Membership, note: StreamNote) -> Membership:
     return replace(membership, members=tuple(members))
 
 
+def num_working(membership: Membership) -> int:
+    """Count those that have virtual nodes."""
+    return sum(bool(member.virtual_nodes) for member in membership.members)
+
+
 def listen(
     arrival: Arrival,
     state_bytes: int,

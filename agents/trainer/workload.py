@@ -50,7 +50,8 @@ class Workload:
             JobCodeError: the model cannot be traced.
         """
         with user_code(self.code_dir, "code", "tracing a training step"):
-            return StepFunctions(self.model, self.state, self.sample)
+            has_validation = bool(self.data.course.num_validation)
+            return StepFunctions(self.model, self.state, self.sample, has_validation)
 
     def warm_up(
         self,

@@ -1,0 +1,85 @@
+"""Makes a trainer out of a process: runtime, job, traced functions; nothing is trained yet."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+from agents.trainer.failures import PEER_LOST, TrainerError
+from agents.trainer.orders import OrderWatcher, ReportWriter
+from agents.trainer.planning import Planner
+from agents.trainer.prediction_files import PartWriter
+from agents.trainer.profiling import profile_measure
+from agents.trainer.pursuits import Pursuit, pursuit_of
+from agents.trainer.runtime import CollectiveRuntime, configure_devices, training_group
+from agents.trainer.workload import Workload, workload_build
+from controlplane.core.wire import TrainerOrders
+
+
+@dataclass(frozen=True)
+class Booted:
+    """A trainer that is ready to join.
+
+    Attributes:
+        readiness: what it reports of that.
+    """
+
+    runtime: CollectiveRuntime
+    work: Workload
+    pursuit: Pursuit
+    readiness: dict[str, object]
+
+
+def trainer_boot(
+    run_dir: Path, watcher: OrderWatcher, reports: ReportWriter, started_at: float
+) -> Booted:
+    """Boot the runtime, build the job and run everything once.
+
+    Raises:
+        JobCodeError: the job's own code or data is at fault.
+        TrainerError: anything else.
+    """
+    orders = watcher.orders
+    reports.phase("booting")
+    configure_devices(orders.accelerator)
+    runtime = CollectiveRuntime(orders.slot, orders.accelerator)
+    runtime.connect(orders.membership)
+    watcher.on_recovery(runtime.abort_before)
+    boot_s = time.monotonic() - started_at
+    work = workload_build(run_dir, orders.spec, reports)
+    traced_from = time.monotonic()
+    parts = PartWriter(run_dir / "outputs", reports)
+    reports.phase("tracing")
+    pursuit = _warm_pursuit(orders, runtime, work, parts)
+    readiness: dict[str, object] = {
+        "boot_s": boot_s,
+        "build_s": work.build_s,
+        "trace_s": time.monotonic() - traced_from,
+    }
+    own = orders.membership.member(orders.slot)
+    if orders.profile and own is not None:
+        functions = pursuit.stepper.functions
+        measured = profile_measure(work, functions, orders.spec, len(own.virtual_nodes))
+        readiness["profile"] = {str(number): s for number, s in measured.items()}
+    return Booted(runtime, work, pursuit, readiness)
+
+
+def _warm_pursuit(
+    orders: TrainerOrders, runtime: CollectiveRuntime, work: Workload, parts: PartWriter
+) -> Pursuit:
+    """Trace and run everything once, so that nobody waits for it later; state is put back."""
+    membership = orders.membership
+    group = training_group(membership)
+    pursuit = pursuit_of(work, orders.spec, runtime, group, parts)
+    planner = Planner(orders.spec, membership, group.slots, orders.slot)
+    if membership.source_slot is not None or membership.leader_slot == orders.slot:
+        try:
+            pursuit.stepper.warm_up(planner.rows_per_worker)
+        except TrainerError as failure:  # the leader, which resolves groups, is gone
+            if failure.code != PEER_LOST:
+                raise
+            if not runtime.is_void:  # with orders to recover it comes later anyway
+                runtime.connect(membership, afresh=True)
+    pursuit.warm_up(planner, lambda: True)
+    return pursuit
