@@ -82,6 +82,7 @@ class Handover:
         self._beside_steps = ThreadPoolExecutor(1, thread_name_prefix="stream")
         self._stream: Future[Any] | None = None
         self._may_stream = threading.Event()
+        self._may_stream.set()
         self._is_as_built = True
 
     def join(self, orders: TrainerOrders) -> tuple[Progress, int] | Arrival:
@@ -322,6 +323,7 @@ class Handover:
         generation = self._reports.generation
 
         def compute() -> None:
+            self._may_stream.wait()  # the first step beside listeners has enough to do
             sha256 = state_digest(self._state.specs, values)
             self._reports.write(
                 ReportKind.DIGEST,
