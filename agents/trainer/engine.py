@@ -12,20 +12,17 @@ from agents.trainer.boot import trainer_boot
 from agents.trainer.durable import DurableSaver
 from agents.trainer.failures import EXIT_DONE, EXIT_FAILED, PEER_LOST, TrainerError
 from agents.trainer.feeder import Feeder
+from agents.trainer.groups import membership_without, training_group
 from agents.trainer.handover import Handover
 from agents.trainer.orders import OrderWatcher, ReportWriter
 from agents.trainer.outputs import json_numbers, state_save
 from agents.trainer.planning import Planner
 from agents.trainer.progress import Activity, EpochRow, Progress
 from agents.trainer.reachability import slots_unreachable
-from agents.trainer.runtime import (
-    membership_without,
-    training_group,
-)
+from agents.trainer.state_meeting import StreamNote
 from agents.trainer.step_reports import StepReports
 from agents.trainer.stepper import Heard, StepOutcome
 from agents.trainer.streaming import Arrival, interim_membership, listen, num_working
-from agents.trainer.transfer import StreamNote
 from agents.trainer.user_errors import JobCodeError
 from controlplane.core.wire import Membership, ReportKind, Task, TrainerOrders
 
@@ -249,7 +246,7 @@ class Trainer:
 
     def _end_interim(self, is_agreed: bool) -> None:
         """Take up the membership's own mapping once all have caught up."""
-        self.handover.stream_check()
+        self.handover.stream.check()
         if is_agreed and not self.progress.is_over:
             self._put_down()
             self._enter(self.membership)
@@ -288,7 +285,7 @@ class Trainer:
     def _stall(self, failure: TrainerError) -> TrainerOrders:
         """Keep what there is and wait for the orders that say who goes on with it."""
         self._put_down()
-        self.handover.stream_end()
+        self.handover.stream.end()
         orders = self.watcher.recovery_after(self.reports.generation)
         if orders is not None:
             return orders

@@ -18,7 +18,8 @@ from typing import Any
 import tensorflow as tf
 
 from agents.trainer.folding import fold
-from agents.trainer.runtime import Group, all_gather, all_reduce, all_to_all
+from agents.trainer.groups import Group
+from agents.trainer.runtime import all_gather, all_reduce, all_to_all
 from controlplane.core.wire import ReductionMode
 
 Tensor = Any

@@ -10,12 +10,14 @@ import logging
 import os
 import threading
 from collections.abc import Sequence
-from concurrent.futures import Future, ThreadPoolExecutor, wait
+from concurrent.futures import Future, ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from agents.trainer.beacon import Beacon, wait_until_ready
 from agents.trainer.failures import EXIT_CRASHED, TrainerError
+from agents.trainer.groups import training_group
 from agents.trainer.meetings import (
     census_meet,
     closing_meet,
@@ -24,32 +26,29 @@ from agents.trainer.meetings import (
 )
 from agents.trainer.orders import ReportWriter
 from agents.trainer.progress import Progress
-from agents.trainer.runtime import CollectiveRuntime, declared_address, training_group
+from agents.trainer.runtime import CollectiveRuntime, declared_address
 from agents.trainer.state import ModelState, checkpoint_read, state_digest
+from agents.trainer.state_meeting import (
+    StreamNote,
+    meeting_receive,
+    meeting_send,
+    progress_note,
+    stream_fits,
+)
 from agents.trainer.streaming import (
     STREAM_FROM_BYTES,
     STREAM_LANES,
     Arrival,
+    Stream,
     stream_note,
 )
-from agents.trainer.transfer import (
-    StreamNote,
-    bytes_moved,
-    meeting_receive,
-    meeting_send,
-    progress_bytes,
-    state_receive,
-    state_send,
-    stream_fits,
-)
+from agents.trainer.transfer import bytes_moved, state_receive, state_send
 from controlplane.core.wire import Membership, ReportKind, TrainerOrders
 
 Tensor = Any
 logger = logging.getLogger(__name__)
 #: What is computed beside the training must not slow the first steps after a switch.
 DIGEST_NICENESS = 10
-#: A stream whose collectives have failed ends at once; only a variable may still be written.
-STREAM_END_LIMIT_S = 10.0
 
 
 class Handover:
@@ -79,10 +78,7 @@ class Handover:
         )
         self._pending: list[Future[None]] = []
         self._streams = streams
-        self._beside_steps = ThreadPoolExecutor(1, thread_name_prefix="stream")
-        self._stream: Future[Any] | None = None
-        self._may_stream = threading.Event()
-        self._may_stream.set()
+        self.stream = Stream()
         self._is_as_built = True
 
     def join(self, orders: TrainerOrders) -> tuple[Progress, int] | Arrival:
@@ -159,7 +155,7 @@ class Handover:
         """
         membership = orders.membership
         assert membership.leader_slot is not None, "a membership with members has a leader"
-        self.stream_end()
+        self.stream.end()
         self._arrive(membership, afresh=True)
         self._wait_for_leader(membership)
         standings = census_meet(self._runtime, training_group(membership), held)
@@ -200,28 +196,10 @@ class Handover:
 
     def settle(self) -> None:
         """Wait until everything that runs beside has been reported."""
-        self.stream_check(waits=True)
+        self.stream.check(waits=True)
         for future in self._pending:
             future.result()
         self._pending.clear()
-
-    def stream_check(self, waits: bool = False) -> None:
-        """See that what is sent beside the training goes on, or wait until it has arrived.
-
-        Raises:
-            whatever ended it.
-        """
-        self._may_stream.set()
-        if self._stream is not None and (waits or self._stream.done()):
-            self._stream.result()
-            self._stream = None
-
-    def stream_end(self) -> None:
-        """Wait until nothing is sent or received beside any more, after a failure or an abort."""
-        self._may_stream.set()
-        if self._stream is not None:
-            wait([self._stream], timeout=STREAM_END_LIMIT_S)
-            self._stream = None
 
     def _arrive(self, membership: Membership, afresh: bool = False) -> bool:
         """Set the runtime up for a membership and say so; says whether it was initialised."""
@@ -281,10 +259,9 @@ class Handover:
                 runtime, membership, state, source, meeting, keeps_until_complete=keeps
             )
             return progress, moved
-        coming = self._beside_steps.submit(
-            state_receive, runtime, membership, state, source, meeting, lanes=STREAM_LANES
+        coming = self.stream.receive(
+            partial(state_receive, runtime, membership, state, source, meeting, lanes=STREAM_LANES)
         )
-        self._stream = coming
         return Arrival(meeting.stream, coming, moved)
 
     def _give(
@@ -297,33 +274,20 @@ class Handover:
         runtime, state = self._runtime, self._state
         values = state.capture()
         meeting_send(runtime, membership, state, progress, joiners, note)
-        moved = bytes_moved(state, progress_bytes(progress)) if joiners else 0
+        moved = bytes_moved(state, int(progress_note(progress).size)) if joiners else 0
         if joiners and note is None:
             state_send(runtime, membership, state, values, progress, joiners)
         elif joiners:
-            self._may_stream.clear()
-            self._stream = self._beside_steps.submit(
-                self._stream_send, membership, values, progress, joiners
-            )
+            give = partial(state_send, runtime, membership, state, values, progress, joiners)
+            self.stream.send(partial(give, STREAM_LANES))
         self._digest_values("before", progress, values)
         return moved
-
-    def _stream_send(
-        self,
-        membership: Membership,
-        values: Sequence[Tensor],
-        progress: Progress,
-        joiners: Sequence[int],
-    ) -> None:
-        """Send a state beside the training, after the first step, which has enough to do."""
-        self._may_stream.wait()
-        state_send(self._runtime, membership, self._state, values, progress, joiners, STREAM_LANES)
 
     def _digest_values(self, role: str, progress: Progress, values: list[Tensor]) -> None:
         generation = self._reports.generation
 
         def compute() -> None:
-            self._may_stream.wait()  # the first step beside listeners has enough to do
+            self.stream.wait_for_step()
             sha256 = state_digest(self._state.specs, values)
             self._reports.write(
                 ReportKind.DIGEST,

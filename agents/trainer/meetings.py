@@ -13,8 +13,9 @@ import numpy as np
 import tensorflow as tf
 
 from agents.trainer.failures import PEER_LOST, TrainerError
+from agents.trainer.groups import Group
 from agents.trainer.progress import Progress
-from agents.trainer.runtime import CollectiveRuntime, Group, all_gather
+from agents.trainer.runtime import CollectiveRuntime, all_gather
 
 #: Instance keys above those of the exchanges and below those of the transfer.
 INSTANCE_CENSUS = 91

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from agents.trainer.runtime import Group
+from agents.trainer.groups import Group
 from controlplane.core.wire import ReductionMode
 
 

@@ -11,8 +11,9 @@ import tensorflow as tf
 
 from agents.trainer.failures import TrainerError
 from agents.trainer.feeder import LocalBatch
+from agents.trainer.groups import Group, lone_group
 from agents.trainer.predicting import PredictFunctions
-from agents.trainer.runtime import CollectiveRuntime, Group, all_gather, lone_group
+from agents.trainer.runtime import CollectiveRuntime, all_gather
 from agents.trainer.stepper import StepOutcome, step_failures
 
 Tensor = Any

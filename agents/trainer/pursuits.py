@@ -10,13 +10,14 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Protocol
 
+from agents.trainer.groups import Group
 from agents.trainer.outputs import results_save
 from agents.trainer.planning import Planner
 from agents.trainer.predict_stepper import PredictOutcome, PredictStepper
 from agents.trainer.predicting import PredictFunctions
 from agents.trainer.prediction_files import PartWriter, summary_save
 from agents.trainer.progress import Progress
-from agents.trainer.runtime import CollectiveRuntime, Group
+from agents.trainer.runtime import CollectiveRuntime
 from agents.trainer.stepper import StepOutcome, Stepper, step_failures
 from agents.trainer.user_errors import user_code
 from agents.trainer.workload import Workload

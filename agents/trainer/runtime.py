@@ -14,9 +14,8 @@ import os
 import socket
 import threading
 import time
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
 from typing import Any
 
 import tensorflow as tf
@@ -25,6 +24,7 @@ from tensorflow.python.eager import context
 from tensorflow.python.ops import collective_ops
 
 from agents.trainer.failures import PEER_LOST, TrainerError
+from agents.trainer.groups import Group
 from controlplane.core.wire import AcceleratorInfo, Membership, SlotAddress
 
 Tensor = Any
@@ -52,82 +52,6 @@ PEER_ERRORS = (
     tf.errors.UnknownError,
     tf.errors.InternalError,  # what it was asked for was thrown away when it began anew
 )
-
-
-@dataclass(frozen=True, slots=True)
-class Group:
-    """A set of trainers that run collectives together.
-
-    Attributes:
-        size: how many take part.
-        key: int32 that no other group of the job ever has.
-        slots: the participants by rank. TensorFlow ranks tasks by their names as text: 1, 10, 2.
-        phase: numbers the mappings of one group; the shapes of their messages may differ, and an
-            instance key stands for one shape.
-    """
-
-    size: int
-    key: int
-    slots: tuple[int, ...]
-    phase: int = 0
-
-    def rank(self, slot: int) -> int:
-        """Give the rank of the participant in `slot`."""
-        return self.slots.index(slot)
-
-
-def training_group(membership: Membership) -> Group:
-    """Make the group that reduces gradients in a generation."""
-    return _group({member.slot for member in membership.members}, _key(membership, 0))
-
-
-def meeting_group(membership: Membership) -> Group:
-    """Group the members of a generation and the source of their state, at its very beginning.
-
-    Forming a group takes a round trip of each participant to the leader, so where the source stays
-    a member this is the very group that will train.
-    """
-    training = training_group(membership)
-    if membership.source_slot is None or membership.source_slot in training.slots:
-        return training
-    return _group({*training.slots, membership.source_slot}, _key(membership, 1))
-
-
-def transfer_group(membership: Membership, source_slot: int, joiners: Sequence[int]) -> Group:
-    """Group the source of a generation's state and those who need it."""
-    meeting = meeting_group(membership)
-    slots = {source_slot, *joiners}
-    return meeting if slots == set(meeting.slots) else _group(slots, _key(membership, 2))
-
-
-def membership_without(membership: Membership, lost: Collection[int]) -> Membership:
-    """Guess who goes on without the `lost` slots; the leader stays if it can."""
-    left = tuple(member for member in membership.members if member.slot not in lost)
-    slots = [member.slot for member in left]
-    is_led = membership.leader_slot in slots or not slots
-    leader = membership.leader_slot if is_led else slots[0]
-    return replace(membership, members=left, leader_slot=leader)
-
-
-def rank_order(slots: Iterable[int]) -> tuple[int, ...]:
-    """Sort slots the way TensorFlow ranks their tasks: by device name, as text."""
-    return tuple(sorted(slots, key=lambda slot: f"{slot}/"))
-
-
-def _group(slots: Iterable[int], key: int) -> Group:
-    ordered = rank_order(slots)
-    return Group(size=len(ordered), key=key, slots=ordered)
-
-
-def lone_group(slot: int) -> Group:
-    """Make a group of one, for warming up."""
-    return Group(size=1, key=2**30 + slot, slots=(slot,))
-
-
-def _key(membership: Membership, purpose: int) -> int:
-    key = 1 + 3 * membership.generation + purpose
-    assert 0 < key < 2**30, "group keys are positive int32 below those of the lone groups"
-    return key
 
 
 def configure_devices(accelerator: AcceleratorInfo) -> None:

@@ -13,9 +13,10 @@ import tensorflow as tf
 from agents.trainer.exchange import Exchange
 from agents.trainer.failures import TrainerError
 from agents.trainer.feeder import LocalBatch
+from agents.trainer.groups import Group, lone_group
 from agents.trainer.notes import StepNotes, notes_read, notes_write
 from agents.trainer.progress import Activity
-from agents.trainer.runtime import CollectiveRuntime, Group, lone_group
+from agents.trainer.runtime import CollectiveRuntime
 from agents.trainer.step import StepFunctions
 from controlplane.core.noise_scale import GradientNoise, gradient_noise
 from controlplane.core.wire import ReductionMode

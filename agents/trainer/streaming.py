@@ -10,20 +10,24 @@ whether it has caught up; when all have, everybody takes up the new mapping afte
 
 from __future__ import annotations
 
+import threading
 from collections import deque
 from collections.abc import Callable, Sequence
-from concurrent.futures import Future
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, replace
+from typing import Any
 
 from agents.trainer.progress import Course, Progress
+from agents.trainer.state_meeting import StreamNote
 from agents.trainer.stepper import Heard
-from agents.trainer.transfer import StreamNote
 from controlplane.core.wire import Membership
 
 #: States smaller than this are waited for: that takes less than the steps of catching up.
 STREAM_FROM_BYTES = 4 * 1024**2
 #: Pieces of a stream under way at a time; the training needs the processor, too.
 STREAM_LANES = 2
+#: A stream whose collectives have failed ends at once; only a variable may still be written.
+STREAM_END_LIMIT_S = 10.0
 #: Kept vectors may take that, or as much as some states where those are larger.
 KEPT_BYTES = 1024**3
 KEPT_STATES = 2
@@ -48,6 +52,56 @@ class Arrival:
     def is_here(self) -> bool:
         """Say whether the variables are set, or never will be."""
         return self.coming.done()
+
+
+class Stream:
+    """What is sent or received beside the steps, at most one thing at a time.
+
+    It begins after the first step beside listeners, which has enough to do.
+    """
+
+    def __init__(self) -> None:
+        self._executor = ThreadPoolExecutor(1, thread_name_prefix="stream")
+        self._moving: Future[Any] | None = None
+        self._has_stepped = threading.Event()
+        self._has_stepped.set()
+
+    def send(self, move: Callable[[], None]) -> None:
+        """Call `move` in a thread, from the end of the first step on."""
+        self._has_stepped.clear()
+
+        def wait_and_move() -> None:
+            self.wait_for_step()
+            move()
+
+        self._moving = self._executor.submit(wait_and_move)
+
+    def receive(self, move: Callable[[], Progress]) -> Future[Progress]:
+        """Call `move` in a thread at once."""
+        self._moving = coming = self._executor.submit(move)
+        return coming
+
+    def wait_for_step(self) -> None:
+        """Wait, in a thread, until the first step beside listeners is done, or there is none."""
+        self._has_stepped.wait()
+
+    def check(self, waits: bool = False) -> None:
+        """See, after a step, that what moves goes on, or wait until it has arrived.
+
+        Raises:
+            whatever ended it.
+        """
+        self._has_stepped.set()
+        if self._moving is not None and (waits or self._moving.done()):
+            self._moving.result()
+            self._moving = None
+
+    def end(self) -> None:
+        """Wait until nothing moves any more, after a failure or an abort."""
+        self._has_stepped.set()
+        if self._moving is not None:
+            wait([self._moving], timeout=STREAM_END_LIMIT_S)
+            self._moving = None
 
 
 class KeptSteps:

@@ -18,13 +18,13 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from agents.trainer.groups import lone_group
 from agents.trainer.job_file import job_load
 from agents.trainer.keras_access import learning_rates_scaled
 from agents.trainer.local import LocalJob
 from agents.trainer.orders import ReportWriter
 from agents.trainer.planning import Planner
 from agents.trainer.progress import Progress
-from agents.trainer.runtime import lone_group
 from agents.trainer.stepper import Stepper
 from agents.trainer.workload import Workload, workload_build
 from controlplane.core.wire import ReductionMode, ReportKind, StopCondition, StopKind, TrainingSpec

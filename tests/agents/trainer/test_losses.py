@@ -16,11 +16,12 @@ from pathlib import Path
 import pytest
 
 from agents.trainer.failures import EXIT_FAILED, PEER_LOST, TrainerError
+from agents.trainer.groups import membership_without
 from agents.trainer.meetings import Standing, state_receivers, state_source
 from agents.trainer.orders import ALIVE_LIMIT_S, OrderWatcher, orders_write
 from agents.trainer.progress import Course, Progress
 from agents.trainer.reachability import slots_unreachable
-from agents.trainer.runtime import CollectiveRuntime, membership_without
+from agents.trainer.runtime import CollectiveRuntime
 from controlplane.core.wire import (
     AcceleratorInfo,
     SlotAddress,

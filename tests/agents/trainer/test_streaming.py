@@ -11,9 +11,9 @@ import tensorflow as tf
 
 from agents.trainer.local import LocalJob
 from agents.trainer.progress import Activity, Course, Progress
+from agents.trainer.state_meeting import MEETING_WORDS, StreamNote, stream_fits
 from agents.trainer.stepper import Heard
 from agents.trainer.streaming import KeptSteps, interim_membership, stream_note
-from agents.trainer.transfer import MEETING_WORDS, StreamNote, stream_fits
 from controlplane.core.wire import (
     Membership,
     ReductionMode,
