@@ -99,18 +99,18 @@ def pauses_of(size: Size, repeats: int) -> list[Pause]:
     if size.name == COMPARED:
         ways["restart"] = change_by_restart
     pauses: list[Pause] = []
-    for way, change in ways.items():
-        with tempfile.TemporaryDirectory(prefix="virtualflow-growth-") as folder:
-            code = Path(folder) / "job.py"
-            code.write_text(JOB)
-            spec = pause_spec(size)
-            with LocalJob(spec, code, Path(folder) / "trainers", num_slots=4 * repeats + 4) as job:
-                job.resize(1)
-                for number in (2, 1) * repeats:
+    with tempfile.TemporaryDirectory(prefix="virtualflow-growth-") as folder:
+        code = Path(folder) / "job.py"
+        code.write_text(JOB)
+        num_slots = 4 * repeats * len(ways) + 4
+        with LocalJob(pause_spec(size), code, Path(folder) / "trainers", num_slots) as job:
+            job.resize(1)
+            for way, change in [*ways.items()] * repeats:
+                for number in (2, 1):
                     job.wait_step(job.step() + size.num_steps, DEADLINE_S)
                     pauses.append(measured(job, way, change, number))
                     print(f"{size.name}: {describe(pauses[-1])}", flush=True)
-                check_digests(job)
+            check_digests(job)
     return pauses
 
 
