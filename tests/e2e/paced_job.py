@@ -1,7 +1,8 @@
 """A small job whose pace the test sets: slow until a file appears, then as fast as it goes.
 
 The pace changes when a step happens, never what it computes. The model has dropout and batch norm,
-so randomness and non-trainable state have to survive every resize too.
+so randomness and non-trainable state have to survive every resize too. Its state is large enough that
+joiners get it beside the training.
 """
 
 import time
@@ -9,6 +10,17 @@ from pathlib import Path
 
 import keras
 import numpy as np
+
+
+@keras.saving.register_keras_serializable()
+class Ballast(keras.layers.Layer):
+    """Holds 4 MiB and a little that nothing changes, and costs the steps nothing."""
+
+    def build(self, input_shape):
+        self.weight = self.add_weight(shape=(2**20 + 1,), initializer="ones", trainable=False)
+
+    def call(self, inputs):
+        return inputs
 
 
 def build(settings):
@@ -19,6 +31,7 @@ def build(settings):
             keras.layers.Dense(32, activation="relu"),
             keras.layers.BatchNormalization(),
             keras.layers.Dropout(0.3),
+            Ballast(),
             keras.layers.Dense(1),
         ]
     )
