@@ -16,6 +16,7 @@ from agents.trainer.local import LocalJob
 from controlplane.core.wire import Membership, ReportKind, StopCondition, StopKind, TrainerReport
 from tests.agents.trainer.dying_trainer import Ending, dying_program
 from tests.agents.trainer.local_jobs import local_job, training_spec
+from tests.agents.trainer.streaming_trainer import streaming_program
 
 NUM_EXAMPLES = 61
 NUM_STEPS = 900
@@ -201,6 +202,31 @@ def test_killed_while_computing_joining_giving_state_and_writing_results(
         assert job.finished() is None
         job.recover([4])
         check_end(job, expected, writer=4)
+
+
+def test_killed_while_listening_and_while_one_listens(
+    tmp_path: Path, expected: dict[str, Any]
+) -> None:
+    """Six steps and two of validation are an epoch: joiners hear more than one."""
+    endings = [
+        Ending(slot=2, place="agents.trainer.streaming:KeptSteps.add", call=3),
+        Ending(slot=0, place="agents.trainer.engine:Trainer._end_interim", generation=6, call=5),
+    ]
+    with local_job(tmp_path, spec_of(), CODE) as job:
+        job.program = streaming_program(12, endings)
+        start(job, [[0, 3], [1, 2, 4]], 3, 3)
+        job.wait_step(20)
+        join(job, [0, 1, 2])
+        job.wait_lost(2)
+        job.recover([0, 1])
+        steps_go_on(job)
+        grown = join(job, [0, 1, 3])
+        job.wait_lost(0)
+        both = job.recover([1, 3])
+        steps_go_on(job)
+        assert job.trainers[3].last(ReportKind.SWITCHED, grown.generation) is None
+        assert switched_of(job, 3, both)["joined"] is True
+        check_end(job, expected, writer=1)
 
 
 def test_hangs_steps_not_done_by_all_evaluation_holding_and_saving(

@@ -13,6 +13,7 @@ import pytest
 from agents.trainer.local import LocalJob
 from controlplane.core.wire import ReductionMode, ReportKind, StopCondition, StopKind
 from tests.agents.trainer.local_jobs import TEMPLATES, local_job, training_spec
+from tests.agents.trainer.streaming_trainer import streaming_program
 
 
 def steps(limit: int) -> StopCondition:
@@ -54,12 +55,24 @@ def digests(job: LocalJob) -> dict[int, set[str]]:
     return found
 
 
+def switched_at(job: LocalJob, slot: int, generation: int) -> int:
+    """Give the first step that a trainer did with the mapping of a generation."""
+    report = job.trainers[slot].last(ReportKind.SWITCHED, generation)
+    assert report is not None
+    return int(report.data["step"])
+
+
 TEMPLATE_JOBS = {
     "digits_cnn": {"filters": 8, "hidden_units": 16},
     "residual": {"filters": 8},
     "tabular": {},
     "char_transformer": {"width": 16, "num_blocks": 1, "context": 16, "num_characters": 20_000},
 }
+
+
+#: Those whose joiners listen until they have the state, for longer than an epoch of two batches.
+STREAMED_JOBS = {"residual", "char_transformer"}
+HEARD_STEPS = 12
 
 
 @pytest.mark.parametrize("name", TEMPLATE_JOBS)
@@ -76,8 +89,12 @@ def test_a_template_resized_1_3_2_4_ends_with_the_bits_of_the_undisturbed_run(
     code = TEMPLATES / f"{name}.py"
     expected = undisturbed(tmp_path / "one", spec=spec, code=code)
     with local_job(tmp_path, spec, code, num_slots=5) as job:
+        if name in STREAMED_JOBS:
+            job.program = streaming_program(HEARD_STEPS)
         result = resized(job, [1, 3, 2, 4], every=40)
         job.wait(lambda: set(digests(job)) == {1, 2, 3, 4}, "digests", 30.0)
+        if name in STREAMED_JOBS:
+            assert switched_at(job, 1, 2) >= switched_at(job, 0, 2) + HEARD_STEPS // 2
     assert result["digest"] == expected["digest"]
     assert result["metrics"] == expected["metrics"]
     assert all(len(found) == 1 for found in digests(job).values()), digests(job)
