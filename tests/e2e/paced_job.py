@@ -1,7 +1,7 @@
 """A small job whose pace the test sets: slow until a file appears, then as fast as it goes.
 
 The pace changes when a step happens, never what it computes. The model has dropout and batch norm,
-so randomness and non-trainable state have to survive every resize too. Its state is large enough that
+so randomness and non-trainable state have to survive every resize too. Its state is so large that
 joiners get it beside the training.
 """
 
