@@ -20,7 +20,7 @@ GENERATIONS = 100
 
 #: A search ends when nothing better came in so many generations, and one more for every four
 #: elements of a state: never early where there is much to place.
-PATIENCE = 10
+PATIENCE = 5
 
 #: Chances of a row to go back to what the job holds, and to lose elements; and of each to be lost.
 RESET_CHANCE = 0.1
