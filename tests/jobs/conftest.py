@@ -11,8 +11,6 @@ from django.conf import settings
 from django.contrib.auth.models import User
 from rest_framework.test import APIClient
 
-from jobs.selectors.knowledge import fits_forget
-from jobs.services.cycle import carried_by_policy
 from tests.builders import api_token_make, user_make
 
 
@@ -26,13 +24,6 @@ def _static_directory() -> None:
 def _own_files(settings: Any, tmp_path: Path) -> None:
     """Keep each test's files apart."""
     settings.MEDIA_ROOT = str(tmp_path)
-
-
-@pytest.fixture(autouse=True)
-def _nothing_carried() -> None:
-    """Let nobody find what stayed of another test, about other jobs of the same numbers."""
-    carried_by_policy.clear()
-    fits_forget()
 
 
 @pytest.fixture

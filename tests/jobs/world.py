@@ -22,9 +22,10 @@ from controlplane.core.wire import (
     WantedTrainer,
 )
 from jobs.models import Job, Node
+from jobs.selectors.knowledge import fits_forget
 from jobs.selectors.wanted import wanted_state
 from jobs.services.artifacts import artifact_store
-from jobs.services.cycle import cycle_run
+from jobs.services.cycle import carried_by_policy, cycle_run
 from jobs.services.reports import batch_take
 from tests.builders import at, node_make
 
@@ -96,6 +97,9 @@ class World:
     """Some nodes, their played trainers, and a clock that a test moves."""
 
     def __init__(self, num_nodes: int = 2, num_accelerators: int = 2) -> None:
+        # As in a new process: what stayed of another world is about other jobs of the same numbers.
+        carried_by_policy.clear()
+        fits_forget()
         self.nodes = [
             PlayedNode(node_make(f"played{i}", num_accelerators)[0]) for i in range(num_nodes)
         ]
