@@ -12,6 +12,9 @@ Quality is what the paper looks at: the mean of the normalised losses of the job
 (loss - last) / (first - last), averaged over the time in which jobs arrive.
 
 * slaq_quality_gain: by how much that mean is lower than under fair sharing, relatively.
+  (That mean depends on who is in the system, too: whoever lets jobs end that have nothing more to
+  gain loses them from it. So the integral of each job's normalised loss from its submission on
+  stands beside it, slaq_loss_time_change.)
 * slaq_delay_change: mean time from submission until a job's loss has come down by 90 %, over that
   under fair sharing, less 1.
 
@@ -152,11 +155,28 @@ def workload(series: Mapping[str, NDArray[np.float64]], load: float, seed: int) 
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What came of one run: mean normalised loss, mean delay [s], and resizes of a job."""
+    """What came of one run.
+
+    Attributes:
+        loss: mean normalised loss of the jobs in the system.
+        delay_s: mean time until the loss of a job has come down.
+        loss_s: mean over all jobs of the integral of the normalised loss from submission on.
+    """
 
     loss: float
     delay_s: float
+    loss_s: float
     report: Report
+
+
+@dataclass(frozen=True, slots=True)
+class Stretch:
+    """A time in which a job goes on evenly: from when to when, and over which iterations."""
+
+    begins: float
+    ends: float
+    first: float
+    last: float
 
 
 def run(jobs: Workload, policy: str, costs: ResizeCosts) -> Outcome:
@@ -165,58 +185,112 @@ def run(jobs: Workload, policy: str, costs: ResizeCosts) -> Outcome:
     report = simulate(jobs, cluster, policy, costs=costs, knowledge="true", round_s=ROUND_S)
     last = jobs.jobs[-1].submitted_at
     losses = [1.0 - quality for at, quality in report.qualities if at <= last]
-    return Outcome(fmean(losses), fmean(delays_s(jobs, report, costs)), report)
+    lives = courses(jobs, report, costs)
+    return Outcome(
+        fmean(losses),
+        fmean(delay_s(application, course) for application, course in lives),
+        fmean(loss_s(application, course) for application, course in lives),
+        report,
+    )
 
 
-def delays_s(jobs: Workload, report: Report, costs: ResizeCosts) -> list[float]:
-    """Work out for each job the time until its loss has come down, from what it held when."""
+def courses(
+    jobs: Workload, report: Report, costs: ResizeCosts
+) -> list[tuple[RecordedLoss, list[Stretch]]]:
+    """Work out how each job went on since its submission, from what it held when."""
     held: dict[int, list[tuple[float, int]]] = {row.id: [] for row in report.jobs}
     for at, job_id, count in report.held:
         held[job_id].append((at, count))
-    delays = []
+    found = []
     for row in report.jobs:
         application = jobs.applications[row.application]
         assert isinstance(application, RecordedLoss), "all jobs of this workload are"
-        left = application.iterations_until(REDUCTION)
+        course, done = [Stretch(row.submitted_at, row.started_at, 0.0, 0.0)], 0.0
         changes = held[row.id]
-        reached = row.ended_at
         for (at, count), (until, _) in zip(changes, [*changes[1:], (row.ended_at, 0)], strict=True):
             idle_s = costs.pause_s if at > row.started_at else costs.start_s
-            training_s = max(until - at - idle_s, 0.0)
-            done = training_s * float(application.rates[count])
-            if done >= left > 0.0:
-                reached = at + idle_s + left / float(application.rates[count])
-                break
-            left -= done
-        delays.append(reached - row.submitted_at)
-    return delays
+            trains_at = min(at + idle_s, until)
+            course.append(Stretch(at, trains_at, done, done))
+            then = min(
+                done + (until - trains_at) * float(application.rates[count]), application.work
+            )
+            course.append(Stretch(trains_at, until, done, then))
+            done = then
+        found.append((application, course))
+    return found
+
+
+def delay_s(application: RecordedLoss, course: Sequence[Stretch]) -> float:
+    """Give the seconds from submission until the loss has come down by `REDUCTION`."""
+    wanted = application.iterations_until(REDUCTION)
+    for part in course:
+        if part.last >= wanted and part.last > part.first:
+            share = (wanted - part.first) / (part.last - part.first)
+            return part.begins + share * (part.ends - part.begins) - course[0].begins
+    return course[-1].ends - course[0].begins
+
+
+def loss_s(application: RecordedLoss, course: Sequence[Stretch]) -> float:
+    """Integrate the normalised loss over time from submission on, in seconds."""
+    losses = application.normalised
+    numbers = np.arange(len(losses))
+    areas = np.concatenate([[0.0], np.cumsum((losses[1:] + losses[:-1]) / 2.0)])
+    total = 0.0
+    for part in course:
+        if part.last > part.first:
+            low, high = (_area(numbers, losses, areas, at) for at in (part.first, part.last))
+            mean = (high - low) / (part.last - part.first)
+        else:
+            mean = float(np.interp(part.first, numbers, losses))
+        total += mean * (part.ends - part.begins)
+    return total
+
+
+def _area(
+    numbers: NDArray[np.int64],
+    losses: NDArray[np.float64],
+    areas: NDArray[np.float64],
+    iteration: float,
+) -> float:
+    """Integrate the loss over iterations from 0 to `iteration`."""
+    whole = min(int(iteration), len(losses) - 1)
+    now = float(np.interp(iteration, numbers, losses))
+    return float(areas[whole]) + (iteration - whole) * (float(losses[whole]) + now) / 2.0
 
 
 def measure(folder: Path, load: float = LOAD, num_seeds: int = 3) -> dict[str, float]:
     """Run both policies on several workloads, print the table and give the figures."""
     series = series_read(folder)
     print(f"\nSLAQ, {NUM_JOBS} jobs on {NUM_NODES * PER_NODE} cores, load {load:g}")
-    print(f"{'resizes':<10}{'seed':>5}{'policy':>16}{'mean loss':>12}{'delay':>10}{'resizes':>10}")
-    gains: dict[str, list[float]] = {"free": [], "measured": []}
-    changes: dict[str, list[float]] = {"free": [], "measured": []}
-    for label, costs in (("free", FREE), ("measured", MEASURED)):
-        for seed in range(num_seeds if label == "free" else 1):
-            outcomes = {}
-            for policy in POLICIES:
-                outcomes[policy] = one = run(workload(series, load, seed), policy, costs)
-                print(
-                    f"{label:<10}{seed:>5}{policy:>16}{one.loss:>12.4f}{one.delay_s:>8.1f} s"
-                    f"{one.report.resizes_per_job:>10.1f}",
-                    flush=True,
-                )
-            fair, ours = outcomes["weighted_fair"], outcomes["slaq"]
-            gains[label].append(1.0 - ours.loss / fair.loss)
-            changes[label].append(ours.delay_s / fair.delay_s - 1.0)
+    heads = ("mean loss", "delay", "loss x time", "resizes")
+    print(f"{'resizes':<10}{'seed':>5}{'policy':>16}" + "".join(f"{head:>13}" for head in heads))
+    runs = [("free", FREE, seed) for seed in range(num_seeds)] + [("measured", MEASURED, 0)]
+    changes: dict[str, list[tuple[float, float, float]]] = {"free": [], "measured": []}
+    for label, costs, seed in runs:
+        outcomes = {}
+        for policy in POLICIES:
+            outcomes[policy] = one = run(workload(series, load, seed), policy, costs)
+            print(
+                f"{label:<10}{seed:>5}{policy:>16}{one.loss:>13.4f}{one.delay_s:>11.1f} s"
+                f"{one.loss_s:>11.1f} s{one.report.resizes_per_job:>13.1f}",
+                flush=True,
+            )
+        fair, ours = outcomes["weighted_fair"], outcomes["slaq"]
+        changes[label].append(
+            (
+                ours.loss / fair.loss - 1.0,
+                ours.delay_s / fair.delay_s - 1.0,
+                ours.loss_s / fair.loss_s - 1.0,
+            )
+        )
+    loss, delay, integral = (median(row) for row in zip(*changes["free"], strict=True))
+    own_loss, own_delay, _ = changes["measured"][0]
     return {
-        "slaq_quality_gain": round(median(gains["free"]), 4),
-        "slaq_delay_change": round(median(changes["free"]), 4),
-        "slaq_quality_gain_measured": round(median(gains["measured"]), 4),
-        "slaq_delay_change_measured": round(median(changes["measured"]), 4),
+        "slaq_quality_gain": round(-loss, 4),
+        "slaq_delay_change": round(delay, 4),
+        "slaq_loss_time_change": round(integral, 4),
+        "slaq_quality_gain_measured_cost": round(-own_loss, 4),
+        "slaq_delay_change_measured_cost": round(own_delay, 4),
     }
 
 

@@ -48,9 +48,13 @@ def test_delay_ends_when_the_loss_has_come_down() -> None:
         (WorkloadJob("a", 100.0, "a", 1, 1, is_fixed=True),),
         {"a": RecordedLoss("a", 4.0, rates, losses=losses)},
     )
-    for costs, delay_s in ((FREE, 10.0), (MEASURED, 20.0)):
+    # 20 s of training on 8 cores; the normalised loss goes 1, 0.5, 0.1, 0.05, 0 every 5 s.
+    integral_s = 5.0 * (0.75 + 0.3 + 0.075 + 0.025)
+    for costs, waits_s in ((FREE, 0.0), (MEASURED, 10.0)):
         report = simulate(jobs, cluster_make(1, 8), "slaq", costs=costs, knowledge="true")
-        assert slaq_runs.delays_s(jobs, report, costs) == pytest.approx([delay_s])
+        [(application, course)] = slaq_runs.courses(jobs, report, costs)
+        assert slaq_runs.delay_s(application, course) == pytest.approx(waits_s + 10.0)
+        assert slaq_runs.loss_s(application, course) == pytest.approx(waits_s + integral_s)
 
 
 def test_workload_has_the_load_that_was_asked_for() -> None:
