@@ -38,7 +38,7 @@ def crowding(jobs: list[SimulatedJob], ended_at: dict[int, float]) -> dict[int, 
 
 def alone_s(job: SimulatedJob, cluster: Cluster, share: float) -> float:
     """Give the seconds that a job takes alone on a steady number of accelerators, `share`."""
-    kinds = {k: n for k, n in cluster.kinds.items() if job.seen_accepts(k)}
+    kinds = {k: n for k, n in cluster.kinds.items() if job.accepts(k)}
     total = sum(kinds.values())
     ends = job.application.progress_ends
     seconds = 0.0

@@ -84,7 +84,7 @@ class SimulatedJob:
         least = self.spec.min_accelerators
         return least, max(most, least)
 
-    def seen_accepts(self, kind: str) -> bool:
+    def accepts(self, kind: str) -> bool:
         """Say whether it may run on accelerators of `kind`."""
         return not self.spec.accepted_kinds or kind in self.spec.accepted_kinds
 

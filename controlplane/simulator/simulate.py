@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from controlplane.core.policies import POLICIES
-from controlplane.simulator.jobs import Terms
+from controlplane.simulator.jobs import SimulatedJob, Terms
 from controlplane.simulator.report import Report, report_make
 from controlplane.simulator.rounds import RoundRun
 from controlplane.simulator.run import EventRun, Progress
@@ -69,6 +69,8 @@ def simulate(
         run = EventRun(
             workload, cluster, policy, terms, seed=seed, round_s=round_s, progress=progress
         )
+    for job in run.jobs:
+        _fits_check(job, cluster)
     run.run()
     settings = {
         "rules": str(rules),
@@ -79,3 +81,15 @@ def simulate(
         "kinds": cluster.kinds,
     }
     return report_make(policy, settings, run.jobs, cluster, run.records)
+
+
+def _fits_check(job: SimulatedJob, cluster: Cluster) -> None:
+    """Refuse a job that no kind of the cluster has enough for."""
+    most = max((n for kind, n in cluster.kinds.items() if job.accepts(kind)), default=0)
+    least, _ = job.bounds
+    if least > most:
+        raise ValueError(
+            f"workload: job {job.spec.name} needs {least} accelerators of one kind, the cluster "
+            f"has {most}; simulate more nodes, or let jobs make do with less (a policy for "
+            "elastic jobs)"
+        )

@@ -37,10 +37,10 @@ def gavel_speeds(path: Path) -> dict[str, dict[str, float]]:
     try:
         table = json.loads(path.read_text())
         kinds = [kind for kind in table if not kind.endswith("_unconsolidated")]
+        level = table[LEVEL]
         return {
             application: {
-                kind: float(table[kind][job]["null"]) / float(table[LEVEL][job]["null"])
-                for kind in kinds
+                kind: float(table[kind][job]["null"]) / float(level[job]["null"]) for kind in kinds
             }
             for application, job in SIMILAR.items()
         }

@@ -85,23 +85,21 @@ class Command(BaseCommand):
             num_jobs=options["jobs"],
             seed=options["seed"],
         )
-        reports = []
-        for policy in dict.fromkeys([options["policy"], *options["compare"]]):
-            reports.append(
-                simulate(
-                    workload,
-                    cluster,
-                    policy,
-                    costs=costs,
-                    rules=options["rules"],
-                    seed=options["seed"],
-                    round_s=options["round"],
-                    knowledge=options["knowledge"],
-                    batch=options["batch"],
-                    progress=self._progress(policy),
-                )
+        return [
+            simulate(
+                workload,
+                cluster,
+                policy,
+                costs=costs,
+                rules=options["rules"],
+                seed=options["seed"],
+                round_s=options["round"],
+                knowledge=options["knowledge"],
+                batch=options["batch"],
+                progress=self._progress(policy),
             )
-        return reports
+            for policy in dict.fromkeys([options["policy"], *options["compare"]])
+        ]
 
     def _progress(self, policy: str) -> Callable[[int, int, float], None]:
         """Say how far it is: on a terminal with every percent of the jobs, else with every 25."""

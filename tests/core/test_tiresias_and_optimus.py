@@ -1,0 +1,106 @@
+"""Tiresias and Optimus, by hand."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from controlplane.core.policies.optimus import optimus
+from controlplane.core.policies.tiresias import THRESHOLD_S, tiresias
+from controlplane.core.types import Job, Snapshot
+from tests.core.snapshots import accelerators_make, job_make, snapshot_make
+
+FOUR = accelerators_make("gpu gpu gpu gpu")
+
+
+def counts(snapshot: Snapshot, policy) -> dict[int, int]:
+    return {job_id: share.count for job_id, share in policy(snapshot).shares.items()}
+
+
+def test_tiresias_gives_full_demands_and_lets_smaller_jobs_pass() -> None:
+    """Job 2 wants three, of which one is left: job 3 behind it fits."""
+    jobs = [job_make(1, most=3, least=3), job_make(2, most=3, least=3, at=1.0),
+            job_make(3, most=1, at=2.0)]  # fmt: skip
+    assert counts(snapshot_make(FOUR, *jobs), tiresias) == {1: 3, 3: 1}
+
+
+def test_tiresias_serves_who_had_little_first() -> None:
+    old = dataclasses.replace(job_make(1, most=4, least=4), attained_accelerator_s=THRESHOLD_S)
+    new = job_make(2, most=2, at=500.0)
+    snapshot = snapshot_make(FOUR, old, new, held={1: (1, 2, 3, 4)})
+    decision = tiresias(snapshot)
+    assert {job_id: share.count for job_id, share in decision.shares.items()} == {2: 2}
+    assert "place 1 of the second queue, 16.0 accelerator-hours" in decision.reasons[1]
+
+
+def test_tiresias_remembers_who_came_to_the_second_queue_first() -> None:
+    """Job 2 had its hours before job 1, which arrived earlier; without memory arrival counts."""
+    first, second = job_make(1, most=4, least=4), job_make(2, most=4, least=4, at=5.0)
+    done = dataclasses.replace(second, attained_accelerator_s=THRESHOLD_S)
+    before = tiresias(snapshot_make(FOUR, first, done))
+    both = snapshot_make(
+        FOUR, dataclasses.replace(first, attained_accelerator_s=2 * THRESHOLD_S), done
+    )
+    assert counts(both, tiresias) == {1: 4}
+    assert counts(dataclasses.replace(both, carried=before.carried), tiresias) == {2: 4}
+
+
+class Rates:
+    """A `Performance` from a table of examples a second."""
+
+    def __init__(self, *rates: float) -> None:
+        self.rates = np.array([0.0, *rates])
+
+    def goodput(self, kind: str, num_accelerators: int, num_nodes: int) -> float:
+        return float(self.rates[num_accelerators])
+
+    def goodputs(self, kind: str, most: int, per_node: int) -> NDArray[np.float64]:
+        return self.rates[: most + 1]
+
+    def batch_size(self, kind: str, num_accelerators: int, num_nodes: int) -> int:
+        return 1
+
+
+def with_rates(job: Job, left: float, *rates: float) -> Job:
+    return dataclasses.replace(job, remaining_examples=left, performance=Rates(*rates))
+
+
+def test_optimus_gives_to_whom_it_saves_most() -> None:
+    """One each. The third: 100 examples go from 100 to 50 s, 240 go from 240 to 160 s: job 2.
+
+    The fourth: job 1 saves 50 s, job 2 would go from 160 to 150 s.
+    """
+    jobs = [
+        with_rates(job_make(1, most=4), 100.0, 1.0, 2.0, 2.5, 3.0),
+        with_rates(job_make(2, most=4), 240.0, 1.0, 1.5, 1.6, 1.7),
+    ]
+    assert counts(snapshot_make(FOUR, *jobs), optimus) == {1: 2, 2: 2}
+
+
+def test_optimus_gives_nobody_what_slows_it_down() -> None:
+    jobs = [with_rates(job_make(1, most=4), 100.0, 1.0, 2.0, 1.5, 1.4)]
+    decision = optimus(snapshot_make(FOUR, *jobs))
+    assert decision.shares[1].count == 2
+    assert "about 50 s are left, one more would not shorten that" in decision.reasons[1]
+
+
+def test_optimus_without_predictions_shares_alike() -> None:
+    """Nothing is known of either: the next one saves most where there are fewest."""
+    jobs = [job_make(1, most=4), job_make(2, most=4, at=1.0)]
+    assert counts(snapshot_make(FOUR, *jobs), optimus) == {1: 2, 2: 2}
+
+
+def test_optimus_serves_in_order_of_arrival_while_there_are_any() -> None:
+    jobs = [job_make(n, least=2, most=4, at=float(n)) for n in (1, 2, 3)]
+    decision = optimus(snapshot_make(FOUR, *jobs))
+    assert {job_id: share.count for job_id, share in decision.shares.items()} == {1: 2, 2: 2}
+    assert "Waits for 2 of kind gpu: 4 of 4 are with 2 jobs" in decision.reasons[3]
+
+
+@pytest.mark.parametrize("policy", [tiresias, optimus])
+def test_who_can_never_start_is_told(policy) -> None:
+    decision = policy(snapshot_make(FOUR, job_make(1, least=5, most=8)))
+    assert "Cannot start: needs 5" in decision.reasons[1]

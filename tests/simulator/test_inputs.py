@@ -1,0 +1,193 @@
+"""Profiles, batches, step times and workload files."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from controlplane.simulator import profiles_read, simulate
+from controlplane.simulator.batches import (
+    Batch,
+    BatchBounds,
+    candidate_batches,
+    first_batch,
+    fixed_batch,
+)
+from controlplane.simulator.options import cluster_parse, costs_parse, workload_load
+from controlplane.simulator.scaled import scaling
+from controlplane.simulator.settings import FLAT_30, MEASURED, ResizeCosts
+from controlplane.simulator.speeds import gavel_speeds
+from controlplane.simulator.step_times import Measurement, StepTimes, smallest_rotation
+from controlplane.simulator.synthetic import synthetic_workload, synthetic_write
+
+BOUNDS = BatchBounds(initial=128, largest=4096, smallest_local=32, largest_local=1024)
+
+
+def test_fixed_batches_by_hand() -> None:
+    # 2048 on one: two slices of 1024. On three: 683 each, one slice.
+    assert fixed_batch(BOUNDS, 2048, 1) == Batch(1, 1024, 2)
+    assert fixed_batch(BOUNDS, 2048, 3) == Batch(3, 683, 1)
+    # A single accelerator has two slices as soon as the batch is not the initial one.
+    assert fixed_batch(BOUNDS, 256, 1) == Batch(1, 128, 2)
+    assert fixed_batch(BOUNDS, 128, 1) == Batch(1, 128, 1)
+    assert fixed_batch(BOUNDS, 128, 1, slices_alone=True) == Batch(1, 64, 2)
+    # 4096 on three would be 3 * 1366 = 4098: no more than the largest batch.
+    assert fixed_batch(BOUNDS, 4096, 3) == Batch(3, 682, 2)
+    assert first_batch(BOUNDS, 8) == Batch(8, 32, 1)
+
+
+def test_candidates_stay_in_bounds() -> None:
+    found = candidate_batches(BOUNDS, np.array([1, 5, 128, 129]))
+    assert found.sizes[:3].min(where=found.sizes[:3] > 0, initial=10**9) >= 128
+    assert found.sizes.max() <= 4096
+    assert (found.sizes[2] == 4096).any()  # 128 * 32, the only one possible there
+    assert not found.sizes[3].any()  # 129 * 32 is too much
+    is_used = found.sizes > 0
+    assert found.locals[is_used].min() >= 32
+    assert found.locals[is_used].max() <= 1024
+
+
+def test_step_times_of_known_and_unknown_placements() -> None:
+    times = StepTimes(
+        {
+            (1,): [(10, 1.0, 0.0), (20, 2.0, 0.0)],
+            (1, 2): [(10, 3.0, 1.0), (20, 5.0, 2.0)],
+            (4, 4): [(10, 4.0, 1.0), (20, 6.0, 2.0)],
+        },
+        [Measurement(4, 16, 10, 8.0, 4.0), Measurement(4, 16, 20, 10.0, 5.0)],
+    )
+    assert smallest_rotation((2, 4, 1)) == (1, 2, 4)
+    # (2, 1) is (1, 2) turned; between 10 and 20 examples it is a straight line.
+    np.testing.assert_allclose(times.seconds((2, 1), np.array([15, 20])), [[4, 5], [1.5, 2]])
+    # (4, 4, 4, 4) was measured by its numbers only.
+    np.testing.assert_allclose(times.seconds((4, 4, 4, 4), np.array([10])), [[8], [4]])
+    # Far outside the nearest measurement counts.
+    assert np.isfinite(times.seconds((4,) * 16, np.array([10]))).all()
+
+
+def test_resnet_scaling_goes_on_as_it_ended() -> None:
+    found = scaling(16)
+    assert found[1] == 1.0
+    assert found[8] == pytest.approx(8516 / 1248)
+    assert found[16] / found[8] == pytest.approx(8516 / 4660)
+    assert found[3] == pytest.approx((2446 + 4660) / 2 / 1248)
+
+
+def test_synthetic_files_are_read_like_any_others(tmp_path: Path) -> None:
+    synthetic_write(tmp_path, num_jobs=6, hours=0.2, seed=4)
+    loaded = workload_load(str(tmp_path / "workload.csv"), tmp_path, {}, num_jobs=0, seed=0)
+    made = synthetic_workload(6, 0.2, 4)
+    assert loaded.jobs == made.jobs
+    assert len({one.application for one in synthetic_workload(60, 1.0, 1).jobs}) == 5
+    assert synthetic_workload(6, 0.2, 5).jobs != made.jobs
+
+
+def test_what_is_fitted_comes_near_the_truth() -> None:
+    """With the model of seen configurations jobs end nearly as early as with the truth."""
+    jobs, cluster = synthetic_workload(12, 0.5, 2), cluster_parse(2, 4, None)
+    means = [
+        simulate(jobs, cluster, "srtf", knowledge=knowledge, batch="chosen").mean_jct_s
+        for knowledge in ("fitted", "true")
+    ]
+    assert means[0] == pytest.approx(means[1], rel=0.35)
+    assert means[0] != means[1]
+
+
+def test_virtualflow_and_philly_files(tmp_path: Path) -> None:
+    trace = tmp_path / "two.json"
+    rows = [
+        {"arrival_time": 1, "workload": "bert", "priority": 5, "gpu_demand": 2, "batch_size": 8},
+        {"arrival_time": 9, "workload": "resnet", "priority": 1, "gpu_demand": 1, "batch_size": 4},
+    ]
+    trace.write_text(json.dumps(rows))
+    measured = {"two": {"0": 178.0, "1": 278.0}}
+    (tmp_path / "measured_seconds_at_demand.json").write_text(json.dumps(measured))
+    loaded = workload_load(str(trace), None, {}, num_jobs=0, seed=0)
+    assert [job.weight for job in loaded.jobs] == [5.0, 1.0]
+    # 100 s beyond the cold start, at the speed of two.
+    assert loaded.applications["0-bert"].progress_ends[-1] == pytest.approx(100 * 2446 / 1248)
+
+    philly = tmp_path / "philly.csv"
+    philly.write_text(
+        "timestamp,duration,num_gpus,gpu_time,cluster\n"
+        "2017-10-09 07:01:55,66.0,1,66.0,11cb48\n"
+        "2017-10-09 07:00:55,10.0,4,40.0,11cb48\n"
+    )
+    loaded = workload_load(str(philly), None, {}, num_jobs=5, seed=0)
+    assert [job.submitted_at for job in loaded.jobs] == [0.0, 60.0]
+    assert [job.requested for job in loaded.jobs] == [4, 1]
+
+
+def test_speeds_of_kinds_are_relative_to_the_level(tmp_path: Path) -> None:
+    table = {
+        kind: {
+            job: {"null": rate}
+            for job in (
+                "('Transformer (batch size 16)', 1)", "('ResNet-18 (batch size 128)', 1)",
+                "('LM (batch size 20)', 1)", "('ResNet-50 (batch size 64)', 1)",
+                "('Recommendation (batch size 2048)', 1)", "('ResNet-50 (batch size 16)', 1)",
+            )
+        }
+        for kind, rate in (("p100", 2.0), ("v100", 5.0), ("v100_unconsolidated", 9.0))
+    }  # fmt: skip
+    path = tmp_path / "speeds.json"
+    path.write_text(json.dumps(table))
+    assert gavel_speeds(path)["ncf"] == {"p100": 1.0, "v100": 2.5}
+    path.write_text("{}")
+    with pytest.raises(ValueError, match="kind-speeds"):
+        gavel_speeds(path)
+
+
+def test_a_faster_kind_computes_faster_and_exchanges_as_fast(tmp_path: Path) -> None:
+    synthetic_write(tmp_path, num_jobs=1)
+    app = profiles_read(tmp_path, {"speech": {"fast": 2.0}})["speech"]
+    batch = fixed_batch(app.bounds, 64, 4)
+    slow, fast = (app.pace(kind, (4,), batch, 0) for kind in ("slow", "fast"))
+    assert fast.sync_s == slow.sync_s
+    assert fast.step_s - fast.sync_s == pytest.approx((slow.step_s - slow.sync_s) / 2.0)
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("measured", MEASURED),
+        ("flat:30", FLAT_30),
+        ("1,2,3", ResizeCosts(1.0, 2.0, 3.0)),
+        ("1,2,3,4", ResizeCosts(1.0, 2.0, 3.0, 4.0)),
+    ],
+)
+def test_costs_are_read(text: str, expected: ResizeCosts) -> None:
+    assert costs_parse(text) == expected
+
+
+@pytest.mark.parametrize("text", ["free", "1,2", "flat:x", "1,2,-3"])
+def test_bad_costs_name_the_option(text: str) -> None:
+    with pytest.raises(ValueError, match="--resize-cost"):
+        costs_parse(text)
+
+
+def test_clusters_are_read() -> None:
+    assert cluster_parse(3, 2, "v100:1,k80:2").kinds == {"k80": 4, "v100": 2}
+    for nodes, kinds in ((3, "v100:1"), (3, "v100"), (0, None), (2, "a:1,a:1")):
+        with pytest.raises(ValueError, match="--"):
+            cluster_parse(nodes, 2, kinds)
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ("a,b\n1,2\n", "none that is known"),
+        ("name,time,application\nx,soon,y\n", "line 2"),
+        ("timestamp,duration,num_gpus\nnever,1,1\n", "line 2"),
+        ('[{"arrival_time": 1}]', "job 0"),
+    ],
+)
+def test_bad_files_are_named(tmp_path: Path, content: str, message: str) -> None:
+    path = tmp_path / "workload.csv"
+    path.write_text(content)
+    synthetic_write(tmp_path / "profiles", num_jobs=1)
+    with pytest.raises(ValueError, match=message):
+        workload_load(str(path), tmp_path / "profiles", {}, num_jobs=5, seed=0)
