@@ -34,7 +34,7 @@ MOST_NODES = 16
 FLOOR = 1e-3
 
 #: Elements that a search may go through; beyond it has fewer generations, then fewer states.
-EFFORT = 1_000_000_000
+EFFORT = 100_000_000
 FEWEST_STATES = 4
 
 
