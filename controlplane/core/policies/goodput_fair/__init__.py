@@ -19,7 +19,12 @@ from controlplane.core.policies.goodput_fair.kinds import kinds_choose
 from controlplane.core.policies.goodput_fair.options import Counts, Floats, Options, options_of
 from controlplane.core.policies.goodput_fair.places import Tenant, arrange, lasts_s
 from controlplane.core.policies.goodput_fair.sentences import Outcome, explain
-from controlplane.core.policies.goodput_fair.standing import Carried, crowds_of, standing_of
+from controlplane.core.policies.goodput_fair.standing import (
+    Carried,
+    Standing,
+    crowds_of,
+    standing_of,
+)
 from controlplane.core.policies.goodput_fair.worth import Market, Valuation
 from controlplane.core.policies.kinds import cannot_start
 from controlplane.core.policies.rates import rooms_of
@@ -42,7 +47,7 @@ def goodput_fair(snapshot: Snapshot) -> Decision:
     given = np.zeros(len(options.jobs), dtype=np.int64)
     for kind, capacity in enumerate(options.capacity):
         members = np.flatnonzero(kinds == kind)
-        claims = _claims(snapshot, options, valuation, change_s, members, kind)
+        claims = _claims(snapshot, options, standing, valuation, change_s, members, kind)
         given[members] = allot(claims, int(capacity))
     shares = _shares(snapshot, options, valuation, change_s, kinds, given)
     outcome = Outcome(snapshot, options, standing, valuation, kinds, given)
@@ -85,6 +90,7 @@ def _shares(
 def _claims(
     snapshot: Snapshot,
     options: Options,
+    standing: Standing,
     valuation: Valuation,
     change_s: Floats,
     members: Counts,
@@ -108,4 +114,5 @@ def _claims(
         worth=valuation.worth[members],
         change_s=change_s[members],
         ends_s=valuation.ends_s[members],
+        lacking_s=standing.lacking_s[members],
     )

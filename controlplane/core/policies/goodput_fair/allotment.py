@@ -17,6 +17,7 @@ from controlplane.core.policies.goodput_fair.options import (
     Floats,
     envelopes_of,
 )
+from controlplane.core.policies.goodput_fair.standing import SENIOR_PART
 
 #: A change is made for this long at most: until the next one is worth while.
 CHANGE_LASTS_S = 240.0
@@ -29,6 +30,9 @@ RESTART_S = 10.0
 
 #: A change that costs nearly all it could bring is still better than standing idle.
 LEAST_LEFT = 0.05
+
+#: Who has gone without for so long is to have its minimum.
+OWED_S = 1800.0
 
 #: The exact way is taken for at most this many jobs.
 MOST_EXACT = 256
@@ -47,6 +51,7 @@ class Claims:
         worth: weight-seconds of an example. Shape (N,).
         change_s: seconds of training that a change costs it. Shape (N,).
         ends_s: when it ends by the forecast. Shape (N,).
+        lacking_s: for how long it has gone without. Shape (N,).
     """
 
     counts: Counts
@@ -58,11 +63,12 @@ class Claims:
     worth: Floats
     change_s: Floats
     ends_s: Floats
+    lacking_s: Floats
 
     def values(self) -> Floats:
         """Give the worth a second of each point over that of nothing, less what it costs to change.
 
-        Shape (N, G); -inf between nothing and the minimum.
+        Shape (N, G); -inf between nothing and the minimum. Stopping a job costs it its restart.
         """
         lasts = np.minimum(CHANGE_LASTS_S, np.maximum(self.ends_s, 1.0))
         is_held = self.held > 0
@@ -74,18 +80,47 @@ class Claims:
         values = np.where(is_same, gain, gain * left[:, None])
         holding = np.where(is_same, gain, 0.0).max(axis=1, initial=0.0)
         stopping = holding * np.minimum((self.change_s + RESTART_S) / lasts, 1.0)
-        most = float(gain.max(initial=0.0))
-        stopping = stopping + np.where(self.is_settling & is_held, 1e3 * most, 0.0)
         values = values + stopping[:, None]
         values = np.where(self.counts < self.least[:, None], -np.inf, values)
         return np.where(self.counts == 0, 0.0, values)
 
+    def seniors(self, capacity: int) -> NDArray[np.bool_]:
+        """Say who is to have its minimum now, having gone without for longest. Shape (N,)."""
+        is_senior = np.zeros(self.held.size, dtype=bool)
+        total = 0
+        for row in np.argsort(-self.lacking_s, kind="stable"):
+            if self.lacking_s[row] < OWED_S or total >= SENIOR_PART * capacity:
+                break
+            is_senior[row] = True
+            total += int(self.least[row])
+        return is_senior
+
 
 def allot(claims: Claims, capacity: int) -> Counts:
-    """Give each job its count. Shape (N,)."""
+    """Give each job its count. Shape (N,).
+
+    If that would stop jobs that have just begun, they stay. What waits for them to give way is then
+    not overtaken by jobs that would have to be left to settle in their turn: only those start that
+    would start anyway.
+    """
+    values = claims.values()
+    most = float(values[np.isfinite(values)].max(initial=0.0))
+    is_senior = claims.seniors(capacity)
+    values = np.where(is_senior[:, None] & (claims.counts > 0), values + 1e3 * most, values)
+    ideal = _allot(claims, values, capacity)
+    is_kept = claims.is_settling & (claims.held > 0)
+    if not (is_kept & (ideal == 0)).any():
+        return ideal
+    values = np.where(is_kept[:, None] & (claims.counts > 0), values + 1e6 * most, values)
+    is_out = (claims.held == 0) & (ideal == 0)
+    values = np.where(is_out[:, None] & (claims.counts > 0), -np.inf, values)
+    return _allot(claims, values, capacity)
+
+
+def _allot(claims: Claims, values: Floats, capacity: int) -> Counts:
     if capacity <= SMALL_POOL and claims.held.size <= MOST_EXACT:
-        return _allot_exactly(claims.counts, claims.values(), capacity)
-    return _allot_by_envelopes(claims.counts, claims.values(), capacity)
+        return _allot_exactly(claims.counts, values, capacity)
+    return _allot_by_envelopes(claims.counts, values, capacity)
 
 
 def _allot_exactly(counts: Counts, values: Floats, capacity: int) -> Counts:

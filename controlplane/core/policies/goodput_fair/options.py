@@ -27,10 +27,13 @@ FINE_COUNTS = 16
 
 #: A job is given at most this many times what it ever had: speeds far beyond what was seen are
 #: guesses, and growing again a moment later costs little.
-GROWTH = 100
+GROWTH = 8
 
 #: What a job is given at most before anything is known of its speed.
 FIRST_COUNT = 1
+
+#: After so many seconds of training without a word about its speed, any count is as good.
+PATIENCE_S = 300.0
 
 #: What is left of a job that says nothing about it, in accelerator-seconds, at least.
 UNKNOWN_WORK_S = 600.0
@@ -87,7 +90,7 @@ def options_of(snapshot: Snapshot) -> Options:
         own = held_kind(held[job.id])
         if own is not None and job.accepts(own):
             held_kinds[row], held_counts[row] = kinds.index(own), held[job.id][own]
-        most = _most(job, int(held_counts[row]))
+        most = _most(job, int(held_counts[row]), snapshot.now)
         for column, kind in enumerate(kinds):
             cap = min(most, capacity[kind])
             if not job.accepts(kind) or cap < job.min_accelerators:
@@ -116,10 +119,12 @@ def _grid(capacity: int, per_node: int) -> Counts:
     return np.array(points)
 
 
-def _most(job: Job, held: int) -> int:
+def _most(job: Job, held: int, now: float) -> int:
     """Say up to where a job may grow in this round."""
     if job.performance is None:
-        return min(max(job.min_accelerators, FIRST_COUNT, held), job.max_accelerators)
+        is_due = job.running_since is not None and now - job.running_since > PATIENCE_S
+        first = job.max_accelerators if is_due else FIRST_COUNT
+        return min(max(job.min_accelerators, first, held), job.max_accelerators)
     seen = max(job.most_accelerators, held)
     if seen == 0:  # somebody knows how fast it goes before it ever ran
         return job.max_accelerators

@@ -22,8 +22,14 @@ FAIR = 1.2
 #: How much more; at 1.5 it is 2.4 times as much.
 STEEPNESS = 4.0
 
-#: A job that has waited this long without a break counts twice, after twice that three times.
-AGEING_S = 1800.0
+#: Who is not given anything now will hardly be before this is over, in seconds.
+NEXT_CHANCE_S = 30.0
+
+#: A job that has gone without for this long counts four times, after twice that nine times.
+AGEING_S = 600.0
+
+#: This part of every pool, or one job, goes by seniority to those that have gone without for long.
+SENIOR_PART = 0.25
 
 
 @dataclass(frozen=True)
@@ -66,13 +72,15 @@ class Standing:
 
     Attributes:
         weights: cost of a second in time, aged.
-        ages_s: seconds since submission.
+        ages_s: seconds since submission; for those that hold nothing, by their next chance.
         fair_s: completion time alone on the job's share.
+        lacking_s: for how long each has gone without.
     """
 
     weights: Floats
     ages_s: Floats
     fair_s: Floats
+    lacking_s: Floats
 
     def fairness(self, ends_s: Floats) -> Floats:
         """Give the finish-time fairness of jobs that end so many seconds from now."""
@@ -99,15 +107,34 @@ def standing_of(snapshot: Snapshot, options: Options, crowds: Crowds) -> Standin
     total = sum(job.weight for job in snapshot.jobs)
     now = snapshot.now
     crowd = np.array([_crowd(crowds, job, total, now) for job in jobs])
-    weights = [
-        job.weight * _ageing(job, now, bool(options.held[row])) for row, job in enumerate(jobs)
+    lacking = np.array([_lacking_s(options, row, now) for row in range(len(jobs))])
+    weights = np.array([job.weight for job in jobs]) * (1.0 + lacking / AGEING_S) ** 2
+    ages = [
+        max(now - job.submitted_at, 0.0)
+        + (0.0 if options.held[row] else NEXT_CHANCE_S + job.resize_s)
+        for row, job in enumerate(jobs)
     ]
-    ages = [max(now - job.submitted_at, 0.0) for job in jobs]
-    return Standing(np.array(weights), np.array(ages), _fair_s(options, crowd))
+    return Standing(weights, np.array(ages), _fair_s(options, crowd), lacking)
 
 
-def _ageing(job: Job, now: float, is_held: bool) -> float:
-    return 1.0 if is_held else 1.0 + job.waited_s(now) / AGEING_S
+def _lacking_s(options: Options, row: int, now: float) -> float:
+    """Give for how long a job has gone without, at least 0.
+
+    That is how long it has been waiting, or by how much its life is longer than what it has had
+    would have kept its minimum busy; a minimum beyond the part of a pool that goes by seniority
+    counts the more. So a job that was late to start is not stopped right away.
+    """
+    job = options.jobs[row]
+    largest = max(
+        int(capacity)
+        for kind, capacity in zip(options.kinds, options.capacity, strict=True)
+        if job.accepts(kind)
+    )
+    had_s = job.attained_accelerator_s / min(job.min_accelerators, SENIOR_PART * largest)
+    lacking = now - job.submitted_at - had_s
+    if not options.held[row]:
+        lacking = max(lacking, job.waited_s(now))
+    return max(lacking, 0.0)
 
 
 def _crowd(crowds: Crowds, job: Job, total: float, now: float) -> float:
