@@ -163,10 +163,15 @@ def shrink(stack: Stack, node_id: int, job_id: int) -> float:
     """Close the node; gives the seconds until its accelerator is free."""
     asked_at = time.time()
     stack.post(f"nodes/{node_id}/cordon/", {"reason": "to shrink"})
-    wait(stack, "the free accelerator", lambda: state_of(stack, job_id)["num_accelerators"] == 1)
+    wait(stack, "the free accelerator", lambda: tenure_ends(stack, job_id).count(None) == 1)
+    return max(filter(None, tenure_ends(stack, job_id))) - asked_at
+
+
+def tenure_ends(stack: Stack, job_id: int) -> list[float | None]:
+    """Tell of each accelerator that a job ever had when it was free again; None: not yet."""
     tenures = stack.get(f"jobs/{job_id}/allocations/")["tenures"]
-    released = [row["released_at"] for row in tenures if row["released_at"]]
-    return max(seconds_since_epoch(moment) for moment in released) - asked_at
+    moments = [row["released_at"] for row in tenures]
+    return [moment and seconds_since_epoch(moment) for moment in moments]
 
 
 def wait(stack: Stack, what: str, condition: Callable[[], Any]) -> None:
