@@ -300,5 +300,6 @@ class AdaptiveBatchPerformance(_ModelledPerformance):
         """Give what an example is worth, 1 in the submitted batch."""
         if math.isinf(self.noise_scale):
             return np.ones_like(batch)
-        worth: Floats = (self.noise_scale + self.submitted) / (self.noise_scale + batch)
+        possible = np.maximum(batch, 1.0)  # 0 stands for a batch that cannot be
+        worth: Floats = (self.noise_scale + self.submitted) / (self.noise_scale + possible)
         return worth

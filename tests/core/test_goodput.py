@@ -6,7 +6,7 @@ import math
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from controlplane.core.goodput import (
@@ -185,6 +185,7 @@ def test_wrong_bounds_are_refused() -> None:
     st.integers(1, 8),
     st.booleans(),
 )
+@example(1, 0.0, 1, True)  # noiseless, and batches that cannot be
 def test_goodput_is_never_above_throughput_and_never_negative(
     number: int, noise_scale: float, per_node: int, is_accumulated: bool
 ) -> None:
