@@ -1,11 +1,11 @@
 """A fast and a slow accelerator in one job: the planned split against the even one and all others.
 
 Two trainers on this machine, each held by the kernel to a share of a core, so that one computes
-about three times as fast as the other. (Whoever waits saves up some of its share, so that 2.4:1
-does it; the measured ratio is printed.) Each times its own virtual nodes while it gets ready, as
-orders with `profile` ask for; a few steps of the even split give the seconds of the exchange and of
-both computing, as every job reports them. From these the product's planner splits the virtual nodes
-and predicts the step. Then both splits run in turns, paired, and every other split, too. All in one
+about three times as fast as the other. (Shares of 3:1 were measured as 3.3:1, of 2.4:1 as 2.5:1;
+the measured ratio is printed.) Each times its own virtual nodes while it gets ready, as orders with
+`profile` ask for; a few steps of the even split give the seconds of the exchange and of both
+computing, as every job reports them. From these the product's planner splits the virtual nodes and
+predicts the step. Then both splits run in turns, paired, and every other split, too. All in one
 job: a split is changed live.
 
 * speedup: throughput of the planned split over the even one, median of the pairs.
@@ -13,7 +13,7 @@ job: a split is changed live.
 * prediction_error: |predicted - measured| / measured step time of the planned split. Predicted
   once, before it ever ran; measured is the median over all its turns.
 
-    python -m benchmarks.heterogeneous [--repeats 5] [--steps 10] [--fast 0.6] [--slow 0.25]
+    python -m benchmarks.heterogeneous [--repeats 5] [--steps 10] [--fast 0.6] [--slow 0.22]
 """
 
 from __future__ import annotations
@@ -211,7 +211,7 @@ def main() -> int:
     parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--steps", type=int, default=10, help="steps of each split at a time")
     parser.add_argument("--fast", type=float, default=0.6, help="share of a core")
-    parser.add_argument("--slow", type=float, default=0.25, help="share of a core")
+    parser.add_argument("--slow", type=float, default=0.22, help="share of a core")
     parser.add_argument("--filters", type=int, default=48)
     options = parser.parse_args()
     spec = TrainingSpec(
