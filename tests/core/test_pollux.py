@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from controlplane.core.policies.pollux import keep_factor, pollux
+from controlplane.core.policies.pollux import LEAST_GAIN, keep_factor, pollux
 from controlplane.core.policies.pollux_search import (
     Problem,
     fitness,
@@ -206,14 +206,31 @@ def test_an_unchanged_cluster_is_not_reshuffled(
         job_of(i, Curve(drag=drag, spread=0.7), resize_s=0.1) for i, drag in enumerate(drags, 1)
     ]
     snapshot = snapshot_make(TWO_NODES, *jobs, now=5000.0)
-    num_changes = []
+    mean_speedups = [0.0]
     for number in range(6):
         decision = pollux(dataclasses.replace(snapshot, seed=seed + number))
         held = _places(snapshot, decision.shares)
-        num_changes.append(sum(held.get(job.id) != snapshot.held.get(job.id) for job in jobs))
         carried = decision.carried if carries else None
+        is_changed = held != snapshot.held
         snapshot = dataclasses.replace(snapshot, held=held, carried=carried)
-    assert num_changes[-3:] == [0, 0, 0]
+        mean_speedups.append(_mean_speedup(snapshot))
+        if is_changed:
+            assert mean_speedups[-1] >= mean_speedups[-2] * (1.0 + LEAST_GAIN)
+        else:
+            assert mean_speedups[-1] == mean_speedups[-2]
+
+
+def _mean_speedup(snapshot: Snapshot) -> float:
+    """Give the harmonic mean of the speedups on a fair share of the two nodes, by hand."""
+    node_of = {one.id: one.node_id for one in snapshot.accelerators}
+    fair = -(-len(node_of) // len(snapshot.jobs))
+    total = 0.0
+    for job in snapshot.jobs:
+        held = snapshot.held.get(job.id, ())
+        assert job.performance is not None
+        goodput = job.performance.goodput("gpu", len(held), len({node_of[a] for a in held}))
+        total += 1.0 / (goodput / job.performance.goodput("gpu", fair, 1) / 4 + 1e-3)
+    return len(snapshot.jobs) / total
 
 
 def _places(snapshot: Snapshot, shares: dict) -> dict[int, tuple[int, ...]]:

@@ -29,8 +29,9 @@ from controlplane.core.policies.pollux_search import (
 from controlplane.core.policies.rates import packed_rates, rate, rooms_of
 from controlplane.core.types import Decision, Job, JobId, Share, Snapshot
 
-#: What the cluster's fitness must gain before anything that runs is changed.
-LEAST_GAIN = 0.0
+#: What the cluster's fitness must gain before anything is changed: a random search finds a little
+#: more now and then, for ever.
+LEAST_GAIN = 0.001
 
 
 @dataclass(frozen=True, slots=True)

@@ -246,11 +246,16 @@ def _complete(problem: Problem, states: Counts) -> None:
 
 
 def settle(problem: Problem, state: Counts) -> Counts:
-    """Take back changes of rows that make a state no fitter, one after the other."""
+    """Take back changes of rows that make a state no fitter, one after the other.
+
+    A state with very many changes, as in a first decision, is left as it is.
+    """
     random = np.random.default_rng(0)
+    effort = 0
     for _ in range(len(state)):
         changed = np.nonzero((state != problem.base).any(axis=1))[0]
-        if not len(changed):
+        effort += len(changed) * state.size
+        if not len(changed) or effort > EFFORT:
             break
         tried = np.repeat(state[None], len(changed), axis=0)
         tried[np.arange(len(changed)), changed] = problem.base[changed]
