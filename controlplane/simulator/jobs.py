@@ -9,9 +9,10 @@ from dataclasses import dataclass, field
 
 from controlplane.core.performance import Performance
 from controlplane.core.types import Accelerator, AcceleratorId, Job
-from controlplane.simulator.applications import Application, Pace, ProfiledApplication
+from controlplane.simulator.applications import Application, Pace
 from controlplane.simulator.batches import Batch, first_batch
 from controlplane.simulator.knowledge import Memory, TruePerformance
+from controlplane.simulator.profiled import ProfiledApplication
 from controlplane.simulator.settings import BatchMode, Demand, Knowledge, ResizeCosts, Rules
 from controlplane.simulator.step_times import Placement
 from controlplane.simulator.workloads import WorkloadJob

@@ -16,8 +16,8 @@ from typing import Any
 
 import numpy as np
 
-from controlplane.simulator.applications import ProfiledApplication, Validation
 from controlplane.simulator.batches import BatchBounds
+from controlplane.simulator.profiled import ProfiledApplication, Validation
 from controlplane.simulator.step_times import Measurement, Placement, StepTimes
 
 #: Epochs of the published applications; their folders hold as many rows.

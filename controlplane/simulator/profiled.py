@@ -1,0 +1,236 @@
+"""An application of which everything was measured."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+from controlplane.core.performance import LossForecast
+from controlplane.simulator.applications import Pace, packed
+from controlplane.simulator.batches import (
+    Batch,
+    BatchBounds,
+    candidate_batches,
+    fixed_batch,
+    fixed_batches,
+)
+from controlplane.simulator.step_times import Floats, Placement, StepTimes
+
+
+@dataclass(frozen=True)
+class Validation:
+    """One training run at one batch size, epoch by epoch. All arrays have one row an epoch.
+
+    Attributes:
+        progress, iterations: at the end of each epoch.
+        sqr, var: squared norm and variance of the gradient in each epoch.
+        metric: what was reached at the end of each epoch.
+    """
+
+    progress: Floats
+    iterations: Floats
+    sqr: Floats
+    var: Floats
+    metric: Floats
+
+
+@dataclass
+class ProfiledApplication:
+    """An application of which everything was measured (see `profiles`).
+
+    Attributes:
+        speeds: kind of accelerator -> how many times as fast it computes as the measured one.
+    """
+
+    name: str
+    bounds: BatchBounds
+    num_epochs: int
+    validations: Mapping[int, Validation]
+    times: StepTimes
+    speeds: Mapping[str, float] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self._sizes = np.array(sorted(self.validations), dtype=float)
+        runs = [self.validations[int(size)] for size in self._sizes]
+        rows = self.num_epochs
+        self._sqr = np.stack([run.sqr[:rows] for run in runs])  # (batch sizes, epochs)
+        self._var = np.stack([run.var[:rows] for run in runs])
+        self._iterations = np.stack([run.iterations[:rows] for run in runs])
+        least = np.min(np.stack([run.progress[:rows] for run in runs]), axis=0)
+        self._ends = (0.0, *(float(end) for end in least))
+        self._metric = runs[0].metric[:rows]
+        self._candidates: dict[tuple[str, Placement], tuple[NDArray[np.int64], ...]] = {}
+        self._seconds: dict[tuple[str, Placement], Floats] = {}
+        self._best: dict[tuple[str, Placement, int], Batch | None] = {}
+        self._paces: dict[tuple[str, Placement, Batch, int], Pace] = {}
+        self._packed: dict[tuple[str, int, int, int | None, int], Floats] = {}
+        self._fixed: dict[tuple[str, int, int, int, bool], Floats] = {}
+        self._tables: dict[tuple[str, int, int, int | None], tuple[NDArray[np.int64], Floats]] = {}
+        self._iterations_of: dict[int, Floats] = {}
+
+    @property
+    def progress_ends(self) -> Sequence[float]:
+        return self._ends
+
+    @property
+    def examples_per_progress(self) -> float:
+        return float(self.bounds.initial)
+
+    def most_accelerators(self, batch_size: int | None) -> int:
+        return self.bounds.most_accelerators(batch_size or self.bounds.largest)
+
+    def batch(
+        self, kind: str, placement: Placement, batch_size: int | None, epoch: int
+    ) -> Batch | None:
+        count = sum(placement)
+        if batch_size is not None:
+            return fixed_batch(self.bounds, batch_size, count)
+        key = (kind, placement, epoch)
+        if key not in self._best:
+            sizes, local, slices = self._tried(kind, placement)
+            rates = self._gain(sizes, epoch) / self._seconds[kind, placement]
+            best = int(np.argmax(rates)) if rates.size else 0
+            is_possible = rates.size > 0 and rates[best] > 0.0
+            self._best[key] = (
+                Batch(count, int(local[best]), int(slices[best])) if is_possible else None
+            )
+        return self._best[key]
+
+    def pace(self, kind: str, placement: Placement, batch: Batch, epoch: int) -> Pace:
+        key = (kind, placement, batch, epoch)
+        if key not in self._paces:
+            step, sync = self._step_seconds(kind, placement, np.array([batch.local]))[:, 0]
+            total = step + (batch.num_slices - 1) * (step - sync)
+            sqr, var = self._statistics(batch.size, epoch)
+            gain = (var + sqr) / (var / (batch.size / self.bounds.initial) + sqr)
+            noise = self.bounds.initial * var / sqr
+            self._paces[key] = Pace(
+                float(gain / total), batch, float(step), float(sync), float(noise)
+            )
+        return self._paces[key]
+
+    def packed_paces(
+        self, kind: str, most: int, per_node: int, batch_size: int | None, epoch: int
+    ) -> Floats:
+        key = (kind, most, per_node, batch_size, epoch)
+        if key not in self._packed:
+            sizes, seconds = self._packed_table(kind, most, per_node, batch_size)
+            paces = np.where(sizes > 0, self._gain(np.maximum(sizes, 1), epoch) / seconds, 0.0)
+            self._packed[key] = np.concatenate([[0.0], paces.max(axis=1)])
+        return self._packed[key]
+
+    def examples_per_s(
+        self, kind: str, placement: Placement, batch_size: int, *, slices_alone: bool = False
+    ) -> float:
+        batch = fixed_batch(self.bounds, batch_size, sum(placement), slices_alone=slices_alone)
+        step, sync = self._step_seconds(kind, placement, np.array([batch.local]))[:, 0]
+        return float(batch_size / (step + (batch.num_slices - 1) * (step - sync)))
+
+    def packed_examples_per_s(
+        self, kind: str, most: int, per_node: int, batch_size: int, *, slices_alone: bool = False
+    ) -> Floats:
+        key = (kind, most, per_node, batch_size, slices_alone)
+        if key not in self._fixed:
+            self._fixed[key] = np.array(
+                [0.0]
+                + [
+                    self.examples_per_s(
+                        kind, packed(count, per_node), batch_size, slices_alone=slices_alone
+                    )
+                    for count in range(1, most + 1)
+                ]
+            )
+        return self._fixed[key]
+
+    def examples_left(self, batch_size: int, epoch: int, progress: float) -> float:
+        """Follow the number of iterations that the measured runs needed, epoch by epoch."""
+        if epoch >= self.num_epochs:
+            return 0.0
+        ends = self._ends
+        done = (progress - ends[epoch]) / (ends[epoch + 1] - ends[epoch])
+        before = self.iterations(batch_size, epoch - 1) if epoch else 0.0
+        now = before + done * (self.iterations(batch_size, epoch) - before)
+        return max(self.iterations(batch_size, self.num_epochs - 1) - now, 0.0) * batch_size
+
+    def iterations(self, batch_size: int, epoch: int) -> float:
+        """Give the iterations that `epoch` is over after, interpolated between batch sizes."""
+        if batch_size not in self._iterations_of:
+            self._iterations_of[batch_size] = np.array(
+                [np.interp(batch_size, self._sizes, row) for row in self._iterations.T]
+            )
+        return float(self._iterations_of[batch_size][epoch])
+
+    def forecast(self, epoch: int, progress: float) -> LossForecast | None:  # noqa: ARG002
+        return None  # the profiles hold metrics, no losses
+
+    def quality(self, epoch: int, progress: float) -> float:
+        """Give how far the metric of the smallest batch is on its way from first to best."""
+        best = self._metric[-1]
+        first = self._metric[0]
+        if epoch == 0 or best == first:
+            return min(progress / self._ends[-1], 1.0)
+        now = self._metric[min(epoch, self.num_epochs) - 1]
+        return float(np.clip((now - first) / (best - first), 0.0, 1.0))
+
+    def _packed_table(
+        self, kind: str, most: int, per_node: int, batch_size: int | None
+    ) -> tuple[NDArray[np.int64], Floats]:
+        """Give batch sizes and seconds of a step on 1..`most` accelerators, packed.
+
+        Shapes (most, number of batches to choose from); sizes are 0 where there is none.
+        """
+        key = (kind, most, per_node, batch_size)
+        if key not in self._tables:
+            counts = np.arange(1, most + 1)
+            if batch_size is None:
+                tried = candidate_batches(self.bounds, counts)
+            else:
+                tried = fixed_batches(self.bounds, batch_size, counts)
+            seconds = np.ones(tried.sizes.shape)
+            for row, count in enumerate(counts):
+                step, sync = self._step_seconds(
+                    kind, packed(int(count), per_node), tried.locals[row]
+                )
+                seconds[row] = step + (tried.num_slices[row] - 1) * (step - sync)
+            self._tables[key] = tried.sizes, seconds
+        return self._tables[key]
+
+    def _tried(self, kind: str, placement: Placement) -> tuple[NDArray[np.int64], ...]:
+        key = (kind, placement)
+        if key not in self._candidates:
+            found = candidate_batches(self.bounds, np.array([sum(placement)]))
+            chosen = found.sizes[0] > 0
+            sizes, local, slices = (
+                row[0][chosen] for row in (found.sizes, found.locals, found.num_slices)
+            )
+            self._candidates[key] = (sizes, local, slices)
+            if sizes.size:
+                step, sync = self._step_seconds(kind, placement, local)
+                self._seconds[key] = step + (slices - 1) * (step - sync)
+            else:
+                self._seconds[key] = np.empty(0)
+        return self._candidates[key]
+
+    def _step_seconds(self, kind: str, placement: Placement, local: NDArray[np.int64]) -> Floats:
+        step, sync = self.times.seconds(placement, local)
+        speed = self.speeds.get(kind, 1.0)
+        if speed == 1.0:
+            return np.stack([step, sync])
+        # The part that is computed goes faster, the exchange stays.
+        return np.stack([(step - sync) / speed + sync, sync])
+
+    def _statistics(self, batch_size: float, epoch: int) -> tuple[float, float]:
+        row = min(epoch, self.num_epochs - 1)
+        return (
+            float(np.interp(batch_size, self._sizes, self._sqr[:, row])),
+            float(np.interp(batch_size, self._sizes, self._var[:, row])),
+        )
+
+    def _gain(self, sizes: NDArray[np.int64], epoch: int) -> Floats:
+        row = min(epoch, self.num_epochs - 1)
+        sqr = np.interp(sizes, self._sizes, self._sqr[:, row])
+        var = np.interp(sizes, self._sizes, self._var[:, row])
+        return np.asarray((var + sqr) / (var / (sizes / self.bounds.initial) + sqr), dtype=float)
