@@ -18,7 +18,7 @@ CODE = Path(__file__).parent / "paced_job.py"
 #: Here it takes about 2 s on two idle cores, shrinking the other job included.
 FOLLOW_MS = 10_000
 START_MS = 150_000
-FINISH_MS = 360_000
+FINISH_MS = 150_000
 
 
 @pytest.fixture
