@@ -36,7 +36,6 @@ from statistics import fmean, median
 import numpy as np
 from numpy.typing import NDArray
 
-from benchmarks.scaled_application import ScaledApplication
 from controlplane.core.loss_prediction import POINTS_LEAST, LossFit, loss_fit
 from controlplane.core.performance import LossForecast
 from controlplane.simulator import (
@@ -49,6 +48,7 @@ from controlplane.simulator import (
     cluster_make,
     simulate,
 )
+from controlplane.simulator.scaled import ScaledApplication
 
 NUM_JOBS, NUM_NODES, PER_NODE = 160, 20, 32
 ARRIVAL_S = 15.0

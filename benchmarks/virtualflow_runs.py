@@ -29,7 +29,6 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.scaled_application import ScaledApplication
 from controlplane.core.policies.fair_fill import power_of_two_fill
 from controlplane.core.types import Job
 from controlplane.simulator import (
@@ -40,6 +39,7 @@ from controlplane.simulator import (
     cluster_make,
     simulate,
 )
+from controlplane.simulator.scaled import ScaledApplication
 
 TRACE, NUM_ACCELERATORS = "medium20_12jph", 8
 
