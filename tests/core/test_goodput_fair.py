@@ -57,7 +57,12 @@ def holding(snapshot: Snapshot, counts: dict[int, int]) -> Snapshot:
     free = [one.id for one in snapshot.accelerators]
     held = {job_id: tuple(free.pop(0) for _ in range(n)) for job_id, n in counts.items()}
     jobs = tuple(
-        replace(job, running_since=snapshot.now - 600.0, most_accelerators=counts.get(job.id, 0))
+        replace(
+            job,
+            running_since=snapshot.now - 600.0,
+            most_accelerators=counts[job.id],
+            attained_accelerator_s=counts[job.id] * snapshot.now,
+        )
         if counts.get(job.id)
         else job
         for job in snapshot.jobs
@@ -99,6 +104,14 @@ def test_proportional_gain_is_shortest_first() -> None:
 def test_no_gain_from_a_second_gives_one_each() -> None:
     jobs = [known(i, 1000.0 * i, Power(0.0)) for i in (1, 2, 3)]
     assert counts_of(snapshot_make(cluster(2), *jobs)) == {1: 1, 2: 1, 3: 1}
+
+
+def test_two_jobs_that_scale_with_the_root_share_by_three_to_one() -> None:
+    """By heSRPT the smaller of two has 1 - (1/2) ** (1 / (1 - 0.5)) = 3/4, whatever the sizes."""
+    jobs = [known(1, 20_000.0, Power(0.5), most=32), known(2, 9000.0, Power(0.5), most=32)]
+    counts = counts_of(snapshot_make(cluster(8), *jobs))
+    assert sum(counts.values()) == 32
+    assert 22 <= counts[2] <= 26
 
 
 def test_weight_outdoes_size() -> None:
@@ -214,8 +227,9 @@ def test_sentences_have_the_numbers_of_the_decision() -> None:
         known(3, 1e7, least=9, most=9),
         known(4, 1e8, least=8, most=8),
     ]
-    snapshot = holding(snapshot_make(cluster(2), *jobs, now=1000.0), {1: 8})
+    snapshot = holding(snapshot_make(cluster(2), *jobs, now=100.0), {1: 8})
     decision = goodput_fair(snapshot)
+    assert set(decision.shares) == {1, 2}
     given_1, given_2 = decision.shares[1].count, decision.shares[2].count
     assert given_1 + given_2 == 8
     assert decision.reasons[1].startswith(

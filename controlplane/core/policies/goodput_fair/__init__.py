@@ -76,7 +76,10 @@ def _shares(
             now = Counter(node for node, its_kind in held if its_kind == kind)
             lasts = lasts_s(float(valuation.ends_s[row]))
             worth = float(valuation.worth[row])
-            tenants.append(Tenant(job, int(given[row]), now, worth, float(change_s[row]), lasts))
+            is_fixed = job.id in snapshot.resizing
+            tenants.append(
+                Tenant(job, int(given[row]), now, worth, float(change_s[row]), lasts, is_fixed)
+            )
         places = arrange(tenants, rooms_of(snapshot, kind), kind)
         for i, row in enumerate(rows):
             by_node = places[i] if places is not None else {}
@@ -103,6 +106,7 @@ def _claims(
         rates=options.rates[members, kind],
         held=np.where(is_here, options.held[members], 0),
         is_elsewhere=~is_here & (options.held_kind[members] >= 0),
+        is_fixed=np.array([job.id in snapshot.resizing for job in jobs], dtype=bool),
         is_settling=np.array(
             [
                 job.running_since is not None and snapshot.now - job.running_since < LEAST_RUN_S

@@ -46,6 +46,7 @@ class Claims:
         counts, rates: points in ascending order and useful examples per second. Shape (N, G).
         held: accelerators of this kind that each holds now. Shape (N,).
         is_elsewhere: whether it holds accelerators of another kind. Shape (N,).
+        is_fixed: whether its count cannot change now, as a change is under way. Shape (N,).
         is_settling: whether it has just begun and is not to be stopped yet. Shape (N,).
         least: its minimum. Shape (N,).
         worth: weight-seconds of an example. Shape (N,).
@@ -58,6 +59,7 @@ class Claims:
     rates: Floats
     held: Counts
     is_elsewhere: NDArray[np.bool_]
+    is_fixed: NDArray[np.bool_]
     is_settling: NDArray[np.bool_]
     least: Counts
     worth: Floats
@@ -82,6 +84,8 @@ class Claims:
         stopping = holding * np.minimum((self.change_s + RESTART_S) / lasts, 1.0)
         values = values + stopping[:, None]
         values = np.where(self.counts < self.least[:, None], -np.inf, values)
+        is_other = (self.is_fixed & is_held)[:, None] & ~is_same & (self.counts > 0)
+        values = np.where(is_other, -np.inf, values)
         return np.where(self.counts == 0, 0.0, values)
 
     def seniors(self, capacity: int) -> NDArray[np.bool_]:
@@ -108,7 +112,7 @@ def allot(claims: Claims, capacity: int) -> Counts:
     is_senior = claims.seniors(capacity)
     values = np.where(is_senior[:, None] & (claims.counts > 0), values + 1e3 * most, values)
     ideal = _allot(claims, values, capacity)
-    is_kept = claims.is_settling & (claims.held > 0)
+    is_kept = (claims.is_settling | claims.is_fixed) & (claims.held > 0)
     if not (is_kept & (ideal == 0)).any():
         return ideal
     values = np.where(is_kept[:, None] & (claims.counts > 0), values + 1e6 * most, values)

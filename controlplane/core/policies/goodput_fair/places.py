@@ -32,6 +32,7 @@ class Tenant:
         worth: weight-seconds of an example.
         change_s: seconds of training that a change costs it.
         lasts_s: for how long it is placed, at most until it ends.
+        is_fixed: it cannot move now, as a change is under way.
     """
 
     job: Job
@@ -40,6 +41,7 @@ class Tenant:
     worth: float
     change_s: float
     lasts_s: float
+    is_fixed: bool = False
 
     @property
     def is_same(self) -> bool:
@@ -56,8 +58,9 @@ def arrange(
         rooms: accelerators of the kind on each node.
     """
     staying = {i: tenant.now for i, tenant in enumerate(tenants) if tenant.is_same}
-    candidates = [_pack(tenants, rooms, {})]
-    if staying:
+    fixed = {i: places for i, places in staying.items() if tenants[i].is_fixed}
+    candidates = [_pack(tenants, rooms, fixed)]
+    if len(staying) > len(fixed):
         candidates.append(_pack(tenants, rooms, staying))
     candidates = [places for places in candidates if not _is_ring(tenants, rooms, places)]
     if not candidates:
