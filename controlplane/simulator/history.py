@@ -31,6 +31,7 @@ class HistoryJob:
     """One job as it was. Times are seconds since the epoch.
 
     Attributes:
+        submitted_at: when it began to wait for accelerators: its code was found valid.
         started_at, ended_at: None: it had not by then.
         work: useful examples in all, as far as they are known to have been or to be done.
         performance: how fast it went.

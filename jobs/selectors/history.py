@@ -41,9 +41,10 @@ def history_read(start_at: datetime.datetime, end_at: datetime.datetime) -> Hist
         left_out[_TOO_MANY] = rows.count() - MOST_JOBS
     known = known_read(jobs, step_times_read(jobs), accelerator_sizes())
     in_epoch = epoch_examples(jobs)
+    ready_at = _ready_at(jobs)
     kept = []
     for job in reversed(jobs):
-        row = _job(job, known[job.pk], in_epoch.get(job.pk, 0))
+        row = _job(job, known[job.pk], ready_at.get(job.pk), in_epoch.get(job.pk, 0))
         if isinstance(row, str):
             left_out[row] += 1
         else:
@@ -59,7 +60,15 @@ def history_read(start_at: datetime.datetime, end_at: datetime.datetime) -> Hist
     )
 
 
-def _job(job: Job, known: Known, in_epoch: int) -> HistoryJob | str:
+def _ready_at(jobs: Iterable[Job]) -> dict[int, datetime.datetime]:
+    """Say when each job's code was found valid: from then on it waited for accelerators."""
+    rows = Event.objects.filter(kind="validated", job__in=[job.pk for job in jobs]).order_by("-id")
+    return {job_id: at for job_id, at in rows.values_list("job_id", "at") if job_id is not None}
+
+
+def _job(
+    job: Job, known: Known, ready_at: datetime.datetime | None, in_epoch: int
+) -> HistoryJob | str:
     """Give a job as it was, or why it cannot be simulated."""
     performance = known.performance
     if not isinstance(performance, FixedBatchPerformance | AdaptiveBatchPerformance):
@@ -78,7 +87,7 @@ def _job(job: Job, known: Known, in_epoch: int) -> HistoryJob | str:
     return HistoryJob(
         id=job.pk,
         name=job.name,
-        submitted_at=job.submitted_at.timestamp(),
+        submitted_at=(ready_at or job.submitted_at).timestamp(),
         started_at=None if job.started_at is None else job.started_at.timestamp(),
         ended_at=None if ended_at is None else ended_at.timestamp(),
         weight=float(job.priority),

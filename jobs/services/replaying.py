@@ -202,10 +202,11 @@ def _notes(history: History, changed: Report) -> list[str]:
         notes.append(f"Completion times are shown of the newest {MOST_JOBS} jobs.")
     if len(changed.held) > MOST_CHANGES:
         notes.append(f"The chart shows the first {MOST_CHANGES} changes of allocation.")
-    costs = {name: f"{value:.1f} s" for name, value in dataclasses.asdict(history.costs).items()}
+    costs = {name: f"{value:.2f} s" for name, value in dataclasses.asdict(history.costs).items()}
     notes.append(
         f"Measured costs of a change: {costs['start_s']} to start, {costs['growth_s']} to grow "
-        f"beside training, {costs['pause_s']} of pause."
+        f"beside training, {costs['pause_s']} of pause. Times count from when a job's code was "
+        "found valid."
     )
     return notes
 

@@ -18,6 +18,7 @@ from jobs.models import Event, Job, Replay
 from jobs.selectors import history as selector
 from jobs.selectors.history import history_read
 from jobs.services import replaying
+from jobs.services.events import event_add
 from jobs.services.policy import cluster_setting, policy_choose
 from jobs.services.replays import replay_ask, replay_next
 from tests.builders import at, job_make
@@ -29,6 +30,8 @@ pytestmark = pytest.mark.django_db
 def finished_job(world: TimedWorld, **changes: Any) -> Job:
     """Let a job do 100 steps of 64 examples."""
     job = timed_job(**changes)
+    valid_at = job.submitted_at + datetime.timedelta(seconds=0.25)
+    event_add("validated", "Its code builds", now=valid_at, job=job)
     started(world, job)
     world.train_on(job, 10)
     world.finish(job)
@@ -48,9 +51,8 @@ def test_a_finished_job_has_the_work_that_it_did_and_its_measured_speed() -> Non
     (row,) = history.jobs
     assert (row.id, row.work, row.batch_size, row.max_accelerators) == (job.pk, 100 * 64, 64, 2)
     assert job.ended_at is not None
-    assert (row.submitted_at, row.ended_at) == (
-        job.submitted_at.timestamp(), job.ended_at.timestamp(),
-    )  # fmt: skip
+    validated_at = job.events.get(kind="validated").at
+    assert (row.submitted_at, row.ended_at) == (validated_at.timestamp(), job.ended_at.timestamp())
     step_s = float(TRUTH.step_s(2, 1, 8.0, 4))
     assert row.performance.goodput("cpu", 2, 1) == pytest.approx(64 / step_s, rel=0.02)
     assert (history.nodes, history.accelerators) == ((("cpu", 2),), {"cpu": 2})
@@ -150,7 +152,10 @@ def test_a_question_is_answered_from_the_record() -> None:
     result = replay.result
     assert result["num_jobs"] == 2
     assert [row["id"] for row in result["jobs"]] == [first.pk, second.pk]
-    taken_s = [(job.ended_at - job.submitted_at).total_seconds() for job in (first, second)]
+    taken_s = [
+        (job.ended_at - job.events.get(kind="validated").at).total_seconds()
+        for job in (first, second)
+    ]
     assert [row["recorded_s"] for row in result["jobs"]] == pytest.approx(taken_s)
     assert result["recorded"]["mean_jct_s"] == pytest.approx(sum(taken_s) / 2)
     # Alone on one accelerator: the start, and 100 steps of 8 slices of 18 ms.
