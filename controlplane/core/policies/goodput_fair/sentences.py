@@ -14,6 +14,10 @@ from controlplane.core.policies.kinds import cannot_start
 from controlplane.core.types import Job, JobId, Snapshot
 
 
+#: Less than this a job gains nothing worth telling.
+LEAST_TOLD = 0.005
+
+
 @dataclass(frozen=True)
 class Outcome:
     """A decision of the policy, before it is put in words. Arrays of shape (M,)."""
@@ -149,7 +153,10 @@ def _prospects(outcome: Outcome, row: int, job: Job) -> str:
         parts.append("its speed is not known yet")
     elif following < counts.size and rates[here] > 0.0:
         more = rates[following] / rates[here] - 1.0
-        parts.append(f"{counts[following]} would be {more:+.0%}, which others gain more from")
+        if more >= LEAST_TOLD:
+            parts.append(f"{counts[following]} would be {more:+.0%}, which others gain more from")
+        else:
+            parts.append(f"{counts[following]} would make it no faster")
     ends = float(outcome.valuation.ends_s[row])
     if ends < FOREVER_S and job.performance is not None:
         fairness = float(outcome.standing.fairness(outcome.valuation.ends_s)[row])
