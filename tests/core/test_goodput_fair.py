@@ -160,7 +160,7 @@ def test_each_goes_where_it_is_better_than_others() -> None:
 def test_unknown_jobs_start_small_and_at_once() -> None:
     running = known(1, 1e6, Power(0.7))
     snapshot = holding(snapshot_make(cluster(2), running, job_make(2), now=1000.0), {1: 8})
-    assert counts_of(snapshot) == {1: 7, 2: 1}
+    assert counts_of(snapshot) == {1: 4, 2: 4}
 
 
 def test_work_left_is_told_from_the_loss_where_nothing_else_tells_it() -> None:

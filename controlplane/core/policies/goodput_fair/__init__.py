@@ -11,13 +11,15 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Mapping
 
 import numpy as np
+from numpy.typing import NDArray
 
 from controlplane.core.policies.goodput_fair.allotment import LEAST_CHANGE_S, Claims, allot
 from controlplane.core.policies.goodput_fair.kinds import kinds_choose
 from controlplane.core.policies.goodput_fair.options import Counts, Floats, Options, options_of
-from controlplane.core.policies.goodput_fair.places import Tenant, arrange, lasts_s
+from controlplane.core.policies.goodput_fair.places import Move, Tenant, arrange, is_ring, lasts_s
 from controlplane.core.policies.goodput_fair.sentences import Outcome, explain
 from controlplane.core.policies.goodput_fair.standing import (
     Carried,
@@ -42,17 +44,51 @@ def goodput_fair(snapshot: Snapshot) -> Decision:
         reasons = {job.id: cannot_start(snapshot, job) for job in snapshot.jobs}
         return Decision({}, reasons, carried=Carried(crowds))
     standing = standing_of(snapshot, options, crowds)
+    market = Market(options)
+    is_pinned = np.array([job.id in snapshot.resizing for job in options.jobs], dtype=bool)
+    outcome, shares = _draft(snapshot, market, standing, is_pinned)
+    if _is_kind_ring(snapshot, options, shares):  # nobody changes kinds this time
+        outcome, shares = _draft(snapshot, market, standing, options.held_kind >= 0)
+    reasons, starts = explain(outcome)
+    return Decision(shares, reasons, starts_in_s=starts, carried=Carried(crowds))
+
+
+def _draft(
+    snapshot: Snapshot, market: Market, standing: Standing, is_pinned: NDArray[np.bool_]
+) -> tuple[Outcome, dict[JobId, Share]]:
+    """Decide, with some jobs pinned to the kind that they hold."""
+    options = market.options
     change_s = np.array([max(job.resize_s, LEAST_CHANGE_S) for job in options.jobs])
-    kinds, valuation = kinds_choose(Market(options), standing, change_s)
+    kinds, valuation = kinds_choose(market, standing, change_s, is_pinned)
     given = np.zeros(len(options.jobs), dtype=np.int64)
     for kind, capacity in enumerate(options.capacity):
         members = np.flatnonzero(kinds == kind)
         claims = _claims(snapshot, options, standing, valuation, change_s, members, kind)
         given[members] = allot(claims, int(capacity))
-    shares = _shares(snapshot, options, valuation, change_s, kinds, given)
     outcome = Outcome(snapshot, options, standing, valuation, kinds, given)
-    reasons, starts = explain(outcome)
-    return Decision(shares, reasons, starts_in_s=starts, carried=Carried(crowds))
+    return outcome, _shares(snapshot, options, valuation, change_s, kinds, given)
+
+
+def _is_kind_ring(snapshot: Snapshot, options: Options, shares: Mapping[JobId, Share]) -> bool:
+    """Say whether jobs that change kinds would wait for each other's accelerators for ever."""
+    changers = [
+        job.id
+        for row, job in enumerate(options.jobs)
+        if options.held_kind[row] >= 0
+        and job.id in shares
+        and shares[job.id].kind != options.kinds[options.held_kind[row]]
+    ]
+    if not changers:
+        return False
+    place_of = {one.id: (one.node_id, one.kind) for one in snapshot.accelerators}
+    moves = []
+    for job in options.jobs:
+        share = shares.get(job.id)
+        if share is not None and share.by_node:
+            held = (place_of[one] for one in snapshot.held.get(job.id, ()) if one in place_of)
+            wanted = {(node, share.kind): count for node, count in share.by_node.items()}
+            moves.append(Move(job.min_accelerators, Counter(held), wanted))
+    return is_ring(Counter(place_of.values()), moves)
 
 
 def _shares(

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import numpy as np
+from numpy.typing import NDArray
 
 from controlplane.core.policies.goodput_fair.allotment import CHANGE_LASTS_S, RESTART_S
 from controlplane.core.policies.goodput_fair.options import Counts, Floats, Options
@@ -26,14 +27,21 @@ AT_A_TIME = 32
 LEAST_GAIN = 0.02
 
 
-def kinds_choose(market: Market, standing: Standing, change_s: Floats) -> tuple[Counts, Valuation]:
-    """Choose the kind of each job (index, -1: none) and value all jobs there. Shape (M,)."""
+def kinds_choose(
+    market: Market, standing: Standing, change_s: Floats, is_pinned: NDArray[np.bool_]
+) -> tuple[Counts, Valuation]:
+    """Choose the kind of each job (index, -1: none) and value all jobs there. Shape (M,).
+
+    Those that are pinned stay on the kind that they hold.
+    """
     options = market.options
     first = kinds = _first_kinds(options, standing)
     valuation = market.valuate(kinds, standing)
     if len(options.kinds) < 2:
         return kinds, valuation
     penalty = _move_penalty(options, valuation, change_s)
+    others = np.arange(len(options.kinds)) != options.held_kind[:, None]
+    penalty[others & (is_pinned & (options.held_kind >= 0))[:, None]] = np.inf
     best, most = kinds, -np.inf
     for turn in range(NUM_ROUNDS + 1):
         value, prices = market.clear(kinds, valuation.worth)

@@ -30,7 +30,7 @@ FINE_COUNTS = 16
 GROWTH = 8
 
 #: What a job is given at most before anything is known of its speed.
-FIRST_COUNT = 1
+FIRST_COUNT = 4
 
 #: After so many seconds of training without a word about its speed, any count is as good.
 PATIENCE_S = 300.0

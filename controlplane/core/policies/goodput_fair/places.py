@@ -12,11 +12,15 @@ import heapq
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Generic, TypeVar
 
 from controlplane.core.policies.goodput_fair.allotment import CHANGE_LASTS_S
+from controlplane.core.policies.rates import rate
 from controlplane.core.types import Job
 
 NodeId = int
+
+Key = TypeVar("Key", NodeId, tuple[NodeId, str])
 
 #: node -> how many accelerators there.
 Places = Mapping[NodeId, int]
@@ -62,7 +66,7 @@ def arrange(
     candidates = [_pack(tenants, rooms, fixed)]
     if len(staying) > len(fixed):
         candidates.append(_pack(tenants, rooms, staying))
-    candidates = [places for places in candidates if not _is_ring(tenants, rooms, places)]
+    candidates = [places for places in candidates if not is_ring(rooms, _moves(tenants, places))]
     if not candidates:
         return None
     return max(candidates, key=lambda places: _value(tenants, places, kind))
@@ -77,13 +81,10 @@ def _value(tenants: Sequence[Tenant], arrangement: Sequence[Places], kind: str) 
     """Give what an arrangement is worth, less what the changes for it cost."""
     total = 0.0
     for tenant, places in zip(tenants, arrangement, strict=True):
-        performance = tenant.job.performance
-        if performance is None:
-            continue
-        rate = performance.goodput(kind, tenant.count, len(places))
+        speed = rate(tenant.job, kind, tenant.count, len(places))
         is_moved = tenant.is_same and dict(places) != dict(tenant.now)
         lost_s = tenant.change_s if is_moved else 0.0
-        total += tenant.worth * rate * max(tenant.lasts_s - lost_s, 0.0)
+        total += tenant.worth * speed * max(tenant.lasts_s - lost_s, 0.0)
     return total
 
 
@@ -166,28 +167,38 @@ def _own(now: Places, nodes: _Nodes, count: int) -> NodeId | None:
     return min(fitting, key=lambda node: (-now[node], nodes.left[node], node), default=None)
 
 
-def _is_ring(
-    tenants: Sequence[Tenant], rooms: Mapping[NodeId, int], arrangement: Sequence[Places]
-) -> bool:
+@dataclass(frozen=True, slots=True)
+class Move(Generic[Key]):
+    """What one job holds and gets, at which places (nodes, or nodes by kind), and its minimum."""
+
+    least: int
+    now: Mapping[Key, int]
+    wanted: Mapping[Key, int]
+
+
+def is_ring(rooms: Mapping[Key, int], moves: Sequence[Move[Key]]) -> bool:
     """Say whether jobs would wait for each other for ever.
 
     A job can change as soon as all that it gets is free. Before, it gives up what it does not keep
     if what it keeps is at least its minimum.
     """
     free = dict(rooms)
-    kept: list[dict[NodeId, int]] = []
-    for tenant, places in zip(tenants, arrangement, strict=True):
-        both = {n: min(c, places.get(n, 0)) for n, c in tenant.now.items() if n in places}
-        is_enough = sum(both.values()) >= tenant.job.min_accelerators
-        kept.append(both if is_enough else dict(tenant.now))
-        for node, count in kept[-1].items():
-            free[node] = free.get(node, 0) - count
-    waiting = list(range(len(tenants)))
+    kept: list[Mapping[Key, int]] = []
+    for move in moves:
+        both = {n: min(c, move.wanted[n]) for n, c in move.now.items() if n in move.wanted}
+        kept.append(both if sum(both.values()) >= move.least else move.now)
+        for place, count in kept[-1].items():
+            free[place] = free.get(place, 0) - count
+    waiting = list(range(len(moves)))
     while waiting:
         still = []
         for i in waiting:
-            if all(free[n] + kept[i].get(n, 0) >= c for n, c in arrangement[i].items()):
-                _swap(free, kept[i], arrangement[i])
+            wanted = moves[i].wanted
+            if all(free[n] + kept[i].get(n, 0) >= c for n, c in wanted.items()):
+                for place, count in kept[i].items():
+                    free[place] += count
+                for place, count in wanted.items():
+                    free[place] -= count
             else:
                 still.append(i)
         if len(still) == len(waiting):
@@ -196,8 +207,8 @@ def _is_ring(
     return False
 
 
-def _swap(free: dict[NodeId, int], old: Places, new: Places) -> None:
-    for node, count in old.items():
-        free[node] += count
-    for node, count in new.items():
-        free[node] -= count
+def _moves(tenants: Sequence[Tenant], arrangement: Sequence[Places]) -> list[Move[NodeId]]:
+    return [
+        Move(tenant.job.min_accelerators, tenant.now, places)
+        for tenant, places in zip(tenants, arrangement, strict=True)
+    ]
