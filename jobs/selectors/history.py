@@ -52,7 +52,7 @@ def history_read(start_at: datetime.datetime, end_at: datetime.datetime) -> Hist
     return History(
         start_at=start_at.timestamp(),
         end_at=end_at.timestamp(),
-        policy=_policy_between(start_at, end_at),
+        policy=_policy_between(min([job.submitted_at for job in jobs], default=start_at), end_at),
         nodes=_nodes(),
         jobs=tuple(kept),
         costs=_costs(job.pk for job in jobs),

@@ -113,6 +113,8 @@ def test_the_policy_is_the_one_that_was_in_force_longest() -> None:
     assert Event.objects.filter(kind="policy").count() == 2
     for end_s, name in ((150.0, "weighted_fair"), (390.0, "fifo"), (900.0, "priority")):
         assert history_read(at(0.0), at(end_s)).policy == name
+    job_make(submitted_at=at(90.0))  # what was in force before the first job counts for nothing
+    assert history_read(at(0.0), at(150.0)).policy == "fifo"
 
 
 def test_a_history_survives_its_file() -> None:

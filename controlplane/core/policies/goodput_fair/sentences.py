@@ -13,7 +13,6 @@ from controlplane.core.policies.goodput_fair.worth import FOREVER_S, Valuation
 from controlplane.core.policies.kinds import cannot_start
 from controlplane.core.types import Job, JobId, Snapshot
 
-
 #: Less than this a job gains nothing worth telling.
 LEAST_TOLD = 0.005
 
