@@ -16,6 +16,7 @@ import statistics
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import Protocol
 
 import numpy as np
@@ -277,18 +278,12 @@ class AdaptiveBatchPerformance(_ModelledPerformance):
         """Beyond so many accelerators there is nothing for them to do."""
         return self.split.most_accelerators(self.high)
 
-    def _candidates(self) -> Floats:
-        """List batch sizes in equal ratios from `low` to `high`, the submitted one included."""
-        sizes = np.geomspace(self.low, self.high, NUM_CANDIDATES)
-        if self.low <= self.submitted <= self.high:
-            sizes = np.append(sizes, self.submitted)
-        sizes = np.floor(sizes / self.multiple + _TOLERANCE) * self.multiple
-        return np.unique(np.clip(sizes, self.low, self.high))
-
     def _evaluate(
         self, model: ThroughputModel, count: Counts, nodes: Counts
     ) -> tuple[Floats, Counts]:
-        batch, size, several = self.split.slices(self._candidates()[:, None], count)
+        batch, size, several = self.split.slices(
+            _candidates(self.low, self.high, self.submitted, self.multiple)[:, None], count
+        )
         step_s = model.step_s(count, nodes, size, several)
         goodput = batch / step_s * self._efficiency(batch)
         best = np.argmax(goodput, axis=0)
@@ -303,3 +298,15 @@ class AdaptiveBatchPerformance(_ModelledPerformance):
         possible = np.maximum(batch, 1.0)  # 0 stands for a batch that cannot be
         worth: Floats = (self.noise_scale + self.submitted) / (self.noise_scale + possible)
         return worth
+
+
+@lru_cache(maxsize=4096)
+def _candidates(low: int, high: int, submitted: int, multiple: int) -> Floats:
+    """List batch sizes in equal ratios from `low` to `high`, the submitted one included."""
+    sizes = np.geomspace(low, high, NUM_CANDIDATES)
+    if low <= submitted <= high:
+        sizes = np.append(sizes, submitted)
+    sizes = np.floor(sizes / multiple + _TOLERANCE) * multiple
+    chosen = np.unique(np.clip(sizes, low, high))
+    chosen.flags.writeable = False
+    return chosen
