@@ -18,7 +18,7 @@ from controlplane.core.policies.goodput_fair.standing import Standing
 from controlplane.core.policies.goodput_fair.worth import Market, Valuation
 
 #: Rounds of moves in a decision.
-NUM_ROUNDS = 12
+NUM_ROUNDS = 8
 
 #: So many new jobs choose at a time.
 AT_A_TIME = 32

@@ -107,7 +107,7 @@ def standing_of(snapshot: Snapshot, options: Options, crowds: Crowds) -> Standin
     total = sum(job.weight for job in snapshot.jobs)
     now = snapshot.now
     crowd = np.array([_crowd(crowds, job, total, now) for job in jobs])
-    lacking = np.array([_lacking_s(options, row, now) for row in range(len(jobs))])
+    lacking = _lacking_s(options, now)
     weights = np.array([job.weight for job in jobs]) * (1.0 + lacking / AGEING_S) ** 2
     ages = [
         max(now - job.submitted_at, 0.0)
@@ -117,24 +117,22 @@ def standing_of(snapshot: Snapshot, options: Options, crowds: Crowds) -> Standin
     return Standing(weights, np.array(ages), _fair_s(options, crowd), lacking)
 
 
-def _lacking_s(options: Options, row: int, now: float) -> float:
-    """Give for how long a job has gone without, at least 0.
+def _lacking_s(options: Options, now: float) -> Floats:
+    """Give for how long each job has gone without, at least 0. Shape (M,).
 
     That is how long it has been waiting, or by how much its life is longer than what it has had
     would have kept its minimum busy; a minimum beyond the part of a pool that goes by seniority
     counts the more. So a job that was late to start is not stopped right away.
     """
-    job = options.jobs[row]
-    largest = max(
-        int(capacity)
-        for kind, capacity in zip(options.kinds, options.capacity, strict=True)
-        if job.accepts(kind)
-    )
-    had_s = job.attained_accelerator_s / min(job.min_accelerators, SENIOR_PART * largest)
-    lacking = now - job.submitted_at - had_s
-    if not options.held[row]:
-        lacking = max(lacking, job.waited_s(now))
-    return max(lacking, 0.0)
+    jobs = options.jobs
+    pool = np.where(options.counts[:, :, -1] > 0, options.capacity, 0).max(axis=1)
+    least = np.array([job.min_accelerators for job in jobs])
+    had_s = np.array([job.attained_accelerator_s for job in jobs])
+    ages_s = now - np.array([job.submitted_at for job in jobs])
+    waited_s = np.array([job.waited_s(now) for job in jobs])
+    lacking = ages_s - had_s / np.minimum(least, SENIOR_PART * pool)
+    found: Floats = np.where(options.held > 0, lacking, np.maximum(lacking, waited_s))
+    return np.maximum(found, 0.0)
 
 
 def _crowd(crowds: Crowds, job: Job, total: float, now: float) -> float:
