@@ -86,7 +86,7 @@ class RecordedLoss(ScaledApplication):
     def normalised(self) -> NDArray[np.float64]:
         """The losses on their way from 1 to 0."""
         lowest = self.losses.min()
-        return (self.losses - lowest) / (self.losses[0] - lowest)
+        return np.asarray((self.losses - lowest) / (self.losses[0] - lowest))
 
     def forecast(self, epoch: int, progress: float) -> LossForecast | None:  # noqa: ARG002
         num_seen = int(progress) + 1
