@@ -60,6 +60,8 @@ WHO = {
     "api/v1/enrolment-tokens/": ADMIN,
     "api/v1/cluster/": USER,
     "api/v1/policy/": ADMIN_WRITES,
+    "api/v1/replays/": ADMIN,
+    "api/v1/replays/<int:replay_id>/": ADMIN,
     "api/v1/tokens/": USER,
     "api/v1/tokens/<int:token_id>/": USER,
     "api/v1/templates/": USER,
