@@ -131,6 +131,7 @@ class Cast:
             route.replace("<int:job_id>", str(self.job.pk))
             .replace("<int:node_id>", str(self.node.pk))
             .replace("<int:token_id>", "999999")
+            .replace("<int:replay_id>", "999999")
             .replace("templates/<str:name>", "templates/tabular")
             .replace("<str:name>", "model.keras")
         )
