@@ -311,6 +311,7 @@ class ReplaySummarySerializer(serializers.ModelSerializer):
     """A question of the kind "what if", without its answer."""
 
     asked_by = serializers.CharField(source="asked_by.username", default=None)
+    status = serializers.CharField()
 
     class Meta:
         model = Replay
