@@ -19,8 +19,10 @@ log = logging.getLogger("agents")
 MAX_ITEMS = 400
 MAX_REPORT_BYTES = 512 * 1024
 MAX_LOG_BYTES = 256 * 1024
-#: Step reports and log text wait this long for company; everything else goes at once.
+#: What does not hurry, and log text, wait this long for company; everything else goes at once. Who
+#: has left ends a moment later, and its accelerator is not free before that is told, too.
 LINGER_S = 0.5
+LINGERING = frozenset({ReportKind.STEPS, ReportKind.LEFT})
 #: No two batches follow each other faster than this.
 SPACING_S = 0.05
 
@@ -184,7 +186,7 @@ class Outbox:
 
     def _has_urgent(self, trainer: Trainer) -> bool:
         ready = self._ready(trainer, MAX_ITEMS)
-        return any(queued.report.kind is not ReportKind.STEPS for queued in ready)
+        return any(queued.report.kind not in LINGERING for queued in ready)
 
     def _with_remarks(self, report: TrainerReport) -> TrainerReport:
         remarks = self._uploads.remarks(report)

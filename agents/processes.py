@@ -12,7 +12,7 @@ import contextlib
 import os
 import signal
 import subprocess
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 import psutil
@@ -179,16 +179,18 @@ class OwnedProcess:
         """Look at the group, drive its ending on, and say whether nothing of it is left."""
         if self._is_gone:
             return True
-        if not self._is_leader_gone:
-            self._is_leader_gone = self._has_leader_ended()
-            if self._is_leader_gone:
+        was_led = not self._is_leader_gone
+        self._is_leader_gone = self._is_leader_gone or self._has_leader_ended()
+        if self._is_leader_gone:
+            left = list(self._members())
+            self._is_gone = not left
+            if was_led and left:
                 # Children of a leader that has ended have nobody to work for.
                 deadline = now + ORPHAN_GRACE_S
                 self._kill_at = deadline if self._kill_at is None else min(self._kill_at, deadline)
-                self._signal(signal.SIGTERM)
-        if self._kill_at is not None and now >= self._kill_at:
+                _signal_each(left, signal.SIGTERM)
+        if not self._is_gone and self._kill_at is not None and now >= self._kill_at:
             self._signal(signal.SIGKILL)
-        self._is_gone = self._is_leader_gone and not any(self._members())
         return self._is_gone
 
     def _has_leader_ended(self) -> bool:
@@ -214,29 +216,33 @@ class OwnedProcess:
         if not self._is_leader_gone:
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.killpg(self.pid, number)
-        for member in self._members():
-            # psutil compares start times first: a process id used anew is left alone.
-            with contextlib.suppress(psutil.NoSuchProcess, psutil.AccessDenied):
-                member.send_signal(number)
+        _signal_each(self._members(), number)
 
     def _members(self) -> Iterator[psutil.Process]:
         found = processes_of(self._run_dir, self._group)
         return (member for member in found if member.pid != self.pid)
 
 
+def _signal_each(processes: Iterable[psutil.Process], number: signal.Signals) -> None:
+    for process in processes:
+        # psutil compares start times first: a process id used anew is left alone.
+        with contextlib.suppress(psutil.NoSuchProcess, psutil.AccessDenied):
+            process.send_signal(number)
+
+
 def processes_of(run_dir: Path, group: int | None = None) -> Iterator[psutil.Process]:
     """Find living processes of the process group or with this run directory in their environment.
 
-    `group` is given only while it is known to be ours: its number may be used anew later.
+    `group` is given only while it is known to be ours: its number may be used anew later. An
+    accelerator is free only when this finds nothing, so only what is found is looked at closely.
     """
-    mark = str(run_dir)
-    for process in psutil.process_iter():
+    mark = f"{RUN_DIR_VARIABLE}={run_dir}".encode()
+    for pid in psutil.pids():
         try:
-            if process.status() == psutil.STATUS_ZOMBIE:
-                continue
-            if (group is not None and os.getpgid(process.pid) == group) or (
-                process.environ().get(RUN_DIR_VARIABLE) == mark
-            ):
-                yield process
+            is_ours = group is not None and os.getpgid(pid) == group
+            if is_ours or mark in Path(f"/proc/{pid}/environ").read_bytes().split(b"\0"):
+                process = psutil.Process(pid)
+                if process.status() != psutil.STATUS_ZOMBIE:
+                    yield process
         except (psutil.Error, OSError):
             continue  # gone meanwhile, or somebody else's

@@ -42,17 +42,17 @@ class ReportQueue:
         self._pending: deque[QueuedReport] = deque()
 
     def fill(self) -> None:
-        """Read on when nothing is pending; memory is bounded by one block.
+        """Read on, unless a block of reports is pending; memory is bounded by twice of that.
 
         The agent writes its own reports when the trainer has gone, so once they are there the
         trainer's file is complete, and is read to its end first.
         """
-        if self._pending:
+        if sum(queued.size_bytes for queued in self._pending) >= READ_BYTES:
             return
         directory = self._directory
         has_own = directory.own_reports.exists()
         self._read_trainers()
-        if not self._pending and has_own and not self._has_more():
+        if has_own and not self._read_trainers():
             found, self._own_read = read_reports(directory, self._own_read, is_agents_own=True)
             self._pending.extend(found)
 
@@ -74,17 +74,12 @@ class ReportQueue:
         """Say whether nothing that was read waits to be accepted."""
         return not self._pending
 
-    def _read_trainers(self) -> None:
-        found, self._reports_read = read_reports(
-            self._directory, self._reports_read, is_agents_own=False
-        )
-        self._pending.extend(found)
-
-    def _has_more(self) -> bool:
-        """Say whether whole lines of the trainer were passed over and others may follow."""
+    def _read_trainers(self) -> bool:
+        """Read the trainer's next lines; says whether there were any, and others may follow."""
         before = self._reports_read
-        self._read_trainers()
-        return bool(self._pending) or self._reports_read != before
+        found, self._reports_read = read_reports(self._directory, before, is_agents_own=False)
+        self._pending.extend(found)
+        return self._reports_read != before
 
 
 def read_reports(

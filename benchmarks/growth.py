@@ -235,9 +235,15 @@ def print_times(rows: dict[str, list[float]]) -> None:
 
 
 def print_pauses(size: Size, pauses: Sequence[Pause]) -> None:
-    """Print the pauses of one model size, and how late all steps until the end of a change were."""
+    """Print the pauses of one model size, and how late all steps before and after a change were."""
     kinds = ((True, "grow 1 to 2"), (False, "shrink 2 to 1"))
-    for what, value in (("pause", "seconds"), ("late in all", "delay_s"), ("over", "caught_up_s")):
+    printed = {
+        "pause": "seconds",
+        "late in all": "delay_s",
+        "over": "caught_up_s",
+        "late before": "slowed_s",
+    }
+    for what, value in printed.items():
         found = {
             f"{what} {size.name}, {way}, {text}": [
                 getattr(pause, value)

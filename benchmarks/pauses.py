@@ -80,6 +80,9 @@ class Pause:
             normal step.
         delay_s: what the steps took longer than normal ones, from then until all have caught up.
         caught_up_s: the time from the last step of the old membership until then.
+        slowed_s: what steps of the old membership took longer than before the change was asked for,
+            from when the joiners were ready on. A report that began earlier counts in full, so some
+            of what the start of the joiners costs is in it.
     """
 
     way: str
@@ -87,6 +90,7 @@ class Pause:
     seconds: float
     delay_s: float
     caught_up_s: float
+    slowed_s: float
 
 
 def pauses_of(size: Size, repeats: int) -> list[Pause]:
@@ -164,6 +168,7 @@ def measured(
     """Change the size of a job that trains; a normal step is one after all have caught up."""
     assert job.membership is not None
     old = job.membership.generation
+    usual_s = step_s(reports_of(job, old, ReportKind.STEPS))
     new = change(job, number).generation  # returns when every member has switched
     caught_up_at = max(report.at for report in reports_of(job, new, ReportKind.SWITCHED))
 
@@ -172,11 +177,13 @@ def measured(
         return [r for r in reports_of(job, new, ReportKind.STEPS) if r.at > caught_up_at][1:]
 
     job.wait(lambda: len(settled()) >= SETTLED_REPORTS, "steps after the change", DEADLINE_S)
-    seconds = sum(report.data["seconds"] for report in settled())
-    num_steps = sum(r.data["last_step"] - r.data["first_step"] + 1 for r in settled())
-    normal_s = float(seconds / num_steps)
+    normal_s = step_s(settled())
     first = reports_of(job, new, ReportKind.STEPS)[0]
-    last_old = reports_of(job, old, ReportKind.STEPS)[-1]
+    reports_old = reports_of(job, old, ReportKind.STEPS)
+    last_old = reports_old[-1]
+    ready_at = max((r.at for r in reports_of(job, new, ReportKind.READY)), default=last_old.at)
+    before = [report for report in reports_old if report.at <= ready_at][-1]
+    num_slowed = last_old.data["last_step"] - before.data["last_step"]
     until = settled()[0]
     num_between = until.data["last_step"] - last_old.data["last_step"]
     return Pause(
@@ -185,7 +192,14 @@ def measured(
         seconds=first.at - last_old.at - normal_s,
         delay_s=until.at - last_old.at - num_between * normal_s,
         caught_up_s=max(caught_up_at, first.at) - last_old.at,
+        slowed_s=last_old.at - before.at - num_slowed * usual_s,
     )
+
+
+def step_s(reports: Sequence[TrainerReport]) -> float:
+    """Give the mean seconds of a step over `steps` reports, at least one."""
+    num_steps = sum(r.data["last_step"] - r.data["first_step"] + 1 for r in reports)
+    return float(sum(report.data["seconds"] for report in reports) / num_steps)
 
 
 def reports_of(job: LocalJob, generation: int, kind: ReportKind) -> list[TrainerReport]:
@@ -209,5 +223,6 @@ def describe(pause: Pause) -> str:
     kind = "grow" if pause.is_growth else "shrink"
     return (
         f"{pause.way} {kind}, pause {1e3 * pause.seconds:.0f} ms, in all {1e3 * pause.delay_s:.0f} "
-        f"ms late, all caught up after {pause.caught_up_s:.2f} s"
+        f"ms late, all caught up after {pause.caught_up_s:.2f} s, before it steps lost "
+        f"{1e3 * pause.slowed_s:.0f} ms"
     )

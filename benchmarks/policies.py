@@ -1,9 +1,14 @@
 """Every policy on the same workloads: who finishes jobs soonest, and who treats them fairly.
 
-Three worlds, each with the production policies, plans and placement in the simulator: workload-6
-of Pollux on 16 nodes of 4 (needs ../shared/traces), the synthetic workload shipped with the project
-on the same cluster, and its first half on three kinds of accelerator that compute at different
-speeds. Policies know of jobs what models fitted to their own reports say, as on a live cluster.
+Four worlds, each with the production policies, plans and placement in the simulator:
+
+* "workload-6" of Pollux on 16 nodes of 4;
+* "gavel": jobs at the speeds that Gavel measured on V100, P100 and K80, 16 nodes of 4;
+* "synthetic": the workload shipped with the project, 16 nodes of 4;
+* "three kinds": one like it, of 80 jobs, on kinds that are made up as well.
+
+The first two need ../shared/traces and are left out without. Policies know of jobs what models
+fitted to their own reports say, as on a live cluster.
 
 * "30 s": every change of a job's accelerators costs it 30 s, as Pollux and Sia assume. Equal cost.
 * "measured": what a change costs on this project. Only ours is run with it.
@@ -13,11 +18,12 @@ speeds. Policies know of jobs what models fitted to their own reports say, as on
 * ours_over_pollux, ours_over_sia: ratios of these. Pollux counts with the better of two clocks:
   asked at every arrival and end, or by the rules of its own simulator.
 * ours_over_pollux_equal_cost: ratio at 30 s for both.
-* ours_worst_fairness: largest finish-time fairness of a job under ours, all worlds and costs. A job
-  alone on its share has to start, too: one start is added to its fair time.
-* ours_worst_fairness_no_start: the same without that.
+* ours_over_best: in each world, ours over the best of all others, all at 30 s.
+* ours_worst_fairness: largest finish-time fairness of a job under ours, all worlds and costs. The
+  job alone on its share that each is held against has to start, too (docs/simulator.md).
+* ours_worst_fairness_no_start: stricter: against a job alone that need not.
 
-    python -m benchmarks.policies [--only NAME ...] [--knowledge true] [--processes 2]
+    python -m benchmarks.policies [--worlds NAME ...] [--only NAME ...] [--knowledge true]
 """
 
 from __future__ import annotations
@@ -47,16 +53,23 @@ from controlplane.simulator import (
     profiles_read,
     simulate,
 )
+from controlplane.simulator.gavel import gavel_workload
 from controlplane.simulator.synthetic import synthetic_workload
 
-TRACES = Path(__file__).resolve().parents[2] / "shared" / "traces" / "pollux"
+TRACES = Path(__file__).resolve().parents[2] / "shared" / "traces"
+POLLUX, THROUGHPUTS = TRACES / "pollux", TRACES / "gavel" / "simulation_throughputs.json"
 OURS, PEERS = "goodput_fair", ("pollux", "sia")
-WORKLOAD_6, SYNTHETIC, KINDS = "workload-6", "synthetic", "three kinds"
+WORKLOAD_6, GAVEL, SYNTHETIC, KINDS = "workload-6", "gavel", "synthetic", "three kinds"
+WORLDS = (WORKLOAD_6, GAVEL, SYNTHETIC, KINDS)
 COSTS: dict[str, ResizeCosts] = {"30 s": FLAT_30, "measured": MEASURED, "pollux' rules": FLAT_30}
 
-#: Relative speeds of the kinds of the third world, and nodes of each.
+#: Relative speeds of the kinds that are made up, and nodes of each.
 SPEEDS = {"fast": 4.0, "middle": 2.0, "slow": 1.0}
 NODES = {"fast": 4, "middle": 6, "slow": 6}
+
+#: Nodes of each kind, and jobs in how many hours, in Gavel's world.
+GAVEL_NODES = {"v100": 4, "p100": 6, "k80": 6}
+GAVEL_JOBS, GAVEL_HOURS = 160, 4.0
 
 
 @dataclass(frozen=True)
@@ -90,8 +103,11 @@ class Row:
 def world_make(name: str) -> tuple[Workload, Cluster]:
     """Make the workload and the cluster of a world."""
     if name == WORKLOAD_6:
-        applications = profiles_read(TRACES)
-        return pollux_workload(TRACES / "workload-6.csv", applications), cluster_make(16, 4)
+        applications = profiles_read(POLLUX)
+        return pollux_workload(POLLUX / "workload-6.csv", applications), cluster_make(16, 4)
+    if name == GAVEL:
+        workload = gavel_workload(THROUGHPUTS, GAVEL_JOBS, GAVEL_HOURS)
+        return workload, cluster_make(16, 4, GAVEL_NODES)
     if name == SYNTHETIC:
         return synthetic_workload(), cluster_make(16, 4)
     workload = synthetic_workload(num_jobs=80, hours=4.0, seed=1)
@@ -122,28 +138,33 @@ def case_run(case: Case) -> Row:
         p99_s=report.p99_jct_s,
         makespan_s=report.makespan_s,
         resizes=report.resizes_per_job,
-        fairness=worst_fairness(report, costs.start_s),
-        fairness_no_start=report.worst_fairness,
+        fairness=report.worst_fairness,
+        fairness_no_start=worst_fairness_no_start(report, costs.start_s),
         unfair_share=report.unfair_share,
         decision_ms=report.decision_p50_ms,
         took_s=time.perf_counter() - began,
     )
 
 
-def worst_fairness(report: Report, start_s: float) -> float:
-    """Give the worst finish-time fairness, against a job alone that starts once."""
-    return max((job.completion_s / (job.fair_s + start_s) for job in report.jobs), default=0.0)
+def worst_fairness_no_start(report: Report, start_s: float) -> float:
+    """Give the worst finish-time fairness, against a job alone that need not start."""
+    return max((job.completion_s / (job.fair_s - start_s) for job in report.jobs), default=0.0)
 
 
-def cases_list(only: Sequence[str], knowledge: str) -> list[Case]:
+def worlds_there() -> list[str]:
+    """List the worlds whose files are there, the main one first."""
+    needs = {WORKLOAD_6: POLLUX, GAVEL: THROUGHPUTS}
+    return [name for name in WORLDS if name not in needs or needs[name].exists()]
+
+
+def cases_list(worlds: Sequence[str], only: Sequence[str], knowledge: str) -> list[Case]:
     """List what is to be run, the longest first."""
-    worlds = [WORKLOAD_6, SYNTHETIC, KINDS] if TRACES.is_dir() else [SYNTHETIC, KINDS]
     chosen = [name for name in POLICIES if not only or name in only]
     cases = [Case(world, name, "30 s", knowledge) for world in worlds for name in chosen]
     if OURS in chosen:
         cases += [Case(world, OURS, "measured", knowledge) for world in worlds]
-    if "pollux" in chosen:
-        cases.append(Case(worlds[0], "pollux", "pollux' rules", knowledge))
+    if "pollux" in chosen and worlds_there()[0] in worlds:
+        cases.append(Case(worlds_there()[0], "pollux", "pollux' rules", knowledge))
     slow = ("pollux", "sia", OURS)
     return sorted(
         cases, key=lambda case: slow.index(case.policy) if case.policy in slow else len(slow)
@@ -153,13 +174,16 @@ def cases_list(only: Sequence[str], knowledge: str) -> list[Case]:
 def main() -> int:
     """Run everything, print the tables and the figures."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--worlds", nargs="*", default=[], choices=WORLDS)
     parser.add_argument("--only", nargs="*", default=[], choices=list(POLICIES))
     parser.add_argument("--knowledge", choices=["fitted", "true"], default="fitted")
     parser.add_argument("--processes", type=int, default=min(os.cpu_count() or 1, 2))
     options = parser.parse_args()
-    if not TRACES.is_dir():
-        print("workload-6 is not there (../shared/traces/pollux): the synthetic one stands for it")
-    cases = cases_list(options.only, options.knowledge)
+    worlds = [world for world in worlds_there() if world in (options.worlds or WORLDS)]
+    missing = sorted(set(options.worlds or WORLDS) - set(worlds))
+    if missing:
+        print(f"left out: {', '.join(missing)}, as ../shared/traces is not there")
+    cases = cases_list(worlds, options.only, options.knowledge)
     rows: list[Row] = []
     with multiprocessing.get_context("spawn").Pool(options.processes) as pool:
         for row in pool.imap_unordered(case_run, cases):
@@ -196,7 +220,7 @@ def print_tables(rows: Sequence[Row]) -> None:
 
 def figures_of(rows: Sequence[Row]) -> dict[str, object]:
     """Work out the figures of the head of this module; null where a policy was left out."""
-    main_world = WORKLOAD_6 if TRACES.is_dir() else SYNTHETIC
+    main_world = WORKLOAD_6 if POLLUX.exists() else SYNTHETIC
     means = {
         (row.case.policy, row.case.cost): row.mean_s for row in rows if row.case.world == main_world
     }
@@ -218,11 +242,24 @@ def figures_of(rows: Sequence[Row]) -> dict[str, object]:
         "ours_over_pollux": ratio(by_policy.get(OURS), "pollux"),
         "ours_over_sia": ratio(by_policy.get(OURS), "sia"),
         "ours_over_pollux_equal_cost": ratio(equal, "pollux"),
+        "ours_over_best": over_best(rows),
         "ours_worst_fairness": round(max((row.fairness for row in ours), default=0.0), 3),
         "ours_worst_fairness_no_start": round(
             max((row.fairness_no_start for row in ours), default=0.0), 3
         ),
     }
+
+
+def over_best(rows: Sequence[Row]) -> dict[str, float]:
+    """Give ours over the best of all others by world, at 30 s; without worlds that lack either."""
+    found: dict[str, float] = {}
+    for world in WORLDS:
+        equal = [row for row in rows if row.case.world == world and row.case.cost != "measured"]
+        ours = [row.mean_s for row in equal if row.case.policy == OURS]
+        others = [row.mean_s for row in equal if row.case.policy != OURS]
+        if ours and others:
+            found[world] = round(ours[0] / min(others), 4)
+    return found
 
 
 if __name__ == "__main__":

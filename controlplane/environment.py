@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qsl, unquote, urlsplit
@@ -47,6 +48,14 @@ def number(name: str, default: float, *, low: float, high: float) -> float:
     if not low <= parsed <= high:
         raise ImproperlyConfigured(f"{name} must be between {low:g} and {high:g}, got {value}.")
     return parsed
+
+
+def choice(name: str, choices: Collection[str], default: str) -> str:
+    """Read one of several words."""
+    value = text(name, default)
+    if value not in choices:
+        raise ImproperlyConfigured(f"{name} must be one of {', '.join(choices)}, got {value!r}.")
+    return value
 
 
 def words(name: str, default: tuple[str, ...] = ()) -> list[str]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from controlplane import environment
-from controlplane.core import code_archive
+from controlplane.core import code_archive, policies
 
 BASE_DIR = Path(__file__).resolve().parent.parent
 STATE_DIR = Path(environment.text("VIRTUALFLOW_STATE_DIR", str(BASE_DIR / "var")))
@@ -170,7 +170,9 @@ ASIDE_WINDOW_S = environment.number("VIRTUALFLOW_ASIDE_WINDOW_S", 600, low=1, hi
 ASIDE_S = environment.number("VIRTUALFLOW_ASIDE_S", 300, low=1, high=86400)
 ASIDE_LIMIT_S = 86400
 LIVE_JOBS_LIMIT = 1000  # of one user
-DEFAULT_POLICY = environment.text("VIRTUALFLOW_POLICY", "weighted_fair")
+DEFAULT_POLICY = environment.choice(
+    "VIRTUALFLOW_POLICY", policies.POLICIES, policies.DEFAULT_POLICY
+)
 #: Where agents and event streams connect, when streams have a server of their own.
 STREAM_URL = environment.text("VIRTUALFLOW_STREAM_URL", "")
 

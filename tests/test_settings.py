@@ -69,6 +69,11 @@ def test_wrong_values_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SOME_TEXT", "")
     with pytest.raises(ImproperlyConfigured, match="SOME_TEXT"):
         environment.text("SOME_TEXT")
+    monkeypatch.setenv("SOME_CHOICE", "c")
+    with pytest.raises(ImproperlyConfigured, match="SOME_CHOICE must be one of a, b, got 'c'"):
+        environment.choice("SOME_CHOICE", ("a", "b"), "a")
+    monkeypatch.setenv("SOME_CHOICE", "")
+    assert environment.choice("SOME_CHOICE", ("a", "b"), "a") == "a"
     monkeypatch.setenv("SOME_WORDS", " a, b ,,")
     assert environment.words("SOME_WORDS") == ["a", "b"]
 

@@ -9,6 +9,7 @@ from pathlib import Path
 from agents.trainer.failures import PEER_LOST, TrainerError
 from agents.trainer.groups import training_group
 from agents.trainer.orders import OrderWatcher, ReportWriter
+from agents.trainer.peer_watch import PeerWatch
 from agents.trainer.planning import Planner
 from agents.trainer.prediction_files import PartWriter
 from agents.trainer.profiling import profile_measure
@@ -45,6 +46,7 @@ def trainer_boot(
     reports.phase("booting")
     configure_devices(orders.accelerator)
     runtime = CollectiveRuntime(orders.slot, orders.accelerator)
+    PeerWatch(runtime).start()
     runtime.connect(orders.membership)
     watcher.on_recovery(runtime.abort_before)
     boot_s = time.monotonic() - started_at

@@ -81,8 +81,8 @@ class Trainer:
         self.stepper = booted.pursuit.stepper
         self.readiness = booted.readiness
         state = self.work.state
-        streams = self.spec.task is Task.TRAIN
-        self.handover = Handover(self.runtime, self.membership, state, reports, streams)
+        rehearse = self._rehearse if self.spec.task is Task.TRAIN else None
+        self.handover = Handover(self.runtime, self.membership, state, reports, rehearse)
         self.saver = DurableSaver(self.outputs, self.spec.checkpoint_every_s, state, reports)
 
     def run(self) -> None:
@@ -112,7 +112,7 @@ class Trainer:
             assert self.feeder is not None, "a member is fed"
             batch = self.feeder.next(self.progress)
             # While joiners listen the flag says who has caught up; next orders wait until all have.
-            outcome = self.stepper.step(batch, holds_next=self.is_interim or orders is not None)
+            outcome = self.stepper.step(batch, holds_next=self.is_interim or self._is_set(orders))
             self.stepped_at = time.monotonic()
             if self._is_leader():
                 self.pursuit.take(self.progress, outcome)
@@ -126,6 +126,12 @@ class Trainer:
                 return orders
         self._finish()
         return None
+
+    def _is_set(self, orders: TrainerOrders | None) -> bool:
+        """Say whether there are orders that can be followed after the coming step."""
+        if orders is None:
+            return False
+        return self.handover.is_prepared(self.membership, orders.membership, self.progress)
 
     # ---- steps ---------------------------------------------------------------------------------
 
@@ -285,7 +291,7 @@ class Trainer:
     def _stall(self, failure: TrainerError) -> TrainerOrders:
         """Keep what there is and wait for the orders that say who goes on with it."""
         self._put_down()
-        self.handover.stream.end()
+        self.handover.end_beside()
         orders = self.watcher.recovery_after(self.reports.generation)
         if orders is not None:
             return orders
@@ -351,6 +357,14 @@ class Trainer:
         )
         if membership.recover and self._is_leader() and self.progress.history:
             self._report_epoch(self.progress.history[-1])  # the lost leader may not have come to it
+
+    def _rehearse(self, membership: Membership) -> None:
+        """Run the exchange of a membership that this trainer will be in."""
+        group = training_group(membership)
+        planner = Planner(self.spec, membership, group.slots, self.slot)
+        batch_size = membership.global_batch_size or self.spec.global_batch_size
+        plan = planner.plan(batch_size)
+        self.stepper.rehearse(group, plan.rows_per_worker, plan.across)
 
     def _take_up_scaling(self) -> None:
         """Let the learning rate follow the membership's batch, from the state that is there now."""

@@ -89,10 +89,9 @@ class Exchange:
         """Gather everything, add locally."""
         message = tf.concat([tf.reshape(_padded(rows, stride), [-1]), notes], 0)
         gathered = all_gather(message, group, self._instance(group, 0), self.hint)
-        length = stride * self.width
-        by_rank = tf.reshape(gathered, [group[0], length + tf.shape(notes)[0]])
-        everyone = tf.reshape(by_rank[:, :length], [-1, self.width])
-        return self._tree_sum(everyone, program), by_rank[:, length:]
+        by_rank = tf.reshape(gathered, [group[0], tf.size(message)])
+        total = self._tree_sum(by_rank, stride, self.width, program)
+        return tf.ensure_shape(total, [self.width]), by_rank[:, stride * self.width :]
 
     def _scattered(
         self, rows: Tensor, notes: Tensor, stride: Tensor, program: Tensor, group: Tensor
@@ -105,8 +104,7 @@ class Exchange:
         parts = tf.reshape(parts, [size, stride * part])
         message = tf.concat([parts, tf.tile(notes[tf.newaxis], [size, 1])], 1)
         received = all_to_all(message, group, self._instance(group, 1), self.hint)
-        everyone = tf.reshape(received[:, : stride * part], [size * stride, part])
-        mine = self._tree_sum(everyone, program)
+        mine = self._tree_sum(received, stride, part, program)
         gathered = all_gather(mine, group, self._instance(group, 2), self.hint)
         return tf.ensure_shape(gathered[: self.width], [self.width]), received[:, stride * part :]
 
@@ -125,13 +123,25 @@ class Exchange:
     def _instance(self, group: Tensor, number: int) -> Tensor:
         return self.instance + number + INSTANCES_PER_PHASE * group[2]
 
-    def _tree_sum(self, rows: Tensor, program: Tensor) -> Tensor:
-        """Run the program over rows [n, any]; any is the number of columns."""
-        columns = rows.shape[1]
-        (stack,) = fold(
-            lambda index: [rows[program[index, 0]]], program[:, 1], [columns], self.dtype
-        )
-        return tf.ensure_shape(stack.read(0), [columns])
+    def _tree_sum(self, by_rank: Tensor, stride: Tensor, width: Tensor, program: Tensor) -> Tensor:
+        """Run the program over the rows of `width` with which each rank's message begins.
+
+        A row is copied when it is added. Two rows, as two trainers mostly have, need no stack.
+        """
+        flat = tf.reshape(by_rank, [-1])
+        length = tf.shape(by_rank)[1]
+
+        def row(index: Tensor) -> Tensor:
+            rank, place = program[index, 0] // stride, program[index, 0] % stride
+            start = rank * length + place * width
+            return flat[start : start + width]
+
+        def folded() -> Tensor:
+            (stack,) = fold(lambda index: [row(index)], program[:, 1], [None], self.dtype)
+            return stack.read(0)
+
+        is_pair = tf.equal(tf.shape(program)[0], 2)
+        return tf.cond(is_pair, lambda: row(0) + row(1), folded)
 
 
 def _padded(rows: Tensor, stride: Tensor) -> Tensor:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import os
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
@@ -39,6 +39,7 @@ from agents.trainer.streaming import (
     STREAM_FROM_BYTES,
     STREAM_LANES,
     Arrival,
+    Rehearsal,
     Stream,
     stream_note,
 )
@@ -60,12 +61,13 @@ class Handover:
         membership: Membership,
         state: ModelState,
         reports: ReportWriter,
-        streams: bool = True,
+        rehearse: Callable[[Membership], None] | None,
     ) -> None:
         """Open the beacon on this trainer's own port of `membership`.
 
         Args:
-            streams: whether joiners can listen until they have the state.
+            rehearse: runs the exchange of a membership to come; None for a trainer that does not
+                train, beside whose steps nothing runs.
         """
         address = declared_address(membership.declaration, runtime.slot)
         self._runtime = runtime
@@ -77,7 +79,8 @@ class Handover:
             1, thread_name_prefix="digest", initializer=_lower_priority
         )
         self._pending: list[Future[None]] = []
-        self._streams = streams
+        self._rehearse = rehearse
+        self._rehearsal = Rehearsal()
         self.stream = Stream()
         self._is_as_built = True
 
@@ -109,6 +112,36 @@ class Handover:
         self.digest_beside("after", progress)
         return progress, moved
 
+    def is_prepared(self, old: Membership, new: Membership, progress: Progress) -> bool:
+        """Say, between two steps, whether `new` can be switched to; prepares it beside the steps.
+
+        Where somebody joins, its members meet beforehand and run their exchange once with zeros.
+        Connections, the group and buffers are there then when everybody waits for them.
+
+        Raises:
+            TrainerError: `peer_lost`.
+        """
+        joiners = _joiners(old, new)
+        if not self._can_rehearse(old, new, joiners):
+            return True
+
+        def meet_and_rehearse() -> None:
+            if new.source_slot == self._slot:
+                meeting_send(self._runtime, new, self._state, progress, joiners, is_rehearsal=True)
+            else:
+                assert new.source_slot is not None, "those who rehearse have a source"
+                meeting_receive(self._runtime, new, self._state, new.source_slot)
+            assert self._rehearse is not None, "who does not train does not rehearse"
+            self._rehearse(new)
+
+        self._beacon.generation = new.generation  # this runtime is the one that `new` will use
+        return self._rehearsal.is_over(new.generation, meet_and_rehearse)
+
+    def end_beside(self) -> None:
+        """Wait until no collective runs beside the steps any more, after a failure or an abort."""
+        self._rehearsal.end()
+        self.stream.end()
+
     def switch(
         self, old: Membership, new: Membership, progress: Progress
     ) -> tuple[int, StreamNote | None]:
@@ -123,7 +156,7 @@ class Handover:
         is_member = new.member(self._slot) is not None
         if not (is_member or is_source):
             return 0, None
-        joiners = [member.slot for member in new.members if old.member(member.slot) is None]
+        joiners = _joiners(old, new)
         is_new_runtime = self._arrive(new)
         if is_new_runtime:
             self._wait_for_leader(new)
@@ -155,7 +188,7 @@ class Handover:
         """
         membership = orders.membership
         assert membership.leader_slot is not None, "a membership with members has a leader"
-        self.stream.end()
+        self.end_beside()
         self._arrive(membership, afresh=True)
         self._wait_for_leader(membership)
         standings = census_meet(self._runtime, training_group(membership), held)
@@ -226,15 +259,24 @@ class Handover:
         saved = checkpoint_read(Path(orders.checkpoint_path), self._state)
         return Progress.from_json(saved, orders.spec.global_batch_size)
 
+    @property
+    def _can_work_beside(self) -> bool:
+        """Say whether collectives can run beside the steps; a GPU's have to come in one order."""
+        return self._runtime.hint == "auto" and self._rehearse is not None
+
+    def _can_rehearse(self, old: Membership, new: Membership, joiners: Sequence[int]) -> bool:
+        """Say whether this trainer is to rehearse `new`; those of `old` that stay agree on it."""
+        if not joiners or old.hold or new.recover or new.member(self._slot) is None:
+            return False
+        has_source = new.source_slot is not None and new.member(new.source_slot) is not None
+        return has_source and self._can_work_beside and not self._runtime.needs_connect(new)
+
     def _stream_note(
         self, old: Membership, new: Membership, joiners: Sequence[int], progress: Progress
     ) -> StreamNote | None:
-        """Say how to begin `new` while the state travels; None: it is small, or has to come first.
-
-        A GPU's collectives have to come in one order, so nothing can run beside the steps there.
-        """
-        is_worth_it = self._state.num_bytes >= STREAM_FROM_BYTES and self._streams
-        if self._runtime.hint != "auto" or not is_worth_it or old.hold:
+        """Say how to begin `new` while the state travels; None: it is small or it comes first."""
+        is_worth_it = self._state.num_bytes >= STREAM_FROM_BYTES
+        if not self._can_work_beside or not is_worth_it or old.hold:
             return None
         note = stream_note(old, new, joiners, progress)
         return note if note is not None and stream_fits(note, len(joiners)) else None
@@ -251,6 +293,10 @@ class Handover:
         self._is_as_built = self._is_as_built and keeps
         runtime, state = self._runtime, self._state
         meeting = meeting_receive(runtime, membership, state, source)
+        if meeting.is_rehearsal:
+            assert self._rehearse is not None, "the others train, and so does this one"
+            self._rehearse(membership)
+            meeting = meeting_receive(runtime, membership, state, source)
         if self._slot not in meeting.joiners:
             return None
         moved = bytes_moved(state, meeting.note_bytes)
@@ -297,6 +343,10 @@ class Handover:
 
         self._pending = [future for future in self._pending if not future.done()]
         self._pending.append(self._beside.submit(compute))
+
+
+def _joiners(old: Membership, new: Membership) -> list[int]:
+    return [member.slot for member in new.members if old.member(member.slot) is None]
 
 
 def _lower_priority() -> None:

@@ -39,6 +39,8 @@ NO_GENERATION = -1
 #: runtime frees. A process that initialised at once crashed in a test; that this was why is
 #: likely, not proven.
 SETTLE_S = 0.05
+#: How long, at most, collectives that were failed in other threads are waited for.
+OTHERS_LIMIT_S, OTHERS_EVERY_S = 5.0, 0.002
 CAUSE = "Collective ops is aborted by: "
 CAUSE_LENGTH = 300
 
@@ -93,8 +95,10 @@ class CollectiveRuntime:
         self.hint = "auto" if is_emulated(accelerator) else "nccl"
         self._declaration: tuple[SlotAddress, ...] = ()
         self._leader_slot: int | None = None
-        #: By thread: when the collective that runs there is given up.
-        self._deadlines: dict[int, float] = {}
+        #: What this trainer takes part in; None while it boots, when others may not be there yet.
+        self.membership: Membership | None = None
+        #: By thread: when the collective that runs there began, and when it is given up.
+        self._spans: dict[int, tuple[float, float]] = {}
         #: Keeps an abort together with the generation it is meant for.
         self._lock = threading.Lock()
         self._generation = NO_GENERATION
@@ -118,6 +122,8 @@ class CollectiveRuntime:
             if membership.generation < self._void_below:
                 raise TrainerError(PEER_LOST, f"generation {membership.generation} is over")
             is_new_runtime = afresh or self._is_renewed or self.needs_connect(membership)
+            if self._declaration:  # it has booted
+                self.membership = membership
             if self.needs_connect(membership) or (afresh and not self._is_renewed):
                 if not self._declaration:
                     _check_port_free(declared_address(membership.declaration, self.slot))
@@ -163,6 +169,7 @@ class CollectiveRuntime:
         return self._leader_slot if membership.leader_slot is None else membership.leader_slot
 
     def _enable(self, membership: Membership) -> None:
+        self._let_others_out()
         time.sleep(max(0.0, self._failed_at + SETTLE_S - time.monotonic()))
         leader_slot = self._leader(membership)
         definition = tensorflow_server_pb2.ServerDef(
@@ -186,6 +193,17 @@ class CollectiveRuntime:
         self._declaration = membership.declaration
         self._leader_slot = leader_slot
 
+    def _let_others_out(self) -> None:
+        """Fail collectives of other threads and wait for their end.
+
+        Initialising the runtime frees what they work with.
+        """
+        if self._spans:
+            self._abort("the runtime begins anew")
+        until = time.monotonic() + OTHERS_LIMIT_S
+        while self._spans and time.monotonic() < until:
+            time.sleep(OTHERS_EVERY_S)
+
     @contextmanager
     def collective(self, limit_s: float = COLLECTIVE_LIMIT_S) -> Iterator[None]:
         """Run a collective inside the block: within the time limit, with errors made failures.
@@ -198,8 +216,8 @@ class CollectiveRuntime:
         """
         if self.is_void or self._is_renewed:
             raise TrainerError(PEER_LOST, f"generation {self._generation} is over")
-        thread = threading.get_ident()
-        self._deadlines[thread] = time.monotonic() + limit_s
+        thread, now = threading.get_ident(), time.monotonic()
+        self._spans[thread] = now, now + limit_s
         try:
             yield
         except PEER_ERRORS as error:
@@ -210,14 +228,27 @@ class CollectiveRuntime:
                 "internal", f"a collective failed: {_cause(error.message)}"
             ) from error
         finally:
-            del self._deadlines[thread]
+            del self._spans[thread]
+
+    @property
+    def waiting_since(self) -> float | None:
+        """Give when the oldest of the collectives under way began, monotonic; None without any."""
+        return min((began_at for began_at, _ in list(self._spans.values())), default=None)
+
+    def give_up(self, membership: Membership, message: str) -> None:
+        """Fail the collectives under way if they are of `membership` still, from another thread."""
+        with self._lock:
+            is_current = self._generation == membership.generation
+            if is_current and self._spans and not self._is_given_up:
+                self._is_given_up = True
+                self._abort(message)
 
     def _guard(self) -> None:
         while True:
             time.sleep(GUARD_EVERY_S)
             with self._lock:
-                late = [at for at in list(self._deadlines.values()) if at < time.monotonic()]
-                if late and not self._is_given_up:
+                is_late = any(at < time.monotonic() for _, at in list(self._spans.values()))
+                if is_late and not self._is_given_up:
                     self._is_given_up = True
                     self._abort("the peers did not answer in time")
 

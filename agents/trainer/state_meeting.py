@@ -2,7 +2,8 @@
 
 A broadcast small and of fixed size. It proves that everybody has arrived, that all have built the
 same model, and carries the sizes and the joiners; with a state that travels beside the training
-(see `streaming`) also where the job stands and who does what meanwhile.
+(see `streaming`) also where the job stands and who does what meanwhile. Before a growth there may
+be one more, beside the steps, that calls to a rehearsal (see `handover`).
 """
 
 from __future__ import annotations
@@ -22,9 +23,9 @@ from agents.trainer.state import WORD_BYTES, ModelState
 from controlplane.core.wire import Membership
 
 #: int32 words of the broadcast. Its head: magic, bytes of the progress, number of joiners,
-#: fingerprint (2), bytes of the stream's note. Then the joiners, then that note.
+#: fingerprint (2), bytes of the stream's note, 1 for a rehearsal. Then the joiners, then that note.
 MEETING_WORDS = 1024
-MEETING_HEAD = 6
+MEETING_HEAD = 7
 MAGIC = 0x56464C58
 #: Instance key above those of the exchanges, with which a group may be shared.
 INSTANCE_MEETING = 101
@@ -57,11 +58,16 @@ class StreamNote:
 
 @dataclass(frozen=True, slots=True)
 class Meeting:
-    """What the source said to everybody; `stream` is set when nobody waits for the state."""
+    """What the source said to everybody; `stream` is set when nobody waits for the state.
+
+    Attributes:
+        is_rehearsal: the switch is still to come, with a meeting of its own.
+    """
 
     note_bytes: int
     joiners: tuple[int, ...]
     stream: StreamNote | None
+    is_rehearsal: bool
 
 
 def stream_fits(stream: StreamNote, num_joiners: int) -> bool:
@@ -76,10 +82,13 @@ def meeting_send(
     progress: Progress,
     joiners: Sequence[int],
     stream: StreamNote | None = None,
+    *,
+    is_rehearsal: bool = False,
 ) -> None:
     """Meet all members as the source, and say what is to come."""
     note = np.zeros(0, np.uint8) if stream is None else stream.pack()
-    head = [MAGIC, progress_note(progress).size, len(joiners), *_fingerprint(state), note.size]
+    note_bytes = progress_note(progress).size
+    head = [MAGIC, note_bytes, len(joiners), *_fingerprint(state), note.size, int(is_rehearsal)]
     meeting = np.zeros(MEETING_WORDS, np.int32)
     meeting[:MEETING_HEAD] = head
     start = MEETING_HEAD + len(joiners)
@@ -116,7 +125,8 @@ def meeting_receive(
     joiners = tuple(int(slot) for slot in meeting[MEETING_HEAD:start])
     stream_bytes = int(meeting[5])
     payload = meeting[start:].view(np.uint8)[:stream_bytes]
-    return Meeting(note_bytes, joiners, StreamNote.unpack(payload) if stream_bytes else None)
+    note = StreamNote.unpack(payload) if stream_bytes else None
+    return Meeting(note_bytes, joiners, note, is_rehearsal=bool(meeting[6]))
 
 
 def progress_note(progress: Progress) -> np.ndarray:

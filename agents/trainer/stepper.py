@@ -5,9 +5,10 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
+import numpy as np
 import tensorflow as tf
 
 from agents.trainer.exchange import Exchange
@@ -22,6 +23,8 @@ from controlplane.core.noise_scale import GradientNoise, gradient_noise
 from controlplane.core.wire import ReductionMode
 
 Tensor = Any
+#: Phase of a group (see `Group`) in which it rehearses; 0 and 1 are those of its steps.
+REHEARSAL_PHASE = 2
 
 
 @dataclass(frozen=True)
@@ -85,6 +88,20 @@ class Stepper:
             self._train_exchange.warm_up(group, rows_per_worker)
             if self.functions.has_validation:
                 self._validate_exchange.warm_up(group, rows_per_worker)
+
+    def rehearse(self, group: Group, rows_per_worker: int, program: np.ndarray) -> None:
+        """Run the exchange of a group that is to come with zeros, beside the steps of this one.
+
+        Raises:
+            TrainerError: `peer_lost`.
+        """
+        exchange = self._train_exchange
+        rows = tf.zeros([rows_per_worker, exchange.width], self.functions.dtype)
+        written = notes_write(self._mode, group, self._runtime.slot, False, 0.0)
+        notes = tf.constant(written, self.functions.dtype)
+        group = replace(group, phase=REHEARSAL_PHASE)
+        with self._runtime.collective():
+            exchange(rows, notes, rows_per_worker, tf.convert_to_tensor(program), group)
 
     def enter(self, group: Group) -> None:
         """Take part in another group from the next step on."""

@@ -104,6 +104,35 @@ class Stream:
             self._moving = None
 
 
+class Rehearsal:
+    """What the members of a membership to come do together beside the steps of the present one."""
+
+    def __init__(self) -> None:
+        self._executor = ThreadPoolExecutor(1, thread_name_prefix="rehearsal")
+        self._generation = -1
+        self._under_way: Future[None] | None = None
+
+    def is_over(self, generation: int, rehearse: Callable[[], None]) -> bool:
+        """Call `rehearse` in a thread, once for a generation; say whether it has ended.
+
+        Raises:
+            whatever ended it.
+        """
+        if self._generation != generation:
+            self._generation = generation
+            self._under_way = self._executor.submit(rehearse)
+        assert self._under_way is not None, "it was begun"
+        if not self._under_way.done():
+            return False
+        self._under_way.result()
+        return True
+
+    def end(self) -> None:
+        """Wait until it has ended, after a failure or an abort."""
+        if self._under_way is not None:
+            wait([self._under_way], timeout=STREAM_END_LIMIT_S)
+
+
 class KeptSteps:
     """Steps that were heard and not done yet, in order, within a number of bytes."""
 

@@ -101,40 +101,6 @@ class VirtualNodes:
         return batch, np.broadcast_to(size, batch.shape), np.broadcast_to(several, batch.shape)
 
 
-@dataclass(frozen=True, slots=True)
-class Accumulation:
-    """Every accelerator has its share of the batch, in as few equal slices as fit (Pollux).
-
-    Attributes:
-        largest_slice, smallest_slice: examples that one accelerator can work on at once.
-        most: no batch is larger, whatever the rounding.
-        whole_up_to: one accelerator alone splits larger batches at least in two, which is what
-            trainers without virtual nodes need to see the noise of their gradients.
-    """
-
-    largest_slice: int
-    smallest_slice: int = 1
-    most: float = math.inf
-    whole_up_to: float = math.inf
-
-    def most_accelerators(self, batch_size: float) -> int:
-        """Give how many smallest slices there are."""
-        return int(batch_size / self.smallest_slice + _TOLERANCE)
-
-    def slices(self, batch_size: Floats, count: Counts) -> tuple[Floats, Floats, Counts]:
-        """Split as the protocol says; the batch comes to whole examples on each accelerator."""
-        local = batch_size / count
-        several = np.ceil(np.ceil(local - _TOLERANCE) / self.largest_slice - _TOLERANCE)
-        several = np.maximum(several, 1.0)
-        is_alone = (count == 1) & (batch_size > self.whole_up_to + _TOLERANCE)
-        several = np.where(is_alone, np.maximum(several, 2.0), several)
-        size = np.ceil(local / several - _TOLERANCE)
-        if math.isfinite(self.most):
-            size = np.minimum(size, np.floor(self.most / (count * several) + _TOLERANCE))
-        batch = np.where(size >= self.smallest_slice, size * count * several, 0.0)
-        return batch, size, several.astype(np.int64)
-
-
 @dataclass(frozen=True, eq=False)
 class _ModelledPerformance:
     """What fixed and chosen batches have in common: models by kind, and remembered answers.
@@ -282,7 +248,7 @@ class AdaptiveBatchPerformance(_ModelledPerformance):
         self, model: ThroughputModel, count: Counts, nodes: Counts
     ) -> tuple[Floats, Counts]:
         batch, size, several = self.split.slices(
-            _candidates(self.low, self.high, self.submitted, self.multiple)[:, None], count
+            batch_candidates(self.low, self.high, self.submitted, self.multiple)[:, None], count
         )
         step_s = model.step_s(count, nodes, size, several)
         goodput = batch / step_s * self._efficiency(batch)
@@ -301,7 +267,7 @@ class AdaptiveBatchPerformance(_ModelledPerformance):
 
 
 @lru_cache(maxsize=4096)
-def _candidates(low: int, high: int, submitted: int, multiple: int) -> Floats:
+def batch_candidates(low: int, high: int, submitted: int, multiple: int) -> Floats:
     """List batch sizes in equal ratios from `low` to `high`, the submitted one included."""
     sizes = np.geomspace(low, high, NUM_CANDIDATES)
     if low <= submitted <= high:

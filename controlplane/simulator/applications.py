@@ -8,14 +8,13 @@ variance of its estimate (AdaScale's gain, as in Pollux, OSDI 2021).
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
-from controlplane.core.performance import LossForecast
-from controlplane.simulator.batches import (
-    Batch,
-)
+from controlplane.core.performance import LossForecast, Performance
+from controlplane.core.throughput import ThroughputModel
+from controlplane.simulator.batches import Batch
 from controlplane.simulator.step_times import Floats, Placement
 
 
@@ -26,7 +25,8 @@ class Pace:
     Attributes:
         progress_per_s: progress a second.
         batch: what a step consists of.
-        step_s, sync_s: seconds of a step with one slice, and of the exchange in it.
+        step_s, sync_s: seconds of a step with one slice, and of the exchange in it; 0: nobody
+            measures them, so nothing is learnt.
         noise: gradient noise scale in examples, as its gradients show it.
     """
 
@@ -99,6 +99,32 @@ class Application(Protocol):
 
     def forecast(self, epoch: int, progress: float) -> LossForecast | None:
         """Give what its reports so far foretell of its loss; None: nothing."""
+        ...
+
+
+@runtime_checkable
+class Learnt(Protocol):
+    """An application whose steps are measured, so that policies know what they have taught."""
+
+    def first_batch(self, num_accelerators: int) -> int:
+        """Give the batch to run where the platform chooses it and knows nothing yet."""
+        ...
+
+    def modelled(
+        self,
+        models: Mapping[str, ThroughputModel],
+        speeds: Mapping[str, float],
+        noise: float,
+        batch_size: int | None,
+    ) -> Performance:
+        """Give what its steps have taught, as a live cluster has it.
+
+        Args:
+            models: fitted model by kind, the best known first.
+            speeds: relative speed by kind, for kinds without a model.
+            noise: gradient noise scale in examples.
+            batch_size: the batch that it has to run with; None: the platform chooses.
+        """
         ...
 
 

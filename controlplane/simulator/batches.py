@@ -12,11 +12,68 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from controlplane.core.goodput import batch_candidates
+from controlplane.core.throughput import Floats
+
 #: Ceilings forgive what floating point adds.
 TOLERANCE = 1e-8
 
-#: How many batch sizes are tried, evenly spaced in logarithms.
-NUM_CANDIDATES = 50
+Counts = NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True)
+class Accumulation:
+    """Every accelerator has its share of the batch, in as few equal slices as fit. A `Split`.
+
+    Attributes:
+        largest_slice, smallest_slice: examples that one accelerator can work on at once.
+        most: no batch is larger, whatever the rounding.
+        whole_up_to: one accelerator alone splits larger batches at least in two, which is what
+            trainers without virtual nodes need to see the noise of their gradients.
+    """
+
+    largest_slice: int
+    smallest_slice: int = 1
+    most: float = math.inf
+    whole_up_to: float = math.inf
+
+    def most_accelerators(self, batch_size: float) -> int:
+        """Give how many smallest slices there are."""
+        return int(batch_size / self.smallest_slice + TOLERANCE)
+
+    def slices(self, batch_size: Floats, count: Counts) -> tuple[Floats, Floats, Counts]:
+        """Split as the protocol says; the batch comes to whole examples on each accelerator."""
+        local = batch_size / count
+        several = np.ceil(np.ceil(local - TOLERANCE) / self.largest_slice - TOLERANCE)
+        several = np.maximum(several, 1.0)
+        is_alone = (count == 1) & (batch_size > self.whole_up_to + TOLERANCE)
+        several = np.where(is_alone, np.maximum(several, 2.0), several)
+        size = np.ceil(local / several - TOLERANCE)
+        if math.isfinite(self.most):
+            size = np.minimum(size, np.floor(self.most / (count * several) + TOLERANCE))
+        batch = np.where(size >= self.smallest_slice, size * count * several, 0.0)
+        return batch, size, several.astype(np.int64)
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerBatch:
+    """Every accelerator works on a batch of its own, so a step's batch grows with them. A `Split`.
+
+    Attributes:
+        most: accelerators at most.
+    """
+
+    most: int
+
+    def most_accelerators(self, batch_size: float) -> int:  # noqa: ARG002 - the same for all
+        """Give `most`."""
+        return self.most
+
+    def slices(self, batch_size: Floats, count: Counts) -> tuple[Floats, Floats, Counts]:
+        """Split as the protocol says, where `batch_size` is that of one accelerator."""
+        batch = np.where(count <= self.most, batch_size * count, 0.0)
+        size = np.broadcast_to(batch_size, batch.shape)
+        return batch, size, np.ones(batch.shape, dtype=np.int64)
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,6 +88,20 @@ class BatchBounds:
     def most_accelerators(self, batch_size: int) -> int:
         """Give on how many accelerators a batch can be spread."""
         return max(batch_size // self.smallest_local, 1)
+
+    def first(self, num_accelerators: int) -> int:
+        """Give the batch of a job about which nothing is known: the smallest possible."""
+        return max(self.initial, self.smallest_local * num_accelerators)
+
+    @property
+    def chosen(self) -> Accumulation:
+        """How a batch that the platform chooses is split."""
+        return Accumulation(self.largest_local, self.smallest_local, self.largest, self.initial)
+
+    @property
+    def asked(self) -> Accumulation:
+        """How a batch that its owner asked for is split: whatever comes of it."""
+        return Accumulation(self.largest_local, 1, self.largest, self.initial)
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,58 +126,34 @@ def fixed_batch(
     Args:
         slices_alone: a single accelerator has two slices at least, whatever the batch.
     """
-    local = math.ceil(batch_size / num_accelerators - TOLERANCE)
-    slices = math.ceil(local / bounds.largest_local - TOLERANCE)
-    if num_accelerators == 1 and (slices_alone or batch_size > bounds.initial):
-        slices = max(slices, 2)
-    atomic = math.ceil(local / slices - TOLERANCE)
-    atomic = min(atomic, bounds.largest // (num_accelerators * slices))
-    return Batch(num_accelerators, max(atomic, 1), slices)
-
-
-def first_batch(bounds: BatchBounds, num_accelerators: int) -> Batch:
-    """Give the batch of a job about which nothing is known: the smallest possible."""
-    size = max(bounds.initial, bounds.smallest_local * num_accelerators)
-    return fixed_batch(bounds, size, num_accelerators)
+    split = Accumulation(
+        bounds.largest_local, 1, bounds.largest, 0 if slices_alone else bounds.initial
+    )
+    _, size, several = split.slices(np.array([float(batch_size)]), np.array([num_accelerators]))
+    return Batch(num_accelerators, max(int(size[0]), 1), int(several[0]))
 
 
 @dataclass(frozen=True, slots=True)
 class Candidates:
-    """Batches that could be run. All arrays have the same shape."""
+    """Batches that could be run. All arrays have the same shape; sizes are 0 where one cannot."""
 
-    sizes: NDArray[np.int64]
-    locals: NDArray[np.int64]
-    num_slices: NDArray[np.int64]
+    sizes: Counts
+    locals: Counts
+    num_slices: Counts
 
 
-def candidate_batches(bounds: BatchBounds, counts: NDArray[np.int64]) -> Candidates:
-    """List batches to choose from, for each number of accelerators in `counts`.
+def candidate_batches(bounds: BatchBounds, counts: Counts) -> Candidates:
+    """List the batches that the platform chooses from on each number of accelerators in `counts`.
 
-    Shape (len(counts), NUM_CANDIDATES); sizes are 0 where a batch is impossible.
+    Shape (len(counts), number of batch sizes).
     """
-    count = counts[:, None].astype(float)
-    least = np.maximum(bounds.initial, bounds.smallest_local * count)
-    is_possible = least <= bounds.largest + TOLERANCE
-    least = np.minimum(least, bounds.largest)
-    steps = np.linspace(0.0, 1.0, NUM_CANDIDATES)[None, :]
-    whole = least * (bounds.largest / least) ** steps
-    local = whole / count
-    slices = np.ceil(local / bounds.largest_local - TOLERANCE)
-    alone = (count == 1) & (local > bounds.initial + TOLERANCE)
-    slices = np.where(alone, np.maximum(slices, 2), np.maximum(slices, 1))
-    atomic = np.ceil(local / slices - TOLERANCE)
-    most = np.maximum(np.floor(bounds.largest / (count * slices)), 1)
-    atomic = np.clip(atomic, bounds.smallest_local, np.minimum(most, bounds.largest_local))
-    sizes = count * atomic * slices
-    is_possible = is_possible & (sizes <= bounds.largest) & (atomic >= bounds.smallest_local)
-    return Candidates(
-        np.where(is_possible, sizes, 0).astype(np.int64),
-        atomic.astype(np.int64),
-        slices.astype(np.int64),
-    )
+    sizes = batch_candidates(bounds.initial, bounds.largest, bounds.initial, 1)
+    found = bounds.chosen.slices(sizes[None, :], counts[:, None])
+    batch, local, slices = (row.astype(np.int64) for row in found)
+    return Candidates(batch, np.maximum(local, 1), slices)
 
 
-def fixed_batches(bounds: BatchBounds, batch_size: int, counts: NDArray[np.int64]) -> Candidates:
+def fixed_batches(bounds: BatchBounds, batch_size: int, counts: Counts) -> Candidates:
     """Give the one way to run a fixed batch on each of the counts. Shape (len(counts), 1)."""
     batches = [fixed_batch(bounds, batch_size, int(count)) for count in counts]
     return Candidates(

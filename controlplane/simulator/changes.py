@@ -58,7 +58,7 @@ class Tenure:
         rows = set(job.held) | set(job.active)
         job.held = job.active = ()
         job.pace = None
-        self._clear()
+        self.change_drop()
         return dict.fromkeys(sorted(rows), now + job.terms.costs.release_s)
 
     def switch(self, now: float) -> Releases:
@@ -66,13 +66,14 @@ class Tenure:
         job = self.job
         job.advance(now)
         released = dict.fromkeys(sorted(self.leaving), now + job.terms.costs.release_s)
-        self._clear()
+        self.change_drop()
         job.active = job.held
         job.still_until = self.paused_until = now + job.terms.costs.pause_s
         job.pace_set()
         return released
 
-    def _clear(self) -> None:
+    def change_drop(self) -> None:
+        """Forget the change that is under way."""
         self.ready_at.clear()
         self.leaving.clear()
         self.switch_at = math.inf
@@ -93,8 +94,9 @@ class Tenure:
         rows = set(had) | set(job.active)
         job.active = ()
         job.pace = None
+        job.save()
         job.pending_since, job.running_since, job.changed_at = now, None, now
-        self._clear()
+        self.change_drop()
         return dict.fromkeys(sorted(rows), now + job.terms.costs.release_s)
 
     def _start(self, had: tuple[AcceleratorId, ...], now: float) -> Releases:
@@ -105,6 +107,7 @@ class Tenure:
             job.still_until = max(job.still_until, now + max(costs.growth_s, costs.pause_s))
         else:
             job.still_until = now + costs.start_s
+            job.save()
         self.starting_until = job.still_until
         job.active = job.held
         job.pace_set()
@@ -121,7 +124,7 @@ class Tenure:
         self.leaving = active - held
         released = dict.fromkeys(sorted(dropped), now + costs.release_s)
         if held == active:
-            self._clear()
+            self.change_drop()
             return released
         self.switch_at = max([now, *(self.ready_at[one] for one in held - active)])
         return released

@@ -4,9 +4,11 @@ rho = completion time / completion time alone on the job's share of the cluster.
 of it, where n is the average number of jobs that were in the system during the job's life, each
 counted by its weight relative to the job's. Above 1 a job would have been better off alone.
 
-A share that is no whole number is interpolated; below the job's minimum it gets its minimum for
-that part of the time. Of several kinds it gets each for that kind's part of the time. The batch
-follows the same rule as in the simulation, at true speed, packed, without any cost of starting.
+Alone, the job runs on the same system: it has to start once, too, and is never resized. So at best
+rho is below 1 by what more accelerators than its share save, and the start is in both times. A
+share that is no whole number is interpolated; below the job's minimum it gets its minimum for that
+part of the time. Of several kinds it gets each for that kind's part of the time. The batch follows
+the same rule as in the simulation, at true speed, packed.
 """
 
 from __future__ import annotations
@@ -37,11 +39,11 @@ def crowding(jobs: list[SimulatedJob], ended_at: dict[int, float]) -> dict[int, 
 
 
 def alone_s(job: SimulatedJob, cluster: Cluster, share: float) -> float:
-    """Give the seconds that a job takes alone on a steady number of accelerators, `share`."""
+    """Give the seconds that a job takes alone on `share` accelerators all along, from its start."""
     kinds = {k: n for k, n in cluster.kinds.items() if job.accepts(k)}
     total = sum(kinds.values())
     ends = job.application.progress_ends
-    seconds = 0.0
+    seconds = job.terms.costs.start_s
     for epoch in range(len(ends) - 1):
         rate = sum(
             number / total * _rate(job, kind, cluster.per_node, min(share, total), epoch)

@@ -9,11 +9,17 @@ from dataclasses import dataclass, field
 
 from controlplane.core.performance import Performance
 from controlplane.core.types import Accelerator, AcceleratorId, Job
-from controlplane.simulator.applications import Application, Pace
-from controlplane.simulator.batches import Batch, first_batch
-from controlplane.simulator.knowledge import Memory, TruePerformance
-from controlplane.simulator.profiled import ProfiledApplication
-from controlplane.simulator.settings import BatchMode, Demand, Knowledge, ResizeCosts, Rules
+from controlplane.simulator.applications import Application, Learnt, Pace
+from controlplane.simulator.batches import Batch
+from controlplane.simulator.knowledge import Memory, Speeds, TruePerformance
+from controlplane.simulator.settings import (
+    BatchMode,
+    Demand,
+    Failures,
+    Knowledge,
+    ResizeCosts,
+    Rules,
+)
 from controlplane.simulator.step_times import Placement
 from controlplane.simulator.workloads import WorkloadJob
 
@@ -31,6 +37,7 @@ class Terms:
     knowledge: Knowledge
     costs: ResizeCosts
     rules: Rules = Rules.OWN
+    failures: Failures | None = None
 
 
 @dataclass
@@ -42,6 +49,8 @@ class SimulatedJob:
         active: what it trains on; differs from `held` while it starts or new ones come up.
         epoch, progress: how far it is.
         still_until: it makes no progress before then.
+        saved: time, progress and epoch of its last checkpoint.
+        speeds: how fast kinds are on other jobs, for those that it knows nothing about.
     """
 
     id: int
@@ -64,8 +73,13 @@ class SimulatedJob:
     num_resizes: int = 0
     most_accelerators: int = 0
     memory: Memory = field(default_factory=Memory)
+    saved: tuple[float, float, int] = (0.0, 0.0, 0)
+    speeds: Speeds = ()
 
     def __post_init__(self) -> None:
+        is_fitted = self.terms.knowledge is Knowledge.FITTED
+        app = self.application
+        self._learnt = app if is_fitted and isinstance(app, Learnt) else None
         self.pending_since = self.updated_at = self.spec.submitted_at
 
     @property
@@ -98,17 +112,16 @@ class SimulatedJob:
     def batch_choose(self) -> Batch | None:
         """Choose the batch for what it trains on."""
         kind, placement = self.place
-        app, asked = self.application, self.batch_size_asked
-        if (
-            asked is not None
-            or self.terms.knowledge is Knowledge.TRUE
-            or not isinstance(app, ProfiledApplication)
-        ):
-            return app.batch(kind, placement, asked, self.epoch)
-        known = self.memory.performance(app.bounds, None)
-        if known is None:
-            return first_batch(app.bounds, sum(placement))
-        return known.batch(kind, sum(placement), len(placement))
+        size = self.batch_size_asked
+        if size is None and self._learnt is not None:
+            known, count = self.performance(), sum(placement)
+            if known is None:
+                size = self._learnt.first_batch(count)
+            else:
+                size = known.batch_size(kind, count, len(placement))
+            if size < 1:
+                return None
+        return self.application.batch(kind, placement, size, self.epoch)
 
     def pace_set(self) -> None:
         """Go on with the right batch on what it trains on."""
@@ -147,12 +160,31 @@ class SimulatedJob:
         if self.pace is None or training_s <= 0.0:
             return
         self.see()
+        if self.terms.failures is not None:
+            self._checkpoint(now, training_s, self.terms.failures.checkpoint_s)
         self.progress += self.pace.progress_per_s * training_s
         if self.epoch_end - self.progress <= self.pace.progress_per_s * TOLERANCE_S:
             self.progress = self.epoch_end
             self.epoch += 1
             if not self.is_done:
                 self.pace_set()
+
+    def _checkpoint(self, now: float, training_s: float, every_s: float) -> None:
+        """Note the last checkpoint in a stretch of training that ends `now`."""
+        at = self.saved[0] + math.floor((now - self.saved[0]) / every_s) * every_s
+        since_s = at - (now - training_s)
+        if self.pace is not None and since_s > 0.0:
+            done = self.progress + self.pace.progress_per_s * since_s
+            if done < self.epoch_end:
+                self.saved = (at, done, self.epoch)
+
+    def save(self) -> None:
+        """Save everything that was done."""
+        self.saved = (self.updated_at, self.progress, self.epoch)
+
+    def restore(self) -> None:
+        """Go back to the last checkpoint."""
+        _, self.progress, self.epoch = self.saved
 
     def epoch_ends_at(self) -> float:
         """Give when its epoch is over if nothing changes."""
@@ -199,8 +231,8 @@ class SimulatedJob:
     def performance(self) -> Performance | None:
         """Give what policies are told about its speed."""
         app, asked = self.application, self.batch_size_asked
-        if self.terms.knowledge is Knowledge.FITTED and isinstance(app, ProfiledApplication):
-            return self.memory.performance(app.bounds, asked)
+        if self._learnt is not None:
+            return self.memory.performance(self._learnt, asked, self.speeds)
         return TruePerformance(
             app, self.epoch, asked, self.terms.per_node, self.terms.rules is Rules.POLLUX
         )

@@ -2,28 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-import numpy as np
-from numpy.typing import NDArray
-
+from controlplane.core.goodput import relative_speeds
+from controlplane.core.performance import Performance
 from controlplane.core.throughput import ThroughputModel, ThroughputSample, throughput_fit
-from controlplane.simulator.applications import (
-    Application,
-    Pace,
-    packed,
-    spread,
-)
-from controlplane.simulator.batches import (
-    Batch,
-    BatchBounds,
-    Candidates,
-    candidate_batches,
-    fixed_batch,
-    fixed_batches,
-)
+from controlplane.simulator.applications import Application, Learnt, Pace, packed, spread
 from controlplane.simulator.step_times import Floats, Placement
+
+#: (kind, relative speed), in the order of the kinds.
+Speeds = tuple[tuple[str, float], ...]
 
 
 def _placement(num_accelerators: int, num_nodes: int, per_node: int) -> Placement:
@@ -78,83 +67,25 @@ class TruePerformance:
 
 
 @dataclass(eq=False)
-class FittedPerformance:
-    """A throughput model and a noise scale. A `Performance`.
+class Memory:
+    """What has been seen of one job: one sample for each configuration, fitted when asked.
 
     Attributes:
-        fitted: gives the model of a kind; one that was never seen is taken to be like the others.
-        noise: gradient noise scale in examples; None: every batch is worth its examples.
+        samples: by kind, then by (nodes, accelerators, examples of a slice).
+        noise: gradient noise scale in examples, as seen last.
+        slice_size: examples of the slices that were seen last.
     """
-
-    fitted: Callable[[str], ThroughputModel]
-    bounds: BatchBounds
-    noise: float
-    batch_size_asked: int | None
-    _known: dict[tuple[str, int, int], tuple[float, int]] = field(default_factory=dict)
-    _rows: dict[tuple[str, int, int], Floats] = field(default_factory=dict)
-
-    def goodput(self, kind: str, num_accelerators: int, num_nodes: int) -> float:
-        return self._best(kind, num_accelerators, num_nodes)[0]
-
-    def batch_size(self, kind: str, num_accelerators: int, num_nodes: int) -> int:
-        return self._best(kind, num_accelerators, num_nodes)[1]
-
-    def batch(self, kind: str, num_accelerators: int, num_nodes: int) -> Batch | None:
-        """Give the batch of most goodput there, None where none is possible."""
-        if self.batch_size_asked is not None:
-            return fixed_batch(self.bounds, self.batch_size_asked, num_accelerators)
-        rates, tried = self._rates(kind, np.array([num_accelerators]), np.array([num_nodes]))
-        best = int(np.argmax(rates[0]))
-        if rates[0, best] <= 0.0:
-            return None
-        return Batch(num_accelerators, int(tried.locals[0, best]), int(tried.num_slices[0, best]))
-
-    def goodputs(self, kind: str, most: int, per_node: int) -> Floats:
-        key = (kind, most, per_node)
-        if key not in self._rows:
-            counts = np.arange(1, most + 1)
-            rates, _ = self._rates(kind, counts, -(-counts // per_node))
-            self._rows[key] = np.concatenate([[0.0], rates.max(axis=1)]) if most else np.zeros(1)
-        return self._rows[key]
-
-    def _best(self, kind: str, count: int, nodes: int) -> tuple[float, int]:
-        if count < 1:
-            return 0.0, 0
-        key = (kind, count, nodes)
-        if key not in self._known:
-            rates, tried = self._rates(kind, np.array([count]), np.array([nodes]))
-            best = int(np.argmax(rates[0]))
-            self._known[key] = float(rates[0, best]), int(tried.sizes[0, best])
-        return self._known[key]
-
-    def _rates(
-        self, kind: str, counts: NDArray[np.int64], nodes: NDArray[np.int64]
-    ) -> tuple[Floats, Candidates]:
-        """Give useful examples a second of every batch to choose from on each of the counts."""
-        asked, first = self.batch_size_asked, self.bounds.initial
-        model = self.fitted(kind)
-        if asked is not None:
-            tried = fixed_batches(self.bounds, asked, counts)
-            useful = np.full(tried.sizes.shape, float(asked))
-        else:
-            tried = candidate_batches(self.bounds, counts)
-            useful = tried.sizes * (self.noise + first) / (self.noise + tried.sizes)
-        step_s = model.step_s(counts[:, None], nodes[:, None], tried.locals, tried.num_slices)
-        return np.where(tried.sizes > 0, useful / step_s, 0.0), tried
-
-
-@dataclass(eq=False)
-class Memory:
-    """What has been seen of one job: one sample for each configuration, fitted when asked."""
 
     samples: dict[str, dict[tuple[int, int, int], ThroughputSample]] = field(default_factory=dict)
     noise: float | None = None
+    slice_size: float = 1.0
     _models: dict[str, ThroughputModel] = field(default_factory=dict)
-    _performance: dict[int | None, FittedPerformance] = field(default_factory=dict)
+    _known: tuple[tuple[int | None, Speeds], Performance] | None = None
 
     def see(self, kind: str, placement: Placement, pace: Pace) -> None:
         """Remember what a step took."""
         batch = pace.batch
+        self.slice_size = float(batch.local)
         key = (len(placement), batch.num_accelerators, batch.local)
         samples = self.samples.setdefault(kind, {})
         if key not in samples:
@@ -166,26 +97,38 @@ class Memory:
                 grad_s=pace.step_s - pace.sync_s,
             )
             self._models.pop(kind, None)
-            self._performance.clear()
+            self._known = None
         if self.noise != pace.noise:
             self.noise = pace.noise
-            self._performance.clear()
+            self._known = None
 
     def performance(
-        self, bounds: BatchBounds, batch_size_asked: int | None
-    ) -> FittedPerformance | None:
+        self, application: Learnt, batch_size_asked: int | None, speeds: Speeds
+    ) -> Performance | None:
         """Give what is known by now; None before the first step."""
         if not self.samples or self.noise is None:
             return None
-        if batch_size_asked not in self._performance:
-            self._performance[batch_size_asked] = FittedPerformance(
-                self._fitted, bounds, self.noise, batch_size_asked
-            )
-        return self._performance[batch_size_asked]
+        key = (batch_size_asked, speeds)
+        if self._known is None or self._known[0] != key:
+            found = application.modelled(self.models, dict(speeds), self.noise, batch_size_asked)
+            self._known = (key, found)
+        return self._known[1]
 
-    def _fitted(self, kind: str) -> ThroughputModel:
-        """Fit what was seen of a kind, when somebody asks; of any kind if there is nothing."""
-        seen = kind if kind in self.samples else next(iter(self.samples))
-        if seen not in self._models:
-            self._models[seen] = throughput_fit(self.samples[seen].values())
-        return self._models[seen]
+    @property
+    def models(self) -> dict[str, ThroughputModel]:
+        """What the samples of each kind come to, the kind with most of them first."""
+        kinds = sorted(self.samples, key=lambda kind: -len(self.samples[kind]))
+        for kind in kinds:
+            if kind not in self._models:
+                self._models[kind] = throughput_fit(self.samples[kind].values())
+        return {kind: self._models[kind] for kind in kinds}
+
+
+def speeds_learnt(memories: Iterable[Memory]) -> Speeds:
+    """Tell how fast kinds are beside each other by the jobs that have been on several.
+
+    To two digits, so that what was worked out for one decision serves the next.
+    """
+    several = [memory for memory in memories if len(memory.samples) > 1]
+    found = relative_speeds((memory.models, memory.slice_size) for memory in several)
+    return tuple((kind, float(f"{found[kind]:.2g}")) for kind in sorted(found))

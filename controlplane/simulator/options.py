@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 
+from controlplane.simulator.gavel import JOBS_PER_HOUR, MeasuredApplication, gavel_workload
 from controlplane.simulator.history import history_cluster, history_read, history_workload
 from controlplane.simulator.profiles import profiles_read
-from controlplane.simulator.settings import FLAT_30, MEASURED, ResizeCosts
+from controlplane.simulator.recorded import RecordedApplication
+from controlplane.simulator.settings import FLAT_30, MEASURED, Failures, ResizeCosts
 from controlplane.simulator.synthetic import synthetic_workload
 from controlplane.simulator.workload_files import (
     philly_workload,
@@ -41,6 +43,24 @@ def costs_parse(text: str) -> ResizeCosts:
     raise ValueError(
         f"--resize-cost: give measured, flat:30 or start,pause,growth[,release], not {text!r}"
     )
+
+
+def failures_parse(text: str | None) -> Failures | None:
+    """Read --failures: mean hours between two losses of a node, and until it is back.
+
+    Raises:
+        ValueError: they are no two positive numbers.
+    """
+    if text is None:
+        return None
+    try:
+        between_h, back_h = (float(value) for value in text.split(","))
+        return Failures(between_h * 3600.0, back_h * 3600.0)
+    except ValueError as error:
+        raise ValueError(
+            f"--failures: give hours between two losses of a node and until it is back, as 48,0.5, "
+            f"both positive, not {text!r}"
+        ) from error
 
 
 def cluster_parse(num_nodes: int, per_node: int, kinds: str | None) -> Cluster:
@@ -77,7 +97,7 @@ def workload_load(
 
     Args:
         speeds: application -> kind -> relative speed.
-        num_jobs: at most so many of a Philly list, exactly so many of the synthetic workload.
+        num_jobs: at most so many of a Philly list, exactly so many of a workload that is made up.
 
     Raises:
         ValueError: naming the option and the fix.
@@ -99,6 +119,8 @@ def workload_load(
             return pollux_workload(path, profiles_read(profiles, speeds))
         case "philly":
             return philly_workload(path, num_jobs, speeds.get("imagenet", {}))
+        case "gavel":
+            return gavel_workload(path, num_jobs, hours=num_jobs / JOBS_PER_HOUR, seed=seed)
         case "virtualflow":
             return virtualflow_workload(path, None, speeds.get("imagenet", {}))
         case _:
@@ -111,3 +133,9 @@ def recorded_cluster(name: str) -> Cluster | None:
     if name == SYNTHETIC or not path.is_file() or workload_is(path) != "history":
         return None
     return history_cluster(history_read(path))
+
+
+def kinds_are_alike(workload: Workload, speeds: Mapping[str, Mapping[str, float]]) -> bool:
+    """Say whether all kinds are taken to be equally fast, as nothing else is known."""
+    knowing = (MeasuredApplication, RecordedApplication)
+    return not speeds and not any(isinstance(a, knowing) for a in workload.applications.values())

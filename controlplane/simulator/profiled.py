@@ -8,7 +8,9 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from controlplane.core.performance import LossForecast
+from controlplane.core.goodput import AdaptiveBatchPerformance, FixedBatchPerformance
+from controlplane.core.performance import LossForecast, Performance
+from controlplane.core.throughput import ThroughputModel
 from controlplane.simulator.applications import Pace, packed
 from controlplane.simulator.batches import (
     Batch,
@@ -81,6 +83,9 @@ class ProfiledApplication:
 
     def most_accelerators(self, batch_size: int | None) -> int:
         return self.bounds.most_accelerators(batch_size or self.bounds.largest)
+
+    def first_batch(self, num_accelerators: int) -> int:
+        return self.bounds.first(num_accelerators)
 
     def batch(
         self, kind: str, placement: Placement, batch_size: int | None, epoch: int
@@ -162,6 +167,25 @@ class ProfiledApplication:
                 [np.interp(batch_size, self._sizes, row) for row in self._iterations.T]
             )
         return float(self._iterations_of[batch_size][epoch])
+
+    def modelled(
+        self,
+        models: Mapping[str, ThroughputModel],
+        speeds: Mapping[str, float],
+        noise: float,
+        batch_size: int | None,
+    ) -> Performance:
+        if batch_size is not None:
+            return FixedBatchPerformance(models, self.bounds.asked, speeds=speeds, size=batch_size)
+        return AdaptiveBatchPerformance(
+            models,
+            self.bounds.chosen,
+            speeds=speeds,
+            submitted=self.bounds.initial,
+            low=self.bounds.initial,
+            high=self.bounds.largest,
+            noise_scale=noise,
+        )
 
     def forecast(self, epoch: int, progress: float) -> LossForecast | None:  # noqa: ARG002
         return None  # the profiles hold metrics, no losses

@@ -24,7 +24,8 @@ class JobOutcome:
     Attributes:
         completion_s: from submission to end.
         queued_s: from submission to the first accelerator.
-        fair_s: completion time alone on its fair share; fairness: completion_s / fair_s.
+        fair_s: completion time alone on its fair share, one start included.
+        fairness: completion_s / fair_s.
     """
 
     id: int

@@ -15,6 +15,7 @@ from controlplane.core.cycle import decision_check
 from controlplane.core.policies import POLICIES
 from controlplane.core.types import AcceleratorId, Decision, JobId, Snapshot
 from controlplane.simulator.jobs import SimulatedJob, Terms
+from controlplane.simulator.knowledge import speeds_learnt
 from controlplane.simulator.records import Records
 from controlplane.simulator.run import STUCK_ROUNDS, Progress, StuckError
 from controlplane.simulator.workloads import Cluster, Workload
@@ -111,6 +112,9 @@ class RoundRun:
         self.records.held.append((now, job.id, 0))
 
     def _decide(self, live: list[SimulatedJob]) -> None:
+        speeds = speeds_learnt(job.memory for job in live)
+        for job in live:
+            job.speeds = speeds
         snapshot = Snapshot(
             now=self.now,
             seed=self.seed,

@@ -12,7 +12,9 @@ from controlplane.core.cycle import decide
 from controlplane.core.plan import plan_between
 from controlplane.core.types import AcceleratorId, Allocation, Job, Plan, Snapshot
 from controlplane.simulator.changes import Releases, Tenure
+from controlplane.simulator.failures import Outages, Turn, silence, survive
 from controlplane.simulator.jobs import SimulatedJob, Terms
+from controlplane.simulator.knowledge import Speeds, speeds_learnt
 from controlplane.simulator.records import Records
 from controlplane.simulator.workloads import Cluster, Workload
 
@@ -62,6 +64,13 @@ class EventRun:
         self._wanted: Allocation | None = None
         self._carried: object | None = None
         self._waiting_seen: dict[int, Job] = {}
+        self._speeds: Speeds = ()
+        self._nodes: dict[int, list[AcceleratorId]] = {}
+        for one in cluster.accelerators:
+            self._nodes.setdefault(one.node_id, []).append(one.id)
+        self._outages = Outages(self._nodes, terms.failures, seed)
+        self._silent: dict[int, float] = {}  # node -> end of its lease
+        self._lost: set[AcceleratorId] = set()
         self._idle_rounds = 0
 
     def run(self) -> None:
@@ -74,6 +83,7 @@ class EventRun:
             self.now = self._next_at()
             changed = self._jobs_step()
             freed = self._release()
+            changed |= self._nodes_step()
             changed |= self._arrive()
             is_tick = self.now >= self._tick_at
             if changed or is_tick:
@@ -84,7 +94,7 @@ class EventRun:
     def _next_at(self) -> float:
         while self._events and self._versions.get(self._events[0][1]) != self._events[0][2]:
             heapq.heappop(self._events)
-        moments = [self._tick_at if self._live else math.inf]
+        moments = [self._tick_at if self._live else math.inf, self._outages.next_at]
         if self._events:
             moments.append(self._events[0][0])
         if self._releases:
@@ -131,6 +141,30 @@ class EventRun:
         self._plan_event(tenure)
         return False
 
+    def _nodes_step(self) -> bool:
+        """Let nodes fall silent, be given up and come back; says whether their number changed."""
+        is_changed = False
+        for event in self._outages.due(self.now):
+            rows = self._nodes[event.node]
+            if event.turn is Turn.BACK:
+                self._lost.difference_update(rows)
+            elif event.turn is Turn.SILENT:
+                self._silent[event.node] = self._outages.lease_ends_at(event)
+            else:
+                del self._silent[event.node]
+                self._lost.update(rows)
+            is_changed |= event.turn is not Turn.SILENT
+            for tenure in self._live.values():
+                if event.turn is Turn.LOST:
+                    held = tenure.job.held
+                    self._give_back(survive(tenure, rows, self.now))
+                    if tenure.job.held != held:
+                        self._note_held(tenure.job)
+                for node, until in self._silent.items():
+                    silence(tenure, self._nodes[node], self.now, until)
+                self._plan_event(tenure)
+        return is_changed
+
     def _plan_event(self, tenure: Tenure) -> None:
         job_id = tenure.job.id
         self._versions[job_id] = self._versions.get(job_id, 0) + 1
@@ -156,7 +190,8 @@ class EventRun:
         self._release()
         if is_tick or math.isinf(self._tick_at):
             self._tick_at = (math.floor(self.now / self.round_s) + 1) * self.round_s
-        if not self._live:
+        if not self._live or len(self._lost) == len(self.cluster.accelerators):
+            self._wanted = None
             return
         snapshot = self._snapshot_make()
         began = time.perf_counter()
@@ -196,6 +231,8 @@ class EventRun:
         releasing = {accelerator for _, accelerator in self._releases}
         for tenure in self._live.values():
             releasing |= tenure.leaving
+        for node in self._silent:
+            releasing.update(self._nodes[node])
         return dataclasses.replace(
             snapshot,
             held=held,
@@ -206,15 +243,28 @@ class EventRun:
         )
 
     def _snapshot_make(self) -> Snapshot:
+        self._compare_kinds()
         return self._placed(
             Snapshot(
                 now=self.now,
                 seed=self.seed,
-                accelerators=self.cluster.accelerators,
+                accelerators=tuple(
+                    one for one in self.cluster.accelerators if one.id not in self._lost
+                ),
                 jobs=tuple(self._seen(tenure.job) for tenure in self._live.values()),
                 carried=self._carried,
             )
         )
+
+    def _compare_kinds(self) -> None:
+        """Tell every job how fast kinds are on the others."""
+        jobs = [tenure.job for tenure in self._live.values()]
+        speeds = speeds_learnt(job.memory for job in jobs)
+        if speeds != self._speeds:
+            self._speeds = speeds
+            self._waiting_seen.clear()
+        for job in jobs:
+            job.speeds = speeds
 
     def _seen(self, job: SimulatedJob) -> Job:
         """Give what is known of a job; nothing changes about one that waits."""

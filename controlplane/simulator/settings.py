@@ -39,6 +39,27 @@ FLAT_30 = ResizeCosts(start_s=30.0, pause_s=30.0, growth_s=0.0)
 FREE = ResizeCosts(0.0, 0.0, 0.0)
 
 
+@dataclass(frozen=True, slots=True)
+class Failures:
+    """How nodes fail.
+
+    Attributes:
+        mtbf_s: mean time between the return of a node and its next loss.
+        mttr_s: mean time from its loss until it is back.
+        lease_s: silence after which a node counts as lost (VIRTUALFLOW_LEASE_S).
+        checkpoint_s: how often running jobs save their state (VIRTUALFLOW_CHECKPOINT_EVERY_S).
+    """
+
+    mtbf_s: float
+    mttr_s: float
+    lease_s: float = 20.0
+    checkpoint_s: float = 300.0
+
+    def __post_init__(self) -> None:
+        if not min(self.mtbf_s, self.mttr_s, self.lease_s, self.checkpoint_s) > 0.0:
+            raise ValueError("times between failures, of repairs and saving must be positive")
+
+
 class Rules(StrEnum):
     """How time goes.
 

@@ -12,6 +12,7 @@ from controlplane.simulator.settings import (
     MEASURED,
     BatchMode,
     Demand,
+    Failures,
     Knowledge,
     ResizeCosts,
     Rules,
@@ -31,6 +32,7 @@ def simulate(
     round_s: float = 60.0,
     knowledge: Knowledge | str = Knowledge.FITTED,
     batch: BatchMode | str | None = None,
+    failures: Failures | None = None,
     progress: Progress | None = None,
 ) -> Report:
     """Let `policy` run `workload` on `cluster`, and report how every job fared.
@@ -42,15 +44,19 @@ def simulate(
         round_s: how often the policy is asked besides at arrivals and ends.
         knowledge: what policies know about speeds.
         batch: who chooses batch sizes; None: as the policy was meant (`settings.DEMANDS`).
+        failures: how nodes fail; None: never. Not with the rules of Pollux.
         progress: called with jobs ended, jobs in all and the simulated time after every end; may
             raise to stop the simulation.
 
     Raises:
-        ValueError: there is no such policy, or a job could never run on the cluster.
+        ValueError: there is no such policy, a job could never run on the cluster, or the rules know
+            no failures.
         StuckError: the policy leaves jobs waiting for ever.
     """
     if policy not in POLICIES:
         raise ValueError(f"policy must be one of {', '.join(POLICIES)}, got {policy!r}")
+    if failures is not None and Rules(rules) is Rules.POLLUX:
+        raise ValueError("--failures: the rules of Pollux know none; take --rules own")
     demand = demand_of(policy)
     if batch is not None:
         demand = Demand(BatchMode(batch), demand.is_rigid and batch == BatchMode.SUBMITTED)
@@ -61,6 +67,7 @@ def simulate(
         knowledge=Knowledge(knowledge),
         costs=FLAT_30 if Rules(rules) is Rules.POLLUX else costs,
         rules=Rules(rules),
+        failures=failures,
     )
     run: EventRun | RoundRun
     if terms.rules is Rules.POLLUX:
@@ -80,11 +87,19 @@ def simulate(
         "round_s": round_s,
         "kinds": cluster.kinds,
     }
+    if failures is not None:
+        settings["failures"] = f"{failures.mtbf_s / 3600:g} h, {failures.mttr_s / 3600:g} h"
     return report_make(policy, settings, run.jobs, cluster, run.records)
 
 
 def _fits_check(job: SimulatedJob, cluster: Cluster) -> None:
     """Refuse a job that no kind of the cluster has enough for."""
+    if not any(job.accepts(kind) for kind in cluster.kinds):
+        raise ValueError(
+            f"workload: job {job.spec.name} runs on {', '.join(sorted(job.spec.accepted_kinds))} "
+            f"only, the cluster has {', '.join(cluster.kinds)}; simulate nodes of these kinds, as "
+            f"--kinds {min(job.spec.accepted_kinds)}:16"
+        )
     most = max((n for kind, n in cluster.kinds.items() if job.accepts(kind)), default=0)
     least, _ = job.bounds
     if least > most:

@@ -25,7 +25,7 @@ UNKNOWN_RUN_S = 900.0
 
 
 def workload_is(path: Path) -> str:
-    """Say what a workload file is: pollux, virtualflow, philly or history.
+    """Say what a workload file is: pollux, virtualflow, philly, gavel or history.
 
     Raises:
         ValueError: it is none of them, or cannot be read.
@@ -43,11 +43,11 @@ def workload_is(path: Path) -> str:
     if head.startswith("["):
         return "virtualflow"
     if head.startswith("{"):
-        return "history"
+        return "gavel" if '"null"' in head else "history"
     raise ValueError(
         f"workload: {path} is none that is known; give a CSV with the columns time, application "
-        "(Pollux) or timestamp, duration, num_gpus (Philly), or a JSON list (VirtualFlow) or "
-        "history (manage.py export_history)"
+        "(Pollux) or timestamp, duration, num_gpus (Philly), or a JSON list (VirtualFlow), table "
+        "of throughputs (Gavel) or history (manage.py export_history)"
     )
 
 

@@ -20,6 +20,8 @@ from jobs.selectors import pages
 
 _TRAINING = frozenset({JobStatus.STARTING, JobStatus.RUNNING, JobStatus.PREEMPTING})
 _WAITING = frozenset({JobStatus.VALIDATING, JobStatus.PENDING})
+#: Jobs of which the overview says why they have what they have, those that wait first.
+_MOST_EXPLAINED = 20
 #: Ids of the database are 64 bits wide.
 _MAX_ID = 2**63 - 1
 
@@ -31,6 +33,8 @@ def overview(request: HttpRequest) -> HttpResponse:
     maps = pages.cluster_map(request.user)
     nodes = pages.nodes()
     jobs = pages.live_jobs(request.user)
+    waiting = [job for job in jobs if job.status in _WAITING]
+    training = [job for job in jobs if job.status in _TRAINING]
     return render(
         request,
         "frontend/overview.html",
@@ -40,8 +44,10 @@ def overview(request: HttpRequest) -> HttpResponse:
             "num_accelerators": sum(len(node_map.cells) for node_map in maps),
             "num_nodes": len(nodes),
             "num_nodes_online": sum(n.shown_status != NodeStatus.LOST for n in nodes),
-            "num_training": sum(job.status in _TRAINING for job in jobs),
-            "waiting": [job for job in jobs if job.status in _WAITING],
+            "waiting": waiting,
+            "training": training,
+            "explained": [*waiting, *training][:_MOST_EXPLAINED],
+            "num_left_out": len(waiting) + len(training) - _MOST_EXPLAINED,
             "examples_per_s": sum(
                 job.examples_per_s or 0.0 for job in jobs if job.status == JobStatus.RUNNING
             ),

@@ -107,7 +107,8 @@ def _welcome(
         f"  with password     {password}\n"
         "\n"
         "  Open it: three jobs of different priorities arrive one after another, grow, shrink\n"
-        "  and finish. Submit one of your own from a template, or change a priority in the queue.\n"
+        "  and finish; the overview says why. Submit one of your own from a template, change a\n"
+        "  priority in the queue, or switch the policy there.\n"
         f"  Programs find a token in {directory / 'token'}; README.md shows what to do with it.\n"
         f"  Ctrl-C ends everything. Logs: {directory / 'logs'}\n"
     )

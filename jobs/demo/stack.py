@@ -174,13 +174,19 @@ def running_stack(
 def stack_environment(
     directory: Path, database_url: str, redis_url: str, **other: str
 ) -> dict[str, str]:
-    """Give the variables for every process of a stack, on free ports."""
-    web_port = free_port(18000)
+    """Give the variables for every process of a stack, on free ports.
+
+    Shares by weight alone let the caller foretell who holds how many; `other` may name another
+    policy.
+    """
+    # Two stacks that begin at once must not find the same ports: their servers would share them.
+    web_port = free_port(18000 + os.getpid() % 500 * 2)
     stream_port = free_port(web_port + 1)
     return {
         "DATABASE_URL": database_url,
         "REDIS_URL": redis_url,
         "VIRTUALFLOW_DEBUG": "0",
+        "VIRTUALFLOW_POLICY": "weighted_fair",
         "VIRTUALFLOW_STATE_DIR": str(directory / "site"),
         "VIRTUALFLOW_SECRET_KEY": "signs-nothing-but-local-runs",
         "ADMIN_PASSWORD": "only-for-local-runs",

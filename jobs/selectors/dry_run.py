@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import datetime
+import hashlib
 from collections import Counter
 from dataclasses import dataclass
 from enum import StrEnum
@@ -12,8 +13,11 @@ from django.conf import settings
 
 from controlplane.core import types
 from controlplane.core.cycle import decide
-from jobs.models import ClusterSetting
-from jobs.selectors.cluster import cluster_snapshot
+from jobs.models import ClusterSetting, Job
+from jobs.selectors.batch_sizes import accelerator_sizes
+from jobs.selectors.cluster import cluster_snapshot, remaining_examples
+from jobs.selectors.knowledge import known_read
+from jobs.selectors.step_times import step_times_read
 from jobs.services.submission_rules import Submission
 
 #: Above every id of the database.
@@ -47,6 +51,9 @@ class Outlook:
 def submission_outlook(submission: Submission, now: datetime.datetime) -> Outlook:
     """Ask the policy what it would do if the job were valid and in the queue now."""
     snapshot = cluster_snapshot(now).snapshot
+    job = _job(submission)
+    step_times = step_times_read([job])[job.pk]
+    known = known_read([job], {job.pk: step_times}, accelerator_sizes())[job.pk]
     chosen = ClusterSetting.objects.values_list("policy", flat=True).first()
     asked = types.Job(
         id=_ASKED_JOB_ID,
@@ -58,6 +65,10 @@ def submission_outlook(submission: Submission, now: datetime.datetime) -> Outloo
         accepted_kinds=frozenset(submission.accepted_kinds),
         mixes_kinds=submission.mixes_kinds,
         global_batch_size=submission.global_batch_size,
+        remaining_examples=remaining_examples(job, in_epoch=0),
+        step_times=step_times.by_kind if submission.mixes_kinds else {},
+        sync_time=step_times.sync if submission.mixes_kinds else None,
+        performance=known.performance,
     )
     snapshot = dataclasses.replace(snapshot, jobs=(*snapshot.jobs, asked))
     plan = decide(snapshot, chosen or settings.DEFAULT_POLICY)
@@ -70,6 +81,23 @@ def submission_outlook(submission: Submission, now: datetime.datetime) -> Outloo
     if waiting := plan.waiting.get(_ASKED_JOB_ID):
         return Outlook(OutlookKind.AFTER_RELEASE, _by_kind(waiting, kinds), shrunk, reason)
     return Outlook(OutlookKind.LATER, {}, 0, reason)
+
+
+def _job(submission: Submission) -> Job:
+    """Make what is asked for a job that is not stored, to look up how fast the same code went."""
+    return Job(
+        pk=_ASKED_JOB_ID,
+        task=submission.task.value,
+        code_sha256=hashlib.sha256(submission.code).hexdigest(),
+        settings=submission.settings,
+        reduction=submission.reduction.value,
+        global_batch_size=submission.global_batch_size,
+        batch_size_min=submission.batch_size_min,
+        batch_size_max=submission.batch_size_max,
+        num_virtual_nodes=submission.num_virtual_nodes,
+        stop_kind=submission.stop.kind.value,
+        stop_limit=submission.stop.limit,
+    )
 
 
 def _by_kind(accelerator_ids: tuple[int, ...], kinds: dict[int, str]) -> dict[str, int]:

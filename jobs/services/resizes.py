@@ -291,13 +291,16 @@ def _allocations_write(
     kinds = dict(Accelerator.objects.filter(id__in=wanted).values_list("id", "kind"))
     is_trained = job.task == Task.TRAIN  # predictions are not measured, and kinds not mixed
     unknown = kinds_without_profile(job, kinds.values()) if is_trained else set()
+    # A report may have freed one after the cycle looked at the clock and before it read the rows.
+    late = Allocation.objects.filter(accelerator_id__in=wanted, released_at__gt=now)
+    freed_at = dict(late.values_list("accelerator_id", "released_at"))
     Allocation.objects.bulk_create(
         Allocation(
             job=job,
             accelerator_id=accelerator_ids[member.slot],
             slot=member.slot,
             granted_generation=membership.generation,
-            granted_at=now,
+            granted_at=freed_at.get(accelerator_ids[member.slot], now),
             is_profile_asked=kinds[accelerator_ids[member.slot]] in unknown,
         )
         for member in membership.members

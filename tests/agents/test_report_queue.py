@@ -103,3 +103,22 @@ def test_queue_cleans_values_that_cannot_be_stored(tmp_path: Path) -> None:
     queue.fill()
     (queued,) = queue.head(1)
     assert queued.report.data == {"loss": None, "text": "a?b?", "list": [None, 1.5]}
+
+
+def test_queue_reads_on_while_something_is_pending_and_ends_with_the_agents_own(
+    tmp_path: Path,
+) -> None:
+    directory = run_directory(tmp_path)
+    directory.reports.write_bytes(line(0))
+    queue = ReportQueue(directory)
+    queue.fill()
+    with directory.reports.open("ab") as file:
+        file.write(line(1))
+    directory.add_own_report(1, ReportKind.EXITED, {"exit_code": 0})
+    queue.fill()
+    queue.fill()
+    found = [(queued.report.sequence, queued.is_agents_own) for queued in queue.head(10)]
+    assert found == [(0, False), (1, False), (AGENT_SEQUENCE, True)]
+    queue.accept(3)
+    queue.fill()
+    assert queue.is_empty

@@ -10,7 +10,6 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from controlplane.core.goodput import (
-    Accumulation,
     AdaptiveBatchPerformance,
     FixedBatchPerformance,
     VirtualNodes,
@@ -149,30 +148,6 @@ def test_memory_bounds_the_slices_of_virtual_nodes() -> None:
     assert 112 <= job.batch_size("a100", 4, 1) <= 128
 
 
-def test_accumulation_uses_as_few_slices_as_fit() -> None:
-    job = FixedBatchPerformance({"a100": MODEL}, Accumulation(largest_slice=32), size=128)
-    # 128 = 4 slices of 32 on one, 2 on two, 1 on four, 22 examples each on six
-    assert job.goodput("a100", 1, 1) == pytest.approx(128 / (4 * 0.052))
-    assert job.goodput("a100", 2, 1) == pytest.approx(128 / (2 * 0.052 + 0.03))
-    assert job.goodput("a100", 4, 1) == pytest.approx(128 / (0.052 + 0.03))
-    assert job.goodput("a100", 6, 1) == pytest.approx(132 / (0.042 + 0.03))
-    assert job.batch_size("a100", 6, 1) == 132
-    assert job.most_accelerators == 128
-
-
-def test_one_accelerator_alone_may_have_to_split_large_batches() -> None:
-    split = Accumulation(largest_slice=256, whole_up_to=64)
-    alone = FixedBatchPerformance({"a100": MODEL}, split, size=128)
-    assert alone.goodput("a100", 1, 1) == pytest.approx(128 / (2 * 0.084))
-    small = FixedBatchPerformance({"a100": MODEL}, split, size=64)
-    assert small.goodput("a100", 1, 1) == pytest.approx(64 / 0.084)
-
-
-def test_rounding_up_stays_below_the_most_that_a_batch_may_be() -> None:
-    job = FixedBatchPerformance({"a100": MODEL}, Accumulation(64, most=128), size=128)
-    assert job.batch_size("a100", 6, 1) == 126
-
-
 def test_wrong_bounds_are_refused() -> None:
     with pytest.raises(ValueError, match="low <= high"):
         adaptive(high=32)
@@ -183,16 +158,14 @@ def test_wrong_bounds_are_refused() -> None:
     st.integers(1, 64),
     st.floats(0.0, 1e5),
     st.integers(1, 8),
-    st.booleans(),
 )
-@example(1, 0.0, 1, True)  # noiseless, and batches that cannot be
+@example(1, 0.0, 1)  # noiseless
 def test_goodput_is_never_above_throughput_and_never_negative(
-    number: int, noise_scale: float, per_node: int, is_accumulated: bool
+    number: int, noise_scale: float, per_node: int
 ) -> None:
-    split = Accumulation(32, 4) if is_accumulated else VirtualNodes(number)
     job = AdaptiveBatchPerformance(
         {"a100": MODEL},
-        split,
+        VirtualNodes(number),
         submitted=number,
         low=number,
         high=number * 16,

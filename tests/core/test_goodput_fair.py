@@ -15,7 +15,7 @@ from controlplane.core.policies.goodput_fair import goodput_fair
 from controlplane.core.policies.goodput_fair.allotment import _allot_by_envelopes, _allot_exactly
 from controlplane.core.policies.goodput_fair.options import envelopes_of, options_of
 from controlplane.core.policies.goodput_fair.places import Tenant, arrange
-from controlplane.core.policies.goodput_fair.standing import Standing
+from controlplane.core.policies.goodput_fair.standing import Standing, crowds_of, standing_of
 from controlplane.core.policies.goodput_fair.worth import Market
 from controlplane.core.types import Accelerator, Job, Snapshot
 from tests.core.snapshots import Falling, Speed, accelerators_make, job_make, snapshot_make
@@ -90,7 +90,7 @@ def test_equal_power_laws_come_near_the_known_optimum(power: float) -> None:
         return 0.0 if k == 1 else 1.0 / ((k / (k - 1)) ** (1.0 / (1.0 - power)) - 1.0)
 
     def cost(k: int) -> float:
-        return k * (1.0 + omega(k)) ** power - (k - 1) * omega(k) ** power
+        return float(k * (1.0 + omega(k)) ** power - (k - 1) * omega(k) ** power)
 
     optimum = sum(cost(k) * x for k, x in enumerate(sizes, start=1)) / num**power
     assert optimum * 0.98 < float(found.ends_s.sum()) < optimum * 1.06
@@ -163,6 +163,69 @@ def test_unknown_jobs_start_small_and_at_once() -> None:
     assert counts_of(snapshot) == {1: 4, 2: 4}
 
 
+def test_unknown_jobs_get_a_look_in_a_full_cluster() -> None:
+    """Whatever the others gain: nothing is known of it, so it may be short."""
+    busy = [known(i, 50.0, weight=20.0, most=4) for i in (1, 2, 3, 4)]
+    snapshot = snapshot_make(cluster(4), *busy, job_make(5), now=1000.0)
+    assert 5 in counts_of(holding(snapshot, dict.fromkeys((1, 2, 3, 4), 4)))
+
+
+def test_unknown_jobs_go_where_they_can_start_now() -> None:
+    """All of the fast kind is under change; the slow one is idle."""
+    running = [known(1, 1e5, Speed(by_kind={"fast": 4.0}), most=4)]
+    snapshot = snapshot_make(
+        accelerators_make("fast fast fast fast", "slow slow slow slow"),
+        *running,
+        job_make(2),
+    )
+    free = holding(replace(snapshot, now=1000.0), {1: 3})
+    assert goodput_fair(free).shares[2].kind == "fast"
+    full = replace(holding(replace(snapshot, now=1000.0), {1: 4}), resizing=frozenset({1}))
+    assert goodput_fair(full).shares[2].kind == "slow"
+
+
+def test_what_ends_soon_is_left_alone() -> None:
+    """No growth beyond what it has shown, and no other kind: neither would be made good."""
+    snapshot = snapshot_make(
+        accelerators_make("slow slow slow slow", "fast fast fast fast", "slow slow slow slow"),
+        known(1, 400.0, Speed(per_s=10.0, by_kind={"fast": 9.0}), most=12),
+        now=1000.0,
+    )
+    held = holding(snapshot, {1: 4})
+    share = goodput_fair(held).shares[1]
+    assert (share.kind, share.count) == ("slow", 4)  # 10 s left
+    later = replace(held, jobs=(replace(held.jobs[0], remaining_examples=60_000.0),))
+    assert goodput_fair(later).shares[1].kind == "fast"
+
+
+def test_ring_across_kinds_does_not_keep_a_job_from_idle_accelerators() -> None:
+    """Jobs 1 and 2 would swap whole kinds; job 3 has idle ones of the third to go to."""
+    swap = [
+        known(1, 1e6, Speed(by_kind={"a": 1.0, "b": 9.0, "c": 0.01}), least=4, most=4),
+        known(2, 1e6, Speed(by_kind={"a": 9.0, "b": 1.0, "c": 0.01}), least=4, most=4),
+        known(3, 1e6, Speed(by_kind={"a": 0.01, "b": 1.0, "c": 40.0}), least=1, most=1),
+    ]
+    snapshot = snapshot_make(accelerators_make("a a a a", "b b b b b", "c c"), *swap, now=1000.0)
+    snapshot = holding(snapshot, {1: 4, 2: 4, 3: 1})
+    assert [share.kind for _, share in sorted(goodput_fair(snapshot).shares.items())] == [
+        "a", "b", "c",
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("kinds", ["one", "two"])
+def test_fair_time_is_that_of_a_job_that_starts_alone_on_its_share(kinds: str) -> None:
+    """Two jobs, so half of 8: 4 for 1000 s; of two kinds each for its part of the time."""
+    if kinds == "one":
+        accelerators, work = cluster(2), 40_000.0
+    else:  # 4 of the fast kind half of the time, 4 of the slow one the other half
+        accelerators = accelerators_make("fast fast fast fast", "slow slow slow slow")
+        work = 500.0 * 4 * 30.0 + 500.0 * 4 * 10.0
+    jobs = [known(i, work, Speed(by_kind={"fast": 3.0})) for i in (1, 2)]
+    snapshot = snapshot_make(accelerators, *jobs)
+    found = standing_of(snapshot, options_of(snapshot), crowds_of(snapshot))
+    assert found.fair_s.tolist() == pytest.approx([1010.0, 1010.0])
+
+
 def test_work_left_is_told_from_the_loss_where_nothing_else_tells_it() -> None:
     job = replace(
         known(1, 0.0), remaining_examples=None, global_batch_size=10, loss=Falling(rate=0.001)
@@ -198,7 +261,7 @@ def test_envelope_skips_what_is_not_worth_it() -> None:
 
 def tenant(job_id: int, count: int, now: dict[int, int], distance: float = 1.0) -> Tenant:
     job = known(job_id, 1e6, Speed(distance=distance))
-    return Tenant(job, count, now, worth=1.0, change_s=1.0, lasts_s=240.0)
+    return Tenant(job, count, now, worth=1.0, lateness=10.0, lasts_s=240.0)
 
 
 def test_scattered_jobs_come_together() -> None:
@@ -233,13 +296,45 @@ def test_sentences_have_the_numbers_of_the_decision() -> None:
     given_1, given_2 = decision.shares[1].count, decision.shares[2].count
     assert given_1 + given_2 == 8
     assert decision.reasons[1].startswith(
-        f"Was shrunk 8→{given_1} gpu for job 2: cluster goodput +"
+        f"Was shrunk 8→{given_1} gpu for job 2 that should end sooner: the cluster does "
     )
     assert decision.reasons[2].startswith(f"Is given {given_2} of 8 gpu; ")
     assert decision.reasons[3].startswith("Cannot start: needs 9")
     assert decision.reasons[4].startswith(
         f"Waits for 8 of kind gpu; 8 of 8 held by jobs that gain more from them, {given_1} by jobs "
-        "of higher weight; expected in about "
+        "of higher priority; expected in about "
     )
     assert decision.starts_in_s[4] > 0.0
     assert set(decision.starts_in_s) == {4}
+
+
+def test_a_job_that_is_faster_on_fewer_is_told_so() -> None:
+    slowed = known(1, 1e5, Speed(company=2.0, distance=1.0))
+    decision = goodput_fair(holding(snapshot_make(cluster(2), slowed, now=500.0), {1: 8}))
+    assert decision.reasons[1] == (
+        "Was shrunk 8→1 gpu, on which it is 275% faster; 2 would make it no faster; "
+        "done in about 2.8 h."
+    )
+
+
+def test_who_is_late_is_told_how_late() -> None:
+    late, early = (replace(known(i, 1e4), submitted_at=at) for i, at in ((1, 0.0), (2, 1000.0)))
+    decision = goodput_fair(holding(snapshot_make(cluster(1), late, now=1000.0), {1: 4}))
+    assert decision.reasons[1].endswith("times as long as alone on its share.")
+    decision = goodput_fair(holding(snapshot_make(cluster(1), early, now=1000.0), {2: 4}))
+    assert decision.reasons[2].endswith("done in about 42 min.")
+
+
+@pytest.mark.parametrize("end", [1e4, None], ids=["known end", "unknown end"])
+@pytest.mark.parametrize("speed", [Speed(company=0.1), Power(0.5), Power(0.0), None])
+def test_four_times_the_weight_gets_more_or_the_same_earlier(
+    end: float | None, speed: Speed | Power | None
+) -> None:
+    jobs = [
+        replace(job_make(i, weight=w, most=4), performance=speed, remaining_examples=end)
+        for i, w in ((1, 1.0), (2, 4.0))
+    ]
+    alike = counts_of(snapshot_make(cluster(1), *jobs))
+    assert alike.get(2, 0) > alike.get(1, 0) or speed == Power(0.0)
+    scarce = counts_of(snapshot_make(cluster(1, 1), *jobs))
+    assert scarce == {2: 1}

@@ -21,10 +21,12 @@ from controlplane.core.policies.sia_configurations import (
 )
 from controlplane.core.policies.sia_program import (
     Choice,
+    Program,
     choose,
     left_out_cost,
     program_make,
     rounded,
+    solve,
 )
 from controlplane.core.policies.srtf import srtf
 from controlplane.core.types import Job
@@ -125,6 +127,19 @@ def test_program_is_solved_exactly(
     assert len({choice.row for choice in chosen}) == len(chosen)
     assert _fits(chosen, capacity)
     assert _cost(chosen, len(weights)) == pytest.approx(best, abs=1e-3)
+
+
+@pytest.mark.parametrize("seed", [104, 196])
+def test_solving_writes_nothing_on_stdout(seed: int, capfd: pytest.CaptureFixture[str]) -> None:
+    """HiGHS printed a line of its own on these while it presolved."""
+    random = np.random.default_rng(seed)
+    sizes = np.array([1.0, 2.0, 4.0, 8.0])
+    speeds = random.random((30, 2, 4)) * sizes
+    weights = random.choice([1.0, 2.0, 5.0, 10.0], 30)[:, None, None]
+    rows, kinds, places = np.indices(speeds.shape).reshape(3, -1)
+    gains = (weights * (speeds**-0.5 - 1.5)).ravel()
+    solve(Program(gains, rows, kinds, sizes[places], np.array([20.0, 10.0])))
+    assert capfd.readouterr().out == ""
 
 
 @settings(max_examples=25)
@@ -264,13 +279,13 @@ def test_srtf_serves_who_ends_first_and_the_unknown_last() -> None:
     ]
     decision = srtf(snapshot_make(TWO_NODES, *jobs))
     assert {i: share.count for i, share in decision.shares.items()} == {2: 8}
-    assert decision.starts_in_s == {1: 50.0, 3: 50.0}
+    assert decision.starts_in_s == {1: 50.0, 3: 150.0}
     assert decision.reasons[2] == (
         "Gets its full demand of 8 of 8 gpu: it would end in 50 s, 0 jobs would end sooner."
     )
     assert decision.reasons[1] == (
         "Waits for 8 of kind gpu, its full demand: 0 of 8 gpu free, the rest is with 1 jobs that "
-        "end sooner. With it, it would end in 100 s."
+        "end sooner. With it, it would end in 100 s. Expected to start in about 50 s."
     )
     assert "how long it will take is not known" in decision.reasons[3]
 

@@ -143,3 +143,13 @@ def test_a_queue_tells_when_each_of_it_is_expected_to_start() -> None:
     endless = replace(running, remaining_examples=None)
     unknown = snapshot_make(FOUR, endless, second, third, held={1: (1, 2, 3)}, now=2)
     assert POLICIES["fifo"](unknown).starts_in_s == {}
+
+
+def test_a_queue_says_that_it_leaves_what_runs_as_it_is() -> None:
+    """What another policy gave before stays, though it is not the full demand."""
+    held = {1: (1,), 2: (2, 3)}
+    jobs = [job_make(1, most=4), job_make(2, most=2)]
+    decision = POLICIES["fifo"](snapshot_make(FOUR, *jobs, held=held))
+    assert {job_id: share.count for job_id, share in decision.shares.items()} == {1: 1, 2: 2}
+    assert decision.reasons[1].startswith("Keeps 1 of kind cpu: its full demand would be 4")
+    assert decision.reasons[2] == "Holds its full demand of 2 of kind cpu."

@@ -71,6 +71,7 @@ def _leaves_nothing_running(request: pytest.FixtureRequest) -> Iterator[None]:
     stack: Stack = request.getfixturevalue("stack")
     left = [job for job in stack.get("jobs/")["results"] if job["status"] not in _ENDED.split(",")]
     for job in left:
-        stack.post(f"jobs/{job['id']}/cancel/", {"reason": "its test is over"})
+        # It may have ended by now.
+        stack.rest.post(f"jobs/{job['id']}/cancel/", json={"reason": "its test is over"})
     if left:
         stack.wait_for("no trainers", lambda: not stack.trainer_pids(), _CLEAR_DEADLINE_S)

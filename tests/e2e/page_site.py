@@ -50,7 +50,7 @@ class Site:
 @contextmanager
 def running_site(directory: Path, *, with_stream: bool = True) -> Iterator[Site]:
     """Run the web server, the stream server and the broker; stop them all."""
-    web_port = free_port(18400)
+    web_port = free_port(19200 + os.getpid() % 500 * 2)
     stream_port = free_port(web_port + 1)
     origin = f"http://127.0.0.1:{web_port}"
     environment = demo_environment(directory) | {

@@ -33,7 +33,8 @@ def test_the_overview_counts_and_explains(admin: Client) -> None:
     assert "Training 3 jobs" in text
     assert "Waiting 2 jobs" in text
     assert "2 virtual nodes: 0\N{EN DASH}1" in text
-    assert "Needs at least 4 accelerators of kind cpu; 2 are free" in text
+    waiting = text.index("Needs at least 4 accelerators of kind cpu; 2 are free")
+    assert waiting < text.index("digits, patient running Weight 300 of 400 gives 3 of 8")
 
 
 def test_others_jobs_take_places_on_the_map_but_have_no_names(world: World, ben: Client) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 
+from django.conf import settings
 from django.test import Client
 
 from jobs.models import Event, Replay, ReplayStatus
@@ -15,7 +16,7 @@ def test_the_form_starts_from_what_there_is(world: World, admin: Client) -> None
     page = admin.get("/what-if/").content.decode()
     assert 'name="kind-cpu" type="number" min="0" step="1" inputmode="numeric" value="8"' in page
     assert 'name="kind-t4"' in page
-    assert '<option value="weighted_fair" selected>' in page
+    assert f'<option value="{settings.DEFAULT_POLICY}" selected>' in page
 
 
 def test_a_question_is_asked(world: World, admin: Client) -> None:

@@ -15,7 +15,7 @@ from pytest_django import Settings
 
 from frontend.forms import JobForm, all_template_values
 from jobs.job_templates import JOB_TEMPLATES
-from jobs.models import Job
+from jobs.models import ClusterSetting, Job
 from jobs.services.submission_rules import FIELDS
 from tests.frontend.world import CODE, World, make_job
 
@@ -187,6 +187,7 @@ def test_what_was_typed_is_still_there_after_a_mistake(ada: Client, world: World
 
 
 def test_a_dry_run_stores_nothing_and_says_when(ada: Client, world: World) -> None:
+    ClusterSetting.objects.update_or_create(id=1, defaults={"policy": "weighted_fair"})
     before = Job.objects.count()
     # Three of the ten accelerators are free: one of node-b and the two of the cordoned node.
     page = ada.post("/jobs/new/", _values(do="check", accepted_kinds="cpu"))

@@ -10,6 +10,7 @@ import pytest
 from controlplane.core.lifecycle import GenerationPhase, JobStatus
 from controlplane.core.wire import LogChunk, ReportKind
 from jobs.models import Allocation, Event, Generation, Job
+from jobs.services.cycle import cycle_run
 from jobs.services.nodes import node_cordon, nodes_expire
 from jobs.services.reports import batch_take
 from jobs.services.submission import job_cancel, job_pause, job_reprioritise, job_resume
@@ -181,6 +182,22 @@ def test_a_cancelled_jobs_accelerators_go_to_the_next_only_when_free() -> None:
     world.cycle()
     assert num_held(second) == 0
     running(world, second, 2)
+
+
+def test_a_cycle_that_began_before_a_release_grants_from_the_release_on() -> None:
+    world = World()
+    first = job_make(max_accelerators=4)
+    running(world, first, 4)
+    world.train(first)
+    world.finish(first)
+    second = job_make(max_accelerators=4)
+    world.settle(1)  # its code is tried
+    Allocation.objects.filter(job=second).delete()
+    Generation.objects.filter(job=second).delete()
+    freed = {row.accelerator_id: row.released_at for row in Allocation.objects.filter(job=first)}
+    assert cycle_run(at(world.now_s - 60.0)) == {second.pk}
+    granted = {row.accelerator_id: row.granted_at for row in Allocation.objects.filter(job=second)}
+    assert granted == freed
 
 
 def test_a_job_whose_only_node_is_lost_starts_anew_elsewhere() -> None:

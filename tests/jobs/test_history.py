@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from django.conf import settings
 from django.core.management import CommandError, call_command
 from django.db import connection
 from django.test.utils import CaptureQueriesContext
@@ -111,7 +112,7 @@ def test_the_policy_is_the_one_that_was_in_force_longest() -> None:
     policy_choose("fifo", at(100.0), actor="user:admin")
     policy_choose("priority", at(400.0), actor="user:admin")
     assert Event.objects.filter(kind="policy").count() == 2
-    for end_s, name in ((150.0, "weighted_fair"), (390.0, "fifo"), (900.0, "priority")):
+    for end_s, name in ((150.0, settings.DEFAULT_POLICY), (390.0, "fifo"), (900.0, "priority")):
         assert history_read(at(0.0), at(end_s)).policy == name
     job_make(submitted_at=at(90.0))  # what was in force before the first job counts for nothing
     assert history_read(at(0.0), at(150.0)).policy == "fifo"

@@ -21,7 +21,7 @@ from controlplane.core.wire import (
     ValidationReport,
     WantedTrainer,
 )
-from jobs.models import Job, Node
+from jobs.models import ClusterSetting, Job, Node
 from jobs.selectors.knowledge import fits_forget
 from jobs.selectors.wanted import wanted_state
 from jobs.services.artifacts import artifact_store
@@ -94,9 +94,15 @@ class PlayedNode:
 
 
 class World:
-    """Some nodes, their played trainers, and a clock that a test moves."""
+    """Some nodes, their played trainers, and a clock that a test moves.
 
-    def __init__(self, num_nodes: int = 2, num_accelerators: int = 2) -> None:
+    Accelerators are shared by weight alone, so that a test can foretell who gets how many.
+    """
+
+    def __init__(
+        self, num_nodes: int = 2, num_accelerators: int = 2, policy: str = "weighted_fair"
+    ) -> None:
+        ClusterSetting.objects.update_or_create(id=1, defaults={"policy": policy})
         # As in a new process: what stayed of another world is about other jobs of the same numbers.
         carried_by_policy.clear()
         fits_forget()

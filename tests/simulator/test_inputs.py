@@ -9,45 +9,13 @@ import numpy as np
 import pytest
 
 from controlplane.simulator import profiles_read, simulate
-from controlplane.simulator.batches import (
-    Batch,
-    BatchBounds,
-    candidate_batches,
-    first_batch,
-    fixed_batch,
-)
+from controlplane.simulator.batches import fixed_batch
 from controlplane.simulator.options import cluster_parse, costs_parse, workload_load
 from controlplane.simulator.scaled import scaling
 from controlplane.simulator.settings import FLAT_30, MEASURED, ResizeCosts
 from controlplane.simulator.speeds import gavel_speeds
 from controlplane.simulator.step_times import Measurement, StepTimes, smallest_rotation
 from controlplane.simulator.synthetic import synthetic_workload, synthetic_write
-
-BOUNDS = BatchBounds(initial=128, largest=4096, smallest_local=32, largest_local=1024)
-
-
-def test_fixed_batches_by_hand() -> None:
-    # 2048 on one: two slices of 1024. On three: 683 each, one slice.
-    assert fixed_batch(BOUNDS, 2048, 1) == Batch(1, 1024, 2)
-    assert fixed_batch(BOUNDS, 2048, 3) == Batch(3, 683, 1)
-    # A single accelerator has two slices as soon as the batch is not the initial one.
-    assert fixed_batch(BOUNDS, 256, 1) == Batch(1, 128, 2)
-    assert fixed_batch(BOUNDS, 128, 1) == Batch(1, 128, 1)
-    assert fixed_batch(BOUNDS, 128, 1, slices_alone=True) == Batch(1, 64, 2)
-    # 4096 on three would be 3 * 1366 = 4098: no more than the largest batch.
-    assert fixed_batch(BOUNDS, 4096, 3) == Batch(3, 682, 2)
-    assert first_batch(BOUNDS, 8) == Batch(8, 32, 1)
-
-
-def test_candidates_stay_in_bounds() -> None:
-    found = candidate_batches(BOUNDS, np.array([1, 5, 128, 129]))
-    assert found.sizes[:3].min(where=found.sizes[:3] > 0, initial=10**9) >= 128
-    assert found.sizes.max() <= 4096
-    assert (found.sizes[2] == 4096).any()  # 128 * 32, the only one possible there
-    assert not found.sizes[3].any()  # 129 * 32 is too much
-    is_used = found.sizes > 0
-    assert found.locals[is_used].min() >= 32
-    assert found.locals[is_used].max() <= 1024
 
 
 def test_step_times_of_known_and_unknown_placements() -> None:

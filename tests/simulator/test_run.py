@@ -27,8 +27,9 @@ def test_a_job_alone_starts_and_works() -> None:
     assert only.num_resizes == 0
     assert only.accelerator_s == pytest.approx(4 * 110.0)
     assert report.utilisation == pytest.approx(1.0)
-    # Alone it has the whole cluster: only the start is lost.
-    assert only.fairness == pytest.approx(110.0 / 100.0)
+    # Alone it has the whole cluster, and starts as well.
+    assert only.fair_s == pytest.approx(10.0 + 100.0)
+    assert only.fairness == pytest.approx(1.0)
 
 
 def test_a_second_job_takes_its_share_and_gives_it_back() -> None:

@@ -40,7 +40,8 @@ POLICIES: Mapping[str, Policy] = MappingProxyType(
     }
 )
 
-DEFAULT_POLICY = "weighted_fair"
+#: What a fresh installation decides by.
+DEFAULT_POLICY = "goodput_fair"
 
 
 def policy_summary(name: str) -> str:

@@ -9,14 +9,17 @@ Difference from the paper: what becomes free within a round goes at once to jobs
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
+from controlplane.core.policies.gavel_outlook import WAITS, Course, first_turns
 from controlplane.core.policies.gavel_program import Floats, time_fractions
 from controlplane.core.policies.kinds import cannot_start
-from controlplane.core.policies.rates import full_demand, packed_rates, rooms_of
+from controlplane.core.policies.outlook import expected_text
+from controlplane.core.policies.rates import full_demand, left_s, packed_rates, rooms_of
 from controlplane.core.pools import arrival_order, capacity_by_kind
 from controlplane.core.types import Decision, Job, JobId, Share, Snapshot
 
@@ -48,6 +51,7 @@ class _Wish:
     job: Job
     kind: str
     count: int
+    throughput: float
     fraction: float
     received: float
 
@@ -82,6 +86,7 @@ def gavel(snapshot: Snapshot) -> Decision:
             job,
             kind,
             int(demands[row, column]),
+            float(throughputs[row, column]),
             float(fractions[row, column]),
             _received_fraction(job, kind, received_s, snapshot.now),
         )
@@ -96,8 +101,10 @@ def gavel(snapshot: Snapshot) -> Decision:
         kept = _kept(jobs, carried.given, capacity)
     shares = _round(wishes, capacity, kept)
     rest = _Carried(began_at, snapshot.now, received_s, shares)
-    reasons |= _explain(jobs, wishes, shares, capacity, began_at + ROUND_S - snapshot.now)
-    return Decision(shares, reasons, carried=rest)
+    left_s = began_at + ROUND_S - snapshot.now
+    starts = _starts(snapshot, jobs, wishes, shares, left_s)
+    reasons |= _explain(jobs, wishes, shares, capacity, left_s, starts)
+    return Decision(shares, reasons, starts_in_s=starts, carried=rest)
 
 
 def _demands(
@@ -146,8 +153,11 @@ def _received(
 def _received_fraction(
     job: Job, kind: str, received_s: Mapping[tuple[JobId, str], float], now: float
 ) -> float:
-    age_s = max(now - job.submitted_at, 0.0)
-    return (received_s.get((job.id, kind), 0.0) + _HEAD_START_S) / (age_s + _HEAD_START_S)
+    return (received_s.get((job.id, kind), 0.0) + _HEAD_START_S) / _age_s(job, now)
+
+
+def _age_s(job: Job, now: float) -> float:
+    return max(now - job.submitted_at, 0.0) + _HEAD_START_S
 
 
 def _kept(
@@ -187,12 +197,54 @@ def _round(
     return shares
 
 
+def _starts(
+    snapshot: Snapshot,
+    jobs: Sequence[Job],
+    wishes: Sequence[_Wish],
+    shares: Mapping[JobId, Share],
+    until_s: float,
+) -> dict[JobId, float]:
+    """Predict when waiting jobs have their first turn, by playing the rounds forward."""
+    if len(shares) == len(jobs):
+        return {}
+    capacity = capacity_by_kind(snapshot)
+    rows = {job.id: row for row, job in enumerate(jobs)}
+    numbers = {kind: number for number, kind in enumerate(capacity)}
+    shape = (len(jobs), len(capacity))
+    ages_s = np.array([_age_s(job, snapshot.now) for job in jobs])
+    course = Course(
+        fractions=np.zeros(shape),
+        received_s=np.ones(shape),
+        ages_s=ages_s,
+        demands=np.zeros(shape, dtype=np.int64),
+        left_s=np.full(shape, np.inf),
+        capacity=np.array(list(capacity.values()), dtype=np.int64),
+    )
+    for wish in wishes:
+        place = rows[wish.job.id], numbers[wish.kind]
+        course.fractions[place] = wish.fraction
+        course.received_s[place] = wish.received * ages_s[place[0]]
+        course.demands[place] = wish.count
+        course.left_s[place] = _left_s(wish)
+    running = [numbers[shares[job.id].kind] if job.id in shares else WAITS for job in jobs]
+    turns = first_turns(course, running, until_s, ROUND_S)
+    return {jobs[row].id: seconds for row, seconds in turns.items()}
+
+
+def _left_s(wish: _Wish) -> float:
+    """Predict how long a job would take to its end with what it wishes; inf: nobody knows."""
+    if wish.job.performance is None or wish.job.remaining_examples is None:
+        return left_s(wish.job, wish.kind, wish.count, 1) or math.inf
+    return max(wish.job.remaining_examples, 0.0) / wish.throughput
+
+
 def _explain(
     jobs: Sequence[Job],
     wishes: Sequence[_Wish],
     shares: Mapping[JobId, Share],
     capacity: Mapping[str, int],
     left_s: float,
+    starts: Mapping[JobId, float],
 ) -> dict[JobId, str]:
     used = dict.fromkeys(capacity, 0)
     for share in shares.values():
@@ -220,5 +272,6 @@ def _explain(
                 f"Waits for {own.count} of kind {own.kind}: {used[own.kind]} of "
                 f"{capacity[own.kind]} are with jobs further behind; it is to have {plans}, has "
                 f"had {own.received:.0%}, and the next round is in {left_s:.0f} s."
+                f"{expected_text(starts.get(job.id))}"
             )
     return reasons

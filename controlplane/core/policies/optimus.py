@@ -15,7 +15,12 @@ from dataclasses import dataclass
 import numpy as np
 
 from controlplane.core.policies.kinds import cannot_start, kinds_assign
-from controlplane.core.policies.outlook import ends_in_s, expected_text, starts_in_turn
+from controlplane.core.policies.outlook import (
+    duration,
+    ends_in_s,
+    expected_text,
+    starts_in_turn,
+)
 from controlplane.core.policies.rates import Floats, left_s, packed_rates, rooms_of
 from controlplane.core.pools import arrival_order
 from controlplane.core.types import Decision, Job, JobId, Share, Snapshot
@@ -134,13 +139,13 @@ def _explain(job: Job, pool: _Pool, counts: Mapping[JobId, int], start_s: float 
     count, left = counts[job.id], pool.left_s[job.id]
     has = f"Gets {count} of {pool.capacity} {pool.kind}"
     if count + 1 >= left.size:
-        return f"{has}, all it can use: about {left[count]:.0f} s are left."
+        return f"{has}, all it can use: about {duration(left[count])} are left."
     if not np.isfinite(left[count]):
         return f"{has}: how long it takes there is not known."
     gain_s = float(left[count] - left[count + 1])
     if gain_s <= 0.0:
-        return f"{has}: about {left[count]:.0f} s are left, one more would not shorten that."
+        return f"{has}: about {duration(left[count])} are left, one more would not shorten that."
     return (
-        f"{has}: about {left[count]:.0f} s are left, one more would save {gain_s:.0f} s, less than "
-        "it saves others."
+        f"{has}: about {duration(left[count])} are left, one more would save {duration(gain_s)}, "
+        "less than it saves others."
     )

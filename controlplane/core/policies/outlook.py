@@ -2,11 +2,19 @@
 
 from __future__ import annotations
 
-import heapq
-from collections.abc import Mapping, Sequence
+from bisect import insort
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 
 from controlplane.core.policies.rates import left_s
-from controlplane.core.types import Job, JobId
+from controlplane.core.types import Job, JobId, Share
+
+#: In how many seconds how many accelerators become free.
+Release = tuple[float, int]
+
+#: How many accelerators a job waits for, and for how many seconds it then holds them (None: nobody
+#: knows).
+Wish = tuple[int, float | None]
 
 
 def ends_in_s(
@@ -21,38 +29,112 @@ def ends_in_s(
     return ends
 
 
-def starts_in_turn(
-    queue: Sequence[tuple[JobId, int, float | None]],
-    free: int,
-    releases: Sequence[tuple[float, int]],
+def releases_by_kind(
+    jobs: Iterable[Job], shares: Mapping[JobId, Share], per_node: Mapping[str, int]
+) -> dict[str, list[Release]]:
+    """Predict what becomes free of each kind as jobs end that hold `shares`, packed on nodes."""
+    releases: dict[str, list[Release]] = {kind: [] for kind in per_node}
+    by_id = {job.id: job for job in jobs}
+    for kind, found in releases.items():
+        counts = {job_id: share.count for job_id, share in shares.items() if share.kind == kind}
+        ends = ends_in_s(by_id, counts, kind, per_node[kind])
+        found += [(seconds, counts[job_id]) for job_id, seconds in ends.items()]
+    return releases
+
+
+def wishes_of(job: Job, demands: Mapping[str, int], per_node: Mapping[str, int]) -> dict[str, Wish]:
+    """Predict how long a job would hold what it demands of each kind, packed on nodes."""
+    return {
+        kind: (count, left_s(job, kind, count, -(-count // per_node[kind])))
+        for kind, count in demands.items()
+    }
+
+
+def least_wish(job: Job, kind: str, per_node: int) -> tuple[JobId, int, float | None]:
+    """Say that a job waits for its minimum of a kind, and how long it would hold that."""
+    least = job.min_accelerators
+    return job.id, least, left_s(job, kind, least, -(-least // per_node))
+
+
+@dataclass(slots=True)
+class _Line:
+    """The accelerators of one kind: what is free at `moment`, and what becomes free later."""
+
+    free: int
+    releases: list[Release]  # in order of time
+    moment: float = 0.0
+
+    def look(self, needed: int) -> tuple[float, int] | None:
+        """Say when so many are free at once, and after how many releases; None: nobody knows."""
+        free, moment = self.free, self.moment
+        for place, (released_at, number) in enumerate(self.releases):
+            if free >= needed:
+                return moment, place
+            free += number
+            moment = max(moment, released_at)
+        return (moment, len(self.releases)) if free >= needed else None
+
+    def take(self, wish: Wish, moment: float, num_releases: int) -> None:
+        """Give them to a job from that moment until it ends."""
+        needed, seconds = wish
+        self.free += sum(number for _, number in self.releases[:num_releases]) - needed
+        del self.releases[:num_releases]
+        self.moment = moment
+        if seconds is not None:
+            insort(self.releases, (moment + seconds, needed))
+
+
+def starts_by_kind(
+    queue: Iterable[tuple[JobId, Mapping[str, Wish]]],
+    free: Mapping[str, int],
+    releases: Mapping[str, Iterable[Release]],
 ) -> dict[JobId, float]:
-    """Predict when jobs of a queue start that enter in turn, each when its accelerators are there.
+    """Predict when jobs of a queue start, each on the kind where it has its accelerators first.
+
+    Nobody overtakes on a kind: where a job's start is not known, none behind it is known there.
 
     Args:
-        queue: job, the accelerators it waits for, and for how many seconds it then holds them
-            (None: nobody knows).
-        free: accelerators that nobody holds now.
-        releases: in how many seconds how many accelerators become free.
+        queue: jobs in order, and what each waits for by kind.
+        free: accelerators of each kind that nobody holds now.
+        releases: what becomes free of each kind.
 
     Returns:
         Seconds until the start of each job that can be told.
     """
-    heap = list(releases)
-    heapq.heapify(heap)
+    lines = {kind: _Line(number, sorted(releases[kind])) for kind, number in free.items()}
     starts: dict[JobId, float] = {}
-    moment = 0.0
-    for job_id, needed, seconds in queue:
-        while free < needed and heap:
-            released_at, number = heapq.heappop(heap)
-            moment = max(moment, released_at)
-            free += number
-        if free < needed:
-            break
-        free -= needed
-        starts[job_id] = moment
-        if seconds is not None:
-            heapq.heappush(heap, (moment + seconds, needed))
+    for job_id, wishes in queue:
+        seen = {kind: lines[kind].look(wishes[kind][0]) for kind in wishes if kind in lines}
+        known = {kind: found for kind, found in seen.items() if found is not None}
+        if not known:
+            for kind in seen:
+                del lines[kind]
+            continue
+        first = min(known, key=lambda kind: (known[kind][0], kind))
+        lines[first].take(wishes[first], *known[first])
+        starts[job_id] = known[first][0]
     return starts
+
+
+def starts_in_turn(
+    queue: Iterable[tuple[JobId, int, float | None]], free: int, releases: Iterable[Release]
+) -> dict[JobId, float]:
+    """Predict when jobs of a queue for one kind start; see `starts_by_kind`.
+
+    Args:
+        queue: job, the accelerators it waits for, and for how many seconds it then holds them.
+    """
+    wishes = ((job_id, {"": (needed, seconds)}) for job_id, needed, seconds in queue)
+    return starts_by_kind(wishes, {"": free}, {"": releases})
+
+
+def duration(seconds: float) -> str:
+    """Write seconds; so roughly that a sentence is not another one every few seconds."""
+    if seconds < 90.0:
+        return f"{max(round(seconds, -1), 10.0):.0f} s"
+    if seconds < 5400.0:
+        return f"{seconds / 60.0:.0f} min"
+    return f"{seconds / 3600.0:.1f} h"
 
 
 def expected_text(seconds: float | None) -> str:

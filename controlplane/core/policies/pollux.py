@@ -14,8 +14,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from controlplane.core.policies.kinds import cannot_start, kinds_assign
+from controlplane.core.policies.outlook import expected_text, least_wish, starts_in_turn
 from controlplane.core.policies.pollux_search import (
-    POPULATION,
     Counts,
     Floats,
     Problem,
@@ -26,7 +26,7 @@ from controlplane.core.policies.pollux_search import (
     settle,
     speedups_of,
 )
-from controlplane.core.policies.rates import packed_rates, rate, rooms_of
+from controlplane.core.policies.rates import left_s, packed_rates, rate, rooms_of
 from controlplane.core.types import Decision, Job, JobId, Share, Snapshot
 
 #: What the cluster's fitness must gain before anything is changed: a random search finds a little
@@ -62,6 +62,7 @@ def pollux(snapshot: Snapshot) -> Decision:
     kinds = kinds_assign(snapshot)
     shares: dict[JobId, Share] = {}
     reasons = {job.id: cannot_start(snapshot, job) for job in snapshot.jobs if job.id not in kinds}
+    starts: dict[JobId, float] = {}
     carried = snapshot.carried.populations if isinstance(snapshot.carried, _Carried) else {}
     populations: dict[str, _Population] = {}
     for number, kind in enumerate(sorted(set(kinds.values()))):
@@ -84,8 +85,10 @@ def pollux(snapshot: Snapshot) -> Decision:
                     if count
                 }
                 shares[job.id] = Share(kind, int(row.sum()), by_node=by_node)
-        reasons |= _explain(cluster, chosen)
-    return Decision(shares, reasons, carried=_Carried(populations))
+        expected = _starts(cluster, chosen)
+        reasons |= _explain(cluster, chosen, expected)
+        starts |= expected
+    return Decision(shares, reasons, starts_in_s=starts, carried=_Carried(populations))
 
 
 def _cluster(snapshot: Snapshot, kind: str, members: Sequence[Job]) -> _Cluster:
@@ -185,7 +188,27 @@ def _choose(problem: Problem, best: Counts) -> Counts:
     return settle(problem, best)
 
 
-def _explain(cluster: _Cluster, chosen: Counts) -> dict[JobId, str]:
+def _starts(cluster: _Cluster, chosen: Counts) -> dict[JobId, float]:
+    """Predict when jobs start that nothing was found for: as others end, in order of conflict.
+
+    Next to a first accelerator for somebody more for the others counts little, so that those who
+    wait have what becomes free.
+    """
+    counts, nodes = chosen.sum(axis=1), np.count_nonzero(chosen, axis=1)
+    per_node = int(cluster.problem.room.max())
+    queue: list[tuple[JobId, int, float | None]] = []
+    releases: list[tuple[float, int]] = []
+    for row, job in enumerate(cluster.jobs):
+        if not counts[row]:
+            queue.append(least_wish(job, cluster.kind, per_node))
+            continue
+        ends = left_s(job, cluster.kind, int(counts[row]), int(nodes[row]))
+        if ends is not None:
+            releases.append((ends, int(counts[row])))
+    return starts_in_turn(queue, int(cluster.problem.room.sum() - counts.sum()), releases)
+
+
+def _explain(cluster: _Cluster, chosen: Counts, starts: Mapping[JobId, float]) -> dict[JobId, str]:
     problem, kind = cluster.problem, cluster.kind
     before, after = problem.base.sum(axis=1), chosen.sum(axis=1)
     speedups = speedups_of(problem, np.stack([problem.base, chosen]))
@@ -198,8 +221,9 @@ def _explain(cluster: _Cluster, chosen: Counts) -> dict[JobId, str]:
         if not has:
             reasons[job.id] = (
                 f"Waits for {job.min_accelerators} of kind {kind}: {given} of {total} are given to "
-                f"{num_running} jobs, and none of the {POPULATION} states left of the search that "
-                f"starts it has a higher mean speedup than {values[1]:.3g}."
+                f"{num_running} jobs; no way to start it was found that gives a higher mean "
+                f"speedup than {values[1]:.3g}."
+                f"{expected_text(starts.get(job.id))}"
             )
             continue
         num_nodes = int(np.count_nonzero(chosen[row]))

@@ -59,8 +59,10 @@ def _serve(snapshot: Snapshot, queue: list[Job], ahead: str) -> Decision:
     waiting = [job for job in queue if job.id not in shares]
     starts = _starts(snapshot, waiting, shares, free)
     reasons |= {job_id: reasons[job_id] + expected_text(starts[job_id]) for job_id in starts}
-    for job_id, share in shares.items():
-        reasons[job_id] = f"Holds its full demand of {share.count} of kind {share.kind}."
+    for job in queue:
+        if job.id in shares:
+            share = shares[job.id]
+            reasons[job.id] = _holding(share, _demand(job, capacity[share.kind]))
     return Decision(shares, reasons, starts_in_s=starts)
 
 
@@ -96,6 +98,15 @@ def _starts(
 def _demand(job: Job, capacity: int) -> int:
     """Give what the job asks of a pool: all it can use, at most the whole pool."""
     return max(min(job.max_accelerators, capacity), job.min_accelerators)
+
+
+def _holding(share: Share, demand: int) -> str:
+    if share.count == demand:
+        return f"Holds its full demand of {share.count} of kind {share.kind}."
+    return (
+        f"Keeps {share.count} of kind {share.kind}: its full demand would be {demand}, but a queue "
+        "leaves what runs as it is."
+    )
 
 
 def _waiting(

@@ -20,8 +20,9 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from controlplane.core.policies.kinds import cannot_start
+from controlplane.core.policies.outlook import Release, Wish, expected_text, starts_by_kind
 from controlplane.core.policies.pollux import keep_factor
-from controlplane.core.policies.rates import rooms_of
+from controlplane.core.policies.rates import left_s, packed_rates, rooms_of
 from controlplane.core.policies.sia_configurations import (
     Configuration,
     Kind,
@@ -58,7 +59,9 @@ def sia(snapshot: Snapshot) -> Decision:
         jobs[choice.row].id: Share(choice.configuration.kind, choice.configuration.count)
         for choice in chosen
     }
-    return Decision(shares, _explain(snapshot, jobs, choices, chosen, current, capacity))
+    starts = _starts(jobs, choices, chosen, kinds)
+    reasons = _explain(snapshot, jobs, choices, chosen, current, capacity, starts)
+    return Decision(shares, reasons, starts_in_s=starts)
 
 
 def _current(snapshot: Snapshot, kinds: Mapping[str, Kind]) -> dict[JobId, Configuration]:
@@ -103,6 +106,61 @@ def _choices(
     return choices
 
 
+def _starts(
+    jobs: Sequence[Job],
+    choices: Sequence[Choice],
+    chosen: Sequence[Choice],
+    kinds: Mapping[str, Kind],
+) -> dict[JobId, float]:
+    """Predict when jobs start that are left out: on their least, on what ends leave.
+
+    The first is who gains the program most for each accelerator. Nobody shrinks for them: that was
+    just found to be worth less. Nobody grows either, which is worth less than any start.
+    """
+    given = {choice.row for choice in chosen}
+    least: dict[int, dict[str, Choice]] = {}
+    for choice in choices:
+        if choice.row not in given:
+            own = least.setdefault(choice.row, {})
+            before = own.setdefault(choice.configuration.kind, choice)
+            if choice.configuration.count < before.configuration.count:
+                own[choice.configuration.kind] = choice
+    if not least:
+        return {}
+    heaviest = max(job.weight for job in jobs)
+
+    def gain(row: int) -> float:
+        left_out = left_out_cost(jobs[row].weight, heaviest)
+        return max((left_out - one.cost) / one.configuration.count for one in least[row].values())
+
+    queue: list[tuple[JobId, dict[str, Wish]]] = []
+    for row in sorted(least, key=lambda row: (-gain(row), row)):
+        wishes = {
+            kind: (one.configuration.count, _left_s(jobs[row], one.configuration, kinds[kind]))
+            for kind, one in least[row].items()
+        }
+        queue.append((jobs[row].id, wishes))
+    free = {name: kind.capacity for name, kind in kinds.items()}
+    releases: dict[str, list[Release]] = {kind: [] for kind in kinds}
+    for choice in chosen:
+        configuration = choice.configuration
+        kind = configuration.kind
+        free[kind] -= configuration.count
+        seconds = _left_s(jobs[choice.row], configuration, kinds[kind])
+        if seconds is not None:
+            releases[kind].append((seconds, configuration.count))
+    return starts_by_kind(queue, free, releases)
+
+
+def _left_s(job: Job, configuration: Configuration, kind: Kind) -> float | None:
+    """Predict when a job ends on a configuration, from the table that its goodput came from."""
+    count = configuration.count
+    if job.performance is None or job.remaining_examples is None:
+        return left_s(job, kind.name, count, configuration.num_nodes)
+    speed = float(packed_rates(job, kind.name, count, kind.per_node)[count])
+    return max(job.remaining_examples, 0.0) / speed if speed > 0.0 else None
+
+
 def _explain(
     snapshot: Snapshot,
     jobs: Sequence[Job],
@@ -110,6 +168,7 @@ def _explain(
     chosen: Sequence[Choice],
     current: Mapping[JobId, Configuration],
     capacity: Mapping[str, int],
+    starts: Mapping[JobId, float],
 ) -> dict[JobId, str]:
     given = {choice.row: choice for choice in chosen}
     options: dict[int, list[Choice]] = {}
@@ -131,9 +190,13 @@ def _explain(
                 f"Waits for {least.count} of kind {least.kind}: {used[least.kind]} of "
                 f"{capacity[least.kind]} are given to {len(chosen)} jobs to which they are worth "
                 f"more than the {left_out_cost(job.weight, heaviest):.3g} that leaving it out "
-                f"counts at weight {job.weight:g}."
+                f"counts at weight {job.weight:g}.{expected_text(starts.get(job.id))}"
             )
     return reasons
+
+
+def _rate(per_s: float) -> str:
+    return f"{per_s:,.0f}" if per_s >= 100.0 else f"{per_s:.3g}"
 
 
 def _given_text(
@@ -155,6 +218,6 @@ def _given_text(
         change = "Keeps"
     return (
         f"{change} {configuration.count} of {capacity[configuration.kind]} {configuration.kind} "
-        f"with {choice.goodput:.3g} {unit}; the best of its {len(options)} configurations, "
-        f"{best.configuration.count} {best.configuration.kind}, would give {best.goodput:.3g}."
+        f"with {_rate(choice.goodput)} {unit}; the best of its {len(options)} configurations, "
+        f"{best.configuration.count} {best.configuration.kind}, would give {_rate(best.goodput)}."
     )

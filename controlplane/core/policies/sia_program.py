@@ -7,6 +7,7 @@ rounded answer, and the integer program is left with the few that can (reduced-c
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -29,6 +30,16 @@ GAP = 1e-4
 
 #: After so many seconds the rounded answer is taken, which is possible and nearly as good.
 TIME_LIMIT_S = 5.0
+
+#: HiGHS prints a line of its own, whatever it is told, when the solution of a presolved program
+#: does not quite fit the whole one. So nothing is presolved, and no heuristic makes smaller
+#: programs, which always are. The program is small by then, and solved no slower.
+_QUIETLY = {
+    "presolve": False,
+    "mip_heuristic_run_rens": False,
+    "mip_heuristic_run_rins": False,
+    "mip_heuristic_run_root_reduced_cost": False,
+}
 
 _TOLERANCE = 1e-9
 
@@ -134,13 +145,15 @@ def solve(program: Program) -> Chosen:
     reduced = program.gains - matrix.T @ relaxed.ineqlin.marginals
     kept = np.nonzero(reduced <= slack + _TOLERANCE)[0]
     matrix, limits = program.constraints(kept)
-    found = milp(
-        program.gains[kept],
-        integrality=np.ones(len(kept)),
-        bounds=Bounds(0, 1),
-        constraints=LinearConstraint(matrix, -np.inf, limits),
-        options={"time_limit": TIME_LIMIT_S, "mip_rel_gap": GAP},
-    )
+    with warnings.catch_warnings():  # of options that are handed on to HiGHS
+        warnings.filterwarnings("ignore", "Unrecognized options", RuntimeWarning)
+        found = milp(
+            program.gains[kept],
+            integrality=np.ones(len(kept)),
+            bounds=Bounds(0, 1),
+            constraints=LinearConstraint(matrix, -np.inf, limits),
+            options={"time_limit": TIME_LIMIT_S, "mip_rel_gap": GAP, **_QUIETLY},
+        )
     return kept[found.x > 0.5] if found.status == 0 else answer
 
 

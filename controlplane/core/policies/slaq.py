@@ -24,7 +24,7 @@ from dataclasses import dataclass
 from controlplane.core.policies.fair_fill import progressive_fill
 from controlplane.core.policies.kinds import cannot_start, kinds_assign
 from controlplane.core.policies.loss_gains import EPOCH_S, Gains, gains_of
-from controlplane.core.policies.outlook import ends_in_s, expected_text, starts_in_turn
+from controlplane.core.policies.outlook import ends_in_s, expected_text, least_wish, starts_in_turn
 from controlplane.core.policies.rates import rooms_of
 from controlplane.core.pools import arrival_order, capacity_by_kind, held_by_kind
 from controlplane.core.types import Decision, Job, JobId, Share, Snapshot
@@ -201,8 +201,9 @@ def _total(counts: Mapping[JobId, int], pool: _Pool, gains: Mapping[JobId, Gains
 def _starts(pool: _Pool, counts: Mapping[JobId, int]) -> dict[JobId, float]:
     jobs = {job.id: job for job in pool.jobs}
     ends = ends_in_s(jobs, counts, pool.kind, pool.per_node)
+    waiting = [job for job in pool.jobs if job.id not in counts]
     return starts_in_turn(
-        [(job.id, job.min_accelerators, None) for job in pool.jobs if job.id not in counts],
+        [least_wish(job, pool.kind, pool.per_node) for job in waiting],
         pool.capacity - sum(jobs[job_id].min_accelerators for job_id in counts),
         [(seconds, jobs[job_id].min_accelerators) for job_id, seconds in ends.items()],
     )

@@ -9,10 +9,16 @@ shorter than it is.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from controlplane.core.policies.kinds import cannot_start
+from controlplane.core.policies.outlook import (
+    expected_text,
+    releases_by_kind,
+    starts_by_kind,
+    wishes_of,
+)
 from controlplane.core.policies.rates import full_demand, left_s, rooms_of
 from controlplane.core.pools import capacity_by_kind, held_by_kind, held_kind
 from controlplane.core.types import Decision, Job, JobId, Share, Snapshot
@@ -63,7 +69,7 @@ def srtf(snapshot: Snapshot) -> Decision:
     shares: dict[JobId, Share] = {}
     reasons: dict[JobId, str] = {}
     running: list[_Claim] = []
-    starts_in_s: dict[JobId, float] = {}
+    waiting: list[_Claim] = []
     for claim in claims:
         job = claim.job
         if not claim.demands:
@@ -72,9 +78,7 @@ def srtf(snapshot: Snapshot) -> Decision:
         kind = next((k for k, count in claim.demands.items() if count <= free[k]), None)
         if kind is None:
             reasons[job.id] = _waiting(claim, running, free, capacity)
-            expected = _start_in_s(claim, running, shares, free)
-            if expected is not None:
-                starts_in_s[job.id] = expected
+            waiting.append(claim)
             continue
         count = claim.demands[kind]
         shares[job.id] = Share(kind, count)
@@ -84,7 +88,9 @@ def srtf(snapshot: Snapshot) -> Decision:
             f"{_left_text(claim)}, {len(running)} jobs would end sooner."
         )
         running.append(claim)
-    return Decision(shares, reasons, starts_in_s=starts_in_s)
+    starts = _starts(snapshot, waiting, shares, free, per_node)
+    reasons |= {job_id: reasons[job_id] + expected_text(starts[job_id]) for job_id in starts}
+    return Decision(shares, reasons, starts_in_s=starts)
 
 
 def _claim(
@@ -139,23 +145,13 @@ def _waiting(
     )
 
 
-def _start_in_s(
-    claim: _Claim,
-    running: list[_Claim],
+def _starts(
+    snapshot: Snapshot,
+    waiting: Sequence[_Claim],
     shares: Mapping[JobId, Share],
     free: Mapping[str, int],
-) -> float | None:
-    """Tell when its demand will be free, if nobody else comes and all before it end as predicted.
-
-    Jobs that wait before it are not counted: it is the earliest time, not the likeliest.
-    """
-    kind, count = next(iter(claim.demands.items()))
-    room = free[kind]
-    for other in sorted(running, key=lambda one: (one.left_s is None, one.left_s or 0.0)):
-        share = shares[other.job.id]
-        if share.kind != kind:
-            continue
-        room += share.count
-        if room >= count:
-            return other.left_s
-    return None
+    per_node: Mapping[str, int],
+) -> dict[JobId, float]:
+    """Predict starts from the ends of what runs, if nobody else comes."""
+    queue = [(claim.job.id, wishes_of(claim.job, claim.demands, per_node)) for claim in waiting]
+    return starts_by_kind(queue, free, releases_by_kind(snapshot.jobs, shares, per_node))

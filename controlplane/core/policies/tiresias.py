@@ -7,12 +7,17 @@ there. So short jobs need not wait for long ones, although nobody says which are
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from controlplane.core.policies.kinds import cannot_start
-from controlplane.core.policies.outlook import expected_text, starts_in_turn
-from controlplane.core.policies.rates import left_s, rooms_of
+from controlplane.core.policies.outlook import (
+    expected_text,
+    releases_by_kind,
+    starts_by_kind,
+    wishes_of,
+)
+from controlplane.core.policies.rates import rooms_of
 from controlplane.core.pools import (
     arrival_order,
     capacity_by_kind,
@@ -52,11 +57,7 @@ def tiresias(snapshot: Snapshot) -> Decision:
     second = _second_queue(snapshot)
     for place in _line(snapshot, second):
         job = place.job
-        demands = {
-            kind: max(min(job.max_accelerators, total), job.min_accelerators)
-            for kind, total in capacity.items()
-            if job.accepts(kind) and total >= job.min_accelerators
-        }
+        demands = _demands(job, capacity)
         if not demands:
             reasons[job.id] = cannot_start(snapshot, job)
             continue
@@ -76,6 +77,15 @@ def tiresias(snapshot: Snapshot) -> Decision:
     for place in waiting:
         reasons[place.job.id] = _waiting(place, free, capacity, starts.get(place.job.id))
     return Decision(shares, reasons, starts_in_s=starts, carried=second)
+
+
+def _demands(job: Job, capacity: Mapping[str, int]) -> dict[str, int]:
+    """Give the full demand of a job on each kind that can have it."""
+    return {
+        kind: min(job.max_accelerators, total)
+        for kind, total in capacity.items()
+        if job.accepts(kind) and total >= job.min_accelerators
+    }
 
 
 def _second_queue(snapshot: Snapshot) -> _SecondQueue:
@@ -129,29 +139,13 @@ def _waiting(
 
 def _starts(
     snapshot: Snapshot,
-    waiting: list[_Place],
+    waiting: Sequence[_Place],
     shares: Mapping[JobId, Share],
     free: Mapping[str, int],
 ) -> dict[JobId, float]:
-    """Predict starts from the ends of what runs, one kind at a time, nobody overtaking."""
-    by_id = {job.id: job for job in snapshot.jobs}
-    starts: dict[JobId, float] = {}
-    for kind, room in free.items():
-        per_node = max(rooms_of(snapshot, kind).values())
-        ends = []
-        for job_id, share in shares.items():
-            if share.kind == kind:
-                nodes = -(-share.count // per_node)
-                seconds = left_s(by_id[job_id], kind, share.count, nodes)
-                if seconds is not None:
-                    ends.append((seconds, share.count))
-        queue = []
-        total = room + sum(share.count for share in shares.values() if share.kind == kind)
-        for place in waiting:
-            job = place.job
-            if job.accepts(kind) and total >= job.min_accelerators:
-                count = max(min(job.max_accelerators, total), job.min_accelerators)
-                queue.append((job.id, count, left_s(job, kind, count, -(-count // per_node))))
-        for job_id, seconds in starts_in_turn(queue, room, sorted(ends)).items():
-            starts[job_id] = min(seconds, starts.get(job_id, seconds))
-    return starts
+    """Predict starts from the ends of what runs, nobody overtaking."""
+    capacity = capacity_by_kind(snapshot)
+    per_node = {kind: max(rooms_of(snapshot, kind).values()) for kind in capacity}
+    jobs = [place.job for place in waiting]
+    queue = [(job.id, wishes_of(job, _demands(job, capacity), per_node)) for job in jobs]
+    return starts_by_kind(queue, free, releases_by_kind(snapshot.jobs, shares, per_node))

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import accumulate
 from typing import Literal
 
@@ -26,7 +26,7 @@ from controlplane.core.policies.fair_admission import (
     pool_share,
 )
 from controlplane.core.policies.fair_fill import Fill, power_of_two_fill, progressive_fill
-from controlplane.core.policies.outlook import ends_in_s, expected_text, starts_in_turn
+from controlplane.core.policies.outlook import ends_in_s, expected_text, least_wish, starts_in_turn
 from controlplane.core.policies.rates import rooms_of
 from controlplane.core.pools import (
     capacity_by_kind,
@@ -116,13 +116,13 @@ def _starts(pool: Pool, counts: Mapping[JobId, int], per_node: int) -> dict[JobI
     that are ahead, and the job has waited until nobody more important is left to lose anything.
     """
     jobs = {job.id: job for job in (*pool.running, *pool.queued)}
-    waiting = entry_order((job for job in pool.queued if job.id not in counts), pool.now)
+    waiting = entry_order(_left_out(pool, counts), pool.now)
     if not waiting:
         return {}
     inside = [jobs[job_id] for job_id in counts]
     ends = ends_in_s(jobs, counts, pool.kind, per_node)
     in_turn = starts_in_turn(
-        [(job.id, job.min_accelerators, None) for job in waiting],
+        [least_wish(job, pool.kind, per_node) for job in waiting],
         pool.capacity - sum(job.min_accelerators for job in inside),
         [(seconds, jobs[job_id].min_accelerators) for job_id, seconds in ends.items()],
     )
@@ -135,6 +135,15 @@ def _starts(pool: Pool, counts: Mapping[JobId, int], per_node: int) -> dict[JobI
         for job in waiting
         if job.id in in_turn
     }
+
+
+def _left_out(pool: Pool, counts: Mapping[JobId, int]) -> list[Job]:
+    """List who gets nothing; who had something until now begins to wait."""
+    stopped = [job for job in pool.running if job.id not in counts]
+    return [
+        *(replace(job, pending_since=pool.now) for job in stopped),
+        *(job for job in pool.queued if job.id not in counts),
+    ]
 
 
 def _age_s(job: Job, pool: Pool) -> float:
@@ -161,14 +170,13 @@ def _explain(
     """Say of each job of a pool, with numbers, why it gets what it gets."""
     members = (*pool.running, *pool.queued)
     inside = sorted((job for job in members if job.id in counts), key=lambda job: job.weight)
+    outside = _left_out(pool, counts)
     total_weight = sum(job.weight for job in urgency_order(inside))
     given = tuple(accumulate(counts[job.id] for job in inside))
     standing = _Standing(tuple(job.weight for job in inside), given)
-    return {
-        job.id: _explain_share(job, pool, counts, total_weight)
-        if job.id in counts
-        else _explain_wait(job, pool, counts, standing, expected.get(job.id))
-        for job in members
+    shares = {job.id: _explain_share(job, pool, counts, total_weight) for job in inside}
+    return shares | {
+        job.id: _explain_wait(job, pool, counts, standing, expected.get(job.id)) for job in outside
     }
 
 

@@ -17,6 +17,8 @@ from controlplane.simulator.options import (
     SYNTHETIC,
     cluster_parse,
     costs_parse,
+    failures_parse,
+    kinds_are_alike,
     recorded_cluster,
     workload_load,
 )
@@ -45,7 +47,8 @@ class Command(BaseCommand):
         add("--knowledge", default=Knowledge.FITTED.value, choices=[k.value for k in Knowledge])
         add("--batch", choices=[mode.value for mode in BatchMode], help="default: by policy")
         add("--round", type=float, default=60.0, help="seconds between decisions")
-        add("--jobs", type=int, default=120, help="of a Philly list or the synthetic workload")
+        add("--failures", help="hours between losses of a node and until it is back, as 48,0.5")
+        add("--jobs", type=int, default=120, help="of a Philly list, or made up")
         add("--seed", type=int, default=0)
         add("--json", type=Path, help="file for everything, jobs included")
         add("--page", type=Path, help="file for a page with figures")
@@ -69,6 +72,7 @@ class Command(BaseCommand):
             raise ValueError(f"--round: give a positive number of seconds, not {options['round']}")
         speeds = gavel_speeds(options["kind_speeds"]) if options["kind_speeds"] else {}
         costs = costs_parse(options["resize_cost"])
+        failures = failures_parse(options["failures"])
         cluster = recorded_cluster(options["workload"]) if options["nodes"] is None else None
         if cluster is None:
             cluster = cluster_parse(
@@ -76,8 +80,6 @@ class Command(BaseCommand):
                 options["accelerators"],
                 options["kinds"],
             )
-        if len(cluster.kinds) > 1 and not speeds:
-            self.stderr.write("All kinds are taken to be equally fast; --kind-speeds tells more.")
         workload = workload_load(
             options["workload"],
             options["profiles"],
@@ -85,6 +87,8 @@ class Command(BaseCommand):
             num_jobs=options["jobs"],
             seed=options["seed"],
         )
+        if len(cluster.kinds) > 1 and kinds_are_alike(workload, speeds):
+            self.stderr.write("All kinds are taken to be equally fast; --kind-speeds tells more.")
         return [
             simulate(
                 workload,
@@ -96,6 +100,7 @@ class Command(BaseCommand):
                 round_s=options["round"],
                 knowledge=options["knowledge"],
                 batch=options["batch"],
+                failures=failures,
                 progress=self._progress(policy),
             )
             for policy in dict.fromkeys([options["policy"], *options["compare"]])

@@ -11,9 +11,11 @@ import json
 import os
 import sys
 from collections.abc import Mapping
+from typing import Any
 
 from agents.trainer.__main__ import main
 from agents.trainer.engine import Trainer
+from agents.trainer.handover import Handover
 from agents.trainer.orders import OrderWatcher
 from agents.trainer.progress import Activity
 from controlplane.core.wire import TrainerOrders
@@ -44,6 +46,15 @@ def schedule_install(last_steps: Mapping[int, int]) -> None:
             return None
         return watcher.wait_for(lambda _: look(watcher, generation) is not None)
 
+    is_prepared = Handover.is_prepared
+
+    def prepared_at_once(handover: Handover, *arguments: Any) -> bool:
+        """Rehearse before the step instead of beside it and those that follow."""
+        if not is_prepared(handover, *arguments):
+            handover.end_beside()
+        return is_prepared(handover, *arguments)
+
+    Handover.is_prepared = prepared_at_once  # type: ignore[method-assign]
     Trainer._train = train_noted  # type: ignore[method-assign]
     OrderWatcher.next_after = look_in_time  # type: ignore[method-assign]
 

@@ -172,7 +172,7 @@ def test_killed_while_computing_joining_giving_state_and_writing_results(
     tmp_path: Path, expected: dict[str, Any]
 ) -> None:
     endings = [
-        Ending(slot=3, place="agents.trainer.handover:meeting_receive"),  # a joiner in its switch
+        Ending(slot=3, place="agents.trainer.handover:meeting_receive"),  # before the rehearsal
         Ending(slot=1, place="agents.trainer.transfer:transfer_group", generation=6),  # a source
         Ending(slot=0, place="agents.trainer.outputs:history_csv"),  # the model is there
     ]

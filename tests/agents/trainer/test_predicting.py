@@ -169,7 +169,9 @@ def test_resizes_a_preemption_and_losses_change_no_bit(
         follower = back.members[1].slot
         job.kill(follower)
         last = job.recover([back.members[0].slot])
-        assert last.resume_at == back.resume_at  # the part that was open is made again
+        assert last.resume_at is not None
+        # The part that was open is made again, unless the leader saw the loss first and closed it.
+        assert last.resume_at >= back.resume_at
         content = results(job, tmp_path)
         assert sum(1 for names in parts_of(job).values() if names) >= 3
         names = [name for names in parts_of(job).values() for name in names]

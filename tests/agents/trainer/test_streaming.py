@@ -5,16 +5,18 @@
 
 from __future__ import annotations
 
+import threading
 from pathlib import Path
 
 import numpy as np
 import pytest
 import tensorflow as tf
 
+from agents.trainer.failures import PEER_LOST, TrainerError
 from agents.trainer.progress import Activity, Course, Progress
 from agents.trainer.state_meeting import MEETING_WORDS, StreamNote, stream_fits
 from agents.trainer.stepper import Heard
-from agents.trainer.streaming import KeptSteps, interim_membership, stream_note
+from agents.trainer.streaming import KeptSteps, Rehearsal, interim_membership, stream_note
 from controlplane.core.wire import (
     ReductionMode,
     ReportKind,
@@ -85,6 +87,35 @@ def test_the_cursor_can_be_foreseen_until_a_metric_tells() -> None:
     assert moved is not None
     assert moved.step == 1
     assert watched.foreseen(moved) is None
+
+
+def test_a_rehearsal_runs_once_for_a_generation_and_passes_its_failure_on() -> None:
+    rehearsal = Rehearsal()
+    rehearsal.end()  # there is none
+    may_end = threading.Event()
+    num_calls = 0
+
+    def rehearse() -> None:
+        nonlocal num_calls
+        num_calls += 1
+        assert may_end.wait(10.0)
+
+    assert not rehearsal.is_over(3, rehearse)
+    assert not rehearsal.is_over(3, rehearse)
+    may_end.set()
+    rehearsal.end()
+    assert rehearsal.is_over(3, rehearse)
+    assert num_calls == 1
+
+    def fail() -> None:
+        raise TrainerError(PEER_LOST, "a joiner is gone")
+
+    def fail_and_see() -> None:
+        while not rehearsal.is_over(4, fail):
+            rehearsal.end()
+
+    with pytest.raises(TrainerError, match="a joiner is gone"):
+        fail_and_see()
 
 
 def test_a_job_that_ends_while_one_listens_and_the_fast_mode(tmp_path: Path) -> None:

@@ -8,6 +8,7 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
+from django.conf import settings
 from django.contrib.auth.models import User
 from django.test import Client
 from django.utils import timezone
@@ -60,7 +61,7 @@ def test_only_admins_make_enrolment_tokens(ada: User, admin: User, client_of: Cl
 def test_the_policy_is_switched_by_admins(ada: User, admin: User, client_of: Clients) -> None:
     url, client = "/api/v1/policy/", client_of(admin)
     first = client_of(ada).get(url).json()
-    assert first["policy"] == "weighted_fair"
+    assert first["policy"] == settings.DEFAULT_POLICY
     assert {"fifo", "priority", "weighted_fair"} <= set(first["policies"])
     assert client_of(ada).put(url, {"policy": "fifo"}).status_code == 403
     response = client.put(url, {"policy": "fifo", "version": first["version"]})
@@ -72,7 +73,7 @@ def test_the_policy_is_switched_by_admins(ada: User, admin: User, client_of: Cli
     wrong = client.put(url, {"policy": "fifo", "version": "1"})
     assert (wrong.status_code, set(wrong.json()["errors"])) == (400, {"version"})
     event = Event.objects.get(kind="policy")
-    assert event.data == {"before": "weighted_fair", "after": "fifo"}
+    assert event.data == {"before": settings.DEFAULT_POLICY, "after": "fifo"}
 
 
 def test_the_cluster_hides_whose_other_jobs_are(

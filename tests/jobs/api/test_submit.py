@@ -11,13 +11,15 @@ from typing import Any
 import pytest
 from django.contrib.auth.models import User
 from django.core.files.uploadedfile import SimpleUploadedFile
+from django.utils import timezone
 from rest_framework.test import APIClient
 
 from controlplane.core.lifecycle import JobStatus
 from jobs.job_templates import JOB_TEMPLATES
-from jobs.models import Event, Job
+from jobs.models import ClusterSetting, Event, Job, StepTimeProfile
+from jobs.selectors.step_times import profile_key
 from jobs.selectors.wanted import training_spec
-from tests.builders import CODE, node_make, submission_values
+from tests.builders import CODE, job_make, node_make, submission_values
 
 Clients = Callable[..., APIClient]
 URL = "/api/v1/jobs/"
@@ -232,6 +234,34 @@ def test_a_dry_run_stores_nothing(ada_client: APIClient) -> None:
     assert response.status_code == 200
     assert (response.data["starts"], response.data["accelerators"]) == ("now", {"cpu": 2})
     assert not Job.objects.exists()
+
+
+def test_a_dry_run_knows_how_fast_the_same_code_went_before(
+    ada: User, ada_client: APIClient
+) -> None:
+    """100 steps of 40 ms on one accelerator, of 20 ms on two, so the policy can tell the end."""
+    node_make(num_accelerators=2)
+    ClusterSetting.objects.update_or_create(id=1, defaults={"policy": "srtf"})
+    before = job_make(ada, status=JobStatus.FINISHED, settings={"size": 1})
+    code, settings = profile_key(before, before.global_batch_size)
+    StepTimeProfile.objects.create(
+        code_sha256=code,
+        settings_sha256=settings,
+        measures=StepTimeProfile.COMPUTE,
+        kind="cpu",
+        samples={str(number): [5, number * 0.01, number * 0.01] for number in (1, 2, 4)},
+        updated_at=timezone.now(),
+    )
+    told = {
+        size: ada_client.post(f"{URL}?dry_run=1", submission_values(settings={"size": size})).data[
+            "reason"
+        ]
+        for size in (1, 2)
+    }
+    assert told[1] == (
+        "Gets its full demand of 2 of 2 cpu: it would end in 2 s, 0 jobs would end sooner."
+    )
+    assert "it has 60 s to show how fast it goes" in told[2]
 
 
 def test_too_many_live_jobs(ada_client: APIClient, settings: Any) -> None:

@@ -47,8 +47,11 @@ def goodput_fair(snapshot: Snapshot) -> Decision:
     market = Market(options)
     is_pinned = np.array([job.id in snapshot.resizing for job in options.jobs], dtype=bool)
     outcome, shares = _draft(snapshot, market, standing, is_pinned)
-    if _is_kind_ring(snapshot, options, shares):  # nobody changes kinds this time
-        outcome, shares = _draft(snapshot, market, standing, options.held_kind >= 0)
+    if _is_kind_ring(snapshot, options, shares):  # only those change kinds that find idle ones
+        is_held = options.held_kind >= 0
+        outcome, shares = _draft(snapshot, market, standing, is_held & ~_may_move(outcome))
+        if _is_kind_ring(snapshot, options, shares):  # nobody
+            outcome, shares = _draft(snapshot, market, standing, is_held)
     reasons, starts = explain(outcome)
     return Decision(shares, reasons, starts_in_s=starts, carried=Carried(crowds))
 
@@ -66,7 +69,28 @@ def _draft(
         claims = _claims(snapshot, options, standing, valuation, change_s, members, kind)
         given[members] = allot(claims, int(capacity))
     outcome = Outcome(snapshot, options, standing, valuation, kinds, given)
-    return outcome, _shares(snapshot, options, valuation, change_s, kinds, given)
+    return outcome, _shares(snapshot, options, standing, valuation, change_s, kinds, given)
+
+
+def _may_move(outcome: Outcome) -> NDArray[np.bool_]:
+    """Say who finds idle accelerators of another kind and gains there, most gain first."""
+    options = outcome.options
+    held = np.bincount(options.held_kind + 1, options.held, len(options.kinds) + 1)[1:]
+    idle = options.capacity - held.astype(np.int64)
+    is_moving = (options.held_kind >= 0) & (outcome.given > 0)
+    moves = []
+    for row in np.flatnonzero(is_moving & (options.held_kind != outcome.kinds)).tolist():
+        count = min(int(outcome.given[row]), int(idle[outcome.kinds[row]]))
+        gain = options.rate(row, int(outcome.kinds[row]), count)
+        gain -= options.rate(row, int(options.held_kind[row]), int(options.held[row]))
+        moves.append((-gain * outcome.valuation.worth[row], row, count))
+    found = np.zeros(len(options.jobs), dtype=bool)
+    for loss, row, count in sorted(moves):
+        kind = outcome.kinds[row]
+        if loss < 0.0 and options.jobs[row].min_accelerators <= count <= idle[kind]:
+            idle[kind] -= count
+            found[row] = True
+    return found
 
 
 def _is_kind_ring(snapshot: Snapshot, options: Options, shares: Mapping[JobId, Share]) -> bool:
@@ -94,6 +118,7 @@ def _is_kind_ring(snapshot: Snapshot, options: Options, shares: Mapping[JobId, S
 def _shares(
     snapshot: Snapshot,
     options: Options,
+    standing: Standing,
     valuation: Valuation,
     change_s: Floats,
     kinds: Counts,
@@ -102,6 +127,7 @@ def _shares(
     """Give every count its nodes."""
     node_of = {one.id: (one.node_id, one.kind) for one in snapshot.accelerators}
     shares: dict[JobId, Share] = {}
+    slopes = standing.slope(valuation.ends_s)
     for number, kind in enumerate(options.kinds):
         rows = np.flatnonzero((kinds == number) & (given > 0)).tolist()
         rows = [row for row in rows if not snapshot.shunned.get(options.jobs[row].id)]
@@ -114,7 +140,15 @@ def _shares(
             worth = float(valuation.worth[row])
             is_fixed = job.id in snapshot.resizing
             tenants.append(
-                Tenant(job, int(given[row]), now, worth, float(change_s[row]), lasts, is_fixed)
+                Tenant(
+                    job,
+                    int(given[row]),
+                    now,
+                    worth,
+                    float(change_s[row] * slopes[row]),
+                    lasts,
+                    is_fixed,
+                )
             )
         places = arrange(tenants, rooms_of(snapshot, kind), kind)
         for i, row in enumerate(rows):
@@ -155,4 +189,7 @@ def _claims(
         change_s=change_s[members],
         ends_s=valuation.ends_s[members],
         lacking_s=standing.lacking_s[members],
+        is_new=np.array(
+            [job.changed_at is None and job.performance is None for job in jobs], dtype=bool
+        ),
     )

@@ -53,6 +53,7 @@ class Claims:
         change_s: seconds of training that a change costs it. Shape (N,).
         ends_s: when it ends by the forecast. Shape (N,).
         lacking_s: for how long it has gone without. Shape (N,).
+        is_new: whether it never ran. Shape (N,).
     """
 
     counts: Counts
@@ -66,6 +67,7 @@ class Claims:
     change_s: Floats
     ends_s: Floats
     lacking_s: Floats
+    is_new: NDArray[np.bool_]
 
     def values(self) -> Floats:
         """Give the worth a second of each point over that of nothing, less what it costs to change.
@@ -90,14 +92,25 @@ class Claims:
 
     def seniors(self, capacity: int) -> NDArray[np.bool_]:
         """Say who is to have its minimum now, having gone without for longest. Shape (N,)."""
-        is_senior = np.zeros(self.held.size, dtype=bool)
+        return self._first(np.where(self.lacking_s >= OWED_S, self.lacking_s, -1.0), capacity)
+
+    def newcomers(self, capacity: int) -> NDArray[np.bool_]:
+        """Say who is to have its minimum now because it never ran, most worth first. Shape (N,).
+
+        Most jobs are short, and what a job is worth shows only when it runs.
+        """
+        return self._first(np.where(self.is_new, self.worth, -1.0), capacity)
+
+    def _first(self, order: Floats, capacity: int) -> NDArray[np.bool_]:
+        """Choose the highest until their minima fill `SENIOR_PART`; who is below 0 has no claim."""
+        is_first = np.zeros(self.held.size, dtype=bool)
         total = 0
-        for row in np.argsort(-self.lacking_s, kind="stable"):
-            if self.lacking_s[row] < OWED_S or total >= SENIOR_PART * capacity:
+        for row in np.argsort(-order, kind="stable"):
+            if order[row] < 0.0 or total >= SENIOR_PART * capacity:
                 break
-            is_senior[row] = True
+            is_first[row] = True
             total += int(self.least[row])
-        return is_senior
+        return is_first
 
 
 def allot(claims: Claims, capacity: int) -> Counts:
@@ -109,7 +122,7 @@ def allot(claims: Claims, capacity: int) -> Counts:
     """
     values = claims.values()
     most = float(values[np.isfinite(values)].max(initial=0.0))
-    is_senior = claims.seniors(capacity)
+    is_senior = claims.seniors(capacity) | claims.newcomers(capacity)
     values = np.where(is_senior[:, None] & (claims.counts > 0), values + 1e3 * most, values)
     ideal = _allot(claims, values, capacity)
     is_kept = (claims.is_settling | claims.is_fixed) & (claims.held > 0)

@@ -39,16 +39,14 @@ def kinds_choose(
     valuation = market.valuate(kinds, standing)
     if len(options.kinds) < 2:
         return kinds, valuation
-    penalty = _move_penalty(options, valuation, change_s)
-    others = np.arange(len(options.kinds)) != options.held_kind[:, None]
-    penalty[others & (is_pinned & (options.held_kind >= 0))[:, None]] = np.inf
+    left = _left_after_move(options, valuation, change_s, is_pinned)
     best, most = kinds, -np.inf
     for turn in range(NUM_ROUNDS + 1):
-        value, prices = market.clear(kinds, valuation.worth)
-        value -= float(penalty[np.arange(kinds.size), kinds][kinds >= 0].sum())
+        own = np.where(kinds >= 0, left[np.arange(kinds.size), kinds], 1.0)
+        value, prices = market.clear(kinds, valuation.worth * own)
         if value > most * (1.0 + 1e-9) or not np.isfinite(most):
             best, most = kinds, value
-        moved = _moved(market, kinds, valuation.worth, prices, penalty, turn)
+        moved = _moved(market, kinds, valuation.worth, prices, left, turn)
         if moved is None:
             break
         kinds = moved
@@ -79,19 +77,20 @@ def _first_kinds(options: Options, standing: Standing) -> Counts:
     return kinds
 
 
-def _move_penalty(options: Options, valuation: Valuation, change_s: Floats) -> Floats:
-    """Give what it costs each job a second to be on each kind, 0 where it is. Shape (M, Q)."""
-    num, num_kinds, _ = options.counts.shape
-    penalty = np.zeros((num, num_kinds))
+def _left_after_move(
+    options: Options, valuation: Valuation, change_s: Floats, is_pinned: NDArray[np.bool_]
+) -> Floats:
+    """Give what each job keeps of its time if it goes to each kind, 1 where it is. Shape (M, Q).
+
+    Nothing is left of a move that takes as long as the job lasts, or that a job must not make.
+    """
+    left = np.ones((options.held_kind.size, len(options.kinds)))
     rows = np.flatnonzero(options.held_kind >= 0)
-    own = options.held_kind[rows]
-    is_here = options.counts[rows, own] == options.held[rows, None]
-    rate = np.where(is_here, options.rates[rows, own], 0.0).max(axis=1, initial=0.0)
     lasts = np.minimum(CHANGE_LASTS_S, np.maximum(valuation.ends_s[rows], 1.0))
-    share = np.minimum((change_s[rows] + RESTART_S) / lasts, 1.0)
-    penalty[rows] = (valuation.worth[rows] * rate * share)[:, None]
-    penalty[rows, own] = 0.0
-    return penalty
+    part = np.maximum(1.0 - (change_s[rows] + RESTART_S) / lasts, 0.0)
+    left[rows] = np.where(is_pinned[rows], 0.0, part)[:, None]
+    left[rows, options.held_kind[rows]] = 1.0
+    return left
 
 
 def _moved(
@@ -99,13 +98,13 @@ def _moved(
     kinds: Counts,
     worth: Floats,
     prices: Sequence[float],
-    penalty: Floats,
+    left: Floats,
     turn: int,
 ) -> Counts | None:
     """Let those with most to gain move; None: nobody wants to."""
-    gross = worth[:, None, None] * market.rates - np.array(prices)[:, None] * market.counts
-    net = gross.max(axis=2) - penalty
-    net[market.rates.max(axis=2) <= 0.0] = -np.inf
+    gross = (worth[:, None] * left)[:, :, None] * market.rates
+    net = (gross - np.array(prices)[:, None] * market.counts).max(axis=2)
+    net[(market.rates.max(axis=2) <= 0.0) | (left <= 0.0)] = -np.inf
     rows = np.flatnonzero(kinds >= 0)
     best = np.argmax(net[rows], axis=1)
     stay = net[rows, kinds[rows]]

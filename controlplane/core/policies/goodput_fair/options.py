@@ -7,12 +7,14 @@ envelope where a method needs falling marginal rates; a minimum (gang) makes its
 
 from __future__ import annotations
 
+import statistics
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
-from controlplane.core.policies.rates import packed_rates, rooms_of
+from controlplane.core.policies.rates import packed_rates, rate, rooms_of
 from controlplane.core.pools import arrival_order, capacity_by_kind, held_by_kind, held_kind
 from controlplane.core.types import Job, JobId, Snapshot
 
@@ -29,6 +31,9 @@ FINE_COUNTS = 16
 #: guesses, and growing again a moment later costs little.
 GROWTH = 8
 
+#: Whether a guess was right shows at the next decision at the earliest, so many seconds later.
+GUESS_S = 60.0
+
 #: What a job is given at most before anything is known of its speed.
 FIRST_COUNT = 4
 
@@ -37,6 +42,9 @@ PATIENCE_S = 300.0
 
 #: What is left of a job that says nothing about it, in accelerator-seconds, at least.
 UNKNOWN_WORK_S = 600.0
+
+#: So many jobs are asked how fast kinds are.
+MOST_ASKED = 64
 
 #: A loss that improves by less than this share of its largest change has settled.
 SETTLED = 0.01
@@ -69,6 +77,10 @@ class Options:
         """Give the row of each job."""
         return {job.id: row for row, job in enumerate(self.jobs)}
 
+    def rate(self, row: int, kind: int, count: int) -> float:
+        """Give the useful examples per second of a job on so many accelerators, interpolated."""
+        return float(np.interp(count, self.counts[row, kind], self.rates[row, kind]))
+
 
 def options_of(snapshot: Snapshot) -> Options:
     """Tabulate what each job of a snapshot could be given."""
@@ -85,15 +97,27 @@ def options_of(snapshot: Snapshot) -> Options:
     width = max((grid.size for grid in grids.values()), default=0) + 3
     counts = np.zeros((len(jobs), len(kinds), width), dtype=np.int64)
     rates = np.zeros(counts.shape)
+    speeds = _speeds(jobs, kinds)
+    room = {
+        kind: capacity[kind] - sum(held[one][kind] for one in snapshot.resizing if one in held)
+        for kind in kinds
+    }
     held_kinds, held_counts = np.full(len(jobs), -1), np.zeros(len(jobs), dtype=np.int64)
     for row, job in enumerate(jobs):
         own = held_kind(held[job.id])
         if own is not None and job.accepts(own):
             held_kinds[row], held_counts[row] = kinds.index(own), held[job.id][own]
         most = _most(job, int(held_counts[row]), snapshot.now)
+        if held_counts[row] and own is not None:
+            cap = min(most, capacity[own])
+            speed = packed_rates(job, own, cap, per_node[own])[min(held_counts[row], cap)]
+            if _ends_soon(job, float(speed)):
+                seen = max(job.most_accelerators, int(held_counts[row]), job.min_accelerators)
+                most = min(most, seen)
+        cannot = _cannot_now(job, room, capacity) if own is None else frozenset()
         for column, kind in enumerate(kinds):
             cap = min(most, capacity[kind])
-            if not job.accepts(kind) or cap < job.min_accelerators:
+            if not job.accepts(kind) or cap < job.min_accelerators or kind in cannot:
                 continue
             at = counts[row, column]
             at[: grids[kind].size] = np.minimum(grids[kind], cap)
@@ -103,6 +127,8 @@ def options_of(snapshot: Snapshot) -> Options:
                 at[-2] = min(held_counts[row], cap)
             at.sort()
             table = packed_rates(job, kind, cap, per_node[kind])
+            if job.performance is None:
+                table = table * speeds[kind]
             rates[row, column] = np.where(at >= job.min_accelerators, table[at], 0.0)
     sizes = np.array([capacity[kind] for kind in kinds], dtype=np.int64)
     work = _work(jobs, counts, rates)
@@ -117,6 +143,40 @@ def _grid(capacity: int, per_node: int) -> Counts:
         step = max(points[-1] // 8 // per_node * per_node, per_node, 1)
         points.append(min(points[-1] + step, capacity))
     return np.array(points)
+
+
+def _speeds(jobs: Sequence[Job], kinds: Sequence[str]) -> dict[str, float]:
+    """Tell what kinds are worth to a job of which nothing is known: as to others, on median.
+
+    Relative to the fastest; 1 where nobody knows.
+    """
+    found: dict[str, list[float]] = {kind: [] for kind in kinds}
+    known = [job for job in jobs if job.performance is not None][:MOST_ASKED]
+    for job in known if len(kinds) > 1 else ():
+        own = [rate(job, kind, 1, 1) for kind in kinds]
+        for kind, speed in zip(kinds, own, strict=True):
+            if min(own) > 0.0:
+                found[kind].append(speed / max(own))
+    medians = {kind: statistics.median(ratios) if ratios else 1.0 for kind, ratios in found.items()}
+    most = max(medians.values(), default=1.0)
+    return {kind: median / most for kind, median in medians.items()}
+
+
+def _cannot_now(job: Job, room: Mapping[str, int], capacity: Mapping[str, int]) -> frozenset[str]:
+    """Name kinds of which so many are under change that a job cannot start there now.
+
+    None if that goes for all that it could ever run on: it waits for any of them.
+    """
+    able = {k for k in capacity if job.accepts(k) and capacity[k] >= job.min_accelerators}
+    full = {kind for kind in able if room[kind] < job.min_accelerators}
+    return frozenset(full) if full != able else frozenset()
+
+
+def _ends_soon(job: Job, speed: float) -> bool:
+    """Say whether a job will be over before a wrong guess of its speed could be put right."""
+    if job.performance is None or job.remaining_examples is None:
+        return False
+    return job.remaining_examples < GUESS_S * speed
 
 
 def _most(job: Job, held: int, now: float) -> int:

@@ -34,7 +34,7 @@ class Tenant:
         count: accelerators it is given.
         now: where it holds accelerators of this kind.
         worth: weight-seconds of an example.
-        change_s: seconds of training that a change costs it.
+        lateness: weight-seconds that it costs to move it: it ends later by a change.
         lasts_s: for how long it is placed, at most until it ends.
         is_fixed: it cannot move now, as a change is under way.
     """
@@ -43,7 +43,7 @@ class Tenant:
     count: int
     now: Places
     worth: float
-    change_s: float
+    lateness: float
     lasts_s: float
     is_fixed: bool = False
 
@@ -83,8 +83,7 @@ def _value(tenants: Sequence[Tenant], arrangement: Sequence[Places], kind: str) 
     for tenant, places in zip(tenants, arrangement, strict=True):
         speed = rate(tenant.job, kind, tenant.count, len(places))
         is_moved = tenant.is_same and dict(places) != dict(tenant.now)
-        lost_s = tenant.change_s if is_moved else 0.0
-        total += tenant.worth * speed * max(tenant.lasts_s - lost_s, 0.0)
+        total += tenant.worth * speed * tenant.lasts_s - (tenant.lateness if is_moved else 0.0)
     return total
 
 

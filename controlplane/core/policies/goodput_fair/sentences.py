@@ -8,9 +8,10 @@ from functools import cached_property
 import numpy as np
 
 from controlplane.core.policies.goodput_fair.options import Counts, Floats, Options
-from controlplane.core.policies.goodput_fair.standing import Standing
+from controlplane.core.policies.goodput_fair.standing import FAIR, Standing
 from controlplane.core.policies.goodput_fair.worth import FOREVER_S, Valuation
 from controlplane.core.policies.kinds import cannot_start
+from controlplane.core.policies.outlook import duration
 from controlplane.core.types import Job, JobId, Snapshot
 
 #: Less than this a job gains nothing worth telling.
@@ -91,10 +92,27 @@ class Outcome:
 
     @cached_property
     def gain(self) -> str:
-        """Say how much more all jobs do together than before; empty when nothing ran."""
+        """Say how much more all jobs do together than before; empty when that is nothing."""
         now, then = self.speeds
         total = float(now.sum())
-        return f": cluster goodput {then.sum() / total - 1.0:+.0%}" if total > 0.0 else ""
+        gain = then.sum() / total - 1.0 if total > 0.0 else 0.0
+        return f": the cluster does {gain:.0%} more" if gain >= LEAST_TOLD else ""
+
+    def cause(self, row: int) -> str:
+        """Say for whom a job gives up accelerators, or what it gains by that itself."""
+        kind = int(self.kinds[row])
+        winner = self.winners[kind]
+        if winner is None or winner == row:
+            now, then = self.speeds
+            faster = then[row] / now[row] - 1.0 if now[row] > 0.0 else 0.0
+            return f", on which it is {faster:.0%} faster" if faster >= LEAST_TOLD else self.gain
+        job, other = self.options.jobs[row], self.options.jobs[winner]
+        because = ""
+        if other.weight > job.weight:
+            because = " of higher priority"
+        elif self.valuation.ends_s[winner] < self.valuation.ends_s[row]:
+            because = " that should end sooner"
+        return f" for job {other.id}{because}{self.gain}"
 
 
 def explain(outcome: Outcome) -> tuple[dict[JobId, str], dict[JobId, float]]:
@@ -127,12 +145,11 @@ def _holding(outcome: Outcome, row: int, job: Job) -> str:
         if outcome.options.held[row] > 0:
             what = f"Goes over to {pool}"
     elif given < before:
-        winner = outcome.winners[kind]
-        for_whom = f" for job {outcome.options.jobs[winner].id}" if winner is not None else ""
-        what = f"Was shrunk {before}→{given} {name}{for_whom}{outcome.gain}"
+        what = f"Was shrunk {before}→{given} {name}{outcome.cause(row)}"
     elif given > before:
         now, then = outcome.speeds
-        faster = f": its speed {then[row] / now[row] - 1.0:+.0%}" if now[row] > 0.0 else ""
+        more = then[row] / now[row] - 1.0 if now[row] > 0.0 else 0.0
+        faster = f", on which it is {more:.0%} faster" if more >= LEAST_TOLD else ""
         what = f"Was grown {before}→{given} {name}{faster}"
     else:
         what = f"Keeps {pool}"
@@ -140,7 +157,7 @@ def _holding(outcome: Outcome, row: int, job: Job) -> str:
 
 
 def _prospects(outcome: Outcome, row: int, job: Job) -> str:
-    """Say what a job would gain from one more, when it ends, and how fair that is."""
+    """Say what a job would gain from one more, when it ends, and whether that is late."""
     parts = []
     kind, given = int(outcome.kinds[row]), int(outcome.given[row])
     counts, rates = outcome.options.counts[row, kind], outcome.options.rates[row, kind]
@@ -153,14 +170,15 @@ def _prospects(outcome: Outcome, row: int, job: Job) -> str:
     elif following < counts.size and rates[here] > 0.0:
         more = rates[following] / rates[here] - 1.0
         if more >= LEAST_TOLD:
-            parts.append(f"{counts[following]} would be {more:+.0%}, which others gain more from")
+            parts.append(f"{counts[following]} would be {more:.0%} faster, but others gain more")
         else:
             parts.append(f"{counts[following]} would make it no faster")
     ends = float(outcome.valuation.ends_s[row])
     if ends < FOREVER_S and job.performance is not None:
         fairness = float(outcome.standing.fairness(outcome.valuation.ends_s)[row])
-        parts.append(f"done in about {_duration(ends)}, {fairness:.1f} times its fair time")
-    return ", ".join(parts) or "nobody else gains more from them"
+        late = f", {fairness:.1f} times as long as alone on its share" if fairness > FAIR else ""
+        parts.append(f"done in about {duration(ends)}{late}")
+    return "; ".join(parts) or "nobody else gains more from them"
 
 
 def _waiting(outcome: Outcome, row: int, job: Job, start_s: float | None) -> str:
@@ -176,15 +194,11 @@ def _waiting(outcome: Outcome, row: int, job: Job, start_s: float | None) -> str
         if free > 0 < needed
         else (f"{job.min_accelerators} of kind {name}")
     )
-    stopped = ""
-    if options.held[row] > 0:
-        winner = outcome.winners[kind]
-        for_whom = f" for job {options.jobs[winner].id}" if winner is not None else ""
-        stopped = f"Was stopped{for_whom}{outcome.gain}. "
+    stopped = f"Was stopped{outcome.cause(row)}. " if options.held[row] > 0 else ""
     others = f"{held} of {options.capacity[kind]} held by jobs that gain more from them"
     if higher > 0:
-        others += f", {higher} by jobs of higher weight"
-    when = f"; expected in about {_duration(start_s)}" if start_s is not None else ""
+        others += f", {higher} by jobs of higher priority"
+    when = f"; expected in about {duration(start_s)}" if start_s is not None else ""
     return f"{stopped}Waits for {wish}; {others}{when}."
 
 
@@ -195,11 +209,3 @@ def _start_s(outcome: Outcome, row: int) -> float | None:
         return start
     first = outcome.first_ends[outcome.kinds[row]]
     return first if first < FOREVER_S else None
-
-
-def _duration(seconds: float) -> str:
-    if seconds < 90.0:
-        return f"{seconds:.0f} s"
-    if seconds < 5400.0:
-        return f"{seconds / 60.0:.0f} min"
-    return f"{seconds / 3600.0:.1f} h"

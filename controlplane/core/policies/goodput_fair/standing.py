@@ -22,6 +22,9 @@ FAIR = 1.2
 #: How much more; at 1.5 it is 2.4 times as much.
 STEEPNESS = 4.0
 
+#: A start from nothing takes a job this long, or as long as a change if that is more.
+START_S = 10.0
+
 #: Who is not given anything now will hardly be before this is over, in seconds.
 NEXT_CHANCE_S = 30.0
 
@@ -144,16 +147,23 @@ def _crowd(crowds: Crowds, job: Job, total: float, now: float) -> float:
 
 
 def _fair_s(options: Options, crowd: Floats) -> Floats:
-    """Give how long each job would have taken in all alone on 1/`crowd` of the cluster."""
-    speed = np.zeros(crowd.size)
+    """Give how long each job would have taken in all alone on 1/`crowd` of the cluster. Shape (M,).
+
+    It starts once; of several kinds it has each for that kind's part of the time.
+    """
     least = np.array([job.min_accelerators for job in options.jobs], dtype=float)
-    for kind, capacity in enumerate(options.capacity):
-        share = capacity / crowd
+    sizes = np.where(options.counts[:, :, -1] > 0, options.capacity, 0).astype(float)
+    total = np.maximum(sizes.sum(axis=1), 1.0)
+    share = total / crowd
+    speed = np.zeros(crowd.size)
+    for kind in range(len(options.kinds)):
         rates = _interpolated(options, kind, np.maximum(share, least))
-        speed += rates * np.minimum(share / least, 1.0)
+        speed += sizes[:, kind] / total * rates * np.minimum(share / least, 1.0)
     done = [job.done_examples if job.performance is not None else 0.0 for job in options.jobs]
-    fair: Floats = (options.work + np.array(done)) / np.maximum(speed, 1e-12)
-    return np.maximum(fair, 1.0)
+    alone_s = (options.work + np.array(done)) / np.maximum(speed, 1e-12)
+    starts_s = np.array([max(job.resize_s, START_S) for job in options.jobs])
+    fair: Floats = np.maximum(alone_s, 1.0) + starts_s
+    return fair
 
 
 def _interpolated(options: Options, kind: int, wanted: Floats) -> Floats:

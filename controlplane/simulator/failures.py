@@ -1,0 +1,124 @@
+"""Nodes that are lost and come back, and what becomes of the jobs on them, as in the product.
+
+A lost node falls silent; its jobs stand still until its lease is over. Then those that have
+accelerators elsewhere go on with these from memory (decision 9), or hold if they are too few for
+the minimum; the others start anew from their last checkpoint, when they get accelerators again.
+"""
+
+from __future__ import annotations
+
+import heapq
+import math
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass
+from enum import IntEnum
+
+import numpy as np
+
+from controlplane.core.types import AcceleratorId
+from controlplane.simulator.changes import Releases, Tenure
+from controlplane.simulator.settings import Failures
+
+
+class Turn(IntEnum):
+    """What happens to a node."""
+
+    SILENT = 0
+    LOST = 1
+    BACK = 2
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Event:
+    """A turn for one node."""
+
+    at: float
+    node: int
+    turn: Turn
+
+
+class Outages:
+    """When nodes fall silent, are given up and come back: exponential times, by the seed."""
+
+    def __init__(self, nodes: Iterable[int], failures: Failures | None, seed: int) -> None:
+        self._failures = failures
+        self._random: Mapping[int, np.random.Generator] = {}
+        self._events: list[Event] = []
+        if failures is not None:
+            self._random = {node: np.random.default_rng([seed, node]) for node in nodes}
+            for node in self._random:
+                self._next_loss(node, 0.0)
+
+    @property
+    def next_at(self) -> float:
+        """When something happens next; infinite: never."""
+        return self._events[0].at if self._events else math.inf
+
+    def due(self, now: float) -> list[Event]:
+        """Take what has happened by `now`, in order."""
+        found = []
+        while self._events and self._events[0].at <= now:
+            event = heapq.heappop(self._events)
+            found.append(event)
+            if event.turn is Turn.BACK:
+                self._next_loss(event.node, event.at)
+        return found
+
+    def lease_ends_at(self, silent: Event) -> float:
+        """Give when the lease of a node is over that has fallen silent."""
+        assert self._failures is not None, "nothing is lost where nothing fails"
+        return silent.at + self._failures.lease_s
+
+    def _next_loss(self, node: int, since: float) -> None:
+        assert self._failures is not None, "nothing is lost where nothing fails"
+        random, failures = self._random[node], self._failures
+        silent_at = since + random.exponential(failures.mtbf_s)
+        lost_at = silent_at + failures.lease_s
+        back_at = lost_at + random.exponential(failures.mttr_s)
+        for at, turn in ((silent_at, Turn.SILENT), (lost_at, Turn.LOST), (back_at, Turn.BACK)):
+            heapq.heappush(self._events, Event(at, node, turn))
+
+
+def silence(tenure: Tenure, gone: Collection[AcceleratorId], now: float, until: float) -> None:
+    """Let a job wait where it is on a node that has fallen silent.
+
+    Nobody changes its accelerators before the lease is over, and what comes up there never will. It
+    stands still only if it trains there.
+    """
+    job = tenure.job
+    if (set(job.held) | set(job.active)).isdisjoint(gone):
+        return
+    job.advance(now)
+    tenure.paused_until = max(tenure.paused_until, until)
+    tenure.switch_at = math.inf
+    if not set(job.active).isdisjoint(gone):
+        job.still_until = math.inf
+
+
+def survive(tenure: Tenure, gone: Collection[AcceleratorId], now: float) -> Releases:
+    """Go on without accelerators; gives what becomes free when.
+
+    A change that was under way is given up: those that train go on, also those that were to leave.
+    """
+    job, lost = tenure.job, set(gone)
+    rows = set(job.held) | set(job.active)
+    if not rows & lost:
+        return {}
+    job.advance(now)
+    is_starting = now < tenure.starting_until
+    left = () if is_starting else tuple(one for one in job.active if one not in lost)
+    if not left:
+        if not is_starting:
+            job.restore()
+        tenure.resize((), now)
+        job.still_until = now
+    else:
+        tenure.change_drop()
+        if left != job.active:
+            tenure.paused_until = job.still_until = now + job.terms.costs.pause_s
+        job.held = job.active = left
+        job.changed_at = now
+        job.pace_set()
+        if len(left) < job.bounds[0]:
+            job.pace = None  # it holds its state, and does no steps
+    return dict.fromkeys(sorted(rows - lost - set(left)), now + job.terms.costs.release_s)

@@ -1,0 +1,75 @@
+"""An application whose speed depends on its accelerators alone, from the beginning to the end."""
+
+# ruff: noqa: ARG002  (the arguments are those of every application)
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from controlplane.core.performance import LossForecast
+from controlplane.simulator.applications import Pace
+from controlplane.simulator.batches import Batch
+from controlplane.simulator.step_times import Floats, Placement
+
+
+@dataclass
+class SteadyApplication:
+    """Work in one epoch, done at `rate`. An `Application`; subclasses say how fast and where.
+
+    Attributes:
+        work: progress in all.
+    """
+
+    name: str
+    work: float
+
+    def rate(self, kind: str, num_accelerators: int, num_nodes: int) -> float:
+        """Give progress a second."""
+        raise NotImplementedError
+
+    @property
+    def progress_ends(self) -> Sequence[float]:
+        return (0.0, self.work)
+
+    @property
+    def examples_per_progress(self) -> float:
+        return 1.0
+
+    def most_accelerators(self, batch_size: int | None) -> int:
+        raise NotImplementedError
+
+    def batch(
+        self, kind: str, placement: Placement, batch_size: int | None, epoch: int
+    ) -> Batch | None:
+        return Batch(sum(placement), 1, 1)
+
+    def pace(self, kind: str, placement: Placement, batch: Batch, epoch: int) -> Pace:
+        return Pace(self.rate(kind, sum(placement), len(placement)), batch)
+
+    def packed_paces(
+        self, kind: str, most: int, per_node: int, batch_size: int | None, epoch: int
+    ) -> Floats:
+        counts = range(1, most + 1)
+        return np.array([0.0, *(self.rate(kind, count, -(-count // per_node)) for count in counts)])
+
+    def examples_per_s(
+        self, kind: str, placement: Placement, batch_size: int, *, slices_alone: bool = False
+    ) -> float:
+        return self.rate(kind, sum(placement), len(placement)) * self.examples_per_progress
+
+    def packed_examples_per_s(
+        self, kind: str, most: int, per_node: int, batch_size: int, *, slices_alone: bool = False
+    ) -> Floats:
+        return self.packed_paces(kind, most, per_node, None, 0) * self.examples_per_progress
+
+    def examples_left(self, batch_size: int, epoch: int, progress: float) -> float:
+        return (self.work - progress) * self.examples_per_progress
+
+    def quality(self, epoch: int, progress: float) -> float:
+        return progress / self.work
+
+    def forecast(self, epoch: int, progress: float) -> LossForecast | None:
+        return None

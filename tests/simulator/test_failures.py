@@ -1,0 +1,164 @@
+"""Nodes that are lost and come back, by hand and at random."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+
+from controlplane.core.plan import Plan
+from controlplane.core.policies import POLICIES
+from controlplane.simulator import Failures, ResizeCosts, cluster_make, simulate
+from controlplane.simulator import run as run_module
+from controlplane.simulator.failures import Event, Outages, Turn
+from controlplane.simulator.options import failures_parse
+from tests.simulator.worlds import job, workload
+
+COSTS = ResizeCosts(start_s=10.0, pause_s=2.0, growth_s=5.0, release_s=3.0)
+FAILURES = Failures(mtbf_s=1e9, mttr_s=1e9, lease_s=20.0, checkpoint_s=50.0)
+
+
+@pytest.fixture
+def outages(monkeypatch: pytest.MonkeyPatch) -> list[tuple[float, int, float]]:
+    """Give a list to fill with outages: (silent at, node, back at). The lease is 20 s."""
+    rows: list[tuple[float, int, float]] = []
+
+    class Planned(Outages):
+        def __init__(self, nodes: object, failures: Failures, seed: int) -> None:
+            super().__init__((), failures, seed)
+            for at, node, back_at in rows:
+                turns = ((at, Turn.SILENT), (at + 20.0, Turn.LOST), (back_at, Turn.BACK))
+                self._events += [Event(when, node, turn) for when, turn in turns]
+            self._events.sort()
+
+        def _next_loss(self, node: int, since: float) -> None:
+            pass
+
+    monkeypatch.setattr(run_module, "Outages", Planned)
+    return rows
+
+
+def ended_at(*jobs: object, work: float = 400.0) -> list[float]:
+    """Simulate on two nodes of two accelerators; gives when each job ended."""
+    report = simulate(
+        workload(*jobs, work=work),  # type: ignore[arg-type]
+        cluster_make(2, 2),
+        "weighted_fair",
+        costs=COSTS,
+        failures=FAILURES,
+        round_s=10_000.0,
+    )
+    return [row.ended_at for row in report.jobs]
+
+
+def test_survivors_go_on_from_memory(outages: list[tuple[float, int, float]]) -> None:
+    """4 a second from 10 s to 30 s, nothing until 50 s and the pause, then 320 at 2 a second."""
+    outages.append((30.0, 1, 1000.0))
+    assert ended_at(job("a")) == pytest.approx([52.0 + 320.0 / 2])
+
+
+def test_a_node_that_comes_back_is_used_again(outages: list[tuple[float, int, float]]) -> None:
+    """As above until 100 s, 96 more; then both come up while it does 10, and it pauses."""
+    outages.append((30.0, 1, 100.0))
+    left = 400.0 - 80.0 - (105.0 - 52.0) * 2
+    assert ended_at(job("a")) == pytest.approx([107.0 + left / 4])
+
+
+def test_who_loses_everything_starts_anew_from_a_checkpoint(
+    outages: list[tuple[float, int, float]],
+) -> None:
+    """Two accelerators of node 0 from 10 s on; saved at 50 s and 100 s, when 180 are done.
+
+    Silent at 130 s, lost at 150 s, the first step on the other node at 160 s.
+    """
+    outages.append((130.0, 0, 1000.0))
+    assert ended_at(job("a", most=2)) == pytest.approx([160.0 + (400.0 - 180.0) / 2])
+
+
+def test_a_job_that_had_not_begun_loses_nothing(outages: list[tuple[float, int, float]]) -> None:
+    """Silent at 5 s, before its first step: at 25 s it starts on the other node."""
+    outages.append((5.0, 0, 1000.0))
+    assert ended_at(job("a", most=2)) == pytest.approx([25.0 + 10.0 + 400.0 / 2])
+
+
+def test_too_few_survivors_hold_their_state(outages: list[tuple[float, int, float]]) -> None:
+    """It needs all four: 80 done by 30 s stay; the node is back at 200 s, comes up, 2 s pause."""
+    outages.append((30.0, 1, 200.0))
+    assert ended_at(job("a", least=4)) == pytest.approx([207.0 + 320.0 / 4])
+
+
+def test_who_is_elsewhere_does_not_notice(outages: list[tuple[float, int, float]]) -> None:
+    """Each has a node; that of b is lost with all but 180, and b waits until a has ended."""
+    outages.append((130.0, 1, 1000.0))
+    a, b = ended_at(job("a", most=2, least=2), job("b", most=2, least=2))
+    assert a == pytest.approx(10.0 + 200.0)
+    assert b == pytest.approx(a + 3.0 + 10.0 + (400.0 - 180.0) / 2)
+
+
+@pytest.mark.parametrize(
+    ("silent_at", "expected"), [(211.0, 310.0), (215.0, 310.0), (219.0, 333.0)]
+)
+def test_growth_onto_a_lost_node_is_given_up(
+    outages: list[tuple[float, int, float]], silent_at: float, expected: float
+) -> None:
+    """The other job ends at 210 s, its node is free at 213 s, a takes part there from 218 s on.
+
+    Silent before that, a goes on with two as it began at 110 s: 400 / 2. Silent at 219 s, in the
+    pause, it has done 216 and waits for the end of the lease: 241 + 184 / 2.
+    """
+    outages.append((silent_at, 0, 1000.0))
+    b, a = ended_at(job("b", most=2), job("a", 100.0))
+    assert (b, a) == (pytest.approx(210.0), pytest.approx(expected))
+
+
+@pytest.mark.parametrize("policy", sorted(POLICIES))
+def test_nothing_is_given_on_nodes_that_are_away(
+    policy: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nodes fail every few minutes: all jobs end, and no plan names what is not there."""
+    original = run_module.EventRun._apply
+    num_away = 0
+
+    def watched(self: run_module.EventRun, plan: Plan) -> None:
+        nonlocal num_away
+        away = {one for node in self._silent for one in self._nodes[node]} | self._lost
+        num_away += bool(away)
+        for resize in plan.resizes:
+            assert away.isdisjoint(set(resize.wanted) - set(resize.held))
+        original(self, plan)
+        for tenure in self._live.values():
+            assert self._lost.isdisjoint(tenure.job.held)
+            assert self._lost.isdisjoint(tenure.job.active)
+
+    monkeypatch.setattr(run_module.EventRun, "_apply", watched)
+    jobs = workload(*(job(f"j{n}", 40.0 * n, most=1 + n % 4) for n in range(12)), work=300.0)
+    failures = Failures(mtbf_s=400.0, mttr_s=60.0, lease_s=20.0, checkpoint_s=60.0)
+    report = simulate(jobs, cluster_make(3, 2), policy, costs=COSTS, failures=failures)
+    assert len(report.jobs) == 12
+    assert num_away > 0
+    calm = simulate(jobs, cluster_make(3, 2), policy, costs=COSTS)
+    assert report.mean_jct_s > calm.mean_jct_s
+
+
+def test_losses_are_drawn_by_the_seed() -> None:
+    def drawn(seed: int) -> list[Event]:
+        found = Outages(range(4), Failures(1000.0, 100.0), seed)
+        return [event for at in range(0, 40_000, 100) for event in found.due(float(at))]
+
+    events = drawn(1)
+    assert events == drawn(1)
+    assert events != drawn(2)
+    silent = [event for event in events if event.turn is Turn.SILENT]
+    # four nodes that stay for 1000 s and are away for 20 + 100 on average
+    assert len(silent) == pytest.approx(4 * 40_000 / 1120.0, rel=0.25)
+    assert Outages(range(4), None, 1).next_at == math.inf
+
+
+def test_the_option_is_read() -> None:
+    assert failures_parse(None) is None
+    assert failures_parse("48,0.5") == Failures(48 * 3600.0, 1800.0)
+    for text in ("48", "0,1", "a,b", "1,2,3"):
+        with pytest.raises(ValueError, match="--failures"):
+            failures_parse(text)
+    with pytest.raises(ValueError, match="--rules own"):
+        simulate(workload(job("a")), cluster_make(1, 4), "fifo", rules="pollux", failures=FAILURES)
