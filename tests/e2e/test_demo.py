@@ -28,6 +28,7 @@ ROOT = Path(__file__).parent.parent.parent
 START_DEADLINE_S = 90.0
 MOVE_DEADLINE_S = 180.0
 STOP_DEADLINE_S = 90.0
+COMMANDS_DEADLINE_S = 300.0
 ENDED = ("finished", "failed", "invalid", "cancelled")
 _LOOK_EVERY_S = 0.2
 
@@ -220,7 +221,7 @@ def check_readme_commands(demo: Demo, directory: Path) -> None:
     script = script.replace("var/demo/token", str(demo.directory / "token"))
     done = subprocess.run(
         ["bash", "-euo", "pipefail", "-c", script],
-        cwd=directory, capture_output=True, text=True, timeout=MOVE_DEADLINE_S, check=False,
+        cwd=directory, capture_output=True, text=True, timeout=COMMANDS_DEADLINE_S, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stdout + done.stderr
     assert '"status":"finished"' in done.stderr

@@ -21,6 +21,7 @@ ROOT = Path(__file__).parents[2]
 CODE = (Path(__file__).parent / "two_speeds_job.py").read_text()
 START_DEADLINE_S = 150.0
 RESIZE_DEADLINE_S = 120.0
+FINISH_DEADLINE_S = 270.0
 PORTS = 40
 
 
@@ -66,7 +67,7 @@ class Submitted:
             "settings": {"go_file": str(self.go_file), "pause_s": 0.05},
             "global_batch_size": 16,
             "num_virtual_nodes": 16,
-            "stop": {"kind": "steps", "limit": 500},
+            "stop": {"kind": "steps", "limit": 900},
             "seed": 5,
             **fields,
         }
@@ -101,7 +102,9 @@ class Submitted:
         """Let it run to its end unpaced; give the job."""
         self.go_file.touch()
         self.stack.wait_for(
-            f"job {self.id} to finish", lambda: self.state()["status"] == "finished", 120.0
+            f"job {self.id} to finish",
+            lambda: self.state()["status"] == "finished",
+            FINISH_DEADLINE_S,
         )
         return self.state()
 

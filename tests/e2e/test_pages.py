@@ -203,19 +203,24 @@ def test_a_page_shows_changes_by_itself_and_keeps_its_place(ada: Visitor, site: 
     page = ada.page
     page.add_init_script(_HEAR_SHIFTS)
     ada.open(f"/jobs/{JOB['running']}/")
-    expect(page.locator("#live-state")).to_have_text("Live")
+    _hears_the_stream(page)
     page.evaluate("window.isSamePage = true")
     page.locator("#priority-title").scroll_into_view_if_needed()
     page.get_by_label("Reason").fill("half-typed")
-    page.wait_for_timeout(1500)  # the first refresh after connecting
     scrolled, shifts = page.evaluate("[scrollY, window.shifts]")
     site.run(_EVENT.format(job_id=JOB["running"], message="Something new"))
-    expect(page.locator("#events")).to_contain_text("Something new", timeout=5000)
+    expect(page.locator("#events")).to_contain_text("Something new", timeout=WAIT_MS)
     expect(page.get_by_label("Reason")).to_have_value("half-typed")
     expect(page.get_by_label("Reason")).to_be_focused()
     assert page.evaluate("window.isSamePage")
     assert page.evaluate("scrollY") == scrolled
     assert page.evaluate("window.shifts") - shifts < 0.05
+
+
+def _hears_the_stream(page: Page) -> None:
+    """Wait until the page is connected and has asked once more since then."""
+    expect(page.locator("#live-state")).to_have_text("Live", timeout=WAIT_MS)
+    expect(page.locator("body")).to_have_attribute("data-refreshed", "live", timeout=WAIT_MS)
 
 
 _EVENT = """
@@ -229,15 +234,13 @@ nudges.jobs_changed([{job_id}])
 
 def test_others_changes_do_not_wake_a_page(ada: Visitor, site: Site) -> None:
     ada.open(f"/jobs/{JOB['running']}/")
-    expect(ada.page.locator("#live-state")).to_have_text("Live")
-    ada.page.wait_for_timeout(1500)
+    _hears_the_stream(ada.page)
     asked: list[str] = []
     ada.page.on("request", lambda request: asked.append(request.url))
     site.run(_EVENT.format(job_id=JOB["urgent"], message="Not for ada"))
-    ada.page.wait_for_timeout(2000)
-    assert asked == []
     site.run(_EVENT.format(job_id=JOB["running"], message="But this is"))
-    expect(ada.page.locator("#events")).to_contain_text("But this is", timeout=5000)
+    expect(ada.page.locator("#events")).to_contain_text("But this is", timeout=WAIT_MS)
+    assert asked.count(ada.page.url) == 1
 
 
 def test_without_a_stream_the_page_asks_every_few_seconds(browser: Browser, tmp_path: Path) -> None:
@@ -246,7 +249,7 @@ def test_without_a_stream_the_page_asks_every_few_seconds(browser: Browser, tmp_
         visitor.open(f"/jobs/{JOB['running']}/")
         expect(visitor.page.locator("#live-state")).to_have_text("Every few seconds")
         site.run(_EVENT.format(job_id=JOB["running"], message="Found by asking"))
-        expect(visitor.page.locator("#events")).to_contain_text("Found by asking", timeout=15_000)
+        expect(visitor.page.locator("#events")).to_contain_text("Found by asking", timeout=WAIT_MS)
         visitor.page.context.close()
         # The browser notes that nobody listens on the stream's port; nothing else is wrong.
         assert [c for c in visitor.complaints if "ERR_CONNECTION_REFUSED" not in c] == []
@@ -264,7 +267,7 @@ def test_a_changed_priority_is_seen_by_another_admin(
     row.get_by_label("Reason for job 5").fill("deadline")
     row.get_by_role("button", name="Change the priority of job 5").click()
     expect(admin.page.get_by_text("Job #5 has priority 900 now.")).to_be_visible()
-    expect(other.page.locator("#queue tbody tr").first).to_contain_text("tabular", timeout=5000)
+    expect(other.page.locator("#queue tbody tr").first).to_contain_text("tabular", timeout=WAIT_MS)
     expect(other.page.get_by_label("Priority of job 5")).to_have_value("900")
     other.page.context.close()
 

@@ -38,8 +38,10 @@ export function announce() {
 async function refresh() {
   isAsked = false;
   lastAt = Date.now();
+  const began = state;
   await Promise.allSettled([...listeners].map((listener) => listener()));
   isBusy = false;
+  document.body.dataset.refreshed = began;
   if (isAsked) announce();
 }
 
