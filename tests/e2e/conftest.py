@@ -6,9 +6,13 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 import pytest
+from playwright.sync_api import expect
 
 from tests.e2e.stack import Stack, running_stack
 from tests.servers import RunningServer
+
+#: What a page shows in a moment takes longer on a machine that is busy.
+expect.set_options(timeout=60_000)
 
 #: What is done to trainers on purpose must not get their nodes set aside.
 _VARIABLES = {"VIRTUALFLOW_ASIDE_DEATHS": "0"}
