@@ -49,7 +49,7 @@ def test_each_goes_to_the_kind_where_it_is_first() -> None:
 
 
 @pytest.mark.parametrize(
-    ("seconds", "told"), [(0.0, "1 s"), (89.0, "89 s"), (360.0, "6 min"), (7200.0, "2.0 h")]
+    ("seconds", "told"), [(0.0, "10 s"), (83.0, "80 s"), (360.0, "6 min"), (7200.0, "2.0 h")]
 )
 def test_an_expected_start_is_told_in_a_handy_unit(seconds: float, told: str) -> None:
     assert expected_text(seconds) == f" Expected to start in about {told}."

@@ -170,10 +170,7 @@ def test_sia_gives_each_kind_to_who_gains_most_by_it() -> None:
     ]
     decision = sia(snapshot_make(TWO_KINDS, *jobs, now=1000.0))
     assert {i: share.kind for i, share in decision.shares.items()} == {1: "slow", 2: "fast"}
-    assert decision.reasons[2] == (
-        "Gets 1 of 1 fast with 10 useful examples/s; the best of its 2 configurations, 1 fast, "
-        "would give 10."
-    )
+    assert decision.reasons[2] == ("Is given 1 of 1 fast; 10 useful examples/s; all it can use.")
 
 
 def test_sia_leaves_a_job_where_a_resize_would_cost_more_than_it_brings() -> None:
@@ -183,8 +180,11 @@ def test_sia_leaves_a_job_where_a_resize_would_cost_more_than_it_brings() -> Non
     young = sia(snapshot_make(TWO_NODES, job, held=held, now=200.0))
     old = sia(snapshot_make(TWO_NODES, job, held=held, now=20000.0))
     assert (young.shares[1].count, old.shares[1].count) == (2, 4)
-    assert young.reasons[1].startswith("Keeps 2 of 8 gpu")
-    assert old.reasons[1].startswith("Goes 2→4: 4 of 8 gpu")
+    assert young.reasons[1] == (
+        "Keeps 2 of 8 gpu; 1.6 useful examples/s; 4 would be 43% faster, which is not worth a "
+        "resize after 3 before."
+    )
+    assert old.reasons[1].startswith("Was grown 2→4 gpu; 2.29 useful examples/s")
 
 
 def test_sia_says_why_a_job_waits() -> None:
@@ -192,8 +192,31 @@ def test_sia_says_why_a_job_waits() -> None:
     decision = sia(snapshot_make(TWO_NODES, *jobs, now=1000.0))
     assert set(decision.shares) == set(range(1, 9))
     assert decision.reasons[9] == (
-        "Waits for 1 of kind gpu: 8 of 8 are given to 8 jobs to which they are worth more than the "
-        "1.8 that leaving it out counts at weight 1."
+        "Waits for 1 of kind gpu; 8 of 8 held by 8 jobs, 8 by jobs of higher priority; job 1 would "
+        "have to stop, which counts 1 against 0.8 for a start."
+    )
+
+
+def test_sia_says_for_whom_a_job_shrinks() -> None:
+    """Of 4, 4 and 0 of 8 the first keeps 4 at 4 / 1.3 a second; the others go to 2 at 2 / 1.1."""
+    jobs = [
+        job_of(i, performance=Curve(drag=0.1), most_accelerators=4, remaining_examples=5000.0 * i,
+               submitted_at=10.0 * i)
+        for i in (1, 2, 3)
+    ]  # fmt: skip
+    held = {1: (1, 2, 3, 4), 2: (5, 6, 7, 8)}
+    reasons = sia(snapshot_make(TWO_NODES, *jobs, held=held, now=1000.0)).reasons
+    assert reasons[2] == (
+        "Was shrunk 4→2 gpu for job 3; 1.82 useful examples/s; 4 would be 69% faster, but others "
+        "need them more; done in about 1.5 h."
+    )
+
+
+def test_sia_says_where_accelerators_come_from() -> None:
+    job = job_of(1, most=1, performance=Curve({"fast": 10.0, "slow": 1.0}))
+    reasons = sia(snapshot_make(TWO_KINDS, job, held={1: (2,)}, now=1000.0)).reasons
+    assert reasons[1] == (
+        "Goes over from 1 slow to 1 of 1 fast; 10 useful examples/s; all it can use."
     )
 
 
@@ -284,8 +307,8 @@ def test_srtf_serves_who_ends_first_and_the_unknown_last() -> None:
         "Gets its full demand of 8 of 8 gpu: it would end in 50 s, 0 jobs would end sooner."
     )
     assert decision.reasons[1] == (
-        "Waits for 8 of kind gpu, its full demand: 0 of 8 gpu free, the rest is with 1 jobs that "
-        "end sooner. With it, it would end in 100 s. Expected to start in about 50 s."
+        "Waits for 8 of kind gpu, its full demand: 0 of 8 gpu free, the rest goes to 1 job before "
+        "it; once started it would end in 2 min. Expected to start in about 50 s."
     )
     assert "how long it will take is not known" in decision.reasons[3]
 

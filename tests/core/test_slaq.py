@@ -129,8 +129,7 @@ def test_where_the_minima_do_not_fit_the_largest_gain_runs_and_waiting_counts() 
     assert counts(running) == {1: 8}
     decision = slaq(running)
     assert decision.reasons[2] == (
-        "Waits for 5 of kind cpu: 8 of 8 are held by 1 jobs that gain more by them; it has waited "
-        "80 s."
+        "Waits for 5 of kind cpu: 8 of 8 are held by 1 job with more to gain; it has waited 80 s."
     )
     assert counts(replace(running, now=190.0)) == {1: 8}
     assert counts(replace(running, now=210.0)) == {2: 8}

@@ -139,10 +139,4 @@ def duration(seconds: float) -> str:
 
 def expected_text(seconds: float | None) -> str:
     """Say when a job is expected to start, to be appended to a sentence; empty when unknown."""
-    if seconds is None:
-        return ""
-    if seconds < 90.0:
-        return f" Expected to start in about {max(seconds, 1.0):.0f} s."
-    if seconds < 5400.0:
-        return f" Expected to start in about {seconds / 60.0:.0f} min."
-    return f" Expected to start in about {seconds / 3600.0:.1f} h."
+    return "" if seconds is None else f" Expected to start in about {duration(seconds)}."

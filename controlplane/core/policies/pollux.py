@@ -14,7 +14,12 @@ from dataclasses import dataclass
 import numpy as np
 
 from controlplane.core.policies.kinds import cannot_start, kinds_assign
-from controlplane.core.policies.outlook import expected_text, least_wish, starts_in_turn
+from controlplane.core.policies.outlook import (
+    duration,
+    expected_text,
+    least_wish,
+    starts_in_turn,
+)
 from controlplane.core.policies.pollux_search import (
     Counts,
     Floats,
@@ -27,6 +32,7 @@ from controlplane.core.policies.pollux_search import (
     speedups_of,
 )
 from controlplane.core.policies.rates import left_s, packed_rates, rate, rooms_of
+from controlplane.core.policies.sentences import Holders, change_text, gainers, jobs_text
 from controlplane.core.types import Decision, Job, JobId, Share, Snapshot
 
 #: What the cluster's fitness must gain before anything is changed: a random search finds a little
@@ -210,34 +216,52 @@ def _starts(cluster: _Cluster, chosen: Counts) -> dict[JobId, float]:
 
 def _explain(cluster: _Cluster, chosen: Counts, starts: Mapping[JobId, float]) -> dict[JobId, str]:
     problem, kind = cluster.problem, cluster.kind
-    before, after = problem.base.sum(axis=1), chosen.sum(axis=1)
-    speedups = speedups_of(problem, np.stack([problem.base, chosen]))
-    total, given = int(problem.room.sum()), int(after.sum())
-    num_running = int(np.count_nonzero(after))
-    values = fitness(problem, np.stack([problem.base, chosen]))
+    after = chosen.sum(axis=1)
+    states = np.stack([problem.base, chosen])
+    speedups, values = speedups_of(problem, states), fitness(problem, states)
+    given = [(job.weight, int(n)) for job, n in zip(cluster.jobs, after, strict=True) if n]
+    holders = Holders(kind, int(problem.room.sum()), given)
+    changes = after - problem.base.sum(axis=1)
+    rows = zip(cluster.jobs, changes, strict=True)
+    winner = gainers((kind, job.id, int(more)) for job, more in rows).get(kind)
+    mean = f"the mean speedup of {jobs_text(len(cluster.jobs))}"
     reasons: dict[JobId, str] = {}
     for row, job in enumerate(cluster.jobs):
-        had, has = int(before[row]), int(after[row])
-        if not has:
+        is_changed = bool((chosen[row] != problem.base[row]).any())
+        for_whom = f" for job {winner}" if winner is not None and changes[row] < 0 else ""
+        if not after[row]:
+            stopped = f"Was stopped{for_whom}. " if is_changed else ""
             reasons[job.id] = (
-                f"Waits for {job.min_accelerators} of kind {kind}: {given} of {total} are given to "
-                f"{num_running} jobs; no way to start it was found that gives a higher mean "
-                f"speedup than {values[1]:.3g}."
+                f"{stopped}{holders.waits_text(job.min_accelerators, job.weight)}; no way to start "
+                f"it was found that makes {mean} higher than {values[1]:.2g}."
                 f"{expected_text(starts.get(job.id))}"
             )
             continue
-        num_nodes = int(np.count_nonzero(chosen[row]))
-        text = (
-            f"{has} of {total} {kind} on {num_nodes} node{'s' if num_nodes > 1 else ''}: goes "
-            f"{speedups[1, row]:.2f} times as fast as on its fair share of {cluster.fair}"
-        )
-        if had and (chosen[row] != problem.base[row]).any():
-            verb = f"Goes {had}→{has}" if had != has else "Moves"
-            text = (
-                f"{verb}, {text}, {speedups[0, row]:.2f} before; the mean speedup of "
-                f"{len(cluster.jobs)} jobs goes {values[0]:.3g}→{values[1]:.3g}."
-            )
+        parts = [_place_text(cluster, row, chosen[row], holders.capacity) + for_whom]
+        speed = f"{speedups[1, row]:.2f} times as fast as on its fair share of {cluster.fair}"
+        if job.performance is None:
+            parts.append("its speed is not known yet")
+        elif is_changed and problem.base[row].any():
+            parts += [f"{speed}, {speedups[0, row]:.2f} before", _mean_text(mean, values)]
         else:
-            text = f"Gets {text}; mean speedup of {len(cluster.jobs)} jobs {values[1]:.3g}."
-        reasons[job.id] = text
+            parts.append(speed)
+        ends = left_s(job, kind, int(after[row]), int(np.count_nonzero(chosen[row])))
+        if ends is not None:
+            parts.append(f"done in about {duration(ends)}")
+        reasons[job.id] = f"{'; '.join(parts)}."
     return reasons
+
+
+def _place_text(cluster: _Cluster, row: int, chosen: Counts, capacity: int) -> str:
+    """Say what becomes of a job's places."""
+    base = cluster.problem.base[row]
+    before, after = int(base.sum()), int(chosen.sum())
+    num_before, num_after = int(np.count_nonzero(base)), int(np.count_nonzero(chosen))
+    nodes = f"{num_after} node{'' if num_after == 1 else 's'}"
+    if before == after and (base != chosen).any():
+        return f"Moves {after} {cluster.kind} from {num_before} to {nodes}"
+    return f"{change_text(cluster.kind, capacity, before, after)} on {nodes}"
+
+
+def _mean_text(mean: str, values: Floats) -> str:
+    return f"{mean} goes {values[0]:.2g}→{values[1]:.2g}"

@@ -20,9 +20,9 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from controlplane.core.policies.kinds import cannot_start
-from controlplane.core.policies.outlook import Release, Wish, expected_text, starts_by_kind
+from controlplane.core.policies.outlook import Release, Wish, starts_by_kind
 from controlplane.core.policies.pollux import keep_factor
-from controlplane.core.policies.rates import left_s, packed_rates, rooms_of
+from controlplane.core.policies.rates import rooms_of
 from controlplane.core.policies.sia_configurations import (
     Configuration,
     Kind,
@@ -31,6 +31,12 @@ from controlplane.core.policies.sia_configurations import (
     goodputs_of,
 )
 from controlplane.core.policies.sia_program import Choice, choose, left_out_cost
+from controlplane.core.policies.sia_sentences import (
+    Outcome,
+    configuration_left_s,
+    held_text,
+    waiting_text,
+)
 from controlplane.core.pools import arrival_order, held_by_kind, held_kind
 from controlplane.core.types import Decision, Job, JobId, Share, Snapshot
 
@@ -60,7 +66,7 @@ def sia(snapshot: Snapshot) -> Decision:
         for choice in chosen
     }
     starts = _starts(jobs, choices, chosen, kinds)
-    reasons = _explain(snapshot, jobs, choices, chosen, current, capacity, starts)
+    reasons = _explain(snapshot, jobs, kinds, choices, chosen, current, starts)
     return Decision(shares, reasons, starts_in_s=starts)
 
 
@@ -136,7 +142,10 @@ def _starts(
     queue: list[tuple[JobId, dict[str, Wish]]] = []
     for row in sorted(least, key=lambda row: (-gain(row), row)):
         wishes = {
-            kind: (one.configuration.count, _left_s(jobs[row], one.configuration, kinds[kind]))
+            kind: (
+                one.configuration.count,
+                configuration_left_s(jobs[row], one.configuration, kinds[kind]),
+            )
             for kind, one in least[row].items()
         }
         queue.append((jobs[row].id, wishes))
@@ -146,78 +155,31 @@ def _starts(
         configuration = choice.configuration
         kind = configuration.kind
         free[kind] -= configuration.count
-        seconds = _left_s(jobs[choice.row], configuration, kinds[kind])
+        seconds = configuration_left_s(jobs[choice.row], configuration, kinds[kind])
         if seconds is not None:
             releases[kind].append((seconds, configuration.count))
     return starts_by_kind(queue, free, releases)
 
 
-def _left_s(job: Job, configuration: Configuration, kind: Kind) -> float | None:
-    """Predict when a job ends on a configuration, from the table that its goodput came from."""
-    count = configuration.count
-    if job.performance is None or job.remaining_examples is None:
-        return left_s(job, kind.name, count, configuration.num_nodes)
-    speed = float(packed_rates(job, kind.name, count, kind.per_node)[count])
-    return max(job.remaining_examples, 0.0) / speed if speed > 0.0 else None
-
-
 def _explain(
     snapshot: Snapshot,
     jobs: Sequence[Job],
+    kinds: Mapping[str, Kind],
     choices: Sequence[Choice],
     chosen: Sequence[Choice],
     current: Mapping[JobId, Configuration],
-    capacity: Mapping[str, int],
     starts: Mapping[JobId, float],
 ) -> dict[JobId, str]:
-    given = {choice.row: choice for choice in chosen}
     options: dict[int, list[Choice]] = {}
     for choice in choices:
         options.setdefault(choice.row, []).append(choice)
-    used = dict.fromkeys(capacity, 0)
-    for choice in chosen:
-        used[choice.configuration.kind] += choice.configuration.count
-    heaviest = max((job.weight for job in jobs), default=0.0)
+    outcome = Outcome(jobs, kinds, options, {one.row: one for one in chosen}, current)
     reasons: dict[JobId, str] = {}
     for row, job in enumerate(jobs):
         if row not in options:
             reasons[job.id] = cannot_start(snapshot, job)
-        elif row in given:
-            reasons[job.id] = _given_text(job, given[row], options[row], current, capacity)
+        elif row in outcome.given:
+            reasons[job.id] = held_text(outcome, row)
         else:
-            least = min(options[row], key=lambda choice: choice.configuration.count).configuration
-            reasons[job.id] = (
-                f"Waits for {least.count} of kind {least.kind}: {used[least.kind]} of "
-                f"{capacity[least.kind]} are given to {len(chosen)} jobs to which they are worth "
-                f"more than the {left_out_cost(job.weight, heaviest):.3g} that leaving it out "
-                f"counts at weight {job.weight:g}.{expected_text(starts.get(job.id))}"
-            )
+            reasons[job.id] = waiting_text(outcome, row, starts.get(job.id))
     return reasons
-
-
-def _rate(per_s: float) -> str:
-    return f"{per_s:,.0f}" if per_s >= 100.0 else f"{per_s:.3g}"
-
-
-def _given_text(
-    job: Job,
-    choice: Choice,
-    options: Sequence[Choice],
-    current: Mapping[JobId, Configuration],
-    capacity: Mapping[str, int],
-) -> str:
-    configuration, own = choice.configuration, current.get(job.id)
-    best = max(options, key=lambda option: (option.goodput, -option.configuration.count))
-    unit = "useful examples/s" if job.performance is not None else "accelerators"
-    change = "Gets"
-    if own is not None and own.kind != configuration.kind:
-        change = f"Moves from {own.count} {own.kind} to"
-    elif own is not None and own.count != configuration.count:
-        change = f"Goes {own.count}→{configuration.count}:"
-    elif own is not None:
-        change = "Keeps"
-    return (
-        f"{change} {configuration.count} of {capacity[configuration.kind]} {configuration.kind} "
-        f"with {_rate(choice.goodput)} {unit}; the best of its {len(options)} configurations, "
-        f"{best.configuration.count} {best.configuration.kind}, would give {_rate(best.goodput)}."
-    )

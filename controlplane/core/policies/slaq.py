@@ -24,8 +24,15 @@ from dataclasses import dataclass
 from controlplane.core.policies.fair_fill import progressive_fill
 from controlplane.core.policies.kinds import cannot_start, kinds_assign
 from controlplane.core.policies.loss_gains import EPOCH_S, Gains, gains_of
-from controlplane.core.policies.outlook import ends_in_s, expected_text, least_wish, starts_in_turn
+from controlplane.core.policies.outlook import (
+    duration,
+    ends_in_s,
+    expected_text,
+    least_wish,
+    starts_in_turn,
+)
 from controlplane.core.policies.rates import rooms_of
+from controlplane.core.policies.sentences import jobs_text
 from controlplane.core.pools import arrival_order, capacity_by_kind, held_by_kind
 from controlplane.core.types import Decision, Job, JobId, Share, Snapshot
 
@@ -223,8 +230,8 @@ def _explain(
         else:
             reasons[job.id] = (
                 f"Waits for {job.min_accelerators} of kind {pool.kind}: {given} of "
-                f"{pool.capacity} are held by {len(counts)} jobs that gain more by them; it has "
-                f"waited {job.waited_s(pool.now):.0f} s.{expected_text(expected.get(job.id))}"
+                f"{pool.capacity} are held by {jobs_text(len(counts))} with more to gain; it has "
+                f"waited {duration(job.waited_s(pool.now))}.{expected_text(expected.get(job.id))}"
             )
     return reasons
 
@@ -234,8 +241,8 @@ def _explain_share(pool: _Pool, row: Gains, count: int, num_running: int) -> str
     if not row.is_known:
         reports = row.job.loss.num_points if row.job.loss is not None else 0
         return (
-            f"{gets}, its fair share among {num_running} jobs: {reports} reports of its loss are "
-            f"too few to foretell it, or its speed is not known yet."
+            f"{gets}, its fair share among {jobs_text(num_running)}: {reports} reports of its loss "
+            f"are too few to foretell it, or its speed is not known yet."
         )
     place = row.place(count)
     fall, whole = row.fall(place), row.normaliser

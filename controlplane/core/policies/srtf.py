@@ -14,12 +14,14 @@ from dataclasses import dataclass
 
 from controlplane.core.policies.kinds import cannot_start
 from controlplane.core.policies.outlook import (
+    duration,
     expected_text,
     releases_by_kind,
     starts_by_kind,
     wishes_of,
 )
 from controlplane.core.policies.rates import full_demand, left_s, rooms_of
+from controlplane.core.policies.sentences import jobs_text
 from controlplane.core.pools import capacity_by_kind, held_by_kind, held_kind
 from controlplane.core.types import Decision, Job, JobId, Share, Snapshot
 
@@ -85,7 +87,7 @@ def srtf(snapshot: Snapshot) -> Decision:
         free[kind] -= count
         reasons[job.id] = (
             f"Gets its full demand of {count} of {capacity[kind]} {kind}: "
-            f"{_left_text(claim)}, {len(running)} jobs would end sooner."
+            f"{_left_text(claim)}, {jobs_text(len(running))} would end sooner."
         )
         running.append(claim)
     starts = _starts(snapshot, waiting, shares, free, per_node)
@@ -127,11 +129,7 @@ def _left_text(claim: _Claim) -> str:
         return f"it has {TRIAL_S:.0f} s to show how fast it goes"
     if claim.left_s is None:
         return "how long it will take is not known"
-    return f"it would end in {_duration(claim.left_s)}"
-
-
-def _duration(seconds: float) -> str:
-    return f"{seconds:.0f} s" if seconds < 120.0 else f"{seconds / 60.0:.0f} min"
+    return f"it would end in {duration(claim.left_s)}"
 
 
 def _waiting(
@@ -139,9 +137,11 @@ def _waiting(
 ) -> str:
     kind, count = next(iter(claim.demands.items()))
     have = ", ".join(f"{free[k]} of {capacity[k]} {k} free" for k in claim.demands)
+    is_known = claim.is_on_trial or claim.left_s is not None
     return (
-        f"Waits for {count} of kind {kind}, its full demand: {have}, the rest is with "
-        f"{len(running)} jobs that end sooner. With it, {_left_text(claim)}."
+        f"Waits for {count} of kind {kind}, its full demand: {have}, the rest goes to "
+        f"{jobs_text(len(running))} before it; {'once started ' if is_known else ''}"
+        f"{_left_text(claim)}."
     )
 
 

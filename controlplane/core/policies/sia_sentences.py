@@ -1,0 +1,175 @@
+"""Says why Sia's program gives each job what it does, with the program's own numbers."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+from controlplane.core.policies.outlook import duration, expected_text
+from controlplane.core.policies.rates import left_s, packed_rates
+from controlplane.core.policies.sentences import (
+    LEAST_TOLD,
+    Holders,
+    change_text,
+    gainers,
+    rate_text,
+)
+from controlplane.core.policies.sia_configurations import Configuration, Kind
+from controlplane.core.policies.sia_program import Choice, left_out_cost
+from controlplane.core.types import Job, JobId
+
+
+@dataclass(frozen=True, slots=True)
+class Way:
+    """One job that would have to give up accelerators for another one.
+
+    Attributes:
+        freed: accelerators that become free.
+        cost: what that costs in the program.
+        then: what it would be left with; None: nothing.
+    """
+
+    freed: int
+    cost: float
+    job_id: JobId
+    before: int
+    then: int | None
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """A decision of the program, before it is put in words.
+
+    Attributes:
+        options: the configurations of each job, by its row.
+        given: the one that each row has, if any.
+        current: what jobs hold.
+    """
+
+    jobs: Sequence[Job]
+    kinds: Mapping[str, Kind]
+    options: Mapping[int, Sequence[Choice]]
+    given: Mapping[int, Choice]
+    current: Mapping[JobId, Configuration]
+
+    @cached_property
+    def heaviest(self) -> float:
+        """The weight of the heaviest job."""
+        return max((job.weight for job in self.jobs), default=0.0)
+
+    @cached_property
+    def holders(self) -> dict[str, Holders]:
+        """Who is given what of each kind."""
+        found: dict[str, list[tuple[float, int]]] = {name: [] for name in self.kinds}
+        for row, choice in self.given.items():
+            configuration = choice.configuration
+            found[configuration.kind].append((self.jobs[row].weight, configuration.count))
+        return {
+            name: Holders(name, kind.capacity, found[name]) for name, kind in self.kinds.items()
+        }
+
+    def before(self, row: int, kind: str) -> int:
+        """Count what a job holds of a kind."""
+        own = self.current.get(self.jobs[row].id)
+        return own.count if own is not None and own.kind == kind else 0
+
+    @cached_property
+    def gainers(self) -> dict[str, JobId]:
+        """The job that gets most more of each kind."""
+        return gainers(
+            (
+                choice.configuration.kind,
+                self.jobs[row].id,
+                choice.configuration.count - self.before(row, choice.configuration.kind),
+            )
+            for row, choice in self.given.items()
+        )
+
+    @cached_property
+    def ways(self) -> dict[str, list[Way]]:
+        """Every way in which one job alone would make room on a kind, the cheapest first."""
+        found: dict[str, list[Way]] = {name: [] for name in self.kinds}
+        for row, choice in self.given.items():
+            job, had = self.jobs[row], choice.configuration
+            leaving = left_out_cost(job.weight, self.heaviest) - choice.cost
+            found[had.kind].append(Way(had.count, leaving, job.id, had.count, None))
+            for other in self.options[row]:
+                then = other.configuration
+                if then.kind == had.kind and then.count < had.count:
+                    freed, cost = had.count - then.count, other.cost - choice.cost
+                    found[had.kind].append(Way(freed, cost, job.id, had.count, then.count))
+        return {name: sorted(ways, key=lambda way: way.cost) for name, ways in found.items()}
+
+    def cheapest(self, kind: str, missing: int) -> Way | None:
+        """Find who alone would make so much room at the least cost."""
+        return next((way for way in self.ways[kind] if way.freed >= missing), None)
+
+
+def held_text(outcome: Outcome, row: int) -> str:
+    """Say what a job is given and why it is not given more."""
+    job, choice = outcome.jobs[row], outcome.given[row]
+    own, configuration = outcome.current.get(job.id), choice.configuration
+    kind, before = configuration.kind, outcome.before(row, configuration.kind)
+    came_from = f"{own.count} {own.kind}" if own is not None and own.kind != kind else ""
+    capacity = outcome.kinds[kind].capacity
+    what = change_text(kind, capacity, before, configuration.count, came_from)
+    winner = outcome.gainers.get(kind)
+    if configuration.count < before and winner is not None:
+        what = f"{what} for job {winner}"
+    if job.performance is None:
+        return f"{what}; its speed is not known yet."
+    parts = [what, f"{rate_text(choice.goodput)} useful examples/s", _best_text(outcome, row)]
+    left = configuration_left_s(job, configuration, outcome.kinds[kind])
+    if left is not None:
+        parts.append(f"done in about {duration(left)}")
+    return f"{'; '.join(parts)}."
+
+
+def _best_text(outcome: Outcome, row: int) -> str:
+    """Compare what a job is given with the next that is faster, on its own kind if there is one."""
+    choice, job = outcome.given[row], outcome.jobs[row]
+    kind, least = choice.configuration.kind, choice.goodput * (1.0 + LEAST_TOLD)
+    faster = [one for one in outcome.options[row] if one.goodput >= least]
+    if not faster:
+        is_most = choice.configuration.count >= job.max_accelerators
+        return "all it can use" if is_most else "nothing that it may have now is faster"
+    best = min(faster, key=lambda one: (one.configuration.kind != kind, one.configuration))
+    more = best.goodput / choice.goodput - 1.0
+    name = f"{best.configuration.count}"
+    if best.configuration.kind != kind:
+        name += f" {best.configuration.kind}"
+    why = "but others need them more"
+    if best.utility <= choice.utility:
+        why = f"which is not worth a resize after {job.num_resizes} before"
+    return f"{name} would be {more:.0%} faster, {why}"
+
+
+def waiting_text(outcome: Outcome, row: int, start_s: float | None) -> str:
+    """Say what a job waits for, who has it, and why nobody makes room."""
+    job = outcome.jobs[row]
+    least = min(outcome.options[row], key=lambda option: option.configuration.count)
+    kind, count = least.configuration.kind, least.configuration.count
+    holders = outcome.holders[kind]
+    text = holders.waits_text(count, job.weight)
+    way = outcome.cheapest(kind, holders.missing(count))
+    gain = left_out_cost(job.weight, outcome.heaviest) - least.cost
+    if way is not None and way.cost > gain:
+        then = "stop" if way.then is None else f"go {way.before}→{way.then}"
+        text += (
+            f"; job {way.job_id} would have to {then}, which counts {way.cost:.2g} against "
+            f"{gain:.2g} for a start"
+        )
+    if own := outcome.current.get(job.id):
+        winner = outcome.gainers.get(own.kind)
+        text = f"Was stopped{f' for job {winner}' if winner is not None else ''}. {text}"
+    return f"{text}.{expected_text(start_s)}"
+
+
+def configuration_left_s(job: Job, configuration: Configuration, kind: Kind) -> float | None:
+    """Predict when a job ends on a configuration, from the table that its goodput came from."""
+    count = configuration.count
+    if job.performance is None or job.remaining_examples is None:
+        return left_s(job, kind.name, count, configuration.num_nodes)
+    speed = float(packed_rates(job, kind.name, count, kind.per_node)[count])
+    return max(job.remaining_examples, 0.0) / speed if speed > 0.0 else None
