@@ -63,7 +63,7 @@ def pollux_measure(folder: Path, num_seeds: int) -> dict[str, float]:
         ]
         took_s = time.perf_counter() - began
         mean_s = statistics.fmean(report.mean_jct_s for report in reports)
-        restarts = statistics.fmean(report.resizes_per_job for report in reports)
+        restarts = statistics.fmean(report.restarts_per_job for report in reports)
         error = abs(mean_s - published) / published
         figures[f"{policy}_error"] = round(error, 6)
         if policy == "pollux":

@@ -84,6 +84,8 @@ class Tenure:
             job.started_at = now
         else:
             job.num_resizes += 1
+            if not had:
+                job.num_restarts += 1
         if not had:
             job.running_since, job.pending_since = now, None
         job.changed_at = now

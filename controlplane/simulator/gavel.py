@@ -13,7 +13,6 @@ that was measured of it runs. Different nodes count like one where nobody measur
 from __future__ import annotations
 
 import ast
-import json
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -26,6 +25,7 @@ from controlplane.core.goodput import FixedBatchPerformance
 from controlplane.core.throughput import ThroughputModel
 from controlplane.simulator.applications import Pace
 from controlplane.simulator.batches import Batch, WorkerBatch
+from controlplane.simulator.reading import json_read, number_of, row_of
 from controlplane.simulator.steady import SteadyApplication
 from controlplane.simulator.step_times import Floats, Placement
 from controlplane.simulator.workloads import Workload, WorkloadJob
@@ -167,13 +167,10 @@ def job_types_read(path: Path) -> dict[str, JobType]:
     Raises:
         ValueError: the file is not one, naming the kind and the job that are wrong.
     """
-    try:
-        table = json.loads(path.read_text())
-    except (OSError, UnicodeDecodeError, json.JSONDecodeError) as error:
-        raise ValueError(f"workload: cannot read {path}: {error}") from error
+    table = json_read(path, "--workload")
     rates: dict[str, dict[str, dict[int, float]]] = {}  # type -> kind -> accelerators -> steps/s
     if not isinstance(table, dict) or not all(isinstance(rows, dict) for rows in table.values()):
-        raise ValueError(f"workload: {path} must hold an object of jobs for each kind")
+        raise ValueError(f"--workload: {path} must hold an object of jobs for each kind")
     for kind, rows in table.items():
         for key, row in rows.items():
             name, count, rate = _entry_read(path, kind, key, row)
@@ -181,22 +178,20 @@ def job_types_read(path: Path) -> dict[str, JobType]:
     found = {name: _job_type(name, by_kind) for name, by_kind in sorted(rates.items())}
     types = {name: one for name, one in found.items() if one is not None}
     if not types:
-        raise ValueError(f"workload: no job of {path} runs on any kind alone on an accelerator")
+        raise ValueError(f"--workload: no job of {path} runs on any kind alone on an accelerator")
     return types
 
 
 def _entry_read(path: Path, kind: str, key: str, row: Any) -> tuple[str, int, float]:
     """Read one entry: job type, accelerators, and steps a second of it alone ("null")."""
-    try:
-        name, count = ast.literal_eval(key)
-        rate = float(row["null"])
-    except (KeyError, TypeError, ValueError, SyntaxError) as error:
-        raise ValueError(f"workload: job {key!r} of kind {kind!r} in {path}: {error!r}") from error
-    if not isinstance(name, str) or not isinstance(count, int) or count < 1 or not rate >= 0.0:
-        raise ValueError(
-            f"workload: job {key!r} of kind {kind!r} in {path}: give ('NAME', ACCELERATORS), and "
-            f"steps a second as its 'null', not {rate}"
-        )
+    with row_of("--workload", f"job {key!r} of kind {kind!r} in {path}"):
+        try:
+            name, count = ast.literal_eval(key)
+        except (SyntaxError, TypeError, ValueError):
+            name, count = None, 0
+        rate = number_of(row, "null")
+        if not isinstance(name, str) or not isinstance(count, int) or count < 1 or rate < 0.0:
+            raise ValueError("give ('NAME', ACCELERATORS), and steps a second as its 'null'")
     return name, count, rate
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from collections import Counter
 from collections.abc import Mapping
@@ -16,6 +17,7 @@ from controlplane.core.goodput import (
 )
 from controlplane.core.throughput import ThroughputModel
 from controlplane.core.types import Accelerator
+from controlplane.simulator.reading import json_read, number_of, row_of, whole_of
 from controlplane.simulator.recorded import RecordedApplication, RecordedPerformance
 from controlplane.simulator.settings import MEASURED, ResizeCosts
 from controlplane.simulator.workloads import Cluster, Workload, WorkloadJob
@@ -35,6 +37,7 @@ class HistoryJob:
         started_at, ended_at: None: it had not by then.
         work: useful examples in all, as far as they are known to have been or to be done.
         performance: how fast it went.
+        mixes_kinds: it may hold accelerators of several kinds at once.
     """
 
     id: int
@@ -49,6 +52,7 @@ class HistoryJob:
     batch_size: int
     work: float
     performance: RecordedPerformance
+    mixes_kinds: bool = False
 
     @property
     def label(self) -> str:
@@ -104,7 +108,23 @@ def history_workload(history: History) -> Workload:
         )
         for job in history.jobs
     )
-    return Workload(jobs, applications)
+    return Workload(jobs, applications, history_notes(history))
+
+
+def history_notes(history: History) -> tuple[str, ...]:
+    """Say which jobs of a history are left out, or simulated otherwise than they ran."""
+    notes = [f"{_jobs(number)} left out: {why}." for why, number in history.left_out.items()]
+    mixing = sum(job.mixes_kinds for job in history.jobs)
+    if mixing:
+        notes.append(
+            f"{_jobs(mixing)} may mix kinds of accelerators: simulated on one kind at a time, "
+            "without what would have been lent of others."
+        )
+    return tuple(notes)
+
+
+def _jobs(number: int) -> str:
+    return f"{number} job{'s' if number > 1 else ''}"
 
 
 def history_cluster(history: History, accelerators: Mapping[str, int] | None = None) -> Cluster:
@@ -152,17 +172,7 @@ def history_read(path: Path) -> History:
     Raises:
         ValueError: the file is none, naming what is wrong with it.
     """
-    try:
-        values = json.loads(path.read_text())
-    except (UnicodeDecodeError, json.JSONDecodeError) as error:
-        raise ValueError(f"workload: {path} is no JSON: {error}") from error
-    return history_from_dict(values, str(path))
-
-
-def is_history(path: Path) -> bool:
-    """Say whether a file says of itself that it is a history."""
-    with path.open("rb") as file:
-        return FORMAT.encode() in file.read(200)
+    return history_from_dict(json_read(path, "--workload"), str(path))
 
 
 def history_to_dict(history: History) -> dict[str, Any]:
@@ -190,6 +200,7 @@ def history_to_dict(history: History) -> dict[str, Any]:
                 "batch_size": job.batch_size,
                 "work": job.work,
                 "performance": _performance_to_dict(job.performance),
+                "mixes_kinds": job.mixes_kinds,
             }
             for job in history.jobs
         ],
@@ -203,41 +214,45 @@ def history_from_dict(values: Any, source: str) -> History:
         ValueError: naming `source`, the job and the field that is missing or wrong.
     """
     if not isinstance(values, dict) or values.get("format") != FORMAT:
-        raise ValueError(f"workload: {source} is no history: its format is not {FORMAT!r}")
-    try:
-        jobs = tuple(_job_read(row, source) for row in values["jobs"])
-        return History(
-            start_at=float(values["start_at"]),
-            end_at=float(values["end_at"]),
-            policy=str(values["policy"]),
-            nodes=tuple((str(kind), int(number)) for kind, number in values["nodes"]),
-            jobs=jobs,
-            costs=ResizeCosts(*(float(value) for value in values["costs"])),
-            left_out={str(why): int(n) for why, n in values["left_out"].items()},
+        raise ValueError(
+            f"--workload: {source} is no history: its format is not {FORMAT!r}; write one with "
+            "manage.py export_history"
         )
-    except (KeyError, TypeError, AttributeError) as error:
-        raise ValueError(f"workload: {source} is no history: {error!r}") from error
+    with row_of("--workload", source):
+        rows = list(values["jobs"])
+        nodes = tuple((str(kind), int(count)) for kind, count in values["nodes"])
+        if not nodes or min(count for _, count in nodes) < 1:
+            raise ValueError("'nodes' must name machines with one accelerator at least")
+        head = History(
+            start_at=number_of(values, "start_at"),
+            end_at=number_of(values, "end_at"),
+            policy=str(values["policy"]),
+            nodes=nodes,
+            jobs=(),
+            costs=ResizeCosts(*(float(value) for value in values["costs"])),
+            left_out={str(why): int(count) for why, count in values["left_out"].items()},
+        )
+    return dataclasses.replace(head, jobs=tuple(_job_read(row, source) for row in rows))
 
 
 def _job_read(row: Any, source: str) -> HistoryJob:
-    try:
+    label = row.get("id") if isinstance(row, dict) else row
+    with row_of("--workload", f"job {label!r} of {source}"):
         return HistoryJob(
-            id=int(row["id"]),
+            id=whole_of(row, "id"),
             name=str(row["name"]),
-            submitted_at=float(row["submitted_at"]),
-            started_at=None if row["started_at"] is None else float(row["started_at"]),
-            ended_at=None if row["ended_at"] is None else float(row["ended_at"]),
-            weight=float(row["weight"]),
-            min_accelerators=int(row["min_accelerators"]),
-            max_accelerators=int(row["max_accelerators"]),
+            submitted_at=number_of(row, "submitted_at"),
+            started_at=None if row["started_at"] is None else number_of(row, "started_at"),
+            ended_at=None if row["ended_at"] is None else number_of(row, "ended_at"),
+            weight=number_of(row, "weight"),
+            min_accelerators=whole_of(row, "min_accelerators"),
+            max_accelerators=whole_of(row, "max_accelerators"),
             accepted_kinds=tuple(str(kind) for kind in row["accepted_kinds"]),
-            batch_size=int(row["batch_size"]),
-            work=float(row["work"]),
+            batch_size=whole_of(row, "batch_size"),
+            work=number_of(row, "work"),
             performance=_performance_from_dict(row["performance"]),
+            mixes_kinds=bool(row.get("mixes_kinds", False)),
         )
-    except (KeyError, TypeError, ValueError) as error:
-        number = row.get("id") if isinstance(row, dict) else row
-        raise ValueError(f"workload: job {number!r} of {source}: {error!r}") from error
 
 
 def _performance_to_dict(performance: RecordedPerformance) -> dict[str, Any]:

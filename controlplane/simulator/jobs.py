@@ -50,6 +50,8 @@ class SimulatedJob:
         epoch, progress: how far it is.
         still_until: it makes no progress before then.
         saved: time, progress and epoch of its last checkpoint.
+        num_resizes: changes of what it held since its first start, restarts included.
+        num_restarts: starts from nothing after its first one.
         speeds: how fast kinds are on other jobs, for those that it knows nothing about.
     """
 
@@ -71,6 +73,7 @@ class SimulatedJob:
     running_since: float | None = None
     changed_at: float | None = None
     num_resizes: int = 0
+    num_restarts: int = 0
     most_accelerators: int = 0
     memory: Memory = field(default_factory=Memory)
     saved: tuple[float, float, int] = (0.0, 0.0, 0)
@@ -190,8 +193,9 @@ class SimulatedJob:
         """Give when its epoch is over if nothing changes."""
         if self.pace is None or self.pace.progress_per_s <= 0.0:
             return math.inf
-        left = self.epoch_end - self.progress
-        return max(self.updated_at, self.still_until) + left / self.pace.progress_per_s
+        left_s = (self.epoch_end - self.progress) / self.pace.progress_per_s
+        # Time has to go on, however little is left.
+        return max(self.updated_at, self.still_until) + max(left_s, TOLERANCE_S)
 
     def seen(self) -> Job:
         """Give what a policy may know."""

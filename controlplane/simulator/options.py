@@ -63,8 +63,10 @@ def failures_parse(text: str | None) -> Failures | None:
         ) from error
 
 
-def cluster_parse(num_nodes: int, per_node: int, kinds: str | None) -> Cluster:
+def cluster_parse(num_nodes: int | None, per_node: int | None, kinds: str | None) -> Cluster:
     """Read --nodes, --accelerators and --kinds (v100:8,k80:8: so many nodes of each).
+
+    What is not given is taken from --kinds, or 16 nodes of 4.
 
     Raises:
         ValueError: they do not fit together.
@@ -79,8 +81,10 @@ def cluster_parse(num_nodes: int, per_node: int, kinds: str | None) -> Cluster:
                 f"--kinds: give kinds with numbers of nodes, as v100:8,k80:8, not {kinds!r}"
             )
         by_kind[name] = int(number)
+    if num_nodes is None:
+        num_nodes = sum(by_kind.values()) if by_kind else 16
     try:
-        return cluster_make(num_nodes, per_node, by_kind)
+        return cluster_make(num_nodes, 4 if per_node is None else per_node, by_kind)
     except ValueError as error:
         raise ValueError(f"--nodes, --accelerators, --kinds: {error}") from error
 
@@ -102,6 +106,8 @@ def workload_load(
     Raises:
         ValueError: naming the option and the fix.
     """
+    if num_jobs < 1:
+        raise ValueError(f"--jobs: give a positive number, not {num_jobs}")
     if name == SYNTHETIC:
         return synthetic_workload(num_jobs, hours=num_jobs / 20.0, seed=seed)
     path = Path(name)

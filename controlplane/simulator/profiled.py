@@ -21,6 +21,10 @@ from controlplane.simulator.batches import (
 )
 from controlplane.simulator.step_times import Floats, Placement, StepTimes
 
+#: Squared norms of gradients of less than this share of their variance are taken to be as much:
+#: measured ones go down to 0.
+LEAST_SIGNAL = 1e-9
+
 
 @dataclass(frozen=True)
 class Validation:
@@ -111,7 +115,7 @@ class ProfiledApplication:
             total = step + (batch.num_slices - 1) * (step - sync)
             sqr, var = self._statistics(batch.size, epoch)
             gain = (var + sqr) / (var / (batch.size / self.bounds.initial) + sqr)
-            noise = self.bounds.initial * var / sqr
+            noise = self.bounds.initial * var / max(sqr, LEAST_SIGNAL * var)
             self._paces[key] = Pace(
                 float(gain / total), batch, float(step), float(sync), float(noise)
             )

@@ -7,23 +7,21 @@ one, or is known here for the applications that Pollux published.
 
 from __future__ import annotations
 
-import csv
-import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any
 
 import numpy as np
 
 from controlplane.simulator.batches import BatchBounds
 from controlplane.simulator.profiled import ProfiledApplication, Validation
+from controlplane.simulator.reading import csv_read, json_read, number_of, row_of, text_of, whole_of
 from controlplane.simulator.step_times import Measurement, Placement, StepTimes
 
-#: Epochs of the published applications; their folders hold as many rows.
+#: Examples on one accelerator at most, where the measurements of Pollux go beyond what it used.
 _LARGEST_LOCAL: Mapping[str, int] = MappingProxyType({"yolov3": 8})
 
-Row = dict[str, str]
+_OPTION = "--profiles"
 
 
 def profiles_read(
@@ -40,8 +38,8 @@ def profiles_read(
     folders = sorted(path.parent for path in directory.glob("*/placements.csv"))
     if not folders:
         raise ValueError(
-            f"profiles: no folder with a placements.csv in {directory}; name the folder that holds "
-            "one folder for each application"
+            f"{_OPTION}: no folder with a placements.csv in {directory}; name the folder that "
+            "holds one folder for each application"
         )
     return {
         folder.name: application_read(folder, (speeds or {}).get(folder.name, {}))
@@ -55,81 +53,86 @@ def application_read(folder: Path, speeds: Mapping[str, float]) -> ProfiledAppli
     Raises:
         ValueError: a file or column is missing or does not hold numbers.
     """
-    about = _about(folder)
     validations = {
-        int(path.stem.split("-")[1]): _validation_read(path)
-        for path in sorted(folder.glob("validation-*.csv"))
+        _batch_of(path): _validation_read(path) for path in sorted(folder.glob("validation-*.csv"))
     }
     if not validations:
-        raise ValueError(f"profiles: {folder} has no validation-BATCH.csv")
-    placed: dict[Placement, list[tuple[int, float, float]]] = {}
-    for row in _rows(folder / "placements.csv"):
-        placement = tuple(int(digit) for digit in row["placement"])
-        placed.setdefault(placement, []).append(
-            (int(row["local_bsz"]), float(row["step_time"]), float(row["sync_time"]))
-        )
-    spread = [
-        Measurement(
-            int(row["num_nodes"]),
-            int(row["num_replicas"]),
-            int(row["local_bsz"]),
-            float(row["step_time"]),
-            float(row["sync_time"]),
-        )
-        for row in _rows(folder / "scalability.csv")
-    ]
+        raise ValueError(f"{_OPTION}: {folder} has no validation-BATCH.csv")
+    placed = _placed_read(folder / "placements.csv")
     local = [row[0] for rows in placed.values() for row in rows]
-    default = _LARGEST_LOCAL.get(folder.name, max(local))
-    bounds = BatchBounds(
-        initial=min(validations),
-        largest=max(validations),
-        smallest_local=min(local),
-        largest_local=int(about.get("largest_local", default)),
-    )
-    epochs = min(run.progress.size for run in validations.values())
-    return ProfiledApplication(
-        name=folder.name,
-        bounds=bounds,
-        num_epochs=int(about.get("epochs", epochs)),
-        validations=validations,
-        times=StepTimes(placed, spread),
-        speeds={**about.get("speeds", {}), **speeds},
-    )
+    about = json_read(folder / "app.json", _OPTION) if (folder / "app.json").exists() else {}
+    num_rows = min(run.progress.size for run in validations.values())
+    with row_of(_OPTION, str(folder / "app.json")):
+        num_epochs = whole_of({"epochs": num_rows, **about}, "epochs")
+        if not 1 <= num_epochs <= num_rows:
+            raise ValueError(f"'epochs' must be 1 to {num_rows}, the rows of validation-BATCH.csv")
+        most = {"largest_local": _LARGEST_LOCAL.get(folder.name, max(local)), **about}
+        own_speeds = about.get("speeds", {})
+        by_kind = {str(kind): number_of(own_speeds, kind) for kind in own_speeds} | dict(speeds)
+        if min(by_kind.values(), default=1.0) <= 0.0:
+            raise ValueError("'speeds' must be positive")
+        return ProfiledApplication(
+            name=folder.name,
+            bounds=BatchBounds(
+                initial=min(validations),
+                largest=max(validations),
+                smallest_local=min(local),
+                largest_local=whole_of(most, "largest_local"),
+            ),
+            num_epochs=num_epochs,
+            validations=validations,
+            times=StepTimes(placed, _spread_read(folder / "scalability.csv")),
+            speeds=by_kind,
+        )
 
 
-def _about(folder: Path) -> dict[str, Any]:
-    path = folder / "app.json"
-    if not path.exists():
-        return {}
-    found = json.loads(path.read_text())
-    if not isinstance(found, dict):
-        raise ValueError(f"profiles: {path} must hold an object")
-    return found
+def _batch_of(path: Path) -> int:
+    batch = path.stem.removeprefix("validation-")
+    if not batch.isdigit() or int(batch) < 1:
+        raise ValueError(f"{_OPTION}: {path} must be named after its batch, as validation-64.csv")
+    return int(batch)
 
 
 def _validation_read(path: Path) -> Validation:
-    rows = list(_rows(path))
+    names = ("progress", "iteration", "grad_sqr", "grad_var", "metric")
+    rows: list[list[float]] = []
+    for line, row in csv_read(path, _OPTION):
+        with row_of(_OPTION, f"line {line} of {path}"):
+            values = [number_of(row, name) for name in names]
+            if values[0] <= (rows[-1][0] if rows else 0.0):
+                raise ValueError("'progress' must grow from row to row, from above 0 on")
+            if min(values[2], values[3]) < 0.0 or values[2] + values[3] == 0.0:
+                raise ValueError("'grad_sqr' and 'grad_var' must not be negative, nor both 0")
+            rows.append(values)
+    return Validation(*np.array(rows, dtype=float).reshape(-1, len(names)).T)
 
-    def column(name: str) -> np.ndarray[Any, np.dtype[np.float64]]:
-        return np.array([float(row[name]) for row in rows])
 
-    return Validation(
-        column("progress"),
-        column("iteration"),
-        column("grad_sqr"),
-        column("grad_var"),
-        column("metric"),
-    )
+def _placed_read(path: Path) -> dict[Placement, list[tuple[int, float, float]]]:
+    placed: dict[Placement, list[tuple[int, float, float]]] = {}
+    for line, row in csv_read(path, _OPTION):
+        with row_of(_OPTION, f"line {line} of {path}"):
+            placement = tuple(int(digit) for digit in text_of(row, "placement"))
+            if min(placement) < 1:
+                raise ValueError("'placement' must be digits from 1 to 9, one a node")
+            placed.setdefault(placement, []).append(_step_read(row))
+    if not placed:
+        raise ValueError(f"{_OPTION}: {path} has no rows")
+    return placed
 
 
-def _rows(path: Path) -> Iterator[Row]:
-    """Give the rows of a CSV file, a missing or bad one as a ValueError that names it."""
-    try:
-        with path.open(newline="") as file:
-            rows = list(csv.DictReader(file))
-    except OSError as error:
-        raise ValueError(f"profiles: cannot read {path}: {error.strerror}") from error
-    for number, row in enumerate(rows, start=2):
-        if None in row.values():
-            raise ValueError(f"profiles: line {number} of {path} has too few columns")
-        yield row
+def _spread_read(path: Path) -> list[Measurement]:
+    found = []
+    for line, row in csv_read(path, _OPTION):
+        with row_of(_OPTION, f"line {line} of {path}"):
+            numbers = whole_of(row, "num_nodes"), whole_of(row, "num_replicas")
+            found.append(Measurement(*numbers, *_step_read(row)))
+    return found
+
+
+def _step_read(row: Mapping[str, str]) -> tuple[int, float, float]:
+    """Read examples on one accelerator, and seconds of a step and of the exchange in it."""
+    local = whole_of(row, "local_bsz")
+    step_s, sync_s = number_of(row, "step_time"), number_of(row, "sync_time")
+    if local < 1 or not 0.0 <= sync_s <= step_s or step_s == 0.0:
+        raise ValueError("give a positive 'local_bsz', and 0 ≤ 'sync_time' ≤ 'step_time'")
+    return local, step_s, sync_s

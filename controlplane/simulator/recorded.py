@@ -19,16 +19,9 @@ class RecordedApplication(SteadyApplication):
     """Work in useful examples, done as the models say that were fitted to a job's own steps.
 
     Where its losses were going at that moment was not kept.
-
-    Raises:
-        ValueError: there is no work.
     """
 
     performance: RecordedPerformance
-
-    def __post_init__(self) -> None:
-        if not self.work > 0.0:
-            raise ValueError(f"work of {self.name} must be positive, got {self.work}")
 
     def rate(self, kind: str, num_accelerators: int, num_nodes: int) -> float:
         return self.performance.goodput(kind, num_accelerators, num_nodes)

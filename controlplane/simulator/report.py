@@ -24,6 +24,8 @@ class JobOutcome:
     Attributes:
         completion_s: from submission to end.
         queued_s: from submission to the first accelerator.
+        num_resizes: changes of its accelerators after its first start, restarts included.
+        num_restarts: starts from nothing after its first one.
         fair_s: completion time alone on its fair share, one start included.
         fairness: completion_s / fair_s.
     """
@@ -37,6 +39,7 @@ class JobOutcome:
     completion_s: float
     queued_s: float
     num_resizes: int
+    num_restarts: int
     accelerator_s: float
     fair_s: float
     fairness: float
@@ -66,6 +69,7 @@ class Report:
     median_queued_s: float
     utilisation: float
     resizes_per_job: float
+    restarts_per_job: float
     worst_fairness: float
     unfair_share: float
     mean_quality: float
@@ -96,18 +100,17 @@ def report_make(
     cluster: Cluster,
     records: Records,
 ) -> Report:
-    """Work out the figures of a simulation in which every job has ended."""
+    """Work out the figures of a simulation of one job at least, in which every job has ended."""
     ended = {job.id: job.ended_at for job in jobs if job.ended_at is not None}
     assert len(ended) == len(jobs), "every job has ended"
-    crowds = crowding(jobs, ended) if jobs else {}
+    crowds = crowding(jobs, ended)
     outcomes = tuple(_outcome(job, cluster, crowds[job.id]) for job in jobs)
-    completion = np.array([row.completion_s for row in outcomes] or [0.0])
-    queued = np.array([row.queued_s for row in outcomes] or [0.0])
-    fairness = np.array([row.fairness for row in outcomes] or [0.0])
-    first = min((row.submitted_at for row in outcomes), default=0.0)
-    makespan = max((row.ended_at for row in outcomes), default=0.0) - first
+    completion = np.array([row.completion_s for row in outcomes])
+    queued = np.array([row.queued_s for row in outcomes])
+    fairness = np.array([row.fairness for row in outcomes])
+    makespan = max(row.ended_at for row in outcomes) - min(row.submitted_at for row in outcomes)
     held_s = sum(row.accelerator_s for row in outcomes)
-    decision_ms = 1000.0 * np.array(records.decision_s or [0.0])
+    decision_ms = 1000.0 * np.array(records.decision_s)
     size = len(cluster.accelerators)
     return Report(
         policy=policy,
@@ -121,11 +124,12 @@ def report_make(
         makespan_s=makespan,
         mean_queued_s=float(queued.mean()),
         median_queued_s=float(np.median(queued)),
-        utilisation=held_s / (size * makespan) if makespan > 0.0 else 0.0,
-        resizes_per_job=sum(row.num_resizes for row in outcomes) / max(len(outcomes), 1),
+        utilisation=held_s / (size * makespan),
+        resizes_per_job=sum(row.num_resizes for row in outcomes) / len(outcomes),
+        restarts_per_job=sum(row.num_restarts for row in outcomes) / len(outcomes),
         worst_fairness=float(fairness.max()),
         unfair_share=float((fairness > UNFAIR).mean()),
-        mean_quality=float(np.mean([value for _, value in records.qualities] or [0.0])),
+        mean_quality=float(np.mean([value for _, value in records.qualities])),
         num_decisions=len(records.decision_s),
         decision_p50_ms=float(np.percentile(decision_ms, 50)),
         decision_p99_ms=float(np.percentile(decision_ms, 99)),
@@ -149,6 +153,7 @@ def _outcome(job: SimulatedJob, cluster: Cluster, crowd: float) -> JobOutcome:
         completion_s=completion_s,
         queued_s=job.started_at - job.spec.submitted_at,
         num_resizes=job.num_resizes,
+        num_restarts=job.num_restarts,
         accelerator_s=job.attained_s,
         fair_s=fair_s,
         fairness=completion_s / fair_s,

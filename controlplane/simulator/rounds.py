@@ -7,6 +7,7 @@ for 30 s. When a job crosses the end of an epoch, the time of it is rounded to w
 
 from __future__ import annotations
 
+import math
 import time
 from collections import Counter
 from collections.abc import Mapping
@@ -17,7 +18,7 @@ from controlplane.core.types import AcceleratorId, Decision, JobId, Snapshot
 from controlplane.simulator.jobs import SimulatedJob, Terms
 from controlplane.simulator.knowledge import speeds_learnt
 from controlplane.simulator.records import Records
-from controlplane.simulator.run import STUCK_ROUNDS, Progress, StuckError
+from controlplane.simulator.run import LONGEST_S, STUCK_ROUNDS, Progress, StuckError, stuck_text
 from controlplane.simulator.workloads import Cluster, Workload
 
 #: How long a job stands still whose accelerators changed, and how often the policy is asked.
@@ -58,9 +59,9 @@ class RoundRun:
         """Go on until every job has ended.
 
         Raises:
-            StuckError: nothing runs for very many rounds.
+            StuckError: jobs would never end.
         """
-        idle = 0
+        idle, counted_at = 0, 0.0
         waiting, live = list(reversed(self.jobs)), list[SimulatedJob]()
         while waiting or live:
             before = len(live)
@@ -75,9 +76,12 @@ class RoundRun:
                 live.append(waiting.pop())
             if live:
                 self._decide(live)
-            idle = idle + 1 if live and not any(job.held for job in live) else 0
-            if idle > STUCK_ROUNDS:
-                raise StuckError(f"{self.policy} has run nothing for {STUCK_ROUNDS} rounds")
+            if len(live) != before:
+                counted_at = self.now
+            is_working = any(job.epoch_ends_at() < math.inf for job in live)
+            idle = idle + 1 if live and not is_working else 0
+            if idle > STUCK_ROUNDS or (live and self.now - counted_at > LONGEST_S):
+                raise StuckError(stuck_text(self.policy, live))
 
     def _train(self, job: SimulatedJob) -> None:
         """Let a job train for one round."""
@@ -149,6 +153,7 @@ class RoundRun:
             job.started_at = self.now
         else:
             job.num_resizes += 1
+            job.num_restarts += 1  # there every change is one
         if not had:
             job.pending_since, job.running_since = None, self.now
         job.most_accelerators = max(job.most_accelerators, wanted.total())

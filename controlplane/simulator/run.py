@@ -6,7 +6,7 @@ import dataclasses
 import heapq
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from controlplane.core.cycle import decide
 from controlplane.core.plan import plan_between
@@ -21,8 +21,11 @@ from controlplane.simulator.workloads import Cluster, Workload
 #: Called with jobs ended, jobs in all and the simulated time, now and then.
 Progress = Callable[[int, int, float], None]
 
-#: After so many rounds in a row in which nothing runs and nothing changes, nothing ever will.
+#: After so many rounds in a row in which no job trains and nothing changes, nothing ever will.
 STUCK_ROUNDS = 2_000
+
+#: And after so many seconds in which no job comes or ends, none ever will end.
+LONGEST_S = 400 * 86_400.0
 
 #: Plans that follow each other at one moment; more mean that they never come to rest.
 MOST_PLANS = 20
@@ -30,6 +33,13 @@ MOST_PLANS = 20
 
 class StuckError(RuntimeError):
     """The policy leaves jobs waiting for ever."""
+
+
+def stuck_text(policy: str, jobs: Sequence[SimulatedJob]) -> str:
+    """Say which jobs do not come to their ends."""
+    names = ", ".join(job.spec.name for job in jobs[:5])
+    others = f" and {len(jobs) - 5} more" if len(jobs) > 5 else ""
+    return f"under {policy} these jobs would never end: {names}{others}"
 
 
 class EventRun:
@@ -59,7 +69,7 @@ class EventRun:
         self._events: list[tuple[float, int, int]] = []  # (time, job, version)
         self._versions: dict[int, int] = {}
         self._releases: list[tuple[float, AcceleratorId]] = []
-        self._tick_at = math.inf
+        self._tick_at = -math.inf
         self._snapshot: Snapshot | None = None
         self._wanted: Allocation | None = None
         self._carried: object | None = None
@@ -72,12 +82,13 @@ class EventRun:
         self._silent: dict[int, float] = {}  # node -> end of its lease
         self._lost: set[AcceleratorId] = set()
         self._idle_rounds = 0
+        self._counted_at = 0.0  # when a job came or ended last
 
     def run(self) -> None:
         """Go on until every job has ended.
 
         Raises:
-            StuckError: the policy leaves jobs waiting for ever.
+            StuckError: jobs would never end.
         """
         while self._live or self._arrived < len(self.jobs):
             self.now = self._next_at()
@@ -111,6 +122,7 @@ class EventRun:
                 break
             self._live[job.id] = Tenure(job)
             self._arrived += 1
+            self._counted_at = self.now
         return self._arrived > before
 
     def _jobs_step(self) -> bool:
@@ -126,7 +138,7 @@ class EventRun:
         job = tenure.job
         job.advance(self.now)
         if job.is_done:
-            job.ended_at = self.now
+            job.ended_at = self._counted_at = self.now
             self._give_back(tenure.end(self.now))
             self._note_held(job)
             del self._live[job.id]
@@ -188,7 +200,7 @@ class EventRun:
             if tenure.job.active:
                 self._job_step(tenure)
         self._release()
-        if is_tick or math.isinf(self._tick_at):
+        if is_tick:
             self._tick_at = (math.floor(self.now / self.round_s) + 1) * self.round_s
         if not self._live or len(self._lost) == len(self.cluster.accelerators):
             self._wanted = None
@@ -284,10 +296,8 @@ class EventRun:
         self.records.qualities.append((self.now, total / len(rows)))
 
     def _check_alive(self, is_tick: bool, is_changed: bool) -> None:
-        is_idle = is_tick and not is_changed and not any(t.job.held for t in self._live.values())
+        is_working = any(row.job.epoch_ends_at() < math.inf for row in self._live.values())
+        is_idle = is_tick and not is_changed and not is_working
         self._idle_rounds = self._idle_rounds + 1 if is_idle else 0
-        if self._idle_rounds > STUCK_ROUNDS:
-            names = ", ".join(t.job.spec.name for t in list(self._live.values())[:5])
-            raise StuckError(
-                f"{self.policy} has started nothing for {STUCK_ROUNDS} rounds; waiting: {names}"
-            )
+        if self._idle_rounds > STUCK_ROUNDS or self.now - self._counted_at > LONGEST_S:
+            raise StuckError(stuck_text(self.policy, [row.job for row in self._live.values()]))

@@ -49,12 +49,14 @@ def simulate(
             raise to stop the simulation.
 
     Raises:
-        ValueError: there is no such policy, a job could never run on the cluster, or the rules know
-            no failures.
-        StuckError: the policy leaves jobs waiting for ever.
+        ValueError: there is no such policy or no job, a job could never run on the cluster, or the
+            rules know no failures.
+        StuckError: jobs would never end.
     """
     if policy not in POLICIES:
         raise ValueError(f"policy must be one of {', '.join(POLICIES)}, got {policy!r}")
+    if not workload.jobs:
+        raise ValueError("--workload: there is no job in it, so there is nothing to simulate")
     if failures is not None and Rules(rules) is Rules.POLLUX:
         raise ValueError("--failures: the rules of Pollux know none; take --rules own")
     demand = demand_of(policy)
@@ -87,6 +89,8 @@ def simulate(
         "round_s": round_s,
         "kinds": cluster.kinds,
     }
+    if workload.notes:
+        settings["notes"] = " ".join(workload.notes)
     if failures is not None:
         settings["failures"] = f"{failures.mtbf_s / 3600:g} h, {failures.mttr_s / 3600:g} h"
     return report_make(policy, settings, run.jobs, cluster, run.records)

@@ -7,10 +7,11 @@ ratios of the job of Gavel's that is most like it, alone on one accelerator.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from pathlib import Path
 from types import MappingProxyType
+
+from controlplane.simulator.reading import json_read, number_of, row_of
 
 #: The kind of Gavel's that the measured accelerators are put level with.
 LEVEL = "p100"
@@ -34,17 +35,17 @@ def gavel_speeds(path: Path) -> dict[str, dict[str, float]]:
     Raises:
         ValueError: the file is not one of Gavel's.
     """
-    try:
-        table = json.loads(path.read_text())
+    table = json_read(path, "--kind-speeds")
+    with row_of("--kind-speeds", f"{path} is no table of Gavel's"):
         kinds = [kind for kind in table if not kind.endswith("_unconsolidated")]
-        level = table[LEVEL]
-        return {
-            application: {
-                kind: float(table[kind][job]["null"]) / float(level[job]["null"]) for kind in kinds
-            }
-            for application, job in SIMILAR.items()
+        rates = {
+            job: {kind: number_of(table[kind][job], "null") for kind in [LEVEL, *kinds]}
+            for job in SIMILAR.values()
         }
-    except (OSError, UnicodeDecodeError, json.JSONDecodeError) as error:
-        raise ValueError(f"kind-speeds: cannot read {path}: {error}") from error
-    except (KeyError, TypeError, AttributeError) as error:
-        raise ValueError(f"kind-speeds: {path} is no table of Gavel's: {error!r}") from error
+        for job, by_kind in rates.items():
+            if min(by_kind.values()) <= 0.0:
+                raise ValueError(f"steps a second of {job} must be positive on each kind")
+    return {
+        application: {kind: rates[job][kind] / rates[job][LEVEL] for kind in kinds}
+        for application, job in SIMILAR.items()
+    }

@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -21,10 +22,17 @@ class SteadyApplication:
 
     Attributes:
         work: progress in all.
+
+    Raises:
+        ValueError: the work is no positive number.
     """
 
     name: str
     work: float
+
+    def __post_init__(self) -> None:
+        if not 0.0 < self.work < math.inf:
+            raise ValueError(f"work of {self.name} must be a positive number, got {self.work:g}")
 
     def rate(self, kind: str, num_accelerators: int, num_nodes: int) -> float:
         """Give progress a second."""

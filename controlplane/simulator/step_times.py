@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 from scipy.interpolate import LinearNDInterpolator, NearestNDInterpolator
+from scipy.spatial import QhullError
 
 Floats = NDArray[np.float64]
 
@@ -71,12 +72,15 @@ class StepTimes:
         nodes = min(max(len(placement), -(-count // MOST_PER_NODE)), MOST_NODES, count)
         local = np.clip(local_batches.astype(float), *self._local_range)
         asked = np.column_stack([np.full(local.size, nodes), np.full(local.size, count), local])
-        if self._linear is None:
-            self._linear = LinearNDInterpolator(self._points, self._seconds)
+        if self._nearest is None:
             self._nearest = NearestNDInterpolator(self._points, self._seconds, rescale=True)
-        found = self._linear(asked)
+            try:
+                self._linear = LinearNDInterpolator(self._points, self._seconds)
+            except QhullError:  # few measurements, which span no room: only the nearest counts
+                self._linear = None
+        found = np.full((local.size, 2), np.nan) if self._linear is None else self._linear(asked)
         outside = np.isnan(found[:, 0])
-        if outside.any() and self._nearest is not None:
+        if outside.any():
             found[outside] = self._nearest(asked[outside])
         return np.asarray(found.T, dtype=float)
 

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import csv
 import datetime
-import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from itertools import islice
 from pathlib import Path
-from typing import Any
 
 from controlplane.simulator.applications import Application
+from controlplane.simulator.reading import csv_read, json_read, number_of, row_of, text_of, whole_of
 from controlplane.simulator.scaled import ScaledApplication, scaling
 from controlplane.simulator.workloads import Workload, WorkloadJob
 
@@ -31,10 +29,10 @@ def workload_is(path: Path) -> str:
         ValueError: it is none of them, or cannot be read.
     """
     try:
-        with path.open(encoding="utf-8") as file:
+        with path.open(encoding="utf-8-sig") as file:
             head = file.read(400).lstrip()
     except (OSError, UnicodeDecodeError) as error:
-        raise ValueError(f"workload: cannot read {path}: {error}") from error
+        raise ValueError(f"--workload: cannot read {path}: {error}") from error
     columns = head.splitlines()[0].split(",") if head else []
     if {"time", "application"} <= set(columns):
         return "pollux"
@@ -45,7 +43,7 @@ def workload_is(path: Path) -> str:
     if head.startswith("{"):
         return "gavel" if '"null"' in head else "history"
     raise ValueError(
-        f"workload: {path} is none that is known; give a CSV with the columns time, application "
+        f"--workload: {path} is none that is known; give a CSV with the columns time, application "
         "(Pollux) or timestamp, duration, num_gpus (Philly), or a JSON list (VirtualFlow), table "
         "of throughputs (Gavel) or history (manage.py export_history)"
     )
@@ -58,22 +56,20 @@ def pollux_workload(path: Path, applications: Mapping[str, Application]) -> Work
         ValueError: the file cannot be read as one.
     """
     jobs = []
-    for number, row in _rows(path):
-        try:
-            is_fixed = row["application"] in _NEVER_ADAPTED
+    for line, row in csv_read(path, "--workload"):
+        with row_of("--workload", f"line {line} of {path}"):
+            is_fixed = text_of(row, "application") in _NEVER_ADAPTED
             jobs.append(
                 WorkloadJob(
-                    name=row["name"],
-                    submitted_at=float(row["time"]),
-                    application=row["application"],
-                    requested=int(row["num_replicas"]),
-                    batch_size=int(row["batch_size"]),
+                    name=text_of(row, "name"),
+                    submitted_at=number_of(row, "time"),
+                    application=text_of(row, "application"),
+                    requested=whole_of(row, "num_replicas"),
+                    batch_size=whole_of(row, "batch_size"),
                     is_fixed=is_fixed,
                     max_accelerators=1 if is_fixed else None,
                 )
             )
-        except (KeyError, TypeError, ValueError) as error:
-            raise ValueError(f"workload: line {number} of {path}: {error!r}") from error
     return Workload(tuple(jobs), applications)
 
 
@@ -90,12 +86,11 @@ def philly_workload(path: Path, num_jobs: int, speeds: Mapping[str, float]) -> W
         ValueError: the file cannot be read as one.
     """
     rows: list[tuple[float, float, int]] = []
-    for number, row in _rows(path):
-        try:
-            at = datetime.datetime.fromisoformat(row["timestamp"]).replace(tzinfo=datetime.UTC)
-            rows.append((at.timestamp(), float(row["duration"]), int(row["num_gpus"])))
-        except (KeyError, TypeError, ValueError) as error:
-            raise ValueError(f"workload: line {number} of {path}: {error!r}") from error
+    for line, row in csv_read(path, "--workload"):
+        with row_of("--workload", f"line {line} of {path}"):
+            at = datetime.datetime.fromisoformat(text_of(row, "timestamp"))
+            at_s = at.replace(tzinfo=datetime.UTC).timestamp()
+            rows.append((at_s, number_of(row, "duration"), whole_of(row, "num_gpus")))
     chosen = list(islice((row for row in sorted(rows) if row[1] > 0.0 and row[2] > 0), num_jobs))
     jobs, applications = [], {}
     for index, (at_s, duration_s, count) in enumerate(chosen):
@@ -131,12 +126,12 @@ def virtualflow_workload(
     Raises:
         ValueError: the file cannot be read as one.
     """
-    trace = _json(path)
+    trace = json_read(path, "--workload")
     seconds = _measured_seconds(path, measured)
     jobs, applications = [], {}
     for index, row in enumerate(trace):
-        try:
-            demand, name = int(row["gpu_demand"]), f"{index}-{row['workload']}"
+        with row_of("--workload", f"job {index} of {path}"):
+            demand, name = whole_of(row, "gpu_demand"), f"{index}-{text_of(row, 'workload')}"
             run_s = seconds.get(str(index), UNKNOWN_RUN_S + COLD_START_S) - COLD_START_S
             rates = scaling(demand)[: demand + 1]
             applications[name] = ScaledApplication(
@@ -145,41 +140,25 @@ def virtualflow_workload(
             jobs.append(
                 WorkloadJob(
                     name=name,
-                    submitted_at=float(row["arrival_time"]),
+                    submitted_at=number_of(row, "arrival_time"),
                     application=name,
                     requested=demand,
-                    batch_size=int(row["batch_size"]),
+                    batch_size=whole_of(row, "batch_size"),
                     is_fixed=True,
                     max_accelerators=demand,
-                    weight=float(row["priority"]),
+                    weight=number_of(row, "priority"),
                 )
             )
-        except (KeyError, TypeError, ValueError) as error:
-            raise ValueError(f"workload: job {index} of {path}: {error!r}") from error
-    return Workload(tuple(jobs), applications)
+    unknown = sum(str(index) not in seconds for index in range(len(jobs)))
+    notes = (f"Nobody measured how long {unknown} of {len(jobs)} jobs run: 15 minutes each.",)
+    return Workload(tuple(jobs), applications, notes if unknown else ())
 
 
 def _measured_seconds(path: Path, measured: Path | None) -> dict[str, float]:
     beside = path.with_name("measured_seconds_at_demand.json")
     if measured is None and not beside.exists():
         return {}
-    found = _json(measured or beside)
-    rows = found.get(path.stem, {}) if isinstance(found, dict) else {}
-    if not isinstance(rows, dict):
-        raise ValueError(f"workload: {path.stem} in {measured or beside} must be an object")
-    return {str(index): float(value) for index, value in rows.items()}
-
-
-def _json(path: Path) -> Any:
-    try:
-        return json.loads(path.read_text())
-    except (OSError, UnicodeDecodeError, json.JSONDecodeError) as error:
-        raise ValueError(f"workload: cannot read {path}: {error}") from error
-
-
-def _rows(path: Path) -> Iterator[tuple[int, dict[str, str]]]:
-    try:
-        with path.open(newline="") as file:
-            yield from enumerate(csv.DictReader(file), start=2)
-    except (OSError, UnicodeDecodeError) as error:
-        raise ValueError(f"workload: cannot read {path}: {error}") from error
+    file = measured or beside
+    with row_of("--workload", f"{path.stem} in {file}, the run times of {path}"):
+        rows = dict(json_read(file, "--workload")).get(path.stem, {})
+        return {str(index): number_of(rows, index) for index in rows}

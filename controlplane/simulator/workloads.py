@@ -2,11 +2,19 @@
 
 from __future__ import annotations
 
+import math
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from controlplane.core.types import Accelerator
 from controlplane.simulator.applications import Application
+
+#: Seconds after which no job arrives: ten years.
+LATEST_S = 10 * 365 * 86_400.0
+
+#: Accelerators of a simulated cluster.
+MOST_ACCELERATORS = 100_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,12 +49,16 @@ class WorkloadJob:
 class Workload:
     """Jobs in order of arrival, and what they compute.
 
+    Attributes:
+        notes: sentences for people about what is assumed or differs from what was recorded.
+
     Raises:
-        ValueError: an application is missing or a name stands twice.
+        ValueError: an application is missing, a name stands twice, or a number is impossible.
     """
 
     jobs: tuple[WorkloadJob, ...]
     applications: Mapping[str, Application] = field(default_factory=dict)
+    notes: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         ordered = tuple(sorted(self.jobs, key=lambda job: job.submitted_at))
@@ -59,12 +71,24 @@ class Workload:
                     f"workload: job {job.name} runs {job.application!r}, of which there is no "
                     f"profile; there are {known}"
                 )
-            if job.requested < 1 or job.batch_size < 1 or job.min_accelerators < 1:
+            numbers = (job.requested, job.batch_size, job.min_accelerators, job.weight)
+            if min(numbers) <= 0 or not math.isfinite(job.weight):
                 raise ValueError(
-                    f"workload: job {job.name} needs positive numbers of accelerators and examples"
+                    f"workload: job {job.name} needs positive numbers of accelerators and examples "
+                    "and a positive priority"
+                )
+            if not 0.0 <= job.submitted_at <= LATEST_S:
+                raise ValueError(
+                    f"workload: job {job.name} arrives {job.submitted_at:g} s after the start of "
+                    f"the workload; give 0 to {LATEST_S:g}"
+                )
+            if job.max_accelerators is not None and job.max_accelerators < job.min_accelerators:
+                raise ValueError(
+                    f"workload: job {job.name} takes {job.min_accelerators} accelerators at least "
+                    f"and {job.max_accelerators} at most; the most must not be less"
                 )
         if len(set(names)) < len(names):
-            twice = next(name for name in names if names.count(name) > 1)
+            twice, _ = Counter(names).most_common(1)[0]
             raise ValueError(f"workload: the name {twice!r} stands there twice")
 
 
@@ -106,6 +130,8 @@ def cluster_make(
     nodes = dict(kinds) if kinds else {default: num_nodes}
     if num_nodes < 1 or per_node < 1 or min(nodes.values()) < 1:
         raise ValueError("nodes, accelerators and kinds must be positive numbers")
+    if num_nodes * per_node > MOST_ACCELERATORS:
+        raise ValueError(f"{num_nodes * per_node} accelerators are more than {MOST_ACCELERATORS}")
     if sum(nodes.values()) != num_nodes:
         raise ValueError(f"kinds has {sum(nodes.values())} nodes, nodes says {num_nodes}")
     kind_of_node = [kind for kind, number in nodes.items() for _ in range(number)]

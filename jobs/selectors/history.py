@@ -97,6 +97,7 @@ def _job(
         batch_size=job.global_batch_size,
         work=work,
         performance=performance,
+        mixes_kinds=job.mixes_kinds,
     )
 
 

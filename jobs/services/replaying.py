@@ -11,7 +11,13 @@ from typing import Any
 import numpy as np
 
 from controlplane.core.policies import POLICIES
-from controlplane.simulator.history import History, HistoryJob, history_cluster, history_workload
+from controlplane.simulator.history import (
+    History,
+    HistoryJob,
+    history_cluster,
+    history_notes,
+    history_workload,
+)
 from controlplane.simulator.report import Report
 from controlplane.simulator.run import StuckError
 from controlplane.simulator.settings import BatchMode, Knowledge
@@ -188,10 +194,7 @@ def _allocation(
 
 
 def _notes(history: History, changed: Report) -> list[str]:
-    notes = [
-        f"{number} job{'s' if number > 1 else ''} left out: {why}."
-        for why, number in history.left_out.items()
-    ]
+    notes = list(history_notes(history))
     open_ends = sum(job.ended_at is None for job in history.jobs)
     if open_ends:
         notes.append(

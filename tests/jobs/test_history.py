@@ -130,7 +130,7 @@ def test_a_history_survives_its_file() -> None:
             history.jobs[0].performance.goodput("cpu", count, 1)
         )
     del values["jobs"][0]["work"]
-    with pytest.raises(ValueError, match=r"job \d+ of file: KeyError\('work'\)"):
+    with pytest.raises(ValueError, match=r"job \d+ of file: 'work' is missing"):
         history_from_dict(values, "file")
 
 

@@ -9,6 +9,8 @@ from pathlib import Path
 import pytest
 from django.core.management import CommandError, call_command
 
+from controlplane.simulator.page import FIGURES
+
 
 def run(*arguments: str) -> str:
     out = StringIO()
@@ -30,10 +32,22 @@ def test_table_json_and_page(tmp_path: Path) -> None:
         completion = [job["completion_s"] for job in report["jobs"]]
         assert len(completion) == 8
         assert report["mean_jct_s"] == pytest.approx(sum(completion) / 8)
+    shown_once = {title for title, _, _ in FIGURES.values()}
+    assert {"median", "90 %", "99 %", "median wait", "restarts per job"} <= shown_once
+    assert all(title in shown for title in shown_once)
+    assert max(map(len, shown.splitlines()[:-2])) <= 100
     text = page.read_text()
+    assert all(f"<th>{title}</th>" in text for title in shown_once)
     assert "Plotly.newPlot" in text
     assert "<script src" not in text  # works without a network
     assert text.count('class="figure"') == 5
+
+
+def test_a_workload_of_no_jobs_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "empty.csv"
+    path.write_text("timestamp,duration,num_gpus\n")
+    with pytest.raises(CommandError, match="no job in it"):
+        run("--workload", str(path), "--policy", "fifo")
 
 
 @pytest.mark.parametrize(
@@ -43,7 +57,11 @@ def test_table_json_and_page(tmp_path: Path) -> None:
         (("--workload", "synthetic", "--kinds", "v100"), "--kinds"),
         (("--workload", "synthetic", "--resize-cost", "much"), "--resize-cost"),
         (("--workload", "synthetic", "--round", "0"), "--round"),
-        (("--workload", "synthetic", "--jobs", "0"), "jobs"),
+        (("--workload", "synthetic", "--jobs", "0"), "--jobs: give a positive number"),
+        (("--workload", "synthetic", "--nodes", "-2"), "--nodes"),
+        (("--workload", "synthetic", "--compare", "nonsense"), "--compare.*invalid choice"),
+        (("--workload", "synthetic", "--page", "nowhere/x.html"), "--page: there is no folder"),
+        (("--workload", "synthetic", "--json", "."), "--json: . is a folder"),
     ],
 )
 def test_mistakes_name_the_option(arguments: tuple[str, ...], message: str) -> None:

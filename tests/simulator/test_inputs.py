@@ -46,7 +46,7 @@ def test_resnet_scaling_goes_on_as_it_ended() -> None:
 
 def test_synthetic_files_are_read_like_any_others(tmp_path: Path) -> None:
     synthetic_write(tmp_path, num_jobs=6, hours=0.2, seed=4)
-    loaded = workload_load(str(tmp_path / "workload.csv"), tmp_path, {}, num_jobs=0, seed=0)
+    loaded = workload_load(str(tmp_path / "workload.csv"), tmp_path, {}, num_jobs=5, seed=0)
     made = synthetic_workload(6, 0.2, 4)
     assert loaded.jobs == made.jobs
     assert len({one.application for one in synthetic_workload(60, 1.0, 1).jobs}) == 5
@@ -73,7 +73,7 @@ def test_virtualflow_and_philly_files(tmp_path: Path) -> None:
     trace.write_text(json.dumps(rows))
     measured = {"two": {"0": 178.0, "1": 278.0}}
     (tmp_path / "measured_seconds_at_demand.json").write_text(json.dumps(measured))
-    loaded = workload_load(str(trace), None, {}, num_jobs=0, seed=0)
+    loaded = workload_load(str(trace), None, {}, num_jobs=5, seed=0)
     assert [job.weight for job in loaded.jobs] == [5.0, 1.0]
     # 100 s beyond the cold start, at the speed of two.
     assert loaded.applications["0-bert"].progress_ends[-1] == pytest.approx(100 * 2446 / 1248)
@@ -139,7 +139,16 @@ def test_bad_costs_name_the_option(text: str) -> None:
 
 def test_clusters_are_read() -> None:
     assert cluster_parse(3, 2, "v100:1,k80:2").kinds == {"k80": 4, "v100": 2}
-    for nodes, kinds in ((3, "v100:1"), (3, "v100"), (0, None), (2, "a:1,a:1")):
+    assert cluster_parse(None, None, "v100:1,k80:2").kinds == {"k80": 8, "v100": 4}
+    assert cluster_parse(None, None, None).kinds == {"gpu": 64}
+    for nodes, kinds in (
+        (3, "v100:1"),
+        (3, "v100"),
+        (0, None),
+        (-3, None),
+        (10**6, None),
+        (2, "a:1,a:1"),
+    ):
         with pytest.raises(ValueError, match="--"):
             cluster_parse(nodes, 2, kinds)
 
@@ -149,8 +158,18 @@ def test_clusters_are_read() -> None:
     [
         ("a,b\n1,2\n", "none that is known"),
         ("name,time,application\nx,soon,y\n", "line 2"),
+        (
+            "name,time,application,num_replicas,batch_size\nx,5,speech,two,8\n",
+            "line 2 of .*: 'num_replicas' must be a number, not 'two'",
+        ),
+        ("name,time,application,num_replicas,batch_size\nx,-5,speech,2,64\n", "x arrives -5 s"),
         ("timestamp,duration,num_gpus\nnever,1,1\n", "line 2"),
-        ('[{"arrival_time": 1}]', "job 0"),
+        ("timestamp,duration,num_gpus\n2017-10-09 07:01:55,inf,1\n", "'duration' must be a number"),
+        ("[1]", "job 0 .* must be an object with 'gpu_demand', not 1"),
+        ("[", "--workload: .* is no JSON"),
+        ("{", "--workload: .* is no JSON"),
+        ('{"format": "mine"}', "export_history"),
+        ('[{"arrival_time": 1}]', "job 0 of .*: 'gpu_demand' is missing"),
     ],
 )
 def test_bad_files_are_named(tmp_path: Path, content: str, message: str) -> None:
@@ -159,3 +178,41 @@ def test_bad_files_are_named(tmp_path: Path, content: str, message: str) -> None
     synthetic_write(tmp_path / "profiles", num_jobs=1)
     with pytest.raises(ValueError, match=message):
         workload_load(str(path), tmp_path / "profiles", {}, num_jobs=5, seed=0)
+
+
+@pytest.mark.parametrize(
+    ("file", "content", "message"),
+    [
+        ("validation-256.csv", "progress,iteration\n1,1\n", "'grad_sqr' is missing"),
+        ("validation-256.csv", "progress\n", "'epochs' must be 1 to 0"),
+        ("validation-x.csv", "progress\n", "as validation-64.csv"),
+        ("placements.csv", "placement,local_bsz\n1,64\n", "line 2 of .* 'step_time' is missing"),
+        ("placements.csv", "placement\n", "has no rows"),
+        ("scalability.csv", "num_nodes,num_replicas,local_bsz,step_time,sync_time\n1,1,8,1,2\n",
+         "0 ≤ 'sync_time' ≤ 'step_time'"),
+        ("app.json", "{", "app.json is no JSON"),
+        ("app.json", '{"epochs": 99}', "'epochs' must be 1 to 12"),
+        ("app.json", '{"speeds": {"fast": 0}}', "'speeds' must be positive"),
+    ],
+)  # fmt: skip
+def test_bad_profiles_are_named(tmp_path: Path, file: str, content: str, message: str) -> None:
+    synthetic_write(tmp_path, num_jobs=1)
+    (tmp_path / "tabular" / file).write_text(content)
+    with pytest.raises(ValueError, match=f"--profiles: .*{message}"):
+        profiles_read(tmp_path)
+
+
+def test_measurements_on_one_node_alone_are_enough() -> None:
+    """They span no room to interpolate in: other placements take the nearest."""
+    times = StepTimes({(1,): [(10, 1.0, 0.0)], (2,): [(10, 3.0, 1.0)]}, [])
+    np.testing.assert_allclose(times.seconds((1, 1), np.array([10])), [[3.0], [1.0]])
+
+
+def test_a_run_time_that_nobody_measured_is_told(tmp_path: Path) -> None:
+    trace = tmp_path / "one.json"
+    row = {"arrival_time": 1, "workload": "bert", "priority": 5, "gpu_demand": 2, "batch_size": 8}
+    trace.write_text(json.dumps([row]))
+    loaded = workload_load(str(trace), None, {}, num_jobs=5, seed=0)
+    assert loaded.notes == ("Nobody measured how long 1 of 1 jobs run: 15 minutes each.",)
+    report = simulate(loaded, cluster_parse(1, 4, None), "fifo")
+    assert report.settings["notes"] == loaded.notes[0]

@@ -55,7 +55,7 @@ def test_every_later_change_is_a_restart_of_30_seconds() -> None:
     a, b = report.jobs
     assert [row for row in report.held if row[0] < 200.0] == [(60.0, 1, 4), (120.0, 1, 2),
                                                               (120.0, 2, 2)]  # fmt: skip
-    assert (a.num_resizes, b.num_resizes) == (1, 0)
+    assert (a.num_resizes, b.num_resizes) == (a.num_restarts, b.num_restarts) == (1, 0)
     assert (a.ended_at, b.ended_at) == (150.0 + 140.0, 150.0 + 200.0)
 
 

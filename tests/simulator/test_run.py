@@ -46,10 +46,19 @@ def test_a_second_job_takes_its_share_and_gives_it_back() -> None:
     assert ended(report, "a") == pytest.approx(162.0)
     assert ended(report, "b") == pytest.approx(172.0 + 51.5)
     assert [row.num_resizes for row in report.jobs] == [1, 1]
+    assert report.restarts_per_job == 0.0
     assert [row.started_at for row in report.jobs] == [0.0, 63.0]
     assert report.held == (
         (0.0, 1, 4), (60.0, 1, 2), (63.0, 2, 2), (162.0, 1, 0), (165.0, 2, 4), (223.5, 2, 0),
     )  # fmt: skip
+
+
+def test_a_stop_is_followed_by_a_restart() -> None:
+    """Both need all four: a gives way to b, which is more important, and starts again after it."""
+    jobs = workload(job("a", least=4), job("b", 60.0, least=4, weight=3.0))
+    report = simulate(jobs, cluster_make(1, 4), "weighted_fair", costs=COSTS, round_s=1000.0)
+    assert [(row.num_resizes, row.num_restarts) for row in report.jobs] == [(1, 1), (0, 0)]
+    assert report.restarts_per_job == 0.5
 
 
 def test_growth_costs_nothing_where_resizes_are_free() -> None:
@@ -126,10 +135,9 @@ def test_the_same_twice() -> None:
     assert first == second
 
 
-def test_an_empty_workload_ends_at_once() -> None:
-    report = simulate(Workload((), {}), cluster_make(1, 1), "fifo")
-    assert report.jobs == ()
-    assert report.makespan_s == 0.0
+def test_a_workload_without_jobs_is_refused() -> None:
+    with pytest.raises(ValueError, match="no job in it"):
+        simulate(Workload(()), cluster_make(1, 1), "fifo")
 
 
 def test_a_job_that_never_fits_is_told() -> None:

@@ -25,6 +25,9 @@ from controlplane.simulator.options import (
 from controlplane.simulator.page import FIGURES, page_make
 from controlplane.simulator.speeds import gavel_speeds
 
+#: Characters of a line of the table at most.
+MOST_COLUMNS = 100
+
 
 class Command(BaseCommand):
     """Asks the same code that decides for the real cluster; see docs/simulator.md."""
@@ -36,8 +39,8 @@ class Command(BaseCommand):
         add = parser.add_argument
         add("--workload", required=True, help=f"a file (see docs/simulator.md), or {SYNTHETIC!r}")
         add("--profiles", type=Path, help="folder with one folder of measurements an application")
-        add("--nodes", type=int, help="default 16, or as recorded")
-        add("--accelerators", type=int, default=4, help="on each node")
+        add("--nodes", type=int, help="default: as recorded, as many as --kinds says, or 16")
+        add("--accelerators", type=int, help="on each node; default: as recorded, or 4")
         add("--kinds", help="nodes by kind, as v100:8,k80:8")
         add("--kind-speeds", type=Path, help="Gavel's table of steps a second by kind")
         add("--policy", required=True, choices=sorted(POLICIES))
@@ -54,6 +57,8 @@ class Command(BaseCommand):
         add("--page", type=Path, help="file for a page with figures")
 
     def handle(self, *_args: Any, **options: Any) -> None:
+        for option in ("json", "page"):
+            _place_check(f"--{option}", options[option])
         try:
             reports = self._run(options)
         except (ValueError, StuckError) as error:
@@ -73,13 +78,10 @@ class Command(BaseCommand):
         speeds = gavel_speeds(options["kind_speeds"]) if options["kind_speeds"] else {}
         costs = costs_parse(options["resize_cost"])
         failures = failures_parse(options["failures"])
-        cluster = recorded_cluster(options["workload"]) if options["nodes"] is None else None
+        size = (options["nodes"], options["accelerators"], options["kinds"])
+        cluster = recorded_cluster(options["workload"]) if size == (None, None, None) else None
         if cluster is None:
-            cluster = cluster_parse(
-                16 if options["nodes"] is None else options["nodes"],
-                options["accelerators"],
-                options["kinds"],
-            )
+            cluster = cluster_parse(*size)
         workload = workload_load(
             options["workload"],
             options["profiles"],
@@ -89,6 +91,8 @@ class Command(BaseCommand):
         )
         if len(cluster.kinds) > 1 and kinds_are_alike(workload, speeds):
             self.stderr.write("All kinds are taken to be equally fast; --kind-speeds tells more.")
+        for note in workload.notes:
+            self.stderr.write(note)
         return [
             simulate(
                 workload,
@@ -131,25 +135,32 @@ class Command(BaseCommand):
         self.stdout.write(f"Wrote {path}")
 
 
+def _place_check(option: str, path: Path | None) -> None:
+    """Refuse a file that cannot be written, before anything is simulated for it."""
+    if path is not None and path.is_dir():
+        raise CommandError(f"{option}: {path} is a folder; name a file in it.")
+    if path is not None and not path.absolute().parent.is_dir():
+        raise CommandError(f"{option}: there is no folder {path.parent}; make it first.")
+
+
 def table(reports: Sequence[Report]) -> list[str]:
-    """Give the figures of each report in a line, under a line of titles."""
-    titles = [title for title, _, _ in FIGURES.values()]
-    rows = [
-        [
-            report.policy,
-            *(
-                f"{getattr(report, name):,.{decimals}f}{unit}"
-                for name, (_, decimals, unit) in FIGURES.items()
-            ),
-        ]
-        for report in reports
+    """Give the figures of each report in a line, under a line of titles, some figures at a time."""
+    columns = [
+        [title, *(f"{getattr(report, name):,.{decimals}f}{unit}" for report in reports)]
+        for name, (title, decimals, unit) in FIGURES.items()
     ]
-    columns = list(zip(*[["policy", *titles], *rows], strict=True))
-    widths = [max(len(cell) for cell in column) for column in columns]
-    return [
-        "  ".join(
-            cell.ljust(width) if index == 0 else cell.rjust(width)
-            for index, (cell, width) in enumerate(zip(row, widths, strict=True))
-        )
-        for row in [["policy", *titles], *rows]
-    ]
+    names = ["policy", *(report.policy for report in reports)]
+    lines: list[str] = []
+    rows = names = _aligned(names, str.ljust)
+    for column in columns:
+        cells = _aligned(column, str.rjust)
+        if len(rows[0]) + 2 + len(cells[0]) > MOST_COLUMNS:
+            lines += [*rows, ""]
+            rows = names
+        rows = [f"{row}  {cell}" for row, cell in zip(rows, cells, strict=True)]
+    return [*lines, *rows]
+
+
+def _aligned(cells: Sequence[str], align: Callable[[str, int], str]) -> list[str]:
+    width = max(map(len, cells))
+    return [align(cell, width) for cell in cells]

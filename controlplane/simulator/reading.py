@@ -1,0 +1,100 @@
+"""Reads files that people give; what is wrong with them is told so that it can be mended."""
+
+from __future__ import annotations
+
+import csv
+import json
+import math
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+
+def json_read(path: Path, option: str) -> Any:
+    """Read a JSON file.
+
+    Args:
+        option: that the file was named with.
+
+    Raises:
+        ValueError: it cannot be read or is no JSON.
+    """
+    try:
+        return json.loads(path.read_text(encoding="utf-8-sig"))
+    except OSError as error:
+        raise ValueError(f"{option}: cannot read {path}: {error.strerror}") from error
+    except (ValueError, RecursionError) as error:
+        raise ValueError(f"{option}: {path} is no JSON: {error}") from error
+
+
+def csv_read(path: Path, option: str) -> Iterator[tuple[int, dict[str, str]]]:
+    """Give the rows of a CSV file with the numbers of their lines, the titles being line 1.
+
+    Raises:
+        ValueError: it cannot be read or is no CSV.
+    """
+    try:
+        with path.open(newline="", encoding="utf-8-sig") as file:
+            rows = list(csv.DictReader(file))
+    except OSError as error:
+        raise ValueError(f"{option}: cannot read {path}: {error.strerror}") from error
+    except (ValueError, csv.Error) as error:
+        raise ValueError(f"{option}: {path} is no CSV: {error}") from error
+    yield from enumerate(rows, start=2)
+
+
+@contextmanager
+def row_of(option: str, where: str) -> Iterator[None]:
+    """Name the option and the row with whatever turns out to be wrong in it.
+
+    Raises:
+        ValueError: something was.
+    """
+    try:
+        yield
+    except KeyError as error:
+        raise ValueError(f"{option}: {where}: {error} is missing") from error
+    except (ArithmeticError, AttributeError, TypeError, ValueError) as error:
+        raise ValueError(f"{option}: {where}: {error}") from error
+
+
+def text_of(row: Any, name: str) -> str:
+    """Give a value as text.
+
+    Raises:
+        ValueError: it is missing.
+    """
+    if not isinstance(row, Mapping):
+        raise ValueError(f"must be an object with {name!r}, not {row!r}")
+    if row.get(name) in (None, ""):
+        raise ValueError(f"{name!r} is missing")
+    return str(row[name])
+
+
+def number_of(row: Any, name: str) -> float:
+    """Give a finite number.
+
+    Raises:
+        ValueError: it is missing or none.
+    """
+    value = text_of(row, name)
+    try:
+        found = float(value)
+    except ValueError:
+        found = math.nan
+    if not math.isfinite(found):
+        raise ValueError(f"{name!r} must be a number, not {value!r}")
+    return found
+
+
+def whole_of(row: Any, name: str) -> int:
+    """Give a whole number.
+
+    Raises:
+        ValueError: it is missing or none.
+    """
+    found = number_of(row, name)
+    if not found.is_integer():
+        raise ValueError(f"{name!r} must be a whole number, not {found:g}")
+    return int(found)
