@@ -38,6 +38,7 @@ FIGURES = (
     "wfs_shares_equal",
     "wfs_makespan_change",
     "wfs_median_jct_change",
+    "wfs_median_queue_change",
     "slaq_quality_gain",
     "slaq_delay_change",
 )
