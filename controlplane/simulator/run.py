@@ -18,7 +18,8 @@ from controlplane.simulator.knowledge import Speeds, speeds_learnt
 from controlplane.simulator.records import Records
 from controlplane.simulator.workloads import Cluster, Workload
 
-#: Called with jobs ended, jobs in all and the simulated time, now and then.
+#: Called with jobs ended, jobs in all and the simulated time: at every end, and every other second
+#: of this machine.
 Progress = Callable[[int, int, float], None]
 
 #: After so many rounds in a row in which no job trains and nothing changes, nothing ever will.
@@ -26,6 +27,9 @@ STUCK_ROUNDS = 2_000
 
 #: And after so many seconds in which no job comes or ends, none ever will end.
 LONGEST_S = 400 * 86_400.0
+
+#: Progress is told after so many seconds of this machine, if no job ends before.
+TELL_S = 2.0
 
 #: Plans that follow each other at one moment; more mean that they never come to rest.
 MOST_PLANS = 20
@@ -82,6 +86,7 @@ class EventRun:
         self._silent: dict[int, float] = {}  # node -> end of its lease
         self._lost: set[AcceleratorId] = set()
         self._idle_rounds = 0
+        self._told_at = time.monotonic()
         self._counted_at = 0.0  # when a job came or ended last
 
     def run(self) -> None:
@@ -144,9 +149,7 @@ class EventRun:
             del self._live[job.id]
             self._versions.pop(job.id, None)
             self._waiting_seen.pop(job.id, None)
-            if self._progress is not None:
-                ended = self._arrived - len(self._live)
-                self._progress(ended, len(self.jobs), self.now)
+            self._tell()
             return True
         if tenure.switch_at <= self.now:
             self._give_back(tenure.switch(self.now))
@@ -215,6 +218,8 @@ class EventRun:
         self._check_alive(is_tick, bool(plan.resizes))
         if is_tick:
             self._note_quality()
+            if time.monotonic() - self._told_at > TELL_S:
+                self._tell()
 
     def _follow_up(self) -> None:
         """Go on with what the last decision wants, as far as releases by now allow."""
@@ -286,6 +291,11 @@ class EventRun:
         if job.id not in self._waiting_seen:
             self._waiting_seen[job.id] = job.seen()
         return self._waiting_seen[job.id]
+
+    def _tell(self) -> None:
+        self._told_at = time.monotonic()
+        if self._progress is not None:
+            self._progress(self._arrived - len(self._live), len(self.jobs), self.now)
 
     def _note_held(self, job: SimulatedJob) -> None:
         self.records.held.append((self.now, job.id, len(job.held)))

@@ -45,8 +45,8 @@ def simulate(
         knowledge: what policies know about speeds.
         batch: who chooses batch sizes; None: as the policy was meant (`settings.DEMANDS`).
         failures: how nodes fail; None: never. Not with the rules of Pollux.
-        progress: called with jobs ended, jobs in all and the simulated time after every end; may
-            raise to stop the simulation.
+        progress: called with jobs ended, jobs in all and the simulated time after every end and
+            every other second; may raise to stop the simulation.
 
     Raises:
         ValueError: there is no such policy or no job, a job could never run on the cluster, or the

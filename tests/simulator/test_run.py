@@ -161,4 +161,14 @@ def test_progress_is_told_and_may_stop_it() -> None:
     jobs = workload(*(job(f"j{n}", 200.0 * n) for n in range(3)))
     with pytest.raises(InterruptedError):
         simulate(jobs, cluster_make(1, 4), "fifo", progress=tell)
-    assert seen == [(1, 3), (2, 3)]
+    assert [row for row in dict.fromkeys(seen) if row[0] > 0] == [(1, 3), (2, 3)]
+
+
+def test_progress_is_told_between_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("controlplane.simulator.run.TELL_S", -1.0)
+    seen: list[tuple[int, int, float]] = []
+    simulate(
+        workload(job("a")), cluster_make(1, 4), "fifo", costs=COSTS, round_s=60.0,
+        progress=lambda *row: seen.append(row),
+    )  # fmt: skip
+    assert seen == [(0, 1, 0.0), (0, 1, 60.0), (1, 1, 110.0)]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.resources
 import json
+import time
 from argparse import ArgumentParser
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -111,16 +112,16 @@ class Command(BaseCommand):
         ]
 
     def _progress(self, policy: str) -> Callable[[int, int, float], None]:
-        """Say how far it is: on a terminal with every percent of the jobs, else with every 25."""
+        """Say how far it is: always on a terminal, else every 25 % of the jobs or 15 s."""
         is_terminal = self.stderr.isatty()
-        every, start, end = (1, "\r", "") if is_terminal else (25, "", "\n")
-        shown = 0
+        every_s, start, end = (0.0, "\r", "") if is_terminal else (15.0, "", "\n")
+        shown, shown_at = 0, time.monotonic()
 
         def tell(ended: int, total: int, now: float) -> None:
-            nonlocal shown
-            percent = 100 * ended // total
-            if percent >= shown + every or ended == total:
-                shown = percent
+            nonlocal shown, shown_at
+            percent, at = 100 * ended // total, time.monotonic()
+            if percent >= shown + 25 or ended == total or at - shown_at >= every_s:
+                shown, shown_at = percent, at
                 text = f"{start}{policy}: {ended} of {total} jobs after {now / 3600.0:.1f} h"
                 self.stderr.write(text, ending="\n" if ended == total else end)
                 self.stderr.flush()
