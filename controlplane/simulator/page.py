@@ -39,7 +39,8 @@ FIGURES = {
 _STYLE = (
     "body{font:15px system-ui,sans-serif;margin:2rem auto;max-width:72rem;padding:0 1rem;"
     "color:#1c1c1e}table{border-collapse:collapse}td,th{padding:.3rem .7rem;text-align:right;"
-    "border-bottom:1px solid #ddd}th:first-child{text-align:left}.figure{height:22rem}"
+    "border-bottom:1px solid #ddd;white-space:nowrap}th:first-child{text-align:left}"
+    ".figure{height:24rem}"
     ".wide{overflow-x:auto}"
 )
 
@@ -70,25 +71,33 @@ def page_make(reports: Sequence[Report], script: str) -> str:
 
 
 def _settings(reports: Sequence[Report]) -> str:
-    shown = "; ".join(f"{name}: {value}" for name, value in reports[0].settings.items())
+    settings = dict(reports[0].settings)
+    kinds = ", ".join(f"{number} {kind}" for kind, number in settings.pop("kinds").items())
+    notes = str(settings.pop("notes", ""))
+    settings.pop("batch")  # differs between policies
+    settings["asked"] = f"every {settings.pop('round_s'):g} s, at arrivals and ends"
+    shown = "; ".join(f"{name}: {value}" for name, value in settings.items())
     return (
-        f"<p>{len(reports[0].jobs)} jobs on {reports[0].num_accelerators} accelerators. "
-        f"{html.escape(shown)}</p>"
+        f"<p>{len(reports[0].jobs)} jobs on {html.escape(kinds)}. {html.escape(shown)}.</p>"
+        f"<p>{html.escape(notes)}</p>"
     )
 
 
 def _table(reports: Sequence[Report]) -> str:
-    head = "".join(f"<th>{html.escape(title)}</th>" for title, _, _ in FIGURES.values())
-    rows = "".join(
-        f"<tr><th>{html.escape(report.policy)}</th>"
-        + "".join(
-            f"<td>{getattr(report, name):,.{decimals}f}{unit}</td>"
-            for name, (_, decimals, unit) in FIGURES.items()
-        )
-        + "</tr>"
-        for report in reports
-    )
-    return f'<div class="wide"><table><tr><th>policy</th>{head}</tr>{rows}</table></div>'
+    """Give a row for each figure: there are more of them than policies, and pages are narrow."""
+
+    def row(title: str, cells: Sequence[str], tag: str = "td") -> str:
+        shown = "".join(f"<{tag}>{html.escape(cell)}</{tag}>" for cell in cells)
+        return f"<tr><th>{html.escape(title)}</th>{shown}</tr>"
+
+    rows = [
+        row("policy", [report.policy for report in reports], "th"),
+        row("batch sizes", [str(report.settings["batch"]) for report in reports]),
+    ]
+    for name, (title, decimals, unit) in FIGURES.items():
+        values = [getattr(report, name) for report in reports]
+        rows.append(row(title, [f"{value:,.{decimals}f}{unit}" for value in values]))
+    return f'<div class="wide"><table>{"".join(rows)}</table></div>'
 
 
 def _figure(title: str, data: list[dict[str, Any]], across: str, up: str) -> dict[str, Any]:
@@ -99,6 +108,7 @@ def _figure(title: str, data: list[dict[str, Any]], across: str, up: str) -> dic
             "margin": {"t": 20, "r": 20},
             "xaxis": {"title": {"text": across}, "rangemode": "tozero"},
             "yaxis": {"title": {"text": up}, "rangemode": "tozero"},
+            "legend": {"orientation": "h", "y": -0.25},
             "hovermode": "x unified",
         },
     }
@@ -111,6 +121,7 @@ def _moments(reports: Sequence[Report]) -> np.ndarray[Any, np.dtype[np.float64]]
 
 def _allocations(reports: Sequence[Report]) -> list[dict[str, Any]]:
     moments = _moments(reports)
+    order = applications_order(reports)
     return [
         _figure(
             f"Accelerators held over time: {report.policy}",
@@ -124,7 +135,7 @@ def _allocations(reports: Sequence[Report]) -> list[dict[str, Any]]:
                     "x": _hours(moments),
                     "y": counts.tolist(),
                 }
-                for name, counts in bands(report, moments).items()
+                for name, counts in bands(report, moments, order).items()
             ],
             "hours",
             "accelerators",
@@ -133,14 +144,19 @@ def _allocations(reports: Sequence[Report]) -> list[dict[str, Any]]:
     ]
 
 
-def bands(
-    report: Report, moments: np.ndarray[Any, np.dtype[np.float64]]
-) -> dict[str, np.ndarray[Any, np.dtype[np.float64]]]:
-    """Give the accelerators held at each moment by application, the largest ones apart."""
+def applications_order(reports: Sequence[Report]) -> list[str]:
+    """List the applications, those that held most first: one order, and colour, for all reports."""
     used: dict[str, float] = {}
-    for job in report.jobs:
-        used[job.application] = used.get(job.application, 0.0) + job.accelerator_s
-    apart = sorted(used, key=lambda name: (-used[name], name))
+    for report in reports:
+        for job in report.jobs:
+            used[job.application] = used.get(job.application, 0.0) + job.accelerator_s
+    return sorted(used, key=lambda name: (-used[name], name))
+
+
+def bands(
+    report: Report, moments: np.ndarray[Any, np.dtype[np.float64]], apart: Sequence[str]
+) -> dict[str, np.ndarray[Any, np.dtype[np.float64]]]:
+    """Give the accelerators held at each moment by application, the first ones of `apart` apart."""
     names = set(apart if len(apart) <= MOST_BANDS else apart[: MOST_BANDS - 1])
     band_of = {job.id: job.application if job.application in names else "others"
                for job in report.jobs}  # fmt: skip
@@ -160,7 +176,8 @@ def _completion(reports: Sequence[Report]) -> dict[str, Any]:
     for report in reports:
         rows = sorted(job.completion_s for job in report.jobs)
         share = [100.0 * (number + 1) / len(rows) for number in range(len(rows))]
-        data.append(_line(report.policy, [round(row / 3600.0, 4) for row in rows], share))
+        hours = [0.0, *(round(row / 3600.0, 4) for row in rows)]
+        data.append(_line(report.policy, hours, [0.0, *share]) | {"line": {"shape": "hv"}})
     return _figure("Jobs that are complete this long after submission", data, "hours", "% of jobs")
 
 

@@ -43,9 +43,9 @@ def workload_is(path: Path) -> str:
     if head.startswith("{"):
         return "gavel" if '"null"' in head else "history"
     raise ValueError(
-        f"--workload: {path} is none that is known; give a CSV with the columns time, application "
-        "(Pollux) or timestamp, duration, num_gpus (Philly), or a JSON list (VirtualFlow), table "
-        "of throughputs (Gavel) or history (manage.py export_history)"
+        f"--workload: {path} is of no format that is known; give a CSV with the columns time, "
+        "application (Pollux) or timestamp, duration, num_gpus (Philly), or a JSON list "
+        "(VirtualFlow), table of throughputs (Gavel) or history (manage.py export_history)"
     )
 
 

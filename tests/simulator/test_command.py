@@ -41,6 +41,8 @@ def test_table_json_and_page(tmp_path: Path) -> None:
     assert "Plotly.newPlot" in text
     assert "<script src" not in text  # works without a network
     assert text.count('class="figure"') == 5
+    assert "on 32 gpu." in text
+    assert "<th>batch sizes</th><td>submitted</td><td>submitted</td>" in text
 
 
 def test_a_workload_of_no_jobs_is_refused(tmp_path: Path) -> None:

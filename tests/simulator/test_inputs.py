@@ -156,7 +156,7 @@ def test_clusters_are_read() -> None:
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        ("a,b\n1,2\n", "none that is known"),
+        ("a,b\n1,2\n", "no format that is known"),
         ("name,time,application\nx,soon,y\n", "line 2"),
         (
             "name,time,application,num_replicas,batch_size\nx,5,speech,two,8\n",
