@@ -184,14 +184,17 @@ def main() -> int:
     if missing:
         print(f"left out: {', '.join(missing)}, as ../shared/traces is not there")
     cases = cases_list(worlds, options.only, options.knowledge)
-    rows: list[Row] = []
+    print(f"{len(cases)} simulations, the longest first, {options.processes} at a time",
+          file=sys.stderr, flush=True)  # fmt: skip
+    rows, began = list[Row](), time.perf_counter()
     with multiprocessing.get_context("spawn").Pool(options.processes) as pool:
         for row in pool.imap_unordered(case_run, cases):
             rows.append(row)
             done = f"{len(rows)}/{len(cases)}"
             print(
-                f"{done:>7} {row.case.world}, {row.case.policy}, {row.case.cost}: "
-                f"{row.mean_s:.0f} s (simulated in {row.took_s:.0f} s)",
+                f"{done:>7} after {time.perf_counter() - began:.0f} s: {row.case.world}, "
+                f"{row.case.policy}, {row.case.cost}: {row.mean_s:.0f} s (simulated in "
+                f"{row.took_s:.0f} s)",
                 file=sys.stderr,
                 flush=True,
             )

@@ -14,7 +14,12 @@ from django.db import connection
 from django.test.utils import CaptureQueriesContext
 
 from controlplane.core.lifecycle import JobStatus
-from controlplane.simulator.history import history_cluster, history_from_dict, history_to_dict
+from controlplane.simulator.history import (
+    history_cluster,
+    history_from_dict,
+    history_to_dict,
+    history_workload,
+)
 from jobs.models import Event, Job, Replay
 from jobs.selectors import history as selector
 from jobs.selectors.history import history_read
@@ -132,6 +137,16 @@ def test_a_history_survives_its_file() -> None:
     del values["jobs"][0]["work"]
     with pytest.raises(ValueError, match=r"job \d+ of file: 'work' is missing"):
         history_from_dict(values, "file")
+
+
+def test_jobs_that_may_mix_kinds_are_told() -> None:
+    world = TimedWorld(1, 2)
+    finished_job(world)
+    Job.objects.update(mixes_kinds=True)
+    history = history_read(*whole(world))
+    again = history_from_dict(json.loads(json.dumps(history_to_dict(history))), "file")
+    (note,) = history_workload(again).notes
+    assert note.startswith("1 job may mix kinds of accelerators: simulated on one kind at a time")
 
 
 def test_other_sizes_are_built_of_the_machines_that_there_are() -> None:
