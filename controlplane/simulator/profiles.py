@@ -124,8 +124,9 @@ def _spread_read(path: Path) -> list[Measurement]:
     found = []
     for line, row in csv_read(path, _OPTION):
         with row_of(_OPTION, f"line {line} of {path}"):
-            numbers = whole_of(row, "num_nodes"), whole_of(row, "num_replicas")
-            found.append(Measurement(*numbers, *_step_read(row)))
+            nodes, replicas = whole_of(row, "num_nodes"), whole_of(row, "num_replicas")
+            local, step_s, sync_s = _step_read(row)
+            found.append(Measurement(nodes, replicas, local, step_s, sync_s))
     return found
 
 
