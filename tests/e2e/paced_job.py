@@ -49,7 +49,7 @@ class PacedExamples:
         random = np.random.default_rng(11)
         self.inputs = random.normal(size=(512, 8)).astype("float32")
         self.targets = np.sin(self.inputs.sum(axis=1, keepdims=True)).astype("float32")
-        print(f"{len(self.inputs)} points on a bent plane", flush=True)
+        print(f"{len(self.inputs)} points on a bent plane", flush=True)  # noqa: T201  its log
 
     def __len__(self):
         return len(self.inputs)
