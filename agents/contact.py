@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
 
@@ -30,6 +30,8 @@ log = logging.getLogger("agents")
 EXIT_REFUSED = 4
 EXIT_REMOVED = 5
 LEAST_HEARTBEAT_S = 0.1
+#: So often, at least, a control plane that does not answer is tried within a lease.
+TRIES_IN_A_LEASE = 4
 #: A duplicate waits this many leases for the other agent to be gone.
 LEASES_TO_WAIT = 3
 #: Answers that say that the batch itself is not liked.
@@ -60,7 +62,9 @@ class Contact:
         outbox: Outbox,
         background: Background,
         settings: AgentSettings,
+        on_return: Callable[[], None],
     ) -> None:
+        """Say nothing yet; `on_return` is called when the control plane answers again."""
         self.reply: EnrolReply | None = None
         self.heartbeat_s = LEAST_HEARTBEAT_S
         self.fatal: Fatal | None = None
@@ -69,6 +73,7 @@ class Contact:
         self._outbox = outbox
         self._background = background
         self._settings = settings
+        self._on_return = on_return
         self._backoff = Backoff(settings.backoff_first_s, settings.backoff_cap_s)
         self._hello: Future[EnrolReply] | None = None
         self._sending: tuple[Parcel, Future[BatchReply]] | None = None
@@ -130,6 +135,8 @@ class Contact:
         if self.reply is None:
             log.info("node %d, heartbeat every %g s", reply.node_id, reply.heartbeat_s)
         self.reply = reply
+        # A control plane that was away counts silence again after one lease.
+        self._backoff.cap_s = min(self._settings.backoff_cap_s, reply.lease_s / TRIES_IN_A_LEASE)
         self.heartbeat_s = min(max(reply.heartbeat_s, LEAST_HEARTBEAT_S), reply.lease_s / 2)
         self._is_introduced = True
         self._conflict_since = None
@@ -138,6 +145,7 @@ class Contact:
     def _relax(self) -> None:
         if self._backoff.failures:
             log.info("the control plane answers again")
+            self._on_return()
         self._backoff.reset()
         self._refused_since = None
 

@@ -72,10 +72,15 @@ class Agent:
         self._uploads = Uploads(self._client, uploading, settings)
         self._outbox = Outbox(self._introduction.boot_id, self._uploads)
         background = Background(1, self.wake.set)
-        self._contact = Contact(
-            self._client, self._introduction, self._outbox, background, settings
-        )
         self._poller = WantedPoller(self._client, settings, self.wake.set)
+        self._contact = Contact(
+            self._client,
+            self._introduction,
+            self._outbox,
+            background,
+            settings,
+            self._poller.hurry,
+        )
         self._validations: dict[ValidationKey, Validation] = {}
         self._foreign: list[Trainer] = []
         self._closed: deque[RunDirectory] = deque()

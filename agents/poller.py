@@ -41,6 +41,7 @@ class WantedPoller:
         self._backoff = Backoff(settings.backoff_first_s, settings.backoff_cap_s)
         self._wake = wake
         self._stop = threading.Event()
+        self._hurry = threading.Event()
         self._thread = threading.Thread(target=self._run, name="wanted", daemon=True)
 
     def start(self) -> None:
@@ -51,6 +52,11 @@ class WantedPoller:
     def stop(self) -> None:
         """Ask no more. A request under way is left to its timeout, on its daemon thread."""
         self._stop.set()
+        self._hurry.set()
+
+    def hurry(self) -> None:
+        """Wait no longer before asking again: the control plane answers others."""
+        self._hurry.set()
 
     def _run(self) -> None:
         while not self._stop.is_set() and not self.is_removed:
@@ -63,7 +69,8 @@ class WantedPoller:
                 log.exception("asking for the wanted state failed")
                 delay_s = self._backoff.next_delay_s()
             if delay_s:
-                self._stop.wait(delay_s)
+                self._hurry.wait(delay_s)
+                self._hurry.clear()
 
     def poll_once(self) -> float:
         """Ask once; give how long to wait before the next time, in seconds."""

@@ -173,6 +173,15 @@ class Trainer:
             {"epoch": row.epoch, "step": row.step, "logs": json_numbers(row.logs)},
         )
 
+    def _report_missed_epochs(self) -> None:
+        """Report, as a leader after another one, the epochs that nobody has heard of."""
+        first = self.membership.epochs_known
+        if first is None or not self._is_leader():
+            return
+        for row in self.progress.history:
+            if row.epoch >= first:
+                self._report_epoch(row)
+
     def _is_leader(self) -> bool:
         return self.membership.leader_slot == self.slot
 
@@ -221,6 +230,7 @@ class Trainer:
         self._enter(new, note)
         self._take_up_scaling()
         self._report_switched(pause_s=pause_s, bytes_moved=moved, joined=joins)
+        self._report_missed_epochs()
         return True
 
     def _listen(self, new: Membership, arrival: Arrival) -> None:
@@ -355,8 +365,6 @@ class Trainer:
         self.step_reports = StepReports(
             self.reports, num_working(mapped), batch_size, self.work.learning_rate
         )
-        if membership.recover and self._is_leader() and self.progress.history:
-            self._report_epoch(self.progress.history[-1])  # the lost leader may not have come to it
 
     def _rehearse(self, membership: Membership) -> None:
         """Run the exchange of a membership that this trainer will be in."""

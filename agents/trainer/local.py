@@ -278,6 +278,7 @@ class LocalJob:
             recover=True,
             hold=hold,
             resume_at=resume_at(self.spec, self.folder),
+            epochs_known=len(self.epochs()),
         )
         for slot in slots:
             self._order(slot, membership, True, checkpoint)
@@ -296,6 +297,13 @@ class LocalJob:
             if report.kind in kinds
         ]
         return max(steps, default=0)
+
+    def epochs(self) -> list[int]:
+        """List the numbers of the epochs that any trainer has reported, in order."""
+        reports = [report for trainer in self.trainers.values() for report in trainer.reports]
+        return sorted(
+            {report.data["epoch"] for report in reports if report.kind is ReportKind.EPOCH}
+        )
 
     def finished(self) -> dict[str, Any] | None:
         """Give the leader's `finished` report's data once there is one."""

@@ -154,6 +154,9 @@ class Membership:
         global_batch_size: examples of a training step; None: what the spec says.
         resume_at: so many examples, from the first on, have predictions that are safe; a job that
             predicts goes on after them, wherever its members stand. None: where they stand.
+        epochs_known: number of the first epoch that the control plane has no report of; the leader
+            reports its history from there on, for whoever led before may be lost with its reports.
+            None: nothing is missing.
     """
 
     generation: int
@@ -166,6 +169,7 @@ class Membership:
     hold: bool = False
     global_batch_size: int | None = None
     resume_at: int | None = None
+    epochs_known: int | None = None
 
     def member(self, slot: int) -> Member | None:
         """Find the member in `slot`."""

@@ -124,6 +124,7 @@ def running_stack(
     *,
     broker: Sequence[Part] = (),
     agent_options: Sequence[str] = (),
+    address_for: Callable[[str, str], str] = lambda _node, server: server,
     with_replayer: bool = False,
 ) -> Iterator[Stack]:
     """Run web, stream, worker, beat and two agents with two accelerators each; stop them all.
@@ -132,6 +133,8 @@ def running_stack(
         environment: see `stack_environment`.
         broker: what has to run before the site, and ends after it.
         agent_options: further options of both agents.
+        address_for: gives the address at which a node finds the site, from the node's name and the
+            site's own address.
         with_replayer: also run the worker that answers "what if".
 
     Raises:
@@ -141,7 +144,9 @@ def running_stack(
     ranges = free_port_ranges(len(parts.NODES), parts.PORTS_PER_NODE)
     server = environment["VIRTUALFLOW_STREAM_URL"]
     agents = [
-        parts.agent_part(node, server, ports, directory, _enrolment_token(directory, node))
+        parts.agent_part(
+            node, address_for(node, server), ports, directory, _enrolment_token(directory, node)
+        )
         for node, ports in zip(parts.NODES, ranges, strict=True)
     ]
     agents = [replace(part, command=[*part.command, *agent_options]) for part in agents]
@@ -201,9 +206,16 @@ def stack_environment(
 
 @contextmanager
 def embedded_stack(
-    directory: Path, *, agent_options: Sequence[str] = (), **variables: str
+    directory: Path,
+    *,
+    agent_options: Sequence[str] = (),
+    address_for: Callable[[str, str], str] = lambda _node, server: server,
+    **variables: str,
 ) -> Iterator[Stack]:
-    """Run a stack that needs no servers, on SQLite and the embedded broker as the demo does."""
+    """Run a stack that needs no servers, on SQLite and the embedded broker as the demo does.
+
+    `agent_options` and `address_for` are those of `running_stack`.
+    """
     address = socket_path(directory)
     environment = stack_environment(
         directory,
@@ -213,7 +225,11 @@ def embedded_stack(
     )
     broker = parts.broker_part(address, directory)
     with running_stack(
-        directory, environment, broker=[broker], agent_options=agent_options
+        directory,
+        environment,
+        broker=[broker],
+        agent_options=agent_options,
+        address_for=address_for,
     ) as stack:
         yield stack
 

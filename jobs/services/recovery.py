@@ -32,6 +32,7 @@ from jobs.services.endings import (
     status_change,
     trainers_stop,
 )
+from jobs.services.epochs import membership_ask_epochs
 from jobs.services.events import SYSTEM, event_add
 from jobs.services.first_generation import first_generation_check
 from jobs.services.losses import is_lost, loss_facts, losses_text
@@ -233,6 +234,7 @@ def _go_on(
     Job.objects.filter(id=job.pk).update(generation=F("generation") + 1)
     job.generation += 1
     membership = membership_resume(job, _membership(job, scene, verdict))
+    membership = membership_ask_epochs(job, membership)
     before = scene.switching if scene.switching is not None else scene.active
     assert before is not None
     reason = losses_text(gone) or "all trainers stalled and can be reached again"

@@ -121,17 +121,22 @@ def _whole_read(value: Any) -> int | None:
 def epoch_take(telling: Telling, _allocation: Allocation, report: TrainerReport) -> None:
     logs = numbers_read(report.data["logs"])
     number = int(report.data["epoch"])
-    EpochReport.objects.update_or_create(
-        job=telling.job,
-        epoch=number,
-        defaults={
-            "generation": report.generation,
-            "step": int(report.data["step"]),
-            "logs": logs,
-            "at": time_read(report, telling.now),
-        },
-    )
-    _progress(telling.job, epoch=number + 1, metrics=logs)
+    step = int(report.data["step"])
+    told = EpochReport.objects.filter(job=telling.job, epoch=number).first()
+    # A new leader may tell again what the one before had told: then it was told when it happened.
+    if told is None or (told.step, told.logs) != (step, logs):
+        EpochReport.objects.update_or_create(
+            job=telling.job,
+            epoch=number,
+            defaults={
+                "generation": report.generation,
+                "step": step,
+                "logs": logs,
+                "at": time_read(report, telling.now),
+            },
+        )
+    if number + 1 >= telling.job.epoch:
+        _progress(telling.job, epoch=number + 1, metrics=logs)
 
 
 def _progress(job: Job, **fields: Any) -> None:

@@ -33,6 +33,7 @@ from jobs.services.endings import (
     status_change,
     trainers_stop,
 )
+from jobs.services.epochs import membership_ask_epochs
 from jobs.services.events import event_add
 from jobs.services.predictions import membership_resume
 
@@ -133,7 +134,7 @@ def _grow_or_shrink(
         if row.slot in may_stay and row.stop_asked_at is None and row.left_at is None
     }
     membership, next_slot = _membership(job, standing, staying, resize.wanted, resize.counts)
-    membership = membership_resume(job, membership)
+    membership = membership_ask_epochs(job, membership_resume(job, membership))
     choice = _batch_choice(job, standing, resize)
     batch_size = job.batch_size if choice is None else choice.batch_size
     membership = dataclasses.replace(membership, global_batch_size=batch_size)
@@ -293,7 +294,7 @@ def _allocations_write(
     unknown = kinds_without_profile(job, kinds.values()) if is_trained else set()
     # A report may have freed one after the cycle looked at the clock and before it read the rows.
     late = Allocation.objects.filter(accelerator_id__in=wanted, released_at__gt=now)
-    freed_at = dict(late.values_list("accelerator_id", "released_at"))
+    freed_at = {row.accelerator_id: row.released_at or now for row in late}
     Allocation.objects.bulk_create(
         Allocation(
             job=job,

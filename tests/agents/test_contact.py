@@ -201,3 +201,21 @@ def test_enrolment_sends_what_the_node_has(plane: ControlPlane, drive: Drive) ->
     assert request.token == ENROLMENT_TOKEN
     assert (request.host, request.first_port, request.last_port) == ("127.0.0.1", 30000, 30009)
     assert {item.kind for item in request.accelerators} == {"slow"}
+
+
+def test_a_control_plane_that_was_away_for_long_is_found_and_obeyed_at_once(
+    plane: ControlPlane, drive: Drive
+) -> None:
+    driven = drive(backoff_cap_s=600.0)
+    driven.until(lambda: plane.batches)
+    backoffs = [driven.agent._contact._backoff, driven.agent._poller._backoff]
+    plane.refuse_with[""] = 503
+    driven.until(lambda: all(backoff.failures for backoff in backoffs))
+    for backoff in backoffs:
+        backoff.failures = 30
+    driven.until(lambda: all(backoff.failures > 30 for backoff in backoffs))
+    plane.refuse_with.clear()
+    before = len(plane.batches)
+    driven.until(lambda: len(plane.batches) > before)
+    plane.want(wanted_trainer(plane))
+    driven.until(lambda: ReportKind.SWITCHED in plane.kinds(1, 0))

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import ExitStack
 from dataclasses import dataclass
 
 import pytest
 from playwright.sync_api import expect
 
+from benchmarks.failures.links import open_links
 from tests.e2e.stack import Stack, running_stack
 from tests.servers import RunningServer
 
@@ -27,12 +29,14 @@ class _Wish:
     name: str
     variables: tuple[tuple[str, str], ...]
     agent_options: tuple[str, ...]
+    has_links: bool
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     """Let every test with a stack have the one of its file's wish.
 
-    A file may set STACK_VARIABLES for the site and AGENT_OPTIONS for the agents. pytest brings
+    A file may set STACK_VARIABLES for the site, AGENT_OPTIONS for the agents, and HAS_LINKS, so
+    that a file `cut-<node>` in the stack's folder cuts an agent off from the site. pytest brings
     tests with equal parameters together, so there is one stack at a time.
     """
     if "stack" not in metafunc.fixturenames:
@@ -40,9 +44,10 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     module = metafunc.module
     variables = {**_VARIABLES, **getattr(module, "STACK_VARIABLES", {})}
     options = tuple(getattr(module, "AGENT_OPTIONS", ()))
-    is_own = variables != _VARIABLES or options
+    has_links = getattr(module, "HAS_LINKS", False)
+    is_own = variables != _VARIABLES or options or has_links
     name = module.__name__.rpartition(".")[2].removeprefix("test_") if is_own else "shared"
-    wish = _Wish(name, tuple(sorted(variables.items())), options)
+    wish = _Wish(name, tuple(sorted(variables.items())), options, has_links)
     metafunc.parametrize("stack", [wish], indirect=True, scope="session", ids=[name])
 
 
@@ -55,15 +60,22 @@ def stack(
 ) -> Iterator[Stack]:
     """Run every process of the product on a database of its own."""
     wish: _Wish = request.param
-    with running_stack(
-        tmp_path_factory.mktemp(wish.name),
-        postgresql_server,
-        redis_server,
-        wish.name,
-        agent_options=wish.agent_options,
-        **dict(wish.variables),
-    ) as stack:
-        yield stack
+    folder = tmp_path_factory.mktemp(wish.name)
+    with ExitStack() as opened:
+        lines = {}
+        if wish.has_links:
+            lines["address_for"] = opened.enter_context(open_links(folder)).address_for
+        yield opened.enter_context(
+            running_stack(
+                folder,
+                postgresql_server,
+                redis_server,
+                wish.name,
+                agent_options=wish.agent_options,
+                **lines,
+                **dict(wish.variables),
+            )
+        )
 
 
 @pytest.fixture(autouse=True)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -23,6 +23,7 @@ def running_stack(
     database: str,
     *,
     agent_options: Sequence[str] = (),
+    address_for: Callable[[str, str], str] = lambda _node, server: server,
     **variables: str,
 ) -> Iterator[Stack]:
     """Run web, stream, worker, beat and two agents with two accelerators each; stop them all."""
@@ -33,5 +34,7 @@ def running_stack(
         ADMIN_PASSWORD=PASSWORD,
         **variables,
     )
-    with demo_stack.running_stack(directory, environment, agent_options=agent_options) as stack:
+    with demo_stack.running_stack(
+        directory, environment, agent_options=agent_options, address_for=address_for
+    ) as stack:
         yield stack

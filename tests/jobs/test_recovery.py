@@ -397,3 +397,40 @@ def test_a_node_that_comes_back_ends_its_late_trainers() -> None:
     assert newest(job).num_switched == before
     world.follow(late)
     assert not late.trainers
+
+
+class TestEpochs:
+    def tell(self, world: World, job: Job, epoch: int) -> None:
+        played, leader = world.leader_of(job)
+        logs = {"loss": 1.0 / (epoch + 1)}
+        played.say(leader, ReportKind.EPOCH, epoch=epoch, step=4 * (epoch + 1), logs=logs)
+        world.tell(played)
+
+    def test_who_leads_next_is_asked_for_those_that_nobody_has_heard_of(self) -> None:
+        world, job = training()
+        for epoch in (0, 1, 3):
+            self.tell(world, job, epoch)
+        assert newest(job).membership["epochs_known"] == 0  # from its start
+        world.kill(job, A)
+        assert newest(job).membership["epochs_known"] == 2
+
+    def test_one_that_is_told_again_stays_as_it_was(self) -> None:
+        world, job = training()
+        for epoch in (0, 1):
+            self.tell(world, job, epoch)
+        before = list(job.epoch_reports.values())
+        world.kill(job, A)
+        world.follow_all()
+        world.now_s += 5.0
+        self.tell(world, job, 0)
+        assert list(job.epoch_reports.values()) == before
+        assert (fresh(job).epoch, fresh(job).metrics) == (2, {"loss": 0.5})
+        self.tell(world, job, 2)
+        assert (fresh(job).epoch, job.epoch_reports.count()) == (3, 3)
+
+    def test_a_leader_that_stays_is_not_asked(self) -> None:
+        world, job = training(max_accelerators=1)
+        Job.objects.filter(id=job.pk).update(max_accelerators=2)
+        world.cycle()
+        assert newest(job).num_members == 2
+        assert newest(job).membership["epochs_known"] is None

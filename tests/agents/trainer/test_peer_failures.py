@@ -117,6 +117,7 @@ def check_end(job: LocalJob, expected: dict[str, Any], writer: int) -> None:
     assert result["metrics"] == expected["metrics"]
     assert job.output_folder() == job.trainers[writer].run_dir / "outputs"
     check_epochs(job.output_folder())
+    assert job.epochs() == [*range(NUM_STEPS // 6)]
 
 
 def start(job: LocalJob, shares: list[list[int]], *more: int) -> list[Membership]:
