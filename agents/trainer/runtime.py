@@ -9,6 +9,7 @@ it then keeps all variables and drops its compiled functions.
 
 from __future__ import annotations
 
+import logging
 import math
 import os
 import socket
@@ -28,6 +29,7 @@ from agents.trainer.groups import Group
 from controlplane.core.wire import AcceleratorInfo, Membership, SlotAddress
 
 Tensor = Any
+logger = logging.getLogger(__name__)
 
 #: A collective that has not ended after so long is given up. The longest wait that is legal is one
 #: for a peer whose step takes that long.
@@ -194,15 +196,26 @@ class CollectiveRuntime:
         self._leader_slot = leader_slot
 
     def _let_others_out(self) -> None:
-        """Fail collectives of other threads and wait for their end.
+        """Fail collectives of other threads and wait for their end, at most `OTHERS_LIMIT_S`.
 
-        Initialising the runtime frees what they work with.
+        Initialising the runtime frees what they work with, so going on under one that has not
+        ended can crash this process. It is done nevertheless, and logged: the others survive the
+        crash of a trainer, and its agent sees it at once, while one that waited on would hold up
+        all of them until the control plane gives it up, and would be lost as well.
         """
-        if self._spans:
-            self._abort("the runtime begins anew")
+        if not self._spans:
+            return
+        self._abort("the runtime begins anew")
         until = time.monotonic() + OTHERS_LIMIT_S
         while self._spans and time.monotonic() < until:
             time.sleep(OTHERS_EVERY_S)
+        if self._spans:
+            logger.warning(
+                "%d collectives in other threads have not ended %g s after they were aborted; "
+                "the runtime begins anew under them",
+                len(self._spans),
+                OTHERS_LIMIT_S,
+            )
 
     @contextmanager
     def collective(self, limit_s: float = COLLECTIVE_LIMIT_S) -> Iterator[None]:
