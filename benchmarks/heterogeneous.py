@@ -6,9 +6,9 @@ the measured ratio is printed.) Each times its own virtual nodes while it gets r
 `profile` ask for; steps of the even split give the seconds of the exchange and of both
 computing, as every job reports them. They are the medians of several turns, because a turn of ten
 steps lasts a second or two, in which the machine may well do something else; the product moves
-nothing on less than 24 s of its reports either. From these the product's planner splits the virtual nodes and
-predicts the step. Then both splits run in turns, paired, and every other split, too. All in one
-job: a split is changed live.
+nothing on less than 24 s of its reports either. From these the product's planner splits the virtual
+nodes and predicts the step. Then both splits run in turns, paired, and every other split, too. All
+in one job: a split is changed live.
 
 * speedup: throughput of the planned split over the even one, median of the pairs.
 * share_of_best: throughput of the planned split over that of the best of all splits, measured.

@@ -202,9 +202,7 @@ class Trainer:
 
         def replay(heard: Heard) -> None:
             outcome = stepper.replay(heard)
-            self.progress = seat.advance(
-                self.progress, heard.num_examples, outcome, heard.seconds
-            )
+            self.progress = seat.advance(self.progress, heard.num_examples, outcome, heard.seconds)
 
         listen(arrival, self.work.state.num_bytes, seat.data.course, hear, arrive, replay)
         self.has_state = True

@@ -124,6 +124,7 @@ def test_a_collective_that_does_not_end_is_not_waited_for_without_a_word(
 ) -> None:
     accelerator = AcceleratorInfo(index=0, kind="cpu", name="cpu", memory_bytes=0, threads=1)
     stuck = CollectiveRuntime(0, accelerator)
+    stuck._generation = 1
     aborts: list[str] = []
     monkeypatch.setattr(stuck, "_abort", aborts.append)
     monkeypatch.setattr("agents.trainer.runtime.OTHERS_LIMIT_S", 0.0)

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import platform
+import resource
+
 import pytest
 import tensorflow as tf
 
@@ -36,3 +39,19 @@ def test_gpus_speak_nccl_and_emulated_accelerators_the_ring() -> None:
     assert (is_emulated(GPU), is_emulated(CPU)) == (False, True)
     assert CollectiveRuntime(0, GPU).hint == "nccl"
     assert CollectiveRuntime(0, CPU).hint == "auto"
+
+
+@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="only glibc can be told")
+def test_memory_that_a_step_frees_is_there_for_the_next(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tf.config.experimental, "enable_op_determinism", lambda: None)
+    for name in ("intra_op", "inter_op"):
+        setter = f"set_{name}_parallelism_threads"
+        monkeypatch.setattr(tf.config.threading, setter, lambda _: None)
+    monkeypatch.setattr(tf.config, "set_visible_devices", lambda *_: None)
+    configure_devices(CPU)
+    size = 64 * 1024**2
+    bytearray(size)  # the first one comes from the kernel
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+    bytearray(size)
+    faults = resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before
+    assert faults < 0.1 * size / resource.getpagesize()
