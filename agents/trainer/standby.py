@@ -33,8 +33,10 @@ WARM_FILE = "warm"
 LOG_FILE = "log.txt"
 NICENESS = 10
 #: Priority of this process's session, as a nice value; see sched(7). It may be changed ten times a
-#: second by everybody without privileges together.
+#: second by everybody without privileges together. At 10 a standby beside many busy sessions would
+#: not get warm within minutes.
 SESSION_NICENESS_FILE = Path("/proc/self/autogroup")
+SESSION_NICENESS = 5
 SESSION_TRIES, SESSION_AGAIN_S = 100, 0.05
 EXIT_NOT_WARM = 4
 
@@ -80,7 +82,7 @@ def _low_session() -> Iterator[None]:
         OSError: the priority could not be raised again.
     """
     try:
-        _session_nice(NICENESS)
+        _session_nice(SESSION_NICENESS)
     except OSError:  # no such file, or one that may not be written: nothing to put back either
         yield
         return
