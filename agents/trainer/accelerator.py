@@ -12,7 +12,9 @@ from controlplane.core.wire import AcceleratorInfo
 
 #: Options of mallopt(3).
 M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3
-#: Pieces of memory up to this size come out of the heap, of whose free end so much is kept.
+#: Pieces of memory up to this size come out of the heap (glibc gets there by itself, step by step),
+#: of whose free end so much is kept. Larger pieces go back at once: kept, they tear the heap apart.
+HEAP_PIECE_BYTES = 32 * 1024**2
 KEPT_BYTES = 1024**3
 
 
@@ -57,5 +59,5 @@ def _keep_freed_memory() -> None:
     """
     with suppress(OSError, AttributeError):
         library = ctypes.CDLL(None)
-        library.mallopt(M_MMAP_THRESHOLD, KEPT_BYTES)
+        library.mallopt(M_MMAP_THRESHOLD, HEAP_PIECE_BYTES)
         library.mallopt(M_TRIM_THRESHOLD, KEPT_BYTES)
