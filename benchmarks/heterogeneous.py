@@ -3,10 +3,12 @@
 Two trainers on this machine, each held by the kernel to a share of a core, so that one computes
 about three times as fast as the other. (Shares of 3:1 were measured as 3.3:1, of 2.4:1 as 2.5:1;
 the measured ratio is printed.) Each times its own virtual nodes while it gets ready, as orders with
-`profile` ask for; a few steps of the even split give the seconds of the exchange and of both
-computing, as every job reports them. From these the product's planner splits the virtual nodes and
-predicts the step. Then both splits run in turns, paired, and every other split, too. All in one
-job: a split is changed live.
+`profile` ask for; steps of the even split give the seconds of the exchange and of both
+computing, as every job reports them. They are the medians of several turns, because a turn of ten
+steps lasts a second or two, in which the machine may well do something else; the product moves
+nothing on less than 24 s of its reports either. From these the product's planner splits the virtual
+nodes and predicts the step. Then both splits run in turns, paired, and every other split, too. All
+in one job: a split is changed live.
 
 * speedup: throughput of the planned split over the even one, median of the pairs.
 * share_of_best: throughput of the planned split over that of the best of all splits, measured.
@@ -75,6 +77,8 @@ Split = tuple[int, ...]
 
 NUM_VIRTUAL_NODES = 16
 BATCH_SIZE = 256
+#: Turns of the even split that are seen before it is planned.
+NUM_SEEN = 5
 #: Splits near the best of a first round are measured as often as the planned one.
 NEAR_BEST = 1.2
 START_LIMIT_S = 240.0
@@ -168,6 +172,15 @@ class Bench:
         return statistics.median(pace.step_s for pace in self.paces[counts])
 
 
+def usual(paces: Sequence[Pace]) -> Pace:
+    """Give the medians over several turns of one split."""
+    busy = zip(*(pace.busy_s for pace in paces), strict=True)
+    return Pace(
+        statistics.median(pace.step_s for pace in paces),
+        tuple(statistics.median(seconds) for seconds in busy),
+    )
+
+
 def num_steps_of(reports: Sequence[TrainerReport]) -> int:
     """Count the steps that some reports are about."""
     return sum(report.data["last_step"] - report.data["first_step"] + 1 for report in reports)
@@ -243,7 +256,8 @@ def run(bench: Bench, profiles: list[dict[int, Sample]], repeats: int) -> dict[s
     same = even(2)
     bench.measure(same)  # the first steps of a job are slower
     bench.paces.clear()
-    made = plan(profiles, same, bench.measure(same), bench.num_steps)
+    seen = usual([bench.measure(same) for _ in range(NUM_SEEN)])
+    made = plan(profiles, same, seen, NUM_SEEN * bench.num_steps)
     slow_s, fast_s = made.step_times[1](same[1]), made.step_times[0](same[0])
     print(f"measured: {describe(made, same)}, ratio {slow_s / fast_s:.1f}:1")
     print(f"planned: {made.counts}\n")

@@ -6,6 +6,7 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
+from agents.trainer.accelerator import configure_devices
 from agents.trainer.failures import PEER_LOST, TrainerError
 from agents.trainer.groups import training_group
 from agents.trainer.orders import OrderWatcher, ReportWriter
@@ -14,7 +15,7 @@ from agents.trainer.planning import Planner
 from agents.trainer.prediction_files import PartWriter
 from agents.trainer.profiling import profile_measure
 from agents.trainer.pursuits import Pursuit, pursuit_of
-from agents.trainer.runtime import CollectiveRuntime, configure_devices
+from agents.trainer.runtime import CollectiveRuntime
 from agents.trainer.workload import Workload, workload_build
 from controlplane.core.wire import TrainerOrders
 

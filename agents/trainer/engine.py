@@ -5,24 +5,22 @@ from __future__ import annotations
 import time
 import traceback
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 
 from agents.trainer.boot import trainer_boot
 from agents.trainer.durable import DurableSaver
 from agents.trainer.failures import EXIT_DONE, EXIT_FAILED, PEER_LOST, TrainerError
-from agents.trainer.feeder import Feeder
 from agents.trainer.groups import membership_without, training_group
 from agents.trainer.handover import Handover
 from agents.trainer.orders import OrderWatcher, ReportWriter
-from agents.trainer.outputs import json_numbers, state_save
+from agents.trainer.outputs import state_save
 from agents.trainer.planning import Planner
-from agents.trainer.progress import Activity, EpochRow, Progress
+from agents.trainer.progress import Progress
 from agents.trainer.reachability import slots_unreachable
+from agents.trainer.seat import Seat
 from agents.trainer.state_meeting import StreamNote
-from agents.trainer.step_reports import StepReports
-from agents.trainer.stepper import Heard, StepOutcome
-from agents.trainer.streaming import Arrival, interim_membership, listen, num_working
+from agents.trainer.stepper import Heard
+from agents.trainer.streaming import Arrival, listen
 from agents.trainer.user_errors import JobCodeError
 from controlplane.core.wire import Membership, ReportKind, Task, TrainerOrders
 
@@ -73,8 +71,7 @@ class Trainer:
         self.membership = orders.membership
         self.progress = Progress()
         self.has_state = False
-        self.feeder: Feeder | None = None
-        self.is_interim = False
+        self.seat: Seat | None = None
         self.stepped_at = started_at
         booted = trainer_boot(run_dir, watcher, reports, started_at)
         self.runtime, self.work, self.pursuit = booted.runtime, booted.work, booted.pursuit
@@ -109,17 +106,19 @@ class Trainer:
             if orders is not None and orders.membership.recover:
                 return orders
             started_at = time.monotonic()
-            assert self.feeder is not None, "a member is fed"
-            batch = self.feeder.next(self.progress)
+            seat = self.seat
+            assert seat is not None, "a member has a seat"
+            batch = seat.batch(self.progress)
             # While joiners listen the flag says who has caught up; next orders wait until all have.
-            outcome = self.stepper.step(batch, holds_next=self.is_interim or self._is_set(orders))
+            outcome = self.stepper.step(batch, holds_next=seat.is_interim or self._is_set(orders))
             self.stepped_at = time.monotonic()
             if self._is_leader():
                 self.pursuit.take(self.progress, outcome)
-            self._advance(batch.plan.num_examples, outcome, self.stepped_at - started_at)
+            seconds = self.stepped_at - started_at
+            self.progress = seat.advance(self.progress, batch.plan.num_examples, outcome, seconds)
             if self._is_leader():
                 self.saver.after_step(self.progress)
-            if self.is_interim:
+            if seat.is_interim:
                 self._end_interim(outcome.is_agreed)
             elif outcome.is_agreed and not self.progress.is_over:
                 assert orders is not None, "an agreement includes this trainer"
@@ -132,55 +131,6 @@ class Trainer:
         if orders is None:
             return False
         return self.handover.is_prepared(self.membership, orders.membership, self.progress)
-
-    # ---- steps ---------------------------------------------------------------------------------
-
-    def _advance(self, num_examples: int, outcome: StepOutcome, seconds: float) -> None:
-        """Move the cursor past a batch; at an activity's end, collect and reset its metrics."""
-        course = self.data.course
-        is_train = self.progress.activity is Activity.TRAIN
-        epoch = self.progress.epoch
-        self.progress = course.after_batch(self.progress, seconds)
-        if is_train and self._is_leader():
-            self.step_reports.add(self.progress, num_examples, seconds, outcome)
-        if not course.is_activity_over(self.progress):
-            return
-        logs = self.work.logs(with_learning_rate=is_train)
-        self.work.model.reset_metrics()
-        try:
-            self.progress = course.after_activity(self.progress, logs)
-        except KeyError as error:
-            known = ", ".join(sorted(logs))
-            raise TrainerError(
-                "user_code", f"stop.metric {error} is not in the epoch's logs ({known})"
-            ) from error
-        if self._is_leader():
-            self.step_reports.flush()
-            self._report_activity(epoch)
-
-    def _report_activity(self, epoch: int) -> None:
-        """Report the end of an activity that began in `epoch`."""
-        if self.progress.epoch == epoch:
-            self.reports.phase("evaluating")
-            return
-        self._report_epoch(self.progress.history[-1])
-        if self.work.data.course.num_validation and not self.progress.is_over:
-            self.reports.phase(self.pursuit.phase)
-
-    def _report_epoch(self, row: EpochRow) -> None:
-        self.reports.write(
-            ReportKind.EPOCH,
-            {"epoch": row.epoch, "step": row.step, "logs": json_numbers(row.logs)},
-        )
-
-    def _report_missed_epochs(self) -> None:
-        """Report, as a leader after another one, the epochs that nobody has heard of."""
-        first = self.membership.epochs_known
-        if first is None or not self._is_leader():
-            return
-        for row in self.progress.history:
-            if row.epoch >= first:
-                self._report_epoch(row)
 
     def _is_leader(self) -> bool:
         return self.membership.leader_slot == self.slot
@@ -227,10 +177,10 @@ class Trainer:
         if new.resume_at is not None:
             self.progress = self.work.data.course.resumed(self.progress, new.resume_at)
         pause_s = 0.0 if joins else time.monotonic() - self.stepped_at
-        self._enter(new, note)
+        seat = self._enter(new, note)
         self._take_up_scaling()
         self._report_switched(pause_s=pause_s, bytes_moved=moved, joined=joins)
-        self._report_missed_epochs()
+        seat.report_missed_epochs(self.progress)
         return True
 
     def _listen(self, new: Membership, arrival: Arrival) -> None:
@@ -239,13 +189,11 @@ class Trainer:
         Until then there is no state that could count in a recovery.
         """
         self.progress = arrival.note.cursor
-        self._enter(new, arrival.note)
-        feeder, stepper = self.feeder, self.stepper
-        assert feeder is not None, "a listener is fed"
+        seat, stepper = self._enter(new, arrival.note), self.stepper
 
         def hear(cursor: Progress) -> Heard:
             self._yield_to_recovery()
-            heard: Heard = stepper.listen(feeder.next(cursor))
+            heard: Heard = stepper.listen(seat.batch(cursor))
             return heard
 
         def arrive(progress: Progress) -> None:
@@ -254,9 +202,10 @@ class Trainer:
             self._take_up_scaling()
 
         def replay(heard: Heard) -> None:
-            self._advance(heard.num_examples, stepper.replay(heard), heard.seconds)
+            outcome = stepper.replay(heard)
+            self.progress = seat.advance(self.progress, heard.num_examples, outcome, heard.seconds)
 
-        listen(arrival, self.work.state.num_bytes, self.data.course, hear, arrive, replay)
+        listen(arrival, self.work.state.num_bytes, seat.data.course, hear, arrive, replay)
         self.has_state = True
         self._report_switched(pause_s=0.0, bytes_moved=arrival.num_bytes, joined=True)
 
@@ -343,28 +292,28 @@ class Trainer:
 
     def _put_down(self) -> None:
         """Stop what runs along with the steps of a membership."""
-        if self.feeder is None:
+        if self.seat is None:
             return
-        self.feeder.stop()
-        self.feeder = None
+        self.seat.put_down()
+        self.seat = None
         if self._is_leader():
-            self.step_reports.flush()
             self.pursuit.put_down()
 
-    def _enter(self, membership: Membership, note: StreamNote | None = None) -> None:
-        """Take the place in a membership: group, plan, data; with `note` as long as some listen."""
+    def _enter(self, membership: Membership, note: StreamNote | None = None) -> Seat:
+        """Take the place in a membership; with `note` as long as some listen."""
         self.membership = membership
-        self.is_interim = note is not None
-        group = replace(training_group(membership), phase=int(self.is_interim))
-        self.stepper.enter(group)
-        mapped = membership if note is None else interim_membership(membership, note)
-        planner = Planner(self.spec, mapped, group.slots, self.slot)
-        self.data = self.work.data.within(membership)
-        self.feeder = Feeder(self.data, planner, self.progress)
-        batch_size = membership.global_batch_size or self.spec.global_batch_size
-        self.step_reports = StepReports(
-            self.reports, num_working(mapped), batch_size, self.work.learning_rate
+        self.seat = Seat(
+            self.work,
+            self.spec,
+            self.slot,
+            self.reports,
+            self.pursuit.phase,
+            membership,
+            self.progress,
+            note,
         )
+        self.stepper.enter(self.seat.group)
+        return self.seat
 
     def _rehearse(self, membership: Membership) -> None:
         """Run the exchange of a membership that this trainer will be in."""

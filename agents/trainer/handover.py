@@ -8,14 +8,12 @@ from __future__ import annotations
 
 import logging
 import os
-import threading
 from collections.abc import Callable, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 from agents.trainer.beacon import Beacon, wait_until_ready
+from agents.trainer.digests import Digests
 from agents.trainer.failures import EXIT_CRASHED, TrainerError
 from agents.trainer.groups import training_group
 from agents.trainer.meetings import (
@@ -27,7 +25,7 @@ from agents.trainer.meetings import (
 from agents.trainer.orders import ReportWriter
 from agents.trainer.progress import Progress
 from agents.trainer.runtime import CollectiveRuntime, declared_address
-from agents.trainer.state import ModelState, checkpoint_read, state_digest
+from agents.trainer.state import ModelState, checkpoint_read
 from agents.trainer.state_meeting import (
     StreamNote,
     meeting_receive,
@@ -44,12 +42,9 @@ from agents.trainer.streaming import (
     stream_note,
 )
 from agents.trainer.transfer import bytes_moved, state_receive, state_send
-from controlplane.core.wire import Membership, ReportKind, TrainerOrders
+from controlplane.core.wire import Membership, TrainerOrders
 
-Tensor = Any
 logger = logging.getLogger(__name__)
-#: What is computed beside the training must not slow the first steps after a switch.
-DIGEST_NICENESS = 10
 
 
 class Handover:
@@ -75,13 +70,10 @@ class Handover:
         self._state = state
         self._reports = reports
         self._beacon = Beacon(int(address.rpartition(":")[2]))
-        self._beside = ThreadPoolExecutor(
-            1, thread_name_prefix="digest", initializer=_lower_priority
-        )
-        self._pending: list[Future[None]] = []
         self._rehearse = rehearse
         self._rehearsal = Rehearsal()
         self.stream = Stream()
+        self._digests = Digests(state, reports, self.stream.wait_for_step)
         self._is_as_built = True
 
     def join(self, orders: TrainerOrders) -> tuple[Progress, int] | Arrival:
@@ -225,14 +217,12 @@ class Handover:
 
     def digest_beside(self, role: str, progress: Progress) -> None:
         """Report the digest of the state of this moment, computed beside the training."""
-        self._digest_values(role, progress, self._state.capture())
+        self._digests.report(role, progress, self._state.capture())
 
     def settle(self) -> None:
         """Wait until everything that runs beside has been reported."""
         self.stream.check(waits=True)
-        for future in self._pending:
-            future.result()
-        self._pending.clear()
+        self._digests.settle()
 
     def _arrive(self, membership: Membership, afresh: bool = False) -> bool:
         """Set the runtime up for a membership and say so; says whether it was initialised."""
@@ -326,28 +316,9 @@ class Handover:
         elif joiners:
             give = partial(state_send, runtime, membership, state, values, progress, joiners)
             self.stream.send(partial(give, STREAM_LANES))
-        self._digest_values("before", progress, values)
+        self._digests.report("before", progress, values)
         return moved
-
-    def _digest_values(self, role: str, progress: Progress, values: list[Tensor]) -> None:
-        generation = self._reports.generation
-
-        def compute() -> None:
-            self.stream.wait_for_step()
-            sha256 = state_digest(self._state.specs, values)
-            self._reports.write(
-                ReportKind.DIGEST,
-                {"step": progress.step, "sha256": sha256, "role": role},
-                generation,
-            )
-
-        self._pending = [future for future in self._pending if not future.done()]
-        self._pending.append(self._beside.submit(compute))
 
 
 def _joiners(old: Membership, new: Membership) -> list[int]:
     return [member.slot for member in new.members if old.member(member.slot) is None]
-
-
-def _lower_priority() -> None:
-    os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), DIGEST_NICENESS)

@@ -9,6 +9,7 @@ it then keeps all variables and drops its compiled functions.
 
 from __future__ import annotations
 
+import logging
 import math
 import os
 import socket
@@ -23,11 +24,13 @@ from tensorflow.core.protobuf import tensorflow_server_pb2
 from tensorflow.python.eager import context
 from tensorflow.python.ops import collective_ops
 
+from agents.trainer.accelerator import is_emulated
 from agents.trainer.failures import PEER_LOST, TrainerError
 from agents.trainer.groups import Group
 from controlplane.core.wire import AcceleratorInfo, Membership, SlotAddress
 
 Tensor = Any
+logger = logging.getLogger(__name__)
 
 #: A collective that has not ended after so long is given up. The longest wait that is legal is one
 #: for a peer whose step takes that long.
@@ -54,37 +57,6 @@ PEER_ERRORS = (
     tf.errors.UnknownError,
     tf.errors.InternalError,  # what it was asked for was thrown away when it began anew
 )
-
-
-def configure_devices(accelerator: AcceleratorInfo) -> None:
-    """Limit TensorFlow to one accelerator; call it before anything else touches the runtime.
-
-    An emulated accelerator is a CPU thread budget; a real one is the only GPU that the agent left
-    visible. Results are bitwise equal between trainers only with equal thread counts.
-
-    Raises:
-        TrainerError: `internal`, there is no GPU where one was promised.
-    """
-    tf.config.experimental.enable_op_determinism()
-    if is_emulated(accelerator):
-        threads = max(1, accelerator.threads)
-        tf.config.threading.set_intra_op_parallelism_threads(threads)
-        tf.config.threading.set_inter_op_parallelism_threads(threads)
-        tf.config.set_visible_devices([], "GPU")
-        return
-    gpus = tf.config.list_physical_devices("GPU")
-    if len(gpus) != 1:
-        raise TrainerError(
-            "internal",
-            f"TensorFlow sees {len(gpus)} GPUs where it should see {accelerator.name} alone: its "
-            "CUDA libraries (tensorflow[and-cuda]) and the driver must be installed on the node",
-        )
-    tf.config.experimental.set_memory_growth(gpus[0], True)
-
-
-def is_emulated(accelerator: AcceleratorInfo) -> bool:
-    """Say whether an accelerator is a budget of CPU threads rather than a device."""
-    return accelerator.threads > 0 or accelerator.kind == "cpu"
 
 
 class CollectiveRuntime:
@@ -194,15 +166,26 @@ class CollectiveRuntime:
         self._leader_slot = leader_slot
 
     def _let_others_out(self) -> None:
-        """Fail collectives of other threads and wait for their end.
+        """Fail collectives of other threads and wait for their end, at most `OTHERS_LIMIT_S`.
 
-        Initialising the runtime frees what they work with.
+        Initialising the runtime frees what they work with, so going on under one that has not
+        ended can crash this process. It is done nevertheless, and logged: the others survive the
+        crash of a trainer, and its agent sees it at once, while one that waited on would hold up
+        all of them until the control plane gives it up, and would be lost as well.
         """
-        if self._spans:
-            self._abort("the runtime begins anew")
+        if not self._spans:
+            return
+        self._abort("the runtime begins anew")
         until = time.monotonic() + OTHERS_LIMIT_S
         while self._spans and time.monotonic() < until:
             time.sleep(OTHERS_EVERY_S)
+        if self._spans:
+            logger.warning(
+                "%d collectives in other threads have not ended %g s after they were aborted; "
+                "the runtime begins anew under them",
+                len(self._spans),
+                OTHERS_LIMIT_S,
+            )
 
     @contextmanager
     def collective(self, limit_s: float = COLLECTIVE_LIMIT_S) -> Iterator[None]:

@@ -12,12 +12,13 @@ import shutil
 import tempfile
 from pathlib import Path
 
+from agents.trainer.accelerator import configure_devices
 from agents.trainer.feeder import Feeder
 from agents.trainer.groups import lone_group
 from agents.trainer.orders import ReportWriter
 from agents.trainer.planning import Planner
 from agents.trainer.progress import Progress
-from agents.trainer.runtime import CollectiveRuntime, configure_devices
+from agents.trainer.runtime import CollectiveRuntime
 from agents.trainer.step import StepFunctions
 from agents.trainer.step_reports import StepReports
 from agents.trainer.stepper import Stepper

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import signal
+import subprocess
+import sys
+import threading
 from collections.abc import Callable
 from pathlib import Path
 
@@ -10,9 +13,16 @@ import psutil
 import pytest
 
 from agents import standbys
+from agents.trainer import standby as warming
 from controlplane.core.wire import ReportKind
 from tests.agents.builders import membership, wanted_trainer
-from tests.agents.conftest import AgentProcess, DrivenAgent, trainers_below, wait_until
+from tests.agents.conftest import (
+    DEADLINE_S,
+    AgentProcess,
+    DrivenAgent,
+    trainers_below,
+    wait_until,
+)
 from tests.agents.control_plane import ENROLMENT_TOKEN, ControlPlane
 
 Drive = Callable[..., DrivenAgent]
@@ -197,3 +207,49 @@ def test_none_is_started_where_none_is_wanted_or_while_others_boot(
     sent = len(plane.batches)
     second.until(lambda: len(plane.batches) > sent + 2)
     assert not idle(state_dir)
+
+
+def test_the_session_of_a_standby_lets_others_go_first_while_it_warms_up(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shown = tmp_path / "autogroup"
+    shown.write_text("0")
+    monkeypatch.setattr(warming, "SESSION_NICENESS_FILE", shown)
+    seen: list[str] = []
+    thread = threading.Thread(
+        target=warming._warm, args=(tmp_path, lambda: seen.append(shown.read_text()))
+    )
+    thread.start()
+    thread.join(DEADLINE_S)
+    assert (seen, shown.read_text()) == (["5"], "0")
+    assert (tmp_path / warming.WARM_FILE).exists()
+
+
+def test_a_kernel_that_does_not_share_by_session_is_left_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(warming, "SESSION_NICENESS_FILE", tmp_path / "proc" / "autogroup")
+    with warming._low_session():
+        pass
+    assert not (tmp_path / "proc").exists()
+
+
+@pytest.mark.skipif(
+    not warming.SESSION_NICENESS_FILE.exists(), reason="this kernel does not share by session"
+)
+def test_the_kernel_takes_the_low_priority_and_the_usual_one_again() -> None:
+    program = """
+from agents.trainer.standby import SESSION_NICENESS_FILE, _low_session
+with _low_session():
+    print(SESSION_NICENESS_FILE.read_text().split()[-1])
+print(SESSION_NICENESS_FILE.read_text().split()[-1])
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", program],
+        start_new_session=True,
+        capture_output=True,
+        text=True,
+        timeout=DEADLINE_S,
+        check=True,
+    )
+    assert done.stdout.split() == ["5", "0"]

@@ -117,3 +117,21 @@ def test_nothing_is_initialised_under_a_collective_of_another_thread(
     assert is_aborted.is_set()
     assert ended == ["reduced"]
     assert runtime.waiting_since is None
+
+
+def test_a_collective_that_does_not_end_is_not_waited_for_without_a_word(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    accelerator = AcceleratorInfo(index=0, kind="cpu", name="cpu", memory_bytes=0, threads=1)
+    stuck = CollectiveRuntime(0, accelerator)
+    stuck._generation = 1
+    aborts: list[str] = []
+    monkeypatch.setattr(stuck, "_abort", aborts.append)
+    monkeypatch.setattr("agents.trainer.runtime.OTHERS_LIMIT_S", 0.0)
+    with stuck.collective():
+        stuck._let_others_out()
+    assert aborts == ["the runtime begins anew"]
+    assert "1 collectives in other threads have not ended" in caplog.text
+    caplog.clear()
+    stuck._let_others_out()
+    assert (len(aborts), caplog.text) == (1, "")

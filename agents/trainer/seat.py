@@ -1,0 +1,124 @@
+"""A trainer's place in one membership: its data, its plan, and the account of its steps."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from agents.trainer.failures import TrainerError
+from agents.trainer.feeder import Feeder, LocalBatch
+from agents.trainer.groups import training_group
+from agents.trainer.orders import ReportWriter
+from agents.trainer.outputs import json_numbers
+from agents.trainer.planning import Planner
+from agents.trainer.progress import Activity, EpochRow, Progress
+from agents.trainer.state_meeting import StreamNote
+from agents.trainer.step_reports import StepReports
+from agents.trainer.stepper import StepOutcome
+from agents.trainer.streaming import interim_membership, num_working
+from agents.trainer.workload import Workload
+from controlplane.core.wire import Membership, ReportKind, TrainingSpec
+
+
+class Seat:
+    """Taken with a membership, fed from then on, and put down before the next one is taken.
+
+    Attributes:
+        group: those that meet in the steps.
+        is_interim: some listen; another seat in this membership follows when all have caught up.
+        data: as this membership cuts it into batches.
+    """
+
+    def __init__(
+        self,
+        work: Workload,
+        spec: TrainingSpec,
+        slot: int,
+        reports: ReportWriter,
+        phase: str,
+        membership: Membership,
+        progress: Progress,
+        note: StreamNote | None = None,
+    ) -> None:
+        """Begin to fetch the examples from `progress` on.
+
+        Args:
+            phase: what is reported while this job does its steps.
+            note: how to go on as long as some listen.
+        """
+        self.is_interim = note is not None
+        self.group = replace(training_group(membership), phase=int(self.is_interim))
+        mapped = membership if note is None else interim_membership(membership, note)
+        planner = Planner(spec, mapped, self.group.slots, slot)
+        self.data = work.data.within(membership)
+        self._work = work
+        self._reports = reports
+        self._phase = phase
+        self._is_leader = membership.leader_slot == slot
+        self._feeder = Feeder(self.data, planner, progress)
+        batch_size = membership.global_batch_size or spec.global_batch_size
+        self._step_reports = StepReports(
+            reports, num_working(mapped), batch_size, work.learning_rate
+        )
+        self._epochs_known = membership.epochs_known
+
+    def batch(self, progress: Progress) -> LocalBatch:
+        """Give this trainer's part of the batch at `progress`."""
+        return self._feeder.next(progress)
+
+    def advance(
+        self, progress: Progress, num_examples: int, outcome: StepOutcome, seconds: float
+    ) -> Progress:
+        """Move the cursor past a batch; at an activity's end, collect and reset its metrics.
+
+        Raises:
+            TrainerError: `user_code`, the job stops by a metric that is not there.
+        """
+        course = self.data.course
+        is_train, epoch = progress.activity is Activity.TRAIN, progress.epoch
+        progress = course.after_batch(progress, seconds)
+        if is_train and self._is_leader:
+            self._step_reports.add(progress, num_examples, seconds, outcome)
+        if not course.is_activity_over(progress):
+            return progress
+        logs = self._work.logs(with_learning_rate=is_train)
+        self._work.model.reset_metrics()
+        try:
+            progress = course.after_activity(progress, logs)
+        except KeyError as error:
+            known = ", ".join(sorted(logs))
+            raise TrainerError(
+                "user_code", f"stop.metric {error} is not in the epoch's logs ({known})"
+            ) from error
+        if self._is_leader:
+            self._step_reports.flush()
+            self._report_activity(progress, epoch)
+        return progress
+
+    def report_missed_epochs(self, progress: Progress) -> None:
+        """Report, as a leader after another one, the epochs that nobody has heard of."""
+        if self._epochs_known is None or not self._is_leader:
+            return
+        for row in progress.history:
+            if row.epoch >= self._epochs_known:
+                self._report_epoch(row)
+
+    def put_down(self) -> None:
+        """Stop what runs along with the steps."""
+        self._feeder.stop()
+        if self._is_leader:
+            self._step_reports.flush()
+
+    def _report_activity(self, progress: Progress, epoch: int) -> None:
+        """Report the end of an activity that began in `epoch`."""
+        if progress.epoch == epoch:
+            self._reports.phase("evaluating")
+            return
+        self._report_epoch(progress.history[-1])
+        if self._work.data.course.num_validation and not progress.is_over:
+            self._reports.phase(self._phase)
+
+    def _report_epoch(self, row: EpochRow) -> None:
+        self._reports.write(
+            ReportKind.EPOCH,
+            {"epoch": row.epoch, "step": row.step, "logs": json_numbers(row.logs)},
+        )
