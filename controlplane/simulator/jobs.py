@@ -50,7 +50,7 @@ class SimulatedJob:
         epoch, progress: how far it is.
         still_until: it makes no progress before then.
         saved: time, progress and epoch of its last checkpoint.
-        speeds: how fast kinds are on other jobs, for those that it knows nothing about.
+        speeds: how fast kinds are on jobs of its code, or others, where it knows nothing itself.
     """
 
     id: int
@@ -81,6 +81,11 @@ class SimulatedJob:
         app = self.application
         self._learnt = app if is_fitted and isinstance(app, Learnt) else None
         self.pending_since = self.updated_at = self.spec.submitted_at
+
+    @property
+    def code(self) -> str:
+        """Which jobs compute the same."""
+        return self.application.name if self._learnt is None else self._learnt.code
 
     @property
     def batch_size_asked(self) -> int | None:
@@ -219,6 +224,7 @@ class SimulatedJob:
             attained_accelerator_s=self.attained_s,
             pending_since=self.pending_since,
             performance=self.performance(),
+            kind_speeds=dict(self.speeds),
             loss=app.forecast(self.epoch, self.progress),
             done_examples=done,
             resize_s=self.terms.costs.pause_s,

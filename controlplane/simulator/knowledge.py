@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections import deque
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
-from controlplane.core.goodput import relative_speeds
+from controlplane.core.goodput import relative_speeds, speeds_completed
 from controlplane.core.performance import Performance
 from controlplane.core.throughput import ThroughputModel, ThroughputSample, throughput_fit
 from controlplane.simulator.applications import Application, Learnt, Pace, packed, spread
@@ -13,6 +14,9 @@ from controlplane.simulator.step_times import Floats, Placement
 
 #: (kind, relative speed), in the order of the kinds.
 Speeds = tuple[tuple[str, float], ...]
+
+#: Jobs that have ended whose steps are remembered of each code.
+MOST_REMEMBERED = 4
 
 
 def _placement(num_accelerators: int, num_nodes: int, per_node: int) -> Placement:
@@ -124,11 +128,46 @@ class Memory:
         return {kind: self._models[kind] for kind in kinds}
 
 
-def speeds_learnt(memories: Iterable[Memory]) -> Speeds:
-    """Tell how fast kinds are beside each other by the jobs that have been on several.
+class Comparisons:
+    """How fast kinds are beside each other, by the jobs that have been on several.
 
-    To two digits, so that what was worked out for one decision serves the next.
+    Those that have ended count, too: the newest of each code.
     """
-    several = [memory for memory in memories if len(memory.samples) > 1]
-    found = relative_speeds((memory.models, memory.slice_size) for memory in several)
-    return tuple((kind, float(f"{found[kind]:.2g}")) for kind in sorted(found))
+
+    def __init__(self) -> None:
+        self._ended: dict[str, deque[Memory]] = {}
+        self.overall: Speeds = ()
+        self._by_code: dict[str, Speeds] = {}
+
+    def remember(self, code: str, memory: Memory) -> None:
+        """Keep what a job has shown that ends now."""
+        if len(memory.samples) > 1:
+            self._ended.setdefault(code, deque(maxlen=MOST_REMEMBERED)).append(memory)
+
+    def update(self, live: Iterable[tuple[str, Memory]]) -> bool:
+        """Compare anew with the jobs in the system; says whether anything has changed."""
+        by_code = {code: list(memories) for code, memories in self._ended.items()}
+        for code, memory in live:
+            if len(memory.samples) > 1:
+                by_code.setdefault(code, []).append(memory)
+        before = self.overall, self._by_code
+        overall = _compared(memory for memories in by_code.values() for memory in memories)
+        self.overall = _rounded(overall)
+        self._by_code = {
+            code: _rounded(speeds_completed(_compared(memories), overall))
+            for code, memories in by_code.items()
+        }
+        return before != (self.overall, self._by_code)
+
+    def of(self, code: str) -> Speeds:
+        """Give what is known for jobs of a code."""
+        return self._by_code.get(code, self.overall)
+
+
+def _compared(memories: Iterable[Memory]) -> dict[str, float]:
+    return relative_speeds((memory.models, memory.slice_size) for memory in memories)
+
+
+def _rounded(speeds: Mapping[str, float]) -> Speeds:
+    """Round to two digits, so that what was worked out for one decision serves the next."""
+    return tuple((kind, float(f"{speeds[kind]:.2g}")) for kind in sorted(speeds))

@@ -127,12 +127,29 @@ def test_minimum_is_all_or_nothing() -> None:
     assert counts_of(snapshot_make(cluster(1, 7), *jobs)) == {1: 3, 2: 4}
 
 
-@pytest.mark.parametrize(("resize_s", "expected"), [(0.5, {1: 4, 2: 4}), (60.0, {1: 6, 2: 2})])
+@pytest.mark.parametrize(("resize_s", "expected"), [(0.5, {1: 4, 2: 4}), (60.0, {1: 7, 2: 1})])
 def test_a_change_has_to_pay_for_itself(resize_s: float, expected: dict[int, int]) -> None:
-    """Two equal jobs: 4 + 4 is best, by 3.5 %. It is not worth a long stop."""
+    """Two equal jobs: 4 + 4 is best, by 10 %. It is not worth a long stop."""
     jobs = [replace(known(i, 5e4, Power(0.5)), resize_s=resize_s) for i in (1, 2)]
-    snapshot = holding(snapshot_make(cluster(2), *jobs, now=1000.0), {1: 6, 2: 2})
+    snapshot = holding(snapshot_make(cluster(2), *jobs, now=1000.0), {1: 7, 2: 1})
     assert counts_of(snapshot) == expected
+
+
+@pytest.mark.parametrize(("ago_s", "expected"), [(600.0, {1: 4, 2: 4}), (5.0, {1: 7, 2: 1})])
+def test_a_change_has_to_gain_more_soon_after_the_last_one(
+    ago_s: float, expected: dict[int, int]
+) -> None:
+    """4 + 4 would be better by 10 %: at first that may be an error of what was measured."""
+    jobs = [replace(known(i, 5e4, Power(0.5)), changed_at=1000.0 - ago_s) for i in (1, 2)]
+    snapshot = holding(snapshot_make(cluster(2), *jobs, now=1000.0), {1: 7, 2: 1})
+    assert counts_of(snapshot) == expected
+
+
+def test_a_gain_that_may_be_an_error_moves_nobody() -> None:
+    """4 + 4 would be better by 3.5 %."""
+    jobs = [known(i, 5e4, Power(0.5)) for i in (1, 2)]
+    snapshot = holding(snapshot_make(cluster(2), *jobs, now=1000.0), {1: 6, 2: 2})
+    assert counts_of(snapshot) == {1: 6, 2: 2}
 
 
 def test_what_has_just_begun_is_not_stopped() -> None:

@@ -25,6 +25,7 @@ from controlplane.core.policies.goodput_fair.standing import (
     Carried,
     Standing,
     crowds_of,
+    since_change_s,
     standing_of,
 )
 from controlplane.core.policies.goodput_fair.worth import Market, Valuation
@@ -186,9 +187,12 @@ def _claims(
         ),
         least=np.array([job.min_accelerators for job in jobs], dtype=np.int64),
         worth=valuation.worth[members],
+        weights=np.array([job.weight for job in jobs], dtype=float),
         change_s=change_s[members],
+        since_s=since_change_s(jobs, snapshot.now),
         ends_s=valuation.ends_s[members],
         lacking_s=standing.lacking_s[members],
+        is_known=np.array([job.performance is not None for job in jobs], dtype=bool),
         is_new=np.array(
             [job.changed_at is None and job.performance is None for job in jobs], dtype=bool
         ),

@@ -101,10 +101,12 @@ def _moved(
     left: Floats,
     turn: int,
 ) -> Counts | None:
-    """Let those with most to gain move; None: nobody wants to."""
+    """Let those with most to gain move; None: nobody wants to.
+
+    Where a job cannot run, or must not go, all that it could have is nothing, which counts 0.
+    """
     gross = (worth[:, None] * left)[:, :, None] * market.rates
     net = (gross - np.array(prices)[:, None] * market.counts).max(axis=2)
-    net[(market.rates.max(axis=2) <= 0.0) | (left <= 0.0)] = -np.inf
     rows = np.flatnonzero(kinds >= 0)
     best = np.argmax(net[rows], axis=1)
     stay = net[rows, kinds[rows]]

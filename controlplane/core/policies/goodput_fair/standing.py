@@ -8,7 +8,7 @@ above, without bound: whatever else there is to do, nobody is late for ever.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -118,6 +118,11 @@ def standing_of(snapshot: Snapshot, options: Options, crowds: Crowds) -> Standin
         for row, job in enumerate(jobs)
     ]
     return Standing(weights, np.array(ages), _fair_s(options, crowd), lacking)
+
+
+def since_change_s(jobs: Sequence[Job], now: float) -> Floats:
+    """Give for how long nothing has changed about each job; infinite before anything has."""
+    return np.array([np.inf if job.changed_at is None else now - job.changed_at for job in jobs])
 
 
 def _lacking_s(options: Options, now: float) -> Floats:
