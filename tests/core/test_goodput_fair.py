@@ -83,7 +83,7 @@ def test_equal_power_laws_come_near_the_known_optimum(power: float) -> None:
     options = options_of(snapshot)
     far = np.full(len(jobs), 1e12)  # nobody is ever late
     nothing = np.zeros(len(jobs))
-    standing = Standing(np.ones(len(jobs)), nothing, far, nothing)
+    standing = Standing(np.ones(len(jobs)), nothing, far, nothing, far)
     found = Market(options).valuate(np.zeros(len(jobs), dtype=int), standing)
 
     def omega(k: int) -> float:

@@ -25,7 +25,6 @@ from controlplane.core.policies.goodput_fair.standing import (
     Carried,
     Standing,
     crowds_of,
-    since_change_s,
     standing_of,
 )
 from controlplane.core.policies.goodput_fair.worth import Market, Valuation
@@ -189,7 +188,7 @@ def _claims(
         worth=valuation.worth[members],
         weights=np.array([job.weight for job in jobs], dtype=float),
         change_s=change_s[members],
-        since_s=since_change_s(jobs, snapshot.now),
+        since_s=standing.since_s[members],
         ends_s=valuation.ends_s[members],
         lacking_s=standing.lacking_s[members],
         is_known=np.array([job.performance is not None for job in jobs], dtype=bool),

@@ -149,7 +149,8 @@ def _holding(outcome: Outcome, row: int, job: Job) -> str:
     elif given > before:
         now, then = outcome.speeds
         more = then[row] / now[row] - 1.0 if now[row] > 0.0 else 0.0
-        faster = f", on which it is {more:.0%} faster" if more >= LEAST_TOLD else ""
+        is_told = more >= LEAST_TOLD and job.performance is not None
+        faster = f", on which it is {more:.0%} faster" if is_told else ""
         what = f"Was grown {before}→{given} {name}{faster}"
     else:
         what = f"Keeps {pool}"
