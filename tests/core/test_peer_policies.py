@@ -199,7 +199,9 @@ def test_sia_says_why_a_job_waits() -> None:
 
 
 @pytest.mark.parametrize("num_jobs", [6, 40])
-@pytest.mark.parametrize("speed", [Curve(drag=0.25), Curve(), None], ids=["drag", "none", "unknown"])
+@pytest.mark.parametrize(
+    "speed", [Curve(drag=0.25), Curve(), None], ids=["drag", "none", "unknown"]
+)
 def test_sia_leaves_what_is_worth_the_same_as_it_is(num_jobs: int, speed: Curve | None) -> None:
     """Jobs alike, more than there is room for: whoever holds something keeps it."""
     jobs = [job_of(i, performance=speed, most=4) for i in range(1, num_jobs + 1)]

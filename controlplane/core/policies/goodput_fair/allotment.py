@@ -33,7 +33,7 @@ LEAST_GAIN = 0.05
 
 #: And so much more right after its last change: little has been measured since, and to and fro
 #: costs twice. That fades with the time since, in seconds.
-FRESH_GAIN, FRESH_S = 0.1, 60.0
+FRESH_GAIN, FRESH_S = 0.3, 60.0
 
 #: A change that costs nearly all it could bring is still better than standing idle.
 LEAST_LEFT = 0.05
@@ -146,7 +146,7 @@ def allot(claims: Claims, capacity: int) -> Counts:
     values = np.where(is_senior[:, None] & (claims.counts > 0), values + 1e3 * most, values)
     ideal = _allot(claims, values, capacity)
     is_kept = (claims.is_settling | claims.is_fixed) & (claims.held > 0)
-    is_kept |= _kept_from_guesses(claims, values, ideal, capacity)
+    is_kept |= _kept_from_guesses(claims, ideal)
     if not (is_kept & (ideal == 0)).any():
         return ideal
     values = np.where(is_kept[:, None] & (claims.counts > 0), values + 1e6 * most, values)
@@ -155,23 +155,16 @@ def allot(claims: Claims, capacity: int) -> Counts:
     return _allot(claims, values, capacity)
 
 
-def _kept_from_guesses(
-    claims: Claims, values: Floats, ideal: Counts, capacity: int
-) -> NDArray[np.bool_]:
-    """Say who is not to be stopped, as it would be for jobs of unknown speed. Shape (N,).
+def _kept_from_guesses(claims: Claims, ideal: Counts) -> NDArray[np.bool_]:
+    """Say who is not to be stopped, as jobs of unknown speed are to get more. Shape (N,).
 
     Those may be important (a higher weight) or have a claim (`OWED_S`); else they get what others
     have above their minimum.
     """
-    is_held = claims.held > 0
-    is_guess = ~claims.is_known & ~is_held & (claims.lacking_s < OWED_S)
-    is_starting = is_guess & (ideal > 0)
-    is_stopped = is_held & (ideal == 0)
-    if not (is_starting.any() and is_stopped.any()):
-        return np.zeros(is_held.size, dtype=bool)
-    without = np.where(is_guess[:, None] & (claims.counts > 0), -np.inf, values)
-    is_safe = is_held & (_allot(claims, without, capacity) > 0)
-    return is_safe & (claims.weights >= claims.weights[is_starting].max())
+    is_guess = ~claims.is_known & (ideal > claims.held) & (claims.lacking_s < OWED_S)
+    heaviest = claims.weights[is_guess].max(initial=0.0)
+    is_safe: NDArray[np.bool_] = (claims.held > 0) & (claims.weights >= heaviest)
+    return is_safe & is_guess.any()
 
 
 def _allot(claims: Claims, values: Floats, capacity: int) -> Counts:

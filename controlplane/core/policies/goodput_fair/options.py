@@ -166,9 +166,7 @@ def _speeds(jobs: Sequence[Job], kinds: Sequence[str]) -> dict[str, float]:
     return {kind: median / most for kind, median in medians.items()}
 
 
-def _kind_speed(
-    job: Job, kind: str, kinds: Sequence[str], others: Mapping[str, float]
-) -> float:
+def _kind_speed(job: Job, kind: str, kinds: Sequence[str], others: Mapping[str, float]) -> float:
     """Tell what a kind is worth to a job of unknown speed: by its code, else as `others` say."""
     known = {one: job.kind_speeds.get(one, 0.0) for one in kinds if job.accepts(one)}
     if min(known.values()) > 0.0:
