@@ -25,8 +25,8 @@ Chosen = NDArray[np.intp]
 #: and so much for the heaviest one. The latter is what doubling a job from 1 can save at most.
 LEFT_OUT, LEFT_OUT_HEAVIEST = 1.2, 0.3
 
-#: What a job has already counts this much better, as a share of leaving the job out: of answers that
-#: are worth the same, that with fewer changes is taken.
+#: What a job has already counts this much better, as a share of leaving the job out: of answers
+#: that are worth the same, that with fewer changes is taken.
 HELD = 1e-3
 
 #: The answer may be off by this share of the program's value.
