@@ -278,7 +278,7 @@ def test_envelope_skips_what_is_not_worth_it() -> None:
 
 def tenant(job_id: int, count: int, now: dict[int, int], distance: float = 1.0) -> Tenant:
     job = known(job_id, 1e6, Speed(distance=distance))
-    return Tenant(job, count, now, worth=1.0, lateness=10.0, lasts_s=240.0)
+    return Tenant(job, count, now, worth=1.0, slope=1.0, change_s=10.0, lasts_s=240.0)
 
 
 def test_scattered_jobs_come_together() -> None:

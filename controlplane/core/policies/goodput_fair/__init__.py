@@ -30,7 +30,7 @@ from controlplane.core.policies.goodput_fair.standing import (
 from controlplane.core.policies.goodput_fair.worth import Market, Valuation
 from controlplane.core.policies.kinds import cannot_start
 from controlplane.core.policies.rates import rooms_of
-from controlplane.core.types import Decision, JobId, Share, Snapshot
+from controlplane.core.types import Decision, Job, JobId, Share, Snapshot
 
 #: A job is not stopped within so many seconds of its start.
 LEAST_RUN_S = 120.0
@@ -68,8 +68,9 @@ def _draft(
         members = np.flatnonzero(kinds == kind)
         claims = _claims(snapshot, options, standing, valuation, change_s, members, kind)
         given[members] = allot(claims, int(capacity))
-    outcome = Outcome(snapshot, options, standing, valuation, kinds, given)
-    return outcome, _shares(snapshot, options, standing, valuation, change_s, kinds, given)
+    shares = _shares(snapshot, options, standing, valuation, change_s, kinds, given)
+    given = np.array([shares[j.id].count if j.id in shares else 0 for j in options.jobs])
+    return Outcome(snapshot, options, standing, valuation, kinds, given), shares
 
 
 def _may_move(outcome: Outcome) -> NDArray[np.bool_]:
@@ -145,7 +146,8 @@ def _shares(
                     int(given[row]),
                     now,
                     worth,
-                    float(change_s[row] * slopes[row]),
+                    float(slopes[row]),
+                    float(change_s[row]),
                     lasts,
                     is_fixed,
                 )
@@ -153,11 +155,22 @@ def _shares(
         places = arrange(tenants, rooms_of(snapshot, kind), kind)
         for i, row in enumerate(rows):
             by_node = places[i] if places is not None else {}
-            shares[options.jobs[row].id] = Share(kind, int(given[row]), by_node=by_node)
+            if options.jobs[row].performance is None and not tenants[i].now:
+                by_node = _together(options.jobs[row], by_node)
+            count = sum(by_node.values()) or int(given[row])
+            shares[options.jobs[row].id] = Share(kind, count, by_node=by_node)
     for row in np.flatnonzero(given > 0).tolist():
         job = options.jobs[row]
         shares.setdefault(job.id, Share(options.kinds[kinds[row]], int(given[row])))
     return shares
+
+
+def _together(job: Job, by_node: Mapping[int, int]) -> Mapping[int, int]:
+    """Begin on one node, if the minimum allows: what exchange between nodes costs nobody knows."""
+    node = min(by_node, key=lambda node: (-by_node[node], node), default=None)
+    if node is None or by_node[node] < job.min_accelerators:
+        return by_node
+    return {node: by_node[node]}
 
 
 def _claims(
