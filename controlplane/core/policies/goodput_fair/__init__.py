@@ -18,7 +18,13 @@ from numpy.typing import NDArray
 
 from controlplane.core.policies.goodput_fair.allotment import LEAST_CHANGE_S, Claims, allot
 from controlplane.core.policies.goodput_fair.kinds import kinds_choose
-from controlplane.core.policies.goodput_fair.options import Counts, Floats, Options, options_of
+from controlplane.core.policies.goodput_fair.options import (
+    PATIENCE_S,
+    Counts,
+    Floats,
+    Options,
+    options_of,
+)
 from controlplane.core.policies.goodput_fair.places import Move, Tenant, arrange, is_ring, lasts_s
 from controlplane.core.policies.goodput_fair.sentences import Outcome, explain
 from controlplane.core.policies.goodput_fair.standing import (
@@ -45,7 +51,7 @@ def goodput_fair(snapshot: Snapshot) -> Decision:
         return Decision({}, reasons, carried=Carried(crowds))
     standing = standing_of(snapshot, options, crowds)
     market = Market(options)
-    is_pinned = np.array([job.id in snapshot.resizing for job in options.jobs], dtype=bool)
+    is_pinned = np.array([_is_at_its_place(snapshot, job) for job in options.jobs], dtype=bool)
     outcome, shares = _draft(snapshot, market, standing, is_pinned)
     if _is_kind_ring(snapshot, options, shares):  # only those change kinds that find idle ones
         is_held = options.held_kind >= 0
@@ -54,6 +60,14 @@ def goodput_fair(snapshot: Snapshot) -> Decision:
             outcome, shares = _draft(snapshot, market, standing, is_held)
     reasons, starts = explain(outcome)
     return Decision(shares, reasons, starts_in_s=starts, carried=Carried(crowds))
+
+
+def _is_at_its_place(snapshot: Snapshot, job: Job) -> bool:
+    """Say whether a job is not to move: it is changing, or just begins and may be short."""
+    if job.id in snapshot.resizing:
+        return True
+    since = job.running_since
+    return job.performance is None and since is not None and snapshot.now - since < PATIENCE_S
 
 
 def _draft(
@@ -139,7 +153,7 @@ def _shares(
             now = Counter(node for node, its_kind in held if its_kind == kind)
             lasts = lasts_s(float(valuation.ends_s[row]))
             worth = float(valuation.worth[row])
-            is_fixed = job.id in snapshot.resizing
+            is_fixed = _is_at_its_place(snapshot, job)
             tenants.append(
                 Tenant(
                     job,
