@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
@@ -14,9 +13,6 @@ from controlplane.simulator.step_times import Floats, Placement
 
 #: (kind, relative speed), in the order of the kinds.
 Speeds = tuple[tuple[str, float], ...]
-
-#: Jobs that have ended whose steps are remembered of each code.
-MOST_REMEMBERED = 4
 
 
 def _placement(num_accelerators: int, num_nodes: int, per_node: int) -> Placement:
@@ -129,43 +125,44 @@ class Memory:
 
 
 class Comparisons:
-    """How fast kinds are beside each other, by the jobs that have been on several.
+    """How fast kinds are beside each other, by all jobs so far that did the same on several.
 
-    Those that have ended count, too: the newest of each code.
+    As a live cluster does, which keeps step times by code.
     """
 
     def __init__(self) -> None:
-        self._ended: dict[str, deque[Memory]] = {}
-        self.overall: Speeds = ()
+        self._ended: dict[str, dict[str, Memory]] = {}  # code -> kind -> who was there last
         self._by_code: dict[str, Speeds] = {}
+        self._overall: Speeds = ()
 
     def remember(self, code: str, memory: Memory) -> None:
         """Keep what a job has shown that ends now."""
-        if len(memory.samples) > 1:
-            self._ended.setdefault(code, deque(maxlen=MOST_REMEMBERED)).append(memory)
+        self._ended.setdefault(code, {}).update(dict.fromkeys(memory.samples, memory))
 
     def update(self, live: Iterable[tuple[str, Memory]]) -> bool:
         """Compare anew with the jobs in the system; says whether anything has changed."""
-        by_code = {code: list(memories) for code, memories in self._ended.items()}
+        seen = {code: dict(kinds) for code, kinds in self._ended.items()}
         for code, memory in live:
-            if len(memory.samples) > 1:
-                by_code.setdefault(code, []).append(memory)
-        before = self.overall, self._by_code
-        overall = _compared(memory for memories in by_code.values() for memory in memories)
-        self.overall = _rounded(overall)
+            seen.setdefault(code, {}).update(dict.fromkeys(memory.samples, memory))
+        known = {code: _models(kinds) for code, kinds in seen.items() if len(kinds) > 1}
+        before = self._overall, self._by_code
+        overall = relative_speeds(known.values())
+        self._overall = _rounded(overall)
         self._by_code = {
-            code: _rounded(speeds_completed(_compared(memories), overall))
-            for code, memories in by_code.items()
+            code: _rounded(speeds_completed(relative_speeds([models]), overall))
+            for code, models in known.items()
         }
-        return before != (self.overall, self._by_code)
+        return before != (self._overall, self._by_code)
 
     def of(self, code: str) -> Speeds:
         """Give what is known for jobs of a code."""
-        return self._by_code.get(code, self.overall)
+        return self._by_code.get(code, self._overall)
 
 
-def _compared(memories: Iterable[Memory]) -> dict[str, float]:
-    return relative_speeds((memory.models, memory.slice_size) for memory in memories)
+def _models(memories: Mapping[str, Memory]) -> tuple[dict[str, ThroughputModel], float]:
+    """Give a model for each kind, and the size of slice that they are compared at."""
+    models = {kind: memory.models[kind] for kind, memory in memories.items()}
+    return models, min(memory.slice_size for memory in memories.values())
 
 
 def _rounded(speeds: Mapping[str, float]) -> Speeds:
