@@ -50,6 +50,7 @@ class SimulatedJob:
         epoch, progress: how far it is.
         still_until: it makes no progress before then.
         saved: time, progress and epoch of its last checkpoint.
+        tried: kinds that jobs of its code have been on.
         speeds: how fast kinds are on jobs of its code, or others, where it knows nothing itself.
     """
 
@@ -75,6 +76,7 @@ class SimulatedJob:
     memory: Memory = field(default_factory=Memory)
     saved: tuple[float, float, int] = (0.0, 0.0, 0)
     speeds: Speeds = ()
+    tried: frozenset[str] = frozenset()
 
     def __post_init__(self) -> None:
         is_fitted = self.terms.knowledge is Knowledge.FITTED
@@ -225,6 +227,7 @@ class SimulatedJob:
             pending_since=self.pending_since,
             performance=self.performance(),
             kind_speeds=dict(self.speeds),
+            tried_kinds=self.tried,
             loss=app.forecast(self.epoch, self.progress),
             done_examples=done,
             resize_s=self.terms.costs.pause_s,

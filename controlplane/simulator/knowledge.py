@@ -134,6 +134,7 @@ class Comparisons:
         self._ended: dict[str, dict[str, Memory]] = {}  # code -> kind -> who was there last
         self._by_code: dict[str, Speeds] = {}
         self._overall: Speeds = ()
+        self._kinds: dict[str, frozenset[str]] = {}
 
     def remember(self, code: str, memory: Memory) -> None:
         """Keep what a job has shown that ends now."""
@@ -145,18 +146,23 @@ class Comparisons:
         for code, memory in live:
             seen.setdefault(code, {}).update(dict.fromkeys(memory.samples, memory))
         known = {code: _models(kinds) for code, kinds in seen.items() if len(kinds) > 1}
-        before = self._overall, self._by_code
+        before = self._overall, self._by_code, self._kinds
+        self._kinds = {code: frozenset(kinds) for code, kinds in seen.items()}
         overall = relative_speeds(known.values())
         self._overall = _rounded(overall)
         self._by_code = {
             code: _rounded(speeds_completed(relative_speeds([models]), overall))
             for code, models in known.items()
         }
-        return before != (self._overall, self._by_code)
+        return before != (self._overall, self._by_code, self._kinds)
 
     def of(self, code: str) -> Speeds:
         """Give what is known for jobs of a code."""
         return self._by_code.get(code, self._overall)
+
+    def kinds(self, code: str) -> frozenset[str]:
+        """Give the kinds that jobs of a code have been on."""
+        return self._kinds.get(code, frozenset())
 
 
 def _models(memories: Mapping[str, Memory]) -> tuple[dict[str, ThroughputModel], float]:

@@ -117,6 +117,7 @@ class RoundRun:
         self._comparisons.update((job.code, job.memory) for job in live)
         for job in live:
             job.speeds = self._comparisons.of(job.code)
+            job.tried = self._comparisons.kinds(job.code)
         snapshot = Snapshot(
             now=self.now,
             seed=self.seed,

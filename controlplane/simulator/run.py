@@ -264,6 +264,7 @@ class EventRun:
             self._waiting_seen.clear()
         for job in jobs:
             job.speeds = self._comparisons.of(job.code)
+            job.tried = self._comparisons.kinds(job.code)
 
     def _seen(self, job: SimulatedJob) -> Job:
         """Give what is known of a job; nothing changes about one that waits."""

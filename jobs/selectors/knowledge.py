@@ -163,6 +163,7 @@ class Known:
         worth: of an example now, compared with one in the batch that was submitted.
         done_examples: useful ones so far.
         kind_speeds: how fast kinds are beside each other on other jobs.
+        tried_kinds: kinds on which the job's code was measured.
     """
 
     performance: Performance | None
@@ -170,6 +171,7 @@ class Known:
     worth: float
     done_examples: float
     kind_speeds: Mapping[str, float] = field(default_factory=dict)
+    tried_kinds: frozenset[str] = frozenset()
 
 
 def known_read(
@@ -195,6 +197,7 @@ def known_read(
             worth=example_worth(job),
             done_examples=_useful_done(job, fits.get(job.pk, Fits())),
             kind_speeds=speeds,
+            tried_kinds=frozenset(kind for kind, _ in models[job.pk]),
         )
         for job in jobs
     }

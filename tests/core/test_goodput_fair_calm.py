@@ -175,6 +175,58 @@ def test_what_others_hold_beyond_their_minimum_is_enough_for_newcomers(data: st.
     assert set(kept) <= set(both)
 
 
+def on_kind_a(tried: str, left_s: float, others: int = 0) -> Snapshot:
+    """Give a job that holds two of kind a and has so long to go; b is taken to be 5 times as slow.
+
+    `others` of the four of kind b are held.
+    """
+    accelerators = accelerators_make("a a", "b b b b")
+    speed = Speed(by_kind={"a": 1.0, "b": 0.2})
+    job = replace(
+        job_make(1, most=2),
+        performance=speed,
+        remaining_examples=20.0 * left_s,
+        tried_kinds=frozenset(tried.split()),
+        running_since=0.0,
+        changed_at=0.0,
+        most_accelerators=2,
+    )
+    other = replace(
+        job, id=2, max_accelerators=4, min_accelerators=4, accepted_kinds=frozenset("b")
+    )
+    held = {1: (1, 2)} | ({2: (3, 4, 5, 6)} if others else {})
+    jobs = (job, other) if others else (job,)
+    return snapshot_make(accelerators, *jobs, held=held, now=1000.0)
+
+
+@pytest.mark.parametrize(
+    ("tried", "left_s", "others", "expected"),
+    [
+        ("a", 3600.0, 0, "b"),  # nobody knows how fast its code is there
+        ("a b", 3600.0, 0, "a"),
+        ("a", 600.0, 0, "a"),  # not worth it any more
+        ("a", 3600.0, 4, "a"),  # no room
+        ("", 3600.0, 0, "a"),  # nobody knows what was tried
+    ],
+)
+def test_long_jobs_try_idle_kinds_that_their_code_was_never_on(
+    tried: str, left_s: float, others: int, expected: str
+) -> None:
+    snapshot = on_kind_a(tried, left_s, others)
+    decision = goodput_fair(snapshot)
+    assert (decision.shares[1].kind, decision.shares[1].count) == (expected, 2)
+    told = "Goes over to 2 of 4 b to see how fast it is there; "
+    assert decision.reasons[1].startswith(told) == (expected == "b")
+
+
+@pytest.mark.parametrize(("tried", "expected"), [("a", "b"), ("a b", "a")])
+def test_who_tries_a_kind_stays_until_its_speed_is_known(tried: str, expected: str) -> None:
+    before = on_kind_a(tried, 36_000.0)
+    jobs = tuple(replace(job, changed_at=880.0) for job in before.jobs)
+    decision = goodput_fair(replace(before, jobs=jobs, held={1: (3, 4)}))
+    assert decision.shares[1].kind == expected
+
+
 def known(job_id: int, kinds: dict[str, float]) -> Job:
     return replace(job_make(job_id, most=4), kind_speeds=kinds)
 

@@ -33,6 +33,7 @@ from controlplane.core.policies.goodput_fair.standing import (
     crowds_of,
     standing_of,
 )
+from controlplane.core.policies.goodput_fair.trials import is_trying, trials_begin
 from controlplane.core.policies.goodput_fair.worth import Market, Valuation
 from controlplane.core.policies.kinds import cannot_start
 from controlplane.core.policies.rates import rooms_of
@@ -51,7 +52,14 @@ def goodput_fair(snapshot: Snapshot) -> Decision:
         return Decision({}, reasons, carried=Carried(crowds))
     standing = standing_of(snapshot, options, crowds)
     market = Market(options)
-    is_pinned = np.array([_is_at_its_place(snapshot, job) for job in options.jobs], dtype=bool)
+    held_kinds = [options.kinds[kind] if kind >= 0 else None for kind in options.held_kind]
+    is_pinned = np.array(
+        [
+            _is_at_its_place(snapshot, job, kind)
+            for job, kind in zip(options.jobs, held_kinds, strict=True)
+        ],
+        dtype=bool,
+    )
     outcome, shares = _draft(snapshot, market, standing, is_pinned)
     if _is_kind_ring(snapshot, options, shares):  # only those change kinds that find idle ones
         is_held = options.held_kind >= 0
@@ -62,9 +70,12 @@ def goodput_fair(snapshot: Snapshot) -> Decision:
     return Decision(shares, reasons, starts_in_s=starts, carried=Carried(crowds))
 
 
-def _is_at_its_place(snapshot: Snapshot, job: Job) -> bool:
-    """Say whether a job is not to move: it is changing, or just begins and may be short."""
-    if job.id in snapshot.resizing:
+def _is_at_its_place(snapshot: Snapshot, job: Job, kind: str | None) -> bool:
+    """Say whether a job is not to move from the kind that it holds.
+
+    It is changing, or tries that kind, or just begins and may be short.
+    """
+    if job.id in snapshot.resizing or (kind is not None and is_trying(job, kind, snapshot.now)):
         return True
     since = job.running_since
     return job.performance is None and since is not None and snapshot.now - since < PATIENCE_S
@@ -82,6 +93,8 @@ def _draft(
         members = np.flatnonzero(kinds == kind)
         claims = _claims(snapshot, options, standing, valuation, change_s, members, kind)
         given[members] = allot(claims, int(capacity))
+    kinds = kinds.copy()
+    trials_begin(options, valuation.ends_s, standing.since_s, is_pinned, kinds, given)
     shares = _shares(snapshot, options, standing, valuation, change_s, kinds, given)
     given = np.array([shares[j.id].count if j.id in shares else 0 for j in options.jobs])
     return Outcome(snapshot, options, standing, valuation, kinds, given), shares
@@ -153,7 +166,7 @@ def _shares(
             now = Counter(node for node, its_kind in held if its_kind == kind)
             lasts = lasts_s(float(valuation.ends_s[row]))
             worth = float(valuation.worth[row])
-            is_fixed = _is_at_its_place(snapshot, job)
+            is_fixed = _is_at_its_place(snapshot, job, None)
             tenants.append(
                 Tenant(
                     job,

@@ -143,7 +143,8 @@ def _holding(outcome: Outcome, row: int, job: Job) -> str:
     if before == 0:
         what = f"Is given {pool}"
         if outcome.options.held[row] > 0:
-            what = f"Goes over to {pool}"
+            is_trial = job.tried_kinds and name not in job.tried_kinds
+            what = f"Goes over to {pool}" + (" to see how fast it is there" if is_trial else "")
     elif given < before:
         what = f"Was shrunk {before}→{given} {name}{outcome.cause(row)}"
     elif given > before:
