@@ -132,6 +132,16 @@ def test_nobody_is_stopped_for_a_job_of_unknown_speed() -> None:
     assert decision.reasons[9].startswith("Waits for 1 of kind cpu; 4 of 4 held by jobs")
 
 
+def test_what_has_just_begun_keeps_what_it_has_if_others_can_give_way() -> None:
+    """Of one of known and one of unknown speed, two each, the known one makes room for a third."""
+    old = replace(busy(number=1).jobs[0], max_accelerators=2, most_accelerators=2)
+    begun = job_make(2, at=980.0, most=2)
+    begun = replace(begun, running_since=980.0, changed_at=980.0, most_accelerators=2)
+    snapshot = snapshot_make(nodes(4), old, begun, held={1: (1, 2), 2: (3, 4)}, now=1000.0)
+    shares = goodput_fair(with_newcomer(snapshot)).shares
+    assert {i: share.count for i, share in shares.items()} == {1: 1, 2: 2, 9: 1}
+
+
 def test_somebody_is_stopped_for_a_more_important_one() -> None:
     assert 9 in goodput_fair(with_newcomer(busy(), weight=2.0)).shares
 

@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from controlplane.core.policies.goodput_fair.options import (
+    PATIENCE_S,
     SMALL_POOL,
     Counts,
     Floats,
@@ -104,26 +105,35 @@ class Claims:
         values = np.where(is_other, -np.inf, values)
         return np.where(self.counts == 0, 0.0, values)
 
+    def beginners(self, capacity: int) -> NDArray[np.bool_]:
+        """Say who is to keep what it holds, as nothing is known of it yet. Shape (N,).
+
+        It may be over before a change pays, so others give way first.
+        """
+        is_beginning = ~self.is_known & (self.held > 0) & (self.since_s < PATIENCE_S)
+        return self._first(np.where(is_beginning, self.worth, -1.0), capacity, self.held)
+
     def seniors(self, capacity: int) -> NDArray[np.bool_]:
         """Say who is to have its minimum now, having gone without for longest. Shape (N,)."""
-        return self._first(np.where(self.lacking_s >= OWED_S, self.lacking_s, -1.0), capacity)
+        order = np.where(self.lacking_s >= OWED_S, self.lacking_s, -1.0)
+        return self._first(order, capacity, self.least)
 
     def newcomers(self, capacity: int) -> NDArray[np.bool_]:
         """Say who is to have its minimum now because it never ran, most worth first. Shape (N,).
 
         Most jobs are short, and what a job is worth shows only when it runs.
         """
-        return self._first(np.where(self.is_new, self.worth, -1.0), capacity)
+        return self._first(np.where(self.is_new, self.worth, -1.0), capacity, self.least)
 
-    def _first(self, order: Floats, capacity: int) -> NDArray[np.bool_]:
-        """Choose the highest until their minima fill `SENIOR_PART`; who is below 0 has no claim."""
+    def _first(self, order: Floats, capacity: int, claimed: Counts) -> NDArray[np.bool_]:
+        """Choose the highest until what they claim fills `SENIOR_PART`; who is below 0 has none."""
         is_first = np.zeros(self.held.size, dtype=bool)
         total = 0
         for row in np.argsort(-order, kind="stable"):
             if order[row] < 0.0 or total >= SENIOR_PART * capacity:
                 break
             is_first[row] = True
-            total += int(self.least[row])
+            total += int(claimed[row])
         return is_first
 
 
@@ -144,6 +154,8 @@ def allot(claims: Claims, capacity: int) -> Counts:
     most = float(values[np.isfinite(values)].max(initial=0.0))
     is_senior = claims.seniors(capacity) | claims.newcomers(capacity)
     values = np.where(is_senior[:, None] & (claims.counts > 0), values + 1e3 * most, values)
+    keeps = claims.beginners(capacity)[:, None] & (claims.counts >= claims.held[:, None])
+    values = np.where(keeps, values + 1e2 * most, values)
     ideal = _allot(claims, values, capacity)
     is_kept = (claims.is_settling | claims.is_fixed) & (claims.held > 0)
     is_kept |= _kept_from_guesses(claims, ideal)
