@@ -2,6 +2,7 @@
 
 What other jobs do tells a job how fast a kind should be, but some are as fast where all others are
 slow. Without a trial such a job would never know that it is on the wrong kind, nor that it is late.
+Jobs that mix kinds are left out: their joiners measure a kind before they take part.
 """
 
 from __future__ import annotations
@@ -53,6 +54,7 @@ def trials_begin(
             job, most = options.jobs[row], int(options.counts[row, kind, -1])
             count = min(int(given[row]), idle, most)
             is_open = kinds[row] == options.held_kind[row] and name not in job.tried_kinds
-            if job.tried_kinds and is_open and count >= job.min_accelerators:
+            is_able = bool(job.tried_kinds) and not job.mixes_kinds
+            if is_able and is_open and count >= job.min_accelerators:
                 kinds[row], given[row] = kind, count
                 break
