@@ -151,11 +151,12 @@ def test_jobs_of_a_code_that_were_on_several_kinds_tell_the_others(path: Path) -
     types = job_types_read(path)
     net, tree = (MeasuredApplication(f"one {name}", 1.0, types[name]) for name in (NET, TREE))
     known = Comparisons()
-    assert not known.update([(net.code, memory_of(net, "fast"))])
-    assert known.of(net.code) == ()
+    assert known.update([(net.code, memory_of(net, "fast"))])
+    assert (known.of(net.code), known.kinds(net.code)) == ((), {"fast"})
     both = [(net.code, memory_of(net, "fast")), (net.code, memory_of(net, "slow"))]
     assert known.update(both)
     assert known.of(net.code) == known.of(tree.code) == (("fast", 1.0), ("slow", 0.2))
+    assert (known.kinds(net.code), known.kinds(tree.code)) == ({"fast", "slow"}, set())
     # They end, and nothing is forgotten.
     for code, memory in both:
         known.remember(code, memory)
