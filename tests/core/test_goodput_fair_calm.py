@@ -214,7 +214,7 @@ def on_kind_a(tried: str, left_s: float, others: int = 0) -> Snapshot:
     [
         ("a", 3600.0, 0, "b"),  # nobody knows how fast its code is there
         ("a b", 3600.0, 0, "a"),
-        ("a", 600.0, 0, "a"),  # not worth it any more
+        ("a", 500.0, 0, "a"),  # not worth it any more
         ("a", 3600.0, 4, "a"),  # no room
         ("", 3600.0, 0, "a"),  # nobody knows what was tried
     ],

@@ -14,7 +14,7 @@ from controlplane.core.policies.goodput_fair.options import PATIENCE_S, Counts, 
 from controlplane.core.types import Job
 
 #: A trial and the way back take about a minute: a small part of what a job has left at least.
-LEAST_LEFT_S = 1200.0
+LEAST_LEFT_S = 600.0
 
 #: And nothing else has changed about it for so long.
 LEAST_SINCE_S = 120.0
