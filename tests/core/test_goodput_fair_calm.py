@@ -79,7 +79,7 @@ def resizes_over_time(snapshot: Snapshot, power: float, num_errors: int, seed: i
 
 
 @pytest.mark.parametrize(
-    ("num_errors", "most"), [(1, 3), (17, 6)], ids=["as a whole", "each count"]
+    ("num_errors", "most"), [(1, 3), (17, 8)], ids=["as a whole", "each count"]
 )
 @pytest.mark.parametrize("power", [0.6, 0.9])
 @pytest.mark.parametrize(("sizes", "num_jobs"), [((4,), 3), ((2, 2), 3), ((4, 4, 4, 4), 5)])
