@@ -59,6 +59,19 @@ def relative_speeds(
     return {kind: statistics.median(found) for kind, found in ratios.items()}
 
 
+def speeds_completed(own: Mapping[str, float], others: Mapping[str, float]) -> dict[str, float]:
+    """Give a job's own speeds by kind, and those of others for the kinds that it does not know.
+
+    Both are relative, each to something of its own: they are brought together by the kinds that
+    both know, on median. Without any the others' are all that is known.
+    """
+    ratios = [own[kind] / others[kind] for kind in own if kind in others]
+    if not ratios:
+        return dict(others or own)
+    ratio = statistics.median(ratios)
+    return {**{kind: speed * ratio for kind, speed in others.items()}, **own}
+
+
 class Split(Protocol):
     """How a batch falls into slices that accelerators work on one after the other."""
 

@@ -50,6 +50,9 @@ class Job:
         step_times: kind -> measured seconds of a step by virtual nodes; only for jobs that mix.
         sync_time: measured seconds of the exchange by number of trainers, as far as known.
         performance: useful examples per second on any accelerators, as far as that can be told.
+        kind_speeds: how fast kinds are beside each other for its code, or where nobody knows that
+            for others', as far as jobs that ran on several have shown.
+        tried_kinds: kinds on which its code was measured, by itself or others; empty: nobody knows.
         loss: where its loss is going, as far as that can be told.
         done_examples: useful examples so far, in the unit of `remaining_examples`.
         resize_s: seconds of training that one resize costs it, as measured.
@@ -75,6 +78,8 @@ class Job:
     step_times: Mapping[str, StepTime] = field(default_factory=dict)
     sync_time: StepTime | None = None
     performance: Performance | None = None
+    kind_speeds: Mapping[str, float] = field(default_factory=dict)
+    tried_kinds: frozenset[str] = frozenset()
     loss: LossForecast | None = None
     done_examples: float = 0.0
     resize_s: float = 1.0

@@ -106,6 +106,11 @@ class Application(Protocol):
 class Learnt(Protocol):
     """An application whose steps are measured, so that policies know what they have taught."""
 
+    @property
+    def code(self) -> str:
+        """Say which applications compute the same, however much of it."""
+        ...
+
     def first_batch(self, num_accelerators: int) -> int:
         """Give the batch to run where the platform chooses it and knows nothing yet."""
         ...

@@ -88,6 +88,10 @@ class MeasuredApplication(SteadyApplication):
     def most_accelerators(self, batch_size: int | None) -> int:  # noqa: ARG002
         return self.job_type.measured[-1]
 
+    @property
+    def code(self) -> str:
+        return self.job_type.name
+
     def first_batch(self, num_accelerators: int) -> int:  # noqa: ARG002
         return self.job_type.batch_size
 

@@ -52,7 +52,8 @@ class SimulatedJob:
         saved: time, progress and epoch of its last checkpoint.
         num_resizes: changes of what it held since its first start, restarts included.
         num_restarts: starts from nothing after its first one.
-        speeds: how fast kinds are on other jobs, for those that it knows nothing about.
+        tried: kinds that jobs of its code have been on.
+        speeds: how fast kinds are on jobs of its code, or others, where it knows nothing itself.
     """
 
     id: int
@@ -78,12 +79,18 @@ class SimulatedJob:
     memory: Memory = field(default_factory=Memory)
     saved: tuple[float, float, int] = (0.0, 0.0, 0)
     speeds: Speeds = ()
+    tried: frozenset[str] = frozenset()
 
     def __post_init__(self) -> None:
         is_fitted = self.terms.knowledge is Knowledge.FITTED
         app = self.application
         self._learnt = app if is_fitted and isinstance(app, Learnt) else None
         self.pending_since = self.updated_at = self.spec.submitted_at
+
+    @property
+    def code(self) -> str:
+        """Which jobs compute the same."""
+        return self.application.name if self._learnt is None else self._learnt.code
 
     @property
     def batch_size_asked(self) -> int | None:
@@ -223,6 +230,8 @@ class SimulatedJob:
             attained_accelerator_s=self.attained_s,
             pending_since=self.pending_since,
             performance=self.performance(),
+            kind_speeds=dict(self.speeds),
+            tried_kinds=self.tried,
             loss=app.forecast(self.epoch, self.progress),
             done_examples=done,
             resize_s=self.terms.costs.pause_s,

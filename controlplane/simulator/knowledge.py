@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
-from controlplane.core.goodput import relative_speeds
+from controlplane.core.goodput import relative_speeds, speeds_completed
 from controlplane.core.performance import Performance
 from controlplane.core.throughput import ThroughputModel, ThroughputSample, throughput_fit
 from controlplane.simulator.applications import Application, Learnt, Pace, packed, spread
@@ -124,11 +124,53 @@ class Memory:
         return {kind: self._models[kind] for kind in kinds}
 
 
-def speeds_learnt(memories: Iterable[Memory]) -> Speeds:
-    """Tell how fast kinds are beside each other by the jobs that have been on several.
+class Comparisons:
+    """How fast kinds are beside each other, by all jobs so far that did the same on several.
 
-    To two digits, so that what was worked out for one decision serves the next.
+    As a live cluster does, which keeps step times by code.
     """
-    several = [memory for memory in memories if len(memory.samples) > 1]
-    found = relative_speeds((memory.models, memory.slice_size) for memory in several)
-    return tuple((kind, float(f"{found[kind]:.2g}")) for kind in sorted(found))
+
+    def __init__(self) -> None:
+        self._ended: dict[str, dict[str, Memory]] = {}  # code -> kind -> who was there last
+        self._by_code: dict[str, Speeds] = {}
+        self._overall: Speeds = ()
+        self._kinds: dict[str, frozenset[str]] = {}
+
+    def remember(self, code: str, memory: Memory) -> None:
+        """Keep what a job has shown that ends now."""
+        self._ended.setdefault(code, {}).update(dict.fromkeys(memory.samples, memory))
+
+    def update(self, live: Iterable[tuple[str, Memory]]) -> bool:
+        """Compare anew with the jobs in the system; says whether anything has changed."""
+        seen = {code: dict(kinds) for code, kinds in self._ended.items()}
+        for code, memory in live:
+            seen.setdefault(code, {}).update(dict.fromkeys(memory.samples, memory))
+        known = {code: _models(kinds) for code, kinds in seen.items() if len(kinds) > 1}
+        before = self._overall, self._by_code, self._kinds
+        self._kinds = {code: frozenset(kinds) for code, kinds in seen.items()}
+        overall = relative_speeds(known.values())
+        self._overall = _rounded(overall)
+        self._by_code = {
+            code: _rounded(speeds_completed(relative_speeds([models]), overall))
+            for code, models in known.items()
+        }
+        return before != (self._overall, self._by_code, self._kinds)
+
+    def of(self, code: str) -> Speeds:
+        """Give what is known for jobs of a code."""
+        return self._by_code.get(code, self._overall)
+
+    def kinds(self, code: str) -> frozenset[str]:
+        """Give the kinds that jobs of a code have been on."""
+        return self._kinds.get(code, frozenset())
+
+
+def _models(memories: Mapping[str, Memory]) -> tuple[dict[str, ThroughputModel], float]:
+    """Give a model for each kind, and the size of slice that they are compared at."""
+    models = {kind: memory.models[kind] for kind, memory in memories.items()}
+    return models, min(memory.slice_size for memory in memories.values())
+
+
+def _rounded(speeds: Mapping[str, float]) -> Speeds:
+    """Round to two digits, so that what was worked out for one decision serves the next."""
+    return tuple((kind, float(f"{speeds[kind]:.2g}")) for kind in sorted(speeds))

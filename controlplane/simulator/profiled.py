@@ -88,6 +88,10 @@ class ProfiledApplication:
     def most_accelerators(self, batch_size: int | None) -> int:
         return self.bounds.most_accelerators(batch_size or self.bounds.largest)
 
+    @property
+    def code(self) -> str:
+        return self.name
+
     def first_batch(self, num_accelerators: int) -> int:
         return self.bounds.first(num_accelerators)
 

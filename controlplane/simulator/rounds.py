@@ -16,7 +16,7 @@ from controlplane.core.cycle import decision_check
 from controlplane.core.policies import POLICIES
 from controlplane.core.types import AcceleratorId, Decision, JobId, Snapshot
 from controlplane.simulator.jobs import SimulatedJob, Terms
-from controlplane.simulator.knowledge import speeds_learnt
+from controlplane.simulator.knowledge import Comparisons
 from controlplane.simulator.records import Records
 from controlplane.simulator.run import LONGEST_S, STUCK_ROUNDS, Progress, StuckError, stuck_text
 from controlplane.simulator.workloads import Cluster, Workload
@@ -51,6 +51,7 @@ class RoundRun:
         self._progress = progress
         self._still_s: dict[JobId, float] = {}
         self._carried: object | None = None
+        self._comparisons = Comparisons()
         self._nodes: dict[int, list[AcceleratorId]] = {}
         for one in cluster.accelerators:
             self._nodes.setdefault(one.node_id, []).append(one.id)
@@ -111,14 +112,16 @@ class RoundRun:
 
     def _end(self, job: SimulatedJob, now: float) -> None:
         job.ended_at = now
+        self._comparisons.remember(job.code, job.memory)
         job.held = job.active = ()
         job.pace = None
         self.records.held.append((now, job.id, 0))
 
     def _decide(self, live: list[SimulatedJob]) -> None:
-        speeds = speeds_learnt(job.memory for job in live)
+        self._comparisons.update((job.code, job.memory) for job in live)
         for job in live:
-            job.speeds = speeds
+            job.speeds = self._comparisons.of(job.code)
+            job.tried = self._comparisons.kinds(job.code)
         snapshot = Snapshot(
             now=self.now,
             seed=self.seed,

@@ -14,7 +14,7 @@ from controlplane.core.types import AcceleratorId, Allocation, Job, Plan, Snapsh
 from controlplane.simulator.changes import Releases, Tenure
 from controlplane.simulator.failures import Outages, Turn, silence, survive
 from controlplane.simulator.jobs import SimulatedJob, Terms
-from controlplane.simulator.knowledge import Speeds, speeds_learnt
+from controlplane.simulator.knowledge import Comparisons
 from controlplane.simulator.records import Records
 from controlplane.simulator.workloads import Cluster, Workload
 
@@ -78,7 +78,7 @@ class EventRun:
         self._wanted: Allocation | None = None
         self._carried: object | None = None
         self._waiting_seen: dict[int, Job] = {}
-        self._speeds: Speeds = ()
+        self._comparisons = Comparisons()
         self._nodes: dict[int, list[AcceleratorId]] = {}
         for one in cluster.accelerators:
             self._nodes.setdefault(one.node_id, []).append(one.id)
@@ -144,6 +144,7 @@ class EventRun:
         job.advance(self.now)
         if job.is_done:
             job.ended_at = self._counted_at = self.now
+            self._comparisons.remember(job.code, job.memory)
             self._give_back(tenure.end(self.now))
             self._note_held(job)
             del self._live[job.id]
@@ -276,12 +277,11 @@ class EventRun:
     def _compare_kinds(self) -> None:
         """Tell every job how fast kinds are on the others."""
         jobs = [tenure.job for tenure in self._live.values()]
-        speeds = speeds_learnt(job.memory for job in jobs)
-        if speeds != self._speeds:
-            self._speeds = speeds
+        if self._comparisons.update((job.code, job.memory) for job in jobs):
             self._waiting_seen.clear()
         for job in jobs:
-            job.speeds = speeds
+            job.speeds = self._comparisons.of(job.code)
+            job.tried = self._comparisons.kinds(job.code)
 
     def _seen(self, job: SimulatedJob) -> Job:
         """Give what is known of a job; nothing changes about one that waits."""

@@ -165,6 +165,8 @@ def _core_job(
         step_times=step_times.by_kind,
         sync_time=step_times.sync,
         performance=known.performance,
+        kind_speeds=known.kind_speeds,
+        tried_kinds=known.tried_kinds,
         loss=known.loss,
         done_examples=known.done_examples,
         resize_s=history.resize_s,

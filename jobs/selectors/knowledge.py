@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import datetime
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any
 
@@ -32,6 +32,9 @@ from jobs.selectors.step_times import StepTimes
 
 #: Objects that are kept from decision to decision, with the tables that they remember.
 _PERFORMANCES_LIMIT = 8192
+
+#: The newest jobs, ended ones as well, that tell how fast kinds are beside each other.
+_COMPARED_LIMIT = 256
 
 #: Jobs whose fits are kept; beyond that those go that a decision did not ask for.
 _FITS_LIMIT = 16_384
@@ -159,18 +162,22 @@ class Known:
     Attributes:
         worth: of an example now, compared with one in the batch that was submitted.
         done_examples: useful ones so far.
+        kind_speeds: how fast kinds are beside each other on other jobs.
+        tried_kinds: kinds on which the job's code was measured.
     """
 
     performance: Performance | None
     loss: LossForecast | None
     worth: float
     done_examples: float
+    kind_speeds: Mapping[str, float] = field(default_factory=dict)
+    tried_kinds: frozenset[str] = frozenset()
 
 
 def known_read(
     jobs: Sequence[Job], profiles: Mapping[int, StepTimes], sizes: Iterable[AcceleratorSize]
 ) -> dict[int, Known]:
-    """Give what is known of each job, in two queries.
+    """Give what is known of each job, in two queries; a third where there are several kinds.
 
     Args:
         profiles: step times of the code of each job.
@@ -182,18 +189,39 @@ def known_read(
         for job in jobs
     }
     sized = tuple(sizes)
-    speeds = relative_speeds(
-        (dict(models[job.pk]), job.batch_size_now / job.num_virtual_nodes) for job in jobs
-    )
+    speeds = _kind_speeds(jobs, models, sized)
     return {
         job.pk: Known(
             performance=_performance_of(job, models[job.pk], speeds, sized),
             loss=fits.get(job.pk, Fits()).loss,
             worth=example_worth(job),
             done_examples=_useful_done(job, fits.get(job.pk, Fits())),
+            kind_speeds=speeds,
+            tried_kinds=frozenset(kind for kind, _ in models[job.pk]),
         )
         for job in jobs
     }
+
+
+def _kind_speeds(
+    jobs: Sequence[Job], models: Mapping[int, Models], sizes: Iterable[AcceleratorSize]
+) -> dict[str, float]:
+    """Tell how fast kinds are beside each other, by these jobs and the newest that there were.
+
+    To two digits, so that what was worked out for one decision serves the next.
+    """
+    if len({size.kind for size in sizes}) < 2:
+        return {}
+    known = [(dict(models[job.pk]), job.batch_size_now / job.num_virtual_nodes) for job in jobs]
+    rows = JobKnowledge.objects.order_by("-job_id").values_list(
+        "job_id", "throughput", "job__global_batch_size", "job__num_virtual_nodes"
+    )
+    for job_id, throughput, batch_size, num_virtual_nodes in rows[:_COMPARED_LIMIT]:
+        if job_id not in models:
+            fitted = {kind: ThroughputModel(*values) for kind, values in throughput.items()}
+            known.append((fitted, batch_size / num_virtual_nodes))
+    found = relative_speeds(known)
+    return {kind: float(f"{speed:.2g}") for kind, speed in found.items()}
 
 
 def example_worth(job: Job) -> float:

@@ -14,6 +14,7 @@ from controlplane.core.goodput import (
     FixedBatchPerformance,
     VirtualNodes,
     relative_speeds,
+    speeds_completed,
 )
 from controlplane.core.throughput import ThroughputModel
 
@@ -100,6 +101,17 @@ def test_speeds_of_kinds_are_the_median_of_the_jobs_that_know_them() -> None:
     speeds = relative_speeds(jobs)
     assert speeds == pytest.approx({"a100": 1.0, "k80": 1.0 / 3.0, "t4": 1.0 / 1.5})
     assert relative_speeds(jobs[3:]) == {}
+
+
+def test_own_speeds_are_completed_by_those_of_others() -> None:
+    """Both relative to something of their own; a k80 is twice as slow here as elsewhere."""
+    others = {"a100": 4.0, "k80": 1.0, "t4": 2.0}
+    own = speeds_completed({"a100": 1.0, "k80": 0.125}, others)
+    # ratios 0.25 and 0.125: 0.1875 on median
+    assert own == {"a100": 1.0, "k80": 0.125, "t4": 0.375}
+    assert speeds_completed({}, others) == others
+    assert speeds_completed({"tpu": 1.0}, others) == others
+    assert speeds_completed({"tpu": 1.0}, {}) == {"tpu": 1.0}
 
 
 def test_each_kind_has_its_own_model() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
+import random
 
 import numpy as np
 import pytest
@@ -218,6 +219,21 @@ def test_sia_says_where_accelerators_come_from() -> None:
     assert reasons[1] == (
         "Goes over from 1 slow to 1 of 1 fast; 10 useful examples/s; all it can use."
     )
+
+
+@pytest.mark.parametrize("num_jobs", [6, 40])
+@pytest.mark.parametrize(
+    "speed", [Curve(drag=0.25), Curve(), None], ids=["drag", "none", "unknown"]
+)
+def test_sia_leaves_what_is_worth_the_same_as_it_is(num_jobs: int, speed: Curve | None) -> None:
+    """Jobs alike, more than there is room for: whoever holds something keeps it."""
+    jobs = [job_of(i, performance=speed, most=4) for i in range(1, num_jobs + 1)]
+    accelerators = accelerators_make(*["gpu gpu gpu gpu"] * (num_jobs // 8 + 1))
+    for seed in range(3):
+        lucky = random.Random(seed).sample(range(1, num_jobs + 1), len(accelerators))
+        held = {job_id: (one.id,) for job_id, one in zip(lucky, accelerators, strict=True)}
+        shares = sia(snapshot_make(accelerators, *jobs, held=held, now=1000.0)).shares
+        assert {i: share.count for i, share in shares.items()} == dict.fromkeys(held, 1)
 
 
 # Gavel

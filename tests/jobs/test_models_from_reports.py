@@ -12,6 +12,7 @@ from django.test.utils import CaptureQueriesContext
 from rest_framework.test import APIClient
 
 from controlplane.core import cycle, types
+from controlplane.core.lifecycle import JobStatus
 from controlplane.core.loss_prediction import LossFit
 from controlplane.core.throughput import ThroughputModel, slices_of
 from controlplane.core.wire import ReportKind
@@ -138,6 +139,29 @@ def test_what_was_seen_on_more_accelerators_counts() -> None:
     first = Generation.objects.filter(job=job).order_by("number")[0]
     assert seen.changed_at == resize.asked_at.timestamp()
     assert seen.running_since == first.asked_at.timestamp()
+
+
+def test_how_fast_kinds_are_is_remembered_when_the_jobs_that_showed_it_have_gone() -> None:
+    """A job that has ended was three times as fast on kind a; one that trains knows b only."""
+    world = TimedWorld(0)
+    for kind in ("a", "b"):
+        world.nodes.append(PlayedNode(node_make(kind, 1, accelerators=accelerators(1, kind))[0]))
+    gone = timed_job(status=JobStatus.FINISHED)
+    training, fresh = timed_job(), timed_job()
+    models = {"a": TRUTH, "b": TRUTH.slower(3.0)}
+    for job, kinds in ((gone, "ab"), (training, "b")):
+        JobKnowledge.objects.create(
+            job=job,
+            samples=[[kind, 1, 1, 64, 8, 1, 0.1, 0.01] for kind in kinds],
+            throughput={kind: models[kind].parameters for kind in kinds},
+            updated_at=world.now,
+        )
+    assert world.seen(fresh).performance is None
+    speeds = world.seen(fresh).kind_speeds
+    assert speeds["a"] / speeds["b"] == pytest.approx(3.0, rel=0.02)
+    known = world.seen(training).performance
+    assert known is not None
+    assert known.goodput("a", 1, 1) == pytest.approx(3.0 * known.goodput("b", 1, 1), rel=0.02)
 
 
 def test_losses_are_foretold() -> None:

@@ -16,7 +16,7 @@ from controlplane.simulator.gavel import (
     gavel_workload,
     job_types_read,
 )
-from controlplane.simulator.knowledge import Memory, speeds_learnt
+from controlplane.simulator.knowledge import Comparisons, Memory
 from controlplane.simulator.settings import ResizeCosts
 from tests.simulator.worlds import TRACES
 
@@ -136,16 +136,36 @@ def test_the_truth_and_what_steps_teach(net: JobType) -> None:
     assert told.goodput("slow", 1, 1) == pytest.approx(80.0, rel=0.02)
 
 
-def test_jobs_on_several_kinds_tell_the_others(net: JobType) -> None:
-    app = MeasuredApplication("a", 1.0, net)
-    batch = app.batch("fast", (1,), 32, 0)
-    assert batch is not None
-    one, both = Memory(), Memory()
-    one.see("fast", (1,), app.pace("fast", (1,), batch, 0))
-    for kind in ("fast", "slow"):
-        both.see(kind, (1,), app.pace(kind, (1,), batch, 0))
-    assert speeds_learnt([one]) == ()
-    assert speeds_learnt([one, both]) == (("fast", 1.0), ("slow", 0.2))
+def memory_of(app: MeasuredApplication, *kinds: str) -> Memory:
+    """Give what a job has shown that was on one accelerator of each of these kinds."""
+    memory = Memory()
+    for kind in kinds:
+        batch = app.batch(kind, (1,), 32, 0)
+        assert batch is not None
+        memory.see(kind, (1,), app.pace(kind, (1,), batch, 0))
+    return memory
+
+
+def test_jobs_of_a_code_that_were_on_several_kinds_tell_the_others(path: Path) -> None:
+    """A net is five times as fast on the fast kind, a tree 1.4 times as slow; a bush never ran."""
+    types = job_types_read(path)
+    net, tree = (MeasuredApplication(f"one {name}", 1.0, types[name]) for name in (NET, TREE))
+    known = Comparisons()
+    assert known.update([(net.code, memory_of(net, "fast"))])
+    assert (known.of(net.code), known.kinds(net.code)) == ((), {"fast"})
+    both = [(net.code, memory_of(net, "fast")), (net.code, memory_of(net, "slow"))]
+    assert known.update(both)
+    assert known.of(net.code) == known.of(tree.code) == (("fast", 1.0), ("slow", 0.2))
+    assert (known.kinds(net.code), known.kinds(tree.code)) == ({"fast", "slow"}, set())
+    # They end, and nothing is forgotten.
+    for code, memory in both:
+        known.remember(code, memory)
+    assert not known.update([])
+    known.remember(tree.code, memory_of(tree, "fast", "slow"))
+    assert known.update([])
+    assert dict(known.of(net.code)) == {"fast": 1.0, "slow": 0.2}
+    assert dict(known.of(tree.code)) == {"fast": 1.0, "slow": 1.4}
+    assert dict(known.of("bush")) == {"fast": 1.0, "slow": 0.8}  # the median of both
 
 
 @pytest.mark.parametrize(

@@ -108,7 +108,8 @@ def _choices(
             if own is not None and configuration != own:
                 utility *= keep
             cost = job.weight * utility**FAIRNESS_POWER
-            choices.append(Choice(row, configuration, float(goodput), utility, cost))
+            is_held = configuration == own
+            choices.append(Choice(row, configuration, float(goodput), utility, cost, is_held))
     return choices
 
 

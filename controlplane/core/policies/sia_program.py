@@ -25,6 +25,10 @@ Chosen = NDArray[np.intp]
 #: and so much for the heaviest one. The latter is what doubling a job from 1 can save at most.
 LEFT_OUT, LEFT_OUT_HEAVIEST = 1.2, 0.3
 
+#: What a job has already counts this much better, as a share of leaving the job out: of answers
+#: that are worth the same, that with fewer changes is taken.
+HELD = 1e-3
+
 #: The answer may be off by this share of the program's value.
 GAP = 1e-4
 
@@ -52,6 +56,7 @@ class Choice:
         row: of the job in the program.
         utility: G, with what a resize costs.
         cost: weight * G**p, to be minimised.
+        is_held: whether the job has it now.
     """
 
     row: int
@@ -59,6 +64,7 @@ class Choice:
     goodput: float
     utility: float
     cost: float
+    is_held: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +72,8 @@ class Program:
     """Choices as arrays.
 
     Attributes:
-        gains: cost of each choice less that of leaving its job out, to be minimised.
+        gains: cost of each choice less that of leaving its job out, to be minimised; a little less
+            for what is held.
         rows: number of its job, from 0 without gaps.
         kinds: number of its kind.
         counts: accelerators that it takes.
@@ -121,9 +128,11 @@ def program_make(
     """Turn choices into arrays."""
     numbers = {kind: number for number, kind in enumerate(capacity)}
     heaviest = max(weights)
+    left_out = np.array([left_out_cost(weights[choice.row], heaviest) for choice in choices])
+    is_held = np.array([choice.is_held for choice in choices], dtype=bool)
     _, rows = np.unique([choice.row for choice in choices], return_inverse=True)
     return Program(
-        gains=np.array([c.cost - left_out_cost(weights[c.row], heaviest) for c in choices]),
+        gains=np.array([choice.cost for choice in choices]) - left_out * (1.0 + HELD * is_held),
         rows=rows.astype(np.intp),
         kinds=np.array([numbers[choice.configuration.kind] for choice in choices], dtype=np.intp),
         counts=np.array([choice.configuration.count for choice in choices], dtype=float),

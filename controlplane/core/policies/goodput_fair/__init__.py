@@ -18,7 +18,13 @@ from numpy.typing import NDArray
 
 from controlplane.core.policies.goodput_fair.allotment import LEAST_CHANGE_S, Claims, allot
 from controlplane.core.policies.goodput_fair.kinds import kinds_choose
-from controlplane.core.policies.goodput_fair.options import Counts, Floats, Options, options_of
+from controlplane.core.policies.goodput_fair.options import (
+    PATIENCE_S,
+    Counts,
+    Floats,
+    Options,
+    options_of,
+)
 from controlplane.core.policies.goodput_fair.places import Move, Tenant, arrange, is_ring, lasts_s
 from controlplane.core.policies.goodput_fair.sentences import Outcome, explain
 from controlplane.core.policies.goodput_fair.standing import (
@@ -27,10 +33,11 @@ from controlplane.core.policies.goodput_fair.standing import (
     crowds_of,
     standing_of,
 )
+from controlplane.core.policies.goodput_fair.trials import is_trying, trials_begin
 from controlplane.core.policies.goodput_fair.worth import Market, Valuation
 from controlplane.core.policies.kinds import cannot_start
 from controlplane.core.policies.rates import rooms_of
-from controlplane.core.types import Decision, JobId, Share, Snapshot
+from controlplane.core.types import Decision, Job, JobId, Share, Snapshot
 
 #: A job is not stopped within so many seconds of its start.
 LEAST_RUN_S = 120.0
@@ -45,7 +52,14 @@ def goodput_fair(snapshot: Snapshot) -> Decision:
         return Decision({}, reasons, carried=Carried(crowds))
     standing = standing_of(snapshot, options, crowds)
     market = Market(options)
-    is_pinned = np.array([job.id in snapshot.resizing for job in options.jobs], dtype=bool)
+    held_kinds = [options.kinds[kind] if kind >= 0 else None for kind in options.held_kind]
+    is_pinned = np.array(
+        [
+            _is_at_its_place(snapshot, job, kind)
+            for job, kind in zip(options.jobs, held_kinds, strict=True)
+        ],
+        dtype=bool,
+    )
     outcome, shares = _draft(snapshot, market, standing, is_pinned)
     if _is_kind_ring(snapshot, options, shares):  # only those change kinds that find idle ones
         is_held = options.held_kind >= 0
@@ -54,6 +68,17 @@ def goodput_fair(snapshot: Snapshot) -> Decision:
             outcome, shares = _draft(snapshot, market, standing, is_held)
     reasons, starts = explain(outcome)
     return Decision(shares, reasons, starts_in_s=starts, carried=Carried(crowds))
+
+
+def _is_at_its_place(snapshot: Snapshot, job: Job, kind: str | None) -> bool:
+    """Say whether a job is not to move from the kind that it holds.
+
+    It is changing, or tries that kind, or just begins and may be short.
+    """
+    if job.id in snapshot.resizing or (kind is not None and is_trying(job, kind, snapshot.now)):
+        return True
+    since = job.running_since
+    return job.performance is None and since is not None and snapshot.now - since < PATIENCE_S
 
 
 def _draft(
@@ -68,8 +93,11 @@ def _draft(
         members = np.flatnonzero(kinds == kind)
         claims = _claims(snapshot, options, standing, valuation, change_s, members, kind)
         given[members] = allot(claims, int(capacity))
-    outcome = Outcome(snapshot, options, standing, valuation, kinds, given)
-    return outcome, _shares(snapshot, options, standing, valuation, change_s, kinds, given)
+    kinds = kinds.copy()
+    trials_begin(options, valuation.ends_s, standing.since_s, is_pinned, kinds, given)
+    shares = _shares(snapshot, options, standing, valuation, change_s, kinds, given)
+    given = np.array([shares[j.id].count if j.id in shares else 0 for j in options.jobs])
+    return Outcome(snapshot, options, standing, valuation, kinds, given), shares
 
 
 def _may_move(outcome: Outcome) -> NDArray[np.bool_]:
@@ -138,14 +166,15 @@ def _shares(
             now = Counter(node for node, its_kind in held if its_kind == kind)
             lasts = lasts_s(float(valuation.ends_s[row]))
             worth = float(valuation.worth[row])
-            is_fixed = job.id in snapshot.resizing
+            is_fixed = _is_at_its_place(snapshot, job, None)
             tenants.append(
                 Tenant(
                     job,
                     int(given[row]),
                     now,
                     worth,
-                    float(change_s[row] * slopes[row]),
+                    float(slopes[row]),
+                    float(change_s[row]),
                     lasts,
                     is_fixed,
                 )
@@ -153,11 +182,22 @@ def _shares(
         places = arrange(tenants, rooms_of(snapshot, kind), kind)
         for i, row in enumerate(rows):
             by_node = places[i] if places is not None else {}
-            shares[options.jobs[row].id] = Share(kind, int(given[row]), by_node=by_node)
+            if options.jobs[row].performance is None and not tenants[i].now:
+                by_node = _together(options.jobs[row], by_node)
+            count = sum(by_node.values()) or int(given[row])
+            shares[options.jobs[row].id] = Share(kind, count, by_node=by_node)
     for row in np.flatnonzero(given > 0).tolist():
         job = options.jobs[row]
         shares.setdefault(job.id, Share(options.kinds[kinds[row]], int(given[row])))
     return shares
+
+
+def _together(job: Job, by_node: Mapping[int, int]) -> Mapping[int, int]:
+    """Begin on one node, if the minimum allows: what exchange between nodes costs nobody knows."""
+    node = min(by_node, key=lambda node: (-by_node[node], node), default=None)
+    if node is None or by_node[node] < job.min_accelerators:
+        return by_node
+    return {node: by_node[node]}
 
 
 def _claims(
@@ -186,9 +226,12 @@ def _claims(
         ),
         least=np.array([job.min_accelerators for job in jobs], dtype=np.int64),
         worth=valuation.worth[members],
+        weights=np.array([job.weight for job in jobs], dtype=float),
         change_s=change_s[members],
+        since_s=standing.since_s[members],
         ends_s=valuation.ends_s[members],
         lacking_s=standing.lacking_s[members],
+        is_known=np.array([job.performance is not None for job in jobs], dtype=bool),
         is_new=np.array(
             [job.changed_at is None and job.performance is None for job in jobs], dtype=bool
         ),

@@ -12,7 +12,11 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from controlplane.core.policies.goodput_fair.allotment import CHANGE_LASTS_S, RESTART_S
+from controlplane.core.policies.goodput_fair.allotment import (
+    CHANGE_LASTS_S,
+    RESTART_S,
+    doubt_of,
+)
 from controlplane.core.policies.goodput_fair.options import Counts, Floats, Options
 from controlplane.core.policies.goodput_fair.standing import Standing
 from controlplane.core.policies.goodput_fair.worth import Market, Valuation
@@ -39,7 +43,7 @@ def kinds_choose(
     valuation = market.valuate(kinds, standing)
     if len(options.kinds) < 2:
         return kinds, valuation
-    left = _left_after_move(options, valuation, change_s, is_pinned)
+    left = _left_after_move(options, standing, valuation, change_s, is_pinned)
     best, most = kinds, -np.inf
     for turn in range(NUM_ROUNDS + 1):
         own = np.where(kinds >= 0, left[np.arange(kinds.size), kinds], 1.0)
@@ -78,7 +82,11 @@ def _first_kinds(options: Options, standing: Standing) -> Counts:
 
 
 def _left_after_move(
-    options: Options, valuation: Valuation, change_s: Floats, is_pinned: NDArray[np.bool_]
+    options: Options,
+    standing: Standing,
+    valuation: Valuation,
+    change_s: Floats,
+    is_pinned: NDArray[np.bool_],
 ) -> Floats:
     """Give what each job keeps of its time if it goes to each kind, 1 where it is. Shape (M, Q).
 
@@ -87,7 +95,8 @@ def _left_after_move(
     left = np.ones((options.held_kind.size, len(options.kinds)))
     rows = np.flatnonzero(options.held_kind >= 0)
     lasts = np.minimum(CHANGE_LASTS_S, np.maximum(valuation.ends_s[rows], 1.0))
-    part = np.maximum(1.0 - (change_s[rows] + RESTART_S) / lasts, 0.0)
+    doubt = doubt_of(standing.since_s[rows])
+    part = np.maximum(1.0 - (change_s[rows] + RESTART_S) / lasts - doubt, 0.0)
     left[rows] = np.where(is_pinned[rows], 0.0, part)[:, None]
     left[rows, options.held_kind[rows]] = 1.0
     return left
@@ -101,10 +110,12 @@ def _moved(
     left: Floats,
     turn: int,
 ) -> Counts | None:
-    """Let those with most to gain move; None: nobody wants to."""
+    """Let those with most to gain move; None: nobody wants to.
+
+    Where a job cannot run, or must not go, all that it could have is nothing, which counts 0.
+    """
     gross = (worth[:, None] * left)[:, :, None] * market.rates
     net = (gross - np.array(prices)[:, None] * market.counts).max(axis=2)
-    net[(market.rates.max(axis=2) <= 0.0) | (left <= 0.0)] = -np.inf
     rows = np.flatnonzero(kinds >= 0)
     best = np.argmax(net[rows], axis=1)
     stay = net[rows, kinds[rows]]

@@ -37,6 +37,10 @@ GUESS_S = 60.0
 #: What a job is given at most before anything is known of its speed.
 FIRST_COUNT = 4
 
+#: Until then more accelerators are taken to help by this power of their number: in between of no
+#: help and full help, so that several such jobs share what there is.
+UNKNOWN_POWER = 0.5
+
 #: After so many seconds of training without a word about its speed, any count is as good.
 PATIENCE_S = 300.0
 
@@ -128,7 +132,7 @@ def options_of(snapshot: Snapshot) -> Options:
             at.sort()
             table = packed_rates(job, kind, cap, per_node[kind])
             if job.performance is None:
-                table = table * speeds[kind]
+                table = table**UNKNOWN_POWER * _kind_speed(job, kind, kinds, speeds)
             rates[row, column] = np.where(at >= job.min_accelerators, table[at], 0.0)
     sizes = np.array([capacity[kind] for kind in kinds], dtype=np.int64)
     work = _work(jobs, counts, rates)
@@ -160,6 +164,14 @@ def _speeds(jobs: Sequence[Job], kinds: Sequence[str]) -> dict[str, float]:
     medians = {kind: statistics.median(ratios) if ratios else 1.0 for kind, ratios in found.items()}
     most = max(medians.values(), default=1.0)
     return {kind: median / most for kind, median in medians.items()}
+
+
+def _kind_speed(job: Job, kind: str, kinds: Sequence[str], others: Mapping[str, float]) -> float:
+    """Tell what a kind is worth to a job of unknown speed: by its code, else as `others` say."""
+    known = {one: job.kind_speeds.get(one, 0.0) for one in kinds if job.accepts(one)}
+    if min(known.values()) > 0.0:
+        return known[kind] / max(known.values())
+    return others[kind]
 
 
 def _cannot_now(job: Job, room: Mapping[str, int], capacity: Mapping[str, int]) -> frozenset[str]:

@@ -1,9 +1,10 @@
 """On which nodes the jobs of one kind sit: few each, with moves only where they pay.
 
-Two arrangements are made, and the one worth more is taken: everybody is placed anew, or only those
-whose count changes, around the others. Either way a job goes where it already is, if it can; whole
-nodes are dealt out first, then the largest rests, each to the node with the least room that is
-enough. An arrangement in which jobs would wait for each other in a ring is none.
+Some arrangements are made, and the one worth most is taken: everybody is placed anew, or only those
+whose count changes, around the others, or only what is new about these. Whoever is placed goes
+where it already is, if it can; whole nodes are dealt out first, then the largest rests, each to the
+node with the least room that is enough. An arrangement in which jobs would wait for each other in a
+ring is none, and one in which they wait for others to move costs that time.
 """
 
 from __future__ import annotations
@@ -25,6 +26,13 @@ Key = TypeVar("Key", NodeId, tuple[NodeId, str])
 #: node -> how many accelerators there.
 Places = Mapping[NodeId, int]
 
+#: What a job leaves behind when it moves is free so many seconds later: it trains on until its new
+#: accelerators are ready.
+MOVE_S = 5.0
+
+#: The third arrangement is made for at most so many jobs.
+MOST_KEPT = 256
+
 
 @dataclass(frozen=True, slots=True)
 class Tenant:
@@ -34,7 +42,8 @@ class Tenant:
         count: accelerators it is given.
         now: where it holds accelerators of this kind.
         worth: weight-seconds of an example.
-        lateness: weight-seconds that it costs to move it: it ends later by a change.
+        slope: weight-seconds that a second later costs it.
+        change_s: seconds of training that a move costs it.
         lasts_s: for how long it is placed, at most until it ends.
         is_fixed: it cannot move now, as a change is under way.
     """
@@ -43,7 +52,8 @@ class Tenant:
     count: int
     now: Places
     worth: float
-    lateness: float
+    slope: float
+    change_s: float
     lasts_s: float
     is_fixed: bool = False
 
@@ -66,10 +76,27 @@ def arrange(
     candidates = [_pack(tenants, rooms, fixed)]
     if len(staying) > len(fixed):
         candidates.append(_pack(tenants, rooms, staying))
-    candidates = [places for places in candidates if not is_ring(rooms, _moves(tenants, places))]
-    if not candidates:
-        return None
-    return max(candidates, key=lambda places: _value(tenants, places, kind))
+    if len(tenants) <= MOST_KEPT:
+        kept = {i: _kept(tenant) for i, tenant in enumerate(tenants) if tenant.now}
+        candidates.append(_pack(tenants, rooms, kept))
+    found = [(places, waits(rooms, _moves(tenants, places))) for places in candidates]
+    values = [
+        (_value(tenants, places, kind, waiting), -number)
+        for number, (places, waiting) in enumerate(found)
+        if waiting is not None
+    ]
+    return candidates[-max(values)[1]] if values else None
+
+
+def _kept(tenant: Tenant) -> Places:
+    """Give where a job stays that moves nowhere: all, or that where it has most."""
+    kept: dict[NodeId, int] = {}
+    left = tenant.count
+    for node, count in sorted(tenant.now.items(), key=lambda item: (-item[1], item[0])):
+        if left > 0:
+            kept[node] = min(count, left)
+            left -= kept[node]
+    return kept
 
 
 def lasts_s(ends_s: float) -> float:
@@ -77,13 +104,22 @@ def lasts_s(ends_s: float) -> float:
     return min(CHANGE_LASTS_S, max(ends_s, 1.0))
 
 
-def _value(tenants: Sequence[Tenant], arrangement: Sequence[Places], kind: str) -> float:
-    """Give what an arrangement is worth, less what the changes for it cost."""
+def _value(
+    tenants: Sequence[Tenant], arrangement: Sequence[Places], kind: str, waiting: Sequence[int]
+) -> float:
+    """Give what an arrangement is worth, less what the changes for it cost.
+
+    Who starts and has to wait until others have moved starts so much later.
+    """
     total = 0.0
-    for tenant, places in zip(tenants, arrangement, strict=True):
+    for tenant, places, turns in zip(tenants, arrangement, waiting, strict=True):
         speed = rate(tenant.job, kind, tenant.count, len(places))
-        is_moved = tenant.is_same and dict(places) != dict(tenant.now)
-        total += tenant.worth * speed * tenant.lasts_s - (tenant.lateness if is_moved else 0.0)
+        if tenant.job.performance is None:  # nobody knows what the exchange between nodes costs
+            speed /= len(places)
+        late_s = tenant.change_s if tenant.is_same and dict(places) != dict(tenant.now) else 0.0
+        if not tenant.now:
+            late_s += MOVE_S * turns
+        total += tenant.worth * speed * tenant.lasts_s - tenant.slope * late_s
     return total
 
 
@@ -125,28 +161,28 @@ class _Nodes:
 def _pack(
     tenants: Sequence[Tenant], rooms: Mapping[NodeId, int], staying: Mapping[int, Places]
 ) -> list[Places]:
-    """Place all tenants but those that stay where they are."""
+    """Place all tenants, or what is left of them, around what stays where it is."""
     free = dict(rooms)
     for places in staying.values():
         for node, count in places.items():
             free[node] -= count
     crowd: dict[NodeId, int] = defaultdict(int)
-    movers = [i for i in range(len(tenants)) if i not in staying]
+    found: list[dict[NodeId, int]] = [dict(staying.get(i, {})) for i in range(len(tenants))]
+    rests = {i: tenant.count - sum(found[i].values()) for i, tenant in enumerate(tenants)}
+    movers = [i for i, rest in rests.items() if rest > 0]
     for i in movers:
         for node, count in tenants[i].now.items():
             crowd[node] += count
     nodes = _Nodes(free, crowd)
-    found: list[dict[NodeId, int]] = [dict(staying.get(i, {})) for i in range(len(tenants))]
     whole = max(rooms.values(), default=1)
-    rests = {i: tenants[i].count for i in movers}
-    for i in sorted(movers, key=lambda i: (-tenants[i].count, i)):
+    for i in sorted(movers, key=lambda i: (-rests[i], i)):
         while rests[i] >= whole:
             own = _own(tenants[i].now, nodes, whole)
             chosen = nodes.exactly(whole) if own is None else own
             if chosen is None:
                 break
             nodes.take(chosen, whole)
-            found[i][chosen] = whole
+            found[i][chosen] = found[i].get(chosen, 0) + whole
             rests[i] -= whole
     for i in sorted(movers, key=lambda i: (-rests[i], i)):
         while rests[i] > 0:
@@ -176,7 +212,12 @@ class Move(Generic[Key]):
 
 
 def is_ring(rooms: Mapping[Key, int], moves: Sequence[Move[Key]]) -> bool:
-    """Say whether jobs would wait for each other for ever.
+    """Say whether jobs would wait for each other for ever; see `waits`."""
+    return waits(rooms, moves) is None
+
+
+def waits(rooms: Mapping[Key, int], moves: Sequence[Move[Key]]) -> list[int] | None:
+    """Give for each job how many others have to move before it, one after the other; None: a ring.
 
     A job can change as soon as all that it gets is free. Before, it gives up what it does not keep
     if what it keeps is at least its minimum.
@@ -188,22 +229,26 @@ def is_ring(rooms: Mapping[Key, int], moves: Sequence[Move[Key]]) -> bool:
         kept.append(both if sum(both.values()) >= move.least else move.now)
         for place, count in kept[-1].items():
             free[place] = free.get(place, 0) - count
+    turns = [0] * len(moves)
     waiting = list(range(len(moves)))
+    turn = 0
     while waiting:
-        still = []
+        still, left = [], []
         for i in waiting:
             wanted = moves[i].wanted
             if all(free[n] + kept[i].get(n, 0) >= c for n, c in wanted.items()):
-                for place, count in kept[i].items():
-                    free[place] += count
+                turns[i] = turn
                 for place, count in wanted.items():
-                    free[place] -= count
+                    free[place] -= max(count - kept[i].get(place, 0), 0)
+                left += [(n, c - wanted.get(n, 0)) for n, c in kept[i].items()]
             else:
                 still.append(i)
         if len(still) == len(waiting):
-            return True
-        waiting = still
-    return False
+            return None
+        for place, count in left:
+            free[place] += max(count, 0)
+        waiting, turn = still, turn + 1
+    return turns
 
 
 def _moves(tenants: Sequence[Tenant], arrangement: Sequence[Places]) -> list[Move[NodeId]]:

@@ -143,13 +143,15 @@ def _holding(outcome: Outcome, row: int, job: Job) -> str:
     if before == 0:
         what = f"Is given {pool}"
         if outcome.options.held[row] > 0:
-            what = f"Goes over to {pool}"
+            is_trial = job.tried_kinds and name not in job.tried_kinds
+            what = f"Goes over to {pool}" + (" to see how fast it is there" if is_trial else "")
     elif given < before:
         what = f"Was shrunk {before}→{given} {name}{outcome.cause(row)}"
     elif given > before:
         now, then = outcome.speeds
         more = then[row] / now[row] - 1.0 if now[row] > 0.0 else 0.0
-        faster = f", on which it is {more:.0%} faster" if more >= LEAST_TOLD else ""
+        is_told = more >= LEAST_TOLD and job.performance is not None
+        faster = f", on which it is {more:.0%} faster" if is_told else ""
         what = f"Was grown {before}→{given} {name}{faster}"
     else:
         what = f"Keeps {pool}"

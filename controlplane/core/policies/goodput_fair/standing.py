@@ -78,12 +78,14 @@ class Standing:
         ages_s: seconds since submission; for those that hold nothing, by their next chance.
         fair_s: completion time alone on the job's share.
         lacking_s: for how long each has gone without.
+        since_s: for how long nothing has changed about each; infinite before anything has.
     """
 
     weights: Floats
     ages_s: Floats
     fair_s: Floats
     lacking_s: Floats
+    since_s: Floats
 
     def fairness(self, ends_s: Floats) -> Floats:
         """Give the finish-time fairness of jobs that end so many seconds from now."""
@@ -117,7 +119,8 @@ def standing_of(snapshot: Snapshot, options: Options, crowds: Crowds) -> Standin
         + (0.0 if options.held[row] else NEXT_CHANCE_S + job.resize_s)
         for row, job in enumerate(jobs)
     ]
-    return Standing(weights, np.array(ages), _fair_s(options, crowd), lacking)
+    since = [np.inf if job.changed_at is None else now - job.changed_at for job in jobs]
+    return Standing(weights, np.array(ages), _fair_s(options, crowd), lacking, np.array(since))
 
 
 def _lacking_s(options: Options, now: float) -> Floats:

@@ -1,0 +1,60 @@
+"""Long jobs try kinds of which nobody knows how fast their code is there, where these are idle.
+
+What other jobs do tells a job how fast a kind should be, but some are as fast where all others are
+slow. Without a trial such a job would never know that it is on the wrong kind, nor that it is late.
+Jobs that mix kinds are left out: their joiners measure a kind before they take part.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from controlplane.core.policies.goodput_fair.options import PATIENCE_S, Counts, Floats, Options
+from controlplane.core.types import Job
+
+#: A trial and the way back take about a minute: a small part of what a job has left at least.
+LEAST_LEFT_S = 600.0
+
+#: And nothing else has changed about it for so long.
+LEAST_SINCE_S = 120.0
+
+
+def is_trying(job: Job, kind: str, now: float) -> bool:
+    """Say whether a job is on a kind to find out how fast it is there."""
+    since = job.changed_at
+    is_new = since is not None and now - since < PATIENCE_S
+    return is_new and bool(job.tried_kinds) and kind not in job.tried_kinds
+
+
+def trials_begin(
+    options: Options,
+    ends_s: Floats,
+    since_s: Floats,
+    is_pinned: NDArray[np.bool_],
+    kinds: Counts,
+    given: Counts,
+) -> None:
+    """Send one job to each kind of which something stays idle: the longest that can try it.
+
+    Args:
+        ends_s, since_s: until each ends by the forecast, and since its last change. Shape (M,).
+        is_pinned: who has to stay where it is. Shape (M,).
+        kinds, given: of the decision, changed in place. Shape (M,).
+    """
+    num_kinds = len(options.kinds)
+    if num_kinds < 2:
+        return
+    is_calm = (kinds == options.held_kind) & (given > 0) & ~is_pinned
+    rows = np.flatnonzero(is_calm & (ends_s >= LEAST_LEFT_S) & (since_s >= LEAST_SINCE_S))
+    rows = rows[np.argsort(-ends_s[rows], kind="stable")]
+    for kind, name in enumerate(options.kinds):
+        idle = int(options.capacity[kind] - given[kinds == kind].sum())
+        for row in rows.tolist():
+            job, most = options.jobs[row], int(options.counts[row, kind, -1])
+            count = min(int(given[row]), idle, most)
+            is_open = kinds[row] == options.held_kind[row] and name not in job.tried_kinds
+            is_able = bool(job.tried_kinds) and not job.mixes_kinds
+            if is_able and is_open and count >= job.min_accelerators:
+                kinds[row], given[row] = kind, count
+                break
