@@ -11,11 +11,13 @@ from agents.trainer.failures import TrainerError
 from controlplane.core.wire import AcceleratorInfo
 
 #: Options of mallopt(3).
-M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3
-#: Pieces of memory up to this size come out of the heap (glibc gets there by itself, step by step),
-#: of whose free end so much is kept. Larger pieces go back at once: kept, they tear the heap apart.
-HEAP_PIECE_BYTES = 32 * 1024**2
+M_TRIM_THRESHOLD, M_MMAP_THRESHOLD, M_ARENA_MAX = -1, -3, -8
+#: So much free memory is kept at the end of the heap.
 KEPT_BYTES = 1024**3
+#: Up to so many threads share one heap: what one frees another takes, and nobody waits for long.
+FEW_THREADS = 4
+#: Where each thread has a heap, larger pieces go back at once: kept, they tear these heaps apart.
+HEAP_PIECE_BYTES = 32 * 1024**2
 
 
 def configure_devices(accelerator: AcceleratorInfo) -> None:
@@ -33,7 +35,7 @@ def configure_devices(accelerator: AcceleratorInfo) -> None:
         tf.config.threading.set_intra_op_parallelism_threads(threads)
         tf.config.threading.set_inter_op_parallelism_threads(threads)
         tf.config.set_visible_devices([], "GPU")
-        _keep_freed_memory()
+        _keep_freed_memory(threads)
         return
     gpus = tf.config.list_physical_devices("GPU")
     if len(gpus) != 1:
@@ -50,14 +52,18 @@ def is_emulated(accelerator: AcceleratorInfo) -> bool:
     return accelerator.threads > 0 or accelerator.kind == "cpu"
 
 
-def _keep_freed_memory() -> None:
+def _keep_freed_memory(threads: int) -> None:
     """Let glibc keep memory that a step frees for the next one; other C libraries do as they do.
 
     A step frees and takes hundreds of megabytes. By default much of it goes back to the kernel,
     which clears every page anew when it is touched again: on a virtual machine a quarter of a
-    step's processor time (docs/decisions/0010). The peak is the same, but it is held.
+    step's processor time (docs/decisions/0010). With one heap for all threads the peak is not
+    higher for it.
     """
+    is_shared = threads <= FEW_THREADS
     with suppress(OSError, AttributeError):
         library = ctypes.CDLL(None)
-        library.mallopt(M_MMAP_THRESHOLD, HEAP_PIECE_BYTES)
+        if is_shared:
+            library.mallopt(M_ARENA_MAX, 1)
+        library.mallopt(M_MMAP_THRESHOLD, KEPT_BYTES if is_shared else HEAP_PIECE_BYTES)
         library.mallopt(M_TRIM_THRESHOLD, KEPT_BYTES)
