@@ -1,53 +1,33 @@
 """A job whose slices take three times as long on the node `node-slow` as anywhere else.
 
-A slice waits in the model's first layer, which costs no processor time, so that a test's node can
-be slow on a machine that is busy. What is computed is the same everywhere.
+The pause lies in the trainer where it computes: it costs no processor time, so a test's node can be
+slow on a machine that is busy, and it cannot be fetched ahead, as examples are. What is computed is
+the same everywhere.
 """
 
+import functools
+import importlib
 import os
 import time
 from pathlib import Path
 
 import keras
 import numpy as np
-import tensorflow as tf
 
-
-@keras.saving.register_keras_serializable()
-class Paced(keras.layers.Layer):
-    """Passes on what it gets: after a pause for every example, unless the go file is there."""
-
-    def __init__(self, go_file, pause_s, **options):
-        super().__init__(**options)
-        self.go_file = go_file
-        self.pause_s = pause_s
-        self.may_run = False
-
-    def get_config(self):
-        return {**super().get_config(), "go_file": self.go_file, "pause_s": self.pause_s}
-
-    def call(self, inputs):
-        outputs = tf.numpy_function(self.passed_on, [inputs], inputs.dtype)
-        outputs.set_shape(inputs.shape)
-        return outputs
-
-    def compute_output_shape(self, shape):
-        return shape
-
-    def passed_on(self, inputs):
-        self.may_run = self.may_run or Path(self.go_file).exists()
-        if not self.may_run:
-            time.sleep(self.pause_s * len(inputs))
-        return inputs
+#: Where a trainer calls what computes its part of a batch.
+CALLERS = ("stepper", "profiling")
 
 
 def build(settings):
     """Return (compiled model, training data, no validation data)."""
     factor = 3 if "/node-slow/" in os.environ["VIRTUALFLOW_RUN_DIR"] else 1
+    pace = Pace(Path(settings["go_file"]), factor * settings["pause_s"])
+    for name in CALLERS:
+        caller = importlib.import_module(f"agents.trainer.{name}")
+        caller.local_rows = pace.kept_by(caller.local_rows)
     model = keras.Sequential(
         [
             keras.Input(shape=(8,)),
-            Paced(settings["go_file"], factor * settings["pause_s"]),
             keras.layers.Dense(32, activation="relu"),
             keras.layers.Dropout(0.3),
             keras.layers.Dense(1),
@@ -58,3 +38,22 @@ def build(settings):
     inputs = random.normal(size=(512, 8)).astype("float32")
     targets = np.sin(inputs.sum(axis=1, keepdims=True)).astype("float32")
     return model, (inputs, targets), None
+
+
+class Pace:
+    """Lets every example of a trainer's part take a while, until the go file is there."""
+
+    def __init__(self, go_file, pause_s):
+        self.go_file = go_file
+        self.pause_s = pause_s
+        self.may_run = False
+
+    def kept_by(self, compute_part):
+        @functools.wraps(compute_part)
+        def paced(compute, batch):
+            self.may_run = self.may_run or self.go_file.exists()
+            if not self.may_run:
+                time.sleep(self.pause_s * len(batch.plan.positions))
+            return compute_part(compute, batch)
+
+        return paced
