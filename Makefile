@@ -11,7 +11,7 @@ MAIN_STAMP := $(VENV)/.main-$(shell cat requirements.txt | sha256sum | cut -c1-1
 DEV_STAMP := $(VENV)/.dev-$(shell cat requirements.txt requirements/dev.txt | sha256sum | cut -c1-16)
 INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 
-.PHONY: help demo test lint types contracts pytest pytest-agents pytest-e2e pytest-pure pytest-sqlite format lock clean distclean
+.PHONY: help demo test lint types contracts pytest pytest-engine pytest-pure pytest-sqlite format lock clean distclean
 .DEFAULT_GOAL := help
 
 help:
@@ -44,10 +44,10 @@ $(DEV_STAMP): | $(MAIN_STAMP)
 demo: $(MAIN_STAMP)
 	@exec $(BIN)/python manage.py demo $(ARGS)
 
-# Two lanes, for two cores: the stories of the whole product, and beside them everything else. What
-# fails in one keeps nobody from seeing the rest.
+# Two lanes, for two cores: what starts trainers, and beside it everything else. What fails in one
+# keeps nobody from seeing the rest.
 test: lint
-	@$(MAKE) --no-print-directory -j2 --keep-going pytest-e2e types contracts pytest-sqlite pytest-pure pytest-agents
+	@$(MAKE) --no-print-directory -j2 --keep-going pytest-engine types contracts pytest-sqlite pytest-pure
 	@echo "All checks passed. Next: 'make demo' shows the product running; docs/development.md says how to change it."
 
 lint: $(DEV_STAMP)
@@ -71,11 +71,8 @@ pytest: $(DEV_STAMP)
 PYTEST_LANE := $(BIN)/python -m pytest --durations=0 --durations-min=5
 SHOWN_WHEN_OVER = @shown() { out=$$(mktemp) && { "$$@" >$$out 2>&1; status=$$?; cat $$out; rm $$out; return $$status; }; }; shown
 
-pytest-e2e: $(DEV_STAMP)
-	$(PYTEST_LANE) tests/e2e
-
-pytest-agents: $(DEV_STAMP)
-	$(SHOWN_WHEN_OVER) $(PYTEST_LANE) tests/agents
+pytest-engine: $(DEV_STAMP)
+	$(PYTEST_LANE) tests/agents tests/e2e
 
 pytest-pure: $(DEV_STAMP)
 	$(SHOWN_WHEN_OVER) $(PYTEST_LANE) --quiet --ignore tests/agents --ignore tests/e2e tests

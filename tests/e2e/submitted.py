@@ -9,9 +9,8 @@ from tests.e2e.stack import Stack
 
 CODE = (Path(__file__).parent / "paced_job.py").read_text()
 NUM_STEPS = 800
-#: While its go file is missing a job takes this long per example: 1.3 s a step on one accelerator,
-#: and more than four minutes for all steps on four.
-PAUSE_S = 0.08
+#: While its go file is missing a job takes this long per example: 800 ms a step on one accelerator.
+PAUSE_S = 0.05
 BATCH = 16
 START_DEADLINE_S = 150.0
 RESIZE_DEADLINE_S = 120.0
