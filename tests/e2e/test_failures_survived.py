@@ -175,9 +175,17 @@ def spread(job: FatedJob) -> tuple[list[int], str]:
     return found[0], job.stack.node_of(job.id, found[0][0])
 
 
-def test_a_node_that_kills_is_set_aside_and_code_that_fails_ends_its_job(
-    stack: Stack, undisturbed: dict[str, Any]
-) -> None:
+def test_code_that_fails_ends_its_job(stack: Stack) -> None:
+    settings = {**PACE, "fails_after": 300}
+    failing = FatedJob(stack, "failing", NUM_STEPS, settings, max_accelerators=1)
+    state = stack.wait_for("the failure", lambda: failed(failing), DEADLINE_S)
+    assert state["status_code"] == "user_code"
+    assert "the examples are used up" in state["status_reason"]
+    assert "LookupError" in state["error_traceback"]
+    assert not stack.trainers_of(failing.id)
+
+
+def test_a_node_that_kills_is_set_aside(stack: Stack, undisturbed: dict[str, Any]) -> None:
     # One of them stands on both nodes, so on one there are both.
     large = FatedJob(stack, "large", NUM_STEPS, PACE, max_accelerators=3)
     small = FatedJob(stack, "small", NUM_STEPS, PACE, max_accelerators=1)
@@ -187,8 +195,6 @@ def test_a_node_that_kills_is_set_aside_and_code_that_fails_ends_its_job(
     assert len(lost) == 1
     large.hit(lost)
     small.hit([only])
-    settings = {**PACE, "fails_after": 300}
-    failing = FatedJob(stack, "failing", NUM_STEPS, settings, max_accelerators=1)
     node = stack.wait_for("the node to be set aside", lambda: aside(stack, bad), DEADLINE_S)
     # What the jobs of the tests before lost there counts as well.
     assert re.match(r"[2-9] trainers of [2-9] jobs died there within 10 min", node["aside_reason"])
@@ -197,11 +203,6 @@ def test_a_node_that_kills_is_set_aside_and_code_that_fails_ends_its_job(
     small.slots(1)
     assert [ending(large), ending(small)] == [undisturbed, undisturbed]
     assert (large.state()["restarts"], small.state()["restarts"]) == (0, 1)
-    state = stack.wait_for("the failure", lambda: failed(failing), DEADLINE_S)
-    assert state["status_code"] == "user_code"
-    assert "the examples are used up" in state["status_reason"]
-    assert "LookupError" in state["error_traceback"]
-    assert not stack.trainers_of(failing.id)
 
 
 def failed(job: FatedJob) -> dict[str, Any] | None:
