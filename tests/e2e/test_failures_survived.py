@@ -7,7 +7,6 @@ trainers in the other phases, too, and looks at the same.
 
 from __future__ import annotations
 
-import re
 import signal
 import time
 from typing import Any
@@ -31,9 +30,6 @@ STACK_VARIABLES = {
     "VIRTUALFLOW_LEASE_S": "5",
     "VIRTUALFLOW_HEARTBEAT_S": "1",
     "VIRTUALFLOW_CHECKPOINT_EVERY_S": "2",
-    # Both nodes lose trainers of one job: that is the job's own matter until another one joins it.
-    "VIRTUALFLOW_ASIDE_DEATHS": "2",
-    "VIRTUALFLOW_ASIDE_S": "8",
 }
 AGENT_OPTIONS = ["--pulse-limit", "4"]
 HAS_LINKS = True
@@ -185,32 +181,6 @@ def test_code_that_fails_ends_its_job(stack: Stack) -> None:
     assert not stack.trainers_of(failing.id)
 
 
-def test_a_node_that_kills_is_set_aside(stack: Stack, undisturbed: dict[str, Any]) -> None:
-    # One of them stands on both nodes, so on one there are both.
-    large = FatedJob(stack, "large", NUM_STEPS, PACE, max_accelerators=3)
-    small = FatedJob(stack, "small", NUM_STEPS, PACE, max_accelerators=1)
-    slots, (only,) = large.slots(3), small.slots(1)
-    bad = stack.node_of(small.id, only)
-    lost = [slot for slot in slots if stack.node_of(large.id, slot) == bad]
-    assert len(lost) == 1
-    large.hit(lost)
-    small.hit([only])
-    node = stack.wait_for("the node to be set aside", lambda: aside(stack, bad), DEADLINE_S)
-    # What the jobs of the tests before lost there counts as well.
-    assert re.match(r"[2-9] trainers of [2-9] jobs died there within 10 min", node["aside_reason"])
-    stack.wait_for("the node to be back", lambda: not aside(stack, bad), DEADLINE_S)
-    large.goes_on_without(*lost)
-    small.slots(1)
-    assert [ending(large), ending(small)] == [undisturbed, undisturbed]
-    assert (large.state()["restarts"], small.state()["restarts"]) == (0, 1)
-
-
 def failed(job: FatedJob) -> dict[str, Any] | None:
     state: dict[str, Any] = job.stack.get(f"jobs/{job.id}/")
     return state if (state["status"], state["num_accelerators"]) == ("failed", 0) else None
-
-
-def aside(stack: Stack, name: str) -> dict[str, Any] | None:
-    """Give a node if it is set aside."""
-    (node,) = [node for node in stack.get("nodes/")["results"] if node["name"] == name]
-    return dict(node) if node["aside_until"] else None

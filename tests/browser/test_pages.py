@@ -11,13 +11,14 @@ from typing import Any
 import pytest
 from playwright.sync_api import Browser, Page, expect, sync_playwright
 
-from tests.e2e.page_site import Site, running_site
+from tests.browser.page_site import Site, running_site
 from tests.frontend.world import PASSWORD
 
 pytestmark = [pytest.mark.browser, pytest.mark.timeout(300)]
 
 AUDIT = (Path(__file__).parent / "audit.js").read_text().split("\n", 1)[1]
-WAIT_MS = 20_000
+WAIT_MS = 60_000
+expect.set_options(timeout=WAIT_MS)
 #: Names of seeded jobs are looked up by the order in which they were made.
 JOB = {
     "finished": 1,
