@@ -11,6 +11,7 @@ import psutil
 import pynvml
 
 from agents.settings import AgentSettings
+from agents.trainer.heap import heap_environment
 from controlplane.core.wire import AcceleratorInfo
 
 #: Words of a product name that do not tell two kinds apart.
@@ -35,7 +36,7 @@ def accelerators_found(settings: AgentSettings, nvml: Any = pynvml) -> tuple[Acc
 
 
 def accelerator_environment(accelerator: AcceleratorInfo) -> Mapping[str, str]:
-    """Give the variables that show a trainer its own accelerator and no other."""
+    """Give the variables that show a trainer its own accelerator and no other, and suit it."""
     if accelerator.uuid:
         return {
             "CUDA_VISIBLE_DEVICES": accelerator.uuid,
@@ -45,6 +46,7 @@ def accelerator_environment(accelerator: AcceleratorInfo) -> Mapping[str, str]:
     return {
         "CUDA_VISIBLE_DEVICES": "-1",
         "OMP_NUM_THREADS": str(max(1, accelerator.threads)),
+        **heap_environment(accelerator.threads),
         # Without a GPU the runtime logs an alarming "CUDA error"; real errors reach Python anyway.
         "TF_CPP_MIN_LOG_LEVEL": "3",
     }

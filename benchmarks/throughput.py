@@ -31,6 +31,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
+from agents.trainer.heap import heap_environment
 from agents.trainer.local import LocalJob
 from benchmarks.throughput_arms import job as job_module
 from benchmarks.throughput_arms.described import job_spec
@@ -187,7 +188,10 @@ def main() -> int:
 def measure_alone(models: Sequence[str], repeats: int) -> dict[str, Rates]:
     """Measure one process each of Keras and of the engine, network by network."""
     results = {}
-    with ArmProcess("fit", [{}]) as keras, ArmProcess("engine", [{}]) as engine:
+    with (
+        ArmProcess("fit", [{}]) as keras,
+        ArmProcess("engine", [heap_environment(NUM_THREADS)]) as engine,
+    ):
         for model in models:
             measures = {
                 arm: (keras if arm == "fit" else engine).measure(model, arm, ALONE_S)

@@ -17,6 +17,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from agents.trainer.heap import heap_environment
 from agents.trainer.local_predictions import resume_at
 from agents.trainer.orders import REPORTS_FILE, orders_write
 from agents.trainer.ports import PortHolder
@@ -411,6 +412,7 @@ class LocalJob:
         with (run_dir / "log.txt").open("wb") as log:
             process = subprocess.Popen(
                 [*command, "--parent", str(self.parent_pid)],
+                env={**os.environ, **heap_environment(self.threads)},
                 cwd=REPOSITORY,
                 stdin=subprocess.DEVNULL,
                 stdout=log,

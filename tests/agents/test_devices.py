@@ -12,6 +12,7 @@ import pytest
 from agents.devices import accelerator_environment, accelerators_found, kind_of
 from agents.processes import trainer_environment
 from agents.settings import AgentSettings, settings_from
+from agents.trainer.heap import heap_environment
 from tests.agents.builders import agent_settings
 
 GIBIBYTE = 1024**3
@@ -105,7 +106,9 @@ def test_a_trainer_sees_its_own_accelerator_only(tmp_path: Path) -> None:
         "CUDA_VISIBLE_DEVICES": "-1",
         "OMP_NUM_THREADS": "3",
         "TF_CPP_MIN_LOG_LEVEL": "3",
+        **heap_environment(3),
     }
+    assert "MALLOC_ARENA_MAX" not in gpu
 
 
 def test_environment_of_a_trainer_is_built_not_inherited(tmp_path: Path) -> None:

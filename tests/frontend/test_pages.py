@@ -124,6 +124,7 @@ def test_each_status_has_its_words_and_buttons(
     text = _text(ada.get(f"/jobs/{world.jobs[name].pk}/"))
     assert expected in text
     assert buttons in text
+    assert escape(" ".join(world.jobs[name].error_traceback.split())) in text
     if name in ("failed", "invalid", "finished"):
         assert "Cancel job" not in text
         assert "Change its priority" not in text

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import platform
-import resource
-
 import pytest
 import tensorflow as tf
 
@@ -39,21 +36,3 @@ def test_gpus_speak_nccl_and_emulated_accelerators_the_ring() -> None:
     assert (is_emulated(GPU), is_emulated(CPU)) == (False, True)
     assert CollectiveRuntime(0, GPU).hint == "nccl"
     assert CollectiveRuntime(0, CPU).hint == "auto"
-
-
-@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="only glibc can be told")
-def test_memory_that_a_step_frees_is_there_for_the_next(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tf.config.experimental, "enable_op_determinism", lambda: None)
-    for name in ("intra_op", "inter_op"):
-        setter = f"set_{name}_parallelism_threads"
-        monkeypatch.setattr(tf.config.threading, setter, lambda _: None)
-    monkeypatch.setattr(tf.config, "set_visible_devices", lambda *_: None)
-    configure_devices(CPU)
-    size, number = 16 * 1024**2, 8
-    pieces = [bytearray(size) for _ in range(number)]  # these come from the kernel
-    del pieces
-    before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
-    pieces = [bytearray(size) for _ in range(number)]
-    faults = resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before
-    assert len(pieces) == number
-    assert faults < 0.1 * number * size / resource.getpagesize()
