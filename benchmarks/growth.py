@@ -7,7 +7,8 @@ counts the accelerator as free, which it does when the trainer's process is gone
 warm standbys, once they do not.
 
 *Pauses* are what the trainers that stay notice of a trainer that joins: from the last step of the
-old membership to the first completed step of the new one, less a normal step of the new one. Models
+old membership to the first completed step of the new one, less a normal step: the shorter one of
+those of before and after, as the first step still has the old mapping where joiners listen. Models
 of 0.1, 10 and 100 million parameters grow from one trainer to two and shrink back. Beside the
 middle one stands the usual way, timed alike: all trainers save a checkpoint and stop, fresh
 processes start and restore it. The digests before and after each growth have to be the same.
@@ -239,7 +240,6 @@ def print_pauses(size: Size, pauses: Sequence[Pause]) -> None:
     kinds = ((True, "grow 1 to 2"), (False, "shrink 2 to 1"))
     printed = {
         "pause": "seconds",
-        "pause against a step of before": "against_before_s",
         "late in all": "delay_s",
         "over": "caught_up_s",
         "late before": "slowed_s",
