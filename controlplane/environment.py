@@ -10,6 +10,10 @@ from urllib.parse import parse_qsl, unquote, urlsplit
 
 from django.core.exceptions import ImproperlyConfigured
 
+# Before NumPy is imported: the arrays of policies and fits are small, and the threads of its algebra
+# would only wait for each other, each busy all the time.
+os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+
 _TRUE = frozenset({"1", "true", "yes", "on"})
 _FALSE = frozenset({"0", "false", "no", "off", ""})
 

@@ -19,10 +19,10 @@ from numpy.typing import NDArray
 from controlplane.core.policies.goodput_fair.allotment import LEAST_CHANGE_S, Claims, allot
 from controlplane.core.policies.goodput_fair.kinds import kinds_choose
 from controlplane.core.policies.goodput_fair.options import (
-    PATIENCE_S,
     Counts,
     Floats,
     Options,
+    is_beginning,
     options_of,
 )
 from controlplane.core.policies.goodput_fair.places import Move, Tenant, arrange, is_ring, lasts_s
@@ -77,8 +77,7 @@ def _is_at_its_place(snapshot: Snapshot, job: Job, kind: str | None) -> bool:
     """
     if job.id in snapshot.resizing or (kind is not None and is_trying(job, kind, snapshot.now)):
         return True
-    since = job.running_since
-    return job.performance is None and since is not None and snapshot.now - since < PATIENCE_S
+    return is_beginning(job, snapshot.now)
 
 
 def _draft(

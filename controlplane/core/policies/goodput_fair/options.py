@@ -102,8 +102,9 @@ def options_of(snapshot: Snapshot) -> Options:
     counts = np.zeros((len(jobs), len(kinds), width), dtype=np.int64)
     rates = np.zeros(counts.shape)
     speeds = _speeds(jobs, kinds)
+    staying = snapshot.resizing | {job.id for job in jobs if is_beginning(job, snapshot.now)}
     room = {
-        kind: capacity[kind] - sum(held[one][kind] for one in snapshot.resizing if one in held)
+        kind: capacity[kind] - sum(held[one][kind] for one in staying if one in held)
         for kind in kinds
     }
     held_kinds, held_counts = np.full(len(jobs), -1), np.zeros(len(jobs), dtype=np.int64)
@@ -137,6 +138,12 @@ def options_of(snapshot: Snapshot) -> Options:
     sizes = np.array([capacity[kind] for kind in kinds], dtype=np.int64)
     work = _work(jobs, counts, rates)
     return Options(jobs, kinds, sizes, counts, rates, held_kinds, held_counts, work)
+
+
+def is_beginning(job: Job, now: float) -> bool:
+    """Say whether a job runs and nothing is known of its speed yet: it may be short."""
+    since = job.running_since
+    return job.performance is None and since is not None and now - since < PATIENCE_S
 
 
 def _grid(capacity: int, per_node: int) -> Counts:
@@ -175,7 +182,7 @@ def _kind_speed(job: Job, kind: str, kinds: Sequence[str], others: Mapping[str, 
 
 
 def _cannot_now(job: Job, room: Mapping[str, int], capacity: Mapping[str, int]) -> frozenset[str]:
-    """Name kinds of which so many are under change that a job cannot start there now.
+    """Name kinds where a job cannot start now, as jobs under change or new ones hold so much.
 
     None if that goes for all that it could ever run on: it waits for any of them.
     """
