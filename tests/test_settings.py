@@ -78,6 +78,22 @@ def test_wrong_values_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
     assert environment.words("SOME_WORDS") == ["a", "b"]
 
 
+@pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="threads are counted there")
+def test_the_algebra_of_policies_has_one_thread() -> None:
+    """Also where its library would take one for each processor, as it does when it is loaded."""
+    code = (
+        "import controlplane.settings, os, numpy; numpy.ones((600, 600)) @ numpy.ones((600, 600));"
+        "print(len(os.listdir('/proc/self/task')))"
+    )
+    given = {**os.environ, "VIRTUALFLOW_DEBUG": "1"}
+    given.pop("OPENBLAS_NUM_THREADS", None)
+    done = subprocess.run(
+        [sys.executable, "-c", code], env=given, cwd=ROOT, capture_output=True, text=True,
+        timeout=60, check=True,
+    )  # fmt: skip
+    assert done.stdout.strip() == "1"
+
+
 @pytest.mark.parametrize("missing", ["VIRTUALFLOW_SECRET_KEY", "REDIS_URL"])
 def test_nothing_starts_without_its_secrets(missing: str, tmp_path: Path) -> None:
     given = {

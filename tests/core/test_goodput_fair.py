@@ -135,6 +135,15 @@ def test_a_change_has_to_pay_for_itself(resize_s: float, expected: dict[int, int
     assert counts_of(snapshot) == expected
 
 
+@pytest.mark.parametrize(("resize_s", "expected"), [(30.0, {1: 8}), (75.0, {1: 1})])
+def test_a_growth_pays_where_the_job_ends_sooner_with_it(
+    resize_s: float, expected: dict[int, int]
+) -> None:
+    """80 s are left on one accelerator, 10 s on eight, and the stop."""
+    job = replace(known(1, 80.0, Power(1.0), most=8), resize_s=resize_s)
+    assert counts_of(holding(snapshot_make(cluster(2), job, now=1000.0), {1: 1})) == expected
+
+
 @pytest.mark.parametrize(("ago_s", "expected"), [(600.0, {1: 4, 2: 4}), (5.0, {1: 7, 2: 1})])
 def test_a_change_has_to_gain_more_soon_after_the_last_one(
     ago_s: float, expected: dict[int, int]
@@ -199,6 +208,19 @@ def test_unknown_jobs_go_where_they_can_start_now() -> None:
     assert goodput_fair(free).shares[2].kind == "fast"
     full = replace(holding(replace(snapshot, now=1000.0), {1: 4}), resizing=frozenset({1}))
     assert goodput_fair(full).shares[2].kind == "slow"
+
+
+def test_unknown_jobs_do_not_go_where_others_have_just_begun() -> None:
+    """One holds three fast ones that it cannot give now, one that has just begun the fourth."""
+    fixed = known(1, 1e5, Speed(by_kind={"fast": 4.0}), most=3)
+    kinds = accelerators_make("fast fast fast fast", "slow slow slow slow")
+    jobs = [fixed, job_make(2, most=1), job_make(3)]
+    snapshot = holding(snapshot_make(kinds, *jobs, now=1000.0), {1: 3, 2: 1})
+    begun = replace(snapshot.jobs[1], running_since=990.0, changed_at=990.0)
+    jobs = [snapshot.jobs[0], begun, snapshot.jobs[2]]
+    shares = goodput_fair(replace(snapshot, jobs=tuple(jobs), resizing=frozenset({1}))).shares
+    assert (shares[2].kind, shares[2].count) == ("fast", 1)
+    assert shares[3].kind == "slow"
 
 
 def test_what_ends_soon_is_left_alone() -> None:

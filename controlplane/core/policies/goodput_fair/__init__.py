@@ -229,6 +229,7 @@ def _claims(
         change_s=change_s[members],
         since_s=standing.since_s[members],
         ends_s=valuation.ends_s[members],
+        work=options.work[members],
         lacking_s=standing.lacking_s[members],
         is_known=np.array([job.performance is not None for job in jobs], dtype=bool),
         is_new=np.array(

@@ -62,6 +62,7 @@ class Claims:
         change_s: seconds of training that a change costs it. Shape (N,).
         since_s: since when nothing has changed about it; infinite: it never had any. Shape (N,).
         ends_s: when it ends by the forecast. Shape (N,).
+        work: useful examples left. Shape (N,).
         lacking_s: for how long it has gone without. Shape (N,).
         is_known: whether anything is known of its speed. Shape (N,).
         is_new: whether it never ran, and nothing is known. Shape (N,).
@@ -79,6 +80,7 @@ class Claims:
     change_s: Floats
     since_s: Floats
     ends_s: Floats
+    work: Floats
     lacking_s: Floats
     is_known: NDArray[np.bool_]
     is_new: NDArray[np.bool_]
@@ -88,16 +90,20 @@ class Claims:
 
         Shape (N, G); -inf between nothing and the minimum. Stopping a job costs it its restart.
         """
-        lasts = np.minimum(CHANGE_LASTS_S, np.maximum(self.ends_s, 1.0))
         is_held = self.held > 0
         lost = np.where(is_held | self.is_elsewhere, self.change_s, 0.0)
         lost = lost + np.where(self.is_elsewhere, RESTART_S, 0.0)
         doubt = doubt_of(self.since_s)
-        left = np.maximum(1.0 - lost / lasts - np.where(is_held, doubt, 0.0), LEAST_LEFT)
+        # A change takes its part of the time until the job ends with it, or until the next one.
+        with np.errstate(divide="ignore"):
+            until_s = lost[:, None] + self.work[:, None] / self.rates
+        left = 1.0 - lost[:, None] / np.minimum(np.maximum(until_s, 1.0), CHANGE_LASTS_S)
+        left = np.maximum(left - np.where(is_held, doubt, 0.0)[:, None], LEAST_LEFT)
         gain = self.worth[:, None] * self.rates
         is_same = (self.counts == self.held[:, None]) & is_held[:, None]
-        values = np.where(is_same, gain, gain * left[:, None])
+        values = np.where(is_same, gain, gain * left)
         holding = np.where(is_same, gain, 0.0).max(axis=1, initial=0.0)
+        lasts = np.minimum(CHANGE_LASTS_S, np.maximum(self.ends_s, 1.0))
         stopping = holding * np.minimum((self.change_s + RESTART_S) / lasts + doubt, 1.0)
         values = values + stopping[:, None]
         values = np.where(self.counts < self.least[:, None], -np.inf, values)
