@@ -1,4 +1,4 @@
-"""Measurements, each a program: `python -m benchmarks.NAME`; docs/development.md lists them."""
+"""Measurements, each a program: `python -m benchmarks.NAME`. The heads say what is measured."""
 
 import os
 

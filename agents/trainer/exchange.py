@@ -90,15 +90,16 @@ class Exchange:
         self(rows, tf.zeros([3], self.dtype), rows_per_worker, first_row, group)
 
     def tell(self, vector: Tensor, holds_next: bool, group: Group) -> bool:
-        """Give the listeners the sum of a step, as its lone worker; says whether all hold on.
+        """Give the listeners the sum [width] of a step, as its lone worker.
 
-        Nothing is added and nothing cut, so this is another path than that of those who share.
+        Returns:
+            Whether all trainers of the group hold what is next (`holds_next`).
         """
         broadcast_send(vector, group, self._told_instance(group, 0), self.hint)
         return self._all_hold(holds_next, group)
 
     def hear(self, holds_next: bool, group: Group) -> tuple[Tensor, bool]:
-        """Take the sum [width] of a step from its lone worker; says whether all hold on."""
+        """Take the sum [width] of a step from its lone worker; also gives what `tell` gives."""
         instance = self._told_instance(group, 0)
         vector = broadcast_receive((self.width,), group, instance, self.hint, self.dtype)
         return vector, self._all_hold(holds_next, group)
