@@ -72,10 +72,10 @@ PYTEST_LANE := $(BIN)/python -m pytest --durations=0 --durations-min=5
 SHOWN_WHEN_OVER = @shown() { out=$$(mktemp) && { "$$@" >$$out 2>&1; status=$$?; cat $$out; rm $$out; return $$status; }; }; shown
 
 pytest-engine: $(DEV_STAMP)
-	$(PYTEST_LANE) tests/agents tests/e2e
+	$(PYTEST_LANE) tests/agents/trainer tests/e2e
 
 pytest-pure: $(DEV_STAMP)
-	$(SHOWN_WHEN_OVER) $(PYTEST_LANE) --quiet --ignore tests/agents --ignore tests/e2e tests
+	$(SHOWN_WHEN_OVER) $(PYTEST_LANE) --quiet --ignore tests/agents/trainer --ignore tests/e2e tests
 
 # What the demo runs on; the whole test run uses PostgreSQL where it is installed.
 pytest-sqlite: $(DEV_STAMP)
