@@ -44,8 +44,8 @@ $(DEV_STAMP): | $(MAIN_STAMP)
 demo: $(MAIN_STAMP)
 	@exec $(BIN)/python manage.py demo $(ARGS)
 
-# Two lanes, for two cores: what starts trainers, and beside it everything else. What fails in one
-# keeps nobody from seeing the rest.
+# Two lanes, for two cores: trainers and whole stories, and beside them everything else. What fails
+# in one keeps nobody from seeing the rest.
 test: lint
 	@$(MAKE) --no-print-directory -j2 --keep-going pytest-engine types contracts pytest-sqlite pytest-pure
 	@echo "All checks passed. Next: 'make demo' shows the product running; docs/development.md says how to change it."
