@@ -210,19 +210,23 @@ def on_kind_a(tried: str, left_s: float, others: int = 0) -> Snapshot:
 
 
 @pytest.mark.parametrize(
-    ("tried", "left_s", "others", "expected"),
+    ("tried", "left_s", "others", "change_s", "expected"),
     [
-        ("a", 3600.0, 0, "b"),  # nobody knows how fast its code is there
-        ("a b", 3600.0, 0, "a"),
-        ("a", 500.0, 0, "a"),  # not worth it any more
-        ("a", 3600.0, 4, "a"),  # no room
-        ("", 3600.0, 0, "a"),  # nobody knows what was tried
+        ("a", 3600.0, 0, 30.0, "b"),  # nobody knows how fast its code is there
+        ("a b", 3600.0, 0, 30.0, "a"),
+        ("a", 500.0, 0, 30.0, "a"),  # not worth it any more
+        ("a", 500.0, 0, 1.0, "b"),  # changes cost it little
+        ("a", 100.0, 0, 1.0, "a"),
+        ("a", 3600.0, 4, 30.0, "a"),  # no room
+        ("", 3600.0, 0, 30.0, "a"),  # nobody knows what was tried
     ],
 )
 def test_long_jobs_try_idle_kinds_that_their_code_was_never_on(
-    tried: str, left_s: float, others: int, expected: str
+    tried: str, left_s: float, others: int, change_s: float, expected: str
 ) -> None:
     snapshot = on_kind_a(tried, left_s, others)
+    jobs = tuple(replace(job, resize_s=change_s) for job in snapshot.jobs)
+    snapshot = replace(snapshot, jobs=jobs)
     decision = goodput_fair(snapshot)
     assert (decision.shares[1].kind, decision.shares[1].count) == (expected, 2)
     told = "Goes over to 2 of 4 b to see how fast it is there; "

@@ -93,7 +93,7 @@ def _draft(
         claims = _claims(snapshot, options, standing, valuation, change_s, members, kind)
         given[members] = allot(claims, int(capacity))
     kinds = kinds.copy()
-    trials_begin(options, valuation.ends_s, standing.since_s, is_pinned, kinds, given)
+    trials_begin(options, valuation.ends_s, standing.since_s, change_s, is_pinned, kinds, given)
     shares = _shares(snapshot, options, standing, valuation, change_s, kinds, given)
     given = np.array([shares[j.id].count if j.id in shares else 0 for j in options.jobs])
     return Outcome(snapshot, options, standing, valuation, kinds, given), shares

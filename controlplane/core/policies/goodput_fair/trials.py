@@ -13,11 +13,13 @@ from numpy.typing import NDArray
 from controlplane.core.policies.goodput_fair.options import PATIENCE_S, Counts, Floats, Options
 from controlplane.core.types import Job
 
-#: A trial and the way back take about a minute: a small part of what a job has left at least.
-LEAST_LEFT_S = 600.0
+#: A trial is a change, a look and mostly a change back: a small part of what a job has left, which
+#: is as long as so many changes at least, and as that many seconds.
+LEAST_LEFT_CHANGES = 20.0
+LEAST_LEFT_S = 120.0
 
-#: And nothing else has changed about it for so long.
-LEAST_SINCE_S = 120.0
+#: And nothing else has changed about it for as long as so many changes take.
+LEAST_SINCE_CHANGES = 4.0
 
 
 def is_trying(job: Job, kind: str, now: float) -> bool:
@@ -31,6 +33,7 @@ def trials_begin(
     options: Options,
     ends_s: Floats,
     since_s: Floats,
+    change_s: Floats,
     is_pinned: NDArray[np.bool_],
     kinds: Counts,
     given: Counts,
@@ -39,6 +42,7 @@ def trials_begin(
 
     Args:
         ends_s, since_s: until each ends by the forecast, and since its last change. Shape (M,).
+        change_s: seconds of training that a change costs it. Shape (M,).
         is_pinned: who has to stay where it is. Shape (M,).
         kinds, given: of the decision, changed in place. Shape (M,).
     """
@@ -46,7 +50,8 @@ def trials_begin(
     if num_kinds < 2:
         return
     is_calm = (kinds == options.held_kind) & (given > 0) & ~is_pinned
-    rows = np.flatnonzero(is_calm & (ends_s >= LEAST_LEFT_S) & (since_s >= LEAST_SINCE_S))
+    is_long = ends_s >= np.maximum(LEAST_LEFT_CHANGES * change_s, LEAST_LEFT_S)
+    rows = np.flatnonzero(is_calm & is_long & (since_s >= LEAST_SINCE_CHANGES * change_s))
     rows = rows[np.argsort(-ends_s[rows], kind="stable")]
     for kind, name in enumerate(options.kinds):
         idle = int(options.capacity[kind] - given[kinds == kind].sum())
