@@ -54,6 +54,15 @@ def transfer_group(membership: Membership, source_slot: int, joiners: Sequence[i
     return meeting if slots == set(meeting.slots) else _group(slots, _key(membership, 2))
 
 
+def receipt_group(membership: Membership) -> Group:
+    """Group the leader of a generation and the source of its state, which leaves."""
+    assert membership.leader_slot is not None, "a membership with members has a leader"
+    assert membership.source_slot is not None, "what is received has a source"
+    meeting = meeting_group(membership)
+    slots = {membership.leader_slot, membership.source_slot}
+    return meeting if slots == set(meeting.slots) else _group(slots, _key(membership, 3))
+
+
 def membership_without(membership: Membership, lost: Collection[int]) -> Membership:
     """Guess who goes on without the `lost` slots; the leader stays if it can."""
     left = tuple(member for member in membership.members if member.slot not in lost)
@@ -79,6 +88,6 @@ def lone_group(slot: int) -> Group:
 
 
 def _key(membership: Membership, purpose: int) -> int:
-    key = 1 + 3 * membership.generation + purpose
+    key = 1 + 4 * membership.generation + purpose
     assert 0 < key < 2**30, "group keys are positive int32 below those of the lone groups"
     return key

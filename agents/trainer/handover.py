@@ -19,6 +19,7 @@ from agents.trainer.groups import training_group
 from agents.trainer.meetings import (
     census_meet,
     closing_meet,
+    receipt_meet,
     state_receivers,
     state_source,
 )
@@ -101,6 +102,8 @@ class Handover:
         if isinstance(received, Arrival):
             return received
         progress, moved = received
+        if _source_leaves(membership):
+            receipt_meet(self._runtime, membership)
         self.digest_beside("after", progress)
         return progress, moved
 
@@ -153,15 +156,18 @@ class Handover:
         if is_new_runtime:
             self._wait_for_leader(new)
         moved, note = 0, None
-        if is_source and (joiners or is_new_runtime):
+        is_met = bool(joiners) or is_new_runtime
+        if is_source and is_met:
             if joiners and not is_new_runtime:
                 note = self._stream_note(old, new, joiners, progress)
             moved = self._give(new, progress, joiners, note)
         elif is_source:
             self.digest_beside("before", progress)
-        elif joiners or is_new_runtime:
+        elif is_met:
             assert new.source_slot is not None
             note = meeting_receive(self._runtime, new, self._state, new.source_slot).stream
+        if is_met and _source_leaves(new):
+            receipt_meet(self._runtime, new)
         if not joiners and new.leader_slot == self._slot:
             self.digest_beside("after", progress)
         return moved, note
@@ -318,6 +324,11 @@ class Handover:
             self.stream.send(partial(give, STREAM_LANES))
         self._digests.report("before", progress, values)
         return moved
+
+
+def _source_leaves(membership: Membership) -> bool:
+    source = membership.source_slot
+    return source is not None and membership.member(source) is None
 
 
 def _joiners(old: Membership, new: Membership) -> list[int]:

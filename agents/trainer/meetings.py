@@ -13,14 +13,22 @@ import numpy as np
 import tensorflow as tf
 
 from agents.trainer.failures import PEER_LOST, TrainerError
-from agents.trainer.groups import Group
+from agents.trainer.groups import Group, receipt_group, training_group
 from agents.trainer.progress import Progress
-from agents.trainer.runtime import CollectiveRuntime, all_gather
+from agents.trainer.runtime import (
+    CollectiveRuntime,
+    all_gather,
+    broadcast_receive,
+    broadcast_send,
+)
+from controlplane.core.wire import Membership
 
 #: Instance keys above those of the exchanges and below those of the transfer.
 INSTANCE_CENSUS = 91
 INSTANCE_CLOSING = 92
 INSTANCE_CLOSED = 93
+INSTANCE_HELD = 94
+INSTANCE_RECEIPT = 95
 #: What those who know already that all is done wait for those who do not.
 CLOSED_LIMIT_S = 5.0
 
@@ -65,6 +73,29 @@ def state_receivers(standings: Sequence[Standing], source: int) -> list[int]:
     """List the slots, ascending, that are not as far as `source`."""
     by_slot = {standing.slot: standing.distance for standing in standings}
     return sorted(slot for slot, distance in by_slot.items() if distance != by_slot[source])
+
+
+def receipt_meet(runtime: CollectiveRuntime, membership: Membership) -> None:
+    """Keep a source that leaves until all members have what it gave them.
+
+    A process that ends takes along what it has not sent yet. So the members meet, and their leader
+    tells the source, which has nothing to send any more then.
+
+    Raises:
+        TrainerError: `peer_lost`.
+    """
+    word, hint = tf.zeros([1], tf.int32), runtime.hint
+    pair = receipt_group(membership)
+    if runtime.slot == membership.source_slot:
+        with runtime.collective():
+            broadcast_receive((1,), pair, INSTANCE_RECEIPT, hint)
+        return
+    group = training_group(membership)
+    with runtime.collective():
+        if group.size > 1:
+            all_gather(word, tf.constant([group.size, group.key]), INSTANCE_HELD, hint)
+        if runtime.slot == membership.leader_slot:
+            broadcast_send(word, pair, INSTANCE_RECEIPT, hint)
 
 
 def closing_meet(runtime: CollectiveRuntime, group: Group, is_writer: bool) -> None:

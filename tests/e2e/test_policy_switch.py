@@ -149,7 +149,10 @@ def test_jobs_train_on_through_every_policy(stack: Stack, chromium: str) -> None
         job.go()
     for job in cluster.jobs:
         finished = job.wait_until_finished()
-        told = job.stack.get(f"jobs/{job.id}/events/", page_size=200)["results"]
+        told = [
+            job.stack.get(f"jobs/{job.id}/{what}/", page_size=200)["results"]
+            for what in ("events", "generations")
+        ]
         assert (finished["digest"], finished["restarts"]) == (expected, 0), told
         check_steps(job)
     check_that_nothing_was_held_twice(cluster)

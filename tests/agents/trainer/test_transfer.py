@@ -9,6 +9,7 @@ import pytest
 from agents.trainer.state import VariableSpec
 from agents.trainer.transfer import LARGE_BYTES, Piece, transfer_plan
 from controlplane.core.wire import ReportKind, StopCondition, StopKind
+from tests.agents.trainer.hasty_trainer import HASTY_PROGRAM
 from tests.agents.trainer.local_jobs import local_job, training_spec
 
 #: One kernel of 4.4 MB (two pieces), one of 0.4 MB (a piece of its own), the rest together.
@@ -26,6 +27,29 @@ def build(settings):
     )
     model.compile(optimizer=keras.optimizers.Adam(1e-3), loss="mse", metrics=["mae"])
     return model, (x, y), None
+"""
+
+#: One variable of one row, so that all of its 64 MB are one piece.
+LONG_JOB = """
+import keras
+import numpy as np
+
+
+@keras.saving.register_keras_serializable()
+class Ballast(keras.layers.Layer):
+    def build(self, input_shape):
+        self.weight = self.add_weight(shape=(1, 2**24), initializer="ones", trainable=False)
+
+    def call(self, inputs):
+        return inputs
+
+
+def build(settings):
+    generator = np.random.default_rng(5)
+    x = generator.normal(size=(64, 10)).astype("float32")
+    model = keras.Sequential([keras.Input((10,)), Ballast(), keras.layers.Dense(1)])
+    model.compile(optimizer="sgd", loss="mse")
+    return model, (x, x[:, :1]), None
 """
 
 
@@ -84,3 +108,30 @@ def test_a_state_in_many_pieces_arrives_bit_by_bit(tmp_path: Path) -> None:
     assert len(set(digests)) == 1
     assert moved is not None
     assert moved.data["bytes_moved"] > 3 * 4 * (1000 * 1100 + 1100 * 100)
+
+
+@pytest.mark.timeout(180)
+def test_a_source_that_leaves_stays_until_its_state_has_arrived(tmp_path: Path) -> None:
+    """What a process has not sent yet goes with it, and with it would go the only state."""
+    spec = training_spec(stop=StopCondition(kind=StopKind.STEPS, limit=1_000_000))
+    with local_job(tmp_path, spec, LONG_JOB) as job:
+        job.program = HASTY_PROGRAM
+        held = job.resize(1)
+        job.wait_step(5)
+        # To one other, and to two others: the second of them is not the one that leads.
+        for num_workers in (1, 2):
+            moved = job.plan(num_workers, held, keep=[])
+            job.prepare(moved)
+            job.wait_ready(moved)
+            job.go(moved)
+            job.wait_switched(moved)
+            held = moved
+        step = job.step()
+        job.wait_step(step + 5)
+        stalls = [
+            report.data
+            for trainer in job.trainers.values()
+            for report in trainer.reports
+            if report.kind is ReportKind.STALLED
+        ]
+    assert stalls == []
