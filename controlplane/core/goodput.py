@@ -14,7 +14,7 @@ from __future__ import annotations
 import math
 import statistics
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Hashable, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Protocol
@@ -72,7 +72,7 @@ def speeds_completed(own: Mapping[str, float], others: Mapping[str, float]) -> d
     return {**{kind: speed * ratio for kind, speed in others.items()}, **own}
 
 
-class Split(Protocol):
+class Split(Hashable, Protocol):
     """How a batch falls into slices that accelerators work on one after the other."""
 
     def most_accelerators(self, batch_size: float) -> int:
@@ -172,10 +172,10 @@ class _ModelledPerformance:
 
     def _table(self, kind: str, most: int, per_node: int) -> tuple[Floats, Counts]:
         useful = min(most, self.most_accelerators)
-        count = np.arange(1, useful + 1)
         goodput, batch = np.zeros(most + 1), np.zeros(most + 1, dtype=np.int64)
         if useful:
-            found = self._evaluate(self.model(kind), count, -(-count // per_node))
+            nodes = -(-np.arange(1, useful + 1) // per_node)
+            found = self._evaluate(self.model(kind), range(1, useful + 1), nodes)
             goodput[1 : useful + 1], batch[1 : useful + 1] = found
         goodput.flags.writeable = False
         return goodput, batch
@@ -187,7 +187,7 @@ class _ModelledPerformance:
         known = self._single.get(key)
         if known is None:
             goodput, batch = self._evaluate(
-                self.model(kind), np.array([num_accelerators]), np.array([key[2]])
+                self.model(kind), range(num_accelerators, num_accelerators + 1), np.array([key[2]])
             )
             known = self._single[key] = (float(goodput[0]), int(batch[0]))
         return known
@@ -198,9 +198,9 @@ class _ModelledPerformance:
         raise NotImplementedError
 
     def _evaluate(
-        self, model: ThroughputModel, count: Counts, nodes: Counts
+        self, model: ThroughputModel, counts: range, nodes: Counts
     ) -> tuple[Floats, Counts]:
-        """Give goodput and batch size on `count` accelerators of `nodes` machines. Shapes (n,)."""
+        """Give goodput and batch size on `counts` accelerators of `nodes` machines. Shapes (n,)."""
         raise NotImplementedError
 
 
@@ -220,8 +220,9 @@ class FixedBatchPerformance(_ModelledPerformance):
         return self.split.most_accelerators(self.size)
 
     def _evaluate(
-        self, model: ThroughputModel, count: Counts, nodes: Counts
+        self, model: ThroughputModel, counts: range, nodes: Counts
     ) -> tuple[Floats, Counts]:
+        count = np.array(counts)
         batch, size, several = self.split.slices(np.full(count.shape, float(self.size)), count)
         step_s = model.step_s(count, nodes, size, several)
         return batch / step_s, batch.astype(np.int64)
@@ -258,15 +259,14 @@ class AdaptiveBatchPerformance(_ModelledPerformance):
         return self.split.most_accelerators(self.high)
 
     def _evaluate(
-        self, model: ThroughputModel, count: Counts, nodes: Counts
+        self, model: ThroughputModel, counts: range, nodes: Counts
     ) -> tuple[Floats, Counts]:
-        batch, size, several = self.split.slices(
-            batch_candidates(self.low, self.high, self.submitted, self.multiple)[:, None], count
-        )
+        candidates = (self.low, self.high, self.submitted, self.multiple)
+        count, batch, size, several = _slices_of_candidates(self.split, candidates, counts)
         step_s = model.step_s(count, nodes, size, several)
         goodput = batch / step_s * self._efficiency(batch)
         best = np.argmax(goodput, axis=0)
-        columns = np.arange(count.size)
+        columns = np.arange(len(counts))
         found = goodput[best, columns]
         return found, np.where(found > 0.0, batch[best, columns], 0.0).astype(np.int64)
 
@@ -289,3 +289,12 @@ def batch_candidates(low: int, high: int, submitted: int, multiple: int) -> Floa
     chosen = np.unique(np.clip(sizes, low, high))
     chosen.flags.writeable = False
     return chosen
+
+
+@lru_cache(maxsize=64)
+def _slices_of_candidates(
+    split: Split, candidates: tuple[int, int, int, int], counts: range
+) -> tuple[Counts, Floats, Floats, Counts]:
+    """Give the counts, shape (n,), and how they split candidates, whatever the kind: (c, n)."""
+    count = np.arange(counts.start, counts.stop)
+    return count, *split.slices(batch_candidates(*candidates)[:, None], count)

@@ -13,7 +13,9 @@ from numpy.typing import NDArray
 
 from controlplane.core.policies.goodput_fair import goodput_fair
 from controlplane.core.policies.goodput_fair.allotment import _allot_by_envelopes, _allot_exactly
-from controlplane.core.policies.goodput_fair.options import envelopes_of, options_of
+from controlplane.core.policies.goodput_fair.envelopes import Envelopes, envelopes_of
+from controlplane.core.policies.goodput_fair.forecast import Fluid
+from controlplane.core.policies.goodput_fair.options import options_of
 from controlplane.core.policies.goodput_fair.places import Move, Tenant, arrange, waits
 from controlplane.core.policies.goodput_fair.standing import Standing, crowds_of, standing_of
 from controlplane.core.policies.goodput_fair.worth import Market
@@ -414,3 +416,17 @@ def test_four_times_the_weight_gets_more_or_the_same_earlier(
     assert alike.get(2, 0) > alike.get(1, 0) or speed == Power(0.0)
     scarce = counts_of(snapshot_make(cluster(1, 1), *jobs))
     assert scarce == {2: 1}
+
+
+def test_fluid_serves_the_steepest_segments_and_then_those_that_are_left() -> None:
+    """3 accelerators, jobs with 6, 8 and 3 examples: 2 per accelerator, then 1 of at most two."""
+    counts = np.array([[0.0, 1.0, 3.0], [0.0, 1.0, 1.0], [0.0, 2.0, 2.0]])
+    values = np.array([[0.0, 2.0, 4.0], [0.0, 2.0, 2.0], [0.0, 1.0, 1.0]])
+    fluid = Fluid(Envelopes(counts, values), np.array([6.0, 8.0, 3.0]), 3)
+    assert fluid.clear(np.ones(3)) == (5.0, 1.0)
+    found = fluid.forecast(np.ones(3))
+    assert found.ends_s.tolist() == [2.0, 4.0, 5.0]
+    assert found.starts_s.tolist() == [0.0, 0.0, 2.0]
+    assert found.prices.tolist() == [1.0, 0.0, 0.0]
+    alone = Fluid(Envelopes(counts[:1], values[:1]), np.array([6.0]), 3)
+    assert alone.clear(np.ones(1)) == (4.0, 0.0)

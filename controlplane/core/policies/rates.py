@@ -18,6 +18,15 @@ def rooms_of(snapshot: Snapshot, kind: str) -> dict[int, int]:
     return {node: counts[node] for node in sorted(counts)}
 
 
+def rooms_by_kind(snapshot: Snapshot) -> dict[str, dict[int, int]]:
+    """Give `rooms_of` for every kind, kinds in alphabetical order."""
+    counts = Counter((one.kind, one.node_id) for one in snapshot.accelerators)
+    rooms: dict[str, dict[int, int]] = {}
+    for kind, node in sorted(counts):
+        rooms.setdefault(kind, {})[node] = counts[kind, node]
+    return rooms
+
+
 def rate(job: Job, kind: str, count: int, num_nodes: int) -> float:
     """Give a job's useful examples per second, or accelerators where nothing is known of it."""
     if job.performance is None:

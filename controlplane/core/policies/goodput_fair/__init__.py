@@ -36,7 +36,7 @@ from controlplane.core.policies.goodput_fair.standing import (
 from controlplane.core.policies.goodput_fair.trials import is_trying, trials_begin
 from controlplane.core.policies.goodput_fair.worth import Market, Valuation
 from controlplane.core.policies.kinds import cannot_start
-from controlplane.core.policies.rates import rooms_of
+from controlplane.core.policies.rates import rooms_by_kind
 from controlplane.core.types import Decision, Job, JobId, Share, Snapshot
 
 #: A job is not stopped within so many seconds of its start.
@@ -155,6 +155,7 @@ def _shares(
     node_of = {one.id: (one.node_id, one.kind) for one in snapshot.accelerators}
     shares: dict[JobId, Share] = {}
     slopes = standing.slope(valuation.ends_s)
+    rooms = rooms_by_kind(snapshot)
     for number, kind in enumerate(options.kinds):
         rows = np.flatnonzero((kinds == number) & (given > 0)).tolist()
         rows = [row for row in rows if not snapshot.shunned.get(options.jobs[row].id)]
@@ -178,7 +179,7 @@ def _shares(
                     is_fixed,
                 )
             )
-        places = arrange(tenants, rooms_of(snapshot, kind), kind)
+        places = arrange(tenants, rooms[kind], kind)
         for i, row in enumerate(rows):
             by_node = places[i] if places is not None else {}
             if options.jobs[row].performance is None and not tenants[i].now:

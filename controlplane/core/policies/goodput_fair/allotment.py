@@ -11,13 +11,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from controlplane.core.policies.goodput_fair.options import (
-    PATIENCE_S,
-    SMALL_POOL,
-    Counts,
-    Floats,
-    envelopes_of,
-)
+from controlplane.core.policies.goodput_fair.envelopes import envelopes_of
+from controlplane.core.policies.goodput_fair.options import PATIENCE_S, SMALL_POOL, Counts, Floats
 from controlplane.core.policies.goodput_fair.standing import SENIOR_PART
 
 #: A change is made for this long at most: until the next one is worth while.

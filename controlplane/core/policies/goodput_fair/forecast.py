@@ -11,7 +11,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from controlplane.core.policies.goodput_fair.options import Envelopes, Floats
+from controlplane.core.policies.goodput_fair.envelopes import Envelopes
+from controlplane.core.policies.goodput_fair.options import Counts, Floats
 
 #: A forecast has at most this many stages; with more jobs, several end in each.
 MOST_STAGES = 48
@@ -51,17 +52,30 @@ class Fluid:
         self._runs = runs[is_step]
         self._slopes = np.diff(envelopes.values, axis=1)[is_step] / self._runs
         self._work, self._capacity = work, float(capacity)
+        self._most_served = capacity + 1
 
     def clear(self, worth: Floats) -> tuple[float, float]:
         """Give the worth a second of all jobs now, and the price of an accelerator."""
         gain = worth[self._rows] * self._slopes
-        order = np.argsort(-gain, kind="stable")
-        gain, runs = gain[order], self._runs[order]
-        total = np.cumsum(runs)
-        given = np.clip(self._capacity - total + runs, 0.0, runs)
-        is_full = total.size > 0 and total[-1] > self._capacity
-        price = float(gain[np.searchsorted(total, self._capacity)]) if is_full else 0.0
-        return float(given @ gain), price
+        order = _best_first(gain, self._most_served)
+        gain = gain[order]
+        given, is_full = self._given(self._runs[order])
+        price = float(gain[given.size - 1]) if is_full else 0.0
+        return float(given @ gain[: given.size]), price
+
+    def _given(self, runs: Floats) -> tuple[Floats, bool]:
+        """Serve segments one after the other, and say whether they want more than there is.
+
+        Lists what each gets, up to the last that gets any. A segment is one accelerator at least,
+        so that as many of them as there are, and one more, tell all.
+        """
+        total = runs[: self._most_served].cumsum()
+        num_whole = int(total.searchsorted(self._capacity))
+        given = runs[: num_whole + 1].copy()
+        if num_whole == total.size:
+            return given, False
+        given[-1] -= total[num_whole] - self._capacity
+        return given, bool(total[-1] > self._capacity)
 
     def forecast(self, worth: Floats) -> Forecast:
         """Let accelerators follow `worth` (shape (N,), weight-seconds per example)."""
@@ -72,33 +86,44 @@ class Fluid:
         num = self._work.size
         left = self._work.copy()
         ends, starts = np.full(num, np.inf), np.full(num, np.inf)
+        takes = np.empty(num)
         is_alive = np.zeros(num, dtype=bool)
         is_alive[rows] = True
+        num_alive = int(np.count_nonzero(is_alive))
         stages: list[float] = []
         prices: list[float] = []
         now = 0.0
         for stages_left in range(MOST_STAGES, 0, -1):
-            wanted = np.where(is_alive[rows], runs, 0.0)
-            total = np.cumsum(wanted)
-            given = np.clip(self._capacity - total + wanted, 0.0, wanted)
-            speed = np.bincount(rows, given * slopes, num)
-            is_full = total.size > 0 and total[-1] > self._capacity
+            given, is_full = self._given(runs)
+            served = slice(given.size)
+            speed = np.bincount(rows[served], given * slopes[served], num)
             stages.append(now)
-            prices.append(float(gain[np.searchsorted(total, self._capacity)]) if is_full else 0.0)
-            is_running = is_alive & (speed > 0.0)
+            prices.append(float(gain[given.size - 1]) if is_full else 0.0)
+            is_running = speed > 0.0
             num_running = int(np.count_nonzero(is_running))
             if num_running == 0:
                 break
-            starts[is_running & np.isinf(starts)] = now
-            takes = np.full(num, np.inf)
+            np.minimum(starts, now, out=starts, where=is_running)
+            takes.fill(np.inf)
             np.divide(left, speed, out=takes, where=is_running)
-            last = min(-(-int(np.count_nonzero(is_alive)) // stages_left), num_running) - 1
+            last = min(-(-num_alive // stages_left), num_running) - 1
             takes_last = float(np.partition(takes, last)[last])
-            is_ending = is_alive & (takes <= takes_last * (1.0 + 1e-9))
-            ends[is_ending] = now + takes[is_ending]
-            is_alive &= ~is_ending
-            left = left - speed * takes_last
-            now += takes_last
-            if not is_alive.any():
+            is_ending = is_running & (takes <= takes_last * (1.0 + 1e-9))
+            np.add(takes, now, out=ends, where=is_ending)
+            is_alive ^= is_ending
+            num_alive -= int(np.count_nonzero(is_ending))
+            if num_alive == 0:
                 break
+            left -= speed * takes_last
+            now += takes_last
+            on = np.flatnonzero(is_alive[rows])
+            gain, rows, runs, slopes = gain[on], rows[on], runs[on], slopes[on]
         return Forecast(ends, starts, np.array(stages), np.array(prices))
+
+
+def _best_first(gain: Floats, most: int) -> Counts:
+    """Give the places of at least the `most` highest, highest first, equal ones in their order."""
+    if gain.size <= most:
+        return np.argsort(-gain, kind="stable")
+    best = np.flatnonzero(gain >= np.partition(gain, -most)[-most])
+    return best[np.argsort(-gain[best], kind="stable")]

@@ -1,8 +1,9 @@
 """What each job could be given, and how fast it would go: the tables that everything else reads.
 
 Counts of a kind are points of a grid: every count on small pools, on large ones every count up to
-`FINE_COUNTS` and then whole nodes in steps of an eighth. Rates are replaced by their concave
-envelope where a method needs falling marginal rates; a minimum (gang) makes its first step long.
+`FINE_COUNTS` and then whole nodes in steps of an eighth, as far as any job may grow. Rates are
+replaced by their concave envelope where a method needs falling marginal rates (`envelopes`); a
+minimum (gang) makes its first step long.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from controlplane.core.policies.rates import packed_rates, rate, rooms_of
+from controlplane.core.policies.rates import packed_rates, rate, rooms_by_kind
 from controlplane.core.pools import arrival_order, capacity_by_kind, held_by_kind, held_kind
 from controlplane.core.types import Job, JobId, Snapshot
 
@@ -96,11 +97,7 @@ def options_of(snapshot: Snapshot) -> Options:
         for job in arrival_order(snapshot.jobs)
         if any(job.accepts(kind) and capacity[kind] >= job.min_accelerators for kind in kinds)
     )
-    per_node = {kind: max(rooms_of(snapshot, kind).values()) for kind in kinds}
-    grids = {kind: _grid(capacity[kind], per_node[kind]) for kind in kinds}
-    width = max((grid.size for grid in grids.values()), default=0) + 3
-    counts = np.zeros((len(jobs), len(kinds), width), dtype=np.int64)
-    rates = np.zeros(counts.shape)
+    per_node = {kind: max(rooms.values()) for kind, rooms in rooms_by_kind(snapshot).items()}
     speeds = _speeds(jobs, kinds)
     staying = snapshot.resizing | {job.id for job in jobs if is_beginning(job, snapshot.now)}
     room = {
@@ -108,36 +105,65 @@ def options_of(snapshot: Snapshot) -> Options:
         for kind in kinds
     }
     held_kinds, held_counts = np.full(len(jobs), -1), np.zeros(len(jobs), dtype=np.int64)
+    caps = np.zeros((len(jobs), len(kinds)), dtype=np.int64)  # 0: it cannot be given any
+    tables: list[list[Floats]] = [[] for _ in kinds]
     for row, job in enumerate(jobs):
-        own = held_kind(held[job.id])
+        own, count = held_kind(held[job.id]), 0
         if own is not None and job.accepts(own):
-            held_kinds[row], held_counts[row] = kinds.index(own), held[job.id][own]
-        most = _most(job, int(held_counts[row]), snapshot.now)
-        if held_counts[row] and own is not None:
+            count = held[job.id][own]
+            held_kinds[row], held_counts[row] = kinds.index(own), count
+        most = _most(job, count, snapshot.now)
+        if count and own is not None:
             cap = min(most, capacity[own])
-            speed = packed_rates(job, own, cap, per_node[own])[min(held_counts[row], cap)]
-            if _ends_soon(job, float(speed)):
-                seen = max(job.most_accelerators, int(held_counts[row]), job.min_accelerators)
-                most = min(most, seen)
+            if _ends_soon(job, float(packed_rates(job, own, cap, per_node[own])[min(count, cap)])):
+                most = min(most, max(job.most_accelerators, count, job.min_accelerators))
         cannot = _cannot_now(job, room, capacity) if own is None else frozenset()
         for column, kind in enumerate(kinds):
             cap = min(most, capacity[kind])
             if not job.accepts(kind) or cap < job.min_accelerators or kind in cannot:
                 continue
-            at = counts[row, column]
-            at[: grids[kind].size] = np.minimum(grids[kind], cap)
-            at[grids[kind].size :] = cap
-            at[-1] = job.min_accelerators
-            if held_kinds[row] == column:
-                at[-2] = min(held_counts[row], cap)
-            at.sort()
             table = packed_rates(job, kind, cap, per_node[kind])
             if job.performance is None:
                 table = table**UNKNOWN_POWER * _kind_speed(job, kind, kinds, speeds)
-            rates[row, column] = np.where(at >= job.min_accelerators, table[at], 0.0)
+            caps[row, column] = cap
+            tables[column].append(table)
+    most_given = int(caps.max(initial=0))
+    grids = [_grid(capacity[kind], per_node[kind], most_given) for kind in kinds]
+    width = max((grid.size for grid in grids), default=0) + 3
+    counts = np.zeros((len(jobs), len(kinds), width), dtype=np.int64)
+    rates = np.zeros(counts.shape)
+    least = np.array([job.min_accelerators for job in jobs], dtype=np.int64)
+    for column, grid in enumerate(grids):
+        rows = np.flatnonzero(caps[:, column])
+        cap = caps[rows, column]
+        here = np.where(held_kinds[rows] == column, held_counts[rows], cap)
+        at = counts[rows, column] = _points(grid, width, cap, least[rows], here)
+        rates[rows, column] = _rates(tables[column], at, least[rows])
     sizes = np.array([capacity[kind] for kind in kinds], dtype=np.int64)
     work = _work(jobs, counts, rates)
     return Options(jobs, kinds, sizes, counts, rates, held_kinds, held_counts, work)
+
+
+def _points(grid: Counts, width: int, caps: Counts, least: Counts, held: Counts) -> Counts:
+    """Give each of N jobs its counts: the grid up to its cap, its minimum and what it holds.
+
+    Shape (N, `width`), ascending.
+    """
+    at = np.repeat(caps[:, None], width, axis=1)
+    at[:, : grid.size] = np.minimum(grid, caps[:, None])
+    at[:, -2] = np.minimum(held, caps)
+    at[:, -1] = least
+    at.sort(axis=1)
+    return at
+
+
+def _rates(tables: Sequence[Floats], at: Counts, least: Counts) -> Floats:
+    """Look up N tables of rates, each at its G points; 0 below its minimum. Shape (N, G)."""
+    if not tables:
+        return np.zeros(at.shape)
+    sizes = np.array([table.size for table in tables])
+    starts = np.cumsum(sizes) - sizes
+    return np.where(at >= least[:, None], np.concatenate(tables)[starts[:, None] + at], 0.0)
 
 
 def is_beginning(job: Job, now: float) -> bool:
@@ -146,11 +172,12 @@ def is_beginning(job: Job, now: float) -> bool:
     return job.performance is None and since is not None and now - since < PATIENCE_S
 
 
-def _grid(capacity: int, per_node: int) -> Counts:
+def _grid(capacity: int, per_node: int, most: int) -> Counts:
+    """List the points of a pool up to the first that is at least `most`."""
     if capacity <= SMALL_POOL:
-        return np.arange(capacity + 1)
+        return np.arange(min(most, capacity) + 1)
     points = list(range(FINE_COUNTS + 1))
-    while points[-1] < capacity:
+    while points[-1] < min(most, capacity):
         step = max(points[-1] // 8 // per_node * per_node, per_node, 1)
         points.append(min(points[-1] + step, capacity))
     return np.array(points)
@@ -237,45 +264,3 @@ def _until_settled(job: Job) -> float | None:
             return examples
         examples, before = 2.0 * examples, after
     return None
-
-
-@dataclass(frozen=True)
-class Envelopes:
-    """Concave envelopes of rows of points, from (0, 0) on. N rows, at most H vertices.
-
-    Attributes:
-        counts, values: the vertices; the last one is repeated. Shape (N, H).
-    """
-
-    counts: Floats
-    values: Floats
-
-
-def envelopes_of(counts: Counts, values: Floats) -> Envelopes:
-    """Take the concave envelope of each row, as far as it rises. Shapes (N, G), counts ascending.
-
-    The first point of each row is its start. From each vertex the next one is the furthest of
-    those with the steepest way up.
-    """
-    rows, width = np.arange(counts.shape[0]), counts.shape[1]
-    at = np.zeros(counts.shape[0], dtype=np.int64)
-    vertices = [at]
-    for _ in range(width):
-        if not rows.size:
-            break
-        run = counts - counts[rows, at][:, None]
-        with np.errstate(divide="ignore", invalid="ignore"):
-            slopes = np.where(run > 0, (values - values[rows, at][:, None]) / run, 0.0)
-        best = slopes.max(axis=1)
-        steepest = slopes >= best[:, None] * (1.0 - 1e-9)
-        furthest = width - 1 - np.argmax(steepest[:, ::-1], axis=1)
-        following = np.where(best > 0.0, furthest, at)
-        if np.array_equal(following, at):
-            break
-        at = following
-        vertices.append(at)
-    chosen = np.stack(vertices, axis=1)
-    return Envelopes(
-        np.take_along_axis(counts, chosen, axis=1).astype(float),
-        np.take_along_axis(values, chosen, axis=1),
-    )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -38,21 +39,44 @@ class Outcome:
     @cached_property
     def speeds(self) -> tuple[Floats, Floats]:
         """Give each job's rate now and then, over its rate on its fewest accelerators."""
-        num = len(self.options.jobs)
-        now, then = np.zeros(num), np.zeros(num)
-        for row in range(num):
-            then[row] = self._speed(row, int(self.kinds[row]), int(self.given[row]))
-            now[row] = self._speed(row, int(self.options.held_kind[row]), self.options.held[row])
-        return now, then
+        options = self.options
+        return self._speeds(options.held_kind, options.held), self._speeds(self.kinds, self.given)
 
-    def _speed(self, row: int, kind: int, count: int) -> float:
-        if kind < 0 or count == 0:
-            return 0.0
-        counts, rates = self.options.counts[row, kind], self.options.rates[row, kind]
-        at = min(int(np.searchsorted(counts, count)), counts.size - 1)
-        is_able = rates > 0.0
-        first = rates[is_able][0] if is_able.any() else 0.0
-        return float(rates[at] / first) if first > 0.0 else 0.0
+    def _speeds(self, kinds: Counts, numbers: Counts) -> Floats:
+        """Give what each job does on so many of a kind, over what it does on its fewest."""
+        counts, rates = self._points(kinds)
+        rows = np.arange(kinds.size)
+        at = np.minimum((counts < numbers[:, None]).sum(axis=1), counts.shape[1] - 1)
+        first = rates[rows, np.argmax(rates > 0.0, axis=1)]
+        is_told = (kinds >= 0) & (numbers > 0) & (first > 0.0)
+        speeds: Floats = np.divide(rates[rows, at], first, out=np.zeros(rows.size), where=is_told)
+        return speeds
+
+    def _points(self, kinds: Counts) -> tuple[Counts, Floats]:
+        """Give each job's counts and rates on a kind of its own. Shapes (M, G)."""
+        rows = np.arange(kinds.size)
+        return self.options.counts[rows, kinds], self.options.rates[rows, kinds]
+
+    @cached_property
+    def following(self) -> tuple[Counts, Floats]:
+        """Give the next larger count of each job, and how much faster it would be there.
+
+        The count is 0 where there is none, or nothing is known of its speed as it is.
+        """
+        counts, rates = self._points(self.kinds)
+        rows, most = np.arange(self.kinds.size), counts.shape[1] - 1
+        here = np.minimum((counts < self.given[:, None]).sum(axis=1), most)
+        after = (counts <= self.given[:, None]).sum(axis=1)
+        is_told = (after <= most) & (rates[rows, here] > 0.0)
+        after = np.minimum(after, most)
+        ratio = np.ones(rows.size)
+        np.divide(rates[rows, after], rates[rows, here], out=ratio, where=is_told)
+        return np.where(is_told, counts[rows, after], 0), ratio - 1.0
+
+    @cached_property
+    def fairness(self) -> Floats:
+        """Give the finish-time fairness of each job, if it ends as forecast."""
+        return self.standing.fairness(self.valuation.ends_s)
 
     @cached_property
     def winners(self) -> list[int | None]:
@@ -74,7 +98,7 @@ class Outcome:
         ]
 
     @cached_property
-    def _held_by_weight(self) -> list[tuple[Floats, Counts]]:
+    def _held_by_weight(self) -> list[tuple[list[float], list[int]]]:
         """For each kind, the weights of its jobs, ascending, and what those from each on hold."""
         weights = np.array([job.weight for job in self.options.jobs])
         found = []
@@ -82,13 +106,13 @@ class Outcome:
             rows = np.flatnonzero((self.kinds == kind) & (self.given > 0))
             rows = rows[np.argsort(weights[rows], kind="stable")]
             sums = np.concatenate([np.cumsum(self.given[rows][::-1])[::-1], [0]])
-            found.append((weights[rows], sums))
+            found.append((weights[rows].tolist(), sums.tolist()))
         return found
 
     def held_above(self, kind: int, weight: float) -> int:
         """Count the accelerators of a kind that go to jobs of more than this weight."""
         weights, sums = self._held_by_weight[kind]
-        return int(sums[np.searchsorted(weights, weight, side="right")])
+        return sums[bisect_right(weights, weight)]
 
     @cached_property
     def gain(self) -> str:
@@ -161,23 +185,18 @@ def _holding(outcome: Outcome, row: int, job: Job) -> str:
 def _prospects(outcome: Outcome, row: int, job: Job) -> str:
     """Say what a job would gain from one more, when it ends, and whether that is late."""
     parts = []
-    kind, given = int(outcome.kinds[row]), int(outcome.given[row])
-    counts, rates = outcome.options.counts[row, kind], outcome.options.rates[row, kind]
-    here = min(int(np.searchsorted(counts, given)), counts.size - 1)
-    following = int(np.searchsorted(counts, given, side="right"))
-    if given >= job.max_accelerators:
+    following, more = int(outcome.following[0][row]), outcome.following[1][row]
+    if outcome.given[row] >= job.max_accelerators:
         parts.append("all it can use")
     elif job.performance is None:
         parts.append("its speed is not known yet")
-    elif following < counts.size and rates[here] > 0.0:
-        more = rates[following] / rates[here] - 1.0
-        if more >= LEAST_TOLD:
-            parts.append(f"{counts[following]} would be {more:.0%} faster, but others gain more")
-        else:
-            parts.append(f"{counts[following]} would make it no faster")
+    elif following and more >= LEAST_TOLD:
+        parts.append(f"{following} would be {more:.0%} faster, but others gain more")
+    elif following:
+        parts.append(f"{following} would make it no faster")
     ends = float(outcome.valuation.ends_s[row])
     if ends < FOREVER_S and job.performance is not None:
-        fairness = float(outcome.standing.fairness(outcome.valuation.ends_s)[row])
+        fairness = float(outcome.fairness[row])
         late = f", {fairness:.1f} times as long as alone on its share" if fairness > FAIR else ""
         parts.append(f"done in about {duration(ends)}{late}")
     return "; ".join(parts) or "nobody else gains more from them"

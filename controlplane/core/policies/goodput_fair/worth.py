@@ -18,14 +18,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from controlplane.core.policies.goodput_fair.envelopes import Envelopes, envelopes_of
 from controlplane.core.policies.goodput_fair.forecast import Fluid, Forecast
-from controlplane.core.policies.goodput_fair.options import (
-    Counts,
-    Envelopes,
-    Floats,
-    Options,
-    envelopes_of,
-)
+from controlplane.core.policies.goodput_fair.options import Counts, Floats, Options
 from controlplane.core.policies.goodput_fair.standing import Standing
 
 #: Forecasts in a decision; the one that costs least is used. Of many jobs the ends are less sharp.
