@@ -19,7 +19,13 @@ import tensorflow as tf
 
 from agents.trainer.folding import fold
 from agents.trainer.groups import Group
-from agents.trainer.runtime import all_gather, all_reduce, all_to_all
+from agents.trainer.runtime import (
+    all_gather,
+    all_reduce,
+    all_to_all,
+    broadcast_receive,
+    broadcast_send,
+)
 from controlplane.core.wire import ReductionMode
 
 Tensor = Any
@@ -82,6 +88,33 @@ class Exchange:
         rows = tf.zeros([rows_per_worker, self.width], self.dtype)
         first_row = tf.zeros([1, 2], tf.int32)
         self(rows, tf.zeros([3], self.dtype), rows_per_worker, first_row, group)
+
+    def tell(self, vector: Tensor, holds_next: bool, group: Group) -> bool:
+        """Give the listeners the sum [width] of a step, as its lone worker.
+
+        Returns:
+            Whether all trainers of the group hold what is next (`holds_next`).
+        """
+        broadcast_send(vector, group, self._told_instance(group, 0), self.hint)
+        return self._all_hold(holds_next, group)
+
+    def hear(self, holds_next: bool, group: Group) -> tuple[Tensor, bool]:
+        """Take the sum [width] of a step from its lone worker; also gives what `tell` gives."""
+        instance = self._told_instance(group, 0)
+        vector = broadcast_receive((self.width,), group, instance, self.hint, self.dtype)
+        return vector, self._all_hold(holds_next, group)
+
+    def _all_hold(self, holds_next: bool, group: Group) -> bool:
+        flags = all_gather(
+            tf.constant([holds_next], tf.int32),
+            tf.constant([group.size, group.key], tf.int32),
+            self._told_instance(group, 1),
+            self.hint,
+        )
+        return bool(tf.reduce_all(flags == 1).numpy())
+
+    def _told_instance(self, group: Group, number: int) -> int:
+        return self.instance + number + INSTANCES_PER_PHASE * group.phase
 
     def _gathered(
         self, rows: Tensor, notes: Tensor, stride: Tensor, program: Tensor, group: Tensor

@@ -14,7 +14,7 @@ from agents.trainer.progress import Activity, EpochRow, Progress
 from agents.trainer.state_meeting import StreamNote
 from agents.trainer.step_reports import StepReports
 from agents.trainer.stepper import StepOutcome
-from agents.trainer.streaming import interim_membership, num_working
+from agents.trainer.streaming import interim_membership, working_slots
 from agents.trainer.workload import Workload
 from controlplane.core.wire import Membership, ReportKind, TrainingSpec
 
@@ -46,8 +46,14 @@ class Seat:
             note: how to go on as long as some listen.
         """
         self.is_interim = note is not None
-        self.group = replace(training_group(membership), phase=int(self.is_interim))
         mapped = membership if note is None else interim_membership(membership, note)
+        working = working_slots(mapped)
+        is_lone = self.is_interim and len(working) == 1
+        self.group = replace(
+            training_group(membership),
+            phase=int(self.is_interim),
+            lone_worker=working[0] if is_lone else None,
+        )
         planner = Planner(spec, mapped, self.group.slots, slot)
         self.data = work.data.within(membership)
         self._work = work
@@ -56,9 +62,7 @@ class Seat:
         self._is_leader = membership.leader_slot == slot
         self._feeder = Feeder(self.data, planner, progress)
         batch_size = membership.global_batch_size or spec.global_batch_size
-        self._step_reports = StepReports(
-            reports, num_working(mapped), batch_size, work.learning_rate
-        )
+        self._step_reports = StepReports(reports, len(working), batch_size, work.learning_rate)
         self._epochs_known = membership.epochs_known
 
     def batch(self, progress: Progress) -> LocalBatch:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -75,6 +76,9 @@ class Stepper:
         self._train_exchange = Exchange(functions.train_width, functions.dtype, mode, hint, 0)
         self._validate_exchange = Exchange(functions.validate_width, functions.dtype, mode, hint, 1)
         self._mode = mode
+        self._teller = ThreadPoolExecutor(1, thread_name_prefix="teller")
+        self._told: Future[bool] | None = None
+        self._group = group
         self.enter(group)
 
     def warm_up(self, rows_per_worker: int) -> None:
@@ -105,6 +109,9 @@ class Stepper:
 
     def enter(self, group: Group) -> None:
         """Take part in another group from the next step on."""
+        if group.key != self._group.key:
+            self._told = None  # what was left of it failed with its generation
+        self._was_agreed = False
         self._group = group
         self._busy_since: float | None = None
         self._last_activity: Activity | None = None
@@ -183,6 +190,9 @@ class Stepper:
         group = self._group
         if group.size == 1:
             return rows[0], StepNotes(holds_next, group.slots, (busy_s,))
+        is_agreed = self._hear_back()
+        if group.lone_worker is not None:
+            return self._tell_or_hear(exchange, rows, holds_next, busy_s, is_agreed)
         written = notes_write(self._mode, group, self._runtime.slot, holds_next, busy_s)
         notes = tf.constant(written, self.functions.dtype)
         with self._runtime.collective():
@@ -190,6 +200,38 @@ class Stepper:
             noted = notes_read(self._mode, group, notes.numpy())
         self._check_ranks(noted.slots)
         return vector, noted
+
+    def _tell_or_hear(
+        self, exchange: Exchange, rows: Tensor, holds_next: bool, busy_s: float, is_agreed: bool
+    ) -> tuple[Tensor, StepNotes]:
+        """Let the lone worker's sums reach those that listen, beside its next step.
+
+        The worker knows what they answered when it is through with the next step; so an agreement
+        counts for everybody in the step after the one in which all agreed.
+        """
+        group, slot = self._group, self._runtime.slot
+        if slot == group.lone_worker:
+            vector = rows[0]
+            self._told = self._teller.submit(self._tell, exchange, vector, holds_next, group)
+        else:
+            is_agreed = self._was_agreed
+            with self._runtime.collective():
+                vector, self._was_agreed = exchange.hear(holds_next, group)
+        busy = tuple(busy_s if each == slot else 0.0 for each in group.slots)
+        return vector, StepNotes(is_agreed, group.slots, busy)
+
+    def _tell(self, exchange: Exchange, vector: Tensor, holds_next: bool, group: Group) -> bool:
+        with self._runtime.collective():
+            return exchange.tell(vector, holds_next, group)
+
+    def _hear_back(self) -> bool:
+        """Wait until the listeners have the step before, if they were told one; gives the answer.
+
+        Raises:
+            TrainerError: `peer_lost`.
+        """
+        told, self._told = self._told, None
+        return told is not None and told.result()
 
     def _check_ranks(self, slots: tuple[int, ...]) -> None:
         """See once per membership that rows come in the order that the plan assumes."""

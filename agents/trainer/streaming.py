@@ -6,6 +6,9 @@ nothing of their own. The source sends the state of that step in a thread; a lis
 one and keeps the reduced vectors of the steps meanwhile. When the state is there it applies them
 through the functions that everybody uses, so it ends with the same bits. In each step it says
 whether it has caught up; when all have, everybody takes up the new mapping after that step.
+
+Where only one of the old members is left to work, its sums are the whole result. It sends them in a
+thread and goes on; what the listeners answer counts a step later, for everybody.
 """
 
 from __future__ import annotations
@@ -181,9 +184,9 @@ def interim_membership(membership: Membership, note: StreamNote) -> Membership:
     return replace(membership, members=tuple(members))
 
 
-def num_working(membership: Membership) -> int:
-    """Count those that have virtual nodes."""
-    return sum(bool(member.virtual_nodes) for member in membership.members)
+def working_slots(membership: Membership) -> list[int]:
+    """List those that have virtual nodes."""
+    return [member.slot for member in membership.members if member.virtual_nodes]
 
 
 def listen(
