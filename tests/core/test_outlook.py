@@ -34,6 +34,11 @@ def test_nobody_behind_one_that_cannot_be_told_is_told() -> None:
     assert starts_in_turn([(1, 1, None), (2, 3, 1.0), (3, 1, 1.0)], 2, [(9.0, 1)]) == {1: 0.0}
 
 
+@pytest.mark.parametrize("seconds", [None, math.inf])
+def test_who_never_ends_is_waited_for_by_nobody(seconds: float | None) -> None:
+    assert starts_in_turn([(1, 2, seconds), (2, 2, 1.0)], 2, []) == {1: 0.0}
+
+
 def test_each_goes_to_the_kind_where_it_is_first() -> None:
     """Job 1 has the fast ones at 10 s; job 2 is sooner on the slow ones, and blocks nothing."""
     queue = [

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from bisect import insort
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -75,12 +76,12 @@ class _Line:
         return (moment, len(self.releases)) if free >= needed else None
 
     def take(self, wish: Wish, moment: float, num_releases: int) -> None:
-        """Give them to a job from that moment until it ends."""
+        """Give them to a job from that moment until it ends, if it ever does."""
         needed, seconds = wish
         self.free += sum(number for _, number in self.releases[:num_releases]) - needed
         del self.releases[:num_releases]
         self.moment = moment
-        if seconds is not None:
+        if seconds is not None and math.isfinite(seconds):
             insort(self.releases, (moment + seconds, needed))
 
 
