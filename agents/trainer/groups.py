@@ -7,6 +7,9 @@ from dataclasses import dataclass, replace
 
 from controlplane.core.wire import Membership
 
+#: What groups of one generation are for, numbered from 0: training, meeting, transfer, receipt.
+PURPOSES = 4
+
 
 @dataclass(frozen=True, slots=True)
 class Group:
@@ -91,6 +94,6 @@ def lone_group(slot: int) -> Group:
 
 
 def _key(membership: Membership, purpose: int) -> int:
-    key = 1 + 4 * membership.generation + purpose
+    key = 1 + PURPOSES * membership.generation + purpose
     assert 0 < key < 2**30, "group keys are positive int32 below those of the lone groups"
     return key

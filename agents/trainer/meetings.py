@@ -1,4 +1,4 @@
-"""Meetings of all members of a generation: who has which state, and whether the files are written.
+"""Meetings of all members of a generation: who has which state, and has all that was left for it.
 
 They gather a few whole numbers, so everybody hears of everybody, and a member that is gone fails
 the meeting for all.

@@ -14,8 +14,7 @@ Floats = NDArray[np.float64]
 
 def rooms_of(snapshot: Snapshot, kind: str) -> dict[int, int]:
     """Count the accelerators of a kind on each node that has some, nodes in ascending order."""
-    counts = Counter(one.node_id for one in snapshot.accelerators if one.kind == kind)
-    return {node: counts[node] for node in sorted(counts)}
+    return rooms_by_kind(snapshot).get(kind, {})
 
 
 def rooms_by_kind(snapshot: Snapshot) -> dict[str, dict[int, int]]:
