@@ -1,4 +1,4 @@
-"""Meetings of all members of a generation: who has which state, and has all that was left for it.
+"""Meetings of a generation: who has which state, has it arrived, have the files been written.
 
 They gather a few whole numbers, so everybody hears of everybody, and a member that is gone fails
 the meeting for all.
