@@ -44,8 +44,8 @@ $(DEV_STAMP): | $(MAIN_STAMP)
 demo: $(MAIN_STAMP)
 	@exec $(BIN)/python manage.py demo $(ARGS)
 
-# Two lanes, for two cores: trainers and whole stories, and beside them everything else. What fails
-# in one keeps nobody from seeing the rest.
+# Two lanes, for two cores: trainers and whole stories, and beside them everything else with those
+# tests of trainers that make both equally long. What fails in one keeps nobody from seeing the rest.
 test: lint
 	@$(MAKE) --no-print-directory -j2 --keep-going pytest-engine types contracts pytest-sqlite pytest-pure
 	@echo "All checks passed. Next: 'make demo' shows the product running; docs/development.md says how to change it."
@@ -71,11 +71,15 @@ pytest: $(DEV_STAMP)
 PYTEST_LANE := $(BIN)/python -m pytest --durations=0 --durations-min=5
 SHOWN_WHEN_OVER = @shown() { out=$$(mktemp) && { "$$@" >$$out 2>&1; status=$$?; cat $$out; rm $$out; return $$status; }; }; shown
 
+TRAINER_TESTS := $(wildcard tests/agents/trainer/test_*.py)
+EVENING_TESTS := tests/agents/trainer/test_resize.py tests/agents/trainer/test_peer_failures.py
+ENGINE_TESTS := $(filter-out $(EVENING_TESTS),$(TRAINER_TESTS)) tests/e2e
+
 pytest-engine: $(DEV_STAMP)
-	$(PYTEST_LANE) tests/agents/trainer tests/e2e
+	$(PYTEST_LANE) $(ENGINE_TESTS)
 
 pytest-pure: $(DEV_STAMP)
-	$(SHOWN_WHEN_OVER) $(PYTEST_LANE) --quiet --ignore tests/agents/trainer --ignore tests/e2e tests
+	$(SHOWN_WHEN_OVER) $(PYTEST_LANE) --quiet $(addprefix --ignore ,$(ENGINE_TESTS)) tests
 
 # What the demo runs on; the whole test run uses PostgreSQL where it is installed.
 pytest-sqlite: $(DEV_STAMP)
