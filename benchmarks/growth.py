@@ -3,8 +3,9 @@
 Two measurements. *Resizes* go through web, worker, beat and two agents as processes of their own:
 a node with one accelerator is opened to a job and closed again. Asked is when the request is sent;
 grown is when the first step of the larger membership is complete, and shrunk when the control plane
-counts the accelerator as free, which it does when the trainer's process is gone. Once agents keep
-warm standbys, once they do not.
+counts the accelerator as free, which it does when the trainer's process is gone. Agents keep warm
+standbys, and once, with the smallest model, they do not. A shrink waits for the end of a step; so
+the step's time stands beside it.
 
 *Pauses* are what the trainers that stay notice of a trainer that joins: from the last step of the
 old membership to the first completed step of the new one, less a normal step: the shorter one of
@@ -13,7 +14,7 @@ of 0.1, 10 and 100 million parameters grow from one trainer to two and shrink ba
 middle one stands the usual way, timed alike: all trainers save a checkpoint and stop, fresh
 processes start and restore it. The digests before and after each growth have to be the same.
 
-    python -m benchmarks.growth [--repeats 3] [--large-repeats 2] [--resizes 3]
+    python -m benchmarks.growth [--repeats 7] [--large-repeats 2] [--resizes 5] [--large-resizes 1]
 
 Optimizers are Adam (state: 3 x parameters), for 100 million parameters SGD with momentum (2 x).
 """
@@ -54,17 +55,23 @@ LOOK_EVERY_S = 0.1
 def main() -> int:
     """Run everything, print the tables and the figures."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--repeats", type=int, default=3, help="pauses of each size")
+    parser.add_argument("--repeats", type=int, default=7, help="pauses of each size")
     parser.add_argument("--large-repeats", type=int, default=2, help="of 100 million parameters")
     parser.add_argument(
-        "--resizes", type=int, default=3, help="through the control plane, each way"
+        "--resizes", type=int, default=5, help="through the control plane, of each size"
     )
+    parser.add_argument("--large-resizes", type=int, default=1, help="of 100 million parameters")
     options = parser.parse_args()
     print(f"{os.cpu_count()} processors, other load at the start: {os.getloadavg()[0]:.1f}")
-    warm_s, warm_shrinks_s = resizes("warm", options.resizes, ())
-    cold_s, cold_shrinks_s = resizes("cold", options.resizes, ("--standbys", "0"))
-    shrinks_s = warm_shrinks_s + cold_shrinks_s
-    print_times({"grow, warm": warm_s, "grow, cold": cold_s, "shrink": shrinks_s})
+    smallest = SIZES[0]
+    cold_s, cold_shrinks_s = resizes("cold", smallest, options.resizes, ("--standbys", "0"))
+    print_times({f"grow {smallest.name}, cold": cold_s, "shrink": cold_shrinks_s})
+    warm: dict[str, tuple[list[float], list[float]]] = {}
+    for size in SIZES:
+        number = options.large_resizes if size.name == "100m" else options.resizes
+        warm[size.name] = resizes("warm", size, number, ())
+        grows_s, shrinks_s = warm[size.name]
+        print_times({f"grow {size.name}, warm": grows_s, f"shrink {size.name}": shrinks_s})
     pauses: dict[str, list[Pause]] = {}
     for size in SIZES:
         repeats = options.large_repeats if size.name == "100m" else options.repeats
@@ -78,9 +85,14 @@ def main() -> int:
         for live_s, restart_s in zip(grown[COMPARED], restarts_s, strict=True)
     ]
     figures = {
-        "warm_grow_s": round(statistics.median(warm_s), 2),
+        "warm_grow_s": round(statistics.median(warm[smallest.name][0]), 2),
         "cold_grow_s": round(statistics.median(cold_s), 2),
-        "shrink_s": round(statistics.median(shrinks_s), 2),
+        "shrink_s": round(statistics.median(warm[smallest.name][1] + cold_shrinks_s), 2),
+        **{
+            f"{what}_{size.name}": round(statistics.median(warm[size.name][way]), 2)
+            for size in SIZES[1:]
+            for way, what in enumerate(("warm_grow_s", "shrink_s"))
+        },
         **{f"pause_ms_{name}": round(1e3 * statistics.median(s), 1) for name, s in grown.items()},
         "restart_over_pause": round(statistics.median(ratios), 1),
     }
@@ -92,7 +104,7 @@ def main() -> int:
 
 
 def resizes(
-    what: str, number: int, agent_options: Sequence[str]
+    what: str, size: Size, number: int, agent_options: Sequence[str]
 ) -> tuple[list[float], list[float]]:
     """Open and close the second node so often; gives the seconds of all growths and shrinkings."""
     grows_s, shrinks_s = [], []
@@ -103,18 +115,18 @@ def resizes(
     ):
         second = next(n["id"] for n in stack.get("nodes/")["results"] if n["name"] == "node-b")
         stack.post(f"nodes/{second}/cordon/", {"reason": "not yet"})
-        job_id = submit(stack)
+        job_id = submit(stack, size)
         wait(stack, "its first steps", lambda: newest_phase(stack, job_id) == (1, "active", 1))
         for repeat in range(number):
             if what == "warm":
                 wait(stack, "a standby", lambda: standby_is_warm(stack))
             grows_s.append(grow(stack, second, job_id))
-            wait(stack, "more steps", steps_more(stack, job_id, 200))
+            settle(stack, job_id, size)
             shrinks_s.append(shrink(stack, second, job_id))
-            wait(stack, "more steps", steps_more(stack, job_id, 200))
+            step_ms = settle(stack, job_id, size)
             print(
-                f"{what} {repeat + 1}: grown after {grows_s[-1]:.2f} s, "
-                f"shrunk after {shrinks_s[-1]:.2f} s",
+                f"{size.name}, {what} {repeat + 1}: grown after {grows_s[-1]:.2f} s, "
+                f"shrunk after {shrinks_s[-1]:.2f} s (a step alone: {step_ms:.0f} ms)",
                 flush=True,
             )
         stack.post(f"jobs/{job_id}/cancel/", {"reason": "measured"})
@@ -122,12 +134,12 @@ def resizes(
     return grows_s, shrinks_s
 
 
-def submit(stack: Stack) -> int:
+def submit(stack: Stack, size: Size) -> int:
     """Submit a job that takes every accelerator that it can get."""
     body = {
         "name": "grows and shrinks",
         "code": JOB,
-        "settings": {"hidden_units": SIZES[0].hidden_units, "optimizer": "adam"},
+        "settings": {"hidden_units": size.hidden_units, "optimizer": size.optimizer},
         "global_batch_size": BATCH,
         "num_virtual_nodes": 4,
         "max_accelerators": 2,
@@ -200,10 +212,14 @@ def newest_phase(stack: Stack, job_id: int) -> tuple[int, str, int]:
     return row["number"], row["phase"], row["num_members"]
 
 
-def steps_more(stack: Stack, job_id: int, number: int) -> Callable[[], bool]:
-    """Make the condition that a job has done so many more steps."""
-    goal = (state_of(stack, job_id)["step"] or 0) + number
-    return lambda: (state_of(stack, job_id)["step"] or 0) >= goal
+def settle(stack: Stack, job_id: int, size: Size) -> float:
+    """Wait until a job has switched and done some more steps; gives milliseconds of one."""
+    wait(stack, "the switch", lambda: newest(stack, job_id)["switched_at"])
+    began_at, first = time.monotonic(), state_of(stack, job_id)["step"] or 0
+    goal = first + 2 * size.num_steps
+    wait(stack, "more steps", lambda: (state_of(stack, job_id)["step"] or 0) >= goal)
+    num_steps = int(state_of(stack, job_id)["step"]) - first
+    return 1e3 * (time.monotonic() - began_at) / num_steps
 
 
 def standby_is_warm(stack: Stack) -> bool:
