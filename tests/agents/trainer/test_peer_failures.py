@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from agents.trainer.failures import EXIT_CRASHED
 from agents.trainer.local import LocalJob
 from controlplane.core.wire import Membership, ReportKind, StopCondition, StopKind, TrainerReport
 from tests.agents.trainer.dying_trainer import Ending, dying_program
@@ -312,3 +313,46 @@ def test_two_at_once_a_loss_in_a_recovery_and_the_loss_of_all(
         restored = job.restore(2, outputs / newest["file"])
         assert switched_of(job, restored.members[0].slot, restored)["step"] == newest["step"]
         check_end(job, expected, writer=restored.members[0].slot)
+
+
+def test_a_lone_worker_and_who_listens_to_it_killed(
+    tmp_path: Path, expected: dict[str, Any]
+) -> None:
+    """The worker goes on from memory; who listens has nothing, and the job begins anew.
+
+    That they die where a lone worker tells its sums, and where they are heard, shows that there is
+    one. `test_streaming` lets a job end while somebody listens to it.
+    """
+    endings = [
+        Ending(slot=1, place="agents.trainer.exchange:Exchange.hear", call=4),
+        # It has told five steps, and has done one more than anybody can have heard.
+        Ending(slot=0, place="agents.trainer.exchange:Exchange.tell", generation=6, call=6),
+    ]
+    with local_job(tmp_path, spec_of(checkpoint_every_s=0.1), CODE) as job:
+        job.program = streaming_program(12, endings)
+        start(job, [[0, 1, 2, 3, 4]], 2, 2)
+        job.wait_step(20)
+        grown = join(job, [0, 1])
+        job.wait_lost(1)
+        alone = job.recover([0])
+        steps_go_on(job)
+        assert switched_of(job, 0, alone)["joined"] is False
+        assert switched_of(job, 0, alone)["bytes_moved"] == 0
+        assert switched_of(job, 0, alone)["step"] >= switched_of(job, 0, grown)["step"] + 3
+        saved = lambda: reports_of(job, 0, ReportKind.CHECKPOINTED)  # noqa: E731
+        job.wait(lambda: bool(saved()), "a checkpoint beside the training", 20.0)
+        again = join(job, [0, 2])
+        job.wait_lost(0)
+        job.wait(lambda: bool(reports_of(job, 2, ReportKind.STALLED)), "a stall", 20.0)
+        told = switched_of(job, 0, again)["step"]
+        assert reports_of(job, 2, ReportKind.STALLED)[0].data["step"] == told
+        assert not reports_of(job, 2, ReportKind.SWITCHED)
+        job.recover([2])
+        job.wait_lost(2)
+        assert job.trainers[2].process.returncode == EXIT_CRASHED
+        assert job.finished() is None
+        job.membership = None
+        newest = saved()[-1].data
+        restored = job.restore(1, job.trainers[0].run_dir / "outputs" / newest["file"])
+        assert switched_of(job, 3, restored)["step"] == newest["step"] <= told + 6
+        check_end(job, expected, writer=3)
