@@ -3,9 +3,10 @@
 One job trains on three accelerators of two nodes, with web, worker, beat and agents as processes of
 their own, and is hit again and again: trainers are killed in every phase of their work, two at
 once, one while the others recover; they are stopped so that they hang; lines to their peers and to
-the control plane are cut; a node and the control plane die. The survivors go on from memory. Beside
-that stands the usual way, where nothing can survive: all trainers are killed and the job starts
-anew from its newest checkpoint. In the end its digest has to be that of a job that nobody touched.
+the control plane are cut; nodes fall silent, as machines do that die; the control plane dies, and
+is away for minutes. The survivors go on from memory. Beside that stands the usual way, where
+nothing can survive: all trainers are killed and the job starts anew from its newest checkpoint. In
+the end its digest has to be that of a job that nobody touched.
 
     python -m benchmarks.failure [--rounds 1] [--only NAME ...]
 
@@ -111,7 +112,7 @@ def run(stack: Stack, hits: list[Case]) -> tuple[list[Loss], bool]:
         What each loss cost, and whether the job ended like one that nobody touched: with the same
         digest, steps and logs of every epoch.
     """
-    slow_from = FIRST_STEPS + STEPS_PER_CASE * len(hits)
+    slow_from = FIRST_STEPS + sum(STEPS_PER_CASE + int(hit.lasts_s / PACE_S) for hit in hits)
     num_steps = slow_from + LAST_STEPS
     settings = {"pace_s": PACE_S, "slow_from": slow_from}
     job = FatedJob(stack, "hit", num_steps, settings, max_accelerators=NUM_ACCELERATORS)
@@ -159,9 +160,12 @@ def measure(job: FatedJob, case: Case, number: int, hit: Hit) -> Loss:
     if case.without_site:
         job.stack.wait_for("the control plane", lambda: answers(job.stack), DEADLINE_S)
     # A dead agent stays dead until then.
-    row: dict[str, Any] = job.stack.wait_for(
-        f"a step after {case.name}", with_a_step, DEADLINE_S, revives=False, look_every_s=0.05
-    )
+    try:
+        row: dict[str, Any] = job.stack.wait_for(
+            f"a step after {case.name}", with_a_step, DEADLINE_S, revives=False, look_every_s=0.05
+        )
+    finally:
+        hit.clean()
     noticed = [entry["noticed_at"] for entry in row["lost"]] or [row["asked_at"]]
     times = (min(noticed), row["switched_at"], row["first_step_at"])
     noticed_s, switched_s, step_s = (_seconds(text) - hit.at for text in times)

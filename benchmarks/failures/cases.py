@@ -7,15 +7,25 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from benchmarks.failures.hits import FatedJob, node_signal, site_kill
+from benchmarks.failures.hits import FatedJob, node_signal, node_silence, site_kill
+
+#: Minutes without a control plane: longer than all leases, limits and waits of an agent.
+AWAY_S = 150.0
 
 
 @dataclass(frozen=True)
 class Hit:
-    """One loss: the slots that were lost, and when, in wall time."""
+    """One loss.
+
+    Attributes:
+        slots: which trainers were lost.
+        at: when, in wall time.
+        clean: is called when the loss was measured.
+    """
 
     slots: tuple[int, ...]
     at: float
+    clean: Callable[[], None] = lambda: None
 
 
 @dataclass(frozen=True)
@@ -28,6 +38,7 @@ class Case:
         repeats: how often, in a full run.
         figure: which of the benchmark's figures it counts for, if any.
         without_site: the control plane has to come back first.
+        lasts_s: for how long it trains on before the loss.
     """
 
     name: str
@@ -35,6 +46,7 @@ class Case:
     repeats: int = 1
     figure: str = ""
     without_site: bool = False
+    lasts_s: float = 0.0
 
 
 def killed(place: str, *, leader: bool = False) -> Callable[[FatedJob, Sequence[int]], Hit]:
@@ -93,7 +105,22 @@ def hang(job: FatedJob, slots: Sequence[int]) -> Hit:
 
 
 def node_dies(job: FatedJob, slots: Sequence[int]) -> Hit:
-    """Kill the agent and all trainers of the node that the leader is not on."""
+    """Let nothing more be heard of the node that the leader is not on: see `node_silence`."""
+    node = node_silence(job, _other_node(job, slots))
+    return Hit(node.slots, node.at, node.bury)
+
+
+def leaders_node_dies(job: FatedJob, slots: Sequence[int]) -> Hit:
+    """Let nothing more be heard of the leader's node; what it has not told yet dies with it."""
+    node = node_silence(job, job.stack.node_of(job.id, slots[0]))
+    return Hit(node.slots, node.at, node.bury)
+
+
+def node_killed(job: FatedJob, slots: Sequence[int]) -> Hit:
+    """Kill the agent and all trainers of the node that the leader is not on.
+
+    Their kernel lives and closes their connections: the others hear of it at once.
+    """
     lost, at = node_signal(job.stack, job, _other_node(job, slots), signal.SIGKILL)
     return Hit(tuple(lost), at)
 
@@ -128,6 +155,21 @@ def site_away(job: FatedJob, slots: Sequence[int]) -> Hit:
     return Hit((slots[-1],), at)
 
 
+def site_away_for_long(job: FatedJob, slots: Sequence[int]) -> Hit:
+    """Kill the control plane, train on for minutes, then kill a follower and let it come back.
+
+    What is reported meanwhile waits with the agents: every epoch has to be told in the end.
+    """
+    site_kill(job.stack)
+    until = time.monotonic() + AWAY_S
+    job.stack.wait_for(
+        "minutes to go by", lambda: time.monotonic() > until, 2 * AWAY_S, revives=False
+    )
+    at = time.time()
+    job.hit(slots[-1:])
+    return Hit((slots[-1],), at)
+
+
 def kill_all(job: FatedJob, slots: Sequence[int]) -> Hit:
     """Kill all trainers: nothing is left but the newest checkpoint."""
     at = time.time()
@@ -150,8 +192,11 @@ CASES = (
     Case("hang", hang, 2, "hang_to_step_s"),
     Case("trainer cut off", trainer_cut_off),
     Case("node dies", node_dies, 2, "node_loss_to_step_s"),
+    Case("leader's node dies", leaders_node_dies, figure="node_loss_to_step_s"),
+    Case("node's processes killed", node_killed),
     Case("agent cut off", agent_cut_off),
     Case("control plane away", site_away, without_site=True),
+    Case("away for minutes", site_away_for_long, without_site=True, lasts_s=AWAY_S),
     Case("all: restart", kill_all, 2, "restart_to_step_s"),
 )
 

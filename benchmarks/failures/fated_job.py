@@ -162,6 +162,8 @@ class Fate:
             was_cut, self.is_cut = self.is_cut, path.exists()
             if self.is_cut or was_cut:
                 self.filter_all()
+            if self.is_cut and was_cut:  # also what was accepted beside the first round
+                (self.folder / f"is-cut@{self.slot}").touch()
             time.sleep(LOOK_EVERY_S)
 
     def filter_all(self):

@@ -46,6 +46,10 @@ class Fates:
         """Let no packet reach the trainer in `slot` any more."""
         (self.folder / f"cut@{slot}").touch()
 
+    def is_cut(self, slot: int) -> bool:
+        """Say whether that has come about."""
+        return (self.folder / f"is-cut@{slot}").exists()
+
     def join(self, slot: int) -> None:
         """Let packets reach it again."""
         (self.folder / f"cut@{slot}").unlink()

@@ -7,6 +7,7 @@ import os
 import signal
 import time
 from collections.abc import Iterable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -182,3 +183,62 @@ def node_signal(
     for slot in slots:
         send(pids[slot], number)
     return slots, at
+
+
+@dataclass(frozen=True)
+class SilentNode:
+    """A node that is as good as dead: see `node_silence`.
+
+    Attributes:
+        slots: the job's trainers on it.
+        at: wall time before which all of it was heard.
+    """
+
+    job: FatedJob
+    name: str
+    slots: tuple[int, ...]
+    at: float
+    pids: tuple[int, ...]
+
+    def bury(self) -> None:
+        """Kill its processes; the node can come back then, with a new agent."""
+        for pid in self.pids:
+            send(pid, signal.SIGKILL)
+        for slot in self.slots:
+            self.job.fates.join(slot)
+        _cut(self.job.stack, self.name).unlink()
+
+
+def node_silence(job: FatedJob, node: str) -> SilentNode:
+    """Let a node die as a machine does whose power fails: nobody is told.
+
+    A process that is killed has its connections closed by its kernel, and those at the other end
+    know at once. A dead machine has no kernel: nothing is closed, refused, answered or
+    acknowledged. So its line to the control plane is cut, the kernel drops every packet that
+    arrives for its trainers, connections that begin included, and all its processes are stopped at
+    once, so that they send nothing either; they are killed when it is over. What differs from a
+    dead machine: what was sent before and not acknowledged yet is sent again, which says nothing
+    new.
+    """
+    stack = job.stack
+    slots = tuple(s for s in stack.trainers_of(job.id) if stack.node_of(job.id, s) == node)
+    pids = tuple(stack.pids_on(node))
+    at = time.time()
+    _cut(stack, node).touch()
+    for slot in slots:
+        job.fates.cut(slot)
+    stack.wait_for(
+        f"{node} to be cut off",
+        lambda: all(job.fates.is_cut(slot) for slot in slots),
+        DEADLINE_S,
+        revives=False,
+        look_every_s=0.005,
+    )
+    for pid in pids:
+        send(pid, signal.SIGSTOP)
+    return SilentNode(job, node, slots, at, pids)
+
+
+def _cut(stack: Stack, node: str) -> Path:
+    """Name the file that cuts a node's line to the control plane."""
+    return stack.directory / f"cut-{node}"

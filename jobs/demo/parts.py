@@ -130,14 +130,14 @@ def trainers_below(directory: Path) -> list[psutil.Process]:
 
     Warm processes that no job has yet are not among them.
     """
-    return [process for process, run_dir in _processes_below(directory) if not _is_idle(run_dir)]
+    return [process for process, run_dir in processes_below(directory) if not _is_idle(run_dir)]
 
 
 def _is_idle(run_dir: Path) -> bool:
     return run_dir.parent.name == "standbys"
 
 
-def _processes_below(directory: Path) -> list[tuple[psutil.Process, Path]]:
+def processes_below(directory: Path) -> list[tuple[psutil.Process, Path]]:
     """Find what agents below `directory` have started, with the folder that each runs for."""
     found = []
     for process in psutil.process_iter():
@@ -155,7 +155,7 @@ def end_stray_trainers(directory: Path) -> int:
 
     Agents end theirs; this is for an agent that was itself killed at the wrong moment.
     """
-    strays = [process for process, _ in _processes_below(directory)]
+    strays = [process for process, _ in processes_below(directory)]
     for process in strays:
         with contextlib.suppress(psutil.NoSuchProcess):
             process.kill()

@@ -95,6 +95,11 @@ class Stack:
         """List every process that runs a trainer of this stack, or was started by one."""
         return [process.pid for process in parts.trainers_below(self.directory)]
 
+    def pids_on(self, node: str) -> list[int]:
+        """List the processes that a machine would have: the agent's first, and all it started."""
+        started = parts.processes_below(self.directory / node)
+        return [self.supervisor.pids()[node], *(process.pid for process, _ in started)]
+
     def trainers_of(self, job_id: int) -> dict[int, int]:
         """Give slot -> process id of a job's trainers that are there now."""
         found: dict[int, int] = {}
