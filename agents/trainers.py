@@ -222,7 +222,7 @@ class Trainer:
             if self._take_over_by is not None and not self._is_unwanted:
                 self._start_cold()  # the standby was dead, or deaf
             else:
-                self._tell_out_of_memory(process)
+                self._tell_memory_kill(process)
                 self._close(self._exit_code(process))
         elif self._take_over_by is not None:
             if now >= self._take_over_by and not process.is_ending:
@@ -234,17 +234,18 @@ class Trainer:
             self.log_tail.trim()
             self._watch_pulse(now, process)
 
-    def _tell_out_of_memory(self, process: OwnedProcess) -> None:
+    def _tell_memory_kill(self, process: OwnedProcess) -> None:
         """Report that the kernel ended it because memory ran out.
 
-        It was killed, not by us, and the kernel has counted such an end in the last seconds.
+        It was killed, not by us, and the kernel has counted such an end in the last seconds. That
+        says nothing about who used the memory up.
         """
         is_ours = self._is_unwanted or self._kill_reason is not None
         was_killed = process.exit_code == -signal.SIGKILL and not is_ours
         if not was_killed or not self._memory_kills.has_grown():
             return
         message = "the kernel ended the trainer because the node's memory ran out"
-        data = {"code": "out_of_memory", "message": message, "traceback": ""}
+        data = {"code": "memory_kill", "message": message, "traceback": ""}
         self.directory.add_own_report(self._generation(), ReportKind.FAILED, data)
 
     def _watch_pulse(self, now: float, process: OwnedProcess) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import Literal
 
+from controlplane.core.lifecycle import GenerationPhase
 from jobs.models import Allocation, Job
 
 Kind = Literal["vain_restarts", "vain_recoveries", "vain_crashes"]
@@ -37,6 +38,16 @@ def crash_count(job: Job, allocation: Allocation) -> int:
     count = attempt_count(job, "vain_crashes")
     _save(job, {"crash_generation": job.generation})
     return count
+
+
+def is_held_up(job: Job, row: Allocation) -> bool:
+    """Say whether a death held the job up; joiners of a growth die beside the training."""
+    if row.joined_at is not None:
+        return True
+    open_generations = job.generations.filter(
+        phase__in=(GenerationPhase.PREPARING, GenerationPhase.SWITCHING, GenerationPhase.ACTIVE)
+    )
+    return not open_generations.filter(phase=GenerationPhase.ACTIVE).exists()
 
 
 def _save(job: Job, fields: dict[str, int]) -> None:

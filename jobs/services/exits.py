@@ -7,10 +7,10 @@ from collections.abc import Sequence
 
 from django.conf import settings
 
-from controlplane.core.lifecycle import ENDED_JOB_STATUSES, GenerationPhase, JobStatus
+from controlplane.core.lifecycle import ENDED_JOB_STATUSES, JobStatus
 from controlplane.core.wire import TrainerReport
 from jobs.models import Allocation, Job, LogChunk
-from jobs.services.attempts import crash_count
+from jobs.services.attempts import crash_count, is_held_up
 from jobs.services.endings import allocation_release, job_end, job_settle
 from jobs.services.events import event_add
 from jobs.services.losses import exit_text
@@ -53,7 +53,7 @@ def losses_settle(telling: Telling) -> None:
 def _crash_loop_end(telling: Telling) -> bool:
     """Give a job up whose trainers crash again and again without a new step."""
     job = telling.job
-    crashes = [row for row in telling.crashed if _is_counted(job, row)]
+    crashes = [row for row in telling.crashed if is_held_up(job, row)]
     counts = [crash_count(job, row) for row in crashes]
     if max(counts, default=0) <= settings.CRASH_LIMIT:
         return False
@@ -71,16 +71,6 @@ def _crash_loop_end(telling: Telling) -> bool:
         data={"code": "crash_loop", "crashes": max(counts), "step": job.furthest_step},
     )
     return True
-
-
-def _is_counted(job: Job, row: Allocation) -> bool:
-    """Say whether a crash held the job up; joiners of a growth crash beside the training."""
-    if row.joined_at is not None:
-        return True
-    open_generations = job.generations.filter(
-        phase__in=(GenerationPhase.PREPARING, GenerationPhase.SWITCHING, GenerationPhase.ACTIVE)
-    )
-    return not open_generations.filter(phase=GenerationPhase.ACTIVE).exists()
 
 
 def _crash_sentence(job: Job, last: Allocation, count: int) -> str:

@@ -17,6 +17,7 @@ _TEXTS = {
     "timeout": "it did not follow in time",
     "port_in_use": "its port was taken",
     "internal": "it failed",
+    "memory_kill": "the kernel ended it because the node's memory ran out",
     "peer_lost": "it gave up when another one was lost",
     "stopped": "it was told to stop",
 }

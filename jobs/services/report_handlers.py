@@ -20,6 +20,7 @@ from jobs.services.endings import (
 from jobs.services.equality import equality_note
 from jobs.services.events import event_add
 from jobs.services.mappings import generation_remap
+from jobs.services.memory_kills import MEMORY_KILL, memory_kill_again, memory_kill_tell
 from jobs.services.predictions import predictions_are_whole
 from jobs.services.profiles import profile_take
 from jobs.services.recovery import hold_end
@@ -203,6 +204,8 @@ def _failed(telling: Telling, allocation: Allocation, report: TrainerReport) -> 
     code, message = str(data["code"])[:40], str(data.get("message", ""))[:1000]
     traceback = str(data.get("traceback") or "")[-_TEXT_LIMIT:]
     actor = f"node:{telling.node.name}"
+    if code == MEMORY_KILL and (since := memory_kill_again(job, allocation)):
+        code, message = "out_of_memory", f"{message}, {since}"
     if code in _OWN_FAILURES:
         fields = {"error_traceback": traceback}
         if code == "out_of_memory":
@@ -216,6 +219,10 @@ def _failed(telling: Telling, allocation: Allocation, report: TrainerReport) -> 
     Allocation.objects.filter(id=allocation.pk, stop_asked_at=None).update(
         stop_asked_at=now, lost_code=code
     )
+    telling.is_loss_due = True
+    if code == MEMORY_KILL:
+        memory_kill_tell(telling, allocation, message)
+        return
     event_add(
         "trainer_failed",
         f"Slot {allocation.slot} on {telling.node.name}: {message or code}",
@@ -224,7 +231,6 @@ def _failed(telling: Telling, allocation: Allocation, report: TrainerReport) -> 
         actor=actor,
         data={"slot": allocation.slot, "code": code},
     )
-    telling.is_loss_due = True
 
 
 def _stalled(telling: Telling, allocation: Allocation, report: TrainerReport) -> None:

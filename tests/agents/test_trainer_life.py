@@ -225,7 +225,7 @@ def test_a_kill_by_the_kernel_for_memory_is_told_from_others(
     driven.until(lambda: ReportKind.EXITED in plane.kinds(1, 0))
     failed = plane.report(1, 0, ReportKind.FAILED)
     assert (failed is not None) is has_kernel_counted
-    assert failed is None or failed.data["code"] == "out_of_memory"
+    assert failed is None or failed.data["code"] == "memory_kill"
 
 
 def test_the_next_trainer_waits_until_the_accelerator_is_free(

@@ -11,10 +11,11 @@ from rest_framework.test import APIClient
 from controlplane.core.lifecycle import JobStatus
 from controlplane.core.memory import TRAINER_BYTES
 from controlplane.core.wire import ReportBatch, ReportKind, ValidationReport
-from jobs.models import Job
+from jobs.models import Job, Node
 from jobs.selectors.memory import memory_shortage, out_of_memory_text
 from jobs.services.reports import batch_take
 from tests.builders import job_make, node_make, submission_values
+from tests.jobs.losses import event, fresh, newest, slots, training
 from tests.jobs.world import PlayedNode, World
 
 URL = "/api/v1/jobs/"
@@ -128,3 +129,87 @@ def test_a_trainer_without_memory_ends_the_job_with_a_number(client: APIClient, 
     found = client.get(f"{URL}{job.pk}/").data
     assert (found["status"], found["error_field"]) == ("failed", "num_virtual_nodes")
     assert "no room for a tensor. Submit it with num_virtual_nodes = 22" in found["status_reason"]
+
+
+def memory_kill(world: World, job: Job, *killed: int) -> None:
+    """Let the kernel end trainers because memory ran out, and their agents tell of each."""
+    message = "the kernel ended the trainer because the node's memory ran out"
+    for played, trainer in world.trainers_of(job):
+        if trainer.slot in killed:
+            played.say(trainer, ReportKind.FAILED, code="memory_kill", message=message)
+            played.say(trainer, ReportKind.EXITED, exit_code=-9)
+            del played.trainers[job.pk, trainer.slot]
+            world.tell(played)
+
+
+class TestKilledByTheKernel:
+    def test_the_others_go_on_and_the_event_says_what_would_fit(self) -> None:
+        world, job = training(num_virtual_nodes=4)
+        memory_kill(world, job, slots(newest(job))[-1])
+        assert (fresh(job).status, fresh(job).restarts) == ("running", 0)
+        told = event(job, "memory_kill")
+        assert told.message.startswith("Slot 12 on played1: the kernel ended the trainer because")
+        assert "submit it with num_virtual_nodes = 8 instead of 4" in told.message
+        assert (told.actor, told.data["slot"], told.data["step"]) == ("node:played1", 12, 10)
+        world.settle(4)
+        assert newest(job).phase == "active"
+
+    def test_a_job_that_moves_on_in_between_is_never_ended_for_it(self) -> None:
+        world, job = training()
+        for _ in range(4):
+            memory_kill(world, job, slots(newest(job))[-1])
+            world.settle(4)
+            world.train(job)
+        assert fresh(job).status == "running"
+
+    def test_the_second_time_without_a_step_is_the_end(self) -> None:
+        world, job = training()
+        for _ in range(2):
+            assert fresh(job).status == "running"
+            memory_kill(world, job, slots(newest(job))[-1])
+            world.settle(4)
+        job = fresh(job)
+        assert (job.status, job.status_code) == ("failed", "out_of_memory")
+        assert job.error_field == "num_virtual_nodes"
+        assert "memory ran out, twice before the job got past step 10. Submit" in job.status_reason
+
+    def test_trainers_that_are_ended_together_are_one_time(self) -> None:
+        world, job = training()
+        memory_kill(world, job, *slots(newest(job))[1:])
+        assert job.events.filter(kind="memory_kill").count() == 3
+        assert fresh(job).status == "running"
+        world.follow_all()
+        memory_kill(world, job, *slots(newest(job)))
+        assert fresh(job).status == "failed"
+
+    def test_a_lone_job_that_is_too_large_ends_at_its_second_start(self) -> None:
+        world = World(num_nodes=1, num_accelerators=1)
+        job = job_make(max_accelerators=1)
+        for status in ("pending", "failed"):
+            world.until(lambda: bool(world.trainers_of(job)), rounds=200)
+            memory_kill(world, job, *(trainer.slot for _, trainer in world.trainers_of(job)))
+            assert fresh(job).status == status
+        assert fresh(job).status_code == "out_of_memory"
+        assert Node.objects.get().aside_until is None
+
+    def test_nodes_are_not_set_aside_for_it(self, settings: Any) -> None:
+        settings.ASIDE_DEATHS = 1
+        world = World(num_nodes=1)
+        for job in [job_make(max_accelerators=1), job_make(max_accelerators=1)]:
+            world.settle(4)
+            memory_kill(world, job, *slots(newest(job)))
+            assert fresh(job).status == "pending"
+        assert Node.objects.get().aside_until is None
+
+    def test_a_joiner_costs_the_resize_and_is_not_counted(self) -> None:
+        world, job = training(num_nodes=1, max_accelerators=1)
+        Job.objects.filter(id=job.pk).update(max_accelerators=2)
+        for _ in range(3):
+            world.cycle()
+            assert newest(job).phase == "preparing"
+            world.follow(world.nodes[0], boots=False)
+            (joiner,) = {*slots(newest(job))} - {world.leader_of(job)[1].slot}
+            memory_kill(world, job, joiner)
+            assert (fresh(job).status, newest(job).phase) == ("running", "aborted")
+            assert not event(job, "memory_kill").data["is_counted"]
+            world.now_s += 1000
