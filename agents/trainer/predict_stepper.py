@@ -63,7 +63,7 @@ class PredictStepper:
         """Predict `batch` and tell the peers whether the next orders are held here.
 
         Raises:
-            TrainerError: `peer_lost`, `out_of_memory` or `user_code`.
+            TrainerError: `peer_lost`, or what `step_failures` says.
             JobCodeError: an output does not go by example.
         """
         with step_failures():

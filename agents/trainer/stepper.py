@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+import traceback
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
@@ -26,6 +27,17 @@ from controlplane.core.wire import ReductionMode
 Tensor = Any
 #: Phase of a group (see `Group`) in which it rehearses; 0 and 1 are those of its steps.
 REHEARSAL_PHASE = 2
+#: What TensorFlow raises when a device, a driver or its own runtime fails (CUDA and cuDNN errors
+#: among them); everything else says that the model asks for what cannot be done.
+_DEVICE_ERRORS = (
+    tf.errors.AbortedError,
+    tf.errors.CancelledError,
+    tf.errors.DataLossError,
+    tf.errors.DeadlineExceededError,
+    tf.errors.InternalError,
+    tf.errors.UnavailableError,
+    tf.errors.UnknownError,
+)
 
 
 @dataclass(frozen=True)
@@ -121,7 +133,7 @@ class Stepper:
         """Do the step for `batch` and tell the peers whether the next orders are held here.
 
         Raises:
-            TrainerError: `peer_lost`, `out_of_memory` or `user_code`.
+            TrainerError: `peer_lost`, or what `step_failures` says.
         """
         is_train = batch.place[2] is Activity.TRAIN
         with step_failures():
@@ -141,7 +153,7 @@ class Stepper:
         """Take part in the step for `batch` with nothing of its own, and change no state.
 
         Raises:
-            TrainerError: `peer_lost` or `out_of_memory`.
+            TrainerError: `peer_lost`, or what `step_failures` says.
         """
         started_at = time.monotonic()
         activity = batch.place[2]
@@ -156,7 +168,7 @@ class Stepper:
         """Do what the others did at the end of a step that was heard here.
 
         Raises:
-            TrainerError: `out_of_memory` or `user_code`.
+            TrainerError: what `step_failures` says.
         """
         loss, noise = self._update(heard.vector, heard.activity, heard.num_examples)
         return StepOutcome(loss, False, {}, noise=noise)
@@ -261,10 +273,19 @@ def local_rows(compute: Callable[..., Tensor], batch: LocalBatch) -> Tensor:
 
 @contextmanager
 def step_failures() -> Iterator[None]:
-    """Turn TensorFlow's errors inside the block, which runs the model, into failures."""
+    """Turn TensorFlow's errors inside the block, which runs the model, into failures.
+
+    Raises:
+        TrainerError: `out_of_memory`; `internal`, which costs this trainer and not the job;
+            `user_code`, with a traceback that is not cut down to the user's frames yet.
+    """
     try:
         yield
     except (tf.errors.ResourceExhaustedError, MemoryError) as error:
         raise TrainerError("out_of_memory", f"a step ran out of memory: {error}") from error
+    except _DEVICE_ERRORS as error:
+        message = f"the device failed in a step ({type(error).__name__}): {error.message}"
+        raise TrainerError("internal", message, traceback.format_exc()) from error
     except tf.errors.OpError as error:
-        raise TrainerError("user_code", f"the model failed in a step: {error.message}") from error
+        message = f"the model failed in a step: {error.message}"
+        raise TrainerError("user_code", message, traceback.format_exc()) from error

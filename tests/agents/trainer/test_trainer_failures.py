@@ -7,8 +7,12 @@ import signal
 import socket
 from pathlib import Path
 
-from agents.trainer.failures import EXIT_FAILED
+import pytest
+import tensorflow as tf
+
+from agents.trainer.failures import EXIT_FAILED, TrainerError
 from agents.trainer.local import LocalJob
+from agents.trainer.stepper import step_failures
 from controlplane.core.wire import ReportKind, StopCondition, StopKind, TrainerReport
 from tests.agents.trainer.local_jobs import UNEVEN_JOB, local_job, training_spec
 
@@ -43,6 +47,43 @@ def test_a_label_that_the_loss_cannot_take_is_the_users_fault(tmp_path: Path) ->
         assert failure_of(job, 0).data["code"] == "user_code"
 
 
+#: Asks for a row that a table does not have, in the last of the data: once steps were done.
+OUT_OF_TABLE_JOB = """
+import keras
+import numpy as np
+
+
+class Lookup(keras.layers.Layer):
+    def build(self, shape):
+        self.table = self.add_weight(shape=(7, 3))
+
+    def call(self, rows):
+        return keras.ops.take(self.table, rows, axis=0)
+
+
+def build(settings):
+    rows = np.arange(60, dtype="int32") % 7
+    rows[-1] = 4711
+    model = keras.Sequential([keras.Input((), dtype="int32"), Lookup()])
+    model.compile(optimizer="sgd", loss="mse")
+    return model, (rows, np.zeros((60, 3), "float32")), None
+"""
+
+
+def test_a_model_that_fails_in_a_step_is_reported_with_its_own_frames(tmp_path: Path) -> None:
+    with local_job(tmp_path, training_spec(shuffle=False), OUT_OF_TABLE_JOB) as job:
+        membership = job.plan(1, None)
+        job.prepare(membership)
+        job.wait_ready(membership)
+        job.go(membership)
+        report = failure_of(job, 0)
+    assert report.data["code"] == "user_code"
+    assert "4711 is not in [0, 7)" in report.data["message"]
+    for text in (report.data["message"], report.data["traceback"]):
+        assert 'File "job.py", line 11, in call' in text
+        assert "site-packages" not in text
+
+
 def test_a_taken_port_is_said_so(tmp_path: Path) -> None:
     with local_job(tmp_path, training_spec()) as job:
         membership = job.plan(1, None)
@@ -73,3 +114,28 @@ def test_a_trainer_ends_with_its_launcher(tmp_path: Path) -> None:
         job.parent_pid = os.getppid()  # not this process: as if the launcher had gone
         job.prepare(job.plan(1, None))
         assert job.trainers[0].process.wait(timeout=60.0) == EXIT_FAILED
+
+
+@pytest.mark.parametrize(
+    ("error", "code"),
+    [
+        (tf.errors.ResourceExhaustedError, "out_of_memory"),
+        (tf.errors.InternalError, "internal"),
+        (tf.errors.UnknownError, "internal"),
+        (tf.errors.UnavailableError, "internal"),
+        (tf.errors.DataLossError, "internal"),
+        (tf.errors.InvalidArgumentError, "user_code"),
+        (tf.errors.FailedPreconditionError, "user_code"),
+        (tf.errors.NotFoundError, "user_code"),
+        (tf.errors.OutOfRangeError, "user_code"),
+        (tf.errors.UnimplementedError, "user_code"),
+    ],
+)
+def test_what_a_step_raises_is_laid_to_the_code_or_to_the_device(
+    error: type[tf.errors.OpError], code: str
+) -> None:
+    with pytest.raises(TrainerError) as caught, step_failures():
+        raise error(None, None, "CUDA_ERROR_ECC_UNCORRECTABLE or so")
+    assert caught.value.code == code
+    assert "CUDA_ERROR_ECC_UNCORRECTABLE or so" in caught.value.message
+    assert (error.__name__ in caught.value.traceback) is (code != "out_of_memory")
