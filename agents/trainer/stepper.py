@@ -38,6 +38,8 @@ _DEVICE_ERRORS = (
     tf.errors.UnavailableError,
     tf.errors.UnknownError,
 )
+#: In the message where a Python function of the model raised what TensorFlow has no error for.
+_PYTHON_TRACEBACK = "Traceback (most recent call last)"
 
 
 @dataclass(frozen=True)
@@ -283,9 +285,8 @@ def step_failures() -> Iterator[None]:
         yield
     except (tf.errors.ResourceExhaustedError, MemoryError) as error:
         raise TrainerError("out_of_memory", f"a step ran out of memory: {error}") from error
-    except _DEVICE_ERRORS as error:
-        message = f"the device failed in a step ({type(error).__name__}): {error.message}"
-        raise TrainerError("internal", message, traceback.format_exc()) from error
     except tf.errors.OpError as error:
-        message = f"the model failed in a step: {error.message}"
-        raise TrainerError("user_code", message, traceback.format_exc()) from error
+        is_device = isinstance(error, _DEVICE_ERRORS) and _PYTHON_TRACEBACK not in error.message
+        code, what = ("internal", "device") if is_device else ("user_code", "model")
+        message = f"the {what} failed in a step ({type(error).__name__}): {error.message}"
+        raise TrainerError(code, message, traceback.format_exc()) from error

@@ -139,3 +139,13 @@ def test_what_a_step_raises_is_laid_to_the_code_or_to_the_device(
     assert caught.value.code == code
     assert "CUDA_ERROR_ECC_UNCORRECTABLE or so" in caught.value.message
     assert (error.__name__ in caught.value.traceback) is (code != "out_of_memory")
+
+
+def test_a_python_function_of_the_model_is_its_code() -> None:
+    def fail(value: object) -> object:
+        raise KeyError(value)
+
+    with pytest.raises(TrainerError) as caught, step_failures():
+        tf.function(lambda: tf.py_function(fail, [tf.constant(3.0)], tf.float32))()
+    assert caught.value.code == "user_code"
+    assert "KeyError" in caught.value.message
