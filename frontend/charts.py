@@ -14,6 +14,7 @@ from frontend.figures.replay import completion_figure
 from frontend.figures.rows import (
     HIDDEN_JOB_ID,
     AllocationChange,
+    BatchChange,
     EpochPoint,
     ResizeMark,
     StepPoint,
@@ -61,22 +62,21 @@ def job_charts(job: Job, now: datetime) -> dict[str, Figure]:
     """Draw the charts of one job, from its submission to its end or now."""
     bins = series.step_bins_of(job)
     points = [
-        StepPoint(
-            b.at.timestamp(), b.step, b.examples, b.seconds, b.loss, b.batch_size, b.learning_rate
-        )
+        StepPoint(b.at.timestamp(), b.step, b.examples, b.seconds, b.loss, b.learning_rate)
         for b in bins
     ]
     epochs = [
         EpochPoint(report.epoch, report.step, _numbers(report.logs))
         for report in series.epoch_reports_of(job)
     ]
+    batches = [BatchChange(s.first_step, s.batch_size) for s in series.batch_spans_of(job)]
     marks = _resize_marks(job)
     start_at = job.submitted_at.timestamp()
     end_at = (job.ended_at or now).timestamp()
     return {
         "loss": loss_figure(points, epochs, marks),
         "throughput": job_throughput_figure(points, marks),
-        "batch": batch_figure(points),
+        "batch": batch_figure(points, batches),
         "allocation": job_allocation_figure(job.pk, marks, start_at, end_at),
     }
 

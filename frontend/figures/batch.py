@@ -6,30 +6,40 @@ from collections.abc import Sequence
 from typing import Any
 
 from frontend.figures.parts import Figure, line, table
-from frontend.figures.rows import StepPoint
+from frontend.figures.rows import BatchChange, StepPoint
+
+#: Learning rates in the table, evenly chosen: a schedule changes them at every step, and the
+#: changes of batch size shall not be lost among them.
+MAX_TABLE_RATES = 24
 
 
-def batch_figure(points: Sequence[StepPoint]) -> Figure:
-    """Draw the examples of a step and the learning rate that went with them, over steps."""
-    sized = [point for point in points if point.batch_size is not None]
-    rated = [point for point in points if point.learning_rate is not None]
+def batch_figure(points: Sequence[StepPoint], batches: Sequence[BatchChange]) -> Figure:
+    """Draw the examples of a step and the learning rate that went with them, over steps.
+
+    Args:
+        batches: every change of size, from the first step on, in their order. They are drawn to the
+            step; learning rates are those of the points.
+    """
+    rated = [(p.step, p.learning_rate) for p in points if p.learning_rate is not None]
+    done = [batch for batch in batches if points and batch.first_step <= points[-1].step]
     data = []
-    if sized:
-        steps, sizes = _stairs([(p.step, p.batch_size) for p in sized if p.batch_size is not None])
+    if done:
+        stairs = [(batch.first_step, batch.batch_size) for batch in done]
+        if stairs[-1][0] < points[-1].step:
+            stairs.append((points[-1].step, stairs[-1][1]))
         trace = line(
-            steps,
-            sizes,
+            [step for step, _ in stairs],
+            [size for _, size in stairs],
             "batch size",
             "--accent",
             "step %{x}: %{y} examples<extra>batch size</extra>",
         )
-        trace["line"] |= {"shape": "vh"}  # a report tells of the steps up to its own
+        trace["line"] |= {"shape": "hv"}
         data.append(trace)
     if rated:
-        rates = [point.learning_rate for point in rated if point.learning_rate is not None]
         trace = line(
-            [point.step for point in rated],
-            rates,
+            [step for step, _ in rated],
+            [rate for _, rate in rated],
             "learning rate",
             "--second",
             "step %{x}: %{y:.3g}<extra>learning rate</extra>",
@@ -51,28 +61,23 @@ def batch_figure(points: Sequence[StepPoint]) -> Figure:
             },
         },
         "legend": [],
-        "table": table(["Step", "Batch size", "Learning rate"], _changes(points)),
+        "table": table(["Step", "Batch size", "Learning rate"], _rows(done, rated)),
     }
 
 
-def _stairs(points: Sequence[tuple[int, int]]) -> tuple[list[int], list[int]]:
-    """Keep the ends of runs of equal sizes."""
-    kept = [
-        (step, size)
-        for place, (step, size) in enumerate(points)
-        if place in (0, len(points) - 1)
-        or points[place - 1][1] != size
-        or points[place + 1][1] != size
+def _rows(batches: Sequence[BatchChange], rated: Sequence[tuple[int, float]]) -> list[list[Any]]:
+    """List each change of batch size, at its step, and learning rates that differ from the last."""
+    texts = [(step, f"{rate:.4g}") for step, rate in rated]
+    rates = [
+        (step, text)
+        for place, (step, text) in enumerate(texts)
+        if place == 0 or texts[place - 1][1] != text
     ]
-    return [step for step, _ in kept], [size for _, size in kept]
-
-
-def _changes(points: Sequence[StepPoint]) -> list[list[Any]]:
-    """List the points at which something differs from the one before."""
+    rate_at = dict(rates[:: max(1, -(-len(rates) // MAX_TABLE_RATES))])
+    size_at = {batch.first_step: batch.batch_size for batch in batches}
     rows: list[list[Any]] = []
-    for point in points:
-        size = "" if point.batch_size is None else point.batch_size
-        rate = "" if point.learning_rate is None else f"{point.learning_rate:.4g}"
-        if (size or rate) and (not rows or rows[-1][1:] != [size, rate]):
-            rows.append([point.step, size, rate])
+    size: int | str = ""
+    for step in sorted({*rate_at, *size_at}):
+        size = size_at.get(step, size)
+        rows.append([step, size, rate_at.get(step, "")])
     return rows

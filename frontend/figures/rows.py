@@ -27,8 +27,15 @@ class StepPoint:
     examples: float
     seconds: float
     loss: float | None
-    batch_size: int | None = None
     learning_rate: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class BatchChange:
+    """From step `first_step` on a job's steps have `batch_size` examples."""
+
+    first_step: int
+    batch_size: int
 
 
 @dataclass(frozen=True, slots=True)

@@ -117,6 +117,10 @@ class JobMetrics(APIView):
                     }
                     for row in series.step_bins_of(job)
                 ],
+                "batch_sizes": [
+                    {"first_step": span.first_step, "batch_size": span.batch_size}
+                    for span in series.batch_spans_of(job)
+                ],
                 "epochs": [
                     {"epoch": row.epoch, "step": row.step, "logs": row.logs, "at": row.at}
                     for row in series.epoch_reports_of(job)

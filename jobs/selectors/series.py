@@ -16,6 +16,7 @@ MAX_RATES = 20_000
 MAX_STEP_BINS = 600
 MAX_EPOCHS = 5_000
 MAX_RESIZES = 1_000
+MAX_BATCH_GENERATIONS = 5_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,10 +41,18 @@ class Rate:
 
 
 @dataclass(frozen=True, slots=True)
+class BatchSpan:
+    """Steps from `first_step` (from 1) on until the next span's had this batch size."""
+
+    first_step: int
+    batch_size: int
+
+
+@dataclass(frozen=True, slots=True)
 class StepBin:
     """Some consecutive steps of a job: mean loss and rate, work and time, until step `step`.
 
-    `batch_size` is the largest of its steps'; with few steps to a bin they are all the same.
+    `batch_size` is the largest of its steps'; when it changed is told by `batch_spans_of`.
     """
 
     at: datetime
@@ -126,6 +135,29 @@ def step_bins_of(job: Job) -> list[StepBin]:
         )
     )
     return [StepBin(*row) for row in rows[: 2 * MAX_STEP_BINS]]
+
+
+def batch_spans_of(job: Job) -> list[BatchSpan]:
+    """Read which batch sizes a job's steps had, to the step, in their order; one query.
+
+    A size belongs to a membership, so these are exact however long the job is. Steps that were
+    done again after a restart count as they were done last.
+    """
+    rows = (
+        Generation.objects.filter(job=job, num_members__gt=0)
+        .exclude(step=None)
+        .order_by("-number")
+        .values_list("step", "membership__global_batch_size")
+    )
+    spans: list[BatchSpan] = []
+    for step, size in list(rows[:MAX_BATCH_GENERATIONS])[::-1]:
+        assert step is not None
+        span = BatchSpan(step + 1, size or job.global_batch_size)
+        while spans and spans[-1].first_step >= span.first_step:
+            spans.pop()
+        if not spans or spans[-1].batch_size != span.batch_size:
+            spans.append(span)
+    return spans
 
 
 def epoch_reports_of(job: Job) -> list[EpochReport]:

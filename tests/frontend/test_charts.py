@@ -5,12 +5,21 @@ from __future__ import annotations
 import datetime
 
 import pytest
+from django.db import connection
+from django.test.utils import CaptureQueriesContext
 from django.utils import timezone
 
 from frontend.charts import allocation_changes, job_charts, overview_charts
 from frontend.figures.rows import AllocationChange
-from jobs.models import Allocation, Job, Node, StepReport
-from jobs.selectors.series import Tenure, cluster_born_at, rates_between, step_bins_of
+from jobs.models import Allocation, Generation, Job, Node, StepReport
+from jobs.selectors.series import (
+    BatchSpan,
+    Tenure,
+    batch_spans_of,
+    cluster_born_at,
+    rates_between,
+    step_bins_of,
+)
 from tests.frontend.world import World, make_job, make_person
 
 START = datetime.datetime(2026, 3, 1, 12, tzinfo=datetime.UTC)
@@ -71,6 +80,67 @@ def test_long_histories_are_summed_by_the_database() -> None:
         (6, 100, 6.0, 6.0),
     ]
     assert bins[1].at == _at(5)
+
+
+def _batches(job: Job, *starts: tuple[int, int | None], number: int = 1) -> None:
+    """Let memberships begin after so many steps each, with batches of a size (None: the job's)."""
+    rows = [
+        Generation(
+            job=job,
+            number=place,
+            previous=place - 1 or None,
+            phase="closed",
+            membership={"members": [], "global_batch_size": size},
+            num_members=2,
+            asked_at=_at(step),
+            switched_at=_at(step),
+            step=step,
+        )
+        for place, (step, size) in enumerate(starts, start=number)
+    ]
+    Generation.objects.bulk_create(rows)
+
+
+@pytest.mark.django_db
+def test_a_short_dip_of_the_batch_size_in_a_long_job_is_shown_to_the_step() -> None:
+    job = make_job(make_person("ada"), "long", step=600_000, batch_size_min=8, batch_size_max=512)
+    _batches(job, (0, None), (1_234, 256), (300_017, 32), (300_020, 256))
+    for last, size in ((1_000, 128), (300_017, 256), (300_020, 32), (600_000, 256)):
+        _report(job, last, seconds=1.0, at=_at(last), batch_size=size)
+    figures = job_charts(job, timezone.now())
+    sizes = figures["batch"]["data"][0]
+    assert sizes["x"] == [1, 1_235, 300_018, 300_021, 600_000]
+    assert sizes["y"] == [128, 256, 32, 256, 256]
+    assert figures["batch"]["table"]["rows"] == [
+        [1, 128, ""], [1_235, 256, ""], [300_018, 32, ""], [300_021, 256, ""],
+    ]  # fmt: skip
+    lines = [shape["x0"] for shape in figures["loss"]["layout"]["shapes"]]
+    assert lines == [1_234, 300_017, 300_020]
+
+
+@pytest.mark.django_db
+def test_steps_that_were_done_again_have_the_size_of_the_last_time() -> None:
+    job = make_job(make_person("ada"), "again", step=90)
+    _batches(job, (0, 64), (60, 128), (80, 256), (50, 96), (70, 96))
+    assert batch_spans_of(job) == [BatchSpan(1, 64), BatchSpan(51, 96)]
+
+
+@pytest.mark.django_db
+def test_queries_do_not_grow_with_a_jobs_length() -> None:
+    job = make_job(make_person("ada"), "longer", step=3)
+
+    def count() -> int:
+        with CaptureQueriesContext(connection) as queries:
+            job_charts(job, timezone.now())
+        return len(queries)
+
+    _batches(job, (0, 64))
+    _report(job, 1, seconds=1.0, at=_at(1))
+    few = count()
+    _batches(job, *((step, 64 + step) for step in range(10, 400, 10)), number=2)
+    for step in range(2, 60):
+        _report(job, step, seconds=1.0, at=_at(step))
+    assert count() == few
 
 
 @pytest.mark.django_db

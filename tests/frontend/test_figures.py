@@ -18,6 +18,7 @@ from frontend.figures.parts import MAX_POINTS, MAX_TABLE_ROWS, plotly_text
 from frontend.figures.rows import (
     HIDDEN_JOB_ID,
     AllocationChange,
+    BatchChange,
     EpochPoint,
     ResizeMark,
     StepPoint,
@@ -140,19 +141,33 @@ def test_the_loss_of_a_job_with_validation_and_resizes() -> None:
 
 
 def test_batch_sizes_are_stairs_above_the_learning_rates() -> None:
-    rows = [(10, 32, 0.1), (20, 32, 0.1), (30, 32, 0.1), (40, 64, 0.14), (50, 64, None)]
-    figure = batch_figure([StepPoint(1.0, *row[:1], 5.0, 1.0, 2.0, *row[1:]) for row in rows])
+    rows = [(10, 0.1), (20, 0.1), (30, 0.1), (40, 0.14), (50, None)]
+    figure = batch_figure(
+        [StepPoint(1.0, step, 5.0, 1.0, 2.0, rate) for step, rate in rows],
+        [BatchChange(1, 32), BatchChange(33, 64), BatchChange(35, 48), BatchChange(51, 96)],
+    )
     sizes, rates = figure["data"]
-    assert (sizes["x"], sizes["y"]) == ([10, 30, 40, 50], [32, 32, 64, 64])
-    assert sizes["line"]["shape"] == "vh"
+    # A size holds from its first step on, whatever the points are; step 51 is not done yet.
+    assert (sizes["x"], sizes["y"]) == ([1, 33, 35, 50], [32, 64, 48, 48])
+    assert sizes["line"]["shape"] == "hv"
     assert (rates["x"], rates["y"]) == ([10, 20, 30, 40], [0.1, 0.1, 0.1, 0.14])
     assert rates["yaxis"] == "y2"
     assert figure["layout"]["yaxis2"]["domain"][1] < figure["layout"]["yaxis"]["domain"][0]
-    assert figure["table"]["rows"] == [[10, 32, "0.1"], [40, 64, "0.14"], [50, 64, ""]]
+    assert figure["table"]["rows"] == [
+        [1, 32, ""], [10, 32, "0.1"], [33, 64, ""], [35, 48, ""], [40, 48, "0.14"],
+    ]  # fmt: skip
 
 
-def test_reports_without_sizes_draw_nothing() -> None:
-    figure = batch_figure([StepPoint(1.0, 10, 5.0, 1.0, 2.0)])
+def test_a_schedule_leaves_room_for_the_sizes_in_the_table() -> None:
+    points = [StepPoint(1.0, step, 5.0, 1.0, 2.0, 1.0 / step) for step in range(1, 601)]
+    changes = [BatchChange(step, step) for step in range(1, 81)]
+    table = batch_figure(points, changes)["table"]
+    assert (table["num_left_out"], len(table["rows"])) == (0, 80 + 20)
+    assert {row[0] for row in table["rows"]} >= set(range(1, 81))
+
+
+def test_a_job_without_steps_draws_nothing() -> None:
+    figure = batch_figure([], [BatchChange(1, 64)])
     assert (figure["data"], figure["table"]["rows"]) == ([], [])
 
 
@@ -220,7 +235,9 @@ def test_every_figure_fits_plotlys_own_schema() -> None:
         loss_figure(points, [EpochPoint(0, 2, {"val_loss": 0.4})], [resize]),
         job_throughput_figure(points, [resize]),
         job_allocation_figure(2, [resize], 0.0, 20.0),
-        batch_figure([dataclasses.replace(p, batch_size=8, learning_rate=0.1) for p in points]),
+        batch_figure(
+            [dataclasses.replace(p, learning_rate=0.1) for p in points], [BatchChange(1, 8)]
+        ),
     ]
     for figure in figures:
         # The page puts the style sheet's colours in the place of their names.

@@ -9,6 +9,7 @@ import pytest
 from controlplane.core.wire import ReportKind
 from jobs.models import Event, Generation, Job, StepReport
 from jobs.selectors.batch_sizes import batch_times_read, examples_done
+from jobs.selectors.series import BatchSpan, batch_spans_of
 from jobs.services.reports import batch_take
 from tests.builders import job_make
 from tests.jobs.world import World
@@ -105,6 +106,10 @@ def test_it_tries_twice_the_size_then_goes_to_the_best() -> None:
     assert job.batch_size == sizes[-1]
     assert examples_done(job, 64) == 64  # its first epoch, and reports tell of no more than it has
     assert examples_done(job, 10**6) == 10 * sum(sizes)
+    # Ten steps to a report: what is drawn begins with the first step of each size.
+    assert batch_spans_of(job) == [
+        BatchSpan(1, 64), BatchSpan(10 * changes[0] + 1, 128), BatchSpan(10 * changes[1] + 1, 256),
+    ]  # fmt: skip
     row = Generation.objects.get(job=job, phase="active")
     assert (row.num_members, row.previous is not None) == (1, True)
     assert Event.objects.filter(job=job, kind="resize_asked").count() == 1  # its start

@@ -82,6 +82,7 @@ def test_allocations(ada: User, story: Job, client_of: Clients) -> None:
 
 def test_metrics(ada: User, story: Job, client_of: Clients) -> None:
     data = client_of(ada).get(url(story, "metrics")).json()
+    assert data["batch_sizes"] == [{"first_step": 1, "batch_size": story.global_batch_size}]
     assert [row["examples_per_s"] for row in data["steps"]] == [320.0, 640.0]
     assert [row["step"] for row in data["steps"]] == [10, 30]
     assert data["epochs"] == []
