@@ -276,6 +276,17 @@ def steps_reported(job: LocalJob) -> list[dict[str, Any]]:
     return sorted(rows, key=lambda row: row["first_step"])
 
 
+def sizes_begin(job: LocalJob) -> list[int]:
+    """List the first step of each generation, after what its trainers said when they switched."""
+    switched = {
+        report.generation: report.data["step"] + 1
+        for trainer in job.trainers.values()
+        for report in trainer.reports
+        if report.kind is ReportKind.SWITCHED
+    }
+    return [switched[generation] for generation in sorted(switched)]
+
+
 def test_a_schedule_of_sizes_gives_the_same_bits_on_any_accelerators(tmp_path: Path) -> None:
     spec = adaptive_spec(
         global_batch_size=20,
@@ -291,6 +302,8 @@ def test_a_schedule_of_sizes_gives_the_same_bits_on_any_accelerators(tmp_path: P
         with local_job(folder, spec, SGD_JOB) as job:
             results.append(scheduled(job, sizes))
             tables.append(steps_reported(job))
+            # The control plane draws changes of size by these.
+            assert sizes_begin(job) == [1, 4, 6, 12]
             history = (job.output_folder() / "history.csv").read_text()
         results[-1]["history"] = history
     lone, moved = results
