@@ -29,12 +29,13 @@ def memory_kill_again(job: Job, allocation: Allocation) -> str:
 def memory_kill_tell(telling: Telling, allocation: Allocation, message: str) -> None:
     """Write the event of such a loss, with what would help if the job itself is too large."""
     job = telling.job
+    is_counted = _is_counted(job, allocation, _last_counted(job))
+    warning = "; if it happens again before a new step is done, it ends" if is_counted else ""
     advice = out_of_memory_text(job, allocation.accelerator.kind)
     event_add(
         MEMORY_KILL,
         f"Slot {allocation.slot} on {telling.node.name}: {message}. Others may have used it up, so "
-        "the job goes on; if it happens again before a new step is done, the job ends. In case it "
-        f"is this job: {advice[:1].lower()}{advice[1:]}",
+        f"the job goes on{warning}. In case it is this job: {advice[:1].lower()}{advice[1:]}",
         now=telling.now,
         job=job,
         actor=f"node:{telling.node.name}",
@@ -43,7 +44,7 @@ def memory_kill_tell(telling: Telling, allocation: Allocation, message: str) -> 
             "code": MEMORY_KILL,
             "step": job.step,
             "generation": job.generation,
-            "is_counted": _is_counted(job, allocation, _last_counted(job)),
+            "is_counted": is_counted,
         },
     )
 

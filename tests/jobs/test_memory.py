@@ -149,6 +149,7 @@ class TestKilledByTheKernel:
         assert (fresh(job).status, fresh(job).restarts) == ("running", 0)
         told = event(job, "memory_kill")
         assert told.message.startswith("Slot 12 on played1: the kernel ended the trainer because")
+        assert "if it happens again before a new step is done, it ends" in told.message
         assert "submit it with num_virtual_nodes = 8 instead of 4" in told.message
         assert (told.actor, told.data["slot"], told.data["step"]) == ("node:played1", 12, 10)
         world.settle(4)
