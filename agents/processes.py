@@ -17,6 +17,7 @@ from pathlib import Path
 
 import psutil
 
+from agents.trainer.packet_filter import FILTER_VARIABLE
 from agents.trainer.standby import ROOM_VARIABLE, take_over_line
 
 RUN_DIR_VARIABLE = "VIRTUALFLOW_RUN_DIR"
@@ -46,6 +47,8 @@ def trainer_environment(
     run_dir: Path,
     accelerator: Mapping[str, str],
     kept: Sequence[str] = (),
+    *,
+    filters_peers: bool = True,
 ) -> dict[str, str]:
     """Build the whole environment of a trainer: little of the agent's, nothing secret.
 
@@ -61,6 +64,7 @@ def trainer_environment(
         "PYTHONPATH": os.pathsep.join(path for path in python_path if path),
         "PYTHONHASHSEED": "0",
         "PYTHONUNBUFFERED": "1",
+        FILTER_VARIABLE: str(int(filters_peers)),
         **accelerator,
         RUN_DIR_VARIABLE: str(run_dir),
     }

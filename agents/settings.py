@@ -32,6 +32,7 @@ class AgentSettings:
         gpus: "all", "none", or NVML indices and UUIDs, separated by commas.
         emulated: number of emulated accelerators, each `threads` CPU threads wide.
         kept_environment: names of further variables that trainers may see.
+        peer_filter: trainers drop what comes from machines that are none of their job's.
         keep_trainers: leave trainers running when the agent is told to stop.
         grace_s: time between SIGTERM and SIGKILL.
         pulse_limit_s: longest silence of a trainer that runs; it is killed then.
@@ -54,6 +55,7 @@ class AgentSettings:
     keep_trainers: bool = False
     once: bool = False
     verbose: bool = False
+    peer_filter: bool = True
     kept_environment: tuple[str, ...] = ()
     trainer_command: tuple[str, ...] = TRAINER_COMMAND
     grace_s: float = 10.0
@@ -134,6 +136,7 @@ def settings_from(arguments: Sequence[str], environment: Mapping[str, str]) -> A
         keep_trainers=given.keep_trainers,
         once=given.once,
         verbose=given.verbose,
+        peer_filter=_switch("--peer-filter", given.peer_filter),
         kept_environment=tuple(given.keep_environment),
         grace_s=_positive_number("--grace-s", given.grace_s),
         pulse_limit_s=_positive_number("--pulse-limit", given.pulse_limit),
@@ -183,6 +186,12 @@ def _parser(environment: Mapping[str, str]) -> argparse.ArgumentParser:
         metavar="NAME",
         help="a variable that trainers may see (repeat for more)",
     )
+    add(
+        "--peer-filter",
+        action=argparse.BooleanOptionalAction,
+        default=variable("PEER_FILTER", "1"),
+        help="trainers drop packets of machines that are none of their job's (variable: 1 or 0)",
+    )
     add("--keep-trainers", action="store_true", help="leave trainers running when stopped")
     add("--once", action="store_true", help="one round, then exit; trainers are kept")
     add("--verbose", action="store_true", help="log every request and every order")
@@ -206,6 +215,13 @@ def _port_range(text: str) -> tuple[int, int]:
     if not dash or not first.strip().isdecimal() or not last.strip().isdecimal():
         raise ValueError(f"--ports must look like 21000-21999, got {text!r}")
     return int(first), int(last)
+
+
+def _switch(option: str, given: bool | str) -> bool:
+    """Read what argparse has set, or the text of a variable."""
+    if given in (True, False, "0", "1"):
+        return bool(int(given))
+    raise ValueError(f"the variable of {option} must be 0 or 1, got {given!r}")
 
 
 def _whole_number(option: str, text: str) -> int:

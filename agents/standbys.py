@@ -166,7 +166,11 @@ class Standbys:
         self._num_started += 1
         folder = self._parent / str(self._num_started)
         environment = trainer_environment(
-            os.environ, folder, accelerator, settings.kept_environment
+            os.environ,
+            folder,
+            accelerator,
+            settings.kept_environment,
+            filters_peers=settings.peer_filter,
         )
         longest = self._parent.parent / "trainers" / f"{10**18}-{10**9}"
         try:

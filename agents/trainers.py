@@ -301,6 +301,7 @@ class Trainer:
             directory.path,
             self._accelerator_environment(wanted),
             settings.kept_environment,
+            filters_peers=settings.peer_filter,
         )
         command = (*settings.trainer_command, "--run-dir", str(directory.path))
         try:
@@ -327,6 +328,7 @@ class Trainer:
             go=wanted.go,
             checkpoint_path=str(restore) if restore.exists() else None,
             profile=wanted.profile,
+            peers=wanted.peers,
         )
         if orders != self._orders:
             self.directory.write_orders(orders)

@@ -9,11 +9,13 @@ after a short wait.
 
 from __future__ import annotations
 
+import errno
 import socket
 import struct
 import threading
 import time
 from collections.abc import Callable
+from ipaddress import IPv4Address
 
 from agents.trainer.failures import PEER_LOST, TrainerError
 
@@ -28,17 +30,40 @@ READY_LIMIT_S = 300.0
 
 
 class Beacon:
-    """Answers on one UDP port with the newest generation this trainer is ready for."""
+    """Answers on one UDP port with the newest generation this trainer is ready for.
 
-    def __init__(self, port: int) -> None:
+    Attributes:
+        address: where it does; None where it cannot.
+    """
+
+    def __init__(self, address: str) -> None:
+        """Open the port of `address`, HOST:PORT, where peers will ask."""
         self.generation = -1
+        self.address: tuple[str, int] | None = None
         self._socket = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+        host, _, port = address.rpartition(":")
         try:
-            self._socket.bind(("", port))
+            self._bind(host, int(port))
         except OSError:  # taken: peers fall back to waiting
             self._socket.close()
             return
+        self.address = self._socket.getsockname()
         threading.Thread(target=self._answer, name="beacon", daemon=True).start()
+
+    def _bind(self, host: str, port: int) -> None:
+        """Listen on the declared address alone, if this machine has it.
+
+        On all of them where peers use a name, which may mean another address to them, or an address
+        that somebody translates on the way.
+        """
+        try:
+            self._socket.bind((str(IPv4Address(host)), port))
+        except ValueError:
+            self._socket.bind(("", port))
+        except OSError as error:
+            if error.errno != errno.EADDRNOTAVAIL:
+                raise
+            self._socket.bind(("", port))
 
     def _answer(self) -> None:
         while True:

@@ -10,6 +10,7 @@ from agents.trainer.accelerator import configure_devices
 from agents.trainer.failures import PEER_LOST, TrainerError
 from agents.trainer.groups import training_group
 from agents.trainer.orders import OrderWatcher, ReportWriter
+from agents.trainer.peer_filter import PeerFilter, hosts_allowed, peer_filter_start
 from agents.trainer.peer_watch import PeerWatch
 from agents.trainer.planning import Planner
 from agents.trainer.prediction_files import PartWriter
@@ -26,12 +27,14 @@ class Booted:
 
     Attributes:
         readiness: what it reports of that.
+        peer_filter: on the sockets of its port, as far as they are open; None: it filters nothing.
     """
 
     runtime: CollectiveRuntime
     work: Workload
     pursuit: Pursuit
     readiness: dict[str, object]
+    peer_filter: PeerFilter | None
 
 
 def trainer_boot(
@@ -49,6 +52,10 @@ def trainer_boot(
     runtime = CollectiveRuntime(orders.slot, orders.accelerator)
     PeerWatch(runtime).start()
     runtime.connect(orders.membership)
+    peer_filter = peer_filter_start(orders)
+    if peer_filter is not None:
+        follow = peer_filter.follow
+        watcher.on_change(lambda changed: follow(hosts_allowed(changed)))
     watcher.on_recovery(runtime.abort_before)
     boot_s = time.monotonic() - started_at
     work = workload_build(run_dir, orders.spec, reports)
@@ -66,7 +73,7 @@ def trainer_boot(
         functions = pursuit.stepper.functions
         measured = profile_measure(work, functions, orders.spec, len(own.virtual_nodes))
         readiness["profile"] = {str(number): s for number, s in measured.items()}
-    return Booted(runtime, work, pursuit, readiness)
+    return Booted(runtime, work, pursuit, readiness, peer_filter)
 
 
 def _warm_pursuit(

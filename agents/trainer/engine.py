@@ -93,6 +93,8 @@ class Trainer:
         state = self.work.state
         rehearse = self._rehearse if self.spec.task is Task.TRAIN else None
         self.handover = Handover(self.runtime, self.membership, state, reports, rehearse)
+        if booted.peer_filter is not None:
+            booted.peer_filter.refresh()  # the beacon has a socket now
         self.saver = DurableSaver(self.outputs, self.spec.checkpoint_every_s, state, reports)
 
     def run(self) -> None:

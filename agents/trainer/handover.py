@@ -70,7 +70,7 @@ class Handover:
         self._slot = runtime.slot
         self._state = state
         self._reports = reports
-        self._beacon = Beacon(int(address.rpartition(":")[2]))
+        self._beacon = Beacon(address)
         self._rehearse = rehearse
         self._rehearsal = Rehearsal()
         self.stream = Stream()

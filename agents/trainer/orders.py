@@ -75,6 +75,7 @@ class OrderWatcher:
         self._changed = threading.Condition()
         self._is_waiting = False
         self._on_recovery: Callable[[int], None] | None = None
+        self._on_change: Callable[[TrainerOrders], None] | None = None
         self._pulsed_at = -math.inf
         self._num_late_looks = 0
         thread = threading.Thread(target=self._watch, name="orders", daemon=True)
@@ -101,6 +102,12 @@ class OrderWatcher:
         with self._changed:
             self._on_recovery = notify
         self._notify_recovery()  # they may have been there before
+
+    def on_change(self, notify: Callable[[TrainerOrders], None]) -> None:
+        """Call `notify` with the orders there are, and in the watching thread with all others."""
+        with self._changed:
+            self._on_change = notify
+            notify(self._orders)
 
     def wait_for_change(self, seen: TrainerOrders) -> TrainerOrders:
         """Wait until there are other orders than `seen`, for as long as the agent wants."""
@@ -136,6 +143,8 @@ class OrderWatcher:
             with self._changed:
                 self._orders = orders
                 self._changed.notify_all()
+                if self._on_change is not None:
+                    self._on_change(orders)
             self._notify_recovery()
 
     def _notify_recovery(self) -> None:

@@ -175,6 +175,12 @@ class Membership:
         """Find the member in `slot`."""
         return next((member for member in self.members if member.slot == slot), None)
 
+    @property
+    def hosts(self) -> frozenset[str]:
+        """List the hosts of the declaration, names or addresses, as they stand in it."""
+        hosts = (entry.address.rpartition(":")[0] for entry in self.declaration)
+        return frozenset(host.strip("[]") for host in hosts)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrainerOrders:
@@ -187,6 +193,8 @@ class TrainerOrders:
             member goes on as before. True: old members switch after a common step, joiners join.
         checkpoint_path: a local checkpoint file to start from when `membership.restore` is set.
         profile: a joiner is to time its own virtual nodes while it gets ready; see `ready`.
+        peers: hosts whose trainers may come besides those of the membership's declaration: those
+            of a generation that prepares and of which this trainer knows nothing else.
     """
 
     spec: TrainingSpec
@@ -196,6 +204,7 @@ class TrainerOrders:
     go: bool
     checkpoint_path: str | None = None
     profile: bool = False
+    peers: tuple[str, ...] = ()
 
 
 class ReportKind(StrEnum):
@@ -278,6 +287,7 @@ class WantedTrainer:
     Attributes:
         code_name: file name of the job's code as uploaded (".py" or ".zip").
         checkpoint_sha256: set when a checkpoint must be fetched before the trainer starts.
+        profile, peers: as in `TrainerOrders`.
     """
 
     spec: TrainingSpec
@@ -288,6 +298,7 @@ class WantedTrainer:
     code_name: str
     checkpoint_sha256: str | None = None
     profile: bool = False
+    peers: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -69,7 +69,9 @@ def wanted_state(node: Node) -> WantedState:
     for row in rows:
         generation = _generation_for(row, generations.get(row.job_id, {}))
         if generation is not None:
-            trainers.append(_wanted_trainer(row, generation, checkpoints.get(row.job_id)))
+            preparing = generations[row.job_id].get(GenerationPhase.PREPARING)
+            checkpoint = checkpoints.get(row.job_id)
+            trainers.append(_wanted_trainer(row, generation, checkpoint, preparing))
     validations = [
         WantedValidation(
             spec=training_spec(job),
@@ -111,7 +113,8 @@ def _checkpoints(generations: dict[int, dict[str, Generation]]) -> dict[int, str
 def _generation_for(row: Allocation, phases: dict[str, Generation]) -> Generation | None:
     """Choose the membership that a trainer is to know.
 
-    While a generation prepares, only its joiners hear of it; members train on and know nothing.
+    While a generation prepares, only its joiners hear of it; members train on and know nothing but
+    the hosts that joiners come from.
     Once it switches everybody who is left hears of it, those that go included.
     """
     preparing = phases.get(GenerationPhase.PREPARING)
@@ -122,16 +125,24 @@ def _generation_for(row: Allocation, phases: dict[str, Generation]) -> Generatio
 
 
 def _wanted_trainer(
-    row: Allocation, generation: Generation, checkpoint_sha256: str | None
+    row: Allocation,
+    generation: Generation,
+    checkpoint_sha256: str | None,
+    preparing: Generation | None,
 ) -> WantedTrainer:
+    membership = decode(Membership, generation.membership)
+    peers: frozenset[str] = frozenset()
+    if preparing is not None and preparing.pk != generation.pk:
+        peers = decode(Membership, preparing.membership).hosts - membership.hosts
     is_restoring = generation.membership["restore"] and generation.phase != GenerationPhase.ACTIVE
     return WantedTrainer(
         spec=training_spec(row.job),
         slot=row.slot,
         accelerator_index=row.accelerator.index,
-        membership=decode(Membership, generation.membership),
+        membership=membership,
         go=generation.phase != GenerationPhase.PREPARING,
         code_name=row.job.code_name,
         checkpoint_sha256=checkpoint_sha256 if is_restoring else None,
         profile=row.is_profile_asked,
+        peers=tuple(sorted(peers)),
     )

@@ -13,6 +13,7 @@ from agents.devices import accelerator_environment, accelerators_found, kind_of
 from agents.processes import trainer_environment
 from agents.settings import AgentSettings, settings_from
 from agents.trainer.heap import heap_environment
+from agents.trainer.packet_filter import FILTER_VARIABLE
 from tests.agents.builders import agent_settings
 
 GIBIBYTE = 1024**3
@@ -117,8 +118,10 @@ def test_environment_of_a_trainer_is_built_not_inherited(tmp_path: Path) -> None
     assert environment["PATH"] == "/bin"
     assert environment["PYTHONPATH"].split(os.pathsep)[1:] == ["/lib/x"]
     assert "REDIS_URL" not in environment
-    kept = trainer_environment(around, tmp_path, {}, kept=["REDIS_URL"])
+    assert environment[FILTER_VARIABLE] == "1"
+    kept = trainer_environment(around, tmp_path, {}, kept=["REDIS_URL"], filters_peers=False)
     assert kept["REDIS_URL"] == "secret"
+    assert kept[FILTER_VARIABLE] == "0"
 
 
 def test_settings_from_variables_and_a_token_file(tmp_path: Path) -> None:
@@ -138,3 +141,10 @@ def test_settings_from_variables_and_a_token_file(tmp_path: Path) -> None:
     assert (found.emulated, found.gpus, found.enrolment_token) == (3, "none", "one-time")
     assert (found.first_port, found.last_port) == (30000, 30099)
     assert found.kept_environment == ("DATA_HOME", "HF_HOME")
+    assert found.peer_filter is True
+    without = variables | {"VIRTUALFLOW_PEER_FILTER": "0"}
+    assert settings_from([], without).peer_filter is False
+    assert settings_from(["--peer-filter"], without).peer_filter is True
+    assert settings_from(["--no-peer-filter"], variables).peer_filter is False
+    with pytest.raises(ValueError, match="--peer-filter must be 0 or 1"):
+        settings_from([], variables | {"VIRTUALFLOW_PEER_FILTER": "no"})

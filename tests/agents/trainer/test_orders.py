@@ -99,7 +99,7 @@ def free_udp_port() -> int:
 
 def test_waiting_for_a_leader_ends_when_it_says_so() -> None:
     port = free_udp_port()
-    beacon = Beacon(port)
+    beacon = Beacon(f"127.0.0.1:{port}")
     beacon.generation = 3
     waiting = threading.Thread(target=wait_until_ready, args=(f"127.0.0.1:{port}", 4))
     waiting.start()
@@ -108,6 +108,20 @@ def test_waiting_for_a_leader_ends_when_it_says_so() -> None:
     beacon.generation = 4
     waiting.join(timeout=10.0)
     assert not waiting.is_alive()
+
+
+@pytest.mark.parametrize(
+    ("declared", "bound"),
+    [("127.0.0.3", "127.0.0.3"), ("192.0.2.200", "0.0.0.0"), ("localhost", "0.0.0.0")],
+)
+def test_a_beacon_is_on_the_declared_address_if_it_is_one_of_ours(
+    declared: str, bound: str
+) -> None:
+    port = free_udp_port()
+    beacon = Beacon(f"{declared}:{port}")
+    assert beacon.address == (bound, port)
+    beacon.generation = 3
+    wait_until_ready(f"127.0.0.3:{port}", 3)
 
 
 def test_silence_does_not_stop_anybody(monkeypatch: pytest.MonkeyPatch) -> None:

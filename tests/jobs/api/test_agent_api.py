@@ -258,6 +258,25 @@ class TestWanted:
         after = wanted_state(node.node).trainers
         assert [(t.go, t.membership.generation) for t in after] == [(True, 2), (True, 2)]
 
+    def test_members_hear_which_hosts_were_not_declared_to_them(self) -> None:
+        world = World(num_nodes=1, num_accelerators=1)
+        job = job_make(max_accelerators=1)
+        world.settle()
+        (old,) = world.nodes
+        (before,) = wanted_state(old.node).trainers
+        new = PlayedNode(node_make("enrolled-later", 1, host="10.0.0.9")[0])
+        world.nodes.append(new)
+        Job.objects.filter(id=job.pk).update(max_accelerators=2)
+        world.cycle()
+        (during,) = wanted_state(old.node).trainers
+        assert during == dataclasses.replace(before, peers=("10.0.0.9",))
+        (joiner,) = wanted_state(new.node).trainers
+        assert joiner.membership.hosts == {old.node.host, new.node.host}
+        assert joiner.peers == ()
+        world.follow(new)
+        (after,) = wanted_state(old.node).trainers
+        assert (after.go, after.membership, after.peers) == (True, joiner.membership, ())
+
 
 class TestReports:
     def test_a_heartbeat_renews_the_lease(self, fresh_node: tuple[Node, Client]) -> None:
