@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import signal
 import time
+from datetime import datetime, timedelta
 from typing import Any
 
 import pytest
@@ -26,10 +27,14 @@ from tests.e2e.stack import Stack
 
 pytestmark = [pytest.mark.whole_stack, pytest.mark.timeout(900)]
 
+ASIDE_S = 8
 STACK_VARIABLES = {
     "VIRTUALFLOW_LEASE_S": "5",
     "VIRTUALFLOW_HEARTBEAT_S": "1",
     "VIRTUALFLOW_CHECKPOINT_EVERY_S": "2",
+    # A job that loses trainers on both nodes says nothing about either.
+    "VIRTUALFLOW_ASIDE_DEATHS": "2",
+    "VIRTUALFLOW_ASIDE_S": str(ASIDE_S),
 }
 AGENT_OPTIONS = ["--pulse-limit", "4"]
 HAS_LINKS = True
@@ -57,6 +62,62 @@ def ending(job: FatedJob) -> dict[str, Any]:
     }
 
 
+def test_code_that_fails_ends_its_job_and_a_node_that_kills_is_set_aside(
+    stack: Stack, undisturbed: dict[str, Any]
+) -> None:
+    large = FatedJob(stack, "large", NUM_STEPS, PACE, max_accelerators=3)
+    fails_by_its_own_code(stack)
+    small = FatedJob(stack, "small", NUM_STEPS, PACE, max_accelerators=1)
+    slots, (only,) = large.slots(3), small.slots(1)
+    bad = stack.node_of(small.id, only)
+    # The two on the other node are both of the large job.
+    (beside,) = (slot for slot in slots if stack.node_of(large.id, slot) == bad)
+    large.hit([beside])
+    small.hit([only])
+    shown = stack.wait_for("the node to be set aside", lambda: aside(stack, bad), DEADLINE_S)
+    # The failure of before was the code's own fault.
+    assert shown["aside_reason"] == "2 trainers of 2 jobs died there within 10 min"
+    assert shown["status"] == "aside"
+    large.goes_on_without(beside)
+    stack.wait_for("the node to be back", lambda: not aside(stack, bad), DEADLINE_S)
+    # Nobody else has room for the third one.
+    large.slots(3)
+    assert [ending(large), ending(small)] == [undisturbed, undisturbed]
+    assert (large.state()["restarts"], small.state()["restarts"]) == (0, 1)
+    back_at = datetime.fromisoformat(shown["aside_until"])
+    aside_at = back_at - timedelta(seconds=ASIDE_S)
+    given = [*given_to(large), *given_to(small)]
+    assert not [node for at, node in given if aside_at < at < back_at and node == bad]
+    assert [node for at, node in given if back_at <= at and node == bad]
+
+
+def fails_by_its_own_code(stack: Stack) -> None:
+    settings = {**PACE, "fails_after": 300}
+    failing = FatedJob(stack, "failing", NUM_STEPS, settings, max_accelerators=1)
+    state = stack.wait_for("the failure", lambda: failed(failing), DEADLINE_S)
+    assert state["status_code"] == "user_code"
+    assert "the examples are used up" in state["status_reason"]
+    assert "LookupError" in state["error_traceback"]
+    assert not stack.trainers_of(failing.id)
+
+
+def failed(job: FatedJob) -> dict[str, Any] | None:
+    state: dict[str, Any] = job.stack.get(f"jobs/{job.id}/")
+    return state if (state["status"], state["num_accelerators"]) == ("failed", 0) else None
+
+
+def aside(stack: Stack, name: str) -> dict[str, Any] | None:
+    """Give a node if it is set aside."""
+    (node,) = (node for node in stack.get("nodes/")["results"] if node["name"] == name)
+    return dict(node) if node["aside_until"] else None
+
+
+def given_to(job: FatedJob) -> list[tuple[datetime, str]]:
+    """List when a job was given its accelerators, and on which nodes."""
+    tenures = job.stack.get(f"jobs/{job.id}/allocations/")["tenures"]
+    return [(datetime.fromisoformat(row["granted_at"]), row["node"]) for row in tenures]
+
+
 def test_lost_in_many_phases(stack: Stack, undisturbed: dict[str, Any]) -> None:
     job = FatedJob(stack, "phases", NUM_STEPS, PACE, min_accelerators=2, max_accelerators=3)
     # Fates are set before the loss that leads to the growth in which they are met.
@@ -66,7 +127,7 @@ def test_lost_in_many_phases(stack: Stack, undisturbed: dict[str, Any]) -> None:
     job.goes_on_without(job.meets("rehearsing").slot)
     slots = job.slots(3)
     job.fates.set_joiner("joining", slots)
-    job.hit(slots[2:])
+    job.fates.set("computing", slots[2])
     job.goes_on_without(job.meets("joining").slot)
     leader, first, second = job.slots(3)
     job.fates.set("recovering", first)
@@ -93,7 +154,9 @@ def test_cut_off_asleep_away_and_all_lost(stack: Stack, undisturbed: dict[str, A
     cut_off_from_the_control_plane(job)
     asleep(job)
     assert job.state()["restarts"] == 0
-    job.hit(stack.trainers_of(job.id))
+    # Nobody is left to say that those beside this agent are gone, until it is started again.
+    beside, _ = node_signal(stack, job, "node-a", signal.SIGKILL)
+    job.hit({*stack.trainers_of(job.id)} - {*beside})
     stack.wait_for("the restart", lambda: job.state()["restarts"] == 1, DEADLINE_S)
     job.slots(1)
     assert ending(job) == undisturbed
@@ -169,18 +232,3 @@ def spread(job: FatedJob) -> tuple[list[int], str]:
 
     job.stack.wait_for(f"{job.name} on both nodes", is_spread, DEADLINE_S)
     return found[0], job.stack.node_of(job.id, found[0][0])
-
-
-def test_code_that_fails_ends_its_job(stack: Stack) -> None:
-    settings = {**PACE, "fails_after": 300}
-    failing = FatedJob(stack, "failing", NUM_STEPS, settings, max_accelerators=1)
-    state = stack.wait_for("the failure", lambda: failed(failing), DEADLINE_S)
-    assert state["status_code"] == "user_code"
-    assert "the examples are used up" in state["status_reason"]
-    assert "LookupError" in state["error_traceback"]
-    assert not stack.trainers_of(failing.id)
-
-
-def failed(job: FatedJob) -> dict[str, Any] | None:
-    state: dict[str, Any] = job.stack.get(f"jobs/{job.id}/")
-    return state if (state["status"], state["num_accelerators"]) == ("failed", 0) else None
