@@ -12,7 +12,7 @@ from controlplane.core.wire import ReductionMode, StopKind, Task
 from jobs.job_templates import JOB_TEMPLATES, JobTemplate
 from jobs.models import Job
 from jobs.services.api_tokens import LIFETIME_DAYS_LIMIT
-from jobs.services.submission import job_clone_values
+from jobs.services.submission_rows import job_clone_values
 from jobs.services.submission_rules import DEFAULT_PRIORITY, PRIORITY_RANGE
 from jobs.services.submission_tasks import prediction_values
 

@@ -7,6 +7,7 @@ from django.utils import timezone
 
 from jobs import nudges
 from jobs.services.cycle import cycle_run
+from jobs.services.drafts import drafts_forget
 from jobs.services.nodes import nodes_expire
 from jobs.services.predictions import predictions_join_next
 from jobs.services.replays import replay_next
@@ -74,11 +75,12 @@ def answer_replay() -> int | None:
 
 @shared_task(time_limit=60)
 def expire_validations() -> list[int]:
-    """Give waiting validations to nodes and take overdue ones back."""
+    """Give waiting validations to nodes, take overdue ones back, and forget old drafts."""
     now = timezone.now()
     changed = validations_assign_waiting(now)
     if watch_is_kept(now):
         changed |= validations_expire(now)
+    drafts_forget(now)
     if changed:
         nudges.jobs_changed(changed, orders=True)
     return sorted(changed)

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import abc
-import threading
-import time
 from typing import Any
 
 import django_filters
@@ -44,17 +42,17 @@ from jobs.api.serializers import (
     SubmissionSerializer,
 )
 from jobs.api.submissions import submission_of
+from jobs.api.waiting import changes_await
 from jobs.exceptions import InvalidInputError, NotFoundError
 from jobs.models import Job
 from jobs.selectors.dry_run import submission_outlook
 from jobs.selectors.memory import submission_memory_advice
 from jobs.selectors.pages import jobs_visible_to
 from jobs.services import submission
+from jobs.services.submission_rows import job_clone_values
 from jobs.services.submission_rules import FIELDS, submission_read
 from jobs.services.submission_tasks import prediction_values, source_find
 
-#: One request more than this is answered at once.
-_WAITS = threading.BoundedSemaphore(max(settings.WAITS_LIMIT, 1))
 _KEY_LIMIT = 120
 
 
@@ -174,7 +172,7 @@ class JobDetail(APIView):
         wait_s = number_param(request, "wait", 0, 0, settings.WAIT_LIMIT_S) or 0.0
         since = number_param(request, "since_version", None, 0, 2**31)
         if wait_s and since is not None:
-            _wait_for_change(request, job_id, int(since), wait_s)
+            changes_await(lambda: _version(request, job_id)[1] > since, job_id, wait_s)
         # Most polls find nothing new: answer them from two numbers.
         known = request.headers.get("If-None-Match")
         if known:
@@ -190,21 +188,6 @@ def _version(request: Request, job_id: int) -> tuple[int, int]:
     if row is None:
         raise NotFoundError("There is no such job, or it is not yours.")
     return row
-
-
-def _wait_for_change(request: Request, job_id: int, since: int, wait_s: float) -> None:
-    if not settings.WAITS_LIMIT or not _WAITS.acquire(blocking=False):
-        return
-    try:
-        deadline = time.monotonic() + wait_s
-        with nudges.listening(nudges.CHANGES) as listener:
-            while _version(request, job_id)[1] <= since:
-                left_s = deadline - time.monotonic()
-                if left_s <= 0:
-                    return
-                listener.wait(left_s, job_id)
-    finally:
-        _WAITS.release()
 
 
 class JobAction(APIView):
@@ -274,7 +257,7 @@ class JobClone(APIView):
         """Clone a job."""
         original = visible_job(request, job_id)
         changes = dict(body(request))
-        values = {**submission.job_clone_values(original), **changes}
+        values = {**job_clone_values(original), **changes}
         if "stop" in changes:
             values = {k: v for k, v in values.items() if k not in FIELDS or k[:5] != "stop_"}
         if changes.get("task") == Task.PREDICT:

@@ -195,6 +195,22 @@ class SubmissionSerializer(serializers.Serializer):
     shuffle = serializers.BooleanField(required=False)
 
 
+class MeasurementSerializer(serializers.Serializer):
+    """What a measurement found out. Only for the OpenAPI document."""
+
+    id = serializers.IntegerField()
+    status = serializers.ChoiceField(choices=["measuring", "measured", "invalid", "replaced"])
+    code = serializers.CharField(help_text="Machine word; of an invalid one, why.")
+    text = serializers.CharField()
+    num_virtual_nodes = serializers.IntegerField()
+    memory = serializers.DictField(allow_null=True, help_text="As in a dry run.")
+    facts = serializers.DictField()
+    error_field = serializers.CharField()
+    error_traceback = serializers.CharField()
+    asked_at = serializers.DateTimeField()
+    ended_at = serializers.DateTimeField(allow_null=True)
+
+
 class ReasonSerializer(serializers.Serializer):
     """Why somebody does something."""
 

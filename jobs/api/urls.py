@@ -8,6 +8,7 @@ from drf_spectacular.views import SpectacularAPIView
 from jobs.api import cluster_views as cluster
 from jobs.api import job_data_views as data
 from jobs.api import job_views as jobs
+from jobs.api import measurement_views as measurements
 from jobs.api import replay_views as replays
 from jobs.api.openapi import ApiPages
 
@@ -28,6 +29,12 @@ urlpatterns = [
     path("jobs/<int:job_id>/logs/", data.JobLogs.as_view(), name="job-logs"),
     path("jobs/<int:job_id>/code/", data.JobCode.as_view(), name="job-code"),
     path("jobs/<int:job_id>/files/<str:name>/", data.JobFile.as_view(), name="job-file"),
+    path("measurements/", measurements.MeasurementList.as_view(), name="measurement-list"),
+    path(
+        "measurements/<int:draft_id>/",
+        measurements.MeasurementDetail.as_view(),
+        name="measurement-detail",
+    ),
     path("nodes/", cluster.NodeList.as_view(), name="node-list"),
     path("nodes/<int:node_id>/", cluster.NodeDetail.as_view(), name="node-detail"),
     path("nodes/<int:node_id>/cordon/", cluster.NodeCordon.as_view(), name="node-cordon"),

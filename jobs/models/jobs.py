@@ -112,6 +112,8 @@ class Job(models.Model):
     )
     validation_deadline_at = models.DateTimeField(null=True, blank=True)
     facts = models.JSONField(default=dict, blank=True)
+    # Validated without being submitted: ends as invalid or cancelled; see services/drafts.py.
+    is_draft = models.BooleanField(default=False)
 
     # How far it is.
     step = models.PositiveBigIntegerField(default=0)
@@ -196,6 +198,7 @@ class Job(models.Model):
             models.Index(
                 name="job_live", fields=("id",), condition=Q(status__in=values(LIVE_JOB_STATUSES))
             ),
+            models.Index(name="job_draft", fields=("id",), condition=Q(is_draft=True)),
         )
 
     def __str__(self) -> str:

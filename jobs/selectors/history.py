@@ -34,7 +34,10 @@ def history_read(start_at: datetime.datetime, end_at: datetime.datetime) -> Hist
     Jobs that were submitted then, with their whole work: what they did until they ended, or what
     they have done and are still to do. What cannot be simulated is left out and counted.
     """
-    rows = Job.objects.filter(submitted_at__gte=start_at, submitted_at__lte=end_at).order_by("-id")
+    submitted = Job.objects.filter(
+        is_draft=False, submitted_at__gte=start_at, submitted_at__lte=end_at
+    )
+    rows = submitted.order_by("-id")
     jobs = list(rows[:MOST_JOBS])
     left_out: Counter[str] = Counter()
     if len(jobs) == MOST_JOBS:

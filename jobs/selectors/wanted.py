@@ -81,7 +81,7 @@ def wanted_state(node: Node) -> WantedState:
         )
         for job in Job.objects.filter(
             validation_node=node, status=JobStatus.VALIDATING, validation_deadline_at__isnull=False
-        ).order_by("id")
+        ).order_by("is_draft", "id")  # nobody who has submitted waits for who has not
     ]
     trainers.sort(key=lambda trainer: (trainer.spec.job_id, trainer.slot))
     content = json.dumps(encode([trainers, validations]), sort_keys=True)

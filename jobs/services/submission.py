@@ -10,22 +10,20 @@ import datetime
 import hashlib
 from typing import Any
 
-from django.conf import settings
 from django.contrib.auth.models import User
 from django.core.files.base import ContentFile
 from django.db import IntegrityError, transaction
 from django.db.models import F
 
 from controlplane.core.lifecycle import ENDED_JOB_STATUSES, JobStatus
-from controlplane.core.wire import Task
 from jobs.exceptions import ConflictError, InvalidInputError, StaleVersionError
 from jobs.models import IdempotencyKey, Job
-from jobs.models.jobs import LIVE_JOB_STATUSES
+from jobs.services.drafts import draft_take_over
 from jobs.services.endings import job_end, job_lock, job_pause_now, status_change
 from jobs.services.events import event_add, user_actor
 from jobs.services.resizes import job_empty
+from jobs.services.submission_rows import job_from, live_jobs_check
 from jobs.services.submission_rules import PRIORITY_RANGE, Submission
-from jobs.services.submission_tasks import prediction_values, source_find
 from jobs.services.validations import validation_assign
 
 _RUNNING = (JobStatus.STARTING, JobStatus.RUNNING)
@@ -42,6 +40,8 @@ def job_submit(
 ) -> Job:
     """Store a checked submission and send it to be validated; the same key gives the same job.
 
+    What was measured as a draft before is not validated again.
+
     Raises:
         ConflictError: the user has too many live jobs, or used the key for another submission.
         InvalidInputError: there is no such source job, or it has no model.
@@ -49,15 +49,12 @@ def job_submit(
     digest = _digest(submission)
     if idempotency_key and (known := _replayed(user, idempotency_key, digest)):
         return known
-    source = source_find(user, submission.source_job)
-    job = _job_from(user, submission, now)
-    if source is not None:
-        job.source_job_id, job.source_sha256 = source.job_id, source.sha256
+    job = job_from(user, submission, now)
     # The file first: a row must never name a file that is not there.
     job.code.save(submission.code_name, ContentFile(submission.code), save=False)
     try:
         with transaction.atomic():
-            _live_jobs_check(user)
+            live_jobs_check(user)
             job.save(force_insert=True)
             if idempotency_key:
                 IdempotencyKey.objects.create(
@@ -65,6 +62,7 @@ def job_submit(
                 )
             data = {"cloned_from": cloned_from} if cloned_from else {}
             event_add("submitted", "Submitted", now=now, job=job, actor=user_actor(user), data=data)
+            draft_take_over(job, now)
     except (IntegrityError, ConflictError):
         job.code.delete(save=False)
         known = _replayed(user, idempotency_key, digest) if idempotency_key else None
@@ -74,52 +72,6 @@ def job_submit(
     validation_assign(job.pk, now)
     job.refresh_from_db()
     return job
-
-
-def _live_jobs_check(user: User) -> None:
-    """Refuse one job too many; the lock keeps two submissions from both being the last one."""
-    User.objects.select_for_update().get(id=user.pk)
-    num_live = Job.objects.filter(owner=user, status__in=LIVE_JOB_STATUSES).count()
-    if num_live >= settings.LIVE_JOBS_LIMIT:
-        raise ConflictError(
-            f"You have {num_live} jobs that have not ended; wait for some or cancel them.",
-            code="too_many_jobs",
-        )
-
-
-def _job_from(user: User, submission: Submission, now: datetime.datetime) -> Job:
-    stop = submission.stop
-    return Job(
-        owner=user,
-        name=submission.name,
-        task=submission.task.value,
-        template=submission.template,
-        code_name=submission.code_name,
-        code_sha256=hashlib.sha256(submission.code).hexdigest(),
-        entry_file=submission.entry_file,
-        settings=submission.settings,
-        global_batch_size=submission.global_batch_size,
-        batch_size_min=submission.batch_size_min,
-        batch_size_max=submission.batch_size_max,
-        num_virtual_nodes=submission.num_virtual_nodes,
-        min_accelerators=submission.min_accelerators,
-        max_accelerators=submission.max_accelerators,
-        accepted_kinds=list(submission.accepted_kinds),
-        mixes_kinds=submission.mixes_kinds,
-        priority=submission.priority,
-        stop_kind=stop.kind.value,
-        stop_limit=stop.limit,
-        stop_metric=stop.metric or "",
-        stop_target=stop.target,
-        stop_higher_is_better=stop.higher_is_better,
-        seed=submission.seed,
-        reduction=submission.reduction.value,
-        shuffle=submission.shuffle,
-        status=JobStatus.VALIDATING.value,
-        status_code="no_node",
-        status_reason="Waits for a node to build its code on.",
-        submitted_at=now,
-    )
 
 
 def _digest(submission: Submission) -> str:
@@ -244,41 +196,6 @@ def job_reprioritise(
             data = {"before": before, "after": priority, "reason": reason}
             event_add("reprioritised", text, now=now, job=job, actor=actor, data=data)
     return job
-
-
-def job_clone_values(job: Job) -> dict[str, Any]:
-    """Give the fields of a submission that does the same as `job`; its code goes beside them."""
-    values: dict[str, Any] = {
-        name: getattr(job, name)
-        for name in (
-            "name",
-            "task",
-            "template",
-            "settings",
-            "global_batch_size",
-            "batch_size_min",
-            "batch_size_max",
-            "num_virtual_nodes",
-            "min_accelerators",
-            "max_accelerators",
-            "accepted_kinds",
-            "mixes_kinds",
-            "priority",
-            "stop_kind",
-            "stop_limit",
-            "seed",
-            "reduction",
-            "shuffle",
-        )
-    }
-    if job.task == Task.PREDICT:
-        source = {} if job.source_job_id is None else {"source_job": job.source_job_id}
-        return prediction_values(values, given={}) | source
-    if job.stop_metric:
-        values["stop_metric"] = job.stop_metric
-        values["stop_target"] = job.stop_target
-        values["stop_higher_is_better"] = job.stop_higher_is_better
-    return values
 
 
 def _locked(job_id: int) -> Job:

@@ -56,7 +56,7 @@ def source_find(user: User, source_job: int | None) -> Artifact | None:
     """
     if source_job is None:
         return None
-    job = Job.objects.filter(id=source_job, owner=user).first()
+    job = Job.objects.filter(id=source_job, owner=user, is_draft=False).first()
     if job is None:
         raise InvalidInputError.of(source_job=f"You have no job {source_job}.")
     model = job.artifacts.filter(name=MODEL_FILE).first()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+from typing import Any
 
 from django.conf import settings
 from django.db import transaction
@@ -18,6 +19,8 @@ from jobs.services.events import event_add
 #: Beyond the validation's own time limit: fetching the code and reporting back.
 _GRACE_S = 20.0
 _TEXT_LIMIT = 20_000
+#: Status code of a draft whose code builds.
+MEASURED = "measured"
 
 
 def validation_assign(job_id: int, now: datetime.datetime) -> bool:
@@ -80,23 +83,40 @@ def validation_take(node: Node, report: ValidationReport, now: datetime.datetime
         job = job_lock(report.job_id) if _is_awaited(node, report) else None
         if job is None or not _is_awaited(node, report):
             return False
-        if report.ok:
-            shortage = memory_shortage(job, report.facts)
+        if not report.ok:
+            _invalidate(job, report, now)
+        elif job.is_draft:
             status_change(
                 job,
-                JobStatus.PENDING,
-                pending_since=now,
+                JobStatus.CANCELLED,
+                ended_at=now,
                 facts=report.facts,
                 validation_deadline_at=None,
-                status_code="waiting",
-                status_reason=f"Waits for accelerators. {shortage}".strip(),
+                status_code=MEASURED,
+                status_reason="Its code builds.",
             )
-            event_add("validated", "Its code builds", now=now, job=job, data=report.facts)
-            if shortage:
-                event_add("memory_short", shortage, now=now, job=job)
-            return True
-        _invalidate(job, report, now)
+        else:
+            validation_pass(job, report.facts, now)
         return True
+
+
+def validation_pass(
+    job: Job, facts: dict[str, Any], now: datetime.datetime, *, text: str = "Its code builds"
+) -> None:
+    """Let a locked job that was found valid wait for accelerators."""
+    shortage = memory_shortage(job, facts)
+    status_change(
+        job,
+        JobStatus.PENDING,
+        pending_since=now,
+        facts=facts,
+        validation_deadline_at=None,
+        status_code="waiting",
+        status_reason=f"Waits for accelerators. {shortage}".strip(),
+    )
+    event_add("validated", text, now=now, job=job, data=facts)
+    if shortage:
+        event_add("memory_short", shortage, now=now, job=job)
 
 
 def _is_awaited(node: Node, report: ValidationReport) -> bool:
@@ -154,10 +174,14 @@ def _expire(job_id: int, now: datetime.datetime) -> bool:
         )
         if job is None or not is_overdue:
             return False
-        if job.validation_attempt < settings.VALIDATION_ATTEMPTS_LIMIT:
+        # Somebody waits for a draft and can ask again.
+        attempts = 1 if job.is_draft else settings.VALIDATION_ATTEMPTS_LIMIT
+        if job.validation_attempt < attempts:
             Job.objects.filter(id=job_id).update(validation_deadline_at=None, validation_node=None)
         else:
             text = f"No node said in time whether it builds, {job.validation_attempt} times."
+            if job.is_draft:
+                text = "No node measured it in time. Try again, or submit it as it is."
             report = ValidationReport(
                 job_id=job_id,
                 attempt=job.validation_attempt,

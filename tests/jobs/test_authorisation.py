@@ -52,6 +52,8 @@ WHO = {
     "api/v1/jobs/<int:job_id>/logs/": OWN,
     "api/v1/jobs/<int:job_id>/code/": OWN,
     "api/v1/jobs/<int:job_id>/files/<str:name>/": OWN,
+    "api/v1/measurements/": USER,
+    "api/v1/measurements/<int:draft_id>/": OWN,
     "api/v1/nodes/": USER,
     "api/v1/nodes/<int:node_id>/": ADMIN_WRITES,
     "api/v1/nodes/<int:node_id>/cordon/": ADMIN,
@@ -101,6 +103,7 @@ class Cast:
     def __init__(self) -> None:
         self.owner = user_make("owner")
         self.job = job_make(self.owner)
+        self.draft = job_make(self.owner, is_draft=True)
         data = b"x"
         digest = "2d711642b726b04401627ca9fbac32f5c8530fb1903cc4db02258717921a4881"
         artifact_store(self.job, "model.keras", 1, io.BytesIO(data), digest, at(0))
@@ -129,6 +132,7 @@ class Cast:
     def path(self, route: str) -> str:
         return "/" + (
             route.replace("<int:job_id>", str(self.job.pk))
+            .replace("<int:draft_id>", str(self.draft.pk))
             .replace("<int:node_id>", str(self.node.pk))
             .replace("<int:token_id>", "999999")
             .replace("<int:replay_id>", "999999")
@@ -164,7 +168,7 @@ def test_the_matrix(route: str) -> None:
     group = ALL_ROUTES[route]
     assert group is not None
     cast_ = Cast()
-    version = Job.objects.get().version
+    version = Job.objects.get(id=cast_.job.pk).version
     for name in ("nobody", "liar", "agent", "other", "other by session", "reader"):
         for method in METHODS:
             response = getattr(cast_.clients[name], method)(cast_.path(route), data={})

@@ -1,0 +1,61 @@
+"""Measurements by REST: code is built and its memory measured before it is submitted."""
+
+from __future__ import annotations
+
+from django.conf import settings
+from django.utils import timezone
+from drf_spectacular.utils import OpenApiParameter, extend_schema
+from rest_framework.parsers import FormParser, MultiPartParser
+from rest_framework.request import Request
+from rest_framework.response import Response
+from rest_framework.reverse import reverse
+from rest_framework.views import APIView
+
+from controlplane.core.lifecycle import JobStatus
+from jobs import nudges
+from jobs.api.parsers import BoundedJsonParser, YamlParser
+from jobs.api.requests import number_param, person
+from jobs.api.serializers import MeasurementSerializer, SubmissionSerializer
+from jobs.api.submissions import submission_of
+from jobs.api.waiting import changes_await
+from jobs.selectors.drafts import draft_as_data, draft_visible_to
+from jobs.services.drafts import draft_measure
+
+
+class MeasurementList(APIView):
+    """POST has a submission built and measured, and submits nothing."""
+
+    parser_classes = (BoundedJsonParser, MultiPartParser, FormParser, YamlParser)
+
+    @extend_schema(
+        request=SubmissionSerializer,
+        responses={200: MeasurementSerializer, 202: MeasurementSerializer},
+    )
+    def post(self, request: Request) -> Response:
+        """Measure what may be submitted (JSON, YAML, form or multipart)."""
+        draft = draft_measure(person(request), submission_of(request), timezone.now())
+        is_under_way = draft.status == JobStatus.VALIDATING
+        if is_under_way:
+            nudges.jobs_changed([draft.pk], orders=True, cycle=False)
+        location = reverse("api:measurement-detail", [draft.pk], request=request)
+        status = 202 if is_under_way else 200
+        return Response(draft_as_data(draft), status=status, headers={"Location": location})
+
+
+class MeasurementDetail(APIView):
+    """One measurement; with `wait` it is answered once it is over."""
+
+    @extend_schema(
+        responses=MeasurementSerializer,
+        parameters=[OpenApiParameter("wait", float, description="Seconds to wait for it, to 30.")],
+    )
+    def get(self, request: Request, draft_id: int) -> Response:
+        """Get it."""
+        wait_s = number_param(request, "wait", 0, 0, settings.WAIT_LIMIT_S) or 0.0
+
+        def is_over() -> bool:
+            return draft_visible_to(request.user, draft_id).status != JobStatus.VALIDATING
+
+        if wait_s:
+            changes_await(is_over, draft_id, wait_s)
+        return Response(draft_as_data(draft_visible_to(request.user, draft_id)))

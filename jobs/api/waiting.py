@@ -1,0 +1,30 @@
+"""Requests that are answered when something has changed."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+
+from django.conf import settings
+
+from jobs import nudges
+
+#: One request more than this is answered at once.
+_WAITS = threading.BoundedSemaphore(max(settings.WAITS_LIMIT, 1))
+
+
+def changes_await(is_over: Callable[[], bool], job_id: int, wait_s: float) -> None:
+    """Wait until something holds of a job; look at each change of it, for `wait_s` at most."""
+    if not settings.WAITS_LIMIT or not _WAITS.acquire(blocking=False):
+        return
+    try:
+        deadline = time.monotonic() + wait_s
+        with nudges.listening(nudges.CHANGES) as listener:
+            while not is_over():
+                left_s = deadline - time.monotonic()
+                if left_s <= 0:
+                    return
+                listener.wait(left_s, job_id)
+    finally:
+        _WAITS.release()
