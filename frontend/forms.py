@@ -8,6 +8,7 @@ from typing import Any
 
 from django import forms
 
+from controlplane.core.lifecycle import JobStatus
 from controlplane.core.wire import ReductionMode, StopKind, Task
 from jobs.job_templates import JOB_TEMPLATES, JobTemplate
 from jobs.models import Job
@@ -215,6 +216,16 @@ def template_values(template: JobTemplate) -> dict[str, Any]:
 def all_template_values() -> dict[str, dict[str, Any]]:
     """Give the values of every template, by the value of its radio button."""
     return {f"template:{name}": template_values(t) for name, t in JOB_TEMPLATES.items()}
+
+
+def draft_errors(draft: Job) -> dict[str, list[str]]:
+    """Give the messages of a measurement that was refused, at the form's fields."""
+    if draft.status != JobStatus.INVALID or draft.status_code == "validation_lost":
+        return {}
+    name = draft.error_field.replace(".", "_")
+    # What is wrong with the code or its data is said where the code was chosen.
+    target = name if name in JobForm.base_fields and name != "code" else "code_from"
+    return {target: [draft.status_reason]}
 
 
 def clone_values(job: Job) -> dict[str, Any]:

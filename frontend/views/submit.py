@@ -1,9 +1,8 @@
-"""The submission page: template, upload or clone; check only, or submit."""
+"""The submission page: template, upload or clone; check only, measure, or submit."""
 
 from __future__ import annotations
 
 import dataclasses
-from dataclasses import dataclass
 from typing import Any
 
 from django.conf import settings
@@ -12,48 +11,37 @@ from django.contrib.auth.decorators import login_required
 from django.http import Http404, HttpRequest, HttpResponse, JsonResponse
 from django.shortcuts import redirect, render
 from django.utils import timezone
-from django.views.decorators.http import require_http_methods
+from django.views.decorators.http import require_GET, require_http_methods
 from rest_framework.exceptions import ParseError
 
 from controlplane.core.lifecycle import JobStatus
 from controlplane.core.wire import Task
 from frontend import forms
+from frontend.checks import Check, draft_check, submission_check
 from frontend.views.changes import person, words
 from jobs import nudges
 from jobs.api.parsers import LIMIT_BYTES as YAML_LIMIT_BYTES
 from jobs.api.parsers import yaml_read
-from jobs.exceptions import ControlPlaneError, InvalidInputError
+from jobs.exceptions import ControlPlaneError, InvalidInputError, NotFoundError
 from jobs.job_templates import JOB_TEMPLATES
 from jobs.models import Job
 from jobs.selectors import pages
-from jobs.selectors.dry_run import Outlook, OutlookKind, submission_outlook
-from jobs.selectors.memory import advice_text, shortage_text, submission_memory_advice
+from jobs.selectors.drafts import draft_visible_to
+from jobs.services.drafts import draft_measure
 from jobs.services.submission import job_submit
 from jobs.services.submission_rules import FIELDS, Submission, submission_read
 from jobs.services.submission_tasks import source_find
 
 
-@dataclass(frozen=True, slots=True)
-class Check:
-    """A dry run's answer, in words.
-
-    Attributes:
-        memory: what is known about the memory of a slice; empty for code that is new.
-        num_virtual_nodes: a better number of them, if there is one.
-    """
-
-    tone: str
-    title: str
-    text: str
-    memory: str = ""
-    num_virtual_nodes: int | None = None
-
-
 @login_required
 @require_http_methods(["GET", "HEAD", "POST"])
 def submit(request: HttpRequest) -> HttpResponse:
-    """Show the form, fill it from YAML, check a submission, or submit it."""
+    """Show the form, fill it from YAML, check or measure a submission, or submit it."""
     if request.method != "POST":
+        source = request.GET.get("from")
+        job = _cloned(request, source) if source else None
+        if job is not None and job.is_draft:
+            return _draft_page(request, job)
         return _page(request, _first_form(request))
     if request.POST.get("do") == "yaml":
         return _filled_from_yaml(request)
@@ -63,7 +51,9 @@ def submit(request: HttpRequest) -> HttpResponse:
         submission, cloned_from = _read(request, form)
         if request.POST.get("do") == "check":
             source_find(person(request), submission.source_job)
-            return _answer(request, form, check=_check(submission))
+            return _answer(request, form, check=submission_check(submission))
+        if request.POST.get("do") == "measure":
+            return _measured(request, form, submission)
         job = job_submit(person(request), submission, timezone.now(), cloned_from=cloned_from)
     except InvalidInputError as error:
         form.errors_add(error.fields)
@@ -72,7 +62,8 @@ def submit(request: HttpRequest) -> HttpResponse:
         form.add_error(None, error.detail)
         return _answer(request, form)
     nudges.jobs_changed([job.pk], orders=True)
-    messages.success(request, f"Job #{job.pk} is submitted; its code is being built on a node.")
+    text = "its code was built before" if job.facts else "its code is being built on a node"
+    messages.success(request, f"Job #{job.pk} is submitted; {text}.")
     if _wants_json(request):
         return JsonResponse({"location": f"/jobs/{job.pk}/"})
     return redirect("job", job.pk)
@@ -91,7 +82,8 @@ def _read(request: HttpRequest, form: forms.JobForm) -> tuple[Submission, int | 
     if kind == "clone":
         job = _cloned(request, name)
         with job.code.open("rb") as file:
-            return submission_read(values, file.read(), job.code_name), job.pk
+            submission = submission_read(values, file.read(), job.code_name)
+        return submission, None if job.is_draft else job.pk
     upload = form.cleaned_data.get("code")
     if kind != "upload":
         raise InvalidInputError.of(code_from="Choose a template, or your own code.")
@@ -103,35 +95,35 @@ def _read(request: HttpRequest, form: forms.JobForm) -> tuple[Submission, int | 
     return submission_read(values, upload.read(), upload.name), None
 
 
-def _check(submission: Submission) -> Check:
-    outlook = submission_outlook(submission, timezone.now())
-    check = Check(*_outlook_words(outlook))
-    advice = submission_memory_advice(submission)
-    if advice is None:
-        return check
-    shortage = shortage_text(advice)
-    return dataclasses.replace(
-        check,
-        tone="warn" if shortage else check.tone,
-        memory=f"{advice_text(advice)} {shortage}".strip(),
-        num_virtual_nodes=advice.suggested if shortage else None,
-    )
+def _measured(request: HttpRequest, form: forms.JobForm, submission: Submission) -> HttpResponse:
+    draft = draft_measure(person(request), submission, timezone.now())
+    check = draft_check(draft)
+    if check.waits_at:
+        nudges.jobs_changed([draft.pk], orders=True, cycle=False)
+    if not _wants_json(request):  # an address that can be asked for again
+        return redirect(check.page)
+    return _answer(request, form, check=check)
 
 
-def _outlook_words(outlook: Outlook) -> tuple[str, str, str]:
-    held = " and ".join(
-        f"{count} \N{MULTIPLICATION SIGN} {kind}" for kind, count in outlook.accelerators.items()
-    )
-    given = ""
-    if outlook.num_shrunk:
-        plural = "s" if outlook.num_shrunk > 1 else ""
-        given = f" {outlook.num_shrunk} other job{plural} would shrink for it and train on."
-    if outlook.kind is OutlookKind.NOW:
-        return "good", f"It would start now on {held}", f"{outlook.reason}{given}"
-    if outlook.kind is OutlookKind.AFTER_RELEASE:
-        title = f"It would start on {held}, as soon as they are handed over"
-        return "good", title, f"{outlook.reason}{given}"
-    return "warn", "It would have to wait", outlook.reason
+@login_required
+@require_GET
+def measurement(request: HttpRequest, draft_id: int) -> HttpResponse:
+    """Tell the form's script how a measurement goes."""
+    draft = _draft(request, draft_id)
+    check = dataclasses.asdict(draft_check(draft))
+    return JsonResponse({"errors": forms.draft_errors(draft), "check": check})
+
+
+def _draft_page(request: HttpRequest, draft: Job) -> HttpResponse:
+    """Show the form as it was measured, with the answer."""
+    values = forms.blank_values() | forms.clone_values(draft)
+    if number := request.GET.get("virtual_nodes"):  # the button, without scripts
+        values["num_virtual_nodes"] = number
+    code_from = f"template:{draft.template}" if draft.template else f"clone:{draft.pk}"
+    form = forms.JobForm(values | {"code_from": code_from})
+    form.full_clean()
+    form.errors_add(forms.draft_errors(draft))
+    return _page(request, form, check=draft_check(draft))
 
 
 def _first_form(request: HttpRequest) -> forms.JobForm:
@@ -231,11 +223,21 @@ def _page(request: HttpRequest, form: forms.JobForm, **more: Any) -> HttpRespons
 
 
 def _cloned(request: HttpRequest, text: str) -> Job:
-    """Find the job to clone; 404 for one that is not there or not the person's."""
+    """Find the job to clone, or the draft; 404 for one that is not there or not the person's."""
     try:
-        return pages.job_visible_to(request.user, int(text))
-    except (ValueError, OverflowError, Job.DoesNotExist):
+        number = int(text)
+        return pages.job_visible_to(request.user, number)
+    except Job.DoesNotExist:
+        return _draft(request, number)
+    except (ValueError, OverflowError):
         raise Http404("No such job.") from None
+
+
+def _draft(request: HttpRequest, draft_id: int) -> Job:
+    try:
+        return draft_visible_to(request.user, draft_id)
+    except NotFoundError as error:
+        raise Http404(error.detail) from None
 
 
 def _wants_json(request: HttpRequest) -> bool:

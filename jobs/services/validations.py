@@ -17,7 +17,7 @@ from jobs.services.endings import job_lock, status_change
 from jobs.services.events import event_add
 
 #: Beyond the validation's own time limit: fetching the code and reporting back.
-_GRACE_S = 20.0
+TIME_LIMIT_GRACE_S = 20.0
 _TEXT_LIMIT = 20_000
 #: Status code of a draft whose code builds.
 MEASURED = "measured"
@@ -31,7 +31,7 @@ def validation_assign(job_id: int, now: datetime.datetime) -> bool:
     node = _least_busy_node()
     if node is None:
         return False
-    deadline = now + datetime.timedelta(seconds=settings.VALIDATION_TIMEOUT_S + _GRACE_S)
+    deadline = now + datetime.timedelta(seconds=settings.VALIDATION_TIMEOUT_S + TIME_LIMIT_GRACE_S)
     return bool(
         Job.objects.filter(
             id=job_id, status=JobStatus.VALIDATING, validation_deadline_at=None

@@ -314,6 +314,61 @@ def test_the_form_helps_checks_and_submits(ada: Visitor, tmp_path: Path) -> None
     expect(page.get_by_text("mine.py")).to_be_visible()
 
 
+_ANSWER = """
+from django.utils import timezone
+from controlplane.core.wire import ValidationReport
+from jobs import nudges
+from jobs.models import Job
+from jobs.services.validations import validation_take
+draft = Job.objects.filter(is_draft=True).latest("id")
+report = ValidationReport(job_id=draft.pk, attempt=draft.validation_attempt, {report})
+assert validation_take(draft.validation_node, report, timezone.now())
+"""
+#: 0.9 * 2 GiB - 1 GB - 64 MiB leave room for 2 examples.
+_FITTING = """ok=True, facts={
+    "memory": {"process_bytes": 1e9, "base_bytes": 0, "bytes_per_example": 3e8}}"""
+_FAILING = """ok=False, code="user_code", field="code.build", message="ValueError: no data",
+    traceback="line 2, in build" """
+
+
+def test_code_is_measured_before_it_is_submitted(ada: Visitor, site: Site, tmp_path: Path) -> None:
+    page = ada.page
+    ada.open("/jobs/new/")
+    own = tmp_path / "measured.py"
+    own.write_text("def build(settings):\n    return 'large', None\n")
+    page.get_by_role("radio", name=re.compile("My own code")).check()
+    page.locator("#id_code").set_input_files(own)
+    page.get_by_label("Name", exact=True).fill("measured first")
+    page.get_by_label("Global batch size").fill("20")
+    page.get_by_label("Kinds of accelerator").fill("cpu")
+    result = page.locator("#check-result")
+
+    page.get_by_role("button", name="Measure memory").click()
+    expect(result).to_contain_text("It is being measured")
+    site.run(_ANSWER.format(report=_FAILING))
+    expect(result).to_contain_text("line 2, in build", timeout=WAIT_MS)
+    expect(page.locator("[data-error-for=code_from]")).to_have_text("ValueError: no data")
+    assert page.evaluate(AUDIT) == []
+
+    # The mistake is corrected; the new measurement says what fits, and one click takes it over.
+    own.write_text("def build(settings):\n    return 'smaller', None\n")
+    page.locator("#id_code").set_input_files(own)
+    page.get_by_role("button", name="Measure memory").click()
+    expect(page.locator("[data-error-for=code_from]")).to_be_hidden()
+    expect(result).to_contain_text("It is being measured")
+    site.run(_ANSWER.format(report=_FITTING))
+    expect(result).to_contain_text("10 virtual nodes would fit", timeout=WAIT_MS)
+    assert page.evaluate(AUDIT) == []
+    page.get_by_role("button", name="Use 10 virtual nodes").click()
+    expect(page.get_by_label("Virtual nodes", exact=True)).to_have_value("10")
+    expect(page.locator("#split-help")).to_contain_text("Each virtual node takes 2 of 20 examples")
+
+    page.get_by_role("button", name="Submit the job").click()
+    page.wait_for_url(re.compile(r"/jobs/\d+/$"))
+    expect(page.get_by_role("heading", level=1)).to_contain_text("measured first")
+    expect(page.locator("#job-head [role=status]")).to_have_text("pending")
+
+
 def test_the_log_is_searched_without_reading_all_of_it(ada: Visitor) -> None:
     ada.open(f"/jobs/{JOB['running']}/")
     log = ada.page.locator("#log")
@@ -365,6 +420,12 @@ def test_pages_work_without_scripts(browser: Browser, site: Site) -> None:
     expect(page.locator("#spec time").first).to_contain_text("UTC")
     page.get_by_role("button", name="Resume").click()
     expect(page.locator("#job-head [role=status]")).to_have_text("pending")
+    page.goto("/jobs/new/")
+    page.get_by_role("button", name="Measure memory").click()
+    expect(page.get_by_role("heading", name="It is being measured")).to_be_visible()
+    site.run(_ANSWER.format(report=_FITTING))
+    page.get_by_role("link", name="Look again").click()
+    expect(page.locator("#check-result")).to_contain_text("Measured: 300.0 MB an example")
     page.goto("/jobs/new/")
     page.get_by_label("Virtual nodes").fill("0")
     page.get_by_role("button", name="Submit the job").click()

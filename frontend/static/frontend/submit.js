@@ -46,7 +46,7 @@ function showHelp(form) {
   document.getElementById("upload-fields").hidden = form.querySelector("[name=code_from]:checked")?.value !== "upload";
 }
 
-function showErrors(form, errors) {
+function showErrors(form, errors, focus = true) {
   for (const line of form.querySelectorAll("[data-error-for]")) {
     const texts = errors[line.dataset.errorFor] ?? [];
     line.textContent = texts.join(" ");
@@ -60,38 +60,74 @@ function showErrors(form, errors) {
   const box = document.getElementById("form-errors");
   box.hidden = !Object.keys(errors).length;
   document.getElementById("form-errors-text").textContent = (errors.__all__ ?? []).join(" ");
+  if (!focus) return;
   const first = form.querySelector("[aria-invalid=true]");
   if (first) first.focus();
   else if (!box.hidden) box.scrollIntoView({ block: "center" });
 }
 
+function element(name, text, className = "") {
+  const made = document.createElement(name);
+  made.textContent = text;
+  made.className = className;
+  return made;
+}
+
 function showCheck(check) {
   const place = document.getElementById("check-result");
-  if (!check) {
-    place.replaceChildren();
-    return;
-  }
-  const notice = document.createElement("div");
-  notice.className = `notice check notice-${check.tone}`;
-  const title = document.createElement("h2");
-  title.textContent = check.title;
-  const text = document.createElement("p");
-  text.textContent = check.text;
-  notice.append(title, text);
-  if (check.memory) {
-    const memory = document.createElement("p");
-    memory.textContent = check.memory;
-    notice.append(memory);
+  const shown = JSON.stringify(check ?? null);
+  if (place.dataset.shown === shown) return; // it would be read out again
+  place.dataset.shown = shown;
+  place.replaceChildren();
+  if (!check) return;
+  const notice = element("div", "", `notice check notice-${check.tone}`);
+  notice.append(element("h2", check.title), element("p", check.text));
+  if (check.memory) notice.append(element("p", check.memory));
+  if (check.traceback) {
+    const trace = element("pre", check.traceback, "block");
+    trace.tabIndex = 0;
+    trace.setAttribute("role", "region");
+    trace.setAttribute("aria-label", "Traceback");
+    notice.append(trace);
   }
   if (check.num_virtual_nodes) {
-    const use = document.createElement("button");
+    const use = element("button", `Use ${check.num_virtual_nodes} virtual nodes`, "button");
     use.type = "button";
-    use.className = "button";
     use.dataset.virtualNodes = check.num_virtual_nodes;
-    use.textContent = `Use ${check.num_virtual_nodes} virtual nodes`;
     notice.append(use);
   }
-  place.replaceChildren(notice);
+  place.append(notice);
+}
+
+// The server ends a measurement in time, so this many seconds are only for when it cannot.
+const MOST_ASKED = 4000;
+// Who waits for a measurement; null once something else was asked.
+let follower = null;
+
+async function follow(form, address) {
+  const me = {};
+  follower = me;
+  for (let asked = 0, failures = 0; asked < MOST_ASKED && failures < 5; asked += 1) {
+    await new Promise((resolve) => { setTimeout(resolve, 1000); });
+    if (follower !== me) return;
+    let answer;
+    try {
+      const response = await fetch(address, { headers: { Accept: "application/json" }, signal: AbortSignal.timeout(10000), redirect: "error" });
+      if (!response.ok) throw new Error(response.statusText);
+      answer = await response.json();
+      failures = 0;
+    } catch {
+      failures += 1;
+      continue;
+    }
+    if (follower !== me) return;
+    showCheck(answer.check);
+    if (!answer.check.waits_at) {
+      showErrors(form, answer.errors, false); // somebody may be typing
+      return;
+    }
+  }
+  showCheck({ tone: "bad", title: "It is not known how it went", text: "The server did not answer. Nothing was submitted; try again." });
 }
 
 async function send(form, button) {
@@ -103,6 +139,7 @@ async function send(form, button) {
   }
   const body = new FormData(form);
   body.set("do", button?.value ?? "submit");
+  follower = null;
   const buttons = form.querySelectorAll(".submit-bar button");
   buttons.forEach((each) => { each.disabled = true; });
   try {
@@ -116,6 +153,7 @@ async function send(form, button) {
     }
     showErrors(form, answer.errors ?? {});
     showCheck(answer.check);
+    if (answer.check?.waits_at) follow(form, answer.check.waits_at);
   } catch {
     showErrors(form, { __all__: ["The server did not answer. Nothing was submitted; try again."] });
   } finally {
@@ -132,8 +170,10 @@ export function startSubmitForm() {
     showHelp(form);
   });
   form.addEventListener("input", () => showHelp(form));
-  document.getElementById("check-result").addEventListener("click", ({ target }) => {
+  document.getElementById("check-result").addEventListener("click", (event) => {
+    const { target } = event;
     if (!target.dataset.virtualNodes) return;
+    event.preventDefault();
     const input = field(form, "num_virtual_nodes");
     input.value = target.dataset.virtualNodes;
     showHelp(form);
@@ -143,5 +183,7 @@ export function startSubmitForm() {
     event.preventDefault();
     send(form, event.submitter);
   });
+  const waiting = form.querySelector("[data-waits-at]");
+  if (waiting) follow(form, waiting.dataset.waitsAt);
   showHelp(form);
 }

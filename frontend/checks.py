@@ -1,0 +1,121 @@
+"""What the submission page says about a job that is not submitted: in words, and what to change."""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass
+
+from django.conf import settings
+from django.urls import reverse
+from django.utils import timezone
+
+from controlplane.core.lifecycle import JobStatus
+from controlplane.core.wire import Task
+from jobs.models import Job
+from jobs.selectors.dry_run import Outlook, OutlookKind, submission_outlook
+from jobs.selectors.memory import (
+    MemoryAdvice,
+    advice_text,
+    job_memory_advice,
+    shortage_text,
+    submission_memory_advice,
+)
+from jobs.services.submission_rules import Submission
+from jobs.services.validations import MEASURED, TIME_LIMIT_GRACE_S
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """The answer of a dry run or a measurement, in words.
+
+    Attributes:
+        memory: what is known about the memory of a slice; empty for code that is new.
+        num_virtual_nodes: a better number of them, if there is one.
+        traceback: of code that failed.
+        waits_at: address that tells how a measurement goes that is not over.
+        page: the form as it was measured, with this answer.
+    """
+
+    tone: str
+    title: str
+    text: str
+    memory: str = ""
+    num_virtual_nodes: int | None = None
+    traceback: str = ""
+    waits_at: str = ""
+    page: str = ""
+
+
+def submission_check(submission: Submission) -> Check:
+    """Foretell what would become of a submission."""
+    outlook = submission_outlook(submission, timezone.now())
+    check = Check(*_outlook_words(outlook))
+    advice = submission_memory_advice(submission)
+    if advice is None and submission.task is Task.PREDICT:
+        return check
+    if advice is None:
+        return dataclasses.replace(
+            check,
+            memory="How much memory it takes is not known: this code was never validated with "
+            "these settings. “Measure memory” tells.",
+        )
+    return _with_memory(check, advice)
+
+
+def draft_check(draft: Job) -> Check:
+    """Say how a measurement goes or went."""
+    page = f"{reverse('submit')}?from={draft.pk}"
+    if draft.status == JobStatus.VALIDATING:
+        limit_s = settings.VALIDATION_TIMEOUT_S + TIME_LIMIT_GRACE_S
+        return Check(
+            "plain",
+            "It is being measured",
+            f"{draft.status_reason} You hear of it here, within {limit_s:.0f} s.",
+            waits_at=reverse("measurement", args=[draft.pk]),
+            page=page,
+        )
+    if draft.status == JobStatus.INVALID:
+        title = "It would be refused"
+        if draft.status_code == "validation_lost":
+            title = "It was not measured"
+        return Check("bad", title, draft.status_reason, traceback=draft.error_traceback)
+    if draft.status_code != MEASURED:
+        return Check("warn", "It was not measured", draft.status_reason)
+    text = "Submitted like this, or with more virtual nodes, it is not built a second time."
+    check = Check("good", "It builds", text, page=page)
+    advice = job_memory_advice(draft)
+    if advice is None:
+        unknown = "How much memory it takes could not be measured."
+        if draft.task == Task.PREDICT:
+            unknown = "Memory is measured for jobs that train, not for those that predict."
+        return dataclasses.replace(check, memory=unknown)
+    if advice.short_kinds:
+        where = "" if advice.fits_nowhere else " every kind of accelerator"
+        check = dataclasses.replace(check, title=f"It builds, but does not fit{where}")
+    return _with_memory(check, advice)
+
+
+def _with_memory(check: Check, advice: MemoryAdvice) -> Check:
+    shortage = shortage_text(advice)
+    return dataclasses.replace(
+        check,
+        tone="warn" if shortage else check.tone,
+        memory=f"{advice_text(advice)} {shortage}".strip(),
+        num_virtual_nodes=advice.suggested if shortage else None,
+    )
+
+
+def _outlook_words(outlook: Outlook) -> tuple[str, str, str]:
+    held = " and ".join(
+        f"{count} \N{MULTIPLICATION SIGN} {kind}" for kind, count in outlook.accelerators.items()
+    )
+    given = ""
+    if outlook.num_shrunk:
+        plural = "s" if outlook.num_shrunk > 1 else ""
+        given = f" {outlook.num_shrunk} other job{plural} would shrink for it and train on."
+    if outlook.kind is OutlookKind.NOW:
+        return "good", f"It would start now on {held}", f"{outlook.reason}{given}"
+    if outlook.kind is OutlookKind.AFTER_RELEASE:
+        title = f"It would start on {held}, as soon as they are handed over"
+        return "good", title, f"{outlook.reason}{given}"
+    return "warn", "It would have to wait", outlook.reason

@@ -1,0 +1,140 @@
+"""The form's “Measure memory”: with and without scripts, when it builds and when it does not."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from django.core.files.uploadedfile import SimpleUploadedFile
+from django.test import Client
+from django.utils import timezone
+
+from controlplane.core.wire import ValidationReport
+from jobs.models import Job, Node
+from jobs.services.validations import validation_take
+from tests.frontend.test_submit import TEMPLATE, _values
+from tests.frontend.world import CODE, World
+
+JSON = {"Accept": "application/json"}
+#: 0.9 * 2 GiB - 1 GB - 64 MiB leave room for 2 examples.
+FACTS = {"memory": {"process_bytes": 1e9, "base_bytes": 0, "bytes_per_example": 3e8}}
+
+
+def _draft() -> Job:
+    return Job.objects.get(is_draft=True)
+
+
+def _answer(**values: Any) -> None:
+    """Let the node that was chosen report."""
+    draft = _draft()
+    assert draft.validation_node is not None
+    report = {"ok": True, "facts": FACTS} | values
+    taken = ValidationReport(job_id=draft.pk, attempt=draft.validation_attempt, **report)
+    assert validation_take(draft.validation_node, taken, timezone.now())
+
+
+def test_the_script_is_told_where_to_ask(ada: Client, world: World) -> None:
+    before = Job.objects.count()
+    sent = _values(do="measure", accepted_kinds="cpu", global_batch_size="20")
+    check = ada.post("/jobs/new/", sent, headers=JSON).json()["check"]
+    assert (check["tone"], check["title"]) == ("plain", "It is being measured")
+    assert "within 140 s" in check["text"]
+    assert ada.get(check["waits_at"]).json()["check"] == check
+    _answer()
+    found = ada.get(check["waits_at"]).json()
+    assert found["errors"] == {}
+    assert found["check"]["waits_at"] == ""
+    assert (found["check"]["tone"], found["check"]["num_virtual_nodes"]) == ("warn", 10)
+    assert found["check"]["title"] == "It builds, but does not fit"
+    assert "10 virtual nodes would fit" in found["check"]["memory"]
+    # Neither a job, nor built again when it becomes one.
+    assert f"#{_draft().pk}" not in ada.get("/jobs/").content.decode()
+    assert ada.get(f"/jobs/{_draft().pk}/").status_code == 404
+    ada.post("/jobs/new/", sent | {"do": "submit", "num_virtual_nodes": "10"})
+    job = Job.objects.latest("id")
+    assert (job.status, Job.objects.count()) == ("pending", before + 2)
+
+
+def test_without_scripts_the_page_is_asked_for_again(ada: Client, world: World) -> None:
+    code = SimpleUploadedFile("mine.py", CODE)
+    sent = _values(do="measure", code_from="upload", code=code, global_batch_size="20")
+    response = ada.post("/jobs/new/", sent | {"accepted_kinds": "cpu"})
+    address = response.headers["Location"]
+    assert address == f"/jobs/new/?from={_draft().pk}"
+    page = ada.get(address).content.decode()
+    assert "It is being measured" in page
+    assert f'<a class="button" href="{address}">Look again</a>' in page
+    _answer()
+    page = ada.get(address).content.decode()
+    assert "10 virtual nodes would fit" in page
+    assert "<h1>Submit a job</h1>" in page
+    assert "Code that was measured" in page
+    form = ada.get(f"{address}&virtual_nodes=10").context["form"]
+    assert form["num_virtual_nodes"].value() == "10"
+    # What was chosen, the file included, is what is submitted.
+    shown = {name: form[name].value() for name in form.fields if name != "code"}
+    again = {name: "on" if v is True else v for name, v in shown.items() if v not in (None, False)}
+    ada.post(address, again | {"do": "submit"})
+    job = Job.objects.latest("id")
+    assert (job.status, job.num_virtual_nodes, job.is_draft) == ("pending", 10, False)
+    assert job.code.read() == CODE
+    assert job.events.get(kind="submitted").data == {}
+
+
+@pytest.mark.parametrize(
+    ("at_fault", "field"),
+    [
+        ("code.build", "code_from"),
+        ("data.train", "code_from"),
+        ("global_batch_size", "global_batch_size"),
+        ("stop.metric", "stop_metric"),
+    ],
+)
+def test_code_that_fails_is_marked_with_its_traceback(
+    at_fault: str, field: str, ada: Client, world: World
+) -> None:
+    check = ada.post("/jobs/new/", _values(do="measure"), headers=JSON).json()["check"]
+    trace = "ValueError: <no data>"
+    _answer(ok=False, facts={}, code="x", field=at_fault, message="no good", traceback=trace)
+    found = ada.get(check["waits_at"]).json()
+    assert found["errors"] == {field: ["no good"]}
+    assert (found["check"]["tone"], found["check"]["traceback"]) == ("bad", trace)
+    page = ada.get(check["page"])
+    assert page.context["form"].errors[field] == ["no good"]
+    assert ">ValueError: &lt;no data&gt;</pre>" in page.content.decode()
+    assert page.context["form"]["code_from"].value() == f"template:{TEMPLATE}"
+
+
+def test_wrong_fields_are_marked_before_anything_is_measured(ada: Client, world: World) -> None:
+    answer = ada.post("/jobs/new/", _values(do="measure", seed="-1"), headers=JSON).json()
+    assert list(answer["errors"]) == ["seed"]
+    assert not Job.objects.filter(is_draft=True).exists()
+
+
+def test_without_a_node_it_is_said_at_once(ada: Client, world: World) -> None:
+    Node.objects.update(status="lost")
+    page = ada.post("/jobs/new/", _values(do="measure"))
+    assert "No node is online" in str(page.context["form"].non_field_errors())
+
+
+def test_a_node_that_never_answers_is_nobodys_mistake(ada: Client, world: World) -> None:
+    check = ada.post("/jobs/new/", _values(do="measure"), headers=JSON).json()["check"]
+    Job.objects.filter(id=_draft().pk).update(
+        status="invalid",
+        status_code="validation_lost",
+        status_reason="No node",
+        ended_at=timezone.now(),
+    )
+    found = ada.get(check["waits_at"]).json()
+    assert (found["errors"], found["check"]["title"]) == ({}, "It was not measured")
+
+
+def test_a_check_of_new_code_names_the_way(ada: Client, world: World) -> None:
+    check = ada.post("/jobs/new/", _values(do="check"), headers=JSON).json()["check"]
+    assert "How much memory it takes is not known" in check["memory"]
+
+
+def test_others_measurements_are_not_there(ada: Client, ben: Client, world: World) -> None:
+    check = ada.post("/jobs/new/", _values(do="measure"), headers=JSON).json()["check"]
+    for address in (check["waits_at"], check["page"], "/jobs/new/measured/999999/"):
+        assert ben.get(address).status_code == 404
