@@ -16,10 +16,11 @@ from jobs.exceptions import ConflictError
 from jobs.models import Allocation, Generation, Job
 from jobs.selectors.wanted import wanted_state
 from jobs.services.cycle import cycle_run
+from jobs.services.drafts import draft_measure
 from jobs.services.reports import batch_take
 from jobs.services.submission import job_cancel, job_submit
 from jobs.services.submission_rules import submission_read
-from tests.builders import at, job_make, submission_values, user_make
+from tests.builders import at, job_make, node_make, submission_values, user_make
 from tests.jobs.world import PlayedTrainer, World
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -126,3 +127,18 @@ def test_submissions_at_once_keep_the_limit(settings: Any) -> None:
     assert Job.objects.count() == 2
     assert refused == ["too_many_jobs"] * 3
     assert len(list(Path(settings.MEDIA_ROOT).rglob("*.py"))) == 2
+
+
+def test_measurements_at_once_leave_one_of_a_user() -> None:
+    node_make()
+    user = user_make()
+    same = submission_read(submission_values())
+    others = [submission_read(submission_values(seed=seed)) for seed in (1, 2)]
+    at_once(*(lambda wanted=wanted: draft_measure(user, wanted, at(0)) for wanted in others * 2))
+    assert Job.objects.filter(status="validating").count() == 1
+    at_once(
+        lambda: draft_measure(user, same, at(1)),
+        lambda: job_submit(user, same, at(1)),
+    )
+    assert Job.objects.filter(is_draft=False, status="validating").count() == 1
+    assert Job.objects.filter(is_draft=True, status="validating").count() <= 1
