@@ -1,8 +1,9 @@
-"""Two kinds of accelerator in one job, through every process of the product."""
+"""Accelerators of several speeds in one job, through every process of the product."""
 
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -26,33 +27,32 @@ PORTS = 40
 
 
 @contextmanager
-def slow_node(stack: Stack) -> Iterator[None]:
-    """Add a node with two accelerators of another kind, and cordon one of the two that are there.
-
-    So there are two of kind `cpu` and two of kind `slow`.
-    """
-    nodes = {node["name"]: node["id"] for node in stack.get("nodes/")["results"]}
-    stack.post(f"nodes/{nodes['node-b']}/cordon/", {"reason": "two of each kind"})
+def added_node(stack: Stack, kind: str, num_accelerators: int, ports: range) -> Iterator[None]:
+    """Add the node `node-<kind>` with accelerators of a kind of its own."""
+    node = f"node-{kind}"
     token = stack.post("enrolment-tokens/", {}, expect=201)["token"]
-    (ports,) = free_port_ranges(1, PORTS)
     server = str(stack.rest.base_url).removesuffix("api/v1/").rstrip("/")
     command = [
-        sys.executable, "-m", "agents", "--server", server, "--node", "node-slow",
-        "--state-dir", str(stack.directory / "node-slow"), "--host", "127.0.0.1",
-        "--ports", f"{ports.start}-{ports.stop - 1}",
-        "--gpus", "none", "--emulate", "2", "--kind", "slow", "--standbys", "0",
+        sys.executable, "-m", "agents", "--server", server, "--node", node,
+        "--state-dir", str(stack.directory / node), "--host", "127.0.0.1",
+        "--ports", f"{ports.start}-{ports.stop - 1}", "--gpus", "none",
+        "--emulate", str(num_accelerators), "--kind", kind, "--standbys", "0",
     ]  # fmt: skip
     environment = {**os.environ, "VIRTUALFLOW_ENROLMENT_TOKEN": token}
-    with (stack.directory / "logs" / "node-slow.log").open("wb") as log:
+    with (stack.directory / "logs" / f"{node}.log").open("wb") as log:
         agent = subprocess.Popen(command, cwd=ROOT, env=environment, stdout=log, stderr=log)
     try:
         yield
     finally:
         agent.terminate()
         agent.wait(30.0)
-        stack.post(f"nodes/{nodes['node-b']}/uncordon/", {"reason": "over"})
-        nodes = {node["name"]: node["id"] for node in stack.get("nodes/")["results"]}
-        stack.rest.request("DELETE", f"nodes/{nodes['node-slow']}/", json={"reason": "over"})
+        nodes = {row["name"]: row["id"] for row in stack.get("nodes/")["results"]}
+        stack.rest.request("DELETE", f"nodes/{nodes[node]}/", json={"reason": "over"})
+
+
+def runs_of(generation: dict[str, Any]) -> dict[int, int]:
+    """Give how many virtual nodes each slot has in a generation, in the order of its members."""
+    return {member["slot"]: len(member["virtual_nodes"]) for member in generation["members"]}
 
 
 class Submitted:
@@ -78,13 +78,21 @@ class Submitted:
         assert state["status"] not in ("failed", "invalid"), state
         return state
 
-    def split(self) -> list[int]:
-        """Give how many virtual nodes each member runs now, in their order."""
-        rows = self.stack.get(f"jobs/{self.id}/generations/")["results"]
-        active = next((row for row in rows if row["phase"] == "active"), None)
-        return [] if active is None else [len(m["virtual_nodes"]) for m in active["members"]]
+    def generations(self) -> list[dict[str, Any]]:
+        """List its newest generations, newest first."""
+        found = self.stack.get(f"jobs/{self.id}/generations/")["results"]
+        return sorted(found, key=lambda row: -row["number"])
 
-    def wait_until_split_over(self, num: int, deadline_s: float) -> list[int]:
+    def split(self) -> dict[int, int]:
+        """Give how many virtual nodes run in each slot now, in the order of the members."""
+        active = next((row for row in self.generations() if row["phase"] == "active"), None)
+        return {} if active is None else runs_of(active)
+
+    def hold_up(self, slot: int) -> None:
+        """Let the trainer in a slot take three times as long from now on."""
+        self.go_file.with_name(f"{self.go_file.name}-held-up-{slot}").touch()
+
+    def wait_until_split_over(self, num: int, deadline_s: float) -> dict[int, int]:
         """Wait until the job trains on so many accelerators; give its split."""
 
         def is_there() -> bool:
@@ -98,9 +106,13 @@ class Submitted:
         found = self.stack.get(f"jobs/{self.id}/events/", page_size=200)["results"]
         return [event["message"] for event in reversed(found) if event["kind"] == kind]
 
+    def go(self) -> None:
+        """Let it run unpaced from now on."""
+        self.go_file.touch()
+
     def finish(self) -> dict[str, Any]:
         """Let it run to its end unpaced; give the job."""
-        self.go_file.touch()
+        self.go()
         self.stack.wait_for(
             f"job {self.id} to finish",
             lambda: self.state()["status"] == "finished",
@@ -109,28 +121,80 @@ class Submitted:
         return self.state()
 
 
-def test_idle_accelerators_of_another_kind_are_lent_split_by_speed_and_taken_back(
+def test_kinds_are_lent_split_by_speed_refused_and_taken_back_and_stragglers_relieved(
     stack: Stack,
 ) -> None:
-    with slow_node(stack):
-        alone = Submitted(stack, "alone", max_accelerators=1, accepted_kinds=["cpu"])
-        expected = alone.finish()
+    # It trains beside all the others, on two accelerators of its own.
+    drifting = Submitted(
+        stack, "drifting", min_accelerators=2, max_accelerators=2, accepted_kinds=["cpu"]
+    )
+    ports = free_port_ranges(2, PORTS)
+    with added_node(stack, "slow", 2, ports[0]), added_node(stack, "snail", 1, ports[1]):
+        expected = Submitted(stack, "alone", max_accelerators=1, accepted_kinds=["cpu"]).finish()
         assert (expected["equality"], expected["kinds_used"]) == ("bitwise", ["cpu"])
         mixed = Submitted(stack, "mixed", mixes_kinds=True, accepted_kinds=["cpu", "slow"])
-        split = mixed.wait_until_split_over(4, START_DEADLINE_S)
+        straggler = held_up(drifting)
+        split = [*mixed.wait_until_split_over(4, START_DEADLINE_S).values()]
         assert sum(split) == 16
         # The slow ones joined last, and take about a third each of what the others take.
         assert max(split[2:]) < min(split[:2])
-        other = Submitted(stack, "other", accepted_kinds=["slow"], min_accelerators=2)
+        other = Submitted(
+            stack, "other", mixes_kinds=True, accepted_kinds=["slow", "snail"], min_accelerators=2
+        )
         other.wait_until_split_over(2, RESIZE_DEADLINE_S)
         mixed.wait_until_split_over(2, RESIZE_DEADLINE_S)
+        refuses(other)
         stack.post(f"jobs/{other.id}/cancel/", {"reason": "enough"})
         mixed.wait_until_split_over(4, RESIZE_DEADLINE_S)
-        done = mixed.finish()
+        relieved(drifting, straggler)
+        drifting.go()
+        ended = [mixed.finish(), drifting.finish()]
     told = mixed.told("mixing")
     assert told[0].startswith("One slow works along: its speed on this code is not known yet.")
     assert told[1].startswith("2 cpu + 2 slow mixed: ")
     assert len(mixed.told("kinds_mixed")) == 1
-    assert (done["equality"], done["kinds_used"]) == ("tolerance", ["cpu", "slow"])
+    equality = [(job["equality"], job["kinds_used"]) for job in ended]
+    assert equality == [("tolerance", ["cpu", "slow"]), ("bitwise", ["cpu"])]
     # Both kinds are threads of this processor here, as many each: nothing rounds differently.
-    assert done["digest"] == expected["digest"]
+    assert [job["digest"] for job in ended] == [expected["digest"]] * 2
+
+
+def refuses(job: Submitted) -> None:
+    """Wait until a job was told why it is not lent the snail that it tried, and is without it."""
+
+    def told() -> list[str]:
+        return [text for text in job.told("mixing") if text.startswith("Not mixed: ")]
+
+    text, *_ = job.stack.wait_for("a mix to be refused", told, RESIZE_DEADLINE_S)
+    numbers = re.fullmatch(
+        r"Not mixed: 2 slow \+ 1 snail would need (\d+) ms a step, 2 slow need (\d+) ms\.", text
+    )
+    assert numbers, text
+    # One example takes the snail 2 s; eight take a slow one 1.2 s.
+    assert 1200 <= int(numbers[2]) < 2000 <= int(numbers[1])
+    job.wait_until_split_over(2, RESIZE_DEADLINE_S)
+
+
+def held_up(job: Submitted) -> int:
+    """Let one of two trainers take three times as long as before; give its slot."""
+    even = job.wait_until_split_over(2, START_DEADLINE_S)
+    assert [*even.values()] == [8, 8]
+    straggler = [*even][1]
+    job.hold_up(straggler)
+    return straggler
+
+
+def relieved(job: Submitted, straggler: int) -> None:
+    """Wait until the control plane has taken virtual nodes from a straggler."""
+
+    def moved() -> dict[str, Any] | None:
+        rows = [row for row in job.generations() if row["actor"] == "system:mapping"]
+        return rows[-1] if rows and rows[-1]["first_step_at"] else None
+
+    move = job.stack.wait_for("a move", moved, RESIZE_DEADLINE_S)
+    assert re.match(rf"slot {straggler} is [2-4]\.\dx slower: 8 → [345] virtual ", move["reason"])
+    split = runs_of(move)
+    assert sum(split.values()) == 16
+    assert split[straggler] <= 5
+    text = f"Virtual nodes move among the same 2 accelerators: {move['reason']}"
+    assert any(told.startswith(text) for told in job.told("resize_asked"))

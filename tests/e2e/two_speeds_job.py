@@ -1,4 +1,4 @@
-"""A job whose slices take three times as long on the node `node-slow` as anywhere else.
+"""A job whose slices take longer on some nodes than elsewhere, and in a slot that a file names.
 
 The pause lies in the trainer where it computes: it costs no processor time, so a test's node can be
 slow on a machine that is busy, and it cannot be fetched ahead, as examples are. What is computed is
@@ -16,12 +16,18 @@ import numpy as np
 
 #: Where a trainer calls what computes its part of a batch.
 CALLERS = ("stepper", "profiling")
+#: How many times as long an example takes, by node; 1 elsewhere.
+FACTORS = {"node-slow": 3, "node-snail": 40}
+#: The same in a slot that is held up.
+HELD_UP = 3
 
 
 def build(settings):
     """Return (compiled model, training data, no validation data)."""
-    factor = 3 if "/node-slow/" in os.environ["VIRTUALFLOW_RUN_DIR"] else 1
-    pace = Pace(Path(settings["go_file"]), factor * settings["pause_s"])
+    run_dir = Path(os.environ["VIRTUALFLOW_RUN_DIR"])
+    factor = FACTORS.get(run_dir.parent.parent.name, 1)
+    slot = run_dir.name.partition("-")[2]
+    pace = Pace(Path(settings["go_file"]), slot, factor * settings["pause_s"])
     for name in CALLERS:
         caller = importlib.import_module(f"agents.trainer.{name}")
         caller.local_rows = pace.kept_by(caller.local_rows)
@@ -43,8 +49,9 @@ def build(settings):
 class Pace:
     """Lets every example of a trainer's part take a while, until the go file is there."""
 
-    def __init__(self, go_file, pause_s):
+    def __init__(self, go_file, slot, pause_s):
         self.go_file = go_file
+        self.held_up_file = go_file.with_name(f"{go_file.name}-held-up-{slot}")
         self.pause_s = pause_s
         self.may_run = False
 
@@ -53,7 +60,8 @@ class Pace:
         def paced(compute, batch):
             self.may_run = self.may_run or self.go_file.exists()
             if not self.may_run:
-                time.sleep(self.pause_s * len(batch.plan.positions))
+                factor = HELD_UP if self.held_up_file.exists() else 1
+                time.sleep(factor * self.pause_s * len(batch.plan.positions))
             return compute_part(compute, batch)
 
         return paced
