@@ -12,6 +12,7 @@ import pytest
 
 from agents.trainer.beacon import Beacon, wait_until_ready
 from agents.trainer.orders import OrderWatcher, ReportWriter, orders_read, orders_write
+from agents.trainer.peer_filter import hosts_allowed
 from controlplane.core.wire import (
     AcceleratorInfo,
     ReportKind,
@@ -60,6 +61,18 @@ def test_a_watcher_follows_only_a_go_for_a_later_generation(tmp_path: Path) -> N
     third = watcher.wait_for_change(second)
     assert watcher.next_after(1) is third
     assert watcher.next_after(2) is None
+
+
+def test_who_asked_is_told_of_the_orders_there_are_and_of_all_others(tmp_path: Path) -> None:
+    orders_write(tmp_path, orders_of(1, True))
+    watcher = OrderWatcher(tmp_path)
+    told: list[tuple[str, ...]] = []
+    watcher.on_change(lambda orders: told.append((*sorted(hosts_allowed(orders)),)))
+    assert told == [("127.0.0.1",)]
+    first = watcher.orders
+    orders_write(tmp_path, dataclasses.replace(first, peers=("node-c", "10.0.0.9")))
+    watcher.wait_for_change(first)
+    assert told[1:] == [("10.0.0.9", "127.0.0.1", "node-c")]
 
 
 def test_reports_are_numbered_lines_from_any_thread(tmp_path: Path) -> None:

@@ -338,7 +338,8 @@ def test_a_lone_worker_and_who_listens_to_it_killed(
         steps_go_on(job)
         assert switched_of(job, 0, alone)["joined"] is False
         assert switched_of(job, 0, alone)["bytes_moved"] == 0
-        assert switched_of(job, 0, alone)["step"] >= switched_of(job, 0, grown)["step"] + 3
+        # Three were heard, of which two may have been of validation.
+        assert switched_of(job, 0, alone)["step"] > switched_of(job, 0, grown)["step"]
         saved = lambda: reports_of(job, 0, ReportKind.CHECKPOINTED)  # noqa: E731
         job.wait(lambda: bool(saved()), "a checkpoint beside the training", 20.0)
         again = join(job, [0, 2])
