@@ -256,6 +256,7 @@ def print_pauses(size: Size, pauses: Sequence[Pause]) -> None:
     kinds = ((True, "grow 1 to 2"), (False, "shrink 2 to 1"))
     printed = {
         "pause": "seconds",
+        "beyond a step of before": "beyond_old_s",
         "late in all": "delay_s",
         "over": "caught_up_s",
         "late before": "slowed_s",

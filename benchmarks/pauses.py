@@ -78,6 +78,8 @@ class Pause:
     Attributes:
         seconds: from the last step of the old membership to the first one of the new, less a
             normal step, the shorter one of before and after.
+        beyond_old_s: the same less a step of before: where joiners listen, the first step still has
+            the old mapping, and takes as long as that whatever the switch does.
         delay_s: what the steps took longer than normal ones, from then until all have caught up.
         caught_up_s: the time from the last step of the old membership until then.
         slowed_s: what steps of the old membership took longer than before the change was asked for,
@@ -88,6 +90,7 @@ class Pause:
     way: str
     is_growth: bool
     seconds: float
+    beyond_old_s: float
     delay_s: float
     caught_up_s: float
     slowed_s: float
@@ -190,6 +193,7 @@ def measured(
         way=way,
         is_growth=number == 2,
         seconds=first.at - last_old.at - min(usual_s, normal_s),
+        beyond_old_s=first.at - last_old.at - usual_s,
         delay_s=until.at - last_old.at - num_between * normal_s,
         caught_up_s=max(caught_up_at, first.at) - last_old.at,
         slowed_s=last_old.at - before.at - num_slowed * usual_s,
@@ -222,7 +226,7 @@ def describe(pause: Pause) -> str:
     """Render one pause in a few words."""
     kind = "grow" if pause.is_growth else "shrink"
     return (
-        f"{pause.way} {kind}, pause {1e3 * pause.seconds:.0f} ms, in all {1e3 * pause.delay_s:.0f} "
-        f"ms late, all caught up after {pause.caught_up_s:.2f} s, before it steps lost "
-        f"{1e3 * pause.slowed_s:.0f} ms"
+        f"{pause.way} {kind}, pause {1e3 * pause.seconds:.0f} ms (beyond a step of before "
+        f"{1e3 * pause.beyond_old_s:.0f}), in all {1e3 * pause.delay_s:.0f} ms late, all caught up "
+        f"after {pause.caught_up_s:.2f} s, before it steps lost {1e3 * pause.slowed_s:.0f} ms"
     )
