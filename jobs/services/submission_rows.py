@@ -14,8 +14,18 @@ from controlplane.core.wire import Task
 from jobs.exceptions import ConflictError
 from jobs.models import Job
 from jobs.models.jobs import LIVE_JOB_STATUSES
-from jobs.services.submission_rules import Submission
+from jobs.services.submission_rules import FIELDS, Submission
 from jobs.services.submission_tasks import prediction_values, source_find
+
+#: Fields of a submission that are not columns of the same name, or that not every job has.
+_NOT_ALIKE = {
+    "source_job",
+    "code",
+    "code_name",
+    "stop_metric",
+    "stop_target",
+    "stop_higher_is_better",
+}
 
 
 def job_from(user: User, submission: Submission, now: datetime.datetime) -> Job:
@@ -74,29 +84,7 @@ def live_jobs_check(user: User) -> None:
 
 def job_clone_values(job: Job) -> dict[str, Any]:
     """Give the fields of a submission that does the same as `job`; its code goes beside them."""
-    values: dict[str, Any] = {
-        name: getattr(job, name)
-        for name in (
-            "name",
-            "task",
-            "template",
-            "settings",
-            "global_batch_size",
-            "batch_size_min",
-            "batch_size_max",
-            "num_virtual_nodes",
-            "min_accelerators",
-            "max_accelerators",
-            "accepted_kinds",
-            "mixes_kinds",
-            "priority",
-            "stop_kind",
-            "stop_limit",
-            "seed",
-            "reduction",
-            "shuffle",
-        )
-    }
+    values: dict[str, Any] = {name: getattr(job, name) for name in FIELDS if name not in _NOT_ALIKE}
     if job.task == Task.PREDICT:
         source = {} if job.source_job_id is None else {"source_job": job.source_job_id}
         return prediction_values(values, given={}) | source
