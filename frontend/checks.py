@@ -12,6 +12,7 @@ from django.utils import timezone
 from controlplane.core.lifecycle import JobStatus
 from controlplane.core.wire import Task
 from jobs.models import Job
+from jobs.models.jobs import MEASURED
 from jobs.selectors.dry_run import Outlook, OutlookKind, submission_outlook
 from jobs.selectors.memory import (
     MemoryAdvice,
@@ -21,7 +22,7 @@ from jobs.selectors.memory import (
     submission_memory_advice,
 )
 from jobs.services.submission_rules import Submission
-from jobs.services.validations import MEASURED, TIME_LIMIT_GRACE_S
+from jobs.services.validations import TIME_LIMIT_GRACE_S
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,6 +14,8 @@ from jobs.models.choices import choices, values
 
 LIVE_JOB_STATUSES = tuple(status for status in JobStatus if status not in ENDED_JOB_STATUSES)
 _ENDED = values(ENDED_JOB_STATUSES)
+#: Status code of a draft whose code builds.
+MEASURED = "measured"
 
 
 def code_path(_job: Job, filename: str) -> str:

@@ -11,10 +11,10 @@ from controlplane.core.lifecycle import JobStatus
 from controlplane.core.wire import TrainingSpec
 from jobs.exceptions import NotFoundError
 from jobs.models import Job
+from jobs.models.jobs import MEASURED
 from jobs.selectors.memory import advice_text, job_memory_advice, shortage_text
 from jobs.selectors.pages import Person, is_admin
 from jobs.selectors.wanted import training_spec
-from jobs.services.validations import MEASURED
 
 
 def draft_visible_to(person: Person, draft_id: int) -> Job:

@@ -17,12 +17,13 @@ from django.db.models import Q
 from controlplane.core.lifecycle import JobStatus, NodeStatus
 from jobs.exceptions import ConflictError
 from jobs.models import Job, Node
+from jobs.models.jobs import MEASURED
 from jobs.selectors.drafts import draft_of, drafts_live
 from jobs.services.endings import job_lock, status_change
 from jobs.services.events import event_add, user_actor
 from jobs.services.submission_rows import job_clone_values, job_from, live_jobs_check
 from jobs.services.submission_rules import Submission
-from jobs.services.validations import MEASURED, validation_assign, validation_pass
+from jobs.services.validations import validation_assign, validation_pass
 
 #: Drafts that are measured at a time, for each node that can.
 LIVE_LIMIT_PER_NODE = 2

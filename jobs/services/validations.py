@@ -12,6 +12,7 @@ from django.db.models import Count, F, Q
 from controlplane.core.lifecycle import JobStatus, NodeStatus
 from controlplane.core.wire import ValidationReport
 from jobs.models import Job, Node
+from jobs.models.jobs import MEASURED
 from jobs.selectors.memory import memory_shortage
 from jobs.services.endings import job_lock, status_change
 from jobs.services.events import event_add
@@ -19,8 +20,6 @@ from jobs.services.events import event_add
 #: Beyond the validation's own time limit: fetching the code and reporting back.
 TIME_LIMIT_GRACE_S = 20.0
 _TEXT_LIMIT = 20_000
-#: Status code of a draft whose code builds.
-MEASURED = "measured"
 
 
 def validation_assign(job_id: int, now: datetime.datetime) -> bool:
