@@ -21,12 +21,7 @@ from agents.trainer.seat import Seat
 from agents.trainer.state_meeting import StreamNote
 from agents.trainer.stepper import Heard
 from agents.trainer.streaming import Arrival, listen
-from agents.trainer.user_errors import (
-    MESSAGE_LIMIT,
-    TRACEBACK_LIMIT,
-    JobCodeError,
-    user_frames,
-)
+from agents.trainer.user_errors import JobCodeError, own_frames_kept
 from controlplane.core.wire import Membership, ReportKind, Task, TrainerOrders
 
 
@@ -48,7 +43,7 @@ def trainer_run(
     except JobCodeError as error:
         failure = TrainerError("user_code", f"{error.field}: {error.message}", error.traceback)
     except TrainerError as error:
-        failure = error if error.code != "user_code" else _cut_down(error, run_dir / "code")
+        failure = error if error.code != "user_code" else own_frames_kept(error, run_dir / "code")
     except MemoryError:
         failure = TrainerError("out_of_memory", "out of memory", traceback.format_exc())
     except Exception as error:
@@ -58,14 +53,6 @@ def trainer_run(
         return EXIT_DONE
     reports.failed(failure)
     return EXIT_FAILED
-
-
-def _cut_down(error: TrainerError, code_dir: Path) -> TrainerError:
-    """Keep only the user's own frames, also in TensorFlow's message."""
-    message = user_frames(error.message, code_dir)[:MESSAGE_LIMIT]
-    return TrainerError(
-        error.code, message, user_frames(error.traceback, code_dir)[-TRACEBACK_LIMIT:]
-    )
 
 
 class Trainer:

@@ -8,6 +8,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from agents.trainer.failures import TrainerError
+
 MESSAGE_LIMIT = 4_000
 TRACEBACK_LIMIT = 20_000
 _FRAME = re.compile(r'\s*File "(?P<path>[^"]*)", line \d+')
@@ -80,6 +82,13 @@ def user_frames(text: str, code_dir: Path) -> str:
             continue
         kept.append(line)
     return "\n".join(kept).replace(f"{root}/", "").replace(f"{code_dir}/", "")
+
+
+def own_frames_kept(error: TrainerError, code_dir: Path) -> TrainerError:
+    """Cut message and traceback of a failed step down to the user's own frames."""
+    message = user_frames(error.message, code_dir)[:MESSAGE_LIMIT]
+    traceback = user_frames(error.traceback, code_dir)[-TRACEBACK_LIMIT:]
+    return TrainerError(error.code, message, traceback)
 
 
 def _is_own_fault(error: BaseException) -> bool:
