@@ -6,8 +6,9 @@ import contextlib
 import os
 import signal
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -89,9 +90,7 @@ class FatedJob:
             is_there = row is not None and row["first_step_at"] and row["num_members"] >= least
             return row if is_there else None
 
-        found: dict[str, Any] = self.stack.wait_for(
-            f"{self.name} on {least}", active, DEADLINE_S, revives=revives
-        )
+        found: dict[str, Any] = self._wait_for(f"{least} members", active, revives=revives)
         return found
 
     def slots(self, least: int) -> list[int]:
@@ -117,8 +116,8 @@ class FatedJob:
 
     def meets(self, place: str) -> Met:
         """Wait until somebody has met its fate at `place`."""
-        met: Met = self.stack.wait_for(
-            f"a fate {place}", lambda: self.fates.met(place), DEADLINE_S, look_every_s=0.02
+        met: Met = self._wait_for(
+            f"a fate {place}", lambda: self.fates.met(place), look_every_s=0.02
         )
         return met
 
@@ -131,9 +130,7 @@ class FatedJob:
                     return dict(event["data"])
             return None
 
-        found: dict[str, Any] = self.stack.wait_for(
-            f"{self.name} without {slots}", told, DEADLINE_S, revives=revives
-        )
+        found: dict[str, Any] = self._wait_for(f"the loss of {slots}", told, revives=revives)
         return found
 
     def finish(self) -> dict[str, Any]:
@@ -146,8 +143,26 @@ class FatedJob:
                 state if (state["status"], state["num_accelerators"]) == ("finished", 0) else None
             )
 
-        state: dict[str, Any] = self.stack.wait_for(f"{self.name}'s end", finished, DEADLINE_S)
+        state: dict[str, Any] = self._wait_for("the end", finished)
         return state
+
+    def _wait_for(self, what: str, condition: Callable[[], Any], **options: Any) -> Any:
+        """Wait as `Stack.wait_for` does.
+
+        Raises:
+            AssertionError: it took too long; tells what has become of the job meanwhile.
+        """
+        try:
+            return self.stack.wait_for(f"{self.name}: {what}", condition, DEADLINE_S, **options)
+        except AssertionError as error:
+            rows = self.stack.get(f"jobs/{self.id}/events/", page_size=200)["results"]
+            told = [f"{row['at']} {row['kind']}: {row['message']}" for row in rows[:30]]
+            nodes = [
+                f"{row['name']} {row['status']} {row['aside_reason']}"
+                for row in self.stack.get("nodes/")["results"]
+            ]
+            text = [f"{error}; now {datetime.now(UTC)}, nodes:", *nodes, "Newest first:", *told]
+            raise AssertionError("\n".join(text)) from error
 
 
 def send(pid: int, number: signal.Signals) -> None:

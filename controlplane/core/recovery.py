@@ -28,6 +28,7 @@ class Standing:
         is_leaving: the newest resize takes its accelerator away.
         is_stalled: a collective of its failed; it waits for orders.
         unreachable: slots that did not answer it, stalled trainers only.
+        is_silent: nothing was heard of its node since the first trainer stalled.
     """
 
     slot: int
@@ -38,6 +39,7 @@ class Standing:
     is_leaving: bool = False
     is_stalled: bool = False
     unreachable: frozenset[int] = frozenset()
+    is_silent: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,7 +60,12 @@ class Verdict:
 
 
 def judge(
-    trainers: Sequence[Standing], *, stalled_for_s: float, grace_s: float, limit: int
+    trainers: Sequence[Standing],
+    *,
+    stalled_for_s: float,
+    grace_s: float,
+    silence_s: float,
+    limit: int,
 ) -> Verdict | None:
     """Decide who goes on; None when nobody is missed, or when it is too early to say.
 
@@ -69,12 +76,16 @@ def judge(
     Args:
         trainers: those of the open memberships that have not done their part, by seniority.
         stalled_for_s: time since the first of them stalled.
+        silence_s: time in which every node that is there is heard of; as long as one is not, the
+            grace lasts so long at least.
         limit: the most accelerators that the job may hold.
     """
     lost = frozenset(row.slot for row in trainers if row.is_lost and row.is_needed)
     living = [row for row in trainers if not row.is_lost]
     needed = [row for row in living if row.is_needed]
     is_stalled = any(row.is_stalled for row in living)
+    if any(row.is_silent for row in needed):
+        grace_s = max(grace_s, silence_s)
     is_sure = is_stalled and (stalled_for_s >= grace_s or all(row.is_stalled for row in needed))
     if not lost and not is_sure:
         return None
@@ -97,7 +108,9 @@ def mutually_reachable(trainers: Sequence[Standing]) -> list[Standing]:
 
     Greedy: whoever is in most complaints goes first, the junior of equals. That is exact for single
     trainers that are cut off and for a network that falls in two; of equal halves the one with the
-    senior trainer stays.
+    senior trainer stays. Before all others go those who are complained of and whose nodes are not
+    heard of either: the only one that is left when the node with all others dies is in more
+    complaints than any of them.
     """
     kept = list(trainers)
     for _ in trainers:
@@ -111,7 +124,14 @@ def mutually_reachable(trainers: Sequence[Standing]) -> list[Standing]:
         if not broken:
             break
         complaints = [sum(row.slot in pair for pair in broken) for row in kept]
-        worst = max(range(len(kept)), key=lambda rank: (complaints[rank], rank))
+        worst = max(
+            range(len(kept)),
+            key=lambda rank: (
+                kept[rank].is_silent and complaints[rank] > 0,
+                complaints[rank],
+                rank,
+            ),
+        )
         del kept[worst]
     return kept
 

@@ -84,6 +84,7 @@ def job_recover(job: Job, now: datetime.datetime, *, actor: str = SYSTEM) -> boo
         _standings(scene),
         stalled_for_s=_stalled_for_s(scene, now),
         grace_s=settings.STALL_GRACE_S,
+        silence_s=2 * settings.HEARTBEAT_S,
         limit=job.max_accelerators,
     )
     if verdict is None:
@@ -120,6 +121,7 @@ def scene_read(job: Job) -> Scene | None:
 
 def _standings(scene: Scene) -> list[Standing]:
     needed = _needed_slots(scene)
+    since = _stalled_since(scene)
     training = _slots(scene.active)
     return [
         Standing(
@@ -131,6 +133,7 @@ def _standings(scene: Scene) -> list[Standing]:
             is_leaving=row.release_asked_at is not None,
             is_stalled=row.stalled_at is not None,
             unreachable=frozenset(row.unreachable),
+            is_silent=since is not None and row.accelerator.node.last_seen_at < since,
         )
         for slot in scene.members()
         if (row := scene.rows[slot]).left_at is None and row.finished_at is None
@@ -156,9 +159,14 @@ def _slots(generation: Generation | None) -> set[int]:
     return {member["slot"] for member in generation.membership["members"]}
 
 
-def _stalled_for_s(scene: Scene, now: datetime.datetime) -> float:
+def _stalled_since(scene: Scene) -> datetime.datetime | None:
     since = [row.stalled_at for row in scene.rows.values() if row.stalled_at and not is_lost(row)]
-    return (now - min(since)).total_seconds() if since else 0.0
+    return min(since, default=None)
+
+
+def _stalled_for_s(scene: Scene, now: datetime.datetime) -> float:
+    since = _stalled_since(scene)
+    return 0.0 if since is None else (now - since).total_seconds()
 
 
 def _joiners_check(job: Job, scene: Scene, now: datetime.datetime, actor: str) -> bool:

@@ -26,7 +26,7 @@ def trainers(num: int, **of_slot: dict[str, Any]) -> list[Standing]:
 
 
 def decide(rows: list[Standing], stalled_for_s: float = 0.0, limit: int = 8) -> Verdict | None:
-    return judge(rows, stalled_for_s=stalled_for_s, grace_s=2.0, limit=limit)
+    return judge(rows, stalled_for_s=stalled_for_s, grace_s=2.0, silence_s=4.0, limit=limit)
 
 
 def stalled(*unreachable: int) -> dict[str, Any]:
@@ -55,6 +55,16 @@ def test_a_stalled_trainer_is_waited_with_for_the_grace() -> None:
     assert verdict is not None
     # Slots 0 and 2 are in one complaint each: the junior one goes.
     assert (verdict.survivors, verdict.suspects) == ((0, 1), {2})
+
+
+def test_the_one_beside_a_dead_node_is_not_outvoted_by_the_dead() -> None:
+    silent = {"is_silent": True}
+    rows = trainers(4, s0=silent, s1=silent, s2=stalled(0, 1), s3=silent)
+    assert decide(rows, stalled_for_s=3.9) is None
+    verdict = decide(rows, stalled_for_s=4.0)
+    assert verdict is not None
+    # The others still reach the one of whom only its agent says nothing.
+    assert (verdict.survivors, verdict.suspects) == ((2, 3), {0, 1})
 
 
 def test_when_all_have_stalled_nobody_waits() -> None:

@@ -192,9 +192,11 @@ def asleep(job: FatedJob) -> None:
     slots, node = spread(job)
     agent = job.stack.supervisor.pids()[node]
     sleeping, _ = node_signal(job.stack, job, node, signal.SIGSTOP)
-    job.goes_on_without(*(slot for slot in sleeping if slot in slots), revives=False)
-    send(agent, signal.SIGCONT)
-    job.hit(sleeping, signal.SIGCONT)
+    try:
+        job.goes_on_without(*(slot for slot in sleeping if slot in slots), revives=False)
+    finally:
+        send(agent, signal.SIGCONT)
+        job.hit(sleeping, signal.SIGCONT)
     job.stack.wait_for(
         "those who slept to be ended",
         lambda: not {*sleeping} & {*job.stack.trainers_of(job.id)},

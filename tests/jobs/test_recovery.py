@@ -127,12 +127,33 @@ class TestStalls:
         row = job.allocations.get(slot=A)
         assert (row.stalled_at, row.stalled_step, row.unreachable) == (world.now, 10, [D])
         assert stalled_recover(world.now, [job.pk]) == set()
+        world.hear()
         world.now_s += settings.STALL_GRACE_S
         assert stalled_recover(world.now, [job.pk]) == {job.pk}
         assert slots(newest(job)) == [A, B, C]
         lost = job.allocations.get(slot=D)
         assert (lost.lost_code, lost.stop_asked_at) == ("unreachable", world.now)
         assert stalled_recover(world.now, [job.pk]) == set()
+
+    def test_the_only_one_beside_a_silent_node_goes_on(self, settings: Any) -> None:
+        settings.STALL_GRACE_S, settings.HEARTBEAT_S = 2, 2
+        world, job = training(max_accelerators=3)
+        world.now_s += 1
+        assert slots(newest(job)) == [A, B, C]
+        world.stall(job, C, A, B)
+        (beside,) = (row for row in world.nodes if C in {slot for _, slot in row.trainers})
+        world.now_s += 3
+        world.hear(beside)
+        # A heartbeat of the other node may be on its way, but not for longer.
+        assert stalled_recover(world.now, [job.pk]) == set()
+        world.now_s += 1
+        assert stalled_recover(world.now, [job.pk]) == {job.pk}
+        assert slots(newest(job)) == [C]
+        assert [(row["slot"], row["code"]) for row in newest(job).lost] == [
+            (A, "unreachable"),
+            (B, "unreachable"),
+        ]
+        assert fresh(job).restarts == 0
 
     def test_nobody_resizes_a_job_meanwhile(self) -> None:
         world, job = training()
@@ -170,6 +191,7 @@ class TestStalls:
     def test_what_a_suspect_says_later_is_refused(self, settings: Any) -> None:
         world, job = training()
         world.stall(job, A, D)
+        world.hear()
         world.now_s += settings.STALL_GRACE_S
         stalled_recover(world.now)
         played, late = next(row for row in world.trainers_of(job) if row[1].slot == D)

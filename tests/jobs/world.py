@@ -250,6 +250,11 @@ class World:
         )
         self.tell(played)
 
+    def hear(self, *played: PlayedNode) -> None:
+        """Let nodes be heard of now; all of them unless some are named."""
+        pks = [row.node.pk for row in played or self.nodes]
+        Node.objects.filter(id__in=pks).update(last_seen_at=self.now)
+
     def tell(self, played: PlayedNode) -> None:
         """Send what a node has to say."""
         played.stale = batch_take(played.node, played.batch(), self.now).reply.stale
