@@ -34,7 +34,7 @@ def expire_nodes() -> list[int]:
     if not watch_keep(now):
         return []
     lost, changed = nodes_expire(now)
-    if nodes_judge(now) or lost:
+    if nodes_judge(now) or lost or changed:
         nudges.jobs_changed(changed, orders=True, cluster=True)
     return sorted(lost)
 

@@ -170,9 +170,12 @@ def nodes_expire(now: datetime.datetime) -> tuple[set[int], set[int]]:
         ).update(status=NodeStatus.LOST):
             continue  # its heartbeat came just now
         event_add("node_lost", f"{node.name} is not heard of any more", now=now, node=node)
-        changed |= node_trainers_lose(node, now)
         changed |= validations_of_node_expire(node, now)
         lost.add(node.pk)
+    # Whoever marked a node may have ended before it came to all trainers.
+    still_held = Allocation.objects.filter(released_at=None).values("accelerator__node")
+    for node in Node.objects.filter(status=NodeStatus.LOST, id__in=still_held):
+        changed |= node_trainers_lose(node, now)
     return lost, changed
 
 

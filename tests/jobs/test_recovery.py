@@ -33,6 +33,11 @@ from tests.jobs.world import World
 pytestmark = pytest.mark.django_db
 
 
+def end_here(*_: Any) -> None:
+    """Play a process that is killed."""
+    raise SystemExit
+
+
 class TestSurvivors:
     def test_they_go_on_at_once_in_a_generation_of_their_own(self) -> None:
         world, job = training()
@@ -95,6 +100,19 @@ class TestSurvivors:
         world.follow(world.nodes[0])
         assert newest(job).phase == "active"
         assert fresh(job).restarts == 0
+
+    def test_a_lost_node_whose_trainers_nobody_came_to_is_gone_through_later(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        world, job = training()
+        with monkeypatch.context() as patch:
+            patch.setattr("jobs.services.nodes.node_trainers_lose", end_here)
+            with pytest.raises(SystemExit):
+                lose_node(world, world.nodes[1])
+        assert slots(newest(job)) == [A, B, C, D]
+        assert nodes_expire(world.now) == (set(), {job.pk})
+        assert slots(newest(job)) == [A, B]
+        assert nodes_expire(world.now) == (set(), set())
 
     def test_a_loss_while_recovering_makes_a_newer_recovery(self) -> None:
         world, job = training()
