@@ -16,6 +16,7 @@ from agents.preparation import code_fetch, source_fetch
 from agents.processes import OwnedProcess, processes_of, trainer_environment
 from agents.report_queue import storable
 from agents.state_directory import read_json, write_atomically
+from agents.trainer.heap import heap_environment
 from agents.trainers import Surroundings
 from controlplane.core.wire import ValidationReport, WantedValidation, decode, encode
 
@@ -25,7 +26,12 @@ ValidationKey = tuple[int, int]
 #: How much of the end of a crashed validation's log goes into its report.
 LOG_TAIL_BYTES = 8 * 1024
 MAX_RESULT_BYTES = 512 * 1024
-_ENVIRONMENT = {"CUDA_VISIBLE_DEVICES": "-1", "OMP_NUM_THREADS": "1"}
+#: With the one heap that trainers have: in several, what a step takes depends on who is faster.
+VALIDATION_ENVIRONMENT = {
+    "CUDA_VISIBLE_DEVICES": "-1",
+    "OMP_NUM_THREADS": "1",
+    **heap_environment(1),
+}
 
 
 class Validation:
@@ -114,7 +120,7 @@ class Validation:
             return
         settings = self._around.settings
         environment = trainer_environment(
-            os.environ, self.path, _ENVIRONMENT, settings.kept_environment
+            os.environ, self.path, VALIDATION_ENVIRONMENT, settings.kept_environment
         )
         command = (*settings.trainer_command, "--validate", str(self.path))
         try:

@@ -207,7 +207,8 @@ class EventContent:
                 yield b": still here\n\n"
                 look_at = time.monotonic() + KEEP_ALIVE_S
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._subscriber.wake.wait(), look_at - time.monotonic())
+                async with asyncio.timeout(look_at - time.monotonic()):
+                    await self._subscriber.wake.wait()
                 yield self._subscriber.take()
                 await asyncio.sleep(MIN_GAP_S)
 

@@ -6,6 +6,7 @@ and the cycle has its beat. So a Redis that is away is logged, never raised.
 
 from __future__ import annotations
 
+import asyncio
 import json
 import logging
 import time
@@ -30,6 +31,7 @@ REPLAYS = "replays"
 _CYCLE_ASKED = "virtualflow:cycle-asked"
 _CYCLE_LOCK = "virtualflow:cycle-lock"
 _FALLBACK_POLL_S = 0.5
+_SUBSCRIBE_LIMIT_S = 5.0
 #: Clocks of the machines of a control plane differ by less.
 _CLOCK_SLACK_S = 0.05
 
@@ -196,10 +198,15 @@ def listening(channel: str) -> Iterator[Listener]:
 
 async def changes(timeout_s: float) -> AsyncIterator[dict[str, object] | None]:
     """Yield each change as it comes; None after `timeout_s` without one (for a keep-alive)."""
-    client = redis.asyncio.Redis.from_url(settings.REDIS_URL, socket_connect_timeout=2)
+    # No `socket_timeout`: the client keeps it with `asyncio.wait_for`, which in Python 3.11 loses a
+    # cancellation that comes just when what it waits for is done. The reader would never end.
+    client = redis.asyncio.Redis.from_url(
+        settings.REDIS_URL, socket_connect_timeout=2, socket_timeout=None
+    )
     try:
         async with client.pubsub() as pubsub:
-            await pubsub.subscribe(CHANGES)
+            async with asyncio.timeout(_SUBSCRIBE_LIMIT_S):
+                await pubsub.subscribe(CHANGES)
             while True:
                 message = await pubsub.get_message(
                     ignore_subscribe_messages=True, timeout=timeout_s

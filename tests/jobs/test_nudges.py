@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import threading
 import time
@@ -47,6 +48,29 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[str]:
         "celery.current_app.send_task", lambda name, **_: sent.append(name), raising=True
     )
     return sent
+
+
+def test_a_reader_ends_at_whichever_moment_it_is_cancelled(broker: redis.Redis) -> None:
+    async def read() -> None:
+        # Not for ever, so that one that goes on regardless fails the test and does not hold it up.
+        num_read = 0
+        async for _ in nudges.changes(0.1):
+            num_read += 1
+            if num_read > 3:
+                return
+
+    async def cancel_after(num_turns: int) -> bool:
+        reader = asyncio.create_task(read())
+        for _ in range(num_turns):
+            await asyncio.sleep(0)
+        reader.cancel()
+        await asyncio.wait([reader], timeout=DEADLINE_S)
+        return reader.cancelled()
+
+    async def never_ended() -> list[int]:
+        return [turns for turns in range(40) if not await cancel_after(turns)]
+
+    assert asyncio.run(never_ended()) == []
 
 
 def test_a_waiter_hears_of_the_change_it_waits_for(broker: redis.Redis, asked: list[str]) -> None:

@@ -14,6 +14,7 @@ import pytest
 from agents.trainer.job_file import job_load
 from agents.trainer.keras_access import model_build
 from agents.trainer.validation_steps import free_bytes, memory_read, slice_ladder, steps_try
+from agents.validations import VALIDATION_ENVIRONMENT
 from controlplane.core.memory import memory_need_read
 from controlplane.core.wire import ValidationReport, decode, encode
 from tests.agents.trainer.trial_jobs import HEAD, returning, spec_of
@@ -65,7 +66,7 @@ def test_memory_of_an_example_is_measured_in_a_process_of_its_own(tmp_path: Path
         capture_output=True,
         text=True,
         timeout=120,
-        env=os.environ | {"TF_CPP_MIN_LOG_LEVEL": "3", "CUDA_VISIBLE_DEVICES": "-1"},
+        env=os.environ | {"TF_CPP_MIN_LOG_LEVEL": "3"} | VALIDATION_ENVIRONMENT,
         check=False,
     )
     assert done.returncode == 0, done.stderr[-2000:]
