@@ -70,9 +70,10 @@ class RunDirectory:
         shutil.rmtree(self.path, ignore_errors=True)
 
     @property
-    def was_started(self) -> bool:
-        """Say whether a process was ever given this folder (its log is opened first)."""
-        return self.log.exists() and self._orders.exists()
+    def has_traces(self) -> bool:
+        """Say whether a trainer ever wrote anything here: output, a report, a sign of life."""
+        has_output = self.log.exists() and self.log.stat().st_size > 0
+        return has_output or self.reports.exists() or self.pulse.exists()
 
     def read_orders(self) -> TrainerOrders | None:
         """Read the newest orders; None when there are none, or none that can be read."""

@@ -169,7 +169,7 @@ class Trainer:
     def adopt(self) -> bool:
         """Take over what lies in the run directory from an agent before this one.
 
-        False means that no trainer was ever started there, and the folder was deleted.
+        False means that no trainer ever ran there, and the folder was deleted.
         """
         self._orders = self.directory.read_orders()
         if self._orders is not None:
@@ -177,15 +177,17 @@ class Trainer:
         if last_report(self.directory, {ReportKind.EXITED}, is_agents_own=True):
             self.stage = Stage.GONE
             return True
-        if self._orders is None or not self.directory.was_started:
-            for process in processes_of(self.directory.path):
-                process.kill()  # it has lost its orders, or user code has spoilt them
+        noted = self.directory.read_process() or _process_found(self.directory)
+        process = OwnedProcess.adopt(self.directory.path, *noted) if noted else None
+        # An agent that is killed as it starts a trainer may leave all but the process.
+        never_ran = process is None and not self.directory.has_traces
+        if self._orders is None or never_ran:
+            for left in processes_of(self.directory.path):
+                left.kill()  # it has lost its orders, or user code has spoilt them
             self.directory.delete()
             return False
-        self.stage = Stage.RUNNING
-        noted = self.directory.read_process() or _process_found(self.directory)
-        self._process = OwnedProcess.adopt(self.directory.path, *noted) if noted else None
-        if self._process is None:
+        self.stage, self._process = Stage.RUNNING, process
+        if process is None:
             log.warning("the trainer of job %d, slot %d went while no agent ran", *self.key)
             self._close(self._exit_code(None))
         else:

@@ -105,6 +105,7 @@ def wait_until_ready(address: str, generation: int, is_void: Callable[[], bool] 
                 raise TrainerError(
                     PEER_LOST, f"the leader at {address} did not get ready for {generation}"
                 )
+            time.sleep(ASK_EVERY_S / 10)
 
 
 def _ask(asking: socket.socket, host: str, port: int) -> int | None:
@@ -116,5 +117,4 @@ def _ask(asking: socket.socket, host: str, port: int) -> int | None:
     except (OSError, struct.error):
         time.sleep(max(0.0, ASK_EVERY_S - (time.monotonic() - asked_at)))
         return None
-    time.sleep(ASK_EVERY_S / 10)
     return int(generation) if tag == ANSWER_TAG else None

@@ -41,7 +41,7 @@ SESSION_TRIES, SESSION_AGAIN_S = 100, 0.05
 EXIT_NOT_WARM = 4
 
 
-def standby_wait(folder: Path, warm_up: Callable[[], None]) -> Path:
+def standby_wait(folder: Path, warm_up: Callable[[], object]) -> Path:
     """Warm up, wait, and become the trainer of a run directory; returns that directory.
 
     The process ends here when its input ends first, or when warming up fails.
@@ -62,7 +62,7 @@ def take_over_line(run_dir: Path) -> bytes:
     return json.dumps({"run_dir": str(run_dir)}).encode() + b"\n"
 
 
-def _warm(folder: Path, warm_up: Callable[[], None]) -> None:
+def _warm(folder: Path, warm_up: Callable[[], object]) -> None:
     os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), NICENESS)
     try:
         with _low_session():

@@ -8,7 +8,6 @@ import signal
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -147,22 +146,7 @@ class FatedJob:
         return state
 
     def _wait_for(self, what: str, condition: Callable[[], Any], **options: Any) -> Any:
-        """Wait as `Stack.wait_for` does.
-
-        Raises:
-            AssertionError: it took too long; tells what has become of the job meanwhile.
-        """
-        try:
-            return self.stack.wait_for(f"{self.name}: {what}", condition, DEADLINE_S, **options)
-        except AssertionError as error:
-            rows = self.stack.get(f"jobs/{self.id}/events/", page_size=200)["results"]
-            told = [f"{row['at']} {row['kind']}: {row['message']}" for row in rows[:30]]
-            nodes = [
-                f"{row['name']} {row['status']} {row['aside_reason']}"
-                for row in self.stack.get("nodes/")["results"]
-            ]
-            text = [f"{error}; now {datetime.now(UTC)}, nodes:", *nodes, "Newest first:", *told]
-            raise AssertionError("\n".join(text)) from error
+        return self.stack.wait_for(f"{self.name}: {what}", condition, DEADLINE_S, **options)
 
 
 def send(pid: int, number: signal.Signals) -> None:

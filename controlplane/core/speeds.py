@@ -4,13 +4,15 @@ A kind's step time is known from all jobs that ever ran the same code on it. A m
 longer than the others compared with its kind (a straggler: a busy machine, a hot device) is taken
 as so many times slower. On machines that others use, too, trainers differ by 20 to 30 % for seconds
 without being slower, so that is asked of half a minute: the median must differ clearly, and even
-the best moments must be worse than what is usual among the others.
+the best moments must be worse than what is usual among the others. Where only the median differs, a
+member may be about to change: its median tells of two speeds, so nothing is split anew by it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from enum import Enum
 from statistics import median
 
 from controlplane.core.heterogeneous import SecondsBySplit, finish_s, mapping_for
@@ -19,6 +21,9 @@ from controlplane.core.step_time import Sample, StepTime, step_time_fit
 
 #: A member counts as slower or faster than the others when its median differs by more than this.
 DRIFT = 0.3
+
+#: And only when even its best (or worst) moments differ by more than this.
+ALWAYS = 0.15
 
 #: Virtual nodes move between members only for this much more throughput.
 REVISION_GAIN = 0.15
@@ -48,34 +53,57 @@ def member_step_times(
     What slows all of them down alike says nothing about how to share the work and is left out. A
     member of an unknown kind has what was measured of itself; None where nothing was.
     """
-    factors = [_factors(member, step_times.get(member.kind)) for member in members]
+    factors = _factors(members, step_times)
     known = sorted(median(row) for row in factors if row)
     usual = known[(len(known) - 1) // 2] if len(known) > 1 else 1.0
     found: list[StepTime | None] = []
-    for i, member in enumerate(members):
+    for member, row, drift in zip(members, factors, _drifts(factors), strict=True):
         own = step_times.get(member.kind)
-        others = [value for j, row in enumerate(factors) if j != i for value in row]
         if own is None:
             found.append(_measured(member))
-        elif factors[i] and others and _stands_out(factors[i], median(others)):
-            found.append(own.scaled(median(factors[i]) / usual))
+        elif drift is _Drift.LASTING:
+            found.append(own.scaled(median(row) / usual))
         else:
             found.append(own)
     return found
 
 
-def _factors(member: MemberSpeed, step_time: StepTime | None) -> list[float]:
-    """Say how many times as long as expected of its kind a member took, by stretch."""
-    expected_s = 0.0 if step_time is None else step_time(member.num_virtual_nodes)
-    return [seconds / expected_s for seconds in member.over_time] if expected_s > 0.0 else []
+class _Drift(Enum):
+    """How a member compares with the others."""
+
+    NONE = "none"
+    CHANGING = "changing"  # slower or faster most of the time, but not always
+    LASTING = "lasting"
 
 
-def _stands_out(own: Sequence[float], others: float) -> bool:
-    """Say whether a member is slower (or faster) than the others, and not just now and then."""
+def _factors(
+    members: Sequence[MemberSpeed], step_times: Mapping[str, StepTime]
+) -> list[list[float]]:
+    """Say how many times as long as expected of its kind each member took, by stretch."""
+    found: list[list[float]] = []
+    for member in members:
+        step_time = step_times.get(member.kind)
+        expected_s = 0.0 if step_time is None else step_time(member.num_virtual_nodes)
+        found.append([s / expected_s for s in member.over_time] if expected_s > 0.0 else [])
+    return found
+
+
+def _drifts(factors: Sequence[Sequence[float]]) -> list[_Drift]:
+    """Compare each member with what is usual among the others."""
+    found: list[_Drift] = []
+    for i, own in enumerate(factors):
+        others = [value for j, row in enumerate(factors) if j != i for value in row]
+        found.append(_drift(own, median(others)) if own and others else _Drift.NONE)
+    return found
+
+
+def _drift(own: Sequence[float], others: float) -> _Drift:
     middle = median(own)
-    is_slower = middle > others * (1.0 + DRIFT) and low_decile(own) > others
-    is_faster = middle * (1.0 + DRIFT) < others and high_decile(own) < others
-    return is_slower or is_faster
+    if others / (1.0 + DRIFT) <= middle <= others * (1.0 + DRIFT):
+        return _Drift.NONE
+    is_slower = low_decile(own) > others * (1.0 + ALWAYS)
+    is_faster = high_decile(own) * (1.0 + ALWAYS) < others
+    return _Drift.LASTING if is_slower or is_faster else _Drift.CHANGING
 
 
 def _measured(member: MemberSpeed) -> StepTime | None:
@@ -141,13 +169,15 @@ def revision_between(
     """Split the virtual nodes of running members anew; None when that gains too little.
 
     Members stay in their order and nobody joins or leaves. All of them must have been heard of for
-    half a minute.
+    half a minute, and none of them be about to change.
 
     Args:
         exchange: seconds of the exchange by split, as far as known.
         measured_s: seconds that a step takes now; what is predicted is predicted in proportion.
     """
     if len(members) < 2 or not all(member.over_time for member in members):
+        return None
+    if _Drift.CHANGING in _drifts(_factors(members, step_times)):
         return None
     functions = member_step_times(members, step_times)
     known = [function for function in functions if function is not None]

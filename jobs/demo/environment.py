@@ -1,22 +1,20 @@
-"""Settings of a demo run, made before Django reads any: its directory, secrets and ports.
+"""Settings of a demo run, made before Django reads any: its directory, secrets and addresses.
 
 Nothing here imports Django.
 """
 
 from __future__ import annotations
 
-import errno
 import hashlib
 import os
 import secrets
-import socket
 import tempfile
 from pathlib import Path
 
+from jobs.demo.ports import free_port
+
 BASE_DIR = Path(__file__).resolve().parent.parent.parent
 PREFERRED_PORT = 8000
-#: Below the ports that Linux hands out for outgoing connections.
-TRAINER_PORTS = range(21000, 32000)
 #: The path of a Unix socket has to fit into 107 bytes.
 LONGEST_SOCKET_PATH = 100
 
@@ -76,48 +74,3 @@ def socket_path(directory: Path) -> Path:
     if short.stat().st_uid != os.getuid():
         raise PermissionError(f"{short} belongs to somebody else; remove it")
     return short / "redis.sock"
-
-
-def free_port(preferred: int) -> int:
-    """Give the first free port of this machine from `preferred` on.
-
-    Raises:
-        OSError: a hundred ports in a row are taken.
-    """
-    for port in range(preferred, preferred + 100):
-        if is_free(port):
-            return port
-    raise OSError(errno.EADDRINUSE, f"no free port from {preferred} to {preferred + 99}")
-
-
-def free_port_ranges(count: int, size: int) -> list[range]:
-    """Find `count` ranges of `size` consecutive free ports for trainers.
-
-    Where the search begins depends on the process: trainers take their ports later, so two demos
-    that look at the same time must not be given the same free ones.
-
-    Raises:
-        OSError: there are not that many.
-    """
-    firsts = list(range(TRAINER_PORTS.start, TRAINER_PORTS.stop - size + 1, size))
-    begin = os.getpid() * count % len(firsts)
-    found: list[range] = []
-    for first in firsts[begin:] + firsts[:begin]:
-        candidate = range(first, first + size)
-        if all(is_free(port) for port in candidate):
-            found.append(candidate)
-            if len(found) == count:
-                return found
-    raise OSError(errno.EADDRINUSE, f"found {len(found)} of {count} ranges of {size} free ports")
-
-
-def is_free(port: int) -> bool:
-    """Say whether a server could listen on `port` of this machine now."""
-    with socket.socket() as probe:
-        # As servers do: a port that only waits out old connections counts as free.
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            probe.bind(("127.0.0.1", port))
-        except OSError:
-            return False
-    return True

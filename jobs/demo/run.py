@@ -7,7 +7,7 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
@@ -16,8 +16,9 @@ import httpx
 
 from jobs.demo import parts
 from jobs.demo.arrivals import Arrivals
-from jobs.demo.environment import free_port_ranges, kept_secret, socket_path
+from jobs.demo.environment import kept_secret, socket_path
 from jobs.demo.intermission import jobs_resume, jobs_set_aside
+from jobs.demo.ports import reserved_ports
 from jobs.demo.supervisor import Part, Supervisor
 from jobs.services.first_start import ensure_admin, ensure_api_token, ensure_enrolment_token
 
@@ -40,12 +41,13 @@ def demo_run(directory: Path, environment: Mapping[str, str], announce: Announce
         AlreadyRunningError: another demo runs in `directory`.
         PartFailedError: a part did not come up; what had started is stopped again.
     """
-    with _alone(directory), _stop_signals() as stop:
+    trainer_ports = reserved_ports(len(parts.NODES), parts.PORTS_PER_NODE)
+    with _alone(directory), trainer_ports as ranges, _stop_signals() as stop:
         password = kept_secret(directory / "admin-password")
         token = kept_secret(directory / "token")
         ensure_api_token(ensure_admin(ADMIN, password), "demo", token)
         supervisor = Supervisor(
-            _parts(directory, environment), directory / "logs", announce, stop.is_asked
+            _parts(directory, environment, ranges), directory / "logs", announce, stop.is_asked
         )
         try:
             announce("Starting the site and two nodes")
@@ -86,9 +88,8 @@ def _rest_client(environment: Mapping[str, str], token: str) -> httpx.Client:
     )
 
 
-def _parts(directory: Path, environment: Mapping[str, str]) -> list[Part]:
+def _parts(directory: Path, environment: Mapping[str, str], ranges: Sequence[range]) -> list[Part]:
     server = environment["VIRTUALFLOW_STREAM_URL"]
-    ranges = free_port_ranges(len(parts.NODES), parts.PORTS_PER_NODE)
     agents = [
         parts.agent_part(node, server, ports, directory, ensure_enrolment_token(node))
         for node, ports in zip(parts.NODES, ranges, strict=True)

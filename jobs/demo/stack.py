@@ -14,13 +14,15 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import httpx
 
 from jobs.demo import parts
-from jobs.demo.environment import BASE_DIR, free_port, free_port_ranges, socket_path
+from jobs.demo.environment import BASE_DIR, socket_path
+from jobs.demo.ports import free_port, reserved_ports
 from jobs.demo.supervisor import Part, Supervisor
 
 ADMIN = "admin"
@@ -28,6 +30,8 @@ _LOOK_EVERY_S = 0.1
 _REQUEST_TIMEOUT_S = 30.0
 _PREPARE_DEADLINE_S = 120.0
 _NODES_DEADLINE_S = 60.0
+#: What a wait that was in vain tells of.
+_TOLD_JOBS, _TOLD_EVENTS = 5, 30
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,12 +62,13 @@ class Stack:
             revives: start parts that died again meanwhile, as the demo does.
 
         Raises:
-            AssertionError: it took longer than `deadline_s`; names what was waited for.
+            AssertionError: it took longer than `deadline_s`; names what was waited for, and tells
+                what the nodes and the newest jobs went through meanwhile.
         """
         ends_at = time.monotonic() + deadline_s
         while not (found := condition()):
             if time.monotonic() >= ends_at:
-                raise AssertionError(f"waited {deadline_s} s for {what}")
+                raise AssertionError(f"waited {deadline_s} s for {what}\n{self._circumstances()}")
             if revives:
                 self.supervisor.run_once(time.monotonic())
             time.sleep(look_every_s)
@@ -90,6 +95,20 @@ class Stack:
         if response.status_code != expect:
             raise AssertionError(f"{path}: {response.status_code} {response.text}")
         return response.json() if response.content else None
+
+    def _circumstances(self) -> str:
+        """Tell how the nodes are, and the newest events of the newest jobs, newest first."""
+        lines = [f"now {datetime.now(UTC)}"]
+        try:
+            nodes = self.get("nodes/")["results"]
+            lines += [f"{row['name']} {row['status']} {row['aside_reason']}" for row in nodes]
+            for job in self.get("jobs/", page_size=_TOLD_JOBS)["results"]:
+                lines.append(f"job {job['id']} {job['name']}: {job['status']}")
+                told = self.get(f"jobs/{job['id']}/events/", page_size=_TOLD_EVENTS)["results"]
+                lines += [f"  {row['at']} {row['kind']}: {row['message']}" for row in told]
+        except (AssertionError, httpx.TransportError) as error:  # some stories take the site away
+            lines.append(f"nothing more is known: {error}")
+        return "\n".join(lines)
 
     def trainer_pids(self) -> list[int]:
         """List every process that runs a trainer of this stack, or was started by one."""
@@ -146,39 +165,39 @@ def running_stack(
         AssertionError: a trainer outlived its agent.
     """
     token = _prepare(environment, directory)
-    ranges = free_port_ranges(len(parts.NODES), parts.PORTS_PER_NODE)
-    server = environment["VIRTUALFLOW_STREAM_URL"]
-    agents = [
-        parts.agent_part(
-            node, address_for(node, server), ports, directory, _enrolment_token(directory, node)
-        )
-        for node, ports in zip(parts.NODES, ranges, strict=True)
-    ]
-    agents = [replace(part, command=[*part.command, *agent_options]) for part in agents]
-    site = parts.site_parts(environment, directory)
-    site = [part for part in site if with_replayer or part.name != "replayer"]
-    supervisor = Supervisor(
-        [*broker, *(replace(part, environment=environment) for part in site), *agents],
-        directory / "logs",
-        announce=print,
-    )
-    base = f"http://127.0.0.1:{environment['VIRTUALFLOW_DEMO_PORT']}/api/v1/"
-    headers = {"Authorization": f"Bearer {token}"}
-    try:
-        supervisor.start()
-        with httpx.Client(
-            base_url=base, headers=headers, timeout=_REQUEST_TIMEOUT_S, trust_env=False
-        ) as rest:
-            stack = Stack(rest, supervisor, directory)
-            stack.wait_for(
-                "both nodes", lambda: _num_online(stack) == len(agents), _NODES_DEADLINE_S
+    with reserved_ports(len(parts.NODES), parts.PORTS_PER_NODE) as ranges:
+        server = environment["VIRTUALFLOW_STREAM_URL"]
+        agents = [
+            parts.agent_part(
+                node, address_for(node, server), ports, directory, _enrolment_token(directory, node)
             )
-            yield stack
-    finally:
-        supervisor.stop()
-        left = parts.end_stray_trainers(directory)
-    if left:
-        raise AssertionError(f"{left} trainers outlived their agents")
+            for node, ports in zip(parts.NODES, ranges, strict=True)
+        ]
+        agents = [replace(part, command=[*part.command, *agent_options]) for part in agents]
+        site = parts.site_parts(environment, directory)
+        site = [part for part in site if with_replayer or part.name != "replayer"]
+        supervisor = Supervisor(
+            [*broker, *(replace(part, environment=environment) for part in site), *agents],
+            directory / "logs",
+            announce=print,
+        )
+        base = f"http://127.0.0.1:{environment['VIRTUALFLOW_DEMO_PORT']}/api/v1/"
+        headers = {"Authorization": f"Bearer {token}"}
+        try:
+            supervisor.start()
+            with httpx.Client(
+                base_url=base, headers=headers, timeout=_REQUEST_TIMEOUT_S, trust_env=False
+            ) as rest:
+                stack = Stack(rest, supervisor, directory)
+                stack.wait_for(
+                    "both nodes", lambda: _num_online(stack) == len(agents), _NODES_DEADLINE_S
+                )
+                yield stack
+        finally:
+            supervisor.stop()
+            left = parts.end_stray_trainers(directory)
+        if left:
+            raise AssertionError(f"{left} trainers outlived their agents")
 
 
 def stack_environment(

@@ -6,7 +6,7 @@ import datetime
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from django.db.models import Q
+from django.db.models import Q, QuerySet
 
 from controlplane.core import types
 from controlplane.core.lifecycle import (
@@ -33,15 +33,20 @@ class ClusterView:
     generations: dict[int, int]
 
 
-def cluster_snapshot(now: datetime.datetime, seed: int = 0) -> ClusterView:
-    """Read the cluster for a policy, in so many queries however large it is."""
-    accelerators = Accelerator.objects.filter(
+def accelerators_open(now: datetime.datetime) -> QuerySet[Accelerator]:
+    """Choose the accelerators that may be given to jobs, held or not."""
+    return Accelerator.objects.filter(
         Q(node__aside_until=None) | Q(node__aside_until__lte=now),
         is_present=True,
         node__status=NodeStatus.ONLINE,
         node__is_cordoned=False,
         node__removed_at=None,
-    ).order_by("node_id", "index")
+    )
+
+
+def cluster_snapshot(now: datetime.datetime, seed: int = 0) -> ClusterView:
+    """Read the cluster for a policy, in so many queries however large it is."""
+    accelerators = accelerators_open(now).order_by("node_id", "index")
     jobs = list(
         Job.objects.filter(status__in=[*SCHEDULABLE_JOB_STATUSES], is_pause_asked=False)
         .defer(*_UNREAD)

@@ -243,8 +243,6 @@ def _go_on(
     job.generation += 1
     membership = membership_resume(job, _membership(job, scene, verdict))
     membership = membership_ask_epochs(job, membership)
-    before = scene.switching if scene.switching is not None else scene.active
-    assert before is not None
     reason = losses_text(gone) or "all trainers stalled and can be reached again"
     lost = [loss_facts(row, _noticed_at(scene, now)) for row in gone]
     if scene.switching is not None and scene.switching.is_recovery:
@@ -270,17 +268,17 @@ def _go_on(
     _allocations_write(job, scene, verdict, now)
     if job.status == JobStatus.PREEMPTING:
         status_change(job, JobStatus.RUNNING, status_code="", status_reason="")
-    num_before = before.num_members or (scene.active.num_members if scene.active else 0)
+    num_left = len(membership.members)
     event_add(
         "recovery_asked",
-        f"{len(membership.members)} of {num_before} trainers go on: {reason}",
+        f"{num_left} of {num_left + len(gone)} trainers go on: {reason}",
         now=now,
         job=job,
         actor=actor,
         data={"generation": membership.generation, "lost": lost},
     )
     if membership.hold:
-        _hold_tell(job, len(membership.members), now, actor)
+        _hold_tell(job, num_left, now, actor)
 
 
 def _noticed_at(scene: Scene, now: datetime.datetime) -> datetime.datetime:

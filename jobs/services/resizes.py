@@ -21,6 +21,7 @@ from controlplane.core.types import Resize
 from controlplane.core.wire import Membership, Task, decode, encode
 from jobs.models import Accelerator, Allocation, Artifact, Generation, Job, Node
 from jobs.selectors.batch_sizes import batch_choice
+from jobs.selectors.cluster import accelerators_open
 from jobs.selectors.step_times import (
     accelerator_step_times,
     kinds_without_profile,
@@ -144,6 +145,9 @@ def _grow_or_shrink(
         raise StaleError("its joiners got ready just now")
     slots = {member.slot for member in membership.members}
     kept = {row.slot: row for row in staying.values() if row.slot in slots}
+    new = {*resize.wanted} - {row.accelerator_id for row in kept.values()}
+    if accelerators_open(now).filter(id__in=new).count() < len(new):
+        raise StaleError("a node that it was to go to takes no work any more")
     joiners = slots - standing.active_slots
     are_ready = all(slot in kept and kept[slot].ready_at for slot in joiners)
     Generation.objects.create(

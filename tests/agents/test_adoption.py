@@ -8,6 +8,7 @@ from functools import partial
 from pathlib import Path
 
 import psutil
+import pytest
 
 from controlplane.core.wire import EnrolReply, ReportKind
 from tests.agents.builders import membership, wanted_trainer
@@ -174,6 +175,30 @@ def test_a_folder_without_a_start_is_fetched_anew(
     booted = plane.report(1, 0, ReportKind.PHASE)
     assert booted is not None
     assert booted.data["code"] == ["job.py"]
+
+
+def test_a_trainer_that_the_killed_agent_had_not_quite_started_is_started(
+    plane: ControlPlane, drive: Drive, state_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Killed(BaseException):
+        """Goes through everything, as an end of the process would."""
+
+    def killed(*_: object, **__: object) -> None:
+        raise Killed
+
+    plane.want(wanted_trainer(plane))
+    first = drive()
+    monkeypatch.setattr("agents.processes.subprocess.Popen", killed)
+    with pytest.raises(Killed):
+        first.until(lambda: False)
+    monkeypatch.undo()
+    first.vanish()
+    folder = state_dir / "trainers" / "1-0"
+    assert {"log.txt", "orders.json"} < {path.name for path in folder.iterdir()}
+
+    second = drive()
+    second.until(lambda: ReportKind.SWITCHED in plane.kinds(1, 0))
+    assert ReportKind.EXITED not in plane.kinds(1, 0)
 
 
 def test_told_and_accepted_work_is_not_told_again(plane: ControlPlane, drive: Drive) -> None:

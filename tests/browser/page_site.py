@@ -11,7 +11,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from jobs.demo import parts
-from jobs.demo.environment import demo_environment, free_port, socket_path
+from jobs.demo.environment import demo_environment, socket_path
+from jobs.demo.ports import free_port
 from jobs.demo.supervisor import Supervisor
 
 ROOT = Path(__file__).parent.parent.parent

@@ -120,6 +120,30 @@ def test_virtual_nodes_come_back_when_it_has_recovered() -> None:
     assert found.counts == (8, 8)
 
 
+@pytest.mark.parametrize("num_slow", range(13))
+def test_a_change_is_waited_for_until_it_is_over(num_slow: int) -> None:
+    """Half a minute in which a member becomes three times slower: a split by its half is wrong."""
+    healthy = MemberSpeed(0, "cpu", 8, 0.08, (0.08,) * 12)
+    # As measured: before it slowed down it was a trace slower than the other one.
+    over_time = (0.0801,) * (12 - num_slow) + (0.24,) * num_slow
+    found = revision_between([healthy, MemberSpeed(2, "cpu", 8, 0.24, over_time)], STEP_TIMES)
+    if num_slow < 11:
+        assert found is None
+    else:
+        assert found is not None
+        assert found.counts == (12, 4)
+        assert found.reason.startswith("slot 2 is 3.0x slower: 8 → 4 virtual nodes")
+
+
+@pytest.mark.parametrize("num_fast", range(13))
+def test_nor_is_a_straggler_trusted_again_for_a_few_good_moments(num_fast: int) -> None:
+    """It has recovered when most of the half minute says so; until then it keeps its share."""
+    healthy = MemberSpeed(0, "cpu", 12, 0.12, (0.12,) * 12)
+    over_time = (0.12,) * (12 - num_fast) + (0.04,) * num_fast
+    found = revision_between([healthy, MemberSpeed(2, "cpu", 4, 0.04, over_time)], STEP_TIMES)
+    assert (None if found is None else found.counts) == (None if num_fast < 7 else (8, 8))
+
+
 def test_kinds_are_split_by_their_speed() -> None:
     found = revision_between([member(0, 4, 0.04), member(1, 4, 0.12, "slow")], STEP_TIMES)
     assert found is not None

@@ -8,10 +8,11 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+from controlplane.core.cycle import decide
 from controlplane.core.policies.optimus import optimus
 from controlplane.core.policies.tiresias import THRESHOLD_S, tiresias
 from controlplane.core.types import Job, Snapshot
-from tests.core.snapshots import accelerators_make, job_make, snapshot_make
+from tests.core.snapshots import Speed, accelerators_make, after, job_make, snapshot_make
 
 FOUR = accelerators_make("gpu gpu gpu gpu")
 
@@ -91,6 +92,27 @@ def test_optimus_without_predictions_shares_alike() -> None:
     """Nothing is known of either: the next one saves most where there are fewest."""
     jobs = [job_make(1, most=4), job_make(2, most=4, at=1.0)]
     assert counts(snapshot_make(FOUR, *jobs), optimus) == {1: 2, 2: 2}
+
+
+def test_optimus_comes_to_rest_where_a_job_is_faster_on_fewer() -> None:
+    """The third was lured to the fast ones whenever the fourth had some, and away again."""
+    slowed_by_company = dataclasses.replace(
+        job_make(3, weight=2, least=2, most=3), performance=Speed(company=2.0)
+    )
+    snapshot = snapshot_make(
+        accelerators_make("slow", "slow", "fast fast fast", "slow fast"),
+        job_make(1, most=2),
+        job_make(2, least=2, most=2),
+        slowed_by_company,
+        job_make(4, weight=2, most=1),
+        held={1: (1,), 2: (4, 5), 4: (3,)},
+    )
+    for _ in range(2):
+        plan = decide(snapshot, "optimus")
+        assert plan.resizes
+        snapshot = after(snapshot, plan)
+    assert decide(snapshot, "optimus").resizes == ()
+    assert set(snapshot.held) == {1, 2, 3}
 
 
 def test_optimus_serves_in_order_of_arrival_while_there_are_any() -> None:

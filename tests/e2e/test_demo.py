@@ -29,6 +29,8 @@ START_DEADLINE_S = 90.0
 MOVE_DEADLINE_S = 180.0
 STOP_DEADLINE_S = 90.0
 COMMANDS_DEADLINE_S = 300.0
+#: Hashing a password takes half a second of a processor that trainers have to themselves otherwise.
+ANSWER_S = 30.0
 ENDED = ("finished", "failed", "invalid", "cancelled")
 _LOOK_EVERY_S = 0.2
 
@@ -82,7 +84,7 @@ def running_demo(directory: Path, output: Path) -> Iterator[Demo]:
         token = (directory / "token").read_text().strip()
         headers = {"Authorization": f"Bearer {token}"}
         with httpx.Client(
-            base_url=f"{address}api/v1/", headers=headers, timeout=30, trust_env=False
+            base_url=f"{address}api/v1/", headers=headers, timeout=ANSWER_S, trust_env=False
         ) as rest:
             yield Demo(process, directory, output, rest)
     finally:
@@ -191,7 +193,9 @@ def check_login(demo: Demo) -> None:
     password_file = demo.directory / "admin-password"
     assert password_file.stat().st_mode & 0o777 == 0o600
     base = str(demo.rest.base_url).removesuffix("api/v1/")
-    with httpx.Client(base_url=base, follow_redirects=True, trust_env=False) as browser:
+    with httpx.Client(
+        base_url=base, follow_redirects=True, timeout=ANSWER_S, trust_env=False
+    ) as browser:
         page = browser.get("/")
         fields = {"username": found.group(1), "password": found.group(2)}
         fields["csrfmiddlewaretoken"] = browser.cookies["csrftoken"]

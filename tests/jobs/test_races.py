@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from datetime import timedelta
+
 import pytest
 from django.db import IntegrityError, transaction
 
@@ -9,8 +12,9 @@ from controlplane.core.cycle import decide
 from controlplane.core.lifecycle import GenerationPhase, JobStatus
 from controlplane.core.types import Plan, Resize
 from controlplane.core.wire import ReportKind
-from jobs.models import Accelerator, Allocation, Generation, Job
+from jobs.models import Accelerator, Allocation, Generation, Job, Node
 from jobs.selectors.cluster import cluster_snapshot
+from jobs.services.nodes import node_cordon
 from jobs.services.plans import plan_apply
 from jobs.services.reports import batch_take
 from jobs.services.submission import job_cancel, job_pause
@@ -78,7 +82,7 @@ def test_a_plan_that_wants_an_accelerator_which_another_job_got() -> None:
     assert (late.status, late.generation, late.next_slot) == (JobStatus.PENDING, 0, 0)
 
 
-def test_a_plan_for_a_node_that_went_meanwhile() -> None:
+def test_a_plan_for_accelerators_that_went_meanwhile() -> None:
     world = World(num_nodes=1)
     job = job_make()
     plan = plan_of(world)
@@ -87,6 +91,44 @@ def test_a_plan_for_a_node_that_went_meanwhile() -> None:
     assert not Generation.objects.exists()
     job.refresh_from_db()
     assert (job.status, job.generation) == (JobStatus.PENDING, 0)
+
+
+class TestNodeThatTakesNoMoreWork:
+    """A node is cordoned or set aside between a snapshot and the plan that is made from it."""
+
+    @pytest.fixture(params=["cordoned", "aside"])
+    def closed(self, request: pytest.FixtureRequest) -> Callable[[World, Node], None]:
+        def close(world: World, node: Node) -> None:
+            if request.param == "cordoned":
+                assert node_cordon(node, True, world.now, actor="user:x")
+            else:
+                until = world.now + timedelta(seconds=60)
+                Node.objects.filter(id=node.pk).update(aside_until=until)
+
+        return close
+
+    def test_nobody_is_sent_there(self, closed: Callable[[World, Node], None]) -> None:
+        world = World(num_nodes=1)
+        job = job_make()
+        plan = plan_of(world)
+        closed(world, world.nodes[0].node)
+        apply(world, plan)
+        assert not Generation.objects.exists()
+        job.refresh_from_db()
+        assert (job.status, job.generation, job.next_slot) == (JobStatus.PENDING, 0, 0)
+
+    def test_who_is_there_stays(self, closed: Callable[[World, Node], None]) -> None:
+        """Who grows elsewhere at the same moment keeps what it holds there, until the next turn."""
+        world = World(num_nodes=2, num_accelerators=1)
+        job = job_make(max_accelerators=1)
+        world.settle(4)
+        Job.objects.filter(id=job.pk).update(max_accelerators=2)
+        held = job.allocations.get().accelerator
+        plan = plan_of(world)
+        closed(world, held.node)
+        assert apply(world, plan) == {job.pk}
+        assert phases(job) == ["active", "preparing"]
+        assert job.allocations.filter(stop_asked_at=None, release_asked_at=None).count() == 2
 
 
 class TestSupersedeAgainstReady:

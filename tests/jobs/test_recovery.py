@@ -186,6 +186,16 @@ class TestResizesUnderWay:
         world.follow_all()
         assert newest(job).phase == "active"
 
+    def test_those_who_go_on_are_counted_of_those_who_trained(self) -> None:
+        """A shrink from four to two was under way; it is given up, so three go on, of four."""
+        world, job = training()
+        job_make(min_accelerators=2)
+        world.cycle()
+        assert (newest(job).phase, slots(newest(job))) == ("switching", [A, B])
+        world.kill(job, A)
+        assert slots(newest(job)) == [B, C, D]
+        assert event(job, "recovery_asked").message.startswith("3 of 4 trainers go on: ")
+
     def test_a_lost_source_of_a_preemption_is_survived_and_asked_again(self) -> None:
         world, job = training()
         job_pause(job.pk, world.now, actor="user:x")

@@ -8,7 +8,7 @@ from controlplane.core.types import Job, JobId, Snapshot
 
 
 def kinds_assign(snapshot: Snapshot) -> dict[JobId, str]:
-    """Give each job the kind that it holds, else where its fair share would go fastest.
+    """Give each job the kind that it holds, else where its fair share, or part of it, is fastest.
 
     Jobs in order of arrival; each one's share is in proportion to the weights that are there by
     then. Jobs whose minimum is more than any accepted kind has are left out.
@@ -29,7 +29,10 @@ def kinds_assign(snapshot: Snapshot) -> dict[JobId, str]:
             if job.accepts(kind) and total >= job.min_accelerators:
                 share = total * job.weight / (weights[kind] + job.weight)
                 count = max(min(round(share), job.max_accelerators), job.min_accelerators)
-                speeds[kind] = float(packed_rates(job, kind, count, per_node[kind])[count])
+                rates = packed_rates(job, kind, count, per_node[kind])
+                # Nobody has to use all of it: fewer may be faster, and the larger share is never
+                # the worse one. Jobs would be lured to where others go otherwise, on and on.
+                speeds[kind] = float(rates[job.min_accelerators :].max())
         if speeds:
             chosen = min(speeds, key=lambda kind: (-speeds[kind], kind))
             kinds[job.id] = chosen

@@ -1,0 +1,88 @@
+"""Ports of this machine for the parts of a demo, so that nothing else of the kind gets the same.
+
+Nothing here imports Django.
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import os
+import socket
+import struct
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+#: Below the ports that Linux hands out for outgoing connections.
+TRAINER_PORTS = range(21000, 32000)
+
+
+def free_port(preferred: int) -> int:
+    """Give the first free port of this machine from `preferred` on.
+
+    Raises:
+        OSError: a hundred ports in a row are taken.
+    """
+    for port in range(preferred, preferred + 100):
+        if is_free(port):
+            return port
+    raise OSError(errno.EADDRINUSE, f"no free port from {preferred} to {preferred + 99}")
+
+
+@contextmanager
+def reserved_ports(count: int, size: int) -> Iterator[list[range]]:
+    """Keep `count` ranges of `size` consecutive free ports for trainers, inside the block.
+
+    Trainers take their ports later, and few of them: to look which are free is not enough. What is
+    given here is given to no other block of this user's processes, nor of this process. The kernel
+    keeps that as locks and lets go of them however the process ends. Where the search begins
+    depends on the process, for the sake of other users.
+
+    Raises:
+        OSError: there are not that many.
+    """
+    firsts = list(range(TRAINER_PORTS.start, TRAINER_PORTS.stop - size + 1, size))
+    begin = os.getpid() * count % len(firsts)
+    found: list[range] = []
+    path = Path(tempfile.gettempdir()) / f"virtualflow-ports-{os.getuid()}"
+    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600)
+    try:
+        for first in firsts[begin:] + firsts[:begin]:
+            candidate = range(first, first + size)
+            if all(is_free(port) for port in candidate) and _lock(descriptor, candidate):
+                found.append(candidate)
+            if len(found) == count:
+                break
+        else:
+            message = f"found {len(found)} of {count} ranges of {size} free ports"
+            raise OSError(errno.EADDRINUSE, message)
+        yield found
+    finally:
+        os.close(descriptor)
+
+
+def _lock(descriptor: int, ports: range) -> bool:
+    """Lock one byte of a file for each port; False when another open file holds one of them.
+
+    The locks belong to the open file (Linux: open file description locks), not to the process.
+    """
+    wanted = struct.pack("hhqqi4x", fcntl.F_WRLCK, os.SEEK_SET, ports.start, len(ports), 0)
+    try:
+        fcntl.fcntl(descriptor, fcntl.F_OFD_SETLK, wanted)
+    except (BlockingIOError, PermissionError):
+        return False
+    return True
+
+
+def is_free(port: int) -> bool:
+    """Say whether a server could listen on `port` of this machine now."""
+    with socket.socket() as probe:
+        # As servers do: a port that only waits out old connections counts as free.
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind(("127.0.0.1", port))
+        except OSError:
+            return False
+    return True
