@@ -5,18 +5,19 @@ from __future__ import annotations
 #: Exit statuses of a trainer, see docs/protocol.md.
 EXIT_DONE = 0
 EXIT_FAILED = 3
-#: Nothing to report: this trainer is lost to the job, as after a crash.
-EXIT_CRASHED = 1
 
 #: Code of the one failure that a trainer survives: it keeps its state and waits for orders.
 PEER_LOST = "peer_lost"
+#: Code of a trainer that was to go on while its variables are at most half of the lost state.
+STATE_LOST = "state_lost"
 
 
 class TrainerError(Exception):
     """The trainer cannot go on.
 
     Attributes:
-        code: `user_code`, `out_of_memory`, `peer_lost`, `port_in_use` or `internal`.
+        code: `user_code`, `out_of_memory`, `peer_lost`, `state_lost`, `port_in_use` or
+            `internal`.
         traceback: frames that help whoever has to act, empty when the message says it all.
     """
 

@@ -6,15 +6,13 @@ it; the other members are ready at once and meet the joiners in their next step.
 
 from __future__ import annotations
 
-import logging
-import os
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 
 from agents.trainer.beacon import Beacon, wait_until_ready
 from agents.trainer.digests import Digests
-from agents.trainer.failures import EXIT_CRASHED, TrainerError
+from agents.trainer.failures import STATE_LOST, TrainerError
 from agents.trainer.groups import training_group
 from agents.trainer.meetings import (
     census_meet,
@@ -44,8 +42,6 @@ from agents.trainer.streaming import (
 )
 from agents.trainer.transfer import bytes_moved, state_receive, state_send
 from controlplane.core.wire import Membership, TrainerOrders
-
-logger = logging.getLogger(__name__)
 
 
 class Handover:
@@ -247,8 +243,7 @@ class Handover:
         """Be the first to have the state: the seed's, as it was built, or a checkpoint's."""
         if not orders.membership.restore:
             if not self._is_as_built:  # the last one to have the state was lost while giving it
-                logger.error("the variables are half of the lost state: others must begin anew")
-                os._exit(EXIT_CRASHED)
+                raise TrainerError(STATE_LOST, "nobody is left who has the state of the training")
             return Progress()
         if orders.checkpoint_path is None:
             raise TrainerError("internal", "orders want a restore but name no checkpoint")

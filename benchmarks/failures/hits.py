@@ -80,14 +80,16 @@ class FatedJob:
     def settled(self, least: int, *, revives: bool = True) -> dict[str, Any]:
         """Wait until it does steps on so many accelerators or more; give the generation.
 
-        A resize may be under way meanwhile.
+        All of them have the job's state: steps go on before joiners have it, and a job that loses
+        the others until then has to start again. Another resize may be under way meanwhile.
         """
 
         def active() -> dict[str, Any] | None:
             self.state()
             row = next((row for row in self.generations() if row["phase"] == "active"), None)
-            is_there = row is not None and row["first_step_at"] and row["num_members"] >= least
-            return row if is_there else None
+            if row is None or not row["first_step_at"] or row["num_members"] < least:
+                return None
+            return row if row["num_switched"] >= row["num_members"] else None
 
         found: dict[str, Any] = self._wait_for(f"{least} members", active, revives=revives)
         return found

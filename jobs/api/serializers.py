@@ -275,6 +275,7 @@ class GenerationSerializer(serializers.ModelSerializer):
             "previous",
             "phase",
             "num_members",
+            "num_switched",
             "members",
             "reason",
             "actor",

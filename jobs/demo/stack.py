@@ -31,7 +31,8 @@ _REQUEST_TIMEOUT_S = 30.0
 _PREPARE_DEADLINE_S = 120.0
 _NODES_DEADLINE_S = 60.0
 #: What a wait that was in vain tells of.
-_TOLD_JOBS, _TOLD_EVENTS = 5, 30
+_TOLD_JOBS, _READ_EVENTS, _TOLD_EVENTS = 5, 200, 30
+_UNTOLD_KIND = "checkpointed"
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,7 +105,8 @@ class Stack:
             lines += [f"{row['name']} {row['status']} {row['aside_reason']}" for row in nodes]
             for job in self.get("jobs/", page_size=_TOLD_JOBS)["results"]:
                 lines.append(f"job {job['id']} {job['name']}: {job['status']}")
-                told = self.get(f"jobs/{job['id']}/events/", page_size=_TOLD_EVENTS)["results"]
+                read = self.get(f"jobs/{job['id']}/events/", page_size=_READ_EVENTS)["results"]
+                told = [row for row in read if row["kind"] != _UNTOLD_KIND][:_TOLD_EVENTS]
                 lines += [f"  {row['at']} {row['kind']}: {row['message']}" for row in told]
         except (AssertionError, httpx.TransportError) as error:  # some stories take the site away
             lines.append(f"nothing more is known: {error}")

@@ -10,6 +10,8 @@ from typing import Any
 from controlplane.core.lifecycle import NodeStatus
 from jobs.models import Allocation
 
+#: Its process is as good as any, but those that had the job's state are gone before it had it.
+STATE_LOST = "state_lost"
 #: Nothing is known but that they do not take part any more.
 _TEXTS = {
     "node_lost": "its node is not heard of any more",
@@ -19,6 +21,7 @@ _TEXTS = {
     "internal": "it failed",
     "memory_kill": "the kernel ended it because the node's memory ran out",
     "peer_lost": "it gave up when another one was lost",
+    STATE_LOST: "nobody was left who had the job's state",
     "stopped": "it was told to stop",
 }
 

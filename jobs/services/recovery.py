@@ -35,11 +35,13 @@ from jobs.services.endings import (
 from jobs.services.epochs import membership_ask_epochs
 from jobs.services.events import SYSTEM, event_add
 from jobs.services.first_generation import first_generation_check
-from jobs.services.losses import is_lost, loss_facts, losses_text
+from jobs.services.losses import STATE_LOST, is_lost, loss_facts, losses_text
 from jobs.services.predictions import membership_resume
 from jobs.services.start_failures import start_failure_note
 
 BELOW_MINIMUM = "below_minimum"
+#: Losses that say nothing against the accelerator, even of a trainer that never joined.
+_BLAMELESS = frozenset({"node_lost", STATE_LOST})
 _REASON_LIMIT = 1000
 
 
@@ -92,7 +94,7 @@ def job_recover(job: Job, now: datetime.datetime, *, actor: str = SYSTEM) -> boo
     _suspects_note(scene, verdict)
     gone = [scene.rows[slot] for slot in sorted(verdict.lost | verdict.suspects)]
     _late_joiners_note(gone, now)
-    if not _is_worth_going_on(job, scene, verdict):
+    if not _is_worth_going_on(job, scene, verdict, gone):
         _start_anew(job, scene, gone, now, actor)
     elif attempt_count(job, "vain_recoveries") > settings.RECOVERY_LIMIT:
         text = f"{settings.RECOVERY_LIMIT} recoveries in a row led to no step; the last loss: "
@@ -193,7 +195,7 @@ def _joiners_check(job: Job, scene: Scene, now: datetime.datetime, actor: str) -
 def _late_joiners_note(gone: Sequence[Allocation], now: datetime.datetime) -> None:
     """Count against an accelerator what came to nothing there, also an unreachable trainer."""
     for row in gone:
-        if row.lost_code != "node_lost" and (
+        if row.lost_code not in _BLAMELESS and (
             row.joined_at is None or row.lost_code == "unreachable"
         ):
             start_failure_note(row, now)
@@ -207,8 +209,15 @@ def _suspects_note(scene: Scene, verdict: Verdict) -> None:
         scene.rows[slot].lost_code = "unreachable"
 
 
-def _is_worth_going_on(job: Job, scene: Scene, verdict: Verdict) -> bool:
-    """Say whether survivors have something that a new start would not have."""
+def _is_worth_going_on(
+    job: Job, scene: Scene, verdict: Verdict, gone: Sequence[Allocation]
+) -> bool:
+    """Say whether survivors have something that a new start would not have.
+
+    A member that only listens yet has not, but nobody knows how far it is before it has said so.
+    """
+    if any(row.lost_code == STATE_LOST for row in gone):  # all that are left have met
+        return False
     if scene.active is None:  # nobody has done a step; they can begin as well as others
         return len(verdict.survivors) >= job.min_accelerators
     training = _slots(scene.active)
@@ -225,7 +234,7 @@ def _start_anew(
         job,
         now,
         code=codes[0] if codes else "stopped",
-        reason=losses_text(gone),
+        reason=_reason(scene, gone),
         actor=actor,
         is_counted=is_counted,
     )
@@ -243,11 +252,10 @@ def _go_on(
     job.generation += 1
     membership = membership_resume(job, _membership(job, scene, verdict))
     membership = membership_ask_epochs(job, membership)
-    reason = losses_text(gone) or "all trainers stalled and can be reached again"
+    reason = _reason(scene, gone)
     lost = [loss_facts(row, _noticed_at(scene, now)) for row in gone]
     if scene.switching is not None and scene.switching.is_recovery:
         lost = [*scene.switching.lost, *lost]
-        reason = f"{scene.switching.reason}; {reason}"[:_REASON_LIMIT]
     for generation in (scene.preparing, scene.switching):
         if generation is not None:
             generation_end(generation, GenerationPhase.ABORTED, now)
@@ -279,6 +287,14 @@ def _go_on(
     )
     if membership.hold:
         _hold_tell(job, num_left, now, actor)
+
+
+def _reason(scene: Scene, gone: Sequence[Allocation]) -> str:
+    """Say what was lost, also what a recovery under way was for."""
+    reason = losses_text(gone) or "all trainers stalled and can be reached again"
+    if scene.switching is not None and scene.switching.is_recovery:
+        reason = f"{scene.switching.reason}; {reason}"[:_REASON_LIMIT]
+    return reason
 
 
 def _noticed_at(scene: Scene, now: datetime.datetime) -> datetime.datetime:

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from controlplane.core.wire import ReportKind
-from jobs.models import Node
+from jobs.models import Job, Node
 from jobs.selectors.wanted import wanted_state
 from jobs.services.artifacts import artifact_store
 from jobs.services.timeouts import generations_expire
@@ -60,6 +60,29 @@ class TestAllLost:
             world.until(lambda: newest(job).phase == "active")
         lose_node(world, world.nodes[0])
         assert (fresh(job).status, fresh(job).status_code) == ("failed", "restart_limit")
+
+    def test_joiners_that_only_listened_are_not_to_blame(self) -> None:
+        world, job = training(max_accelerators=2)
+        Job.objects.filter(id=job.pk).update(max_accelerators=4)
+        world.cycle()
+        (other,) = [played for played in world.nodes if not played.trainers]
+        (first,) = [played for played in world.nodes if played.trainers]
+        world.follow(other)
+        world.follow(first)  # the old ones switch, the joiners have not got their state yet
+        assert (newest(job).phase, newest(job).num_switched) == ("active", 2)
+        listener = slots(newest(job))[2]
+        world.kill(job, A, B)
+        assert slots(newest(job))[0] == listener
+        told = {"code": "state_lost", "message": "nobody has it", "traceback": ""}
+        other.say(other.trainers[job.pk, listener], ReportKind.FAILED, **told)
+        world.tell(other)
+        job = fresh(job)
+        assert (job.status, job.status_code, job.restarts) == ("pending", "state_lost", 1)
+        assert "slot 0 on played0 ended with status -9 (SIGKILL)" in job.status_reason
+        assert "nobody was left who had the job's state" in job.status_reason
+        assert not job.allocations.filter(released_at=None, stop_asked_at=None).exists()
+        assert not job.start_failures.exists()
+        world.until(lambda: newest(job).phase == "active" and newest(job).num_switched == 4)
 
 
 class TestCrashLoops:

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from agents.trainer.failures import EXIT_CRASHED
+from agents.trainer.failures import EXIT_FAILED, STATE_LOST
 from agents.trainer.local import LocalJob
 from controlplane.core.wire import Membership, ReportKind, StopCondition, StopKind, TrainerReport
 from tests.agents.trainer.dying_trainer import Ending, dying_program
@@ -350,7 +350,8 @@ def test_a_lone_worker_and_who_listens_to_it_killed(
         assert not reports_of(job, 2, ReportKind.SWITCHED)
         job.recover([2])
         job.wait_lost(2)
-        assert job.trainers[2].process.returncode == EXIT_CRASHED
+        assert job.trainers[2].process.returncode == EXIT_FAILED
+        assert reports_of(job, 2, ReportKind.FAILED)[0].data["code"] == STATE_LOST
         assert job.finished() is None
         job.membership = None
         newest = saved()[-1].data

@@ -70,6 +70,7 @@ def test_generations(ada: User, story: Job, client_of: Clients) -> None:
     new, old = client_of(ada).get(url(story, "generations")).json()["results"]
     assert (new["number"], new["phase"], new["num_members"], new["previous"]) == (2, "active", 2, 1)
     assert (old["phase"], old["step"], new["step"]) == ("closed", 0, 10)
+    assert (old["num_switched"], new["num_switched"]) == (1, 2)
     assert [m["virtual_nodes"] for m in new["members"]] == [[0, 1], [2, 3]]
 
 
