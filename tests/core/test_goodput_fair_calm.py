@@ -255,3 +255,22 @@ def test_unknown_jobs_go_to_the_kind_that_suits_their_code(
     """Where only one kind is known nothing tells them apart, and the first is taken."""
     snapshot = snapshot_make(accelerators_make("a a a a", "b b b b"), known(1, kinds))
     assert goodput_fair(snapshot).shares[1].kind == expected
+
+
+def test_nobody_gives_up_its_kind_for_one_of_which_nothing_is_left() -> None:
+    """Job 1 is three times as fast on the kind of which job 2, which leaves it nothing, holds all.
+
+    It was stopped for that kind, started where it had been, and stopped again, for ever.
+    """
+    faster = Speed(distance=1.0, by_kind={"b": 3.0})
+    owed = replace(
+        job_make(2, least=3, most=3),
+        performance=Speed(company=2.0),
+        remaining_examples=1e4,
+        attained_accelerator_s=1e6,
+    )
+    jobs = replace(job_make(1, most=3), performance=faster, remaining_examples=1e8), owed
+    snapshot = snapshot_make(accelerators_make("a a", "b b b"), *jobs, now=5000.0)
+    begun = after(snapshot, decide(snapshot, "goodput_fair"))
+    assert begun.held == {1: (1, 2), 2: (3, 4, 5)}
+    assert decide(begun, "goodput_fair").resizes == ()

@@ -61,6 +61,9 @@ def goodput_fair(snapshot: Snapshot) -> Decision:
         dtype=bool,
     )
     outcome, shares = _draft(snapshot, market, standing, is_pinned)
+    is_stranded = _is_stranded(outcome)
+    if is_stranded.any():
+        outcome, shares = _draft(snapshot, market, standing, is_pinned | is_stranded)
     if _is_kind_ring(snapshot, options, shares):  # only those change kinds that find idle ones
         is_held = options.held_kind >= 0
         outcome, shares = _draft(snapshot, market, standing, is_held & ~_may_move(outcome))
@@ -97,6 +100,14 @@ def _draft(
     shares = _shares(snapshot, options, standing, valuation, change_s, kinds, given)
     given = np.array([shares[j.id].count if j.id in shares else 0 for j in options.jobs])
     return Outcome(snapshot, options, standing, valuation, kinds, given), shares
+
+
+def _is_stranded(outcome: Outcome) -> NDArray[np.bool_]:
+    """Say who would give up what it holds for a kind of which it then gets nothing."""
+    held_kind = outcome.options.held_kind
+    is_leaving = (held_kind >= 0) & (outcome.kinds != held_kind)
+    is_stranded: NDArray[np.bool_] = is_leaving & (outcome.given == 0)
+    return is_stranded
 
 
 def _may_move(outcome: Outcome) -> NDArray[np.bool_]:
