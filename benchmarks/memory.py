@@ -3,8 +3,9 @@
 Every arm is a process of its own that trains the same model on the same data with the same number
 of threads; its peak is the kernel's own count of resident memory (`VmHWM`). A process with
 TensorFlow imported, the data loaded and the model built is big before it does a step,
-so whole peaks would flatter: the figures are ratios of peaks *above that level*, which is taken
-from the Keras process for all arms. Both are in the table.
+so whole peaks would flatter: the figures are ratios of peaks *above that level*. A trainer leaves
+scikit-learn out, which Keras imports where it is installed, so each has a level of its own: that of
+a process with Keras alone, with and without scikit-learn. Both ratios are in the table.
 
 Resident memory creeps up over the first hundred slices, with any number of virtual nodes, until the
 allocator has pieces of every size. So 4 and 64 virtual nodes train equally many slices: 4 do 16
@@ -116,12 +117,14 @@ class Peaks:
 
     Attributes:
         level: the Keras process before its first step.
+        trainer_level: the same without scikit-learn.
         keras: its peak when it trains with large slices as batches.
         trainer: peak of a trainer with a few virtual nodes of large slices.
         by_number: peak of a trainer by number of virtual nodes, each with a smaller slice.
     """
 
     level: int
+    trainer_level: int
     keras: int
     trainer: int
     by_number: dict[int, int]
@@ -133,11 +136,11 @@ def main() -> int:
     parser.add_argument("--repeats", type=int, default=2)
     parser.add_argument("--models", nargs="+", choices=sorted(SLICES), default=sorted(SLICES))
     parser.add_argument("--skip-limit", action="store_true", help="only the peaks")
-    parser.add_argument("--arm", choices=("keras", "trainer"), help=argparse.SUPPRESS)
+    parser.add_argument("--arm", choices=("keras", "trainer", "level"), help=argparse.SUPPRESS)
     parser.add_argument("--settings", type=json.loads, help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.arm is not None:
-        arms = {"keras": keras_arm, "trainer": trainer_arm}
+        arms = {"keras": keras_arm, "trainer": trainer_arm, "level": level_arm}
         print(json.dumps(arms[options.arm](options.settings)))
         return 0
     repeats: dict[str, list[Peaks]] = {}
@@ -191,6 +194,20 @@ def arm_run(arm: str, limit_bytes: int | None = None, **settings: Any) -> dict[s
 
 def keras_arm(settings: dict[str, Any]) -> dict[str, Any]:
     """Train with `fit`: a few steps of `batch` examples; gives level and peak in bytes."""
+    model, (x, y), level = job_built(settings)
+    num_examples = STEPS * settings["batch"]
+    model.fit(x[:num_examples], y[:num_examples], batch_size=settings["batch"], verbose=0)
+    return {"level": level, "peak": memory_now()["VmHWM"]}
+
+
+def level_arm(settings: dict[str, Any]) -> dict[str, Any]:
+    """Build without scikit-learn, as a trainer does; gives the level in bytes."""
+    sys.modules["sklearn"] = None  # type: ignore[assignment]  # an ImportError from now on
+    return {"level": job_built(settings)[2]}
+
+
+def job_built(settings: dict[str, Any]) -> tuple[Any, Any, int]:
+    """Import Keras and build; gives model, training data, and what the process holds in bytes."""
     import keras
     import tensorflow as tf
 
@@ -199,12 +216,9 @@ def keras_arm(settings: dict[str, Any]) -> dict[str, Any]:
     names: dict[str, Any] = {}
     exec(compile(JOB, "job.py", "exec"), names)
     keras.utils.set_random_seed(0)
-    model, (x, y), _ = names["build"](settings)
+    model, data, _ = names["build"](settings)
     model.optimizer.build(model.trainable_variables)
-    level = memory_now()["VmRSS"]
-    num_examples = STEPS * settings["batch"]
-    model.fit(x[:num_examples], y[:num_examples], batch_size=settings["batch"], verbose=0)
-    return {"level": level, "peak": memory_now()["VmHWM"]}
+    return model, data, memory_now()["VmRSS"]
 
 
 def trainer_arm(settings: dict[str, Any]) -> dict[str, Any]:
@@ -258,6 +272,7 @@ def peaks_measure(model: str) -> Peaks:
     size, large = SLICES[model], LARGE_SLICES[model]
     settings = {"model": model, "num_examples": max(MANY * size, FEW * large)}
     plain = arm_of("keras", batch=large, **settings)
+    level = arm_of("level", **settings)["level"]
     trainer = arm_of("trainer", batch=FEW * large, virtual_nodes=FEW, workers=1, **settings)
     slices = STEPS * MANY
     by_number = {
@@ -271,7 +286,7 @@ def peaks_measure(model: str) -> Peaks:
         )["peak"]
         for number in (FEW, MANY)
     }
-    return Peaks(plain["level"], plain["peak"], trainer["peak"], by_number)
+    return Peaks(plain["level"], level, plain["peak"], trainer["peak"], by_number)
 
 
 # ---- a batch that does not fit -------------------------------------------------------------------
@@ -343,9 +358,12 @@ def limit_compare() -> dict[str, int]:
 def ratios(repeats: Sequence[Peaks]) -> dict[str, float]:
     """Give medians over a model's repeats of the ratios within each."""
     pairs = {
-        "growth": [(p.by_number[MANY] - p.level, p.by_number[FEW] - p.level) for p in repeats],
+        "growth": [
+            (p.by_number[MANY] - p.trainer_level, p.by_number[FEW] - p.trainer_level)
+            for p in repeats
+        ],
         "growth_whole": [(p.by_number[MANY], p.by_number[FEW]) for p in repeats],
-        "over_keras": [(p.trainer - p.level, p.keras - p.level) for p in repeats],
+        "over_keras": [(p.trainer - p.trainer_level, p.keras - p.level) for p in repeats],
         "over_keras_whole": [(p.trainer, p.keras) for p in repeats],
     }
     return {name: statistics.median(a / b for a, b in found) for name, found in pairs.items()}
@@ -370,7 +388,8 @@ def describe(model: str, peaks: Peaks) -> str:
     """Render one repeat in a line."""
     by_number = ", ".join(f"{n} virtual nodes {p / MIB:,.0f}" for n, p in peaks.by_number.items())
     return (
-        f"{model}: built {peaks.level / MIB:,.0f}; slice {LARGE_SLICES[model]}: "
+        f"{model}: built {peaks.level / MIB:,.0f}, without scikit-learn "
+        f"{peaks.trainer_level / MIB:,.0f}; slice {LARGE_SLICES[model]}: "
         f"Keras {peaks.keras / MIB:,.0f}, trainer {peaks.trainer / MIB:,.0f}; "
         f"slice {SLICES[model]}: {by_number} MiB"
     )
@@ -381,29 +400,29 @@ def print_table(repeats: dict[str, list[Peaks]]) -> None:
     print(f"\n{'MiB, median':40}{'above level':>12}{'whole':>9}{'ratio':>9}{'whole':>8}")
     for model, rows in repeats.items():
         level = statistics.median(p.level for p in rows)
-        print(f"{model}, built: {level / MIB:,.0f}")
+        own = statistics.median(p.trainer_level for p in rows)
+        print(f"{model}, built: {level / MIB:,.0f}, without scikit-learn {own / MIB:,.0f}")
         small, large = SLICES[model], LARGE_SLICES[model]
         print_pair(
-            level,
-            (f"Keras fit, batch {large}", [p.keras for p in rows]),
-            (f"{FEW} virtual nodes, slice {large}", [p.trainer for p in rows]),
+            (f"Keras fit, batch {large}", level, [p.keras for p in rows]),
+            (f"{FEW} virtual nodes, slice {large}", own, [p.trainer for p in rows]),
         )
         print_pair(
-            level,
-            (f"{FEW} virtual nodes, slice {small}", [p.by_number[FEW] for p in rows]),
-            (f"{MANY} virtual nodes, slice {small}", [p.by_number[MANY] for p in rows]),
+            (f"{FEW} virtual nodes, slice {small}", own, [p.by_number[FEW] for p in rows]),
+            (f"{MANY} virtual nodes, slice {small}", own, [p.by_number[MANY] for p in rows]),
         )
     print()
 
 
-def print_pair(level: float, *arms: tuple[str, list[int]]) -> None:
-    """Print two arms, both as ratios to the first."""
-    base = statistics.median(arms[0][1])
-    for name, values in arms:
+def print_pair(*arms: tuple[str, float, list[int]]) -> None:
+    """Print two arms with their levels, both as ratios to the first."""
+    _, base_level, base_values = arms[0]
+    base = statistics.median(base_values)
+    for name, level, values in arms:
         peak = statistics.median(values)
         print(
             f"  {name:38}{(peak - level) / MIB:>12,.0f}{peak / MIB:>9,.0f}"
-            f"{(peak - level) / (base - level):>9.3f}{peak / base:>8.3f}"
+            f"{(peak - level) / (base - base_level):>9.3f}{peak / base:>8.3f}"
         )
 
 

@@ -72,6 +72,7 @@ class Trainer:
         self.progress = Progress()
         self.has_state = False
         self.seat: Seat | None = None
+        self._coming: TrainerOrders | None = None
         self.stepped_at = started_at
         booted = trainer_boot(run_dir, watcher, reports, started_at)
         self.runtime, self.work, self.pursuit = booted.runtime, booted.work, booted.pursuit
@@ -104,15 +105,14 @@ class Trainer:
         if self.membership.hold and not self.progress.is_over:
             return self.watcher.wait_for(self._is_next)  # all members are at the same point
         while not self.progress.is_over:
-            orders = self.watcher.next_after(self.membership.generation)
-            if orders is not None and orders.membership.recover:
+            orders = self.watcher.recovery_after(self.membership.generation)
+            if orders is not None:
                 return orders
             started_at = time.monotonic()
             seat = self.seat
             assert seat is not None, "a member has a seat"
             batch = seat.batch(self.progress)
-            # While joiners listen the flag says who has caught up; next orders wait until all have.
-            outcome = self.stepper.step(batch, holds_next=seat.is_interim or self._is_set(orders))
+            outcome = self.stepper.step(batch, self._holds_next)
             self.stepped_at = time.monotonic()
             if self._is_leader():
                 self.pursuit.take(self.progress, outcome)
@@ -123,14 +123,20 @@ class Trainer:
             if seat.is_interim:
                 self._end_interim(outcome.is_agreed)
             elif outcome.is_agreed and not self.progress.is_over:
-                assert orders is not None, "an agreement includes this trainer"
-                return orders
+                assert self._coming is not None, "an agreement includes this trainer"
+                return self._coming
         self._finish()
         return None
 
-    def _is_set(self, orders: TrainerOrders | None) -> bool:
-        """Say whether there are orders that can be followed after the coming step."""
-        if orders is None:
+    def _holds_next(self) -> bool:
+        """Say whether there are orders, kept then, that can be followed after the step under way.
+
+        While joiners listen this says who has caught up; the next orders wait until all have.
+        """
+        if self.seat is not None and self.seat.is_interim:
+            return True
+        self._coming = orders = self.watcher.next_after(self.membership.generation)
+        if orders is None or orders.membership.recover:
             return False
         return self.handover.is_prepared(self.membership, orders.membership, self.progress)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -59,8 +60,11 @@ class PredictStepper:
         self._group = group
         self._busy_since: float | None = None
 
-    def step(self, batch: LocalBatch, holds_next: bool) -> PredictOutcome:
+    def step(self, batch: LocalBatch, holds_next: Callable[[], bool]) -> PredictOutcome:
         """Predict `batch` and tell the peers whether the next orders are held here.
+
+        Args:
+            holds_next: asked as late as can be, when only the exchange is left.
 
         Raises:
             TrainerError: `peer_lost`, or what `step_failures` says.
@@ -73,12 +77,12 @@ class PredictStepper:
         if self._group.size == 1:
             outcome = PredictOutcome(
                 loss=float("nan"),
-                is_agreed=holds_next,
+                is_agreed=holds_next(),
                 busy_s={self._runtime.slot: busy_s},
                 rows=_in_order(batch.plan.positions, rows, batch.plan.num_examples),
             )
         else:
-            outcome = self._exchange(batch, rows, holds_next, busy_s)
+            outcome = self._exchange(batch, rows, holds_next(), busy_s)
         self._busy_since = time.monotonic()
         return outcome
 

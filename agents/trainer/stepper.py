@@ -131,8 +131,11 @@ class Stepper:
         self._last_activity: Activity | None = None
         self._is_group_checked = group.size == 1 or self._mode is ReductionMode.FAST
 
-    def step(self, batch: LocalBatch, holds_next: bool) -> StepOutcome:
+    def step(self, batch: LocalBatch, holds_next: Callable[[], bool]) -> StepOutcome:
         """Do the step for `batch` and tell the peers whether the next orders are held here.
+
+        Args:
+            holds_next: asked as late as can be, when only the exchange and the update are left.
 
         Raises:
             TrainerError: `peer_lost`, or what `step_failures` says.
@@ -145,7 +148,7 @@ class Stepper:
                 tf.test.experimental.sync_devices()
         busy_s = self._busy_time(batch.place[2])
         exchange = self._exchange(batch.place[2])
-        vector, notes = self._reduce(exchange, rows, batch, holds_next, busy_s)
+        vector, notes = self._reduce(exchange, rows, batch, holds_next(), busy_s)
         self._busy_since = time.monotonic()
         noted = dict(zip(self._group.slots, notes.busy_s, strict=True))
         loss, noise = self._update(vector, batch.place[2], batch.plan.num_examples)

@@ -74,7 +74,7 @@ class Arms:
             stamps = [stamp()]
             for _ in range(steps):
                 batch = feeder.next(progress)
-                outcome = stepper.step(batch, holds_next=False)
+                outcome = stepper.step(batch, holds_next=lambda: False)
                 seconds = stamp()[0] - stamps[-1][0]
                 progress = data.course.after_batch(progress, seconds)
                 reports.add(progress, batch.plan.num_examples, seconds, outcome)

@@ -97,7 +97,7 @@ def trained_by_engine(work: Workload, sizes: list[int]) -> tuple[list[float], li
         assert rate is not None
         rates.append(rate)
         batch = data.local_batch(planner, data.order(progress), progress)
-        stepper.step(batch, holds_next=False)
+        stepper.step(batch, holds_next=lambda: False)
         taken.append(batch.plan.num_examples)
         progress = data.course.after_batch(progress, 0.0)
         if data.course.is_activity_over(progress):
