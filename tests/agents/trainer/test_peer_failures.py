@@ -175,7 +175,7 @@ def test_killed_while_computing_joining_giving_state_and_writing_results(
 ) -> None:
     endings = [
         Ending(slot=3, place="agents.trainer.handover:meeting_receive"),  # before the rehearsal
-        Ending(slot=1, place="agents.trainer.transfer:transfer_group", generation=6),  # a source
+        Ending(slot=1, place="agents.trainer.transfer:transfer_group", generation=7),  # a source
         Ending(slot=0, place="agents.trainer.outputs:history_csv"),  # the model is there
     ]
     with local_job(tmp_path, spec_of(), CODE) as job:
