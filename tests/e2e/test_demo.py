@@ -145,8 +145,7 @@ def test_demo_moves_jobs_stops_without_a_trace_and_goes_on(tmp_path: Path) -> No
         assert port is not None
         check_login(demo)
         check_second_demo_is_refused(directory)
-        # How many pay for it depends on what was measured, so on the machine.
-        wait_for("some of the four", lambda: count(demo, first) >= 2, MOVE_DEADLINE_S)
+        wait_for("all four", lambda: count(demo, first) == 4, MOVE_DEADLINE_S)
         wait_for("the second job", lambda: count(demo, second) > 0, MOVE_DEADLINE_S)
         assert 0 < count(demo, first) < 4
         assert "jobs were set aside" in demo.stop()

@@ -98,4 +98,4 @@ def check_computing(job: LocalJob, splits: list[tuple[int, ...]]) -> None:
         assert min(max(row.values()) for row in told) < 2.0 * max(whole)
         if generation == len(splits):  # seven virtual nodes against one
             median_s = [statistics.median(row[slot] for row in told) for slot in slots]
-            assert median_s[0] > median_s[1]
+            assert median_s[0] > 1.5 * median_s[1]
