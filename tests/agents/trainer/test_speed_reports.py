@@ -23,8 +23,8 @@ import numpy as np
 
 def build(settings):
     generator = np.random.default_rng(4)
-    x = generator.normal(size=(512, 256)).astype("float32")
-    y = generator.integers(0, 4, size=512)
+    x = generator.normal(size=(2048, 256)).astype("float32")
+    y = generator.integers(0, 4, size=2048)
     layers = [keras.Input((256,)), keras.layers.Dense(768, activation="relu")]
     model = keras.Sequential([*layers, keras.layers.Dropout(0.2), keras.layers.Dense(4)])
     loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
@@ -40,7 +40,7 @@ def test_uneven_splits_report_their_speed_and_keep_the_bits(
     spec = training_spec(
         reduction=reduction,
         num_virtual_nodes=8,
-        global_batch_size=256,
+        global_batch_size=1024,
         stop=StopCondition(kind=StopKind.STEPS, limit=220),
     )
     with local_job(tmp_path, spec, HEAVY_JOB, num_slots=4) as job:
