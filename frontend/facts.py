@@ -22,6 +22,8 @@ _LABELS = {
     "slice_s": "One slice takes",
     "slice_examples": "Examples a slice",
     "data_fingerprint": "Data fingerprint",
+    "is_merged": "Virtual nodes run together",
+    "not_merged_because": "One by one because",
     "metrics": "Metrics",
     "outputs": "Outputs",
 }

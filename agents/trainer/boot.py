@@ -63,6 +63,7 @@ def trainer_boot(
     parts = PartWriter(run_dir / "outputs", reports)
     reports.phase("tracing")
     pursuit = _warm_pursuit(orders, runtime, work, parts)
+    work = pursuit.work
     readiness: dict[str, object] = {
         "boot_s": boot_s,
         "build_s": work.build_s,
@@ -82,7 +83,7 @@ def _warm_pursuit(
     """Trace and run everything once, so that nobody waits for it later; state is put back."""
     membership = orders.membership
     group = training_group(membership)
-    pursuit = pursuit_of(work, orders.spec, runtime, group, parts)
+    pursuit = pursuit_of(work, orders.spec, runtime, group, parts, orders.accelerator.memory_bytes)
     planner = Planner(orders.spec, membership, group.slots, orders.slot)
     if membership.source_slot is not None or membership.leader_slot == orders.slot:
         try:

@@ -16,7 +16,13 @@ import numpy as np
 import tensorflow as tf
 
 from agents.trainer.data import ExampleSource
-from agents.trainer.pieces import PiecePlan, pieces_plan, virtual_nodes_per_piece
+from agents.trainer.merging import NOISE_EVERY_STEPS, passes_plan
+from agents.trainer.pieces import (
+    PiecePlan,
+    order_free_pieces,
+    pieces_plan,
+    virtual_nodes_per_piece,
+)
 from agents.trainer.planning import (
     TRAINING_STREAM,
     VALIDATION_STREAM,
@@ -69,7 +75,11 @@ _Fed = tuple[LocalBatch, LocalPiece]
 
 @dataclass(frozen=True)
 class JobData:
-    """A job's examples and the frame in which they are visited."""
+    """A job's examples and the frame in which they are visited.
+
+    Attributes:
+        pass_examples: most examples of virtual nodes that run together; None: one after another.
+    """
 
     spec: TrainingSpec
     course: Course
@@ -77,6 +87,7 @@ class JobData:
     validation: ExampleSource | None
     example_specs: tuple[tf.TensorSpec, ...]
     num_seeds: int
+    pass_examples: int | None = None
 
     def within(self, membership: Membership) -> JobData:
         """Give the same examples in the batches of a membership."""
@@ -98,20 +109,29 @@ class JobData:
         """
         low, high = self.course.bounds(progress)
         plan = planner.plan(high - low)
-        pieces = self._pieces(plan)
+        pieces = self._pieces(plan, self._fewest_passes(planner, progress))
         fetched = self._pieces_fetch(plan, pieces, order[low:high], progress)
         across = tf.convert_to_tensor(plan.across)
         return LocalBatch(progress.place, plan, fetched, len(pieces), across)
 
-    def _pieces(self, plan: BatchPlan) -> tuple[PiecePlan, ...]:
-        lengths = plan.program[:, 1]
-        largest_slice = int(lengths.max()) if len(lengths) else 1
-        return pieces_plan(
-            plan.virtual_nodes,
-            [int(merges) for merges in plan.program[:, 2]],
-            virtual_nodes_per_piece(self.example_bytes, largest_slice),
-            is_order_free=self.spec.reduction is not ReductionMode.EXACT,
+    def _pieces(self, plan: BatchPlan, fewest_passes: int) -> tuple[PiecePlan, ...]:
+        lengths = [int(length) for length in plan.program[:, 1]]
+        if self.pass_examples is not None:
+            return order_free_pieces(passes_plan(lengths, self.pass_examples, fewest_passes))
+        per_piece = virtual_nodes_per_piece(self.example_bytes, max(lengths, default=1))
+        if self.spec.reduction is not ReductionMode.EXACT:
+            starts = range(0, len(lengths), per_piece)
+            return order_free_pieces((k, min(k + per_piece, len(lengths))) for k in starts)
+        merges = [int(merges) for merges in plan.program[:, 2]]
+        return pieces_plan(plan.virtual_nodes, merges, per_piece)
+
+    def _fewest_passes(self, planner: Planner, progress: Progress) -> int:
+        """Count the passes that a lone trainer needs: two gradients at least tell their noise."""
+        is_noise_asked = self.spec.batch_size_min is not None or not (
+            progress.step % NOISE_EVERY_STEPS
         )
+        is_train = progress.activity is Activity.TRAIN
+        return 1 + (is_train and is_noise_asked and len(planner.owned) == 1)
 
     def _pieces_fetch(
         self,

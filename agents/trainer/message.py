@@ -29,7 +29,7 @@ class PieceKind(StrEnum):
     INTEGER = "integer"  # new value of other state, from the lowest virtual node alone
     METRIC = "metric"  # what a metric variable grew by
     LOSS = "loss"  # weighted by the share of examples
-    SQUARE = "square"  # |gradient|² of a virtual node by its share of examples, and a one
+    SQUARE = "square"  # |gradient|² of one message by its share of examples, and a one
 
 
 @dataclass(frozen=True)
@@ -72,10 +72,19 @@ class MessageWriter:
         self.pieces.append(Piece(kind, index, shape, size))
         self._parts.append(tf.reshape(value, [size]))
 
-    def add_square(self, factor: Tensor) -> None:
+    def add_gradients(
+        self, gradients: Sequence[Tensor | None], shapes: Sequence[Sequence[int]], factor: Tensor
+    ) -> None:
+        """Append the gradients there are, and their squared length times `factor`."""
+        for index, (gradient, shape) in enumerate(zip(gradients, shapes, strict=True)):
+            if gradient is not None:
+                self.add(PieceKind.GRADIENT, index, gradient, shape)
+        self._add_square(factor)
+
+    def _add_square(self, factor: Tensor) -> None:
         """Append the squared length of all gradients that were added so far, times `factor`.
 
-        A one stands beside it, so that the sum also tells over how many virtual nodes it was taken.
+        A one stands beside it, so that the sum also tells over how many messages it was taken.
         Small gradients are put together first: one operation for all of them.
         """
         gradients = range(len(self.pieces))
@@ -87,8 +96,8 @@ class MessageWriter:
         value = tf.stack([square * tf.cast(factor, self.dtype), tf.ones([], self.dtype)])
         self._append(PieceKind.SQUARE, 0, (2,), value)
 
-    def finish(self) -> tuple[list[Piece], list[Tensor]]:
-        """Give the pieces in their order in the vector, and the vector in segments.
+    def finish(self, pieces: list[Piece]) -> list[Tensor]:
+        """Fill `pieces` in their order in the vector; return the vector in segments.
 
         Large pieces are segments of their own, which nobody has to copy; the small ones share the
         last segment.
@@ -97,7 +106,8 @@ class MessageWriter:
         large = [self._parts[k] for k in order if self.pieces[k].size >= LARGE_PIECE]
         small = [self._parts[k] for k in order if self.pieces[k].size < LARGE_PIECE]
         segments = [*large, tf.concat(small, axis=0)] if small else large
-        return [self.pieces[k] for k in order], segments
+        pieces.extend(self.pieces[k] for k in order)
+        return segments
 
 
 def message_width(pieces: Iterable[Piece]) -> int:

@@ -7,7 +7,7 @@ with those of the pieces before it, with the very additions of the whole, in the
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 
@@ -31,6 +31,9 @@ class PiecePlan:
     row_merges: tuple[int, ...]
 
 
+_NO_VIRTUAL_NODES = PiecePlan(0, 0, (), ())
+
+
 def virtual_nodes_per_piece(example_bytes: int, largest_slice: int) -> int:
     """Give how many virtual nodes a piece may hold: a power of two, as the tree's blocks are."""
     fitting = PIECE_BYTES // max(1, example_bytes * largest_slice)
@@ -38,7 +41,7 @@ def virtual_nodes_per_piece(example_bytes: int, largest_slice: int) -> int:
 
 
 def pieces_plan(
-    virtual_nodes: Sequence[int], merges: Sequence[int], per_piece: int, is_order_free: bool
+    virtual_nodes: Sequence[int], merges: Sequence[int], per_piece: int
 ) -> tuple[PiecePlan, ...]:
     """Cut a trainer's program into pieces; at least one, empty where it has no virtual nodes.
 
@@ -46,19 +49,23 @@ def pieces_plan(
         virtual_nodes: those with examples, ascending.
         merges: of the whole program, after each of them.
         per_piece: most virtual nodes in a piece.
-        is_order_free: the sums need not survive another mapping: one row a piece.
     """
     plans = []
     first = 0
     for _, group in groupby(virtual_nodes, lambda virtual_node: virtual_node // per_piece):
         last = first + len(list(group))
-        if is_order_free:
-            inner = tuple(min(place, 1) for place in range(last - first))
-            plans.append(PiecePlan(first, last, inner, (min(first, 1),)))
-        else:
-            plans.append(_piece(first, merges[first:last]))
+        plans.append(_piece(first, merges[first:last]))
         first = last
-    return tuple(plans) or (PiecePlan(0, 0, (), ()),)
+    return tuple(plans) or (_NO_VIRTUAL_NODES,)
+
+
+def order_free_pieces(runs: Iterable[tuple[int, int]]) -> tuple[PiecePlan, ...]:
+    """Make a piece with one row of each run (first, last excluded); all rows are added up."""
+    plans = [
+        PiecePlan(first, last, (0, *[1] * (last - first - 1)), (min(first, 1),))
+        for first, last in runs
+    ]
+    return tuple(plans) or (_NO_VIRTUAL_NODES,)
 
 
 def _piece(first: int, merges: Sequence[int]) -> PiecePlan:

@@ -17,7 +17,7 @@ class BatchPlan:
     """One trainer's part in a batch of `num_examples`.
 
     Attributes:
-        virtual_nodes: those of its own that have examples, ascending.
+        virtual_nodes: those of its own that have examples; ascending in the exact mode.
         positions: int64 [n_local], places in the batch, virtual node by virtual node.
         program: int32 [L, 4], per virtual node: offset and length in the local examples, merges
             after it, and 1 for the lowest virtual node of the whole batch.
@@ -50,9 +50,9 @@ class Planner:
         self.rank = list(ranked_slots).index(slot)
         self.num_virtual_nodes = spec.num_virtual_nodes
         self.reduction = spec.reduction
-        everyone = [True] * spec.num_virtual_nodes
-        self.rows_per_worker = self._reduce(everyone, None).rows_per_worker
         bounds = example_bounds(spec.global_batch_size, spec.num_virtual_nodes)
+        everything = [1] * spec.num_virtual_nodes
+        self.rows_per_worker = self._reduce(everything, None).rows_per_worker
         self.examples_per_worker = max(
             sum(bounds[leaf][1] - bounds[leaf][0] for leaf in leaves) for leaves in self.owned
         )
@@ -64,21 +64,31 @@ class Planner:
             self._plans[num_examples] = self._make(num_examples)
         return self._plans[num_examples]
 
-    def _reduce(self, present: Sequence[bool], rows_per_worker: int | None) -> TreeReduction:
+    def _reduce(self, sizes: Sequence[int], rows_per_worker: int | None) -> TreeReduction:
+        """Plan the additions over virtual nodes with `sizes` examples.
+
+        Where their order is free, virtual nodes of one size stand together.
+        """
+        present = [size > 0 for size in sizes]
         if self.reduction is ReductionMode.EXACT:
             return plan_reduction(self.num_virtual_nodes, present, self.owned, rows_per_worker)
         local = tuple(
-            running_sum([leaf for leaf in sorted(leaves) if present[leaf]]) for leaves in self.owned
+            running_sum(
+                sorted(
+                    (leaf for leaf in leaves if present[leaf]), key=lambda leaf: (sizes[leaf], leaf)
+                )
+            )
+            for leaves in self.owned
         )
         return TreeReduction(local=local, rows_per_worker=1, across=Schedule((), ()))
 
     def _make(self, num_examples: int) -> BatchPlan:
         bounds = example_bounds(num_examples, self.num_virtual_nodes)
-        present = [high > low for low, high in bounds]
-        reduction = self._reduce(present, self.rows_per_worker)
+        sizes = [high - low for low, high in bounds]
+        reduction = self._reduce(sizes, self.rows_per_worker)
         mine = reduction.local[self.rank]
-        lengths = np.array([bounds[leaf][1] - bounds[leaf][0] for leaf in mine.items], np.int32)
-        first = present.index(True)
+        lengths = np.array([sizes[leaf] for leaf in mine.items], np.int32)
+        first = next(leaf for leaf, size in enumerate(sizes) if size)
         program = np.stack(
             [
                 np.cumsum(lengths, dtype=np.int32) - lengths,

@@ -30,10 +30,12 @@ class Pursuit(Protocol):
     Attributes:
         phase: what is reported while it does steps.
         stepper: does them, a `Stepper` or one like it.
+        work: the job, its data cut as the stepper takes it.
     """
 
     phase: str
     stepper: Any
+    work: Workload
 
     def warm_up(self, planner: Planner, is_wanted: Callable[[], bool]) -> None:
         """Run everything once on the first examples and put the state back.
@@ -60,14 +62,19 @@ class Training:
     phase = "training"
 
     def __init__(
-        self, work: Workload, spec: TrainingSpec, runtime: CollectiveRuntime, group: Group
+        self,
+        work: Workload,
+        spec: TrainingSpec,
+        runtime: CollectiveRuntime,
+        group: Group,
+        memory_bytes: int,
     ) -> None:
-        self._work = work
         self._functions = work.trace()
+        self.work = work.in_passes(self._functions, memory_bytes)
         self.stepper = Stepper(self._functions, spec.reduction, runtime, group)
 
     def warm_up(self, planner: Planner, is_wanted: Callable[[], bool]) -> None:
-        self._work.warm_up(self._functions, planner, is_wanted)
+        self.work.warm_up(self._functions, planner, is_wanted)
 
     def take(self, progress: Progress, outcome: StepOutcome) -> None:
         pass
@@ -76,11 +83,11 @@ class Training:
         pass
 
     def finish(self) -> None:
-        model = self._work.model
+        model = self.work.model
         model.optimizer.finalize_variable_values(model.trainable_variables)
 
     def results_save(self, folder: Path, progress: Progress) -> dict[str, Any]:
-        return results_save(folder, self._work.model, self._work.state, progress)
+        return results_save(folder, self.work.model, self.work.state, progress)
 
 
 class Predicting:
@@ -95,7 +102,7 @@ class Predicting:
         group: Group,
         parts: PartWriter,
     ) -> None:
-        self._work = work
+        self.work = work
         self._parts = parts
         with user_code(work.code_dir, "code", "tracing a prediction"):
             self._functions = PredictFunctions(work.model, work.state, work.sample)
@@ -103,13 +110,13 @@ class Predicting:
 
     def warm_up(self, planner: Planner, is_wanted: Callable[[], bool]) -> None:
         del is_wanted  # there is but one function
-        batch = self._work.first_batch(planner, Progress())
+        batch = self.work.first_batch(planner, Progress())
         with step_failures():
             self._functions.predict(next(batch.pieces))
 
     def take(self, progress: Progress, outcome: StepOutcome) -> None:
         assert isinstance(outcome, PredictOutcome)
-        first, end = self._work.data.course.bounds(progress)
+        first, end = self.work.data.course.bounds(progress)
         self._parts.add(first, self._functions.layout.unpack(outcome.rows), end - first)
 
     def put_down(self) -> None:
@@ -119,10 +126,8 @@ class Predicting:
         pass
 
     def results_save(self, folder: Path, progress: Progress) -> dict[str, Any]:
-        num_examples = self._work.data.course.num_train
-        return summary_save(
-            folder, self._work.state, self._functions.layout, num_examples, progress
-        )
+        num_examples = self.work.data.course.num_train
+        return summary_save(folder, self.work.state, self._functions.layout, num_examples, progress)
 
 
 def pursuit_of(
@@ -131,8 +136,9 @@ def pursuit_of(
     runtime: CollectiveRuntime,
     group: Group,
     parts: PartWriter,
+    memory_bytes: int,
 ) -> Pursuit:
-    """Trace what a job is for."""
+    """Trace what a job is for, on an accelerator of so much memory (0: not known)."""
     if spec.task is Task.PREDICT:
         return Predicting(work, runtime, group, parts)
-    return Training(work, spec, runtime, group)
+    return Training(work, spec, runtime, group, memory_bytes)

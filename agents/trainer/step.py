@@ -8,7 +8,7 @@ tensors that are fed, never a function, so nothing is traced twice.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from typing import Any
@@ -18,14 +18,8 @@ import tensorflow as tf
 
 from agents.trainer.folding import fold
 from agents.trainer.hidden_state import refuse_hidden_state
-from agents.trainer.keras_access import (
-    learning_rates_scaled,
-    metrics_update,
-    model_call,
-    model_loss,
-    sums_scaled,
-    unweighted_trackers,
-)
+from agents.trainer.keras_access import learning_rates_scaled
+from agents.trainer.merging import NotMergeableError, PassTracer
 from agents.trainer.message import (
     MessageWriter,
     Piece,
@@ -36,13 +30,20 @@ from agents.trainer.message import (
     squared_length,
 )
 from agents.trainer.state import ModelState
+from agents.trainer.virtual_node import VirtualNode
 
 Tensor = Any
 Body = Callable[..., list[Tensor]]
 
 
 class StepFunctions:
-    """Training and validation steps of one model, traced once."""
+    """Training and validation steps of one model, traced once.
+
+    Attributes:
+        bytes_per_example: of memory in a pass over several virtual nodes; None where they run one
+            after another.
+        not_merged_because: why they do although they were to be merged; empty otherwise.
+    """
 
     def __init__(
         self,
@@ -50,26 +51,32 @@ class StepFunctions:
         state: ModelState,
         sample: tuple[Any, ...],
         has_validation: bool = True,
+        is_merged: bool = False,
     ) -> None:
         """Trace both kinds of step for examples like `sample`: `(x[, y[, sample_weight]])`.
 
         Args:
             has_validation: there are steps of the second kind; else they are not traced.
+            is_merged: run virtual nodes together, if the model allows it.
         """
         self.model = model
         self.state = state
         self.sample = sample
         self.seeds = state.seeds
         self.fixed = state.fixed
-        self.dtype = _message_dtype([*state.trainable, *self.fixed, *state.metrics])
+        self.virtual_node = VirtualNode(model, state, sample)
+        self.dtype = self.virtual_node.dtype
         self.example_specs = example_specs(sample)
         self.train_pieces: list[Piece] = []
         self.validate_pieces: list[Piece] = []
-        self.train = self._trace_sweep(self._train_one, self.train_pieces)
         self.has_validation = has_validation
-        self.validate: Any = (
-            self._trace_sweep(self._validate_one, self.validate_pieces) if has_validation else None
-        )
+        self.bytes_per_example: int | None = None
+        self.not_merged_because = ""
+        self.validate: Any = None
+        if not (is_merged and self._trace_merged()):
+            self.train = self._trace_sweep(self._train_one, self.train_pieces)
+            if has_validation:
+                self.validate = self._trace_sweep(self._validate_one, self.validate_pieces)
         self.apply = self._traced(self._apply, [tf.TensorSpec([self.train_width], self.dtype)])
         self.count = self._traced(self._count, [tf.TensorSpec([self.validate_width], self.dtype)])
 
@@ -87,6 +94,22 @@ class StepFunctions:
     def _traced(function: Callable[..., Any], signature: list[tf.TensorSpec]) -> Any:
         """Make a traced function the way Keras's `fit` does: without rewriting Python code."""
         return tf.function(function, input_signature=signature, autograph=False)
+
+    def _trace_merged(self) -> bool:
+        """Trace passes over several virtual nodes; False: the model does not allow it."""
+        tracer = PassTracer(self.virtual_node, self.example_specs)
+        try:
+            self.train = tracer.trace(self.train_pieces, training=True)
+            if self.has_validation:
+                self.validate = tracer.trace(self.validate_pieces, training=False)
+        except NotMergeableError as refusal:
+            self.train_pieces.clear()
+            self.validate_pieces.clear()
+            self.validate = None
+            self.not_merged_because = str(refusal)
+            return False
+        self.bytes_per_example = tracer.bytes_per_example
+        return True
 
     def _trace_sweep(self, one: Body, pieces: list[Piece]) -> Any:
         """Trace the loop over virtual nodes around `one`, which fills `pieces`."""
@@ -134,17 +157,6 @@ class StepFunctions:
         ]
         return self._traced(sweep, signature)
 
-    def _scope(
-        self, trainable: list[Tensor], fixed: list[Tensor], seeds: Tensor
-    ) -> keras.StatelessScope:
-        mapping = [
-            *zip(self.state.trainable, trainable, strict=True),
-            *zip(self.fixed, fixed, strict=True),
-            *((variable, seeds[index]) for index, variable in enumerate(self.seeds)),
-            *((v, tf.zeros(v.shape, v.value.dtype)) for v in self.state.metrics),
-        ]
-        return keras.StatelessScope(mapping, collect_losses=True)
-
     def _train_one(
         self,
         pieces: list[Piece],
@@ -156,29 +168,17 @@ class StepFunctions:
         seeds: Tensor,
     ) -> list[Tensor]:
         """Forward and backward of one virtual node from the step's common state."""
-        batch = self._batch(examples)
-        count = tf.cast(tf.shape(examples[0])[0], tf.float32)
-        with self._scope(trainable, fixed, seeds) as scope:
-            with tf.GradientTape(watch_accessed_variables=False) as tape:
-                tape.watch(trainable)
-                predictions = model_call(self.model, batch[0], training=True)
-                with sums_scaled(self.model, 1.0 / weight):
-                    loss = model_loss(self.model, batch, predictions, training=True)
-                weighted = tf.cast(loss, self.dtype) * tf.cast(weight, self.dtype)
-                objective = self.model.optimizer.scale_loss(weighted)
-            metrics_update(self.model, batch, predictions, loss, count)
-        gradients = tape.gradient(objective, trainable)
+        with tf.GradientTape(watch_accessed_variables=False) as tape:
+            tape.watch(trainable)
+            results = self.virtual_node.forward(
+                trainable, fixed, examples, weight, seeds, training=True
+            )
+        gradients = tape.gradient(results.objective, trainable)
         writer = MessageWriter(self.dtype)
-        for index, gradient in enumerate(gradients):
-            if gradient is not None:
-                writer.add(PieceKind.GRADIENT, index, gradient, trainable[index].shape)
-        writer.add_square(1.0 / weight)
-        self._add_changes(writer, scope, fixed, weight, is_first)
-        self._add_metrics(writer, scope, count)
-        writer.add(PieceKind.LOSS, 0, weighted, ())
-        found, segments = writer.finish()
-        pieces.extend(found)
-        return segments
+        shapes = [variable.shape for variable in self.state.trainable]
+        writer.add_gradients(gradients, shapes, 1.0 / weight)
+        self.virtual_node.results_add(writer, results, is_first, training=True)
+        return writer.finish(pieces)
 
     def _validate_one(
         self,
@@ -187,57 +187,16 @@ class StepFunctions:
         fixed: list[Tensor],
         examples: list[Tensor],
         weight: Tensor,
-        is_first: Tensor,  # noqa: ARG002  one signature for both kinds of step
+        is_first: Tensor,
         seeds: Tensor,
     ) -> list[Tensor]:
         """Forward of one virtual node, for the metrics alone."""
-        batch = self._batch(examples)
-        count = tf.cast(tf.shape(examples[0])[0], tf.float32)
-        with self._scope(trainable, fixed, seeds) as scope:
-            predictions = model_call(self.model, batch[0], training=False)
-            with sums_scaled(self.model, 1.0 / weight):
-                loss = model_loss(self.model, batch, predictions, training=False)
-            metrics_update(self.model, batch, predictions, loss, count)
+        results = self.virtual_node.forward(
+            trainable, fixed, examples, weight, seeds, training=False
+        )
         writer = MessageWriter(self.dtype)
-        self._add_metrics(writer, scope, count)
-        found, segments = writer.finish()
-        pieces.extend(found)
-        return segments
-
-    def _batch(self, examples: list[Tensor]) -> tuple[Any, Any, Any]:
-        packed = keras.tree.pack_sequence_as(self.sample, examples)
-        inputs, targets, sample_weight = (*packed, None, None)[:3]
-        return inputs, targets, sample_weight
-
-    def _add_changes(
-        self,
-        writer: MessageWriter,
-        scope: keras.StatelessScope,
-        fixed: list[Tensor],
-        weight: Tensor,
-        is_first: Tensor,
-    ) -> None:
-        """Add what the forward pass changed; untouched state is the very tensor it was."""
-        for index, (variable, old) in enumerate(zip(self.fixed, fixed, strict=True)):
-            new = scope.get_current_value(variable)
-            if new is old:
-                continue
-            if old.dtype.is_floating:
-                change = tf.cast(new, self.dtype) - tf.cast(old, self.dtype)
-                change *= tf.cast(weight, self.dtype)
-                writer.add(PieceKind.CHANGE, index, change, old.shape)
-            else:
-                writer.add_integers(index, tf.convert_to_tensor(new), is_first)
-
-    def _add_metrics(
-        self, writer: MessageWriter, scope: keras.StatelessScope, count: Tensor
-    ) -> None:
-        per_batch = {id(variable) for variable in unweighted_trackers(self.model)}
-        for index, variable in enumerate(self.state.metrics):
-            grown = tf.cast(scope.get_current_value(variable), self.dtype)
-            if id(variable) in per_batch:
-                grown *= tf.cast(count, self.dtype)
-            writer.add(PieceKind.METRIC, index, grown, variable.shape)
+        self.virtual_node.results_add(writer, results, is_first, training=False)
+        return writer.finish(pieces)
 
     def _apply(self, vector: Tensor) -> Tensor:
         """Update every variable from the sum over all virtual nodes.
@@ -288,12 +247,6 @@ class StepFunctions:
         for piece, value in message_read(self.validate_pieces, vector):
             variable = self.state.metrics[piece.index].value
             variable.assign_add(tf.cast(value, variable.dtype))
-
-
-def _message_dtype(variables: Sequence[Any]) -> tf.DType:
-    """One dtype for all sums: float64 as soon as any variable has it."""
-    has_double = any(variable.value.dtype == tf.float64 for variable in variables)
-    return tf.float64 if has_double else tf.float32
 
 
 def example_specs(sample: tuple[Any, ...]) -> list[tf.TensorSpec]:

@@ -20,11 +20,12 @@ import psutil
 import tensorflow as tf
 
 from agents.trainer.job_file import LoadedJob
+from agents.trainer.merging_trial import merging_try
 from agents.trainer.planning import TRAINING_STREAM, step_seeds
 from agents.trainer.state import ModelState
 from agents.trainer.step import StepFunctions
 from controlplane.core.memory import line_fit
-from controlplane.core.wire import TrainingSpec
+from controlplane.core.wire import ReductionMode, TrainingSpec
 
 #: Steps of one size; the fastest and the highest peak count.
 REPEATS = 2
@@ -104,6 +105,10 @@ def steps_try(
             functions.count(functions.validate(*arguments)[0])
             trace_s = time.perf_counter() - started_at
         trials.append(_measure(functions, arguments, examples, process_bytes, losses))
+    merging: dict[str, Any] = {}
+    if spec.reduction is ReductionMode.FAST and spec.num_virtual_nodes > 1:
+        arguments = _arguments(job, order, trials[0].examples, len(functions.seeds))
+        merging = merging_try(functions, arguments)
     state.put(before)
     warnings = []
     if reason:
@@ -119,7 +124,7 @@ def steps_try(
         "slice_examples": largest,
     }
     memory = _memory_facts(trials, process_bytes, state.num_bytes)
-    return StepFacts(facts | ({"memory": memory} if memory else {}), warnings)
+    return StepFacts(facts | merging | ({"memory": memory} if memory else {}), warnings)
 
 
 def slice_ladder(largest: int, num_examples: int) -> list[int]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +16,7 @@ from agents.trainer.batch_scaling import BatchScaling
 from agents.trainer.feeder import JobData, LocalBatch
 from agents.trainer.job_file import LoadedJob, job_load
 from agents.trainer.keras_access import model_build, model_build_inputs
+from agents.trainer.merging import pass_examples
 from agents.trainer.orders import ReportWriter
 from agents.trainer.planning import Planner
 from agents.trainer.prediction_job import SOURCE_FILE
@@ -25,7 +26,7 @@ from agents.trainer.step import StepFunctions, example_specs
 from agents.trainer.stepper import step_failures
 from agents.trainer.user_errors import JobCodeError, user_code
 from agents.trainer.validation_data import data_fingerprint
-from controlplane.core.wire import Task, TrainingSpec
+from controlplane.core.wire import ReductionMode, Task, TrainingSpec
 
 #: Examples used to learn structure, dtypes and shapes.
 SAMPLE_SIZE = 2
@@ -51,7 +52,16 @@ class Workload:
         """
         with user_code(self.code_dir, "code", "tracing a training step"):
             has_validation = bool(self.data.course.num_validation)
-            return StepFunctions(self.model, self.state, self.sample, has_validation)
+            spec = self.data.spec
+            is_merged = spec.reduction is ReductionMode.FAST and spec.merges
+            return StepFunctions(self.model, self.state, self.sample, has_validation, is_merged)
+
+    def in_passes(self, functions: StepFunctions, memory_bytes: int) -> Workload:
+        """Give the same job with its data cut as `functions` take it, on so much memory."""
+        if functions.bytes_per_example is None:
+            return self
+        most = pass_examples(functions.bytes_per_example, memory_bytes)
+        return replace(self, data=replace(self.data, pass_examples=most))
 
     def warm_up(
         self,

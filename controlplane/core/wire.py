@@ -86,6 +86,8 @@ class TrainingSpec:
         task: a job that predicts stops after one epoch, its pass over the data.
         model_sha256: of `source.keras` beside the code, which a job that predicts is to use instead
             of the model that its code builds.
+        merges: virtual nodes on one accelerator may run together in fast mode; False where a
+            validation has seen that the model gives something else then.
     """
 
     job_id: int
@@ -104,6 +106,7 @@ class TrainingSpec:
     model_sha256: str | None = None
     batch_size_min: int | None = None
     batch_size_max: int | None = None
+    merges: bool = True
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -53,6 +53,7 @@ def training_spec(job: Job) -> TrainingSpec:
         model_sha256=job.source_sha256 or None,
         batch_size_min=job.batch_size_min,
         batch_size_max=job.batch_size_max,
+        merges=job.facts.get("is_merged") is not False,
     )
 
 

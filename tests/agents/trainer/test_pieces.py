@@ -2,10 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from itertools import pairwise
+
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agents.trainer.pieces import PIECE_BYTES, pieces_plan, virtual_nodes_per_piece
+from agents.trainer.pieces import (
+    PIECE_BYTES,
+    PiecePlan,
+    order_free_pieces,
+    pieces_plan,
+    virtual_nodes_per_piece,
+)
 from controlplane.core.reduction import Schedule, execute, plan_reduction, running_sum
 
 Sum = tuple["Sum", "Sum"] | int
@@ -15,13 +24,10 @@ def _add(left: Sum, right: Sum) -> Sum:
     return (left, right)
 
 
-def _sums_by_pieces(
-    program: Schedule, per_piece: int, is_order_free: bool = False
-) -> tuple[list[Sum], int]:
+def _sums_by_pieces(program: Schedule, pieces: Sequence[PiecePlan]) -> tuple[list[Sum], int]:
     """Run a program piece by piece; gives its sums and the most rows of a piece."""
     stack: list[Sum] = []
     most = 0
-    pieces = pieces_plan(program.items, program.merges, per_piece, is_order_free)
     for piece in pieces:
         items = program.items[piece.first : piece.last]
         rows = execute(Schedule(items, piece.merges), lambda item: item, _add)
@@ -39,7 +45,7 @@ def _sums_by_pieces(
 def test_eight_virtual_nodes_in_pieces_of_four() -> None:
     """Leaves 0..7 of a full tree: 0 1+ 2 3++ per half; the second half's sum meets the first's."""
     program = plan_reduction(8, [True] * 8, [range(8)]).local[0]
-    first, second = pieces_plan(program.items, program.merges, 4, is_order_free=False)
+    first, second = pieces_plan(program.items, program.merges, 4)
     assert (first.first, first.last, second.first, second.last) == (0, 4, 4, 8)
     assert first.merges == second.merges == (0, 1, 0, 2)
     assert (first.row_merges, second.row_merges) == ((0,), (1,))
@@ -52,13 +58,13 @@ def test_a_row_that_waits_for_one_below_is_left_alone() -> None:
     """
     program = plan_reduction(4, [True, True, True, False], [range(4)]).local[0]
     assert program.merges == (0, 1, 1)
-    first, second = pieces_plan(program.items, program.merges, 2, is_order_free=False)
+    first, second = pieces_plan(program.items, program.merges, 2)
     assert (first.merges, first.row_merges) == ((0, 1), (0,))
     assert (second.merges, second.row_merges) == ((0,), (1,))
 
 
 def test_no_virtual_nodes_make_one_empty_piece() -> None:
-    (piece,) = pieces_plan((), (), 4, is_order_free=False)
+    (piece,) = pieces_plan((), (), 4)
     assert (piece.first, piece.last, piece.merges, piece.row_merges) == (0, 0, (), ())
 
 
@@ -74,12 +80,16 @@ def test_pieces_make_the_same_sums_in_the_same_order(
     owned = [[leaf for leaf, owner in enumerate(owners) if owner == w] for w in range(3)]
     for program in plan_reduction(len(owners), present, owned).local:
         expected = execute(program, lambda item: item, _add)
-        assert _sums_by_pieces(program, 2**power)[0] == expected
+        assert (
+            _sums_by_pieces(program, pieces_plan(program.items, program.merges, 2**power))[0]
+            == expected
+        )
 
 
-@given(count=st.integers(1, 40), power=st.integers(0, 5))
-def test_sums_without_an_order_leave_one_row_a_piece(count: int, power: int) -> None:
-    rows, most = _sums_by_pieces(running_sum(range(count)), 2**power, is_order_free=True)
+@given(cuts=st.sets(st.integers(1, 39)), count=st.integers(1, 40))
+def test_sums_without_an_order_leave_one_row_a_piece(cuts: set[int], count: int) -> None:
+    edges = [0, *sorted(cut for cut in cuts if cut < count), count]
+    rows, most = _sums_by_pieces(running_sum(range(count)), order_free_pieces(pairwise(edges)))
     assert len(rows) == most == 1
     assert sorted(_leaves(rows[0])) == list(range(count))
 
