@@ -105,15 +105,15 @@ def number_array(value: Any, path: str) -> np.ndarray:
     except Exception as error:  # a tensor's own code, which may refuse
         reason = f"{type(value).__name__} cannot be turned into a NumPy array ({error!s:.200})"
         raise JobCodeError("data_type", path, f"{reason}; do it in build") from error
+    if array.dtype.kind in NUMBER_KINDS:
+        return array
     if array.dtype.name == "bfloat16":  # no kind of NumPy's own
         return array.astype(keras.config.floatx())
-    if array.dtype.kind not in NUMBER_KINDS:
-        raise JobCodeError(
-            "data_type",
-            path,
-            f"values of type {array.dtype} cannot be trained on; {_type_hint(array.dtype)}",
-        )
-    return array
+    raise JobCodeError(
+        "data_type",
+        path,
+        f"values of type {array.dtype} cannot be trained on; {_type_hint(array.dtype)}",
+    )
 
 
 def _type_hint(dtype: np.dtype) -> str:
