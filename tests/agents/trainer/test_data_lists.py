@@ -15,7 +15,7 @@ import tensorflow as tf
 
 from agents.trainer.data import source_open
 from agents.trainer.user_errors import JobCodeError
-from tests.agents.trainer.data_kinds import Batches, Items, Parts
+from tests.agents.trainer.data_kinds import Batches, Items, Parts, RefilledBatches, RefilledItems
 
 HERE = Path(__file__).parent
 Pair = namedtuple("Pair", "x y")
@@ -246,3 +246,23 @@ def test_smaller_types_are_widened_to_those_of_the_first_item(
     x, y = source_open(data, "data.train", HERE).fetch(np.array([2]))
     assert (x["a"].dtype, y.dtype) == (np.float32, np.int64)
     assert (x["a"].tolist(), y.tolist()) == ([[4.0, 5.0]], [2])
+
+
+# Arrays that are filled anew
+
+
+class NoisyItems(RefilledItems):
+    def __getitem__(self, index: int) -> Parts:
+        self.parts[0][:] += 1.0
+        return super().__getitem__(index)
+
+
+class NoisyBatches(RefilledBatches):
+    def __getitem__(self, index: int) -> Parts:
+        self.parts[0][:] += 1.0
+        return super().__getitem__(index)
+
+
+@pytest.mark.parametrize("make", [NoisyItems, lambda parts: NoisyBatches(parts, 2)])
+def test_changing_values_show_in_arrays_that_are_filled_anew(make: Callable[[Parts], Any]) -> None:
+    assert refusal(make((column(5, 2),))).code == "nondeterministic_data"
