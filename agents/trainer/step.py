@@ -26,7 +26,6 @@ from agents.trainer.keras_access import (
     sums_scaled,
     unweighted_trackers,
 )
-from agents.trainer.kernels import faster_kernels
 from agents.trainer.message import (
     MessageWriter,
     Piece,
@@ -159,7 +158,7 @@ class StepFunctions:
         """Forward and backward of one virtual node from the step's common state."""
         batch = self._batch(examples)
         count = tf.cast(tf.shape(examples[0])[0], tf.float32)
-        with faster_kernels(), self._scope(trainable, fixed, seeds) as scope:
+        with self._scope(trainable, fixed, seeds) as scope:
             with tf.GradientTape(watch_accessed_variables=False) as tape:
                 tape.watch(trainable)
                 predictions = model_call(self.model, batch[0], training=True)
@@ -272,7 +271,7 @@ class StepFunctions:
             else:
                 loss = value
         square_of_mean = squared_length(sums, self.dtype)
-        with faster_kernels(), self._learning_rates():
+        with self._learning_rates():
             self.model.optimizer.apply(gradients, self.state.trainable)
         unscaled = 1.0 / scale**2
         return tf.stack([loss, square[0] * unscaled, square[1], square_of_mean * unscaled])
