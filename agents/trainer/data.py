@@ -7,7 +7,7 @@ nodes move between accelerators without losing or repeating an example.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
@@ -18,6 +18,7 @@ import tensorflow as tf
 from agents.trainer.data_arrays import ArraySource
 from agents.trainer.data_batches import BatchSource
 from agents.trainer.data_items import ItemSource
+from agents.trainer.data_lists import list_open
 from agents.trainer.data_tensorflow import dataset_read
 from agents.trainer.user_errors import JobCodeError
 
@@ -52,8 +53,9 @@ def source_open(data: Any, field: str, code_dir: Path) -> ExampleSource:
     """Wrap whatever `build` returned as data.
 
     Args:
-        data: arrays, a `keras.utils.PyDataset`, a finite deterministic `tf.data.Dataset`, or an
-            object with `__len__` and `__getitem__` whose items are examples.
+        data: arrays in a tuple or alone, a `keras.utils.PyDataset`, a finite deterministic
+            `tf.data.Dataset`, or an object with `__len__` and `__getitem__`, such as a list, whose
+            items are examples.
         field: "data.train" or "data.validation", for error messages.
         code_dir: where the user's code lies, to cut tracebacks down to it.
 
@@ -64,16 +66,24 @@ def source_open(data: Any, field: str, code_dir: Path) -> ExampleSource:
         return BatchSource(data, field, code_dir)
     if isinstance(data, tf.data.Dataset):
         return ArraySource(dataset_read(data, field, code_dir), field)
-    if isinstance(data, (tuple, list, dict)) or hasattr(data, "__array__"):
+    if _is_plain(data, list):
+        return list_open(data, field)
+    if _is_plain(data, tuple) or isinstance(data, Mapping) or hasattr(data, "__array__"):
         return ArraySource(data, field)
     if hasattr(data, "__len__") and hasattr(data, "__getitem__"):
         return ItemSource(data, field, code_dir)
     hint = ""
     if isinstance(data, Iterator):
-        hint = " An iterator can be read only once and only forwards;"
+        hint = " An iterator can be read only once and only forwards."
     raise JobCodeError(
         "unknown_data",
         field,
-        f"data of type {type(data).__name__} cannot be split into virtual nodes.{hint} give NumPy "
-        "arrays (x, y), a keras.utils.PyDataset, or an object with __len__ and __getitem__",
+        f"data of type {type(data).__name__} cannot be split into virtual nodes.{hint} Give NumPy "
+        "arrays (x, y), a list of examples [(x0, y0), ...], a keras.utils.PyDataset, or an object "
+        "with __len__ and __getitem__",
     )
+
+
+def _is_plain(data: Any, kind: type[list[Any] | tuple[Any, ...]]) -> bool:
+    """Say whether data is a list or tuple, not of a class with its own way to read an item."""
+    return isinstance(data, kind) and type(data).__getitem__ is kind.__getitem__

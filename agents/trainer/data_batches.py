@@ -10,15 +10,13 @@ from typing import Any
 import keras
 import numpy as np
 
-from agents.trainer.data_arrays import (
+from agents.trainer.data_arrays import example_order, refuse_changing
+from agents.trainer.data_nests import (
     PART_NAMES,
     as_floatx,
     common_length,
-    example_order,
-    nested_arrays,
-    parts_split,
-    refuse_changing,
-    weights_spread,
+    parts_arrays,
+    refuse_unlike,
 )
 from agents.trainer.user_errors import JobCodeError, user_code
 
@@ -40,7 +38,7 @@ class BatchSource:
         self._cache: OrderedDict[int, tuple[Any, ...]] = OrderedDict()
         self._lock = threading.Lock()  # a prefetching thread may read beside the training
         _refuse_epoch_hooks(dataset, field)
-        with user_code(code_dir, field, "the data set's length"):
+        with user_code(code_dir, field, "the data set's length", is_all_theirs=True):
             num_batches = dataset.num_batches
         if num_batches is None:
             raise JobCodeError(
@@ -52,8 +50,9 @@ class BatchSource:
         self._set_lengths()
 
     def _set_lengths(self) -> None:
-        first = self._read(0)
+        first = keras.tree.map_structure(np.copy, self._read(0))  # the job may fill its array anew
         refuse_changing(first, self._read(0), self._field)
+        self._first: tuple[Any, ...] = keras.tree.map_structure(as_floatx, first)
         self.has_sample_weight = len(first) == len(PART_NAMES)
         self._batch_size = common_length(first, f"{self._field}[0]")
         last = self._num_batches - 1
@@ -92,7 +91,7 @@ class BatchSource:
             if number in self._cache:
                 self._cache.move_to_end(number)
                 return self._cache[number]
-            batch = self._read(number)
+            batch = self._batch_read(number)
             num_rows = common_length(batch, f"{self._field}[{number}]")
             expected = min(self._batch_size, self._length - number * self._batch_size)
             if num_rows != expected:
@@ -102,15 +101,19 @@ class BatchSource:
                 self._cache.popitem(last=False)
             return batch
 
-    def _read(self, number: int) -> tuple[Any, ...]:
-        path = f"{self._field}[{number}]"
-        with user_code(self._code_dir, self._field, f"data[{number}]"):
-            item = self._dataset[number]
-        arrays = tuple(
-            nested_arrays(part, f"{path}.{name}")
-            for part, name in zip(parts_split(item, path), PART_NAMES, strict=False)
+    def _batch_read(self, number: int) -> tuple[Any, ...]:
+        """Copy a batch in the types of the first: the job may fill the same arrays anew."""
+        batch = self._read(number)
+        refuse_unlike(batch, self._first, f"{self._field}[{number}]", num_axes=1)
+        copied: tuple[Any, ...] = keras.tree.map_structure(
+            lambda leaf, like: leaf.astype(like.dtype), batch, self._first
         )
-        return weights_spread(arrays) if len(arrays) == len(PART_NAMES) else arrays
+        return copied
+
+    def _read(self, number: int) -> tuple[Any, ...]:
+        with user_code(self._code_dir, self._field, f"data[{number}]", is_all_theirs=True):
+            item = self._dataset[number]
+        return parts_arrays(item, f"{self._field}[{number}]")
 
     def _unequal(self, number: int, num_rows: int) -> JobCodeError:
         return JobCodeError(
@@ -134,5 +137,5 @@ def _refuse_epoch_hooks(dataset: keras.utils.PyDataset, field: str) -> None:
 
 
 def _take(batch: tuple[Any, ...], rows: np.ndarray) -> tuple[Any, ...]:
-    taken: tuple[Any, ...] = keras.tree.map_structure(lambda leaf: as_floatx(leaf[rows]), batch)
+    taken: tuple[Any, ...] = keras.tree.map_structure(lambda leaf: leaf[rows], batch)
     return taken

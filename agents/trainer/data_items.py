@@ -8,31 +8,28 @@ from typing import Any
 import keras
 import numpy as np
 
-from agents.trainer.data_arrays import (
-    PART_NAMES,
-    as_floatx,
-    example_order,
-    nested_arrays,
-    parts_split,
-    refuse_changing,
-    weights_spread,
-)
+from agents.trainer.data_arrays import example_order, refuse_changing
+from agents.trainer.data_nests import PART_NAMES, as_floatx, parts_arrays, refuse_unlike
 from agents.trainer.user_errors import JobCodeError, user_code
 
 
 class ItemSource:
-    """Stacks items into arrays. Item *i* must be the same whenever and wherever it is read."""
+    """Stacks items into arrays. Item *i* must be the same whenever and wherever it is read.
+
+    Structure, shapes and types are those of item 0.
+    """
 
     def __init__(self, items: Any, field: str, code_dir: Path) -> None:
         self._items = items
         self._field = field
         self._code_dir = code_dir
-        with user_code(code_dir, field, "len(data)"):
+        with user_code(code_dir, field, "len(data)", is_all_theirs=True):
             self._length = len(items)
         if self._length < 1:
             raise JobCodeError("empty_data", field, "there are no examples in the data")
-        first = self._item(0)
-        refuse_changing(first, self._item(0), field)
+        first = keras.tree.map_structure(np.copy, self._read(0))  # the job may fill its array anew
+        refuse_changing(first, self._read(0), field)
+        self._first: tuple[Any, ...] = keras.tree.map_structure(as_floatx, first)
         self.has_sample_weight = len(first) == len(PART_NAMES)
 
     def __len__(self) -> int:
@@ -42,26 +39,18 @@ class ItemSource:
         return example_order(self._length, seed, epoch, shuffle)
 
     def fetch(self, indices: np.ndarray) -> tuple[Any, ...]:
-        items = [self._item(int(index)) for index in indices]
-        try:
-            stacked: tuple[Any, ...] = keras.tree.map_structure(
-                lambda *leaves: as_floatx(np.stack(leaves)), *items
-            )
-        except (ValueError, TypeError) as error:
-            raise JobCodeError(
-                "data_shape",
-                self._field,
-                f"items have different shapes or structures ({error}); pad or crop them to one "
-                "shape in __getitem__",
-            ) from error
+        stacked: tuple[Any, ...] = keras.tree.map_structure(
+            lambda leaf: np.empty((len(indices), *leaf.shape), leaf.dtype), self._first
+        )
+        arrays = keras.tree.flatten(stacked)
+        for row, index in enumerate(indices):
+            item = self._read(int(index))
+            refuse_unlike(item, self._first, f"{self._field}[{index}]")
+            for array, leaf in zip(arrays, keras.tree.flatten(item), strict=True):
+                array[row] = leaf
         return stacked
 
-    def _item(self, index: int) -> tuple[Any, ...]:
-        with user_code(self._code_dir, self._field, f"data[{index}]"):
+    def _read(self, index: int) -> tuple[Any, ...]:
+        with user_code(self._code_dir, self._field, f"data[{index}]", is_all_theirs=True):
             item = self._items[index]
-        parts = parts_split(item, f"{self._field}[{index}]")
-        arrays = tuple(
-            nested_arrays(part, f"{self._field}[{index}].{name}", min_rank=0)
-            for part, name in zip(parts, PART_NAMES, strict=False)
-        )
-        return weights_spread(arrays) if len(arrays) == len(PART_NAMES) else arrays
+        return parts_arrays(item, f"{self._field}[{index}]", min_rank=0)

@@ -15,13 +15,8 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from agents.trainer.data_arrays import (
-    PART_NAMES,
-    common_length,
-    nested_arrays,
-    parts_split,
-    same_values,
-)
+from agents.trainer.data_arrays import same_values
+from agents.trainer.data_nests import common_length, parts_arrays
 from agents.trainer.user_errors import JobCodeError, user_code
 
 #: The most that a data set may hold, in bytes of its arrays.
@@ -72,6 +67,8 @@ def _refuse_by_name(dataset: tf.data.Dataset, field: str) -> None:
             "the tf.data.Dataset has options().deterministic = False; leave it at its default",
         )
     for spec in tf.nest.flatten(dataset.element_spec):
+        if isinstance(spec, tf.NoneTensorSpec):  # (x, y, None)
+            continue
         if not isinstance(spec, tf.TensorSpec):
             raise JobCodeError(
                 "data_type", field, f"{type(spec).__name__} in the tf.data.Dataset; make it dense"
@@ -99,10 +96,7 @@ def _read_all(dataset: tf.data.Dataset, field: str) -> list[tuple[Any, ...]]:
     batches, num_bytes = [], 0
     for number, element in enumerate(dataset.as_numpy_iterator()):
         path = f"{field}[{number}]"
-        parts = tuple(
-            nested_arrays(part, f"{path}.{name}")
-            for part, name in zip(parts_split(element, path), PART_NAMES, strict=False)
-        )
+        parts = parts_arrays(element, path)
         common_length(parts, path)
         num_bytes += sum(leaf.nbytes for leaf in keras.tree.flatten(parts))
         if num_bytes > MATERIALISED_LIMIT_BYTES or number >= MATERIALISED_LIMIT_BATCHES:

@@ -36,10 +36,16 @@ class JobCodeError(Exception):
 
 
 @contextmanager
-def user_code(code_dir: Path, field: str, doing: str) -> Iterator[None]:
+def user_code(
+    code_dir: Path, field: str, doing: str, is_all_theirs: bool = False
+) -> Iterator[None]:
     """Turn whatever the user's code raises inside the block into a `JobCodeError`.
 
     SystemExit is caught too: a script that calls `sys.exit` must not end the trainer silently.
+
+    Args:
+        is_all_theirs: whether the block only calls the user's code, which Python may refuse before
+            its first line: `len` of an object whose length is negative.
 
     Raises:
         JobCodeError: with code "user_code", or the one that was raised inside.
@@ -50,7 +56,7 @@ def user_code(code_dir: Path, field: str, doing: str) -> Iterator[None]:
     except JobCodeError:
         raise
     except (Exception, SystemExit) as error:
-        if _is_own_fault(error):
+        if not is_all_theirs and _is_own_fault(error):
             raise
         reason = user_frames(str(error), code_dir)
         message = f"{doing} raised {type(error).__name__}: {reason}"

@@ -9,7 +9,7 @@ import keras
 import numpy as np
 
 from agents.trainer.data import ExampleSource
-from agents.trainer.data_arrays import PART_NAMES
+from agents.trainer.data_nests import PART_NAMES
 
 #: Examples that are looked at, spread evenly over the data.
 SAMPLED_EXAMPLES = 8

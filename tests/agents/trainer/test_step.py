@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import keras
@@ -11,6 +12,7 @@ import pytest
 import tensorflow as tf
 
 from agents.trainer import pieces
+from agents.trainer.data import source_open
 from agents.trainer.data_arrays import ArraySource
 from agents.trainer.feeder import JobData
 from agents.trainer.keras_access import model_build
@@ -39,8 +41,8 @@ TOKENS = RANDOM.integers(0, 7, size=(NUM_EXAMPLES, 5))
 class EpochByVirtualNodes:
     """Trains one epoch in the order of the data, as `fit(shuffle=False)` does."""
 
-    def __init__(self, model: keras.Model, arrays: Arrays, num_virtual_nodes: int) -> None:
-        source = ArraySource(arrays, "data.train")
+    def __init__(self, model: keras.Model, data: Any, num_virtual_nodes: int) -> None:
+        source = source_open(data, "data.train", Path(__file__).parent)
         sample = source.fetch(np.arange(2))
         model_build(model, sample)
         self.model = model
