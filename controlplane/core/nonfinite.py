@@ -84,6 +84,11 @@ class Nonfinite:
         )
 
     @property
+    def again_text(self) -> str:
+        """Say that it is finite again, without a full stop."""
+        return f"{self._subject} is finite again since step {self.until_step}"
+
+    @property
     def _subject(self) -> str:
         return "The loss" if self.metric is None else f"The metric {self.metric}"
 

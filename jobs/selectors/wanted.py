@@ -10,6 +10,7 @@ from django.conf import settings
 from controlplane.core.lifecycle import GenerationPhase, JobStatus
 from controlplane.core.wire import (
     Membership,
+    OnNonfinite,
     ReductionMode,
     StopCondition,
     StopKind,
@@ -53,6 +54,7 @@ def training_spec(job: Job) -> TrainingSpec:
         model_sha256=job.source_sha256 or None,
         batch_size_min=job.batch_size_min,
         batch_size_max=job.batch_size_max,
+        on_nonfinite=OnNonfinite(job.on_nonfinite),
     )
 
 
