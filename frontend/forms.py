@@ -128,10 +128,13 @@ class JobForm(forms.Form):
     )
 
     def submission_values(self) -> dict[str, Any]:
-        """Give the text fields as `submission_read` takes them; the code is handed over apart."""
+        """Give the text fields as `submission_read` takes them; the code is handed over apart.
+
+        A choice that there is not is handed over as it came, to be refused like in REST.
+        """
         values = {
-            name: value
-            for name, value in self.cleaned_data.items()
+            name: self.cleaned_data.get(name, self.data.get(name))
+            for name in self.fields
             if name not in ("code", "code_from")
         }
         if values["task"] == Task.PREDICT:
