@@ -119,7 +119,7 @@ def files_named(report: TrainerReport) -> Sequence[str]:
     """List the files that `report` announces."""
     if report.kind in (ReportKind.CHECKPOINTED, ReportKind.PART):
         names: Any = [report.data.get("file")]
-    elif report.kind is ReportKind.FINISHED:
+    elif report.kind in (ReportKind.FINISHED, ReportKind.FAILED):
         names = report.data.get("files")
     else:
         return ()

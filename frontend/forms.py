@@ -9,7 +9,7 @@ from typing import Any
 from django import forms
 
 from controlplane.core.lifecycle import JobStatus
-from controlplane.core.wire import ReductionMode, StopKind, Task
+from controlplane.core.wire import OnNonfinite, ReductionMode, StopKind, Task
 from jobs.job_templates import JOB_TEMPLATES, JobTemplate
 from jobs.models import Job
 from jobs.services.api_tokens import LIFETIME_DAYS_LIMIT
@@ -102,6 +102,13 @@ class JobForm(forms.Form):
     stop_higher_is_better = forms.BooleanField(
         label="Higher is better", help_text="Off for a loss.", required=False
     )
+    on_nonfinite = forms.ChoiceField(
+        label="When the loss is not finite",
+        help_text="Or a metric: nan or infinite. Stop: the job fails at that step. Continue: it "
+        "trains on and says so.",
+        choices=[(choice.value, choice.value) for choice in OnNonfinite],
+        required=False,
+    )
     min_accelerators = _whole("At least", "It runs on this many accelerators or not at all.")
     max_accelerators = _whole("At most", "At most one for each virtual node.")
     priority = _whole(
@@ -121,10 +128,13 @@ class JobForm(forms.Form):
     )
 
     def submission_values(self) -> dict[str, Any]:
-        """Give the text fields as `submission_read` takes them; the code is handed over apart."""
+        """Give the text fields as `submission_read` takes them; the code is handed over apart.
+
+        A choice that there is not is handed over as it came, to be refused like in REST.
+        """
         values = {
-            name: value
-            for name, value in self.cleaned_data.items()
+            name: self.cleaned_data.get(name, self.data.get(name))
+            for name in self.fields
             if name not in ("code", "code_from")
         }
         if values["task"] == Task.PREDICT:
@@ -187,6 +197,7 @@ def blank_values() -> dict[str, Any]:
         "seed": 0,
         "reduction": ReductionMode.EXACT.value,
         "shuffle": True,
+        "on_nonfinite": OnNonfinite.STOP.value,
         "stop_higher_is_better": True,
         "min_accelerators": 1,
         "priority": DEFAULT_PRIORITY,

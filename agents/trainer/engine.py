@@ -22,6 +22,7 @@ from agents.trainer.state_meeting import StreamNote
 from agents.trainer.stepper import Heard
 from agents.trainer.streaming import Arrival, listen
 from agents.trainer.user_errors import JobCodeError, own_frames_kept
+from controlplane.core.codec import encode
 from controlplane.core.wire import Membership, ReportKind, Task, TrainerOrders
 
 
@@ -39,7 +40,7 @@ def trainer_run(
     reports = ReportWriter(run_dir, orders.spec.job_id, orders.slot)
     reports.generation = orders.membership.generation
     try:
-        Trainer(run_dir, watcher, reports, started_at).run()
+        return Trainer(run_dir, watcher, reports, started_at).run()
     except JobCodeError as error:
         failure = TrainerError("user_code", f"{error.field}: {error.message}", error.traceback)
     except TrainerError as error:
@@ -49,8 +50,6 @@ def trainer_run(
     except Exception as error:
         message = f"{type(error).__name__}: {error}"
         failure = TrainerError("internal", message, traceback.format_exc())
-    else:
-        return EXIT_DONE
     reports.failed(failure)
     return EXIT_FAILED
 
@@ -85,8 +84,8 @@ class Trainer:
             booted.peer_filter.refresh()  # the beacon has a socket now
         self.saver = DurableSaver(self.outputs, self.spec.checkpoint_every_s, state, reports)
 
-    def run(self) -> None:
-        """Follow orders until the job or this trainer's part in it is over.
+    def run(self) -> int:
+        """Follow orders until the job or this trainer's part in it is over; gives the exit status.
 
         A lost peer interrupts whatever is under way. State and progress then are those after the
         last step that was completed here, and stay so until there are orders to recover.
@@ -99,6 +98,8 @@ class Trainer:
                 if failure.code != PEER_LOST:
                     raise
                 orders = self._stall(failure)
+        is_reporter = self.progress.is_failed and self._is_leader()
+        return EXIT_FAILED if is_reporter else EXIT_DONE
 
     def _train(self) -> TrainerOrders | None:
         """Do steps until there are orders to follow now; None when the job is over."""
@@ -118,7 +119,7 @@ class Trainer:
                 self.pursuit.take(self.progress, outcome)
             seconds = self.stepped_at - started_at
             self.progress = seat.advance(self.progress, batch.plan.num_examples, outcome, seconds)
-            if self._is_leader():
+            if self._is_leader() and not self.progress.is_failed:
                 self.saver.after_step(self.progress)
             if seat.is_interim:
                 self._end_interim(outcome.is_agreed)
@@ -222,7 +223,7 @@ class Trainer:
         self.handover.stream.check()
         if is_agreed and not self.progress.is_over:
             self._put_down()
-            self._enter(self.membership)
+            self.progress = self._enter(self.membership).judged(self.progress)
 
     def _leave(self, new: Membership) -> None:
         """End this trainer's part: others go on, or the job is stopped and its state saved."""
@@ -356,12 +357,15 @@ class Trainer:
         """Give the last values their final form; the leader leaves the job's results.
 
         The others end after it: should it be lost before its files are written, they write them.
+        Of a job that failed the leader alone says so, when its files are there.
         """
-        self.pursuit.finish()
+        found = self.progress.found if self.progress.is_failed else None
+        if found is None:
+            self.pursuit.finish()
         ending = {
             "step": self.progress.step,
             "epoch": self.progress.epoch,
-            "reason": self.progress.ended_by,
+            "reason": self.progress.ended_by if found is None else found.code,
         }
         self._put_down()
         if not self._is_leader():
@@ -373,5 +377,9 @@ class Trainer:
         results = self.pursuit.results_save(self.outputs, self.progress)
         self._settle()
         self._yield_to_recovery()
-        self.reports.write(ReportKind.FINISHED, ending | results)
+        if found is None:
+            self.reports.write(ReportKind.FINISHED, ending | results)
+        else:
+            failure = TrainerError(found.code, found.failure_text)
+            self.reports.failed(failure, ending | results | {"nonfinite": encode(found)})
         self.handover.close(self.membership, is_writer=True)

@@ -16,8 +16,8 @@ class TrainerError(Exception):
     """The trainer cannot go on.
 
     Attributes:
-        code: `user_code`, `out_of_memory`, `peer_lost`, `state_lost`, `port_in_use` or
-            `internal`.
+        code: `user_code`, `out_of_memory`, `peer_lost`, `state_lost`, `port_in_use`, `internal`,
+            `nonfinite_loss` or `nonfinite_metric`.
         traceback: frames that help whoever has to act, empty when the message says it all.
     """
 

@@ -11,11 +11,13 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from agents.trainer.local import LocalJob, LocalJobError
+from agents.trainer.local import LocalJob, LocalJobError, NonfiniteJobError
 from agents.trainer.local_predictions import predictions_write
+from controlplane.core.nonfinite import nonfinite_read
 from controlplane.core.predictions import RESULT_FILE
 from controlplane.core.wire import (
     Membership,
+    OnNonfinite,
     ReductionMode,
     ReportKind,
     StopCondition,
@@ -53,6 +55,12 @@ def launcher_arguments(parser: argparse.ArgumentParser) -> None:
         help="for build; JSON value",
     )
     group.add_argument("--reduction", choices=list(ReductionMode), default=ReductionMode.EXACT)
+    group.add_argument(
+        "--on-nonfinite",
+        choices=list(OnNonfinite),
+        default=OnNonfinite.STOP,
+        help="when the loss or a metric is nan or infinite (default stop)",
+    )
     group.add_argument("--output", type=Path, help="folder for model, history and metrics")
     group.add_argument(
         "--resize", default="", metavar="STEP:WORKERS,...", help="planned resizes, e.g. 20:3,40:2"
@@ -75,9 +83,11 @@ def launcher_run(options: argparse.Namespace) -> int:
             with job:
                 result = _train(job, options.workers, resizes)
                 _say(_summary(result))
-                if options.output is not None:
-                    _results_take(job, result, options.output)
-                    _say(f"results in {options.output}")
+                _results_take(job, result, job.output_folder(), options.output)
+        except NonfiniteJobError as error:
+            print(f"error: {error}", file=sys.stderr)  # noqa: T201
+            _results_take(job, error.data, error.outputs, options.output)
+            return EXIT_FAILED
         except (LocalJobError, ValueError) as error:
             print(f"error: {error}", file=sys.stderr)  # noqa: T201
             return EXIT_FAILED
@@ -124,6 +134,7 @@ def _spec(options: argparse.Namespace) -> TrainingSpec:
         stop=stop,
         task=Task.PREDICT if options.predict else Task.TRAIN,
         shuffle=not options.predict,
+        on_nonfinite=OnNonfinite(options.on_nonfinite),
     )
 
 
@@ -184,16 +195,28 @@ def _resize_line(job: LocalJob, membership: Membership) -> str:
 
 
 def _summary(result: dict[str, Any]) -> str:
-    metrics = ", ".join(f"{name} {value:.6g}" for name, value in result["metrics"].items())
-    return f"finished after step {result['step']}: {metrics}\nsha256 {result['digest']}"
+    odd = result.get("not_finite", {})
+    metrics = ", ".join(
+        f"{name} {odd.get(name, 'unknown') if value is None else f'{value:.6g}'}"
+        for name, value in result["metrics"].items()
+    )
+    lines = [f"finished after step {result['step']}: {metrics}", f"sha256 {result['digest']}"]
+    found = [nonfinite_read(value) for value in result.get("nonfinite", ())]
+    return "\n".join([*lines, *(f"warning: {each.state_text}" for each in found)])
 
 
-def _results_take(job: LocalJob, result: dict[str, Any], target: Path) -> None:
+def _results_take(
+    job: LocalJob, result: dict[str, Any], outputs: Path, target: Path | None
+) -> None:
+    """Copy the files that the leader's last report names, where that is wanted."""
+    if target is None:
+        return
     target.mkdir(parents=True, exist_ok=True)
     for name in result["files"]:
-        shutil.copy(job.output_folder() / name, target / name)
+        shutil.copy(outputs / name, target / name)
     if job.spec.task is Task.PREDICT:
         predictions_write(job.folder, target / RESULT_FILE, result["num_examples"])
+    _say(f"results in {target}")
 
 
 def _say(text: str) -> None:

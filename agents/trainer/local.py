@@ -21,6 +21,7 @@ from agents.trainer.heap import heap_environment
 from agents.trainer.local_predictions import resume_at
 from agents.trainer.orders import REPORTS_FILE, orders_write
 from agents.trainer.ports import PortHolder
+from controlplane.core.nonfinite import NONFINITE_CODES
 from controlplane.core.virtual_nodes import even_mapping
 from controlplane.core.wire import (
     AcceleratorInfo,
@@ -43,6 +44,20 @@ REPOSITORY = Path(__file__).resolve().parents[2]
 
 class LocalJobError(Exception):
     """A local run cannot go on: a trainer failed, died or did not answer in time."""
+
+
+class NonfiniteJobError(LocalJobError):
+    """The job stopped at a loss or metric that is not finite.
+
+    Attributes:
+        data: the leader's report.
+        outputs: the folder with the files that it names.
+    """
+
+    def __init__(self, data: dict[str, Any], outputs: Path) -> None:
+        super().__init__(data["message"])
+        self.data = data
+        self.outputs = outputs
 
 
 @dataclass
@@ -341,6 +356,7 @@ class LocalJob:
         """Read reports until a condition holds.
 
         Raises:
+            NonfiniteJobError: the job stopped at a loss or metric that is not finite.
             LocalJobError: a trainer failed or died, or the time is over.
         """
         deadline = time.monotonic() + timeout_s
@@ -364,6 +380,8 @@ class LocalJob:
             if failure is None and self.finished() is not None:
                 continue
             what = failure.data if failure else {}
+            if what.get("code") in NONFINITE_CODES:
+                raise NonfiniteJobError(what, trainer.run_dir / "outputs")
             message = what.get("message", f"died with status {status}")
             raise LocalJobError(
                 f"trainer {trainer.slot}: {what.get('code', 'crash')}: {message}\n"

@@ -204,9 +204,11 @@ class ReportWriter:
         """Report that a phase begins."""
         self.write(ReportKind.PHASE, {"phase": name})
 
-    def failed(self, failure: TrainerError) -> None:
-        """Report why this trainer ends."""
-        self.write(
-            ReportKind.FAILED,
-            {"code": failure.code, "message": failure.message, "traceback": failure.traceback},
-        )
+    def failed(self, failure: TrainerError, facts: Mapping[str, Any] | None = None) -> None:
+        """Report why this trainer ends; `facts` come beside it."""
+        reason = {
+            "code": failure.code,
+            "message": failure.message,
+            "traceback": failure.traceback,
+        }
+        self.write(ReportKind.FAILED, reason | dict(facts or {}))

@@ -7,13 +7,16 @@ import io
 import json
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import keras
 
-from agents.trainer.progress import EpochRow, Progress
+from agents.trainer.history import EpochRow
+from agents.trainer.progress import Progress
 from agents.trainer.state import ModelState, VariableSpec, checkpoint_write, state_digest
+from controlplane.core.codec import encode
 
 Tensor = Any
 
@@ -49,12 +52,35 @@ def results_save(
     """Write the results of a job that is over; returns what the leader's `finished` reports."""
     digest = state_digest(state.specs, state.capture())
     files, metrics = outputs_write(folder, model, progress, digest)
-    return {"metrics": json_numbers(metrics), "digest": digest, "files": files}
+    return {
+        "metrics": json_numbers(metrics),
+        "not_finite": not_finite(metrics),
+        "nonfinite": encode(progress.nonfinite),
+        "digest": digest,
+        "files": files,
+    }
+
+
+def failure_save(folder: Path, state: ModelState, progress: Progress) -> dict[str, Any]:
+    """Write what a job leaves that stopped at a loss or metric that is not finite.
+
+    The checkpoint is one to go on from, with other settings: it does not know of the failure.
+    """
+    going_on = replace(progress, found=None, is_failed=False)
+    saved = state_save(folder, state.specs, state.capture(), going_on)
+    assert progress.found is not None, "a job that failed so knows why"
+    files = results_write(folder, progress, saved["sha256"], progress.found.code)
+    return {"files": [CHECKPOINT_FILE, *files], "bytes": saved["bytes"]}
 
 
 def json_numbers(logs: Mapping[str, float]) -> dict[str, float | None]:
     """JSON knows neither nan nor infinity; both become null."""
     return {name: value if math.isfinite(value) else None for name, value in logs.items()}
+
+
+def not_finite(logs: Mapping[str, float]) -> dict[str, str]:
+    """Say of the numbers that are null in `json_numbers` what they are: nan, inf or -inf."""
+    return {name: str(value) for name, value in logs.items() if not math.isfinite(value)}
 
 
 def outputs_write(
@@ -70,17 +96,25 @@ def outputs_write(
     partial = folder / f"partial-{MODEL_FILE}"  # Keras wants the ending
     model.save(partial)
     partial.replace(folder / MODEL_FILE)
+    files = results_write(folder, progress, digest, progress.ended_by)
+    return [MODEL_FILE, *files], metrics
+
+
+def results_write(folder: Path, progress: Progress, digest: str, ended_by: str | None) -> list[str]:
+    """Write history and metrics; returns the names of the files."""
     text_write(folder / HISTORY_FILE, history_csv(progress.history))
+    metrics = progress.history[-1].logs if progress.history else {}
     summary: dict[str, Any] = {
-        "metrics": metrics,
+        "metrics": json_numbers(metrics),
+        "not_finite": not_finite(metrics),
         "digest": digest,
         "steps": progress.step,
         "epochs": progress.epoch,
         "seconds": progress.training_s,
-        "ended_by": progress.ended_by,
+        "ended_by": ended_by,
     }
-    text_write(folder / METRICS_FILE, json.dumps(summary, indent=2) + "\n")
-    return [MODEL_FILE, HISTORY_FILE, METRICS_FILE], metrics
+    text_write(folder / METRICS_FILE, json.dumps(summary, indent=2, allow_nan=False) + "\n")
+    return [HISTORY_FILE, METRICS_FILE]
 
 
 def history_csv(history: tuple[EpochRow, ...]) -> str:

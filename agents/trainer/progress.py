@@ -8,6 +8,10 @@ from dataclasses import asdict, dataclass, field, replace
 from enum import StrEnum
 from typing import Any
 
+from agents.trainer.history import EpochRow, logs_json, logs_read, metrics_nonfinite
+from agents.trainer.nonfinite import LossTrack
+from controlplane.core.codec import decode
+from controlplane.core.nonfinite import Nonfinite
 from controlplane.core.wire import StopCondition, StopKind
 
 
@@ -16,15 +20,6 @@ class Activity(StrEnum):
 
     TRAIN = "train"
     VALIDATE = "validate"
-
-
-@dataclass(frozen=True)
-class EpochRow:
-    """One finished epoch: its number from 0, the steps done until its end, and its logs."""
-
-    epoch: int
-    step: int
-    logs: dict[str, float]
 
 
 @dataclass(frozen=True)
@@ -41,6 +36,10 @@ class Progress:
         history: one row per finished epoch.
         training_s: wall time spent in steps so far.
         ended_by: why the job is over, None while it goes on.
+        losses: whether the losses of its steps are finite.
+        found: the loss or metric, not finite, that the job stops at; there are places where it
+            cannot stop at once.
+        is_failed: it has stopped there.
     """
 
     step: int = 0
@@ -52,12 +51,21 @@ class Progress:
     history: tuple[EpochRow, ...] = ()
     training_s: float = 0.0
     ended_by: StopKind | None = None
+    losses: LossTrack = field(default_factory=LossTrack)
+    found: Nonfinite | None = None
+    is_failed: bool = False
 
     @property
     def is_over(self) -> bool:
-        """True once the job has ended and its last epoch is closed."""
+        """True once the job has failed, or has ended and its last epoch is closed."""
         is_closed = self.activity is Activity.TRAIN and self.batch == 0
-        return self.ended_by is not None and is_closed
+        return self.is_failed or (self.ended_by is not None and is_closed)
+
+    @property
+    def nonfinite(self) -> tuple[Nonfinite, ...]:
+        """List what is not finite now: the loss, and metrics of the newest epoch."""
+        loss = self.losses.finding
+        return ((loss,) if loss is not None else ()) + metrics_nonfinite(self.history)
 
     @property
     def place(self) -> tuple[int, int, Activity, int]:
@@ -74,23 +82,30 @@ class Progress:
         return self.epoch, int(is_validating), self.batch, int(self.is_over)
 
     def to_json(self) -> dict[str, Any]:
-        """Turn into plain JSON values; floats survive exactly."""
-        return asdict(self)
+        """Turn into plain JSON values; floats survive exactly, nan and infinity as text."""
+        rows = [asdict(row) | {"logs": logs_json(row.logs)} for row in self.history]
+        return asdict(replace(self, history=())) | {
+            "train_logs": logs_json(self.train_logs),
+            "history": rows,
+        }
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any], batch_size: int = 0) -> Progress:
         """Read what `to_json` gave; `batch_size` is for checkpoints that count batches alone."""
-        ended_by = value["ended_by"]
+        ended_by, found = value["ended_by"], value.get("found")
         return cls(
             step=value["step"],
             epoch=value["epoch"],
             activity=Activity(value["activity"]),
             batch=value["batch"],
             examples=value.get("examples", value["batch"] * batch_size),
-            train_logs=dict(value["train_logs"]),
-            history=tuple(EpochRow(**row) for row in value["history"]),
+            train_logs=logs_read(value["train_logs"]),
+            history=tuple(EpochRow.from_json(row) for row in value["history"]),
             training_s=value["training_s"],
             ended_by=None if ended_by is None else StopKind(ended_by),
+            losses=LossTrack.from_json(value["losses"]) if "losses" in value else LossTrack(),
+            found=None if found is None else decode(Nonfinite, found),
+            is_failed=value.get("is_failed", False),
         )
 
 
@@ -204,7 +219,8 @@ class Course:
         return self.stop.kind is StopKind.METRIC
 
     def _after_epoch(self, progress: Progress, logs: dict[str, float]) -> Progress:
-        row = EpochRow(progress.epoch, progress.step, logs)
+        has_odd_loss = progress.losses.odd_epoch == progress.epoch
+        row = EpochRow(progress.epoch, progress.step, logs, has_odd_loss)
         moved = replace(
             progress,
             epoch=progress.epoch + 1,
@@ -230,6 +246,6 @@ class Course:
             assert stop.target is not None
             value = logs[stop.metric]
             reached = value >= stop.target if stop.higher_is_better else value <= stop.target
-            if reached:
+            if reached and math.isfinite(value):
                 return StopKind.METRIC
         return StopKind.EPOCHS if progress.epoch >= stop.limit else None

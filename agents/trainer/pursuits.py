@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from agents.trainer.groups import Group
-from agents.trainer.outputs import results_save
+from agents.trainer.outputs import failure_save, results_save
 from agents.trainer.planning import Planner
 from agents.trainer.predict_stepper import PredictOutcome, PredictStepper
 from agents.trainer.predicting import PredictFunctions
@@ -21,7 +21,7 @@ from agents.trainer.runtime import CollectiveRuntime
 from agents.trainer.stepper import StepOutcome, Stepper, step_failures
 from agents.trainer.user_errors import user_code
 from agents.trainer.workload import Workload
-from controlplane.core.wire import Task, TrainingSpec
+from controlplane.core.wire import OnNonfinite, Task, TrainingSpec
 
 
 class Pursuit(Protocol):
@@ -50,10 +50,10 @@ class Pursuit(Protocol):
         """Write, as the leader, what others would have to make again."""
 
     def finish(self) -> None:
-        """Give the last values their final form."""
+        """Give the last values their final form, unless the job has failed."""
 
     def results_save(self, folder: Path, progress: Progress) -> dict[str, Any]:
-        """Write, as the leader, the results; returns what `finished` reports of them."""
+        """Write, as the leader, the results; returns what `finished` or `failed` says of them."""
 
 
 class Training:
@@ -71,7 +71,10 @@ class Training:
     ) -> None:
         self._functions = work.trace()
         self.work = work.in_passes(self._functions, memory_bytes)
-        self.stepper = Stepper(self._functions, spec.reduction, runtime, group)
+        is_stopped = spec.on_nonfinite is OnNonfinite.STOP
+        self.stepper = Stepper(
+            self._functions, spec.reduction, runtime, group, stops_at_nonfinite=is_stopped
+        )
 
     def warm_up(self, planner: Planner, is_wanted: Callable[[], bool]) -> None:
         self.work.warm_up(self._functions, planner, is_wanted)
@@ -87,6 +90,8 @@ class Training:
         model.optimizer.finalize_variable_values(model.trainable_variables)
 
     def results_save(self, folder: Path, progress: Progress) -> dict[str, Any]:
+        if progress.is_failed:
+            return failure_save(folder, self.work.state, progress)
         return results_save(folder, self.work.model, self.work.state, progress)
 
 

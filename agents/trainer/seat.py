@@ -2,21 +2,24 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 from agents.trainer.failures import TrainerError
 from agents.trainer.feeder import Feeder, LocalBatch
 from agents.trainer.groups import training_group
+from agents.trainer.history import EpochRow, metrics_nonfinite
 from agents.trainer.orders import ReportWriter
 from agents.trainer.outputs import json_numbers
 from agents.trainer.planning import Planner
-from agents.trainer.progress import Activity, EpochRow, Progress
+from agents.trainer.progress import Activity, Progress
 from agents.trainer.state_meeting import StreamNote
 from agents.trainer.step_reports import StepReports
 from agents.trainer.stepper import StepOutcome
 from agents.trainer.streaming import interim_membership, working_slots
 from agents.trainer.workload import Workload
-from controlplane.core.wire import Membership, ReportKind, TrainingSpec
+from controlplane.core.codec import encode
+from controlplane.core.wire import Membership, OnNonfinite, ReportKind, TrainingSpec
 
 
 class Seat:
@@ -64,6 +67,7 @@ class Seat:
         batch_size = membership.global_batch_size or spec.global_batch_size
         self._step_reports = StepReports(reports, len(working), batch_size, work.learning_rate)
         self._epochs_known = membership.epochs_known
+        self._goes_on = spec.on_nonfinite is OnNonfinite.CONTINUE or not work.is_trained
 
     def batch(self, progress: Progress) -> LocalBatch:
         """Give this trainer's part of the batch at `progress`."""
@@ -74,16 +78,25 @@ class Seat:
     ) -> Progress:
         """Move the cursor past a batch; at an activity's end, collect and reset its metrics.
 
+        A step that was refused is not done: the job is over before it.
+
         Raises:
             TrainerError: `user_code`, the job stops by a metric that is not there.
         """
         course = self.data.course
         is_train, epoch = progress.activity is Activity.TRAIN, progress.epoch
+        if is_train and self._work.is_trained:
+            losses = progress.losses.after(
+                outcome.loss, progress.step + 1, epoch, is_skipped=outcome.is_skipped
+            )
+            progress = replace(progress, losses=losses)
+        if outcome.is_refused:
+            return self.judged(progress)
         progress = course.after_batch(progress, seconds)
         if is_train and self._is_leader:
             self._step_reports.add(progress, num_examples, seconds, outcome)
         if not course.is_activity_over(progress):
-            return progress
+            return self.judged(progress)
         logs = self._work.logs(with_learning_rate=is_train)
         self._work.model.reset_metrics()
         try:
@@ -96,15 +109,29 @@ class Seat:
         if self._is_leader:
             self._step_reports.flush()
             self._report_activity(progress, epoch)
-        return progress
+        return self.judged(progress, has_new_epoch=progress.epoch > epoch)
+
+    def judged(self, progress: Progress, *, has_new_epoch: bool = False) -> Progress:
+        """End a job that stops at a loss or a metric that is not finite, if one is.
+
+        Those that listen could not foresee that: what is found beside them is kept until they have
+        caught up.
+        """
+        if self._goes_on:
+            return progress
+        found = progress.found or progress.losses.finding
+        if found is None and has_new_epoch:
+            found = next(iter(metrics_nonfinite(progress.history)), None)
+        can_end = not self.is_interim or progress.is_over
+        return replace(progress, found=found, is_failed=found is not None and can_end)
 
     def report_missed_epochs(self, progress: Progress) -> None:
         """Report, as a leader after another one, the epochs that nobody has heard of."""
         if self._epochs_known is None or not self._is_leader:
             return
-        for row in progress.history:
+        for end, row in enumerate(progress.history, start=1):
             if row.epoch >= self._epochs_known:
-                self._report_epoch(row)
+                self._report_epoch(progress.history[:end])
 
     def put_down(self) -> None:
         """Stop what runs along with the steps."""
@@ -117,12 +144,19 @@ class Seat:
         if progress.epoch == epoch:
             self._reports.phase("evaluating")
             return
-        self._report_epoch(progress.history[-1])
+        self._report_epoch(progress.history)
         if self._work.data.course.num_validation and not progress.is_over:
             self._reports.phase(self._phase)
 
-    def _report_epoch(self, row: EpochRow) -> None:
+    def _report_epoch(self, history: Sequence[EpochRow]) -> None:
+        """Report the newest of these epochs."""
+        row = history[-1]
         self._reports.write(
             ReportKind.EPOCH,
-            {"epoch": row.epoch, "step": row.step, "logs": json_numbers(row.logs)},
+            {
+                "epoch": row.epoch,
+                "step": row.step,
+                "logs": json_numbers(row.logs),
+                "nonfinite": encode(metrics_nonfinite(history)),
+            },
         )

@@ -69,6 +69,8 @@ class StepFunctions:
         self.example_specs = example_specs(sample)
         self.train_pieces: list[Piece] = []
         self.validate_pieces: list[Piece] = []
+        #: Steps whose gradients are not finite are skipped and the scale is lowered.
+        self.has_loss_scale = isinstance(model.optimizer, keras.optimizers.LossScaleOptimizer)
         self.has_validation = has_validation
         self.bytes_per_example: int | None = None
         self.not_merged_because = ""
@@ -77,6 +79,7 @@ class StepFunctions:
             self.train = self._trace_sweep(self._train_one, self.train_pieces)
             if has_validation:
                 self.validate = self._trace_sweep(self._validate_one, self.validate_pieces)
+        assert self.train_pieces[-1].kind is PieceKind.LOSS
         self.apply = self._traced(self._apply, [tf.TensorSpec([self.train_width], self.dtype)])
         self.count = self._traced(self._count, [tf.TensorSpec([self.validate_width], self.dtype)])
 
@@ -89,6 +92,10 @@ class StepFunctions:
     def validate_width(self) -> int:
         """Elements of a validation step's vector."""
         return message_width(self.validate_pieces)
+
+    def loss_of(self, vector: Tensor) -> float:
+        """Read the loss out of a training step's reduced vector."""
+        return float(vector[-1])
 
     @staticmethod
     def _traced(function: Callable[..., Any], signature: list[tf.TensorSpec]) -> Any:
@@ -202,9 +209,9 @@ class StepFunctions:
         """Update every variable from the sum over all virtual nodes.
 
         Returns:
-            [4]: the loss; the mean of the virtual nodes' squared gradient lengths, weighted by
-            examples; how many they are; the squared length of the mean gradient. The lengths are
-            those of gradients without the loss scale.
+            [5]: the loss; the mean of the virtual nodes' squared gradient lengths, weighted by
+            examples; how many they are; the squared length of the mean gradient; 1 where the loss
+            scale skips this step. The lengths are those of gradients without the loss scale.
         """
         gradients: list[Tensor | None] = [None] * len(self.state.trainable)
         loss = tf.zeros([], self.dtype)
@@ -230,10 +237,14 @@ class StepFunctions:
             else:
                 loss = value
         square_of_mean = squared_length(sums, self.dtype)
+        optimizer, is_skipped = self.model.optimizer, tf.constant(False)
+        if self.has_loss_scale:
+            is_skipped = tf.logical_not(optimizer.check_finite(gradients))
         with self._learning_rates():
-            self.model.optimizer.apply(gradients, self.state.trainable)
+            optimizer.apply(gradients, self.state.trainable)
         unscaled = 1.0 / scale**2
-        return tf.stack([loss, square[0] * unscaled, square[1], square_of_mean * unscaled])
+        lengths = [square[0] * unscaled, square[1], square_of_mean * unscaled]
+        return tf.stack([loss, *lengths, tf.cast(is_skipped, self.dtype)])
 
     def _learning_rates(self) -> AbstractContextManager[None]:
         """Let the rates follow the batch size, in a job whose batch size may change."""

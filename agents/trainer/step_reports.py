@@ -5,11 +5,14 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable
+from dataclasses import replace
 
 from agents.trainer.orders import ReportWriter
 from agents.trainer.progress import Progress
 from agents.trainer.stepper import StepOutcome
+from controlplane.core.codec import encode
 from controlplane.core.noise_scale import GradientNoise
+from controlplane.core.nonfinite import Nonfinite
 from controlplane.core.wire import ReportKind
 
 REPORT_EVERY_S = 0.5
@@ -34,6 +37,7 @@ class StepReports:
         self._learning_rate = learning_rate
         self._num_accelerators = num_accelerators
         self._reported_at = -math.inf  # the first step is reported at once: the resize is over then
+        self._is_nonfinite: Nonfinite | None = None
         self._clear()
 
     def _clear(self) -> None:
@@ -45,6 +49,7 @@ class StepReports:
         self._epoch = 0
         self._busy: dict[int, tuple[float, int]] = {}
         self._noises: list[GradientNoise] = []
+        self._was_nonfinite: Nonfinite | None = None
 
     def add(
         self,
@@ -60,6 +65,7 @@ class StepReports:
         self._losses += outcome.loss
         self._step = progress.step
         self._epoch = progress.epoch
+        self._note_losses(progress)
         for slot, value in outcome.busy_s.items():
             if value > 0.0:
                 total, count = self._busy.get(slot, (0.0, 0))
@@ -83,6 +89,7 @@ class StepReports:
                 "examples": self._examples,
                 "seconds": self._seconds,
                 "loss": mean_loss if math.isfinite(mean_loss) else None,
+                "nonfinite": encode(self._is_nonfinite or self._was_nonfinite),
                 "num_accelerators": self._num_accelerators,
                 "batch_size": self._batch_size,
                 "learning_rate": self._learning_rate(),
@@ -94,6 +101,13 @@ class StepReports:
         )
         self._reported_at = time.monotonic()
         self._clear()
+
+    def _note_losses(self, progress: Progress) -> None:
+        """Keep since when the loss is not finite, or from when to when it was in this report."""
+        found = progress.losses.finding
+        if found is None and self._is_nonfinite is not None:
+            self._was_nonfinite = replace(self._is_nonfinite, until_step=progress.step)
+        self._is_nonfinite = found
 
     def _mean_noise(self) -> dict[str, float] | None:
         """Average over the steps that could tell; null where none could."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 import traceback
 from collections.abc import Callable, Iterator, Mapping
@@ -52,12 +53,16 @@ class StepOutcome:
         busy_s: slot -> seconds from the end of the last exchange to this one: update, data and own
             virtual nodes, without waiting for peers. 0 where there was no step of the kind before.
         noise: of the gradient of this batch; None where the step cannot tell.
+        is_skipped: the loss scale has skipped the update.
+        is_refused: the loss is not finite and nothing was updated: the job stops before this step.
     """
 
     loss: float
     is_agreed: bool
     busy_s: Mapping[int, float]
     noise: GradientNoise | None = field(default=None, kw_only=True)
+    is_skipped: bool = field(default=False, kw_only=True)
+    is_refused: bool = field(default=False, kw_only=True)
 
 
 @dataclass(frozen=True)
@@ -83,8 +88,15 @@ class Stepper:
         mode: ReductionMode,
         runtime: CollectiveRuntime,
         group: Group,
+        *,
+        stops_at_nonfinite: bool = False,
     ) -> None:
+        """Run steps of `functions`; `stops_at_nonfinite` says what a loss of nan does to the job.
+
+        The loss scale has to see such a step, because that lowers it.
+        """
         self.functions = functions
+        self._is_refusable = stops_at_nonfinite and not functions.has_loss_scale
         self._runtime = runtime
         hint = runtime.hint
         self._train_exchange = Exchange(functions.train_width, functions.dtype, mode, hint, 0)
@@ -127,6 +139,8 @@ class Stepper:
             self._told = None  # what was left of it failed with its generation
         self._was_agreed = False
         self._group = group
+        # Listeners could not foresee it; the job then stops once they have caught up.
+        self._can_refuse = self._is_refusable and group.phase == 0
         self._busy_since: float | None = None
         self._last_activity: Activity | None = None
         self._is_group_checked = group.size == 1 or self._mode is ReductionMode.FAST
@@ -151,8 +165,10 @@ class Stepper:
         vector, notes = self._reduce(exchange, rows, batch, holds_next(), busy_s)
         self._busy_since = time.monotonic()
         noted = dict(zip(self._group.slots, notes.busy_s, strict=True))
-        loss, noise = self._update(vector, batch.place[2], batch.plan.num_examples)
-        return StepOutcome(loss, notes.is_agreed, noted, noise=noise)
+        if is_train and self._can_refuse and not math.isfinite(loss := self._loss(vector)):
+            return StepOutcome(loss, notes.is_agreed, noted, is_refused=True)
+        done = self._update(vector, batch.place[2], batch.plan.num_examples)
+        return replace(done, is_agreed=notes.is_agreed, busy_s=noted)
 
     def listen(self, batch: LocalBatch) -> Heard:
         """Take part in the step for `batch` with nothing of its own, and change no state.
@@ -175,25 +191,26 @@ class Stepper:
         Raises:
             TrainerError: what `step_failures` says.
         """
-        loss, noise = self._update(heard.vector, heard.activity, heard.num_examples)
-        return StepOutcome(loss, False, {}, noise=noise)
+        return self._update(heard.vector, heard.activity, heard.num_examples)
 
     def _exchange(self, activity: Activity) -> Exchange:
         return self._train_exchange if activity is Activity.TRAIN else self._validate_exchange
 
-    def _update(
-        self, vector: Tensor, activity: Activity, num_examples: int
-    ) -> tuple[float, GradientNoise | None]:
-        """Change the state by a reduced vector; gives loss and noise of a training step."""
+    def _loss(self, vector: Tensor) -> float:
+        with step_failures():
+            return self.functions.loss_of(vector)
+
+    def _update(self, vector: Tensor, activity: Activity, num_examples: int) -> StepOutcome:
+        """Change the state by a reduced vector; says what there is to say of a training step."""
         with step_failures():
             if activity is not Activity.TRAIN:
                 self.functions.count(vector)
-                return float("nan"), None
-            loss, *squares = self.functions.apply(vector).numpy().tolist()
+                return StepOutcome(float("nan"), False, {})
+            loss, *squares, is_skipped = self.functions.apply(vector).numpy().tolist()
             noise = gradient_noise(*squares)
             if self.functions.state.scaling is not None:
                 self.functions.state.scaling.observe(noise, num_examples)
-            return loss, noise
+            return StepOutcome(loss, False, {}, noise=noise, is_skipped=bool(is_skipped))
 
     def _busy_time(self, activity: Activity) -> float:
         """Give the seconds since the last exchange; 0 for the first step of its kind."""

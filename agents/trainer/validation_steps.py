@@ -116,6 +116,7 @@ def steps_try(
     if not np.all(np.isfinite(losses)):
         warnings.append(
             f"the loss of the first steps is {losses}; look at the learning rate and the data"
+            " (unless on_nonfinite is continue, the job stops at such a step)"
         )
     last = trials[-1]
     facts: dict[str, Any] = {

@@ -67,6 +67,21 @@ class LossFit:
         return max(value, 0.0) if self.is_positive else value
 
 
+@dataclass(frozen=True, slots=True)
+class NoForecast:
+    """A `LossForecast` of a loss that is nan or infinite: no work lowers it.
+
+    It needs no history: `num_points` is more than any policy asks for.
+    """
+
+    num_points: int = 1_000_000
+    normaliser: float = 1.0
+
+    def loss(self, examples: float) -> float:  # noqa: ARG002  the same after any number
+        """Give the same whatever is done."""
+        return 0.0
+
+
 def loss_fit(
     points: Sequence[tuple[float, float]],
     warm: LossFit | None = None,

@@ -49,6 +49,13 @@ class StopKind(StrEnum):
     METRIC = "metric"
 
 
+class OnNonfinite(StrEnum):
+    """What a job does when its loss or a metric becomes nan or infinite."""
+
+    STOP = "stop"  # it fails at that step
+    CONTINUE = "continue"  # it trains on, and says so
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StopCondition:
     """When a job is finished.
@@ -80,6 +87,7 @@ class TrainingSpec:
         global_batch_size: examples of a step, as submitted; validation always takes as many.
         batch_size_min, batch_size_max: bounds of what memberships may take instead (both or none);
             learning rates are then scaled to the batch.
+        on_nonfinite: what becomes of the job when its loss or a metric is nan or infinite.
         shuffle: whether each epoch visits the examples in a fresh seeded order.
         checkpoint_every_s: how often the leader saves the whole state beside the training, in case
             that all trainers are lost; 0: never.
@@ -107,6 +115,7 @@ class TrainingSpec:
     batch_size_min: int | None = None
     batch_size_max: int | None = None
     merges: bool = True
+    on_nonfinite: OnNonfinite = OnNonfinite.STOP
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -16,6 +16,7 @@ from controlplane.core.lifecycle import SCHEDULABLE_JOB_STATUSES, JobStatus, Nod
 from frontend.palette import job_colour_index
 from frontend.policy import stream_address
 from jobs.models import Job, Node, Replay, ReplayStatus
+from jobs.selectors.nonfinite import loss_nonfinite, nonfinite_warning
 
 register = template.Library()
 
@@ -214,6 +215,19 @@ def decimals(value: Any) -> str:
     if value and not 0.001 <= abs(value) < 100_000:
         return f"{value:.3e}"
     return f"{value:.4f}"
+
+
+@register.filter
+def loss_text(job: Job) -> str:
+    """Write a job's newest loss."""
+    state = loss_nonfinite(job)
+    return decimals(job.loss) if state is None else state.value
+
+
+@register.filter
+def warning(job: Job) -> str:
+    """Say what of a job is not finite now; nothing while all is well."""
+    return nonfinite_warning(job)
 
 
 @register.filter

@@ -8,7 +8,7 @@ from typing import Any
 from drf_spectacular.utils import extend_schema_field
 from rest_framework import serializers
 
-from controlplane.core.wire import Task
+from controlplane.core.wire import OnNonfinite, Task
 from jobs.models import (
     Accelerator,
     ApiToken,
@@ -23,6 +23,7 @@ from jobs.models import (
 from jobs.selectors.equality import Equality, equality_of, kinds_used
 from jobs.selectors.forecast import forecast_of
 from jobs.selectors.noise import noise_scale_of
+from jobs.selectors.nonfinite import nonfinite_warning
 from jobs.services.submission_rules import PRIORITY_RANGE
 
 
@@ -57,6 +58,10 @@ class JobSummarySerializer(ChosenFieldsMixin, serializers.ModelSerializer):
         source="batch_size_now", help_text="Examples of a step as it trains now."
     )
 
+    warning = serializers.SerializerMethodField(
+        help_text="What is not finite now, in a sentence; empty while all is well."
+    )
+
     class Meta:
         model = Job
         fields = (
@@ -85,6 +90,7 @@ class JobSummarySerializer(ChosenFieldsMixin, serializers.ModelSerializer):
             "step",
             "epoch",
             "loss",
+            "warning",
             "examples_per_s",
             "submitted_at",
             "started_at",
@@ -92,6 +98,9 @@ class JobSummarySerializer(ChosenFieldsMixin, serializers.ModelSerializer):
             "version",
             "revision",
         )
+
+    def get_warning(self, job: Job) -> str:
+        return nonfinite_warning(job)
 
 
 class ArtifactSerializer(serializers.ModelSerializer):
@@ -129,11 +138,13 @@ class JobSerializer(JobSummarySerializer):
             "seed",
             "reduction",
             "shuffle",
+            "on_nonfinite",
             "generation",
             "restarts",
             "is_pause_asked",
             "facts",
             "metrics",
+            "nonfinite",
             "digest",
             "error_field",
             "error_traceback",
@@ -193,6 +204,7 @@ class SubmissionSerializer(serializers.Serializer):
     seed = serializers.IntegerField(required=False)
     reduction = serializers.CharField(required=False)
     shuffle = serializers.BooleanField(required=False)
+    on_nonfinite = serializers.ChoiceField(required=False, choices=list(OnNonfinite))
 
 
 class MeasurementSerializer(serializers.Serializer):

@@ -9,7 +9,7 @@ from django.db import models
 from django.db.models import F, Q
 
 from controlplane.core.lifecycle import ENDED_JOB_STATUSES, JobStatus
-from controlplane.core.wire import ReductionMode, StopKind, Task
+from controlplane.core.wire import OnNonfinite, ReductionMode, StopKind, Task
 from jobs.models.choices import choices, values
 
 LIVE_JOB_STATUSES = tuple(status for status in JobStatus if status not in ENDED_JOB_STATUSES)
@@ -64,6 +64,9 @@ class Job(models.Model):
         default=ReductionMode.EXACT.value,
     )
     shuffle = models.BooleanField(default=True)
+    on_nonfinite = models.CharField(
+        max_length=10, choices=choices(OnNonfinite), default=OnNonfinite.STOP.value
+    )
     stop_kind = models.CharField(max_length=10, choices=choices(StopKind))
     stop_limit = models.PositiveIntegerField()
     stop_metric = models.CharField(max_length=100, blank=True)
@@ -123,6 +126,8 @@ class Job(models.Model):
     loss = models.FloatField(null=True, blank=True)
     examples_per_s = models.FloatField(null=True, blank=True)
     metrics = models.JSONField(default=dict, blank=True)
+    # Losses and metrics that are nan or infinite, or were; see selectors/nonfinite.py.
+    nonfinite = models.JSONField(default=dict, blank=True)
     digest = models.CharField(max_length=64, blank=True)
     mix_finding = models.CharField(max_length=200, blank=True)  # key of the newest core MixNote
     throughput_by_count = models.JSONField(default=dict, blank=True)

@@ -8,7 +8,7 @@ from typing import Any
 from django.db.models import QuerySet
 
 from controlplane.core.lifecycle import JobStatus
-from controlplane.core.wire import TrainingSpec
+from controlplane.core.wire import OnNonfinite, TrainingSpec
 from jobs.exceptions import NotFoundError
 from jobs.models import Job
 from jobs.models.jobs import MEASURED
@@ -78,5 +78,10 @@ def _validated_part(job: Job) -> TrainingSpec:
     """Give of a job's spec what its validation depends on, the number of virtual nodes apart."""
     spec = training_spec(job)
     return dataclasses.replace(
-        spec, job_id=0, name="", num_virtual_nodes=1, stop=dataclasses.replace(spec.stop, limit=1)
+        spec,
+        job_id=0,
+        name="",
+        num_virtual_nodes=1,
+        stop=dataclasses.replace(spec.stop, limit=1),
+        on_nonfinite=OnNonfinite.STOP,
     )

@@ -21,13 +21,14 @@ from controlplane.core.goodput import (
     VirtualNodes,
     relative_speeds,
 )
-from controlplane.core.loss_prediction import LossFit
+from controlplane.core.loss_prediction import LossFit, NoForecast
 from controlplane.core.performance import LossForecast, Performance
 from controlplane.core.step_time import sync_seconds
 from controlplane.core.throughput import ThroughputModel, ThroughputSample
 from jobs.models import Job, JobKnowledge
 from jobs.selectors.batch_sizes import AcceleratorSize, largest_batch
 from jobs.selectors.noise import noise_scale_of
+from jobs.selectors.nonfinite import loss_nonfinite
 from jobs.selectors.step_times import StepTimes
 
 #: Objects that are kept from decision to decision, with the tables that they remember.
@@ -193,7 +194,7 @@ def known_read(
     return {
         job.pk: Known(
             performance=_performance_of(job, models[job.pk], speeds, sized),
-            loss=fits.get(job.pk, Fits()).loss,
+            loss=NoForecast() if loss_nonfinite(job) else fits.get(job.pk, Fits()).loss,
             worth=example_worth(job),
             done_examples=_useful_done(job, fits.get(job.pk, Fits())),
             kind_speeds=speeds,

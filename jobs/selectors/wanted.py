@@ -10,6 +10,7 @@ from django.conf import settings
 from controlplane.core.lifecycle import GenerationPhase, JobStatus
 from controlplane.core.wire import (
     Membership,
+    OnNonfinite,
     ReductionMode,
     StopCondition,
     StopKind,
@@ -54,6 +55,7 @@ def training_spec(job: Job) -> TrainingSpec:
         batch_size_min=job.batch_size_min,
         batch_size_max=job.batch_size_max,
         merges=job.facts.get("is_merged") is not False,
+        on_nonfinite=OnNonfinite(job.on_nonfinite),
     )
 
 

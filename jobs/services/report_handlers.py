@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import datetime
 from collections.abc import Callable, Mapping
+from typing import Any
 
+from controlplane.core.codec import encode
 from controlplane.core.lifecycle import GenerationPhase, JobStatus
+from controlplane.core.nonfinite import NONFINITE_CODES
 from controlplane.core.wire import ReportKind, Task, TrainerReport
 from jobs.models import Allocation, Artifact, Generation, Job
 from jobs.selectors.memory import out_of_memory_text
+from jobs.selectors.nonfinite import nonfinite_states, nonfinite_text
 from jobs.services.batch_sizes import batch_size_note
 from jobs.services.endings import (
     generation_end,
@@ -21,6 +25,7 @@ from jobs.services.equality import equality_note
 from jobs.services.events import event_add
 from jobs.services.mappings import generation_remap
 from jobs.services.memory_kills import MEMORY_KILL, memory_kill_again, memory_kill_tell
+from jobs.services.nonfinite import nonfinite_told
 from jobs.services.predictions import predictions_are_whole
 from jobs.services.profiles import profile_take
 from jobs.services.recovery import hold_end
@@ -31,7 +36,7 @@ from jobs.services.start_failures import start_failure_forget
 from jobs.services.telling import Telling, number_read, numbers_read
 
 #: Failures that another try elsewhere cannot cure: the code itself, or what it asks of a device.
-_OWN_FAILURES = frozenset({"user_code", "out_of_memory"})
+_OWN_FAILURES = frozenset({"user_code", "out_of_memory"}) | NONFINITE_CODES
 _TEXT_LIMIT = 20_000
 _SLOTS_LIMIT = 256
 
@@ -172,12 +177,13 @@ def _finished(telling: Telling, allocation: Allocation, report: TrainerReport) -
     metrics = {**job.metrics, **numbers_read(data["metrics"])}
     reason = {"steps": "all steps done", "epochs": "all epochs done", "metric": "target reached"}
     text = reason.get(str(data.get("reason")), "done")
+    odd = nonfinite_text(nonfinite_states(job))
     status_change(
         job,
         JobStatus.FINISHED,
         ended_at=now,
         status_code="finished",
-        status_reason=f"Finished at step {int(data['step'])}: {text}.",
+        status_reason=f"Finished at step {int(data['step'])}: {text}. {odd}".strip(),
         policy_reason="",
         expected_start_at=None,
         is_pause_asked=False,
@@ -193,8 +199,25 @@ def _finished(telling: Telling, allocation: Allocation, report: TrainerReport) -
         job=job,
         data={"metrics": metrics, "digest": job.digest, "files": list(data.get("files", []))},
     )
-    if data.get("upload_errors"):
-        event_add("files_lost", f"Not stored: {str(data['upload_errors'])[:500]}", now=now, job=job)
+    _files_lost_tell(telling, report)
+
+
+def _files_lost_tell(telling: Telling, report: TrainerReport) -> None:
+    if errors := report.data.get("upload_errors"):
+        text = f"Not stored: {str(errors)[:500]}"
+        event_add("files_lost", text, now=telling.now, job=telling.job)
+
+
+def _nonfinite_fields(telling: Telling, report: TrainerReport) -> dict[str, Any]:
+    """Take in where a job stopped at something not finite; its checkpoint is of that step."""
+    told = number_read(report.data.get("step"))
+    step = telling.job.step if told is None else int(told)
+    Artifact.objects.filter(job=telling.job, name=CHECKPOINT, generation=report.generation).update(
+        step=step
+    )
+    found = nonfinite_told(report.data.get("nonfinite"))
+    kept = {} if found is None else {found.name: encode(found)}
+    return {"step": step, "nonfinite": kept}
 
 
 def _failed(telling: Telling, allocation: Allocation, report: TrainerReport) -> None:
@@ -207,12 +230,16 @@ def _failed(telling: Telling, allocation: Allocation, report: TrainerReport) -> 
     if code == MEMORY_KILL and (since := memory_kill_again(job, allocation)):
         code, message = "out_of_memory", f"{message}, {since}"
     if code in _OWN_FAILURES:
-        fields = {"error_traceback": traceback}
+        fields: dict[str, Any] = {"error_traceback": traceback}
+        if code in NONFINITE_CODES:
+            fields |= _nonfinite_fields(telling, report)
         if code == "out_of_memory":
             message = f"{message}. {out_of_memory_text(job, allocation.accelerator.kind)}"
             fields["error_field"] = "num_virtual_nodes"
         job_end(job, JobStatus.FAILED, now, code=code, reason=message, **fields)
-        event_add("failed", message, now=now, job=job, actor=actor, data={"code": code})
+        event = {"code": code, **fields.get("nonfinite", {})}
+        event_add("failed", message, now=now, job=job, actor=actor, data=event)
+        _files_lost_tell(telling, report)
         return
     Job.objects.filter(id=job.pk).update(error_traceback=traceback)
     # Its end is only a formality from now on.

@@ -13,6 +13,7 @@ from jobs.services.batch_sizes import batch_times_take
 from jobs.services.endings import status_change
 from jobs.services.events import event_add
 from jobs.services.learning import report_learn
+from jobs.services.nonfinite import loss_note, metrics_note
 from jobs.services.profiles import speeds_take
 from jobs.services.resize_events import resize_event_write
 from jobs.services.telling import Telling, number_read, numbers_read, time_read
@@ -88,6 +89,7 @@ def steps_take(telling: Telling, _allocation: Allocation, report: TrainerReport)
         throughput_by_count=by_count,
         noise=job.noise if noise is None else noise_taken(job, noise, row.batch_size),
     )
+    loss_note(telling, row, data.get("nonfinite"))
     report_learn(telling, row)
     if job.status == JobStatus.STARTING:
         status_change(job, JobStatus.RUNNING, status_code="", status_reason="")
@@ -137,6 +139,7 @@ def epoch_take(telling: Telling, _allocation: Allocation, report: TrainerReport)
         )
     if number + 1 >= telling.job.epoch:
         _progress(telling.job, epoch=number + 1, metrics=logs)
+        metrics_note(telling, logs, step, report.data.get("nonfinite"))
 
 
 def _progress(job: Job, **fields: Any) -> None:

@@ -13,13 +13,14 @@ from django.conf import settings
 from django.db.models import Q, QuerySet
 
 from controlplane.core.lifecycle import JobStatus
+from controlplane.core.nonfinite import NONFINITE_CODES
 from jobs.models import Allocation, Node
 from jobs.services.events import SYSTEM, event_add
 
 #: Why a trainer could not be started; nothing of the job's own had run yet.
 _FAILED_STARTS = ("internal", "port_in_use")
 _DEATHS = ("crash", "unreachable", *_FAILED_STARTS)
-_OWN_FAULTS = ("crash_loop", "user_code", "out_of_memory")
+_OWN_FAULTS = ("crash_loop", "user_code", "out_of_memory", *sorted(NONFINITE_CODES))
 #: More doublings than this change nothing.
 _DOUBLINGS_LIMIT = 16
 

@@ -64,6 +64,7 @@ def job_from(user: User, submission: Submission, now: datetime.datetime) -> Job:
         seed=submission.seed,
         reduction=submission.reduction.value,
         shuffle=submission.shuffle,
+        on_nonfinite=submission.on_nonfinite.value,
         status=JobStatus.VALIDATING.value,
         status_code="no_node",
         status_reason="Waits for a node to build its code on.",

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from controlplane.core.code_archive import CodeArchiveError, archive_check
-from controlplane.core.wire import ReductionMode, StopCondition, StopKind, Task
+from controlplane.core.wire import OnNonfinite, ReductionMode, StopCondition, StopKind, Task
 from jobs.exceptions import InvalidInputError
 from jobs.job_templates import JOB_TEMPLATES, JobTemplate
 from jobs.services.batch_rules import BATCH_FIELDS, batch_errors
@@ -56,6 +56,7 @@ FIELDS = (
     "seed",
     "reduction",
     "shuffle",
+    "on_nonfinite",
 )
 
 
@@ -84,6 +85,7 @@ class Submission:
     seed: int
     reduction: ReductionMode
     shuffle: bool
+    on_nonfinite: OnNonfinite
 
 
 @dataclass(slots=True)
@@ -168,6 +170,7 @@ def submission_read(
         seed=reader.take("seed", 0, whole_number(0, SEED_LIMIT)),
         reduction=reader.take("reduction", ReductionMode.EXACT, one_of(ReductionMode)),
         shuffle=reader.take("shuffle", not is_prediction, yes_or_no),
+        on_nonfinite=reader.take("on_nonfinite", OnNonfinite.STOP, one_of(OnNonfinite)),
     )
     _check_together(submission, reader)
     if reader.errors:

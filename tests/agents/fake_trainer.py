@@ -1,7 +1,7 @@
 """Stands in for `python -m agents.trainer` in agent tests: keeps the contract, computes nothing.
 
 What it plays is in the job's settings: `train` (until told to leave), `finish`, `crash`, `stubborn`
-(ignores SIGTERM), `parent` (starts children), `noisy`, `diverge`, `silent` (has no
+(ignores SIGTERM), `parent` (starts children), `noisy`, `diverge`, `nonfinite`, `silent` (has no
 pulse), `save` (leaves checkpoints beside the training); for validations `fine`, `hang`, `die`,
 `refuse`.
 What a standby plays is in FAKE_STANDBY: `deaf` (never takes over), `broken` (does not get warm).
@@ -116,6 +116,11 @@ class FakeTrainer:
             self.report(ReportKind.FINISHED, step=9, epoch=1, reason="steps",
                         files=["model.keras", "metrics.json", "secrets.txt"])  # fmt: skip
             return 0
+        if play == "nonfinite":
+            self.leave_file("history.csv", "epoch")
+            self.report(ReportKind.FAILED, code="nonfinite_loss", message="nan",
+                        files=["history.csv", "secrets.txt"])  # fmt: skip
+            return 3
         if play == "save":
             self.save_beside()
         if play == "predict":

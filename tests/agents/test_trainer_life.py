@@ -316,6 +316,22 @@ def test_a_number_that_is_not_finite_travels_as_null(plane: ControlPlane, drive:
     assert steps.data["loss"] is None
 
 
+def test_the_files_of_a_failure_arrive_before_it(plane: ControlPlane, drive: Drive) -> None:
+    driven = drive()
+    plane.refuse_with["jobs/1/files/"] = 503
+    plane.want(wanted_trainer(plane, play="nonfinite"))
+    driven.until(lambda: ReportKind.SWITCHED in plane.kinds(1, 0))
+    sent = len(plane.batches)
+    driven.until(lambda: len(plane.batches) > sent + 3)
+    assert ReportKind.FAILED not in plane.kinds(1, 0)
+    plane.refuse_with.clear()
+    driven.until(lambda: ReportKind.EXITED in plane.kinds(1, 0))
+    failed = plane.report(1, 0, ReportKind.FAILED)
+    assert failed is not None
+    assert plane.uploads == {(1, "history.csv"): b"epoch"}
+    assert list(failed.data["upload_errors"]) == ["secrets.txt"]
+
+
 def test_log_text_arrives_whole_up_to_its_bound(plane: ControlPlane, drive: Drive) -> None:
     bound = 150_000
     driven = drive(log_shipped_bytes=bound, log_slack_bytes=10_000)

@@ -8,6 +8,7 @@ from dataclasses import replace
 
 import pytest
 
+from controlplane.core.loss_prediction import NoForecast
 from controlplane.core.performance import LossForecast
 from controlplane.core.policies.loss_gains import EPOCH_S
 from controlplane.core.policies.slaq import slaq
@@ -34,6 +35,13 @@ def halving(height: float = 1.0, halvings: float = 1.0) -> Falling:
 
 def counts(snapshot: Snapshot) -> dict[int, int]:
     return {job_id: share.count for job_id, share in slaq(snapshot).shares.items()}
+
+
+def test_a_loss_that_is_not_finite_gets_its_minimum_and_a_reason() -> None:
+    odd, good = falling(1, NoForecast()), falling(2, halving())
+    snapshot = snapshot_make(EIGHT, odd, good)
+    assert counts(snapshot) == {1: 1, 2: 7}
+    assert "its loss is not finite" in slaq(snapshot).reasons[1]
 
 
 def test_accelerators_go_where_the_loss_falls_most() -> None:

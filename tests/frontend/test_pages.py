@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import datetime
 import json
 import re
@@ -13,8 +14,10 @@ from django.utils import timezone
 from django.utils.html import escape
 from pytest_django import DjangoAssertNumQueries
 
+from controlplane.core.codec import encode
 from controlplane.core.lifecycle import JobStatus
-from jobs.models import Job, LogChunk
+from controlplane.core.nonfinite import Nonfinite
+from jobs.models import EpochReport, Job, LogChunk
 from tests.frontend.world import SCRIPT_NAME, World, make_job
 
 PAGES = ["/", "/jobs/", "/jobs/new/", "/nodes/", "/account/"]
@@ -304,3 +307,25 @@ def test_times_are_marked_up_for_the_readers_zone(world: World, ada: Client) -> 
     submitted = world.jobs["running"].submitted_at.astimezone(datetime.UTC)
     html = ada.get(f"/jobs/{world.jobs['running'].pk}/").content.decode()
     assert f'<time datetime="{submitted.isoformat()}"' in html
+
+
+def test_a_loss_that_is_not_finite_is_warned_about(world: World, ada: Client) -> None:
+    state = Nonfinite(
+        metric=None, value="nan", step=137, epoch=2, last_finite=2.31, last_finite_step=136
+    )
+    warning = "The loss is not finite since step 137."
+    job = make_job(world.ada, "diverges", on_nonfinite="continue", loss=None, metrics={"mae": None})
+    EpochReport.objects.create(
+        job=job, epoch=0, generation=1, step=150, logs={"val_loss": None}, at=timezone.now()
+    )
+    assert warning not in _text(ada.get(f"/jobs/{job.pk}/")) + _text(ada.get("/jobs/"))
+    Job.objects.filter(pk=job.pk).update(nonfinite={state.name: encode(state)})
+    text = _text(ada.get(f"/jobs/{job.pk}/"))
+    assert f"Not finite {warning}" in text
+    assert "Loss nan" in text
+    assert "Loss not finite continue" in text
+    assert warning in _text(ada.get("/jobs/"))
+    json.loads(ada.get(f"/jobs/{job.pk}/figures/").content, parse_constant=pytest.fail)
+    over = {state.name: encode(dataclasses.replace(state, until_step=140))}
+    Job.objects.filter(pk=job.pk).update(nonfinite=over, loss=0.5)
+    assert warning not in _text(ada.get(f"/jobs/{job.pk}/")) + _text(ada.get("/jobs/"))

@@ -286,3 +286,23 @@ def test_a_file_that_is_no_text_is_no_yaml(ada: Client, world: World) -> None:
     file = SimpleUploadedFile("job.yaml", b"\xff\xfe\x00")
     page = ada.post("/jobs/new/", {"do": "yaml", "yaml_file": file})
     assert page.context["yaml_error"] == "The file is no UTF-8 text."
+
+
+def test_the_form_carries_what_a_job_does_when_it_is_not_finite(world: World, ada: Client) -> None:
+    assert ada.get("/jobs/new/").context["form"].initial["on_nonfinite"] == "stop"
+    ada.post("/jobs/new/", _values(name="goes on", on_nonfinite="continue"))
+    job = Job.objects.get(name="goes on")
+    assert job.on_nonfinite == "continue"
+    assert (
+        ada.get(f"/jobs/new/?from={job.pk}").context["form"].initial["on_nonfinite"] == "continue"
+    )
+    sent = {"do": "yaml", "yaml": f"template: {TEMPLATE}\non_nonfinite: continue\n"}
+    page = ada.post("/jobs/new/", sent)
+    assert page.context["form"]["on_nonfinite"].value() == "continue"
+
+
+@pytest.mark.parametrize("field", ["task", "reduction", "stop_kind", "on_nonfinite"])
+def test_a_choice_that_there_is_not_is_refused(field: str, world: World, ada: Client) -> None:
+    page = ada.post("/jobs/new/", _values(name="wrong", **{field: "maybe"}))
+    assert field in page.context["form"].errors
+    assert not Job.objects.filter(name="wrong").exists()

@@ -21,6 +21,7 @@ import heapq
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
+from controlplane.core.loss_prediction import NoForecast
 from controlplane.core.policies.fair_fill import progressive_fill
 from controlplane.core.policies.kinds import cannot_start, kinds_assign
 from controlplane.core.policies.loss_gains import EPOCH_S, Gains, gains_of
@@ -244,6 +245,8 @@ def _explain_share(pool: _Pool, row: Gains, count: int, num_running: int) -> str
             f"{gets}, its fair share among {jobs_text(num_running)}: {reports} reports of its loss "
             f"are too few to foretell it, or its speed is not known yet."
         )
+    if isinstance(row.job.loss, NoForecast):
+        return f"{gets}: its loss is not finite, so that no accelerator lowers it."
     place = row.place(count)
     fall, whole = row.fall(place), row.normaliser
     text = (

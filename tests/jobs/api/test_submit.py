@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import io
+import json
 import zipfile
 from collections.abc import Callable
 from typing import Any
@@ -14,7 +15,9 @@ from django.core.files.uploadedfile import SimpleUploadedFile
 from django.utils import timezone
 from rest_framework.test import APIClient
 
+from controlplane.core.codec import encode
 from controlplane.core.lifecycle import JobStatus
+from controlplane.core.nonfinite import Nonfinite
 from jobs.job_templates import JOB_TEMPLATES
 from jobs.models import ClusterSetting, Event, Job, StepTimeProfile
 from jobs.selectors.step_times import profile_key
@@ -271,3 +274,42 @@ def test_too_many_live_jobs(ada_client: APIClient, settings: Any) -> None:
     assert (response.status_code, response.json()["code"]) == (409, "too_many_jobs")
     Job.objects.get()
     assert Job.objects.filter(status=JobStatus.VALIDATING).count() == 1
+
+
+@pytest.mark.parametrize("kind", ["application/json", "application/yaml"])
+def test_what_a_job_does_when_it_is_not_finite_is_a_field_like_any(
+    ada_client: APIClient, kind: str
+) -> None:
+    values = submission_values(on_nonfinite="continue")
+    # JSON is YAML as well.
+    response = ada_client.post(URL, json.dumps(values), content_type=kind)
+    assert response.status_code == 201, response.data
+    job = Job.objects.get()
+    read = ada_client.get(f"{URL}{job.pk}/").data
+    assert (read["on_nonfinite"], read["nonfinite"], read["warning"]) == ("continue", {}, "")
+    clone = ada_client.post(f"{URL}{job.pk}/clone/", {"name": "again"})
+    assert clone.data["on_nonfinite"] == "continue"
+    changed = ada_client.post(f"{URL}{job.pk}/clone/", {"on_nonfinite": "stop"})
+    assert changed.data["on_nonfinite"] == "stop"
+
+
+@pytest.mark.parametrize("wrong", ["ignore", True, 1, ["stop"]])
+def test_another_choice_names_the_field(ada_client: APIClient, wrong: object) -> None:
+    response = ada_client.post(URL, submission_values(on_nonfinite=wrong))
+    assert response.status_code == 400
+    assert response.json()["errors"] == {"on_nonfinite": ["Choose one of stop, continue."]}
+
+
+def test_a_warning_is_in_the_list_and_in_the_job(ada: User, ada_client: APIClient) -> None:
+    state = Nonfinite(
+        metric=None, value="nan", step=14, epoch=0, last_finite=2.5, last_finite_step=13
+    )
+    job = job_make(ada, on_nonfinite="continue", nonfinite={state.name: encode(state)})
+    response = ada_client.get(URL)
+    read = json.loads(response.content, parse_constant=pytest.fail)
+    assert read["results"][0]["warning"] == "The loss is not finite since step 14."
+    read = json.loads(ada_client.get(f"{URL}{job.pk}/").content, parse_constant=pytest.fail)
+    assert read["warning"] == "The loss is not finite since step 14."
+    assert read["nonfinite"]["loss"]["last_finite"] == 2.5
+    chosen = ada_client.get(f"{URL}?fields=id,warning").data["results"]
+    assert chosen == [{"id": job.pk, "warning": "The loss is not finite since step 14."}]

@@ -1,0 +1,76 @@
+"""The epochs that a job has finished, and which of their metrics are not finite."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from controlplane.core.nonfinite import Nonfinite
+
+_VALIDATION = "val_"
+
+
+@dataclass(frozen=True)
+class EpochRow:
+    """One finished epoch.
+
+    Attributes:
+        epoch: from 0.
+        step: steps done until its end.
+        has_odd_loss: a step of it had a loss that is not finite.
+    """
+
+    epoch: int
+    step: int
+    logs: dict[str, float]
+    has_odd_loss: bool = False
+
+    @classmethod
+    def from_json(cls, value: Mapping[str, Any]) -> EpochRow:
+        """Read a row as `Progress.to_json` gives it."""
+        return cls(**{**value, "logs": logs_read(value["logs"])})
+
+
+def logs_json(logs: Mapping[str, float]) -> dict[str, float | str]:
+    """Write logs exactly; JSON has no nan and no infinity, so they become text."""
+    return {name: value if math.isfinite(value) else str(value) for name, value in logs.items()}
+
+
+def logs_read(logs: Mapping[str, float | str]) -> dict[str, float]:
+    """Read what `logs_json` wrote."""
+    return {name: float(value) for name, value in logs.items()}
+
+
+def metrics_nonfinite(history: Sequence[EpochRow]) -> tuple[Nonfinite, ...]:
+    """List the metrics of the newest epoch that are not finite, each from where it became so.
+
+    Those of the training count only where the losses of all its steps were finite: otherwise the
+    loss says what there is to say, or the loss scale has skipped what spoilt them.
+    """
+    if not history:
+        return ()
+    newest = history[-1]
+    return tuple(
+        _metric_since(name, history)
+        for name, value in newest.logs.items()
+        if not math.isfinite(value) and (name.startswith(_VALIDATION) or not newest.has_odd_loss)
+    )
+
+
+def _metric_since(name: str, history: Sequence[EpochRow]) -> Nonfinite:
+    first, last = history[-1], None
+    for row in reversed(history):
+        if name not in row.logs or math.isfinite(row.logs[name]):
+            last = row if name in row.logs else None
+            break
+        first = row
+    return Nonfinite(
+        metric=name,
+        value=str(first.logs[name]),
+        step=first.step,
+        epoch=first.epoch,
+        last_finite=None if last is None else last.logs[name],
+        last_finite_step=None if last is None else last.step,
+    )

@@ -1,0 +1,61 @@
+"""When the loss of the steps counts as not finite. Pure, and the same on every trainer."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from controlplane.core.codec import decode
+from controlplane.core.nonfinite import Nonfinite
+
+#: Steps in a row that a loss scale may skip with a loss that is not finite. From Keras's first
+#: scale, 2^15, it has come down to 1 after 15: what 20 have not cured no scale will.
+SKIPPED_LIMIT = 20
+
+
+@dataclass(frozen=True, slots=True)
+class LossTrack:
+    """What the rule needs to know of the losses of all steps so far.
+
+    Attributes:
+        last_finite, last_finite_step: the newest finite loss and its step, from 1.
+        run: the steps since then, all of whose losses are not finite; None if there are none.
+        skips_left: how many more of them the loss scale may skip.
+        odd_epoch: newest epoch with a step whose loss is not finite, skipped or not.
+    """
+
+    last_finite: float | None = None
+    last_finite_step: int | None = None
+    run: Nonfinite | None = None
+    skips_left: int = SKIPPED_LIMIT
+    odd_epoch: int | None = None
+
+    def after(self, loss: float, step: int, epoch: int, *, is_skipped: bool) -> LossTrack:
+        """Take in the loss of `step` (from 1); the loss scale may have skipped its update."""
+        if math.isfinite(loss):
+            return LossTrack(loss, step, odd_epoch=self.odd_epoch)
+        run = self.run or Nonfinite(
+            metric=None,
+            value=str(loss),
+            step=step,
+            epoch=epoch,
+            last_finite=self.last_finite,
+            last_finite_step=self.last_finite_step,
+        )
+        left = max(self.skips_left - 1, 0) if is_skipped else 0
+        if is_skipped and self.skips_left == 1:
+            run = replace(run, num_skipped=SKIPPED_LIMIT)
+        return replace(self, run=run, skips_left=left, odd_epoch=epoch)
+
+    @property
+    def finding(self) -> Nonfinite | None:
+        """Give the run of losses that are not finite, unless the loss scale may still cure it."""
+        return self.run if self.run is not None and self.skips_left == 0 else None
+
+    @classmethod
+    def from_json(cls, value: Mapping[str, Any]) -> LossTrack:
+        """Read what `dataclasses.asdict` gave."""
+        run = value["run"]
+        return cls(**{**value, "run": None if run is None else decode(Nonfinite, run)})
