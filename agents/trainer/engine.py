@@ -41,7 +41,7 @@ def trainer_run(
     try:
         Trainer(run_dir, watcher, reports, started_at).run()
     except JobCodeError as error:
-        failure = TrainerError("user_code", f"{error.field}: {error.message}", error.traceback)
+        failure = TrainerError("user_code", error.message, error.traceback)
     except TrainerError as error:
         failure = error if error.code != "user_code" else own_frames_kept(error, run_dir / "code")
     except MemoryError:

@@ -20,11 +20,18 @@ class Activity(StrEnum):
 
 @dataclass(frozen=True)
 class EpochRow:
-    """One finished epoch: its number from 0, the steps done until its end, and its logs."""
+    """One finished epoch: its number from 0, the steps done until its end, and its logs.
+
+    Attributes:
+        seconds: wall time spent in its batches, those of its validation included.
+        examples_per_s: of its training.
+    """
 
     epoch: int
     step: int
     logs: dict[str, float]
+    seconds: float = field(default=0.0, compare=False)
+    examples_per_s: float = field(default=0.0, compare=False)
 
 
 @dataclass(frozen=True)
@@ -38,6 +45,9 @@ class Progress:
         batch: number of the next batch within the activity.
         examples: those of the activity that are done; batches of an epoch may differ in size.
         train_logs: the epoch's training logs, while its validation runs.
+        activity_s: wall time spent in the activity's batches so far.
+        train_s: that of the epoch's training, while its validation runs.
+        train_examples_per_s: of the epoch's training, while its validation runs.
         history: one row per finished epoch.
         training_s: wall time spent in steps so far.
         ended_by: why the job is over, None while it goes on.
@@ -49,6 +59,9 @@ class Progress:
     batch: int = 0
     examples: int = 0
     train_logs: dict[str, float] = field(default_factory=dict)
+    activity_s: float = field(default=0.0, compare=False)
+    train_s: float = field(default=0.0, compare=False)
+    train_examples_per_s: float = field(default=0.0, compare=False)
     history: tuple[EpochRow, ...] = ()
     training_s: float = 0.0
     ended_by: StopKind | None = None
@@ -88,6 +101,9 @@ class Progress:
             batch=value["batch"],
             examples=value.get("examples", value["batch"] * batch_size),
             train_logs=dict(value["train_logs"]),
+            activity_s=value.get("activity_s", 0.0),
+            train_s=value.get("train_s", 0.0),
+            train_examples_per_s=value.get("train_examples_per_s", 0.0),
             history=tuple(EpochRow(**row) for row in value["history"]),
             training_s=value["training_s"],
             ended_by=None if ended_by is None else StopKind(ended_by),
@@ -143,6 +159,7 @@ class Course:
             batch=progress.batch + 1,
             examples=self.bounds(progress)[1],
             step=progress.step + is_train,
+            activity_s=progress.activity_s + seconds,
             training_s=progress.training_s + seconds,
         )
         if is_train and self.stop.kind is StopKind.STEPS and moved.step >= self.stop.limit:
@@ -159,11 +176,17 @@ class Course:
         if progress.activity is Activity.VALIDATE:
             validation = {f"val_{name}": value for name, value in logs.items()}
             return self._after_epoch(progress, progress.train_logs | validation)
+        trained = replace(
+            progress,
+            activity_s=0.0,
+            train_s=progress.activity_s,
+            train_examples_per_s=progress.examples / max(progress.activity_s, 1e-9),
+        )
         if self.num_validation:
             return replace(
-                progress, activity=Activity.VALIDATE, batch=0, examples=0, train_logs=logs
+                trained, activity=Activity.VALIDATE, batch=0, examples=0, train_logs=logs
             )
-        return self._after_epoch(progress, logs)
+        return self._after_epoch(trained, logs)
 
     def resumed(self, progress: Progress, num_examples: int) -> Progress:
         """Go to where the first `num_examples` of a single epoch are done, forth or back.
@@ -204,7 +227,8 @@ class Course:
         return self.stop.kind is StopKind.METRIC
 
     def _after_epoch(self, progress: Progress, logs: dict[str, float]) -> Progress:
-        row = EpochRow(progress.epoch, progress.step, logs)
+        seconds = progress.train_s + progress.activity_s
+        row = EpochRow(progress.epoch, progress.step, logs, seconds, progress.train_examples_per_s)
         moved = replace(
             progress,
             epoch=progress.epoch + 1,
@@ -212,6 +236,9 @@ class Course:
             batch=0,
             examples=0,
             train_logs={},
+            activity_s=0.0,
+            train_s=0.0,
+            train_examples_per_s=0.0,
             history=(*progress.history, row),
         )
         return moved if moved.ended_by else replace(moved, ended_by=self._end(moved, logs))

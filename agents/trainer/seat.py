@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import datetime
+import os
+from contextlib import suppress
 from dataclasses import replace
 
+from agents.trainer.epoch_lines import epoch_line
 from agents.trainer.failures import TrainerError
 from agents.trainer.feeder import Feeder, LocalBatch
 from agents.trainer.groups import training_group
@@ -58,6 +62,7 @@ class Seat:
         self.data = work.data.within(membership)
         self._work = work
         self._reports = reports
+        self._num_working = len(working)
         self._phase = phase
         self._is_leader = membership.leader_slot == slot
         self._feeder = Feeder(self.data, planner, progress)
@@ -122,6 +127,11 @@ class Seat:
             self._reports.phase(self._phase)
 
     def _report_epoch(self, row: EpochRow) -> None:
+        """Report an epoch, and write its line into the log."""
+        now = datetime.datetime.now(datetime.UTC)
+        line = epoch_line(row, self.data.course.stop, self._num_working, now)
+        with suppress(OSError):  # a full disk, or user code that closed its output
+            os.write(1, f"{line}\n".encode())
         self._reports.write(
             ReportKind.EPOCH,
             {"epoch": row.epoch, "step": row.step, "logs": json_numbers(row.logs)},
