@@ -188,7 +188,7 @@ class Trainer:
         seat = self._enter(new, note)
         self._take_up_scaling()
         self._report_switched(pause_s=pause_s, bytes_moved=moved, joined=joins)
-        seat.report_missed_epochs(self.progress)
+        seat.report_missed(self.progress)
         return True
 
     def _listen(self, new: Membership, arrival: Arrival) -> None:
@@ -206,6 +206,7 @@ class Trainer:
 
         def arrive(progress: Progress) -> None:
             self.progress = progress
+            seat.report_missed(progress)
             self.handover.digest_beside("after", progress)
             self._take_up_scaling()
 

@@ -8,6 +8,7 @@ from dataclasses import asdict, dataclass, field, replace
 from enum import StrEnum
 from typing import Any
 
+from agents.trainer.recent_steps import StepsDone
 from controlplane.core.wire import StopCondition, StopKind
 
 
@@ -50,6 +51,7 @@ class Progress:
         train_examples_per_s: of the epoch's training, while its validation runs.
         history: one row per finished epoch.
         training_s: wall time spent in steps so far.
+        recent: the newest steps, for the case that the leader's reports of them are lost.
         ended_by: why the job is over, None while it goes on.
     """
 
@@ -65,6 +67,7 @@ class Progress:
     history: tuple[EpochRow, ...] = ()
     training_s: float = 0.0
     ended_by: StopKind | None = None
+    recent: tuple[StepsDone, ...] = field(default=(), compare=False)
 
     @property
     def is_over(self) -> bool:
@@ -107,6 +110,7 @@ class Progress:
             history=tuple(EpochRow(**row) for row in value["history"]),
             training_s=value["training_s"],
             ended_by=None if ended_by is None else StopKind(ended_by),
+            recent=tuple(StepsDone(*row) for row in value.get("recent", ())),
         )
 
 

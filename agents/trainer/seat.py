@@ -15,6 +15,7 @@ from agents.trainer.orders import ReportWriter
 from agents.trainer.outputs import json_numbers
 from agents.trainer.planning import Planner
 from agents.trainer.progress import Activity, EpochRow, Progress
+from agents.trainer.recent_steps import StepsDone, steps_after, with_step
 from agents.trainer.state_meeting import StreamNote
 from agents.trainer.step_reports import StepReports
 from agents.trainer.stepper import StepOutcome
@@ -66,8 +67,12 @@ class Seat:
         self._phase = phase
         self._is_leader = membership.leader_slot == slot
         self._feeder = Feeder(self.data, planner, progress)
-        batch_size = membership.global_batch_size or spec.global_batch_size
-        self._step_reports = StepReports(reports, len(working), batch_size, work.learning_rate)
+        self._batch_size = membership.global_batch_size or spec.global_batch_size
+        self._step_reports = StepReports(
+            reports, len(working), self._batch_size, work.learning_rate
+        )
+        self._generation = membership.generation
+        self._steps_known = membership.steps_known
         self._epochs_known = membership.epochs_known
 
     def batch(self, progress: Progress) -> LocalBatch:
@@ -85,8 +90,11 @@ class Seat:
         course = self.data.course
         is_train, epoch = progress.activity is Activity.TRAIN, progress.epoch
         progress = course.after_batch(progress, seconds)
-        if is_train and self._is_leader:
-            self._step_reports.add(progress, num_examples, seconds, outcome)
+        if is_train:
+            done = self._step_done(progress, num_examples, seconds, outcome)
+            progress = replace(progress, recent=with_step(progress.recent, done))
+            if self._is_leader:
+                self._step_reports.add(progress, num_examples, seconds, outcome)
         if not course.is_activity_over(progress):
             return progress
         logs = self._work.logs(with_learning_rate=is_train)
@@ -103,13 +111,33 @@ class Seat:
             self._report_activity(progress, epoch)
         return progress
 
-    def report_missed_epochs(self, progress: Progress) -> None:
-        """Report, as a leader after another one, the epochs that nobody has heard of."""
-        if self._epochs_known is None or not self._is_leader:
+    def report_missed(self, progress: Progress) -> None:
+        """Report, as a leader after another one, steps and epochs that nobody has heard of."""
+        if not self._is_leader:
             return
+        if self._steps_known is not None:
+            known = max(self._steps_known, self._reports.last_step)
+            for done in steps_after(progress.recent, known):
+                self._reports.write(ReportKind.STEPS, done.report(), done.generation)
+                self._reports.last_step = done.last_step
         for row in progress.history:
-            if row.epoch >= self._epochs_known:
+            if self._epochs_known is not None and row.epoch >= self._epochs_known:
                 self._report_epoch(row)
+
+    def _step_done(
+        self, progress: Progress, num_examples: int, seconds: float, outcome: StepOutcome
+    ) -> StepsDone:
+        return StepsDone(
+            generation=self._generation,
+            first_step=progress.step,
+            last_step=progress.step,
+            epoch=progress.epoch,
+            examples=num_examples,
+            seconds=seconds,
+            loss=outcome.loss,
+            num_accelerators=self._num_working,
+            batch_size=self._batch_size,
+        )
 
     def put_down(self) -> None:
         """Stop what runs along with the steps."""
