@@ -13,7 +13,7 @@ from controlplane.core.plain_text import plain_text
 #: Widths to try. Keras gives each column a fixed share of the width, so the least that does is
 #: easiest to read.
 WIDTHS = (88, 120, 160, 220, 320, 480)
-_LIMIT = 100_000
+_LIMIT = 50_000
 _CUT_MARK = "…"
 
 
