@@ -47,8 +47,6 @@ def accelerator_environment(accelerator: AcceleratorInfo) -> Mapping[str, str]:
         "CUDA_VISIBLE_DEVICES": "-1",
         "OMP_NUM_THREADS": str(max(1, accelerator.threads)),
         **heap_environment(accelerator.threads),
-        # Without a GPU the runtime logs an alarming "CUDA error"; real errors reach Python anyway.
-        "TF_CPP_MIN_LOG_LEVEL": "3",
     }
 
 

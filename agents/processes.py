@@ -18,6 +18,7 @@ from pathlib import Path
 import psutil
 
 from agents.trainer.packet_filter import FILTER_VARIABLE
+from agents.trainer.quiet import QUIET_ENVIRONMENT
 from agents.trainer.standby import ROOM_VARIABLE, take_over_line
 
 RUN_DIR_VARIABLE = "VIRTUALFLOW_RUN_DIR"
@@ -37,7 +38,7 @@ KEPT_VARIABLES = (
     "TMPDIR",
     "LD_LIBRARY_PATH",
     "SSL_CERT_FILE",
-    "TF_CPP_MIN_LOG_LEVEL",
+    *QUIET_ENVIRONMENT,
 )
 PROJECT_ROOT = Path(__file__).resolve().parent.parent
 
@@ -58,7 +59,7 @@ def trainer_environment(
     inherited = {name: environment[name] for name in names if name in environment}
     python_path = [str(PROJECT_ROOT), *environment.get("PYTHONPATH", "").split(os.pathsep)]
     return {
-        "TF_CPP_MIN_LOG_LEVEL": "2",
+        **QUIET_ENVIRONMENT,
         "KERAS_BACKEND": "tensorflow",
         **inherited,
         "PYTHONPATH": os.pathsep.join(path for path in python_path if path),

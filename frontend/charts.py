@@ -9,6 +9,7 @@ from datetime import datetime, timedelta
 from frontend.figures.batch import batch_figure
 from frontend.figures.cluster import cluster_allocation_figure, cluster_throughput_figure
 from frontend.figures.job import job_allocation_figure, job_throughput_figure, loss_figure
+from frontend.figures.metrics import metric_figure, metric_key
 from frontend.figures.parts import Figure
 from frontend.figures.replay import completion_figure
 from frontend.figures.rows import (
@@ -78,6 +79,10 @@ def job_charts(job: Job, now: datetime) -> dict[str, Figure]:
         "throughput": job_throughput_figure(points, marks),
         "batch": batch_figure(points, batches),
         "allocation": job_allocation_figure(job.pk, marks, start_at, end_at),
+        **{
+            metric_key(name): metric_figure(name, epochs, marks)
+            for name in series.metric_names_of(job)
+        },
     }
 
 

@@ -12,6 +12,7 @@ from types import ModuleType
 
 from agents.trainer.launcher import launcher_arguments, launcher_run
 from agents.trainer.orders import OrderWatcher
+from agents.trainer.quiet import QUIET_ENVIRONMENT, startup_noise_dropped
 from agents.trainer.standby import standby_wait
 
 _ENGINE = "agents.trainer.engine"
@@ -39,8 +40,8 @@ def main(arguments: list[str] | None = None) -> int:
     options = parser.parse_args(arguments)
     if any((options.run_dir, options.validate, options.standby)):
         # TensorFlow reads these when it is imported, which is why that happens only now.
-        os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
-        os.environ.setdefault("KERAS_BACKEND", "tensorflow")
+        for name, value in {**QUIET_ENVIRONMENT, "KERAS_BACKEND": "tensorflow"}.items():
+            os.environ.setdefault(name, value)
     if options.validate is not None:
         validation = _with_tensorflow("agents.trainer.validation")
         return int(validation.validation_run(options.validate) or 0)
@@ -73,7 +74,8 @@ def _with_tensorflow(module: str) -> ModuleType:
         sys.modules[_LEFT_OUT] = None  # type: ignore[assignment]  # an ImportError from now on
     gc.disable()
     try:
-        return importlib.import_module(module)
+        with startup_noise_dropped():
+            return importlib.import_module(module)
     finally:
         gc.freeze()
         gc.enable()

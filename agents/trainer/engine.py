@@ -42,7 +42,7 @@ def trainer_run(
     try:
         return Trainer(run_dir, watcher, reports, started_at).run()
     except JobCodeError as error:
-        failure = TrainerError("user_code", f"{error.field}: {error.message}", error.traceback)
+        failure = TrainerError("user_code", error.message, error.traceback)
     except TrainerError as error:
         failure = error if error.code != "user_code" else own_frames_kept(error, run_dir / "code")
     except MemoryError:
@@ -189,7 +189,7 @@ class Trainer:
         seat = self._enter(new, note)
         self._take_up_scaling()
         self._report_switched(pause_s=pause_s, bytes_moved=moved, joined=joins)
-        seat.report_missed_epochs(self.progress)
+        seat.report_missed(self.progress)
         return True
 
     def _listen(self, new: Membership, arrival: Arrival) -> None:
@@ -207,6 +207,7 @@ class Trainer:
 
         def arrive(progress: Progress) -> None:
             self.progress = progress
+            seat.report_missed(progress)
             self.handover.digest_beside("after", progress)
             self._take_up_scaling()
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from controlplane.core.nonfinite import Nonfinite
@@ -20,12 +20,16 @@ class EpochRow:
         epoch: from 0.
         step: steps done until its end.
         has_odd_loss: a step of it had a loss that is not finite.
+        seconds: wall time spent in its batches, those of its validation included.
+        examples_per_s: of its training.
     """
 
     epoch: int
     step: int
     logs: dict[str, float]
     has_odd_loss: bool = False
+    seconds: float = field(default=0.0, compare=False)
+    examples_per_s: float = field(default=0.0, compare=False)
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> EpochRow:

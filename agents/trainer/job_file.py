@@ -17,13 +17,11 @@ import numpy as np
 from agents.trainer.data import ExampleSource, source_open
 from agents.trainer.data_arrays import ClassWeightedSource, UnitWeightedSource
 from agents.trainer.prediction_job import prediction_job
-from agents.trainer.user_errors import JobCodeError, user_code
+from agents.trainer.user_errors import ENTRY_MODULE, JobCodeError, user_code
 from controlplane.core.wire import Task
 
 __all__ = ["JobCodeError", "LoadedJob", "job_load"]
 
-#: The name under which the entry file is imported, whatever it is called.
-MODULE_NAME = "job_code"
 #: What a fourth element of `build`'s result may say: arguments of `fit` that belong to the data.
 FIT_ARGUMENTS = frozenset({"class_weight"})
 #: Other arguments of `fit` that people may try there, and where they belong.
@@ -130,11 +128,11 @@ def _import_entry(code_dir: Path, entry_file: str) -> ModuleType:
     folder = str(path.parent)
     if folder not in sys.path:
         sys.path.insert(0, folder)  # for the user's own helper modules beside it
-    spec = importlib.util.spec_from_file_location(MODULE_NAME, path)
+    spec = importlib.util.spec_from_file_location(ENTRY_MODULE, path)
     if spec is None or spec.loader is None:
         raise JobCodeError("no_entry_file", "entry_file", f"{entry_file!r} is no Python file")
     module = importlib.util.module_from_spec(spec)
-    sys.modules[MODULE_NAME] = module  # dataclasses and pickle look their module up by name
+    sys.modules[ENTRY_MODULE] = module  # dataclasses and pickle look their module up by name
     with user_code(code_dir, "code", f"importing {entry_file}"):
         spec.loader.exec_module(module)
     return module
@@ -143,18 +141,25 @@ def _import_entry(code_dir: Path, entry_file: str) -> ModuleType:
 def _result_split(result: Any) -> tuple[keras.Model, Any, Any, Mapping[str, Any]]:
     """Check the shape of `build`'s result: three elements, or four with arguments of `fit`."""
     if not isinstance(result, (tuple, list)) or len(result) not in (3, 4):
-        got = f"{len(result)} elements" if isinstance(result, (tuple, list)) else type(result)
         raise JobCodeError(
             "build_result",
             "code.build",
-            f"build(settings) returned {got}; return (compiled keras.Model, training data, "
-            "validation data or None)",
+            f"build(settings) returned {_returned(result)}; end it with `return` and (compiled "
+            "keras.Model, training data, validation data or None)",
         )
     model, train, validation = result[:3]
     _check_model(model)
     arguments = result[3] if len(result) == 4 else {}
     _check_arguments(arguments)
     return model, train, validation, arguments
+
+
+def _returned(result: Any) -> str:
+    if result is None:
+        return "nothing"
+    if isinstance(result, (tuple, list)):
+        return f"{len(result)} element{'s' * (len(result) != 1)}"
+    return f"a {type(result).__name__} alone"
 
 
 def _check_model(model: Any) -> None:

@@ -295,6 +295,7 @@ class LocalJob:
             hold=hold,
             resume_at=resume_at(self.spec, self.folder),
             epochs_known=len(self.epochs()),
+            steps_known=self.steps_known(),
         )
         for slot in slots:
             self._order(slot, membership, True, checkpoint)
@@ -313,6 +314,22 @@ class LocalJob:
             if report.kind in kinds
         ]
         return max(steps, default=0)
+
+    def steps_known(self) -> int:
+        """Count the steps from the first on that were reported without a gap."""
+        known = 0
+        for report in sorted(self.step_reports(), key=lambda report: report.data["first_step"]):
+            if report.data["first_step"] > known + 1:
+                break
+            known = max(known, report.data["last_step"])
+        return known
+
+    def step_reports(self) -> list[TrainerReport]:
+        """List what all trainers, lost ones too, have reported of steps."""
+        for trainer in self.trainers.values():
+            trainer.read()
+        reports = [report for trainer in self.trainers.values() for report in trainer.reports]
+        return [report for report in reports if report.kind is ReportKind.STEPS]
 
     def epochs(self) -> list[int]:
         """List the numbers of the epochs that any trainer has reported, in order."""

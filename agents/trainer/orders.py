@@ -172,10 +172,16 @@ class OrderWatcher:
 
 
 class ReportWriter:
-    """Appends numbered reports, each line in one write, from any thread."""
+    """Appends numbered reports, each line in one write, from any thread.
+
+    Attributes:
+        generation: of the reports to come.
+        last_step: the newest step that this trainer has reported as the leader.
+    """
 
     def __init__(self, run_dir: Path, job_id: int, slot: int) -> None:
         self.generation = 0
+        self.last_step = 0
         self._job_id = job_id
         self._slot = slot
         self._sequence = 0

@@ -10,6 +10,7 @@ from typing import Any
 
 from agents.trainer.history import EpochRow, logs_json, logs_read, metrics_nonfinite
 from agents.trainer.nonfinite import LossTrack
+from agents.trainer.recent_steps import StepsDone
 from controlplane.core.codec import decode
 from controlplane.core.nonfinite import Nonfinite
 from controlplane.core.wire import StopCondition, StopKind
@@ -33,8 +34,12 @@ class Progress:
         batch: number of the next batch within the activity.
         examples: those of the activity that are done; batches of an epoch may differ in size.
         train_logs: the epoch's training logs, while its validation runs.
+        activity_s: wall time spent in the activity's batches so far.
+        train_s: that of the epoch's training, while its validation runs.
+        train_examples_per_s: of the epoch's training, while its validation runs.
         history: one row per finished epoch.
         training_s: wall time spent in steps so far.
+        recent: the newest steps, for the case that the leader's reports of them are lost.
         ended_by: why the job is over, None while it goes on.
         losses: whether the losses of its steps are finite.
         found: the loss or metric, not finite, that the job stops at; there are places where it
@@ -48,12 +53,16 @@ class Progress:
     batch: int = 0
     examples: int = 0
     train_logs: dict[str, float] = field(default_factory=dict)
+    activity_s: float = field(default=0.0, compare=False)
+    train_s: float = field(default=0.0, compare=False)
+    train_examples_per_s: float = field(default=0.0, compare=False)
     history: tuple[EpochRow, ...] = ()
     training_s: float = 0.0
     ended_by: StopKind | None = None
     losses: LossTrack = field(default_factory=LossTrack)
     found: Nonfinite | None = None
     is_failed: bool = False
+    recent: tuple[StepsDone, ...] = field(default=(), compare=False)
 
     @property
     def is_over(self) -> bool:
@@ -84,9 +93,10 @@ class Progress:
     def to_json(self) -> dict[str, Any]:
         """Turn into plain JSON values; floats survive exactly, nan and infinity as text."""
         rows = [asdict(row) | {"logs": logs_json(row.logs)} for row in self.history]
-        return asdict(replace(self, history=())) | {
+        return asdict(replace(self, history=(), recent=())) | {
             "train_logs": logs_json(self.train_logs),
             "history": rows,
+            "recent": [done.to_json() for done in self.recent],
         }
 
     @classmethod
@@ -100,12 +110,16 @@ class Progress:
             batch=value["batch"],
             examples=value.get("examples", value["batch"] * batch_size),
             train_logs=logs_read(value["train_logs"]),
+            activity_s=value.get("activity_s", 0.0),
+            train_s=value.get("train_s", 0.0),
+            train_examples_per_s=value.get("train_examples_per_s", 0.0),
             history=tuple(EpochRow.from_json(row) for row in value["history"]),
             training_s=value["training_s"],
             ended_by=None if ended_by is None else StopKind(ended_by),
             losses=LossTrack.from_json(value["losses"]) if "losses" in value else LossTrack(),
             found=None if found is None else decode(Nonfinite, found),
             is_failed=value.get("is_failed", False),
+            recent=tuple(StepsDone.from_json(row) for row in value.get("recent", ())),
         )
 
 
@@ -158,6 +172,7 @@ class Course:
             batch=progress.batch + 1,
             examples=self.bounds(progress)[1],
             step=progress.step + is_train,
+            activity_s=progress.activity_s + seconds,
             training_s=progress.training_s + seconds,
         )
         if is_train and self.stop.kind is StopKind.STEPS and moved.step >= self.stop.limit:
@@ -174,11 +189,17 @@ class Course:
         if progress.activity is Activity.VALIDATE:
             validation = {f"val_{name}": value for name, value in logs.items()}
             return self._after_epoch(progress, progress.train_logs | validation)
+        trained = replace(
+            progress,
+            activity_s=0.0,
+            train_s=progress.activity_s,
+            train_examples_per_s=progress.examples / max(progress.activity_s, 1e-9),
+        )
         if self.num_validation:
             return replace(
-                progress, activity=Activity.VALIDATE, batch=0, examples=0, train_logs=logs
+                trained, activity=Activity.VALIDATE, batch=0, examples=0, train_logs=logs
             )
-        return self._after_epoch(progress, logs)
+        return self._after_epoch(trained, logs)
 
     def resumed(self, progress: Progress, num_examples: int) -> Progress:
         """Go to where the first `num_examples` of a single epoch are done, forth or back.
@@ -219,8 +240,14 @@ class Course:
         return self.stop.kind is StopKind.METRIC
 
     def _after_epoch(self, progress: Progress, logs: dict[str, float]) -> Progress:
-        has_odd_loss = progress.losses.odd_epoch == progress.epoch
-        row = EpochRow(progress.epoch, progress.step, logs, has_odd_loss)
+        row = EpochRow(
+            progress.epoch,
+            progress.step,
+            logs,
+            has_odd_loss=progress.losses.odd_epoch == progress.epoch,
+            seconds=progress.train_s + progress.activity_s,
+            examples_per_s=progress.train_examples_per_s,
+        )
         moved = replace(
             progress,
             epoch=progress.epoch + 1,
@@ -228,6 +255,9 @@ class Course:
             batch=0,
             examples=0,
             train_logs={},
+            activity_s=0.0,
+            train_s=0.0,
+            train_examples_per_s=0.0,
             history=(*progress.history, row),
         )
         return moved if moved.ended_by else replace(moved, ended_by=self._end(moved, logs))

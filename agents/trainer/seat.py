@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import datetime
+import os
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import replace
 
+from agents.trainer.epoch_lines import epoch_line
 from agents.trainer.failures import TrainerError
 from agents.trainer.feeder import Feeder, LocalBatch
 from agents.trainer.groups import training_group
@@ -13,6 +17,7 @@ from agents.trainer.orders import ReportWriter
 from agents.trainer.outputs import json_numbers
 from agents.trainer.planning import Planner
 from agents.trainer.progress import Activity, Progress
+from agents.trainer.recent_steps import StepsDone, steps_after, with_step
 from agents.trainer.state_meeting import StreamNote
 from agents.trainer.step_reports import StepReports
 from agents.trainer.stepper import StepOutcome
@@ -61,11 +66,16 @@ class Seat:
         self.data = work.data.within(membership)
         self._work = work
         self._reports = reports
+        self._num_working = len(working)
         self._phase = phase
         self._is_leader = membership.leader_slot == slot
         self._feeder = Feeder(self.data, planner, progress)
-        batch_size = membership.global_batch_size or spec.global_batch_size
-        self._step_reports = StepReports(reports, len(working), batch_size, work.learning_rate)
+        self._batch_size = membership.global_batch_size or spec.global_batch_size
+        self._step_reports = StepReports(
+            reports, len(working), self._batch_size, work.learning_rate
+        )
+        self._generation = membership.generation
+        self._steps_known = membership.steps_known
         self._epochs_known = membership.epochs_known
         self._goes_on = spec.on_nonfinite is OnNonfinite.CONTINUE or not work.is_trained
 
@@ -93,8 +103,11 @@ class Seat:
         if outcome.is_refused:
             return self.judged(progress)
         progress = course.after_batch(progress, seconds)
-        if is_train and self._is_leader:
-            self._step_reports.add(progress, num_examples, seconds, outcome)
+        if is_train:
+            done = self._step_done(progress, num_examples, seconds, outcome)
+            progress = replace(progress, recent=with_step(progress.recent, done))
+            if self._is_leader:
+                self._step_reports.add(progress, num_examples, seconds, outcome)
         if not course.is_activity_over(progress):
             return self.judged(progress)
         logs = self._work.logs(with_learning_rate=is_train)
@@ -125,13 +138,33 @@ class Seat:
         can_end = not self.is_interim or progress.is_over
         return replace(progress, found=found, is_failed=found is not None and can_end)
 
-    def report_missed_epochs(self, progress: Progress) -> None:
-        """Report, as a leader after another one, the epochs that nobody has heard of."""
-        if self._epochs_known is None or not self._is_leader:
+    def report_missed(self, progress: Progress) -> None:
+        """Report, as a leader after another one, steps and epochs that nobody has heard of."""
+        if not self._is_leader:
             return
+        if self._steps_known is not None:
+            known = max(self._steps_known, self._reports.last_step)
+            for done in steps_after(progress.recent, known):
+                self._reports.write(ReportKind.STEPS, done.report(), done.generation)
+                self._reports.last_step = done.last_step
         for end, row in enumerate(progress.history, start=1):
-            if row.epoch >= self._epochs_known:
+            if self._epochs_known is not None and row.epoch >= self._epochs_known:
                 self._report_epoch(progress.history[:end])
+
+    def _step_done(
+        self, progress: Progress, num_examples: int, seconds: float, outcome: StepOutcome
+    ) -> StepsDone:
+        return StepsDone(
+            generation=self._generation,
+            first_step=progress.step,
+            last_step=progress.step,
+            epoch=progress.epoch,
+            examples=num_examples,
+            seconds=seconds,
+            loss=outcome.loss,
+            num_accelerators=self._num_working,
+            batch_size=self._batch_size,
+        )
 
     def put_down(self) -> None:
         """Stop what runs along with the steps."""
@@ -149,8 +182,12 @@ class Seat:
             self._reports.phase(self._phase)
 
     def _report_epoch(self, history: Sequence[EpochRow]) -> None:
-        """Report the newest of these epochs."""
+        """Report the newest of these epochs, and write its line into the log."""
         row = history[-1]
+        now = datetime.datetime.now(datetime.UTC)
+        line = epoch_line(row, self.data.course.stop, self._num_working, now)
+        with suppress(OSError):  # a full disk, or user code that closed its output
+            os.write(1, f"{line}\n".encode())
         self._reports.write(
             ReportKind.EPOCH,
             {

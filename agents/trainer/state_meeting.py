@@ -36,7 +36,7 @@ class StreamNote:
     """What listeners need before they have a state: where the job stands, and who does what.
 
     Attributes:
-        cursor: without logs and history.
+        cursor: without logs, history and recent steps.
         shares: slot -> virtual nodes until all have caught up; of the listeners none.
     """
 

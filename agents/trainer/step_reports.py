@@ -99,6 +99,7 @@ class StepReports:
                 "noise": self._mean_noise(),
             },
         )
+        self._reports.last_step = self._step
         self._reported_at = time.monotonic()
         self._clear()
 

@@ -174,7 +174,7 @@ def stream_note(
     shares = {member.slot: member.virtual_nodes for member in old.members}
     if any(new.member(slot) is None for slot in shares):
         return None
-    cursor = replace(progress, train_logs={}, history=())
+    cursor = replace(progress, train_logs={}, history=(), recent=())
     return StreamNote(cursor, shares | dict.fromkeys(joiners, ()))
 
 

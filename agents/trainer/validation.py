@@ -10,6 +10,7 @@ import math
 import resource
 import time
 import traceback as traceback_module
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -23,6 +24,7 @@ from agents.trainer.job_file import JobCodeError, LoadedJob, job_load
 from agents.trainer.keras_access import model_build
 from agents.trainer.model_checks import built_model_check, metric_names, model_check
 from agents.trainer.model_experiments import splitting_check
+from agents.trainer.model_summary import model_summary
 from agents.trainer.prediction_trial import prediction_try
 from agents.trainer.state import ModelState
 from agents.trainer.user_errors import user_code
@@ -41,7 +43,6 @@ from controlplane.core.wire import (
 ORDERS_FILE = "orders.json"
 REPORT_FILE = "validation.json"
 CODE_FOLDER = "code"
-SUMMARY_LIMIT = 10_000
 WARNINGS_LIMIT = 20
 #: Examples of the batch whose parts are compared with the whole.
 SPLIT_LIMIT = 256
@@ -126,8 +127,11 @@ def _validate(spec: TrainingSpec, code_dir: Path, findings: Findings) -> None:
     bounds = example_bounds(spec.global_batch_size, spec.num_virtual_nodes)
     sizes = [high - low for low, high in bounds]
     order = job.train.order(spec.seed, 0, spec.shuffle)
-    with user_code(code_dir, "code.build", "building the model for the first examples"):
-        model_build(job.model, job.train.fetch(order[: max(sizes)]))
+    sample = job.train.fetch(order[: max(sizes)])
+    with suppress(Exception):  # of a model that does not build, as far as it goes
+        findings.facts["summary"] = model_summary(job.model)
+    with user_code(code_dir, "code.build", "building the model for the first examples", sample):
+        model_build(job.model, sample)
     findings.facts |= _model_facts(job.model)
     findings.warnings += built_model_check(job.model, min(sizes))
     _check_stop(spec, job)
@@ -135,14 +139,14 @@ def _validate(spec: TrainingSpec, code_dir: Path, findings: Findings) -> None:
     examples = job.train.fetch(order[: min(SPLIT_LIMIT, max(2, min(sizes) + max(sizes)))])
 
     def check_splitting() -> None:
-        with user_code(code_dir, "code.build", "the model's forward pass"):
+        with user_code(code_dir, "code.build", "the model's forward pass", examples):
             if len(order) > 1:
                 findings.warnings += splitting_check(job.model, examples)
 
     # The steps first: what has run before keeps memory and would hide what they take. But what is
     # wrong with a model is said best by the other check.
     try:
-        with user_code(code_dir, "code.build", "a training step"):
+        with user_code(code_dir, "code.build", "a training step", sample):
             tried = steps_try(spec, job, sizes)
     except JobCodeError:
         check_splitting()
@@ -206,14 +210,12 @@ def _data_facts(spec: TrainingSpec, job: LoadedJob) -> dict[str, Any]:
 
 
 def _model_facts(model: keras.Model) -> dict[str, Any]:
-    lines: list[str] = []
-    model.summary(print_fn=lambda line, **_: lines.append(line), line_length=88)
     return {
         "num_parameters": sum(math.prod(v.shape) for v in model.variables),
         "num_trainable_parameters": sum(math.prod(v.shape) for v in model.trainable_variables),
         "state_bytes": ModelState(model).num_bytes,
         "metrics": metric_names(model),
-        "summary": "\n".join(lines)[:SUMMARY_LIMIT],
+        "summary": model_summary(model),
     }
 
 

@@ -50,7 +50,7 @@ class Workload:
         Raises:
             JobCodeError: the model cannot be traced.
         """
-        with user_code(self.code_dir, "code", "tracing a training step"):
+        with user_code(self.code_dir, "code", "tracing a training step", self.sample):
             has_validation = bool(self.data.course.num_validation)
             spec = self.data.spec
             is_merged = spec.reduction is ReductionMode.FAST and spec.merges
@@ -127,7 +127,7 @@ def workload_build(run_dir: Path, spec: TrainingSpec, reports: ReportWriter) -> 
     job = job_load(code_dir, spec.entry_file, settings, spec.seed, spec.task, source)
     course = _course(job, spec)
     sample = job.train.fetch(np.arange(min(SAMPLE_SIZE, len(job.train)), dtype=np.int64))
-    with user_code(code_dir, "code.build", "building the model on the first examples"):
+    with user_code(code_dir, "code.build", "building the model on the first examples", sample):
         if is_trained:
             model_build(job.model, sample)
         else:

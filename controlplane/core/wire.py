@@ -169,6 +169,8 @@ class Membership:
         epochs_known: number of the first epoch that the control plane has no report of; the leader
             reports its history from there on, for whoever led before may be lost with its reports.
             None: nothing is missing.
+        steps_known: the control plane has reports of so many steps, from the first on; the leader
+            reports those after them that it has in memory. None: nothing is missing.
     """
 
     generation: int
@@ -182,6 +184,7 @@ class Membership:
     global_batch_size: int | None = None
     resume_at: int | None = None
     epochs_known: int | None = None
+    steps_known: int | None = None
 
     def member(self, slot: int) -> Member | None:
         """Find the member in `slot`."""

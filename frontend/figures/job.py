@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any
 
+from frontend.figures.metrics import epoch_trace, resize_lines
 from frontend.figures.parts import (
     MAX_POINTS,
     Figure,
@@ -19,8 +20,6 @@ from frontend.figures.parts import (
 from frontend.figures.rows import EpochPoint, ResizeMark, StepPoint
 from frontend.palette import job_colour_token
 
-#: More markers than this on a line melt into one.
-MAX_MARKERS = 40
 #: A speed is the mean over a part of the time; with more parts than this one sees but noise.
 MAX_SPEEDS = 120
 
@@ -44,30 +43,14 @@ def loss_figure(
         )
     checked = [epoch for epoch in epochs if "val_loss" in epoch.logs]
     if checked:
-        data.append(
-            line(
-                [epoch.step for epoch in checked],
-                [epoch.logs["val_loss"] for epoch in checked],
-                "validation loss",
-                "--second",
-                "step %{x}: %{y:.4f}<extra>validation loss</extra>",
-            )
-            | {
-                "mode": "lines+markers" if len(checked) <= MAX_MARKERS else "lines",
-                "marker": {"size": 6, "color": "--second"},
-            }
-        )
+        data.append(epoch_trace(checked, "val_loss", "validation loss", "--second"))
     legend = [legend_entry(trace["name"], trace["line"]["color"]) for trace in data]
     return {
         "data": data,
         "layout": {
             "xaxis": {"title": {"text": "step"}, "rangemode": "tozero"},
             "yaxis": {"title": {"text": "loss"}},
-            "shapes": [
-                vertical_line(mark.step)
-                for mark in resizes
-                if mark.step is not None and mark.old_count and mark.new_count
-            ],
+            "shapes": resize_lines(resizes),
         },
         "legend": legend,
         "table": _loss_table(bins, checked),

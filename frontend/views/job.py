@@ -17,10 +17,11 @@ from controlplane.core.lifecycle import ENDED_JOB_STATUSES, GenerationPhase, Job
 from controlplane.core.wire import StopKind, Task
 from frontend.charts import job_charts
 from frontend.facts import shown_facts
+from frontend.figures.metrics import metric_key
 from frontend.progress import job_progress
 from frontend.views.pages import figures_response
 from jobs.models import Generation, Job
-from jobs.selectors import logs, pages
+from jobs.selectors import logs, pages, series
 from jobs.selectors.equality import equality_of, kinds_used
 from jobs.selectors.memory import advice_text, job_memory_advice
 
@@ -74,6 +75,7 @@ def job(request: HttpRequest, job_id: int) -> HttpResponse:
             "actions": _actions(found),
             # A job that ended before it held anything has nothing to draw, and never will.
             "has_charts": found.ended_at is None or found.generation > 0,
+            "metric_charts": [(metric_key(name), name) for name in series.metric_names_of(found)],
         },
     )
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from django.db import models
 from django.db.models import Q
 
+from controlplane.core.plain_text import UNFINISHED_LIMIT
 from jobs.models.jobs import Job
 from jobs.models.nodes import Node
 
@@ -92,13 +93,19 @@ class Event(models.Model):
 
 
 class LogChunk(models.Model):
-    """A piece of one trainer's log; `offset` is its first byte's place in that log."""
+    """A piece of one trainer's log; `offset` is its first byte's place in that log.
+
+    `text` is what a terminal would show of its `size_bytes`. Should it begin with a carriage
+    return, then it replaces the unfinished line before it. `unfinished` is the beginning of an
+    escape sequence that the next chunk may end.
+    """
 
     job = models.ForeignKey(Job, on_delete=models.CASCADE, related_name="log_chunks")
     slot = models.PositiveIntegerField()
     offset = models.PositiveBigIntegerField()
     size_bytes = models.PositiveIntegerField()
-    text = models.TextField()
+    text = models.TextField(blank=True)
+    unfinished = models.CharField(max_length=UNFINISHED_LIMIT, blank=True, default="")
     at = models.DateTimeField()
 
     class Meta:

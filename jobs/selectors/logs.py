@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from django.db.models import QuerySet
 
+from controlplane.core.plain_text import parts_shown
 from jobs.models import Job, LogChunk
 
 #: Characters of one answer to a page; a download has no such limit.
@@ -58,16 +59,21 @@ def log_tail(job: Job, slot: int | None) -> LogPart:
             break
         kept.append(chunk)
         size += len(chunk.text)
-    text = _joined(kept[::-1], with_slots=slot is None)
+    text = parts_shown(_joined(kept[::-1], with_slots=slot is None))
     is_cut = len(kept) < len(chunks) or len(text) > MAX_TEXT
     return LogPart(text[-MAX_TEXT:], kept[0].pk if kept else 0, is_cut)
 
 
 def log_since(job: Job, slot: int | None, after: int) -> LogPart:
-    """Give what came in after an earlier part."""
+    """Give what came in after an earlier part.
+
+    A carriage return as its first character says that it replaces the unfinished line before it.
+    """
     chunks = list(_chunks(job, slot).filter(pk__gt=after).order_by("id")[:MAX_CHUNKS])
     last = chunks[-1].pk if chunks else after
-    return LogPart(_joined(chunks, with_slots=slot is None), last, is_cut=False)
+    text = _joined(chunks, with_slots=slot is None)
+    mark = "\r" if "\r" in text.partition("\n")[0] else ""
+    return LogPart(mark + parts_shown(text), last, is_cut=False)
 
 
 def log_matches(job: Job, slot: int | None, wanted: str) -> tuple[list[LogLine], bool]:
@@ -85,12 +91,15 @@ def log_matches(job: Job, slot: int | None, wanted: str) -> tuple[list[LogLine],
 def log_text(job: Job, slot: int | None) -> Iterator[str]:
     """Give the whole log piece by piece, trainer after trainer."""
     shown: int | None = None
+    line = ""
     chunks = _chunks(job, slot).order_by("slot", "offset")
     for chunk in chunks.iterator(chunk_size=100):
         if slot is None and chunk.slot != shown:
-            yield _heading(chunk.slot)
-            shown = chunk.slot
-        yield chunk.text
+            yield parts_shown(line) + _heading(chunk.slot)
+            shown, line = chunk.slot, ""
+        whole, newline, line = (line + chunk.text).rpartition("\n")
+        yield parts_shown(whole + newline)
+    yield parts_shown(line)
 
 
 def _chunks(job: Job, slot: int | None) -> QuerySet[LogChunk]:
@@ -120,11 +129,11 @@ def _lines(chunks: QuerySet[LogChunk]) -> Iterator[LogLine]:
     for chunk in chunks.iterator(chunk_size=100):
         if chunk.slot != slot:
             if rest:
-                yield LogLine(slot, number + 1, rest)
+                yield LogLine(slot, number + 1, parts_shown(rest))
             slot, number, rest = chunk.slot, 0, ""
         *whole, rest = (rest + chunk.text).split("\n")
         for text in whole:
             number += 1
-            yield LogLine(slot, number, text)
+            yield LogLine(slot, number, parts_shown(text))
     if rest:
-        yield LogLine(slot, number + 1, rest)
+        yield LogLine(slot, number + 1, parts_shown(rest))

@@ -16,7 +16,9 @@ MAX_RATES = 20_000
 MAX_STEP_BINS = 600
 MAX_EPOCHS = 5_000
 MAX_RESIZES = 1_000
+MAX_METRICS = 100
 MAX_BATCH_GENERATIONS = 5_000
+_STEP_SERIES = frozenset({"loss", "learning_rate"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,6 +160,18 @@ def batch_spans_of(job: Job) -> list[BatchSpan]:
         if not spans or spans[-1].batch_size != span.batch_size:
             spans.append(span)
     return spans
+
+
+def metric_names_of(job: Job) -> list[str]:
+    """List a job's metrics but for its loss and learning rate, which are series of steps.
+
+    Known from the validation, before the first epoch; names with `val_` are of the same metrics.
+    """
+    told = job.facts.get("metrics")
+    foreseen = [name for name in told if isinstance(name, str)] if isinstance(told, list) else []
+    logged = [name.removeprefix("val_") for name in job.metrics]
+    names = dict.fromkeys(name for name in (*foreseen, *logged) if name not in _STEP_SERIES)
+    return list(names)[:MAX_METRICS]
 
 
 def epoch_reports_of(job: Job) -> list[EpochReport]:

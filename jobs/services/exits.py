@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from django.conf import settings
 
 from controlplane.core.lifecycle import ENDED_JOB_STATUSES, JobStatus
+from controlplane.core.plain_text import parts_shown
 from controlplane.core.wire import TrainerReport
 from jobs.models import Allocation, Job, LogChunk
 from jobs.services.attempts import crash_count, is_held_up
@@ -91,7 +92,7 @@ def _listed(items: Sequence[object]) -> str:
 
 def _log_tail(job: Job, slot: int) -> str:
     chunks = LogChunk.objects.filter(job=job, slot=slot).order_by("-offset")[:8]
-    text = "".join(chunk.text for chunk in reversed(chunks))
+    text = parts_shown("".join(chunk.text for chunk in reversed(chunks)))
     return text[-_TAIL_CHARACTERS:]
 
 

@@ -1,4 +1,4 @@
-"""Storing trainers' logs: joined without gaps or repeats, and never without a bound.
+"""Storing trainers' logs: as a terminal would show them, without gaps or repeats, and bounded.
 
 While a job runs its log is rows, which pages follow and search. When its last trainer has gone, the
 whole is also written to `log.txt` among the job's files.
@@ -14,6 +14,7 @@ from django.db.models import Exists, F, Max, OuterRef, Sum
 
 from controlplane.core import wire
 from controlplane.core.lifecycle import ENDED_JOB_STATUSES
+from controlplane.core.plain_text import plain_part
 from jobs.models import Allocation, Job, LogChunk, Node
 from jobs.selectors.logs import log_text
 from jobs.services.artifacts import log_store
@@ -55,19 +56,33 @@ def _store(job_id: int, slot: int, chunks: Sequence[wire.LogChunk], now: datetim
         end=Max(F("offset") + F("size_bytes")), size=Sum("size_bytes")
     )
     end, size = stored["end"] or 0, stored["size"] or 0
+    unfinished = _unfinished(job_id, slot)
     rows = []
     for chunk in chunks:
-        raw = chunk.text.replace("\0", "?").encode()
+        raw = chunk.text.encode(errors="replace")
         # A repeat may have grown at its end: what is stored already is cut off its beginning.
         raw, offset = raw[max(end - chunk.offset, 0) :], max(end, chunk.offset)
         raw = raw[: settings.LOG_LIMIT_BYTES - size]
         if raw:
-            text = raw.decode(errors="replace")
+            before = unfinished if offset == end else ""
+            text, unfinished = plain_part(raw.decode(errors="replace"), before)
             rows.append(
                 LogChunk(
-                    job_id=job_id, slot=slot, offset=offset, size_bytes=len(raw), text=text, at=now
+                    job_id=job_id,
+                    slot=slot,
+                    offset=offset,
+                    size_bytes=len(raw),
+                    text=text,
+                    unfinished=unfinished,
+                    at=now,
                 )
             )
             end, size = offset + len(raw), size + len(raw)
     LogChunk.objects.bulk_create(rows, ignore_conflicts=True)
     return bool(rows)
+
+
+def _unfinished(job_id: int, slot: int) -> str:
+    """Give what the newest chunk of a log ended in the middle of."""
+    newest = LogChunk.objects.filter(job_id=job_id, slot=slot).order_by("-offset")
+    return newest.values_list("unfinished", flat=True).first() or ""

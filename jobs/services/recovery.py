@@ -32,10 +32,10 @@ from jobs.services.endings import (
     status_change,
     trainers_stop,
 )
-from jobs.services.epochs import membership_ask_epochs
 from jobs.services.events import SYSTEM, event_add
 from jobs.services.first_generation import first_generation_check
 from jobs.services.losses import STATE_LOST, is_lost, loss_facts, losses_text
+from jobs.services.missed_reports import membership_ask_missed
 from jobs.services.predictions import membership_resume
 from jobs.services.start_failures import start_failure_note
 
@@ -251,7 +251,7 @@ def _go_on(
     Job.objects.filter(id=job.pk).update(generation=F("generation") + 1)
     job.generation += 1
     membership = membership_resume(job, _membership(job, scene, verdict))
-    membership = membership_ask_epochs(job, membership)
+    membership = membership_ask_missed(job, membership)
     reason = _reason(scene, gone)
     lost = [loss_facts(row, _noticed_at(scene, now)) for row in gone]
     if scene.switching is not None and scene.switching.is_recovery:

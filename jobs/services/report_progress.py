@@ -13,6 +13,7 @@ from jobs.services.batch_sizes import batch_times_take
 from jobs.services.endings import status_change
 from jobs.services.events import event_add
 from jobs.services.learning import report_learn
+from jobs.services.missed_reports import steps_untold
 from jobs.services.nonfinite import loss_note, metrics_note
 from jobs.services.profiles import speeds_take
 from jobs.services.resize_events import resize_event_write
@@ -50,15 +51,26 @@ def digest_take(telling: Telling, allocation: Allocation, report: TrainerReport)
 
 
 def steps_take(telling: Telling, _allocation: Allocation, report: TrainerReport) -> None:
+    first, last = int(report.data["first_step"]), int(report.data["last_step"])
+    if not 0 <= first <= last:
+        raise ValueError(f"steps {first} to {last}")
+    for span in list(steps_untold(telling.job, report.generation, first, last)):
+        _span_take(telling, report, *span, share=(span[1] - span[0] + 1) / (last - first + 1))
+
+
+def _span_take(
+    telling: Telling, report: TrainerReport, first: int, last: int, share: float
+) -> None:
+    """Take the steps `first` to `last` of a report, which are that share of it."""
     job, data = telling.job, report.data
-    seconds = max(float(data["seconds"]), 1e-9)
+    seconds = max(float(data["seconds"]) * share, 1e-9)
     row = StepReport(
         job=job,
         generation=report.generation,
-        first_step=int(data["first_step"]),
-        last_step=int(data["last_step"]),
+        first_step=first,
+        last_step=last,
         epoch=int(data["epoch"]),
-        examples=int(data["examples"]),
+        examples=round(int(data["examples"]) * share),
         seconds=seconds,
         loss=number_read(data.get("loss")),
         num_accelerators=int(data["num_accelerators"]),
@@ -71,7 +83,7 @@ def steps_take(telling: Telling, _allocation: Allocation, report: TrainerReport)
         row.noise_sqr, row.noise_var = noise.sqr, noise.var
     StepReport.objects.bulk_create([row], ignore_conflicts=True)
     _first_step_note(telling, row)
-    if not telling.is_live:
+    if not telling.is_live or (row.last_step < job.step and _is_told_late(telling, row)):
         return
     speeds_take(telling, report)
     batch_times_take(telling, report)
@@ -94,6 +106,14 @@ def steps_take(telling: Telling, _allocation: Allocation, report: TrainerReport)
     if job.status == JobStatus.STARTING:
         status_change(job, JobStatus.RUNNING, status_code="", status_reason="")
         event_add("running", "Does its first steps", now=telling.now, job=job)
+
+
+def _is_told_late(telling: Telling, row: StepReport) -> bool:
+    """Say whether the job was further already: a gap that is closed says nothing of today."""
+    newer = StepReport.objects.filter(
+        job=telling.job, generation__gte=row.generation, last_step__gt=row.last_step
+    )
+    return newer.exists()
 
 
 def _first_step_note(telling: Telling, row: StepReport) -> None:

@@ -2,7 +2,7 @@
 
 A batch is split by job; each job's part is one transaction that begins by locking the job's row.
 Reports that were taken before are dropped by (job, slot, sequence), so a batch may come again, also
-in part.
+in part. Text in reports is made plain before anybody reads it: it comes from job code.
 """
 
 from __future__ import annotations
@@ -10,12 +10,22 @@ from __future__ import annotations
 import datetime
 import logging
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import groupby
 
 from django.db import transaction
 
-from controlplane.core.wire import BatchReply, ReportBatch, ReportKind, TrainerReport, TrainerState
+from controlplane.core.plain_text import plain_values
+from controlplane.core.wire import (
+    BatchReply,
+    ReportBatch,
+    ReportKind,
+    TrainerReport,
+    TrainerState,
+    ValidationReport,
+    decode,
+    encode,
+)
 from jobs.models import Allocation, Job, Node
 from jobs.selectors.wanted import wanted_state
 from jobs.services.endings import allocation_release, job_lock, job_settle
@@ -53,11 +63,13 @@ class BatchOutcome:
 def batch_take(node: Node, batch: ReportBatch, now: datetime.datetime) -> BatchOutcome:
     """Take a whole batch of a node that has its lease; taking it again changes nothing."""
     outcome = BatchOutcome(BatchReply(stale=()))
-    for report in batch.validations:
+    for told in batch.validations:
+        report = decode(ValidationReport, plain_values(encode(told)))
         if validation_take(node, report, now):
             outcome.changed_jobs.add(report.job_id)
             outcome.is_order_change = True
-    reports = sorted(batch.reports, key=lambda report: report.job_id)
+    plain = (replace(report, data=plain_values(report.data)) for report in batch.reports)
+    reports = sorted(plain, key=lambda report: report.job_id)
     for job_id, group in groupby(reports, key=lambda report: report.job_id):
         _job_reports_take(node, job_id, list(group), now, outcome)
     if batch.logs:

@@ -34,8 +34,8 @@ from jobs.services.endings import (
     status_change,
     trainers_stop,
 )
-from jobs.services.epochs import membership_ask_epochs
 from jobs.services.events import event_add
+from jobs.services.missed_reports import membership_ask_missed
 from jobs.services.predictions import membership_resume
 
 CHECKPOINT = "checkpoint.npz"
@@ -135,7 +135,7 @@ def _grow_or_shrink(
         if row.slot in may_stay and row.stop_asked_at is None and row.left_at is None
     }
     membership, next_slot = _membership(job, standing, staying, resize.wanted, resize.counts)
-    membership = membership_ask_epochs(job, membership_resume(job, membership))
+    membership = membership_ask_missed(job, membership_resume(job, membership))
     choice = _batch_choice(job, standing, resize)
     batch_size = job.batch_size if choice is None else choice.batch_size
     membership = dataclasses.replace(membership, global_batch_size=batch_size)

@@ -106,7 +106,6 @@ def test_a_trainer_sees_its_own_accelerator_only(tmp_path: Path) -> None:
     assert emulated == {
         "CUDA_VISIBLE_DEVICES": "-1",
         "OMP_NUM_THREADS": "3",
-        "TF_CPP_MIN_LOG_LEVEL": "3",
         **heap_environment(3),
     }
     assert "MALLOC_ARENA_MAX" not in gpu

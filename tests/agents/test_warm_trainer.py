@@ -54,4 +54,9 @@ def test_a_warm_and_a_cold_trainer_end_with_the_same_bits(
         exited = plane.report(job_id, 0, ReportKind.EXITED)
         assert exited is not None
         assert exited.data["exit_code"] == 0
+        lines = [line for line in plane.log(job_id, 0).splitlines() if line]
+        assert [line.partition("Z ")[2].partition(":")[0] for line in lines] == [
+            "epoch 1, step 6/10",
+            "epoch 2, step 10/10",
+        ]
     assert digests[True] == digests[False]

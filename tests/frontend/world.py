@@ -71,6 +71,23 @@ def make_node(name: str, count: int, *, kind: str = "cpu", **more: object) -> No
     return node
 
 
+SUMMARY = "\n".join(
+    [
+        'Model: "sequential"',
+        "┏━" + "━" * 300 + "┓",
+        "┃ Layer (type)"
+        + " " * 120
+        + "Output Shape"
+        + " " * 120
+        + "Param #"
+        + " " * 43
+        + "Connected to ┃",
+        "└─" + "─" * 300 + "┘",
+        " Total params: 5",
+    ]
+)
+
+
 def make_job(owner: User, name: str, status: JobStatus = JobStatus.PENDING, **more: object) -> Job:
     now = timezone.now()
     values: dict[str, object] = {
@@ -88,7 +105,11 @@ def make_job(owner: User, name: str, status: JobStatus = JobStatus.PENDING, **mo
         "stop_limit": 120,
         "status": status.value,
         "submitted_at": now - datetime.timedelta(minutes=12),
-        "facts": {"steps_per_epoch": 12, "num_parameters": 12345},
+        "facts": {
+            "steps_per_epoch": 12,
+            "num_parameters": 12345,
+            "metrics": ["loss", "accuracy", "top_k_categorical_accuracy", "auc"],
+        },
     }
     if status in ENDED_JOB_STATUSES:
         values["ended_at"] = now
@@ -181,7 +202,14 @@ def _give_steps(job: Job, start: datetime.datetime, counts: list[int]) -> None:
                 epoch=epoch,
                 generation=1,
                 step=(epoch + 1) * 12,
-                logs={"loss": 1.0, "val_loss": 2.3 * fall + 0.19, "val_accuracy": 1 - 0.9 * fall},
+                logs={
+                    "loss": 1.0,
+                    "accuracy": 1 - 0.85 * fall,
+                    "val_loss": 2.3 * fall + 0.19,
+                    "val_accuracy": 1 - 0.9 * fall,
+                    "auc": 0.99 - 0.4 * fall,
+                    "learning_rate": 0.001,
+                },
                 at=start + datetime.timedelta(seconds=8 * (epoch + 1)),
             )
         )
@@ -228,7 +256,8 @@ def make_world() -> World:
                            "ValueError: shapes (3, 4) and (5,) differ\n"),
         "invalid": make_job(ada, "typo", JobStatus.INVALID, error_field="code",
                             status_reason="build(settings) returned a model that is not compiled.",
-                            error_traceback="Traceback: line 3"),
+                            error_traceback="Traceback: line 3",
+                            facts={"summary": SUMMARY}),
         "cancelled": make_job(ben, "mistake", JobStatus.CANCELLED,
                               status_reason="Cancelled by user:ben"),
     }  # fmt: skip

@@ -196,6 +196,11 @@ def test_a_job_that_goes_back_forgets_what_came_after() -> None:
     world, job = TimedWorld(1, 1), timed_job()
     started(world, job)
     world.train_on(job, 51)
+    _, trainer = world.leader_of(job)
+    trainer.generation += 1  # as if it had been started again from a checkpoint
+    active = job.generations.filter(phase="active")
+    active.update(number=trainer.generation, previous=None, step=200)
+    Job.objects.filter(id=job.pk).update(generation=trainer.generation)
     world.steps[job.pk] = 200
     world.now_s += 10.0
     world.report(job)

@@ -6,6 +6,11 @@ import { clockText, localStamp } from "./times.js";
 const CONFIG = { displayModeBar: false, responsive: false, doubleClick: false, showTips: false, scrollZoom: false };
 let figures = {};
 let etag = "";
+const resized = new ResizeObserver((entries) => {
+  for (const { target } of entries) {
+    if (target.classList.contains("js-plotly-plot") && target.clientWidth) window.Plotly.Plots.resize(target);
+  }
+});
 
 function colour(name) {
   return getComputedStyle(document.documentElement).getPropertyValue(name).trim();
@@ -71,6 +76,7 @@ async function draw(box, figure) {
     await window.Plotly.react(plot, data, layout(resolve(figure.layout), isTime), CONFIG);
   }
   box.dataset.drawn = "1";
+  resized.observe(plot);
   fillLegend(box.querySelector(".legend"), figure.legend);
   if (box.querySelector("details")?.open) fillTable(box, figure.table);
 }
@@ -133,18 +139,12 @@ export async function refreshFigures() {
 export function startCharts() {
   const boxes = document.querySelectorAll("[data-figure]");
   if (!boxes.length) return;
-  const resized = new ResizeObserver((entries) => {
-    for (const { target } of entries) {
-      if (target.classList.contains("js-plotly-plot") && target.clientWidth) window.Plotly.Plots.resize(target);
-    }
-  });
-  for (const box of boxes) {
-    resized.observe(box.querySelector(".chart-plot"));
-    box.querySelector("details")?.addEventListener("toggle", () => {
-      const figure = figures[box.dataset.figure];
-      if (figure) fillTable(box, figure.table);
-    });
-  }
+  // Charts may come later, so their tables are not listened to one by one; "toggle" does not bubble.
+  document.addEventListener("toggle", ({ target }) => {
+    const box = target.closest("[data-figure]");
+    const figure = box && figures[box.dataset.figure];
+    if (figure) fillTable(box, figure.table);
+  }, true);
   window.matchMedia("(prefers-color-scheme: dark)").addEventListener("change", drawAll);
   refreshFigures();
 }

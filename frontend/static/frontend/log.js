@@ -15,7 +15,9 @@ export function startLog() {
 
   function show(text, isWhole) {
     const isAtEnd = box.scrollHeight - box.scrollTop - box.clientHeight < 40;
-    const whole = (isWhole ? "" : box.textContent) + text;
+    const before = isWhole ? "" : box.textContent;
+    // It may begin by replacing the line that was unfinished, as progress bars do.
+    const whole = text.startsWith("\r") ? before.slice(0, before.lastIndexOf("\n") + 1) + text.slice(1) : before + text;
     const kept = whole.length > KEPT_CHARACTERS ? whole.slice(whole.indexOf("\n", whole.length - KEPT_CHARACTERS) + 1) : whole;
     if (isWhole || kept !== box.textContent) box.textContent = kept;
     if (isWhole || isAtEnd) box.scrollTop = box.scrollHeight;

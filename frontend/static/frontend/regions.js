@@ -38,7 +38,7 @@ function morph(old, fresh) {
     if (old.data !== fresh.data) old.data = fresh.data;
     return;
   }
-  if (old.nodeType !== Node.ELEMENT_NODE) return;
+  if (old.nodeType !== Node.ELEMENT_NODE || old.matches("[data-figure]")) return; // charts draw themselves
   if (old.matches("input, select, textarea") && isDirty(old)) return;
   morphAttributes(old, fresh);
   if (old.nodeName === "TIME" && old.dateTime === fresh.dateTime && old.textContent) return;

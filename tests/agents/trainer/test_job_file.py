@@ -231,9 +231,9 @@ def build(settings):
 @pytest.mark.parametrize(
     ("code", "part"),
     [
-        ("def build(settings:\n    pass\n", "SyntaxError"),
-        ("import no_such_module_anywhere\n", "no_such_module_anywhere"),
-        ("import sys\nsys.exit(0)\n", "SystemExit"),
+        ("def build(settings:\n    pass\n", "job.py, line 1, is not valid Python"),
+        ("import no_such_module_anywhere\n", "no module 'no_such_module_anywhere'"),
+        ("import sys\nsys.exit(0)\n", "Importing job.py raised SystemExit: 0 (job.py, line 2)"),
     ],
 )
 def test_a_file_that_cannot_be_imported_is_the_users_fault(
@@ -241,7 +241,6 @@ def test_a_file_that_cannot_be_imported_is_the_users_fault(
 ) -> None:
     error = refusal(tmp_path, code)
     assert error.code == "user_code"
-    assert error.message.startswith("importing job.py raised")
     assert part in error.message
     assert "job.py" in error.traceback
 

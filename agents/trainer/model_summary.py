@@ -1,0 +1,51 @@
+"""A model's summary as text, wide enough that no column and no cell is cut."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import keras
+
+from controlplane.core.plain_text import plain_text
+
+#: Widths to try. Keras gives each column a fixed share of the width, so the least that does is
+#: easiest to read.
+WIDTHS = (88, 120, 160, 220, 320, 480)
+_LIMIT = 50_000
+_CUT_MARK = "…"
+
+
+def model_summary(model: keras.Model) -> str:
+    """Render a model's summary at the smallest width at which every layer is one line."""
+    widest = _render(model, WIDTHS[-1])
+    texts = (_render(model, width) for width in WIDTHS[:-1])
+    wanted = widest.count("\n")
+    fitting = (text for text in texts if _CUT_MARK not in text and text.count("\n") == wanted)
+    summary = next(fitting, widest)
+    if len(summary) <= _LIMIT:
+        return summary
+    kept = summary[:_LIMIT].rpartition("\n")[0]
+    return f"{kept}\n{summary.count(chr(10)) - kept.count(chr(10))} more lines"
+
+
+def _render(model: keras.Model, width: int) -> str:
+    lines: list[str] = []
+    with _terminal_width(width):
+        model.summary(print_fn=lambda text, **_: lines.append(text), line_length=width)
+    return "\n".join(line.rstrip() for line in plain_text("\n".join(lines)).rstrip().split("\n"))
+
+
+@contextmanager
+def _terminal_width(width: int) -> Iterator[None]:
+    """Make a terminal of this width: what does not fit into it is left out of the table."""
+    before = os.environ.get("COLUMNS")
+    os.environ["COLUMNS"] = str(width)
+    try:
+        yield
+    finally:
+        if before is None:
+            del os.environ["COLUMNS"]
+        else:
+            os.environ["COLUMNS"] = before

@@ -1,0 +1,81 @@
+"""Figures of a job's metrics: one for each, with training and validation together."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from typing import Any
+
+from frontend.figures.parts import Figure, legend_entry, line, plotly_text, table, vertical_line
+from frontend.figures.rows import EpochPoint, ResizeMark
+
+#: More markers than this on a line melt into one.
+MAX_MARKERS = 40
+VALIDATION = "val_"
+
+
+def metric_key(name: str) -> str:
+    """Name a metric's chart on the page; metrics may have any name."""
+    return f"metric-{hashlib.sha256(name.encode()).hexdigest()[:12]}"
+
+
+def metric_figure(name: str, epochs: Sequence[EpochPoint], resizes: Sequence[ResizeMark]) -> Figure:
+    """Draw a metric at the end of each epoch over steps, and where the job was resized."""
+    data = []
+    for log, label, colour in (
+        (name, "training", "--accent"),
+        (f"{VALIDATION}{name}", "validation", "--second"),
+    ):
+        points = [epoch for epoch in epochs if log in epoch.logs]
+        if points:
+            data.append(epoch_trace(points, log, label, colour))
+    return {
+        "data": data,
+        "layout": {
+            "xaxis": {"title": {"text": "step"}, "rangemode": "tozero"},
+            "yaxis": {"title": {"text": plotly_text(name)}},
+            "shapes": resize_lines(resizes),
+        },
+        "legend": [legend_entry(trace["name"], trace["line"]["color"]) for trace in data],
+        "table": table(
+            ["Epoch", "Step", "Training", "Validation"],
+            [
+                [
+                    epoch.epoch + 1,
+                    epoch.step,
+                    _text(epoch.logs.get(name)),
+                    _text(epoch.logs.get(f"{VALIDATION}{name}")),
+                ]
+                for epoch in epochs
+                if name in epoch.logs or f"{VALIDATION}{name}" in epoch.logs
+            ],
+        ),
+    }
+
+
+def epoch_trace(points: Sequence[EpochPoint], log: str, label: str, colour: str) -> dict[str, Any]:
+    """Draw one of the numbers in the logs of epochs that have it."""
+    trace = line(
+        [epoch.step for epoch in points],
+        [epoch.logs[log] for epoch in points],
+        label,
+        colour,
+        f"step %{{x}}: %{{y:.4f}}<extra>{label}</extra>",
+    )
+    return trace | {
+        "mode": "lines+markers" if len(points) <= MAX_MARKERS else "lines",
+        "marker": {"size": 6, "color": colour},
+    }
+
+
+def resize_lines(resizes: Sequence[ResizeMark]) -> list[dict[str, Any]]:
+    """Mark the steps at which a job that was training went on with other accelerators."""
+    return [
+        vertical_line(mark.step)
+        for mark in resizes
+        if mark.step is not None and mark.old_count and mark.new_count
+    ]
+
+
+def _text(value: float | None) -> str:
+    return "" if value is None else f"{value:.4f}"

@@ -1,0 +1,75 @@
+"""Reports that are missing: the leader that made them may be lost, and they with it."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator
+
+from django.db.models import QuerySet
+
+from controlplane.core.wire import Membership
+from jobs.models import Generation, Job, StepReport
+
+#: Step reports that are looked at for a gap, the newest; trainers do not know more for sure.
+_LOOKED_AT = 10_000
+
+
+def membership_ask_missed(job: Job, membership: Membership) -> Membership:
+    """Ask the leader for the steps and epochs from the first one on that was not reported.
+
+    Not where the leader stays: its reports are on their way. Everybody else knows them as well, so
+    nothing is lost with a leader, however long nobody could hear it.
+    """
+    if not membership.members or membership.source_slot == membership.leader_slot:
+        return membership
+    return dataclasses.replace(
+        membership, epochs_known=first_missing_epoch(job), steps_known=steps_known(job)
+    )
+
+
+def first_missing_epoch(job: Job) -> int:
+    """Give the number of the first epoch without a report; gaps are looked for from the start."""
+    told = set(job.epoch_reports.values_list("epoch", flat=True))
+    return next(number for number in range(len(told) + 1) if number not in told)
+
+
+def steps_known(job: Job) -> int:
+    """Count the steps of a job's newest start that were reported without a gap."""
+    start = _start_of(job, job.generation)
+    rows = _reports_since(job, start).order_by("-last_step")
+    spans = sorted(rows.values_list("first_step", "last_step")[:_LOOKED_AT])
+    known = (start.step or 0) if start is not None else 0
+    if len(spans) == _LOOKED_AT:
+        known = spans[0][0] - 1
+    for first, last in spans:
+        if first > known + 1:
+            break
+        known = max(known, last)
+    return known
+
+
+def steps_untold(job: Job, generation: int, first: int, last: int) -> Iterator[tuple[int, int]]:
+    """Give the spans of steps `first` to `last` that were not reported since the job's start.
+
+    Two leaders may tell of the same steps, cut differently. Steps that a job does again after a new
+    start are told again.
+    """
+    told = _reports_since(job, _start_of(job, generation))
+    overlapping = told.filter(last_step__gte=first, first_step__lte=last).order_by("first_step")
+    for told_first, told_last in overlapping.values_list("first_step", "last_step"):
+        if told_first > first:
+            yield first, told_first - 1
+        first = max(first, told_last + 1)
+    if first <= last:
+        yield first, last
+
+
+def _start_of(job: Job, generation: int) -> Generation | None:
+    """Find the generation with which the job was started, or started again, before this one."""
+    starts = job.generations.filter(previous=None, number__lte=generation, num_members__gt=0)
+    return starts.order_by("-number").first()
+
+
+def _reports_since(job: Job, start: Generation | None) -> QuerySet[StepReport]:
+    reports = StepReport.objects.filter(job=job)
+    return reports if start is None else reports.filter(generation__gte=start.number)
