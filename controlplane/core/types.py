@@ -130,8 +130,8 @@ class Snapshot:
 
     def manned(self, job_id: JobId) -> tuple[AcceleratorId, ...]:
         """Give the accelerators on which a job has trainers, in slot order."""
-        kept = self.kept.get(job_id, ())
-        return tuple(one for one in self.held.get(job_id, ()) if one not in kept)
+        held, kept = self.held.get(job_id, ()), self.kept.get(job_id)
+        return held if kept is None else tuple(one for one in held if one not in kept)
 
     @property
     def in_use(self) -> frozenset[AcceleratorId]:

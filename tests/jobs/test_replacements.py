@@ -178,7 +178,7 @@ class TestWhatReplaces:
 class TestWhoIsServed:
     def test_a_job_of_higher_priority_that_comes_meanwhile(self) -> None:
         """It would have had its share before the loss, and does not wait for it now."""
-        world, job, _ = on_all("priority")
+        world, job, _ = on_all()
         world.kill(job, D)
         urgent = job_make(submitted_at=world.now, priority=900, **ALL)
         world.until(lambda: fresh(urgent).status == "starting")
@@ -186,7 +186,7 @@ class TestWhoIsServed:
         assert fresh(job).restarts == 0
 
     def test_a_job_that_was_preempted_is_kept_nothing(self) -> None:
-        world, job, _ = on_all("priority")
+        world, job, _ = on_all()
         world.kill(job, D)
         job_make(submitted_at=world.now, priority=900, **ALL)
         world.until(lambda: fresh(job).status == "pending")
