@@ -16,6 +16,7 @@ from urllib.parse import urlsplit
 from agents.contact import EXIT_REFUSED
 from agents.devices import accelerators_found
 from agents.loop import BUSY_TICK_S, Agent
+from agents.port_range import port_range_warning
 from agents.settings import AgentSettings, settings_from
 from agents.state_directory import StateDirectory, StateDirectoryBusyError
 
@@ -76,6 +77,8 @@ def run(settings: AgentSettings) -> int:
         log.info("offering %s at %s", names, host)
         if settings.server.startswith("http://") and not host.startswith("127."):
             log.warning("%s is not encrypted: whoever listens can read tokens", settings.server)
+        if warning := port_range_warning(settings.first_port, settings.last_port):
+            log.warning("%s", warning)
         with _stop_signal() as stop:
             agent = Agent(settings, state, accelerators, host)
             stop.agent = agent

@@ -149,6 +149,8 @@ PREPARE_LIMIT_S = environment.number("VIRTUALFLOW_PREPARE_LIMIT_S", 180, low=5, 
 SWITCH_LIMIT_S = environment.number("VIRTUALFLOW_SWITCH_LIMIT_S", 300, low=5, high=3600)
 #: A recovery in which nothing is heard of some survivors goes on without them after this.
 RECOVER_LIMIT_S = environment.number("VIRTUALFLOW_RECOVER_LIMIT_S", 60, low=2, high=3600)
+#: For so long after a loss, accelerators are kept for a job that was left below its minimum.
+REPLACE_LIMIT_S = environment.number("VIRTUALFLOW_REPLACE_LIMIT_S", 60, low=0, high=3600)
 #: How long trainers that wait for another one's answer give the rest of the news to come in.
 STALL_GRACE_S = environment.number("VIRTUALFLOW_STALL_GRACE_S", 2, low=0, high=60)
 #: How often a training job saves its state beside the training, for when all trainers are lost.

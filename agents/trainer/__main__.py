@@ -12,6 +12,7 @@ from types import ModuleType
 
 from agents.trainer.launcher import launcher_arguments, launcher_run
 from agents.trainer.orders import OrderWatcher
+from agents.trainer.ports import port_hold
 from agents.trainer.quiet import QUIET_ENVIRONMENT, startup_noise_dropped
 from agents.trainer.standby import standby_wait
 
@@ -36,6 +37,13 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument(
         "--parent", type=int, help="with --run-dir: end when this parent process ends"
     )
+    parser.add_argument(
+        "--held-port",
+        type=int,
+        nargs=2,
+        metavar=("TCP", "UDP"),
+        help="with --run-dir: open files that hold the trainer's port",
+    )
     launcher_arguments(parser)
     options = parser.parse_args(arguments)
     if any((options.run_dir, options.validate, options.standby)):
@@ -52,8 +60,9 @@ def main(arguments: list[str] | None = None) -> int:
     if options.run_dir is not None:
         # It shows from the very start that this process lives; TensorFlow takes seconds to import.
         watcher = OrderWatcher(options.run_dir, options.parent)
+        held = port_hold(watcher.orders, options.held_port)
         engine = _with_tensorflow(_ENGINE)
-        status = int(engine.trainer_run(options.run_dir, watcher=watcher))
+        status = int(engine.trainer_run(options.run_dir, watcher=watcher, held=held))
         sys.stdout.flush()
         sys.stderr.flush()
         # Not sys.exit: threads that are still inside TensorFlow would crash the interpreter's end.

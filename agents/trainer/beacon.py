@@ -9,13 +9,11 @@ after a short wait.
 
 from __future__ import annotations
 
-import errno
 import socket
 import struct
 import threading
 import time
 from collections.abc import Callable
-from ipaddress import IPv4Address
 
 from agents.trainer.failures import PEER_LOST, TrainerError
 
@@ -36,41 +34,21 @@ class Beacon:
         address: where it does; None where it cannot.
     """
 
-    def __init__(self, address: str) -> None:
-        """Open the port of `address`, HOST:PORT, where peers will ask."""
+    def __init__(self, opened: socket.socket | None) -> None:
+        """Answer on a UDP socket of `beacon_socket`; without one peers fall back to waiting."""
         self.generation = -1
         self.address: tuple[str, int] | None = None
-        self._socket = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
-        host, _, port = address.rpartition(":")
-        try:
-            self._bind(host, int(port))
-        except OSError:  # taken: peers fall back to waiting
-            self._socket.close()
+        if opened is None:
             return
-        self.address = self._socket.getsockname()
-        threading.Thread(target=self._answer, name="beacon", daemon=True).start()
+        self.address = opened.getsockname()
+        threading.Thread(target=self._answer, args=(opened,), name="beacon", daemon=True).start()
 
-    def _bind(self, host: str, port: int) -> None:
-        """Listen on the declared address alone, if this machine has it.
-
-        On all of them where peers use a name, which may mean another address to them, or an address
-        that somebody translates on the way.
-        """
-        try:
-            self._socket.bind((str(IPv4Address(host)), port))
-        except ValueError:
-            self._socket.bind(("", port))
-        except OSError as error:
-            if error.errno != errno.EADDRNOTAVAIL:
-                raise
-            self._socket.bind(("", port))
-
-    def _answer(self) -> None:
+    def _answer(self, opened: socket.socket) -> None:
         while True:
             try:
-                asked, peer = self._socket.recvfrom(64)
+                asked, peer = opened.recvfrom(64)
                 if asked == ASK:
-                    self._socket.sendto(ANSWER.pack(ANSWER_TAG, self.generation), peer)
+                    opened.sendto(ANSWER.pack(ANSWER_TAG, self.generation), peer)
             except OSError:
                 time.sleep(ASK_EVERY_S)  # an unreachable peer; the next question may be fine
 

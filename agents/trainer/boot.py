@@ -13,6 +13,7 @@ from agents.trainer.orders import OrderWatcher, ReportWriter
 from agents.trainer.peer_filter import PeerFilter, hosts_allowed, peer_filter_start
 from agents.trainer.peer_watch import PeerWatch
 from agents.trainer.planning import Planner
+from agents.trainer.ports import HeldPort
 from agents.trainer.prediction_files import PartWriter
 from agents.trainer.profiling import profile_measure
 from agents.trainer.pursuits import Pursuit, pursuit_of
@@ -38,7 +39,11 @@ class Booted:
 
 
 def trainer_boot(
-    run_dir: Path, watcher: OrderWatcher, reports: ReportWriter, started_at: float
+    run_dir: Path,
+    watcher: OrderWatcher,
+    reports: ReportWriter,
+    started_at: float,
+    held: HeldPort | None = None,
 ) -> Booted:
     """Boot the runtime, build the job and run everything once.
 
@@ -49,7 +54,7 @@ def trainer_boot(
     orders = watcher.orders
     reports.phase("booting")
     configure_devices(orders.accelerator)
-    runtime = CollectiveRuntime(orders.slot, orders.accelerator)
+    runtime = CollectiveRuntime(orders.slot, orders.accelerator, held)
     PeerWatch(runtime).start()
     runtime.connect(orders.membership)
     peer_filter = peer_filter_start(orders)

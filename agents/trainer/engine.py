@@ -15,6 +15,7 @@ from agents.trainer.handover import Handover
 from agents.trainer.orders import OrderWatcher, ReportWriter
 from agents.trainer.outputs import state_save
 from agents.trainer.planning import Planner
+from agents.trainer.ports import HeldPort
 from agents.trainer.progress import Progress
 from agents.trainer.reachability import slots_unreachable
 from agents.trainer.seat import Seat
@@ -27,12 +28,16 @@ from controlplane.core.wire import Membership, ReportKind, Task, TrainerOrders
 
 
 def trainer_run(
-    run_dir: Path, parent_pid: int | None = None, watcher: OrderWatcher | None = None
+    run_dir: Path,
+    parent_pid: int | None = None,
+    watcher: OrderWatcher | None = None,
+    held: HeldPort | None = None,
 ) -> int:
     """Follow the orders in `run_dir` to the end; returns the exit status.
 
     Args:
         watcher: of this run directory, when it was made earlier than TensorFlow was imported.
+        held: this trainer's own port, held since then.
     """
     started_at = time.monotonic()
     watcher = watcher or OrderWatcher(run_dir, parent_pid)
@@ -40,7 +45,7 @@ def trainer_run(
     reports = ReportWriter(run_dir, orders.spec.job_id, orders.slot)
     reports.generation = orders.membership.generation
     try:
-        return Trainer(run_dir, watcher, reports, started_at).run()
+        return Trainer(run_dir, watcher, reports, started_at, held).run()
     except JobCodeError as error:
         failure = TrainerError("user_code", error.message, error.traceback)
     except TrainerError as error:
@@ -58,7 +63,12 @@ class Trainer:
     """The process that does a job's steps on one accelerator."""
 
     def __init__(
-        self, run_dir: Path, watcher: OrderWatcher, reports: ReportWriter, started_at: float
+        self,
+        run_dir: Path,
+        watcher: OrderWatcher,
+        reports: ReportWriter,
+        started_at: float,
+        held: HeldPort | None = None,
     ) -> None:
         """Boot the runtime, build the job and get ready; nothing is trained yet."""
         orders = watcher.orders
@@ -73,13 +83,13 @@ class Trainer:
         self.seat: Seat | None = None
         self._coming: TrainerOrders | None = None
         self.stepped_at = started_at
-        booted = trainer_boot(run_dir, watcher, reports, started_at)
+        booted = trainer_boot(run_dir, watcher, reports, started_at, held)
         self.runtime, self.work, self.pursuit = booted.runtime, booted.work, booted.pursuit
         self.stepper = booted.pursuit.stepper
         self.readiness = booted.readiness
         state = self.work.state
         rehearse = self._rehearse if self.spec.task is Task.TRAIN else None
-        self.handover = Handover(self.runtime, self.membership, state, reports, rehearse)
+        self.handover = Handover(self.runtime, state, reports, rehearse)
         if booted.peer_filter is not None:
             booted.peer_filter.refresh()  # the beacon has a socket now
         self.saver = DurableSaver(self.outputs, self.spec.checkpoint_every_s, state, reports)

@@ -22,8 +22,9 @@ from agents.trainer.meetings import (
     state_source,
 )
 from agents.trainer.orders import ReportWriter
+from agents.trainer.ports import declared_address
 from agents.trainer.progress import Progress
-from agents.trainer.runtime import CollectiveRuntime, declared_address
+from agents.trainer.runtime import CollectiveRuntime
 from agents.trainer.state import ModelState, checkpoint_read
 from agents.trainer.state_meeting import (
     StreamNote,
@@ -50,23 +51,21 @@ class Handover:
     def __init__(
         self,
         runtime: CollectiveRuntime,
-        membership: Membership,
         state: ModelState,
         reports: ReportWriter,
         rehearse: Callable[[Membership], None] | None,
     ) -> None:
-        """Open the beacon on this trainer's own port of `membership`.
+        """Start the beacon on this trainer's own port; the runtime has connected.
 
         Args:
             rehearse: runs the exchange of a membership to come; None for a trainer that does not
                 train, beside whose steps nothing runs.
         """
-        address = declared_address(membership.declaration, runtime.slot)
         self._runtime = runtime
         self._slot = runtime.slot
         self._state = state
         self._reports = reports
-        self._beacon = Beacon(address)
+        self._beacon = Beacon(runtime.port.beacon)
         self._rehearse = rehearse
         self._rehearsal = Rehearsal()
         self.stream = Stream()

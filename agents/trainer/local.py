@@ -442,11 +442,13 @@ class LocalJob:
         else:
             shutil.copy(self._code, run_dir / "code" / self.spec.entry_file)
         self._order(slot, membership, False, checkpoint)
-        self.free_port(slot)
-        command = [*self.program, "--run-dir", str(run_dir)]
+        files = self._ports.files(slot)
+        command = [*self.program, "--run-dir", str(run_dir), "--parent", str(self.parent_pid)]
+        command += ["--held-port", *map(str, files)] if files else []
         with (run_dir / "log.txt").open("wb") as log:
             process = subprocess.Popen(
-                [*command, "--parent", str(self.parent_pid)],
+                command,
+                pass_fds=files,
                 env={**os.environ, **heap_environment(self.threads)},
                 cwd=REPOSITORY,
                 stdin=subprocess.DEVNULL,
@@ -454,10 +456,11 @@ class LocalJob:
                 stderr=subprocess.STDOUT,
                 start_new_session=True,
             )
+        self.free_port(slot)
         self.trainers[slot] = LocalTrainer(slot, run_dir, process)
 
     def free_port(self, slot: int) -> None:
-        """Let go of a slot's port, which was held so that nobody else takes it."""
+        """Let go of a slot's port; its trainer, if it was started, holds it on."""
         self._ports.release(slot)
 
     def stop(self) -> None:

@@ -30,7 +30,7 @@ from agents.trainer.packet_filter import (
     num_dropped,
 )
 from agents.trainer.peer_addresses import HostAddresses, own_addresses
-from agents.trainer.runtime import declared_address
+from agents.trainer.ports import declared_address
 from controlplane.core.wire import TrainerOrders
 
 logger = logging.getLogger(__name__)

@@ -8,7 +8,7 @@ import socket
 import time
 from collections.abc import Iterable, Mapping
 
-from agents.trainer.runtime import declared_address
+from agents.trainer.ports import declared_address
 from controlplane.core.wire import SlotAddress
 
 PROBE_LIMIT_S = 1.0

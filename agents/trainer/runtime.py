@@ -12,7 +12,6 @@ from __future__ import annotations
 import logging
 import math
 import os
-import socket
 import threading
 import time
 from collections.abc import Iterator
@@ -27,6 +26,7 @@ from tensorflow.python.ops import collective_ops
 from agents.trainer.accelerator import is_emulated
 from agents.trainer.failures import PEER_LOST, TrainerError
 from agents.trainer.groups import Group
+from agents.trainer.ports import HeldPort, declared_address
 from controlplane.core.wire import AcceleratorInfo, Membership, SlotAddress
 
 Tensor = Any
@@ -62,8 +62,16 @@ PEER_ERRORS = (
 class CollectiveRuntime:
     """Place of this process in the runtime: its slot, and the declaration now in force."""
 
-    def __init__(self, slot: int, accelerator: AcceleratorInfo) -> None:
+    def __init__(
+        self, slot: int, accelerator: AcceleratorInfo, held: HeldPort | None = None
+    ) -> None:
+        """Prepare without connecting.
+
+        Args:
+            held: this trainer's own port; None: it is taken when the runtime connects.
+        """
         self.slot = slot
+        self._held = held
         self.hint = "auto" if is_emulated(accelerator) else "nccl"
         self._declaration: tuple[SlotAddress, ...] = ()
         self._leader_slot: int | None = None
@@ -98,8 +106,9 @@ class CollectiveRuntime:
                 self.membership = membership
             if self.needs_connect(membership) or (afresh and not self._is_renewed):
                 if not self._declaration:
-                    _check_port_free(declared_address(membership.declaration, self.slot))
+                    self._port_hold(declared_address(membership.declaration, self.slot))
                 self._enable(membership)
+                self.port.hand_on()
             self._is_renewed = False
             self._generation = membership.generation
             return is_new_runtime
@@ -114,6 +123,12 @@ class CollectiveRuntime:
             self._enable(membership)
             self._generation = NO_GENERATION  # so nothing is under way that could be aborted
             self._is_renewed = True
+
+    @property
+    def port(self) -> HeldPort:
+        """Give this trainer's own port, once the runtime has connected."""
+        assert self._held is not None, "a runtime that has connected has a port"
+        return self._held
 
     @property
     def is_void(self) -> bool:
@@ -136,6 +151,18 @@ class CollectiveRuntime:
         """Say whether joining `membership` initialises the runtime (again)."""
         leader_slot = self._leader(membership)
         return (membership.declaration, leader_slot) != (self._declaration, self._leader_slot)
+
+    def _port_hold(self, address: str) -> None:
+        """Make room on this trainer's own port for TensorFlow's server, and for no other."""
+        try:
+            self._held = self._held or HeldPort.take(address)
+        except OSError as error:
+            raise TrainerError(
+                "port_in_use",
+                f"port {address.rpartition(':')[2]} of this trainer is taken: "
+                f"{os.strerror(error.errno or 0)}",
+            ) from error
+        self._held.share()
 
     def _leader(self, membership: Membership) -> int | None:
         return self._leader_slot if membership.leader_slot is None else membership.leader_slot
@@ -284,24 +311,3 @@ def _cause(message: str) -> str:
     """Cut the innermost cause out of a collective's error, which repeats itself on each hop."""
     lines = [line for line in message.splitlines() if CAUSE in line] or [message]
     return lines[0].rpartition(CAUSE)[2][:CAUSE_LENGTH]
-
-
-def declared_address(declaration: tuple[SlotAddress, ...], slot: int) -> str:
-    address = next((entry.address for entry in declaration if entry.slot == slot), None)
-    if address is None:
-        raise TrainerError("internal", f"slot {slot} is not in its own declaration")
-    return address
-
-
-def _check_port_free(address: str) -> None:
-    """Bind once as a test: TensorFlow's server ends the process when it cannot listen."""
-    port = int(address.rpartition(":")[2])
-    with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            probe.bind(("", port))
-        except OSError as error:
-            raise TrainerError(
-                "port_in_use",
-                f"port {port} of this trainer is taken: {os.strerror(error.errno or 0)}",
-            ) from error

@@ -144,7 +144,7 @@ def _rooms(
     snapshot: Snapshot, taken: set[AcceleratorId]
 ) -> tuple[dict[str, Rooms], dict[str, Rooms]]:
     """Sort what nobody was given yet into what is free and what is in use, by kind."""
-    in_use = snapshot.releasing | {held for row in snapshot.held.values() for held in row}
+    in_use = snapshot.in_use
     free: dict[str, list[Accelerator]] = defaultdict(list)
     busy: dict[str, list[Accelerator]] = defaultdict(list)
     for one in snapshot.accelerators:

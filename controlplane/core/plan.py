@@ -11,12 +11,13 @@ def plan_between(snapshot: Snapshot, allocation: Allocation) -> Plan:
     An accelerator is given to a job only when nobody holds it and its former trainer has gone. A
     job that waits for such accelerators makes the rest of its change first if it gives something
     up, because others may wait for that. A job that lost trainers and holds less than its minimum
-    keeps that, and its state in it, until somebody else is given the accelerators. What a job
+    keeps that, and its state in it, until somebody else is given the accelerators; what is kept for
+    it is as free as any other as soon as the policy gives it to somebody else. What a job
     shuns it is not given: it makes do with the rest, if that is enough. Jobs in
     `snapshot.resizing` are left alone.
     """
     schedulable = {accelerator.id for accelerator in snapshot.accelerators}
-    in_use = snapshot.releasing | {held for row in snapshot.held.values() for held in row}
+    in_use = snapshot.in_use
     given = {chosen for row in allocation.accelerators.values() for chosen in row}
     resizes: list[Resize] = []
     waiting: dict[JobId, tuple[AcceleratorId, ...]] = {}
@@ -24,7 +25,7 @@ def plan_between(snapshot: Snapshot, allocation: Allocation) -> Plan:
     for job in snapshot.jobs:
         if job.id in snapshot.resizing:
             continue
-        held = snapshot.held.get(job.id, ())
+        held = snapshot.manned(job.id)
         wanted = allocation.accelerators.get(job.id, ())
         if not wanted and _may_wait(job, held, given, schedulable):
             continue

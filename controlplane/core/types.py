@@ -106,7 +106,10 @@ class Snapshot:
         now: seconds since the epoch (or since the start of a simulation).
         accelerators: those that may be given out, schedulable nodes only.
         jobs: jobs that want accelerators (pending, starting or running).
-        held: what each job holds and is meant to keep holding, in slot order.
+        held: what each job holds and is meant to keep holding, in slot order; then what is kept
+            for it.
+        kept: the part of `held` on which the job has no trainer: it lost some, and these bring it
+            back to its minimum (see `replacements`). Free unless it is `releasing`.
         releasing: accelerators whose former trainer has not gone yet; nobody may be given them now.
         resizing: jobs with a resize under way that can no longer be taken back; a plan leaves them.
         shunned: accelerators on which a job's trainers did not come up lately, by job.
@@ -119,10 +122,21 @@ class Snapshot:
     accelerators: tuple[Accelerator, ...]
     jobs: tuple[Job, ...]
     held: Mapping[JobId, tuple[AcceleratorId, ...]] = field(default_factory=dict)
+    kept: Mapping[JobId, tuple[AcceleratorId, ...]] = field(default_factory=dict)
     releasing: frozenset[AcceleratorId] = frozenset()
     resizing: frozenset[JobId] = frozenset()
     shunned: Mapping[JobId, frozenset[AcceleratorId]] = field(default_factory=dict)
     carried: object | None = None
+
+    def manned(self, job_id: JobId) -> tuple[AcceleratorId, ...]:
+        """Give the accelerators on which a job has trainers, in slot order."""
+        held, kept = self.held.get(job_id, ()), self.kept.get(job_id)
+        return held if kept is None else tuple(one for one in held if one not in kept)
+
+    @property
+    def in_use(self) -> frozenset[AcceleratorId]:
+        """Accelerators on which there is a trainer."""
+        return self.releasing.union(*(self.manned(job_id) for job_id in self.held))
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,6 +16,8 @@ LIVE_JOB_STATUSES = tuple(status for status in JobStatus if status not in ENDED_
 _ENDED = values(ENDED_JOB_STATUSES)
 #: Status code of a draft whose code builds.
 MEASURED = "measured"
+#: Status code of a job that has saved its state and given up its accelerators.
+PREEMPTED = "preempted"
 
 
 def code_path(_job: Job, filename: str) -> str:

@@ -14,11 +14,13 @@ from controlplane.core.lifecycle import (
     GenerationPhase,
     NodeStatus,
 )
+from controlplane.core.replacements import replacements
 from controlplane.core.wire import StopKind
 from jobs.models import Accelerator, Allocation, Generation, Job, StartFailure
 from jobs.selectors.batch_sizes import accelerator_sizes, epoch_examples, examples_done
 from jobs.selectors.knowledge import Known, known_read
 from jobs.selectors.resize_history import ResizeHistory, resize_histories
+from jobs.selectors.short_jobs import short_jobs
 from jobs.selectors.step_times import StepTimes, step_times_read
 
 #: Columns of a job that no policy asks for; reading them takes longer than all others.
@@ -46,7 +48,7 @@ def accelerators_open(now: datetime.datetime) -> QuerySet[Accelerator]:
 
 def cluster_snapshot(now: datetime.datetime, seed: int = 0) -> ClusterView:
     """Read the cluster for a policy, in so many queries however large it is."""
-    accelerators = accelerators_open(now).order_by("node_id", "index")
+    accelerators = _accelerators(now)
     jobs = list(
         Job.objects.filter(status__in=[*SCHEDULABLE_JOB_STATUSES], is_pause_asked=False)
         .defer(*_UNREAD)
@@ -57,49 +59,64 @@ def cluster_snapshot(now: datetime.datetime, seed: int = 0) -> ClusterView:
     for row in allocations:
         by_job.setdefault(row.job_id, []).append(row)
     generations = _newest_open(job.pk for job in jobs)
-    held = {
+    manned = {
         job.pk: places
         for job in jobs
         if (places := _held(generations.get(job.pk), by_job.get(job.pk, [])))
     }
+    in_hands = {accelerator for row in manned.values() for accelerator in row}
     step_times = step_times_read(jobs)
     known = known_read(jobs, step_times, accelerator_sizes())
     in_epoch = epoch_examples(jobs)
     histories = resize_histories(job.pk for job in jobs)
-    in_hands = {accelerator for row in held.values() for accelerator in row}
+    core_jobs = tuple(
+        _core_job(
+            job,
+            by_job.get(job.pk, []),
+            step_times[job.pk] if job.mixes_kinds else StepTimes(),
+            known[job.pk],
+            histories.get(job.pk, ResizeHistory()),
+            remaining=remaining_examples(job, in_epoch.get(job.pk, 0)),
+            is_holding=job.pk in manned,
+            now=now,
+        )
+        for job in jobs
+    )
+    releasing = frozenset(
+        row.accelerator_id for row in allocations if row.accelerator_id not in in_hands
+    )
+    shunned = _shunned(now)
+    kept = replacements(
+        short_jobs(zip(jobs, core_jobs, strict=True), generations, manned, now),
+        accelerators,
+        held=in_hands,
+        releasing=releasing,
+        shunned=shunned,
+    )
     snapshot = types.Snapshot(
         now=now.timestamp(),
         seed=seed,
-        accelerators=tuple(
-            types.Accelerator(id=row.pk, node_id=row.node_id, index=row.index, kind=row.kind)
-            for row in accelerators
-        ),
-        jobs=tuple(
-            _core_job(
-                job,
-                by_job.get(job.pk, []),
-                step_times[job.pk] if job.mixes_kinds else StepTimes(),
-                known[job.pk],
-                histories.get(job.pk, ResizeHistory()),
-                remaining=remaining_examples(job, in_epoch.get(job.pk, 0)),
-                is_holding=job.pk in held,
-                now=now,
-            )
-            for job in jobs
-        ),
-        held=held,
-        releasing=frozenset(
-            row.accelerator_id for row in allocations if row.accelerator_id not in in_hands
-        ),
+        accelerators=accelerators,
+        jobs=core_jobs,
+        held=manned | {job_id: manned.get(job_id, ()) + row for job_id, row in kept.items()},
+        kept=kept,
+        releasing=releasing,
         resizing=frozenset(
             job_id
             for job_id, generation in generations.items()
             if generation.phase == GenerationPhase.SWITCHING
             or _is_ending(generation, by_job.get(job_id, []))
         ),
-        shunned=_shunned(now),
+        shunned=shunned,
     )
     return ClusterView(snapshot, {job.pk: job.generation for job in jobs})
+
+
+def _accelerators(now: datetime.datetime) -> tuple[types.Accelerator, ...]:
+    return tuple(
+        types.Accelerator(id=row.pk, node_id=row.node_id, index=row.index, kind=row.kind)
+        for row in accelerators_open(now).order_by("node_id", "index")
+    )
 
 
 def _shunned(now: datetime.datetime) -> dict[int, frozenset[int]]:

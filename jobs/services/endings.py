@@ -20,6 +20,7 @@ from controlplane.core.lifecycle import (
     is_legal_job_transition,
 )
 from jobs.models import Allocation, Generation, Job
+from jobs.models.jobs import PREEMPTED
 from jobs.services.attempts import attempt_count
 from jobs.services.events import SYSTEM, event_add
 from jobs.services.resize_events import resize_event_write
@@ -229,7 +230,7 @@ def _preemption_settle(job: Job, now: datetime.datetime) -> None:
         JobStatus.PENDING,
         pending_since=now,
         examples_per_s=None,
-        status_code="preempted",
+        status_code=PREEMPTED,
         status_reason="Its state is saved; it goes on when it gets accelerators again.",
     )
     event_add("preempted", "Holds no accelerators any more", now=now, job=job)

@@ -42,6 +42,8 @@ from jobs.services.start_failures import start_failure_note
 BELOW_MINIMUM = "below_minimum"
 #: Losses that say nothing against the accelerator, even of a trainer that never joined.
 _BLAMELESS = frozenset({"node_lost", STATE_LOST})
+#: Losses that say something against it even of a trainer that joined.
+_TELLING = frozenset({"crash", "unreachable"})
 _REASON_LIMIT = 1000
 
 
@@ -93,7 +95,7 @@ def job_recover(job: Job, now: datetime.datetime, *, actor: str = SYSTEM) -> boo
         return _joiners_check(job, scene, now, actor)
     _suspects_note(scene, verdict)
     gone = [scene.rows[slot] for slot in sorted(verdict.lost | verdict.suspects)]
-    _late_joiners_note(gone, now)
+    _crashes_note(gone, now)
     if not _is_worth_going_on(job, scene, verdict, gone):
         _start_anew(job, scene, gone, now, actor)
     elif attempt_count(job, "vain_recoveries") > settings.RECOVERY_LIMIT:
@@ -180,7 +182,7 @@ def _joiners_check(job: Job, scene: Scene, now: datetime.datetime, actor: str) -
     gone = [row for slot in sorted(joiners) if is_lost(row := scene.rows[slot])]
     if not gone or not preparing_abort(job, preparing, now):
         return False
-    _late_joiners_note(gone, now)
+    _crashes_note(gone, now)
     event_add(
         "resize_given_up",
         f"A new trainer did not come up: {losses_text(gone)}",
@@ -192,12 +194,11 @@ def _joiners_check(job: Job, scene: Scene, now: datetime.datetime, actor: str) -
     return True
 
 
-def _late_joiners_note(gone: Sequence[Allocation], now: datetime.datetime) -> None:
-    """Count against an accelerator what came to nothing there, also an unreachable trainer."""
+def _crashes_note(gone: Sequence[Allocation], now: datetime.datetime) -> None:
+    """Count against an accelerator what came to nothing there, or crashed, or was unreachable."""
     for row in gone:
-        if row.lost_code not in _BLAMELESS and (
-            row.joined_at is None or row.lost_code == "unreachable"
-        ):
+        is_late = row.joined_at is None and row.lost_code not in _BLAMELESS
+        if is_late or row.lost_code in _TELLING:
             start_failure_note(row, now)
 
 

@@ -12,6 +12,7 @@ from jobs.models import Event, Job, Node, StartFailure
 from jobs.selectors.cluster import cluster_snapshot
 from jobs.services.set_aside import node_take_back, nodes_judge
 from jobs.services.submission import job_cancel
+from jobs.services.timeouts import generations_expire
 from tests.builders import job_make
 from tests.jobs.world import PlayedNode, World
 
@@ -38,10 +39,50 @@ class TestShunning:
         (other,) = [played for played in world.nodes if not played.trainers]
         return world, Job.objects.get(id=job.pk), other
 
-    def test_an_accelerator_that_fails_is_not_offered_for_a_while(self, settings: Any) -> None:
+    def test_a_first_crash_does_not_make_an_accelerator_wait(self) -> None:
         world, job, other = self.growing()
         world.cycle()
         fail_start(world, other, job)
+        number = Job.objects.get(id=job.pk).generation
+        world.cycle()
+        assert Job.objects.get(id=job.pk).generation == number + 1
+
+    def test_a_first_one_that_was_found_out_late_does(self, settings: Any) -> None:
+        world, job, other = self.growing()
+        world.cycle()
+        world.follow(other, boots=False)
+        world.now_s += settings.PREPARE_LIMIT_S + 1
+        assert generations_expire(world.now) == {job.pk}
+        failure = StartFailure.objects.get(job=job)
+        assert failure.accelerator.node == other.node
+        assert (failure.until_at - world.now).total_seconds() == settings.START_COOL_DOWN_S
+
+    def test_a_crash_long_after_another_one_is_a_first_one(self, settings: Any) -> None:
+        world, job, other = self.growing()
+        for wait_s in (0.0, settings.START_COOL_DOWN_LIMIT_S + 1.0):
+            world.now_s += wait_s
+            world.hear()
+            world.cycle()
+            fail_start(world, other, job)
+            failure = StartFailure.objects.get(job=job)
+            assert (failure.count, failure.until_at) == (1, world.now)
+
+    def test_a_crash_while_training_is_the_first_one(self, settings: Any) -> None:
+        world, job, other = self.growing()
+        world.settle(4)
+        (slot,) = [slot for _, slot in other.trainers]
+        world.kill(job, slot)
+        world.follow_all()
+        world.cycle()
+        fail_start(world, other, job)
+        failure = StartFailure.objects.get(job=job)
+        assert (failure.until_at - world.now).total_seconds() == settings.START_COOL_DOWN_S
+
+    def test_an_accelerator_that_fails_is_not_offered_for_a_while(self, settings: Any) -> None:
+        world, job, other = self.growing()
+        for _ in range(2):
+            world.cycle()
+            fail_start(world, other, job)
         failure = StartFailure.objects.get(job=job)
         assert failure.accelerator.node == other.node
         assert (failure.until_at - world.now).total_seconds() == settings.START_COOL_DOWN_S
@@ -58,13 +99,13 @@ class TestShunning:
         settings.ASIDE_DEATHS = 0
         world, job, other = self.growing()
         waits = []
-        for _ in range(3):
+        for _ in range(4):
             world.cycle()
             fail_start(world, other, job)
             failure = StartFailure.objects.get(job=job)
             waits.append((failure.until_at - world.now).total_seconds())
             world.now_s += waits[-1]
-        assert waits == [10, 20, 25]
+        assert waits == [0, 10, 20, 25]
 
     def test_a_trainer_that_gets_ready_makes_up_for_them(self, settings: Any) -> None:
         world, job, other = self.growing()

@@ -19,6 +19,7 @@ from agents.trainer.failures import EXIT_FAILED, PEER_LOST, TrainerError
 from agents.trainer.groups import membership_without
 from agents.trainer.meetings import Standing, state_receivers, state_source
 from agents.trainer.orders import ALIVE_LIMIT_S, OrderWatcher, orders_write
+from agents.trainer.ports import HeldPort
 from agents.trainer.progress import Course, Progress
 from agents.trainer.reachability import slots_unreachable
 from agents.trainer.runtime import CollectiveRuntime
@@ -171,14 +172,13 @@ def test_no_generation_is_entered_or_used_that_is_over(monkeypatch: pytest.Monke
     aborted: list[str] = []
     enabled: list[int | None] = []
     monkeypatch.setattr(CollectiveRuntime, "_abort", lambda _, message: aborted.append(message))
-    runtime = CollectiveRuntime(0, ACCELERATOR)
+    runtime = CollectiveRuntime(0, ACCELERATOR, HeldPort.take("127.0.0.1:0"))
 
     def enable(membership: object) -> None:
         enabled.append(getattr(membership, "generation", None))
         runtime._declaration, runtime._leader_slot = first.declaration, first.leader_slot
 
     first = membership_of({0: (0,)}, generation=1)
-    monkeypatch.setattr("agents.trainer.runtime._check_port_free", lambda _: None)
     monkeypatch.setattr(runtime, "_enable", enable)
     later = [dataclasses.replace(first, generation=number) for number in range(2, 6)]
     runtime.abort_before(1)

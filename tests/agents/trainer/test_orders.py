@@ -13,6 +13,7 @@ import pytest
 from agents.trainer.beacon import Beacon, wait_until_ready
 from agents.trainer.orders import OrderWatcher, ReportWriter, orders_read, orders_write
 from agents.trainer.peer_filter import hosts_allowed
+from agents.trainer.ports import beacon_socket
 from controlplane.core.wire import (
     AcceleratorInfo,
     ReportKind,
@@ -112,7 +113,7 @@ def free_udp_port() -> int:
 
 def test_waiting_for_a_leader_ends_when_it_says_so() -> None:
     port = free_udp_port()
-    beacon = Beacon(f"127.0.0.1:{port}")
+    beacon = Beacon(beacon_socket(f"127.0.0.1:{port}"))
     beacon.generation = 3
     waiting = threading.Thread(target=wait_until_ready, args=(f"127.0.0.1:{port}", 4))
     waiting.start()
@@ -131,7 +132,7 @@ def test_a_beacon_is_on_the_declared_address_if_it_is_one_of_ours(
     declared: str, bound: str
 ) -> None:
     port = free_udp_port()
-    beacon = Beacon(f"{declared}:{port}")
+    beacon = Beacon(beacon_socket(f"{declared}:{port}"))
     assert beacon.address == (bound, port)
     beacon.generation = 3
     wait_until_ready(f"127.0.0.3:{port}", 3)

@@ -1,0 +1,39 @@
+"""Whether the ports of trainers are such as the kernel gives to outgoing connections."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+SYSTEM_SETTINGS = Path("/proc/sys/net/ipv4")
+
+
+def port_range_warning(
+    first_port: int, last_port: int, settings: Path = SYSTEM_SETTINGS
+) -> str | None:
+    """Say which of these ports may be taken before a trainer starts; None when none may.
+
+    A trainer holds its port from its start on. Between the choice of a port and that start only
+    its number protects it, so it should be none that the kernel chooses by itself.
+    """
+    try:
+        low, high = map(int, (settings / "ip_local_port_range").read_text().split())
+        reserved = _reserved((settings / "ip_local_reserved_ports").read_text())
+    except (OSError, ValueError):
+        return None  # not Linux, or nothing is told
+    at_risk = {*range(max(first_port, low), min(last_port, high) + 1)} - reserved
+    if not at_risk:
+        return None
+    return (
+        f"--ports {first_port}-{last_port}: the kernel gives {len(at_risk)} of these ports to "
+        f"outgoing connections too ({low}-{high}), so a trainer may find its port taken; choose "
+        "ports outside, or set net.ipv4.ip_local_reserved_ports"
+    )
+
+
+def _reserved(text: str) -> set[int]:
+    found: set[int] = set()
+    for part in text.strip().split(","):
+        first, _, last = part.partition("-")
+        if first:
+            found |= {*range(int(first), int(last or first) + 1)}
+    return found

@@ -1,0 +1,42 @@
+"""The warning about ports that the kernel gives to outgoing connections."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from agents.port_range import port_range_warning
+
+
+@pytest.mark.parametrize(
+    ("first", "last", "reserved", "num_at_risk"),
+    [
+        (21000, 21999, "", 0),
+        (32000, 32767, "", 0),
+        (61000, 61999, "", 0),
+        (32000, 32768, "", 1),
+        (60999, 62000, "", 1),
+        (40000, 40009, "", 10),
+        (40000, 40009, "8080,40001-40003,40009", 6),
+        (40000, 40009, "40000-40009", 0),
+    ],
+)
+def test_ports_at_risk_are_counted(
+    tmp_path: Path, first: int, last: int, reserved: str, num_at_risk: int
+) -> None:
+    (tmp_path / "ip_local_port_range").write_text("32768\t60999\n")
+    (tmp_path / "ip_local_reserved_ports").write_text(f"{reserved}\n")
+    warning = port_range_warning(first, last, tmp_path)
+    if not num_at_risk:
+        assert warning is None
+    else:
+        assert warning is not None
+        assert f"--ports {first}-{last}: the kernel gives {num_at_risk} of these ports" in warning
+        assert "net.ipv4.ip_local_reserved_ports" in warning
+
+
+def test_a_system_that_does_not_tell_is_not_warned_about(tmp_path: Path) -> None:
+    assert port_range_warning(40000, 40009, tmp_path) is None
+    (tmp_path / "ip_local_port_range").write_text("nonsense\n")
+    assert port_range_warning(40000, 40009, tmp_path) is None
