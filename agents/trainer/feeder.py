@@ -127,11 +127,9 @@ class JobData:
 
     def _fewest_passes(self, planner: Planner, progress: Progress) -> int:
         """Count the passes that a lone trainer needs: two gradients at least tell their noise."""
-        is_noise_asked = self.spec.batch_size_min is not None or not (
-            progress.step % NOISE_EVERY_STEPS
-        )
         is_train = progress.activity is Activity.TRAIN
-        return 1 + (is_train and is_noise_asked and len(planner.owned) == 1)
+        is_noise_asked = is_train and progress.step % NOISE_EVERY_STEPS == 0
+        return 2 if is_noise_asked and len(planner.owned) == 1 else 1
 
     def _pieces_fetch(
         self,

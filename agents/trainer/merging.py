@@ -20,6 +20,7 @@ from agents.trainer.hidden_state import refuse_hidden_state
 from agents.trainer.message import MessageWriter, Piece, message_width
 from agents.trainer.user_errors import JobCodeError
 from agents.trainer.virtual_node import SliceResults, VirtualNode
+from controlplane.core.wire import ReductionMode, TrainingSpec
 
 Tensor = Any
 #: Attribute of an operation that names its gradient, and how names of `tf.custom_gradient` begin.
@@ -169,6 +170,19 @@ class PassTracer:
             *self._example_specs,
         ]
         return tf.function(sweep, input_signature=signature, autograph=False)
+
+
+def why_not_merged(spec: TrainingSpec) -> str:
+    """Say why a job's virtual nodes run one after another whatever its model; empty: they need not.
+
+    Where the batch size may change, learning rates follow the noise of the gradient, which the
+    gradients of single virtual nodes tell.
+    """
+    if spec.reduction is not ReductionMode.FAST:
+        return "in exact mode the order of additions is fixed"
+    if spec.batch_size_min is not None:
+        return "learning rates follow the gradient of each virtual node where batch sizes change"
+    return ""
 
 
 def passes_plan(

@@ -20,6 +20,7 @@ import psutil
 import tensorflow as tf
 
 from agents.trainer.job_file import LoadedJob
+from agents.trainer.merging import why_not_merged
 from agents.trainer.merging_trial import merging_try
 from agents.trainer.planning import TRAINING_STREAM, step_seeds
 from agents.trainer.state import ModelState
@@ -105,10 +106,7 @@ def steps_try(
             functions.count(functions.validate(*arguments)[0])
             trace_s = time.perf_counter() - started_at
         trials.append(_measure(functions, arguments, examples, process_bytes, losses))
-    merging: dict[str, Any] = {}
-    if spec.reduction is ReductionMode.FAST and spec.num_virtual_nodes > 1:
-        arguments = _arguments(job, order, trials[0].examples, len(functions.seeds))
-        merging = merging_try(functions, arguments)
+    merging = _merging_facts(spec, job, functions, order, trials)
     state.put(before)
     warnings = []
     if reason:
@@ -126,6 +124,23 @@ def steps_try(
     }
     memory = _memory_facts(trials, process_bytes, state.num_bytes)
     return StepFacts(facts | merging | ({"memory": memory} if memory else {}), warnings)
+
+
+def _merging_facts(
+    spec: TrainingSpec,
+    job: LoadedJob,
+    functions: StepFunctions,
+    order: np.ndarray,
+    trials: Sequence[Trial],
+) -> dict[str, Any]:
+    """Say of a job in fast mode whether its virtual nodes may run together, and why not."""
+    if spec.reduction is not ReductionMode.FAST:
+        return {}
+    reason = why_not_merged(spec)
+    several = next((trial.examples for trial in trials if trial.examples > 1), None)
+    if reason or several is None:
+        return {"is_merged": not reason, "not_merged_because": reason}
+    return merging_try(functions, _arguments(job, order, several, len(functions.seeds)))
 
 
 def slice_ladder(largest: int, num_examples: int) -> list[int]:

@@ -16,7 +16,7 @@ from agents.trainer.batch_scaling import BatchScaling
 from agents.trainer.feeder import JobData, LocalBatch
 from agents.trainer.job_file import LoadedJob, job_load
 from agents.trainer.keras_access import model_build, model_build_inputs
-from agents.trainer.merging import pass_examples
+from agents.trainer.merging import pass_examples, why_not_merged
 from agents.trainer.orders import ReportWriter
 from agents.trainer.planning import Planner
 from agents.trainer.prediction_job import SOURCE_FILE
@@ -26,7 +26,7 @@ from agents.trainer.step import StepFunctions, example_specs
 from agents.trainer.stepper import step_failures
 from agents.trainer.user_errors import JobCodeError, user_code
 from agents.trainer.validation_data import data_fingerprint
-from controlplane.core.wire import ReductionMode, Task, TrainingSpec
+from controlplane.core.wire import Task, TrainingSpec
 
 #: Examples used to learn structure, dtypes and shapes.
 SAMPLE_SIZE = 2
@@ -52,8 +52,7 @@ class Workload:
         """
         with user_code(self.code_dir, "code", "tracing a training step", self.sample):
             has_validation = bool(self.data.course.num_validation)
-            spec = self.data.spec
-            is_merged = spec.reduction is ReductionMode.FAST and spec.merges
+            is_merged = self.data.spec.merges and not why_not_merged(self.data.spec)
             return StepFunctions(self.model, self.state, self.sample, has_validation, is_merged)
 
     def in_passes(self, functions: StepFunctions, memory_bytes: int) -> Workload:

@@ -87,6 +87,7 @@ def reported(folder: Path, mode: ReductionMode, num_workers: int) -> list[dict[s
         global_batch_size=32,
         shuffle=False,
         reduction=mode,
+        merges=False,  # merged ones have fewer gradients to tell it from
         stop=StopCondition(kind=StopKind.STEPS, limit=3),
     )
     folder.mkdir()
