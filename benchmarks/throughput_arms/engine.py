@@ -1,7 +1,8 @@
 """The engine alone on its accelerator: what `Trainer` does from step to step, in this process.
 
-The arm's name is the number of virtual nodes. All of them run the same traced functions; feeder,
-sums, noise, update and reports are those of a trainer in production.
+The arm's name is the number of virtual nodes, with "-fast" behind it where they run together. Arms
+of one mode run the same traced functions; feeder, sums, noise, update and reports are those of a
+trainer in production.
 """
 
 from __future__ import annotations
@@ -45,11 +46,12 @@ class Arms:
         configure_devices(ACCELERATOR)
         self._folder = folder
         self._runtime = CollectiveRuntime(0, ACCELERATOR)
-        self._built: dict[str, tuple[Workload, StepFunctions]] = {}
+        self._built: dict[tuple[str, ReductionMode], tuple[Workload, StepFunctions]] = {}
 
     def make(self, network: str, arm: str) -> Run:
-        """Start a feeder over `arm` virtual nodes."""
-        spec = job_spec(network, int(arm), ReductionMode.EXACT)
+        """Start a feeder over an arm's virtual nodes."""
+        number, _, mode = arm.partition("-")
+        spec = job_spec(network, int(number), ReductionMode(mode or ReductionMode.EXACT))
         work, functions = self._build(network, spec)
         member = Member(
             slot=0,
@@ -89,13 +91,15 @@ class Arms:
         return run
 
     def _build(self, network: str, spec: TrainingSpec) -> tuple[Workload, StepFunctions]:
-        if network not in self._built:
-            run_dir = self._folder / network
+        key = (network, spec.reduction)
+        if key not in self._built:
+            run_dir = self._folder / f"{network}-{spec.reduction}"
             (run_dir / "code").mkdir(parents=True)
             shutil.copy(Path(__file__).with_name("job.py"), run_dir / "code" / spec.entry_file)
             work = workload_build(run_dir, spec, ReportWriter(run_dir, 0, 0))
-            self._built[network] = work, work.trace()
-        return self._built[network]
+            functions = work.trace()
+            self._built[key] = work.in_passes(functions, memory_bytes=0), functions
+        return self._built[key]
 
 
 if __name__ == "__main__":
