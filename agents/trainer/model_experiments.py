@@ -17,6 +17,7 @@ import tensorflow as tf
 from agents.trainer.hidden_state import HIDDEN_STATE_OPERATIONS
 from agents.trainer.keras_access import (
     SUM_REDUCTION,
+    compiled_metrics,
     metrics_update,
     model_call,
     model_loss,
@@ -179,9 +180,10 @@ def _loss_check(
             "loss_not_additive",
             "code.build",
             f"the loss of a batch ({expected:.6g}) is not the mean over its two parts "
-            f"({combined:.6g}), so virtual nodes would train something else. Causes: a loss that "
-            "compares examples with each other, or an add_loss() that sums over the batch (use a "
-            "mean)",
+            f"({combined:.6g}), so virtual nodes would train something else. The losses are "
+            f"{', '.join(loss_reductions(trial.model)) or 'those of add_loss()'}. Causes: a loss "
+            "that compares examples with each other (use one that is computed for each example, "
+            "as Dice(axis=-1) is), or an add_loss() that sums over the batch (use a mean)",
         )
     return []
 
@@ -202,7 +204,8 @@ def _metrics_check(trial: Trial, first: tuple[Any, ...], second: tuple[Any, ...]
         raise JobCodeError(
             "metric_not_additive",
             "code.build",
-            f"the metric variable {variable.path!r} does not add up: after two batches it holds "
+            f"the variable {variable.path!r} of the metric {_owner(trial.model, variable)} does "
+            "not add up: after two batches it holds "
             f"{_short(wanted)}, the batches apart give {_short(pair[0])} and {_short(pair[1])}. "
             "Metrics are summed over virtual nodes; keep sums and counts in the metric, starting "
             "from zero, and divide in result()",
@@ -240,6 +243,16 @@ def _rows(examples: tuple[Any, ...], low: int, high: int) -> tuple[Any, ...]:
 
 def _spec(leaf: Any) -> tf.TensorSpec:
     return tf.TensorSpec([None, *leaf.shape[1:]], leaf.dtype)
+
+
+def _owner(model: keras.Model, variable: Any) -> str:
+    """Name the class of the metric that a variable belongs to."""
+    owners = [
+        type(metric).__name__
+        for metric in compiled_metrics(model)
+        if any(each is variable for each in metric.variables)
+    ]
+    return owners[0] if owners else "of the model"
 
 
 def _short(value: np.ndarray) -> str:

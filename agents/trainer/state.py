@@ -25,10 +25,10 @@ from typing import Any
 import keras
 import numpy as np
 import tensorflow as tf
-from keras.src.random.seed_generator import global_seed_generator
 
 from agents.trainer.batch_scaling import BatchScaling
 from agents.trainer.failures import TrainerError
+from agents.trainer.keras_access import global_random_state
 
 Tensor = Any
 CHECKPOINT_FORMAT = 1
@@ -61,7 +61,7 @@ class ModelState:
         self.scaling = scaling
         self.trainable = list(model.trainable_variables)
         self.non_trainable = list(model.non_trainable_variables)
-        random_state = global_seed_generator().state
+        random_state = global_random_state()
         if all(variable is not random_state for variable in self.non_trainable):
             self.non_trainable.append(random_state)
         self.seeds = [variable for variable in self.non_trainable if _is_seed(variable)]

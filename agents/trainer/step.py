@@ -19,6 +19,7 @@ import tensorflow as tf
 from agents.trainer.folding import fold
 from agents.trainer.hidden_state import refuse_hidden_state
 from agents.trainer.keras_access import (
+    TrainingScope,
     learning_rates_scaled,
     metrics_update,
     model_call,
@@ -143,7 +144,7 @@ class StepFunctions:
             *((variable, seeds[index]) for index, variable in enumerate(self.seeds)),
             *((v, tf.zeros(v.shape, v.value.dtype)) for v in self.state.metrics),
         ]
-        return keras.StatelessScope(mapping, collect_losses=True)
+        return TrainingScope(mapping, collect_losses=True)
 
     def _train_one(
         self,

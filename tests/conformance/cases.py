@@ -16,7 +16,7 @@ from agents.trainer.data_arrays import ArraySource
 from agents.trainer.job_file import LoadedJob
 from agents.trainer.model_checks import built_model_check, model_check
 from agents.trainer.model_experiments import splitting_check
-from agents.trainer.user_errors import JobCodeError
+from agents.trainer.user_errors import JobCodeError, user_code
 from agents.trainer.validation import Findings, loaded_job_check
 from tests.agents.trainer.local_jobs import training_spec
 from tests.conformance.harness import (
@@ -129,7 +129,7 @@ def _accepted(case: Case) -> Engine | JobCodeError:
         built_model_check(model, smallest)
         engine = Engine(model, case.arrays, case.schedule)
         splitting_check(model, engine.source.fetch(np.arange(2 * smallest + 1)))
-    except Exception as error:
+    except Exception:
         refusal = validation_refusal(case)
         if refusal is None:
             raise
@@ -144,7 +144,9 @@ def validation_refusal(case: Case) -> JobCodeError | None:
     )
     with TemporaryDirectory() as folder:
         try:
-            job = LoadedJob(model_made(case), ArraySource(case.arrays, "data.train"), None)
+            with user_code(Path(folder), "code", "build(settings) in job.py"):
+                model = model_made(case)
+            job = LoadedJob(model, ArraySource(case.arrays, "data.train"), None)
             loaded_job_check(spec, job, Path(folder), Findings())
         except JobCodeError as error:
             return error

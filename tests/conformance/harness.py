@@ -14,6 +14,7 @@ from typing import Any
 import keras
 import numpy as np
 import tensorflow as tf
+from tensorflow.python.framework import config as framework_config
 
 from agents.trainer.data_arrays import ArraySource
 from agents.trainer.exchange import Exchange
@@ -60,10 +61,13 @@ class Trained:
 
 def process_prepare() -> None:
     """Refuse operations whose order is left to chance, as trainers do."""
-    tf.config.threading.set_intra_op_parallelism_threads(1)
-    tf.config.threading.set_inter_op_parallelism_threads(1)
     keras.utils.set_random_seed(0)
     tf.config.experimental.enable_op_determinism()
+
+
+def process_restore() -> None:
+    """Let other tests in the process draw without a seed again; there is no public call for that."""
+    framework_config.disable_op_determinism()
 
 
 class Engine:
