@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import Any
 
 import keras
 import numpy as np
@@ -62,6 +63,24 @@ class Outcome:
     code: str = ""
     error: float = 0.0
     seconds: float = 0.0
+
+    @property
+    def told(self) -> str:
+        """Say in a line what came of it."""
+        return self.note if self.result is Result.FAILED else self.code or f"{self.error:.1e}"
+
+    def to_json(self) -> dict[str, Any]:
+        """Turn into what is kept: no times, which differ from run to run."""
+        return {
+            "result": self.result.value,
+            "code": self.code,
+            "note": self.note,
+            "error": float(f"{self.error:.1e}"),
+        }
+
+    @classmethod
+    def from_json(cls, stored: Mapping[str, Any]) -> Outcome:
+        return cls(**{**stored, "result": Result(stored["result"])})
 
 
 @dataclass(frozen=True)

@@ -66,7 +66,7 @@ def process_prepare() -> None:
 
 
 def process_restore() -> None:
-    """Let other tests in the process draw without a seed again; there is no public call for that."""
+    """Let other tests draw without a seed again; TensorFlow has no public call for that."""
     framework_config.disable_op_determinism()
 
 

@@ -115,7 +115,7 @@ def core_cases() -> list[Case]:
         layer_case("Permute", "", lambda: layers.Permute((2, 1)), SEQUENCE),
         layer_case("Dense", "of sequences", lambda: layers.Dense(2), SEQUENCE),
         layer_case(
-            "EinsumDense", "of sequences", lambda: layers.EinsumDense("abc,cd->abd", (None, 4)),
+            "EinsumDense", "of sequences", lambda: layers.EinsumDense("abc,cd->abd", (8, 4)),
             SEQUENCE,
         ),
         token_case("Embedding", "", lambda: layers.Embedding(9, 4)),

@@ -52,8 +52,7 @@ def plain_cases() -> list[Case]:
     of_numbers = ("CosineSimilarity", "Huber", "LogCosh", "MeanAbsoluteError", "MeanSquaredError")
     of_positive = ("MeanAbsolutePercentageError", "MeanSquaredLogarithmicError", "Poisson")
     of_classes = (
-        "CategoricalCrossentropy", "CategoricalFocalCrossentropy",
-        "CategoricalGeneralizedCrossEntropy", "CategoricalHinge",
+        "CategoricalCrossentropy", "CategoricalFocalCrossentropy", "CategoricalHinge",
     )  # fmt: skip
     cases = [loss_case(kind, "", getattr(losses, kind), numbers(3, seed=1)) for kind in of_numbers]
     cases += [
@@ -90,6 +89,8 @@ def option_cases() -> list[Case]:
                   classes, weight=weight),
         loss_case("SparseCategoricalCrossentropy", "ignored class",
                   lambda: sparse(from_logits=True, ignore_class=1), classes),
+        loss_case("CategoricalGeneralizedCrossEntropy", "",
+                  losses.CategoricalGeneralizedCrossEntropy, classes, "softmax"),
         loss_case("BinaryCrossentropy", "logits, smoothing",
                   lambda: entropy(from_logits=True, label_smoothing=0.1), flags(3)),
         loss_case("BinaryFocalCrossentropy", "balanced, logits",

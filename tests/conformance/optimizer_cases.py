@@ -79,10 +79,15 @@ def optimizer_case(subject: str, option: str, make: Make, **more: Any) -> Case:
 
 
 def option_cases() -> list[Case]:
-    """List each optimizer with its own options, then with those that all of them take."""
+    """List each optimizer with its own options, then with those of the common base class.
+
+    All of those for the first one; two of them, in turn, for each of the others.
+    """
     cases = []
-    for kind, variants in OWN.items():
-        for option, given in {**variants, **COMMON}.items():
+    names = list(COMMON)
+    for number, (kind, variants) in enumerate(OWN.items()):
+        common = names if number == 0 else [names[(2 * number + k) % len(names)] for k in (0, 1)]
+        for option, given in {**variants, **{name: COMMON[name] for name in common}}.items():
             rate = {} if "learning_rate" in given else {"learning_rate": 0.01}
             both = rate | given
             make = lambda kind=kind, both=both: getattr(optimizers, kind)(**both)  # noqa: E731

@@ -33,7 +33,6 @@ MODULES: Mapping[str, tuple[ModuleType, ...]] = {
     "initializers": (value_cases,),
     "dtype_policies": (value_cases,),
 }
-#: Public classes that change nothing in what is computed: what a class of cases runs without.
 Classes = dict[str, type]
 
 
