@@ -198,7 +198,7 @@ def pooling_cases() -> list[Case]:
     for rank, shape in SHAPES.items():
         for kind in (f"MaxPooling{rank}D", f"AveragePooling{rank}D"):
             make = getattr(layers, kind)
-            cases.append(layer_case(kind, "", make, shape))
+            cases.append(layer_case(kind, "", lambda make=make: make(2), shape))
             cases.append(
                 layer_case(
                     kind, "same, strides",
@@ -217,8 +217,12 @@ def shape_cases() -> list[Case]:
     """List cases of cropping, padding and growing."""
     cases = []
     for rank, shape in SHAPES.items():
-        kinds = (f"Cropping{rank}D", f"ZeroPadding{rank}D", f"UpSampling{rank}D")
+        kinds = (f"Cropping{rank}D", f"ZeroPadding{rank}D")
         cases += [layer_case(kind, "", getattr(layers, kind), shape) for kind in kinds]
+        small = (*(2 for _ in range(rank)), shape[-1])
+        cases.append(
+            layer_case(f"UpSampling{rank}D", "", getattr(layers, f"UpSampling{rank}D"), small)
+        )
     cases += [
         layer_case("UpSampling2D", "bilinear",
                    lambda: layers.UpSampling2D(2, interpolation="bilinear"), IMAGE),
