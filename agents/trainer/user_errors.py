@@ -53,7 +53,7 @@ def user_code(code_dir: Path, field: str, doing: str) -> Iterator[None]:
         if _is_own_fault(error):
             raise
         reason = user_frames(str(error), code_dir)
-        message = f"{doing} raised {type(error).__name__}: {reason}"
+        message = f"{doing} raised {type(error).__name__}: {reason}{_import_advice(error)}"
         trace = user_traceback(error, code_dir)
         raise JobCodeError("user_code", field, message, trace) from error
 
@@ -89,6 +89,21 @@ def own_frames_kept(error: TrainerError, code_dir: Path) -> TrainerError:
     message = user_frames(error.message, code_dir)[:MESSAGE_LIMIT]
     traceback = user_frames(error.traceback, code_dir)[-TRACEBACK_LIMIT:]
     return TrainerError(error.code, message, traceback)
+
+
+def _import_advice(error: BaseException) -> str:
+    """Say which class of Keras asked for a missing package, and what to do instead."""
+    if not isinstance(error, ImportError):
+        return ""
+    frames = traceback_module.walk_tb(error.__traceback__)
+    owners = [type(frame.f_locals["self"]) for frame, _ in frames if "self" in frame.f_locals]
+    of_keras = [
+        owner.__name__
+        for owner in owners
+        if owner.__module__.startswith("keras.") and hasattr(owner, "get_config")
+    ]
+    asked = f", which {of_keras[-1]} needs" if of_keras else ""
+    return f"{asked}; trainers have the packages of the product only: use what needs no other"
 
 
 def _is_own_fault(error: BaseException) -> bool:

@@ -111,7 +111,7 @@ def boxes_model() -> keras.Model:
             "labels": keras.Input((4,), name="labels"),
         },
     }
-    cut = layers.MaxNumBoundingBoxes(3)(given)
+    cut = layers.MaxNumBoundingBoxes(3, bounding_box_format="xyxy")(given)
     boxes, labels = cut["bounding_boxes"]["boxes"], cut["bounding_boxes"]["labels"]
     features = [layers.Flatten()(boxes), labels]
     return finished(given, layers.Dense(3)(layers.Concatenate()(features)))
