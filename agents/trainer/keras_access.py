@@ -87,7 +87,7 @@ def unweighted_trackers(model: keras.Model) -> list[Any]:
     return [] if compiled is None else list(compiled.variables)
 
 
-class TrainingScope(keras.StatelessScope):
+class TrainingScope(keras.StatelessScope):  # type: ignore[misc]  # no types in Keras
     """A scope in which no gradient flows through what a layer assigns to its state.
 
     Keras's own `fit` on TensorFlow writes the variable and reads it again, which ends the gradient.

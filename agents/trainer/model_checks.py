@@ -22,6 +22,8 @@ ACCEPTED_REDUCTIONS = frozenset({"sum_over_batch_size", "mean", "sum"})
 #: Operations that call back into Python, whose effects and order belong to a process.
 PYTHON_OPERATIONS = frozenset({"PyFunc", "PyFuncStateless", "EagerPyFunc"})
 
+#: Policies of layers that Keras runs only after calibration.
+CALIBRATED_POLICIES = (keras.dtype_policies.GPTQDTypePolicy, keras.dtype_policies.AWQDTypePolicy)
 SMALL_SLICES = (
     "batch normalisation over slices of one example learns nothing useful; use fewer virtual nodes "
     "or a larger global batch"
@@ -143,6 +145,13 @@ def _layer_refuse(layer: Any) -> None:
             "stateful_layer",
             f"{name} is stateful: it keeps a state for each row of the batch, "
             "and rows move between virtual nodes. Use stateful=False with longer sequences",
+        )
+    if isinstance(layer.dtype_policy, CALIBRATED_POLICIES):
+        raise _refusal(
+            "calibrated_policy",
+            f"{name} has the dtype policy {type(layer.dtype_policy).__name__}: its weights are "
+            "made by calibrating a trained model, and cannot be trained. Use a policy of floats such as "
+            "mixed_bfloat16, and quantise the model when it is trained",
         )
     if isinstance(layer, keras.layers.BatchNormalization) and layer.synchronized:
         raise _refusal(

@@ -35,6 +35,8 @@ FEW = Schedule(batch_size=8, epochs=1)
 DEEP_NOTE = "3 steps (a step takes up to a minute); rounding grows through a hundred layers"
 #: Batches of equal slices: Keras gives the losses of single outputs one vote per call.
 EVEN = Schedule(batch_size=12, epochs=5)
+#: Slices of six: batch statistics of two examples magnify rounding without limit.
+WIDE = Schedule(batch_size=24, epochs=10)
 
 
 def application(name: str, pixels: int) -> keras.Model:
@@ -229,16 +231,16 @@ def job_cases() -> list[Case]:
     tokens[np.arange(7)[None] >= integers(5)[:, None] + 3] = 0
     return [
         Case("Residual network", "augmented, partly frozen", residual_network,
-             (pictures, integers(4))),
+             (pictures, integers(4)), schedule=WIDE),
         Case("U-Net", "", unet, (images(8, 8, 3) / 255, integers(2, 8, 8, 1).astype("float32"))),
-        Case("Transformer", "padding masks", transformer, data_for(tokens)),
+        Case("Transformer", "padding masks", transformer, data_for(tokens), is_dense=True),
         Case("LSTM network", "masked", lstm, data_for(masked_sequences())),
         Case("Several inputs and outputs", "sample weights", several_outputs, several_data(),
              schedule=EVEN),
         Case("Rivals", "custom train_step", rivals, vectors, refused="custom_train_step"),
-        Case("Subclassed model", "", own_model, vectors),
-        Case("Nested model", "", nested, vectors),
-        Case("Shared layers", "", shared, vectors),
+        Case("Subclassed model", "", own_model, vectors, schedule=WIDE),
+        Case("Nested model", "", nested, vectors, schedule=WIDE),
+        Case("Shared layers", "", shared, vectors, schedule=WIDE),
     ]  # fmt: skip
 
 

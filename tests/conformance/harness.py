@@ -159,8 +159,21 @@ def seeds_assign(seeds: Sequence[Any], step: int, virtual_node: int, count: int)
         variable.assign(value)
 
 
-def train_by_fit(model: keras.Model, arrays: Arrays, schedule: Schedule) -> Trained:
-    """Train a built model with Keras's `fit` in the order of the data."""
+def train_by_fit(
+    model: keras.Model, arrays: Arrays, schedule: Schedule, is_dense: bool = False
+) -> Trained:
+    """Train a built model with Keras's `fit` in the order of the data.
+
+    Args:
+        is_dense: gradients of repeated rows are added before the optimizer sees them.
+    """
+    if is_dense:
+        apply = model.optimizer.apply
+        object.__setattr__(
+            model.optimizer,
+            "apply",
+            lambda grads, variables: apply([_dense(gradient) for gradient in grads], variables),
+        )
     inputs, targets, weight = (*arrays, None, None)[:3]
     seeds = ModelState(model).seeds
     history = model.fit(
@@ -251,7 +264,12 @@ class Accumulation:
         model.compute_metrics(inputs, targets, predictions, sample_weight=weight)
         values = [variable.value for variable in model.trainable_variables]
         gradients = tape.gradient(objective, values)
-        return [None if g is None else tf.convert_to_tensor(g) for g in gradients]
+        return [_dense(gradient) for gradient in gradients]
+
+
+def _dense(gradient: Tensor | None) -> Tensor | None:
+    """Add up the gradients of repeated rows."""
+    return None if gradient is None else tf.convert_to_tensor(gradient)
 
 
 def _added(total: Tensor | None, gradient: Tensor | None) -> Tensor | None:

@@ -19,7 +19,7 @@ from tests.conformance.models import (
 )
 
 #: Sums in half precision round differently when their terms come in another order.
-HALF = {"tolerance": 3e-2, "note": "compared within the rounding of 16-bit numbers"}
+HALF = {"tolerance": 6e-2, "note": "compared within the rounding of 16-bit numbers"}
 
 
 class OwnRegularizer(regularizers.Regularizer):
@@ -141,9 +141,9 @@ def policy_cases() -> list[Case]:
         of("Int4DTypePolicy", "int4", lambda: quantized_model("int4")),
         of("QuantizedFloat8DTypePolicy", "float8", lambda: quantized_model("float8")),
         of("GPTQDTypePolicy", "", lambda: policy_model(
-            policies.GPTQDTypePolicy("gptq/4/-1", "float32"))),
+            policies.GPTQDTypePolicy("gptq/4/-1", "float32")), refused="calibrated_policy"),
         of("AWQDTypePolicy", "", lambda: policy_model(
-            policies.AWQDTypePolicy("awq/4/-1", "float32"))),
+            policies.AWQDTypePolicy("awq/4/-1", "float32")), refused="calibrated_policy"),
     ]  # fmt: skip
 
 

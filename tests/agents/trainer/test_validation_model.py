@@ -174,6 +174,9 @@ REFUSED_MODELS = {
             )
             return compiled(model), (X[..., None], Y), None
     """,
+    "calibrated_policy": returning(
+        "compiled(net(layers.Dense(3, dtype=keras.dtype_policies.get('gptq/4/-1_from_float32'))))"
+    ),
     "weight_assigned": returning("compiled(net(layers.SpectralNormalization(layers.Dense(3))))"),
     "synchronized_normalization": returning(
         "compiled(net(layers.BatchNormalization(synchronized=True)))"
