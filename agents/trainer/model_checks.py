@@ -149,8 +149,8 @@ def _layer_refuse(layer: Any) -> None:
     if isinstance(layer.dtype_policy, CALIBRATED_POLICIES):
         raise _refusal(
             "calibrated_policy",
-            f"{name} has the dtype policy {type(layer.dtype_policy).__name__}: its weights are "
-            "made by calibrating a trained model, and cannot be trained. Use a policy of floats such as "
+            f"{name} has the policy {type(layer.dtype_policy).__name__}: its weights come from "
+            "calibrating a trained model, and cannot be trained. Use a policy of floats such as "
             "mixed_bfloat16, and quantise the model when it is trained",
         )
     if isinstance(layer, keras.layers.BatchNormalization) and layer.synchronized:
