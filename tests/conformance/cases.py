@@ -44,7 +44,7 @@ LAST_PLACES = 64
 #: gradient of a bias before a normalisation is nothing but rounding.
 SMALLEST_SHARE = 3e-2
 #: A refusal says what to do instead: one of these words stands in it.
-ADVICE = ("use ", "give ", "leave ", "set ", "move ", "keep ", "take ", "write ", "compile ")
+ADVICE = ("use ", "give ", "leave ", "set ", "move ", "keep ", "take ", "write ", "turn ")
 
 
 class Result(StrEnum):
@@ -294,11 +294,13 @@ def _group(path: str) -> str:
 
 def _log_differences(logs: Logs, expected: Logs) -> dict[str, float]:
     errors: dict[str, float] = {}
-    for epoch, (mine, theirs) in enumerate(zip(logs, expected, strict=True)):
-        if [_name(name) for name in mine] != [_name(name) for name in theirs]:
-            errors[f"names of epoch {epoch}, {list(mine)} and {list(theirs)}"] = float("inf")
+    for epoch, pair in enumerate(zip(logs, expected, strict=True)):
+        mine, theirs = (sorted((_name(name), value) for name, value in each.items())
+                        for each in pair)  # fmt: skip
+        if [name for name, _ in mine] != [name for name, _ in theirs]:
+            errors[f"names of epoch {epoch}, {mine} and {theirs}"] = float("inf")
             continue
-        for value, (name, wanted) in zip(mine.values(), theirs.items(), strict=True):
+        for (name, value), (_, wanted) in zip(mine, theirs, strict=True):
             off = abs(value - wanted) / max(abs(wanted), 1e-3)
             errors[f"{name} of epoch {epoch}"] = off if np.isfinite(off) else float("inf")
     return errors

@@ -98,7 +98,8 @@ def sound_case(subject: str, make: Any) -> Case:
 
     def build() -> keras.Model:
         inputs = keras.Input(shape)
-        return finished(inputs, layers.Dense(3)(layers.Flatten()(make()(inputs))))
+        features = layers.Rescaling(0.01)(layers.Flatten()(make()(inputs)))
+        return finished(inputs, layers.Dense(3)(features))
 
     return Case(subject, "", build, data_for(numbers(*shape)))
 
