@@ -140,6 +140,18 @@ def plain_optimizers(optimizer: keras.optimizers.Optimizer) -> list[keras.optimi
     return [plain for part in parts for plain in plain_optimizers(part)]
 
 
+def optimizer_variables(optimizer: keras.optimizers.Optimizer) -> list[Any]:
+    """List an optimizer's variables, and those that Keras leaves out of its own list.
+
+    Those are variables held as plain attributes: Nadam's product of momenta is not in the list of a
+    LossScaleOptimizer around it.
+    """
+    listed = list(optimizer.variables)
+    held = [value for plain in plain_optimizers(optimizer) for value in vars(plain).values()]
+    known = {id(variable) for variable in listed}
+    return listed + [v for v in held if isinstance(v, keras.Variable) and id(v) not in known]
+
+
 @contextmanager
 def learning_rates_scaled(optimizer: keras.optimizers.Optimizer, factor: Tensor) -> Iterator[None]:
     """Multiply the rates that the optimizer uses inside the block by `factor`.

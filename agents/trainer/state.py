@@ -28,7 +28,7 @@ import tensorflow as tf
 
 from agents.trainer.batch_scaling import BatchScaling
 from agents.trainer.failures import TrainerError
-from agents.trainer.keras_access import global_random_state
+from agents.trainer.keras_access import global_random_state, optimizer_variables
 
 Tensor = Any
 CHECKPOINT_FORMAT = 1
@@ -66,7 +66,7 @@ class ModelState:
             self.non_trainable.append(random_state)
         self.seeds = [variable for variable in self.non_trainable if _is_seed(variable)]
         self.fixed = [variable for variable in self.non_trainable if not _is_seed(variable)]
-        self.optimizer = list(model.optimizer.variables) if is_trained else []
+        self.optimizer = optimizer_variables(model.optimizer) if is_trained else []
         self.metrics = list(model.metrics_variables) if is_trained else []
         self.variables = _unique(
             self.trainable

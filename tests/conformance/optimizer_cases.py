@@ -111,6 +111,7 @@ def special_cases() -> list[Case]:
         optimizer_case("LossScaleOptimizer", "", lambda: scale(sgd())),
         optimizer_case("LossScaleOptimizer", "grows",
                        lambda: scale(sgd(), initial_scale=64.0, dynamic_growth_steps=3)),
+        optimizer_case("LossScaleOptimizer", "around Nadam", lambda: scale(optimizers.Nadam(0.01))),
         Case("LossScaleOptimizer", "skips steps", overflowing, data_for(numbers(*VECTOR)),
              tolerance=2e-3, note="half precision: sums in another order round differently"),
         Case("MultiOptimizer", "", multi_model, data_for(numbers(*VECTOR))),

@@ -20,6 +20,7 @@ ALWAYS = frozenset(
         "BatchNormalization: images",
         "Dropout: noise shape",
         "Layer: own state",
+        "LossScaleOptimizer: around Nadam",
         "LossScaleOptimizer: skips steps",
         "SGD: nesterov, average",
         "SparseCategoricalCrossentropy: logits",
