@@ -11,7 +11,7 @@ MAIN_STAMP := $(VENV)/.main-$(shell cat requirements.txt | sha256sum | cut -c1-1
 DEV_STAMP := $(VENV)/.dev-$(shell cat requirements.txt requirements/dev.txt | sha256sum | cut -c1-16)
 INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 
-.PHONY: help demo test lint types contracts pytest pytest-engine pytest-pure pytest-sqlite format lock clean distclean
+.PHONY: help demo test lint types contracts pytest pytest-engine pytest-pure pytest-sqlite conformance format lock clean distclean
 .DEFAULT_GOAL := help
 
 help:
@@ -22,6 +22,7 @@ help:
 	@echo "make types      mypy"
 	@echo "make contracts  which package may import which"
 	@echo "make pytest     the tests alone; ARGS='tests/core -k plan' picks some"
+	@echo "make conformance  every public class of Keras, trained here as by Keras (an hour on two cores)"
 	@echo "make lock       pin requirements/*.in again"
 	@echo "make clean      remove caches and the demo's state (var/)"
 	@echo "make distclean  remove .venv as well"
@@ -84,6 +85,11 @@ pytest-pure: $(DEV_STAMP)
 # What the demo runs on; the whole test run uses PostgreSQL where it is installed.
 pytest-sqlite: $(DEV_STAMP)
 	$(SHOWN_WHEN_OVER) env TEST_DATABASE=sqlite $(PYTEST_LANE) --quiet tests/jobs
+
+# Every case anew, the page about them, then mixtures of options; `make test` tries a sample.
+conformance: $(DEV_STAMP)
+	$(BIN)/python -m benchmarks.conformance --fresh $(ARGS)
+	CONFORMANCE_ALL=1 $(BIN)/python -m pytest tests/conformance/test_combinations.py tests/conformance/test_page.py
 
 lock: $(DEV_STAMP)
 	$(BIN)/uv pip compile -q --no-header --python-version 3.11 requirements/main.in -o requirements.txt

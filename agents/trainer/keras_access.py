@@ -8,6 +8,7 @@ from typing import Any
 
 import keras
 import tensorflow as tf
+from keras.src.random.seed_generator import global_seed_generator
 
 Tensor = Any
 SUM_REDUCTION = "sum"
@@ -54,6 +55,29 @@ def metrics_update(
     model.compute_metrics(inputs, targets, predictions, sample_weight=sample_weight)
 
 
+def model_layers(model: keras.Model) -> list[Any]:
+    """List all layers of a model, however deep."""
+    return list(model._flatten_layers(include_self=False))  # noqa: SLF001
+
+
+def global_random_state() -> Any:
+    """Give the state of the generator that layers without one of their own draw from."""
+    return global_seed_generator().state
+
+
+def compiled_losses(model: keras.Model) -> list[tuple[str, Any]]:
+    """List the compiled losses of a built model, each with its name."""
+    compiled = model._compile_loss  # noqa: SLF001
+    entries = [] if compiled is None else compiled._flat_losses or []  # noqa: SLF001
+    return [(str(entry.name), entry.loss) for entry in entries]
+
+
+def compiled_metrics(model: keras.Model) -> list[keras.metrics.Metric]:
+    """List the metrics that a built model was compiled with."""
+    compiled = model._compile_metrics  # noqa: SLF001
+    return [] if compiled is None else list(compiled.metrics)
+
+
 def unweighted_trackers(model: keras.Model) -> list[Any]:
     """List the variables of trackers that Keras updates once per batch with weight 1.
 
@@ -61,6 +85,18 @@ def unweighted_trackers(model: keras.Model) -> list[Any]:
     """
     compiled = model._compile_loss  # noqa: SLF001
     return [] if compiled is None else list(compiled.variables)
+
+
+class TrainingScope(keras.StatelessScope):  # type: ignore[misc]  # no types in Keras
+    """A scope in which no gradient flows through what a layer assigns to its state.
+
+    Keras's own `fit` on TensorFlow writes the variable and reads it again, which ends the gradient.
+    """
+
+    def add_update(self, update: tuple[Any, Tensor]) -> None:
+        """Note the new value of a variable."""
+        variable, value = update
+        super().add_update((variable, tf.stop_gradient(value)))
 
 
 @contextmanager
@@ -102,6 +138,18 @@ def plain_optimizers(optimizer: keras.optimizers.Optimizer) -> list[keras.optimi
     if parts is None:
         return [optimizer]
     return [plain for part in parts for plain in plain_optimizers(part)]
+
+
+def optimizer_variables(optimizer: keras.optimizers.Optimizer) -> list[Any]:
+    """List an optimizer's variables, and those that Keras leaves out of its own list.
+
+    Those are variables held as plain attributes: Nadam's product of momenta is not in the list of a
+    LossScaleOptimizer around it.
+    """
+    listed = list(optimizer.variables)
+    held = [value for plain in plain_optimizers(optimizer) for value in vars(plain).values()]
+    known = {id(variable) for variable in listed}
+    return listed + [v for v in held if isinstance(v, keras.Variable) and id(v) not in known]
 
 
 @contextmanager

@@ -12,6 +12,7 @@ from typing import Any
 import keras
 import numpy as np
 
+from agents.trainer.keras_access import compiled_losses, compiled_metrics, model_layers
 from agents.trainer.user_errors import JobCodeError
 
 #: Methods of a model that the engine's own step stands for; an override would not be called.
@@ -20,6 +21,13 @@ REPLACED_METHODS = ("train_step", "test_step", "fit", "make_train_function", "tr
 ACCEPTED_REDUCTIONS = frozenset({"sum_over_batch_size", "mean", "sum"})
 #: Operations that call back into Python, whose effects and order belong to a process.
 PYTHON_OPERATIONS = frozenset({"PyFunc", "PyFuncStateless", "EagerPyFunc"})
+
+#: Policies of layers that Keras runs only after calibration.
+CALIBRATED_POLICIES = (keras.dtype_policies.GPTQDTypePolicy, keras.dtype_policies.AWQDTypePolicy)
+SMALL_SLICES = (
+    "batch normalisation over slices of one example learns nothing useful; use fewer virtual nodes "
+    "or a larger global batch"
+)
 
 
 def model_check(model: keras.Model) -> list[str]:
@@ -36,6 +44,8 @@ def model_check(model: keras.Model) -> list[str]:
         )
     if model.optimizer is None:
         raise _refusal("not_compiled", "the model has no optimizer; give one to model.compile()")
+    for layer in model_layers(model):
+        _layer_refuse(layer)
     warnings = []
     if model.steps_per_execution != 1:
         warnings.append("steps_per_execution has no effect here: each step is one execution")
@@ -68,7 +78,9 @@ def built_model_check(model: keras.Model, smallest_slice: int) -> list[str]:
     _refuse_vectors(model)
     warnings = []
     for layer in model_layers(model):
-        warnings.extend(_layer_check(layer, smallest_slice))
+        _layer_refuse(layer)  # of a subclassed model, there are layers only now
+        if isinstance(layer, keras.layers.BatchNormalization) and smallest_slice < 2:
+            warnings.append(SMALL_SLICES)
     return list(dict.fromkeys(warnings))
 
 
@@ -105,11 +117,6 @@ def graph_operations(graph: Any) -> frozenset[str]:
     return frozenset(node.op for node in (*definition.node, *inner))
 
 
-def model_layers(model: keras.Model) -> list[Any]:
-    """List all layers of a model, however deep."""
-    return list(model._flatten_layers(include_self=False))  # noqa: SLF001
-
-
 def model_variables(model: keras.Model) -> list[Any]:
     """List all variables of model, optimizer and metrics."""
     return [*model.variables, *model.optimizer.variables, *model.metrics_variables]
@@ -121,36 +128,37 @@ def metric_names(model: keras.Model) -> list[str]:
 
 
 def loss_reductions(model: keras.Model) -> dict[str, str | None]:
-    """Give the reduction of each compiled loss of a built model, by name."""
-    compiled = model._compile_loss  # noqa: SLF001
-    entries = [] if compiled is None else compiled._flat_losses or []  # noqa: SLF001
+    """Give the reduction of each compiled loss of a built model, by its name and class."""
     return {
-        f"{entry.name}[{number}]": getattr(entry.loss, "reduction", "sum_over_batch_size")
-        for number, entry in enumerate(entries)
+        f"{name!r} ({type(loss).__name__}, number {number})": getattr(
+            loss, "reduction", "sum_over_batch_size"
+        )
+        for number, (name, loss) in enumerate(compiled_losses(model), 1)
     }
 
 
-def _layer_check(layer: Any, smallest_slice: int) -> list[str]:
+def _layer_refuse(layer: Any) -> None:
+    """Refuse a layer that needs more than a slice of the batch, or the order of the rows."""
+    name = f"the layer {layer.name!r} ({type(layer).__name__})"
     if getattr(layer, "stateful", False) is True:
         raise _refusal(
             "stateful_layer",
-            f"the layer {layer.name!r} is stateful: it keeps a state for each row of the batch, "
+            f"{name} is stateful: it keeps a state for each row of the batch, "
             "and rows move between virtual nodes. Use stateful=False with longer sequences",
         )
-    if not isinstance(layer, keras.layers.BatchNormalization):
-        return []
-    if layer.synchronized:
+    if isinstance(layer.dtype_policy, CALIBRATED_POLICIES):
+        raise _refusal(
+            "calibrated_policy",
+            f"{name} has the policy {type(layer.dtype_policy).__name__}: its weights come from "
+            "calibrating a trained model, and cannot be trained. Use a policy of floats such as "
+            "mixed_bfloat16, and quantise the model when it is trained",
+        )
+    if isinstance(layer, keras.layers.BatchNormalization) and layer.synchronized:
         raise _refusal(
             "synchronized_normalization",
-            f"the layer {layer.name!r} normalises over all replicas (synchronized=True); here it "
+            f"{name} normalises over all replicas (synchronized=True); here it "
             "normalises over a virtual node's slice. Leave synchronized out",
         )
-    if smallest_slice < 2:
-        return [
-            "batch normalisation over slices of one example learns nothing useful; use fewer "
-            "virtual nodes or a larger global batch"
-        ]
-    return []
 
 
 def _refuse_replaced_methods(model: keras.Model) -> None:
@@ -174,12 +182,16 @@ def _keras_method(kind: type, name: str) -> Any:
 
 
 def _refuse_vectors(model: keras.Model) -> None:
-    for name, value in model.get_metrics_result().items():
-        if np.size(value) != 1:
+    sizes = {name: np.size(value) for name, value in model.get_metrics_result().items()}
+    vectors = [metric for metric in compiled_metrics(model) if np.size(metric.result()) != 1]
+    kinds = ", ".join(sorted({type(metric).__name__ for metric in vectors}))
+    for name, size in sizes.items():
+        if size != 1:
             raise _refusal(
                 "metric_not_a_number",
-                f"the metric {name!r} gives {np.size(value)} numbers; logs hold one number per "
-                "name. Use an average (F1Score(average='macro')) or one metric per class",
+                f"the metric {name!r} ({kinds or 'of compute_metrics'}) gives {size} numbers; logs "
+                "hold one number per name. Use an average (F1Score(average='macro')) or one metric "
+                "per class",
             )
 
 
@@ -188,7 +200,7 @@ def _refuse_reductions(model: keras.Model) -> None:
         if reduction not in ACCEPTED_REDUCTIONS:
             raise _refusal(
                 "loss_reduction",
-                f"the loss {name!r} has reduction={reduction!r}, which is not the mean "
+                f"the loss {name} has reduction={reduction!r}, which is not the mean "
                 "or sum over the examples of a batch; use 'sum_over_batch_size' or 'sum'",
             )
 

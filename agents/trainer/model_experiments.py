@@ -17,8 +17,10 @@ import tensorflow as tf
 from agents.trainer.hidden_state import HIDDEN_STATE_OPERATIONS
 from agents.trainer.keras_access import (
     SUM_REDUCTION,
+    compiled_metrics,
     metrics_update,
     model_call,
+    model_layers,
     model_loss,
     sums_scaled,
     unweighted_trackers,
@@ -66,6 +68,8 @@ class Trial:
         self.metrics = list(model.metrics_variables)
         state = ModelState(model)
         self.random_states = state.seeds
+        self.trainable = state.trainable
+        self.assigned: list[Any] = []
         self.counters = [v for v in state.fixed if not tf.as_dtype(v.dtype).is_floating]
         self._weights = [*state.trainable, *state.fixed]
         self._sample = sample
@@ -111,6 +115,10 @@ class Trial:
             with sums_scaled(self.model, factor):
                 loss = model_loss(self.model, batch, predictions, training=self._training)
             metrics_update(self.model, batch, predictions, loss, count)
+        given = {id(variable): value for variable, value in mapping}
+        self.assigned = [
+            v for v in self.trainable if scope.get_current_value(v) is not given[id(v)]
+        ]
         grown = [tf.convert_to_tensor(scope.get_current_value(v)) for v in self.metrics]
         counters = [tf.convert_to_tensor(scope.get_current_value(v)) for v in self.counters]
         return tf.cast(tf.reduce_sum(loss), tf.float32), grown, counters
@@ -135,6 +143,7 @@ def splitting_check(model: keras.Model, examples: tuple[Any, ...]) -> list[str]:
     warnings = _loss_check(inference, examples, (first, second), cut / num_examples)
     _metrics_check(inference, first, second)
     training = Trial(model, examples, training=True)  # traced in any case, for its operations
+    _assigned_check(training)
     _counters_check(training, first, second)
     return warnings
 
@@ -179,9 +188,10 @@ def _loss_check(
             "loss_not_additive",
             "code.build",
             f"the loss of a batch ({expected:.6g}) is not the mean over its two parts "
-            f"({combined:.6g}), so virtual nodes would train something else. Causes: a loss that "
-            "compares examples with each other, or an add_loss() that sums over the batch (use a "
-            "mean)",
+            f"({combined:.6g}), so virtual nodes would train something else. The losses are "
+            f"{', '.join(loss_reductions(trial.model)) or 'those of add_loss()'}. Causes: a loss "
+            "that compares examples with each other (use one that is computed for each example, "
+            "as Dice(axis=-1) is), or an add_loss() that sums over the batch (use a mean)",
         )
     return []
 
@@ -202,10 +212,30 @@ def _metrics_check(trial: Trial, first: tuple[Any, ...], second: tuple[Any, ...]
         raise JobCodeError(
             "metric_not_additive",
             "code.build",
-            f"the metric variable {variable.path!r} does not add up: after two batches it holds "
+            f"the variable {variable.path!r} of the metric {_owner(trial.model, variable)} does "
+            "not add up: after two batches it holds "
             f"{_short(wanted)}, the batches apart give {_short(pair[0])} and {_short(pair[1])}. "
             "Metrics are summed over virtual nodes; keep sums and counts in the metric, starting "
             "from zero, and divide in result()",
+        )
+
+
+def _assigned_check(trial: Trial) -> None:
+    """Refuse layers that assign weights which the optimizer trains: steps would lose that."""
+    for variable in trial.assigned:
+        owners = [
+            type(layer).__name__
+            for layer in model_layers(trial.model)
+            if not isinstance(layer, keras.Model)
+            and any(each is variable for each in layer.trainable_variables)
+        ]
+        raise JobCodeError(
+            "weight_assigned",
+            "code.build",
+            f"the trainable weight {variable.path!r} ({', '.join(owners)}) is assigned by the "
+            "model's own call, which a step over virtual nodes would lose. Use a weight with "
+            "trainable=False for what a layer assigns, or a constraint (kernel_constraint=...) "
+            "instead of SpectralNormalization",
         )
 
 
@@ -240,6 +270,16 @@ def _rows(examples: tuple[Any, ...], low: int, high: int) -> tuple[Any, ...]:
 
 def _spec(leaf: Any) -> tf.TensorSpec:
     return tf.TensorSpec([None, *leaf.shape[1:]], leaf.dtype)
+
+
+def _owner(model: keras.Model, variable: Any) -> str:
+    """Name the class of the metric that a variable belongs to."""
+    owners = [
+        type(metric).__name__
+        for metric in compiled_metrics(model)
+        if any(each is variable for each in metric.variables)
+    ]
+    return owners[0] if owners else "of the model"
 
 
 def _short(value: np.ndarray) -> str:

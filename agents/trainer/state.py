@@ -25,10 +25,10 @@ from typing import Any
 import keras
 import numpy as np
 import tensorflow as tf
-from keras.src.random.seed_generator import global_seed_generator
 
 from agents.trainer.batch_scaling import BatchScaling
 from agents.trainer.failures import TrainerError
+from agents.trainer.keras_access import global_random_state, optimizer_variables
 
 Tensor = Any
 CHECKPOINT_FORMAT = 1
@@ -61,12 +61,12 @@ class ModelState:
         self.scaling = scaling
         self.trainable = list(model.trainable_variables)
         self.non_trainable = list(model.non_trainable_variables)
-        random_state = global_seed_generator().state
+        random_state = global_random_state()
         if all(variable is not random_state for variable in self.non_trainable):
             self.non_trainable.append(random_state)
         self.seeds = [variable for variable in self.non_trainable if _is_seed(variable)]
         self.fixed = [variable for variable in self.non_trainable if not _is_seed(variable)]
-        self.optimizer = list(model.optimizer.variables) if is_trained else []
+        self.optimizer = optimizer_variables(model.optimizer) if is_trained else []
         self.metrics = list(model.metrics_variables) if is_trained else []
         self.variables = _unique(
             self.trainable

@@ -168,7 +168,8 @@ def _headline(error: BaseException, doing: str, place: str, shapes: DataShapes) 
     if isinstance(error, SyntaxError):
         return syntax_sentence(error, place.partition(",")[0] or "The file")
     if isinstance(error, ImportError):
-        return import_sentence(error)
+        owner = _keras_class_of(error)
+        return import_sentence(error) + (f". {owner} asks for it" if owner else "")
     # A KeyError shows its argument in quotes, which Keras makes a whole story.
     is_story = isinstance(error, KeyError) and error.args and "\n" in str(error.args[0])
     text = plain_text(str(error.args[0]) if is_story else str(error))
@@ -244,6 +245,18 @@ def _cut(text: str, limit: int = MESSAGE_LIMIT) -> str:
 def _capital(text: str) -> str:
     """Begin a sentence with a capital letter, unless it begins with code."""
     return text[:1].upper() + text[1:] if _WORD.match(text) else text
+
+
+def _keras_class_of(error: ImportError) -> str:
+    """Name the class of Keras that asked for a missing package; empty where none did."""
+    frames = traceback_module.walk_tb(error.__traceback__)
+    owners = [type(frame.f_locals["self"]) for frame, _ in frames if "self" in frame.f_locals]
+    of_keras = [
+        owner.__name__
+        for owner in owners
+        if owner.__module__.startswith("keras.") and hasattr(owner, "get_config")
+    ]
+    return of_keras[-1] if of_keras else ""
 
 
 def _is_own_fault(error: BaseException) -> bool:

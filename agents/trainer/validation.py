@@ -119,6 +119,17 @@ def _validate(spec: TrainingSpec, code_dir: Path, findings: Findings) -> None:
     started_at = time.perf_counter()
     job = job_load(code_dir, spec.entry_file, spec.settings, spec.seed)
     findings.facts["build_s"] = round(time.perf_counter() - started_at, 3)
+    loaded_job_check(spec, job, code_dir, findings)
+
+
+def loaded_job_check(
+    spec: TrainingSpec, job: LoadedJob, code_dir: Path, findings: Findings
+) -> None:
+    """Check a job that `build` has returned, and try a step; adds to `findings`.
+
+    Raises:
+        JobCodeError: the job cannot be trained here, or not as `fit` would train it.
+    """
     findings.facts |= _data_facts(spec, job)
     _check_sizes(spec, len(job.train))
     findings.warnings += model_check(job.model)

@@ -14,6 +14,7 @@ import keras
 import tensorflow as tf
 
 from agents.trainer.keras_access import (
+    TrainingScope,
     metrics_update,
     model_call,
     model_loss,
@@ -125,7 +126,7 @@ class VirtualNode:
             *((variable, seeds[index]) for index, variable in enumerate(self.state.seeds)),
             *((v, tf.zeros(v.shape, v.value.dtype)) for v in self.state.metrics),
         ]
-        return keras.StatelessScope(mapping, collect_losses=True)
+        return TrainingScope(mapping, collect_losses=True)
 
     def _metrics(self, scope: keras.StatelessScope, count: Tensor) -> list[Tensor]:
         per_batch = {id(variable) for variable in unweighted_trackers(self.model)}

@@ -174,6 +174,10 @@ REFUSED_MODELS = {
             )
             return compiled(model), (X[..., None], Y), None
     """,
+    "calibrated_policy": returning(
+        "compiled(net(layers.Dense(3, dtype=keras.dtype_policies.get('gptq/4/-1_from_float32'))))"
+    ),
+    "weight_assigned": returning("compiled(net(layers.SpectralNormalization(layers.Dense(3))))"),
     "synchronized_normalization": returning(
         "compiled(net(layers.BatchNormalization(synchronized=True)))"
     ),
@@ -266,6 +270,12 @@ def test_a_shape_error_shows_as_the_users_fault(tmp_path: Path) -> None:
     report = validated(tmp_path, returning("compiled(net(out=3))"))
     assert (report.ok, report.code) == (False, "user_code")
     assert "shape" in report.message
+
+
+def test_a_missing_package_is_named_with_the_class_that_needs_it(tmp_path: Path) -> None:
+    report = validated(tmp_path, returning("compiled(net(layers.TorchModuleWrapper(None)))"))
+    assert (report.ok, report.code) == (False, "user_code")
+    assert "which TorchModuleWrapper needs" in report.message
 
 
 def test_an_error_in_a_layer_shows_the_users_line(tmp_path: Path) -> None:

@@ -1,0 +1,23 @@
+"""Whole networks train as Keras trains them: a few in the normal run, all in `make conformance`."""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+
+from tests.conformance.architecture_cases import all_cases
+from tests.conformance.cases import Case, Result, case_try
+from tests.conformance.conftest import EVERYTHING
+
+#: Those tried in the normal run.
+FEW = ("Residual network: augmented, partly frozen", "U-Net", "Transformer: padding masks",
+       "Rivals: custom train_step")  # fmt: skip
+TRIED = [case for case in all_cases() if os.environ.get(EVERYTHING) or case.key in FEW]
+
+
+@pytest.mark.timeout(1800)
+@pytest.mark.parametrize("case", TRIED, ids=lambda case: case.key)
+def test_network_trains_as_in_keras_or_is_refused(case: Case) -> None:
+    outcome = case_try(case)
+    assert outcome.result is not Result.FAILED, outcome.note
