@@ -1,4 +1,4 @@
-"""Models of the suite as real jobs: resized, and with a trainer killed, they end with the same bits."""
+"""Models as real jobs: resized, and robbed of a trainer, they end with the same bits."""
 
 from __future__ import annotations
 

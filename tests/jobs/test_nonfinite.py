@@ -144,6 +144,11 @@ def test_steps_that_the_loss_scale_skipped_are_nothing() -> None:
 def test_a_job_that_goes_back_to_before_it_does_not_say_that_it_is_over() -> None:
     world, job = going_on()
     steps(world, job, 11, 20, nonfinite=encode(LOSS))
+    _, trainer = world.leader_of(job)
+    trainer.generation += 1  # as if it had been started again from a checkpoint
+    active = job.generations.filter(phase="active")
+    active.update(number=trainer.generation, previous=None, step=2)
+    Job.objects.filter(id=job.pk).update(generation=trainer.generation)
     steps(world, job, 3, 10, loss=0.5)
     assert [kind for kind, _ in changes(job)] == ["nonfinite"]
     assert fresh(job).nonfinite == {}

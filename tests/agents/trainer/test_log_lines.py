@@ -149,7 +149,9 @@ def test_what_a_line_says() -> None:
     at = datetime.datetime(
         2026, 1, 2, 4, 5, 6, tzinfo=datetime.timezone(datetime.timedelta(hours=1))
     )
-    row = EpochRow(1, 24, {"loss": 0.1234567, "val_loss": float("nan")}, 12.345, 5120.4)
+    row = EpochRow(
+        1, 24, {"loss": 0.1234567, "val_loss": float("nan")}, seconds=12.345, examples_per_s=5120.4
+    )
     assert epoch_line(row, EPOCHS, 1, at) == (
         "2026-01-02T03:05:06Z epoch 2/3, step 24: loss 0.123457, val_loss nan, 12.35 s, "
         "5,120 examples/s, 1 accelerator"
