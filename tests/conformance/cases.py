@@ -99,6 +99,7 @@ class Case:
         note: what the generated page says about it.
         is_dense: `fit` is given the sums of gradients of repeated rows. Keras's Adam and others
             square the gradient of each repetition by itself, which no sum of slices can.
+        module: the public module of the class; several have classes of one name.
     """
 
     subject: str
@@ -111,11 +112,13 @@ class Case:
     is_sum: bool = False
     note: str = ""
     is_dense: bool = False
+    module: str = ""
 
     @property
     def key(self) -> str:
         """Name the case in reports and tests."""
-        return f"{self.subject}: {self.name}" if self.name else self.subject
+        subject = f"{self.module}.{self.subject}" if self.module else self.subject
+        return f"{subject}: {self.name}" if self.name else subject
 
 
 def case_try(case: Case) -> Outcome:

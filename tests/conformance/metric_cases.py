@@ -165,7 +165,7 @@ def base_cases() -> list[Case]:
     wrapped = lambda: metrics.MeanMetricWrapper(keras.losses.mean_absolute_error, "off")  # noqa: E731
     return [
         metric_case("Metric", "own", OwnMetric, targets),
-        metric_case("LargestError", "own, does not add up", LargestError, targets,
+        metric_case("Metric", "own, does not add up", LargestError, targets,
                     refused="metric_not_additive"),
         metric_case("Sum", "", TotalOutput, targets),
         metric_case("Mean", "", MeanOutput, targets),

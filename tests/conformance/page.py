@@ -71,7 +71,9 @@ def class_outcome(cases: Sequence[Case], outcomes: Mapping[str, Outcome]) -> tup
     """Give outcome and note of a class from those of its cases."""
     found = [(case, outcomes[case.key]) for case in cases if case.key in outcomes]
     results = {outcome.result for _, outcome in found}
-    if len(found) < len(cases) or Result.FAILED in results:
+    if len(found) < len(cases):
+        return "not tried", _note(found)
+    if Result.FAILED in results:
         return "failed", _note(found)
     if results == {Result.EQUAL}:
         return "equal", _note(found)

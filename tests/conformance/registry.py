@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
+from dataclasses import replace
 from functools import cache
 from types import ModuleType
 
@@ -45,20 +46,18 @@ def public_classes(module: str) -> Classes:
     return {value.__name__: value for value in sorted(found, key=lambda each: each.__name__)}
 
 
+@cache
 def module_cases(module: str) -> list[Case]:
     """List the cases of a public module's classes."""
     classes = public_classes(module)
-    cases = [case for file in MODULES[module] for case in cases_of(file.all_cases)]
-    return [case for case in cases if case.subject in classes]
-
-
-@cache
-def cases_of(make: Callable[[], list[Case]]) -> list[Case]:
-    """Make a file's cases once."""
-    return make()
+    return [
+        replace(case, module=module)
+        for file in MODULES[module]
+        for case in file.all_cases()
+        if case.subject in classes
+    ]
 
 
 def all_cases() -> list[Case]:
     """List the cases of all classes."""
-    files = dict.fromkeys(file for files in MODULES.values() for file in files)
-    return [case for file in files for case in cases_of(file.all_cases)]
+    return [case for module in MODULES for case in module_cases(module)]

@@ -13,18 +13,18 @@ from tests.conformance.conftest import EVERYTHING
 from tests.conformance.registry import MODULES, all_cases, module_cases, public_classes
 
 #: Of how many cases the normal run tries one; `make conformance` tries all.
-SAMPLED = 16
+SAMPLED = 24
 #: Cases that are always tried: what was wrong here once, and what is most easily wrong.
 ALWAYS = frozenset(
     {
-        "BatchNormalization: images",
-        "Dropout: noise shape",
-        "Layer: own state",
-        "LossScaleOptimizer: around Nadam",
-        "LossScaleOptimizer: skips steps",
-        "SGD: nesterov, average",
-        "SparseCategoricalCrossentropy: logits",
-        "SpatialDropout2D",
+        "layers.BatchNormalization: images",
+        "layers.Dropout: noise shape",
+        "layers.Layer: own state",
+        "optimizers.LossScaleOptimizer: around Nadam",
+        "optimizers.LossScaleOptimizer: skips steps",
+        "optimizers.SGD: nesterov, average",
+        "losses.SparseCategoricalCrossentropy: logits",
+        "layers.SpatialDropout2D",
     }
 )
 

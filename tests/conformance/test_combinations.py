@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from itertools import product
 
+import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
@@ -29,6 +30,7 @@ if IS_EVERYTHING:
     rows_drawn |= st.tuples(*(st.sampled_from(choices) for choices in FACTORS))
 
 
+@pytest.mark.timeout(7200 if IS_EVERYTHING else 300)
 @settings(
     max_examples=2 * len(ROWS) if IS_EVERYTHING else BUDGET,
     derandomize=True,

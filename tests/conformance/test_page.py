@@ -8,7 +8,7 @@ from pathlib import Path
 from benchmarks.conformance import cases_known
 from tests.conformance.cases import Result
 from tests.conformance.page import PAGE_FILE, figures, outcomes_read, page_text
-from tests.conformance.registry import MODULES, public_classes
+from tests.conformance.registry import MODULES, all_cases, public_classes
 
 TRAINER = Path(__file__).parents[2] / "agents" / "trainer"
 PRIVATE = re.compile(r"\.(_[a-z]\w+)")
@@ -19,8 +19,9 @@ def test_page_is_what_the_kept_outcomes_say() -> None:
     assert PAGE_FILE.read_text(encoding="utf-8") == page_text(outcomes_read()), UPDATE
 
 
-def test_every_case_has_an_outcome_and_none_is_left_over() -> None:
-    assert outcomes_read().keys() == cases_known().keys(), UPDATE
+def test_every_case_of_a_class_has_an_outcome_and_none_is_left_over() -> None:
+    tried = outcomes_read().keys()
+    assert {case.key for case in all_cases()} <= tried <= cases_known().keys(), UPDATE
 
 
 def test_outcomes_are_the_expected_ones_and_none_fails() -> None:
@@ -56,4 +57,3 @@ def test_nine_of_ten_classes_are_equal() -> None:
     measured = figures(outcomes_read())
     assert measured["failed"] == 0
     assert measured["equal_share"] >= 0.9
-    assert measured["architectures_equal"] == 1.0
