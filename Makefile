@@ -89,7 +89,8 @@ pytest-sqlite: $(DEV_STAMP)
 # Every case anew, the page about them, then mixtures of options; `make test` tries a sample.
 conformance: $(DEV_STAMP)
 	$(BIN)/python -m benchmarks.conformance --fresh $(ARGS)
-	CONFORMANCE_ALL=1 $(BIN)/python -m pytest tests/conformance/test_combinations.py tests/conformance/test_page.py
+	CONFORMANCE_ALL=1 $(BIN)/python -m pytest tests/conformance/test_combinations.py \
+		tests/conformance/test_live_changes.py tests/conformance/test_page.py
 
 lock: $(DEV_STAMP)
 	$(BIN)/uv pip compile -q --no-header --python-version 3.11 requirements/main.in -o requirements.txt
