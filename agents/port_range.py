@@ -1,4 +1,4 @@
-"""Whether the ports of trainers are such as the kernel gives to outgoing connections."""
+"""Compare the ports of trainers with the range that the kernel gives to outgoing connections."""
 
 from __future__ import annotations
 

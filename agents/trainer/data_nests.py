@@ -1,4 +1,4 @@
-"""What one item of a job's data holds: nests of arrays of numbers, checked and named by path."""
+"""Nests of arrays of numbers, as items of a job's data hold them: checked and named by path."""
 
 from __future__ import annotations
 

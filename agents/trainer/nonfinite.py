@@ -17,7 +17,7 @@ SKIPPED_LIMIT = 20
 
 @dataclass(frozen=True, slots=True)
 class LossTrack:
-    """What the rule needs to know of the losses of all steps so far.
+    """The state of the rule for losses that are not finite, over all steps so far.
 
     Attributes:
         last_finite, last_finite_step: the newest finite loss and its step, from 1.

@@ -50,7 +50,7 @@ class StopKind(StrEnum):
 
 
 class OnNonfinite(StrEnum):
-    """What a job does when its loss or a metric becomes nan or infinite."""
+    """The choice of a job for a loss or metric that becomes nan or infinite."""
 
     STOP = "stop"  # it fails at that step
     CONTINUE = "continue"  # it trains on, and says so

@@ -1,4 +1,4 @@
-"""What of a job is nan or infinite, or was: `Job.nonfinite`, as the newest reports said."""
+"""The losses and metrics of a job that are or were not finite: `Job.nonfinite`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is kept and told of a job that trains on although something is not finite."""
+"""Events and state of a job that trains on although a loss or metric is not finite."""
 
 from __future__ import annotations
 

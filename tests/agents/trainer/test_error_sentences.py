@@ -1,4 +1,4 @@
-"""What a person reads first when a job fails, tried with real faults of real Keras code."""
+"""The headlines of failed jobs, tried with real faults of real Keras code."""
 
 from __future__ import annotations
 

@@ -289,7 +289,7 @@ def test_all_stop_together_once_a_listener_has_caught_up(tmp_path: Path) -> None
 
 
 def test_the_loss_of_the_leader_in_the_end_changes_nothing(tmp_path: Path) -> None:
-    """It is lost when it is about to write; those that are left know, write and say the same."""
+    """The leader is lost when it is about to write; the others write and report the same."""
     with local_job(tmp_path, spec_of(OnNonfinite.STOP), JOB, num_slots=4) as job:
         ending = Ending(slot=0, place="agents.trainer.pursuits:failure_save")
         job.program = dying_program([ending])
