@@ -275,7 +275,8 @@ def test_a_shape_error_shows_as_the_users_fault(tmp_path: Path) -> None:
 def test_a_missing_package_is_named_with_the_class_that_needs_it(tmp_path: Path) -> None:
     report = validated(tmp_path, returning("compiled(net(layers.TorchModuleWrapper(None)))"))
     assert (report.ok, report.code) == (False, "user_code")
-    assert "which TorchModuleWrapper needs" in report.message
+    assert "no module 'torch'" in report.message
+    assert "TorchModuleWrapper asks for it" in report.message
 
 
 def test_an_error_in_a_layer_shows_the_users_line(tmp_path: Path) -> None:
