@@ -1,4 +1,4 @@
-"""What a case of the conformance suite is, and what comes of it: equal, refused or failed."""
+"""Cases of the conformance suite and their outcomes: equal, refused or failed."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ ADVICE = ("use ", "put ", "give ", "leave ", "set ", "move ", "keep ", "take ", 
 
 
 class Result(StrEnum):
-    """What came of a case."""
+    """The outcome of a case."""
 
     EQUAL = "equal"
     REFUSED = "refused"
@@ -57,7 +57,7 @@ class Result(StrEnum):
 
 @dataclass(frozen=True)
 class Outcome:
-    """What came of a case, and why."""
+    """The outcome of a case and its reason."""
 
     result: Result
     note: str = ""

@@ -48,7 +48,7 @@ class Schedule:
 
 @dataclass(frozen=True)
 class Trained:
-    """What training left.
+    """The variables and logs after training.
 
     Attributes:
         variables: name -> value, as `variables_read` gives them.

@@ -20,7 +20,7 @@ from tests.conformance.models import (
     numbers,
 )
 
-#: What every optimizer takes.
+#: Options that every optimizer takes.
 COMMON: dict[str, dict[str, Any]] = {
     "clipnorm": {"clipnorm": 0.05},
     "clipvalue": {"clipvalue": 0.01},

@@ -10,7 +10,7 @@ from tests.conformance.architecture_cases import all_cases
 from tests.conformance.cases import Case, Result, case_try
 from tests.conformance.conftest import EVERYTHING
 
-#: Those tried in the normal run.
+#: Networks that the normal run tries.
 FEW = ("Residual network: augmented, partly frozen", "U-Net", "Transformer: padding masks",
        "Rivals: custom train_step")  # fmt: skip
 TRIED = [case for case in all_cases() if os.environ.get(EVERYTHING) or case.key in FEW]

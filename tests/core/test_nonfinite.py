@@ -1,4 +1,4 @@
-"""What is said of losses and metrics that are not finite, and what is not believed."""
+"""Reports of losses and metrics that are not finite: their sentences, and their checks."""
 
 from __future__ import annotations
 
