@@ -26,7 +26,7 @@ from agents.processes import (
     trainer_environment,
 )
 from agents.settings import AgentSettings
-from agents.trainer.standby import WARM_FILE
+from agents.trainer.contract.standby import WARM_FILE
 from controlplane.core.wire import AcceleratorInfo
 
 log = logging.getLogger("agents")

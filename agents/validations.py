@@ -16,7 +16,7 @@ from agents.preparation import code_fetch, source_fetch
 from agents.processes import OwnedProcess, processes_of, trainer_environment
 from agents.report_queue import storable
 from agents.state_directory import read_json, write_atomically
-from agents.trainer.heap import heap_environment
+from agents.trainer.contract.malloc_env import heap_environment
 from agents.trainers import Surroundings
 from controlplane.core.wire import ValidationReport, WantedValidation, decode, encode
 

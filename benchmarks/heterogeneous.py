@@ -29,7 +29,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from agents.trainer.local import LocalJob
+from agents.trainer.local.local_cluster import LocalJob
 from benchmarks.cpu_quota import CpuQuota
 from controlplane.core.heterogeneous import finish_s, plan_counts, runs
 from controlplane.core.step_time import (

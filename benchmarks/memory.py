@@ -35,7 +35,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from agents.trainer.local import LocalJob, LocalJobError
+from agents.trainer.local.local_cluster import LocalJob, LocalJobError
 from controlplane.core.wire import ReductionMode, StopCondition, StopKind, TrainingSpec
 
 JOB = """

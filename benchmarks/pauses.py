@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from agents.trainer.local import LocalJob
+from agents.trainer.local.local_cluster import LocalJob
 from controlplane.core.wire import (
     Membership,
     ReductionMode,

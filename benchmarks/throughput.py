@@ -34,8 +34,8 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
-from agents.trainer.heap import heap_environment
-from agents.trainer.local import LocalJob
+from agents.trainer.contract.malloc_env import heap_environment
+from agents.trainer.local.local_cluster import LocalJob
 from benchmarks.throughput_arms import job as job_module
 from benchmarks.throughput_arms.described import job_spec
 from benchmarks.throughput_arms.job import NETWORKS

@@ -10,13 +10,13 @@ import sys
 from pathlib import Path
 from types import ModuleType
 
-from agents.trainer.launcher import launcher_arguments, launcher_run
-from agents.trainer.orders import OrderWatcher
-from agents.trainer.ports import port_hold
-from agents.trainer.quiet import QUIET_ENVIRONMENT, startup_noise_dropped
-from agents.trainer.standby import standby_wait
+from agents.trainer.contract.ports import port_hold
+from agents.trainer.contract.quiet import QUIET_ENVIRONMENT, startup_noise_dropped
+from agents.trainer.contract.run_dir import OrderWatcher
+from agents.trainer.contract.standby import standby_wait
+from agents.trainer.local.cli import launcher_arguments, launcher_run
 
-_ENGINE = "agents.trainer.engine"
+_ENGINE = "agents.trainer.engine.trainer"
 
 #: Where it is installed Keras imports it for wrappers that no trainer needs, which takes a fifth of
 #: the processor time of a start, and 60 MiB. Job code may import it as always.
@@ -51,7 +51,7 @@ def main(arguments: list[str] | None = None) -> int:
         for name, value in {**QUIET_ENVIRONMENT, "KERAS_BACKEND": "tensorflow"}.items():
             os.environ.setdefault(name, value)
     if options.validate is not None:
-        validation = _with_tensorflow("agents.trainer.validation")
+        validation = _with_tensorflow("agents.trainer.validate.run")
         return int(validation.validation_run(options.validate) or 0)
     if options.standby is not None:
         # Its threads keep the priority of who imports it; the rest is imported at a low one.

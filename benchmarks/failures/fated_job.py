@@ -26,16 +26,20 @@ import numpy as np
 
 #: place -> module and name of the function at whose call it is, and which calls count (None: all).
 PLACES = {
-    "computing": ("stepper", "local_rows", lambda call: call[1].place[2] == "train"),
-    "evaluating": ("stepper", "local_rows", lambda call: call[1].place[2] == "validate"),
-    "reducing": ("exchange", "Exchange.__call__", lambda call: call[5].phase < 2),
-    "rehearsing": ("stepper", "Stepper.rehearse", None),
-    "joining": ("handover", "meeting_receive", None),
-    "joined": ("handover", "Handover.digest_beside", lambda call: call[1] == "after"),
-    "switching": ("handover", "Handover.switch", None),
-    "recovering": ("handover", "census_meet", None),
-    "checkpointing": ("durable", "state_save", None),
-    "saving": ("pursuits", "results_save", None),
+    "computing": ("step.stepper", "local_rows", lambda call: call[1].place[2] == "train"),
+    "evaluating": ("step.stepper", "local_rows", lambda call: call[1].place[2] == "validate"),
+    "reducing": ("collectives.tree_reduction", "Exchange.__call__", lambda call: call[5].phase < 2),
+    "rehearsing": ("step.stepper", "Stepper.rehearse", None),
+    "joining": ("resize.membership_change", "meeting_receive", None),
+    "joined": (
+        "resize.membership_change",
+        "Handover.digest_beside",
+        lambda call: call[1] == "after",
+    ),
+    "switching": ("resize.membership_change", "Handover.switch", None),
+    "recovering": ("resize.membership_change", "census_meet", None),
+    "checkpointing": ("model.checkpointing", "state_save", None),
+    "saving": ("engine.tasks", "results_save", None),
 }
 SLOW_STEP_S = 2.0
 LOOK_EVERY_S = 0.02
@@ -71,7 +75,7 @@ def build(settings):
     inputs = random.normal(size=(256, 8)).astype("float32")
     targets = np.sin(inputs.sum(axis=1, keepdims=True)).astype("float32")
     run_dir = Path(os.environ.get("VIRTUALFLOW_RUN_DIR", ""))
-    if run_dir.parent.name == "trainers" and "agents.trainer.engine" in sys.modules:
+    if run_dir.parent.name == "trainers" and "agents.trainer.engine.trainer" in sys.modules:
         Fate(Path(settings["fates"]), int(run_dir.name.partition("-")[2]), settings).install()
     if "fails_after" in settings:
         return model, Failing(inputs, targets, settings["fails_after"]), None

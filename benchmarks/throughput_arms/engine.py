@@ -13,17 +13,17 @@ import shutil
 import tempfile
 from pathlib import Path
 
-from agents.trainer.accelerator import configure_devices
-from agents.trainer.feeder import Feeder
-from agents.trainer.groups import lone_group
-from agents.trainer.orders import ReportWriter
-from agents.trainer.planning import Planner
-from agents.trainer.progress import Progress
-from agents.trainer.runtime import CollectiveRuntime
-from agents.trainer.step import StepFunctions
-from agents.trainer.step_reports import StepReports
-from agents.trainer.stepper import Stepper
-from agents.trainer.workload import Workload, workload_build
+from agents.trainer.collectives.devices import configure_devices
+from agents.trainer.collectives.groups import lone_group
+from agents.trainer.collectives.runtime import CollectiveRuntime
+from agents.trainer.contract.run_dir import ReportWriter
+from agents.trainer.engine.step_reports import StepReports
+from agents.trainer.engine.workload import Workload, workload_build
+from agents.trainer.model.progress import Progress
+from agents.trainer.step.batch_plan import Planner
+from agents.trainer.step.functions import StepFunctions
+from agents.trainer.step.prefetch import Feeder
+from agents.trainer.step.stepper import Stepper
 from benchmarks.throughput_arms.described import job_spec
 from benchmarks.throughput_arms.serve import NUM_THREADS, Run, Stamps, serve, stamp
 from controlplane.core.wire import (

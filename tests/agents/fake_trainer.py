@@ -18,7 +18,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from agents.trainer.standby import WARM_FILE, standby_wait
+from agents.trainer.contract.standby import WARM_FILE, standby_wait
 from controlplane.core.wire import (
     ReportKind,
     TrainerOrders,

@@ -12,8 +12,8 @@ import pytest
 from agents.devices import accelerator_environment, accelerators_found, kind_of
 from agents.processes import trainer_environment
 from agents.settings import AgentSettings, settings_from
-from agents.trainer.heap import heap_environment
-from agents.trainer.packet_filter import FILTER_VARIABLE
+from agents.trainer.contract.malloc_env import heap_environment
+from agents.trainer.peers.bpf import FILTER_VARIABLE
 from tests.agents.builders import agent_settings
 
 GIBIBYTE = 1024**3

@@ -13,7 +13,7 @@ import psutil
 import pytest
 
 from agents import standbys
-from agents.trainer import standby as warming
+from agents.trainer.contract import standby as warming
 from controlplane.core.wire import ReportKind
 from tests.agents.builders import membership, wanted_trainer
 from tests.agents.conftest import (
@@ -239,7 +239,7 @@ def test_a_kernel_that_does_not_share_by_session_is_left_alone(
 )
 def test_the_kernel_takes_the_low_priority_and_the_usual_one_again() -> None:
     program = """
-from agents.trainer.standby import SESSION_NICENESS_FILE, _low_session
+from agents.trainer.contract.standby import SESSION_NICENESS_FILE, _low_session
 with _low_session():
     print(SESSION_NICENESS_FILE.read_text().split()[-1])
 print(SESSION_NICENESS_FILE.read_text().split()[-1])

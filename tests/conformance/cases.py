@@ -14,12 +14,12 @@ from typing import Any
 import keras
 import numpy as np
 
-from agents.trainer.data_arrays import ArraySource
-from agents.trainer.job_file import LoadedJob
-from agents.trainer.model_checks import built_model_check, model_check
-from agents.trainer.model_experiments import splitting_check
-from agents.trainer.user_errors import JobCodeError, user_code
-from agents.trainer.validation import Findings, loaded_job_check
+from agents.trainer.contract.user_errors import JobCodeError, user_code
+from agents.trainer.data.arrays import ArraySource
+from agents.trainer.validate.job_file import LoadedJob
+from agents.trainer.validate.model_checks import built_model_check, model_check
+from agents.trainer.validate.run import Findings, loaded_job_check
+from agents.trainer.validate.split_checks import splitting_check
 from tests.agents.trainer.local_jobs import training_spec
 from tests.conformance.harness import (
     ONE_NODE,

@@ -16,15 +16,15 @@ import numpy as np
 import tensorflow as tf
 from tensorflow.python.framework import config as framework_config
 
-from agents.trainer.data_arrays import ArraySource
-from agents.trainer.exchange import Exchange
-from agents.trainer.feeder import JobData
-from agents.trainer.keras_access import model_build
-from agents.trainer.planning import TRAINING_STREAM, Planner, step_seeds
-from agents.trainer.progress import Course, Progress
-from agents.trainer.state import ModelState
-from agents.trainer.step import StepFunctions
-from agents.trainer.stepper import local_rows
+from agents.trainer.collectives.tree_reduction import Exchange
+from agents.trainer.data.arrays import ArraySource
+from agents.trainer.model.keras_private import model_build
+from agents.trainer.model.progress import Course, Progress
+from agents.trainer.model.state import ModelState
+from agents.trainer.step.batch_plan import TRAINING_STREAM, Planner, step_seeds
+from agents.trainer.step.functions import StepFunctions
+from agents.trainer.step.prefetch import JobData
+from agents.trainer.step.stepper import local_rows
 from controlplane.core.wire import ReductionMode, StopCondition, StopKind, TrainingSpec
 from tests.agents.trainer.local_jobs import membership_of, training_spec
 

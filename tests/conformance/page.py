@@ -37,7 +37,7 @@ data-parallel training.
 PRIVATE = """
 ## Private parts of Keras
 
-All stand in `agents/trainer/keras_access.py`:
+All stand in `agents/trainer/model/keras_private.py`:
 
 | part | what for |
 |---|---|

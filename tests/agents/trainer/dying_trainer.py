@@ -20,8 +20,8 @@ from pathlib import Path
 from typing import Any
 
 from agents.trainer.__main__ import main
-from agents.trainer.failures import PEER_LOST, TrainerError
-from agents.trainer.orders import orders_read
+from agents.trainer.contract.failures import PEER_LOST, TrainerError
+from agents.trainer.contract.run_dir import orders_read
 
 
 @dataclass(frozen=True)

@@ -14,9 +14,9 @@ import socket
 import sys
 from pathlib import Path
 
-from agents.trainer import peer_filter
 from agents.trainer.__main__ import main
-from agents.trainer.peer_filter import PeerFilter, sockets_of
+from agents.trainer.peers import socket_filter
+from agents.trainer.peers.socket_filter import PeerFilter, sockets_of
 
 FILTERED_PROGRAM = (sys.executable, "-m", "tests.agents.trainer.filtered_trainer")
 FILTERS_FILE = "filters.json"
@@ -41,7 +41,7 @@ def filters_watch(folder: Path) -> None:
         partial.write_text(json.dumps(found))
         partial.replace(folder / FILTERS_FILE)
 
-    peer_filter.own_addresses = set  # type: ignore[attr-defined]
+    socket_filter.own_addresses = set  # type: ignore[attr-defined]
     PeerFilter.apply = apply_and_note  # type: ignore[method-assign]
 
 

@@ -7,7 +7,7 @@ import sys
 from typing import Any
 
 from agents.trainer.__main__ import main
-from agents.trainer.digests import Digests
+from agents.trainer.resize.digests import Digests
 
 HASTY_PROGRAM = (sys.executable, "-m", "tests.agents.trainer.hasty_trainer")
 

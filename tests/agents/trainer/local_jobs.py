@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from agents.trainer.local import LocalJob
+from agents.trainer.local.local_cluster import LocalJob
 from controlplane.core.wire import (
     Member,
     Membership,

@@ -14,10 +14,10 @@ from collections.abc import Mapping
 from typing import Any
 
 from agents.trainer.__main__ import main
-from agents.trainer.engine import Trainer
-from agents.trainer.handover import Handover
-from agents.trainer.orders import OrderWatcher
-from agents.trainer.progress import Activity
+from agents.trainer.contract.run_dir import OrderWatcher
+from agents.trainer.engine.trainer import Trainer
+from agents.trainer.model.progress import Activity
+from agents.trainer.resize.membership_change import Handover
 from controlplane.core.wire import TrainerOrders
 
 

@@ -17,10 +17,10 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from agents.trainer import handover
 from agents.trainer.__main__ import main
-from agents.trainer.stepper import Heard
-from agents.trainer.streaming import Arrival, KeptSteps
+from agents.trainer.resize import membership_change
+from agents.trainer.resize.catch_up import Arrival, KeptSteps
+from agents.trainer.step.stepper import Heard
 from tests.agents.trainer.dying_trainer import Ending, ending_install
 
 HEARING_LIMIT_S = 60.0
@@ -35,7 +35,7 @@ def streaming_program(hear: int | None, endings: Sequence[Ending] = ()) -> tuple
 def streaming_install(hear: int | None) -> None:
     """Stream every state; hold it back until a listener has heard enough."""
     has_heard = threading.Event()
-    add, receive = KeptSteps.add, handover.state_receive
+    add, receive = KeptSteps.add, membership_change.state_receive
 
     def add_counted(kept: KeptSteps, heard: Heard) -> None:
         add(kept, heard)
@@ -47,12 +47,12 @@ def streaming_install(hear: int | None) -> None:
             assert has_heard.wait(HEARING_LIMIT_S), "nothing is heard"
         return receive(*arguments, **options)
 
-    handover.STREAM_FROM_BYTES = 0
+    membership_change.STREAM_FROM_BYTES = 0
     if hear is None:
         Arrival.is_here = property(lambda _: False)  # type: ignore[assignment,method-assign]
         return
     KeptSteps.add = add_counted  # type: ignore[method-assign]
-    handover.state_receive = receive_late  # type: ignore[attr-defined]
+    membership_change.state_receive = receive_late  # type: ignore[attr-defined]
 
 
 if __name__ == "__main__":

@@ -18,15 +18,15 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from agents.trainer.groups import lone_group
-from agents.trainer.job_file import job_load
-from agents.trainer.keras_access import learning_rates_scaled
-from agents.trainer.local import LocalJob
-from agents.trainer.orders import ReportWriter
-from agents.trainer.planning import Planner
-from agents.trainer.progress import Progress
-from agents.trainer.stepper import Stepper
-from agents.trainer.workload import Workload, workload_build
+from agents.trainer.collectives.groups import lone_group
+from agents.trainer.contract.run_dir import ReportWriter
+from agents.trainer.engine.workload import Workload, workload_build
+from agents.trainer.local.local_cluster import LocalJob
+from agents.trainer.model.keras_private import learning_rates_scaled
+from agents.trainer.model.progress import Progress
+from agents.trainer.step.batch_plan import Planner
+from agents.trainer.step.stepper import Stepper
+from agents.trainer.validate.job_file import job_load
 from controlplane.core.wire import ReductionMode, ReportKind, StopCondition, StopKind, TrainingSpec
 from tests.agents.trainer.job_texts import SMALL_NETWORK
 from tests.agents.trainer.local_jobs import UNEVEN_JOB, local_job, membership_of, training_spec

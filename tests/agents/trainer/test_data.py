@@ -11,10 +11,10 @@ import tensorflow as tf
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from agents.trainer import data_batches, data_tensorflow
-from agents.trainer.data import ExampleSource, source_open
-from agents.trainer.data_arrays import ClassWeightedSource, example_order
-from agents.trainer.user_errors import JobCodeError
+from agents.trainer.contract.user_errors import JobCodeError
+from agents.trainer.data import pydataset, tf_dataset
+from agents.trainer.data.arrays import ClassWeightedSource, example_order
+from agents.trainer.data.sources import ExampleSource, source_open
 
 HERE = Path(__file__).parent
 ORDER_OF_SEED_7 = [4, 1, 6, 3, 2, 7, 5, 0]
@@ -209,7 +209,7 @@ def test_a_pydataset_reads_a_batch_once_for_many_slices() -> None:
     assert rows.reads == [0, 1]
     for index in range(100):
         source.fetch(np.array([index]))
-    assert len(source._cache) == data_batches.CACHED_BATCHES  # type: ignore[attr-defined]
+    assert len(source._cache) == pydataset.CACHED_BATCHES  # type: ignore[attr-defined]
 
 
 class Uneven(Rows):
@@ -287,7 +287,7 @@ def test_a_failing_item_shows_the_users_own_line() -> None:
     assert (error.code, error.field) == ("user_code", "data.train")
     assert "data[0] raised KeyError: 'tabel'" in error.message
     assert 'File "test_data.py"' in error.traceback
-    assert "data_items.py" not in error.traceback
+    assert "data/items.py" not in error.traceback
 
 
 def test_an_object_without_items_is_refused() -> None:
@@ -353,7 +353,7 @@ def test_other_tf_data_sets_are_refused_by_name(make: Any, code: str) -> None:
 
 
 def test_a_tf_data_set_that_is_too_large_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(data_tensorflow, "MATERIALISED_LIMIT_BYTES", 100)
+    monkeypatch.setattr(tf_dataset, "MATERIALISED_LIMIT_BYTES", 100)
     assert refusal(numbers(20).batch(2)).code == "data_too_large"
 
 
@@ -364,7 +364,7 @@ def test_a_tf_data_set_of_unknown_length_ends_by_the_limit_on_batches(
         while True:
             yield np.zeros(1)
 
-    monkeypatch.setattr(data_tensorflow, "MATERIALISED_LIMIT_BATCHES", 10)
+    monkeypatch.setattr(tf_dataset, "MATERIALISED_LIMIT_BATCHES", 10)
     endless = tf.data.Dataset.from_generator(forever, output_signature=tf.TensorSpec((1,)))
     assert refusal(endless).code == "data_too_large"
 

@@ -12,9 +12,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from agents.trainer.data import source_open
-from agents.trainer.feeder import JobData
-from agents.trainer.prediction_job import prediction_job
+from agents.trainer.data.sources import source_open
+from agents.trainer.predict.job import prediction_job
+from agents.trainer.step.prefetch import JobData
 from tests.agents.trainer import test_step
 from tests.agents.trainer.data_kinds import KINDS, Batches, Items, Parts, examples_of, num_rows
 from tests.agents.trainer.test_step import EpochByVirtualNodes

@@ -13,8 +13,8 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from agents.trainer.data import source_open
-from agents.trainer.user_errors import JobCodeError
+from agents.trainer.contract.user_errors import JobCodeError
+from agents.trainer.data.sources import source_open
 from tests.agents.trainer.data_kinds import Batches, Items, Parts, RefilledBatches, RefilledItems
 
 HERE = Path(__file__).parent

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from agents.trainer.validation import job_validate
+from agents.trainer.validate.run import job_validate
 from controlplane.core.wire import ReductionMode, StopCondition, StopKind, TrainingSpec
 
 PAGE = Path(__file__).parents[3] / "docs" / "writing-a-job.md"
@@ -40,7 +40,7 @@ def test_every_code_of_a_refusal_is_documented() -> None:
     page = PAGE.read_text(encoding="utf-8")
     sources = Path(__file__).parents[3] / "agents" / "trainer"
     found = set()
-    for pattern in ("job_file.py", "data*.py", "model_*.py", "validation.py"):
+    for pattern in ("data/*.py", "validate/*.py"):
         for path in sources.glob(pattern):
             found |= codes_in(path)
     assert len(found) > 25

@@ -8,10 +8,10 @@ from pathlib import Path
 import keras
 import pytest
 
-from agents.trainer.error_sentences import known_sentence
-from agents.trainer.job_file import job_load
-from agents.trainer.model_summary import model_summary
-from agents.trainer.user_errors import JobCodeError, user_code
+from agents.trainer.contract.error_sentences import known_sentence
+from agents.trainer.contract.user_errors import JobCodeError, user_code
+from agents.trainer.validate.job_file import job_load
+from agents.trainer.validate.model_summary import model_summary
 from controlplane.core.plain_text import plain_text
 from controlplane.core.wire import ReportKind
 from tests.agents.trainer.local_jobs import local_job, training_spec

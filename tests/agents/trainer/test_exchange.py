@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from agents.trainer.exchange import CUT_FROM_ELEMENTS
+from agents.trainer.collectives.tree_reduction import CUT_FROM_ELEMENTS
 from controlplane.core.wire import ReportKind, StopCondition, StopKind
 from tests.agents.trainer.local_jobs import local_job, training_spec
 

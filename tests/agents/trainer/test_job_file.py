@@ -9,7 +9,7 @@ import keras
 import numpy as np
 import pytest
 
-from agents.trainer.job_file import JobCodeError, LoadedJob, job_load
+from agents.trainer.validate.job_file import JobCodeError, LoadedJob, job_load
 
 MODEL = """
 import keras

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from agents.trainer.__main__ import main
-from agents.trainer.launcher import resizes_read, settings_read
+from agents.trainer.local.cli import resizes_read, settings_read
 
 REPOSITORY = Path(__file__).resolve().parents[3]
 

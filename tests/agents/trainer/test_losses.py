@@ -15,14 +15,14 @@ from pathlib import Path
 
 import pytest
 
-from agents.trainer.failures import EXIT_FAILED, PEER_LOST, TrainerError
-from agents.trainer.groups import membership_without
-from agents.trainer.meetings import Standing, state_receivers, state_source
-from agents.trainer.orders import ALIVE_LIMIT_S, OrderWatcher, orders_write
-from agents.trainer.ports import HeldPort
-from agents.trainer.progress import Course, Progress
-from agents.trainer.reachability import slots_unreachable
-from agents.trainer.runtime import CollectiveRuntime
+from agents.trainer.collectives.groups import membership_without
+from agents.trainer.collectives.runtime import CollectiveRuntime
+from agents.trainer.contract.failures import EXIT_FAILED, PEER_LOST, TrainerError
+from agents.trainer.contract.ports import HeldPort
+from agents.trainer.contract.run_dir import ALIVE_LIMIT_S, OrderWatcher, orders_write
+from agents.trainer.model.progress import Course, Progress
+from agents.trainer.peers.reachability import slots_unreachable
+from agents.trainer.resize.barriers import Standing, state_receivers, state_source
 from controlplane.core.wire import (
     AcceleratorInfo,
     SlotAddress,
@@ -153,7 +153,7 @@ def test_a_trainer_ends_when_its_agent_is_long_gone(
     then = time.time() - silence_s
     os.utime(alive, (then, then))
     program = (
-        "import sys, time, pathlib, agents.trainer.orders as orders\n"
+        "import sys, time, pathlib, agents.trainer.contract.run_dir as orders\n"
         "orders.PULSE_EVERY_S, orders.ALIVE_LOOKS = 0.02, 5\n"
         "orders.OrderWatcher(pathlib.Path(sys.argv[1]))\n"
         "time.sleep(float(sys.argv[2]))\n"

@@ -12,19 +12,19 @@ import pytest
 import tensorflow as tf
 from keras import layers, ops
 
-from agents.trainer import feeder
-from agents.trainer.data_arrays import ArraySource
-from agents.trainer.feeder import JobData
-from agents.trainer.keras_access import model_build
-from agents.trainer.merging import passes_plan
-from agents.trainer.merging_trial import merging_try
-from agents.trainer.message import PieceKind, message_read
-from agents.trainer.planning import Planner
-from agents.trainer.progress import Activity, Course, Progress
-from agents.trainer.state import ModelState
-from agents.trainer.step import StepFunctions
-from agents.trainer.stepper import local_rows
-from agents.trainer.virtual_node import VirtualNode
+from agents.trainer.data.arrays import ArraySource
+from agents.trainer.model.keras_private import model_build
+from agents.trainer.model.progress import Activity, Course, Progress
+from agents.trainer.model.state import ModelState
+from agents.trainer.step import prefetch
+from agents.trainer.step.batch_plan import Planner
+from agents.trainer.step.functions import StepFunctions
+from agents.trainer.step.gradient_layout import PieceKind, message_read
+from agents.trainer.step.merging import passes_plan
+from agents.trainer.step.prefetch import JobData
+from agents.trainer.step.stepper import local_rows
+from agents.trainer.step.virtual_node import VirtualNode
+from agents.trainer.validate.merging_trial import merging_try
 from controlplane.core.wire import ReductionMode, StopCondition, StopKind
 from tests.agents.trainer.local_jobs import membership_of, training_spec
 
@@ -234,7 +234,7 @@ def test_a_custom_gradient_keeps_virtual_nodes_apart() -> None:
 
 
 def test_a_lone_trainer_measures_noise_in_some_steps(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(feeder, "NOISE_EVERY_STEPS", 4)
+    monkeypatch.setattr(prefetch, "NOISE_EVERY_STEPS", 4)
     steps = Steps(counting(), True, 1000)
     counts = [
         float(steps.functions.apply(steps.vector(Progress(step=step)))[2]) for step in range(6)

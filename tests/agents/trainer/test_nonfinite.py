@@ -8,10 +8,10 @@ from dataclasses import replace
 
 import pytest
 
-from agents.trainer.history import EpochRow, metrics_nonfinite
-from agents.trainer.nonfinite import SKIPPED_LIMIT, LossTrack
-from agents.trainer.outputs import history_csv
-from agents.trainer.progress import Activity, Course, Progress
+from agents.trainer.model.history import EpochRow, metrics_nonfinite
+from agents.trainer.model.nonfinite import SKIPPED_LIMIT, LossTrack
+from agents.trainer.model.outputs import history_csv
+from agents.trainer.model.progress import Activity, Course, Progress
 from controlplane.core.nonfinite import Nonfinite
 from controlplane.core.wire import StopCondition, StopKind
 

@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 
 from agents.trainer.__main__ import main
-from agents.trainer.local import LocalJob, NonfiniteJobError
-from agents.trainer.nonfinite import SKIPPED_LIMIT
+from agents.trainer.local.local_cluster import LocalJob, NonfiniteJobError
+from agents.trainer.model.nonfinite import SKIPPED_LIMIT
 from controlplane.core.nonfinite import nonfinite_read
 from controlplane.core.wire import (
     Membership,
@@ -291,7 +291,7 @@ def test_all_stop_together_once_a_listener_has_caught_up(tmp_path: Path) -> None
 def test_the_loss_of_the_leader_in_the_end_changes_nothing(tmp_path: Path) -> None:
     """The leader is lost when it is about to write; the others write and report the same."""
     with local_job(tmp_path, spec_of(OnNonfinite.STOP), JOB, num_slots=4) as job:
-        ending = Ending(slot=0, place="agents.trainer.pursuits:failure_save")
+        ending = Ending(slot=0, place="agents.trainer.engine.tasks:failure_save")
         job.program = dying_program([ending])
         job.resize(3)
         job.wait_lost(0)

@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from agents.trainer.beacon import Beacon, wait_until_ready
-from agents.trainer.orders import OrderWatcher, ReportWriter, orders_read, orders_write
-from agents.trainer.peer_filter import hosts_allowed
-from agents.trainer.ports import beacon_socket
+from agents.trainer.contract.ports import beacon_socket
+from agents.trainer.contract.run_dir import OrderWatcher, ReportWriter, orders_read, orders_write
+from agents.trainer.peers.readiness import Beacon, wait_until_ready
+from agents.trainer.peers.socket_filter import hosts_allowed
 from controlplane.core.wire import (
     AcceleratorInfo,
     ReportKind,
@@ -139,5 +139,5 @@ def test_a_beacon_is_on_the_declared_address_if_it_is_one_of_ours(
 
 
 def test_silence_does_not_stop_anybody(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("agents.trainer.beacon.SILENCE_LIMIT_S", 0.05)
+    monkeypatch.setattr("agents.trainer.peers.readiness.SILENCE_LIMIT_S", 0.05)
     wait_until_ready(f"127.0.0.1:{free_udp_port()}", 1)

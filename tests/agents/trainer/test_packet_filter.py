@@ -11,7 +11,8 @@ from ipaddress import IPv4Network, ip_network
 
 import pytest
 
-from agents.trainer.packet_filter import (
+from agents.trainer.peers.addresses import LOOPBACK, HostAddresses, own_addresses
+from agents.trainer.peers.bpf import (
     HAS_FILTERS,
     filter_attach,
     filter_detach,
@@ -19,8 +20,7 @@ from agents.trainer.packet_filter import (
     has_filter,
     num_dropped,
 )
-from agents.trainer.peer_addresses import LOOPBACK, HostAddresses, own_addresses
-from agents.trainer.peer_filter import PeerFilter, sockets_of
+from agents.trainer.peers.socket_filter import PeerFilter, sockets_of
 
 pytestmark = pytest.mark.skipif(not HAS_FILTERS, reason="only Linux has these filters")
 
@@ -167,7 +167,7 @@ def test_the_filter_follows_the_hosts_and_is_off_when_one_is_not_known(
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    monkeypatch.setattr("agents.trainer.peer_filter.own_addresses", set)
+    monkeypatch.setattr("agents.trainer.peers.socket_filter.own_addresses", set)
     port = listener.getsockname()[1]
     call(stack, listener, "127.0.0.3")
     early = stack.enter_context(closing(listener.accept()[0]))

@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
-from agents.trainer.failures import EXIT_FAILED, STATE_LOST
-from agents.trainer.local import LocalJob
+from agents.trainer.contract.failures import EXIT_FAILED, STATE_LOST
+from agents.trainer.local.local_cluster import LocalJob
 from controlplane.core.wire import Membership, ReportKind, StopCondition, StopKind, TrainerReport
 from tests.agents.trainer.dying_trainer import Ending, dying_program
 from tests.agents.trainer.local_jobs import local_job, training_spec
@@ -174,9 +174,13 @@ def test_killed_while_computing_joining_giving_state_and_writing_results(
     tmp_path: Path, expected: dict[str, Any]
 ) -> None:
     endings = [
-        Ending(slot=3, place="agents.trainer.handover:meeting_receive"),  # before the rehearsal
-        Ending(slot=1, place="agents.trainer.transfer:transfer_group", generation=7),  # a source
-        Ending(slot=0, place="agents.trainer.outputs:history_csv"),  # the model is there
+        Ending(
+            slot=3, place="agents.trainer.resize.membership_change:meeting_receive"
+        ),  # before the rehearsal
+        Ending(
+            slot=1, place="agents.trainer.resize.transfer:transfer_group", generation=7
+        ),  # a source
+        Ending(slot=0, place="agents.trainer.model.outputs:history_csv"),  # the model is there
     ]
     with local_job(tmp_path, spec_of(), CODE) as job:
         job.program = dying_program(endings)
@@ -211,8 +215,10 @@ def test_killed_while_listening_and_while_one_listens(
 ) -> None:
     """Six steps and two of validation are an epoch: joiners hear more than one."""
     endings = [
-        Ending(slot=2, place="agents.trainer.streaming:KeptSteps.add", call=3),
-        Ending(slot=0, place="agents.trainer.engine:Trainer._end_interim", generation=6, call=5),
+        Ending(slot=2, place="agents.trainer.resize.catch_up:KeptSteps.add", call=3),
+        Ending(
+            slot=0, place="agents.trainer.engine.trainer:Trainer._end_interim", generation=6, call=5
+        ),
     ]
     with local_job(tmp_path, spec_of(), CODE) as job:
         job.program = streaming_program(12, endings)
@@ -234,11 +240,16 @@ def test_killed_while_listening_and_while_one_listens(
 def test_hangs_steps_not_done_by_all_evaluation_holding_and_saving(
     tmp_path: Path, expected: dict[str, Any]
 ) -> None:
-    validating = "agents.trainer.stepper:Stepper.step"
+    validating = "agents.trainer.step.stepper:Stepper.step"
     endings = [
-        Ending(slot=1, place="agents.trainer.exchange:Exchange.__call__", call=40, survives=True),
+        Ending(
+            slot=1,
+            place="agents.trainer.collectives.tree_reduction:Exchange.__call__",
+            call=40,
+            survives=True,
+        ),
         Ending(slot=0, place=validating, generation=4, activity="validate", call=12),
-        Ending(slot=1, place="agents.trainer.engine:state_save"),
+        Ending(slot=1, place="agents.trainer.engine.trainer:state_save"),
     ]
     with local_job(tmp_path, spec_of(), CODE) as job:
         job.program = dying_program(endings)
@@ -285,8 +296,10 @@ def test_two_at_once_a_loss_in_a_recovery_and_the_loss_of_all(
     tmp_path: Path, expected: dict[str, Any]
 ) -> None:
     endings = [
-        Ending(slot=3, place="agents.trainer.exchange:Exchange.__call__", call=30),  # reducing
-        Ending(slot=2, place="agents.trainer.handover:census_meet"),
+        Ending(
+            slot=3, place="agents.trainer.collectives.tree_reduction:Exchange.__call__", call=30
+        ),  # reducing
+        Ending(slot=2, place="agents.trainer.resize.membership_change:census_meet"),
     ]
     spec = spec_of(checkpoint_every_s=0.2)
     with local_job(tmp_path, spec, CODE) as job:
@@ -324,9 +337,14 @@ def test_a_lone_worker_and_who_listens_to_it_killed(
     one. `test_streaming` lets a job end while somebody listens to it.
     """
     endings = [
-        Ending(slot=1, place="agents.trainer.exchange:Exchange.hear", call=4),
+        Ending(slot=1, place="agents.trainer.collectives.tree_reduction:Exchange.hear", call=4),
         # It has told five steps, and has done one more than anybody can have heard.
-        Ending(slot=0, place="agents.trainer.exchange:Exchange.tell", generation=6, call=6),
+        Ending(
+            slot=0,
+            place="agents.trainer.collectives.tree_reduction:Exchange.tell",
+            generation=6,
+            call=6,
+        ),
     ]
     with local_job(tmp_path, spec_of(checkpoint_every_s=0.1), CODE) as job:
         job.program = streaming_program(12, endings)

@@ -8,8 +8,8 @@ from typing import Any, cast
 
 import pytest
 
-from agents.trainer.peer_watch import PATIENCE_S, PeerWatch
-from agents.trainer.runtime import CollectiveRuntime
+from agents.trainer.collectives.runtime import CollectiveRuntime
+from agents.trainer.peers.liveness import PATIENCE_S, PeerWatch
 from controlplane.core.wire import AcceleratorInfo, Membership, SlotAddress
 from tests.agents.trainer.local_jobs import membership_of
 
@@ -127,7 +127,7 @@ def test_a_collective_that_does_not_end_is_not_waited_for_without_a_word(
     stuck._generation = 1
     aborts: list[str] = []
     monkeypatch.setattr(stuck, "_abort", aborts.append)
-    monkeypatch.setattr("agents.trainer.runtime.OTHERS_LIMIT_S", 0.0)
+    monkeypatch.setattr("agents.trainer.collectives.runtime.OTHERS_LIMIT_S", 0.0)
     with stuck.collective():
         stuck._let_others_out()
     assert aborts == ["the runtime begins anew"]

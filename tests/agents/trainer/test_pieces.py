@@ -8,7 +8,7 @@ from itertools import pairwise
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agents.trainer.pieces import (
+from agents.trainer.step.microbatches import (
     PIECE_BYTES,
     PiecePlan,
     order_free_pieces,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from agents.trainer.planning import TRAINING_STREAM, VALIDATION_STREAM, Planner, step_seeds
+from agents.trainer.step.batch_plan import TRAINING_STREAM, VALIDATION_STREAM, Planner, step_seeds
 from controlplane.core.wire import ReductionMode
 from tests.agents.trainer.local_jobs import membership_of, training_spec
 

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from agents.trainer import ports
-from agents.trainer.ports import HeldPort, PortHolder, beacon_socket, port_hold
+from agents.trainer.contract import ports
+from agents.trainer.contract.ports import HeldPort, PortHolder, beacon_socket, port_hold
 from controlplane.core.wire import AcceleratorInfo, SlotAddress, TrainerOrders
 from tests.agents.trainer.local_jobs import local_job, membership_of, training_spec
 from tests.agents.trainer.patient_trainer import (

@@ -11,14 +11,14 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from agents.trainer.local import LocalJob
-from agents.trainer.local_predictions import predictions_write
-from agents.trainer.orders import ReportWriter
-from agents.trainer.predicting import Output, OutputLayout, PredictFunctions
-from agents.trainer.prediction_files import PartWriter
-from agents.trainer.progress import Course, Progress
-from agents.trainer.state import ModelState
-from agents.trainer.user_errors import JobCodeError
+from agents.trainer.contract.run_dir import ReportWriter
+from agents.trainer.contract.user_errors import JobCodeError
+from agents.trainer.local.local_cluster import LocalJob
+from agents.trainer.local.predictions import predictions_write
+from agents.trainer.model.progress import Course, Progress
+from agents.trainer.model.state import ModelState
+from agents.trainer.predict.functions import Output, OutputLayout, PredictFunctions
+from agents.trainer.predict.part_files import PartWriter
 from controlplane.core.predictions import examples_safe, part_of
 from controlplane.core.wire import (
     ReductionMode,

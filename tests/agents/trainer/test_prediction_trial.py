@@ -8,7 +8,7 @@ from typing import Any
 import keras
 import pytest
 
-from agents.trainer.validation import job_validate
+from agents.trainer.validate.run import job_validate
 from controlplane.core.wire import StopCondition, StopKind, Task, ValidationReport
 from tests.agents.trainer.local_jobs import training_spec
 

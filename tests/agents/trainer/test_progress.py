@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agents.trainer.progress import Activity, Course, EpochRow, Progress
+from agents.trainer.model.progress import Activity, Course, EpochRow, Progress
 from controlplane.core.wire import StopCondition, StopKind
 
 

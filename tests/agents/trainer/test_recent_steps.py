@@ -8,9 +8,9 @@ from pathlib import Path
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agents.trainer.local import LocalJob
-from agents.trainer.progress import Progress
-from agents.trainer.recent_steps import RECENT_LIMIT, StepsDone, steps_after, with_step
+from agents.trainer.local.local_cluster import LocalJob
+from agents.trainer.model.progress import Progress
+from agents.trainer.model.recent_steps import RECENT_LIMIT, StepsDone, steps_after, with_step
 from controlplane.core.wire import ReportKind, StopCondition, StopKind
 from tests.agents.trainer.local_jobs import UNEVEN_JOB, local_job, training_spec
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 import tensorflow as tf
 
-from agents.trainer.accelerator import configure_devices, is_emulated
-from agents.trainer.failures import TrainerError
-from agents.trainer.runtime import CollectiveRuntime
+from agents.trainer.collectives.devices import configure_devices, is_emulated
+from agents.trainer.collectives.runtime import CollectiveRuntime
+from agents.trainer.contract.failures import TrainerError
 from controlplane.core.wire import AcceleratorInfo
 
 GPU = AcceleratorInfo(index=0, kind="h200", name="NVIDIA H200", memory_bytes=1, uuid="GPU-1")

@@ -10,11 +10,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from agents.trainer.job_file import LoadedJob, job_load
-from agents.trainer.orders import ReportWriter
-from agents.trainer.planning import Planner
-from agents.trainer.progress import Activity, Progress
-from agents.trainer.workload import Workload, workload_build
+from agents.trainer.contract.run_dir import ReportWriter
+from agents.trainer.engine.workload import Workload, workload_build
+from agents.trainer.model.progress import Activity, Progress
+from agents.trainer.step.batch_plan import Planner
+from agents.trainer.validate.job_file import LoadedJob, job_load
 from controlplane.core.wire import (
     Member,
     Membership,

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from agents.trainer.local import LocalJob
+from agents.trainer.local.local_cluster import LocalJob
 from controlplane.core.heterogeneous import runs
 from controlplane.core.wire import ReductionMode, ReportKind, StopCondition, StopKind
 from tests.agents.trainer.local_jobs import local_job, training_spec

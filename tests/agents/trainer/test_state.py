@@ -9,9 +9,15 @@ import keras
 import numpy as np
 import pytest
 
-from agents.trainer.failures import TrainerError
-from agents.trainer.keras_access import model_build
-from agents.trainer.state import ModelState, checkpoint_read, checkpoint_write, pack, state_digest
+from agents.trainer.contract.failures import TrainerError
+from agents.trainer.model.keras_private import model_build
+from agents.trainer.model.state import (
+    ModelState,
+    checkpoint_read,
+    checkpoint_write,
+    pack,
+    state_digest,
+)
 
 DTYPES = ["float32", "float64", "float16", "bfloat16", "int64", "uint8", "bool"]
 

@@ -11,17 +11,17 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from agents.trainer import pieces
-from agents.trainer.data import source_open
-from agents.trainer.data_arrays import ArraySource
-from agents.trainer.feeder import JobData
-from agents.trainer.keras_access import model_build
-from agents.trainer.planning import Planner
-from agents.trainer.progress import Activity, Course, Progress
-from agents.trainer.state import ModelState
-from agents.trainer.step import StepFunctions
-from agents.trainer.stepper import local_rows
-from agents.trainer.user_errors import JobCodeError
+from agents.trainer.contract.user_errors import JobCodeError
+from agents.trainer.data.arrays import ArraySource
+from agents.trainer.data.sources import source_open
+from agents.trainer.model.keras_private import model_build
+from agents.trainer.model.progress import Activity, Course, Progress
+from agents.trainer.model.state import ModelState
+from agents.trainer.step import microbatches
+from agents.trainer.step.batch_plan import Planner
+from agents.trainer.step.functions import StepFunctions
+from agents.trainer.step.prefetch import JobData
+from agents.trainer.step.stepper import local_rows
 from controlplane.core.wire import StopCondition, StopKind
 from tests.agents.trainer.local_jobs import membership_of, training_spec
 
@@ -300,8 +300,8 @@ def test_pieces_of_a_batch_leave_the_same_bits(
         return [np.asarray(variable).tobytes() for variable in all_variables(model)]
 
     whole = train()
-    monkeypatch.setattr(pieces, "PIECE_BYTES", virtual_nodes_in_a_piece * 3 * 5 * 4)
-    assert pieces.virtual_nodes_per_piece(5 * 4, 3) == virtual_nodes_in_a_piece
+    monkeypatch.setattr(microbatches, "PIECE_BYTES", virtual_nodes_in_a_piece * 3 * 5 * 4)
+    assert microbatches.virtual_nodes_per_piece(5 * 4, 3) == virtual_nodes_in_a_piece
     assert train() == whole
 
 

@@ -12,11 +12,11 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from agents.trainer.failures import PEER_LOST, TrainerError
-from agents.trainer.progress import Activity, Course, Progress
-from agents.trainer.state_meeting import MEETING_WORDS, StreamNote, stream_fits
-from agents.trainer.stepper import Heard
-from agents.trainer.streaming import KeptSteps, Rehearsal, interim_membership, stream_note
+from agents.trainer.contract.failures import PEER_LOST, TrainerError
+from agents.trainer.model.progress import Activity, Course, Progress
+from agents.trainer.resize.catch_up import KeptSteps, Rehearsal, interim_membership, stream_note
+from agents.trainer.resize.switch_header import MEETING_WORDS, StreamNote, stream_fits
+from agents.trainer.step.stepper import Heard
 from controlplane.core.wire import (
     ReductionMode,
     ReportKind,
@@ -38,7 +38,7 @@ def heard_of(num_elements: int) -> Heard:
 def test_kept_steps_come_in_order_and_are_bounded_by_bytes(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("agents.trainer.streaming.KEPT_BYTES", 1000)
+    monkeypatch.setattr("agents.trainer.resize.catch_up.KEPT_BYTES", 1000)
     kept = KeptSteps(state_bytes=100)
     first, second = heard_of(100), heard_of(10)
     kept.add(first)  # 400 bytes, and another one fits

@@ -9,8 +9,8 @@ import keras
 import numpy as np
 import pytest
 
-from agents.trainer.job_file import LoadedJob, job_load
-from agents.trainer.validation import job_validate
+from agents.trainer.validate.job_file import LoadedJob, job_load
+from agents.trainer.validate.run import job_validate
 from controlplane.core.code_archive import archive_check
 from controlplane.core.wire import ReductionMode, TrainingSpec
 from jobs.job_templates import FOLDER, JOB_TEMPLATES, JobTemplate

@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 import tensorflow as tf
 
-from agents.trainer.failures import EXIT_FAILED, TrainerError
-from agents.trainer.local import LocalJob
-from agents.trainer.stepper import step_failures
+from agents.trainer.contract.failures import EXIT_FAILED, TrainerError
+from agents.trainer.local.local_cluster import LocalJob
+from agents.trainer.step.stepper import step_failures
 from controlplane.core.wire import ReportKind, StopCondition, StopKind, TrainerReport
 from tests.agents.trainer.local_jobs import UNEVEN_JOB, local_job, training_spec
 

@@ -8,10 +8,10 @@ from pathlib import Path
 import keras
 import pytest
 
-from agents.trainer.job_file import job_load
-from agents.trainer.orders import ReportWriter
-from agents.trainer.validation_data import data_fingerprint
-from agents.trainer.workload import workload_build
+from agents.trainer.contract.run_dir import ReportWriter
+from agents.trainer.data.fingerprint import data_fingerprint
+from agents.trainer.engine.workload import workload_build
+from agents.trainer.validate.job_file import job_load
 from tests.agents.trainer.trial_jobs import HEAD, returning, spec_of, validated, warnings_of
 
 

@@ -11,9 +11,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from agents.trainer.job_file import job_load
-from agents.trainer.keras_access import model_build
-from agents.trainer.validation_steps import free_bytes, memory_read, slice_ladder, steps_try
+from agents.trainer.model.keras_private import model_build
+from agents.trainer.validate.job_file import job_load
+from agents.trainer.validate.trial_steps import free_bytes, memory_read, slice_ladder, steps_try
 from agents.validations import VALIDATION_ENVIRONMENT
 from controlplane.core.memory import memory_need_read
 from controlplane.core.wire import ValidationReport, decode, encode

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from agents.trainer.validation import validation_run
+from agents.trainer.validate.run import validation_run
 from controlplane.core.wire import (
     StopCondition,
     StopKind,
@@ -101,7 +101,7 @@ def test_a_validation_in_a_process_of_its_own_writes_its_report(tmp_path: Path) 
     (tmp_path / "code" / "job.py").write_text(HEAD + returning("compiled(net())"))
     (tmp_path / "orders.json").write_text(json.dumps(encode(spec_of())))
     program = (
-        "import sys; from pathlib import Path; from agents.trainer.validation import "
+        "import sys; from pathlib import Path; from agents.trainer.validate.run import "
         "validation_run; sys.exit(validation_run(Path(sys.argv[1])))"
     )
     done = subprocess.run(

@@ -6,7 +6,7 @@ import textwrap
 from pathlib import Path
 from typing import Any
 
-from agents.trainer.validation import job_validate
+from agents.trainer.validate.run import job_validate
 from controlplane.core.wire import (
     ReductionMode,
     StopCondition,

@@ -1,0 +1,313 @@
+"""Every use of TensorFlow's internal modules: the multi-client collective runtime.
+
+TensorFlow 2.21 is pinned; an upgrade has to look at this file and at no other. A process enables
+collective operations once, before any variable exists. Groups of processes come and go by group
+key: `group_size`, `group_key` and `instance_key` are tensors, so one traced function serves every
+membership. Only when the declared addresses or the leader change, the runtime is initialised again;
+it then keeps all variables and drops its compiled functions.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+import os
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import tensorflow as tf
+from tensorflow.core.protobuf import tensorflow_server_pb2
+from tensorflow.python.eager import context
+from tensorflow.python.ops import collective_ops
+
+from agents.trainer.collectives.devices import is_emulated
+from agents.trainer.collectives.groups import Group
+from agents.trainer.contract.failures import PEER_LOST, TrainerError
+from agents.trainer.contract.ports import HeldPort, declared_address
+from controlplane.core.wire import AcceleratorInfo, Membership, SlotAddress
+
+Tensor = Any
+logger = logging.getLogger(__name__)
+
+#: A collective that has not ended after so long is given up. The longest wait that is legal is one
+#: for a peer whose step takes that long.
+COLLECTIVE_LIMIT_S = 300.0
+GUARD_EVERY_S = 1.0
+JOB_NAME = "worker"
+NO_GENERATION = -1
+#: After a failure TensorFlow's own threads still pass it on, through objects that initialising the
+#: runtime frees. A process that initialised at once crashed in a test; that this was why is
+#: likely, not proven.
+SETTLE_S = 0.05
+#: How long, at most, collectives that were failed in other threads are waited for.
+OTHERS_LIMIT_S, OTHERS_EVERY_S = 5.0, 0.002
+CAUSE = "Collective ops is aborted by: "
+CAUSE_LENGTH = 300
+
+#: Errors that mean "a peer is gone, or the group was given up", not "the model is wrong".
+PEER_ERRORS = (
+    tf.errors.UnavailableError,
+    tf.errors.DeadlineExceededError,
+    tf.errors.AbortedError,
+    tf.errors.CancelledError,
+    tf.errors.FailedPreconditionError,
+    tf.errors.UnknownError,
+    tf.errors.InternalError,  # what it was asked for was thrown away when it began anew
+)
+
+
+class CollectiveRuntime:
+    """Place of this process in the runtime: its slot, and the declaration now in force."""
+
+    def __init__(
+        self, slot: int, accelerator: AcceleratorInfo, held: HeldPort | None = None
+    ) -> None:
+        """Prepare without connecting.
+
+        Args:
+            held: this trainer's own port; None: it is taken when the runtime connects.
+        """
+        self.slot = slot
+        self._held = held
+        self.hint = "auto" if is_emulated(accelerator) else "nccl"
+        self._declaration: tuple[SlotAddress, ...] = ()
+        self._leader_slot: int | None = None
+        #: What this trainer takes part in; None while it boots, when others may not be there yet.
+        self.membership: Membership | None = None
+        #: By thread: when the collective that runs there began, and when it is given up.
+        self._spans: dict[int, tuple[float, float]] = {}
+        #: Keeps an abort together with the generation it is meant for.
+        self._lock = threading.Lock()
+        self._generation = NO_GENERATION
+        self._void_below = 0
+        self._is_renewed = False
+        self._is_given_up = False
+        self._failed_at = -math.inf
+        threading.Thread(target=self._guard, name="guard", daemon=True).start()
+
+    def connect(self, membership: Membership, afresh: bool = False) -> bool:
+        """Take the membership's declaration and leader; say whether the runtime was initialised.
+
+        Args:
+            afresh: initialise it in any case, as after a failed collective. Variables are kept.
+
+        Raises:
+            TrainerError: `port_in_use`, this trainer's own port is taken by another process;
+                `peer_lost`, there are orders to recover in a later generation.
+        """
+        with self._lock:
+            if membership.generation < self._void_below:
+                raise TrainerError(PEER_LOST, f"generation {membership.generation} is over")
+            is_new_runtime = afresh or self._is_renewed or self.needs_connect(membership)
+            if self._declaration:  # it has booted
+                self.membership = membership
+            if self.needs_connect(membership) or (afresh and not self._is_renewed):
+                if not self._declaration:
+                    self._port_hold(declared_address(membership.declaration, self.slot))
+                self._enable(membership)
+                self.port.hand_on()
+            self._is_renewed = False
+            self._generation = membership.generation
+            return is_new_runtime
+
+    def renew(self, membership: Membership) -> None:
+        """Initialise the runtime after a failure before the orders that tell how to go on.
+
+        If they name the declaration and the leader of `membership`, `connect` need not do so again,
+        and what was compiled in the meantime is kept. Until then no collective can be run.
+        """
+        with self._lock:
+            self._enable(membership)
+            self._generation = NO_GENERATION  # so nothing is under way that could be aborted
+            self._is_renewed = True
+
+    @property
+    def port(self) -> HeldPort:
+        """Give this trainer's own port, once the runtime has connected."""
+        assert self._held is not None, "a runtime that has connected has a port"
+        return self._held
+
+    @property
+    def is_void(self) -> bool:
+        """Say whether the generation of the last `connect` was given up."""
+        return self._generation < self._void_below
+
+    def abort_before(self, generation: int) -> None:
+        """Fail the collectives of all generations before `generation`, from another thread.
+
+        The lock is held while a generation is entered, so a late call cannot hit the next one.
+        """
+        with self._lock:
+            if generation <= self._void_below:
+                return
+            self._void_below = generation
+            if NO_GENERATION < self._generation < generation:
+                self._abort(f"generation {self._generation} is over")
+
+    def needs_connect(self, membership: Membership) -> bool:
+        """Say whether joining `membership` initialises the runtime (again)."""
+        leader_slot = self._leader(membership)
+        return (membership.declaration, leader_slot) != (self._declaration, self._leader_slot)
+
+    def _port_hold(self, address: str) -> None:
+        """Make room on this trainer's own port for TensorFlow's server, and for no other."""
+        try:
+            self._held = self._held or HeldPort.take(address)
+        except OSError as error:
+            raise TrainerError(
+                "port_in_use",
+                f"port {address.rpartition(':')[2]} of this trainer is taken: "
+                f"{os.strerror(error.errno or 0)}",
+            ) from error
+        self._held.share()
+
+    def _leader(self, membership: Membership) -> int | None:
+        return self._leader_slot if membership.leader_slot is None else membership.leader_slot
+
+    def _enable(self, membership: Membership) -> None:
+        self._let_others_out()
+        time.sleep(max(0.0, self._failed_at + SETTLE_S - time.monotonic()))
+        leader_slot = self._leader(membership)
+        definition = tensorflow_server_pb2.ServerDef(
+            protocol="grpc", job_name=JOB_NAME, task_index=self.slot
+        )
+        job = definition.cluster.job.add()
+        job.name = JOB_NAME
+        for declared in membership.declaration:
+            job.tasks[declared.slot] = declared.address
+        leader = f"/job:{JOB_NAME}/replica:0/task:{leader_slot}"
+        definition.default_session_config.experimental.collective_group_leader = leader
+        try:
+            context.context().enable_collective_ops(definition)
+            context.ensure_initialized()
+        except tf.errors.OpError as error:
+            address = declared_address(membership.declaration, self.slot)
+            raise TrainerError(
+                "port_in_use", f"the collective server cannot listen on {address}: {error.message}"
+            ) from error
+        self._is_given_up = False
+        self._declaration = membership.declaration
+        self._leader_slot = leader_slot
+
+    def _let_others_out(self) -> None:
+        """Fail collectives of other threads and wait for their end, at most `OTHERS_LIMIT_S`.
+
+        Initialising the runtime frees what they work with, so going on under one that has not
+        ended can crash this process. It is done nevertheless, and logged: the others survive the
+        crash of a trainer, and its agent sees it at once, while one that waited on would hold up
+        all of them until the control plane gives it up, and would be lost as well.
+        """
+        if not self._spans:
+            return
+        self._abort("the runtime begins anew")
+        until = time.monotonic() + OTHERS_LIMIT_S
+        while self._spans and time.monotonic() < until:
+            time.sleep(OTHERS_EVERY_S)
+        if self._spans:
+            logger.warning(
+                "%d collectives in other threads have not ended %g s after they were aborted; "
+                "the runtime begins anew under them",
+                len(self._spans),
+                OTHERS_LIMIT_S,
+            )
+
+    @contextmanager
+    def collective(self, limit_s: float = COLLECTIVE_LIMIT_S) -> Iterator[None]:
+        """Run a collective inside the block: within the time limit, with errors made failures.
+
+        The limit is kept by one thread of ours: with the operations' own `timeout` TensorFlow keeps
+        a sleeping thread for each one until its time has passed, hundreds within seconds.
+
+        Raises:
+            TrainerError: `peer_lost`, or `internal` when it is not a peer's fault.
+        """
+        if self.is_void or self._is_renewed:
+            raise TrainerError(PEER_LOST, f"generation {self._generation} is over")
+        thread, now = threading.get_ident(), time.monotonic()
+        self._spans[thread] = now, now + limit_s
+        try:
+            yield
+        except PEER_ERRORS as error:
+            self._failed_at = time.monotonic()
+            raise TrainerError(PEER_LOST, f"a peer is gone: {_cause(error.message)}") from error
+        except tf.errors.OpError as error:
+            raise TrainerError(
+                "internal", f"a collective failed: {_cause(error.message)}"
+            ) from error
+        finally:
+            del self._spans[thread]
+
+    @property
+    def waiting_since(self) -> float | None:
+        """Give when the oldest of the collectives under way began, monotonic; None without any."""
+        return min((began_at for began_at, _ in list(self._spans.values())), default=None)
+
+    def give_up(self, membership: Membership, message: str) -> None:
+        """Fail the collectives under way if they are of `membership` still, from another thread."""
+        with self._lock:
+            is_current = self._generation == membership.generation
+            if is_current and self._spans and not self._is_given_up:
+                self._is_given_up = True
+                self._abort(message)
+
+    def _guard(self) -> None:
+        while True:
+            time.sleep(GUARD_EVERY_S)
+            with self._lock:
+                is_late = any(at < time.monotonic() for _, at in list(self._spans.values()))
+                if is_late and not self._is_given_up:
+                    self._is_given_up = True
+                    self._abort("the peers did not answer in time")
+
+    def _abort(self, message: str) -> None:
+        """Fail every collective under way in this process, and all later ones until `_enable`."""
+        context.context().abort_collective_ops(tf.errors.ABORTED, message)
+        self._failed_at = time.monotonic()
+
+
+def all_gather(value: Tensor, group: Tensor, instance: int | Tensor, hint: str) -> Tensor:
+    """Gather `value` [n, ...] of every rank into [size * n, ...], in rank order.
+
+    `group` is int32, size and key first. An instance key stands for one shape within a group.
+    """
+    return collective_ops.all_gather_v2(value, group[0], group[1], instance, hint)
+
+
+def all_reduce(value: Tensor, group: Tensor, instance: int | Tensor, hint: str) -> Tensor:
+    """Add `value` over all ranks, in whatever order the runtime chooses."""
+    return collective_ops.all_reduce_v2(
+        value, group[0], group[1], instance, communication_hint=hint
+    )
+
+
+def all_to_all(value: Tensor, group: Tensor, instance: int | Tensor, hint: str) -> Tensor:
+    """Send row r of `value` [size, ...] to rank r; row s of the result came from rank s."""
+    return collective_ops.all_to_all_v2(value, group[0], group[1], instance, hint)
+
+
+def broadcast_send(value: Tensor, group: Group, instance: int, hint: str) -> None:
+    """Give `value` to every other rank of `group`."""
+    collective_ops.broadcast_send_v2(value, group.size, group.key, instance, hint)
+
+
+def broadcast_receive(
+    shape: tuple[int, ...], group: Group, instance: int, hint: str, dtype: tf.DType = tf.int32
+) -> Tensor:
+    """Take a tensor of `shape` from the rank that sends."""
+    return collective_ops.broadcast_recv_v2(
+        tf.constant(shape, tf.int32),
+        dtype,
+        group.size,
+        group.key,
+        instance,
+        hint,
+    )
+
+
+def _cause(message: str) -> str:
+    """Cut the innermost cause out of a collective's error, which repeats itself on each hop."""
+    lines = [line for line in message.splitlines() if CAUSE in line] or [message]
+    return lines[0].rpartition(CAUSE)[2][:CAUSE_LENGTH]

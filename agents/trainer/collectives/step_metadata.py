@@ -1,0 +1,51 @@
+"""The few numbers that travel beside the sums of a step, so that they cost no message of their own.
+
+In the exact mode each trainer's notes arrive by rank: whether it holds the orders for the next
+generation, its slot, and the seconds it was busy with the step. In the fast mode the runtime adds
+all notes up, so the seconds stand at the trainer's own rank in a row of one place per trainer.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from agents.trainer.collectives.groups import Group
+from controlplane.core.wire import ReductionMode
+
+
+@dataclass(frozen=True)
+class StepNotes:
+    """What all trainers of a group noted in one step.
+
+    Attributes:
+        is_agreed: everybody holds the next orders.
+        slots: by rank, as they came in; empty in the fast mode, which knows no order.
+        busy_s: seconds by rank that each trainer was busy with this step outside the exchange; 0
+            where it could not tell.
+    """
+
+    is_agreed: bool
+    slots: tuple[int, ...]
+    busy_s: tuple[float, ...]
+
+
+def notes_write(
+    mode: ReductionMode, group: Group, slot: int, holds_next: bool, busy_s: float
+) -> list[float]:
+    """Give one trainer's notes, as many numbers from each trainer of the group."""
+    if mode is ReductionMode.EXACT:
+        return [float(holds_next), float(slot), busy_s]
+    row = [0.0] * group.size
+    row[group.rank(slot)] = busy_s
+    return [float(holds_next), *row]
+
+
+def notes_read(mode: ReductionMode, group: Group, notes: np.ndarray) -> StepNotes:
+    """Read what the exchange gave: [size, 3] by rank in the exact mode, else [1, 1 + size]."""
+    is_agreed = bool(notes[:, 0].sum() == group.size)
+    if mode is ReductionMode.EXACT:
+        slots = tuple(int(slot) for slot in notes[:, 1])
+        return StepNotes(is_agreed, slots, tuple(float(value) for value in notes[:, 2]))
+    return StepNotes(is_agreed, (), tuple(float(value) for value in notes[0, 1:]))

@@ -1,0 +1,183 @@
+"""Puts the sums of all trainers of a membership together, in tree order, in one or two collectives.
+
+Every trainer sends its subtree sums padded to a common number of rows, together with a few notes:
+whether it holds the orders for the next generation, its slot, what it computed for how long (see
+`notes`). Small messages are
+gathered whole by everybody (one round trip). Large ones are cut: rank r receives the r-th part of
+every trainer's rows, adds it along the tree and gives the sum to all, which moves less data. The
+additions are the same for every element either way, and so are the bits.
+
+Measured on loopback and two shared cores, 2 and 3 trainers: 10 thousand elements gather 1.7 and
+4.1 ms against 3.4 and 7.7 ms cut; 10 million elements 254 and 473 ms against 115 and 173 ms.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import tensorflow as tf
+
+from agents.trainer.collectives.groups import Group
+from agents.trainer.collectives.runtime import (
+    all_gather,
+    all_reduce,
+    all_to_all,
+    broadcast_receive,
+    broadcast_send,
+)
+from agents.trainer.collectives.stack_machine import fold
+from controlplane.core.wire import ReductionMode
+
+Tensor = Any
+
+#: Elements of one trainer's message from which on it is cut.
+CUT_FROM_ELEMENTS = 500_000
+#: Instance keys; one stands for one shape within a group, so each width has its own.
+INSTANCES_PER_WIDTH = 4
+INSTANCES_PER_PHASE = 16
+
+
+class Exchange:
+    """The reduction of vectors of one width, traced once for every group."""
+
+    def __init__(
+        self, width: int, dtype: tf.DType, mode: ReductionMode, hint: str, index: int
+    ) -> None:
+        """Trace for vectors of `width`; `index` tells the exchanges of a trainer apart."""
+        self.width = width
+        self.dtype = dtype
+        self.hint = hint
+        self.instance = 1 + INSTANCES_PER_WIDTH * index
+        reduce = self._gathered if mode is ReductionMode.EXACT else self._summed
+        signature = [
+            tf.TensorSpec([None, width], dtype),  # this trainer's rows
+            tf.TensorSpec([None], dtype),  # notes
+            tf.TensorSpec([], tf.int32),  # rows per worker
+            tf.TensorSpec([None, 2], tf.int32),  # program over all rows
+            tf.TensorSpec([3], tf.int32),  # group size, key and phase
+        ]
+        self.mode = mode
+        self._reduce, self._reduce_cut = (
+            tf.function(function, input_signature=signature, autograph=False)
+            for function in (reduce, self._scattered)
+        )
+
+    def __call__(
+        self, rows: Tensor, notes: Tensor, rows_per_worker: int, program: Tensor, group: Group
+    ) -> tuple[Tensor, Tensor]:
+        """Reduce the rows of all ranks of `group`.
+
+        Returns:
+            The sum [width] and the notes: [size, n] by rank, or [1, n] added up in the fast mode.
+        """
+        is_cut = (
+            self.mode is ReductionMode.EXACT and rows_per_worker * self.width >= CUT_FROM_ELEMENTS
+        )
+        function = self._reduce_cut if is_cut else self._reduce
+        vector, all_notes = function(
+            rows,
+            notes,
+            tf.constant(rows_per_worker, tf.int32),
+            program,
+            tf.constant([group.size, group.key, group.phase], tf.int32),
+        )
+        return vector, all_notes
+
+    def warm_up(self, group: Group, rows_per_worker: int) -> None:
+        """Trace, and run once in a group of one; what comes out is thrown away."""
+        rows = tf.zeros([rows_per_worker, self.width], self.dtype)
+        first_row = tf.zeros([1, 2], tf.int32)
+        self(rows, tf.zeros([3], self.dtype), rows_per_worker, first_row, group)
+
+    def tell(self, vector: Tensor, holds_next: bool, group: Group) -> bool:
+        """Give the listeners the sum [width] of a step, as its lone worker.
+
+        Returns:
+            Whether all trainers of the group hold what is next (`holds_next`).
+        """
+        broadcast_send(vector, group, self._told_instance(group, 0), self.hint)
+        return self._all_hold(holds_next, group)
+
+    def hear(self, holds_next: bool, group: Group) -> tuple[Tensor, bool]:
+        """Take the sum [width] of a step from its lone worker; also gives what `tell` gives."""
+        instance = self._told_instance(group, 0)
+        vector = broadcast_receive((self.width,), group, instance, self.hint, self.dtype)
+        return vector, self._all_hold(holds_next, group)
+
+    def _all_hold(self, holds_next: bool, group: Group) -> bool:
+        flags = all_gather(
+            tf.constant([holds_next], tf.int32),
+            tf.constant([group.size, group.key], tf.int32),
+            self._told_instance(group, 1),
+            self.hint,
+        )
+        return bool(tf.reduce_all(flags == 1).numpy())
+
+    def _told_instance(self, group: Group, number: int) -> int:
+        return self.instance + number + INSTANCES_PER_PHASE * group.phase
+
+    def _gathered(
+        self, rows: Tensor, notes: Tensor, stride: Tensor, program: Tensor, group: Tensor
+    ) -> tuple[Tensor, Tensor]:
+        """Gather everything, add locally."""
+        message = tf.concat([tf.reshape(_padded(rows, stride), [-1]), notes], 0)
+        gathered = all_gather(message, group, self._instance(group, 0), self.hint)
+        by_rank = tf.reshape(gathered, [group[0], tf.size(message)])
+        total = self._tree_sum(by_rank, stride, self.width, program)
+        return tf.ensure_shape(total, [self.width]), by_rank[:, stride * self.width :]
+
+    def _scattered(
+        self, rows: Tensor, notes: Tensor, stride: Tensor, program: Tensor, group: Tensor
+    ) -> tuple[Tensor, Tensor]:
+        """Give each rank one part of the elements to add, then gather the sums."""
+        size = group[0]
+        part = -(-self.width // size)
+        padded = tf.pad(_padded(rows, stride), [[0, 0], [0, part * size - self.width]])
+        parts = tf.transpose(tf.reshape(padded, [stride, size, part]), [1, 0, 2])
+        parts = tf.reshape(parts, [size, stride * part])
+        message = tf.concat([parts, tf.tile(notes[tf.newaxis], [size, 1])], 1)
+        received = all_to_all(message, group, self._instance(group, 1), self.hint)
+        mine = self._tree_sum(received, stride, part, program)
+        gathered = all_gather(mine, group, self._instance(group, 2), self.hint)
+        return tf.ensure_shape(gathered[: self.width], [self.width]), received[:, stride * part :]
+
+    def _summed(
+        self, rows: Tensor, notes: Tensor, stride: Tensor, program: Tensor, group: Tensor
+    ) -> tuple[Tensor, Tensor]:
+        """Let the runtime add, in the order of its ring (the fast mode).
+
+        The notes come back added up in one row: nothing here depends on ranks.
+        """
+        del program
+        message = tf.concat([tf.reshape(_padded(rows, stride), [-1]), notes], 0)
+        total = all_reduce(message, group, self._instance(group, 3), self.hint)
+        return tf.ensure_shape(total[: self.width], [self.width]), total[tf.newaxis, self.width :]
+
+    def _instance(self, group: Tensor, number: int) -> Tensor:
+        return self.instance + number + INSTANCES_PER_PHASE * group[2]
+
+    def _tree_sum(self, by_rank: Tensor, stride: Tensor, width: Tensor, program: Tensor) -> Tensor:
+        """Run the program over the rows of `width` with which each rank's message begins.
+
+        A row is copied when it is added. Two rows, as two trainers mostly have, need no stack.
+        """
+        flat = tf.reshape(by_rank, [-1])
+        length = tf.shape(by_rank)[1]
+
+        def row(index: Tensor) -> Tensor:
+            rank, place = program[index, 0] // stride, program[index, 0] % stride
+            start = rank * length + place * width
+            return flat[start : start + width]
+
+        def folded() -> Tensor:
+            (stack,) = fold(lambda index: [row(index)], program[:, 1], [None], self.dtype)
+            return stack.read(0)
+
+        is_pair = tf.equal(tf.shape(program)[0], 2)
+        return tf.cond(is_pair, lambda: row(0) + row(1), folded)
+
+
+def _padded(rows: Tensor, stride: Tensor) -> Tensor:
+    """Pad rows with zeros to `stride` of them, without a copy where none are missing."""
+    missing = stride - tf.shape(rows)[0]
+    return tf.cond(tf.equal(missing, 0), lambda: rows, lambda: tf.pad(rows, [[0, missing], [0, 0]]))

@@ -1,0 +1,220 @@
+"""The trainer's side of its run directory: watches `orders.json`, appends `reports.jsonl`."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import threading
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from agents.trainer.contract.failures import EXIT_FAILED, TrainerError
+from controlplane.core.wire import (
+    ReportKind,
+    TrainerOrders,
+    TrainerReport,
+    decode,
+    encode,
+)
+
+#: How often to look for new orders: while training, and while there is nothing to do but wait.
+POLL_S = 0.02
+WAITING_POLL_S = 0.002
+#: How often to say that this process is not stopped, and to see whether its agent lives.
+PULSE_EVERY_S = 0.5
+#: An agent touches ALIVE_FILE every few seconds. If it has not for so long, nobody will come.
+ALIVE_LIMIT_S = 900.0
+#: So many looks in a row must find the file too old: after a sleep the agent has to wake up, too.
+ALIVE_LOOKS = 60
+ORDERS_FILE = "orders.json"
+REPORTS_FILE = "reports.jsonl"
+PULSE_FILE = "pulse"
+ALIVE_FILE = "alive"
+
+
+def orders_read(run_dir: Path) -> TrainerOrders:
+    """Read the orders that lie in a run directory.
+
+    Raises:
+        ValueError: they are missing or not valid.
+    """
+    try:
+        value = json.loads((run_dir / ORDERS_FILE).read_text())
+    except (OSError, json.JSONDecodeError) as error:
+        raise ValueError(f"{ORDERS_FILE} cannot be read: {error}") from error
+    return decode(TrainerOrders, value)
+
+
+def orders_write(run_dir: Path, orders: TrainerOrders) -> None:
+    """Put orders in place atomically, as an agent does."""
+    partial = run_dir / f".{ORDERS_FILE}.partial"
+    partial.write_text(json.dumps(encode(orders)))
+    partial.replace(run_dir / ORDERS_FILE)
+
+
+class OrderWatcher:
+    """Looks for new orders in a thread of its own, which also is the process's pulse."""
+
+    def __init__(self, run_dir: Path, parent_pid: int | None = None) -> None:
+        """Read the first orders and start watching.
+
+        Args:
+            parent_pid: end this process at once when its parent is no longer that one.
+
+        Raises:
+            ValueError: there are no valid orders.
+        """
+        self._run_dir = run_dir
+        self._parent_pid = parent_pid
+        orders_read(run_dir)  # says best what is wrong if there are none
+        self._stamp = self._file_stamp()  # before reading: orders that come between are seen later
+        self._orders = orders_read(run_dir)
+        self._changed = threading.Condition()
+        self._is_waiting = False
+        self._on_recovery: Callable[[int], None] | None = None
+        self._on_change: Callable[[TrainerOrders], None] | None = None
+        self._pulsed_at = -math.inf
+        self._num_late_looks = 0
+        thread = threading.Thread(target=self._watch, name="orders", daemon=True)
+        thread.start()
+
+    @property
+    def orders(self) -> TrainerOrders:
+        """The newest orders."""
+        return self._orders
+
+    def next_after(self, generation: int) -> TrainerOrders | None:
+        """Give the orders to switch away from `generation`, once they may be followed."""
+        orders = self._orders
+        is_next = orders.go and orders.membership.generation > generation
+        return orders if is_next else None
+
+    def recovery_after(self, generation: int) -> TrainerOrders | None:
+        """Give the orders to recover in a later generation than `generation`, if they are there."""
+        orders = self.next_after(generation)
+        return orders if orders is not None and orders.membership.recover else None
+
+    def on_recovery(self, notify: Callable[[int], None]) -> None:
+        """Call `notify` in the watching thread with the generation of orders to recover."""
+        with self._changed:
+            self._on_recovery = notify
+        self._notify_recovery()  # they may have been there before
+
+    def on_change(self, notify: Callable[[TrainerOrders], None]) -> None:
+        """Call `notify` with the orders there are, and in the watching thread with all others."""
+        with self._changed:
+            self._on_change = notify
+            notify(self._orders)
+
+    def wait_for_change(self, seen: TrainerOrders) -> TrainerOrders:
+        """Wait until there are other orders than `seen`, for as long as the agent wants."""
+        return self.wait_for(lambda orders: orders is not seen)
+
+    def wait_for(self, is_wanted: Callable[[TrainerOrders], bool]) -> TrainerOrders:
+        """Wait for orders of some kind, for as long as the agent lives."""
+        with self._changed:
+            self._is_waiting = True
+            while not is_wanted(self._orders):
+                self._changed.wait(timeout=1.0)
+            self._is_waiting = False
+            return self._orders
+
+    def _file_stamp(self) -> tuple[int, int]:
+        status = (self._run_dir / ORDERS_FILE).stat()
+        return status.st_ino, status.st_mtime_ns
+
+    def _watch(self) -> None:
+        while True:
+            self._pulse()
+            time.sleep(WAITING_POLL_S if self._is_waiting else POLL_S)
+            if self._parent_pid is not None and os.getppid() != self._parent_pid:
+                os._exit(EXIT_FAILED)  # the launcher is gone and nobody else looks after us
+            try:
+                stamp = self._file_stamp()
+                if stamp == self._stamp:
+                    continue
+                orders = orders_read(self._run_dir)
+            except (OSError, ValueError):
+                continue  # half-made by someone who does not rename; look again
+            self._stamp = stamp
+            with self._changed:
+                self._orders = orders
+                self._changed.notify_all()
+                if self._on_change is not None:
+                    self._on_change(orders)
+            self._notify_recovery()
+
+    def _notify_recovery(self) -> None:
+        membership = self._orders.membership
+        if self._on_recovery is not None and self._orders.go and membership.recover:
+            self._on_recovery(membership.generation)
+
+    def _pulse(self) -> None:
+        """Touch the pulse file now and then; end the process when its agent is long gone."""
+        now = time.monotonic()
+        if now - self._pulsed_at < PULSE_EVERY_S:
+            return
+        self._pulsed_at = now
+        try:
+            (self._run_dir / PULSE_FILE).touch()
+        except OSError:
+            return  # a full disk or a folder that is being removed; try again
+        try:
+            silence_s = time.time() - (self._run_dir / ALIVE_FILE).stat().st_mtime
+        except OSError:
+            return  # run by hand: there is no agent
+        self._num_late_looks = self._num_late_looks + 1 if silence_s > ALIVE_LIMIT_S else 0
+        if self._num_late_looks >= ALIVE_LOOKS:
+            os._exit(EXIT_FAILED)
+
+
+class ReportWriter:
+    """Appends numbered reports, each line in one write, from any thread.
+
+    Attributes:
+        generation: of the reports to come.
+        last_step: the newest step that this trainer has reported as the leader.
+    """
+
+    def __init__(self, run_dir: Path, job_id: int, slot: int) -> None:
+        self.generation = 0
+        self.last_step = 0
+        self._job_id = job_id
+        self._slot = slot
+        self._sequence = 0
+        self._lock = threading.Lock()
+        path = run_dir / REPORTS_FILE
+        self._stream = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+
+    def write(
+        self, kind: ReportKind, data: Mapping[str, Any], generation: int | None = None
+    ) -> None:
+        """Report `kind` with `data` (plain JSON values) for the current or a given generation."""
+        with self._lock:
+            report = TrainerReport(
+                job_id=self._job_id,
+                slot=self._slot,
+                generation=self.generation if generation is None else generation,
+                sequence=self._sequence,
+                at=time.time(),
+                kind=kind,
+                data=dict(data),
+            )
+            self._sequence += 1
+            os.write(self._stream, (json.dumps(encode(report)) + "\n").encode())
+
+    def phase(self, name: str) -> None:
+        """Report that a phase begins."""
+        self.write(ReportKind.PHASE, {"phase": name})
+
+    def failed(self, failure: TrainerError, facts: Mapping[str, Any] | None = None) -> None:
+        """Report why this trainer ends; `facts` come beside it."""
+        reason = {
+            "code": failure.code,
+            "message": failure.message,
+            "traceback": failure.traceback,
+        }
+        self.write(ReportKind.FAILED, reason | dict(facts or {}))

@@ -1,0 +1,276 @@
+"""Faults of a job's own code: one coded error, with the traceback cut down to the user's frames."""
+
+from __future__ import annotations
+
+import re
+import sys
+import traceback as traceback_module
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import keras
+import tensorflow as tf
+
+from agents.trainer.contract.error_sentences import (
+    DataShapes,
+    import_sentence,
+    known_sentence,
+    missing_key_sentence,
+    reason_line,
+    syntax_sentence,
+)
+from agents.trainer.contract.failures import TrainerError
+from controlplane.core.plain_text import plain_text
+
+MESSAGE_LIMIT = 4_000
+TRACEBACK_LIMIT = 20_000
+#: Characters of a headline that are some other program's words.
+SENTENCE_LIMIT = 500
+#: The name under which a job's entry file is imported, whatever it is called.
+ENTRY_MODULE = "job_code"
+_CHAIN_LIMIT = 20
+_FRAME = re.compile(r'\s*File "(?P<path>[^"]*)", line \d+')
+_FRAME_IN_TEXT = re.compile(
+    r'File "(?P<path>[^"\n]*)", line (?P<line>\d{1,9})(?:, in (?P<name>[\w<>]+))?'
+)
+#: How Keras begins when a model's call fails before it is built.
+_ADVICE = "Unable to automatically build the model"
+#: An ordinary word at the beginning of a sentence; names of things have dots and brackets.
+_WORD = re.compile(r"[a-z]+(?:'s)?[ ,]")
+_SHOWN_ESCAPE = re.compile(r"\\x1b\[[0-9;]*m")
+_PROJECT_FOLDER = Path(__file__).resolve().parents[2]
+
+
+class JobCodeError(Exception):
+    """The job's code or data cannot be used; the user has to change something.
+
+    Attributes:
+        code: machine word for what is wrong ("user_code", "not_compiled", "length_mismatch" ...).
+        field: what has to change: "code", "code.build", "data.train", "data.validation" or a field
+            of the submission.
+        message: one or two sentences: what is wrong and the fix.
+        traceback: the user's own frames, empty when no exception of theirs is behind it.
+    """
+
+    def __init__(self, code: str, field: str, message: str, traceback: str = "") -> None:
+        super().__init__(f"{field}: {message}")
+        self.code = code
+        self.field = field
+        self.message = plain_text(_capital(_cut(message)))
+        self.traceback = plain_text(traceback[-TRACEBACK_LIMIT:])
+
+
+@contextmanager
+def user_code(
+    code_dir: Path,
+    field: str,
+    doing: str,
+    sample: Any = None,
+    is_all_theirs: bool = False,
+) -> Iterator[None]:
+    """Turn whatever the user's code raises inside the block into a `JobCodeError`.
+
+    SystemExit is caught too: a script that calls `sys.exit` must not end the trainer silently.
+
+    Args:
+        sample: examples as arrays, in any structure; their shapes tell data from what layers make.
+        is_all_theirs: whether the block only calls the user's code, which Python may refuse before
+            its first line: `len` of an object whose length is negative.
+
+    Raises:
+        JobCodeError: with code "user_code", or the one that was raised inside.
+        Exception: as it was, when a line of the project itself raised it.
+    """
+    try:
+        yield
+    except JobCodeError:
+        raise
+    except (Exception, SystemExit) as error:
+        if not is_all_theirs and _is_own_fault(error):
+            raise
+        told = _told(error)
+        place = user_place(told, code_dir)
+        headline = _headline(told, doing, place, _example_shapes(sample))
+        below = f"{place or _maker(code_dir)}\n\n{user_traceback(error, code_dir)}".lstrip("\n")
+        raise JobCodeError("user_code", field, user_frames(headline, code_dir), below) from error
+
+
+def user_traceback(error: BaseException, code_dir: Path) -> str:
+    """Format `error` and its causes with only the frames in `code_dir`, paths relative to it.
+
+    Of the errors on the way only those with such a frame are told, and the last.
+    """
+    texts = []
+    for link in _chain(error):
+        lines = traceback_module.format_exception(link, chain=False)
+        text = user_frames(plain_text(_without_shown_escapes("".join(lines))), code_dir)
+        has_frames = any(_FRAME.match(line) for line in text.splitlines())
+        if not has_frames:
+            text = text.removeprefix("Traceback (most recent call last):\n")
+        if has_frames or link is error:
+            texts.append(text)
+    return "\n\nThis led to:\n\n".join(texts)
+
+
+def user_frames(text: str, code_dir: Path) -> str:
+    """Take all frames out of a text that are not in `code_dir`; give the others relative paths.
+
+    Messages are filtered like tracebacks: TensorFlow writes frames of its own into them.
+    """
+    root = code_dir.resolve()
+    kept: list[str] = []
+    dropped_indent: int | None = None
+    for line in text.splitlines():
+        indent = len(line) - len(line.lstrip())
+        if dropped_indent is not None and (indent > dropped_indent or not line.strip()):
+            continue  # the source line of a frame that was taken out, or the gap after it
+        dropped_indent = None
+        frame = _FRAME.match(line)
+        if frame and not _is_within(frame["path"], root):
+            dropped_indent = indent
+            continue
+        kept.append(line)
+    return "\n".join(kept).replace(f"{root}/", "").replace(f"{code_dir}/", "")
+
+
+def user_place(error: BaseException, code_dir: Path) -> str:
+    """Say which line of the user's an error came from: "job.py, line 12, in build".
+
+    Empty when none was running.
+    """
+    root = code_dir.resolve()
+    if isinstance(error, SyntaxError) and error.filename and _is_within(error.filename, root):
+        return f"{Path(error.filename).resolve().relative_to(root)}, line {error.lineno}"
+    frames = [
+        (frame.filename, frame.lineno, frame.name)
+        for frame in traceback_module.extract_tb(error.__traceback__)
+    ]
+    return _place_of(frames, root) or _place_in_text(str(error), root)
+
+
+def own_frames_kept(error: TrainerError, code_dir: Path) -> TrainerError:
+    """Say a failed step in a sentence, with message and traceback cut down to the user's frames."""
+    root = code_dir.resolve()
+    text = plain_text(error.message)
+    place = _place_in_text(text, root)
+    message = user_frames(text, code_dir)
+    trace = user_frames(plain_text(error.traceback), code_dir)
+    doing, _, said = message.partition(": ")
+    sentence = known_sentence(text.partition(": ")[2]) or _unknown(doing, reason_line(said), place)
+    below = "\n\n".join(part for part in (place or _maker(code_dir), trace or message) if part)
+    return TrainerError(error.code, _cut(sentence), below[-TRACEBACK_LIMIT:])
+
+
+def _headline(error: BaseException, doing: str, place: str, shapes: DataShapes) -> str:
+    """Write the sentence for an error: of its family, or its type and what it says first."""
+    if isinstance(error, SyntaxError):
+        return syntax_sentence(error, place.partition(",")[0] or "The file")
+    if isinstance(error, ImportError):
+        owner = _keras_class_of(error)
+        return import_sentence(error) + (f". {owner} asks for it" if owner else "")
+    # A KeyError shows its argument in quotes, which Keras makes a whole story.
+    is_story = isinstance(error, KeyError) and error.args and "\n" in str(error.args[0])
+    text = plain_text(str(error.args[0]) if is_story else str(error))
+    sentence = (missing_key_sentence(text) if is_story else None) or known_sentence(text, shapes)
+    return sentence or _unknown(f"{doing} raised {type(error).__name__}", reason_line(text), place)
+
+
+def _unknown(what: str, reason: str, place: str) -> str:
+    """Say what happened, what was said of it, and where."""
+    said = f": {reason}" if reason else ""
+    where = f" ({place.partition(', in ')[0]})" if place else ""
+    return f"{what}{_cut(said, SENTENCE_LIMIT)}{where}"
+
+
+def _told(error: BaseException) -> BaseException:
+    """Find the error to tell: Keras hides some behind advice on building a model."""
+    while str(error).startswith(_ADVICE) and (cause := error.__cause__ or error.__context__):
+        error = cause
+    return error
+
+
+def _chain(error: BaseException) -> list[BaseException]:
+    """List an error and what it came from, the first one first."""
+    links = [error]
+    for _ in range(_CHAIN_LIMIT):
+        link = links[-1]
+        cause = link.__cause__ or (None if link.__suppress_context__ else link.__context__)
+        if cause is None or cause in links:
+            break
+        links.append(cause)
+    return links[::-1]
+
+
+def _place_in_text(text: str, root: Path) -> str:
+    """Find the user's innermost line in frames that TensorFlow writes into messages."""
+    frames = [(m["path"], int(m["line"]), m["name"] or "") for m in _FRAME_IN_TEXT.finditer(text)]
+    return _place_of(frames, root)
+
+
+def _place_of(frames: Sequence[tuple[str, int | None, str]], root: Path) -> str:
+    for filename, line, name in reversed(frames):
+        if _is_within(filename, root):
+            where = f"{Path(filename).resolve().relative_to(root)}, line {line}"
+            return f"{where}, in {name}" if name and name != "<module>" else where
+    return ""
+
+
+def _maker(code_dir: Path) -> str:
+    """Say where the model is made, for errors that come from no line of the user's."""
+    build = getattr(sys.modules.get(ENTRY_MODULE), "build", None)
+    code = getattr(build, "__code__", None)
+    if code is None:
+        return ""
+    frame = (code.co_filename, code.co_firstlineno, code.co_name)
+    place = _place_of([frame], code_dir.resolve())
+    return f"The model is made in {place}" if place else ""
+
+
+def _example_shapes(sample: Any) -> DataShapes:
+    leaves = [] if sample is None else keras.tree.flatten(sample)
+    return {tuple(leaf.shape[1:]) for leaf in leaves if hasattr(leaf, "shape")}
+
+
+def _without_shown_escapes(text: str) -> str:
+    """Take out terminal sequences that a repr() has turned into visible text."""
+    return _SHOWN_ESCAPE.sub("", text)
+
+
+def _cut(text: str, limit: int = MESSAGE_LIMIT) -> str:
+    return text if len(text) <= limit else f"{text[: limit - 1]}…"
+
+
+def _capital(text: str) -> str:
+    """Begin a sentence with a capital letter, unless it begins with code."""
+    return text[:1].upper() + text[1:] if _WORD.match(text) else text
+
+
+def _keras_class_of(error: ImportError) -> str:
+    """Name the class of Keras that asked for a missing package; empty where none did."""
+    frames = traceback_module.walk_tb(error.__traceback__)
+    owners = [type(frame.f_locals["self"]) for frame, _ in frames if "self" in frame.f_locals]
+    of_keras = [
+        owner.__name__
+        for owner in owners
+        if owner.__module__.startswith("keras.") and hasattr(owner, "get_config")
+    ]
+    return of_keras[-1] if of_keras else ""
+
+
+def _is_own_fault(error: BaseException) -> bool:
+    """Say whether `error` was raised by a line of the project itself, not below the user's code."""
+    if isinstance(error, tf.errors.OpError):  # an operation got values that it cannot work with
+        return False
+    # AutoGraph raises anew and writes the frames of the first exception into its message.
+    paths = _FRAME.findall(str(error))
+    paths = paths or [frame.filename for frame in traceback_module.extract_tb(error.__traceback__)]
+    return bool(paths) and _is_within(paths[-1], _PROJECT_FOLDER)
+
+
+def _is_within(filename: str, root: Path) -> bool:
+    try:
+        return Path(filename).resolve().is_relative_to(root)
+    except (OSError, ValueError):  # "<string>" and the like
+        return False

@@ -1,0 +1,151 @@
+"""Examples held in arrays, and what all sources share: epoch order, weights, comparison."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import keras
+import numpy as np
+
+from agents.trainer.contract.user_errors import JobCodeError
+from agents.trainer.data.nests import PART_NAMES, as_floatx, common_length, parts_arrays
+
+_UINT64_MASK = (1 << 64) - 1
+
+
+def example_order(num_examples: int, seed: int, epoch: int, shuffle: bool) -> np.ndarray:
+    """Give the order of an epoch: int64 permutation of `range(num_examples)`.
+
+    Sorts one random word per example. The words come from Philox, a counter-based generator keyed
+    by (seed, epoch), whose raw stream NumPy keeps fixed between versions (`permutation` is not).
+    """
+    if not shuffle:
+        return np.arange(num_examples, dtype=np.int64)
+    key = np.array([seed & _UINT64_MASK, epoch & _UINT64_MASK], dtype=np.uint64)
+    words = np.random.Philox(key=key).random_raw(num_examples)
+    return np.argsort(words, kind="stable").astype(np.int64)
+
+
+class ArraySource:
+    """Examples in memory: `(x,)`, `(x, y)` or `(x, y, sample_weight)` of nested arrays.
+
+    Floats are handed out in Keras's `floatx`, as `fit` does; other numbers keep their type.
+    """
+
+    def __init__(self, data: Any, field: str) -> None:
+        self._parts = parts_arrays(data, field)
+        self._length = common_length(self._parts, field)
+        self.has_sample_weight = len(self._parts) == len(PART_NAMES)
+
+    def __len__(self) -> int:
+        return self._length
+
+    def order(self, seed: int, epoch: int, shuffle: bool) -> np.ndarray:
+        return example_order(self._length, seed, epoch, shuffle)
+
+    def fetch(self, indices: np.ndarray) -> tuple[Any, ...]:
+        taken: tuple[Any, ...] = keras.tree.map_structure(
+            lambda array: as_floatx(array[indices]), self._parts
+        )
+        return taken
+
+
+class ClassWeightedSource:
+    """Another source with sample weights made from its labels, as `fit(class_weight=...)` does."""
+
+    has_sample_weight = True
+
+    def __init__(self, source: Any, class_weight: Mapping[int, float], field: str) -> None:
+        if source.has_sample_weight:
+            raise JobCodeError(
+                "class_weight",
+                field,
+                "the data has sample weights already; multiply class weights into them and leave "
+                "class_weight out",
+            )
+        example = source.fetch(np.zeros(1, dtype=np.int64))
+        if len(example) < 2 or keras.tree.is_nested(example[1]):
+            raise JobCodeError(
+                "class_weight",
+                field,
+                "class_weight works with one array of labels; give sample weights instead",
+            )
+        self._source = source
+        self._class_weight = dict(class_weight)
+
+    def __len__(self) -> int:
+        return len(self._source)
+
+    def order(self, seed: int, epoch: int, shuffle: bool) -> np.ndarray:
+        order: np.ndarray = self._source.order(seed, epoch, shuffle)
+        return order
+
+    def fetch(self, indices: np.ndarray) -> tuple[Any, ...]:
+        x, y = self._source.fetch(indices)
+        return x, y, self._weights_of(y)
+
+    def _weights_of(self, y: np.ndarray) -> np.ndarray:
+        """Look up one weight per example: labels may be one-hot, unnamed classes weigh 1."""
+        flat = y.reshape(len(y), -1) if y.ndim < 2 else y
+        labels = flat[..., 0] if flat.shape[-1] == 1 else np.argmax(flat, axis=-1)
+        weights = [self._class_weight.get(int(label), 1.0) for label in np.round(labels).ravel()]
+        return np.asarray(weights, dtype=keras.config.floatx())
+
+
+class UnitWeightedSource:
+    """Another source with sample weights of 1, which change nothing.
+
+    Training and validation data then have the same parts when only one of them is weighted.
+    `weights` are those of one example of the other one, for their structure and shapes.
+    """
+
+    has_sample_weight = True
+
+    def __init__(self, source: Any, weights: Any) -> None:
+        self._source = source
+        self._weights = weights
+
+    def __len__(self) -> int:
+        return len(self._source)
+
+    def order(self, seed: int, epoch: int, shuffle: bool) -> np.ndarray:
+        order: np.ndarray = self._source.order(seed, epoch, shuffle)
+        return order
+
+    def fetch(self, indices: np.ndarray) -> tuple[Any, ...]:
+        x, y = self._source.fetch(indices)
+        ones = keras.tree.map_structure(
+            lambda leaf: np.ones((len(indices), *leaf.shape[1:]), leaf.dtype), self._weights
+        )
+        return x, y, ones
+
+
+def same_values(left: Any, right: Any) -> bool:
+    """Say whether two nests of arrays hold the same bits."""
+    leaves, others = keras.tree.flatten(left), keras.tree.flatten(right)
+    return len(leaves) == len(others) and all(
+        _is_same_array(np.asarray(one), np.asarray(other))
+        for one, other in zip(leaves, others, strict=True)
+    )
+
+
+def refuse_changing(once: Any, again: Any, field: str) -> None:
+    """Compare two readings of the same place.
+
+    Raises:
+        JobCodeError: they differ, so trainers would see different data.
+    """
+    if not same_values(once, again):
+        raise JobCodeError(
+            "nondeterministic_data",
+            field,
+            "reading item 0 twice gave different values; __getitem__ must depend on its index "
+            "alone. Move random augmentation into layers of the model",
+        )
+
+
+def _is_same_array(one: np.ndarray, other: np.ndarray) -> bool:
+    if one.dtype == object:  # text: its bytes are addresses
+        return np.array_equal(one, other)
+    return one.shape == other.shape and one.tobytes() == other.tobytes()

@@ -1,0 +1,48 @@
+"""What can be said about a job's data by reading a little of it: a fingerprint, and warnings."""
+
+from __future__ import annotations
+
+import hashlib
+from typing import Any
+
+import keras
+import numpy as np
+
+from agents.trainer.data.nests import PART_NAMES
+from agents.trainer.data.sources import ExampleSource
+
+#: Examples that are looked at, spread evenly over the data.
+SAMPLED_EXAMPLES = 8
+
+
+def data_fingerprint(*sources: ExampleSource | None) -> str:
+    """Give a SHA-256 (hex) over length, shapes, types and some examples of each source.
+
+    The same code gives the same fingerprint on every trainer, unless its data depends on the
+    process: on the order of a set or of a folder's files, on the time, on unseeded random numbers.
+    """
+    digest = hashlib.sha256()
+    for source in sources:
+        if source is None:
+            digest.update(b"none;")
+            continue
+        digest.update(f"{len(source)};".encode())
+        for path, leaf in keras.tree.flatten_with_path(_sampled(source)):
+            digest.update(f"{path}{leaf.dtype}{leaf.shape};".encode())
+            digest.update(np.ascontiguousarray(leaf).tobytes())
+    return digest.hexdigest()
+
+
+def data_warnings(source: ExampleSource, field: str) -> list[str]:
+    """Warn about values in some examples that training hardly survives."""
+    warnings = []
+    for path, leaf in keras.tree.flatten_with_path(_sampled(source)):
+        if leaf.dtype.kind == "f" and not np.isfinite(leaf).all():
+            name = PART_NAMES[path[0]] + "".join(f"[{key!r}]" for key in path[1:])
+            warnings.append(f"{field}.{name} holds values that are not finite (NaN or infinity)")
+    return warnings
+
+
+def _sampled(source: ExampleSource) -> tuple[Any, ...]:
+    count = min(SAMPLED_EXAMPLES, len(source))
+    return source.fetch(np.linspace(0, len(source) - 1, count).astype(np.int64))

@@ -1,0 +1,240 @@
+"""Nests of arrays of numbers, as items of a job's data hold them: checked and named by path."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import keras
+import numpy as np
+
+from agents.trainer.contract.user_errors import JobCodeError
+
+PART_NAMES = ("x", "y", "sample_weight")
+#: Booleans, signed and unsigned integers, floats.
+NUMBER_KINDS = frozenset("biuf")
+
+
+def parts_arrays(item: Any, path: str, min_rank: int = 1) -> tuple[Any, ...]:
+    """Turn one item of a data set into `(x,)`, `(x, y)` or `(x, y, sample_weight)` of arrays.
+
+    Args:
+        item: an example, a batch, or the whole data when it is arrays.
+        path: the item's place, for error messages.
+        min_rank: 0 for an example, 1 for what has a row per example.
+
+    Raises:
+        JobCodeError: the item has other parts, or they hold anything but arrays of numbers.
+    """
+    arrays = tuple(
+        nested_arrays(part, f"{path}.{name}", min_rank)
+        for part, name in zip(parts_split(item, path), PART_NAMES, strict=False)
+    )
+    return weights_spread(arrays) if len(arrays) == len(PART_NAMES) else arrays
+
+
+def parts_split(item: Any, path: str) -> tuple[Any, ...]:
+    """Split an item as Keras does: a tuple or list is (x,), (x, y) or (x, y, w), all else is x.
+
+    A list of plain numbers is one array here as everywhere, so it is x.
+
+    Raises:
+        JobCodeError: there are no parts or too many.
+    """
+    if not isinstance(item, (tuple, list)) or (isinstance(item, list) and is_number_list(item)):
+        return (item,)
+    parts = tuple(item)
+    while len(parts) > 1 and parts[-1] is None:  # (x, y, None), as pack_x_y_sample_weight makes it
+        parts = parts[:-1]
+    if not 1 <= len(parts) <= len(PART_NAMES):
+        raise JobCodeError(
+            "data_structure",
+            path,
+            f"expected (x, y) or (x, y, sample_weight), got {len(parts)} parts; put several inputs "
+            "into one tuple or dict: ((a, b), y), numbers of one input into an array, and examples "
+            "into a list: [(x0, y0), (x1, y1)]",
+        )
+    return parts
+
+
+def nested_arrays(value: Any, path: str, min_rank: int = 1) -> Any:
+    """Turn nested dicts, tuples and lists into the same nest with arrays of numbers as leaves.
+
+    Lists become tuples, as in Keras; a list of plain numbers is one array.
+
+    Args:
+        value: what the user gave.
+        path: where it stands, for error messages.
+        min_rank: 1 for a batch of examples, 0 for a single example.
+
+    Raises:
+        JobCodeError: a leaf is not an array of numbers, or has fewer dimensions.
+    """
+    if isinstance(value, (Mapping, tuple, list)) and not value:
+        raise JobCodeError("empty_data", path, f"an empty {type(value).__name__} holds no data")
+    if isinstance(value, Mapping):
+        return {
+            key: nested_arrays(item, f"{path}[{key!r}]", min_rank) for key, item in value.items()
+        }
+    is_structure = isinstance(value, tuple) and min_rank == 0  # (1.0, 2.0): two outputs' targets
+    if isinstance(value, (tuple, list)) and (is_structure or not is_number_list(value)):
+        return tuple(nested_arrays(item, f"{path}[{i}]", min_rank) for i, item in enumerate(value))
+    array = number_array(value, path)
+    if array.ndim < min_rank:
+        raise JobCodeError(
+            "data_structure", path, f"got the single value {value!r:.60}; give one per example"
+        )
+    return array
+
+
+def number_array(value: Any, path: str) -> np.ndarray:
+    """Turn one leaf into an array of numbers.
+
+    Raises:
+        JobCodeError: it is no array, or not of numbers.
+    """
+    is_plain = isinstance(value, (int, float, complex, str, bytes, np.generic, tuple, list))
+    if not is_plain and not hasattr(value, "__array__"):
+        hint = "turn it into a dense NumPy array in build"
+        if value is None:
+            hint = "it may stand only at the end of (x, y, None); instead of weights, give ones"
+        name = "None" if value is None else type(value).__name__
+        raise JobCodeError("data_type", path, f"{name} is not an array; {hint}")
+    try:
+        array = np.asarray(value)
+    except Exception as error:  # a tensor's own code, which may refuse
+        reason = f"{type(value).__name__} cannot be turned into a NumPy array ({error!s:.200})"
+        raise JobCodeError("data_type", path, f"{reason}; do it in build") from error
+    if array.dtype.kind in NUMBER_KINDS:
+        return array
+    if array.dtype.name == "bfloat16":  # no kind of NumPy's own
+        return array.astype(keras.config.floatx())
+    raise JobCodeError(
+        "data_type",
+        path,
+        f"values of type {array.dtype} cannot be trained on; {_type_hint(array.dtype)}",
+    )
+
+
+def _type_hint(dtype: np.dtype) -> str:
+    if dtype.names:
+        return "give its fields as a dict: {name: data[name] for name in data.dtype.names}"
+    if dtype.kind in "SU":
+        return (
+            "turn text into numbers in build (a StringLookup or TextVectorization layer can be "
+            "applied there)"
+        )
+    if dtype.kind == "O":
+        return "pad or crop rows of different lengths to one, and turn text into numbers, in build"
+    return "turn them into numbers in build"
+
+
+def as_floatx(array: np.ndarray) -> np.ndarray:
+    """Cast floats to Keras's `floatx`; leave other numbers as they are."""
+    if array.dtype.kind == "f":
+        return array.astype(keras.config.floatx(), copy=False)
+    return array
+
+
+def common_length(parts: tuple[Any, ...], field: str) -> int:
+    """Give dimension 0 of all arrays in `parts`.
+
+    Raises:
+        JobCodeError: the lengths differ, or there are no examples.
+    """
+    lengths = {len(leaf) for part in parts for leaf in keras.tree.flatten(part)}
+    if len(lengths) > 1:
+        sizes = [
+            f"{name}: {', '.join(str(len(leaf)) for leaf in keras.tree.flatten(part)):.100}"
+            for part, name in zip(parts, PART_NAMES, strict=False)
+        ]
+        raise JobCodeError(
+            "length_mismatch",
+            field,
+            f"all arrays must have the same number of examples, got {'; '.join(sizes)} (a list of "
+            "arrays is several inputs or outputs; np.stack makes one of it)",
+        )
+    length = lengths.pop() if lengths else 0
+    if length == 0:
+        raise JobCodeError("empty_data", field, "there are no examples in the data")
+    return length
+
+
+def weights_spread(parts: tuple[Any, ...]) -> tuple[Any, ...]:
+    """Give every output its sample weights when one array stands for several outputs."""
+    x, y, weight = parts
+    if keras.tree.is_nested(y) and not keras.tree.is_nested(weight):
+        weight = keras.tree.map_structure(lambda _: weight, y)
+    return x, y, weight
+
+
+def is_number_list(value: tuple[Any, ...] | list[Any]) -> bool:
+    """Say whether all entries are single numbers, so that they make one array."""
+    return bool(value) and all(isinstance(item, (int, float, np.generic)) for item in value)
+
+
+def refuse_unlike(
+    item: tuple[Any, ...],
+    first: tuple[Any, ...],
+    path: str,
+    num_axes: int = 0,
+    is_typed: bool = True,
+) -> None:
+    """Compare the parts of an item with those of the first item.
+
+    Args:
+        num_axes: leading dimensions that may differ: 0 for examples, 1 for batches.
+        is_typed: whether the types of the first item have to hold the values of this one.
+
+    Raises:
+        JobCodeError: the parts, their structure, shapes or types do not fit.
+    """
+    if len(item) != len(first):
+        given, wanted = (f"({', '.join(PART_NAMES[: len(parts)])})" for parts in (item, first))
+        raise JobCodeError(
+            "data_structure",
+            path,
+            f"holds {given}, the first item {wanted}; give every item the same parts",
+        )
+    for value, wanted_value, name in zip(item, first, PART_NAMES, strict=False):
+        for leaf, wanted_leaf, place in _leaf_pairs(value, wanted_value, f"{path}.{name}"):
+            _refuse_unlike_leaf(leaf, wanted_leaf, place, num_axes, is_typed)
+
+
+def _leaf_pairs(value: Any, first: Any, path: str) -> Iterator[tuple[Any, Any, str]]:
+    """Walk two nests at once; gives the pairs of arrays, and of what differs in structure."""
+    if isinstance(value, dict) and isinstance(first, dict) and value.keys() == first.keys():
+        for key in value:
+            yield from _leaf_pairs(value[key], first[key], f"{path}[{key!r}]")
+    elif isinstance(value, tuple) and isinstance(first, tuple) and len(value) == len(first):
+        for place, entries in enumerate(zip(value, first, strict=True)):
+            yield from _leaf_pairs(*entries, f"{path}[{place}]")
+    else:
+        yield value, first, path
+
+
+def _refuse_unlike_leaf(value: Any, first: Any, path: str, num_axes: int, is_typed: bool) -> None:
+    is_array = isinstance(value, np.ndarray) and isinstance(first, np.ndarray)
+    if not is_array or value.shape[num_axes:] != first.shape[num_axes:]:
+        raise JobCodeError(
+            "data_shape" if is_array else "data_structure",
+            path,
+            f"is {_described(value, num_axes)}, but {_described(first, num_axes)} in the first "
+            "item; give every item the same structure, padded or cropped to one shape",
+        )
+    if is_typed and first.dtype.kind != "f" and not np.can_cast(value.dtype, first.dtype, "safe"):
+        raise JobCodeError(
+            "data_type",
+            path,
+            f"is of type {value.dtype}, but of {first.dtype} in the first item; give every item "
+            f"the same type, for example np.asarray(value, {value.dtype.name!r})",
+        )
+
+
+def _described(value: Any, num_axes: int) -> str:
+    if isinstance(value, dict):
+        return f"a dict with the keys {list(value)!s:.200}"
+    if isinstance(value, tuple):
+        return f"a tuple of {len(value)}"
+    shape = value.shape[num_axes:]
+    return f"an array of shape {shape}" if shape else "a single number"

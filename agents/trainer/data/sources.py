@@ -1,0 +1,89 @@
+"""What a job may give as data, and the one view of it that the engine works on.
+
+Every kind of data becomes an `ExampleSource`: a numbered row of examples that can be fetched at any
+place, any number of times, on any trainer, always with the same result. That is what lets virtual
+nodes move between accelerators without losing or repeating an example.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, Protocol, runtime_checkable
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+from agents.trainer.contract.user_errors import JobCodeError
+from agents.trainer.data.arrays import ArraySource
+from agents.trainer.data.items import ItemSource
+from agents.trainer.data.lists import list_open
+from agents.trainer.data.pydataset import BatchSource
+from agents.trainer.data.tf_dataset import dataset_read
+
+
+@runtime_checkable
+class ExampleSource(Protocol):
+    """Numbered examples in fixed places."""
+
+    has_sample_weight: bool
+
+    def __len__(self) -> int:
+        """Give the number of examples."""
+
+    def order(self, seed: int, epoch: int, shuffle: bool) -> np.ndarray:
+        """Give the order in which an epoch visits the examples: int64 permutation of range(len).
+
+        A function of its arguments and the length alone.
+        """
+
+    def fetch(self, indices: np.ndarray) -> tuple[Any, ...]:
+        """Read the examples at `indices` (int64, any order).
+
+        Returns `(x,)`, `(x, y)` or `(x, y, sample_weight)`: nested tuples and dicts of NumPy arrays
+        with dimension 0 equal to `len(indices)`.
+
+        Raises:
+            JobCodeError: the user's data object failed or changed its shape.
+        """
+
+
+def source_open(data: Any, field: str, code_dir: Path) -> ExampleSource:
+    """Wrap whatever `build` returned as data.
+
+    Args:
+        data: arrays in a tuple or alone, a `keras.utils.PyDataset`, a finite deterministic
+            `tf.data.Dataset`, or an object with `__len__` and `__getitem__`, such as a list, whose
+            items are examples.
+        field: "data.train" or "data.validation", for error messages.
+        code_dir: where the user's code lies, to cut tracebacks down to it.
+
+    Raises:
+        JobCodeError: the data is of another kind, empty, or its parts differ in length.
+    """
+    if isinstance(data, keras.utils.PyDataset):
+        return BatchSource(data, field, code_dir)
+    if isinstance(data, tf.data.Dataset):
+        return ArraySource(dataset_read(data, field, code_dir), field)
+    if _is_plain(data, list):
+        return list_open(data, field)
+    if _is_plain(data, tuple) or isinstance(data, Mapping) or hasattr(data, "__array__"):
+        return ArraySource(data, field)
+    if hasattr(data, "__len__") and hasattr(data, "__getitem__"):
+        return ItemSource(data, field, code_dir)
+    hint = ""
+    if isinstance(data, Iterator):
+        hint = " An iterator can be read only once and only forwards."
+    raise JobCodeError(
+        "unknown_data",
+        field,
+        f"data of type {type(data).__name__} cannot be split into virtual nodes.{hint} Give NumPy "
+        "arrays (x, y), a list of examples [(x0, y0), ...], a keras.utils.PyDataset, or an object "
+        "with __len__ and __getitem__",
+    )
+
+
+def _is_plain(data: Any, kind: type[list[Any] | tuple[Any, ...]]) -> bool:
+    """Say whether data is a list or tuple, not of a class with its own way to read an item."""
+    return isinstance(data, kind) and type(data).__getitem__ is kind.__getitem__

@@ -1,0 +1,102 @@
+"""Makes a trainer out of a process: runtime, job, traced functions; nothing is trained yet."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+from agents.trainer.collectives.devices import configure_devices
+from agents.trainer.collectives.groups import training_group
+from agents.trainer.collectives.runtime import CollectiveRuntime
+from agents.trainer.contract.failures import PEER_LOST, TrainerError
+from agents.trainer.contract.ports import HeldPort
+from agents.trainer.contract.run_dir import OrderWatcher, ReportWriter
+from agents.trainer.engine.profiling import profile_measure
+from agents.trainer.engine.tasks import Pursuit, pursuit_of
+from agents.trainer.engine.workload import Workload, workload_build
+from agents.trainer.peers.liveness import PeerWatch
+from agents.trainer.peers.socket_filter import PeerFilter, hosts_allowed, peer_filter_start
+from agents.trainer.predict.part_files import PartWriter
+from agents.trainer.step.batch_plan import Planner
+from controlplane.core.wire import TrainerOrders
+
+
+@dataclass(frozen=True)
+class Booted:
+    """A trainer that is ready to join.
+
+    Attributes:
+        readiness: what it reports of that.
+        peer_filter: on the sockets of its port, as far as they are open; None: it filters nothing.
+    """
+
+    runtime: CollectiveRuntime
+    work: Workload
+    pursuit: Pursuit
+    readiness: dict[str, object]
+    peer_filter: PeerFilter | None
+
+
+def trainer_boot(
+    run_dir: Path,
+    watcher: OrderWatcher,
+    reports: ReportWriter,
+    started_at: float,
+    held: HeldPort | None = None,
+) -> Booted:
+    """Boot the runtime, build the job and run everything once.
+
+    Raises:
+        JobCodeError: the job's own code or data is at fault.
+        TrainerError: anything else.
+    """
+    orders = watcher.orders
+    reports.phase("booting")
+    configure_devices(orders.accelerator)
+    runtime = CollectiveRuntime(orders.slot, orders.accelerator, held)
+    PeerWatch(runtime).start()
+    runtime.connect(orders.membership)
+    peer_filter = peer_filter_start(orders)
+    if peer_filter is not None:
+        follow = peer_filter.follow
+        watcher.on_change(lambda changed: follow(hosts_allowed(changed)))
+    watcher.on_recovery(runtime.abort_before)
+    boot_s = time.monotonic() - started_at
+    work = workload_build(run_dir, orders.spec, reports)
+    traced_from = time.monotonic()
+    parts = PartWriter(run_dir / "outputs", reports)
+    reports.phase("tracing")
+    pursuit = _warm_pursuit(orders, runtime, work, parts)
+    work = pursuit.work
+    readiness: dict[str, object] = {
+        "boot_s": boot_s,
+        "build_s": work.build_s,
+        "trace_s": time.monotonic() - traced_from,
+    }
+    own = orders.membership.member(orders.slot)
+    if orders.profile and own is not None:
+        functions = pursuit.stepper.functions
+        measured = profile_measure(work, functions, orders.spec, len(own.virtual_nodes))
+        readiness["profile"] = {str(number): s for number, s in measured.items()}
+    return Booted(runtime, work, pursuit, readiness, peer_filter)
+
+
+def _warm_pursuit(
+    orders: TrainerOrders, runtime: CollectiveRuntime, work: Workload, parts: PartWriter
+) -> Pursuit:
+    """Trace and run everything once, so that nobody waits for it later; state is put back."""
+    membership = orders.membership
+    group = training_group(membership)
+    pursuit = pursuit_of(work, orders.spec, runtime, group, parts, orders.accelerator.memory_bytes)
+    planner = Planner(orders.spec, membership, group.slots, orders.slot)
+    if membership.source_slot is not None or membership.leader_slot == orders.slot:
+        try:
+            pursuit.stepper.warm_up(planner.rows_per_worker)
+        except TrainerError as failure:  # the leader, which resolves groups, is gone
+            if failure.code != PEER_LOST:
+                raise
+            if not runtime.is_void:  # with orders to recover it comes later anyway
+                runtime.connect(membership, afresh=True)
+    pursuit.warm_up(planner, lambda: True)
+    return pursuit

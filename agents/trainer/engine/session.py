@@ -1,0 +1,199 @@
+"""A trainer's place in one membership: its data, its plan, and the account of its steps."""
+
+from __future__ import annotations
+
+import datetime
+import os
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import replace
+
+from agents.trainer.collectives.groups import training_group
+from agents.trainer.contract.failures import TrainerError
+from agents.trainer.contract.run_dir import ReportWriter
+from agents.trainer.engine.epoch_lines import epoch_line
+from agents.trainer.engine.step_reports import StepReports
+from agents.trainer.engine.workload import Workload
+from agents.trainer.model.history import EpochRow, metrics_nonfinite
+from agents.trainer.model.outputs import json_numbers
+from agents.trainer.model.progress import Activity, Progress
+from agents.trainer.model.recent_steps import StepsDone, steps_after, with_step
+from agents.trainer.resize.catch_up import interim_membership, working_slots
+from agents.trainer.resize.switch_header import StreamNote
+from agents.trainer.step.batch_plan import Planner
+from agents.trainer.step.prefetch import Feeder, LocalBatch
+from agents.trainer.step.stepper import StepOutcome
+from controlplane.core.codec import encode
+from controlplane.core.wire import Membership, OnNonfinite, ReportKind, TrainingSpec
+
+
+class Seat:
+    """Taken with a membership, fed from then on, and put down before the next one is taken.
+
+    Attributes:
+        group: those that meet in the steps.
+        is_interim: some listen; another seat in this membership follows when all have caught up.
+        data: as this membership cuts it into batches.
+    """
+
+    def __init__(
+        self,
+        work: Workload,
+        spec: TrainingSpec,
+        slot: int,
+        reports: ReportWriter,
+        phase: str,
+        membership: Membership,
+        progress: Progress,
+        note: StreamNote | None = None,
+    ) -> None:
+        """Begin to fetch the examples from `progress` on.
+
+        Args:
+            phase: what is reported while this job does its steps.
+            note: how to go on as long as some listen.
+        """
+        self.is_interim = note is not None
+        mapped = membership if note is None else interim_membership(membership, note)
+        working = working_slots(mapped)
+        is_lone = self.is_interim and len(working) == 1
+        self.group = replace(
+            training_group(membership),
+            phase=int(self.is_interim),
+            lone_worker=working[0] if is_lone else None,
+        )
+        planner = Planner(spec, mapped, self.group.slots, slot)
+        self.data = work.data.within(membership)
+        self._work = work
+        self._reports = reports
+        self._num_working = len(working)
+        self._phase = phase
+        self._is_leader = membership.leader_slot == slot
+        self._feeder = Feeder(self.data, planner, progress)
+        self._batch_size = membership.global_batch_size or spec.global_batch_size
+        self._step_reports = StepReports(
+            reports, len(working), self._batch_size, work.learning_rate
+        )
+        self._generation = membership.generation
+        self._steps_known = membership.steps_known
+        self._epochs_known = membership.epochs_known
+        self._goes_on = spec.on_nonfinite is OnNonfinite.CONTINUE or not work.is_trained
+
+    def batch(self, progress: Progress) -> LocalBatch:
+        """Give this trainer's part of the batch at `progress`."""
+        return self._feeder.next(progress)
+
+    def advance(
+        self, progress: Progress, num_examples: int, outcome: StepOutcome, seconds: float
+    ) -> Progress:
+        """Move the cursor past a batch; at an activity's end, collect and reset its metrics.
+
+        A step that was refused is not done: the job is over before it.
+
+        Raises:
+            TrainerError: `user_code`, the job stops by a metric that is not there.
+        """
+        course = self.data.course
+        is_train, epoch = progress.activity is Activity.TRAIN, progress.epoch
+        if is_train and self._work.is_trained:
+            losses = progress.losses.after(
+                outcome.loss, progress.step + 1, epoch, is_skipped=outcome.is_skipped
+            )
+            progress = replace(progress, losses=losses)
+        if outcome.is_refused:
+            return self.judged(progress)
+        progress = course.after_batch(progress, seconds)
+        if is_train:
+            done = self._step_done(progress, num_examples, seconds, outcome)
+            progress = replace(progress, recent=with_step(progress.recent, done))
+            if self._is_leader:
+                self._step_reports.add(progress, num_examples, seconds, outcome)
+        if not course.is_activity_over(progress):
+            return self.judged(progress)
+        logs = self._work.logs(with_learning_rate=is_train)
+        self._work.model.reset_metrics()
+        try:
+            progress = course.after_activity(progress, logs)
+        except KeyError as error:
+            known = ", ".join(sorted(logs))
+            raise TrainerError(
+                "user_code", f"stop.metric {error} is not in the epoch's logs ({known})"
+            ) from error
+        if self._is_leader:
+            self._step_reports.flush()
+            self._report_activity(progress, epoch)
+        return self.judged(progress, has_new_epoch=progress.epoch > epoch)
+
+    def judged(self, progress: Progress, *, has_new_epoch: bool = False) -> Progress:
+        """End a job that stops at a loss or a metric that is not finite, if one is.
+
+        Those that listen could not foresee that: what is found beside them is kept until they have
+        caught up.
+        """
+        if self._goes_on:
+            return progress
+        found = progress.found or progress.losses.finding
+        if found is None and has_new_epoch:
+            found = next(iter(metrics_nonfinite(progress.history)), None)
+        can_end = not self.is_interim or progress.is_over
+        return replace(progress, found=found, is_failed=found is not None and can_end)
+
+    def report_missed(self, progress: Progress) -> None:
+        """Report, as a leader after another one, steps and epochs that nobody has heard of."""
+        if not self._is_leader:
+            return
+        if self._steps_known is not None:
+            known = max(self._steps_known, self._reports.last_step)
+            for done in steps_after(progress.recent, known):
+                self._reports.write(ReportKind.STEPS, done.report(), done.generation)
+                self._reports.last_step = done.last_step
+        for end, row in enumerate(progress.history, start=1):
+            if self._epochs_known is not None and row.epoch >= self._epochs_known:
+                self._report_epoch(progress.history[:end])
+
+    def _step_done(
+        self, progress: Progress, num_examples: int, seconds: float, outcome: StepOutcome
+    ) -> StepsDone:
+        return StepsDone(
+            generation=self._generation,
+            first_step=progress.step,
+            last_step=progress.step,
+            epoch=progress.epoch,
+            examples=num_examples,
+            seconds=seconds,
+            loss=outcome.loss,
+            num_accelerators=self._num_working,
+            batch_size=self._batch_size,
+        )
+
+    def put_down(self) -> None:
+        """Stop what runs along with the steps."""
+        self._feeder.stop()
+        if self._is_leader:
+            self._step_reports.flush()
+
+    def _report_activity(self, progress: Progress, epoch: int) -> None:
+        """Report the end of an activity that began in `epoch`."""
+        if progress.epoch == epoch:
+            self._reports.phase("evaluating")
+            return
+        self._report_epoch(progress.history)
+        if self._work.data.course.num_validation and not progress.is_over:
+            self._reports.phase(self._phase)
+
+    def _report_epoch(self, history: Sequence[EpochRow]) -> None:
+        """Report the newest of these epochs, and write its line into the log."""
+        row = history[-1]
+        now = datetime.datetime.now(datetime.UTC)
+        line = epoch_line(row, self.data.course.stop, self._num_working, now)
+        with suppress(OSError):  # a full disk, or user code that closed its output
+            os.write(1, f"{line}\n".encode())
+        self._reports.write(
+            ReportKind.EPOCH,
+            {
+                "epoch": row.epoch,
+                "step": row.step,
+                "logs": json_numbers(row.logs),
+                "nonfinite": encode(metrics_nonfinite(history)),
+            },
+        )

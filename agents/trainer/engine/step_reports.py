@@ -1,0 +1,120 @@
+"""Collects finished steps into `steps` reports: two a second, and each membership's first."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable
+from dataclasses import replace
+
+from agents.trainer.contract.run_dir import ReportWriter
+from agents.trainer.model.progress import Progress
+from agents.trainer.step.stepper import StepOutcome
+from controlplane.core.codec import encode
+from controlplane.core.noise_scale import GradientNoise
+from controlplane.core.nonfinite import Nonfinite
+from controlplane.core.wire import ReportKind
+
+REPORT_EVERY_S = 0.5
+
+
+class StepReports:
+    """The leader's account of steps in one membership."""
+
+    def __init__(
+        self,
+        reports: ReportWriter,
+        num_accelerators: int,
+        batch_size: int,
+        learning_rate: Callable[[], float | None],
+    ) -> None:
+        """Begin a membership whose full training batch has `batch_size` examples.
+
+        `learning_rate` is asked at each report for the rate as it stands after its steps.
+        """
+        self._reports = reports
+        self._batch_size = batch_size
+        self._learning_rate = learning_rate
+        self._num_accelerators = num_accelerators
+        self._reported_at = -math.inf  # the first step is reported at once: the resize is over then
+        self._is_nonfinite: Nonfinite | None = None
+        self._clear()
+
+    def _clear(self) -> None:
+        self._num_steps = 0
+        self._examples = 0
+        self._seconds = 0.0
+        self._losses = 0.0
+        self._step = 0
+        self._epoch = 0
+        self._busy: dict[int, tuple[float, int]] = {}
+        self._noises: list[GradientNoise] = []
+        self._was_nonfinite: Nonfinite | None = None
+
+    def add(
+        self,
+        progress: Progress,
+        examples: int,
+        seconds: float,
+        outcome: StepOutcome,
+    ) -> None:
+        """Take note of a step that was just done (`progress` is already past it)."""
+        self._num_steps += 1
+        self._examples += examples
+        self._seconds += seconds
+        self._losses += outcome.loss
+        self._step = progress.step
+        self._epoch = progress.epoch
+        self._note_losses(progress)
+        for slot, value in outcome.busy_s.items():
+            if value > 0.0:
+                total, count = self._busy.get(slot, (0.0, 0))
+                self._busy[slot] = (total + value, count + 1)
+        if outcome.noise is not None:
+            self._noises.append(outcome.noise.at_batch_size(examples, self._batch_size))
+        if time.monotonic() - self._reported_at >= REPORT_EVERY_S:
+            self.flush()
+
+    def flush(self) -> None:
+        """Report what was not reported yet."""
+        if not self._num_steps:
+            return
+        mean_loss = self._losses / self._num_steps
+        self._reports.write(
+            ReportKind.STEPS,
+            {
+                "first_step": self._step - self._num_steps + 1,
+                "last_step": self._step,
+                "epoch": self._epoch,
+                "examples": self._examples,
+                "seconds": self._seconds,
+                "loss": mean_loss if math.isfinite(mean_loss) else None,
+                "nonfinite": encode(self._is_nonfinite or self._was_nonfinite),
+                "num_accelerators": self._num_accelerators,
+                "batch_size": self._batch_size,
+                "learning_rate": self._learning_rate(),
+                "compute_s": {
+                    str(slot): total / count for slot, (total, count) in self._busy.items()
+                },
+                "noise": self._mean_noise(),
+            },
+        )
+        self._reports.last_step = self._step
+        self._reported_at = time.monotonic()
+        self._clear()
+
+    def _note_losses(self, progress: Progress) -> None:
+        """Keep since when the loss is not finite, or from when to when it was in this report."""
+        found = progress.losses.finding
+        if found is None and self._is_nonfinite is not None:
+            self._was_nonfinite = replace(self._is_nonfinite, until_step=progress.step)
+        self._is_nonfinite = found
+
+    def _mean_noise(self) -> dict[str, float] | None:
+        """Average over the steps that could tell; null where none could."""
+        if not self._noises:
+            return None
+        return {
+            "sqr": sum(noise.sqr for noise in self._noises) / len(self._noises),
+            "var": sum(noise.var for noise in self._noises) / len(self._noises),
+        }

@@ -1,0 +1,163 @@
+"""A job as a trainer holds it: model, variables, data and traced functions."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+from agents.trainer.contract.run_dir import ReportWriter
+from agents.trainer.contract.user_errors import JobCodeError, user_code
+from agents.trainer.data.fingerprint import data_fingerprint
+from agents.trainer.model.batch_scaling import BatchScaling
+from agents.trainer.model.keras_private import model_build, model_build_inputs
+from agents.trainer.model.progress import Activity, Course, Progress
+from agents.trainer.model.state import ModelState
+from agents.trainer.predict.job import SOURCE_FILE
+from agents.trainer.step.batch_plan import Planner
+from agents.trainer.step.functions import StepFunctions, example_specs
+from agents.trainer.step.merging import pass_examples, why_not_merged
+from agents.trainer.step.prefetch import JobData, LocalBatch
+from agents.trainer.step.stepper import step_failures
+from agents.trainer.validate.job_file import LoadedJob, job_load
+from controlplane.core.wire import Task, TrainingSpec
+
+#: Examples used to learn structure, dtypes and shapes.
+SAMPLE_SIZE = 2
+
+
+@dataclass(frozen=True)
+class Workload:
+    """A built job."""
+
+    model: keras.Model
+    state: ModelState
+    data: JobData
+    sample: tuple[Any, ...]
+    code_dir: Path
+    build_s: float
+    is_trained: bool = True
+
+    def trace(self) -> StepFunctions:
+        """Trace training and validation steps.
+
+        Raises:
+            JobCodeError: the model cannot be traced.
+        """
+        with user_code(self.code_dir, "code", "tracing a training step", self.sample):
+            has_validation = bool(self.data.course.num_validation)
+            is_merged = self.data.spec.merges and not why_not_merged(self.data.spec)
+            return StepFunctions(self.model, self.state, self.sample, has_validation, is_merged)
+
+    def in_passes(self, functions: StepFunctions, memory_bytes: int) -> Workload:
+        """Give the same job with its data cut as `functions` take it, on so much memory."""
+        if functions.bytes_per_example is None:
+            return self
+        most = pass_examples(functions.bytes_per_example, memory_bytes)
+        return replace(self, data=replace(self.data, pass_examples=most))
+
+    def warm_up(
+        self,
+        functions: StepFunctions,
+        planner: Planner,
+        is_wanted: Callable[[], bool],
+    ) -> None:
+        """Run each function once on the first examples and put the state back.
+
+        It stops early, between two functions, when it is no longer wanted.
+        """
+        before = self.state.capture()
+        has_validation = bool(self.data.course.num_validation)
+        activities = [Activity.TRAIN] + [Activity.VALIDATE] * has_validation
+        for activity in activities:
+            batch = self.first_batch(planner, Progress(activity=activity))
+            is_train = activity is Activity.TRAIN
+            compute = functions.train if is_train else functions.validate
+            put = functions.apply if is_train else functions.count
+            with step_failures():
+                arguments = next(batch.pieces).arguments  # all pieces run the same functions
+                rows = compute(*arguments)
+                if not is_wanted():
+                    break
+                put(tf.reduce_sum(rows, 0))
+                if not is_wanted():
+                    break
+        self.state.put(before)
+
+    def first_batch(self, planner: Planner, position: Progress) -> LocalBatch:
+        """Give this trainer's part of the first batch of an activity, unshuffled."""
+        order = np.arange(self.data.course.bounds(position)[1], dtype=np.int64)
+        return self.data.local_batch(planner, order, position)
+
+    def logs(self, with_learning_rate: bool) -> dict[str, float]:
+        """Read the metrics as Keras's logs name them, and the rate that the next step would use."""
+        results = self.model.get_metrics_result() if self.is_trained else {}
+        if with_learning_rate and self.is_trained:
+            results["learning_rate"] = self.learning_rate()
+        return {name: float(np.asarray(value)) for name, value in results.items()}
+
+    def learning_rate(self) -> float | None:
+        """Give the rate that the next step would use; None of a job that learns nothing."""
+        if not self.is_trained:
+            return None
+        scaling = self.state.scaling
+        rate = float(np.asarray(self.model.optimizer.learning_rate))
+        return rate if scaling is None else rate * scaling.factor
+
+
+def workload_build(run_dir: Path, spec: TrainingSpec, reports: ReportWriter) -> Workload:
+    """Import and build the job in `run_dir/code`.
+
+    Raises:
+        JobCodeError: the job's own code or data is at fault.
+    """
+    started_at = time.monotonic()
+    reports.phase("building")
+    code_dir = run_dir / "code"
+    is_trained = spec.task is Task.TRAIN
+    source = None if spec.model_sha256 is None else run_dir / SOURCE_FILE
+    settings = dict(spec.settings)
+    job = job_load(code_dir, spec.entry_file, settings, spec.seed, spec.task, source)
+    course = _course(job, spec)
+    sample = job.train.fetch(np.arange(min(SAMPLE_SIZE, len(job.train)), dtype=np.int64))
+    with user_code(code_dir, "code.build", "building the model on the first examples", sample):
+        if is_trained:
+            model_build(job.model, sample)
+        else:
+            model_build_inputs(job.model, sample[0])
+    scaling = None
+    if spec.batch_size_min is not None:
+        scaling = BatchScaling(job.model.optimizer, spec.global_batch_size)
+    state = ModelState(job.model, is_trained, scaling)
+    state.data_fingerprint = data_fingerprint(job.train, job.validation)
+    data = JobData(
+        spec=spec,
+        course=course,
+        train=job.train,
+        validation=job.validation,
+        example_specs=tuple(example_specs(sample)),
+        num_seeds=len(state.seeds),
+    )
+    return Workload(
+        model=job.model,
+        state=state,
+        data=data,
+        sample=sample,
+        code_dir=code_dir,
+        build_s=time.monotonic() - started_at,
+        is_trained=is_trained,
+    )
+
+
+def _course(job: LoadedJob, spec: TrainingSpec) -> Course:
+    num_validation = 0 if job.validation is None else len(job.validation)
+    try:
+        return Course(len(job.train), num_validation, spec.global_batch_size, spec.stop)
+    except ValueError as error:
+        raise JobCodeError("spec", "spec", str(error)) from error

@@ -1,0 +1,478 @@
+"""A job on this machine without a control plane: trainers as child processes, orders as an agent's.
+
+Used by the launcher, the benchmarks and the tests; the trainers cannot tell the difference.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from agents.trainer.contract.malloc_env import heap_environment
+from agents.trainer.contract.ports import PortHolder
+from agents.trainer.contract.run_dir import REPORTS_FILE, orders_write
+from agents.trainer.local.predictions import resume_at
+from controlplane.core.nonfinite import NONFINITE_CODES
+from controlplane.core.virtual_nodes import even_mapping
+from controlplane.core.wire import (
+    AcceleratorInfo,
+    Member,
+    Membership,
+    ReportKind,
+    SlotAddress,
+    TrainerOrders,
+    TrainerReport,
+    TrainingSpec,
+    decode,
+)
+
+Mapping = Sequence[Sequence[int]]
+POLL_S = 0.02
+STOP_GRACE_S = 5.0
+TRAINER_PROGRAM = (sys.executable, "-m", "agents.trainer")
+REPOSITORY = Path(__file__).resolve().parents[3]
+
+
+class LocalJobError(Exception):
+    """A local run cannot go on: a trainer failed, died or did not answer in time."""
+
+
+class NonfiniteJobError(LocalJobError):
+    """The job stopped at a loss or metric that is not finite.
+
+    Attributes:
+        data: the leader's report.
+        outputs: the folder with the files that it names.
+    """
+
+    def __init__(self, data: dict[str, Any], outputs: Path) -> None:
+        super().__init__(data["message"])
+        self.data = data
+        self.outputs = outputs
+
+
+@dataclass
+class LocalTrainer:
+    """One child process and what it has said so far."""
+
+    slot: int
+    run_dir: Path
+    process: subprocess.Popen[bytes]
+    reports: list[TrainerReport] = field(default_factory=list)
+    offset: int = 0
+
+    def read(self) -> None:
+        """Read reports that were written since the last time."""
+        path = self.run_dir / REPORTS_FILE
+        if not path.exists():
+            return
+        with path.open("rb") as stream:
+            stream.seek(self.offset)
+            text = stream.read()
+        end = text.rfind(b"\n") + 1
+        self.offset += end
+        lines = text[:end].splitlines()
+        self.reports.extend(decode(TrainerReport, json.loads(line)) for line in lines)
+
+    def last(self, kind: ReportKind, generation: int | None = None) -> TrainerReport | None:
+        """Find the newest report of a kind, of any or one generation."""
+        for report in reversed(self.reports):
+            if report.kind is kind and generation in (None, report.generation):
+                return report
+        return None
+
+
+class LocalJob:
+    """Trainers of one job on this machine, resized by writing orders.
+
+    Attributes:
+        program: starts a trainer; the run directory is added. May be changed between two starts.
+        lost: slots whose trainers may die of anything.
+    """
+
+    def __init__(
+        self, spec: TrainingSpec, code: Path, folder: Path, num_slots: int = 16, threads: int = 1
+    ) -> None:
+        """Lay out a job whose code is the file or folder `code`; nothing is started yet."""
+        self.spec = spec
+        self.folder = folder
+        self.threads = threads
+        self.trainers: dict[int, LocalTrainer] = {}
+        self.membership: Membership | None = None
+        self.wants_profile = False
+        self.parent_pid = os.getpid()
+        self.program: Sequence[str] = TRAINER_PROGRAM
+        self.lost: set[int] = set()
+        self._code = code
+        self._next_slot = 0
+        self._generation = 0
+        self._ports = PortHolder(num_slots)
+        self.declaration = tuple(
+            SlotAddress(slot=slot, address=f"127.0.0.1:{port}")
+            for slot, port in enumerate(self._ports.numbers)
+        )
+
+    def __enter__(self) -> LocalJob:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()
+
+    # ---- memberships ---------------------------------------------------------------------------
+
+    def plan(
+        self,
+        num_workers: int,
+        after: Membership | None,
+        mapping: Mapping | None = None,
+        keep: Sequence[int] | None = None,
+        restore: bool = False,
+    ) -> Membership:
+        """Make the membership that follows `after`; senior trainers stay, slots are never reused.
+
+        Args:
+            mapping: virtual nodes of each worker; even by default.
+            keep: slots that stay, the most senior by default.
+        """
+        held = [] if after is None else [member.slot for member in after.members]
+        stay = list(keep if keep is not None else held)[:num_workers]
+        fresh = range(self._next_slot, self._next_slot + num_workers - len(stay))
+        self._next_slot += len(fresh)
+        slots = [*stay, *fresh]
+        if slots and max(slots) >= len(self.declaration):
+            raise LocalJobError(f"slot {max(slots)} was not declared; allow more slots")
+        shares = mapping or (
+            even_mapping(self.spec.num_virtual_nodes, num_workers) if slots else ()
+        )
+        self._generation += 1
+        leader = None if not slots else slots[0]
+        return Membership(
+            generation=self._generation,
+            members=tuple(
+                Member(slot=slot, node_id=0, accelerator_index=slot, virtual_nodes=tuple(share))
+                for slot, share in zip(slots, shares, strict=True)
+            ),
+            leader_slot=leader,
+            source_slot=held[0] if held else None,
+            declaration=self.declaration,
+            restore=restore,
+            resume_at=None if held else resume_at(self.spec, self.folder),
+        )
+
+    def prepare(self, membership: Membership, checkpoint: Path | None = None) -> None:
+        """Start the joiners of a membership; they get ready and wait."""
+        for member in membership.members:
+            if member.slot not in self.trainers:
+                self._start(member.slot, membership, checkpoint)
+
+    def redirect(self, slot: int, membership: Membership) -> None:
+        """Turn a joiner that still waits to another membership."""
+        self._order(slot, membership, False)
+
+    def wait_ready(self, membership: Membership, timeout_s: float = 180.0) -> None:
+        """Wait until every joiner of a membership is ready."""
+        slots = [member.slot for member in membership.members]
+        self.wait(
+            lambda: all(self.trainers[slot].last(ReportKind.READY) for slot in slots),
+            f"trainers {slots} to get ready",
+            timeout_s,
+        )
+
+    def go(self, membership: Membership, checkpoint: Path | None = None) -> None:
+        """Tell old members and joiners to switch, without waiting."""
+        slots = {member.slot for member in membership.members}
+        if self.membership is not None:
+            slots |= {member.slot for member in self.membership.members}
+        for slot in sorted(slots):
+            self._order(slot, membership, True, checkpoint)
+        self.membership = membership
+
+    def wait_switched(self, membership: Membership, timeout_s: float = 120.0) -> None:
+        """Wait until every member has switched, or the job has finished before it could."""
+        slots = [member.slot for member in membership.members]
+
+        def is_done() -> bool:
+            has_switched = all(
+                self.trainers[slot].last(ReportKind.SWITCHED, membership.generation)
+                for slot in slots
+            )
+            return has_switched or self.finished() is not None
+
+        self.wait(is_done, f"generation {membership.generation} to switch", timeout_s)
+
+    def resize(self, num_workers: int, mapping: Mapping | None = None) -> Membership:
+        """Start, grow or shrink to `num_workers` and wait until it is done."""
+        membership = self.plan(num_workers, self.membership, mapping)
+        self.prepare(membership)
+        self.wait_ready(membership)
+        self.go(membership)
+        self.wait_switched(membership)
+        return membership
+
+    def preempt(self, timeout_s: float = 120.0) -> Path:
+        """Stop all trainers with a checkpoint; returns its path."""
+        assert self.membership is not None
+        source = self.membership.members[0].slot
+        self.go(self.plan(0, self.membership))
+        self.wait(
+            lambda: all(
+                trainer.process.poll() is not None or trainer.slot in self.lost
+                for trainer in self.trainers.values()
+            ),
+            "trainers to leave",
+            timeout_s,
+        )
+        self.membership = None
+        return self.trainers[source].run_dir / "outputs" / "checkpoint.npz"
+
+    def restore(self, num_workers: int, checkpoint: Path) -> Membership:
+        """Start again from a checkpoint with fresh trainers."""
+        membership = self.plan(num_workers, None, restore=True)
+        self.prepare(membership, checkpoint)
+        self.wait_ready(membership)
+        self.go(membership, checkpoint)
+        self.wait_switched(membership)
+        return membership
+
+    # ---- losses --------------------------------------------------------------------------------
+
+    def kill(self, slot: int) -> None:
+        """Lose a trainer: it gets no chance to do anything about it."""
+        self.lost.add(slot)
+        process = self.trainers[slot].process
+        process.kill()
+        process.wait()
+
+    def suspend(self, slot: int) -> None:
+        """Let a trainer hang, as if its machine did; from now on it counts as lost."""
+        self.lost.add(slot)
+        self.trainers[slot].process.send_signal(signal.SIGSTOP)
+
+    def resume(self, slot: int) -> None:
+        """Let a trainer that hangs go on; it stays lost."""
+        self.trainers[slot].process.send_signal(signal.SIGCONT)
+
+    def wait_lost(self, slot: int, timeout_s: float = 60.0) -> None:
+        """Wait until a trainer that was to die by itself is gone."""
+        self.lost.add(slot)
+        self.wait(
+            lambda: self.trainers[slot].process.poll() is not None, f"{slot} to die", timeout_s
+        )
+
+    def recover(
+        self,
+        slots: Sequence[int],
+        mapping: Mapping | None = None,
+        hold: bool = False,
+        checkpoint: Path | None = None,
+    ) -> Membership:
+        """Order the trainers in `slots`, members or ready joiners, to go on with what they have.
+
+        The first one leads. Nobody waits here for them.
+        """
+        shares = mapping or even_mapping(self.spec.num_virtual_nodes, len(slots))
+        self._generation += 1
+        membership = Membership(
+            generation=self._generation,
+            members=tuple(
+                Member(slot=slot, node_id=0, accelerator_index=slot, virtual_nodes=tuple(share))
+                for slot, share in zip(slots, shares, strict=True)
+            ),
+            leader_slot=slots[0],
+            source_slot=None,
+            declaration=self.declaration,
+            restore=checkpoint is not None,
+            recover=True,
+            hold=hold,
+            resume_at=resume_at(self.spec, self.folder),
+            epochs_known=len(self.epochs()),
+            steps_known=self.steps_known(),
+        )
+        for slot in slots:
+            self._order(slot, membership, True, checkpoint)
+        self.membership = membership
+        return membership
+
+    # ---- what happened -------------------------------------------------------------------------
+
+    def step(self) -> int:
+        """Give the last step that any trainer has reported."""
+        kinds = (ReportKind.STEPS, ReportKind.SWITCHED)
+        steps = [
+            report.data.get("last_step", report.data.get("step", 0))
+            for trainer in self.trainers.values()
+            for report in trainer.reports
+            if report.kind in kinds
+        ]
+        return max(steps, default=0)
+
+    def steps_known(self) -> int:
+        """Count the steps from the first on that were reported without a gap."""
+        known = 0
+        for report in sorted(self.step_reports(), key=lambda report: report.data["first_step"]):
+            if report.data["first_step"] > known + 1:
+                break
+            known = max(known, report.data["last_step"])
+        return known
+
+    def step_reports(self) -> list[TrainerReport]:
+        """List what all trainers, lost ones too, have reported of steps."""
+        for trainer in self.trainers.values():
+            trainer.read()
+        reports = [report for trainer in self.trainers.values() for report in trainer.reports]
+        return [report for report in reports if report.kind is ReportKind.STEPS]
+
+    def epochs(self) -> list[int]:
+        """List the numbers of the epochs that any trainer has reported, in order."""
+        reports = [report for trainer in self.trainers.values() for report in trainer.reports]
+        return sorted(
+            {report.data["epoch"] for report in reports if report.kind is ReportKind.EPOCH}
+        )
+
+    def finished(self) -> dict[str, Any] | None:
+        """Give the leader's `finished` report's data once there is one."""
+        for trainer in self.trainers.values():
+            report = trainer.last(ReportKind.FINISHED)
+            if report is not None and "digest" in report.data:
+                return report.data
+        return None
+
+    def wait_step(self, step: int, timeout_s: float = 300.0) -> None:
+        """Wait until a step is reported, or the job has finished."""
+        self.wait(
+            lambda: self.step() >= step or self.finished() is not None,
+            f"step {step}",
+            timeout_s,
+        )
+
+    def wait_finished(self, timeout_s: float = 600.0) -> dict[str, Any]:
+        """Wait for the job's end; returns the leader's account of it."""
+        self.wait(lambda: self.finished() is not None, "the job to finish", timeout_s)
+        result = self.finished()
+        assert result is not None
+        return result
+
+    def output_folder(self) -> Path:
+        """Where the leader left the results."""
+        for trainer in self.trainers.values():
+            report = trainer.last(ReportKind.FINISHED)
+            if report is not None and "digest" in report.data:
+                return trainer.run_dir / "outputs"
+        raise LocalJobError("the job has not finished")
+
+    def wait(self, is_done: Callable[[], bool], what: str, timeout_s: float) -> None:
+        """Read reports until a condition holds.
+
+        Raises:
+            NonfiniteJobError: the job stopped at a loss or metric that is not finite.
+            LocalJobError: a trainer failed or died, or the time is over.
+        """
+        deadline = time.monotonic() + timeout_s
+        while True:
+            for trainer in self.trainers.values():
+                trainer.read()
+            if is_done():
+                return
+            self._check()
+            if time.monotonic() > deadline:
+                raise LocalJobError(f"waited {timeout_s:.0f} s for {what}\n{self._logs()}")
+            time.sleep(POLL_S)
+
+    def _check(self) -> None:
+        for trainer in self.trainers.values():
+            status = trainer.process.poll()
+            if not status or trainer.slot in self.lost:
+                continue
+            trainer.read()
+            failure = trainer.last(ReportKind.FAILED)
+            if failure is None and self.finished() is not None:
+                continue
+            what = failure.data if failure else {}
+            if what.get("code") in NONFINITE_CODES:
+                raise NonfiniteJobError(what, trainer.run_dir / "outputs")
+            message = what.get("message", f"died with status {status}")
+            raise LocalJobError(
+                f"trainer {trainer.slot}: {what.get('code', 'crash')}: {message}\n"
+                f"{what.get('traceback', '')}\n{self._logs()}"
+            )
+
+    def _logs(self) -> str:
+        tails = []
+        for trainer in self.trainers.values():
+            text = (trainer.run_dir / "log.txt").read_text(errors="replace")
+            tails.append(f"--- log of trainer {trainer.slot}\n{text[-2000:]}")
+        return "\n".join(tails)
+
+    # ---- processes -----------------------------------------------------------------------------
+
+    def _order(
+        self, slot: int, membership: Membership, go: bool, checkpoint: Path | None = None
+    ) -> None:
+        orders = TrainerOrders(
+            spec=self.spec,
+            slot=slot,
+            accelerator=AcceleratorInfo(
+                index=slot,
+                kind="cpu",
+                name=f"emulated {slot}",
+                memory_bytes=0,
+                threads=self.threads,
+            ),
+            membership=membership,
+            go=go,
+            checkpoint_path=None if checkpoint is None else str(checkpoint),
+            profile=self.wants_profile,
+        )
+        orders_write(self.folder / f"{self.spec.job_id}-{slot}", orders)
+
+    def _start(self, slot: int, membership: Membership, checkpoint: Path | None) -> None:
+        run_dir = self.folder / f"{self.spec.job_id}-{slot}"
+        (run_dir / "code").mkdir(parents=True)
+        if self._code.is_dir():
+            shutil.copytree(self._code, run_dir / "code", dirs_exist_ok=True)
+        else:
+            shutil.copy(self._code, run_dir / "code" / self.spec.entry_file)
+        self._order(slot, membership, False, checkpoint)
+        files = self._ports.files(slot)
+        command = [*self.program, "--run-dir", str(run_dir), "--parent", str(self.parent_pid)]
+        command += ["--held-port", *map(str, files)] if files else []
+        with (run_dir / "log.txt").open("wb") as log:
+            process = subprocess.Popen(
+                command,
+                pass_fds=files,
+                env={**os.environ, **heap_environment(self.threads)},
+                cwd=REPOSITORY,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+            )
+        self.free_port(slot)
+        self.trainers[slot] = LocalTrainer(slot, run_dir, process)
+
+    def free_port(self, slot: int) -> None:
+        """Let go of a slot's port; its trainer, if it was started, holds it on."""
+        self._ports.release(slot)
+
+    def stop(self) -> None:
+        """End every trainer that still runs."""
+        running = [t.process for t in self.trainers.values() if t.process.poll() is None]
+        for process in running:
+            process.terminate()
+            process.send_signal(signal.SIGCONT)  # one that hangs cannot end
+        for process in running:
+            try:
+                process.wait(STOP_GRACE_S)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()
+        self._ports.close()

@@ -1,0 +1,74 @@
+"""Saves the whole state now and then beside the training, in case that all trainers are lost."""
+
+from __future__ import annotations
+
+import logging
+import re
+import time
+from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+from agents.trainer.contract.run_dir import ReportWriter
+from agents.trainer.model.outputs import state_save
+from agents.trainer.model.progress import Progress
+from agents.trainer.model.state import ModelState
+from controlplane.core.wire import ReportKind
+
+Tensor = Any
+logger = logging.getLogger(__name__)
+
+#: The newest ones are kept; the one before the newest may still be on its way to the control plane.
+KEPT_FILES = 2
+FILE_PATTERN = re.compile(r"checkpoint-(\d+)\.npz")
+
+
+class DurableSaver:
+    """The leader's checkpoints of a job that goes on.
+
+    What is saved is the state between two steps. Taking it costs the training no copy but the one
+    that TensorFlow makes of a variable that is written while its old value is still needed.
+    """
+
+    def __init__(
+        self, folder: Path, every_s: float, state: ModelState, reports: ReportWriter
+    ) -> None:
+        """Save into `folder` every `every_s` seconds; 0: never."""
+        self._folder = folder
+        self._every_s = every_s
+        self._state = state
+        self._reports = reports
+        self._writer = ThreadPoolExecutor(1, thread_name_prefix="checkpoint")
+        self._writing: Future[None] | None = None
+        self._saved_at = time.monotonic()
+
+    def after_step(self, progress: Progress) -> None:
+        """Save if it is time to; a file that is still being written is never overtaken."""
+        if not self._every_s or time.monotonic() - self._saved_at < self._every_s:
+            return
+        if self._writing is not None and not self._writing.done():
+            return
+        self._saved_at = time.monotonic()
+        self._writing = self._writer.submit(self._save, progress, self._state.capture())
+
+    def settle(self) -> None:
+        """Wait until no file is being written."""
+        if self._writing is not None:
+            self._writing.result()
+
+    def _save(self, progress: Progress, values: list[Tensor]) -> None:
+        name = f"checkpoint-{progress.step}.npz"
+        try:
+            saved = state_save(self._folder, self._state.specs, values, progress, name)
+        except OSError as error:  # a full disk must not end a job that trains
+            logger.warning("checkpoint at step %d was not saved: %s", progress.step, error)
+            return
+        self._reports.write(ReportKind.CHECKPOINTED, saved | {"is_last": False})
+        for old in _by_step(self._folder)[:-KEPT_FILES]:
+            old.unlink(missing_ok=True)
+
+
+def _by_step(folder: Path) -> list[Path]:
+    """List the checkpoints beside the training, oldest first."""
+    found = [(FILE_PATTERN.fullmatch(path.name), path) for path in folder.iterdir()]
+    return [path for _, path in sorted((int(match[1]), path) for match, path in found if match)]

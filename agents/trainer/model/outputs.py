@@ -1,0 +1,136 @@
+"""What a trainer leaves in `outputs/`: checkpoints, the model, its history and its metrics."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import keras
+
+from agents.trainer.model.history import EpochRow
+from agents.trainer.model.progress import Progress
+from agents.trainer.model.state import ModelState, VariableSpec, checkpoint_write, state_digest
+from controlplane.core.codec import encode
+
+Tensor = Any
+
+MODEL_FILE = "model.keras"
+HISTORY_FILE = "history.csv"
+METRICS_FILE = "metrics.json"
+CHECKPOINT_FILE = "checkpoint.npz"
+
+
+def state_save(
+    folder: Path,
+    specs: Sequence[VariableSpec],
+    values: Sequence[Tensor],
+    progress: Progress,
+    name: str = CHECKPOINT_FILE,
+) -> dict[str, Any]:
+    """Write a whole state to the file `name`; returns what `checkpointed` reports."""
+    folder.mkdir(parents=True, exist_ok=True)
+    path = folder / name
+    digest = checkpoint_write(path, specs, values, progress.to_json())
+    return {
+        "step": progress.step,
+        "epoch": progress.epoch,
+        "file": name,
+        "sha256": digest,
+        "bytes": path.stat().st_size,
+    }
+
+
+def results_save(
+    folder: Path, model: keras.Model, state: ModelState, progress: Progress
+) -> dict[str, Any]:
+    """Write the results of a job that is over; returns what the leader's `finished` reports."""
+    digest = state_digest(state.specs, state.capture())
+    files, metrics = outputs_write(folder, model, progress, digest)
+    return {
+        "metrics": json_numbers(metrics),
+        "not_finite": not_finite(metrics),
+        "nonfinite": encode(progress.nonfinite),
+        "digest": digest,
+        "files": files,
+    }
+
+
+def failure_save(folder: Path, state: ModelState, progress: Progress) -> dict[str, Any]:
+    """Write what a job leaves that stopped at a loss or metric that is not finite.
+
+    The checkpoint is one to go on from, with other settings: it does not know of the failure.
+    """
+    going_on = replace(progress, found=None, is_failed=False)
+    saved = state_save(folder, state.specs, state.capture(), going_on)
+    assert progress.found is not None, "a job that failed so knows why"
+    files = results_write(folder, progress, saved["sha256"], progress.found.code)
+    return {"files": [CHECKPOINT_FILE, *files], "bytes": saved["bytes"]}
+
+
+def json_numbers(logs: Mapping[str, float]) -> dict[str, float | None]:
+    """JSON knows neither nan nor infinity; both become null."""
+    return {name: value if math.isfinite(value) else None for name, value in logs.items()}
+
+
+def not_finite(logs: Mapping[str, float]) -> dict[str, str]:
+    """Say of the numbers that are null in `json_numbers` what they are: nan, inf or -inf."""
+    return {name: str(value) for name, value in logs.items() if not math.isfinite(value)}
+
+
+def outputs_write(
+    folder: Path, model: keras.Model, progress: Progress, digest: str
+) -> tuple[list[str], dict[str, float]]:
+    """Write all three files, each under its name only when it is complete.
+
+    Returns:
+        The names of the files and the final metrics.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    metrics = progress.history[-1].logs if progress.history else {}
+    partial = folder / f"partial-{MODEL_FILE}"  # Keras wants the ending
+    model.save(partial)
+    partial.replace(folder / MODEL_FILE)
+    files = results_write(folder, progress, digest, progress.ended_by)
+    return [MODEL_FILE, *files], metrics
+
+
+def results_write(folder: Path, progress: Progress, digest: str, ended_by: str | None) -> list[str]:
+    """Write history and metrics; returns the names of the files."""
+    text_write(folder / HISTORY_FILE, history_csv(progress.history))
+    metrics = progress.history[-1].logs if progress.history else {}
+    summary: dict[str, Any] = {
+        "metrics": json_numbers(metrics),
+        "not_finite": not_finite(metrics),
+        "digest": digest,
+        "steps": progress.step,
+        "epochs": progress.epoch,
+        "seconds": progress.training_s,
+        "ended_by": ended_by,
+    }
+    text_write(folder / METRICS_FILE, json.dumps(summary, indent=2, allow_nan=False) + "\n")
+    return [HISTORY_FILE, METRICS_FILE]
+
+
+def history_csv(history: tuple[EpochRow, ...]) -> str:
+    """Render one row per epoch, like Keras's CSVLogger, with the step beside the epoch."""
+    names = sorted({name for row in history for name in row.logs})
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(["epoch", "step", *names])
+    for row in history:
+        values = [repr(row.logs[name]) if name in row.logs else "" for name in names]
+        writer.writerow([row.epoch, row.step, *values])
+    return text.getvalue()
+
+
+def text_write(path: Path, text: str) -> None:
+    """Write a file that is there whole or not at all."""
+    partial = path.with_name(f".{path.name}.partial")
+    partial.write_text(text)
+    partial.replace(path)

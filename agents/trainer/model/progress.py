@@ -1,0 +1,281 @@
+"""Where a job stands in its data: the part of its state that is not in variables."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass, field, replace
+from enum import StrEnum
+from typing import Any
+
+from agents.trainer.model.history import EpochRow, logs_json, logs_read, metrics_nonfinite
+from agents.trainer.model.nonfinite import LossTrack
+from agents.trainer.model.recent_steps import StepsDone
+from controlplane.core.codec import decode
+from controlplane.core.nonfinite import Nonfinite
+from controlplane.core.wire import StopCondition, StopKind
+
+
+class Activity(StrEnum):
+    """What the next batch is for."""
+
+    TRAIN = "train"
+    VALIDATE = "validate"
+
+
+@dataclass(frozen=True)
+class Progress:
+    """The cursor of a job. It moves only forward, one batch at a time.
+
+    Attributes:
+        step: parameter updates done.
+        epoch: epochs finished.
+        activity: what the next batch is for.
+        batch: number of the next batch within the activity.
+        examples: those of the activity that are done; batches of an epoch may differ in size.
+        train_logs: the epoch's training logs, while its validation runs.
+        activity_s: wall time spent in the activity's batches so far.
+        train_s: that of the epoch's training, while its validation runs.
+        train_examples_per_s: of the epoch's training, while its validation runs.
+        history: one row per finished epoch.
+        training_s: wall time spent in steps so far.
+        recent: the newest steps, for the case that the leader's reports of them are lost.
+        ended_by: why the job is over, None while it goes on.
+        losses: whether the losses of its steps are finite.
+        found: the loss or metric, not finite, that the job stops at; there are places where it
+            cannot stop at once.
+        is_failed: it has stopped there.
+    """
+
+    step: int = 0
+    epoch: int = 0
+    activity: Activity = Activity.TRAIN
+    batch: int = 0
+    examples: int = 0
+    train_logs: dict[str, float] = field(default_factory=dict)
+    activity_s: float = field(default=0.0, compare=False)
+    train_s: float = field(default=0.0, compare=False)
+    train_examples_per_s: float = field(default=0.0, compare=False)
+    history: tuple[EpochRow, ...] = ()
+    training_s: float = 0.0
+    ended_by: StopKind | None = None
+    losses: LossTrack = field(default_factory=LossTrack)
+    found: Nonfinite | None = None
+    is_failed: bool = False
+    recent: tuple[StepsDone, ...] = field(default=(), compare=False)
+
+    @property
+    def is_over(self) -> bool:
+        """True once the job has failed, or has ended and its last epoch is closed."""
+        is_closed = self.activity is Activity.TRAIN and self.batch == 0
+        return self.is_failed or (self.ended_by is not None and is_closed)
+
+    @property
+    def nonfinite(self) -> tuple[Nonfinite, ...]:
+        """List what is not finite now: the loss, and metrics of the newest epoch."""
+        loss = self.losses.finding
+        return ((loss,) if loss is not None else ()) + metrics_nonfinite(self.history)
+
+    @property
+    def place(self) -> tuple[int, int, Activity, int]:
+        """What identifies the next batch."""
+        return self.step, self.epoch, self.activity, self.batch
+
+    @property
+    def distance(self) -> tuple[int, int, int, int]:
+        """Say how far the job is, as whole numbers that order all points of a job's life.
+
+        All trainers do a batch together and of one size, so its number says it all.
+        """
+        is_validating = self.activity is Activity.VALIDATE
+        return self.epoch, int(is_validating), self.batch, int(self.is_over)
+
+    def to_json(self) -> dict[str, Any]:
+        """Turn into plain JSON values; floats survive exactly, nan and infinity as text."""
+        rows = [asdict(row) | {"logs": logs_json(row.logs)} for row in self.history]
+        return asdict(replace(self, history=(), recent=())) | {
+            "train_logs": logs_json(self.train_logs),
+            "history": rows,
+            "recent": [done.to_json() for done in self.recent],
+        }
+
+    @classmethod
+    def from_json(cls, value: Mapping[str, Any], batch_size: int = 0) -> Progress:
+        """Read what `to_json` gave; `batch_size` is for checkpoints that count batches alone."""
+        ended_by, found = value["ended_by"], value.get("found")
+        return cls(
+            step=value["step"],
+            epoch=value["epoch"],
+            activity=Activity(value["activity"]),
+            batch=value["batch"],
+            examples=value.get("examples", value["batch"] * batch_size),
+            train_logs=logs_read(value["train_logs"]),
+            activity_s=value.get("activity_s", 0.0),
+            train_s=value.get("train_s", 0.0),
+            train_examples_per_s=value.get("train_examples_per_s", 0.0),
+            history=tuple(EpochRow.from_json(row) for row in value["history"]),
+            training_s=value["training_s"],
+            ended_by=None if ended_by is None else StopKind(ended_by),
+            losses=LossTrack.from_json(value["losses"]) if "losses" in value else LossTrack(),
+            found=None if found is None else decode(Nonfinite, found),
+            is_failed=value.get("is_failed", False),
+            recent=tuple(StepsDone.from_json(row) for row in value.get("recent", ())),
+        )
+
+
+@dataclass(frozen=True)
+class Course:
+    """The fixed frame a job moves in: what it goes through and what ends it.
+
+    Attributes:
+        num_validation: examples for validation, 0 for none.
+        batch_size: examples of a batch; in training unless there is a `train_batch_size`.
+    """
+
+    num_train: int
+    num_validation: int
+    batch_size: int
+    stop: StopCondition
+    train_batch_size: int | None = None
+
+    def __post_init__(self) -> None:
+        if self.num_train < 1:
+            raise ValueError("the training data must hold at least one example")
+        if self.batch_size < 1:
+            raise ValueError(f"global_batch_size must be at least 1, got {self.batch_size}")
+        if self.stop.limit < 1:
+            raise ValueError(f"stop.limit must be at least 1, got {self.stop.limit}")
+
+    def num_batches(self, activity: Activity) -> int:
+        """Count the batches of an epoch's training or validation; the last may be smaller."""
+        return math.ceil(self._num_examples(activity) / self.batch_size_of(activity))
+
+    def batch_size_of(self, activity: Activity) -> int:
+        """Give the examples of a batch, as long as there are so many."""
+        is_train = activity is Activity.TRAIN
+        return (self.train_batch_size if is_train else None) or self.batch_size
+
+    def bounds(self, progress: Progress) -> tuple[int, int]:
+        """Give the range of places, in the epoch's order, of the next batch."""
+        low = progress.examples
+        size = self.batch_size_of(progress.activity)
+        return low, min(low + size, self._num_examples(progress.activity))
+
+    def _num_examples(self, activity: Activity) -> int:
+        return self.num_train if activity is Activity.TRAIN else self.num_validation
+
+    def after_batch(self, progress: Progress, seconds: float) -> Progress:
+        """Move past the batch at the cursor, within its activity."""
+        is_train = progress.activity is Activity.TRAIN
+        moved = replace(
+            progress,
+            batch=progress.batch + 1,
+            examples=self.bounds(progress)[1],
+            step=progress.step + is_train,
+            activity_s=progress.activity_s + seconds,
+            training_s=progress.training_s + seconds,
+        )
+        if is_train and self.stop.kind is StopKind.STEPS and moved.step >= self.stop.limit:
+            return replace(moved, ended_by=StopKind.STEPS)
+        return moved
+
+    def is_activity_over(self, progress: Progress) -> bool:
+        """Say whether the activity's last batch is done; the step limit cuts training short."""
+        is_cut = progress.activity is Activity.TRAIN and progress.ended_by is not None
+        return is_cut or progress.examples >= self._num_examples(progress.activity)
+
+    def after_activity(self, progress: Progress, logs: dict[str, float]) -> Progress:
+        """Go from the end of training to validation (if any) to the next epoch, or to the end."""
+        if progress.activity is Activity.VALIDATE:
+            validation = {f"val_{name}": value for name, value in logs.items()}
+            return self._after_epoch(progress, progress.train_logs | validation)
+        trained = replace(
+            progress,
+            activity_s=0.0,
+            train_s=progress.activity_s,
+            train_examples_per_s=progress.examples / max(progress.activity_s, 1e-9),
+        )
+        if self.num_validation:
+            return replace(
+                trained, activity=Activity.VALIDATE, batch=0, examples=0, train_logs=logs
+            )
+        return self._after_epoch(trained, logs)
+
+    def resumed(self, progress: Progress, num_examples: int) -> Progress:
+        """Go to where the first `num_examples` of a single epoch are done, forth or back.
+
+        Of a job that predicts: that many predictions are safe, and none of the others counts.
+        """
+        is_over = num_examples >= self.num_train
+        batch = self.num_batches(Activity.TRAIN) if is_over else num_examples // self.batch_size
+        resumed = Progress(
+            step=batch,
+            batch=batch,
+            examples=min(batch * self.batch_size, self.num_train),
+            training_s=progress.training_s,
+        )
+        return self.after_activity(resumed, {}) if is_over else resumed
+
+    def foreseen(self, progress: Progress) -> Progress | None:
+        """Give the cursor after the next batch, without logs; None when only a metric tells."""
+        moved = self.after_batch(progress, seconds=0.0)
+        if not self.is_activity_over(moved):
+            return moved
+        return None if self._is_metric_stop() else self.after_activity(moved, {})
+
+    def positions(self, progress: Progress) -> Iterator[Progress]:
+        """Run ahead of the job: the cursor of each batch to come, as far as batches tell.
+
+        A metric stop cannot be foreseen; the positions then go on until its epoch limit.
+        """
+        stop = replace(self.stop, kind=StopKind.EPOCHS) if self._is_metric_stop() else self.stop
+        course = replace(self, stop=stop)
+        while not progress.is_over:
+            yield progress
+            progress = course.after_batch(progress, seconds=0.0)
+            if course.is_activity_over(progress):
+                progress = course.after_activity(progress, {})
+
+    def _is_metric_stop(self) -> bool:
+        return self.stop.kind is StopKind.METRIC
+
+    def _after_epoch(self, progress: Progress, logs: dict[str, float]) -> Progress:
+        row = EpochRow(
+            progress.epoch,
+            progress.step,
+            logs,
+            has_odd_loss=progress.losses.odd_epoch == progress.epoch,
+            seconds=progress.train_s + progress.activity_s,
+            examples_per_s=progress.train_examples_per_s,
+        )
+        moved = replace(
+            progress,
+            epoch=progress.epoch + 1,
+            activity=Activity.TRAIN,
+            batch=0,
+            examples=0,
+            train_logs={},
+            activity_s=0.0,
+            train_s=0.0,
+            train_examples_per_s=0.0,
+            history=(*progress.history, row),
+        )
+        return moved if moved.ended_by else replace(moved, ended_by=self._end(moved, logs))
+
+    def _end(self, progress: Progress, logs: dict[str, float]) -> StopKind | None:
+        """Say what ends the job after an epoch with these logs.
+
+        Raises:
+            KeyError: the metric to stop at is not in the logs.
+        """
+        stop = self.stop
+        if stop.kind is StopKind.STEPS:
+            return None
+        if stop.kind is StopKind.METRIC:
+            assert stop.metric is not None
+            assert stop.target is not None
+            value = logs[stop.metric]
+            reached = value >= stop.target if stop.higher_is_better else value <= stop.target
+            if reached and math.isfinite(value):
+                return StopKind.METRIC
+        return StopKind.EPOCHS if progress.epoch >= stop.limit else None

@@ -1,0 +1,232 @@
+"""A job's complete state: every variable in a fixed order, as tensors, bytes, digest and file.
+
+The order is: trainable variables, non-trainable ones (seed generators included), the global seed
+generator, optimizer variables (iteration, slots, loss scale, averages), metric variables, and what
+scales the learning rate where the batch size may change. The bytes of a state are the bytes of its
+variables in that order, back to back.
+
+Checkpoint file (`checkpoint.npz`, an uncompressed NumPy archive without pickled objects):
+`meta` is UTF-8 JSON as uint8 with `format`, `digest`, `progress` and `variables` (name, dtype,
+shape); `v0`, `v1` ... are the variables in that order, each as uint8 bytes in C order.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+import os
+import zipfile
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+from agents.trainer.contract.failures import TrainerError
+from agents.trainer.model.batch_scaling import BatchScaling
+from agents.trainer.model.keras_private import global_random_state, optimizer_variables
+
+Tensor = Any
+CHECKPOINT_FORMAT = 1
+WORD_BYTES = 4
+
+
+@dataclass(frozen=True, slots=True)
+class VariableSpec:
+    """Name, dtype and shape of one variable."""
+
+    name: str
+    dtype: str
+    shape: tuple[int, ...]
+
+
+class ModelState:
+    """The variables of a built and compiled model, its optimizer and its metrics.
+
+    Attributes:
+        seeds: states of random generators; a step sets them and leaves no trace in them.
+        fixed: the other non-trainable variables; every virtual node starts a step from them.
+        scaling: of the learning rate, in a job whose batch size may change.
+        data_fingerprint: of the data that goes with the model, "" where nobody has set it.
+    """
+
+    def __init__(
+        self, model: keras.Model, is_trained: bool = True, scaling: BatchScaling | None = None
+    ) -> None:
+        """Collect the variables; of a model that only predicts just those of its layers."""
+        self.scaling = scaling
+        self.trainable = list(model.trainable_variables)
+        self.non_trainable = list(model.non_trainable_variables)
+        random_state = global_random_state()
+        if all(variable is not random_state for variable in self.non_trainable):
+            self.non_trainable.append(random_state)
+        self.seeds = [variable for variable in self.non_trainable if _is_seed(variable)]
+        self.fixed = [variable for variable in self.non_trainable if not _is_seed(variable)]
+        self.optimizer = optimizer_variables(model.optimizer) if is_trained else []
+        self.metrics = list(model.metrics_variables) if is_trained else []
+        self.variables = _unique(
+            self.trainable
+            + self.non_trainable
+            + self.optimizer
+            + self.metrics
+            + ([] if scaling is None else [scaling.variable])
+        )
+        self.specs = tuple(
+            VariableSpec(
+                f"{position}:{variable.path}", variable.value.dtype.name, tuple(variable.shape)
+            )
+            for position, variable in enumerate(self.variables)
+        )
+        self.num_bytes = sum(_num_bytes(spec) for spec in self.specs)
+        self.data_fingerprint = ""
+
+    def capture(self) -> list[Tensor]:
+        """Take the values of this moment without copying.
+
+        TensorFlow copies a variable's buffer on the next write while such a tensor is alive.
+        """
+        return [tf.convert_to_tensor(variable.value) for variable in self.variables]
+
+    def put(self, values: Sequence[Tensor]) -> None:
+        """Assign values in the order of `variables`."""
+        for variable, value in zip(self.variables, values, strict=True):
+            variable.value.assign(value)
+
+    def put_bytes(self, payload: np.ndarray, positions: Sequence[int] | None = None) -> None:
+        """Assign from `pack`'s bytes (uint8) of all variables, or of those at `positions`."""
+        chosen = range(len(self.specs)) if positions is None else positions
+        values = _split(payload, [self.specs[position] for position in chosen])
+        for position, value in zip(chosen, values, strict=True):
+            self.variables[position].value.assign(value)
+
+    def layout_digest(self) -> bytes:
+        """Fingerprint names, dtypes, shapes and data: trainers that differ must not mix."""
+        return hashlib.sha256(_layout(self.specs) + self.data_fingerprint.encode()).digest()
+
+
+def pack(values: Sequence[Tensor]) -> np.ndarray:
+    """Copy values into one int32 array, zero-padded to whole words."""
+    arrays = [_bytes_of(value) for value in values]
+    total = sum(array.size for array in arrays)
+    words = np.zeros(-(-total // WORD_BYTES), np.int32)
+    payload = words.view(np.uint8)
+    start = 0
+    for array in arrays:
+        payload[start : start + array.size] = array
+        start += array.size
+    return words
+
+
+def state_digest(specs: Sequence[VariableSpec], values: Sequence[Tensor]) -> str:
+    """SHA-256 over names, dtypes, shapes and bytes of all variables, as hex."""
+    digest = hashlib.sha256(_layout(specs))
+    for value in values:
+        digest.update(_bytes_of(value).data)
+    return digest.hexdigest()
+
+
+def checkpoint_write(
+    path: Path, specs: Sequence[VariableSpec], values: Sequence[Tensor], progress: Mapping[str, Any]
+) -> str:
+    """Write a checkpoint file atomically; returns the state's digest."""
+    digest = state_digest(specs, values)
+    meta = {
+        "format": CHECKPOINT_FORMAT,
+        "digest": digest,
+        "progress": progress,
+        "variables": [[spec.name, spec.dtype, list(spec.shape)] for spec in specs],
+    }
+    arrays = {f"v{index}": _bytes_of(value) for index, value in enumerate(values)}
+    arrays["meta"] = np.frombuffer(json.dumps(meta).encode(), np.uint8)
+    partial = path.with_name(f".{path.name}.partial")
+    with partial.open("wb") as stream:
+        np.savez(stream, allow_pickle=False, **arrays)
+        stream.flush()
+        os.fsync(stream.fileno())
+    partial.replace(path)
+    return digest
+
+
+def checkpoint_read(path: Path, state: ModelState) -> dict[str, Any]:
+    """Put a checkpoint's state into the model's variables; returns its progress.
+
+    Raises:
+        TrainerError: the file is damaged or belongs to another model.
+    """
+    try:
+        with np.load(path, allow_pickle=False) as archive:
+            meta = json.loads(archive["meta"].tobytes())
+            if meta["format"] != CHECKPOINT_FORMAT:
+                raise TrainerError(
+                    "internal", f"checkpoint format {meta['format']} is not known to this trainer"
+                )
+            specs = [
+                VariableSpec(name, dtype, tuple(shape)) for name, dtype, shape in meta["variables"]
+            ]
+            _check_same_model(specs, state.specs)
+            values = [
+                _from_bytes(archive[f"v{index}"], spec) for index, spec in enumerate(state.specs)
+            ]
+    except (OSError, KeyError, ValueError, zipfile.BadZipFile) as error:
+        raise TrainerError("internal", f"checkpoint {path.name} cannot be read: {error}") from error
+    if state_digest(specs, values) != meta["digest"]:
+        raise TrainerError("internal", f"checkpoint {path.name} is damaged: digests differ")
+    state.put(values)
+    progress: dict[str, Any] = meta["progress"]
+    return progress
+
+
+def _check_same_model(stored: Sequence[VariableSpec], wanted: Sequence[VariableSpec]) -> None:
+    for old, new in zip(stored, wanted, strict=False):
+        if (old.dtype, old.shape) != (new.dtype, new.shape):
+            raise TrainerError(
+                "internal", f"checkpoint has {old} where the model has {new}: the job code changed"
+            )
+    if len(stored) != len(wanted):
+        raise TrainerError(
+            "internal",
+            f"checkpoint has {len(stored)} variables, the model {len(wanted)}: the code changed",
+        )
+
+
+def _split(payload: np.ndarray, specs: Sequence[VariableSpec]) -> list[np.ndarray]:
+    values = []
+    start = 0
+    for spec in specs:
+        size = _num_bytes(spec)
+        values.append(_from_bytes(payload[start : start + size], spec))
+        start += size
+    return values
+
+
+def _bytes_of(value: Tensor) -> np.ndarray:
+    """View a value's memory as uint8 without copying."""
+    array = np.ascontiguousarray(np.asarray(value))
+    return array.reshape(-1).view(np.uint8)
+
+
+def _from_bytes(payload: np.ndarray, spec: VariableSpec) -> np.ndarray:
+    dtype = tf.as_dtype(spec.dtype).as_numpy_dtype
+    return np.frombuffer(payload.tobytes(), dtype).reshape(spec.shape)
+
+
+def _num_bytes(spec: VariableSpec) -> int:
+    return math.prod(spec.shape) * int(tf.as_dtype(spec.dtype).size)
+
+
+def _is_seed(variable: Any) -> bool:
+    """Say whether a variable is the state of a Keras `SeedGenerator`."""
+    return bool(variable.path.rpartition("/")[2] == "seed_generator_state")
+
+
+def _layout(specs: Sequence[VariableSpec]) -> bytes:
+    return json.dumps([[spec.name, spec.dtype, list(spec.shape)] for spec in specs]).encode()
+
+
+def _unique(variables: Sequence[Any]) -> list[Any]:
+    seen: dict[int, Any] = {id(variable): variable for variable in variables}
+    return list(seen.values())

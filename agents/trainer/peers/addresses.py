@@ -1,0 +1,60 @@
+"""From which addresses the trainers of a job come: those of its hosts, and this machine's own."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Collection
+from ipaddress import IPv4Network, IPv6Network, ip_network
+
+import psutil
+
+from agents.trainer.peers.bpf import Network
+
+LOOPBACK: tuple[Network, ...] = (IPv4Network("127.0.0.0/8"), IPv6Network("::1/128"))
+
+
+def own_addresses() -> set[Network]:
+    """List what this machine calls itself: the loopback and the addresses of its interfaces."""
+    found: set[Network] = set(LOOPBACK)
+    for addresses in psutil.net_if_addrs().values():
+        found.update(
+            ip_network(entry.address.partition("%")[0])
+            for entry in addresses
+            if entry.family in (socket.AF_INET, socket.AF_INET6)
+        )
+    return found
+
+
+class HostAddresses:
+    """What names of hosts stand for. An address is literal; names are asked for again each time.
+
+    A name keeps every address that it ever had while it was wanted: a name server that gives a part
+    of them at a time, or none for a moment, cuts nobody off.
+    """
+
+    def __init__(self) -> None:
+        self._known: dict[str, set[Network]] = {}
+
+    def find(self, hosts: Collection[str]) -> set[Network]:
+        """Give the addresses of `hosts`; may take seconds.
+
+        Raises:
+            ValueError: one of them has none, now or before.
+        """
+        self._known = {host: self._known.get(host, set()) | _resolved(host) for host in hosts}
+        unknown = sorted(host for host, addresses in self._known.items() if not addresses)
+        if unknown:
+            raise ValueError(f"no address is known of {', '.join(unknown)}")
+        return set().union(*self._known.values())
+
+
+def _resolved(host: str) -> set[Network]:
+    try:
+        return {ip_network(host)}
+    except ValueError:
+        pass  # a name
+    try:
+        found = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)
+    except OSError:
+        return set()
+    return {ip_network(str(address[0]).partition("%")[0]) for *_, address in found}

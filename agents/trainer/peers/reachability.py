@@ -1,0 +1,73 @@
+"""Looks which peers still listen: a hint for the control plane, never a decision of a trainer."""
+
+from __future__ import annotations
+
+import errno
+import select
+import socket
+import time
+from collections.abc import Iterable, Mapping
+
+from agents.trainer.contract.ports import declared_address
+from controlplane.core.wire import SlotAddress
+
+PROBE_LIMIT_S = 1.0
+IN_PROGRESS = (0, errno.EINPROGRESS, errno.EWOULDBLOCK)
+
+
+def slots_unreachable(
+    declaration: tuple[SlotAddress, ...], slots: Iterable[int], limit_s: float = PROBE_LIMIT_S
+) -> list[int]:
+    """List, ascending, the slots to whose ports no connection comes about within `limit_s`.
+
+    All are tried at once. A trainer that is stopped still looks reachable, the kernel answers.
+    """
+    trying: dict[int, tuple[int, socket.socket]] = {}
+    lost = []
+    for slot in slots:
+        probe = _connect(declared_address(declaration, slot))
+        if probe is None:
+            lost.append(slot)
+        else:
+            trying[probe.fileno()] = slot, probe
+    try:
+        lost += _refused_or_silent(trying, time.monotonic() + limit_s)
+    finally:
+        for _, probe in trying.values():
+            probe.close()
+    return sorted(lost)
+
+
+def _connect(address: str) -> socket.socket | None:
+    """Begin to connect; None where that fails at once."""
+    host, _, port = address.rpartition(":")
+    try:
+        family, kind, protocol, _, target = socket.getaddrinfo(
+            host, int(port), type=socket.SOCK_STREAM
+        )[0]
+        probe = socket.socket(family, kind, protocol)
+    except OSError:
+        return None
+    probe.setblocking(False)
+    if probe.connect_ex(target) in IN_PROGRESS:
+        return probe
+    probe.close()
+    return None
+
+
+def _refused_or_silent(
+    trying: Mapping[int, tuple[int, socket.socket]], deadline: float
+) -> list[int]:
+    """Wait for connections under way, by file number; returns the slots that were not reached."""
+    waiting = dict(trying)
+    refused = []
+    poll = select.poll()
+    for number in waiting:
+        poll.register(number, select.POLLOUT)
+    while waiting and (left_s := deadline - time.monotonic()) > 0.0:
+        for number, _ in poll.poll(max(1.0, 1e3 * left_s)):
+            slot, probe = waiting.pop(number)
+            poll.unregister(number)
+            if probe.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR):
+                refused.append(slot)
+    return refused + [slot for slot, _ in waiting.values()]

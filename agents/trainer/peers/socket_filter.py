@@ -1,0 +1,180 @@
+"""Lets only the machines of a job reach the ports of its trainer; see docs/node-agents.md.
+
+TensorFlow's server listens on all interfaces and asks nobody who they are, and neither can be
+changed. But it listens with a socket of this process, and that has a filter of ours: what comes
+neither from this machine nor from a host of the job is dropped by the kernel. The beacon's socket,
+on the same port number, has it too, and so have connections that came before it did.
+
+The filter follows the orders in a thread of its own, because names may take seconds to resolve and
+nobody may wait for that. Where it cannot be made (a name without an address, a kernel that refuses)
+there is none, with a warning: a job is not cut in two for it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import socket
+import threading
+from collections.abc import Collection, Iterator
+from pathlib import Path
+
+from agents.trainer.contract.ports import declared_address
+from agents.trainer.peers.addresses import HostAddresses, own_addresses
+from agents.trainer.peers.bpf import (
+    FILTER_VARIABLE,
+    HAS_FILTERS,
+    filter_attach,
+    filter_detach,
+    filter_program,
+    has_filter,
+    num_dropped,
+)
+from controlplane.core.wire import TrainerOrders
+
+logger = logging.getLogger(__name__)
+
+#: How often to look for sockets without the filter, and whether names have other addresses.
+REFRESH_S = 10.0
+SOCKETS = Path("/proc/self/fd")
+
+
+class PeerFilter:
+    """The filter on all sockets of one port of this process.
+
+    Attributes:
+        port: local port number, TCP and UDP.
+    """
+
+    def __init__(self, port: int) -> None:
+        """Do nothing yet; `follow` says whom to let in."""
+        self.port = port
+        self._hosts: Collection[str] = ()
+        self._addresses = HostAddresses()
+        self._changed = threading.Condition()
+        self._wanted = self._done = 0
+        self._program = b""
+        self._warned = ""
+        self._has_dropped = False
+
+    def start(self) -> None:
+        """Attach it, from now on, in a thread."""
+        threading.Thread(target=self._run, name="peer-filter", daemon=True).start()
+
+    def follow(self, hosts: Collection[str]) -> None:
+        """Let these hosts in, and this machine; returns at once."""
+        with self._changed:
+            self._hosts = hosts
+            self._wanted += 1
+            self._changed.notify_all()
+
+    def refresh(self) -> None:
+        """Look soon for new sockets."""
+        with self._changed:
+            self.follow(self._hosts)
+
+    def settle(self, limit_s: float) -> bool:
+        """Wait until all that was asked for is done; False when `limit_s` are over."""
+        with self._changed:
+            return self._changed.wait_for(lambda: self._done == self._wanted, limit_s)
+
+    def apply(self) -> None:
+        """Bring the filter of every socket up to date; may take seconds, for names.
+
+        Raises:
+            OSError, ValueError: there can be none. Then, and after any other error, there is none.
+        """
+        try:
+            program = filter_program(self._addresses.find(self._hosts) | own_addresses())
+            for each in sockets_of(self.port):
+                self._tell_of_dropped(each)
+                if program != self._program or not has_filter(each):
+                    filter_attach(each, program)
+            self._program = program
+        except Exception:
+            self._program = b""
+            for each in sockets_of(self.port):
+                with contextlib.suppress(OSError):
+                    filter_detach(each)
+            raise
+
+    def _run(self) -> None:
+        while True:
+            with self._changed:
+                self._changed.wait_for(lambda: self._done != self._wanted, REFRESH_S)
+                wanted = self._wanted
+            self._apply_or_warn()
+            with self._changed:
+                self._done = wanted
+                self._changed.notify_all()
+
+    def _apply_or_warn(self) -> None:
+        """Do what `apply` does; say once why there is no filter."""
+        try:
+            self.apply()
+        except Exception as error:  # this thread has to live: peers may have to be let in
+            if str(error) != self._warned:
+                logger.warning("everybody can reach port %d: %s", self.port, error)
+            self._warned = str(error)
+        else:
+            if self._warned:
+                logger.warning("only this job's hosts can reach port %d again", self.port)
+            self._warned = ""
+
+    def _tell_of_dropped(self, which: socket.socket) -> None:
+        """Say once that somebody was turned away: a peer behind NAT would look like that."""
+        is_listening = bool(which.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN))
+        if is_listening and not self._has_dropped and num_dropped(which):
+            self._has_dropped = True
+            logger.warning(
+                "packets to port %d were dropped, perhaps because they came from none of this "
+                "job's hosts; if peers send from other addresses than their --host, start agents "
+                "with --no-peer-filter",
+                self.port,
+            )
+
+
+def peer_filter_start(orders: TrainerOrders) -> PeerFilter | None:
+    """Filter what reaches this trainer's port, as its agent wants; None without a filter."""
+    if os.environ.get(FILTER_VARIABLE, "1") == "0":
+        return None
+    if not HAS_FILTERS:
+        logger.warning("this system has no socket filters: everybody can reach this trainer")
+        return None
+    address = declared_address(orders.membership.declaration, orders.slot)
+    peer_filter = PeerFilter(int(address.rpartition(":")[2]))
+    peer_filter.follow(hosts_allowed(orders))
+    peer_filter.start()
+    return peer_filter
+
+
+def hosts_allowed(orders: TrainerOrders) -> frozenset[str]:
+    """List whose trainers may come, joiners of a generation that prepares included."""
+    return orders.membership.hosts | {*orders.peers}
+
+
+def sockets_of(port: int) -> Iterator[socket.socket]:
+    """Give this process's sockets of a local port, each open while it is looked at."""
+    for entry in SOCKETS.iterdir():
+        try:
+            if not str(entry.readlink()).startswith("socket:"):
+                continue
+            number = os.dup(int(entry.name))
+        except OSError:
+            continue  # closed meanwhile
+        try:
+            copy = socket.socket(fileno=number)
+        except OSError:
+            os.close(number)  # it is something else now
+            continue
+        with copy:
+            if copy.family in (socket.AF_INET, socket.AF_INET6) and _local_port(copy) == port:
+                yield copy
+
+
+def _local_port(which: socket.socket) -> int:
+    try:
+        return int(which.getsockname()[1])
+    except OSError:
+        return 0

@@ -1,0 +1,215 @@
+"""The traced function of a job that predicts, and how what it gives travels.
+
+A virtual node's slice goes through the model in inference mode, with random generators set from
+(seed, step, virtual node). Slices never depend on the mapping, so neither do their bits.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+from agents.trainer.contract.user_errors import JobCodeError
+from agents.trainer.model.keras_private import model_call
+from agents.trainer.model.state import WORD_BYTES, ModelState
+from agents.trainer.model.stateful_ops import refuse_hidden_state
+from agents.trainer.step.functions import example_specs
+from agents.trainer.step.prefetch import LocalPiece
+
+Tensor = Any
+#: The name of the only output of a model that gives its outputs no names.
+ONLY_OUTPUT = "predictions"
+
+
+@dataclass(frozen=True, slots=True)
+class Output:
+    """One output: its name in the results, the shape of one example's part, and its type."""
+
+    name: str
+    shape: tuple[int, ...]
+    dtype: np.dtype[Any]
+
+    @property
+    def num_bytes(self) -> int:
+        """Bytes of one example's part."""
+        return math.prod(self.shape) * self.dtype.itemsize
+
+
+@dataclass(frozen=True)
+class OutputLayout:
+    """How all outputs of an example stand in one row of whole words."""
+
+    outputs: tuple[Output, ...]
+
+    @property
+    def row_words(self) -> int:
+        """int32 words of a row."""
+        return -(-sum(output.num_bytes for output in self.outputs) // WORD_BYTES)
+
+    def pack(self, arrays: Sequence[np.ndarray], num_rows: int) -> np.ndarray:
+        """Copy each output's array [num_rows, ...] into rows, int32 [num_rows, row_words].
+
+        Raises:
+            JobCodeError: an output has another number of rows.
+        """
+        rows = np.zeros((num_rows, self.row_words), np.int32)
+        payload = rows.view(np.uint8).reshape(num_rows, self.row_words * WORD_BYTES)
+        start = 0
+        for output, array in zip(self.outputs, arrays, strict=True):
+            if array.shape != (num_rows, *output.shape):
+                raise _not_by_example(output.name, array.shape, num_rows)
+            flat = np.ascontiguousarray(array).reshape(num_rows, math.prod(output.shape))
+            payload[:, start : start + output.num_bytes] = flat.view(np.uint8)
+            start += output.num_bytes
+        return rows
+
+    def unpack(self, rows: np.ndarray) -> dict[str, np.ndarray]:
+        """Read what `pack` gave, by name."""
+        payload = np.ascontiguousarray(rows).view(np.uint8)
+        arrays = {}
+        start = 0
+        for output in self.outputs:
+            part = np.ascontiguousarray(payload[:, start : start + output.num_bytes])
+            arrays[output.name] = part.view(output.dtype).reshape(len(rows), *output.shape)
+            start += output.num_bytes
+        return arrays
+
+
+class PredictFunctions:
+    """The prediction of one model, traced once for every mapping and membership.
+
+    Attributes:
+        layout: of what the model gives for an example.
+    """
+
+    def __init__(self, model: keras.Model, state: ModelState, sample: tuple[Any, ...]) -> None:
+        """Trace for examples like `sample`: `(x,)`.
+
+        Raises:
+            JobCodeError: what the model gives cannot be told apart by example.
+        """
+        self.model = model
+        self.state = state
+        self.sample = sample
+        self.example_specs = example_specs(sample)
+        self._names: list[str] = []
+        seeds_spec = tf.TensorSpec([len(state.seeds), 2], tf.int64)
+        self._one = tf.function(self._predict_one, autograph=False).get_concrete_function(
+            self.example_specs, seeds_spec
+        )
+        refuse_hidden_state(self._one)
+        self.layout = OutputLayout(
+            tuple(
+                _output(name, tensor)
+                for name, tensor in zip(self._names, self._one.structured_outputs, strict=True)
+            )
+        )
+        signature = [
+            tf.TensorSpec([None, 4], tf.int32),
+            tf.TensorSpec([None], tf.float32),
+            tf.TensorSpec([], tf.int32),
+            tf.TensorSpec([None, len(state.seeds), 2], tf.int64),
+            *self.example_specs,
+        ]
+        self._sweep = tf.function(self._predict, input_signature=signature, autograph=False)
+
+    def predict(self, piece: LocalPiece) -> np.ndarray:
+        """Predict the virtual nodes of a piece.
+
+        Returns:
+            int32 [examples of the piece, layout.row_words], virtual node by virtual node.
+
+        Raises:
+            JobCodeError: an output does not go by example.
+        """
+        arrays = [output.numpy() for output in self._sweep(*piece.arguments)]
+        return self.layout.pack(arrays, int(piece.arguments[0][:, 1].numpy().sum()))
+
+    def _predict_one(self, examples: list[Tensor], seeds: Tensor) -> list[Tensor]:
+        """Forward of one virtual node; random generators and all state are as they were after."""
+        (inputs,) = keras.tree.pack_sequence_as(self.sample, examples)
+        mapping = [(variable, seeds[k]) for k, variable in enumerate(self.state.seeds)]
+        with keras.StatelessScope(mapping):
+            given = model_call(self.model, inputs, training=False)
+        named = keras.tree.flatten_with_path(given)
+        self._names = [_output_name(path) for path, _ in named]
+        return [_dense(name, value) for name, (_, value) in zip(self._names, named, strict=True)]
+
+    def _predict(
+        self,
+        program: Tensor,
+        weights: Tensor,  # noqa: ARG002  one signature for all that a trainer is fed for
+        num_rows: Tensor,  # noqa: ARG002
+        seeds: Tensor,
+        *examples: Tensor,
+    ) -> list[Tensor]:
+        """Run the virtual nodes one after another; each output's rows back to back."""
+        count = tf.shape(program)[0]
+        shapes = [(None, *output.shape) for output in self.layout.outputs]
+        given = [
+            tf.TensorArray(tensor.dtype, size=count, element_shape=shape, infer_shape=False)
+            for tensor, shape in zip(self._one.structured_outputs, shapes, strict=True)
+        ]
+
+        def run(index: Tensor, given: list[tf.TensorArray]) -> tuple[Any, ...]:
+            start, length = program[index, 0], program[index, 1]
+            local = [array[start : start + length] for array in examples]
+            outputs = self._one(local, seeds[index])
+            written = [
+                array.write(index, value) for array, value in zip(given, outputs, strict=True)
+            ]
+            return index + 1, written
+
+        # One at a time: overlapping them would keep the activations of several.
+        _, given = tf.while_loop(
+            lambda index, _: index < count, run, (0, given), parallel_iterations=1
+        )
+        return [array.concat() for array in given]
+
+
+def _output_name(path: Sequence[Any]) -> str:
+    """Name an output by its place: dict keys as they are, positions as `output_0` ..."""
+    if not path:
+        return ONLY_OUTPUT
+    return ".".join(f"output_{key}" if isinstance(key, int) else str(key) for key in path)
+
+
+def _dense(name: str, value: Any) -> Tensor:
+    if not isinstance(value, tf.Tensor):
+        raise _refusal(
+            f"output {name!r} is a {type(value).__name__}; give dense tensors (for ragged ones "
+            "`.to_tensor()` with a shape)"
+        )
+    if value.dtype in (tf.string, tf.resource, tf.variant):
+        raise _refusal(f"output {name!r} holds {value.dtype.name}; give numbers")
+    # NumPy files know no bfloat16; each of its values is a float32, too.
+    return tf.cast(value, tf.float32) if value.dtype == tf.bfloat16 else value
+
+
+def _output(name: str, tensor: Tensor) -> Output:
+    shape = tensor.shape
+    if shape.rank is None or shape.rank < 1:
+        raise _refusal(f"output {name!r} has shape {shape}; its first axis must be the examples")
+    if not shape[1:].is_fully_defined():
+        raise _refusal(
+            f"output {name!r} has shape {shape}: every example's part must have the same, known "
+            "shape; set it in the model (a Reshape layer, or padding to a fixed length)"
+        )
+    return Output(name, tuple(shape[1:]), np.dtype(tensor.dtype.as_numpy_dtype))
+
+
+def _not_by_example(name: str, shape: tuple[int, ...], num_rows: int) -> JobCodeError:
+    return _refusal(
+        f"output {name!r} has shape {list(shape)} for {num_rows} examples; its first axis must be "
+        "the examples, and the rest must not depend on how many there are"
+    )
+
+
+def _refusal(message: str) -> JobCodeError:
+    return JobCodeError("output_shape", "code.build", message)

@@ -1,0 +1,75 @@
+"""What `build` gives to a job that predicts: a model, compiled or not, and inputs."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import keras
+import numpy as np
+
+from agents.trainer.contract.user_errors import JobCodeError, user_traceback
+from agents.trainer.data.sources import ExampleSource, source_open
+
+#: The model of another job, beside the folder of the code.
+SOURCE_FILE = "source.keras"
+RESULT_FORM = "(keras.Model, data), or what the training job's build returns"
+
+
+class InputSource:
+    """The inputs of examples without what else there is of them."""
+
+    has_sample_weight = False
+
+    def __init__(self, source: ExampleSource) -> None:
+        self._source = source
+
+    def __len__(self) -> int:
+        return len(self._source)
+
+    def order(self, seed: int, epoch: int, shuffle: bool) -> np.ndarray:
+        return self._source.order(seed, epoch, shuffle)
+
+    def fetch(self, indices: np.ndarray) -> tuple[Any, ...]:
+        return self._source.fetch(indices)[:1]
+
+
+def prediction_job(
+    result: Any, code_dir: Path, source: Path | None
+) -> tuple[keras.Model, InputSource]:
+    """Take model and inputs from `build`'s result, or the model from the file `source`.
+
+    Raises:
+        JobCodeError: the result has another form, or the model cannot be loaded.
+    """
+    if not isinstance(result, tuple | list) or not 2 <= len(result) <= 4:
+        got = f"{len(result)} elements" if isinstance(result, tuple | list) else type(result)
+        raise JobCodeError(
+            "build_result", "code.build", f"build(settings) returned {got}; return {RESULT_FORM}"
+        )
+    model, data = result[:2]
+    if source is not None:
+        model = _source_load(source, code_dir)
+    elif not isinstance(model, keras.Model):
+        raise JobCodeError(
+            "build_result",
+            "code.build",
+            f"the first element of build's result is a {type(model).__name__}, not a keras.Model; "
+            "return a model with its weights, or name the job whose model to use as source_job",
+        )
+    return model, InputSource(source_open(data, "data.train", code_dir))
+
+
+def _source_load(source: Path, code_dir: Path) -> keras.Model:
+    """Load another job's model; the job's own code, imported by now, may define its classes."""
+    try:
+        return keras.saving.load_model(source, compile=False)
+    except Exception as error:
+        reason = str(error).splitlines()[0][:300] if str(error) else type(error).__name__
+        raise JobCodeError(
+            "source_model",
+            "source_job",
+            f"the source job's model cannot be loaded ({reason}); classes of its own have to be "
+            "registered by this job's code: @keras.saving.register_keras_serializable()",
+            user_traceback(error, code_dir),
+        ) from error

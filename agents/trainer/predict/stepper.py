@@ -1,0 +1,133 @@
+"""One step of a membership that predicts: own virtual nodes, then every trainer gets all of it."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from agents.trainer.collectives.groups import Group, lone_group
+from agents.trainer.collectives.runtime import CollectiveRuntime, all_gather
+from agents.trainer.contract.failures import TrainerError
+from agents.trainer.predict.functions import PredictFunctions
+from agents.trainer.step.prefetch import LocalBatch
+from agents.trainer.step.stepper import StepOutcome, step_failures
+
+Tensor = Any
+#: Beyond the instance keys of the exchanges of training, below those of meetings.
+INSTANCE_PREDICTIONS = 90
+#: int32 words beside the rows: holds the next orders, slot, seconds of own work (a float32).
+NOTE_WORDS = 3
+
+
+@dataclass(frozen=True, kw_only=True)
+class PredictOutcome(StepOutcome):
+    """What a step gave.
+
+    Attributes:
+        rows: int32 [examples of the batch, words], packed as the functions' layout says.
+    """
+
+    rows: np.ndarray
+
+
+class PredictStepper:
+    """Runs steps; a new membership changes its group and nothing else."""
+
+    def __init__(
+        self, functions: PredictFunctions, runtime: CollectiveRuntime, group: Group
+    ) -> None:
+        self.functions = functions
+        self._runtime = runtime
+        self.enter(group)
+
+    def warm_up(self, rows_per_worker: int) -> None:
+        """Gather once in a group of one; the group's leader has to be there.
+
+        Raises:
+            TrainerError: `peer_lost`; the runtime has to be initialised again.
+        """
+        del rows_per_worker
+        with self._runtime.collective():
+            self._gather(np.zeros(NOTE_WORDS, np.int32), lone_group(self._runtime.slot))
+
+    def enter(self, group: Group) -> None:
+        """Take part in another group from the next step on."""
+        self._group = group
+        self._busy_since: float | None = None
+
+    def step(self, batch: LocalBatch, holds_next: Callable[[], bool]) -> PredictOutcome:
+        """Predict `batch` and tell the peers whether the next orders are held here.
+
+        Args:
+            holds_next: asked as late as can be, when only the exchange is left.
+
+        Raises:
+            TrainerError: `peer_lost`, or what `step_failures` says.
+            JobCodeError: an output does not go by example.
+        """
+        with step_failures():
+            rows = np.concatenate([self.functions.predict(piece) for piece in batch.pieces])
+        now = time.monotonic()
+        busy_s = 0.0 if self._busy_since is None else now - self._busy_since
+        if self._group.size == 1:
+            outcome = PredictOutcome(
+                loss=float("nan"),
+                is_agreed=holds_next(),
+                busy_s={self._runtime.slot: busy_s},
+                rows=_in_order(batch.plan.positions, rows, batch.plan.num_examples),
+            )
+        else:
+            outcome = self._exchange(batch, rows, holds_next(), busy_s)
+        self._busy_since = time.monotonic()
+        return outcome
+
+    def _exchange(
+        self, batch: LocalBatch, rows: np.ndarray, holds_next: bool, busy_s: float
+    ) -> PredictOutcome:
+        """Gather what each trainer has: notes, then for each row its place in the batch plus one.
+
+        Everybody pads to the same number of rows, whatever the batch: an instance key stands for
+        one shape within a group. A padded row has place 0.
+        """
+        stride, width = batch.plan.examples_per_worker, rows.shape[1]
+        message = np.zeros(NOTE_WORDS + stride * (1 + width), np.int32)
+        message[:2] = [holds_next, self._runtime.slot]
+        message[2:3].view(np.float32)[0] = busy_s
+        table = message[NOTE_WORDS:].reshape(stride, 1 + width)
+        table[: len(rows), 0] = batch.plan.positions + 1
+        table[: len(rows), 1:] = rows
+        with self._runtime.collective():
+            gathered = self._gather(message, self._group)
+        by_rank = gathered.reshape(self._group.size, -1)
+        slots = [int(slot) for slot in by_rank[:, 1]]
+        seconds = by_rank[:, 2].copy().view(np.float32)
+        tables = by_rank[:, NOTE_WORDS:].reshape(-1, 1 + width)
+        known = tables[tables[:, 0] > 0]
+        return PredictOutcome(
+            loss=float("nan"),
+            is_agreed=bool(by_rank[:, 0].all()),
+            busy_s=dict(zip(slots, map(float, seconds), strict=True)),
+            rows=_in_order(known[:, 0] - 1, known[:, 1:], batch.plan.num_examples),
+        )
+
+    def _gather(self, message: np.ndarray, group: Group) -> np.ndarray:
+        key = tf.constant([group.size, group.key], tf.int32)
+        gathered = all_gather(tf.constant(message), key, INSTANCE_PREDICTIONS, self._runtime.hint)
+        array: np.ndarray = gathered.numpy()
+        return array
+
+
+def _in_order(places: np.ndarray, rows: np.ndarray, num_examples: int) -> np.ndarray:
+    """Put rows in the order of the batch."""
+    if not np.array_equal(np.sort(places), np.arange(num_examples)):
+        raise TrainerError(
+            "internal", f"{len(places)} predictions for a batch of {num_examples} examples"
+        )
+    ordered = np.empty((num_examples, rows.shape[1]), np.int32)
+    ordered[places] = rows
+    return ordered

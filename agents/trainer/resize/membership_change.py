@@ -1,0 +1,329 @@
+"""Takes a trainer from one membership to the next: runtime, state, digests.
+
+What moves is decided here and carried by `transfer`. Only joiners need state, only the source gives
+it; the other members are ready at once and meet the joiners in their next step.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from pathlib import Path
+
+from agents.trainer.collectives.groups import training_group
+from agents.trainer.collectives.runtime import CollectiveRuntime
+from agents.trainer.contract.failures import STATE_LOST, TrainerError
+from agents.trainer.contract.ports import declared_address
+from agents.trainer.contract.run_dir import ReportWriter
+from agents.trainer.model.progress import Progress
+from agents.trainer.model.state import ModelState, checkpoint_read
+from agents.trainer.peers.readiness import Beacon, wait_until_ready
+from agents.trainer.resize.barriers import (
+    census_meet,
+    closing_meet,
+    receipt_meet,
+    state_receivers,
+    state_source,
+)
+from agents.trainer.resize.catch_up import (
+    STREAM_FROM_BYTES,
+    STREAM_LANES,
+    Arrival,
+    Rehearsal,
+    Stream,
+    stream_note,
+)
+from agents.trainer.resize.digests import Digests
+from agents.trainer.resize.switch_header import (
+    StreamNote,
+    meeting_receive,
+    meeting_send,
+    progress_note,
+    stream_fits,
+)
+from agents.trainer.resize.transfer import bytes_moved, state_receive, state_send
+from controlplane.core.wire import Membership, TrainerOrders
+
+
+class Handover:
+    """The changes of membership of one trainer."""
+
+    def __init__(
+        self,
+        runtime: CollectiveRuntime,
+        state: ModelState,
+        reports: ReportWriter,
+        rehearse: Callable[[Membership], None] | None,
+    ) -> None:
+        """Start the beacon on this trainer's own port; the runtime has connected.
+
+        Args:
+            rehearse: runs the exchange of a membership to come; None for a trainer that does not
+                train, beside whose steps nothing runs.
+        """
+        self._runtime = runtime
+        self._slot = runtime.slot
+        self._state = state
+        self._reports = reports
+        self._beacon = Beacon(runtime.port.beacon)
+        self._rehearse = rehearse
+        self._rehearsal = Rehearsal()
+        self.stream = Stream()
+        self._digests = Digests(state, reports, self.stream.wait_for_step)
+        self._is_as_built = True
+
+    def join(self, orders: TrainerOrders) -> tuple[Progress, int] | Arrival:
+        """Get the state of a running job, or begin one together with the other first members.
+
+        Returns:
+            Progress of the job and bytes moved, or a state that comes while this trainer listens.
+
+        Raises:
+            TrainerError: `peer_lost`, or the state cannot be had.
+        """
+        membership = orders.membership
+        self._arrive(membership)
+        source = membership.source_slot
+        if source is None:
+            source = membership.leader_slot
+        assert source is not None, "a membership with members has a leader"
+        if source == self._slot:
+            progress = self._first_progress(orders)
+            others = [member.slot for member in membership.members if member.slot != source]
+            return progress, self._give(membership, progress, others)
+        self._wait_for_leader(membership)
+        received = self._take(membership, source, keeps=membership.source_slot is None)
+        assert received is not None, "a joiner is among the joiners"
+        if isinstance(received, Arrival):
+            return received
+        progress, moved = received
+        if _source_leaves(membership):
+            receipt_meet(self._runtime, membership)
+        self.digest_beside("after", progress)
+        return progress, moved
+
+    def is_prepared(self, old: Membership, new: Membership, progress: Progress) -> bool:
+        """Say, between two steps, whether `new` can be switched to; prepares it beside the steps.
+
+        Where somebody joins, its members meet beforehand and run their exchange once with zeros.
+        Connections, the group and buffers are there then when everybody waits for them.
+
+        Raises:
+            TrainerError: `peer_lost`.
+        """
+        joiners = _joiners(old, new)
+        if not self._can_rehearse(old, new, joiners):
+            return True
+
+        def meet_and_rehearse() -> None:
+            if new.source_slot == self._slot:
+                meeting_send(self._runtime, new, self._state, progress, joiners, is_rehearsal=True)
+            else:
+                assert new.source_slot is not None, "those who rehearse have a source"
+                meeting_receive(self._runtime, new, self._state, new.source_slot)
+            assert self._rehearse is not None, "who does not train does not rehearse"
+            self._rehearse(new)
+
+        self._beacon.generation = new.generation  # this runtime is the one that `new` will use
+        return self._rehearsal.is_over(new.generation, meet_and_rehearse)
+
+    def end_beside(self) -> None:
+        """Wait until no collective runs beside the steps any more, after a failure or an abort."""
+        self._rehearsal.end()
+        self.stream.end()
+
+    def switch(
+        self, old: Membership, new: Membership, progress: Progress
+    ) -> tuple[int, StreamNote | None]:
+        """Leave `old` for `new`, which has members, after a common step.
+
+        A trainer that is neither a member of `new` nor its source has nothing to do.
+
+        Returns:
+            Bytes moved, and how to go on while joiners listen.
+        """
+        is_source = new.source_slot == self._slot
+        is_member = new.member(self._slot) is not None
+        if not (is_member or is_source):
+            return 0, None
+        joiners = _joiners(old, new)
+        is_new_runtime = self._arrive(new)
+        if is_new_runtime:
+            self._wait_for_leader(new)
+        moved, note = 0, None
+        is_met = bool(joiners) or is_new_runtime
+        if is_source and is_met:
+            if joiners and not is_new_runtime:
+                note = self._stream_note(old, new, joiners, progress)
+            moved = self._give(new, progress, joiners, note)
+        elif is_source:
+            self.digest_beside("before", progress)
+        elif is_met:
+            assert new.source_slot is not None
+            note = meeting_receive(self._runtime, new, self._state, new.source_slot).stream
+        if is_met and _source_leaves(new):
+            receipt_meet(self._runtime, new)
+        if not joiners and new.leader_slot == self._slot:
+            self.digest_beside("after", progress)
+        return moved, note
+
+    def recover(self, orders: TrainerOrders, held: Progress | None) -> tuple[Progress, int]:
+        """Meet those that are left after a loss; whoever is furthest gives its state to the others.
+
+        Args:
+            held: where this trainer's own state stands; None while it has none.
+
+        Returns:
+            Progress of the job and bytes moved.
+
+        Raises:
+            TrainerError: `peer_lost`, again; what is held is as it was.
+        """
+        membership = orders.membership
+        assert membership.leader_slot is not None, "a membership with members has a leader"
+        self.end_beside()
+        self._arrive(membership, afresh=True)
+        self._wait_for_leader(membership)
+        standings = census_meet(self._runtime, training_group(membership), held)
+        source = state_source(standings)
+        is_first = source is None
+        if source is None:
+            source = membership.leader_slot
+            receivers = [member.slot for member in membership.members if member.slot != source]
+            if source == self._slot:
+                held = self._first_progress(orders)
+        else:
+            receivers = state_receivers(standings, source)
+        if source == self._slot:
+            assert held is not None, "the source has a state"
+            return held, self._give(membership, held, receivers) if receivers else 0
+        if not receivers:
+            assert held is not None, "everybody is equally far"
+            return held, 0
+        received = self._take(membership, source, keeps=is_first or held is not None)
+        if received is None:
+            assert held is not None, "those without a state receive one"
+            return held, 0
+        assert not isinstance(received, Arrival), "nobody listens in a recovery"
+        self.digest_beside("after", received[0])
+        return received
+
+    def close(self, membership: Membership, is_writer: bool) -> None:
+        """Meet the members a last time, after the writer has left its files and said so.
+
+        Raises:
+            TrainerError: `peer_lost`: nobody may have written them.
+        """
+        closing_meet(self._runtime, training_group(membership), is_writer)
+
+    def digest_beside(self, role: str, progress: Progress) -> None:
+        """Report the digest of the state of this moment, computed beside the training."""
+        self._digests.report(role, progress, self._state.capture())
+
+    def settle(self) -> None:
+        """Wait until everything that runs beside has been reported."""
+        self.stream.check(waits=True)
+        self._digests.settle()
+
+    def _arrive(self, membership: Membership, afresh: bool = False) -> bool:
+        """Set the runtime up for a membership and say so; says whether it was initialised."""
+        is_new_runtime = self._runtime.connect(membership, afresh)
+        self._beacon.generation = membership.generation
+        return is_new_runtime
+
+    def _wait_for_leader(self, membership: Membership) -> None:
+        leader = membership.leader_slot
+        assert leader is not None, "a membership with members has a leader"
+        if leader != self._slot:
+            address = declared_address(membership.declaration, leader)
+            wait_until_ready(address, membership.generation, lambda: self._runtime.is_void)
+
+    def _first_progress(self, orders: TrainerOrders) -> Progress:
+        """Be the first to have the state: the seed's, as it was built, or a checkpoint's."""
+        if not orders.membership.restore:
+            if not self._is_as_built:  # the last one to have the state was lost while giving it
+                raise TrainerError(STATE_LOST, "nobody is left who has the state of the training")
+            return Progress()
+        if orders.checkpoint_path is None:
+            raise TrainerError("internal", "orders want a restore but name no checkpoint")
+        saved = checkpoint_read(Path(orders.checkpoint_path), self._state)
+        return Progress.from_json(saved, orders.spec.global_batch_size)
+
+    @property
+    def _can_work_beside(self) -> bool:
+        """Say whether collectives can run beside the steps; a GPU's have to come in one order."""
+        return self._runtime.hint == "auto" and self._rehearse is not None
+
+    def _can_rehearse(self, old: Membership, new: Membership, joiners: Sequence[int]) -> bool:
+        """Say whether this trainer is to rehearse `new`; those of `old` that stay agree on it."""
+        if not joiners or old.hold or new.recover or new.member(self._slot) is None:
+            return False
+        has_source = new.source_slot is not None and new.member(new.source_slot) is not None
+        return has_source and self._can_work_beside and not self._runtime.needs_connect(new)
+
+    def _stream_note(
+        self, old: Membership, new: Membership, joiners: Sequence[int], progress: Progress
+    ) -> StreamNote | None:
+        """Say how to begin `new` while the state travels; None: it is small or it comes first."""
+        is_worth_it = self._state.num_bytes >= STREAM_FROM_BYTES
+        if not self._can_work_beside or not is_worth_it or old.hold:
+            return None
+        note = stream_note(old, new, joiners, progress)
+        return note if note is not None and stream_fits(note, len(joiners)) else None
+
+    def _take(
+        self, membership: Membership, source: int, keeps: bool
+    ) -> tuple[Progress, int] | Arrival | None:
+        """Meet the others and receive the state, if it is for this trainer.
+
+        Args:
+            keeps: what it has, its own state or the one it was built with, may be needed if the
+                source is lost half-way.
+        """
+        self._is_as_built = self._is_as_built and keeps
+        runtime, state = self._runtime, self._state
+        meeting = meeting_receive(runtime, membership, state, source)
+        if meeting.is_rehearsal:
+            assert self._rehearse is not None, "the others train, and so does this one"
+            self._rehearse(membership)
+            meeting = meeting_receive(runtime, membership, state, source)
+        if self._slot not in meeting.joiners:
+            return None
+        moved = bytes_moved(state, meeting.note_bytes)
+        if meeting.stream is None:
+            progress = state_receive(
+                runtime, membership, state, source, meeting, keeps_until_complete=keeps
+            )
+            return progress, moved
+        coming = self.stream.receive(
+            partial(state_receive, runtime, membership, state, source, meeting, lanes=STREAM_LANES)
+        )
+        return Arrival(meeting.stream, coming, moved)
+
+    def _give(
+        self,
+        membership: Membership,
+        progress: Progress,
+        joiners: Sequence[int],
+        note: StreamNote | None = None,
+    ) -> int:
+        runtime, state = self._runtime, self._state
+        values = state.capture()
+        meeting_send(runtime, membership, state, progress, joiners, note)
+        moved = bytes_moved(state, int(progress_note(progress).size)) if joiners else 0
+        if joiners and note is None:
+            state_send(runtime, membership, state, values, progress, joiners)
+        elif joiners:
+            give = partial(state_send, runtime, membership, state, values, progress, joiners)
+            self.stream.send(partial(give, STREAM_LANES))
+        self._digests.report("before", progress, values)
+        return moved
+
+
+def _source_leaves(membership: Membership) -> bool:
+    source = membership.source_slot
+    return source is not None and membership.member(source) is None
+
+
+def _joiners(old: Membership, new: Membership) -> list[int]:
+    return [member.slot for member in new.members if old.member(member.slot) is None]

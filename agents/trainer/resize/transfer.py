@@ -1,0 +1,215 @@
+"""Gives a job's complete state from the source of a generation to its joiners.
+
+After the members have met (`switch_header`) the state goes to the joiners alone, in pieces, several
+at a time. Large variables are cut by rows and travel as they lie in memory, from the source's
+buffers into the joiner's; the progress and all small ones, back to back, make one more piece. That
+may happen beside the training: see `streaming`.
+
+Measured on loopback and two shared cores, 120 MB: one broadcast 515 to 845 ms, mostly in making
+and touching new buffers of that size; pieces of 4 to 30 MB, four or eight at a time, 120 to 200 ms.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from agents.trainer.collectives.groups import Group, transfer_group
+from agents.trainer.collectives.runtime import CollectiveRuntime, broadcast_receive, broadcast_send
+from agents.trainer.model.progress import Progress
+from agents.trainer.model.state import WORD_BYTES, ModelState, VariableSpec, pack
+from agents.trainer.resize.switch_header import Meeting, progress_note, words_of
+from controlplane.core.wire import Membership
+
+Tensor = Any
+#: Instance keys above those of the exchanges and of the meetings, with which a group may be shared.
+INSTANCE_STATE = 102
+#: Variables from this size on travel by themselves, in pieces of about this size.
+LARGE_BYTES = 256 * 1024
+PIECE_BYTES = 4 * 1024 * 1024
+#: Pieces under way at a time. A GPU's collectives have to come in one order on all sides.
+LANES = {"nccl": 1}
+DEFAULT_LANES = 4
+_PLAIN_DTYPES = frozenset({"float16", "bfloat16", "float32", "float64", "int32", "int64"})
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """Rows `low` to `high` of the variable at `position`; all of it when `is_whole`."""
+
+    position: int
+    low: int
+    high: int
+    is_whole: bool
+
+
+@dataclass(frozen=True, slots=True)
+class TransferPlan:
+    """How a state is cut up; the same on both sides, as it follows from the variables alone.
+
+    Attributes:
+        small: positions of the variables that travel together.
+        small_bytes: what they take, back to back.
+        pieces: of the large ones.
+    """
+
+    small: tuple[int, ...]
+    small_bytes: int
+    pieces: tuple[Piece, ...]
+
+
+def transfer_plan(specs: Sequence[VariableSpec], piece_bytes: int = PIECE_BYTES) -> TransferPlan:
+    """Cut large variables by rows into pieces of about `piece_bytes`, at least one row each."""
+    small: list[int] = []
+    small_bytes = 0
+    pieces: list[Piece] = []
+    for position, spec in enumerate(specs):
+        size = math.prod(spec.shape) * int(tf.as_dtype(spec.dtype).size)
+        if size < LARGE_BYTES or spec.dtype not in _PLAIN_DTYPES:
+            small.append(position)
+            small_bytes += size
+            continue
+        rows = spec.shape[0]
+        step = max(1, piece_bytes * rows // size)
+        pieces += [
+            Piece(position, low, min(low + step, rows), is_whole=step >= rows)
+            for low in range(0, rows, step)
+        ]
+    return TransferPlan(tuple(small), small_bytes, tuple(pieces))
+
+
+def state_send(
+    runtime: CollectiveRuntime,
+    membership: Membership,
+    state: ModelState,
+    values: Sequence[Tensor],
+    progress: Progress,
+    joiners: Sequence[int],
+    lanes: int = DEFAULT_LANES,
+) -> None:
+    """Give `values` and `progress` to the joiners, which are at least one, as the source."""
+    plan = transfer_plan(state.specs)
+    note = progress_note(progress)
+    group = transfer_group(membership, runtime.slot, joiners)
+    note_words = np.zeros(words_of(note.size), np.int32)
+    note_words.view(np.uint8)[: note.size] = note
+    together = np.concatenate([note_words, pack([values[index] for index in plan.small])])
+
+    def send(index: int) -> None:
+        value = tf.constant(together)
+        if index:
+            piece = plan.pieces[index - 1]
+            value = values[piece.position]
+            value = value if piece.is_whole else value[piece.low : piece.high]
+        broadcast_send(value, group, INSTANCE_STATE + index, runtime.hint)
+
+    with runtime.collective():
+        _side_by_side(send, 1 + len(plan.pieces), runtime.hint, lanes)
+
+
+def bytes_moved(state: ModelState, note_bytes: int) -> int:
+    """Count what a joiner receives: pieces, and the rest in whole words."""
+    small_bytes = transfer_plan(state.specs).small_bytes
+    words = words_of(note_bytes) + words_of(small_bytes)
+    return WORD_BYTES * words + state.num_bytes - small_bytes
+
+
+def state_receive(
+    runtime: CollectiveRuntime,
+    membership: Membership,
+    state: ModelState,
+    source_slot: int,
+    meeting: Meeting,
+    *,
+    keeps_until_complete: bool = False,
+    lanes: int = DEFAULT_LANES,
+) -> Progress:
+    """Take the state, as a joiner that has met the others; returns its progress.
+
+    Args:
+        keeps_until_complete: change no variable before all has arrived, which takes the memory of
+            a second state; for those that have a state of their own to lose.
+
+    Raises:
+        TrainerError: `peer_lost`.
+    """
+    group = transfer_group(membership, source_slot, meeting.joiners)
+    plan = transfer_plan(state.specs)
+    together, kept = _receive_pieces(
+        runtime, group, state, plan, words_of(meeting.note_bytes), keeps_until_complete, lanes
+    )
+    for piece, value in kept:
+        _assign(state, piece, value)
+    progress = Progress.from_json(json.loads(together.tobytes()[: meeting.note_bytes]))
+    state.put_bytes(together[words_of(meeting.note_bytes) :].view(np.uint8), plan.small)
+    return progress
+
+
+def _receive_pieces(
+    runtime: CollectiveRuntime,
+    group: Group,
+    state: ModelState,
+    plan: TransferPlan,
+    note_words: int,
+    is_kept: bool,
+    lanes: int,
+) -> tuple[np.ndarray, list[tuple[Piece, Tensor]]]:
+    """Take all pieces; gives that of progress and small variables, and those not assigned yet."""
+    together: list[np.ndarray] = []
+    kept: list[tuple[Piece, Tensor]] = []
+
+    def receive(index: int) -> None:
+        instance = INSTANCE_STATE + index
+        if index == 0:
+            num_words = note_words + words_of(plan.small_bytes)
+            together.append(broadcast_receive((num_words,), group, instance, runtime.hint).numpy())
+            return
+        piece = plan.pieces[index - 1]
+        spec = state.specs[piece.position]
+        shape = (piece.high - piece.low, *spec.shape[1:])
+        dtype = tf.as_dtype(spec.dtype)
+        value = broadcast_receive(shape, group, instance, runtime.hint, dtype)
+        if is_kept:
+            kept.append((piece, value))
+        else:
+            _assign(state, piece, value)
+
+    with runtime.collective():
+        _side_by_side(receive, 1 + len(plan.pieces), runtime.hint, lanes)
+    return together[0], kept
+
+
+def _assign(state: ModelState, piece: Piece, value: Tensor) -> None:
+    variable = state.variables[piece.position].value
+    if piece.is_whole:
+        variable.assign(value)
+    else:
+        # Not variable[low:high].assign(): that reads the variable, which makes it copied whole.
+        tf.raw_ops.ResourceStridedSliceAssign(
+            ref=variable.handle, begin=[piece.low], end=[piece.high], strides=[1], value=value
+        )
+
+
+def _side_by_side(move: Callable[[int], None], number: int, hint: str, lanes: int) -> None:
+    """Call `move` for 0 to `number` - 1, several at a time, in that order.
+
+    Raises:
+        whatever the first call that failed raised; all calls have ended then.
+    """
+    lanes = min(number, LANES.get(hint, lanes))
+    with ThreadPoolExecutor(lanes, thread_name_prefix="transfer") as executor:
+        moves = [executor.submit(move, index) for index in range(number)]
+        try:
+            for each in moves:
+                each.result()
+        except BaseException:
+            for each in moves:
+                each.cancel()
+            raise

@@ -1,0 +1,266 @@
+"""The traced functions of a training step: one set for every mapping and every membership.
+
+A step is three calls. `train` runs this trainer's virtual nodes one after another and leaves its
+subtree sums; `exchange` (only with more than one trainer) puts all trainers' sums together along
+the tree; `apply` updates the variables. Only `exchange` contains collectives. A resize changes
+tensors that are fed, never a function, so nothing is traced twice.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+from functools import partial
+from typing import Any
+
+import keras
+import tensorflow as tf
+
+from agents.trainer.collectives.stack_machine import fold
+from agents.trainer.model.keras_private import learning_rates_scaled
+from agents.trainer.model.state import ModelState
+from agents.trainer.model.stateful_ops import refuse_hidden_state
+from agents.trainer.step.gradient_layout import (
+    MessageWriter,
+    Piece,
+    PieceKind,
+    integers_read,
+    message_read,
+    message_width,
+    squared_length,
+)
+from agents.trainer.step.merging import NotMergeableError, PassTracer
+from agents.trainer.step.virtual_node import VirtualNode
+
+Tensor = Any
+Body = Callable[..., list[Tensor]]
+
+
+class StepFunctions:
+    """Training and validation steps of one model, traced once.
+
+    Attributes:
+        bytes_per_example: of memory in a pass over several virtual nodes; None where they run one
+            after another.
+        not_merged_because: why they do although they were to be merged; empty otherwise.
+    """
+
+    def __init__(
+        self,
+        model: keras.Model,
+        state: ModelState,
+        sample: tuple[Any, ...],
+        has_validation: bool = True,
+        is_merged: bool = False,
+    ) -> None:
+        """Trace both kinds of step for examples like `sample`: `(x[, y[, sample_weight]])`.
+
+        Args:
+            has_validation: there are steps of the second kind; else they are not traced.
+            is_merged: run virtual nodes together, if the model allows it.
+        """
+        self.model = model
+        self.state = state
+        self.sample = sample
+        self.seeds = state.seeds
+        self.fixed = state.fixed
+        self.virtual_node = VirtualNode(model, state, sample)
+        self.dtype = self.virtual_node.dtype
+        self.example_specs = example_specs(sample)
+        self.train_pieces: list[Piece] = []
+        self.validate_pieces: list[Piece] = []
+        #: Steps whose gradients are not finite are skipped and the scale is lowered.
+        self.has_loss_scale = isinstance(model.optimizer, keras.optimizers.LossScaleOptimizer)
+        self.has_validation = has_validation
+        self.bytes_per_example: int | None = None
+        self.not_merged_because = ""
+        self.validate: Any = None
+        if not (is_merged and self._trace_merged()):
+            self.train = self._trace_sweep(self._train_one, self.train_pieces)
+            if has_validation:
+                self.validate = self._trace_sweep(self._validate_one, self.validate_pieces)
+        assert self.train_pieces[-1].kind is PieceKind.LOSS
+        self.apply = self._traced(self._apply, [tf.TensorSpec([self.train_width], self.dtype)])
+        self.count = self._traced(self._count, [tf.TensorSpec([self.validate_width], self.dtype)])
+
+    @property
+    def train_width(self) -> int:
+        """Elements of a training step's vector."""
+        return message_width(self.train_pieces)
+
+    @property
+    def validate_width(self) -> int:
+        """Elements of a validation step's vector."""
+        return message_width(self.validate_pieces)
+
+    def loss_of(self, vector: Tensor) -> float:
+        """Read the loss out of a training step's reduced vector."""
+        return float(vector[-1])
+
+    @staticmethod
+    def _traced(function: Callable[..., Any], signature: list[tf.TensorSpec]) -> Any:
+        """Make a traced function the way Keras's `fit` does: without rewriting Python code."""
+        return tf.function(function, input_signature=signature, autograph=False)
+
+    def _trace_merged(self) -> bool:
+        """Trace passes over several virtual nodes; False: the model does not allow it."""
+        tracer = PassTracer(self.virtual_node, self.example_specs)
+        try:
+            self.train = tracer.trace(self.train_pieces, training=True)
+            if self.has_validation:
+                self.validate = tracer.trace(self.validate_pieces, training=False)
+        except NotMergeableError as refusal:
+            self.train_pieces.clear()
+            self.validate_pieces.clear()
+            self.validate = None
+            self.not_merged_because = str(refusal)
+            return False
+        self.bytes_per_example = tracer.bytes_per_example
+        return True
+
+    def _trace_sweep(self, one: Body, pieces: list[Piece]) -> Any:
+        """Trace the loop over virtual nodes around `one`, which fills `pieces`."""
+        one_virtual_node = tf.function(partial(one, pieces), autograph=False).get_concrete_function(
+            [tf.TensorSpec(v.shape, v.value.dtype) for v in self.state.trainable],
+            [tf.TensorSpec(v.shape, v.value.dtype) for v in self.fixed],
+            self.example_specs,
+            tf.TensorSpec([], tf.float32),
+            tf.TensorSpec([], tf.bool),
+            tf.TensorSpec([len(self.seeds), 2], tf.int64),
+        )
+        refuse_hidden_state(one_virtual_node)
+        widths = [segment.shape[0] for segment in one_virtual_node.structured_outputs]
+        assert sum(widths) == message_width(pieces)
+
+        def sweep(
+            program: Tensor, weights: Tensor, num_rows: Tensor, seeds: Tensor, *examples: Tensor
+        ) -> Tensor:
+            trainable = [tf.convert_to_tensor(v.value) for v in self.state.trainable]
+            fixed = [tf.convert_to_tensor(v.value) for v in self.fixed]
+
+            def leaf(index: Tensor) -> list[Tensor]:
+                start, length = program[index, 0], program[index, 1]
+                local = [array[start : start + length] for array in examples]
+                for array, spec in zip(local, self.example_specs, strict=True):
+                    array.set_shape(spec.shape)
+                vectors: list[Tensor] = one_virtual_node(
+                    trainable, fixed, local, weights[index], program[index, 3] > 0, seeds[index]
+                )
+                return vectors
+
+            stacks = fold(leaf, program[:, 2], widths, self.dtype)
+            return tf.cond(
+                tf.equal(num_rows, 1),
+                lambda: tf.concat([stack.read(0) for stack in stacks], 0)[tf.newaxis],
+                lambda: tf.concat([stack.gather(tf.range(num_rows)) for stack in stacks], 1),
+            )
+
+        signature = [
+            tf.TensorSpec([None, 4], tf.int32),
+            tf.TensorSpec([None], tf.float32),
+            tf.TensorSpec([], tf.int32),
+            tf.TensorSpec([None, len(self.seeds), 2], tf.int64),
+            *self.example_specs,
+        ]
+        return self._traced(sweep, signature)
+
+    def _train_one(
+        self,
+        pieces: list[Piece],
+        trainable: list[Tensor],
+        fixed: list[Tensor],
+        examples: list[Tensor],
+        weight: Tensor,
+        is_first: Tensor,
+        seeds: Tensor,
+    ) -> list[Tensor]:
+        """Forward and backward of one virtual node from the step's common state."""
+        with tf.GradientTape(watch_accessed_variables=False) as tape:
+            tape.watch(trainable)
+            results = self.virtual_node.forward(
+                trainable, fixed, examples, weight, seeds, training=True
+            )
+        gradients = tape.gradient(results.objective, trainable)
+        writer = MessageWriter(self.dtype)
+        shapes = [variable.shape for variable in self.state.trainable]
+        writer.add_gradients(gradients, shapes, 1.0 / weight)
+        self.virtual_node.results_add(writer, results, is_first, training=True)
+        return writer.finish(pieces)
+
+    def _validate_one(
+        self,
+        pieces: list[Piece],
+        trainable: list[Tensor],
+        fixed: list[Tensor],
+        examples: list[Tensor],
+        weight: Tensor,
+        is_first: Tensor,
+        seeds: Tensor,
+    ) -> list[Tensor]:
+        """Forward of one virtual node, for the metrics alone."""
+        results = self.virtual_node.forward(
+            trainable, fixed, examples, weight, seeds, training=False
+        )
+        writer = MessageWriter(self.dtype)
+        self.virtual_node.results_add(writer, results, is_first, training=False)
+        return writer.finish(pieces)
+
+    def _apply(self, vector: Tensor) -> Tensor:
+        """Update every variable from the sum over all virtual nodes.
+
+        Returns:
+            [5]: the loss; the mean of the virtual nodes' squared gradient lengths, weighted by
+            examples; how many they are; the squared length of the mean gradient; 1 where the loss
+            scale skips this step. The lengths are those of gradients without the loss scale.
+        """
+        gradients: list[Tensor | None] = [None] * len(self.state.trainable)
+        loss = tf.zeros([], self.dtype)
+        square = tf.zeros([2], self.dtype)
+        sums = []
+        scale = tf.cast(self.model.optimizer.scale_loss(tf.ones([])), self.dtype)
+        for piece, value in message_read(self.train_pieces, vector):
+            if piece.kind is PieceKind.GRADIENT:
+                sums.append(value)
+                dtype = self.state.trainable[piece.index].value.dtype
+                gradients[piece.index] = tf.cast(value, dtype)
+            elif piece.kind is PieceKind.CHANGE:
+                variable = self.fixed[piece.index].value
+                variable.assign(tf.cast(tf.cast(variable, self.dtype) + value, variable.dtype))
+            elif piece.kind is PieceKind.INTEGER:
+                variable = self.fixed[piece.index].value
+                variable.assign(integers_read(value, variable.dtype))
+            elif piece.kind is PieceKind.METRIC:
+                variable = self.state.metrics[piece.index].value
+                variable.assign_add(tf.cast(value, variable.dtype))
+            elif piece.kind is PieceKind.SQUARE:
+                square = value
+            else:
+                loss = value
+        square_of_mean = squared_length(sums, self.dtype)
+        optimizer, is_skipped = self.model.optimizer, tf.constant(False)
+        if self.has_loss_scale:
+            is_skipped = tf.logical_not(optimizer.check_finite(gradients))
+        with self._learning_rates():
+            optimizer.apply(gradients, self.state.trainable)
+        unscaled = 1.0 / scale**2
+        lengths = [square[0] * unscaled, square[1], square_of_mean * unscaled]
+        return tf.stack([loss, *lengths, tf.cast(is_skipped, self.dtype)])
+
+    def _learning_rates(self) -> AbstractContextManager[None]:
+        """Let the rates follow the batch size, in a job whose batch size may change."""
+        scaling = self.state.scaling
+        if scaling is None:
+            return nullcontext()
+        return learning_rates_scaled(self.model.optimizer, scaling.variable.value[-1])
+
+    def _count(self, vector: Tensor) -> None:
+        """Add a validation step's sums to the metric variables."""
+        for piece, value in message_read(self.validate_pieces, vector):
+            variable = self.state.metrics[piece.index].value
+            variable.assign_add(tf.cast(value, variable.dtype))
+
+
+def example_specs(sample: tuple[Any, ...]) -> list[tf.TensorSpec]:
+    """Give the spec of each array of a sample of examples, any number of them."""
+    values = [tf.convert_to_tensor(array) for array in keras.tree.flatten(sample)]
+    return [tf.TensorSpec([None, *value.shape[1:]], value.dtype) for value in values]

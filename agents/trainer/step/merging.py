@@ -1,0 +1,253 @@
+"""Virtual nodes of one accelerator run together: one pass over the slices of several of them.
+
+In fast mode the order of additions is free, so slices of one size are stacked and the forward pass
+is vectorised over the stack (`tf.vectorized_map`). Each virtual node keeps its own random numbers,
+batch statistics and weight; only the gradient is taken of their sum. A pass therefore differs from
+its virtual nodes one by one in rounding alone, and has their memory together.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from itertools import pairwise
+from typing import Any
+
+import psutil
+import tensorflow as tf
+
+from agents.trainer.contract.user_errors import JobCodeError
+from agents.trainer.model.stateful_ops import refuse_hidden_state
+from agents.trainer.step.gradient_layout import MessageWriter, Piece, message_width
+from agents.trainer.step.virtual_node import SliceResults, VirtualNode
+from controlplane.core.wire import ReductionMode, TrainingSpec
+
+Tensor = Any
+#: Attribute of an operation that names its gradient, and how names of `tf.custom_gradient` begin.
+_GRADIENT_NAME = "_gradient_op_type"
+_CUSTOM_GRADIENT = b"CustomGradient"
+#: Share of an accelerator's memory that a pass may take; of the machine's, where it is not known.
+_MEMORY_SHARE = 0.25
+_MACHINE_SHARE = 0.0625
+#: Steps between two that are done in two passes at least, whose gradients tell the noise.
+NOISE_EVERY_STEPS = 8
+
+
+class NotMergeableError(Exception):
+    """The virtual nodes of this model have to run one after another; the message says why."""
+
+
+class PassTracer:
+    """Traces passes over stacked slices.
+
+    Attributes:
+        bytes_per_example: of memory that the passes traced so far take for each example.
+    """
+
+    def __init__(self, node: VirtualNode, example_specs: Sequence[tf.TensorSpec]) -> None:
+        self._node = node
+        self._example_specs = list(example_specs)
+        self.bytes_per_example = 0
+
+    def trace(self, pieces: list[Piece], training: bool) -> Any:
+        """Trace a pass; fills `pieces`.
+
+        Returns:
+            A function that takes what a sweep over virtual nodes of one size takes, and gives one
+            row, or none of no virtual nodes.
+
+        Raises:
+            NotMergeableError: the model cannot be vectorised, or would compute something else.
+            JobCodeError: the model draws random numbers that belong to the process.
+        """
+        state = self._node.state
+
+        def stacked(
+            trainable: list[Tensor],
+            fixed: list[Tensor],
+            examples: list[Tensor],
+            weights: Tensor,
+            is_first: Tensor,
+            seeds: Tensor,
+        ) -> list[Tensor]:
+            return self._pass(
+                pieces, training, trainable, fixed, examples, weights, is_first, seeds
+            )
+
+        try:
+            one_pass = tf.function(stacked, autograph=False).get_concrete_function(
+                [tf.TensorSpec(v.shape, v.value.dtype) for v in state.trainable],
+                [tf.TensorSpec(v.shape, v.value.dtype) for v in state.fixed],
+                [tf.TensorSpec([None, *spec.shape], spec.dtype) for spec in self._example_specs],
+                tf.TensorSpec([None], tf.float32),
+                tf.TensorSpec([None], tf.bool),
+                tf.TensorSpec([None, len(state.seeds), 2], tf.int64),
+            )
+        except JobCodeError:
+            raise
+        except Exception as error:
+            message = f"its operations cannot be run on stacked slices ({error!s:.200})"
+            raise NotMergeableError(message) from error
+        refuse_hidden_state(one_pass)
+        _refuse_custom_gradients(one_pass.graph)
+        self.bytes_per_example = max(self.bytes_per_example, _bytes_per_example(one_pass.graph))
+        return self._sweep(one_pass, message_width(pieces))
+
+    def _pass(
+        self,
+        pieces: list[Piece],
+        training: bool,
+        trainable: list[Tensor],
+        fixed: list[Tensor],
+        examples: list[Tensor],
+        weights: Tensor,
+        is_first: Tensor,
+        seeds: Tensor,
+    ) -> list[Tensor]:
+        """Run slices [k, n, ...] with their weights [k] and seeds [k, generators, 2]."""
+        numbers: list[int] = []  # of changed state, found while tracing
+        integers: list[int] = []
+
+        def forward(arguments: tuple[Any, ...]) -> tuple[Any, ...]:
+            local, weight, seed = arguments
+            results = self._node.forward(trainable, fixed, local, weight, seed, training)
+            numbers[:] = [index for index, _ in results.changes]
+            integers[:] = [index for index, _ in results.integers]
+            changes = [value for _, value in results.changes]
+            values = [value for _, value in results.integers]
+            return results.loss, results.objective, changes, values, results.metrics
+
+        with tf.GradientTape(watch_accessed_variables=False) as tape:
+            if training:
+                tape.watch(trainable)
+            loss, objective, changes, values, metrics = tf.vectorized_map(
+                forward, (list(examples), weights, seeds), warn=False
+            )
+            total = tf.reduce_sum(objective)
+        lowest = tf.argmax(tf.cast(is_first, tf.int32))
+        summed = SliceResults(
+            loss=tf.reduce_sum(loss),
+            objective=total,
+            changes=[(n, tf.reduce_sum(v, 0)) for n, v in zip(numbers, changes, strict=True)],
+            integers=[(n, v[lowest]) for n, v in zip(integers, values, strict=True)],
+            metrics=[tf.reduce_sum(value, 0) for value in metrics],
+        )
+        writer = MessageWriter(self._node.dtype)
+        if training:
+            gradients = tape.gradient(total, trainable)
+            shapes = [variable.shape for variable in self._node.state.trainable]
+            writer.add_gradients(gradients, shapes, 1.0 / tf.reduce_sum(weights))
+        self._node.results_add(writer, summed, tf.reduce_any(is_first), training)
+        return writer.finish(pieces)
+
+    def _sweep(self, one_pass: Any, width: int) -> Any:
+        """Wrap a pass so that it takes what a sweep over single virtual nodes takes."""
+        node = self._node
+
+        def sweep(
+            program: Tensor, weights: Tensor, num_rows: Tensor, seeds: Tensor, *examples: Tensor
+        ) -> Tensor:
+            trainable = [tf.convert_to_tensor(v.value) for v in node.state.trainable]
+            fixed = [tf.convert_to_tensor(v.value) for v in node.state.fixed]
+
+            def row() -> Tensor:
+                leading = tf.stack([tf.shape(program)[0], program[0, 1]])
+                slices = []
+                for array, spec in zip(examples, self._example_specs, strict=True):
+                    stacked = tf.reshape(array, tf.concat([leading, tf.shape(array)[1:]], 0))
+                    slices.append(tf.ensure_shape(stacked, [None, *spec.shape]))
+                is_first = program[:, 3] > 0
+                parts = one_pass(trainable, fixed, slices, weights, is_first, seeds)
+                return tf.concat(parts, 0)[tf.newaxis]
+
+            return tf.cond(num_rows > 0, row, lambda: tf.zeros([0, width], node.dtype))
+
+        signature = [
+            tf.TensorSpec([None, 4], tf.int32),
+            tf.TensorSpec([None], tf.float32),
+            tf.TensorSpec([], tf.int32),
+            tf.TensorSpec([None, len(node.state.seeds), 2], tf.int64),
+            *self._example_specs,
+        ]
+        return tf.function(sweep, input_signature=signature, autograph=False)
+
+
+def why_not_merged(spec: TrainingSpec) -> str:
+    """Say why a job's virtual nodes run one after another whatever its model; empty: they need not.
+
+    Where the batch size may change, learning rates follow the noise of the gradient, which the
+    gradients of single virtual nodes tell.
+    """
+    if spec.reduction is not ReductionMode.FAST:
+        return "in exact mode the order of additions is fixed"
+    if spec.batch_size_min is not None:
+        return "learning rates follow the gradient of each virtual node where batch sizes change"
+    return ""
+
+
+def passes_plan(
+    lengths: Sequence[int], most_examples: int, fewest_passes: int = 1
+) -> list[tuple[int, int]]:
+    """Cut a list of virtual nodes into runs of one size: (first, last excluded) of each pass.
+
+    Slices of a single example are not stacked: TensorFlow's batched matrix product of shapes such
+    as [k, 1, m, d] and [d, e] reads and writes beyond its buffers (seen in 2.21, on CPUs).
+
+    Args:
+        lengths: examples of each virtual node; equal ones stand together.
+        most_examples: that a pass may have; it always has one virtual node at least.
+        fewest_passes: as many passes at least, where there are so many virtual nodes.
+    """
+    runs: list[tuple[int, int]] = []
+    for place, length in enumerate(lengths):
+        if runs and lengths[runs[-1][0]] == length:
+            runs[-1] = (runs[-1][0], place + 1)
+        else:
+            runs.append((place, place + 1))
+    least = math.ceil(fewest_passes / len(runs)) if runs else 0
+    passes: list[tuple[int, int]] = []
+    for first, last in runs:
+        count = last - first
+        fitting = max(1, most_examples // lengths[first]) if lengths[first] > 1 else 1
+        number = min(count, max(math.ceil(count / fitting), least))
+        cuts = [first + count * part // number for part in range(number + 1)]
+        passes.extend(pairwise(cuts))
+    return passes
+
+
+def pass_examples(bytes_per_example: int, memory_bytes: int) -> int:
+    """Give the most examples of a pass on an accelerator of so much memory (0: not known)."""
+    available = psutil.virtual_memory().available
+    budget = memory_bytes * _MEMORY_SHARE if memory_bytes else available * _MACHINE_SHARE
+    return max(1, int(budget // max(1, bytes_per_example)))
+
+
+def _refuse_custom_gradients(graph: Any) -> None:
+    """Refuse operations with a gradient of their own: vectorised ones would lose it."""
+    definition = graph.as_graph_def()
+    inner = (node for function in definition.library.function for node in function.node_def)
+    places = sorted(
+        {
+            node.name.removeprefix("loop_body/").rpartition("/")[0] or node.name
+            for node in (*definition.node, *inner)
+            if node.attr[_GRADIENT_NAME].s.startswith(_CUSTOM_GRADIENT)
+        }
+    )
+    if places:
+        raise NotMergeableError(f"it has a custom gradient in {', '.join(places[:3])}")
+
+
+def _bytes_per_example(graph: Any) -> int:
+    """Add up what the operations of one slice give for each example: an upper bound, roughly.
+
+    Each unknown dimension is taken for the number of examples.
+    """
+    total = 0
+    for operation in graph.get_operations():
+        for output in operation.outputs:
+            if output.shape.rank is None or output.dtype.size <= 0:
+                continue
+            if any(size is None for size in output.shape):
+                known = [size for size in output.shape if size is not None]
+                total += math.prod(known) * output.dtype.size
+    return total

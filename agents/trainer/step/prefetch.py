@@ -1,0 +1,276 @@
+"""Prepares the next steps' examples in a thread, so that the accelerator does not wait for data."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import queue
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+from agents.trainer.data.sources import ExampleSource
+from agents.trainer.model.progress import Activity, Course, Progress
+from agents.trainer.step.batch_plan import (
+    TRAINING_STREAM,
+    VALIDATION_STREAM,
+    BatchPlan,
+    Planner,
+    step_seeds,
+)
+from agents.trainer.step.merging import NOISE_EVERY_STEPS, passes_plan
+from agents.trainer.step.microbatches import (
+    PiecePlan,
+    order_free_pieces,
+    pieces_plan,
+    virtual_nodes_per_piece,
+)
+from controlplane.core.wire import Membership, ReductionMode, TrainingSpec
+
+Tensor = Any
+#: Pieces of batches prepared ahead, at most.
+QUEUE_LIMIT = 2
+STOP_LIMIT_S = 0.2
+
+
+@dataclass(frozen=True)
+class LocalPiece:
+    """Some virtual nodes of a trainer's part of a batch, ready to be fed.
+
+    Attributes:
+        arguments: what the step functions take.
+        row_merges: additions on the stack of all pieces' rows, after each row of this one.
+    """
+
+    arguments: tuple[Tensor, ...]
+    row_merges: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class LocalBatch:
+    """One trainer's part of a batch.
+
+    Attributes:
+        place: which batch of the job it is (`Progress.place`).
+        pieces: at least one, to be taken once and in this order.
+        num_pieces: how many those are.
+        program: the program over all trainers' rows, as a tensor.
+    """
+
+    place: tuple[int, int, Activity, int]
+    plan: BatchPlan
+    pieces: Iterator[LocalPiece]
+    num_pieces: int
+    program: Tensor
+
+
+_Fed = tuple[LocalBatch, LocalPiece]
+
+
+@dataclass(frozen=True)
+class JobData:
+    """A job's examples and the frame in which they are visited.
+
+    Attributes:
+        pass_examples: most examples of virtual nodes that run together; None: one after another.
+    """
+
+    spec: TrainingSpec
+    course: Course
+    train: ExampleSource
+    validation: ExampleSource | None
+    example_specs: tuple[tf.TensorSpec, ...]
+    num_seeds: int
+    pass_examples: int | None = None
+
+    def within(self, membership: Membership) -> JobData:
+        """Give the same examples in the batches of a membership."""
+        course = dataclasses.replace(self.course, train_batch_size=membership.global_batch_size)
+        return dataclasses.replace(self, course=course)
+
+    def order(self, progress: Progress) -> np.ndarray:
+        """Give the order of the examples in the cursor's activity."""
+        if progress.activity is Activity.TRAIN:
+            return self.train.order(self.spec.seed, progress.epoch, self.spec.shuffle)
+        assert self.validation is not None
+        return self.validation.order(self.spec.seed, 0, False)
+
+    def local_batch(self, planner: Planner, order: np.ndarray, progress: Progress) -> LocalBatch:
+        """Plan one trainer's part of the batch at the cursor.
+
+        A piece's examples are fetched when it is taken, which raises JobCodeError when the job's
+        data fails.
+        """
+        low, high = self.course.bounds(progress)
+        plan = planner.plan(high - low)
+        pieces = self._pieces(plan, self._fewest_passes(planner, progress))
+        fetched = self._pieces_fetch(plan, pieces, order[low:high], progress)
+        across = tf.convert_to_tensor(plan.across)
+        return LocalBatch(progress.place, plan, fetched, len(pieces), across)
+
+    def _pieces(self, plan: BatchPlan, fewest_passes: int) -> tuple[PiecePlan, ...]:
+        lengths = [int(length) for length in plan.program[:, 1]]
+        if self.pass_examples is not None:
+            return order_free_pieces(passes_plan(lengths, self.pass_examples, fewest_passes))
+        per_piece = virtual_nodes_per_piece(self.example_bytes, max(lengths, default=1))
+        if self.spec.reduction is not ReductionMode.EXACT:
+            starts = range(0, len(lengths), per_piece)
+            return order_free_pieces((k, min(k + per_piece, len(lengths))) for k in starts)
+        merges = [int(merges) for merges in plan.program[:, 2]]
+        return pieces_plan(plan.virtual_nodes, merges, per_piece)
+
+    def _fewest_passes(self, planner: Planner, progress: Progress) -> int:
+        """Count the passes that a lone trainer needs: two gradients at least tell their noise."""
+        is_train = progress.activity is Activity.TRAIN
+        is_noise_asked = is_train and progress.step % NOISE_EVERY_STEPS == 0
+        return 2 if is_noise_asked and len(planner.owned) == 1 else 1
+
+    def _pieces_fetch(
+        self,
+        plan: BatchPlan,
+        pieces: Sequence[PiecePlan],
+        batch: np.ndarray,
+        progress: Progress,
+    ) -> Iterator[LocalPiece]:
+        """Fetch the pieces of `batch` (places in the data) one by one."""
+        source = self.train if progress.activity is Activity.TRAIN else self.validation
+        assert source is not None
+        seeds = self._seeds(plan, progress)
+        starts = np.append(plan.program[:, 0], np.int32(len(plan.positions)))
+        for piece in pieces:
+            part = slice(piece.first, piece.last)
+            low, high = starts[piece.first], starts[piece.last]
+            program = plan.program[part].copy()
+            program[:, 0] -= low
+            program[:, 2] = piece.merges
+            num_rows = np.int32(len(piece.row_merges))
+            fixed = (program, plan.weights[part], num_rows, seeds[part])
+            arrays = self._fetch(source, batch[plan.positions[low:high]])
+            arguments = tuple(tf.convert_to_tensor(value) for value in (*fixed, *arrays))
+            del arrays
+            fetched = LocalPiece(arguments, piece.row_merges)
+            del arguments
+            yield fetched
+            del fetched  # while the next one is made, only its user keeps it
+
+    def _seeds(self, plan: BatchPlan, progress: Progress) -> np.ndarray:
+        is_train = progress.activity is Activity.TRAIN
+        turn = progress.step
+        if not is_train:
+            turn = progress.epoch * self.course.num_batches(Activity.VALIDATE) + progress.batch
+        return step_seeds(
+            self.spec.seed,
+            TRAINING_STREAM if is_train else VALIDATION_STREAM,
+            turn,
+            plan.virtual_nodes,
+            self.spec.num_virtual_nodes,
+            self.num_seeds,
+        )
+
+    @property
+    def example_bytes(self) -> int:
+        """Bytes of one example in memory; text counts with what its pointer takes."""
+        return sum(math.prod(spec.shape[1:]) * spec.dtype.size for spec in self.example_specs)
+
+    def _fetch(self, source: ExampleSource, indices: np.ndarray) -> list[Tensor]:
+        if not len(indices):  # nothing to do in this batch; the functions still want the dtypes
+            return [
+                tf.zeros([0, *spec.shape[1:]], spec.dtype)
+                if spec.dtype != tf.string
+                else tf.zeros([0], tf.string)
+                for spec in self.example_specs
+            ]
+        flat = keras.tree.flatten(source.fetch(indices))
+        return [
+            tf.convert_to_tensor(array, dtype=spec.dtype)
+            for array, spec in zip(flat, self.example_specs, strict=True)
+        ]
+
+
+class Feeder:
+    """Runs ahead of the cursor in one membership; thrown away when the membership ends."""
+
+    def __init__(self, data: JobData, planner: Planner, progress: Progress) -> None:
+        self._ready: queue.Queue[_Fed | BaseException] = queue.Queue(maxsize=QUEUE_LIMIT)
+        self._is_stopped = threading.Event()
+        batches = self._batches(data, planner, progress)
+        self._thread = threading.Thread(
+            target=self._run, args=(batches,), name="feeder", daemon=True
+        )
+        self._thread.start()
+
+    def next(self, progress: Progress) -> LocalBatch:
+        """Take the batch at the cursor, waiting until it is ready.
+
+        Raises:
+            JobCodeError: the job's data failed.
+        """
+        batch, first = self._take()
+        assert batch.place == progress.place, f"fed {batch.place}, cursor at {progress.place}"
+        return dataclasses.replace(batch, pieces=self._rest(batch, [first]))
+
+    def _rest(self, batch: LocalBatch, waiting: list[LocalPiece]) -> Iterator[LocalPiece]:
+        """Give the pieces of a batch, the first of which `waiting` holds."""
+        for _ in range(batch.num_pieces):
+            if not waiting:
+                owner, piece = self._take()
+                assert owner is batch, "pieces of a batch come in a row"
+                waiting.append(piece)
+                del piece
+            yield waiting.pop()
+
+    def _take(self) -> _Fed:
+        fed = self._ready.get()
+        if isinstance(fed, BaseException):
+            raise fed
+        return fed
+
+    def stop(self) -> None:
+        """End the thread; what it prepared is thrown away.
+
+        It gets a moment to end, as the runtime is best not initialised again under its feet. Only
+        the job's own slow data keeps it longer.
+        """
+        self._is_stopped.set()
+        with suppress(queue.Empty):  # it may wait for room
+            self._ready.get_nowait()
+        self._thread.join(timeout=STOP_LIMIT_S)
+
+    @staticmethod
+    def _batches(data: JobData, planner: Planner, progress: Progress) -> Iterator[_Fed]:
+        visited: tuple[int, Activity] | None = None
+        order = np.zeros(0, np.int64)
+        for position in data.course.positions(progress):
+            if visited != (position.epoch, position.activity):
+                visited = (position.epoch, position.activity)
+                order = data.order(position)
+            batch = data.local_batch(planner, order, position)
+            for piece in batch.pieces:
+                fed = (batch, piece)
+                del piece
+                yield fed
+                del fed
+
+    def _run(self, batches: Iterator[_Fed]) -> None:
+        try:
+            for fed in batches:
+                if not self._put(fed):
+                    return
+                del fed
+        except BaseException as error:
+            self._put(error)
+
+    def _put(self, item: _Fed | BaseException) -> bool:
+        while not self._is_stopped.is_set():
+            try:
+                self._ready.put(item, timeout=0.1)
+            except queue.Full:
+                continue
+            return not self._is_stopped.is_set()
+        return False

@@ -1,0 +1,312 @@
+"""One step of a membership: own virtual nodes, exchange with the peers, update."""
+
+from __future__ import annotations
+
+import math
+import time
+import traceback
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from agents.trainer.collectives.groups import Group, lone_group
+from agents.trainer.collectives.runtime import CollectiveRuntime
+from agents.trainer.collectives.step_metadata import StepNotes, notes_read, notes_write
+from agents.trainer.collectives.tree_reduction import Exchange
+from agents.trainer.contract.failures import TrainerError
+from agents.trainer.model.progress import Activity
+from agents.trainer.step.functions import StepFunctions
+from agents.trainer.step.prefetch import LocalBatch
+from controlplane.core.noise_scale import GradientNoise, gradient_noise
+from controlplane.core.wire import ReductionMode
+
+Tensor = Any
+#: Phase of a group (see `Group`) in which it rehearses; 0 and 1 are those of its steps.
+REHEARSAL_PHASE = 2
+#: What TensorFlow raises when a device, a driver or its own runtime fails (CUDA and cuDNN errors
+#: among them); everything else says that the model asks for what cannot be done.
+_DEVICE_ERRORS = (
+    tf.errors.AbortedError,
+    tf.errors.CancelledError,
+    tf.errors.DataLossError,
+    tf.errors.DeadlineExceededError,
+    tf.errors.InternalError,
+    tf.errors.UnavailableError,
+    tf.errors.UnknownError,
+)
+#: In the message where a Python function of the model raised what TensorFlow has no error for.
+_PYTHON_TRACEBACK = "Traceback (most recent call last)"
+
+
+@dataclass(frozen=True)
+class StepOutcome:
+    """What a step gave.
+
+    Attributes:
+        loss: nan in validation.
+        is_agreed: all trainers hold the next orders.
+        busy_s: slot -> seconds from the end of the last exchange to this one: update, data and own
+            virtual nodes, without waiting for peers. 0 where there was no step of the kind before.
+        noise: of the gradient of this batch; None where the step cannot tell.
+        is_skipped: the loss scale has skipped the update.
+        is_refused: the loss is not finite and nothing was updated: the job stops before this step.
+    """
+
+    loss: float
+    is_agreed: bool
+    busy_s: Mapping[int, float]
+    noise: GradientNoise | None = field(default=None, kw_only=True)
+    is_skipped: bool = field(default=False, kw_only=True)
+    is_refused: bool = field(default=False, kw_only=True)
+
+
+@dataclass(frozen=True)
+class Heard:
+    """The reduced vector of a step that others did, to be done here later.
+
+    Attributes:
+        seconds: that the step took, waiting for the others included.
+    """
+
+    activity: Activity
+    num_examples: int
+    vector: Tensor
+    seconds: float
+
+
+class Stepper:
+    """Runs steps; a new membership changes its group and nothing else."""
+
+    def __init__(
+        self,
+        functions: StepFunctions,
+        mode: ReductionMode,
+        runtime: CollectiveRuntime,
+        group: Group,
+        *,
+        stops_at_nonfinite: bool = False,
+    ) -> None:
+        """Run steps of `functions`; `stops_at_nonfinite` says what a loss of nan does to the job.
+
+        The loss scale has to see such a step, because that lowers it.
+        """
+        self.functions = functions
+        self._is_refusable = stops_at_nonfinite and not functions.has_loss_scale
+        self._runtime = runtime
+        hint = runtime.hint
+        self._train_exchange = Exchange(functions.train_width, functions.dtype, mode, hint, 0)
+        self._validate_exchange = Exchange(functions.validate_width, functions.dtype, mode, hint, 1)
+        self._mode = mode
+        self._teller = ThreadPoolExecutor(1, thread_name_prefix="teller")
+        self._told: Future[bool] | None = None
+        self._group = group
+        self.enter(group)
+
+    def warm_up(self, rows_per_worker: int) -> None:
+        """Run both exchanges once in a group of one; the group's leader has to be there.
+
+        Raises:
+            TrainerError: `peer_lost`; the runtime has to be initialised again.
+        """
+        group = lone_group(self._runtime.slot)
+        with self._runtime.collective():
+            self._train_exchange.warm_up(group, rows_per_worker)
+            if self.functions.has_validation:
+                self._validate_exchange.warm_up(group, rows_per_worker)
+
+    def rehearse(self, group: Group, rows_per_worker: int, program: np.ndarray) -> None:
+        """Run the exchange of a group that is to come with zeros, beside the steps of this one.
+
+        Raises:
+            TrainerError: `peer_lost`.
+        """
+        exchange = self._train_exchange
+        rows = tf.zeros([rows_per_worker, exchange.width], self.functions.dtype)
+        written = notes_write(self._mode, group, self._runtime.slot, False, 0.0)
+        notes = tf.constant(written, self.functions.dtype)
+        group = replace(group, phase=REHEARSAL_PHASE)
+        with self._runtime.collective():
+            exchange(rows, notes, rows_per_worker, tf.convert_to_tensor(program), group)
+
+    def enter(self, group: Group) -> None:
+        """Take part in another group from the next step on."""
+        if group.key != self._group.key:
+            self._told = None  # what was left of it failed with its generation
+        self._was_agreed = False
+        self._group = group
+        # Listeners could not foresee it; the job then stops once they have caught up.
+        self._can_refuse = self._is_refusable and group.phase == 0
+        self._busy_since: float | None = None
+        self._last_activity: Activity | None = None
+        self._is_group_checked = group.size == 1 or self._mode is ReductionMode.FAST
+
+    def step(self, batch: LocalBatch, holds_next: Callable[[], bool]) -> StepOutcome:
+        """Do the step for `batch` and tell the peers whether the next orders are held here.
+
+        Args:
+            holds_next: asked as late as can be, when only the exchange and the update are left.
+
+        Raises:
+            TrainerError: `peer_lost`, or what `step_failures` says.
+        """
+        is_train = batch.place[2] is Activity.TRAIN
+        with step_failures():
+            compute = self.functions.train if is_train else self.functions.validate
+            rows = local_rows(compute, batch)
+            if self._runtime.hint != "auto":  # a GPU works behind its caller's back
+                tf.test.experimental.sync_devices()
+        busy_s = self._busy_time(batch.place[2])
+        exchange = self._exchange(batch.place[2])
+        vector, notes = self._reduce(exchange, rows, batch, holds_next(), busy_s)
+        self._busy_since = time.monotonic()
+        noted = dict(zip(self._group.slots, notes.busy_s, strict=True))
+        if is_train and self._can_refuse and not math.isfinite(loss := self._loss(vector)):
+            return StepOutcome(loss, notes.is_agreed, noted, is_refused=True)
+        done = self._update(vector, batch.place[2], batch.plan.num_examples)
+        return replace(done, is_agreed=notes.is_agreed, busy_s=noted)
+
+    def listen(self, batch: LocalBatch) -> Heard:
+        """Take part in the step for `batch` with nothing of its own, and change no state.
+
+        Raises:
+            TrainerError: `peer_lost`, or what `step_failures` says.
+        """
+        started_at = time.monotonic()
+        activity = batch.place[2]
+        exchange = self._exchange(activity)
+        with step_failures():
+            nothing = tf.zeros([0, exchange.width], self.functions.dtype)
+        vector, _ = self._reduce(exchange, nothing, batch, holds_next=False, busy_s=0.0)
+        seconds = time.monotonic() - started_at
+        return Heard(activity, batch.plan.num_examples, vector, seconds)
+
+    def replay(self, heard: Heard) -> StepOutcome:
+        """Do what the others did at the end of a step that was heard here.
+
+        Raises:
+            TrainerError: what `step_failures` says.
+        """
+        return self._update(heard.vector, heard.activity, heard.num_examples)
+
+    def _exchange(self, activity: Activity) -> Exchange:
+        return self._train_exchange if activity is Activity.TRAIN else self._validate_exchange
+
+    def _loss(self, vector: Tensor) -> float:
+        with step_failures():
+            return self.functions.loss_of(vector)
+
+    def _update(self, vector: Tensor, activity: Activity, num_examples: int) -> StepOutcome:
+        """Change the state by a reduced vector; says what there is to say of a training step."""
+        with step_failures():
+            if activity is not Activity.TRAIN:
+                self.functions.count(vector)
+                return StepOutcome(float("nan"), False, {})
+            loss, *squares, is_skipped = self.functions.apply(vector).numpy().tolist()
+            noise = gradient_noise(*squares)
+            if self.functions.state.scaling is not None:
+                self.functions.state.scaling.observe(noise, num_examples)
+            return StepOutcome(loss, False, {}, noise=noise, is_skipped=bool(is_skipped))
+
+    def _busy_time(self, activity: Activity) -> float:
+        """Give the seconds since the last exchange; 0 for the first step of its kind."""
+        is_first = self._busy_since is None or activity is not self._last_activity
+        since, self._last_activity = self._busy_since, activity
+        return 0.0 if is_first or since is None else time.monotonic() - since
+
+    def _reduce(
+        self, exchange: Exchange, rows: Tensor, batch: LocalBatch, holds_next: bool, busy_s: float
+    ) -> tuple[Tensor, StepNotes]:
+        group = self._group
+        if group.size == 1:
+            return rows[0], StepNotes(holds_next, group.slots, (busy_s,))
+        is_agreed = self._hear_back()
+        if group.lone_worker is not None:
+            return self._tell_or_hear(exchange, rows, holds_next, busy_s, is_agreed)
+        written = notes_write(self._mode, group, self._runtime.slot, holds_next, busy_s)
+        notes = tf.constant(written, self.functions.dtype)
+        with self._runtime.collective():
+            vector, notes = exchange(rows, notes, batch.plan.rows_per_worker, batch.program, group)
+            noted = notes_read(self._mode, group, notes.numpy())
+        self._check_ranks(noted.slots)
+        return vector, noted
+
+    def _tell_or_hear(
+        self, exchange: Exchange, rows: Tensor, holds_next: bool, busy_s: float, is_agreed: bool
+    ) -> tuple[Tensor, StepNotes]:
+        """Let the lone worker's sums reach those that listen, beside its next step.
+
+        The worker knows what they answered when it is through with the next step; so an agreement
+        counts for everybody in the step after the one in which all agreed.
+        """
+        group, slot = self._group, self._runtime.slot
+        if slot == group.lone_worker:
+            vector = rows[0]
+            self._told = self._teller.submit(self._tell, exchange, vector, holds_next, group)
+        else:
+            is_agreed = self._was_agreed
+            with self._runtime.collective():
+                vector, self._was_agreed = exchange.hear(holds_next, group)
+        busy = tuple(busy_s if each == slot else 0.0 for each in group.slots)
+        return vector, StepNotes(is_agreed, group.slots, busy)
+
+    def _tell(self, exchange: Exchange, vector: Tensor, holds_next: bool, group: Group) -> bool:
+        with self._runtime.collective():
+            return exchange.tell(vector, holds_next, group)
+
+    def _hear_back(self) -> bool:
+        """Wait until the listeners have the step before, if they were told one; gives the answer.
+
+        Raises:
+            TrainerError: `peer_lost`.
+        """
+        told, self._told = self._told, None
+        return told is not None and told.result()
+
+    def _check_ranks(self, slots: tuple[int, ...]) -> None:
+        """See once per membership that rows come in the order that the plan assumes."""
+        if self._is_group_checked:
+            return
+        if slots != self._group.slots:
+            raise TrainerError("internal", f"ranks are {slots}, planned for {self._group.slots}")
+        self._is_group_checked = True
+
+
+def local_rows(compute: Callable[..., Tensor], batch: LocalBatch) -> Tensor:
+    """Run this trainer's virtual nodes piece by piece; gives their sums [n, width]."""
+    stack: list[Tensor] = []
+    for piece in batch.pieces:
+        rows = compute(*piece.arguments)
+        if batch.num_pieces == 1:
+            return rows
+        for row, merges in zip(
+            tf.unstack(rows, len(piece.row_merges)), piece.row_merges, strict=True
+        ):
+            stack.append(row)
+            for _ in range(merges):
+                right = stack.pop()
+                stack.append(stack.pop() + right)
+    return tf.stack(stack)
+
+
+@contextmanager
+def step_failures() -> Iterator[None]:
+    """Turn TensorFlow's errors inside the block, which runs the model, into failures.
+
+    Raises:
+        TrainerError: `out_of_memory`; `internal`, which costs this trainer and not the job;
+            `user_code`, with a traceback that is not cut down to the user's frames yet.
+    """
+    try:
+        yield
+    except (tf.errors.ResourceExhaustedError, MemoryError) as error:
+        raise TrainerError("out_of_memory", f"a step ran out of memory: {error}") from error
+    except tf.errors.OpError as error:
+        is_device = isinstance(error, _DEVICE_ERRORS) and _PYTHON_TRACEBACK not in error.message
+        code, what = ("internal", "device") if is_device else ("user_code", "model")
+        message = f"the {what} failed in a step ({type(error).__name__}): {error.message}"
+        raise TrainerError(code, message, traceback.format_exc()) from error

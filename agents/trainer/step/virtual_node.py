@@ -1,0 +1,145 @@
+"""The computation of one virtual node: the model's forward pass on a slice, and its results.
+
+Everything here is traced. State goes in and out as tensors: every virtual node starts a step from
+the same values, and leaves sums that only have to be added up over virtual nodes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import keras
+import tensorflow as tf
+
+from agents.trainer.model.keras_private import (
+    TrainingScope,
+    metrics_update,
+    model_call,
+    model_loss,
+    sums_scaled,
+    unweighted_trackers,
+)
+from agents.trainer.model.state import ModelState
+from agents.trainer.step.gradient_layout import MessageWriter, PieceKind
+
+Tensor = Any
+
+
+@dataclass(frozen=True)
+class SliceResults:
+    """Everything but gradients that a forward pass over a slice gives, ready to be summed.
+
+    Attributes:
+        loss: of the slice, weighted by its share of the batch's examples.
+        objective: the same times the optimizer's loss scale; to be differentiated.
+        changes: of floating-point state, weighted by the share: (number in `fixed`, change).
+        integers: new values of other state: (number in `fixed`, value).
+        metrics: growth of each metric variable.
+    """
+
+    loss: Tensor
+    objective: Tensor
+    changes: list[tuple[int, Tensor]]
+    integers: list[tuple[int, Tensor]]
+    metrics: list[Tensor]
+
+
+class VirtualNode:
+    """The forward pass of one model, for examples of one structure."""
+
+    def __init__(self, model: keras.Model, state: ModelState, sample: tuple[Any, ...]) -> None:
+        self.model = model
+        self.state = state
+        self.sample = sample
+        self.dtype = _message_dtype([*state.trainable, *state.fixed, *state.metrics])
+
+    def forward(
+        self,
+        trainable: Sequence[Tensor],
+        fixed: Sequence[Tensor],
+        examples: Sequence[Tensor],
+        weight: Tensor,
+        seeds: Tensor,
+        training: bool,
+    ) -> SliceResults:
+        """Run the model on a slice.
+
+        Args:
+            trainable, fixed: values of the variables before the step.
+            examples: flat arrays of the slice.
+            weight: the slice's share of the batch's examples.
+            seeds: int64 [number of random generators, 2].
+        """
+        packed = keras.tree.pack_sequence_as(self.sample, list(examples))
+        batch = (*packed, None, None)[:3]
+        count = tf.cast(tf.shape(examples[0])[0], tf.float32)
+        with self._scope(trainable, fixed, seeds) as scope:
+            predictions = model_call(self.model, batch[0], training=training)
+            with sums_scaled(self.model, 1.0 / weight):
+                loss = model_loss(self.model, batch, predictions, training=training)
+            weighted = tf.cast(loss, self.dtype) * tf.cast(weight, self.dtype)
+            objective = self.model.optimizer.scale_loss(weighted) if training else weighted
+            metrics_update(self.model, batch, predictions, loss, count)
+        changes: list[tuple[int, Tensor]] = []
+        integers: list[tuple[int, Tensor]] = []
+        for index, (variable, old) in enumerate(zip(self.state.fixed, fixed, strict=True)):
+            new = scope.get_current_value(variable)
+            if new is old:  # untouched state is the very tensor it was
+                continue
+            if old.dtype.is_floating:
+                change = tf.cast(new, self.dtype) - tf.cast(old, self.dtype)
+                changes.append((index, change * tf.cast(weight, self.dtype)))
+            else:
+                integers.append((index, tf.convert_to_tensor(new)))
+        return SliceResults(weighted, objective, changes, integers, self._metrics(scope, count))
+
+    def results_add(
+        self, writer: MessageWriter, results: SliceResults, is_first: Tensor, training: bool
+    ) -> None:
+        """Append results to a message behind the gradients; in validation just the metrics.
+
+        Args:
+            is_first: whether the batch's lowest virtual node is among the summed ones; its
+                integers are the ones that count.
+        """
+        if training:
+            for index, change in results.changes:
+                shape = self.state.fixed[index].shape
+                writer.add(PieceKind.CHANGE, index, change, shape)
+            for index, value in results.integers:
+                writer.add_integers(index, value, is_first)
+        for index, (variable, grown) in enumerate(
+            zip(self.state.metrics, results.metrics, strict=True)
+        ):
+            writer.add(PieceKind.METRIC, index, grown, variable.shape)
+        if training:
+            writer.add(PieceKind.LOSS, 0, results.loss, ())
+
+    def _scope(
+        self, trainable: Sequence[Tensor], fixed: Sequence[Tensor], seeds: Tensor
+    ) -> keras.StatelessScope:
+        mapping = [
+            *zip(self.state.trainable, trainable, strict=True),
+            *zip(self.state.fixed, fixed, strict=True),
+            *((variable, seeds[index]) for index, variable in enumerate(self.state.seeds)),
+            *((v, tf.zeros(v.shape, v.value.dtype)) for v in self.state.metrics),
+        ]
+        return TrainingScope(mapping, collect_losses=True)
+
+    def _metrics(self, scope: keras.StatelessScope, count: Tensor) -> list[Tensor]:
+        per_batch = {id(variable) for variable in unweighted_trackers(self.model)}
+        values = []
+        for variable in self.state.metrics:
+            grown = tf.cast(scope.get_current_value(variable), self.dtype)
+            if id(variable) in per_batch:
+                grown *= tf.cast(count, self.dtype)
+            values.append(grown)
+        return values
+
+
+def _message_dtype(variables: Sequence[Any]) -> tf.DType:
+    """One dtype for all sums: float64 as soon as any variable has it."""
+    has_double = any(variable.value.dtype == tf.float64 for variable in variables)
+    return tf.float64 if has_double else tf.float32

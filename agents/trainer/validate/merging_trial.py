@@ -1,0 +1,57 @@
+"""A trial of merged virtual nodes: the sums of a real step, together and one by one, compared."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from agents.trainer.step.functions import StepFunctions
+from agents.trainer.step.gradient_layout import PieceKind, message_read
+
+#: Differences that rounding may make, relative to the largest number of a kind.
+TOLERANCE = 1e-3
+HALF_TOLERANCE = 5e-2
+
+
+def merging_try(functions: StepFunctions, arguments: list[Any]) -> dict[str, Any]:
+    """Say whether a model's virtual nodes may run together, and why not.
+
+    Args:
+        functions: those that run them one after another.
+        arguments: of a training step over slices of one size.
+
+    Returns:
+        The facts `is_merged` and `not_merged_because`, empty when they may.
+    """
+    merged = StepFunctions(
+        functions.model, functions.state, functions.sample, has_validation=False, is_merged=True
+    )
+    reason = merged.not_merged_because
+    if not reason and (different := _differences(functions, merged, arguments)):
+        reason = f"run together they give another {different}"
+    return {"is_merged": not reason, "not_merged_because": reason}
+
+
+def _differences(apart: StepFunctions, merged: StepFunctions, arguments: list[Any]) -> str:
+    """Name the kinds of sums that differ by more than rounding."""
+    tolerance = HALF_TOLERANCE if "16" in str(apart.model.compute_dtype) else TOLERANCE
+    pieces = apart.train_pieces
+    if merged.train_pieces != pieces:
+        return "set of sums"
+    expected = message_read(pieces, apart.train(*arguments)[0])
+    found = message_read(pieces, merged.train(*arguments)[0])
+    largest: dict[PieceKind, float] = {}
+    furthest: dict[PieceKind, float] = {}
+    for (piece, theirs), (_, mine) in zip(expected, found, strict=True):
+        if piece.kind is PieceKind.SQUARE:  # of as many gradients as there are passes
+            continue
+        wanted = np.asarray(theirs, np.float64)
+        distance = np.abs(np.asarray(mine, np.float64) - wanted)
+        largest[piece.kind] = max(largest.get(piece.kind, 0.0), np.abs(wanted).max(initial=0.0))
+        furthest[piece.kind] = max(furthest.get(piece.kind, 0.0), distance.max(initial=0.0))
+    return ", ".join(
+        kind.value
+        for kind, distance in furthest.items()
+        if np.isfinite(largest[kind]) and not distance <= tolerance * max(largest[kind], 1e-6)
+    )

@@ -1,0 +1,209 @@
+"""What a compiled model may not be, found by looking at it: each refusal names the thing and a fix.
+
+Virtual nodes run a model's parts on slices of a batch and put the results together. That is exact
+for what these checks let through; what they refuse would silently mean something else.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import keras
+import numpy as np
+
+from agents.trainer.contract.user_errors import JobCodeError
+from agents.trainer.model.keras_private import compiled_losses, compiled_metrics, model_layers
+
+#: Methods of a model that the engine's own step stands for; an override would not be called.
+REPLACED_METHODS = ("train_step", "test_step", "fit", "make_train_function", "train_on_batch")
+#: How losses are reduced where the mean (or sum) over virtual nodes is that over the batch.
+ACCEPTED_REDUCTIONS = frozenset({"sum_over_batch_size", "mean", "sum"})
+#: Operations that call back into Python, whose effects and order belong to a process.
+PYTHON_OPERATIONS = frozenset({"PyFunc", "PyFuncStateless", "EagerPyFunc"})
+
+#: Policies of layers that Keras runs only after calibration.
+CALIBRATED_POLICIES = (keras.dtype_policies.GPTQDTypePolicy, keras.dtype_policies.AWQDTypePolicy)
+SMALL_SLICES = (
+    "batch normalisation over slices of one example learns nothing useful; use fewer virtual nodes "
+    "or a larger global batch"
+)
+
+
+def model_check(model: keras.Model) -> list[str]:
+    """Check a compiled model before it is built; returns warnings.
+
+    Raises:
+        JobCodeError: it uses something that cannot be split over virtual nodes.
+    """
+    _refuse_replaced_methods(model)
+    if model.run_eagerly:
+        raise _refusal(
+            "run_eagerly",
+            "the model is compiled with run_eagerly=True; leave it out: steps are always traced",
+        )
+    if model.optimizer is None:
+        raise _refusal("not_compiled", "the model has no optimizer; give one to model.compile()")
+    for layer in model_layers(model):
+        _layer_refuse(layer)
+    warnings = []
+    if model.steps_per_execution != 1:
+        warnings.append("steps_per_execution has no effect here: each step is one execution")
+    if "compute_metrics" in vars(type(model)):
+        warnings.append("of compute_metrics only what metric objects hold is reported")
+    return warnings
+
+
+def built_model_check(model: keras.Model, smallest_slice: int) -> list[str]:
+    """Check a model with all its variables; returns warnings.
+
+    Args:
+        model: compiled, with model, loss and optimizer built.
+        smallest_slice: examples in the smallest virtual node of a full batch.
+
+    Raises:
+        JobCodeError: it uses something that cannot be split over virtual nodes.
+    """
+    if not model.trainable_variables:
+        raise _refusal(
+            "nothing_to_train",
+            "the model has no trainable weights; set trainable = True on a layer before compile",
+        )
+    for variable in model_variables(model):
+        if "string" in str(variable.dtype):
+            raise _refusal(
+                "string_variable", f"the variable {variable.path} holds text; keep numbers only"
+            )
+    _refuse_reductions(model)
+    _refuse_vectors(model)
+    warnings = []
+    for layer in model_layers(model):
+        _layer_refuse(layer)  # of a subclassed model, there are layers only now
+        if isinstance(layer, keras.layers.BatchNormalization) and smallest_slice < 2:
+            warnings.append(SMALL_SLICES)
+    return list(dict.fromkeys(warnings))
+
+
+def graph_check(graph: Any, random_operations: frozenset[str]) -> None:
+    """Check the operations of a traced function.
+
+    Args:
+        graph: a TensorFlow graph.
+        random_operations: random operations that keep a state of their own.
+
+    Raises:
+        JobCodeError: what some operation does depends on the process it runs in.
+    """
+    found = graph_operations(graph)
+    if python := sorted(found & PYTHON_OPERATIONS):
+        raise _refusal(
+            "python_function",
+            f"the model calls back into Python ({', '.join(python)}: tf.py_function or "
+            "tf.numpy_function); its results would belong to one process. Write it with keras.ops, "
+            "or do it to the data in build",
+        )
+    if random := sorted(found & random_operations):
+        raise _refusal(
+            "process_random",
+            f"the model draws random numbers with {', '.join(random)}, whose state belongs to a "
+            "process and not to the job; use keras.random with a keras.random.SeedGenerator",
+        )
+
+
+def graph_operations(graph: Any) -> frozenset[str]:
+    """List the kinds of operations in a graph and in all functions that it calls."""
+    definition = graph.as_graph_def()
+    inner = (node for function in definition.library.function for node in function.node_def)
+    return frozenset(node.op for node in (*definition.node, *inner))
+
+
+def model_variables(model: keras.Model) -> list[Any]:
+    """List all variables of model, optimizer and metrics."""
+    return [*model.variables, *model.optimizer.variables, *model.metrics_variables]
+
+
+def metric_names(model: keras.Model) -> list[str]:
+    """List the names in a built model's training logs, "loss" included."""
+    return [str(name) for name in model.get_metrics_result()]
+
+
+def loss_reductions(model: keras.Model) -> dict[str, str | None]:
+    """Give the reduction of each compiled loss of a built model, by its name and class."""
+    return {
+        f"{name!r} ({type(loss).__name__}, number {number})": getattr(
+            loss, "reduction", "sum_over_batch_size"
+        )
+        for number, (name, loss) in enumerate(compiled_losses(model), 1)
+    }
+
+
+def _layer_refuse(layer: Any) -> None:
+    """Refuse a layer that needs more than a slice of the batch, or the order of the rows."""
+    name = f"the layer {layer.name!r} ({type(layer).__name__})"
+    if getattr(layer, "stateful", False) is True:
+        raise _refusal(
+            "stateful_layer",
+            f"{name} is stateful: it keeps a state for each row of the batch, "
+            "and rows move between virtual nodes. Use stateful=False with longer sequences",
+        )
+    if isinstance(layer.dtype_policy, CALIBRATED_POLICIES):
+        raise _refusal(
+            "calibrated_policy",
+            f"{name} has the policy {type(layer.dtype_policy).__name__}: its weights come from "
+            "calibrating a trained model, and cannot be trained. Use a policy of floats such as "
+            "mixed_bfloat16, and quantise the model when it is trained",
+        )
+    if isinstance(layer, keras.layers.BatchNormalization) and layer.synchronized:
+        raise _refusal(
+            "synchronized_normalization",
+            f"{name} normalises over all replicas (synchronized=True); here it "
+            "normalises over a virtual node's slice. Leave synchronized out",
+        )
+
+
+def _refuse_replaced_methods(model: keras.Model) -> None:
+    for name in REPLACED_METHODS:
+        method: Callable[..., Any] = getattr(model, name)
+        if getattr(method, "__func__", method) is not _keras_method(type(model), name):
+            raise _refusal(
+                f"custom_{name}",
+                f"{type(model).__name__} has its own {name}(). What it does cannot be split safely "
+                "over virtual nodes, so the platform runs its own step. Move losses into "
+                "compile(loss=...), add_loss() or compute_loss(), metrics into compile()",
+            )
+
+
+def _keras_method(kind: type, name: str) -> Any:
+    """Find the method of Keras itself in a model class's ancestors."""
+    for ancestor in kind.__mro__:
+        if ancestor.__module__.split(".")[0] == "keras" and name in vars(ancestor):
+            return vars(ancestor)[name]
+    raise AssertionError(f"keras.Model has no {name}")
+
+
+def _refuse_vectors(model: keras.Model) -> None:
+    sizes = {name: np.size(value) for name, value in model.get_metrics_result().items()}
+    vectors = [metric for metric in compiled_metrics(model) if np.size(metric.result()) != 1]
+    kinds = ", ".join(sorted({type(metric).__name__ for metric in vectors}))
+    for name, size in sizes.items():
+        if size != 1:
+            raise _refusal(
+                "metric_not_a_number",
+                f"the metric {name!r} ({kinds or 'of compute_metrics'}) gives {size} numbers; logs "
+                "hold one number per name. Use an average (F1Score(average='macro')) or one metric "
+                "per class",
+            )
+
+
+def _refuse_reductions(model: keras.Model) -> None:
+    for name, reduction in loss_reductions(model).items():
+        if reduction not in ACCEPTED_REDUCTIONS:
+            raise _refusal(
+                "loss_reduction",
+                f"the loss {name} has reduction={reduction!r}, which is not the mean "
+                "or sum over the examples of a batch; use 'sum_over_batch_size' or 'sum'",
+            )
+
+
+def _refusal(code: str, message: str) -> JobCodeError:
+    return JobCodeError(code, "code.build", message)

@@ -1,0 +1,281 @@
+"""Tries a job before it is queued: builds it, checks it and does one real step on two slices.
+
+Run in a process of its own that is thrown away: `python -m agents.trainer --validate DIR`.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import resource
+import time
+import traceback as traceback_module
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import keras
+import tensorflow as tf
+
+from agents.trainer.contract.failures import TrainerError
+from agents.trainer.contract.user_errors import user_code
+from agents.trainer.data.fingerprint import data_fingerprint, data_warnings
+from agents.trainer.model.keras_private import model_build
+from agents.trainer.model.state import ModelState
+from agents.trainer.validate.job_file import JobCodeError, LoadedJob, job_load
+from agents.trainer.validate.model_checks import built_model_check, metric_names, model_check
+from agents.trainer.validate.model_summary import model_summary
+from agents.trainer.validate.split_checks import splitting_check
+from agents.trainer.validate.trial_prediction import prediction_try
+from agents.trainer.validate.trial_steps import free_bytes, memory_read, steps_try
+from controlplane.core.virtual_nodes import example_bounds
+from controlplane.core.wire import (
+    StopKind,
+    Task,
+    TrainingSpec,
+    ValidationReport,
+    decode,
+    encode,
+)
+
+ORDERS_FILE = "orders.json"
+REPORT_FILE = "validation.json"
+CODE_FOLDER = "code"
+WARNINGS_LIMIT = 20
+#: Examples of the batch whose parts are compared with the whole.
+SPLIT_LIMIT = 256
+#: Models with more state than this are not saved for trial.
+SAVED_LIMIT_BYTES = 1024**3
+
+
+@dataclass
+class Findings:
+    """What a validation has found out so far; part of the report even when it is refused later."""
+
+    facts: dict[str, Any] = field(default_factory=dict)
+    warnings: list[str] = field(default_factory=list)
+
+
+def validation_run(directory: Path) -> int:
+    """Validate the job in `directory` and write the report there.
+
+    Reads `orders.json` (a `TrainingSpec`) and `code/`; writes `validation.json` (a
+    `ValidationReport`; its `attempt` is 0, whoever reads it knows which one this was).
+
+    Returns:
+        0, also when the job is refused: the report says so.
+    """
+    orders = json.loads((directory / ORDERS_FILE).read_text(encoding="utf-8"))
+    spec = decode(TrainingSpec, orders)
+    _runtime_prepare()
+    _memory_bound()
+    report = job_validate(spec, directory / CODE_FOLDER)
+    partial = directory / f".{REPORT_FILE}.partial"
+    partial.write_text(json.dumps(encode(report)), encoding="utf-8")
+    partial.replace(directory / REPORT_FILE)
+    return 0
+
+
+def job_validate(spec: TrainingSpec, code_dir: Path) -> ValidationReport:
+    """Build a job, check it and try a step; never raises for what the user can have caused."""
+    findings = Findings()
+    refusal: JobCodeError | None = None
+    try:
+        _validate(spec, code_dir, findings)
+    except JobCodeError as error:
+        refusal = error
+    except TrainerError as error:
+        refusal = JobCodeError(error.code, "code.build", error.message, error.traceback)
+    except (MemoryError, tf.errors.ResourceExhaustedError) as error:
+        refusal = JobCodeError(
+            "out_of_memory",
+            "num_virtual_nodes",
+            f"a slice of the batch does not fit into memory ({error!s:.200}); use more virtual "
+            "nodes, so that each takes fewer examples",
+        )
+    except Exception as error:
+        # A fault of ours: say so, with everything that helps to find it.
+        trace = "".join(traceback_module.format_exception(error))
+        refusal = JobCodeError("internal", "code", f"the validation itself failed: {error}", trace)
+    findings.facts["warnings"] = findings.warnings[:WARNINGS_LIMIT]
+    return ValidationReport(
+        job_id=spec.job_id,
+        attempt=0,
+        ok=refusal is None,
+        code=refusal.code if refusal else None,
+        field=refusal.field if refusal else None,
+        message=refusal.message if refusal else "",
+        traceback=refusal.traceback if refusal else "",
+        facts=findings.facts,
+    )
+
+
+def _validate(spec: TrainingSpec, code_dir: Path, findings: Findings) -> None:
+    if spec.task is Task.PREDICT:
+        findings.facts |= prediction_try(spec, code_dir)
+        return
+    started_at = time.perf_counter()
+    job = job_load(code_dir, spec.entry_file, spec.settings, spec.seed)
+    findings.facts["build_s"] = round(time.perf_counter() - started_at, 3)
+    loaded_job_check(spec, job, code_dir, findings)
+
+
+def loaded_job_check(
+    spec: TrainingSpec, job: LoadedJob, code_dir: Path, findings: Findings
+) -> None:
+    """Check a job that `build` has returned, and try a step; adds to `findings`.
+
+    Raises:
+        JobCodeError: the job cannot be trained here, or not as `fit` would train it.
+    """
+    findings.facts |= _data_facts(spec, job)
+    _check_sizes(spec, len(job.train))
+    findings.warnings += model_check(job.model)
+    _note_data(spec, job, findings)
+
+    bounds = example_bounds(spec.global_batch_size, spec.num_virtual_nodes)
+    sizes = [high - low for low, high in bounds]
+    order = job.train.order(spec.seed, 0, spec.shuffle)
+    sample = job.train.fetch(order[: max(sizes)])
+    with suppress(Exception):  # of a model that does not build, as far as it goes
+        findings.facts["summary"] = model_summary(job.model)
+    with user_code(code_dir, "code.build", "building the model for the first examples", sample):
+        model_build(job.model, sample)
+    findings.facts |= _model_facts(job.model)
+    findings.warnings += built_model_check(job.model, min(sizes))
+    _check_stop(spec, job)
+
+    examples = job.train.fetch(order[: min(SPLIT_LIMIT, max(2, min(sizes) + max(sizes)))])
+
+    def check_splitting() -> None:
+        with user_code(code_dir, "code.build", "the model's forward pass", examples):
+            if len(order) > 1:
+                findings.warnings += splitting_check(job.model, examples)
+
+    # The steps first: what has run before keeps memory and would hide what they take. But what is
+    # wrong with a model is said best by the other check.
+    try:
+        with user_code(code_dir, "code.build", "a training step", sample):
+            tried = steps_try(spec, job, sizes)
+    except JobCodeError:
+        check_splitting()
+        raise
+    findings.facts |= tried.facts
+    findings.warnings += tried.warnings
+    check_splitting()
+    findings.warnings += _save_try(job.model)
+
+
+def _check_sizes(spec: TrainingSpec, num_examples: int) -> None:
+    """Refuse batch sizes that the data or the virtual nodes cannot fill."""
+    if spec.global_batch_size > num_examples:
+        raise JobCodeError(
+            "batch_too_large",
+            "global_batch_size",
+            f"a global batch of {spec.global_batch_size} is larger than the whole training data "
+            f"({num_examples} examples); use at most {num_examples}",
+        )
+    if spec.num_virtual_nodes > spec.global_batch_size:
+        raise JobCodeError(
+            "too_many_virtual_nodes",
+            "num_virtual_nodes",
+            f"{spec.num_virtual_nodes} virtual nodes cannot share a batch of "
+            f"{spec.global_batch_size} examples; use at most {spec.global_batch_size}",
+        )
+
+
+def _note_data(spec: TrainingSpec, job: LoadedJob, findings: Findings) -> None:
+    findings.warnings += data_warnings(job.train, "data.train")
+    if job.validation is not None:
+        findings.warnings += data_warnings(job.validation, "data.validation")
+    rest = len(job.train) % spec.global_batch_size
+    if 0 < rest < spec.num_virtual_nodes:
+        findings.warnings.append(
+            f"the last batch of each epoch has {rest} examples, fewer than there are virtual nodes"
+        )
+
+
+def _check_stop(spec: TrainingSpec, job: LoadedJob) -> None:
+    """Refuse to wait for a metric that will never be in the logs."""
+    if spec.stop.kind is not StopKind.METRIC:
+        return
+    names = _log_names(job)
+    if spec.stop.metric not in names:
+        hint = "" if job.validation is not None else "; val_ names need validation data"
+        raise JobCodeError(
+            "unknown_metric",
+            "stop.metric",
+            f"{spec.stop.metric!r} is not among the job's logs: {', '.join(names)}{hint}",
+        )
+
+
+def _data_facts(spec: TrainingSpec, job: LoadedJob) -> dict[str, Any]:
+    return {
+        "num_examples": len(job.train),
+        "num_validation_examples": 0 if job.validation is None else len(job.validation),
+        "steps_per_epoch": math.ceil(len(job.train) / spec.global_batch_size),
+        "data_fingerprint": data_fingerprint(job.train, job.validation),
+    }
+
+
+def _model_facts(model: keras.Model) -> dict[str, Any]:
+    return {
+        "num_parameters": sum(math.prod(v.shape) for v in model.variables),
+        "num_trainable_parameters": sum(math.prod(v.shape) for v in model.trainable_variables),
+        "state_bytes": ModelState(model).num_bytes,
+        "metrics": metric_names(model),
+        "summary": model_summary(model),
+    }
+
+
+def _log_names(job: LoadedJob) -> list[str]:
+    names = metric_names(job.model)
+    of_validation = [] if job.validation is None else [f"val_{name}" for name in names]
+    return [*names, *of_validation, "learning_rate"]
+
+
+def _save_try(model: keras.Model) -> list[str]:
+    """Save the model as it will be saved at the job's end; returns warnings.
+
+    Raises:
+        JobCodeError: Keras cannot save it.
+    """
+    if ModelState(model).num_bytes > SAVED_LIMIT_BYTES:
+        return ["the model is large, so saving it was not tried"]
+    with TemporaryDirectory() as folder:
+        path = Path(folder) / "model.keras"
+        try:
+            model.save(path)
+        except Exception as error:
+            raise JobCodeError(
+                "not_saveable",
+                "code.build",
+                f"the model cannot be saved as a .keras file ({type(error).__name__}: {error}); "
+                "layers of your own need get_config() with the arguments of __init__",
+            ) from error
+        try:
+            keras.saving.load_model(path, compile=False)
+        except Exception as error:
+            reason = str(error).splitlines()[0][:200] if str(error) else type(error).__name__
+            return [f"the saved model cannot be loaded without your code: {reason}"]
+    return []
+
+
+def _memory_bound() -> None:
+    """Let what does not fit fail in this process, before the kernel ends others for its sake."""
+    asked = memory_read("VmData")
+    if asked is not None:
+        _, most = resource.getrlimit(resource.RLIMIT_DATA)
+        resource.setrlimit(resource.RLIMIT_DATA, (asked + free_bytes(), most))
+
+
+def _runtime_prepare() -> None:
+    """Make the process behave like a trainer, but keep to one core: others train on this node."""
+    tf.config.threading.set_intra_op_parallelism_threads(1)
+    tf.config.threading.set_inter_op_parallelism_threads(1)
+    for device in tf.config.list_physical_devices("GPU"):
+        tf.config.experimental.set_memory_growth(device, enable=True)
+    keras.utils.set_random_seed(0)  # the next call refuses random operations without a seed
+    tf.config.experimental.enable_op_determinism()

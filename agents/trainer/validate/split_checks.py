@@ -1,0 +1,286 @@
+"""What a compiled model may not do, found by trying: results of parts must add up to the whole's.
+
+Reading a loss or metric does not show whether it can be split; running it on a batch and on the
+batch's two parts does. Nothing of the model is changed by an experiment.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+from agents.trainer.contract.user_errors import JobCodeError
+from agents.trainer.model.keras_private import (
+    SUM_REDUCTION,
+    compiled_metrics,
+    metrics_update,
+    model_call,
+    model_layers,
+    model_loss,
+    sums_scaled,
+    unweighted_trackers,
+)
+from agents.trainer.model.state import ModelState
+from agents.trainer.model.stateful_ops import HIDDEN_STATE_OPERATIONS
+from agents.trainer.validate.model_checks import graph_check, loss_reductions
+
+Tensor = Any
+#: Relative differences that rounding may make, for single and for half precision.
+TOLERANCE = 1e-4
+HALF_TOLERANCE = 3e-2
+ABSOLUTE_TOLERANCE = 1e-5
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What running a batch gave: the loss, new values of metrics and of whole-number state."""
+
+    loss: float
+    metrics: list[np.ndarray]
+    counters: list[np.ndarray]
+
+
+@dataclass(frozen=True)
+class Conditions:
+    """What a batch is run under: a factor on summed losses, metric values and seeds before it."""
+
+    factor: float
+    metrics: list[np.ndarray]
+    seed: int = 0
+
+
+class Trial:
+    """Runs a built model on batches of any size, changing nothing."""
+
+    def __init__(self, model: keras.Model, sample: tuple[Any, ...], training: bool) -> None:
+        """Trace the model for examples like `sample`.
+
+        Raises:
+            JobCodeError: the traced function holds operations bound to a process.
+        """
+        self.model = model
+        self.is_masked = False
+        self.metrics = list(model.metrics_variables)
+        state = ModelState(model)
+        self.random_states = state.seeds
+        self.trainable = state.trainable
+        self.assigned: list[Any] = []
+        self.counters = [v for v in state.fixed if not tf.as_dtype(v.dtype).is_floating]
+        self._weights = [*state.trainable, *state.fixed]
+        self._sample = sample
+        self._training = training
+        signature = [
+            [_spec(leaf) for leaf in keras.tree.flatten(sample)],
+            tf.TensorSpec([], tf.float32),
+            [tf.TensorSpec(v.shape, v.dtype) for v in self.metrics],
+            tf.TensorSpec([], tf.int64),
+        ]
+        self._function = tf.function(self._run, autograph=False).get_concrete_function(*signature)
+        graph_check(self._function.graph, HIDDEN_STATE_OPERATIONS)
+
+    def __call__(self, examples: tuple[Any, ...], conditions: Conditions) -> Outcome:
+        """Run a batch."""
+        loss, metrics, counters = self._function(
+            [tf.convert_to_tensor(leaf) for leaf in keras.tree.flatten(examples)],
+            tf.constant(conditions.factor, tf.float32),
+            [
+                tf.constant(value, variable.dtype)
+                for value, variable in zip(conditions.metrics, self.metrics, strict=True)
+            ],
+            tf.constant(conditions.seed, tf.int64),
+        )
+        return Outcome(
+            float(loss), [value.numpy() for value in metrics], [value.numpy() for value in counters]
+        )
+
+    def _run(
+        self, leaves: list[Tensor], factor: Tensor, metrics: list[Tensor], seed: Tensor
+    ) -> tuple[Tensor, list[Tensor], list[Tensor]]:
+        packed = keras.tree.pack_sequence_as(self._sample, leaves)
+        batch = (*packed, None, None)[:3]
+        count = tf.cast(tf.shape(leaves[0])[0], tf.float32)
+        # Everything is mapped: the scope knows no value of what it was not given.
+        mapping = [(variable, tf.convert_to_tensor(variable.value)) for variable in self._weights]
+        mapping.extend(zip(self.metrics, metrics, strict=True))
+        for number, state in enumerate(self.random_states):
+            mapping.append((state, tf.cast([seed, number], state.dtype)))
+        with keras.StatelessScope(mapping, collect_losses=True) as scope:
+            predictions = model_call(self.model, batch[0], training=self._training)
+            self.is_masked = any(has_mask(leaf) for leaf in keras.tree.flatten(predictions))
+            with sums_scaled(self.model, factor):
+                loss = model_loss(self.model, batch, predictions, training=self._training)
+            metrics_update(self.model, batch, predictions, loss, count)
+        given = {id(variable): value for variable, value in mapping}
+        self.assigned = [
+            v for v in self.trainable if scope.get_current_value(v) is not given[id(v)]
+        ]
+        grown = [tf.convert_to_tensor(scope.get_current_value(v)) for v in self.metrics]
+        counters = [tf.convert_to_tensor(scope.get_current_value(v)) for v in self.counters]
+        return tf.cast(tf.reduce_sum(loss), tf.float32), grown, counters
+
+
+def splitting_check(model: keras.Model, examples: tuple[Any, ...]) -> list[str]:
+    """Check that losses, metrics and state of two parts of a batch add up; returns warnings.
+
+    Args:
+        model: compiled and built, metrics reset.
+        examples: `(x[, y[, sample_weight]])` with at least two examples.
+
+    Raises:
+        JobCodeError: something does not add up, or depends on the process.
+    """
+    num_examples = len(keras.tree.flatten(examples)[0])
+    assert num_examples > 1, "one example cannot be split"
+    cut = max(1, num_examples // 3)  # parts of different size, so that wrong weights show
+    first, second = _rows(examples, 0, cut), _rows(examples, cut, num_examples)
+    inference = Trial(model, examples, training=False)
+    _mask_check(inference)
+    warnings = _loss_check(inference, examples, (first, second), cut / num_examples)
+    _metrics_check(inference, first, second)
+    training = Trial(model, examples, training=True)  # traced in any case, for its operations
+    _assigned_check(training)
+    _counters_check(training, first, second)
+    return warnings
+
+
+def has_mask(tensor: Any) -> bool:
+    """Say whether Keras carries a mask with a model's output, which its losses then apply."""
+    return getattr(tensor, "_keras_mask", None) is not None
+
+
+def _mask_check(trial: Trial) -> None:
+    """Refuse means over unmasked places only: slices differ in how many they have."""
+    reductions = loss_reductions(trial.model).values()
+    if trial.is_masked and any(reduction != SUM_REDUCTION for reduction in reductions):
+        raise JobCodeError(
+            "masked_loss",
+            "code.build",
+            "the model's output carries a mask (from mask_zero=True or a Masking layer), and the "
+            "loss is the mean over the places that are not masked. How many those are differs from "
+            "slice to slice, so virtual nodes would weight them differently. Give sample weights "
+            "that are 0 for padding and take the mask off the output, or use a loss with "
+            "reduction='sum'",
+        )
+
+
+def _loss_check(
+    trial: Trial, whole: tuple[Any, ...], parts: tuple[Any, Any], share: float
+) -> list[str]:
+    """Compare the loss of a batch with the weighted mean of its parts', as the engine forms it."""
+    zeros = [np.zeros(v.shape) for v in trial.metrics]
+
+    def loss_of(examples: tuple[Any, ...], weight: float, seed: int = 0) -> float:
+        return weight * trial(examples, Conditions(1.0 / weight, zeros, seed)).loss
+
+    expected = loss_of(whole, 1.0)
+    if not np.isfinite(expected):
+        return [f"the loss of the first examples is {expected}; look at the data and the loss"]
+    if trial.random_states and loss_of(whole, 1.0, seed=1) != expected:
+        return ["the model draws random numbers in inference too; its loss could not be checked"]
+    combined = loss_of(parts[0], share) + loss_of(parts[1], 1.0 - share)
+    if not _is_close(expected, combined, trial.model):
+        raise JobCodeError(
+            "loss_not_additive",
+            "code.build",
+            f"the loss of a batch ({expected:.6g}) is not the mean over its two parts "
+            f"({combined:.6g}), so virtual nodes would train something else. The losses are "
+            f"{', '.join(loss_reductions(trial.model)) or 'those of add_loss()'}. Causes: a loss "
+            "that compares examples with each other (use one that is computed for each example, "
+            "as Dice(axis=-1) is), or an add_loss() that sums over the batch (use a mean)",
+        )
+    return []
+
+
+def _metrics_check(trial: Trial, first: tuple[Any, ...], second: tuple[Any, ...]) -> None:
+    """Compare metric state after two batches in a row with the sum of both from zero.
+
+    Trackers of single losses are left out: Keras weights them by batch, the engine by example.
+    """
+    start = [np.asarray(v) for v in trial.metrics]
+    zeros = [np.zeros_like(value) for value in start]
+    in_a_row = trial(second, Conditions(1.0, trial(first, Conditions(1.0, start)).metrics))
+    apart = [trial(examples, Conditions(1.0, zeros)).metrics for examples in (first, second)]
+    left_out = {id(variable) for variable in unweighted_trackers(trial.model)}
+    for variable, wanted, *pair in zip(trial.metrics, in_a_row.metrics, *apart, strict=True):
+        if id(variable) in left_out or _is_close(wanted, pair[0] + pair[1], trial.model):
+            continue
+        raise JobCodeError(
+            "metric_not_additive",
+            "code.build",
+            f"the variable {variable.path!r} of the metric {_owner(trial.model, variable)} does "
+            "not add up: after two batches it holds "
+            f"{_short(wanted)}, the batches apart give {_short(pair[0])} and {_short(pair[1])}. "
+            "Metrics are summed over virtual nodes; keep sums and counts in the metric, starting "
+            "from zero, and divide in result()",
+        )
+
+
+def _assigned_check(trial: Trial) -> None:
+    """Refuse layers that assign weights which the optimizer trains: steps would lose that."""
+    for variable in trial.assigned:
+        owners = [
+            type(layer).__name__
+            for layer in model_layers(trial.model)
+            if not isinstance(layer, keras.Model)
+            and any(each is variable for each in layer.trainable_variables)
+        ]
+        raise JobCodeError(
+            "weight_assigned",
+            "code.build",
+            f"the trainable weight {variable.path!r} ({', '.join(owners)}) is assigned by the "
+            "model's own call, which a step over virtual nodes would lose. Use a weight with "
+            "trainable=False for what a layer assigns, or a constraint (kernel_constraint=...) "
+            "instead of SpectralNormalization",
+        )
+
+
+def _counters_check(trial: Trial, first: tuple[Any, ...], second: tuple[Any, ...]) -> None:
+    """Refuse whole-number state whose next value depends on the examples of a slice."""
+    if not trial.counters:
+        return
+    conditions = Conditions(1.0, [np.zeros(v.shape) for v in trial.metrics])
+    outcomes = [trial(examples, conditions).counters for examples in (first, second)]
+    for variable, one, other in zip(trial.counters, *outcomes, strict=True):
+        if not np.array_equal(one, other):
+            raise JobCodeError(
+                "state_not_combinable",
+                "code.build",
+                f"the state {variable.path!r} of type {variable.dtype} depends on the examples of "
+                "a slice; whole-number state cannot be averaged over virtual nodes. Use a float "
+                "state that is an average, or count steps only",
+            )
+
+
+def _is_close(expected: Any, actual: Any, model: keras.Model) -> bool:
+    is_half = "16" in str(model.compute_dtype)
+    tolerance = HALF_TOLERANCE if is_half else TOLERANCE
+    compare: Callable[..., bool] = np.allclose
+    return compare(actual, expected, rtol=tolerance, atol=ABSOLUTE_TOLERANCE, equal_nan=True)
+
+
+def _rows(examples: tuple[Any, ...], low: int, high: int) -> tuple[Any, ...]:
+    rows: tuple[Any, ...] = keras.tree.map_structure(lambda leaf: leaf[low:high], examples)
+    return rows
+
+
+def _spec(leaf: Any) -> tf.TensorSpec:
+    return tf.TensorSpec([None, *leaf.shape[1:]], leaf.dtype)
+
+
+def _owner(model: keras.Model, variable: Any) -> str:
+    """Name the class of the metric that a variable belongs to."""
+    owners = [
+        type(metric).__name__
+        for metric in compiled_metrics(model)
+        if any(each is variable for each in metric.variables)
+    ]
+    return owners[0] if owners else "of the model"
+
+
+def _short(value: np.ndarray) -> str:
+    return np.array2string(value.ravel()[:3], precision=4)

@@ -1,0 +1,267 @@
+"""Tries real steps of a job on slices that grow, and measures their time and memory.
+
+Nothing is tried that would not fit into the memory that is free here by what smaller slices took,
+or that would take too long: the rest follows from the line through the last two sizes.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import time
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import keras
+import numpy as np
+import psutil
+import tensorflow as tf
+
+from agents.trainer.model.state import ModelState
+from agents.trainer.step.batch_plan import TRAINING_STREAM, step_seeds
+from agents.trainer.step.functions import StepFunctions
+from agents.trainer.step.merging import why_not_merged
+from agents.trainer.validate.job_file import LoadedJob
+from agents.trainer.validate.merging_trial import merging_try
+from controlplane.core.memory import line_fit
+from controlplane.core.wire import ReductionMode, TrainingSpec
+
+#: Steps of one size; the fastest and the highest peak count.
+REPEATS = 2
+#: A size is not tried when its steps would take longer than that, by what the one before took.
+SIZE_LIMIT_S = 15.0
+#: Share of the free memory that a trial may take: others live on this node.
+FREE_SHARE = 0.5
+#: Each size is so many times the one before; the last one is halved first, for the line.
+GROWTH = 4
+_STATUS = Path("/proc/self/status")
+_RESET = Path("/proc/self/clear_refs")
+_RESET_PEAK = "5"
+_CGROUP_LIMITS = (
+    (Path("/sys/fs/cgroup/memory.max"), Path("/sys/fs/cgroup/memory.current")),
+    (
+        Path("/sys/fs/cgroup/memory/memory.limit_in_bytes"),
+        Path("/sys/fs/cgroup/memory/memory.usage_in_bytes"),
+    ),
+)
+
+
+@dataclass(frozen=True)
+class Trial:
+    """What steps of one size of slice took.
+
+    Attributes:
+        examples: of the slice.
+        seconds: of one slice, from the fastest step.
+        peak_bytes: above the process with the model built; None where nobody counts.
+    """
+
+    examples: int
+    seconds: float
+    peak_bytes: int | None
+
+
+@dataclass(frozen=True)
+class StepFacts:
+    """Facts for the report, warnings for whoever submitted the job."""
+
+    facts: dict[str, Any]
+    warnings: list[str]
+
+
+def steps_try(
+    spec: TrainingSpec, job: LoadedJob, sizes: Sequence[int], budget_bytes: int | None = None
+) -> StepFacts:
+    """Do steps with the engine's own functions on two slices at a time, from small to `max(sizes)`.
+
+    The model's state is put back in the end.
+
+    Args:
+        sizes: examples of the virtual nodes of a full batch.
+        budget_bytes: what a step may take above the built process; by default part of what is free.
+    """
+    order = job.train.order(spec.seed, 0, spec.shuffle)
+    state = ModelState(job.model)
+    _give_back_freed()
+    process_bytes = memory_read("VmRSS")
+    before = [np.array(value) for value in state.capture()]
+    if process_bytes is not None:
+        process_bytes += state.num_bytes  # the copy is ours: no step takes it
+    budget = round(FREE_SHARE * free_bytes()) if budget_bytes is None else budget_bytes
+    started_at = time.perf_counter()
+    functions = StepFunctions(job.model, state, job.train.fetch(order[:1]))
+    losses: list[float] = []
+    trials: list[Trial] = []
+    trace_s = 0.0
+    largest = max(sizes)
+    reason = ""
+    for examples in slice_ladder(largest, len(order)):
+        if reason := _why_not(examples, trials, budget):
+            break
+        arguments = _arguments(job, order, examples, len(functions.seeds))
+        if not trials:  # what only the first step does counts as tracing
+            losses.append(_step(functions, arguments))
+            functions.count(functions.validate(*arguments)[0])
+            trace_s = time.perf_counter() - started_at
+        trials.append(_measure(functions, arguments, examples, process_bytes, losses))
+    merging = _merging_facts(spec, job, functions, order, trials)
+    state.put(before)
+    warnings = []
+    if reason:
+        warnings.append(f"a slice of {largest} examples was not tried here: {reason}")
+    if not np.all(np.isfinite(losses)):
+        warnings.append(
+            f"the loss of the first steps is {losses}; look at the learning rate and the data"
+            " (unless on_nonfinite is continue, the job stops at such a step)"
+        )
+    last = trials[-1]
+    facts: dict[str, Any] = {
+        "trace_s": round(trace_s, 3),
+        "slice_s": round(last.seconds * largest / last.examples, 5),
+        "slice_examples": largest,
+    }
+    memory = _memory_facts(trials, process_bytes, state.num_bytes)
+    return StepFacts(facts | merging | ({"memory": memory} if memory else {}), warnings)
+
+
+def _merging_facts(
+    spec: TrainingSpec,
+    job: LoadedJob,
+    functions: StepFunctions,
+    order: np.ndarray,
+    trials: Sequence[Trial],
+) -> dict[str, Any]:
+    """Say of a job in fast mode whether its virtual nodes may run together, and why not."""
+    if spec.reduction is not ReductionMode.FAST:
+        return {}
+    reason = why_not_merged(spec)
+    several = next((trial.examples for trial in trials if trial.examples > 1), None)
+    if reason or several is None:
+        return {"is_merged": not reason, "not_merged_because": reason}
+    return merging_try(functions, _arguments(job, order, several, len(functions.seeds)))
+
+
+def slice_ladder(largest: int, num_examples: int) -> list[int]:
+    """List the sizes to try, ascending: ..., half the largest, the largest.
+
+    A largest of 1 is followed by 2, where there is data for it: one size makes no line.
+    """
+    if largest == 1:
+        return [1, 2][:num_examples]
+    sizes = [largest, largest // 2]
+    while sizes[-1] >= GROWTH:
+        sizes.append(sizes[-1] // GROWTH)
+    return sizes[::-1]
+
+
+def memory_read(field: str) -> int | None:
+    """Read one of the kernel's counts of this process's memory, in bytes; None where it has none.
+
+    `VmRSS` is what is resident now, `VmHWM` the most since the start or the last reset, `VmData`
+    what was asked for.
+    """
+    with suppress(OSError):
+        for line in _STATUS.read_text(encoding="ascii", errors="replace").splitlines():
+            if line.startswith(f"{field}:"):
+                return int(line.split()[1]) * 1024
+    return None
+
+
+def _give_back_freed() -> None:
+    """Hand freed memory back to the kernel, so that it does not count as held; glibc keeps some."""
+    with suppress(OSError, AttributeError):
+        ctypes.CDLL(None).malloc_trim(0)
+
+
+def free_bytes() -> int:
+    """Give how much memory this process could still get: of the machine, or of its container."""
+    free = int(psutil.virtual_memory().available)
+    for limit, usage in _CGROUP_LIMITS:
+        with suppress(OSError, ValueError):  # no such file, or the word "max"
+            left = int(limit.read_text(encoding="ascii")) - int(usage.read_text(encoding="ascii"))
+            free = min(free, max(left, 0))
+    return free
+
+
+def _why_not(examples: int, trials: Sequence[Trial], budget: int) -> str:
+    """Say why a size must not be tried; empty when it may, as the first one always may."""
+    if not trials:
+        return ""
+    last = trials[-1]
+    seconds = last.seconds * 2 * REPEATS * examples / last.examples
+    if seconds > SIZE_LIMIT_S:
+        return f"{2 * REPEATS} of them would take about {seconds:.0f} s"
+    if last.peak_bytes is None:
+        return ""
+    expected = last.peak_bytes * examples / last.examples
+    if len(trials) > 1 and trials[-2].peak_bytes is not None:
+        before = trials[-2]
+        base, slope = line_fit(
+            (before.examples, before.peak_bytes or 0), (last.examples, last.peak_bytes)
+        )
+        expected = base + slope * examples
+    if expected > budget:
+        return f"it would take about {expected / 1e6:,.0f} MB, too much of what is free here"
+    return ""
+
+
+def _measure(
+    functions: StepFunctions,
+    arguments: list[Any],
+    examples: int,
+    process_bytes: int | None,
+    losses: list[float],
+) -> Trial:
+    """Do steps on slices of one size; appends their losses."""
+    _give_back_freed()
+    with suppress(OSError):
+        _RESET.write_text(_RESET_PEAK, encoding="ascii")
+    times_s = []
+    for _ in range(REPEATS):
+        started_at = time.perf_counter()
+        losses.append(_step(functions, arguments))
+        times_s.append(time.perf_counter() - started_at)
+    peak = memory_read("VmHWM")
+    above = None if peak is None or process_bytes is None else max(peak - process_bytes, 0)
+    num_slices = int(arguments[0].shape[0])
+    return Trial(examples, min(times_s) / num_slices, above)
+
+
+def _step(functions: StepFunctions, arguments: list[Any]) -> float:
+    return float(np.ravel(functions.apply(functions.train(*arguments)[0]))[0])
+
+
+def _memory_facts(
+    trials: Sequence[Trial], process_bytes: int | None, copied_bytes: int
+) -> dict[str, Any] | None:
+    points = [
+        (trial.examples, trial.peak_bytes) for trial in trials if trial.peak_bytes is not None
+    ]
+    if not points or process_bytes is None:
+        return None
+    base, slope = line_fit(points[-2] if len(points) > 1 else points[-1], points[-1])
+    return {
+        "process_bytes": process_bytes - copied_bytes,
+        "base_bytes": round(base),
+        "bytes_per_example": round(slope),
+        "measured_slices": [examples for examples, _ in points],
+    }
+
+
+def _arguments(job: LoadedJob, order: np.ndarray, examples: int, num_seeds: int) -> list[Any]:
+    """Make the arguments of the engine's step for two virtual nodes, or one where data is short.
+
+    Rows of the program: offset, length, merges after it (the second sums up both), is the first.
+    """
+    slices = [examples, examples] if 2 * examples <= len(order) else [examples]
+    program = [[0, examples, 0, 1], [examples, examples, 1, 0]][: len(slices)]
+    fixed = (
+        np.array(program, np.int32),
+        np.full(len(slices), 1.0 / len(slices), np.float32),
+        np.int32(1),
+        step_seeds(0, TRAINING_STREAM, 0, range(len(slices)), len(slices), num_seeds),
+    )
+    arrays = keras.tree.flatten(job.train.fetch(order[: sum(slices)]))
+    return [tf.convert_to_tensor(value) for value in (*fixed, *arrays)]
