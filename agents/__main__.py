@@ -13,12 +13,12 @@ from contextlib import contextmanager
 from types import FrameType
 from urllib.parse import urlsplit
 
-from agents.contact import EXIT_REFUSED
-from agents.devices import accelerators_found
 from agents.loop import BUSY_TICK_S, Agent
-from agents.port_range import port_range_warning
+from agents.session.contact import EXIT_REFUSED
 from agents.settings import AgentSettings, settings_from
 from agents.state_directory import StateDirectory, StateDirectoryBusyError
+from agents.supervision.devices import accelerators_found
+from agents.supervision.port_range import port_range_warning
 
 log = logging.getLogger("agents")
 

@@ -13,20 +13,20 @@ from collections import deque
 from collections.abc import Sequence
 from pathlib import Path
 
-from agents.background import Background
-from agents.cache import FileCache
-from agents.client import ControlPlaneClient
-from agents.contact import EXIT_REMOVED, Contact, Fatal
-from agents.introduction import Introduction
-from agents.outbox import Outbox
-from agents.poller import WantedPoller
-from agents.run_directory import RunDirectory, TrainerKey
+from agents.session.background import Background
+from agents.session.client import ControlPlaneClient
+from agents.session.contact import EXIT_REMOVED, Contact, Fatal
+from agents.session.outbox import Outbox
+from agents.session.poller import WantedPoller
+from agents.session.registration import Introduction
+from agents.session.uploads import Uploads
 from agents.settings import AgentSettings
-from agents.standbys import Standbys
 from agents.state_directory import StateDirectory
-from agents.trainers import Stage, Surroundings, Trainer
-from agents.uploads import Uploads
-from agents.validations import Validation, ValidationKey, validations_sweep
+from agents.supervision.cache import FileCache
+from agents.supervision.run_directory import RunDirectory, TrainerKey
+from agents.supervision.standbys import Standbys
+from agents.supervision.trainer_handle import Stage, Surroundings, Trainer
+from agents.supervision.validations import Validation, ValidationKey, validations_sweep
 from controlplane.core.wire import AcceleratorInfo, TrainerState, WantedState
 
 log = logging.getLogger("agents")

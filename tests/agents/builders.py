@@ -6,8 +6,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from agents.run_directory import RunDirectory
 from agents.settings import AgentSettings
+from agents.supervision.run_directory import RunDirectory
 from controlplane.core.virtual_nodes import even_mapping
 from controlplane.core.wire import (
     Member,

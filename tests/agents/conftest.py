@@ -15,10 +15,10 @@ from typing import Any
 import psutil
 import pytest
 
-from agents.devices import accelerators_found
 from agents.loop import Agent
 from agents.settings import AgentSettings
 from agents.state_directory import StateDirectory
+from agents.supervision.devices import accelerators_found
 from tests.agents.builders import agent_settings
 from tests.agents.control_plane import ControlPlane
 

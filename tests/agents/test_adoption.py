@@ -188,7 +188,7 @@ def test_a_trainer_that_the_killed_agent_had_not_quite_started_is_started(
 
     plane.want(wanted_trainer(plane))
     first = drive()
-    monkeypatch.setattr("agents.processes.subprocess.Popen", killed)
+    monkeypatch.setattr("agents.supervision.processes.subprocess.Popen", killed)
     with pytest.raises(Killed):
         first.until(lambda: False)
     monkeypatch.undo()

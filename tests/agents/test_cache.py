@@ -10,8 +10,8 @@ from typing import BinaryIO
 
 import pytest
 
-from agents.backoff import Backoff
-from agents.cache import FileCache
+from agents.session.backoff import Backoff
+from agents.supervision.cache import FileCache
 
 
 def test_backoff_grows_to_its_cap_and_starts_over() -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from agents.contact import EXIT_REFUSED, EXIT_REMOVED
+from agents.session.contact import EXIT_REFUSED, EXIT_REMOVED
 from agents.state_directory import StateDirectory
 from controlplane.core.wire import ReportKind
 from tests.agents.builders import wanted_trainer

@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from agents.devices import accelerator_environment, accelerators_found, kind_of
-from agents.processes import trainer_environment
 from agents.settings import AgentSettings, settings_from
+from agents.supervision.devices import accelerator_environment, accelerators_found, kind_of
+from agents.supervision.processes import trainer_environment
 from agents.trainer.contract.malloc_env import heap_environment
 from agents.trainer.peers.bpf import FILTER_VARIABLE
 from tests.agents.builders import agent_settings

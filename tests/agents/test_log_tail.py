@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from agents.log_tail import LogTail
+from agents.supervision.log_tail import LogTail
 from tests.agents.builders import run_directory
 
 

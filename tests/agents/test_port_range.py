@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from agents.port_range import port_range_warning
+from agents.supervision.port_range import port_range_warning
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import psutil
 
-from agents.pulse import Pulse
+from agents.supervision.heartbeat import Pulse
 from controlplane.core.wire import ReportKind
 from tests.agents.builders import wanted_trainer
 from tests.agents.conftest import DrivenAgent, trainers_below

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from agents.report_queue import READ_BYTES, ReportQueue
-from agents.run_directory import AGENT_SEQUENCE, RunDirectory
+from agents.session.report_queue import READ_BYTES, ReportQueue
+from agents.supervision.run_directory import AGENT_SEQUENCE, RunDirectory
 from controlplane.core.wire import ReportKind
 from tests.agents.builders import run_directory
 

@@ -12,7 +12,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from agents import standbys
+from agents.supervision import standbys
 from agents.trainer.contract import standby as warming
 from controlplane.core.wire import ReportKind
 from tests.agents.builders import membership, wanted_trainer

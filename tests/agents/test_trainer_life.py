@@ -13,8 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from agents import kernel_memory
-from agents.run_directory import AGENT_SEQUENCE
+from agents.supervision import oom_kills
+from agents.supervision.run_directory import AGENT_SEQUENCE
 from controlplane.core.wire import ReportKind, TrainerOrders, TrainerState, decode
 from tests.agents.builders import membership, wanted_trainer
 from tests.agents.conftest import DrivenAgent, trainers_below
@@ -214,7 +214,7 @@ def test_a_kill_by_the_kernel_for_memory_is_told_from_others(
 ) -> None:
     counter = tmp_path / "memory.events"
     counter.write_text("oom 4\noom_kill 4\n")
-    monkeypatch.setattr(kernel_memory, "COUNTERS", (tmp_path / "none", counter))
+    monkeypatch.setattr(oom_kills, "COUNTERS", (tmp_path / "none", counter))
     driven = drive()
     plane.want(wanted_trainer(plane))
     driven.until(lambda: ReportKind.READY in plane.kinds(1, 0))

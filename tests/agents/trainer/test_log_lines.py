@@ -12,12 +12,12 @@ from pathlib import Path
 
 import pytest
 
-from agents.processes import trainer_environment
+from agents.supervision.processes import trainer_environment
+from agents.supervision.validations import VALIDATION_ENVIRONMENT
 from agents.trainer.contract.quiet import is_startup_noise, startup_noise_dropped
 from agents.trainer.engine.epoch_lines import epoch_line
 from agents.trainer.local.local_cluster import REPOSITORY
 from agents.trainer.model.progress import Course, EpochRow, Progress
-from agents.validations import VALIDATION_ENVIRONMENT
 from controlplane.core.wire import StopCondition, StopKind, encode
 from tests.agents.trainer.local_jobs import local_job, training_spec
 from tests.agents.trainer.trial_jobs import HEAD

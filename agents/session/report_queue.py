@@ -15,7 +15,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from agents.run_directory import AGENT_SEQUENCE, RunDirectory
+from agents.supervision.run_directory import AGENT_SEQUENCE, RunDirectory
 from controlplane.core.wire import ReportKind, TrainerReport, decode
 
 #: How much of a file is read at a time; a longer line is dropped.

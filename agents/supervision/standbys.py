@@ -17,15 +17,15 @@ from pathlib import Path
 
 import psutil
 
-from agents.backoff import Backoff
-from agents.devices import accelerator_environment
-from agents.processes import (
+from agents.session.backoff import Backoff
+from agents.settings import AgentSettings
+from agents.supervision.devices import accelerator_environment
+from agents.supervision.processes import (
     OwnedProcess,
     processes_of,
     standby_environment,
     trainer_environment,
 )
-from agents.settings import AgentSettings
 from agents.trainer.contract.standby import WARM_FILE
 from controlplane.core.wire import AcceleratorInfo
 

@@ -6,9 +6,9 @@ import tempfile
 from functools import partial
 from pathlib import Path
 
-from agents.cache import FileCache
-from agents.client import ControlPlaneClient
-from agents.run_directory import RunDirectory
+from agents.session.client import ControlPlaneClient
+from agents.supervision.cache import FileCache
+from agents.supervision.run_directory import RunDirectory
 from controlplane.core.code_archive import archive_unpack
 from controlplane.core.wire import TrainingSpec, WantedTrainer
 

@@ -11,20 +11,20 @@ from concurrent.futures import Future
 from dataclasses import dataclass
 from enum import Enum
 
-from agents.background import Background
-from agents.backoff import Backoff
-from agents.cache import FileCache
-from agents.client import ControlPlaneClient, is_passing, wished_wait_s
-from agents.devices import accelerator_environment
-from agents.kernel_memory import MemoryKills
-from agents.log_tail import LogTail
-from agents.preparation import trainer_prepare
-from agents.processes import OwnedProcess, processes_of, trainer_environment
-from agents.pulse import Pulse
-from agents.report_queue import ReportQueue, last_report
-from agents.run_directory import RunDirectory, TrainerKey
+from agents.session.background import Background
+from agents.session.backoff import Backoff
+from agents.session.client import ControlPlaneClient, is_passing, wished_wait_s
+from agents.session.report_queue import ReportQueue, last_report
 from agents.settings import AgentSettings
-from agents.standbys import Standbys
+from agents.supervision.cache import FileCache
+from agents.supervision.devices import accelerator_environment
+from agents.supervision.fetch import trainer_prepare
+from agents.supervision.heartbeat import Pulse
+from agents.supervision.log_tail import LogTail
+from agents.supervision.oom_kills import MemoryKills
+from agents.supervision.processes import OwnedProcess, processes_of, trainer_environment
+from agents.supervision.run_directory import RunDirectory, TrainerKey
+from agents.supervision.standbys import Standbys
 from controlplane.core.wire import (
     AcceleratorInfo,
     ReportKind,

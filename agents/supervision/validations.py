@@ -10,14 +10,14 @@ import shutil
 from concurrent.futures import Future
 from pathlib import Path
 
-from agents.backoff import Backoff
-from agents.client import is_passing, wished_wait_s
-from agents.preparation import code_fetch, source_fetch
-from agents.processes import OwnedProcess, processes_of, trainer_environment
-from agents.report_queue import storable
+from agents.session.backoff import Backoff
+from agents.session.client import is_passing, wished_wait_s
+from agents.session.report_queue import storable
 from agents.state_directory import read_json, write_atomically
+from agents.supervision.fetch import code_fetch, source_fetch
+from agents.supervision.processes import OwnedProcess, processes_of, trainer_environment
+from agents.supervision.trainer_handle import Surroundings
 from agents.trainer.contract.malloc_env import heap_environment
-from agents.trainers import Surroundings
 from controlplane.core.wire import ValidationReport, WantedValidation, decode, encode
 
 log = logging.getLogger("agents")

@@ -40,7 +40,7 @@ KEPT_VARIABLES = (
     "SSL_CERT_FILE",
     *QUIET_ENVIRONMENT,
 )
-PROJECT_ROOT = Path(__file__).resolve().parent.parent
+PROJECT_ROOT = Path(__file__).resolve().parents[2]
 
 
 def trainer_environment(

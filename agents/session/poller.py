@@ -7,8 +7,8 @@ import threading
 import time
 from collections.abc import Callable
 
-from agents.backoff import Backoff
-from agents.client import (
+from agents.session.backoff import Backoff
+from agents.session.client import (
     ControlPlaneAwayError,
     ControlPlaneClient,
     NodeRemovedError,

@@ -12,18 +12,18 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from agents.background import Background
-from agents.backoff import Backoff
-from agents.client import (
+from agents.session.background import Background
+from agents.session.backoff import Backoff
+from agents.session.client import (
     ConflictError,
     ControlPlaneClient,
     RequestRefusedError,
     is_passing,
     wished_wait_s,
 )
-from agents.run_directory import TrainerKey, is_plain_file
 from agents.settings import AgentSettings
-from agents.trainers import Trainer
+from agents.supervision.run_directory import TrainerKey, is_plain_file
+from agents.supervision.trainer_handle import Trainer
 from controlplane.core.predictions import part_of
 from controlplane.core.wire import ReportKind, TrainerReport
 

@@ -7,9 +7,9 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
 
-from agents.background import Background
-from agents.backoff import Backoff
-from agents.client import (
+from agents.session.background import Background
+from agents.session.backoff import Backoff
+from agents.session.client import (
     ConflictError,
     ControlPlaneAwayError,
     ControlPlaneClient,
@@ -18,11 +18,11 @@ from agents.client import (
     RequestRefusedError,
     wished_wait_s,
 )
-from agents.introduction import Introduction, RefusedError
-from agents.outbox import Outbox, Parcel
+from agents.session.outbox import Outbox, Parcel
+from agents.session.registration import Introduction, RefusedError
 from agents.settings import AgentSettings
-from agents.trainers import Trainer
-from agents.validations import Validation
+from agents.supervision.trainer_handle import Trainer
+from agents.supervision.validations import Validation
 from controlplane.core.wire import BatchReply, EnrolReply, TrainerState
 
 log = logging.getLogger("agents")

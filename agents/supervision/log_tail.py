@@ -5,7 +5,7 @@ from __future__ import annotations
 import codecs
 import os
 
-from agents.run_directory import RunDirectory
+from agents.supervision.run_directory import RunDirectory
 from controlplane.core.wire import LogChunk
 
 CHUNK_BYTES = 64 * 1024

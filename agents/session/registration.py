@@ -5,7 +5,12 @@ from __future__ import annotations
 import logging
 from collections.abc import Sequence
 
-from agents.client import ConflictError, ControlPlaneClient, NotAuthorisedError, RequestRefusedError
+from agents.session.client import (
+    ConflictError,
+    ControlPlaneClient,
+    NotAuthorisedError,
+    RequestRefusedError,
+)
 from agents.settings import AgentSettings
 from agents.state_directory import StateDirectory
 from controlplane.core.wire import AcceleratorInfo, EnrolReply, EnrolRequest, HelloRequest

@@ -8,10 +8,10 @@ import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
-from agents.report_queue import QueuedReport
-from agents.trainers import Stage, Trainer
-from agents.uploads import Uploads
-from agents.validations import Validation
+from agents.session.report_queue import QueuedReport
+from agents.session.uploads import Uploads
+from agents.supervision.trainer_handle import Stage, Trainer
+from agents.supervision.validations import Validation
 from controlplane.core.wire import LogChunk, ReportBatch, ReportKind, TrainerReport
 
 log = logging.getLogger("agents")
