@@ -27,7 +27,7 @@ from agents.supervision.run_directory import RunDirectory, TrainerKey
 from agents.supervision.standbys import Standbys
 from agents.supervision.trainer_handle import Stage, Surroundings, Trainer
 from agents.supervision.validations import Validation, ValidationKey, validations_sweep
-from controlplane.core.wire import AcceleratorInfo, TrainerState, WantedState
+from controlplane.core.protocol.wire import AcceleratorInfo, TrainerState, WantedState
 
 log = logging.getLogger("agents")
 

@@ -11,7 +11,7 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from controlplane.core.wire import EnrolReply, decode, encode
+from controlplane.core.protocol.wire import EnrolReply, decode, encode
 
 _KERNEL_BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 

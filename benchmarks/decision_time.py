@@ -32,10 +32,10 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from controlplane.core.cycle import decide
-from controlplane.core.goodput import AdaptiveBatchPerformance, VirtualNodes
+from controlplane.core.estimates.goodput import AdaptiveBatchPerformance, VirtualNodes
+from controlplane.core.estimates.throughput import ThroughputModel
 from controlplane.core.policies import POLICIES
-from controlplane.core.throughput import ThroughputModel
-from controlplane.core.types import Accelerator, AcceleratorId, Job, JobId, Plan, Snapshot
+from controlplane.core.values.types import Accelerator, AcceleratorId, Job, JobId, Plan, Snapshot
 
 OURS = "goodput_fair"
 ROUND_S = 60.0

@@ -44,9 +44,14 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.optimize import OptimizeWarning, curve_fit, minimize
 
-from controlplane.core.loss_curves import DECAY, CurveClass
-from controlplane.core.loss_prediction import POINTS_LEAST, POINTS_LIMIT, LossFit, loss_fit
-from controlplane.core.throughput import ThroughputModel, ThroughputSample, throughput_fit
+from controlplane.core.estimates.loss_curves import DECAY, CurveClass
+from controlplane.core.estimates.loss_prediction import (
+    POINTS_LEAST,
+    POINTS_LIMIT,
+    LossFit,
+    loss_fit,
+)
+from controlplane.core.estimates.throughput import ThroughputModel, ThroughputSample, throughput_fit
 
 Floats = NDArray[np.float64]
 Result = TypeVar("Result")

@@ -31,8 +31,7 @@ from pathlib import Path
 
 from agents.trainer.local.local_cluster import LocalJob
 from benchmarks.cpu_quota import CpuQuota
-from controlplane.core.heterogeneous import finish_s, plan_counts, runs
-from controlplane.core.step_time import (
+from controlplane.core.estimates.step_time import (
     Sample,
     StepTime,
     sample_add,
@@ -40,7 +39,7 @@ from controlplane.core.step_time import (
     sync_seconds,
     sync_time_fit,
 )
-from controlplane.core.wire import (
+from controlplane.core.protocol.wire import (
     ReductionMode,
     ReportKind,
     StopCondition,
@@ -48,6 +47,7 @@ from controlplane.core.wire import (
     TrainerReport,
     TrainingSpec,
 )
+from controlplane.core.virtual_nodes.uneven_split import finish_s, plan_counts, runs
 
 JOB = """
 import keras

@@ -36,7 +36,7 @@ from pathlib import Path
 from typing import Any
 
 from agents.trainer.local.local_cluster import LocalJob, LocalJobError
-from controlplane.core.wire import ReductionMode, StopCondition, StopKind, TrainingSpec
+from controlplane.core.protocol.wire import ReductionMode, StopCondition, StopKind, TrainingSpec
 
 JOB = """
 import keras

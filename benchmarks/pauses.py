@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from agents.trainer.local.local_cluster import LocalJob
-from controlplane.core.wire import (
+from controlplane.core.protocol.wire import (
     Membership,
     ReductionMode,
     ReportKind,

@@ -47,8 +47,8 @@ from statistics import fmean, median
 import numpy as np
 from numpy.typing import NDArray
 
-from controlplane.core.loss_prediction import POINTS_LEAST, LossFit, loss_fit
-from controlplane.core.performance import LossForecast
+from controlplane.core.estimates.loss_prediction import POINTS_LEAST, LossFit, loss_fit
+from controlplane.core.values.performance import LossForecast
 from controlplane.simulator import (
     FREE,
     MEASURED,

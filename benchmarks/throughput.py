@@ -40,7 +40,7 @@ from benchmarks.throughput_arms import job as job_module
 from benchmarks.throughput_arms.described import job_spec
 from benchmarks.throughput_arms.job import NETWORKS
 from benchmarks.throughput_arms.serve import NUM_THREADS
-from controlplane.core.wire import ReductionMode, ReportKind
+from controlplane.core.protocol.wire import ReductionMode, ReportKind
 
 #: Keras, Keras with the engine's settings of the allocator, numbers of virtual nodes.
 ALONE = ("fit", "fit-kept", "1", "4", "16", "16-fast")

@@ -40,7 +40,7 @@ from typing import Any
 import numpy as np
 
 from controlplane.core.policies.fair_fill import power_of_two_fill
-from controlplane.core.types import Job
+from controlplane.core.values.types import Job
 from controlplane.simulator import (
     Report,
     ResizeCosts,

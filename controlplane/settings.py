@@ -5,7 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 from controlplane import environment
-from controlplane.core import code_archive, policies
+from controlplane.core import policies
+from controlplane.core.protocol import code_archive
 
 BASE_DIR = Path(__file__).resolve().parent.parent
 STATE_DIR = Path(environment.text("VIRTUALFLOW_STATE_DIR", str(BASE_DIR / "var")))

@@ -9,8 +9,8 @@ from django.conf import settings
 from django.urls import reverse
 from django.utils import timezone
 
-from controlplane.core.lifecycle import JobStatus
-from controlplane.core.wire import Task
+from controlplane.core.protocol.wire import Task
+from controlplane.core.values.lifecycle import JobStatus
 from jobs.models import Job
 from jobs.models.jobs import MEASURED
 from jobs.selectors.dry_run import Outlook, OutlookKind, submission_outlook

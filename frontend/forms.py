@@ -8,8 +8,8 @@ from typing import Any
 
 from django import forms
 
-from controlplane.core.lifecycle import JobStatus
-from controlplane.core.wire import OnNonfinite, ReductionMode, StopKind, Task
+from controlplane.core.protocol.wire import OnNonfinite, ReductionMode, StopKind, Task
+from controlplane.core.values.lifecycle import JobStatus
 from jobs.job_templates import JOB_TEMPLATES, JobTemplate
 from jobs.models import Job
 from jobs.services.api_tokens import LIFETIME_DAYS_LIMIT

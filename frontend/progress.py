@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from controlplane.core.wire import StopKind, Task
+from controlplane.core.protocol.wire import StopKind, Task
 from jobs.models import Job
 
 

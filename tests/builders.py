@@ -10,8 +10,8 @@ from typing import Any
 from django.contrib.auth.models import User
 from django.core.files.base import ContentFile
 
-from controlplane.core.lifecycle import ENDED_JOB_STATUSES, JobStatus
-from controlplane.core.wire import AcceleratorInfo, EnrolRequest
+from controlplane.core.protocol.wire import AcceleratorInfo, EnrolRequest
+from controlplane.core.values.lifecycle import ENDED_JOB_STATUSES, JobStatus
 from jobs.models import ApiToken, Job, Node
 from jobs.services.nodes import enrolment_token_create, node_enrol
 from jobs.services.secrets import token_digest, token_make

@@ -45,7 +45,7 @@ def _daemon_modules() -> list[str]:
 
 
 def test_the_lists_of_modules_are_not_empty() -> None:
-    assert "controlplane.core.wire" in _pure_modules()
+    assert "controlplane.core.protocol.wire" in _pure_modules()
     assert len(_daemon_modules()) > 1
 
 

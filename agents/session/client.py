@@ -10,7 +10,7 @@ from typing import Any, BinaryIO
 
 import httpx
 
-from controlplane.core.wire import (
+from controlplane.core.protocol.wire import (
     BatchReply,
     EnrolReply,
     EnrolRequest,

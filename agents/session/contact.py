@@ -23,7 +23,7 @@ from agents.session.registration import Introduction, RefusedError
 from agents.settings import AgentSettings
 from agents.supervision.trainer_handle import Trainer
 from agents.supervision.validations import Validation
-from controlplane.core.wire import BatchReply, EnrolReply, TrainerState
+from controlplane.core.protocol.wire import BatchReply, EnrolReply, TrainerState
 
 log = logging.getLogger("agents")
 

@@ -12,7 +12,7 @@ from agents.session.report_queue import QueuedReport
 from agents.session.uploads import Uploads
 from agents.supervision.trainer_handle import Stage, Trainer
 from agents.supervision.validations import Validation
-from controlplane.core.wire import LogChunk, ReportBatch, ReportKind, TrainerReport
+from controlplane.core.protocol.wire import LogChunk, ReportBatch, ReportKind, TrainerReport
 
 log = logging.getLogger("agents")
 

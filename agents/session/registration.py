@@ -13,7 +13,7 @@ from agents.session.client import (
 )
 from agents.settings import AgentSettings
 from agents.state_directory import StateDirectory
-from controlplane.core.wire import AcceleratorInfo, EnrolReply, EnrolRequest, HelloRequest
+from controlplane.core.protocol.wire import AcceleratorInfo, EnrolReply, EnrolRequest, HelloRequest
 
 log = logging.getLogger("agents")
 

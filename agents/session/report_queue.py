@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from agents.supervision.run_directory import AGENT_SEQUENCE, RunDirectory
-from controlplane.core.wire import ReportKind, TrainerReport, decode
+from controlplane.core.protocol.wire import ReportKind, TrainerReport, decode
 
 #: How much of a file is read at a time; a longer line is dropped.
 READ_BYTES = 256 * 1024

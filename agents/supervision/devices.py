@@ -12,7 +12,7 @@ import pynvml
 
 from agents.settings import AgentSettings
 from agents.trainer.contract.malloc_env import heap_environment
-from controlplane.core.wire import AcceleratorInfo
+from controlplane.core.protocol.wire import AcceleratorInfo
 
 #: Words of a product name that do not tell two kinds apart.
 _VENDOR_WORDS = re.compile(r"\b(nvidia|tesla|graphics device)\b")

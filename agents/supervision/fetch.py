@@ -9,8 +9,8 @@ from pathlib import Path
 from agents.session.client import ControlPlaneClient
 from agents.supervision.cache import FileCache
 from agents.supervision.run_directory import RunDirectory
-from controlplane.core.code_archive import archive_unpack
-from controlplane.core.wire import TrainingSpec, WantedTrainer
+from controlplane.core.protocol.code_archive import archive_unpack
+from controlplane.core.protocol.wire import TrainingSpec, WantedTrainer
 
 #: Beside the folder of the code; the trainer knows it by this name.
 SOURCE_FILE = "source.keras"

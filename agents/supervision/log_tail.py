@@ -6,7 +6,7 @@ import codecs
 import os
 
 from agents.supervision.run_directory import RunDirectory
-from controlplane.core.wire import LogChunk
+from controlplane.core.protocol.wire import LogChunk
 
 CHUNK_BYTES = 64 * 1024
 _LONGEST_CHARACTER_BYTES = 4

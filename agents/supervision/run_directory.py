@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from agents.state_directory import read_json, write_atomically
-from controlplane.core.wire import ReportKind, TrainerOrders, TrainerReport, decode, encode
+from controlplane.core.protocol.wire import ReportKind, TrainerOrders, TrainerReport, decode, encode
 
 #: Sequence numbers of reports that the agent writes itself start here.
 AGENT_SEQUENCE = 1_000_000_000

@@ -27,7 +27,7 @@ from agents.supervision.processes import (
     trainer_environment,
 )
 from agents.trainer.contract.standby import WARM_FILE
-from controlplane.core.wire import AcceleratorInfo
+from controlplane.core.protocol.wire import AcceleratorInfo
 
 log = logging.getLogger("agents")
 

@@ -25,7 +25,7 @@ from agents.supervision.oom_kills import MemoryKills
 from agents.supervision.processes import OwnedProcess, processes_of, trainer_environment
 from agents.supervision.run_directory import RunDirectory, TrainerKey
 from agents.supervision.standbys import Standbys
-from controlplane.core.wire import (
+from controlplane.core.protocol.wire import (
     AcceleratorInfo,
     ReportKind,
     TrainerOrders,

@@ -18,7 +18,7 @@ from agents.supervision.fetch import code_fetch, source_fetch
 from agents.supervision.processes import OwnedProcess, processes_of, trainer_environment
 from agents.supervision.trainer_handle import Surroundings
 from agents.trainer.contract.malloc_env import heap_environment
-from controlplane.core.wire import ValidationReport, WantedValidation, decode, encode
+from controlplane.core.protocol.wire import ValidationReport, WantedValidation, decode, encode
 
 log = logging.getLogger("agents")
 

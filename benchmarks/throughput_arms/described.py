@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from benchmarks.throughput_arms.job import NETWORKS
-from controlplane.core.wire import ReductionMode, StopCondition, StopKind, TrainingSpec
+from controlplane.core.protocol.wire import ReductionMode, StopCondition, StopKind, TrainingSpec
 
 
 def job_spec(network: str, num_virtual_nodes: int, reduction: ReductionMode) -> TrainingSpec:

@@ -26,7 +26,7 @@ from agents.trainer.step.prefetch import Feeder
 from agents.trainer.step.stepper import Stepper
 from benchmarks.throughput_arms.described import job_spec
 from benchmarks.throughput_arms.serve import NUM_THREADS, Run, Stamps, serve, stamp
-from controlplane.core.wire import (
+from controlplane.core.protocol.wire import (
     AcceleratorInfo,
     Member,
     Membership,

@@ -5,11 +5,11 @@ from __future__ import annotations
 import dataclasses
 from collections import Counter
 
-from controlplane.core.mixing import mix
-from controlplane.core.placement import place
-from controlplane.core.plan import plan_between
 from controlplane.core.policies import POLICIES
-from controlplane.core.types import Decision, Plan, Snapshot
+from controlplane.core.scheduling.kind_lending import mix
+from controlplane.core.scheduling.placement import place
+from controlplane.core.scheduling.plan import plan_between
+from controlplane.core.values.types import Decision, Plan, Snapshot
 
 
 def decide(snapshot: Snapshot, policy_name: str) -> Plan:

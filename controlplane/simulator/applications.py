@@ -12,8 +12,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 
-from controlplane.core.performance import LossForecast, Performance
-from controlplane.core.throughput import ThroughputModel
+from controlplane.core.estimates.throughput import ThroughputModel
+from controlplane.core.values.performance import LossForecast, Performance
 from controlplane.simulator.batches import Batch
 from controlplane.simulator.step_times import Floats, Placement
 

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from controlplane.core.goodput import batch_candidates
-from controlplane.core.throughput import Floats
+from controlplane.core.estimates.goodput import batch_candidates
+from controlplane.core.estimates.throughput import Floats
 
 #: Ceilings forgive what floating point adds.
 TOLERANCE = 1e-8

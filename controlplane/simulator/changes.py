@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, field
 
-from controlplane.core.types import AcceleratorId
+from controlplane.core.values.types import AcceleratorId
 from controlplane.simulator.jobs import SimulatedJob
 
 #: accelerator -> when somebody else can have it.

@@ -15,7 +15,7 @@ from enum import IntEnum
 
 import numpy as np
 
-from controlplane.core.types import AcceleratorId
+from controlplane.core.values.types import AcceleratorId
 from controlplane.simulator.changes import Releases, Tenure
 from controlplane.simulator.settings import Failures
 

@@ -21,8 +21,8 @@ from typing import Any
 
 import numpy as np
 
-from controlplane.core.goodput import FixedBatchPerformance
-from controlplane.core.throughput import ThroughputModel
+from controlplane.core.estimates.goodput import FixedBatchPerformance
+from controlplane.core.estimates.throughput import ThroughputModel
 from controlplane.simulator.applications import Pace
 from controlplane.simulator.batches import Batch, WorkerBatch
 from controlplane.simulator.reading import json_read, number_of, row_of

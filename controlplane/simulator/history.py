@@ -10,13 +10,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from controlplane.core.goodput import (
+from controlplane.core.estimates.goodput import (
     AdaptiveBatchPerformance,
     FixedBatchPerformance,
     VirtualNodes,
 )
-from controlplane.core.throughput import ThroughputModel
-from controlplane.core.types import Accelerator
+from controlplane.core.estimates.throughput import ThroughputModel
+from controlplane.core.values.types import Accelerator
 from controlplane.simulator.reading import json_read, number_of, row_of, whole_of
 from controlplane.simulator.recorded import RecordedApplication, RecordedPerformance
 from controlplane.simulator.settings import MEASURED, ResizeCosts

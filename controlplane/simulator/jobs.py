@@ -7,8 +7,8 @@ from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from controlplane.core.performance import Performance
-from controlplane.core.types import Accelerator, AcceleratorId, Job
+from controlplane.core.values.performance import Performance
+from controlplane.core.values.types import Accelerator, AcceleratorId, Job
 from controlplane.simulator.applications import Application, Learnt, Pace
 from controlplane.simulator.batches import Batch
 from controlplane.simulator.knowledge import Memory, Speeds, TruePerformance

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
-from controlplane.core.goodput import relative_speeds, speeds_completed
-from controlplane.core.performance import Performance
-from controlplane.core.throughput import ThroughputModel, ThroughputSample, throughput_fit
+from controlplane.core.estimates.goodput import relative_speeds, speeds_completed
+from controlplane.core.estimates.throughput import ThroughputModel, ThroughputSample, throughput_fit
+from controlplane.core.values.performance import Performance
 from controlplane.simulator.applications import Application, Learnt, Pace, packed, spread
 from controlplane.simulator.step_times import Floats, Placement
 

@@ -8,9 +8,9 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from controlplane.core.goodput import AdaptiveBatchPerformance, FixedBatchPerformance
-from controlplane.core.performance import LossForecast, Performance
-from controlplane.core.throughput import ThroughputModel
+from controlplane.core.estimates.goodput import AdaptiveBatchPerformance, FixedBatchPerformance
+from controlplane.core.estimates.throughput import ThroughputModel
+from controlplane.core.values.performance import LossForecast, Performance
 from controlplane.simulator.applications import Pace, packed
 from controlplane.simulator.batches import (
     Batch,

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from controlplane.core.goodput import AdaptiveBatchPerformance, FixedBatchPerformance
+from controlplane.core.estimates.goodput import AdaptiveBatchPerformance, FixedBatchPerformance
 from controlplane.simulator.batches import Batch
 from controlplane.simulator.steady import SteadyApplication
 from controlplane.simulator.step_times import Floats, Placement

@@ -14,7 +14,7 @@ from collections.abc import Mapping
 
 from controlplane.core.cycle import decision_check
 from controlplane.core.policies import POLICIES
-from controlplane.core.types import AcceleratorId, Decision, JobId, Snapshot
+from controlplane.core.values.types import AcceleratorId, Decision, JobId, Snapshot
 from controlplane.simulator.jobs import SimulatedJob, Terms
 from controlplane.simulator.knowledge import Comparisons
 from controlplane.simulator.records import Records

@@ -9,8 +9,8 @@ import time
 from collections.abc import Callable, Sequence
 
 from controlplane.core.cycle import decide
-from controlplane.core.plan import plan_between
-from controlplane.core.types import AcceleratorId, Allocation, Job, Plan, Snapshot
+from controlplane.core.scheduling.plan import plan_between
+from controlplane.core.values.types import AcceleratorId, Allocation, Job, Plan, Snapshot
 from controlplane.simulator.changes import Releases, Tenure
 from controlplane.simulator.failures import Outages, Turn, silence, survive
 from controlplane.simulator.jobs import SimulatedJob, Terms

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from controlplane.core.performance import LossForecast
+from controlplane.core.values.performance import LossForecast
 from controlplane.simulator.applications import Pace
 from controlplane.simulator.batches import Batch
 from controlplane.simulator.step_times import Floats, Placement

@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from controlplane.core.types import Accelerator
+from controlplane.core.values.types import Accelerator
 from controlplane.simulator.applications import Application
 
 #: Seconds after which no job arrives: ten years.

@@ -12,7 +12,7 @@ from django.urls import reverse
 from django.utils.html import format_html
 from django.utils.safestring import SafeString, mark_safe
 
-from controlplane.core.lifecycle import SCHEDULABLE_JOB_STATUSES, JobStatus, NodeStatus
+from controlplane.core.values.lifecycle import SCHEDULABLE_JOB_STATUSES, JobStatus, NodeStatus
 from frontend.palette import job_colour_index
 from frontend.policy import stream_address
 from jobs.models import Job, Node, Replay, ReplayStatus

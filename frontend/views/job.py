@@ -13,8 +13,8 @@ from django.shortcuts import render
 from django.utils import timezone
 from django.views.decorators.http import require_safe
 
-from controlplane.core.lifecycle import ENDED_JOB_STATUSES, GenerationPhase, JobStatus
-from controlplane.core.wire import StopKind, Task
+from controlplane.core.protocol.wire import StopKind, Task
+from controlplane.core.values.lifecycle import ENDED_JOB_STATUSES, GenerationPhase, JobStatus
 from frontend.charts import job_charts
 from frontend.facts import shown_facts
 from frontend.figures.metrics import metric_key

@@ -13,7 +13,7 @@ from django.shortcuts import render
 from django.utils import timezone
 from django.views.decorators.http import require_safe
 
-from controlplane.core.lifecycle import JobStatus, NodeStatus
+from controlplane.core.values.lifecycle import JobStatus, NodeStatus
 from frontend.charts import DEFAULT_WINDOW_S, WINDOWS, overview_charts
 from frontend.progress import job_progress
 from jobs.selectors import pages

@@ -14,8 +14,8 @@ from django.utils import timezone
 from django.views.decorators.http import require_GET, require_http_methods
 from rest_framework.exceptions import ParseError
 
-from controlplane.core.lifecycle import JobStatus
-from controlplane.core.wire import Task
+from controlplane.core.protocol.wire import Task
+from controlplane.core.values.lifecycle import JobStatus
 from frontend import forms
 from frontend.checks import Check, draft_check, submission_check
 from frontend.views.changes import person, words

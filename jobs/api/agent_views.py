@@ -22,7 +22,7 @@ from django.http import (
 from django.utils import timezone
 from django.views.decorators.csrf import csrf_exempt
 
-from controlplane.core.wire import (
+from controlplane.core.protocol.wire import (
     EnrolRequest,
     HelloRequest,
     Message,

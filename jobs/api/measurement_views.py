@@ -11,7 +11,7 @@ from rest_framework.response import Response
 from rest_framework.reverse import reverse
 from rest_framework.views import APIView
 
-from controlplane.core.lifecycle import JobStatus
+from controlplane.core.values.lifecycle import JobStatus
 from jobs import nudges
 from jobs.api.parsers import BoundedJsonParser, YamlParser
 from jobs.api.requests import number_param, person

@@ -8,7 +8,7 @@ from typing import Any
 from drf_spectacular.utils import extend_schema_field
 from rest_framework import serializers
 
-from controlplane.core.wire import OnNonfinite, Task
+from controlplane.core.protocol.wire import OnNonfinite, Task
 from jobs.models import (
     Accelerator,
     ApiToken,

@@ -8,7 +8,7 @@ from typing import Any
 
 import httpx
 
-from controlplane.core.lifecycle import ENDED_JOB_STATUSES, JobStatus
+from controlplane.core.values.lifecycle import ENDED_JOB_STATUSES, JobStatus
 
 _LOOK_EVERY_S = 1.0
 #: How long a job trains with what it has before the next one arrives.

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import httpx
 
-from controlplane.core.lifecycle import ENDED_JOB_STATUSES, JobStatus
+from controlplane.core.values.lifecycle import ENDED_JOB_STATUSES, JobStatus
 
 #: Saving, uploading and leaving take a second or two for the demo's jobs.
 SAVING_DEADLINE_S = 25.0

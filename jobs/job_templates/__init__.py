@@ -13,7 +13,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from controlplane.core.wire import StopCondition, StopKind
+from controlplane.core.protocol.wire import StopCondition, StopKind
 
 FOLDER = Path(__file__).parent
 

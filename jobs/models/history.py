@@ -5,7 +5,7 @@ from __future__ import annotations
 from django.db import models
 from django.db.models import Q
 
-from controlplane.core.plain_text import UNFINISHED_LIMIT
+from controlplane.core.protocol.plain_text import UNFINISHED_LIMIT
 from jobs.models.jobs import Job
 from jobs.models.nodes import Node
 

@@ -8,8 +8,8 @@ from django.conf import settings
 from django.db import models
 from django.db.models import F, Q
 
-from controlplane.core.lifecycle import ENDED_JOB_STATUSES, JobStatus
-from controlplane.core.wire import OnNonfinite, ReductionMode, StopKind, Task
+from controlplane.core.protocol.wire import OnNonfinite, ReductionMode, StopKind, Task
+from controlplane.core.values.lifecycle import ENDED_JOB_STATUSES, JobStatus
 from jobs.models.choices import choices, values
 
 LIVE_JOB_STATUSES = tuple(status for status in JobStatus if status not in ENDED_JOB_STATUSES)

@@ -6,7 +6,7 @@ from django.conf import settings
 from django.db import models
 from django.db.models import F, Q
 
-from controlplane.core.lifecycle import NodeStatus
+from controlplane.core.values.lifecycle import NodeStatus
 from jobs.models.choices import choices
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from django.db import models
 from django.db.models import Q
 
-from controlplane.core.lifecycle import GenerationPhase
+from controlplane.core.values.lifecycle import GenerationPhase
 from jobs.models.choices import choices
 from jobs.models.jobs import Job
 from jobs.models.nodes import Accelerator

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from django.db.models import QuerySet
 
-from controlplane.core.lifecycle import GenerationPhase, JobStatus
-from controlplane.core.predictions import part_of
-from controlplane.core.wire import Task
+from controlplane.core.protocol.prediction_parts import part_of
+from controlplane.core.protocol.wire import Task
+from controlplane.core.values.lifecycle import GenerationPhase, JobStatus
 from jobs.exceptions import ConflictError, NotFoundError
 from jobs.models import Allocation, Artifact, Generation, Job, Node
 

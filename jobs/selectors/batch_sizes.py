@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from django.db.models import F, Sum
 
-from controlplane.core.batch_size import (
+from controlplane.core.estimates.batch_size import (
     NOISE_REPORTS,
     BatchChoice,
     BatchQuestion,
@@ -16,9 +16,9 @@ from controlplane.core.batch_size import (
     batch_size_choose,
     step_line,
 )
-from controlplane.core.lifecycle import NodeStatus
-from controlplane.core.memory import largest_slice, memory_need_read
-from controlplane.core.step_time import Sample
+from controlplane.core.estimates.memory import largest_slice, memory_need_read
+from controlplane.core.estimates.step_time import Sample
+from controlplane.core.values.lifecycle import NodeStatus
 from jobs.models import Accelerator, Job, StepReport
 from jobs.selectors.noise import noise_scale_of
 from jobs.selectors.step_times import step_times_read

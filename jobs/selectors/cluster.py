@@ -8,14 +8,14 @@ from dataclasses import dataclass
 
 from django.db.models import Q, QuerySet
 
-from controlplane.core import types
-from controlplane.core.lifecycle import (
+from controlplane.core.protocol.wire import StopKind
+from controlplane.core.scheduling.replacements import replacements
+from controlplane.core.values import types
+from controlplane.core.values.lifecycle import (
     SCHEDULABLE_JOB_STATUSES,
     GenerationPhase,
     NodeStatus,
 )
-from controlplane.core.replacements import replacements
-from controlplane.core.wire import StopKind
 from jobs.models import Accelerator, Allocation, Generation, Job, StartFailure
 from jobs.selectors.batch_sizes import accelerator_sizes, epoch_examples, examples_done
 from jobs.selectors.knowledge import Known, known_read

@@ -7,8 +7,8 @@ from typing import Any
 
 from django.db.models import QuerySet
 
-from controlplane.core.lifecycle import JobStatus
-from controlplane.core.wire import OnNonfinite, TrainingSpec
+from controlplane.core.protocol.wire import OnNonfinite, TrainingSpec
+from controlplane.core.values.lifecycle import JobStatus
 from jobs.exceptions import NotFoundError
 from jobs.models import Job
 from jobs.models.jobs import MEASURED

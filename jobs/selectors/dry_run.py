@@ -11,8 +11,8 @@ from enum import StrEnum
 
 from django.conf import settings
 
-from controlplane.core import types
 from controlplane.core.cycle import decide
+from controlplane.core.values import types
 from jobs.models import ClusterSetting, Job
 from jobs.selectors.batch_sizes import accelerator_sizes
 from jobs.selectors.cluster import cluster_snapshot, remaining_examples

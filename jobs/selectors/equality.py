@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection
 from enum import StrEnum
 
-from controlplane.core.wire import ReductionMode, Task
+from controlplane.core.protocol.wire import ReductionMode, Task
 from jobs.models import Accelerator, Job
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from controlplane.core.loss_prediction import LossFit
+from controlplane.core.estimates.loss_prediction import LossFit
 from jobs.models import Job
 from jobs.selectors.batch_sizes import accelerator_sizes
 from jobs.selectors.cluster import remaining_examples

@@ -8,8 +8,8 @@ from collections.abc import Iterable
 
 from django.db.models import Avg, Count, F, Q
 
-from controlplane.core.goodput import AdaptiveBatchPerformance, FixedBatchPerformance
-from controlplane.core.lifecycle import ENDED_JOB_STATUSES, JobStatus
+from controlplane.core.estimates.goodput import AdaptiveBatchPerformance, FixedBatchPerformance
+from controlplane.core.values.lifecycle import ENDED_JOB_STATUSES, JobStatus
 from controlplane.simulator.history import History, HistoryJob
 from controlplane.simulator.settings import MEASURED, ResizeCosts
 from jobs.models import Accelerator, ClusterSetting, Event, Generation, Job

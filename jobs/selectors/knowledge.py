@@ -13,18 +13,18 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any
 
-from controlplane.core.batch_size import NOISE_REPORTS, batch_bounds, efficiency
-from controlplane.core.codec import decode
-from controlplane.core.goodput import (
+from controlplane.core.estimates.batch_size import NOISE_REPORTS, batch_bounds, efficiency
+from controlplane.core.estimates.goodput import (
     AdaptiveBatchPerformance,
     FixedBatchPerformance,
     VirtualNodes,
     relative_speeds,
 )
-from controlplane.core.loss_prediction import LossFit, NoForecast
-from controlplane.core.performance import LossForecast, Performance
-from controlplane.core.step_time import sync_seconds
-from controlplane.core.throughput import ThroughputModel, ThroughputSample
+from controlplane.core.estimates.loss_prediction import LossFit, NoForecast
+from controlplane.core.estimates.step_time import sync_seconds
+from controlplane.core.estimates.throughput import ThroughputModel, ThroughputSample
+from controlplane.core.protocol.codec import decode
+from controlplane.core.values.performance import LossForecast, Performance
 from jobs.models import Job, JobKnowledge
 from jobs.selectors.batch_sizes import AcceleratorSize, largest_batch
 from jobs.selectors.noise import noise_scale_of

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from django.db.models import QuerySet
 
-from controlplane.core.plain_text import parts_shown
+from controlplane.core.protocol.plain_text import parts_shown
 from jobs.models import Job, LogChunk
 
 #: Characters of one answer to a page; a download has no such limit.

@@ -9,8 +9,8 @@ from typing import Any
 
 from django.db.models import Min
 
-from controlplane.core.lifecycle import NodeStatus
-from controlplane.core.memory import Fit, MemoryNeed, fit_of, memory_need_read
+from controlplane.core.estimates.memory import Fit, MemoryNeed, fit_of, memory_need_read
+from controlplane.core.values.lifecycle import NodeStatus
 from jobs.models import Accelerator, Job
 from jobs.services.submission_rules import Submission
 

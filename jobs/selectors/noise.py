@@ -1,7 +1,7 @@
 """The gradient noise scale of a job, as far as its trainers have told.
 
 `Job.noise` holds moving averages: `sqr`, `var` (for batches of the size submitted), `weight` as in
-`controlplane.core.noise_scale.NoiseAverage`, and `num_reports`.
+`controlplane.core.estimates.noise_scale.NoiseAverage`, and `num_reports`.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import dataclasses
 from dataclasses import dataclass
 from typing import Any
 
-from controlplane.core.noise_scale import GradientNoise, NoiseAverage, noise_scale
+from controlplane.core.estimates.noise_scale import GradientNoise, NoiseAverage, noise_scale
 from jobs.models import Job
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from controlplane.core.nonfinite import Nonfinite, nonfinite_read
+from controlplane.core.protocol.nonfinite import Nonfinite, nonfinite_read
 from jobs.models import Job
 
 #: Sentences of one warning; of more metrics only the number is told.

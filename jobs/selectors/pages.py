@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from django.contrib.auth.models import AbstractBaseUser, AnonymousUser, User
 from django.db.models import F, Q, QuerySet
 
-from controlplane.core.lifecycle import GenerationPhase, JobStatus
+from controlplane.core.values.lifecycle import GenerationPhase, JobStatus
 from jobs.models import Accelerator, Allocation, Event, Generation, Job, Node
 from jobs.models.jobs import LIVE_JOB_STATUSES
 

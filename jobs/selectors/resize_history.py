@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from django.db.models import Avg, Count, Max, Q
 
-from controlplane.core.lifecycle import GenerationPhase
+from controlplane.core.values.lifecycle import GenerationPhase
 from jobs.models import Generation
 from jobs.models.resizes import BATCH_ACTOR, MAPPING_ACTOR
 

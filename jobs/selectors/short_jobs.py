@@ -8,8 +8,8 @@ from collections.abc import Iterable, Mapping
 from django.conf import settings
 from django.db.models import Q
 
-from controlplane.core import types
-from controlplane.core.replacements import ShortJob
+from controlplane.core.scheduling.replacements import ShortJob
+from controlplane.core.values import types
 from jobs.models import Allocation, Generation, Job
 from jobs.models.jobs import PREEMPTED
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from controlplane.core.moves import Moves, Trial
-from controlplane.core.speed_window import Stretch, Window
+from controlplane.core.virtual_nodes.rebalance_trial import Moves, Trial
+from controlplane.core.virtual_nodes.step_window import Stretch, Window
 from jobs.models import Generation, Job
 
 

@@ -8,12 +8,12 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from controlplane.core.heterogeneous import SecondsBySplit, exchange_by_rows
-from controlplane.core.lifecycle import GenerationPhase
-from controlplane.core.speed_window import member_seconds
-from controlplane.core.speeds import MemberSpeed, member_step_times
-from controlplane.core.step_time import Sample, StepTime, step_time_fit, sync_time_fit
-from controlplane.core.wire import ReductionMode, Task
+from controlplane.core.estimates.step_time import Sample, StepTime, step_time_fit, sync_time_fit
+from controlplane.core.protocol.wire import ReductionMode, Task
+from controlplane.core.values.lifecycle import GenerationPhase
+from controlplane.core.virtual_nodes.step_window import member_seconds
+from controlplane.core.virtual_nodes.stragglers import MemberSpeed, member_step_times
+from controlplane.core.virtual_nodes.uneven_split import SecondsBySplit, exchange_by_rows
 from jobs.models import Accelerator, Allocation, Generation, Job, StepTimeProfile
 from jobs.selectors.speed_windows import moves_read, window_read
 

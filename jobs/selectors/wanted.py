@@ -7,8 +7,7 @@ import json
 
 from django.conf import settings
 
-from controlplane.core.lifecycle import GenerationPhase, JobStatus
-from controlplane.core.wire import (
+from controlplane.core.protocol.wire import (
     Membership,
     OnNonfinite,
     ReductionMode,
@@ -22,6 +21,7 @@ from controlplane.core.wire import (
     decode,
     encode,
 )
+from controlplane.core.values.lifecycle import GenerationPhase, JobStatus
 from jobs.models import Allocation, Artifact, Generation, Job, Node
 
 _OPEN_PHASES = (GenerationPhase.PREPARING, GenerationPhase.SWITCHING, GenerationPhase.ACTIVE)

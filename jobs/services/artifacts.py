@@ -14,7 +14,7 @@ from django.conf import settings
 from django.core.files import File
 from django.db import transaction
 
-from controlplane.core.predictions import part_of
+from controlplane.core.protocol.prediction_parts import part_of
 from jobs.exceptions import ConflictError, InvalidInputError, TooLargeError
 from jobs.models import Artifact, Job
 from jobs.services.endings import job_lock

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Literal
 
-from controlplane.core.lifecycle import GenerationPhase
+from controlplane.core.values.lifecycle import GenerationPhase
 from jobs.models import Allocation, Job
 
 Kind = Literal["vain_restarts", "vain_recoveries", "vain_crashes"]

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from controlplane.core.batch_size import batch_bounds
-from controlplane.core.wire import StopKind
+from controlplane.core.estimates.batch_size import batch_bounds
+from controlplane.core.protocol.wire import StopKind
 
 if TYPE_CHECKING:
     from jobs.services.submission_rules import Submission

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import datetime
 
-from controlplane.core.batch_size import CHANGE_COOL_DOWN_S
-from controlplane.core.lifecycle import GenerationPhase, JobStatus
-from controlplane.core.step_time import sample_add
-from controlplane.core.types import Plan, Resize
-from controlplane.core.wire import TrainerReport
+from controlplane.core.estimates.batch_size import CHANGE_COOL_DOWN_S
+from controlplane.core.estimates.step_time import sample_add
+from controlplane.core.protocol.wire import TrainerReport
+from controlplane.core.values.lifecycle import GenerationPhase, JobStatus
+from controlplane.core.values.types import Plan, Resize
 from jobs.models import Generation, Job
 from jobs.selectors.batch_sizes import batch_choice, batch_times_read
 from jobs.services.telling import Telling

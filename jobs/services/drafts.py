@@ -14,7 +14,7 @@ from django.core.files.base import ContentFile
 from django.db import transaction
 from django.db.models import Q
 
-from controlplane.core.lifecycle import JobStatus, NodeStatus
+from controlplane.core.values.lifecycle import JobStatus, NodeStatus
 from jobs.exceptions import ConflictError
 from jobs.models import Job, Node
 from jobs.models.jobs import MEASURED

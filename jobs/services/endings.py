@@ -12,7 +12,7 @@ from typing import Any
 from django.conf import settings
 from django.db.models import F
 
-from controlplane.core.lifecycle import (
+from controlplane.core.values.lifecycle import (
     ENDED_JOB_STATUSES,
     GENERATION_TRANSITIONS,
     GenerationPhase,

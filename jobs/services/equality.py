@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import datetime
 
-from controlplane.core.wire import ReductionMode
+from controlplane.core.protocol.wire import ReductionMode
 from jobs.models import Generation, Job
 from jobs.selectors.equality import kinds_used
 from jobs.selectors.step_times import kinds_by_place, members_read

@@ -7,9 +7,9 @@ from collections.abc import Sequence
 
 from django.conf import settings
 
-from controlplane.core.lifecycle import ENDED_JOB_STATUSES, JobStatus
-from controlplane.core.plain_text import parts_shown
-from controlplane.core.wire import TrainerReport
+from controlplane.core.protocol.plain_text import parts_shown
+from controlplane.core.protocol.wire import TrainerReport
+from controlplane.core.values.lifecycle import ENDED_JOB_STATUSES, JobStatus
 from jobs.models import Allocation, Job, LogChunk
 from jobs.services.attempts import crash_count, is_held_up
 from jobs.services.endings import allocation_release, job_end, job_settle

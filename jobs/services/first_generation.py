@@ -8,9 +8,9 @@ from collections.abc import Mapping
 
 from django.db.models import F
 
-from controlplane.core.heterogeneous import mapping_for
-from controlplane.core.lifecycle import GenerationPhase
-from controlplane.core.wire import Membership, decode, encode
+from controlplane.core.protocol.wire import Membership, decode, encode
+from controlplane.core.values.lifecycle import GenerationPhase
+from controlplane.core.virtual_nodes.uneven_split import mapping_for
 from jobs.models import Allocation, Generation, Job
 from jobs.selectors.step_times import slot_step_times
 from jobs.services.endings import generation_end, job_restart

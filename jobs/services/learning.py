@@ -11,10 +11,10 @@ import datetime
 
 from django.db.models import Avg, Sum
 
-from controlplane.core.codec import encode
-from controlplane.core.loss_prediction import POINTS_LIMIT, loss_fit
-from controlplane.core.throughput import ThroughputModel, throughput_fit
-from controlplane.core.wire import Task
+from controlplane.core.estimates.loss_prediction import POINTS_LIMIT, loss_fit
+from controlplane.core.estimates.throughput import ThroughputModel, throughput_fit
+from controlplane.core.protocol.codec import encode
+from controlplane.core.protocol.wire import Task
 from jobs.models import Generation, Job, JobKnowledge, StepReport
 from jobs.selectors.knowledge import (
     Configuration,

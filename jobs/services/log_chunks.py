@@ -12,9 +12,9 @@ from collections.abc import Collection, Sequence
 from django.conf import settings
 from django.db.models import Exists, F, Max, OuterRef, Sum
 
-from controlplane.core import wire
-from controlplane.core.lifecycle import ENDED_JOB_STATUSES
-from controlplane.core.plain_text import plain_part
+from controlplane.core.protocol import wire
+from controlplane.core.protocol.plain_text import plain_part
+from controlplane.core.values.lifecycle import ENDED_JOB_STATUSES
 from jobs.models import Allocation, Job, LogChunk, Node
 from jobs.selectors.logs import log_text
 from jobs.services.artifacts import log_store

@@ -7,7 +7,7 @@ import signal
 from collections.abc import Sequence
 from typing import Any
 
-from controlplane.core.lifecycle import NodeStatus
+from controlplane.core.values.lifecycle import NodeStatus
 from jobs.models import Allocation
 
 #: Its process is as good as any, but those that had the job's state are gone before it had it.

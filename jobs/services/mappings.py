@@ -15,13 +15,13 @@ from dataclasses import dataclass
 
 from django.db import IntegrityError, transaction
 
-from controlplane.core.heterogeneous import mapping_for
-from controlplane.core.lifecycle import GenerationPhase, JobStatus
-from controlplane.core.moves import Moves, Trial, Verdict, move_verdict
-from controlplane.core.speed_window import is_telling, typical_step_s
-from controlplane.core.speeds import MemberSpeed, revision_between
-from controlplane.core.types import Resize
-from controlplane.core.wire import Membership, decode, encode
+from controlplane.core.protocol.wire import Membership, decode, encode
+from controlplane.core.values.lifecycle import GenerationPhase, JobStatus
+from controlplane.core.values.types import Resize
+from controlplane.core.virtual_nodes.rebalance_trial import Moves, Trial, Verdict, move_verdict
+from controlplane.core.virtual_nodes.step_window import is_telling, typical_step_s
+from controlplane.core.virtual_nodes.stragglers import MemberSpeed, revision_between
+from controlplane.core.virtual_nodes.uneven_split import mapping_for
 from jobs.models import Generation, Job
 from jobs.models.resizes import MAPPING_ACTOR
 from jobs.selectors.speed_windows import moves_read, moves_written, window_read

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from django.db.models import QuerySet
 
-from controlplane.core.wire import Membership
+from controlplane.core.protocol.wire import Membership
 from jobs.models import Generation, Job, StepReport
 
 #: Step reports that are looked at for a gap, the newest; trainers do not know more for sure.

@@ -10,14 +10,14 @@ from django.conf import settings
 from django.contrib.auth.models import User
 from django.db import IntegrityError, transaction
 
-from controlplane.core.lifecycle import NodeStatus
-from controlplane.core.wire import (
+from controlplane.core.protocol.wire import (
     PROTOCOL_VERSION,
     AcceleratorInfo,
     EnrolReply,
     EnrolRequest,
     HelloRequest,
 )
+from controlplane.core.values.lifecycle import NodeStatus
 from jobs.exceptions import ConflictError, ForbiddenError, InvalidInputError
 from jobs.models import Accelerator, Allocation, EnrolmentToken, Node
 from jobs.services.endings import job_lock

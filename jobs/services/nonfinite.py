@@ -7,9 +7,9 @@ import logging
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from controlplane.core.codec import encode
-from controlplane.core.nonfinite import Nonfinite, nonfinite_read
-from controlplane.core.wire import OnNonfinite
+from controlplane.core.protocol.codec import encode
+from controlplane.core.protocol.nonfinite import Nonfinite, nonfinite_read
+from controlplane.core.protocol.wire import OnNonfinite
 from jobs.models import Job, StepReport
 from jobs.services.events import event_add
 from jobs.services.telling import Telling

@@ -14,8 +14,8 @@ from collections.abc import Mapping
 from django.db import IntegrityError, transaction
 from django.db.models import F
 
-from controlplane.core.lifecycle import SCHEDULABLE_JOB_STATUSES
-from controlplane.core.types import Plan
+from controlplane.core.values.lifecycle import SCHEDULABLE_JOB_STATUSES
+from controlplane.core.values.types import Plan
 from jobs.models import Job
 from jobs.services.events import event_add
 from jobs.services.reasons import reasons_save

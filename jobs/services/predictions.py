@@ -13,9 +13,15 @@ from typing import Any
 from django.core.files import File
 from django.db.models import Exists, OuterRef, Q
 
-from controlplane.core.lifecycle import JobStatus
-from controlplane.core.predictions import RESULT_FILE, Part, examples_safe, part_of, parts_join
-from controlplane.core.wire import Membership, Task
+from controlplane.core.protocol.prediction_parts import (
+    RESULT_FILE,
+    Part,
+    examples_safe,
+    part_of,
+    parts_join,
+)
+from controlplane.core.protocol.wire import Membership, Task
+from controlplane.core.values.lifecycle import JobStatus
 from jobs.models import Artifact, Event, Job
 from jobs.services.artifacts import artifact_keep
 from jobs.services.events import event_add

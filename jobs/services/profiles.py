@@ -9,11 +9,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from controlplane.core.heterogeneous import rows_of
-from controlplane.core.speed_window import SETTLING_S, Stretch, window_add
-from controlplane.core.speeds import typical_members
-from controlplane.core.step_time import sample_add, samples_bounded
-from controlplane.core.wire import ReductionMode, TrainerReport
+from controlplane.core.estimates.step_time import sample_add, samples_bounded
+from controlplane.core.protocol.wire import ReductionMode, TrainerReport
+from controlplane.core.virtual_nodes.step_window import SETTLING_S, Stretch, window_add
+from controlplane.core.virtual_nodes.stragglers import typical_members
+from controlplane.core.virtual_nodes.uneven_split import rows_of
 from jobs.models import Allocation, Generation, StepTimeProfile
 from jobs.selectors.speed_windows import window_read, window_written
 from jobs.selectors.step_times import (

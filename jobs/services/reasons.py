@@ -6,8 +6,8 @@ import datetime
 
 from django.db.models import F
 
-from controlplane.core.lifecycle import SCHEDULABLE_JOB_STATUSES
-from controlplane.core.types import Plan
+from controlplane.core.values.lifecycle import SCHEDULABLE_JOB_STATUSES
+from controlplane.core.values.types import Plan
 from jobs.models import Job
 
 #: Rows of one statement.

@@ -15,13 +15,13 @@ from typing import Any
 from django.conf import settings
 from django.db.models import F
 
-from controlplane.core.lifecycle import (
+from controlplane.core.membership.recovery import Standing, Verdict, judge, membership_recover
+from controlplane.core.protocol.wire import Member, Membership, SlotAddress, decode, encode
+from controlplane.core.values.lifecycle import (
     HOLDING_JOB_STATUSES,
     GenerationPhase,
     JobStatus,
 )
-from controlplane.core.recovery import Standing, Verdict, judge, membership_recover
-from controlplane.core.wire import Member, Membership, SlotAddress, decode, encode
 from jobs.models import Allocation, Generation, Job
 from jobs.selectors.step_times import slot_step_times
 from jobs.services.attempts import attempt_count

@@ -6,10 +6,10 @@ import datetime
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from controlplane.core.codec import encode
-from controlplane.core.lifecycle import GenerationPhase, JobStatus
-from controlplane.core.nonfinite import NONFINITE_CODES
-from controlplane.core.wire import ReportKind, Task, TrainerReport
+from controlplane.core.protocol.codec import encode
+from controlplane.core.protocol.nonfinite import NONFINITE_CODES
+from controlplane.core.protocol.wire import ReportKind, Task, TrainerReport
+from controlplane.core.values.lifecycle import GenerationPhase, JobStatus
 from jobs.models import Allocation, Artifact, Generation, Job
 from jobs.selectors.memory import out_of_memory_text
 from jobs.selectors.nonfinite import nonfinite_states, nonfinite_text

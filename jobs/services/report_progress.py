@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from controlplane.core.lifecycle import JobStatus
-from controlplane.core.noise_scale import GradientNoise
-from controlplane.core.wire import TrainerReport
+from controlplane.core.estimates.noise_scale import GradientNoise
+from controlplane.core.protocol.wire import TrainerReport
+from controlplane.core.values.lifecycle import JobStatus
 from jobs.models import Allocation, EpochReport, Job, StepReport
 from jobs.selectors.noise import noise_taken
 from jobs.services.batch_sizes import batch_times_take

@@ -15,8 +15,8 @@ from itertools import groupby
 
 from django.db import transaction
 
-from controlplane.core.plain_text import plain_values
-from controlplane.core.wire import (
+from controlplane.core.protocol.plain_text import plain_values
+from controlplane.core.protocol.wire import (
     BatchReply,
     ReportBatch,
     ReportKind,

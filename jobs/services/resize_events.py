@@ -5,7 +5,7 @@ from __future__ import annotations
 import datetime
 from typing import Any
 
-from controlplane.core.lifecycle import GenerationPhase
+from controlplane.core.values.lifecycle import GenerationPhase
 from jobs.models import Generation
 from jobs.models.resizes import BATCH_ACTOR, MAPPING_ACTOR
 from jobs.services.events import event_add

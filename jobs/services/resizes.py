@@ -9,16 +9,16 @@ from dataclasses import dataclass
 
 from django.db.models import F
 
-from controlplane.core.batch_size import BatchChoice
-from controlplane.core.lifecycle import (
+from controlplane.core.estimates.batch_size import BatchChoice
+from controlplane.core.membership.slots import Place, SlotHistory, membership_next, places_on_node
+from controlplane.core.protocol.wire import Membership, Task, decode, encode
+from controlplane.core.values.lifecycle import (
     SCHEDULABLE_JOB_STATUSES,
     GenerationPhase,
     JobStatus,
     NodeStatus,
 )
-from controlplane.core.slots import Place, SlotHistory, membership_next, places_on_node
-from controlplane.core.types import Resize
-from controlplane.core.wire import Membership, Task, decode, encode
+from controlplane.core.values.types import Resize
 from jobs.models import Accelerator, Allocation, Artifact, Generation, Job, Node
 from jobs.selectors.batch_sizes import batch_choice
 from jobs.selectors.cluster import accelerators_open

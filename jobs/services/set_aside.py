@@ -12,8 +12,8 @@ import datetime
 from django.conf import settings
 from django.db.models import Q, QuerySet
 
-from controlplane.core.lifecycle import JobStatus
-from controlplane.core.nonfinite import NONFINITE_CODES
+from controlplane.core.protocol.nonfinite import NONFINITE_CODES
+from controlplane.core.values.lifecycle import JobStatus
 from jobs.models import Allocation, Node
 from jobs.services.events import SYSTEM, event_add
 

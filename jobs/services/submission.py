@@ -15,7 +15,7 @@ from django.core.files.base import ContentFile
 from django.db import IntegrityError, transaction
 from django.db.models import F
 
-from controlplane.core.lifecycle import ENDED_JOB_STATUSES, JobStatus
+from controlplane.core.values.lifecycle import ENDED_JOB_STATUSES, JobStatus
 from jobs.exceptions import ConflictError, InvalidInputError, StaleVersionError
 from jobs.models import IdempotencyKey, Job
 from jobs.services.drafts import draft_take_over

@@ -9,8 +9,8 @@ from typing import Any
 from django.conf import settings
 from django.contrib.auth.models import User
 
-from controlplane.core.lifecycle import JobStatus
-from controlplane.core.wire import Task
+from controlplane.core.protocol.wire import Task
+from controlplane.core.values.lifecycle import JobStatus
 from jobs.exceptions import ConflictError
 from jobs.models import Job
 from jobs.models.jobs import LIVE_JOB_STATUSES

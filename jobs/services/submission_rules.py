@@ -6,8 +6,14 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from controlplane.core.code_archive import CodeArchiveError, archive_check
-from controlplane.core.wire import OnNonfinite, ReductionMode, StopCondition, StopKind, Task
+from controlplane.core.protocol.code_archive import CodeArchiveError, archive_check
+from controlplane.core.protocol.wire import (
+    OnNonfinite,
+    ReductionMode,
+    StopCondition,
+    StopKind,
+    Task,
+)
 from jobs.exceptions import InvalidInputError
 from jobs.job_templates import JOB_TEMPLATES, JobTemplate
 from jobs.services.batch_rules import BATCH_FIELDS, batch_errors

@@ -7,8 +7,8 @@ from typing import Any
 
 from django.contrib.auth.models import User
 
-from controlplane.core.lifecycle import JobStatus
-from controlplane.core.wire import StopCondition, StopKind, Task
+from controlplane.core.protocol.wire import StopCondition, StopKind, Task
+from controlplane.core.values.lifecycle import JobStatus
 from jobs.exceptions import InvalidInputError
 from jobs.models import Artifact, Job
 

@@ -8,8 +8,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from controlplane.core.lifecycle import ENDED_JOB_STATUSES
-from controlplane.core.wire import TrainerReport
+from controlplane.core.protocol.wire import TrainerReport
+from controlplane.core.values.lifecycle import ENDED_JOB_STATUSES
 from jobs.models import Allocation, Generation, Job, Node
 
 

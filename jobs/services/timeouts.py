@@ -8,7 +8,7 @@ from collections.abc import Collection
 from django.conf import settings
 from django.db import transaction
 
-from controlplane.core.lifecycle import (
+from controlplane.core.values.lifecycle import (
     ENDED_JOB_STATUSES,
     HOLDING_JOB_STATUSES,
     GenerationPhase,

@@ -9,8 +9,8 @@ from django.conf import settings
 from django.db import transaction
 from django.db.models import Count, F, Q
 
-from controlplane.core.lifecycle import JobStatus, NodeStatus
-from controlplane.core.wire import ValidationReport
+from controlplane.core.protocol.wire import ValidationReport
+from controlplane.core.values.lifecycle import JobStatus, NodeStatus
 from jobs.models import Job, Node
 from jobs.models.jobs import MEASURED
 from jobs.selectors.memory import memory_shortage

@@ -12,7 +12,7 @@ import datetime
 from django.conf import settings
 from django.db.models import Max
 
-from controlplane.core.lifecycle import NodeStatus
+from controlplane.core.values.lifecycle import NodeStatus
 from jobs.models import ClusterSetting, Node
 from jobs.services.policy import cluster_setting
 

@@ -8,8 +8,7 @@ from typing import Any
 
 from agents.settings import AgentSettings
 from agents.supervision.run_directory import RunDirectory
-from controlplane.core.virtual_nodes import even_mapping
-from controlplane.core.wire import (
+from controlplane.core.protocol.wire import (
     Member,
     Membership,
     ReductionMode,
@@ -20,6 +19,7 @@ from controlplane.core.wire import (
     WantedTrainer,
     WantedValidation,
 )
+from controlplane.core.virtual_nodes.mapping import even_mapping
 from tests.agents.control_plane import ENROLMENT_TOKEN, ControlPlane
 
 CODE = b"def build(settings):\n    return None\n"

@@ -13,7 +13,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
-from controlplane.core.wire import (
+from controlplane.core.protocol.wire import (
     BatchReply,
     EnrolReply,
     EnrolRequest,

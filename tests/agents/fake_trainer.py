@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from agents.trainer.contract.standby import WARM_FILE, standby_wait
-from controlplane.core.wire import (
+from controlplane.core.protocol.wire import (
     ReportKind,
     TrainerOrders,
     TrainerReport,

@@ -10,7 +10,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from controlplane.core.wire import EnrolReply, ReportKind
+from controlplane.core.protocol.wire import EnrolReply, ReportKind
 from tests.agents.builders import membership, wanted_trainer
 from tests.agents.conftest import AgentProcess, DrivenAgent, trainers_below, wait_until
 from tests.agents.control_plane import AGENT_TOKEN, ENROLMENT_TOKEN, ControlPlane

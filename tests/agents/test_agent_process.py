@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from agents.__main__ import main
-from controlplane.core.wire import ReportKind
+from controlplane.core.protocol.wire import ReportKind
 from tests.agents.builders import wanted_trainer, wanted_validation
 from tests.agents.conftest import AgentProcess, trainers_below, wait_until
 from tests.agents.control_plane import ENROLMENT_TOKEN, ControlPlane

@@ -11,7 +11,7 @@ import pytest
 
 from agents.session.contact import EXIT_REFUSED, EXIT_REMOVED
 from agents.state_directory import StateDirectory
-from controlplane.core.wire import ReportKind
+from controlplane.core.protocol.wire import ReportKind
 from tests.agents.builders import wanted_trainer
 from tests.agents.conftest import DrivenAgent, trainers_below
 from tests.agents.control_plane import ENROLMENT_TOKEN, ControlPlane

@@ -9,7 +9,7 @@ from pathlib import Path
 import psutil
 
 from agents.supervision.heartbeat import Pulse
-from controlplane.core.wire import ReportKind
+from controlplane.core.protocol.wire import ReportKind
 from tests.agents.builders import wanted_trainer
 from tests.agents.conftest import DrivenAgent, trainers_below
 from tests.agents.control_plane import ControlPlane

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from agents.session.report_queue import READ_BYTES, ReportQueue
 from agents.supervision.run_directory import AGENT_SEQUENCE, RunDirectory
-from controlplane.core.wire import ReportKind
+from controlplane.core.protocol.wire import ReportKind
 from tests.agents.builders import run_directory
 
 

@@ -14,7 +14,7 @@ import pytest
 
 from agents.supervision import standbys
 from agents.trainer.contract import standby as warming
-from controlplane.core.wire import ReportKind
+from controlplane.core.protocol.wire import ReportKind
 from tests.agents.builders import membership, wanted_trainer
 from tests.agents.conftest import (
     DEADLINE_S,

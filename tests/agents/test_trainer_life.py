@@ -15,7 +15,7 @@ import pytest
 
 from agents.supervision import oom_kills
 from agents.supervision.run_directory import AGENT_SEQUENCE
-from controlplane.core.wire import ReportKind, TrainerOrders, TrainerState, decode
+from controlplane.core.protocol.wire import ReportKind, TrainerOrders, TrainerState, decode
 from tests.agents.builders import membership, wanted_trainer
 from tests.agents.conftest import DrivenAgent, trainers_below
 from tests.agents.control_plane import ControlPlane

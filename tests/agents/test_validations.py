@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from controlplane.core.wire import ValidationReport
+from controlplane.core.protocol.wire import ValidationReport
 from tests.agents.builders import wanted_validation
 from tests.agents.conftest import DrivenAgent, trainers_below
 from tests.agents.control_plane import ControlPlane

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from agents.settings import TRAINER_COMMAND
-from controlplane.core.wire import ReportKind, SlotAddress, WantedTrainer
+from controlplane.core.protocol.wire import ReportKind, SlotAddress, WantedTrainer
 from tests.agents.builders import membership, wanted_trainer
 from tests.agents.conftest import DrivenAgent
 from tests.agents.control_plane import ControlPlane

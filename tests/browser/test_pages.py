@@ -322,7 +322,7 @@ def test_the_form_helps_checks_and_submits(ada: Visitor, tmp_path: Path) -> None
 
 _ANSWER = """
 from django.utils import timezone
-from controlplane.core.wire import ValidationReport
+from controlplane.core.protocol.wire import ValidationReport
 from jobs import nudges
 from jobs.models import Job
 from jobs.services.validations import validation_take

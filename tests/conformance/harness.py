@@ -25,7 +25,7 @@ from agents.trainer.step.batch_plan import TRAINING_STREAM, Planner, step_seeds
 from agents.trainer.step.functions import StepFunctions
 from agents.trainer.step.prefetch import JobData
 from agents.trainer.step.stepper import local_rows
-from controlplane.core.wire import ReductionMode, StopCondition, StopKind, TrainingSpec
+from controlplane.core.protocol.wire import ReductionMode, StopCondition, StopKind, TrainingSpec
 from tests.agents.trainer.local_jobs import membership_of, training_spec
 
 Tensor = Any

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from controlplane.core.wire import StopCondition, StopKind, TrainingSpec
+from controlplane.core.protocol.wire import StopCondition, StopKind, TrainingSpec
 from tests.agents.trainer.local_jobs import local_job, training_spec
 from tests.agents.trainer.scheduled_trainer import scheduled_program
 from tests.conformance.cases import Case

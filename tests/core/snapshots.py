@@ -10,8 +10,8 @@ import numpy as np
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from controlplane.core.step_time import Sample, StepTime, step_time_fit
-from controlplane.core.types import Accelerator, Job, Plan, Snapshot
+from controlplane.core.estimates.step_time import Sample, StepTime, step_time_fit
+from controlplane.core.values.types import Accelerator, Job, Plan, Snapshot
 
 
 def accelerators_make(*kinds_per_node: str) -> tuple[Accelerator, ...]:

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from controlplane.core.batch_size import (
+from controlplane.core.estimates.batch_size import (
     CHANGE_GAIN,
     BatchBounds,
     BatchQuestion,
@@ -17,7 +17,7 @@ from controlplane.core.batch_size import (
     goodput,
     step_line,
 )
-from controlplane.core.step_time import Sample, StepTime
+from controlplane.core.estimates.step_time import Sample, StepTime
 
 
 def question(**changes):

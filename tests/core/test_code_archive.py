@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from controlplane.core import code_archive
-from controlplane.core.code_archive import CodeArchiveError, archive_check, archive_unpack
+from controlplane.core.protocol import code_archive
+from controlplane.core.protocol.code_archive import CodeArchiveError, archive_check, archive_unpack
 
 JOB = b"def build(settings):\n    return None\n"
 

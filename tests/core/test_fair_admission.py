@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 from controlplane.core.policies import POLICIES
 from controlplane.core.policies.fair_admission import Pool, aged_weight, entry_order, pool_share
 from controlplane.core.policies.fair_fill import Fill, power_of_two_fill, progressive_fill
-from controlplane.core.pools import urgency_order
-from controlplane.core.types import Job
+from controlplane.core.scheduling.pools import urgency_order
+from controlplane.core.values.types import Job
 from tests.core.snapshots import Speed, accelerators_make, job_make, snapshot_make
 
 

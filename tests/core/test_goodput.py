@@ -9,14 +9,14 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from controlplane.core.goodput import (
+from controlplane.core.estimates.goodput import (
     AdaptiveBatchPerformance,
     FixedBatchPerformance,
     VirtualNodes,
     relative_speeds,
     speeds_completed,
 )
-from controlplane.core.throughput import ThroughputModel
+from controlplane.core.estimates.throughput import ThroughputModel
 
 # 20 ms a slice and 1 ms an example; 30 ms to exchange on one machine, 100 ms between machines
 MODEL = ThroughputModel(0.02, 0.001, 0.03, 0.0, 0.1, 0.0)

@@ -19,7 +19,7 @@ from controlplane.core.policies.goodput_fair.options import options_of
 from controlplane.core.policies.goodput_fair.places import Move, Tenant, arrange, waits
 from controlplane.core.policies.goodput_fair.standing import Standing, crowds_of, standing_of
 from controlplane.core.policies.goodput_fair.worth import Market
-from controlplane.core.types import Accelerator, Job, Snapshot
+from controlplane.core.values.types import Accelerator, Job, Snapshot
 from tests.core.snapshots import Falling, Speed, accelerators_make, job_make, snapshot_make
 
 

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from controlplane.core.cycle import decide
 from controlplane.core.policies.goodput_fair import goodput_fair
 from controlplane.core.policies.goodput_fair.allotment import OWED_S
-from controlplane.core.types import Accelerator, Job, Snapshot
+from controlplane.core.values.types import Accelerator, Job, Snapshot
 from tests.core.snapshots import Speed, accelerators_make, after, job_make, snapshot_make
 
 CYCLE_S, NUM_CYCLES = 5.0, 50

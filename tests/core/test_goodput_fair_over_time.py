@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 import pytest
 
 from controlplane.core.cycle import decide
-from controlplane.core.types import Accelerator, Job, Snapshot
+from controlplane.core.values.types import Accelerator, Job, Snapshot
 from tests.core.snapshots import Speed, accelerators_make, after, job_make, snapshot_make
 
 ROUND_S = 30.0

@@ -9,7 +9,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from controlplane.core.heterogeneous import (
+from controlplane.core.estimates.step_time import Sample, StepTime, step_time_fit, sync_time_fit
+from controlplane.core.virtual_nodes.mapping import even_mapping
+from controlplane.core.virtual_nodes.uneven_split import (
     MixVerdict,
     SecondsBySplit,
     exchange_by_rows,
@@ -20,8 +22,6 @@ from controlplane.core.heterogeneous import (
     rows_of,
     team_plan,
 )
-from controlplane.core.step_time import Sample, StepTime, step_time_fit, sync_time_fit
-from controlplane.core.virtual_nodes import even_mapping
 
 Seconds = Callable[[int], float]
 

@@ -11,12 +11,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from controlplane.core.loss_curves import (
+from controlplane.core.estimates.loss_curves import (
     CurveClass,
     ExponentialCurve,
     SublinearCurve,
 )
-from controlplane.core.loss_prediction import POINTS_LIMIT, LossFit, loss_fit
+from controlplane.core.estimates.loss_prediction import POINTS_LIMIT, LossFit, loss_fit
 
 SUBLINEAR = SublinearCurve(height=2.0, a=0.001, b=0.05, floor=0.3, at=1.0)
 EXPONENTIAL = ExponentialCurve(height=2.0, rate=0.08, floor=0.3, at=1.0)

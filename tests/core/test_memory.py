@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from controlplane.core.memory import (
+from controlplane.core.estimates.memory import (
     GPU_CONTEXT_BYTES,
     TRAINER_BYTES,
     MemoryNeed,

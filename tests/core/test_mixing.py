@@ -7,10 +7,10 @@ from collections.abc import Mapping
 import pytest
 
 from controlplane.core.cycle import decide, decision_check
-from controlplane.core.mixing import mix
+from controlplane.core.estimates.step_time import StepTime
 from controlplane.core.policies import POLICIES
-from controlplane.core.step_time import StepTime
-from controlplane.core.types import Decision, Share, Snapshot
+from controlplane.core.scheduling.kind_lending import mix
+from controlplane.core.values.types import Decision, Share, Snapshot
 from tests.core.snapshots import accelerators_make, after, job_make, linear, snapshot_make
 
 KNOWN = {"fast": linear(0.01), "slow": linear(0.03)}

@@ -4,8 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from controlplane.core.moves import Moves, Trial, Verdict, cool_down_s, move_verdict
-from controlplane.core.speed_window import (
+from controlplane.core.virtual_nodes.rebalance_trial import (
+    Moves,
+    Trial,
+    Verdict,
+    cool_down_s,
+    move_verdict,
+)
+from controlplane.core.virtual_nodes.step_window import (
     Stretch,
     Window,
     high_decile,

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from controlplane.core.noise_scale import (
+from controlplane.core.estimates.noise_scale import (
     SMOOTHING,
     GradientNoise,
     NoiseAverage,

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from controlplane.core.codec import encode
-from controlplane.core.nonfinite import Nonfinite, nonfinite_read
+from controlplane.core.protocol.codec import encode
+from controlplane.core.protocol.nonfinite import Nonfinite, nonfinite_read
 
 LOSS = Nonfinite(
     metric=None, value="nan", step=137, epoch=2, last_finite=2.31, last_finite_step=136

@@ -11,7 +11,7 @@ import pytest
 from controlplane.core.policies import POLICIES
 from controlplane.core.policies.gavel_outlook import WAITS, Course, first_turns
 from controlplane.core.policies.outlook import expected_text, starts_by_kind, starts_in_turn
-from controlplane.core.types import Decision, Job
+from controlplane.core.values.types import Decision, Job
 from tests.core.snapshots import Speed, accelerators_make, job_make, snapshot_make
 
 FOUR = accelerators_make("gpu gpu gpu gpu")

@@ -30,7 +30,7 @@ from controlplane.core.policies.sia_program import (
     solve,
 )
 from controlplane.core.policies.srtf import srtf
-from controlplane.core.types import Job
+from controlplane.core.values.types import Job
 from tests.core.performances import Curve
 from tests.core.snapshots import accelerators_make, job_make, snapshot_make
 

@@ -8,10 +8,10 @@ from dataclasses import replace
 import pytest
 
 from controlplane.core.cycle import decide, decision_check
-from controlplane.core.placement import place
-from controlplane.core.plan import plan_between
-from controlplane.core.rooms import Rooms
-from controlplane.core.types import Allocation, Decision, Share
+from controlplane.core.scheduling.free_capacity import Rooms
+from controlplane.core.scheduling.placement import place
+from controlplane.core.scheduling.plan import plan_between
+from controlplane.core.values.types import Allocation, Decision, Share
 from tests.core.snapshots import accelerators_make, job_make, snapshot_make
 
 SIX = accelerators_make("cpu cpu", "cpu cpu", "cpu cpu")

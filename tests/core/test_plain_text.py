@@ -8,7 +8,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from controlplane.core.plain_text import (
+from controlplane.core.protocol.plain_text import (
     UNFINISHED_LIMIT,
     parts_shown,
     plain_part,

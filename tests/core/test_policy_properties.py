@@ -11,10 +11,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from controlplane.core.cycle import decide, decision_check
-from controlplane.core.mixing import mix
-from controlplane.core.placement import place
 from controlplane.core.policies import POLICIES
-from controlplane.core.types import Plan, Snapshot
+from controlplane.core.scheduling.kind_lending import mix
+from controlplane.core.scheduling.placement import place
+from controlplane.core.values.types import Plan, Snapshot
 from tests.core.snapshots import Speed, after, snapshots
 
 #: Every policy is tried on so many drawn clusters by each test.

@@ -18,7 +18,7 @@ from controlplane.core.policies.pollux_search import (
     search,
     settle,
 )
-from controlplane.core.types import Job, Snapshot
+from controlplane.core.values.types import Job, Snapshot
 from tests.core.performances import Curve
 from tests.core.snapshots import accelerators_make, job_make, snapshot_make
 

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from controlplane.core.predictions import (
+from controlplane.core.protocol.prediction_parts import (
     Part,
     Share,
     examples_safe,

@@ -9,14 +9,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from controlplane.core.recovery import (
+from controlplane.core.membership.recovery import (
     Standing,
     Verdict,
     judge,
     membership_recover,
     mutually_reachable,
 )
-from controlplane.core.wire import Member, SlotAddress
+from controlplane.core.protocol.wire import Member, SlotAddress
 
 
 def trainers(num: int, **of_slot: dict[str, Any]) -> list[Standing]:

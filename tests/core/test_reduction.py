@@ -9,8 +9,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from controlplane.core.reduction import Schedule, execute, plan_reduction, running_sum
-from controlplane.core.virtual_nodes import even_mapping
+from controlplane.core.virtual_nodes.mapping import even_mapping
+from controlplane.core.virtual_nodes.reduction_tree import (
+    Schedule,
+    execute,
+    plan_reduction,
+    running_sum,
+)
 
 
 def add(left: float, right: float) -> float:

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
-from controlplane.core.performance import Performance
-from controlplane.core.placement import place
-from controlplane.core.plan import plan_between
-from controlplane.core.repacking import MOST_MOVES
-from controlplane.core.types import Decision, Job, Share, Snapshot
+from controlplane.core.scheduling.consolidation import MOST_MOVES
+from controlplane.core.scheduling.placement import place
+from controlplane.core.scheduling.plan import plan_between
+from controlplane.core.values.performance import Performance
+from controlplane.core.values.types import Decision, Job, Share, Snapshot
 from tests.core.snapshots import Speed, accelerators_make, after, job_make, snapshot_make
 
 #: Half as fast on two nodes: 20 examples/s on one, 10 on two.

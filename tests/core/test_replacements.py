@@ -8,10 +8,10 @@ import pytest
 from hypothesis import given, settings
 
 from controlplane.core.cycle import decide
-from controlplane.core.plan import plan_between
 from controlplane.core.policies import POLICIES
-from controlplane.core.replacements import ShortJob, replacements
-from controlplane.core.types import Allocation, Job, Plan, Snapshot
+from controlplane.core.scheduling.plan import plan_between
+from controlplane.core.scheduling.replacements import ShortJob, replacements
+from controlplane.core.values.types import Allocation, Job, Plan, Snapshot
 from tests.core.snapshots import accelerators_make, job_make, snapshots
 
 TWO_NODES = accelerators_make("cpu cpu", "cpu cpu")  # 1 and 2, 3 and 4

@@ -8,11 +8,11 @@ from dataclasses import replace
 
 import pytest
 
-from controlplane.core.loss_prediction import NoForecast
-from controlplane.core.performance import LossForecast
+from controlplane.core.estimates.loss_prediction import NoForecast
 from controlplane.core.policies.loss_gains import EPOCH_S
 from controlplane.core.policies.slaq import slaq
-from controlplane.core.types import Job, Snapshot
+from controlplane.core.values.performance import LossForecast
+from controlplane.core.values.types import Job, Snapshot
 from tests.core.snapshots import Falling, Speed, accelerators_make, job_make, snapshot_make
 
 EIGHT = accelerators_make("cpu cpu cpu cpu", "cpu cpu cpu cpu")

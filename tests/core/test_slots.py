@@ -6,14 +6,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from controlplane.core.slots import (
+from controlplane.core.membership.slots import (
     MAX_DECLARED_SLOTS,
     SPARE_SLOTS_PER_ACCELERATOR,
     SlotHistory,
     membership_next,
     places_on_node,
 )
-from controlplane.core.wire import Membership
+from controlplane.core.protocol.wire import Membership
 
 PLACES = {
     place.accelerator_id: place

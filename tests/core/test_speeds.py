@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from controlplane.core.heterogeneous import exchange_by_rows
-from controlplane.core.speeds import (
+from controlplane.core.estimates.step_time import StepTime
+from controlplane.core.virtual_nodes.stragglers import (
     MemberSpeed,
     member_step_times,
     revision_between,
     typical_members,
 )
-from controlplane.core.step_time import StepTime
+from controlplane.core.virtual_nodes.uneven_split import exchange_by_rows
 from tests.core.snapshots import linear
 
 STEP_TIMES = {"cpu": linear(0.01), "slow": linear(0.03)}

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from controlplane.core.step_time import (
+from controlplane.core.estimates.step_time import (
     SAMPLES_LIMIT,
     Sample,
     sample_add,

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from controlplane.core.throughput import (
+from controlplane.core.estimates.throughput import (
     ThroughputModel,
     ThroughputSample,
     slices_of,

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from controlplane.core.cycle import decide
 from controlplane.core.policies.optimus import optimus
 from controlplane.core.policies.tiresias import THRESHOLD_S, tiresias
-from controlplane.core.types import Job, Snapshot
+from controlplane.core.values.types import Job, Snapshot
 from tests.core.snapshots import Speed, accelerators_make, after, job_make, snapshot_make
 
 FOUR = accelerators_make("gpu gpu gpu gpu")

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from controlplane.core.virtual_nodes import even_bounds, even_mapping, example_bounds
+from controlplane.core.virtual_nodes.mapping import even_bounds, even_mapping, example_bounds
 
 
 def test_uneven_batch_by_hand() -> None:

@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from controlplane.core.wire import (
+from controlplane.core.protocol.wire import (
     AcceleratorInfo,
     Member,
     Membership,

@@ -9,7 +9,7 @@ from django.core.files.uploadedfile import SimpleUploadedFile
 from django.test import Client
 from django.utils import timezone
 
-from controlplane.core.wire import ValidationReport
+from controlplane.core.protocol.wire import ValidationReport
 from jobs.models import Job, Node
 from jobs.services.validations import validation_take
 from tests.frontend.test_submit import TEMPLATE, _values

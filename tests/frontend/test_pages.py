@@ -14,9 +14,9 @@ from django.utils import timezone
 from django.utils.html import escape
 from pytest_django import DjangoAssertNumQueries
 
-from controlplane.core.codec import encode
-from controlplane.core.lifecycle import JobStatus
-from controlplane.core.nonfinite import Nonfinite
+from controlplane.core.protocol.codec import encode
+from controlplane.core.protocol.nonfinite import Nonfinite
+from controlplane.core.values.lifecycle import JobStatus
 from jobs.models import EpochReport, Job, LogChunk
 from tests.frontend.world import SCRIPT_NAME, World, make_job
 

@@ -10,7 +10,7 @@ from django.core.files.base import ContentFile
 from django.test import Client
 from django.utils import timezone
 
-from controlplane.core.lifecycle import JobStatus
+from controlplane.core.values.lifecycle import JobStatus
 from frontend.progress import Progress, job_progress
 from jobs.models import Artifact, Job
 from tests.frontend.world import World, make_job

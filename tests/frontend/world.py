@@ -11,8 +11,8 @@ from django.contrib.auth.models import User
 from django.core.files.base import ContentFile
 from django.utils import timezone
 
-from controlplane.core.lifecycle import ENDED_JOB_STATUSES, GenerationPhase, JobStatus
-from controlplane.core.virtual_nodes import even_mapping
+from controlplane.core.values.lifecycle import ENDED_JOB_STATUSES, GenerationPhase, JobStatus
+from controlplane.core.virtual_nodes.mapping import even_mapping
 from jobs.models import (
     Accelerator,
     Allocation,

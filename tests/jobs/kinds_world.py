@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from controlplane.core.lifecycle import GenerationPhase
-from controlplane.core.wire import ReportKind, WantedTrainer
+from controlplane.core.protocol.wire import ReportKind, WantedTrainer
+from controlplane.core.values.lifecycle import GenerationPhase
 from jobs.models import Allocation, Generation, Job
 from jobs.services.reports import batch_take
 from tests.builders import accelerators, job_make, node_make

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from controlplane.core.wire import ReportKind
+from controlplane.core.protocol.wire import ReportKind
 from jobs.models import Event, Generation, Job, StepReport
 from jobs.selectors.batch_sizes import batch_times_read, examples_done
 from jobs.selectors.series import BatchSpan, batch_spans_of

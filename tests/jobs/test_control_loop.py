@@ -7,8 +7,8 @@ import hashlib
 
 import pytest
 
-from controlplane.core.lifecycle import GenerationPhase, JobStatus
-from controlplane.core.wire import LogChunk, ReportKind
+from controlplane.core.protocol.wire import LogChunk, ReportKind
+from controlplane.core.values.lifecycle import GenerationPhase, JobStatus
 from jobs.models import Allocation, Event, Generation, Job
 from jobs.services.cycle import cycle_run
 from jobs.services.nodes import node_cordon, nodes_expire

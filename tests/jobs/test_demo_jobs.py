@@ -12,7 +12,7 @@ from django.core.signals import request_finished, request_started
 from django.core.wsgi import get_wsgi_application
 from django.db import close_old_connections
 
-from controlplane.core.lifecycle import JobStatus
+from controlplane.core.values.lifecycle import JobStatus
 from jobs.demo.arrivals import APART_S, ARRIVALS, Arrivals
 from jobs.demo.intermission import jobs_resume, jobs_set_aside
 from jobs.job_templates import JOB_TEMPLATES

@@ -11,7 +11,7 @@ from django.contrib.auth.models import User
 from django.core.management import call_command
 from rest_framework.test import APIClient
 
-from controlplane.core.wire import ReportBatch, ValidationReport
+from controlplane.core.protocol.wire import ReportBatch, ValidationReport
 from jobs.models import Job, Node
 from jobs.selectors.wanted import wanted_state
 from jobs.services.drafts import KEPT_FOR, KEPT_LIMIT, draft_measure, drafts_forget

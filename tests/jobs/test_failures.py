@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from controlplane.core import wire
-from controlplane.core.lifecycle import JobStatus
-from controlplane.core.wire import ReportKind, ValidationReport
+from controlplane.core.protocol import wire
+from controlplane.core.protocol.wire import ReportKind, ValidationReport
+from controlplane.core.values.lifecycle import JobStatus
 from jobs.models import Allocation, Event, Job, LogChunk, Node
 from jobs.selectors.wanted import wanted_state
 from jobs.services.log_chunks import log_chunks_store

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from controlplane.core.wire import ReportKind
+from controlplane.core.protocol.wire import ReportKind
 from jobs.models import Job, Node
 from jobs.selectors.wanted import wanted_state
 from jobs.services.artifacts import artifact_store

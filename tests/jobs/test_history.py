@@ -13,7 +13,7 @@ from django.core.management import CommandError, call_command
 from django.db import connection
 from django.test.utils import CaptureQueriesContext
 
-from controlplane.core.lifecycle import JobStatus
+from controlplane.core.values.lifecycle import JobStatus
 from controlplane.simulator.history import (
     history_cluster,
     history_from_dict,

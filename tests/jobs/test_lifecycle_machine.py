@@ -23,13 +23,13 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
-from controlplane.core.lifecycle import (
+from controlplane.core.protocol.wire import HelloRequest, ReportKind
+from controlplane.core.values.lifecycle import (
     ENDED_JOB_STATUSES,
     JOB_TRANSITIONS,
     GenerationPhase,
     JobStatus,
 )
-from controlplane.core.wire import HelloRequest, ReportKind
 from jobs.exceptions import ConflictError
 from jobs.models import Allocation, Generation, Job, Node
 from jobs.services.nodes import node_hello, nodes_expire

@@ -8,9 +8,9 @@ import pytest
 from django.contrib.auth.models import User
 from rest_framework.test import APIClient
 
-from controlplane.core.lifecycle import JobStatus
-from controlplane.core.memory import TRAINER_BYTES
-from controlplane.core.wire import ReportBatch, ReportKind, ValidationReport
+from controlplane.core.estimates.memory import TRAINER_BYTES
+from controlplane.core.protocol.wire import ReportBatch, ReportKind, ValidationReport
+from controlplane.core.values.lifecycle import JobStatus
 from jobs.models import Job, Node
 from jobs.selectors.memory import memory_shortage, out_of_memory_text
 from jobs.services.reports import batch_take

@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.django import TestCase
 
-from controlplane.core.lifecycle import JobStatus
-from controlplane.core.wire import ReportKind
+from controlplane.core.protocol.wire import ReportKind
+from controlplane.core.values.lifecycle import JobStatus
 from jobs.models import Generation, Job, StepReport
 from jobs.selectors.series import step_bins_of
 from jobs.services.missed_reports import steps_known, steps_untold

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from controlplane.core.wire import ReportKind
+from controlplane.core.protocol.wire import ReportKind
 from jobs.models import Event, Job, StepTimeProfile
 from jobs.selectors.equality import Equality, equality_of, kinds_used
 from jobs.selectors.step_times import step_times_read

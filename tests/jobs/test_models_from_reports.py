@@ -11,11 +11,12 @@ from django.db import connection
 from django.test.utils import CaptureQueriesContext
 from rest_framework.test import APIClient
 
-from controlplane.core import cycle, types
-from controlplane.core.lifecycle import JobStatus
-from controlplane.core.loss_prediction import LossFit
-from controlplane.core.throughput import ThroughputModel, slices_of
-from controlplane.core.wire import ReportKind
+from controlplane.core import cycle
+from controlplane.core.estimates.loss_prediction import LossFit
+from controlplane.core.estimates.throughput import ThroughputModel, slices_of
+from controlplane.core.protocol.wire import ReportKind
+from controlplane.core.values import types
+from controlplane.core.values.lifecycle import JobStatus
 from jobs.models import ClusterSetting, Generation, Job, JobKnowledge
 from jobs.selectors.cluster import cluster_snapshot
 from jobs.selectors.knowledge import Configuration, fits_forget, samples_read

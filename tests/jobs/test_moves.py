@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from controlplane.core.moves import MOVE_COOL_DOWN_S
+from controlplane.core.virtual_nodes.rebalance_trial import MOVE_COOL_DOWN_S
 from jobs.models import Event, Generation, Job, StepTimeProfile
 from tests.jobs.kinds_world import KindsWorld, active, counts, mixing_job, settled, split
 

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 from django.contrib.auth.models import User
 
-from controlplane.core.noise_scale import SMOOTHING
-from controlplane.core.wire import ReportKind
+from controlplane.core.estimates.noise_scale import SMOOTHING
+from controlplane.core.protocol.wire import ReportKind
 from jobs.models import Job, StepReport
 from jobs.selectors.noise import noise_scale_of
 from jobs.services.reports import batch_take

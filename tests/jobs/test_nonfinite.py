@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from controlplane.core.codec import encode
-from controlplane.core.loss_prediction import NoForecast
-from controlplane.core.nonfinite import Nonfinite
-from controlplane.core.wire import OnNonfinite, ReportKind
+from controlplane.core.estimates.loss_prediction import NoForecast
+from controlplane.core.protocol.codec import encode
+from controlplane.core.protocol.nonfinite import Nonfinite
+from controlplane.core.protocol.wire import OnNonfinite, ReportKind
 from jobs.models import Allocation, Artifact, Event, Job, Node
 from jobs.selectors.knowledge import known_read
 from jobs.selectors.nonfinite import nonfinite_warning

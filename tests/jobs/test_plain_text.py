@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 from django.utils import timezone
 
-from controlplane.core import wire
-from controlplane.core.lifecycle import JobStatus
-from controlplane.core.wire import ReportKind, ValidationReport
+from controlplane.core.protocol import wire
+from controlplane.core.protocol.wire import ReportKind, ValidationReport
+from controlplane.core.values.lifecycle import JobStatus
 from jobs.models import Job, LogChunk
 from jobs.selectors.logs import log_matches, log_since, log_tail, log_text
 from jobs.services.log_chunks import log_chunks_store

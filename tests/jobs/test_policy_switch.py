@@ -6,8 +6,8 @@ import random
 
 import pytest
 
-from controlplane.core.lifecycle import JobStatus
 from controlplane.core.policies import POLICIES
+from controlplane.core.values.lifecycle import JobStatus
 from jobs.models import Allocation, Event, Job
 from jobs.services.policy import policy_choose
 from jobs.services.submission import job_reprioritise

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from controlplane.core.wire import Membership, ReportKind, decode
+from controlplane.core.protocol.wire import Membership, ReportKind, decode
 from jobs import tasks
 from jobs.exceptions import ConflictError
 from jobs.models import Artifact, Event, Job

@@ -9,7 +9,7 @@ import pytest
 from django.contrib.auth.models import User
 from django.core.management import CommandError, call_command
 
-from controlplane.core.wire import AcceleratorInfo, EnrolRequest
+from controlplane.core.protocol.wire import AcceleratorInfo, EnrolRequest
 from jobs.models import ApiToken, EnrolmentToken, Node
 from jobs.services.nodes import node_enrol
 from jobs.services.secrets import token_digest

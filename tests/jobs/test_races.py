@@ -9,9 +9,9 @@ import pytest
 from django.db import IntegrityError, transaction
 
 from controlplane.core.cycle import decide
-from controlplane.core.lifecycle import GenerationPhase, JobStatus
-from controlplane.core.types import Plan, Resize
-from controlplane.core.wire import ReportKind
+from controlplane.core.protocol.wire import ReportKind
+from controlplane.core.values.lifecycle import GenerationPhase, JobStatus
+from controlplane.core.values.types import Plan, Resize
 from jobs.models import Accelerator, Allocation, Generation, Job, Node
 from jobs.selectors.cluster import cluster_snapshot
 from jobs.services.nodes import node_cordon

@@ -8,8 +8,8 @@ import pytest
 from django.db import connection
 from django.test.utils import CaptureQueriesContext
 
-from controlplane.core.lifecycle import JobStatus
-from controlplane.core.types import Plan
+from controlplane.core.values.lifecycle import JobStatus
+from controlplane.core.values.types import Plan
 from jobs.models import Job
 from jobs.services.reasons import reasons_save
 from tests.builders import START, job_make, user_make

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from controlplane.core.lifecycle import JobStatus
-from controlplane.core.wire import ReportKind
+from controlplane.core.protocol.wire import ReportKind
+from controlplane.core.values.lifecycle import JobStatus
 from jobs.models import Allocation, Event, Job, Node
 from jobs.selectors.wanted import wanted_state
 from jobs.services.nodes import nodes_expire

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from controlplane.core.policies import POLICIES
-from controlplane.core.wire import ReportKind
+from controlplane.core.protocol.wire import ReportKind
 from jobs.models import Accelerator, Event, Job
 from jobs.selectors.cluster import cluster_snapshot
 from jobs.services.submission import job_cancel

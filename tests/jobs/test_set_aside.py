@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from django.contrib.auth.models import User
 
-from controlplane.core.wire import ReportKind
+from controlplane.core.protocol.wire import ReportKind
 from jobs.models import Event, Job, Node, StartFailure
 from jobs.selectors.cluster import cluster_snapshot
 from jobs.services.set_aside import node_take_back, nodes_judge

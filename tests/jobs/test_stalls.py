@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from controlplane.core.wire import ReportKind
+from controlplane.core.protocol.wire import ReportKind
 from jobs.models import Job
 from jobs.services.timeouts import stalled_recover
 from tests.jobs.losses import (

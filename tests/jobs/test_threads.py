@@ -11,7 +11,7 @@ import pytest
 from django.conf import settings
 from django.db import connection, connections
 
-from controlplane.core.wire import ReportKind
+from controlplane.core.protocol.wire import ReportKind
 from jobs.exceptions import ConflictError
 from jobs.models import Allocation, Generation, Job
 from jobs.selectors.wanted import wanted_state

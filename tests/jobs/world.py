@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
-from controlplane.core.wire import (
+from controlplane.core.protocol.wire import (
     ReportBatch,
     ReportKind,
     TrainerReport,

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from controlplane.core.goodput import AdaptiveBatchPerformance, FixedBatchPerformance
-from controlplane.core.throughput import ThroughputModel
+from controlplane.core.estimates.goodput import AdaptiveBatchPerformance, FixedBatchPerformance
+from controlplane.core.estimates.throughput import ThroughputModel
 from controlplane.simulator.batches import (
     Accumulation,
     Batch,

@@ -6,8 +6,8 @@ import math
 
 import pytest
 
-from controlplane.core.plan import Plan
 from controlplane.core.policies import POLICIES
+from controlplane.core.scheduling.plan import Plan
 from controlplane.simulator import Failures, ResizeCosts, cluster_make, simulate
 from controlplane.simulator import run as run_module
 from controlplane.simulator.failures import Event, Outages, Turn

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from controlplane.core.types import Decision, Share
+from controlplane.core.values.types import Decision, Share
 from controlplane.simulator import (
     cluster_make,
     pollux_workload,

@@ -7,7 +7,7 @@ import dataclasses
 import pytest
 
 from controlplane.core.policies import POLICIES
-from controlplane.core.types import Plan
+from controlplane.core.values.types import Plan
 from controlplane.simulator import FREE, ResizeCosts, Workload, cluster_make, simulate
 from controlplane.simulator import run as run_module
 from tests.simulator.worlds import job, workload

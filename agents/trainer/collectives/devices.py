@@ -5,7 +5,7 @@ from __future__ import annotations
 import tensorflow as tf
 
 from agents.trainer.contract.failures import TrainerError
-from controlplane.core.wire import AcceleratorInfo
+from controlplane.core.protocol.wire import AcceleratorInfo
 
 
 def configure_devices(accelerator: AcceleratorInfo) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 
-from controlplane.core.wire import Membership
+from controlplane.core.protocol.wire import Membership
 
 #: What groups of one generation are for, numbered from 0: training, meeting, transfer, receipt.
 PURPOSES = 4

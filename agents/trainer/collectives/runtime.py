@@ -27,7 +27,7 @@ from agents.trainer.collectives.devices import is_emulated
 from agents.trainer.collectives.groups import Group
 from agents.trainer.contract.failures import PEER_LOST, TrainerError
 from agents.trainer.contract.ports import HeldPort, declared_address
-from controlplane.core.wire import AcceleratorInfo, Membership, SlotAddress
+from controlplane.core.protocol.wire import AcceleratorInfo, Membership, SlotAddress
 
 Tensor = Any
 logger = logging.getLogger(__name__)

@@ -1,4 +1,4 @@
-"""The stack machine of `controlplane.core.reduction` as a tensor loop for any program."""
+"""The stack machine of `core.virtual_nodes.reduction_tree` as a tensor loop for any program."""
 
 from __future__ import annotations
 

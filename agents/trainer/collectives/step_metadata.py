@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from agents.trainer.collectives.groups import Group
-from controlplane.core.wire import ReductionMode
+from controlplane.core.protocol.wire import ReductionMode
 
 
 @dataclass(frozen=True)

@@ -26,7 +26,7 @@ from agents.trainer.collectives.runtime import (
     broadcast_send,
 )
 from agents.trainer.collectives.stack_machine import fold
-from controlplane.core.wire import ReductionMode
+from controlplane.core.protocol.wire import ReductionMode
 
 Tensor = Any
 

@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from ipaddress import IPv4Address
 
 from agents.trainer.contract.failures import TrainerError
-from controlplane.core.wire import SlotAddress, TrainerOrders
+from controlplane.core.protocol.wire import SlotAddress, TrainerOrders
 
 #: How many numbers that are free for TCP and taken for UDP are put up with.
 PAIR_TRIES = 100

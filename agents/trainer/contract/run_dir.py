@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from agents.trainer.contract.failures import EXIT_FAILED, TrainerError
-from controlplane.core.wire import (
+from controlplane.core.protocol.wire import (
     ReportKind,
     TrainerOrders,
     TrainerReport,

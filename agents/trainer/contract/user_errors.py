@@ -22,7 +22,7 @@ from agents.trainer.contract.error_sentences import (
     syntax_sentence,
 )
 from agents.trainer.contract.failures import TrainerError
-from controlplane.core.plain_text import plain_text
+from controlplane.core.protocol.plain_text import plain_text
 
 MESSAGE_LIMIT = 4_000
 TRACEBACK_LIMIT = 20_000

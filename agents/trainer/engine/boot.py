@@ -19,7 +19,7 @@ from agents.trainer.peers.liveness import PeerWatch
 from agents.trainer.peers.socket_filter import PeerFilter, hosts_allowed, peer_filter_start
 from agents.trainer.predict.part_files import PartWriter
 from agents.trainer.step.batch_plan import Planner
-from controlplane.core.wire import TrainerOrders
+from controlplane.core.protocol.wire import TrainerOrders
 
 
 @dataclass(frozen=True)

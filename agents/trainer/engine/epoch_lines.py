@@ -5,7 +5,7 @@ from __future__ import annotations
 import datetime
 
 from agents.trainer.model.history import EpochRow
-from controlplane.core.wire import StopCondition, StopKind
+from controlplane.core.protocol.wire import StopCondition, StopKind
 
 
 def epoch_line(

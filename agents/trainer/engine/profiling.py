@@ -18,7 +18,7 @@ from agents.trainer.model.progress import Progress
 from agents.trainer.step.batch_plan import Planner
 from agents.trainer.step.functions import StepFunctions
 from agents.trainer.step.stepper import local_rows, step_failures
-from controlplane.core.wire import Member, Membership, TrainingSpec
+from controlplane.core.protocol.wire import Member, Membership, TrainingSpec
 
 #: Time that a whole profile may take; a size that would not fit is left out.
 BUDGET_S = 1.0

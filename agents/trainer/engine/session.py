@@ -23,8 +23,8 @@ from agents.trainer.resize.switch_header import StreamNote
 from agents.trainer.step.batch_plan import Planner
 from agents.trainer.step.prefetch import Feeder, LocalBatch
 from agents.trainer.step.stepper import StepOutcome
-from controlplane.core.codec import encode
-from controlplane.core.wire import Membership, OnNonfinite, ReportKind, TrainingSpec
+from controlplane.core.protocol.codec import encode
+from controlplane.core.protocol.wire import Membership, OnNonfinite, ReportKind, TrainingSpec
 
 
 class Seat:

@@ -10,10 +10,10 @@ from dataclasses import replace
 from agents.trainer.contract.run_dir import ReportWriter
 from agents.trainer.model.progress import Progress
 from agents.trainer.step.stepper import StepOutcome
-from controlplane.core.codec import encode
-from controlplane.core.noise_scale import GradientNoise
-from controlplane.core.nonfinite import Nonfinite
-from controlplane.core.wire import ReportKind
+from controlplane.core.estimates.noise_scale import GradientNoise
+from controlplane.core.protocol.codec import encode
+from controlplane.core.protocol.nonfinite import Nonfinite
+from controlplane.core.protocol.wire import ReportKind
 
 REPORT_EVERY_S = 0.5
 

@@ -21,7 +21,7 @@ from agents.trainer.predict.part_files import PartWriter, summary_save
 from agents.trainer.predict.stepper import PredictOutcome, PredictStepper
 from agents.trainer.step.batch_plan import Planner
 from agents.trainer.step.stepper import StepOutcome, Stepper, step_failures
-from controlplane.core.wire import OnNonfinite, Task, TrainingSpec
+from controlplane.core.protocol.wire import OnNonfinite, Task, TrainingSpec
 
 
 class Pursuit(Protocol):

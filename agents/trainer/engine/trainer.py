@@ -23,8 +23,8 @@ from agents.trainer.resize.membership_change import Handover
 from agents.trainer.resize.switch_header import StreamNote
 from agents.trainer.step.batch_plan import Planner
 from agents.trainer.step.stepper import Heard
-from controlplane.core.codec import encode
-from controlplane.core.wire import Membership, ReportKind, Task, TrainerOrders
+from controlplane.core.protocol.codec import encode
+from controlplane.core.protocol.wire import Membership, ReportKind, Task, TrainerOrders
 
 
 def trainer_run(

@@ -26,7 +26,7 @@ from agents.trainer.step.merging import pass_examples, why_not_merged
 from agents.trainer.step.prefetch import JobData, LocalBatch
 from agents.trainer.step.stepper import step_failures
 from agents.trainer.validate.job_file import LoadedJob, job_load
-from controlplane.core.wire import Task, TrainingSpec
+from controlplane.core.protocol.wire import Task, TrainingSpec
 
 #: Examples used to learn structure, dtypes and shapes.
 SAMPLE_SIZE = 2

@@ -13,9 +13,9 @@ from typing import Any
 
 from agents.trainer.local.local_cluster import LocalJob, LocalJobError, NonfiniteJobError
 from agents.trainer.local.predictions import predictions_write
-from controlplane.core.nonfinite import nonfinite_read
-from controlplane.core.predictions import RESULT_FILE
-from controlplane.core.wire import (
+from controlplane.core.protocol.nonfinite import nonfinite_read
+from controlplane.core.protocol.prediction_parts import RESULT_FILE
+from controlplane.core.protocol.wire import (
     Membership,
     OnNonfinite,
     ReductionMode,

@@ -21,9 +21,8 @@ from agents.trainer.contract.malloc_env import heap_environment
 from agents.trainer.contract.ports import PortHolder
 from agents.trainer.contract.run_dir import REPORTS_FILE, orders_write
 from agents.trainer.local.predictions import resume_at
-from controlplane.core.nonfinite import NONFINITE_CODES
-from controlplane.core.virtual_nodes import even_mapping
-from controlplane.core.wire import (
+from controlplane.core.protocol.nonfinite import NONFINITE_CODES
+from controlplane.core.protocol.wire import (
     AcceleratorInfo,
     Member,
     Membership,
@@ -34,6 +33,7 @@ from controlplane.core.wire import (
     TrainingSpec,
     decode,
 )
+from controlplane.core.virtual_nodes.mapping import even_mapping
 
 Mapping = Sequence[Sequence[int]]
 POLL_S = 0.02

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from controlplane.core.predictions import Part, examples_safe, part_of, parts_join
-from controlplane.core.wire import Task, TrainingSpec
+from controlplane.core.protocol.prediction_parts import Part, examples_safe, part_of, parts_join
+from controlplane.core.protocol.wire import Task, TrainingSpec
 
 
 def resume_at(spec: TrainingSpec, folder: Path) -> int | None:

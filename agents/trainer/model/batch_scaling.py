@@ -17,7 +17,7 @@ import keras
 import numpy as np
 
 from agents.trainer.model.keras_private import plain_optimizers
-from controlplane.core.noise_scale import GradientNoise, adascale_gain
+from controlplane.core.estimates.noise_scale import GradientNoise, adascale_gain
 
 #: Weight that a step of the submitted size has in the averages; larger batches count more.
 STEP_WEIGHT = 1 / 1000

@@ -13,7 +13,7 @@ from agents.trainer.contract.run_dir import ReportWriter
 from agents.trainer.model.outputs import state_save
 from agents.trainer.model.progress import Progress
 from agents.trainer.model.state import ModelState
-from controlplane.core.wire import ReportKind
+from controlplane.core.protocol.wire import ReportKind
 
 Tensor = Any
 logger = logging.getLogger(__name__)

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from controlplane.core.nonfinite import Nonfinite
+from controlplane.core.protocol.nonfinite import Nonfinite
 
 _VALIDATION = "val_"
 

@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from controlplane.core.codec import decode
-from controlplane.core.nonfinite import Nonfinite
+from controlplane.core.protocol.codec import decode
+from controlplane.core.protocol.nonfinite import Nonfinite
 
 #: Steps in a row that a loss scale may skip with a loss that is not finite. From Keras's first
 #: scale, 2^15, it has come down to 1 after 15: what 20 have not cured no scale will.

@@ -16,7 +16,7 @@ import keras
 from agents.trainer.model.history import EpochRow
 from agents.trainer.model.progress import Progress
 from agents.trainer.model.state import ModelState, VariableSpec, checkpoint_write, state_digest
-from controlplane.core.codec import encode
+from controlplane.core.protocol.codec import encode
 
 Tensor = Any
 

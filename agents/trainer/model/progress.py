@@ -11,9 +11,9 @@ from typing import Any
 from agents.trainer.model.history import EpochRow, logs_json, logs_read, metrics_nonfinite
 from agents.trainer.model.nonfinite import LossTrack
 from agents.trainer.model.recent_steps import StepsDone
-from controlplane.core.codec import decode
-from controlplane.core.nonfinite import Nonfinite
-from controlplane.core.wire import StopCondition, StopKind
+from controlplane.core.protocol.codec import decode
+from controlplane.core.protocol.nonfinite import Nonfinite
+from controlplane.core.protocol.wire import StopCondition, StopKind
 
 
 class Activity(StrEnum):

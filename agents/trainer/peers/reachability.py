@@ -9,7 +9,7 @@ import time
 from collections.abc import Iterable, Mapping
 
 from agents.trainer.contract.ports import declared_address
-from controlplane.core.wire import SlotAddress
+from controlplane.core.protocol.wire import SlotAddress
 
 PROBE_LIMIT_S = 1.0
 IN_PROGRESS = (0, errno.EINPROGRESS, errno.EWOULDBLOCK)

@@ -31,7 +31,7 @@ from agents.trainer.peers.bpf import (
     has_filter,
     num_dropped,
 )
-from controlplane.core.wire import TrainerOrders
+from controlplane.core.protocol.wire import TrainerOrders
 
 logger = logging.getLogger(__name__)
 

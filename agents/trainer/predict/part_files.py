@@ -16,8 +16,8 @@ from agents.trainer.model.outputs import METRICS_FILE, text_write
 from agents.trainer.model.progress import Progress
 from agents.trainer.model.state import ModelState, state_digest
 from agents.trainer.predict.functions import OutputLayout
-from controlplane.core.predictions import Part
-from controlplane.core.wire import ReportKind
+from controlplane.core.protocol.prediction_parts import Part
+from controlplane.core.protocol.wire import ReportKind
 
 #: A part is closed when it holds so many bytes, or when its first batch is so old.
 PART_BYTES = 32 * 1024**2

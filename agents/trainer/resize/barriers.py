@@ -21,7 +21,7 @@ from agents.trainer.collectives.runtime import (
 )
 from agents.trainer.contract.failures import PEER_LOST, TrainerError
 from agents.trainer.model.progress import Progress
-from controlplane.core.wire import Membership
+from controlplane.core.protocol.wire import Membership
 
 #: Instance keys above those of the exchanges and below those of the transfer.
 INSTANCE_CENSUS = 91

@@ -23,7 +23,7 @@ from typing import Any
 from agents.trainer.model.progress import Course, Progress
 from agents.trainer.resize.switch_header import StreamNote
 from agents.trainer.step.stepper import Heard
-from controlplane.core.wire import Membership
+from controlplane.core.protocol.wire import Membership
 
 #: States smaller than this are waited for: that takes less than the steps of catching up.
 STREAM_FROM_BYTES = 4 * 1024**2

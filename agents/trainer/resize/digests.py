@@ -11,7 +11,7 @@ from typing import Any
 from agents.trainer.contract.run_dir import ReportWriter
 from agents.trainer.model.progress import Progress
 from agents.trainer.model.state import ModelState, state_digest
-from controlplane.core.wire import ReportKind
+from controlplane.core.protocol.wire import ReportKind
 
 Tensor = Any
 #: What is computed beside the training must not slow the first steps after a switch.

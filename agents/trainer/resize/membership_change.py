@@ -42,7 +42,7 @@ from agents.trainer.resize.switch_header import (
     stream_fits,
 )
 from agents.trainer.resize.transfer import bytes_moved, state_receive, state_send
-from controlplane.core.wire import Membership, TrainerOrders
+from controlplane.core.protocol.wire import Membership, TrainerOrders
 
 
 class Handover:

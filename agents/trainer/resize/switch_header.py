@@ -20,7 +20,7 @@ from agents.trainer.collectives.runtime import CollectiveRuntime, broadcast_rece
 from agents.trainer.contract.failures import TrainerError
 from agents.trainer.model.progress import Progress
 from agents.trainer.model.state import WORD_BYTES, ModelState
-from controlplane.core.wire import Membership
+from controlplane.core.protocol.wire import Membership
 
 #: int32 words of the broadcast. Its head: magic, bytes of the progress, number of joiners,
 #: fingerprint (2), bytes of the stream's note, 1 for a rehearsal. Then the joiners, then that note.

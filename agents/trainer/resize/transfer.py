@@ -26,7 +26,7 @@ from agents.trainer.collectives.runtime import CollectiveRuntime, broadcast_rece
 from agents.trainer.model.progress import Progress
 from agents.trainer.model.state import WORD_BYTES, ModelState, VariableSpec, pack
 from agents.trainer.resize.switch_header import Meeting, progress_note, words_of
-from controlplane.core.wire import Membership
+from controlplane.core.protocol.wire import Membership
 
 Tensor = Any
 #: Instance keys above those of the exchanges and of the meetings, with which a group may be shared.

@@ -7,9 +7,14 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from controlplane.core.reduction import Schedule, TreeReduction, plan_reduction, running_sum
-from controlplane.core.virtual_nodes import example_bounds
-from controlplane.core.wire import Membership, ReductionMode, TrainingSpec
+from controlplane.core.protocol.wire import Membership, ReductionMode, TrainingSpec
+from controlplane.core.virtual_nodes.mapping import example_bounds
+from controlplane.core.virtual_nodes.reduction_tree import (
+    Schedule,
+    TreeReduction,
+    plan_reduction,
+    running_sum,
+)
 
 
 @dataclass(frozen=True)

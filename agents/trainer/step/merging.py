@@ -20,7 +20,7 @@ from agents.trainer.contract.user_errors import JobCodeError
 from agents.trainer.model.stateful_ops import refuse_hidden_state
 from agents.trainer.step.gradient_layout import MessageWriter, Piece, message_width
 from agents.trainer.step.virtual_node import SliceResults, VirtualNode
-from controlplane.core.wire import ReductionMode, TrainingSpec
+from controlplane.core.protocol.wire import ReductionMode, TrainingSpec
 
 Tensor = Any
 #: Attribute of an operation that names its gradient, and how names of `tf.custom_gradient` begin.

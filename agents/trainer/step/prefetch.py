@@ -31,7 +31,7 @@ from agents.trainer.step.microbatches import (
     pieces_plan,
     virtual_nodes_per_piece,
 )
-from controlplane.core.wire import Membership, ReductionMode, TrainingSpec
+from controlplane.core.protocol.wire import Membership, ReductionMode, TrainingSpec
 
 Tensor = Any
 #: Pieces of batches prepared ahead, at most.

@@ -22,8 +22,8 @@ from agents.trainer.contract.failures import TrainerError
 from agents.trainer.model.progress import Activity
 from agents.trainer.step.functions import StepFunctions
 from agents.trainer.step.prefetch import LocalBatch
-from controlplane.core.noise_scale import GradientNoise, gradient_noise
-from controlplane.core.wire import ReductionMode
+from controlplane.core.estimates.noise_scale import GradientNoise, gradient_noise
+from controlplane.core.protocol.wire import ReductionMode
 
 Tensor = Any
 #: Phase of a group (see `Group`) in which it rehearses; 0 and 1 are those of its steps.

@@ -18,7 +18,7 @@ from agents.trainer.contract.user_errors import ENTRY_MODULE, JobCodeError, user
 from agents.trainer.data.arrays import ClassWeightedSource, UnitWeightedSource
 from agents.trainer.data.sources import ExampleSource, source_open
 from agents.trainer.predict.job import prediction_job
-from controlplane.core.wire import Task
+from controlplane.core.protocol.wire import Task
 
 __all__ = ["JobCodeError", "LoadedJob", "job_load"]
 

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 
 import keras
 
-from controlplane.core.plain_text import plain_text
+from controlplane.core.protocol.plain_text import plain_text
 
 #: Widths to try. Keras gives each column a fixed share of the width, so the least that does is
 #: easiest to read.

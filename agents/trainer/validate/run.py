@@ -30,8 +30,7 @@ from agents.trainer.validate.model_summary import model_summary
 from agents.trainer.validate.split_checks import splitting_check
 from agents.trainer.validate.trial_prediction import prediction_try
 from agents.trainer.validate.trial_steps import free_bytes, memory_read, steps_try
-from controlplane.core.virtual_nodes import example_bounds
-from controlplane.core.wire import (
+from controlplane.core.protocol.wire import (
     StopKind,
     Task,
     TrainingSpec,
@@ -39,6 +38,7 @@ from controlplane.core.wire import (
     decode,
     encode,
 )
+from controlplane.core.virtual_nodes.mapping import example_bounds
 
 ORDERS_FILE = "orders.json"
 REPORT_FILE = "validation.json"

@@ -20,8 +20,8 @@ from agents.trainer.predict.job import SOURCE_FILE
 from agents.trainer.step.batch_plan import TRAINING_STREAM, step_seeds
 from agents.trainer.step.prefetch import LocalPiece
 from agents.trainer.validate.job_file import LoadedJob, job_load
-from controlplane.core.virtual_nodes import example_bounds
-from controlplane.core.wire import TrainingSpec
+from controlplane.core.protocol.wire import TrainingSpec
+from controlplane.core.virtual_nodes.mapping import example_bounds
 
 SUMMARY_LIMIT = 10_000
 

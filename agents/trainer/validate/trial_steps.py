@@ -25,8 +25,8 @@ from agents.trainer.step.functions import StepFunctions
 from agents.trainer.step.merging import why_not_merged
 from agents.trainer.validate.job_file import LoadedJob
 from agents.trainer.validate.merging_trial import merging_try
-from controlplane.core.memory import line_fit
-from controlplane.core.wire import ReductionMode, TrainingSpec
+from controlplane.core.estimates.memory import line_fit
+from controlplane.core.protocol.wire import ReductionMode, TrainingSpec
 
 #: Steps of one size; the fastest and the highest peak count.
 REPEATS = 2

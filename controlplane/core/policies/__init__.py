@@ -19,7 +19,7 @@ from controlplane.core.policies.slaq import slaq
 from controlplane.core.policies.srtf import srtf
 from controlplane.core.policies.tiresias import tiresias
 from controlplane.core.policies.weighted_fair import weighted_fair, weighted_fair_power_of_two
-from controlplane.core.types import Decision, Snapshot
+from controlplane.core.values.types import Decision, Snapshot
 
 Policy = Callable[[Snapshot], Decision]
 

@@ -12,8 +12,8 @@ from controlplane.core.policies.fair_fill import (
     TrialFill,
     progressive_fill,
 )
-from controlplane.core.pools import urgency_order
-from controlplane.core.types import Job, JobId
+from controlplane.core.scheduling.pools import urgency_order
+from controlplane.core.values.types import Job, JobId
 
 #: A job that has waited this long counts as twice as important when it asks to enter.
 AGEING_S = 600.0

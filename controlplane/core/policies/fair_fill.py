@@ -9,8 +9,8 @@ from __future__ import annotations
 import heapq
 from collections.abc import Callable, Iterable, Sequence, Set
 
-from controlplane.core.pools import urgency_order
-from controlplane.core.types import Job, JobId
+from controlplane.core.scheduling.pools import urgency_order
+from controlplane.core.values.types import Job, JobId
 
 #: A wish for one more accelerator: the count after it per weight, then age and id. Lowest first.
 Claim = tuple[float, float, JobId]

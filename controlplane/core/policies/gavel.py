@@ -20,8 +20,8 @@ from controlplane.core.policies.gavel_program import Floats, time_fractions
 from controlplane.core.policies.kinds import cannot_start
 from controlplane.core.policies.outlook import expected_text
 from controlplane.core.policies.rates import full_demand, left_s, packed_rates, rooms_of
-from controlplane.core.pools import arrival_order, capacity_by_kind
-from controlplane.core.types import Decision, Job, JobId, Share, Snapshot
+from controlplane.core.scheduling.pools import arrival_order, capacity_by_kind
+from controlplane.core.values.types import Decision, Job, JobId, Share, Snapshot
 
 ROUND_S = 360.0
 

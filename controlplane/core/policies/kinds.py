@@ -3,8 +3,13 @@
 from __future__ import annotations
 
 from controlplane.core.policies.rates import packed_rates, rooms_of
-from controlplane.core.pools import arrival_order, capacity_by_kind, held_by_kind, held_kind
-from controlplane.core.types import Job, JobId, Snapshot
+from controlplane.core.scheduling.pools import (
+    arrival_order,
+    capacity_by_kind,
+    held_by_kind,
+    held_kind,
+)
+from controlplane.core.values.types import Job, JobId, Snapshot
 
 
 def kinds_assign(snapshot: Snapshot) -> dict[JobId, str]:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from controlplane.core.policies.rates import packed_rates
-from controlplane.core.types import Job
+from controlplane.core.values.types import Job
 
 #: Seconds that shares are meant for.
 EPOCH_S = 15.0

@@ -22,8 +22,8 @@ from controlplane.core.policies.outlook import (
     starts_in_turn,
 )
 from controlplane.core.policies.rates import Floats, left_s, packed_rates, rooms_of
-from controlplane.core.pools import arrival_order
-from controlplane.core.types import Decision, Job, JobId, Share, Snapshot
+from controlplane.core.scheduling.pools import arrival_order
+from controlplane.core.values.types import Decision, Job, JobId, Share, Snapshot
 
 #: What a job is taken to need on one accelerator while nothing is known of any.
 UNKNOWN_S = 3600.0

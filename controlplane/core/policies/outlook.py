@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from controlplane.core.policies.rates import left_s
-from controlplane.core.types import Job, JobId, Share
+from controlplane.core.values.types import Job, JobId, Share
 
 #: In how many seconds how many accelerators become free.
 Release = tuple[float, int]

@@ -33,7 +33,7 @@ from controlplane.core.policies.pollux_search import (
 )
 from controlplane.core.policies.rates import left_s, packed_rates, rate, rooms_of
 from controlplane.core.policies.sentences import Holders, change_text, gainers, jobs_text
-from controlplane.core.types import Decision, Job, JobId, Share, Snapshot
+from controlplane.core.values.types import Decision, Job, JobId, Share, Snapshot
 
 #: What the cluster's fitness must gain before anything is changed: a random search finds a little
 #: more now and then, for ever.

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 
 from controlplane.core.policies.outlook import ends_in_s, expected_text, starts_in_turn
 from controlplane.core.policies.rates import left_s, rooms_of
-from controlplane.core.pools import (
+from controlplane.core.scheduling.pools import (
     arrival_order,
     capacity_by_kind,
     held_by_kind,
@@ -18,7 +18,7 @@ from controlplane.core.pools import (
     pool_choose,
     urgency_order,
 )
-from controlplane.core.types import Decision, Job, JobId, Share, Snapshot
+from controlplane.core.values.types import Decision, Job, JobId, Share, Snapshot
 
 
 def fifo(snapshot: Snapshot) -> Decision:

@@ -7,7 +7,7 @@ from collections import Counter
 import numpy as np
 from numpy.typing import NDArray
 
-from controlplane.core.types import Job, Snapshot
+from controlplane.core.values.types import Job, Snapshot
 
 Floats = NDArray[np.float64]
 

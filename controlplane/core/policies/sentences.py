@@ -9,7 +9,7 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
-from controlplane.core.types import JobId
+from controlplane.core.values.types import JobId
 
 #: Less than this a job gains nothing worth telling.
 LEAST_TOLD = 0.005

@@ -37,8 +37,8 @@ from controlplane.core.policies.sia_sentences import (
     held_text,
     waiting_text,
 )
-from controlplane.core.pools import arrival_order, held_by_kind, held_kind
-from controlplane.core.types import Decision, Job, JobId, Share, Snapshot
+from controlplane.core.scheduling.pools import arrival_order, held_by_kind, held_kind
+from controlplane.core.values.types import Decision, Job, JobId, Share, Snapshot
 
 #: The exponent: the more negative, the fairer.
 FAIRNESS_POWER = -0.5

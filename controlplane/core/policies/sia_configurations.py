@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from controlplane.core.policies.rates import packed_rates
-from controlplane.core.types import Job
+from controlplane.core.values.types import Job
 
 
 @dataclass(frozen=True, slots=True, order=True)

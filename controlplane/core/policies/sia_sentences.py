@@ -17,7 +17,7 @@ from controlplane.core.policies.sentences import (
 )
 from controlplane.core.policies.sia_configurations import Configuration, Kind
 from controlplane.core.policies.sia_program import Choice, left_out_cost
-from controlplane.core.types import Job, JobId
+from controlplane.core.values.types import Job, JobId
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,7 +21,7 @@ import heapq
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from controlplane.core.loss_prediction import NoForecast
+from controlplane.core.estimates.loss_prediction import NoForecast
 from controlplane.core.policies.fair_fill import progressive_fill
 from controlplane.core.policies.kinds import cannot_start, kinds_assign
 from controlplane.core.policies.loss_gains import EPOCH_S, Gains, gains_of
@@ -34,8 +34,8 @@ from controlplane.core.policies.outlook import (
 )
 from controlplane.core.policies.rates import rooms_of
 from controlplane.core.policies.sentences import jobs_text
-from controlplane.core.pools import arrival_order, capacity_by_kind, held_by_kind
-from controlplane.core.types import Decision, Job, JobId, Share, Snapshot
+from controlplane.core.scheduling.pools import arrival_order, capacity_by_kind, held_by_kind
+from controlplane.core.values.types import Decision, Job, JobId, Share, Snapshot
 
 #: A job that began to run is not stopped for others before, in seconds ...
 STAY_S = 60.0

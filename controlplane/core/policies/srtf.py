@@ -22,8 +22,8 @@ from controlplane.core.policies.outlook import (
 )
 from controlplane.core.policies.rates import full_demand, left_s, rooms_of
 from controlplane.core.policies.sentences import jobs_text
-from controlplane.core.pools import capacity_by_kind, held_by_kind, held_kind
-from controlplane.core.types import Decision, Job, JobId, Share, Snapshot
+from controlplane.core.scheduling.pools import capacity_by_kind, held_by_kind, held_kind
+from controlplane.core.values.types import Decision, Job, JobId, Share, Snapshot
 
 #: A job that runs counts as this share of what is left of it, less what a resize costs it.
 RUNNING_SHARE = 0.8

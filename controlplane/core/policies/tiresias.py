@@ -18,13 +18,13 @@ from controlplane.core.policies.outlook import (
     wishes_of,
 )
 from controlplane.core.policies.rates import rooms_of
-from controlplane.core.pools import (
+from controlplane.core.scheduling.pools import (
     arrival_order,
     capacity_by_kind,
     held_by_kind,
     held_kind,
 )
-from controlplane.core.types import Decision, Job, JobId, Share, Snapshot
+from controlplane.core.values.types import Decision, Job, JobId, Share, Snapshot
 
 #: Accelerator-seconds after which a job goes to the second queue: 16 hours.
 THRESHOLD_S = 57_600.0

@@ -28,14 +28,14 @@ from controlplane.core.policies.fair_admission import (
 from controlplane.core.policies.fair_fill import Fill, power_of_two_fill, progressive_fill
 from controlplane.core.policies.outlook import ends_in_s, expected_text, least_wish, starts_in_turn
 from controlplane.core.policies.rates import rooms_of
-from controlplane.core.pools import (
+from controlplane.core.scheduling.pools import (
     capacity_by_kind,
     held_by_kind,
     held_kind,
     pool_choose,
     urgency_order,
 )
-from controlplane.core.types import Decision, Job, JobId, Share, Snapshot
+from controlplane.core.values.types import Decision, Job, JobId, Share, Snapshot
 
 __all__ = ["AGEING_S", "progressive_fill", "weighted_fair", "weighted_fair_power_of_two"]
 

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from agents.trainer.local.local_cluster import LocalJob
-from controlplane.core.wire import (
+from controlplane.core.protocol.wire import (
     Member,
     Membership,
     ReductionMode,

@@ -18,7 +18,7 @@ from agents.trainer.contract.run_dir import OrderWatcher
 from agents.trainer.engine.trainer import Trainer
 from agents.trainer.model.progress import Activity
 from agents.trainer.resize.membership_change import Handover
-from controlplane.core.wire import TrainerOrders
+from controlplane.core.protocol.wire import TrainerOrders
 
 
 def scheduled_program(last_steps: Mapping[int, int]) -> tuple[str, ...]:

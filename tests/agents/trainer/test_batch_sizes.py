@@ -27,7 +27,13 @@ from agents.trainer.model.progress import Progress
 from agents.trainer.step.batch_plan import Planner
 from agents.trainer.step.stepper import Stepper
 from agents.trainer.validate.job_file import job_load
-from controlplane.core.wire import ReductionMode, ReportKind, StopCondition, StopKind, TrainingSpec
+from controlplane.core.protocol.wire import (
+    ReductionMode,
+    ReportKind,
+    StopCondition,
+    StopKind,
+    TrainingSpec,
+)
 from tests.agents.trainer.job_texts import SMALL_NETWORK
 from tests.agents.trainer.local_jobs import UNEVEN_JOB, local_job, membership_of, training_spec
 from tests.agents.trainer.scheduled_trainer import scheduled_program

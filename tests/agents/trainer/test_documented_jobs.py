@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from agents.trainer.validate.run import job_validate
-from controlplane.core.wire import ReductionMode, StopCondition, StopKind, TrainingSpec
+from controlplane.core.protocol.wire import ReductionMode, StopCondition, StopKind, TrainingSpec
 
 PAGE = Path(__file__).parents[3] / "docs" / "writing-a-job.md"
 JOBS = re.findall(r"```python\n(.*?)```", PAGE.read_text(encoding="utf-8"), re.DOTALL)

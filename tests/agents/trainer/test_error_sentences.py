@@ -12,8 +12,8 @@ from agents.trainer.contract.error_sentences import known_sentence
 from agents.trainer.contract.user_errors import JobCodeError, user_code
 from agents.trainer.validate.job_file import job_load
 from agents.trainer.validate.model_summary import model_summary
-from controlplane.core.plain_text import plain_text
-from controlplane.core.wire import ReportKind
+from controlplane.core.protocol.plain_text import plain_text
+from controlplane.core.protocol.wire import ReportKind
 from tests.agents.trainer.local_jobs import local_job, training_spec
 from tests.agents.trainer.trial_jobs import HEAD, validated
 

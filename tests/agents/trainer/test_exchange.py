@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from agents.trainer.collectives.tree_reduction import CUT_FROM_ELEMENTS
-from controlplane.core.wire import ReportKind, StopCondition, StopKind
+from controlplane.core.protocol.wire import ReportKind, StopCondition, StopKind
 from tests.agents.trainer.local_jobs import local_job, training_spec
 
 #: 784 x 641 weights and more: above the limit, and divisible by neither 2 nor 3.

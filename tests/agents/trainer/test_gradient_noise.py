@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from controlplane.core.noise_scale import GradientNoise, gradient_noise
-from controlplane.core.wire import ReductionMode, ReportKind, StopCondition, StopKind
+from controlplane.core.estimates.noise_scale import GradientNoise, gradient_noise
+from controlplane.core.protocol.wire import ReductionMode, ReportKind, StopCondition, StopKind
 from tests.agents.trainer.local_jobs import local_job, training_spec
 from tests.agents.trainer.test_step import EpochByVirtualNodes, half_precision, plain
 

@@ -18,7 +18,7 @@ from agents.trainer.contract.quiet import is_startup_noise, startup_noise_droppe
 from agents.trainer.engine.epoch_lines import epoch_line
 from agents.trainer.local.local_cluster import REPOSITORY
 from agents.trainer.model.progress import Course, EpochRow, Progress
-from controlplane.core.wire import StopCondition, StopKind, encode
+from controlplane.core.protocol.wire import StopCondition, StopKind, encode
 from tests.agents.trainer.local_jobs import local_job, training_spec
 from tests.agents.trainer.trial_jobs import HEAD
 

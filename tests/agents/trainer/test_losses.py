@@ -23,7 +23,7 @@ from agents.trainer.contract.run_dir import ALIVE_LIMIT_S, OrderWatcher, orders_
 from agents.trainer.model.progress import Course, Progress
 from agents.trainer.peers.reachability import slots_unreachable
 from agents.trainer.resize.barriers import Standing, state_receivers, state_source
-from controlplane.core.wire import (
+from controlplane.core.protocol.wire import (
     AcceleratorInfo,
     SlotAddress,
     StopCondition,

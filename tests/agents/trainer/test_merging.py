@@ -25,7 +25,7 @@ from agents.trainer.step.prefetch import JobData
 from agents.trainer.step.stepper import local_rows
 from agents.trainer.step.virtual_node import VirtualNode
 from agents.trainer.validate.merging_trial import merging_try
-from controlplane.core.wire import ReductionMode, StopCondition, StopKind
+from controlplane.core.protocol.wire import ReductionMode, StopCondition, StopKind
 from tests.agents.trainer.local_jobs import membership_of, training_spec
 
 NUM_EXAMPLES, BATCH_SIZE, NUM_VIRTUAL_NODES = 50, 23, 6  # slices of 3 and 4 examples

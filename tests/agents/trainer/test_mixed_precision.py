@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
-from controlplane.core.wire import ReportKind, StopCondition, StopKind
+from controlplane.core.protocol.wire import ReportKind, StopCondition, StopKind
 from tests.agents.trainer.local_jobs import local_job, training_spec
 
 #: The first scales overflow half precision: those steps are skipped, and each halves the scale.

@@ -12,8 +12,8 @@ from agents.trainer.model.history import EpochRow, metrics_nonfinite
 from agents.trainer.model.nonfinite import SKIPPED_LIMIT, LossTrack
 from agents.trainer.model.outputs import history_csv
 from agents.trainer.model.progress import Activity, Course, Progress
-from controlplane.core.nonfinite import Nonfinite
-from controlplane.core.wire import StopCondition, StopKind
+from controlplane.core.protocol.nonfinite import Nonfinite
+from controlplane.core.protocol.wire import StopCondition, StopKind
 
 
 def track_of(*losses: float, skipped: frozenset[int] = frozenset()) -> LossTrack:

@@ -14,8 +14,8 @@ import pytest
 from agents.trainer.__main__ import main
 from agents.trainer.local.local_cluster import LocalJob, NonfiniteJobError
 from agents.trainer.model.nonfinite import SKIPPED_LIMIT
-from controlplane.core.nonfinite import nonfinite_read
-from controlplane.core.wire import (
+from controlplane.core.protocol.nonfinite import nonfinite_read
+from controlplane.core.protocol.wire import (
     Membership,
     OnNonfinite,
     ReductionMode,

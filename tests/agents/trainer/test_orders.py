@@ -14,7 +14,7 @@ from agents.trainer.contract.ports import beacon_socket
 from agents.trainer.contract.run_dir import OrderWatcher, ReportWriter, orders_read, orders_write
 from agents.trainer.peers.readiness import Beacon, wait_until_ready
 from agents.trainer.peers.socket_filter import hosts_allowed
-from controlplane.core.wire import (
+from controlplane.core.protocol.wire import (
     AcceleratorInfo,
     ReportKind,
     TrainerOrders,

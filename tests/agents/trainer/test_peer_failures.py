@@ -14,7 +14,13 @@ import pytest
 
 from agents.trainer.contract.failures import EXIT_FAILED, STATE_LOST
 from agents.trainer.local.local_cluster import LocalJob
-from controlplane.core.wire import Membership, ReportKind, StopCondition, StopKind, TrainerReport
+from controlplane.core.protocol.wire import (
+    Membership,
+    ReportKind,
+    StopCondition,
+    StopKind,
+    TrainerReport,
+)
 from tests.agents.trainer.dying_trainer import Ending, dying_program
 from tests.agents.trainer.local_jobs import local_job, training_spec
 from tests.agents.trainer.streaming_trainer import streaming_program

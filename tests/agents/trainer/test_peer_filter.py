@@ -13,7 +13,7 @@ import pytest
 
 from agents.trainer.local.local_cluster import LocalJob
 from agents.trainer.peers.bpf import FILTER_VARIABLE, HAS_FILTERS
-from controlplane.core.wire import StopCondition, StopKind
+from controlplane.core.protocol.wire import StopCondition, StopKind
 from tests.agents.trainer.filtered_trainer import FILTERED_PROGRAM, FILTERS_FILE
 from tests.agents.trainer.local_jobs import local_job, training_spec
 

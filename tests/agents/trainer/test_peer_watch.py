@@ -10,7 +10,7 @@ import pytest
 
 from agents.trainer.collectives.runtime import CollectiveRuntime
 from agents.trainer.peers.liveness import PATIENCE_S, PeerWatch
-from controlplane.core.wire import AcceleratorInfo, Membership, SlotAddress
+from controlplane.core.protocol.wire import AcceleratorInfo, Membership, SlotAddress
 from tests.agents.trainer.local_jobs import membership_of
 
 

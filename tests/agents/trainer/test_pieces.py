@@ -15,7 +15,12 @@ from agents.trainer.step.microbatches import (
     pieces_plan,
     virtual_nodes_per_piece,
 )
-from controlplane.core.reduction import Schedule, execute, plan_reduction, running_sum
+from controlplane.core.virtual_nodes.reduction_tree import (
+    Schedule,
+    execute,
+    plan_reduction,
+    running_sum,
+)
 
 Sum = tuple["Sum", "Sum"] | int
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from agents.trainer.step.batch_plan import TRAINING_STREAM, VALIDATION_STREAM, Planner, step_seeds
-from controlplane.core.wire import ReductionMode
+from controlplane.core.protocol.wire import ReductionMode
 from tests.agents.trainer.local_jobs import membership_of, training_spec
 
 SHARES = {4: (0, 2, 3), 7: (1, 4)}

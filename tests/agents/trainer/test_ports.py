@@ -10,7 +10,7 @@ import pytest
 
 from agents.trainer.contract import ports
 from agents.trainer.contract.ports import HeldPort, PortHolder, beacon_socket, port_hold
-from controlplane.core.wire import AcceleratorInfo, SlotAddress, TrainerOrders
+from controlplane.core.protocol.wire import AcceleratorInfo, SlotAddress, TrainerOrders
 from tests.agents.trainer.local_jobs import local_job, membership_of, training_spec
 from tests.agents.trainer.patient_trainer import (
     BEFORE_ALL,

@@ -19,8 +19,8 @@ from agents.trainer.model.progress import Course, Progress
 from agents.trainer.model.state import ModelState
 from agents.trainer.predict.functions import Output, OutputLayout, PredictFunctions
 from agents.trainer.predict.part_files import PartWriter
-from controlplane.core.predictions import examples_safe, part_of
-from controlplane.core.wire import (
+from controlplane.core.protocol.prediction_parts import examples_safe, part_of
+from controlplane.core.protocol.wire import (
     ReductionMode,
     ReportKind,
     StopCondition,

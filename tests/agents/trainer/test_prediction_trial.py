@@ -9,7 +9,7 @@ import keras
 import pytest
 
 from agents.trainer.validate.run import job_validate
-from controlplane.core.wire import StopCondition, StopKind, Task, ValidationReport
+from controlplane.core.protocol.wire import StopCondition, StopKind, Task, ValidationReport
 from tests.agents.trainer.local_jobs import training_spec
 
 BUILD = """

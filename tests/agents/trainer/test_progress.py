@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agents.trainer.model.progress import Activity, Course, EpochRow, Progress
-from controlplane.core.wire import StopCondition, StopKind
+from controlplane.core.protocol.wire import StopCondition, StopKind
 
 
 def run_through(course: Course, logs: dict[str, float]) -> tuple[list[Progress], Progress]:

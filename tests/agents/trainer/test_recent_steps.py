@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from agents.trainer.local.local_cluster import LocalJob
 from agents.trainer.model.progress import Progress
 from agents.trainer.model.recent_steps import RECENT_LIMIT, StepsDone, steps_after, with_step
-from controlplane.core.wire import ReportKind, StopCondition, StopKind
+from controlplane.core.protocol.wire import ReportKind, StopCondition, StopKind
 from tests.agents.trainer.local_jobs import UNEVEN_JOB, local_job, training_spec
 
 NUM_STEPS = 600

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from agents.trainer.local.local_cluster import LocalJob
-from controlplane.core.wire import ReductionMode, ReportKind, StopCondition, StopKind
+from controlplane.core.protocol.wire import ReductionMode, ReportKind, StopCondition, StopKind
 from tests.agents.trainer.local_jobs import TEMPLATES, local_job, training_spec
 from tests.agents.trainer.streaming_trainer import streaming_program
 

@@ -8,7 +8,7 @@ import tensorflow as tf
 from agents.trainer.collectives.devices import configure_devices, is_emulated
 from agents.trainer.collectives.runtime import CollectiveRuntime
 from agents.trainer.contract.failures import TrainerError
-from controlplane.core.wire import AcceleratorInfo
+from controlplane.core.protocol.wire import AcceleratorInfo
 
 GPU = AcceleratorInfo(index=0, kind="h200", name="NVIDIA H200", memory_bytes=1, uuid="GPU-1")
 CPU = AcceleratorInfo(index=0, kind="slow", name="emulated", memory_bytes=1, threads=2)

@@ -15,7 +15,7 @@ from agents.trainer.engine.workload import Workload, workload_build
 from agents.trainer.model.progress import Activity, Progress
 from agents.trainer.step.batch_plan import Planner
 from agents.trainer.validate.job_file import LoadedJob, job_load
-from controlplane.core.wire import (
+from controlplane.core.protocol.wire import (
     Member,
     Membership,
     ReductionMode,

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from agents.trainer.local.local_cluster import LocalJob
-from controlplane.core.heterogeneous import runs
-from controlplane.core.wire import ReductionMode, ReportKind, StopCondition, StopKind
+from controlplane.core.protocol.wire import ReductionMode, ReportKind, StopCondition, StopKind
+from controlplane.core.virtual_nodes.uneven_split import runs
 from tests.agents.trainer.local_jobs import local_job, training_spec
 
 #: Counts of virtual nodes of each membership; the third differs from the second in nothing else.

@@ -22,7 +22,7 @@ from agents.trainer.step.batch_plan import Planner
 from agents.trainer.step.functions import StepFunctions
 from agents.trainer.step.prefetch import JobData
 from agents.trainer.step.stepper import local_rows
-from controlplane.core.wire import StopCondition, StopKind
+from controlplane.core.protocol.wire import StopCondition, StopKind
 from tests.agents.trainer.local_jobs import membership_of, training_spec
 
 NUM_EXAMPLES = 40

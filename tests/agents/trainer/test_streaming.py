@@ -17,7 +17,7 @@ from agents.trainer.model.progress import Activity, Course, Progress
 from agents.trainer.resize.catch_up import KeptSteps, Rehearsal, interim_membership, stream_note
 from agents.trainer.resize.switch_header import MEETING_WORDS, StreamNote, stream_fits
 from agents.trainer.step.stepper import Heard
-from controlplane.core.wire import (
+from controlplane.core.protocol.wire import (
     ReductionMode,
     ReportKind,
     StopCondition,

@@ -11,8 +11,8 @@ import pytest
 
 from agents.trainer.validate.job_file import LoadedJob, job_load
 from agents.trainer.validate.run import job_validate
-from controlplane.core.code_archive import archive_check
-from controlplane.core.wire import ReductionMode, TrainingSpec
+from controlplane.core.protocol.code_archive import archive_check
+from controlplane.core.protocol.wire import ReductionMode, TrainingSpec
 from jobs.job_templates import FOLDER, JOB_TEMPLATES, JobTemplate
 
 SMALL: dict[str, dict[str, Any]] = {

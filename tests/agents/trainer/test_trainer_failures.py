@@ -13,7 +13,7 @@ import tensorflow as tf
 from agents.trainer.contract.failures import EXIT_FAILED, TrainerError
 from agents.trainer.local.local_cluster import LocalJob
 from agents.trainer.step.stepper import step_failures
-from controlplane.core.wire import ReportKind, StopCondition, StopKind, TrainerReport
+from controlplane.core.protocol.wire import ReportKind, StopCondition, StopKind, TrainerReport
 from tests.agents.trainer.local_jobs import UNEVEN_JOB, local_job, training_spec
 
 LONG = StopCondition(kind=StopKind.STEPS, limit=1_000_000)

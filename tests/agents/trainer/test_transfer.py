@@ -8,7 +8,7 @@ import pytest
 
 from agents.trainer.model.state import VariableSpec
 from agents.trainer.resize.transfer import LARGE_BYTES, Piece, transfer_plan
-from controlplane.core.wire import ReportKind, StopCondition, StopKind
+from controlplane.core.protocol.wire import ReportKind, StopCondition, StopKind
 from tests.agents.trainer.hasty_trainer import HASTY_PROGRAM
 from tests.agents.trainer.local_jobs import local_job, training_spec
 

@@ -15,8 +15,8 @@ from agents.supervision.validations import VALIDATION_ENVIRONMENT
 from agents.trainer.model.keras_private import model_build
 from agents.trainer.validate.job_file import job_load
 from agents.trainer.validate.trial_steps import free_bytes, memory_read, slice_ladder, steps_try
-from controlplane.core.memory import memory_need_read
-from controlplane.core.wire import ValidationReport, decode, encode
+from controlplane.core.estimates.memory import memory_need_read
+from controlplane.core.protocol.wire import ValidationReport, decode, encode
 from tests.agents.trainer.trial_jobs import HEAD, returning, spec_of
 
 #: An example becomes 8 MiB twice, in the layer and its square; a slice of the batch has 8.

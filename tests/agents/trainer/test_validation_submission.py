@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from agents.trainer.validate.run import validation_run
-from controlplane.core.wire import (
+from controlplane.core.protocol.wire import (
     StopCondition,
     StopKind,
     ValidationReport,

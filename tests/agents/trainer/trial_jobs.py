@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from agents.trainer.validate.run import job_validate
-from controlplane.core.wire import (
+from controlplane.core.protocol.wire import (
     ReductionMode,
     StopCondition,
     StopKind,

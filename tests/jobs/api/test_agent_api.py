@@ -12,8 +12,8 @@ import pytest
 from django.test import Client
 from django.utils import timezone
 
-from controlplane.core.lifecycle import JobStatus
-from controlplane.core.wire import HelloRequest, ReportKind, encode
+from controlplane.core.protocol.wire import HelloRequest, ReportKind, encode
+from controlplane.core.values.lifecycle import JobStatus
 from jobs.models import Allocation, Artifact, EnrolmentToken, Event, Job, LogChunk, Node
 from jobs.selectors.wanted import wanted_state
 from jobs.services.nodes import enrolment_token_create, node_cordon

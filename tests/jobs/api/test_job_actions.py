@@ -8,7 +8,7 @@ import pytest
 from django.contrib.auth.models import User
 from rest_framework.test import APIClient
 
-from controlplane.core.lifecycle import ENDED_JOB_STATUSES, JobStatus
+from controlplane.core.values.lifecycle import ENDED_JOB_STATUSES, JobStatus
 from jobs.models import Event, Job
 from tests.builders import CODE, at, job_make
 

@@ -9,7 +9,7 @@ import pytest
 from django.contrib.auth.models import User
 from rest_framework.test import APIClient
 
-from controlplane.core.lifecycle import JobStatus
+from controlplane.core.values.lifecycle import JobStatus
 from jobs.models import Job
 from tests.builders import at, job_make
 from tests.jobs.world import World

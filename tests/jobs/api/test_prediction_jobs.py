@@ -10,7 +10,7 @@ from django.contrib.auth.models import User
 from django.core.files.base import ContentFile
 from rest_framework.test import APIClient
 
-from controlplane.core.lifecycle import JobStatus
+from controlplane.core.values.lifecycle import JobStatus
 from jobs.models import Artifact, Job
 from jobs.selectors.wanted import training_spec
 from tests.builders import at, job_make, node_make, submission_values, user_make

@@ -15,9 +15,9 @@ from django.core.files.uploadedfile import SimpleUploadedFile
 from django.utils import timezone
 from rest_framework.test import APIClient
 
-from controlplane.core.codec import encode
-from controlplane.core.lifecycle import JobStatus
-from controlplane.core.nonfinite import Nonfinite
+from controlplane.core.protocol.codec import encode
+from controlplane.core.protocol.nonfinite import Nonfinite
+from controlplane.core.values.lifecycle import JobStatus
 from jobs.job_templates import JOB_TEMPLATES
 from jobs.models import ClusterSetting, Event, Job, StepTimeProfile
 from jobs.selectors.step_times import profile_key

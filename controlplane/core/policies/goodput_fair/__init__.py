@@ -37,7 +37,7 @@ from controlplane.core.policies.goodput_fair.trials import is_trying, trials_beg
 from controlplane.core.policies.goodput_fair.worth import Market, Valuation
 from controlplane.core.policies.kinds import cannot_start
 from controlplane.core.policies.rates import rooms_by_kind
-from controlplane.core.types import Decision, Job, JobId, Share, Snapshot
+from controlplane.core.values.types import Decision, Job, JobId, Share, Snapshot
 
 #: A job is not stopped within so many seconds of its start.
 LEAST_RUN_S = 120.0

@@ -16,8 +16,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from controlplane.core.policies.rates import packed_rates, rate, rooms_by_kind
-from controlplane.core.pools import arrival_order, capacity_by_kind, held_by_kind, held_kind
-from controlplane.core.types import Job, JobId, Snapshot
+from controlplane.core.scheduling.pools import (
+    arrival_order,
+    capacity_by_kind,
+    held_by_kind,
+    held_kind,
+)
+from controlplane.core.values.types import Job, JobId, Snapshot
 
 Floats = NDArray[np.float64]
 Counts = NDArray[np.int64]

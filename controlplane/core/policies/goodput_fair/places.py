@@ -17,7 +17,7 @@ from typing import Generic, TypeVar
 
 from controlplane.core.policies.goodput_fair.allotment import CHANGE_LASTS_S
 from controlplane.core.policies.rates import rate
-from controlplane.core.types import Job
+from controlplane.core.values.types import Job
 
 NodeId = int
 

@@ -13,7 +13,7 @@ from controlplane.core.policies.goodput_fair.standing import FAIR, Standing
 from controlplane.core.policies.goodput_fair.worth import FOREVER_S, Valuation
 from controlplane.core.policies.kinds import cannot_start
 from controlplane.core.policies.outlook import duration
-from controlplane.core.types import Job, JobId, Snapshot
+from controlplane.core.values.types import Job, JobId, Snapshot
 
 #: Less than this a job gains nothing worth telling.
 LEAST_TOLD = 0.005

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from controlplane.core.policies.goodput_fair.options import Floats, Options
-from controlplane.core.types import Job, JobId, Snapshot
+from controlplane.core.values.types import Job, JobId, Snapshot
 
 #: From here on lateness costs more: below the bound of 1.5, as forecasts err.
 FAIR = 1.2

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from controlplane.core.policies.goodput_fair.options import PATIENCE_S, Counts, Floats, Options
-from controlplane.core.types import Job
+from controlplane.core.values.types import Job
 
 #: A trial is a change, a look and mostly a change back: a small part of what a job has left, which
 #: is as long as so many changes at least, and as that many seconds.

@@ -20,9 +20,9 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
 
-from controlplane.core.codec import Message as Message
-from controlplane.core.codec import decode as decode
-from controlplane.core.codec import encode as encode
+from controlplane.core.protocol.codec import Message as Message
+from controlplane.core.protocol.codec import decode as decode
+from controlplane.core.protocol.codec import encode as encode
 
 PROTOCOL_VERSION = 1
 

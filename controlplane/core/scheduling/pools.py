@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Mapping
 
-from controlplane.core.types import Job, JobId, Snapshot
+from controlplane.core.values.types import Job, JobId, Snapshot
 
 
 def capacity_by_kind(snapshot: Snapshot) -> dict[str, int]:

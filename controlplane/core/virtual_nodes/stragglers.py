@@ -15,9 +15,9 @@ from dataclasses import dataclass
 from enum import Enum
 from statistics import median
 
-from controlplane.core.heterogeneous import SecondsBySplit, finish_s, mapping_for
-from controlplane.core.speed_window import high_decile, low_decile
-from controlplane.core.step_time import Sample, StepTime, step_time_fit
+from controlplane.core.estimates.step_time import Sample, StepTime, step_time_fit
+from controlplane.core.virtual_nodes.step_window import high_decile, low_decile
+from controlplane.core.virtual_nodes.uneven_split import SecondsBySplit, finish_s, mapping_for
 
 #: A member counts as slower or faster than the others when its median differs by more than this.
 DRIFT = 0.3

@@ -11,9 +11,16 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from controlplane.core.performance import Performance
-from controlplane.core.rooms import NodeId, Rooms
-from controlplane.core.types import Accelerator, AcceleratorId, Decision, Job, JobId, Snapshot
+from controlplane.core.scheduling.free_capacity import NodeId, Rooms
+from controlplane.core.values.performance import Performance
+from controlplane.core.values.types import (
+    Accelerator,
+    AcceleratorId,
+    Decision,
+    Job,
+    JobId,
+    Snapshot,
+)
 
 #: So many jobs are moved in one decision at most; the next one may go on.
 MOST_MOVES = 8

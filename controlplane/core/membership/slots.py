@@ -13,10 +13,10 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
-from controlplane.core.heterogeneous import SecondsBySplit, mapping_for, runs
-from controlplane.core.step_time import StepTime
-from controlplane.core.types import AcceleratorId
-from controlplane.core.wire import Member, Membership, SlotAddress
+from controlplane.core.estimates.step_time import StepTime
+from controlplane.core.protocol.wire import Member, Membership, SlotAddress
+from controlplane.core.values.types import AcceleratorId
+from controlplane.core.virtual_nodes.uneven_split import SecondsBySplit, mapping_for, runs
 
 #: Slots declared for each accelerator; a job can come back to one this often without a new
 #: declaration.

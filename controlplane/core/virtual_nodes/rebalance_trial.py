@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from statistics import median
 
-from controlplane.core.speed_window import Window, typical_step_s, window_closed
+from controlplane.core.virtual_nodes.step_window import Window, typical_step_s, window_closed
 
 #: A move has paid when the step got shorter by at least this share of what was promised.
 PAID_SHARE = 0.5

@@ -2,7 +2,15 @@
 
 from __future__ import annotations
 
-from controlplane.core.types import AcceleratorId, Allocation, Job, JobId, Plan, Resize, Snapshot
+from controlplane.core.values.types import (
+    AcceleratorId,
+    Allocation,
+    Job,
+    JobId,
+    Plan,
+    Resize,
+    Snapshot,
+)
 
 
 def plan_between(snapshot: Snapshot, allocation: Allocation) -> Plan:

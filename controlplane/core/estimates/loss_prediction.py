@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from controlplane.core.loss_curves import CurveClass, Curves, Floats, curves_fit
+from controlplane.core.estimates.loss_curves import CurveClass, Curves, Floats, curves_fit
 
 #: Points that are fitted, the newest, and how many there have to be.
 POINTS_LIMIT, POINTS_LEAST = 100, 5

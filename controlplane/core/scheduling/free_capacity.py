@@ -10,7 +10,7 @@ import heapq
 from bisect import bisect_left
 from collections.abc import Iterable
 
-from controlplane.core.types import Accelerator, AcceleratorId
+from controlplane.core.values.types import Accelerator, AcceleratorId
 
 NodeId = int
 

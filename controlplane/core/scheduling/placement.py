@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping
 
-from controlplane.core.repacking import repack
-from controlplane.core.rooms import NodeId, Rooms, take_packed
-from controlplane.core.types import (
+from controlplane.core.scheduling.consolidation import repack
+from controlplane.core.scheduling.free_capacity import NodeId, Rooms, take_packed
+from controlplane.core.values.types import (
     Accelerator,
     AcceleratorId,
     Allocation,

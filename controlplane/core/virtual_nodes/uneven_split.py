@@ -15,9 +15,9 @@ from functools import partial
 
 import numpy as np
 
-from controlplane.core.reduction import plan_reduction
-from controlplane.core.step_time import StepTime, sync_seconds
-from controlplane.core.virtual_nodes import even_mapping
+from controlplane.core.estimates.step_time import StepTime, sync_seconds
+from controlplane.core.virtual_nodes.mapping import even_mapping
+from controlplane.core.virtual_nodes.reduction_tree import plan_reduction
 
 SecondsByCount = Callable[[int], float]
 SecondsBySplit = Callable[[Sequence[int]], float]

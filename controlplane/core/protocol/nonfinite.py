@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from controlplane.core.codec import decode
+from controlplane.core.protocol.codec import decode
 
 #: Codes of the two failures.
 NONFINITE_LOSS = "nonfinite_loss"

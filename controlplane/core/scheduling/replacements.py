@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 
-from controlplane.core.types import Accelerator, AcceleratorId, Job, JobId
+from controlplane.core.values.types import Accelerator, AcceleratorId, Job, JobId
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

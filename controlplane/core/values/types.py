@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from controlplane.core.performance import LossForecast, Performance
-from controlplane.core.step_time import StepTime
+from controlplane.core.estimates.step_time import StepTime
+from controlplane.core.values.performance import LossForecast, Performance
 
 JobId = int
 AcceleratorId = int

@@ -11,10 +11,10 @@ import dataclasses
 from collections.abc import Mapping
 from functools import lru_cache
 
-from controlplane.core.heterogeneous import MixVerdict, mix_verdict, team_plan
-from controlplane.core.pools import all_held_by_kind, capacity_by_kind, urgency_order
-from controlplane.core.step_time import StepTime
-from controlplane.core.types import Decision, Job, JobId, MixNote, Share, Snapshot
+from controlplane.core.estimates.step_time import StepTime
+from controlplane.core.scheduling.pools import all_held_by_kind, capacity_by_kind, urgency_order
+from controlplane.core.values.types import Decision, Job, JobId, MixNote, Share, Snapshot
+from controlplane.core.virtual_nodes.uneven_split import MixVerdict, mix_verdict, team_plan
 
 #: A mix begins, or changes, when it is predicted to give this much more throughput ...
 MIX_GAIN = 0.05

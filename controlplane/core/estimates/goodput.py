@@ -22,7 +22,7 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from controlplane.core.throughput import Floats, ThroughputModel, slices_of
+from controlplane.core.estimates.throughput import Floats, ThroughputModel, slices_of
 
 #: Batch sizes that are compared for one number of accelerators.
 NUM_CANDIDATES = 64

@@ -10,9 +10,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from controlplane.core.heterogeneous import mapping_for
-from controlplane.core.step_time import StepTime
-from controlplane.core.wire import Member, Membership, SlotAddress
+from controlplane.core.estimates.step_time import StepTime
+from controlplane.core.protocol.wire import Member, Membership, SlotAddress
+from controlplane.core.virtual_nodes.uneven_split import mapping_for
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -16,7 +16,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from controlplane.core.step_time import (
+from controlplane.core.estimates.step_time import (
     Sample,
     StepTime,
     sample_add,
