@@ -39,7 +39,7 @@ from typing import Any
 
 import numpy as np
 
-from controlplane.core.policies.fair_fill import power_of_two_fill
+from controlplane.core.policies.common.fair_fill import power_of_two_fill
 from controlplane.core.values.types import Job
 from controlplane.simulator import (
     Report,

@@ -12,8 +12,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from controlplane.core.policies import POLICIES
-from controlplane.core.policies.fair_admission import Pool, aged_weight, entry_order, pool_share
-from controlplane.core.policies.fair_fill import Fill, power_of_two_fill, progressive_fill
+from controlplane.core.policies.common.fair_admission import (
+    Pool,
+    aged_weight,
+    entry_order,
+    pool_share,
+)
+from controlplane.core.policies.common.fair_fill import Fill, power_of_two_fill, progressive_fill
 from controlplane.core.scheduling.pools import urgency_order
 from controlplane.core.values.types import Job
 from tests.core.snapshots import Speed, accelerators_make, job_make, snapshot_make

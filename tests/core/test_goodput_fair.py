@@ -11,14 +11,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from controlplane.core.policies.goodput_fair import goodput_fair
-from controlplane.core.policies.goodput_fair.allotment import _allot_by_envelopes, _allot_exactly
+from controlplane.core.policies.goodput_fair.counts import _allot_by_envelopes, _allot_exactly
 from controlplane.core.policies.goodput_fair.envelopes import Envelopes, envelopes_of
+from controlplane.core.policies.goodput_fair.fairness_cost import Standing, crowds_of, standing_of
 from controlplane.core.policies.goodput_fair.forecast import Fluid
-from controlplane.core.policies.goodput_fair.options import options_of
-from controlplane.core.policies.goodput_fair.places import Move, Tenant, arrange, waits
-from controlplane.core.policies.goodput_fair.standing import Standing, crowds_of, standing_of
-from controlplane.core.policies.goodput_fair.worth import Market
+from controlplane.core.policies.goodput_fair.placement import Move, Tenant, arrange, waits
+from controlplane.core.policies.goodput_fair.policy import goodput_fair
+from controlplane.core.policies.goodput_fair.rate_tables import options_of
+from controlplane.core.policies.goodput_fair.shadow_prices import Market
 from controlplane.core.values.types import Accelerator, Job, Snapshot
 from tests.core.snapshots import Falling, Speed, accelerators_make, job_make, snapshot_make
 

@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from controlplane.core.cycle import decide
-from controlplane.core.policies.goodput_fair import goodput_fair
-from controlplane.core.policies.goodput_fair.allotment import OWED_S
+from controlplane.core.policies.goodput_fair.counts import OWED_S
+from controlplane.core.policies.goodput_fair.policy import goodput_fair
 from controlplane.core.values.types import Accelerator, Job, Snapshot
 from tests.core.snapshots import Speed, accelerators_make, after, job_make, snapshot_make
 

@@ -9,8 +9,12 @@ import numpy as np
 import pytest
 
 from controlplane.core.policies import POLICIES
-from controlplane.core.policies.gavel_outlook import WAITS, Course, first_turns
-from controlplane.core.policies.outlook import expected_text, starts_by_kind, starts_in_turn
+from controlplane.core.policies.common.start_forecast import (
+    expected_text,
+    starts_by_kind,
+    starts_in_turn,
+)
+from controlplane.core.policies.gavel.forecast import WAITS, Course, first_turns
 from controlplane.core.values.types import Decision, Job
 from tests.core.snapshots import Speed, accelerators_make, job_make, snapshot_make
 

@@ -11,16 +11,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from controlplane.core.policies.gavel import ROUND_S, gavel
-from controlplane.core.policies.gavel_program import time_fractions
-from controlplane.core.policies.sia import sia
-from controlplane.core.policies.sia_configurations import (
+from controlplane.core.policies.gavel.policy import ROUND_S, gavel
+from controlplane.core.policies.gavel.program import time_fractions
+from controlplane.core.policies.sia.configurations import (
     Configuration,
     Kind,
     configurations_of,
     counts_of,
 )
-from controlplane.core.policies.sia_program import (
+from controlplane.core.policies.sia.policy import sia
+from controlplane.core.policies.sia.program import (
     Choice,
     Program,
     choose,

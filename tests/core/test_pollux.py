@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from controlplane.core.policies.pollux import LEAST_GAIN, keep_factor, pollux
-from controlplane.core.policies.pollux_search import (
+from controlplane.core.policies.pollux.policy import LEAST_GAIN, keep_factor, pollux
+from controlplane.core.policies.pollux.search import (
     Problem,
     fitness,
     packed_minima,

@@ -9,7 +9,7 @@ from dataclasses import replace
 import pytest
 
 from controlplane.core.estimates.loss_prediction import NoForecast
-from controlplane.core.policies.loss_gains import EPOCH_S
+from controlplane.core.policies.common.loss_gains import EPOCH_S
 from controlplane.core.policies.slaq import slaq
 from controlplane.core.values.performance import LossForecast
 from controlplane.core.values.types import Job, Snapshot

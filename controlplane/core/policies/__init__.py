@@ -9,12 +9,12 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
 
-from controlplane.core.policies.gavel import gavel
-from controlplane.core.policies.goodput_fair import goodput_fair
+from controlplane.core.policies.gavel.policy import gavel
+from controlplane.core.policies.goodput_fair.policy import goodput_fair
 from controlplane.core.policies.optimus import optimus
-from controlplane.core.policies.pollux import pollux
+from controlplane.core.policies.pollux.policy import pollux
 from controlplane.core.policies.queueing import fifo, priority
-from controlplane.core.policies.sia import sia
+from controlplane.core.policies.sia.policy import sia
 from controlplane.core.policies.slaq import slaq
 from controlplane.core.policies.srtf import srtf
 from controlplane.core.policies.tiresias import tiresias

@@ -14,14 +14,14 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from controlplane.core.policies.kinds import cannot_start, kinds_assign
-from controlplane.core.policies.outlook import (
+from controlplane.core.policies.common.kinds import cannot_start, kinds_assign
+from controlplane.core.policies.common.rates import Floats, left_s, packed_rates, rooms_of
+from controlplane.core.policies.common.start_forecast import (
     duration,
     ends_in_s,
     expected_text,
     starts_in_turn,
 )
-from controlplane.core.policies.rates import Floats, left_s, packed_rates, rooms_of
 from controlplane.core.scheduling.pools import arrival_order
 from controlplane.core.values.types import Decision, Job, JobId, Share, Snapshot
 

@@ -8,8 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from controlplane.core.policies.outlook import ends_in_s, expected_text, starts_in_turn
-from controlplane.core.policies.rates import left_s, rooms_of
+from controlplane.core.policies.common.rates import left_s, rooms_of
+from controlplane.core.policies.common.start_forecast import (
+    ends_in_s,
+    expected_text,
+    starts_in_turn,
+)
 from controlplane.core.scheduling.pools import (
     arrival_order,
     capacity_by_kind,

@@ -22,18 +22,18 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from controlplane.core.estimates.loss_prediction import NoForecast
-from controlplane.core.policies.fair_fill import progressive_fill
-from controlplane.core.policies.kinds import cannot_start, kinds_assign
-from controlplane.core.policies.loss_gains import EPOCH_S, Gains, gains_of
-from controlplane.core.policies.outlook import (
+from controlplane.core.policies.common.explanations import jobs_text
+from controlplane.core.policies.common.fair_fill import progressive_fill
+from controlplane.core.policies.common.kinds import cannot_start, kinds_assign
+from controlplane.core.policies.common.loss_gains import EPOCH_S, Gains, gains_of
+from controlplane.core.policies.common.rates import rooms_of
+from controlplane.core.policies.common.start_forecast import (
     duration,
     ends_in_s,
     expected_text,
     least_wish,
     starts_in_turn,
 )
-from controlplane.core.policies.rates import rooms_of
-from controlplane.core.policies.sentences import jobs_text
 from controlplane.core.scheduling.pools import arrival_order, capacity_by_kind, held_by_kind
 from controlplane.core.values.types import Decision, Job, JobId, Share, Snapshot
 

@@ -12,16 +12,16 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from controlplane.core.policies.kinds import cannot_start
-from controlplane.core.policies.outlook import (
+from controlplane.core.policies.common.explanations import jobs_text
+from controlplane.core.policies.common.kinds import cannot_start
+from controlplane.core.policies.common.rates import full_demand, left_s, rooms_of
+from controlplane.core.policies.common.start_forecast import (
     duration,
     expected_text,
     releases_by_kind,
     starts_by_kind,
     wishes_of,
 )
-from controlplane.core.policies.rates import full_demand, left_s, rooms_of
-from controlplane.core.policies.sentences import jobs_text
 from controlplane.core.scheduling.pools import capacity_by_kind, held_by_kind, held_kind
 from controlplane.core.values.types import Decision, Job, JobId, Share, Snapshot
 

@@ -10,14 +10,14 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from controlplane.core.policies.kinds import cannot_start
-from controlplane.core.policies.outlook import (
+from controlplane.core.policies.common.kinds import cannot_start
+from controlplane.core.policies.common.rates import rooms_of
+from controlplane.core.policies.common.start_forecast import (
     expected_text,
     releases_by_kind,
     starts_by_kind,
     wishes_of,
 )
-from controlplane.core.policies.rates import rooms_of
 from controlplane.core.scheduling.pools import (
     arrival_order,
     capacity_by_kind,

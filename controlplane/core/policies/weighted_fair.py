@@ -18,16 +18,21 @@ from dataclasses import dataclass, replace
 from itertools import accumulate
 from typing import Literal
 
-from controlplane.core.policies.fair_admission import (
+from controlplane.core.policies.common.fair_admission import (
     AGEING_S,
     Pool,
     aged_weight,
     entry_order,
     pool_share,
 )
-from controlplane.core.policies.fair_fill import Fill, power_of_two_fill, progressive_fill
-from controlplane.core.policies.outlook import ends_in_s, expected_text, least_wish, starts_in_turn
-from controlplane.core.policies.rates import rooms_of
+from controlplane.core.policies.common.fair_fill import Fill, power_of_two_fill, progressive_fill
+from controlplane.core.policies.common.rates import rooms_of
+from controlplane.core.policies.common.start_forecast import (
+    ends_in_s,
+    expected_text,
+    least_wish,
+    starts_in_turn,
+)
 from controlplane.core.scheduling.pools import (
     capacity_by_kind,
     held_by_kind,

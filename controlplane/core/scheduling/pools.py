@@ -2,7 +2,7 @@
 
 A job's result is bitwise reproducible on one kind of accelerator, so the policies here give a job
 accelerators of a single kind: the kind that it holds, or else the accepted kind with most to give.
-What else a job holds (see `mixing`) is invisible to them, and theirs to give to anybody.
+What else a job holds (see `kind_lending`) is invisible to them, and theirs to give to anybody.
 """
 
 from __future__ import annotations

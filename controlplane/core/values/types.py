@@ -146,7 +146,7 @@ class Share:
     Attributes:
         kind: its own kind, the only one that policies give.
         count: how many of it.
-        extra: other kind -> how many idle ones of it work along (see `mixing`).
+        extra: other kind -> how many idle ones of it work along (see `kind_lending`).
         by_node: node -> how many of `count` there, from policies that choose places themselves;
             empty: placement chooses.
     """

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from controlplane.core.policies.goodput_fair.options import Counts, Floats
+from controlplane.core.policies.goodput_fair.rate_tables import Counts, Floats
 
 
 @dataclass(frozen=True)

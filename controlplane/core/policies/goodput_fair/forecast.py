@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from controlplane.core.policies.goodput_fair.envelopes import Envelopes
-from controlplane.core.policies.goodput_fair.options import Counts, Floats
+from controlplane.core.policies.goodput_fair.rate_tables import Counts, Floats
 
 #: A forecast has at most this many stages; with more jobs, several end in each.
 MOST_STAGES = 48

@@ -12,14 +12,14 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from controlplane.core.policies.goodput_fair.allotment import (
+from controlplane.core.policies.goodput_fair.counts import (
     CHANGE_LASTS_S,
     RESTART_S,
     doubt_of,
 )
-from controlplane.core.policies.goodput_fair.options import Counts, Floats, Options
-from controlplane.core.policies.goodput_fair.standing import Standing
-from controlplane.core.policies.goodput_fair.worth import Market, Valuation
+from controlplane.core.policies.goodput_fair.fairness_cost import Standing
+from controlplane.core.policies.goodput_fair.rate_tables import Counts, Floats, Options
+from controlplane.core.policies.goodput_fair.shadow_prices import Market, Valuation
 
 #: Rounds of moves in a decision.
 NUM_ROUNDS = 8

@@ -15,11 +15,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from controlplane.core.policies.gavel_outlook import WAITS, Course, first_turns
-from controlplane.core.policies.gavel_program import Floats, time_fractions
-from controlplane.core.policies.kinds import cannot_start
-from controlplane.core.policies.outlook import expected_text
-from controlplane.core.policies.rates import full_demand, left_s, packed_rates, rooms_of
+from controlplane.core.policies.common.kinds import cannot_start
+from controlplane.core.policies.common.rates import full_demand, left_s, packed_rates, rooms_of
+from controlplane.core.policies.common.start_forecast import expected_text
+from controlplane.core.policies.gavel.forecast import WAITS, Course, first_turns
+from controlplane.core.policies.gavel.program import Floats, time_fractions
 from controlplane.core.scheduling.pools import arrival_order, capacity_by_kind
 from controlplane.core.values.types import Decision, Job, JobId, Share, Snapshot
 

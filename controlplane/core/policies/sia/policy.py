@@ -19,24 +19,24 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from controlplane.core.policies.kinds import cannot_start
-from controlplane.core.policies.outlook import Release, Wish, starts_by_kind
-from controlplane.core.policies.pollux import keep_factor
-from controlplane.core.policies.rates import rooms_of
-from controlplane.core.policies.sia_configurations import (
+from controlplane.core.policies.common.kinds import cannot_start
+from controlplane.core.policies.common.rates import rooms_of
+from controlplane.core.policies.common.start_forecast import Release, Wish, starts_by_kind
+from controlplane.core.policies.pollux.policy import keep_factor
+from controlplane.core.policies.sia.configurations import (
     Configuration,
     Kind,
     configurations_of,
     counts_of,
     goodputs_of,
 )
-from controlplane.core.policies.sia_program import Choice, choose, left_out_cost
-from controlplane.core.policies.sia_sentences import (
+from controlplane.core.policies.sia.explanations import (
     Outcome,
     configuration_left_s,
     held_text,
     waiting_text,
 )
+from controlplane.core.policies.sia.program import Choice, choose, left_out_cost
 from controlplane.core.scheduling.pools import arrival_order, held_by_kind, held_kind
 from controlplane.core.values.types import Decision, Job, JobId, Share, Snapshot
 

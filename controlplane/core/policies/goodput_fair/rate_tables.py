@@ -15,7 +15,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from controlplane.core.policies.rates import packed_rates, rate, rooms_by_kind
+from controlplane.core.policies.common.rates import packed_rates, rate, rooms_by_kind
 from controlplane.core.scheduling.pools import (
     arrival_order,
     capacity_by_kind,

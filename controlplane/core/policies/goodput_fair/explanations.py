@@ -8,11 +8,11 @@ from functools import cached_property
 
 import numpy as np
 
-from controlplane.core.policies.goodput_fair.options import Counts, Floats, Options
-from controlplane.core.policies.goodput_fair.standing import FAIR, Standing
-from controlplane.core.policies.goodput_fair.worth import FOREVER_S, Valuation
-from controlplane.core.policies.kinds import cannot_start
-from controlplane.core.policies.outlook import duration
+from controlplane.core.policies.common.kinds import cannot_start
+from controlplane.core.policies.common.start_forecast import duration
+from controlplane.core.policies.goodput_fair.fairness_cost import FAIR, Standing
+from controlplane.core.policies.goodput_fair.rate_tables import Counts, Floats, Options
+from controlplane.core.policies.goodput_fair.shadow_prices import FOREVER_S, Valuation
 from controlplane.core.values.types import Job, JobId, Snapshot
 
 #: Less than this a job gains nothing worth telling.

@@ -15,8 +15,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
-from controlplane.core.policies.goodput_fair.allotment import CHANGE_LASTS_S
-from controlplane.core.policies.rates import rate
+from controlplane.core.policies.common.rates import rate
+from controlplane.core.policies.goodput_fair.counts import CHANGE_LASTS_S
 from controlplane.core.values.types import Job
 
 NodeId = int

@@ -10,7 +10,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from controlplane.core.policies.goodput_fair.options import PATIENCE_S, Counts, Floats, Options
+from controlplane.core.policies.goodput_fair.rate_tables import PATIENCE_S, Counts, Floats, Options
 from controlplane.core.values.types import Job
 
 #: A trial is a change, a look and mostly a change back: a small part of what a job has left, which

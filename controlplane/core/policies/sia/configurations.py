@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from controlplane.core.policies.rates import packed_rates
+from controlplane.core.policies.common.rates import packed_rates
 from controlplane.core.values.types import Job
 
 

@@ -6,17 +6,17 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
-from controlplane.core.policies.outlook import duration, expected_text
-from controlplane.core.policies.rates import left_s, packed_rates
-from controlplane.core.policies.sentences import (
+from controlplane.core.policies.common.explanations import (
     LEAST_TOLD,
     Holders,
     change_text,
     gainers,
     rate_text,
 )
-from controlplane.core.policies.sia_configurations import Configuration, Kind
-from controlplane.core.policies.sia_program import Choice, left_out_cost
+from controlplane.core.policies.common.rates import left_s, packed_rates
+from controlplane.core.policies.common.start_forecast import duration, expected_text
+from controlplane.core.policies.sia.configurations import Configuration, Kind
+from controlplane.core.policies.sia.program import Choice, left_out_cost
 from controlplane.core.values.types import Job, JobId
 
 

@@ -6,7 +6,7 @@ from bisect import bisect_right, insort
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from controlplane.core.policies.fair_fill import (
+from controlplane.core.policies.common.fair_fill import (
     FairFill,
     Fill,
     TrialFill,

@@ -13,14 +13,16 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from controlplane.core.policies.kinds import cannot_start, kinds_assign
-from controlplane.core.policies.outlook import (
+from controlplane.core.policies.common.explanations import Holders, change_text, gainers, jobs_text
+from controlplane.core.policies.common.kinds import cannot_start, kinds_assign
+from controlplane.core.policies.common.rates import left_s, packed_rates, rate, rooms_of
+from controlplane.core.policies.common.start_forecast import (
     duration,
     expected_text,
     least_wish,
     starts_in_turn,
 )
-from controlplane.core.policies.pollux_search import (
+from controlplane.core.policies.pollux.search import (
     Counts,
     Floats,
     Problem,
@@ -31,8 +33,6 @@ from controlplane.core.policies.pollux_search import (
     settle,
     speedups_of,
 )
-from controlplane.core.policies.rates import left_s, packed_rates, rate, rooms_of
-from controlplane.core.policies.sentences import Holders, change_text, gainers, jobs_text
 from controlplane.core.values.types import Decision, Job, JobId, Share, Snapshot
 
 #: What the cluster's fitness must gain before anything is changed: a random search finds a little

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from controlplane.core.policies.goodput_fair.options import Floats, Options
+from controlplane.core.policies.goodput_fair.rate_tables import Floats, Options
 from controlplane.core.values.types import Job, JobId, Snapshot
 
 #: From here on lateness costs more: below the bound of 1.5, as forecasts err.

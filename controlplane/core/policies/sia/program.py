@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from scipy.optimize import Bounds, LinearConstraint, linprog, milp
 from scipy.sparse import csr_array
 
-from controlplane.core.policies.sia_configurations import Configuration
+from controlplane.core.policies.sia.configurations import Configuration
 
 Floats = NDArray[np.float64]
 Chosen = NDArray[np.intp]

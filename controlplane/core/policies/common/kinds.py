@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from controlplane.core.policies.rates import packed_rates, rooms_of
+from controlplane.core.policies.common.rates import packed_rates, rooms_of
 from controlplane.core.scheduling.pools import (
     arrival_order,
     capacity_by_kind,

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from controlplane.core.policies.gavel_program import Floats
+from controlplane.core.policies.gavel.program import Floats
 
 #: So many rounds are played; after them, accelerators change hands only as jobs end.
 MOST_ROUNDS = 24

@@ -19,9 +19,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from controlplane.core.policies.goodput_fair.envelopes import Envelopes, envelopes_of
+from controlplane.core.policies.goodput_fair.fairness_cost import Standing
 from controlplane.core.policies.goodput_fair.forecast import Fluid, Forecast
-from controlplane.core.policies.goodput_fair.options import Counts, Floats, Options
-from controlplane.core.policies.goodput_fair.standing import Standing
+from controlplane.core.policies.goodput_fair.rate_tables import Counts, Floats, Options
 
 #: Forecasts in a decision; the one that costs least is used. Of many jobs the ends are less sharp.
 NUM_FORECASTS, NUM_FORECASTS_OF_MANY, MANY_JOBS = 8, 4, 256

@@ -12,8 +12,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from controlplane.core.policies.goodput_fair.envelopes import envelopes_of
-from controlplane.core.policies.goodput_fair.options import PATIENCE_S, SMALL_POOL, Counts, Floats
-from controlplane.core.policies.goodput_fair.standing import SENIOR_PART
+from controlplane.core.policies.goodput_fair.fairness_cost import SENIOR_PART
+from controlplane.core.policies.goodput_fair.rate_tables import (
+    PATIENCE_S,
+    SMALL_POOL,
+    Counts,
+    Floats,
+)
 
 #: A change is made for this long at most: until the next one is worth while.
 CHANGE_LASTS_S = 240.0

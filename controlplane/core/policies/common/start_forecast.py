@@ -7,7 +7,7 @@ from bisect import insort
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from controlplane.core.policies.rates import left_s
+from controlplane.core.policies.common.rates import left_s
 from controlplane.core.values.types import Job, JobId, Share
 
 #: In how many seconds how many accelerators become free.

@@ -1,0 +1,256 @@
+"""Our own policy: least total completion time, bounded unfairness, changes that pay.
+
+1. Tabulate what each job would do with how many accelerators of which kind (`options`).
+2. Say what a later end of each costs: weight, ageing, finish-time fairness (`standing`).
+3. Find what an example of each job is worth so that all ends cost least together (`worth`), by
+   forecasting how the cluster would empty (`forecast`), and the kind for each job (`kinds`).
+4. Hand out accelerators for most worth, less what changes cost (`allotment`).
+5. Say why (`sentences`).
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+
+import numpy as np
+from numpy.typing import NDArray
+
+from controlplane.core.policies.common.kinds import cannot_start
+from controlplane.core.policies.common.rates import rooms_by_kind
+from controlplane.core.policies.goodput_fair.counts import LEAST_CHANGE_S, Claims, allot
+from controlplane.core.policies.goodput_fair.explanations import Outcome, explain
+from controlplane.core.policies.goodput_fair.fairness_cost import (
+    Carried,
+    Standing,
+    crowds_of,
+    standing_of,
+)
+from controlplane.core.policies.goodput_fair.kinds import kinds_choose
+from controlplane.core.policies.goodput_fair.placement import (
+    Move,
+    Tenant,
+    arrange,
+    is_ring,
+    lasts_s,
+)
+from controlplane.core.policies.goodput_fair.probes import is_trying, trials_begin
+from controlplane.core.policies.goodput_fair.rate_tables import (
+    Counts,
+    Floats,
+    Options,
+    is_beginning,
+    options_of,
+)
+from controlplane.core.policies.goodput_fair.shadow_prices import Market, Valuation
+from controlplane.core.values.types import Decision, Job, JobId, Share, Snapshot
+
+#: A job is not stopped within so many seconds of its start.
+LEAST_RUN_S = 120.0
+
+
+def goodput_fair(snapshot: Snapshot) -> Decision:
+    """Share accelerators for the least weighted completion time, with bounded unfairness."""
+    crowds = crowds_of(snapshot)
+    options = options_of(snapshot)
+    if not options.jobs:
+        reasons = {job.id: cannot_start(snapshot, job) for job in snapshot.jobs}
+        return Decision({}, reasons, carried=Carried(crowds))
+    standing = standing_of(snapshot, options, crowds)
+    market = Market(options)
+    held_kinds = [options.kinds[kind] if kind >= 0 else None for kind in options.held_kind]
+    is_pinned = np.array(
+        [
+            _is_at_its_place(snapshot, job, kind)
+            for job, kind in zip(options.jobs, held_kinds, strict=True)
+        ],
+        dtype=bool,
+    )
+    outcome, shares = _draft(snapshot, market, standing, is_pinned)
+    is_stranded = _is_stranded(outcome)
+    if is_stranded.any():
+        outcome, shares = _draft(snapshot, market, standing, is_pinned | is_stranded)
+    if _is_kind_ring(snapshot, options, shares):  # only those change kinds that find idle ones
+        is_held = options.held_kind >= 0
+        outcome, shares = _draft(snapshot, market, standing, is_held & ~_may_move(outcome))
+        if _is_kind_ring(snapshot, options, shares):  # nobody
+            outcome, shares = _draft(snapshot, market, standing, is_held)
+    reasons, starts = explain(outcome)
+    return Decision(shares, reasons, starts_in_s=starts, carried=Carried(crowds))
+
+
+def _is_at_its_place(snapshot: Snapshot, job: Job, kind: str | None) -> bool:
+    """Say whether a job is not to move from the kind that it holds.
+
+    It is changing, or tries that kind, or just begins and may be short.
+    """
+    if job.id in snapshot.resizing or (kind is not None and is_trying(job, kind, snapshot.now)):
+        return True
+    return is_beginning(job, snapshot.now)
+
+
+def _draft(
+    snapshot: Snapshot, market: Market, standing: Standing, is_pinned: NDArray[np.bool_]
+) -> tuple[Outcome, dict[JobId, Share]]:
+    """Decide, with some jobs pinned to the kind that they hold."""
+    options = market.options
+    change_s = np.array([max(job.resize_s, LEAST_CHANGE_S) for job in options.jobs])
+    kinds, valuation = kinds_choose(market, standing, change_s, is_pinned)
+    given = np.zeros(len(options.jobs), dtype=np.int64)
+    for kind, capacity in enumerate(options.capacity):
+        members = np.flatnonzero(kinds == kind)
+        claims = _claims(snapshot, options, standing, valuation, change_s, members, kind)
+        given[members] = allot(claims, int(capacity))
+    kinds = kinds.copy()
+    trials_begin(options, valuation.ends_s, standing.since_s, change_s, is_pinned, kinds, given)
+    shares = _shares(snapshot, options, standing, valuation, change_s, kinds, given)
+    given = np.array([shares[j.id].count if j.id in shares else 0 for j in options.jobs])
+    return Outcome(snapshot, options, standing, valuation, kinds, given), shares
+
+
+def _is_stranded(outcome: Outcome) -> NDArray[np.bool_]:
+    """Say who would give up what it holds for a kind of which it then gets nothing."""
+    held_kind = outcome.options.held_kind
+    is_leaving = (held_kind >= 0) & (outcome.kinds != held_kind)
+    is_stranded: NDArray[np.bool_] = is_leaving & (outcome.given == 0)
+    return is_stranded
+
+
+def _may_move(outcome: Outcome) -> NDArray[np.bool_]:
+    """Say who finds idle accelerators of another kind and gains there, most gain first."""
+    options = outcome.options
+    held = np.bincount(options.held_kind + 1, options.held, len(options.kinds) + 1)[1:]
+    idle = options.capacity - held.astype(np.int64)
+    is_moving = (options.held_kind >= 0) & (outcome.given > 0)
+    moves = []
+    for row in np.flatnonzero(is_moving & (options.held_kind != outcome.kinds)).tolist():
+        count = min(int(outcome.given[row]), int(idle[outcome.kinds[row]]))
+        gain = options.rate(row, int(outcome.kinds[row]), count)
+        gain -= options.rate(row, int(options.held_kind[row]), int(options.held[row]))
+        moves.append((-gain * outcome.valuation.worth[row], row, count))
+    found = np.zeros(len(options.jobs), dtype=bool)
+    for loss, row, count in sorted(moves):
+        kind = outcome.kinds[row]
+        if loss < 0.0 and options.jobs[row].min_accelerators <= count <= idle[kind]:
+            idle[kind] -= count
+            found[row] = True
+    return found
+
+
+def _is_kind_ring(snapshot: Snapshot, options: Options, shares: Mapping[JobId, Share]) -> bool:
+    """Say whether jobs that change kinds would wait for each other's accelerators for ever."""
+    changers = [
+        job.id
+        for row, job in enumerate(options.jobs)
+        if options.held_kind[row] >= 0
+        and job.id in shares
+        and shares[job.id].kind != options.kinds[options.held_kind[row]]
+    ]
+    if not changers:
+        return False
+    place_of = {one.id: (one.node_id, one.kind) for one in snapshot.accelerators}
+    moves = []
+    for job in options.jobs:
+        share = shares.get(job.id)
+        if share is not None and share.by_node:
+            held = (place_of[one] for one in snapshot.held.get(job.id, ()) if one in place_of)
+            wanted = {(node, share.kind): count for node, count in share.by_node.items()}
+            moves.append(Move(job.min_accelerators, Counter(held), wanted))
+    return is_ring(Counter(place_of.values()), moves)
+
+
+def _shares(
+    snapshot: Snapshot,
+    options: Options,
+    standing: Standing,
+    valuation: Valuation,
+    change_s: Floats,
+    kinds: Counts,
+    given: Counts,
+) -> dict[JobId, Share]:
+    """Give every count its nodes."""
+    node_of = {one.id: (one.node_id, one.kind) for one in snapshot.accelerators}
+    shares: dict[JobId, Share] = {}
+    slopes = standing.slope(valuation.ends_s)
+    rooms = rooms_by_kind(snapshot)
+    for number, kind in enumerate(options.kinds):
+        rows = np.flatnonzero((kinds == number) & (given > 0)).tolist()
+        rows = [row for row in rows if not snapshot.shunned.get(options.jobs[row].id)]
+        tenants = []
+        for row in rows:
+            job = options.jobs[row]
+            held = (node_of[one] for one in snapshot.held.get(job.id, ()) if one in node_of)
+            now = Counter(node for node, its_kind in held if its_kind == kind)
+            lasts = lasts_s(float(valuation.ends_s[row]))
+            worth = float(valuation.worth[row])
+            is_fixed = _is_at_its_place(snapshot, job, None)
+            tenants.append(
+                Tenant(
+                    job,
+                    int(given[row]),
+                    now,
+                    worth,
+                    float(slopes[row]),
+                    float(change_s[row]),
+                    lasts,
+                    is_fixed,
+                )
+            )
+        places = arrange(tenants, rooms[kind], kind)
+        for i, row in enumerate(rows):
+            by_node = places[i] if places is not None else {}
+            if options.jobs[row].performance is None and not tenants[i].now:
+                by_node = _together(options.jobs[row], by_node)
+            count = sum(by_node.values()) or int(given[row])
+            shares[options.jobs[row].id] = Share(kind, count, by_node=by_node)
+    for row in np.flatnonzero(given > 0).tolist():
+        job = options.jobs[row]
+        shares.setdefault(job.id, Share(options.kinds[kinds[row]], int(given[row])))
+    return shares
+
+
+def _together(job: Job, by_node: Mapping[int, int]) -> Mapping[int, int]:
+    """Begin on one node, if the minimum allows: what exchange between nodes costs nobody knows."""
+    node = min(by_node, key=lambda node: (-by_node[node], node), default=None)
+    if node is None or by_node[node] < job.min_accelerators:
+        return by_node
+    return {node: by_node[node]}
+
+
+def _claims(
+    snapshot: Snapshot,
+    options: Options,
+    standing: Standing,
+    valuation: Valuation,
+    change_s: Floats,
+    members: Counts,
+    kind: int,
+) -> Claims:
+    jobs = [options.jobs[row] for row in members]
+    is_here = options.held_kind[members] == kind
+    return Claims(
+        counts=options.counts[members, kind],
+        rates=options.rates[members, kind],
+        held=np.where(is_here, options.held[members], 0),
+        is_elsewhere=~is_here & (options.held_kind[members] >= 0),
+        is_fixed=np.array([job.id in snapshot.resizing for job in jobs], dtype=bool),
+        is_settling=np.array(
+            [
+                job.running_since is not None and snapshot.now - job.running_since < LEAST_RUN_S
+                for job in jobs
+            ],
+            dtype=bool,
+        ),
+        least=np.array([job.min_accelerators for job in jobs], dtype=np.int64),
+        worth=valuation.worth[members],
+        weights=np.array([job.weight for job in jobs], dtype=float),
+        change_s=change_s[members],
+        since_s=standing.since_s[members],
+        ends_s=valuation.ends_s[members],
+        work=options.work[members],
+        lacking_s=standing.lacking_s[members],
+        is_known=np.array([job.performance is not None for job in jobs], dtype=bool),
+        is_new=np.array(
+            [job.changed_at is None and job.performance is None for job in jobs], dtype=bool
+        ),
+    )
