@@ -30,7 +30,7 @@ def place(snapshot: Snapshot, decision: Decision) -> Allocation:
     nothing else; the plan leaves that out then.
 
     A share with places of its own (`Share.by_node`) is served before all others, exactly there.
-    In the end a few jobs that could sit on fewer nodes are moved, where that pays (`consolidation`).
+    In the end jobs that could sit on fewer nodes are moved, where that pays (`consolidation`).
 
     Raises:
         ValueError: the shares of a kind exceed what the cluster, or a node, has of it.
