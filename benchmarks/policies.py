@@ -53,8 +53,8 @@ from controlplane.simulator import (
     profiles_read,
     simulate,
 )
-from controlplane.simulator.gavel import gavel_workload
-from controlplane.simulator.synthetic import synthetic_workload
+from controlplane.simulator.published.gavel import gavel_workload
+from controlplane.simulator.published.synthetic import synthetic_workload
 
 TRACES = Path(__file__).resolve().parents[2] / "shared" / "traces"
 POLLUX, THROUGHPUTS = TRACES / "pollux", TRACES / "gavel" / "simulation_throughputs.json"

@@ -59,7 +59,7 @@ from controlplane.simulator import (
     cluster_make,
     simulate,
 )
-from controlplane.simulator.scaled import ScaledApplication
+from controlplane.simulator.published.scaled import ScaledApplication
 
 NUM_JOBS, NUM_NODES, PER_NODE = 160, 20, 32
 ARRIVAL_S = 15.0

@@ -49,7 +49,7 @@ from controlplane.simulator import (
     cluster_make,
     simulate,
 )
-from controlplane.simulator.scaled import ScaledApplication
+from controlplane.simulator.published.scaled import ScaledApplication
 
 TRACE, NUM_ACCELERATORS = "medium20_12jph", 8
 

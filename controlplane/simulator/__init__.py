@@ -1,8 +1,9 @@
 """Runs workloads through the production policies without a cluster. Pure: imports the core only."""
 
-from controlplane.simulator.profiles import profiles_read
-from controlplane.simulator.report import JobOutcome, Report
-from controlplane.simulator.run import StuckError
+from controlplane.simulator.engine.event_clock import StuckError
+from controlplane.simulator.engine.report import JobOutcome, Report
+from controlplane.simulator.engine.simulate import simulate
+from controlplane.simulator.published.workload_files import pollux_workload
 from controlplane.simulator.settings import (
     FLAT_30,
     FREE,
@@ -13,9 +14,8 @@ from controlplane.simulator.settings import (
     ResizeCosts,
     Rules,
 )
-from controlplane.simulator.simulate import simulate
-from controlplane.simulator.workload_files import pollux_workload
-from controlplane.simulator.workloads import Cluster, Workload, WorkloadJob, cluster_make
+from controlplane.simulator.workloads.profiles import profiles_read
+from controlplane.simulator.workloads.workloads import Cluster, Workload, WorkloadJob, cluster_make
 
 __all__ = [
     "FLAT_30",

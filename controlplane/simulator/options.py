@@ -5,19 +5,23 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 
-from controlplane.simulator.gavel import JOBS_PER_HOUR, MeasuredApplication, gavel_workload
-from controlplane.simulator.history import history_cluster, history_read, history_workload
-from controlplane.simulator.profiles import profiles_read
-from controlplane.simulator.recorded import RecordedApplication
-from controlplane.simulator.settings import FLAT_30, MEASURED, Failures, ResizeCosts
-from controlplane.simulator.synthetic import synthetic_workload
-from controlplane.simulator.workload_files import (
+from controlplane.simulator.applications.recorded import RecordedApplication
+from controlplane.simulator.published.gavel import (
+    JOBS_PER_HOUR,
+    MeasuredApplication,
+    gavel_workload,
+)
+from controlplane.simulator.published.synthetic import synthetic_workload
+from controlplane.simulator.published.workload_files import (
     philly_workload,
     pollux_workload,
     virtualflow_workload,
     workload_is,
 )
-from controlplane.simulator.workloads import Cluster, Workload, cluster_make
+from controlplane.simulator.settings import FLAT_30, MEASURED, Failures, ResizeCosts
+from controlplane.simulator.workloads.history import history_cluster, history_read, history_workload
+from controlplane.simulator.workloads.profiles import profiles_read
+from controlplane.simulator.workloads.workloads import Cluster, Workload, cluster_make
 
 #: The word for the workload that is shipped with the project.
 SYNTHETIC = "synthetic"

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from controlplane.simulator.report import Report
+from controlplane.simulator.engine.report import Report
 
 #: Moments at which allocation and queue are drawn.
 NUM_MOMENTS = 500

@@ -10,8 +10,8 @@ from django.db.models import Avg, Count, F, Q
 
 from controlplane.core.estimates.goodput import AdaptiveBatchPerformance, FixedBatchPerformance
 from controlplane.core.values.lifecycle import ENDED_JOB_STATUSES, JobStatus
-from controlplane.simulator.history import History, HistoryJob
 from controlplane.simulator.settings import MEASURED, ResizeCosts
+from controlplane.simulator.workloads.history import History, HistoryJob
 from jobs.models import Accelerator, ClusterSetting, Event, Generation, Job
 from jobs.selectors.batch_sizes import accelerator_sizes, epoch_examples
 from jobs.selectors.cluster import remaining_examples

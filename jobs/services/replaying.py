@@ -11,17 +11,17 @@ from typing import Any
 import numpy as np
 
 from controlplane.core.policies import POLICIES
-from controlplane.simulator.history import (
+from controlplane.simulator.engine.event_clock import StuckError
+from controlplane.simulator.engine.report import Report
+from controlplane.simulator.engine.simulate import simulate
+from controlplane.simulator.settings import BatchMode, Knowledge
+from controlplane.simulator.workloads.history import (
     History,
     HistoryJob,
     history_cluster,
     history_notes,
     history_workload,
 )
-from controlplane.simulator.report import Report
-from controlplane.simulator.run import StuckError
-from controlplane.simulator.settings import BatchMode, Knowledge
-from controlplane.simulator.simulate import simulate
 from jobs.models import Replay
 from jobs.selectors.history import history_read
 from jobs.selectors.resize_history import resize_histories

@@ -14,7 +14,7 @@ from django.db import connection
 from django.test.utils import CaptureQueriesContext
 
 from controlplane.core.values.lifecycle import JobStatus
-from controlplane.simulator.history import (
+from controlplane.simulator.workloads.history import (
     history_cluster,
     history_from_dict,
     history_to_dict,

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from controlplane.core.estimates.goodput import AdaptiveBatchPerformance, FixedBatchPerformance
 from controlplane.core.estimates.throughput import ThroughputModel
-from controlplane.simulator.batches import (
+from controlplane.simulator.applications.batches import (
     Accumulation,
     Batch,
     BatchBounds,

@@ -9,8 +9,8 @@ import pytest
 from controlplane.core.policies import POLICIES
 from controlplane.core.scheduling.plan import Plan
 from controlplane.simulator import Failures, ResizeCosts, cluster_make, simulate
-from controlplane.simulator import run as run_module
-from controlplane.simulator.failures import Event, Outages, Turn
+from controlplane.simulator.engine import event_clock as run_module
+from controlplane.simulator.engine.failures import Event, Outages, Turn
 from controlplane.simulator.options import failures_parse
 from tests.simulator.worlds import job, workload
 

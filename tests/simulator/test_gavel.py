@@ -10,13 +10,13 @@ import pytest
 from django.core.management import CommandError, call_command
 
 from controlplane.simulator import Workload, WorkloadJob, cluster_make, simulate
-from controlplane.simulator.gavel import (
+from controlplane.simulator.engine.estimates import Comparisons, Memory
+from controlplane.simulator.published.gavel import (
     JobType,
     MeasuredApplication,
     gavel_workload,
     job_types_read,
 )
-from controlplane.simulator.knowledge import Comparisons, Memory
 from controlplane.simulator.settings import ResizeCosts
 from tests.simulator.worlds import TRACES
 

@@ -9,13 +9,13 @@ import numpy as np
 import pytest
 
 from controlplane.simulator import profiles_read, simulate
-from controlplane.simulator.batches import fixed_batch
+from controlplane.simulator.applications.batches import fixed_batch
+from controlplane.simulator.applications.step_times import Measurement, StepTimes, smallest_rotation
 from controlplane.simulator.options import cluster_parse, costs_parse, workload_load
-from controlplane.simulator.scaled import scaling
+from controlplane.simulator.published.scaled import scaling
+from controlplane.simulator.published.speeds import gavel_speeds
+from controlplane.simulator.published.synthetic import synthetic_workload, synthetic_write
 from controlplane.simulator.settings import FLAT_30, MEASURED, ResizeCosts
-from controlplane.simulator.speeds import gavel_speeds
-from controlplane.simulator.step_times import Measurement, StepTimes, smallest_rotation
-from controlplane.simulator.synthetic import synthetic_workload, synthetic_write
 
 
 def test_step_times_of_known_and_unknown_placements() -> None:

@@ -9,7 +9,7 @@ import pytest
 from controlplane.core.policies import POLICIES
 from controlplane.core.values.types import Plan
 from controlplane.simulator import FREE, ResizeCosts, Workload, cluster_make, simulate
-from controlplane.simulator import run as run_module
+from controlplane.simulator.engine import event_clock as run_module
 from tests.simulator.worlds import job, workload
 
 COSTS = ResizeCosts(start_s=10.0, pause_s=2.0, growth_s=5.0, release_s=3.0)
@@ -165,7 +165,7 @@ def test_progress_is_told_and_may_stop_it() -> None:
 
 
 def test_progress_is_told_between_ends(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("controlplane.simulator.run.TELL_S", -1.0)
+    monkeypatch.setattr("controlplane.simulator.engine.event_clock.TELL_S", -1.0)
     seen: list[tuple[int, int, float]] = []
     simulate(
         workload(job("a")), cluster_make(1, 4), "fifo", costs=COSTS, round_s=60.0,

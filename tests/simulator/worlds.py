@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 
 from controlplane.simulator import Workload, WorkloadJob
-from controlplane.simulator.scaled import ScaledApplication
+from controlplane.simulator.published.scaled import ScaledApplication
 
 TRACES = Path(__file__).parents[2].parent / "shared/traces"
 

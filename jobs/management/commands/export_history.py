@@ -10,7 +10,7 @@ from typing import Any
 from django.core.management.base import BaseCommand, CommandError
 from django.utils import timezone
 
-from controlplane.simulator.history import history_write
+from controlplane.simulator.workloads.history import history_write
 from jobs.selectors.history import history_read
 
 

@@ -24,7 +24,7 @@ from controlplane.simulator.options import (
     workload_load,
 )
 from controlplane.simulator.page import FIGURES, page_make
-from controlplane.simulator.speeds import gavel_speeds
+from controlplane.simulator.published.speeds import gavel_speeds
 
 #: Characters of a line of the table at most.
 MOST_COLUMNS = 100

@@ -9,9 +9,10 @@ from dataclasses import dataclass, field
 
 from controlplane.core.values.performance import Performance
 from controlplane.core.values.types import Accelerator, AcceleratorId, Job
-from controlplane.simulator.applications import Application, Learnt, Pace
-from controlplane.simulator.batches import Batch
-from controlplane.simulator.knowledge import Memory, Speeds, TruePerformance
+from controlplane.simulator.applications.applications import Application, Learnt, Pace
+from controlplane.simulator.applications.batches import Batch
+from controlplane.simulator.applications.step_times import Placement
+from controlplane.simulator.engine.estimates import Memory, Speeds, TruePerformance
 from controlplane.simulator.settings import (
     BatchMode,
     Demand,
@@ -20,8 +21,7 @@ from controlplane.simulator.settings import (
     ResizeCosts,
     Rules,
 )
-from controlplane.simulator.step_times import Placement
-from controlplane.simulator.workloads import WorkloadJob
+from controlplane.simulator.workloads.workloads import WorkloadJob
 
 #: Work that takes no longer than this many seconds is done: clocks are floating-point numbers.
 TOLERANCE_S = 1e-6

@@ -8,8 +8,14 @@ from dataclasses import dataclass, field
 from controlplane.core.estimates.goodput import relative_speeds, speeds_completed
 from controlplane.core.estimates.throughput import ThroughputModel, ThroughputSample, throughput_fit
 from controlplane.core.values.performance import Performance
-from controlplane.simulator.applications import Application, Learnt, Pace, packed, spread
-from controlplane.simulator.step_times import Floats, Placement
+from controlplane.simulator.applications.applications import (
+    Application,
+    Learnt,
+    Pace,
+    packed,
+    spread,
+)
+from controlplane.simulator.applications.step_times import Floats, Placement
 
 #: (kind, relative speed), in the order of the kinds.
 Speeds = tuple[tuple[str, float], ...]

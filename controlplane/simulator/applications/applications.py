@@ -14,8 +14,8 @@ from typing import Protocol, runtime_checkable
 
 from controlplane.core.estimates.throughput import ThroughputModel
 from controlplane.core.values.performance import LossForecast, Performance
-from controlplane.simulator.batches import Batch
-from controlplane.simulator.step_times import Floats, Placement
+from controlplane.simulator.applications.batches import Batch
+from controlplane.simulator.applications.step_times import Floats, Placement
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,8 +8,8 @@ from types import MappingProxyType
 
 import numpy as np
 
-from controlplane.simulator.steady import SteadyApplication
-from controlplane.simulator.step_times import Floats
+from controlplane.simulator.applications.steady import SteadyApplication
+from controlplane.simulator.applications.step_times import Floats
 
 #: Images a second of ResNet-50 at a fixed batch, by V100s (VirtualFlow, MLSys 2022).
 RESNET50: Mapping[int, float] = MappingProxyType({1: 1248.0, 2: 2446.0, 4: 4660.0, 8: 8516.0})

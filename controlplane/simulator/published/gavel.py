@@ -23,12 +23,12 @@ import numpy as np
 
 from controlplane.core.estimates.goodput import FixedBatchPerformance
 from controlplane.core.estimates.throughput import ThroughputModel
-from controlplane.simulator.applications import Pace
-from controlplane.simulator.batches import Batch, WorkerBatch
-from controlplane.simulator.reading import json_read, number_of, row_of
-from controlplane.simulator.steady import SteadyApplication
-from controlplane.simulator.step_times import Floats, Placement
-from controlplane.simulator.workloads import Workload, WorkloadJob
+from controlplane.simulator.applications.applications import Pace
+from controlplane.simulator.applications.batches import Batch, WorkerBatch
+from controlplane.simulator.applications.steady import SteadyApplication
+from controlplane.simulator.applications.step_times import Floats, Placement
+from controlplane.simulator.workloads.reading import json_read, number_of, row_of
+from controlplane.simulator.workloads.workloads import Workload, WorkloadJob
 
 #: What the name of a kind ends in where the accelerators sit on different nodes.
 _APART = "_unconsolidated"

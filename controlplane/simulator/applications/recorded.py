@@ -7,9 +7,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from controlplane.core.estimates.goodput import AdaptiveBatchPerformance, FixedBatchPerformance
-from controlplane.simulator.batches import Batch
-from controlplane.simulator.steady import SteadyApplication
-from controlplane.simulator.step_times import Floats, Placement
+from controlplane.simulator.applications.batches import Batch
+from controlplane.simulator.applications.steady import SteadyApplication
+from controlplane.simulator.applications.step_times import Floats, Placement
 
 RecordedPerformance = FixedBatchPerformance | AdaptiveBatchPerformance
 

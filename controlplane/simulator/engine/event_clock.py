@@ -11,12 +11,12 @@ from collections.abc import Callable, Sequence
 from controlplane.core.cycle import decide
 from controlplane.core.scheduling.plan import plan_between
 from controlplane.core.values.types import AcceleratorId, Allocation, Job, Plan, Snapshot
-from controlplane.simulator.changes import Releases, Tenure
-from controlplane.simulator.failures import Outages, Turn, silence, survive
-from controlplane.simulator.jobs import SimulatedJob, Terms
-from controlplane.simulator.knowledge import Comparisons
-from controlplane.simulator.records import Records
-from controlplane.simulator.workloads import Cluster, Workload
+from controlplane.simulator.engine.changes import Releases, Tenure
+from controlplane.simulator.engine.estimates import Comparisons
+from controlplane.simulator.engine.failures import Outages, Turn, silence, survive
+from controlplane.simulator.engine.jobs import SimulatedJob, Terms
+from controlplane.simulator.engine.records import Records
+from controlplane.simulator.workloads.workloads import Cluster, Workload
 
 #: Called with jobs ended, jobs in all and the simulated time: at every end, and every other second
 #: of this machine.

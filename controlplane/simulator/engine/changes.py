@@ -10,7 +10,7 @@ import math
 from dataclasses import dataclass, field
 
 from controlplane.core.values.types import AcceleratorId
-from controlplane.simulator.jobs import SimulatedJob
+from controlplane.simulator.engine.jobs import SimulatedJob
 
 #: accelerator -> when somebody else can have it.
 Releases = dict[AcceleratorId, float]

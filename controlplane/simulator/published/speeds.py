@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from types import MappingProxyType
 
-from controlplane.simulator.reading import json_read, number_of, row_of
+from controlplane.simulator.workloads.reading import json_read, number_of, row_of
 
 #: The kind of Gavel's that the measured accelerators are put level with.
 LEVEL = "p100"

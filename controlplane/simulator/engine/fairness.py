@@ -17,9 +17,9 @@ import math
 
 import numpy as np
 
-from controlplane.simulator.jobs import SimulatedJob
-from controlplane.simulator.step_times import Floats
-from controlplane.simulator.workloads import Cluster
+from controlplane.simulator.applications.step_times import Floats
+from controlplane.simulator.engine.jobs import SimulatedJob
+from controlplane.simulator.workloads.workloads import Cluster
 
 
 def crowding(jobs: list[SimulatedJob], ended_at: dict[int, float]) -> dict[int, float]:

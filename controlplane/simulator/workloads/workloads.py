@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from controlplane.core.values.types import Accelerator
-from controlplane.simulator.applications import Application
+from controlplane.simulator.applications.applications import Application
 
 #: Seconds after which no job arrives: ten years.
 LATEST_S = 10 * 365 * 86_400.0

@@ -11,9 +11,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from controlplane.core.values.performance import LossForecast
-from controlplane.simulator.applications import Pace
-from controlplane.simulator.batches import Batch
-from controlplane.simulator.step_times import Floats, Placement
+from controlplane.simulator.applications.applications import Pace
+from controlplane.simulator.applications.batches import Batch
+from controlplane.simulator.applications.step_times import Floats, Placement
 
 
 @dataclass

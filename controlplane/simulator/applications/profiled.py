@@ -11,15 +11,15 @@ from numpy.typing import NDArray
 from controlplane.core.estimates.goodput import AdaptiveBatchPerformance, FixedBatchPerformance
 from controlplane.core.estimates.throughput import ThroughputModel
 from controlplane.core.values.performance import LossForecast, Performance
-from controlplane.simulator.applications import Pace, packed
-from controlplane.simulator.batches import (
+from controlplane.simulator.applications.applications import Pace, packed
+from controlplane.simulator.applications.batches import (
     Batch,
     BatchBounds,
     candidate_batches,
     fixed_batch,
     fixed_batches,
 )
-from controlplane.simulator.step_times import Floats, Placement, StepTimes
+from controlplane.simulator.applications.step_times import Floats, Placement, StepTimes
 
 #: Squared norms of gradients of less than this share of their variance are taken to be as much:
 #: measured ones go down to 0.

@@ -7,10 +7,17 @@ from collections.abc import Mapping
 from itertools import islice
 from pathlib import Path
 
-from controlplane.simulator.applications import Application
-from controlplane.simulator.reading import csv_read, json_read, number_of, row_of, text_of, whole_of
-from controlplane.simulator.scaled import ScaledApplication, scaling
-from controlplane.simulator.workloads import Workload, WorkloadJob
+from controlplane.simulator.applications.applications import Application
+from controlplane.simulator.published.scaled import ScaledApplication, scaling
+from controlplane.simulator.workloads.reading import (
+    csv_read,
+    json_read,
+    number_of,
+    row_of,
+    text_of,
+    whole_of,
+)
+from controlplane.simulator.workloads.workloads import Workload, WorkloadJob
 
 #: Pollux does not adapt this one: it always runs with the batch asked for, on one accelerator.
 _NEVER_ADAPTED = frozenset({"ncf"})

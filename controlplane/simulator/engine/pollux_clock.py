@@ -15,11 +15,17 @@ from collections.abc import Mapping
 from controlplane.core.cycle import decision_check
 from controlplane.core.policies import POLICIES
 from controlplane.core.values.types import AcceleratorId, Decision, JobId, Snapshot
-from controlplane.simulator.jobs import SimulatedJob, Terms
-from controlplane.simulator.knowledge import Comparisons
-from controlplane.simulator.records import Records
-from controlplane.simulator.run import LONGEST_S, STUCK_ROUNDS, Progress, StuckError, stuck_text
-from controlplane.simulator.workloads import Cluster, Workload
+from controlplane.simulator.engine.estimates import Comparisons
+from controlplane.simulator.engine.event_clock import (
+    LONGEST_S,
+    STUCK_ROUNDS,
+    Progress,
+    StuckError,
+    stuck_text,
+)
+from controlplane.simulator.engine.jobs import SimulatedJob, Terms
+from controlplane.simulator.engine.records import Records
+from controlplane.simulator.workloads.workloads import Cluster, Workload
 
 #: How long a job stands still whose accelerators changed, and how often the policy is asked.
 RESTART_S, ROUND_S = 30.0, 60.0

@@ -16,7 +16,7 @@ from enum import IntEnum
 import numpy as np
 
 from controlplane.core.values.types import AcceleratorId
-from controlplane.simulator.changes import Releases, Tenure
+from controlplane.simulator.engine.changes import Releases, Tenure
 from controlplane.simulator.settings import Failures
 
 

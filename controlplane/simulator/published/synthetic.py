@@ -20,9 +20,9 @@ from pathlib import Path
 
 import numpy as np
 
-from controlplane.simulator.profiles import profiles_read
-from controlplane.simulator.workload_files import pollux_workload
-from controlplane.simulator.workloads import Workload
+from controlplane.simulator.published.workload_files import pollux_workload
+from controlplane.simulator.workloads.profiles import profiles_read
+from controlplane.simulator.workloads.workloads import Workload
 
 
 @dataclass(frozen=True, slots=True)

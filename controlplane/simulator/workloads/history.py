@@ -17,10 +17,10 @@ from controlplane.core.estimates.goodput import (
 )
 from controlplane.core.estimates.throughput import ThroughputModel
 from controlplane.core.values.types import Accelerator
-from controlplane.simulator.reading import json_read, number_of, row_of, whole_of
-from controlplane.simulator.recorded import RecordedApplication, RecordedPerformance
+from controlplane.simulator.applications.recorded import RecordedApplication, RecordedPerformance
 from controlplane.simulator.settings import MEASURED, ResizeCosts
-from controlplane.simulator.workloads import Cluster, Workload, WorkloadJob
+from controlplane.simulator.workloads.reading import json_read, number_of, row_of, whole_of
+from controlplane.simulator.workloads.workloads import Cluster, Workload, WorkloadJob
 
 FORMAT = "virtualflow-history-1"
 

@@ -8,10 +8,10 @@ from typing import Any
 
 import numpy as np
 
-from controlplane.simulator.fairness import alone_s, crowding
-from controlplane.simulator.jobs import SimulatedJob
-from controlplane.simulator.records import Records
-from controlplane.simulator.workloads import Cluster
+from controlplane.simulator.engine.fairness import alone_s, crowding
+from controlplane.simulator.engine.jobs import SimulatedJob
+from controlplane.simulator.engine.records import Records
+from controlplane.simulator.workloads.workloads import Cluster
 
 #: A job whose finish-time fairness is above this has been treated unfairly.
 UNFAIR = 1.0

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from controlplane.core.policies import POLICIES
-from controlplane.simulator.jobs import SimulatedJob, Terms
-from controlplane.simulator.report import Report, report_make
-from controlplane.simulator.rounds import RoundRun
-from controlplane.simulator.run import EventRun, Progress
+from controlplane.simulator.engine.event_clock import EventRun, Progress
+from controlplane.simulator.engine.jobs import SimulatedJob, Terms
+from controlplane.simulator.engine.pollux_clock import RoundRun
+from controlplane.simulator.engine.report import Report, report_make
 from controlplane.simulator.settings import (
     FLAT_30,
     MEASURED,
@@ -18,7 +18,7 @@ from controlplane.simulator.settings import (
     Rules,
     demand_of,
 )
-from controlplane.simulator.workloads import Cluster, Workload
+from controlplane.simulator.workloads.workloads import Cluster, Workload
 
 
 def simulate(

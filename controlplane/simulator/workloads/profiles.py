@@ -13,10 +13,17 @@ from types import MappingProxyType
 
 import numpy as np
 
-from controlplane.simulator.batches import BatchBounds
-from controlplane.simulator.profiled import ProfiledApplication, Validation
-from controlplane.simulator.reading import csv_read, json_read, number_of, row_of, text_of, whole_of
-from controlplane.simulator.step_times import Measurement, Placement, StepTimes
+from controlplane.simulator.applications.batches import BatchBounds
+from controlplane.simulator.applications.profiled import ProfiledApplication, Validation
+from controlplane.simulator.applications.step_times import Measurement, Placement, StepTimes
+from controlplane.simulator.workloads.reading import (
+    csv_read,
+    json_read,
+    number_of,
+    row_of,
+    text_of,
+    whole_of,
+)
 
 #: Examples on one accelerator at most, where the measurements of Pollux go beyond what it used.
 _LARGEST_LOCAL: Mapping[str, int] = MappingProxyType({"yolov3": 8})
