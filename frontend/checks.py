@@ -14,15 +14,15 @@ from controlplane.core.values.lifecycle import JobStatus
 from jobs.models import Job
 from jobs.models.jobs import MEASURED
 from jobs.selectors.dry_run import Outlook, OutlookKind, submission_outlook
-from jobs.selectors.memory import (
+from jobs.selectors.estimates.memory import (
     MemoryAdvice,
     advice_text,
     job_memory_advice,
     shortage_text,
     submission_memory_advice,
 )
-from jobs.services.submission_rules import Submission
-from jobs.services.validations import TIME_LIMIT_GRACE_S
+from jobs.services.submission.rules import Submission
+from jobs.services.submission.validations import TIME_LIMIT_GRACE_S
 
 
 @dataclass(frozen=True, slots=True)

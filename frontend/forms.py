@@ -12,10 +12,10 @@ from controlplane.core.protocol.wire import OnNonfinite, ReductionMode, StopKind
 from controlplane.core.values.lifecycle import JobStatus
 from jobs.job_templates import JOB_TEMPLATES, JobTemplate
 from jobs.models import Job
-from jobs.services.api_tokens import LIFETIME_DAYS_LIMIT
-from jobs.services.submission_rows import job_clone_values
-from jobs.services.submission_rules import DEFAULT_PRIORITY, PRIORITY_RANGE
-from jobs.services.submission_tasks import prediction_values
+from jobs.services.cluster.api_tokens import LIFETIME_DAYS_LIMIT
+from jobs.services.submission.prediction_rules import prediction_values
+from jobs.services.submission.rows import job_clone_values
+from jobs.services.submission.rules import DEFAULT_PRIORITY, PRIORITY_RANGE
 
 _LOW, _HIGH = PRIORITY_RANGE
 

@@ -6,15 +6,15 @@ from celery import shared_task
 from django.utils import timezone
 
 from jobs import nudges
-from jobs.services.cycle import cycle_run
-from jobs.services.drafts import drafts_forget
-from jobs.services.nodes import nodes_expire
-from jobs.services.predictions import predictions_join_next
-from jobs.services.replays import replay_next
-from jobs.services.set_aside import nodes_judge
-from jobs.services.timeouts import generations_expire, stalled_recover
-from jobs.services.validations import validations_assign_waiting, validations_expire
-from jobs.services.watch import watch_is_kept, watch_keep
+from jobs.services.cluster.nodes import nodes_expire
+from jobs.services.cluster.replays import replay_next
+from jobs.services.failures.quarantine import nodes_judge
+from jobs.services.failures.timeouts import generations_expire, stalled_recover
+from jobs.services.failures.watch import watch_is_kept, watch_keep
+from jobs.services.lifecycle.predictions import predictions_join_next
+from jobs.services.scheduling.cycle import cycle_run
+from jobs.services.submission.measurements import drafts_forget
+from jobs.services.submission.validations import validations_assign_waiting, validations_expire
 
 
 @shared_task(time_limit=60)

@@ -13,8 +13,8 @@ from django.core.files.base import ContentFile
 from controlplane.core.protocol.wire import AcceleratorInfo, EnrolRequest
 from controlplane.core.values.lifecycle import ENDED_JOB_STATUSES, JobStatus
 from jobs.models import ApiToken, Job, Node
-from jobs.services.nodes import enrolment_token_create, node_enrol
-from jobs.services.secrets import token_digest, token_make
+from jobs.services.cluster.nodes import enrolment_token_create, node_enrol
+from jobs.services.cluster.tokens import token_digest, token_make
 
 START = datetime(2026, 3, 2, 9, 0, tzinfo=UTC)
 CODE = b"def build(settings):\n    return None, None, None\n"

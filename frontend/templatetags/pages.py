@@ -16,7 +16,7 @@ from controlplane.core.values.lifecycle import SCHEDULABLE_JOB_STATUSES, JobStat
 from frontend.palette import job_colour_index
 from frontend.policy import stream_address
 from jobs.models import Job, Node, Replay, ReplayStatus
-from jobs.selectors.nonfinite import loss_nonfinite, nonfinite_warning
+from jobs.selectors.estimates.nonfinite import loss_nonfinite, nonfinite_warning
 
 register = template.Library()
 

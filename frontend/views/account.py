@@ -16,7 +16,7 @@ from frontend.forms import TokenForm
 from frontend.views.changes import person
 from jobs.exceptions import ControlPlaneError, NotFoundError
 from jobs.models import ApiToken
-from jobs.services.api_tokens import api_token_create, api_token_revoke
+from jobs.services.cluster.api_tokens import api_token_create, api_token_revoke
 
 _SHOWN_TOKENS = 100
 

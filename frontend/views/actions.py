@@ -17,7 +17,7 @@ from jobs import nudges
 from jobs.exceptions import ControlPlaneError
 from jobs.models import Job
 from jobs.selectors import pages
-from jobs.services import submission
+from jobs.services.submission import job_actions
 
 
 @login_required
@@ -27,7 +27,7 @@ def job_cancel(request: HttpRequest, job_id: int) -> HttpResponse:
     return _do(
         request,
         job_or_404(request, job_id),
-        lambda job: submission.job_cancel(job.pk, timezone.now(), actor=actor(request)),
+        lambda job: job_actions.job_cancel(job.pk, timezone.now(), actor=actor(request)),
         "Job #{} is cancelled.",
     )
 
@@ -39,7 +39,7 @@ def job_pause(request: HttpRequest, job_id: int) -> HttpResponse:
     return _do(
         request,
         job_or_404(request, job_id),
-        lambda job: submission.job_pause(job.pk, timezone.now(), actor=actor(request)),
+        lambda job: job_actions.job_pause(job.pk, timezone.now(), actor=actor(request)),
         "Job #{} gives its accelerators back and keeps its state.",
     )
 
@@ -51,7 +51,7 @@ def job_resume(request: HttpRequest, job_id: int) -> HttpResponse:
     return _do(
         request,
         job_or_404(request, job_id),
-        lambda job: submission.job_resume(job.pk, timezone.now(), actor=actor(request)),
+        lambda job: job_actions.job_resume(job.pk, timezone.now(), actor=actor(request)),
         "Job #{} is in the queue again.",
     )
 
@@ -67,7 +67,7 @@ def job_priority(request: HttpRequest, job_id: int) -> HttpResponse:
     return _do(
         request,
         job,
-        lambda job: submission.job_reprioritise(
+        lambda job: job_actions.job_reprioritise(
             job.pk,
             priority,
             timezone.now(),

@@ -19,9 +19,9 @@ from jobs import nudges
 from jobs.exceptions import ControlPlaneError
 from jobs.models import Node
 from jobs.selectors import pages
-from jobs.services.nodes import ENROLMENT_TOKEN_HOURS, enrolment_token_create, node_cordon
-from jobs.services.policy import cluster_setting, policy_choose
-from jobs.services.set_aside import node_take_back
+from jobs.services.cluster.nodes import ENROLMENT_TOKEN_HOURS, enrolment_token_create, node_cordon
+from jobs.services.failures.quarantine import node_take_back
+from jobs.services.scheduling.policy import cluster_setting, policy_choose
 
 _TOKEN_HOURS_RANGE = (1, 168)
 

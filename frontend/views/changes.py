@@ -8,7 +8,7 @@ from django.contrib.auth.models import User
 from django.http import HttpRequest
 
 from jobs.exceptions import ControlPlaneError
-from jobs.services.events import user_actor
+from jobs.services.lifecycle.events import user_actor
 
 
 def person(request: HttpRequest) -> User:

@@ -22,8 +22,8 @@ from frontend.progress import job_progress
 from frontend.views.pages import figures_response
 from jobs.models import Generation, Job
 from jobs.selectors import logs, pages, series
-from jobs.selectors.equality import equality_of, kinds_used
-from jobs.selectors.memory import advice_text, job_memory_advice
+from jobs.selectors.estimates.memory import advice_text, job_memory_advice
+from jobs.selectors.reproducibility import equality_of, kinds_used
 
 _PHASE_TONES = {
     GenerationPhase.PREPARING.value: "info pill-ring",

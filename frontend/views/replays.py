@@ -19,8 +19,13 @@ from frontend.views.changes import person
 from frontend.views.pages import figures_response
 from jobs.exceptions import ControlPlaneError
 from jobs.models import Replay, ReplayStatus
-from jobs.services.policy import cluster_setting
-from jobs.services.replays import HOURS_RANGE, accelerators_present, replay_ask, replay_cancel
+from jobs.services.cluster.replays import (
+    HOURS_RANGE,
+    accelerators_present,
+    replay_ask,
+    replay_cancel,
+)
+from jobs.services.scheduling.policy import cluster_setting
 
 _SHOWN_REPLAYS = 20
 _DEFAULT_HOURS = 24

@@ -26,11 +26,11 @@ from jobs.exceptions import ControlPlaneError, InvalidInputError, NotFoundError
 from jobs.job_templates import JOB_TEMPLATES
 from jobs.models import Job
 from jobs.selectors import pages
-from jobs.selectors.drafts import draft_visible_to
-from jobs.services.drafts import draft_measure
-from jobs.services.submission import job_submit
-from jobs.services.submission_rules import FIELDS, Submission, submission_read
-from jobs.services.submission_tasks import source_find
+from jobs.selectors.validations import draft_visible_to
+from jobs.services.submission.job_actions import job_submit
+from jobs.services.submission.measurements import draft_measure
+from jobs.services.submission.prediction_rules import source_find
+from jobs.services.submission.rules import FIELDS, Submission, submission_read
 
 
 @login_required

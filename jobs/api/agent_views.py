@@ -41,17 +41,17 @@ from jobs.exceptions import (
     problem_response,
 )
 from jobs.models import Node
-from jobs.selectors.agent_files import (
+from jobs.selectors.desired_state.agent_files import (
     checkpoint_for_node,
     code_for_node,
     source_for_node,
     upload_target,
 )
-from jobs.selectors.wanted import wanted_state
-from jobs.services.artifacts import artifact_store
-from jobs.services.nodes import node_enrol, node_heartbeat, node_hello
-from jobs.services.reports import batch_take
-from jobs.services.secrets import token_digest
+from jobs.selectors.desired_state.state import wanted_state
+from jobs.services.cluster.nodes import node_enrol, node_heartbeat, node_hello
+from jobs.services.cluster.tokens import token_digest
+from jobs.services.lifecycle.artifacts import artifact_store
+from jobs.services.reports.batches import batch_take
 
 View = Callable[..., HttpResponseBase]
 

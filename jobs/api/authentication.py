@@ -11,7 +11,7 @@ from rest_framework.exceptions import AuthenticationFailed
 from rest_framework.request import Request
 
 from jobs.models import ApiToken
-from jobs.services.secrets import token_digest
+from jobs.services.cluster.tokens import token_digest
 
 #: How exactly the last use of a token is kept; a write for every request would cost more than it.
 _LAST_USE_S = 60

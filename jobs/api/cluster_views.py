@@ -29,10 +29,10 @@ from jobs.job_templates import JOB_TEMPLATES
 from jobs.models import ApiToken, Node
 from jobs.selectors import series
 from jobs.selectors.pages import is_admin
-from jobs.services.api_tokens import api_token_create, api_token_revoke
-from jobs.services.nodes import enrolment_token_create, node_cordon, node_remove
-from jobs.services.policy import cluster_setting, policy_choose
-from jobs.services.set_aside import node_take_back
+from jobs.services.cluster.api_tokens import api_token_create, api_token_revoke
+from jobs.services.cluster.nodes import enrolment_token_create, node_cordon, node_remove
+from jobs.services.failures.quarantine import node_take_back
+from jobs.services.scheduling.policy import cluster_setting, policy_choose
 
 _HOUR_S = 3600
 _HISTORY_LIMIT_S = 30 * 24 * 3600

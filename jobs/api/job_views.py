@@ -46,12 +46,12 @@ from jobs.api.waiting import changes_await
 from jobs.exceptions import InvalidInputError, NotFoundError
 from jobs.models import Job
 from jobs.selectors.dry_run import submission_outlook
-from jobs.selectors.memory import submission_memory_advice
+from jobs.selectors.estimates.memory import submission_memory_advice
 from jobs.selectors.pages import jobs_visible_to
-from jobs.services import submission
-from jobs.services.submission_rows import job_clone_values
-from jobs.services.submission_rules import FIELDS, submission_read
-from jobs.services.submission_tasks import prediction_values, source_find
+from jobs.services.submission import job_actions
+from jobs.services.submission.prediction_rules import prediction_values, source_find
+from jobs.services.submission.rows import job_clone_values
+from jobs.services.submission.rules import FIELDS, submission_read
 
 _KEY_LIMIT = 120
 
@@ -122,7 +122,7 @@ class JobList(generics.ListAPIView):
         if len(key) > _KEY_LIMIT:
             raise InvalidInputError.of(idempotency_key=f"At most {_KEY_LIMIT} characters.")
         now = timezone.now()
-        job = submission.job_submit(person(request), wanted, now, idempotency_key=key)
+        job = job_actions.job_submit(person(request), wanted, now, idempotency_key=key)
         return _submitted(request, job, is_new=job.submitted_at == now)
 
 
@@ -209,21 +209,21 @@ class JobCancel(JobAction):
     """Cancel a job."""
 
     def act(self, request: Request, job: Job, reason: str) -> None:
-        submission.job_cancel(job.pk, timezone.now(), actor=actor(request), reason=reason)
+        job_actions.job_cancel(job.pk, timezone.now(), actor=actor(request), reason=reason)
 
 
 class JobPause(JobAction):
     """Pause a job: its state is saved, its accelerators go to others."""
 
     def act(self, request: Request, job: Job, reason: str) -> None:
-        submission.job_pause(job.pk, timezone.now(), actor=actor(request), reason=reason)
+        job_actions.job_pause(job.pk, timezone.now(), actor=actor(request), reason=reason)
 
 
 class JobResume(JobAction):
     """Let a paused job go on."""
 
     def act(self, request: Request, job: Job, _reason: str) -> None:
-        submission.job_resume(job.pk, timezone.now(), actor=actor(request))
+        job_actions.job_resume(job.pk, timezone.now(), actor=actor(request))
 
 
 class JobReprioritise(JobAction):
@@ -238,7 +238,7 @@ class JobReprioritise(JobAction):
         return super().post(request, job_id)
 
     def act(self, request: Request, job: Job, reason: str) -> None:
-        submission.job_reprioritise(
+        job_actions.job_reprioritise(
             job.pk,
             body(request).get("priority"),  # type: ignore[arg-type]
             timezone.now(),
@@ -266,5 +266,5 @@ class JobClone(APIView):
             code = None if "code" in changes else file.read()
         wanted = submission_read(values, code, original.code_name)
         now = timezone.now()
-        job = submission.job_submit(person(request), wanted, now, cloned_from=original.pk)
+        job = job_actions.job_submit(person(request), wanted, now, cloned_from=original.pk)
         return _submitted(request, job, is_new=True)

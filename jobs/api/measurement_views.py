@@ -18,8 +18,8 @@ from jobs.api.requests import number_param, person
 from jobs.api.serializers import MeasurementSerializer, SubmissionSerializer
 from jobs.api.submissions import submission_of
 from jobs.api.waiting import changes_await
-from jobs.selectors.drafts import draft_as_data, draft_visible_to
-from jobs.services.drafts import draft_measure
+from jobs.selectors.validations import draft_as_data, draft_visible_to
+from jobs.services.submission.measurements import draft_measure
 
 
 class MeasurementList(APIView):

@@ -19,7 +19,7 @@ from jobs.api.serializers import (
 )
 from jobs.exceptions import InvalidInputError
 from jobs.models import Replay
-from jobs.services.replays import replay_ask, replay_cancel
+from jobs.services.cluster.replays import replay_ask, replay_cancel
 
 _DEFAULT_HOURS = 24
 

@@ -20,11 +20,11 @@ from jobs.models import (
     Node,
     Replay,
 )
-from jobs.selectors.equality import Equality, equality_of, kinds_used
+from jobs.selectors.estimates.noise import noise_scale_of
+from jobs.selectors.estimates.nonfinite import nonfinite_warning
 from jobs.selectors.forecast import forecast_of
-from jobs.selectors.noise import noise_scale_of
-from jobs.selectors.nonfinite import nonfinite_warning
-from jobs.services.submission_rules import PRIORITY_RANGE
+from jobs.selectors.reproducibility import Equality, equality_of, kinds_used
+from jobs.services.submission.rules import PRIORITY_RANGE
 
 
 class ChosenFieldsMixin:

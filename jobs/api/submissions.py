@@ -12,7 +12,7 @@ from rest_framework.request import Request
 
 from jobs.api.parsers import yaml_read
 from jobs.exceptions import InvalidInputError, TooLargeError
-from jobs.services.submission_rules import Submission, submission_read
+from jobs.services.submission.rules import Submission, submission_read
 
 #: Not a field of the job but of its form.
 _IGNORED = ("csrfmiddlewaretoken",)

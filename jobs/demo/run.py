@@ -20,7 +20,7 @@ from jobs.demo.environment import kept_secret, socket_path
 from jobs.demo.intermission import jobs_resume, jobs_set_aside
 from jobs.demo.ports import reserved_ports
 from jobs.demo.supervisor import Part, Supervisor
-from jobs.services.first_start import ensure_admin, ensure_api_token, ensure_enrolment_token
+from jobs.services.cluster.bootstrap import ensure_admin, ensure_api_token, ensure_enrolment_token
 
 ADMIN = "admin"
 _LOOK_EVERY_S = 0.5

@@ -17,11 +17,11 @@ from controlplane.core.values.lifecycle import (
     NodeStatus,
 )
 from jobs.models import Accelerator, Allocation, Generation, Job, StartFailure
-from jobs.selectors.batch_sizes import accelerator_sizes, epoch_examples, examples_done
-from jobs.selectors.knowledge import Known, known_read
-from jobs.selectors.resize_history import ResizeHistory, resize_histories
+from jobs.selectors.estimates.batch_sizes import accelerator_sizes, epoch_examples, examples_done
+from jobs.selectors.estimates.job import Known, known_read
+from jobs.selectors.estimates.resize_history import ResizeHistory, resize_histories
+from jobs.selectors.estimates.step_times import StepTimes, step_times_read
 from jobs.selectors.short_jobs import short_jobs
-from jobs.selectors.step_times import StepTimes, step_times_read
 
 #: Columns of a job that no policy asks for; reading them takes longer than all others.
 _UNREAD = ("metrics", "moves", "batch_times", "error_traceback", "status_reason", "policy_reason")

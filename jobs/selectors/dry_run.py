@@ -14,11 +14,11 @@ from django.conf import settings
 from controlplane.core.cycle import decide
 from controlplane.core.values import types
 from jobs.models import ClusterSetting, Job
-from jobs.selectors.batch_sizes import accelerator_sizes
 from jobs.selectors.cluster import cluster_snapshot, remaining_examples
-from jobs.selectors.knowledge import known_read
-from jobs.selectors.step_times import step_times_read
-from jobs.services.submission_rules import Submission
+from jobs.selectors.estimates.batch_sizes import accelerator_sizes
+from jobs.selectors.estimates.job import known_read
+from jobs.selectors.estimates.step_times import step_times_read
+from jobs.services.submission.rules import Submission
 
 #: Above every id of the database.
 _ASKED_JOB_ID = 2**62

@@ -6,9 +6,9 @@ from typing import Any
 
 from controlplane.core.estimates.loss_prediction import LossFit
 from jobs.models import Job
-from jobs.selectors.batch_sizes import accelerator_sizes
 from jobs.selectors.cluster import remaining_examples
-from jobs.selectors.knowledge import known_read, models_read
+from jobs.selectors.estimates.batch_sizes import accelerator_sizes
+from jobs.selectors.estimates.job import known_read, models_read
 
 
 def forecast_of(job: Job) -> dict[str, Any] | None:

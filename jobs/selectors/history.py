@@ -13,11 +13,11 @@ from controlplane.core.values.lifecycle import ENDED_JOB_STATUSES, JobStatus
 from controlplane.simulator.settings import MEASURED, ResizeCosts
 from controlplane.simulator.workloads.history import History, HistoryJob
 from jobs.models import Accelerator, ClusterSetting, Event, Generation, Job
-from jobs.selectors.batch_sizes import accelerator_sizes, epoch_examples
 from jobs.selectors.cluster import remaining_examples
-from jobs.selectors.knowledge import Known, known_read
-from jobs.selectors.resize_history import WAS_RESIZED
-from jobs.selectors.step_times import step_times_read
+from jobs.selectors.estimates.batch_sizes import accelerator_sizes, epoch_examples
+from jobs.selectors.estimates.job import Known, known_read
+from jobs.selectors.estimates.resize_history import WAS_RESIZED
+from jobs.selectors.estimates.step_times import step_times_read
 
 #: Jobs of one history; the newest are taken.
 MOST_JOBS = 5_000

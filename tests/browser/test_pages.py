@@ -325,7 +325,7 @@ from django.utils import timezone
 from controlplane.core.protocol.wire import ValidationReport
 from jobs import nudges
 from jobs.models import Job
-from jobs.services.validations import validation_take
+from jobs.services.submission.validations import validation_take
 draft = Job.objects.filter(is_draft=True).latest("id")
 report = ValidationReport(job_id=draft.pk, attempt=draft.validation_attempt, {report})
 assert validation_take(draft.validation_node, report, timezone.now())

@@ -7,8 +7,8 @@ from django.test import Client
 from django.utils import timezone
 
 from jobs.models import ApiToken, EnrolmentToken, Event, Job, Node
-from jobs.services.policy import cluster_setting
-from jobs.services.secrets import token_digest
+from jobs.services.cluster.tokens import token_digest
+from jobs.services.scheduling.policy import cluster_setting
 from tests.frontend.world import World
 
 

@@ -11,7 +11,7 @@ from django.utils import timezone
 
 from controlplane.core.protocol.wire import ValidationReport
 from jobs.models import Job, Node
-from jobs.services.validations import validation_take
+from jobs.services.submission.validations import validation_take
 from tests.frontend.test_submit import TEMPLATE, _values
 from tests.frontend.world import CODE, World
 

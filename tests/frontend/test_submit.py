@@ -16,7 +16,7 @@ from pytest_django import Settings
 from frontend.forms import JobForm, all_template_values
 from jobs.job_templates import JOB_TEMPLATES
 from jobs.models import ClusterSetting, Job
-from jobs.services.submission_rules import FIELDS
+from jobs.services.submission.rules import FIELDS
 from tests.frontend.world import CODE, World, make_job
 
 TEMPLATE = "digits_cnn"

@@ -8,7 +8,7 @@ from typing import Any
 from controlplane.core.protocol.wire import ReportKind, WantedTrainer
 from controlplane.core.values.lifecycle import GenerationPhase
 from jobs.models import Allocation, Generation, Job
-from jobs.services.reports import batch_take
+from jobs.services.reports.batches import batch_take
 from tests.builders import accelerators, job_make, node_make
 from tests.jobs.world import PlayedNode, World
 

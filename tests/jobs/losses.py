@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from jobs.models import Allocation, Event, Generation, Job, Node
-from jobs.services.nodes import nodes_expire
+from jobs.services.cluster.nodes import nodes_expire
 from tests.builders import job_make
 from tests.jobs.world import PlayedNode, World
 

@@ -16,7 +16,7 @@ from django.urls import URLPattern, URLResolver, get_resolver
 from rest_framework.test import APIClient
 
 from jobs.models import Job
-from jobs.services.artifacts import artifact_store
+from jobs.services.lifecycle.artifacts import artifact_store
 from tests.builders import api_token_make, at, job_make, node_make, user_make
 
 OPEN = "open"  # everybody

@@ -8,9 +8,9 @@ import pytest
 
 from controlplane.core.protocol.wire import ReportKind
 from jobs.models import Event, Generation, Job, StepReport
-from jobs.selectors.batch_sizes import batch_times_read, examples_done
+from jobs.selectors.estimates.batch_sizes import batch_times_read, examples_done
 from jobs.selectors.series import BatchSpan, batch_spans_of
-from jobs.services.reports import batch_take
+from jobs.services.reports.batches import batch_take
 from tests.builders import job_make
 from tests.jobs.world import World
 

@@ -10,7 +10,7 @@ from django.core.management import CommandError, call_command
 from django.utils import timezone
 from rest_framework.test import APIClient
 
-from jobs.services.nodes import node_enrol
+from jobs.services.cluster.nodes import node_enrol
 from tests.builders import enrol_request
 
 pytestmark = pytest.mark.django_db

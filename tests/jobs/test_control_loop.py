@@ -10,10 +10,10 @@ import pytest
 from controlplane.core.protocol.wire import LogChunk, ReportKind
 from controlplane.core.values.lifecycle import GenerationPhase, JobStatus
 from jobs.models import Allocation, Event, Generation, Job
-from jobs.services.cycle import cycle_run
-from jobs.services.nodes import node_cordon, nodes_expire
-from jobs.services.reports import batch_take
-from jobs.services.submission import job_cancel, job_pause, job_reprioritise, job_resume
+from jobs.services.cluster.nodes import node_cordon, nodes_expire
+from jobs.services.reports.batches import batch_take
+from jobs.services.scheduling.cycle import cycle_run
+from jobs.services.submission.job_actions import job_cancel, job_pause, job_reprioritise, job_resume
 from tests.builders import at, job_make
 from tests.jobs.world import World
 

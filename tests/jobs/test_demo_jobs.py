@@ -17,7 +17,7 @@ from jobs.demo.arrivals import APART_S, ARRIVALS, Arrivals
 from jobs.demo.intermission import jobs_resume, jobs_set_aside
 from jobs.job_templates import JOB_TEMPLATES
 from jobs.models import Job
-from jobs.services.first_start import ensure_admin, ensure_api_token
+from jobs.services.cluster.bootstrap import ensure_admin, ensure_api_token
 from tests.builders import at, job_make
 from tests.jobs.world import World
 

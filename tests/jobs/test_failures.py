@@ -11,13 +11,13 @@ from controlplane.core.protocol import wire
 from controlplane.core.protocol.wire import ReportKind, ValidationReport
 from controlplane.core.values.lifecycle import JobStatus
 from jobs.models import Allocation, Event, Job, LogChunk, Node
-from jobs.selectors.wanted import wanted_state
-from jobs.services.log_chunks import log_chunks_store
-from jobs.services.nodes import nodes_expire
-from jobs.services.reports import batch_take
-from jobs.services.submission import job_cancel
-from jobs.services.timeouts import generations_expire
-from jobs.services.validations import (
+from jobs.selectors.desired_state.state import wanted_state
+from jobs.services.cluster.nodes import nodes_expire
+from jobs.services.failures.timeouts import generations_expire
+from jobs.services.reports.batches import batch_take
+from jobs.services.reports.log_chunks import log_chunks_store
+from jobs.services.submission.job_actions import job_cancel
+from jobs.services.submission.validations import (
     validation_assign,
     validation_take,
     validations_assign_waiting,

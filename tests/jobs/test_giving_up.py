@@ -10,9 +10,9 @@ import pytest
 
 from controlplane.core.protocol.wire import ReportKind
 from jobs.models import Job, Node
-from jobs.selectors.wanted import wanted_state
-from jobs.services.artifacts import artifact_store
-from jobs.services.timeouts import generations_expire
+from jobs.selectors.desired_state.state import wanted_state
+from jobs.services.failures.timeouts import generations_expire
+from jobs.services.lifecycle.artifacts import artifact_store
 from tests.builders import job_make
 from tests.jobs.losses import (
     A,

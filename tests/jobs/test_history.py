@@ -23,10 +23,10 @@ from controlplane.simulator.workloads.history import (
 from jobs.models import Event, Job, Replay
 from jobs.selectors import history as selector
 from jobs.selectors.history import history_read
-from jobs.services import replaying
-from jobs.services.events import event_add
-from jobs.services.policy import cluster_setting, policy_choose
-from jobs.services.replays import replay_ask, replay_next
+from jobs.services.cluster import replay_run
+from jobs.services.cluster.replays import replay_ask, replay_next
+from jobs.services.lifecycle.events import event_add
+from jobs.services.scheduling.policy import cluster_setting, policy_choose
 from tests.builders import at, job_make
 from tests.jobs.test_models_from_reports import TRUTH, TimedWorld, started, timed_job
 
@@ -200,7 +200,7 @@ def test_nothing_to_replay_is_said() -> None:
 def test_a_replay_has_a_limit(monkeypatch: pytest.MonkeyPatch) -> None:
     world = TimedWorld(1, 1)
     finished_job(world)
-    monkeypatch.setattr(replaying, "TIME_LIMIT_S", -1.0)
+    monkeypatch.setattr(replay_run, "TIME_LIMIT_S", -1.0)
     replay_ask(None, policy="fifo", accelerators={}, hours=1, now=world.now)
     replay_next(world.now)
     replay = Replay.objects.get()

@@ -32,10 +32,10 @@ from controlplane.core.values.lifecycle import (
 )
 from jobs.exceptions import ConflictError
 from jobs.models import Allocation, Generation, Job, Node
-from jobs.services.nodes import node_hello, nodes_expire
-from jobs.services.reports import batch_take
-from jobs.services.submission import job_cancel, job_pause, job_reprioritise, job_resume
-from jobs.services.timeouts import generations_expire, stalled_recover
+from jobs.services.cluster.nodes import node_hello, nodes_expire
+from jobs.services.failures.timeouts import generations_expire, stalled_recover
+from jobs.services.reports.batches import batch_take
+from jobs.services.submission.job_actions import job_cancel, job_pause, job_reprioritise, job_resume
 from tests.builders import accelerators, job_make, user_make
 from tests.jobs.world import PlayedNode, World
 

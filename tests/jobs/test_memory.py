@@ -12,8 +12,8 @@ from controlplane.core.estimates.memory import TRAINER_BYTES
 from controlplane.core.protocol.wire import ReportBatch, ReportKind, ValidationReport
 from controlplane.core.values.lifecycle import JobStatus
 from jobs.models import Job, Node
-from jobs.selectors.memory import memory_shortage, out_of_memory_text
-from jobs.services.reports import batch_take
+from jobs.selectors.estimates.memory import memory_shortage, out_of_memory_text
+from jobs.services.reports.batches import batch_take
 from tests.builders import job_make, node_make, submission_values
 from tests.jobs.losses import event, fresh, newest, slots, training
 from tests.jobs.world import PlayedNode, World

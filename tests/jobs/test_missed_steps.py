@@ -11,7 +11,7 @@ from controlplane.core.protocol.wire import ReportKind
 from controlplane.core.values.lifecycle import JobStatus
 from jobs.models import Generation, Job, StepReport
 from jobs.selectors.series import step_bins_of
-from jobs.services.missed_reports import steps_known, steps_untold
+from jobs.services.lifecycle.missed_reports import steps_known, steps_untold
 from tests.builders import at, job_make
 from tests.jobs.world import World
 

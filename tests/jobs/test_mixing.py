@@ -9,11 +9,11 @@ import pytest
 
 from controlplane.core.protocol.wire import ReportKind
 from jobs.models import Event, Job, StepTimeProfile
-from jobs.selectors.equality import Equality, equality_of, kinds_used
-from jobs.selectors.step_times import step_times_read
-from jobs.selectors.wanted import wanted_state
-from jobs.services.reports import batch_take
-from jobs.services.submission import job_cancel
+from jobs.selectors.desired_state.state import wanted_state
+from jobs.selectors.estimates.step_times import step_times_read
+from jobs.selectors.reproducibility import Equality, equality_of, kinds_used
+from jobs.services.reports.batches import batch_take
+from jobs.services.submission.job_actions import job_cancel
 from tests.builders import job_make
 from tests.jobs.kinds_world import KindsWorld, active, counts, mixing_job, settled
 
@@ -90,7 +90,7 @@ def test_idle_accelerators_of_another_kind_are_tried_measured_and_kept() -> None
 
 
 def test_profiles_that_nobody_adds_to_make_room(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("jobs.services.profiles.PROFILES_LIMIT", 2)
+    monkeypatch.setattr("jobs.services.reports.profiles.PROFILES_LIMIT", 2)
     world = KindsWorld("fast")
     for units in (1, 2, 3):
         job = mixing_job(max_accelerators=1, settings={"units": units})

@@ -19,11 +19,11 @@ from controlplane.core.values import types
 from controlplane.core.values.lifecycle import JobStatus
 from jobs.models import ClusterSetting, Generation, Job, JobKnowledge
 from jobs.selectors.cluster import cluster_snapshot
-from jobs.selectors.knowledge import Configuration, fits_forget, samples_read
-from jobs.selectors.resize_history import DEFAULT_RESIZE_S
-from jobs.services.learning import CONFIGURATIONS_LIMIT
-from jobs.services.policy import cluster_setting
-from jobs.services.reports import batch_take
+from jobs.selectors.estimates.job import Configuration, fits_forget, samples_read
+from jobs.selectors.estimates.resize_history import DEFAULT_RESIZE_S
+from jobs.services.reports.batches import batch_take
+from jobs.services.reports.model_fitting import CONFIGURATIONS_LIMIT
+from jobs.services.scheduling.policy import cluster_setting
 from tests.builders import accelerators, at, job_make, node_make
 from tests.jobs.world import PlayedNode, World
 

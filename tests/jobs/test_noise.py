@@ -11,8 +11,8 @@ from django.contrib.auth.models import User
 from controlplane.core.estimates.noise_scale import SMOOTHING
 from controlplane.core.protocol.wire import ReportKind
 from jobs.models import Job, StepReport
-from jobs.selectors.noise import noise_scale_of
-from jobs.services.reports import batch_take
+from jobs.selectors.estimates.noise import noise_scale_of
+from jobs.services.reports.batches import batch_take
 from tests.builders import job_make
 from tests.jobs.world import World
 

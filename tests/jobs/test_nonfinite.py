@@ -14,13 +14,13 @@ from controlplane.core.protocol.codec import encode
 from controlplane.core.protocol.nonfinite import Nonfinite
 from controlplane.core.protocol.wire import OnNonfinite, ReportKind
 from jobs.models import Allocation, Artifact, Event, Job, Node
-from jobs.selectors.knowledge import known_read
-from jobs.selectors.nonfinite import nonfinite_warning
-from jobs.selectors.wanted import training_spec
-from jobs.services.nonfinite import NAMES_LIMIT, TIMES_LIMIT
-from jobs.services.reports import batch_take
-from jobs.services.submission_rows import job_clone_values
-from jobs.services.submission_rules import submission_read
+from jobs.selectors.desired_state.state import training_spec
+from jobs.selectors.estimates.job import known_read
+from jobs.selectors.estimates.nonfinite import nonfinite_warning
+from jobs.services.reports.batches import batch_take
+from jobs.services.reports.nonfinite import NAMES_LIMIT, TIMES_LIMIT
+from jobs.services.submission.rows import job_clone_values
+from jobs.services.submission.rules import submission_read
 from tests.builders import submission_values
 from tests.jobs.losses import event, fresh, training
 from tests.jobs.world import World

@@ -17,7 +17,7 @@ from django.utils import timezone
 
 from jobs import nudges
 from jobs.models import Job
-from jobs.services.submission import job_cancel
+from jobs.services.submission.job_actions import job_cancel
 from jobs.tasks import allocate_cluster
 from tests.builders import job_make, node_make
 from tests.servers import RunningServer

@@ -13,9 +13,9 @@ from controlplane.core.protocol.wire import ReportKind, ValidationReport
 from controlplane.core.values.lifecycle import JobStatus
 from jobs.models import Job, LogChunk
 from jobs.selectors.logs import log_matches, log_since, log_tail, log_text
-from jobs.services.log_chunks import log_chunks_store
-from jobs.services.reports import batch_take
-from jobs.services.validations import validation_assign
+from jobs.services.reports.batches import batch_take
+from jobs.services.reports.log_chunks import log_chunks_store
+from jobs.services.submission.validations import validation_assign
 from tests.builders import at, job_make, node_make
 from tests.jobs.world import World
 

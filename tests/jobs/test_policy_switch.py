@@ -9,8 +9,8 @@ import pytest
 from controlplane.core.policies import POLICIES
 from controlplane.core.values.lifecycle import JobStatus
 from jobs.models import Allocation, Event, Job
-from jobs.services.policy import policy_choose
-from jobs.services.submission import job_reprioritise
+from jobs.services.scheduling.policy import policy_choose
+from jobs.services.submission.job_actions import job_reprioritise
 from tests.builders import job_make
 from tests.jobs.world import World
 

@@ -14,12 +14,12 @@ from controlplane.core.protocol.wire import Membership, ReportKind, decode
 from jobs import tasks
 from jobs.exceptions import ConflictError
 from jobs.models import Artifact, Event, Job
-from jobs.selectors.agent_files import upload_target
-from jobs.selectors.equality import equality_of
-from jobs.selectors.step_times import profile_key
-from jobs.selectors.wanted import training_spec
-from jobs.services.artifacts import artifact_store
-from jobs.services.predictions import predictions_join_next
+from jobs.selectors.desired_state.agent_files import upload_target
+from jobs.selectors.desired_state.state import training_spec
+from jobs.selectors.estimates.step_times import profile_key
+from jobs.selectors.reproducibility import equality_of
+from jobs.services.lifecycle.artifacts import artifact_store
+from jobs.services.lifecycle.predictions import predictions_join_next
 from tests.builders import job_make
 from tests.jobs.world import World
 

@@ -11,8 +11,8 @@ from django.core.management import CommandError, call_command
 
 from controlplane.core.protocol.wire import AcceleratorInfo, EnrolRequest
 from jobs.models import ApiToken, EnrolmentToken, Node
-from jobs.services.nodes import node_enrol
-from jobs.services.secrets import token_digest
+from jobs.services.cluster.nodes import node_enrol
+from jobs.services.cluster.tokens import token_digest
 from tests.builders import at
 
 pytestmark = pytest.mark.django_db

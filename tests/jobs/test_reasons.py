@@ -11,7 +11,7 @@ from django.test.utils import CaptureQueriesContext
 from controlplane.core.values.lifecycle import JobStatus
 from controlplane.core.values.types import Plan
 from jobs.models import Job
-from jobs.services.reasons import reasons_save
+from jobs.services.scheduling.explanations import reasons_save
 from tests.builders import START, job_make, user_make
 
 pytestmark = pytest.mark.django_db

@@ -10,9 +10,9 @@ import pytest
 from controlplane.core.protocol.wire import ReportKind
 from controlplane.core.values.lifecycle import JobStatus
 from jobs.models import Allocation, Event, Job, Node
-from jobs.selectors.wanted import wanted_state
-from jobs.services.nodes import nodes_expire
-from jobs.services.submission import job_pause
+from jobs.selectors.desired_state.state import wanted_state
+from jobs.services.cluster.nodes import nodes_expire
+from jobs.services.submission.job_actions import job_pause
 from tests.builders import job_make
 from tests.jobs.losses import (
     A,
@@ -105,7 +105,7 @@ class TestSurvivors:
     ) -> None:
         world, job = training()
         with monkeypatch.context() as patch:
-            patch.setattr("jobs.services.nodes.node_trainers_lose", end_here)
+            patch.setattr("jobs.services.cluster.nodes.node_trainers_lose", end_here)
             with pytest.raises(SystemExit):
                 lose_node(world, world.nodes[1])
         assert slots(newest(job)) == [A, B, C, D]

@@ -13,8 +13,8 @@ from rest_framework.test import APIClient
 
 from jobs.exceptions import ConflictError, InvalidInputError
 from jobs.models import Replay, ReplayStatus
-from jobs.services import replays
-from jobs.services.replaying import ReplayStoppedError
+from jobs.services.cluster import replays
+from jobs.services.cluster.replay_run import ReplayStoppedError
 from tests.builders import accelerators, node_make
 
 pytestmark = pytest.mark.django_db

@@ -10,9 +10,9 @@ from django.contrib.auth.models import User
 from controlplane.core.protocol.wire import ReportKind
 from jobs.models import Event, Job, Node, StartFailure
 from jobs.selectors.cluster import cluster_snapshot
-from jobs.services.set_aside import node_take_back, nodes_judge
-from jobs.services.submission import job_cancel
-from jobs.services.timeouts import generations_expire
+from jobs.services.failures.quarantine import node_take_back, nodes_judge
+from jobs.services.failures.timeouts import generations_expire
+from jobs.services.submission.job_actions import job_cancel
 from tests.builders import job_make
 from tests.jobs.world import PlayedNode, World
 

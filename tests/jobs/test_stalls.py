@@ -8,7 +8,7 @@ import pytest
 
 from controlplane.core.protocol.wire import ReportKind
 from jobs.models import Job
-from jobs.services.timeouts import stalled_recover
+from jobs.services.failures.timeouts import stalled_recover
 from tests.jobs.losses import (
     A,
     B,

@@ -14,12 +14,12 @@ from django.db import connection, connections
 from controlplane.core.protocol.wire import ReportKind
 from jobs.exceptions import ConflictError
 from jobs.models import Allocation, Generation, Job
-from jobs.selectors.wanted import wanted_state
-from jobs.services.cycle import cycle_run
-from jobs.services.drafts import draft_measure
-from jobs.services.reports import batch_take
-from jobs.services.submission import job_cancel, job_submit
-from jobs.services.submission_rules import submission_read
+from jobs.selectors.desired_state.state import wanted_state
+from jobs.services.reports.batches import batch_take
+from jobs.services.scheduling.cycle import cycle_run
+from jobs.services.submission.job_actions import job_cancel, job_submit
+from jobs.services.submission.measurements import draft_measure
+from jobs.services.submission.rules import submission_read
 from tests.builders import at, job_make, node_make, submission_values, user_make
 from tests.jobs.world import PlayedTrainer, World
 

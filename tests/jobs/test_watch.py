@@ -9,7 +9,7 @@ from django.utils import timezone
 
 from jobs import tasks
 from jobs.models import Job, Node
-from jobs.services.watch import watch_is_kept, watch_keep
+from jobs.services.failures.watch import watch_is_kept, watch_keep
 from tests.builders import at, job_make, node_make
 from tests.jobs.world import World
 

@@ -22,11 +22,11 @@ from controlplane.core.protocol.wire import (
     WantedTrainer,
 )
 from jobs.models import ClusterSetting, Job, Node
-from jobs.selectors.knowledge import fits_forget
-from jobs.selectors.wanted import wanted_state
-from jobs.services.artifacts import artifact_store
-from jobs.services.cycle import carried_by_policy, cycle_run
-from jobs.services.reports import batch_take
+from jobs.selectors.desired_state.state import wanted_state
+from jobs.selectors.estimates.job import fits_forget
+from jobs.services.lifecycle.artifacts import artifact_store
+from jobs.services.reports.batches import batch_take
+from jobs.services.scheduling.cycle import carried_by_policy, cycle_run
 from tests.builders import at, node_make
 
 

@@ -9,7 +9,7 @@ from django.core.management.base import BaseCommand, CommandError, CommandParser
 from django.utils import timezone
 
 from jobs.exceptions import ControlPlaneError
-from jobs.services.api_tokens import SCOPES, api_token_create
+from jobs.services.cluster.api_tokens import SCOPES, api_token_create
 
 
 class Command(BaseCommand):

@@ -7,7 +7,7 @@ from typing import Any
 from django.core.management.base import BaseCommand, CommandParser
 from django.utils import timezone
 
-from jobs.services.nodes import ENROLMENT_TOKEN_HOURS, enrolment_token_create
+from jobs.services.cluster.nodes import ENROLMENT_TOKEN_HOURS, enrolment_token_create
 
 
 class Command(BaseCommand):

@@ -10,7 +10,7 @@ from django.core.management import CommandError, CommandParser, call_command
 from django.core.management.base import BaseCommand
 
 from jobs.demo.environment import kept_secret
-from jobs.services.first_start import ensure_admin, ensure_api_token, ensure_enrolment_token
+from jobs.services.cluster.bootstrap import ensure_admin, ensure_api_token, ensure_enrolment_token
 
 
 class Command(BaseCommand):

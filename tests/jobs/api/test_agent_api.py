@@ -15,8 +15,8 @@ from django.utils import timezone
 from controlplane.core.protocol.wire import HelloRequest, ReportKind, encode
 from controlplane.core.values.lifecycle import JobStatus
 from jobs.models import Allocation, Artifact, EnrolmentToken, Event, Job, LogChunk, Node
-from jobs.selectors.wanted import wanted_state
-from jobs.services.nodes import enrolment_token_create, node_cordon
+from jobs.selectors.desired_state.state import wanted_state
+from jobs.services.cluster.nodes import enrolment_token_create, node_cordon
 from tests.builders import CODE, accelerators, enrol_request, job_make, node_make
 from tests.jobs.world import PlayedNode, World
 

@@ -12,7 +12,7 @@ from django.contrib.auth.models import User
 from rest_framework.test import APIClient
 
 from jobs.models import Event, Job, LogChunk
-from jobs.services.artifacts import artifact_store
+from jobs.services.lifecycle.artifacts import artifact_store
 from tests.builders import CODE, at, job_make
 from tests.jobs.world import World
 

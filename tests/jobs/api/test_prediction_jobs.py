@@ -12,7 +12,7 @@ from rest_framework.test import APIClient
 
 from controlplane.core.values.lifecycle import JobStatus
 from jobs.models import Artifact, Job
-from jobs.selectors.wanted import training_spec
+from jobs.selectors.desired_state.state import training_spec
 from tests.builders import at, job_make, node_make, submission_values, user_make
 
 Clients = Callable[..., APIClient]

@@ -20,8 +20,8 @@ from controlplane.core.protocol.nonfinite import Nonfinite
 from controlplane.core.values.lifecycle import JobStatus
 from jobs.job_templates import JOB_TEMPLATES
 from jobs.models import ClusterSetting, Event, Job, StepTimeProfile
-from jobs.selectors.step_times import profile_key
-from jobs.selectors.wanted import training_spec
+from jobs.selectors.desired_state.state import training_spec
+from jobs.selectors.estimates.step_times import profile_key
 from tests.builders import CODE, job_make, node_make, submission_values
 
 Clients = Callable[..., APIClient]

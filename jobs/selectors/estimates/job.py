@@ -1,0 +1,336 @@
+"""What is known of how fast jobs go and where their losses do, as policies ask for it.
+
+A job's speed on a kind comes, best first, from the model fitted to its own steps; from the profile
+of its code on that kind, which other jobs or a joiner getting ready have measured; from the kind
+that is known best, by how much faster or slower the two kinds are on other jobs.
+"""
+
+from __future__ import annotations
+
+import datetime
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import lru_cache
+from typing import Any
+
+from controlplane.core.estimates.batch_size import NOISE_REPORTS, batch_bounds, efficiency
+from controlplane.core.estimates.goodput import (
+    AdaptiveBatchPerformance,
+    FixedBatchPerformance,
+    VirtualNodes,
+    relative_speeds,
+)
+from controlplane.core.estimates.loss_prediction import LossFit, NoForecast
+from controlplane.core.estimates.step_time import sync_seconds
+from controlplane.core.estimates.throughput import ThroughputModel, ThroughputSample
+from controlplane.core.protocol.codec import decode
+from controlplane.core.values.performance import LossForecast, Performance
+from jobs.models import Job, JobKnowledge
+from jobs.selectors.estimates.batch_sizes import AcceleratorSize, largest_batch
+from jobs.selectors.estimates.noise import noise_scale_of
+from jobs.selectors.estimates.nonfinite import loss_nonfinite
+from jobs.selectors.estimates.step_times import StepTimes
+
+#: Objects that are kept from decision to decision, with the tables that they remember.
+_PERFORMANCES_LIMIT = 8192
+
+#: The newest jobs, ended ones as well, that tell how fast kinds are beside each other.
+_COMPARED_LIMIT = 256
+
+#: Jobs whose fits are kept; beyond that those go that a decision did not ask for.
+_FITS_LIMIT = 16_384
+
+Models = tuple[tuple[str, ThroughputModel], ...]
+Speeds = tuple[tuple[str, float], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Configuration:
+    """What a step's time was measured in: key of `JobKnowledge.samples`."""
+
+    kind: str
+    num_nodes: int
+    num_accelerators: int
+    batch_size: int
+    num_slices: int
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """What `count` looks at one configuration came to; the newest count most."""
+
+    count: int
+    step_s: float
+    grad_s: float
+
+
+def samples_read(row: JobKnowledge) -> dict[Configuration, Measured]:
+    """Read the measured steps of a job, those heard of last at the end."""
+    return {Configuration(*key[:5]): Measured(*key[5:]) for key in row.samples}
+
+
+def samples_written(samples: Mapping[Configuration, Measured]) -> list[list[Any]]:
+    """Give measured steps as they are kept."""
+    return [
+        [
+            key.kind,
+            key.num_nodes,
+            key.num_accelerators,
+            key.batch_size,
+            key.num_slices,
+            measured.count,
+            float(f"{measured.step_s:.6g}"),
+            float(f"{measured.grad_s:.6g}"),
+        ]
+        for key, measured in samples.items()
+    ]
+
+
+def throughput_samples(
+    samples: Mapping[Configuration, Measured], kind: str, num_virtual_nodes: int
+) -> list[ThroughputSample]:
+    """Give what a throughput model of one kind is fitted to."""
+    return [
+        ThroughputSample(
+            num_nodes=key.num_nodes,
+            num_accelerators=key.num_accelerators,
+            slice_size=key.batch_size / num_virtual_nodes,
+            step_s=measured.step_s,
+            grad_s=measured.grad_s,
+            num_slices=key.num_slices,
+        )
+        for key, measured in samples.items()
+        if key.kind == kind
+    ]
+
+
+def models_read(row: JobKnowledge) -> Models:
+    """Read the fitted models of a job, the kind that it was seen on most first."""
+    seen: dict[str, int] = {}
+    for key, measured in samples_read(row).items():
+        seen[key.kind] = seen.get(key.kind, 0) + measured.count
+    kinds = sorted(row.throughput, key=lambda kind: (-seen.get(kind, 0), kind))
+    return tuple((kind, ThroughputModel(*row.throughput[kind])) for kind in kinds)
+
+
+def loss_fit_read(row: JobKnowledge) -> LossFit | None:
+    """Read the newest fit of a job's losses; None while there are too few."""
+    return decode(LossFit, row.loss_fit) if row.loss_fit else None
+
+
+@dataclass(frozen=True, slots=True)
+class Fits:
+    """What reports have taught about one job until `updated_at`."""
+
+    updated_at: datetime.datetime | None = None
+    useful_examples: float = 0.0
+    models: Models = ()
+    loss: LossFit | None = None
+
+
+#: Fits that this process has read, by job. They are read again when somebody has learnt since.
+_fits_seen: dict[int, Fits] = {}
+
+
+def fits_forget() -> None:
+    """Read everything again the next time."""
+    _fits_seen.clear()
+
+
+def _fits_read(job_ids: Sequence[int]) -> Mapping[int, Fits]:
+    """Give the fits of jobs, in two queries; the second is for those that have changed."""
+    rows = JobKnowledge.objects.filter(job_id__in=job_ids)
+    times = dict(rows.values_list("job_id", "updated_at"))
+    news = [
+        job_id
+        for job_id, updated_at in times.items()
+        if _fits_seen.get(job_id, Fits()).updated_at != updated_at
+    ]
+    if len(_fits_seen) + len(news) > _FITS_LIMIT:
+        for job_id in _fits_seen.keys() - times.keys():
+            del _fits_seen[job_id]
+    for row in JobKnowledge.objects.filter(job_id__in=news).defer("losses"):
+        _fits_seen[row.job_id] = Fits(
+            row.updated_at, row.useful_examples, models_read(row), loss_fit_read(row)
+        )
+    return {job_id: _fits_seen[job_id] for job_id in times if job_id in _fits_seen}
+
+
+@dataclass(frozen=True, slots=True)
+class Known:
+    """What policies are told of one job.
+
+    Attributes:
+        worth: of an example now, compared with one in the batch that was submitted.
+        done_examples: useful ones so far.
+        kind_speeds: how fast kinds are beside each other on other jobs.
+        tried_kinds: kinds on which the job's code was measured.
+    """
+
+    performance: Performance | None
+    loss: LossForecast | None
+    worth: float
+    done_examples: float
+    kind_speeds: Mapping[str, float] = field(default_factory=dict)
+    tried_kinds: frozenset[str] = frozenset()
+
+
+def known_read(
+    jobs: Sequence[Job], profiles: Mapping[int, StepTimes], sizes: Iterable[AcceleratorSize]
+) -> dict[int, Known]:
+    """Give what is known of each job, in two queries; a third where there are several kinds.
+
+    Args:
+        profiles: step times of the code of each job.
+        sizes: of all accelerators that there are.
+    """
+    fits = _fits_read([job.pk for job in jobs])
+    models = {
+        job.pk: _models(job, fits.get(job.pk, Fits()).models, profiles.get(job.pk, StepTimes()))
+        for job in jobs
+    }
+    sized = tuple(sizes)
+    speeds = _kind_speeds(jobs, models, sized)
+    return {
+        job.pk: Known(
+            performance=_performance_of(job, models[job.pk], speeds, sized),
+            loss=NoForecast() if loss_nonfinite(job) else fits.get(job.pk, Fits()).loss,
+            worth=example_worth(job),
+            done_examples=_useful_done(job, fits.get(job.pk, Fits())),
+            kind_speeds=speeds,
+            tried_kinds=frozenset(kind for kind, _ in models[job.pk]),
+        )
+        for job in jobs
+    }
+
+
+def _kind_speeds(
+    jobs: Sequence[Job], models: Mapping[int, Models], sizes: Iterable[AcceleratorSize]
+) -> dict[str, float]:
+    """Tell how fast kinds are beside each other, by these jobs and the newest that there were.
+
+    To two digits, so that what was worked out for one decision serves the next.
+    """
+    if len({size.kind for size in sizes}) < 2:
+        return {}
+    known = [(dict(models[job.pk]), job.batch_size_now / job.num_virtual_nodes) for job in jobs]
+    rows = JobKnowledge.objects.order_by("-job_id").values_list(
+        "job_id", "throughput", "job__global_batch_size", "job__num_virtual_nodes"
+    )
+    for job_id, throughput, batch_size, num_virtual_nodes in rows[:_COMPARED_LIMIT]:
+        if job_id not in models:
+            fitted = {kind: ThroughputModel(*values) for kind, values in throughput.items()}
+            known.append((fitted, batch_size / num_virtual_nodes))
+    found = relative_speeds(known)
+    return {kind: float(f"{speed:.2g}") for kind, speed in found.items()}
+
+
+def example_worth(job: Job) -> float:
+    """Give what an example of a job's present batches is worth, 1 in the submitted one."""
+    phi = _noise(job)
+    if phi is None:
+        return 1.0
+    return efficiency(job.batch_size_now, job.global_batch_size, phi)
+
+
+def _noise(job: Job) -> float | None:
+    """Give phi where the platform chooses the batch size and enough has been heard of it."""
+    noise = noise_scale_of(job) if job.adapts_batch_size else None
+    if noise is None or noise.num_reports < NOISE_REPORTS:
+        return None
+    # Three digits: what is kept of one decision serves the next as long as little changes.
+    return float(f"{noise.examples:.3g}")
+
+
+def _useful_done(job: Job, fits: Fits) -> float:
+    if not job.adapts_batch_size:
+        return float(job.step * job.global_batch_size)
+    return fits.useful_examples
+
+
+def _models(job: Job, own: Models, profile: StepTimes) -> Models:
+    """Give a job's own models, then those that its code's profile stands for."""
+    kinds = {kind for kind, _ in own}
+    slice_size = job.batch_size_now / job.num_virtual_nodes
+    others = []
+    for kind, step_time in sorted(profile.by_kind.items()):
+        if kind not in kinds:
+            grad_s = step_time(job.num_virtual_nodes) / job.num_virtual_nodes
+            sync_s = sync_seconds(profile.sync, 2)
+            # How a slice's time divides is not known as long as all slices had one size.
+            base_s, slope_s = grad_s / 2.0, grad_s / 2.0 / slice_size
+            others.append((kind, ThroughputModel(base_s, slope_s, sync_s, 0.0, sync_s, 0.0)))
+    return (*own, *others)
+
+
+def _performance_of(
+    job: Job,
+    models: Models,
+    all_speeds: Mapping[str, float],
+    sizes: tuple[AcceleratorSize, ...],
+) -> Performance | None:
+    if not models:
+        return None
+    speeds = _speeds_needed(models, all_speeds, sizes)
+    phi = _noise(job)
+    if phi is None or job.batch_size_min is None or job.batch_size_max is None:
+        return _fixed(models, speeds, job.num_virtual_nodes, job.batch_size_now)
+    bounds = batch_bounds(
+        job.batch_size_min,
+        job.batch_size_max,
+        job.num_virtual_nodes,
+        at_most=largest_batch(job, sizes),
+    )
+    if bounds is None:
+        return _fixed(models, speeds, job.num_virtual_nodes, job.batch_size_now)
+    return _adaptive(
+        models,
+        speeds,
+        job.num_virtual_nodes,
+        job.global_batch_size,
+        (bounds.low, bounds.high),
+        phi,
+    )
+
+
+def _speeds_needed(
+    models: Models, speeds: Mapping[str, float], sizes: Iterable[AcceleratorSize]
+) -> Speeds:
+    """Give the speeds that say something about kinds without a model, to two digits.
+
+    So what is kept of one decision serves the next, although other jobs go on learning.
+    """
+    unknown = {size.kind for size in sizes} - {kind for kind, _ in models}
+    if not unknown & speeds.keys():
+        return ()
+    needed = sorted((unknown | {models[0][0]}) & speeds.keys())
+    return tuple((kind, float(f"{speeds[kind]:.2g}")) for kind in needed)
+
+
+@lru_cache(maxsize=_PERFORMANCES_LIMIT)
+def _fixed(
+    models: Models, speeds: Speeds, num_virtual_nodes: int, size: int
+) -> FixedBatchPerformance:
+    split = VirtualNodes(num_virtual_nodes)
+    return FixedBatchPerformance(dict(models), split, speeds=dict(speeds), size=size)
+
+
+@lru_cache(maxsize=_PERFORMANCES_LIMIT)
+def _adaptive(
+    models: Models,
+    speeds: Speeds,
+    num_virtual_nodes: int,
+    submitted: int,
+    bounds: tuple[int, int],
+    noise_scale: float,
+) -> AdaptiveBatchPerformance:
+    return AdaptiveBatchPerformance(
+        dict(models),
+        VirtualNodes(num_virtual_nodes),
+        speeds=dict(speeds),
+        submitted=submitted,
+        low=bounds[0],
+        high=bounds[1],
+        multiple=num_virtual_nodes,
+        noise_scale=noise_scale,
+    )

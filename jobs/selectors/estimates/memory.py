@@ -1,0 +1,211 @@
+"""Whether slices of a batch fit into the memory of what is there, by what validations measured."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from django.db.models import Min
+
+from controlplane.core.estimates.memory import Fit, MemoryNeed, fit_of, memory_need_read
+from controlplane.core.values.lifecycle import NodeStatus
+from jobs.models import Accelerator, Job
+from jobs.services.submission.rules import Submission
+
+_KINDS_NAMED = 4
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryAdvice:
+    """What is known about a job's memory on the kinds that it may run on.
+
+    Attributes:
+        fits: by kind, in alphabetical order; kinds of unknown memory are left out.
+        num_virtual_nodes: what was asked for.
+    """
+
+    need: MemoryNeed
+    fits: tuple[Fit, ...]
+    num_virtual_nodes: int
+
+    @property
+    def suggested(self) -> int | None:
+        """The fewest virtual nodes that fit every kind on which some number does."""
+        return max(
+            (fit.num_virtual_nodes for fit in self.fits if fit.num_virtual_nodes), default=None
+        )
+
+    @property
+    def short_kinds(self) -> tuple[Fit, ...]:
+        """Kinds on which what was asked for would run out of memory."""
+        return tuple(fit for fit in self.fits if not fit.is_enough)
+
+    @property
+    def fits_nowhere(self) -> bool:
+        """True when what was asked for would run out of memory on every kind that is known."""
+        return bool(self.fits) and not any(fit.is_enough for fit in self.fits)
+
+    def as_data(self) -> dict[str, Any]:
+        """Give it for JSON."""
+        return {
+            "bytes_per_example": round(self.need.bytes_per_example),
+            "base_bytes": round(self.need.base_bytes),
+            "num_virtual_nodes": self.suggested,
+            "kinds": [
+                {
+                    "kind": fit.kind,
+                    "memory_bytes": fit.memory_bytes,
+                    "num_virtual_nodes": fit.num_virtual_nodes,
+                    "slice_bytes": round(fit.slice_bytes),
+                    "is_enough": fit.is_enough,
+                }
+                for fit in self.fits
+            ],
+        }
+
+
+def memory_need_known(code_sha256: str, settings: dict[str, Any]) -> MemoryNeed | None:
+    """Find what the newest validation of the same code with the same settings measured."""
+    rows = Job.objects.filter(code_sha256=code_sha256).exclude(facts={}).order_by("-id")
+    for row in rows.values("settings", "facts")[:20]:
+        if row["settings"] == settings and (need := memory_need_read(row["facts"])):
+            return need
+    return None
+
+
+def memory_advice(
+    need: MemoryNeed | None,
+    accepted_kinds: Collection[str],
+    global_batch_size: int,
+    num_virtual_nodes: int,
+) -> MemoryAdvice | None:
+    """Compare a job with the kinds that online nodes have; None when its memory is not known."""
+    if need is None:
+        return None
+    present = Accelerator.objects.filter(
+        is_present=True, node__status=NodeStatus.ONLINE, node__removed_at=None, memory_bytes__gt=0
+    )
+    if accepted_kinds:
+        present = present.filter(kind__in=accepted_kinds)
+    rows = present.values("kind").annotate(least=Min("memory_bytes"), threads=Min("threads"))
+    fits = [
+        fit_of(
+            need,
+            row["kind"],
+            row["least"],
+            is_gpu=row["threads"] == 0,
+            global_batch_size=global_batch_size,
+            num_virtual_nodes=num_virtual_nodes,
+        )
+        for row in rows.order_by("kind")
+    ]
+    return MemoryAdvice(need, tuple(fits), num_virtual_nodes)
+
+
+def submission_memory_advice(submission: Submission) -> MemoryAdvice | None:
+    """Give the advice about what somebody may submit, if the same was validated before."""
+    code_sha256 = hashlib.sha256(submission.code).hexdigest()
+    return memory_advice(
+        memory_need_known(code_sha256, submission.settings),
+        submission.accepted_kinds,
+        submission.global_batch_size,
+        submission.num_virtual_nodes,
+    )
+
+
+def job_memory_advice(job: Job, facts: dict[str, Any] | None = None) -> MemoryAdvice | None:
+    """Give the advice about a job from its own validation (or from `facts` that are not stored)."""
+    return memory_advice(
+        memory_need_read(job.facts if facts is None else facts),
+        job.accepted_kinds,
+        job.global_batch_size,
+        job.num_virtual_nodes,
+    )
+
+
+def advice_text(advice: MemoryAdvice) -> str:
+    """Say what was measured and how many virtual nodes fit what."""
+    measured = f"Measured: {size_text(advice.need.bytes_per_example)} an example"
+    if not advice.fits:
+        return f"{measured}."
+    return f"{measured}; {_fits_text(advice.fits)}."
+
+
+def shortage_text(advice: MemoryAdvice) -> str:
+    """Say where what was asked for runs out of memory, and what would do; empty when nowhere."""
+    short = advice.short_kinds
+    if not short:
+        return ""
+    needs = "; ".join(
+        f"on {fit.kind} a trainer takes {size_text(fit.slice_bytes)} and may take "
+        f"{size_text(fit.usable_bytes)}"
+        for fit in short[:_KINDS_NAMED]
+    )
+    head = f"With {advice.num_virtual_nodes} virtual nodes it runs out of memory"
+    where = " on every kind of accelerator here" if advice.fits_nowhere else ""
+    return f"{head}{where}: {needs}. {_remedy(short)}"
+
+
+def memory_shortage(job: Job, facts: dict[str, Any]) -> str:
+    """Say where a job with these facts will run out of memory; empty when nowhere."""
+    advice = job_memory_advice(job, facts)
+    return "" if advice is None else shortage_text(advice)
+
+
+def out_of_memory_text(job: Job, kind: str = "") -> str:
+    """Say which number of virtual nodes would fit, for a job that ran out of memory on `kind`.
+
+    What was measured before counts only where it asks for more virtual nodes than there were: the
+    job has just shown that these do not fit.
+    """
+    advice = job_memory_advice(job)
+    most = job.global_batch_size
+    if job.num_virtual_nodes >= most:
+        return (
+            "Each virtual node has a single example already, so more of them do not help: use an "
+            "accelerator with more memory, or a smaller model."
+        )
+    double = min(2 * job.num_virtual_nodes, most)
+    fits = {fit.kind: fit.num_virtual_nodes for fit in advice.fits} if advice else {}
+    measured = fits.get(kind) if kind in fits else (advice.suggested if advice else None)
+    if measured is not None and job.num_virtual_nodes < measured <= most:
+        return f"By what its validation measured, num_virtual_nodes = {measured} would fit."
+    return (
+        f"Submit it with num_virtual_nodes = {double} instead of {job.num_virtual_nodes}: with the "
+        "same global batch each then takes half as many examples."
+    )
+
+
+def size_text(num_bytes: float) -> str:
+    """Write a number of bytes with a unit that fits."""
+    for unit, size in (("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
+        if num_bytes >= size:
+            return f"{num_bytes / size:.1f} {unit}"
+    return f"{num_bytes:.0f} bytes"
+
+
+def _fits_text(fits: Sequence[Fit]) -> str:
+    texts = []
+    for fit in fits[:_KINDS_NAMED]:
+        memory = f"{fit.kind} ({size_text(fit.memory_bytes)})"
+        if fit.num_virtual_nodes is None:
+            texts.append(f"not even one example fits {memory}")
+        else:
+            plural = "s fit" if fit.num_virtual_nodes > 1 else " fits"
+            texts.append(f"{fit.num_virtual_nodes} virtual node{plural} {memory}")
+    if len(fits) > _KINDS_NAMED:
+        texts.append(f"and {len(fits) - _KINDS_NAMED} more kinds")
+    return ", ".join(texts)
+
+
+def _remedy(short: Sequence[Fit]) -> str:
+    numbers = [fit.num_virtual_nodes for fit in short]
+    enough = max((number for number in numbers if number is not None), default=None)
+    texts = [] if enough is None else [f"{enough} virtual nodes would fit"]
+    hopeless = [fit.kind for fit in short if fit.num_virtual_nodes is None]
+    if hopeless:
+        texts.append(f"not even one example fits {', '.join(hopeless[:_KINDS_NAMED])}")
+    text = "; ".join(texts)
+    return f"{text[:1].upper()}{text[1:]}."

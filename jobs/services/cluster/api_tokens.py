@@ -1,0 +1,68 @@
+"""Credentials of programs: made by their owner, shown once, revocable."""
+
+from __future__ import annotations
+
+import datetime
+from collections.abc import Sequence
+
+from django.contrib.auth.models import User
+
+from jobs.exceptions import ConflictError, InvalidInputError, NotFoundError
+from jobs.models import ApiToken
+from jobs.services.cluster.tokens import token_digest, token_make
+
+SCOPES = ("read", "write")
+LIFETIME_DAYS_LIMIT = 366
+TOKENS_LIMIT = 50
+
+
+def api_token_create(
+    user: User,
+    name: str,
+    now: datetime.datetime,
+    *,
+    scopes: Sequence[str] = SCOPES,
+    lifetime_days: int = 90,
+) -> tuple[ApiToken, str]:
+    """Make a token that acts for `user`; the text is shown this once.
+
+    Raises:
+        InvalidInputError: a field is out of bounds.
+        ConflictError: the user has too many tokens.
+    """
+    fields: dict[str, list[str]] = {}
+    if not isinstance(name, str) or not 1 <= len(name.strip()) <= 60 or not name.isprintable():
+        fields["name"] = ["Give 1 to 60 printable characters."]
+    if not isinstance(scopes, list | tuple) or not scopes or not {*map(str, scopes)} <= {*SCOPES}:
+        fields["scopes"] = [f"Give one or more of {', '.join(SCOPES)}."]
+    is_whole = isinstance(lifetime_days, int) and not isinstance(lifetime_days, bool)
+    if not is_whole or not 1 <= lifetime_days <= LIFETIME_DAYS_LIMIT:
+        fields["lifetime_days"] = [f"Give a whole number from 1 to {LIFETIME_DAYS_LIMIT}."]
+    if fields:
+        raise InvalidInputError("The token's description is not valid.", fields=fields)
+    live = ApiToken.objects.filter(user=user, revoked_at=None, expires_at__gt=now)
+    if live.count() >= TOKENS_LIMIT:
+        raise ConflictError("Revoke a token first.", code="too_many_tokens")
+    text = token_make("vfp")
+    row = ApiToken.objects.create(
+        user=user,
+        name=name.strip(),
+        digest=token_digest(text),
+        scopes=sorted(set(scopes)),
+        expires_at=now + datetime.timedelta(days=lifetime_days),
+    )
+    return row, text
+
+
+def api_token_revoke(user: User, token_id: int, now: datetime.datetime) -> ApiToken:
+    """End one of the user's own tokens; a second time it changes nothing.
+
+    Raises:
+        NotFoundError: the user has no such token.
+    """
+    row = ApiToken.objects.filter(user=user, id=token_id).first()
+    if row is None:
+        raise NotFoundError("You have no such token.")
+    ApiToken.objects.filter(id=row.pk, revoked_at=None).update(revoked_at=now)
+    row.refresh_from_db()
+    return row

@@ -1,0 +1,318 @@
+"""Nodes: letting them in, hearing them, losing them, and what admins want of them."""
+
+from __future__ import annotations
+
+import datetime
+import re
+from collections.abc import Sequence
+
+from django.conf import settings
+from django.contrib.auth.models import User
+from django.db import IntegrityError, transaction
+
+from controlplane.core.protocol.wire import (
+    PROTOCOL_VERSION,
+    AcceleratorInfo,
+    EnrolReply,
+    EnrolRequest,
+    HelloRequest,
+)
+from controlplane.core.values.lifecycle import NodeStatus
+from jobs.exceptions import ConflictError, ForbiddenError, InvalidInputError
+from jobs.models import Accelerator, Allocation, EnrolmentToken, Node
+from jobs.services.cluster.tokens import token_digest, token_make
+from jobs.services.failures.exits import rows_release
+from jobs.services.lifecycle.events import event_add
+from jobs.services.lifecycle.transitions import job_lock
+from jobs.services.submission.validations import validations_of_node_expire
+
+_NAME = re.compile(r"[a-z0-9]([a-z0-9.-]{0,61}[a-z0-9])?")
+_HOST = re.compile(r"[A-Za-z0-9.:\-\[\]]{1,253}")
+ACCELERATORS_LIMIT = 64
+ENROLMENT_TOKEN_HOURS = 24
+
+
+def enrolment_token_create(
+    created_by: User | None,
+    now: datetime.datetime,
+    *,
+    lifetime_s: float = ENROLMENT_TOKEN_HOURS * 3600,
+) -> tuple[EnrolmentToken, str]:
+    """Make permission for one node to enrol; the text is shown this once."""
+    text = token_make("vfe")
+    row = EnrolmentToken.objects.create(
+        digest=token_digest(text),
+        created_by=created_by,
+        expires_at=now + datetime.timedelta(seconds=lifetime_s),
+    )
+    return row, text
+
+
+def node_enrol(request: EnrolRequest, now: datetime.datetime) -> EnrolReply:
+    """Let a new node in and give its agent credentials of its own.
+
+    Raises:
+        InvalidInputError: a field is out of bounds, or the name is taken.
+        ForbiddenError: the token is unknown or expired.
+        ConflictError: the token was used.
+    """
+    if not _NAME.fullmatch(request.name):
+        raise InvalidInputError.of(
+            name="Use lower-case letters, digits, '-' and '.', at most 63 characters."
+        )
+    _node_check(request)
+    _kinds_check(request)
+    taken = _ports_taken(request, now)
+    if taken:
+        raise InvalidInputError.of(first_port=taken)
+    agent_token = token_make("vfa")
+    try:
+        with transaction.atomic():
+            token = _token_use(request.token, now)
+            node = Node.objects.create(
+                name=request.name,
+                host=request.host,
+                first_port=request.first_port,
+                last_port=request.last_port,
+                boot_id=request.boot_id,
+                agent_token_digest=token_digest(agent_token),
+                last_seen_at=now,
+            )
+            EnrolmentToken.objects.filter(id=token.pk).update(node=node)
+            _accelerators_write(node, request.accelerators)
+            count = len(request.accelerators)
+            event_add(
+                "node_enrolled", f"{node.name} joined with {count} accelerators", now=now, node=node
+            )
+    except IntegrityError:
+        raise InvalidInputError.of(
+            name=f"There is a node {request.name!r} already; choose another name."
+        ) from None
+    return _reply(node, agent_token)
+
+
+def _token_use(text: str, now: datetime.datetime) -> EnrolmentToken:
+    token = EnrolmentToken.objects.filter(digest=token_digest(text)).first()
+    if token is None or token.expires_at <= now:
+        raise ForbiddenError(
+            "The enrolment token is unknown or expired; ask an admin for a new one.",
+            code="enrolment_token_unknown",
+        )
+    if not EnrolmentToken.objects.filter(id=token.pk, used_at=None).update(used_at=now):
+        raise ConflictError(
+            "The enrolment token was used already; each one lets one node in.",
+            code="enrolment_token_used",
+        )
+    return token
+
+
+def node_hello(
+    node: Node, request: HelloRequest, agent_token: str, now: datetime.datetime
+) -> EnrolReply:
+    """Take a (re)started agent back, with what its node has now.
+
+    Raises:
+        InvalidInputError: a field is out of bounds.
+        ConflictError: another agent of this node is alive, or another node has its ports.
+    """
+    _node_check(request)
+    _kinds_check(request, node)
+    taken = _ports_taken(request, now, node)
+    if taken:
+        # Two nodes that start anew may want each other's old ports: the agent tries again.
+        raise ConflictError(taken, code="ports_taken")
+    if node.boot_id != request.boot_id:
+        lease_end = node.last_seen_at + datetime.timedelta(seconds=settings.LEASE_S)
+        if node.status == NodeStatus.ONLINE and now < lease_end:
+            raise ConflictError(
+                "Another agent of this node is alive; stop it, or wait until its lease is over.",
+                code="node_in_use",
+            )
+        # Another boot: the trainers of the one before are gone with it.
+        node_trainers_lose(node, now)
+    with transaction.atomic():
+        was_lost = node.status == NodeStatus.LOST
+        Node.objects.filter(id=node.pk).update(
+            host=request.host,
+            first_port=request.first_port,
+            last_port=request.last_port,
+            boot_id=request.boot_id,
+            last_seen_at=now,
+            status=NodeStatus.ONLINE,
+        )
+        _accelerators_write(node, request.accelerators)
+        if was_lost:
+            event_add("node_back", f"{node.name} is back", now=now, node=node)
+    return _reply(node, agent_token)
+
+
+def node_heartbeat(node: Node, boot_id: str, now: datetime.datetime) -> None:
+    """Renew a node's lease.
+
+    Raises:
+        ConflictError: the lease was lost, or belongs to another agent; say hello again.
+    """
+    renewed = Node.objects.filter(id=node.pk, boot_id=boot_id, status=NodeStatus.ONLINE).update(
+        last_seen_at=now
+    )
+    if not renewed:
+        raise ConflictError("The node's lease was lost; say hello again.", code="lease_lost")
+
+
+def nodes_expire(now: datetime.datetime) -> tuple[set[int], set[int]]:
+    """Mark nodes lost whose lease has run out; their jobs go on without. Give nodes and jobs."""
+    lease_start = now - datetime.timedelta(seconds=settings.LEASE_S)
+    lost: set[int] = set()
+    changed: set[int] = set()
+    for node in Node.objects.filter(status=NodeStatus.ONLINE, last_seen_at__lt=lease_start):
+        if not Node.objects.filter(
+            id=node.pk, status=NodeStatus.ONLINE, last_seen_at__lt=lease_start
+        ).update(status=NodeStatus.LOST):
+            continue  # its heartbeat came just now
+        event_add("node_lost", f"{node.name} is not heard of any more", now=now, node=node)
+        changed |= validations_of_node_expire(node, now)
+        lost.add(node.pk)
+    # Whoever marked a node may have ended before it came to all trainers.
+    still_held = Allocation.objects.filter(released_at=None).values("accelerator__node")
+    for node in Node.objects.filter(status=NodeStatus.LOST, id__in=still_held):
+        changed |= node_trainers_lose(node, now)
+    return lost, changed
+
+
+def node_trainers_lose(node: Node, now: datetime.datetime) -> set[int]:
+    """Release every accelerator of a node whose trainers are gone with it; give the jobs."""
+    rows = Allocation.objects.filter(accelerator__node=node, released_at=None)
+    jobs = set(rows.values_list("job_id", flat=True))
+    for job_id in sorted(jobs):
+        with transaction.atomic():
+            job = job_lock(job_id)
+            if job is None:
+                continue
+            gone = list(rows.filter(job_id=job_id).order_by("slot"))
+            rows_release(job, gone, now, lost_code="node_lost")
+    return jobs
+
+
+def node_cordon(
+    node: Node, is_cordoned: bool, now: datetime.datetime, *, actor: str, reason: str = ""
+) -> bool:
+    """Take a node out of (or back into) what policies may use; False when it was so already."""
+    changed = Node.objects.filter(id=node.pk, is_cordoned=not is_cordoned).update(
+        is_cordoned=is_cordoned
+    )
+    if changed:
+        kind = "node_cordoned" if is_cordoned else "node_uncordoned"
+        verb = "takes no new work" if is_cordoned else "takes work again"
+        text = f"{node.name} {verb}" + (f": {reason}" if reason else "")
+        event_add(kind, text, now=now, node=node, actor=actor, data={"reason": reason})
+    return bool(changed)
+
+
+def node_remove(node: Node, now: datetime.datetime, *, actor: str, reason: str = "") -> set[int]:
+    """Remove a node for good: its agent is told to stop, its jobs start again elsewhere.
+
+    Its name becomes free; its history stays. Gives the jobs that ran there.
+    """
+    name = f"{node.name[:40]} (removed {node.pk})"
+    changed = Node.objects.filter(id=node.pk, removed_at=None).update(
+        removed_at=now, status=NodeStatus.LOST, name=name
+    )
+    if not changed:
+        return set()
+    text = f"{node.name} was removed" + (f": {reason}" if reason else "")
+    event_add("node_removed", text, now=now, node=node, actor=actor, data={"reason": reason})
+    jobs = node_trainers_lose(node, now)
+    return jobs | validations_of_node_expire(node, now)
+
+
+def _node_check(request: EnrolRequest | HelloRequest) -> None:
+    fields: dict[str, list[str]] = {}
+    if request.protocol != PROTOCOL_VERSION:
+        fields["protocol"] = [f"This control plane speaks version {PROTOCOL_VERSION}; update it."]
+    if not _HOST.fullmatch(request.host):
+        fields["host"] = ["Give a host name or an address."]
+    if not 1 <= request.first_port <= request.last_port <= 65535:
+        fields["last_port"] = ["Give a port range within 1..65535, the first not above the last."]
+    if not 1 <= len(request.boot_id) <= 64:
+        fields["boot_id"] = ["Give 1 to 64 characters."]
+    count = len(request.accelerators)
+    if count > ACCELERATORS_LIMIT:
+        fields["accelerators"] = [f"At most {ACCELERATORS_LIMIT} accelerators a node."]
+    indices = sorted(info.index for info in request.accelerators)
+    if indices != sorted(set(indices)) or any(not 0 <= i < 1000 for i in indices):
+        fields["accelerators"] = ["Give each accelerator an index of its own, 0 to 999."]
+    elif indices and request.last_port - request.first_port < max(indices):
+        fields["last_port"] = ["Give at least one port for each accelerator."]
+    if any(not 1 <= len(info.kind) <= 40 for info in request.accelerators):
+        fields["accelerators"] = ["Give each accelerator a kind of 1 to 40 characters."]
+    if fields:
+        raise InvalidInputError("The node's description is not valid.", fields=fields)
+
+
+def _kinds_check(request: EnrolRequest | HelloRequest, node: Node | None = None) -> None:
+    """Hold a kind to one CPU thread count: results are bitwise equal only between equal ones.
+
+    Raises:
+        InvalidInputError: an accelerator of the same kind has another number of threads.
+    """
+    others = Accelerator.objects.filter(
+        is_present=True, node__removed_at=None, kind__in={row.kind for row in request.accelerators}
+    )
+    if node is not None:
+        others = others.exclude(node=node)
+    threads = dict(others.values_list("kind", "threads"))
+    for info in request.accelerators:
+        known = threads.setdefault(info.kind, info.threads)
+        if known != info.threads:
+            raise InvalidInputError.of(
+                accelerators=f"Kind {info.kind!r} stands for {known} CPU threads in this cluster, "
+                f"not {info.threads}; start the agent with --threads {known} or another --kind."
+            )
+
+
+def _ports_taken(
+    request: EnrolRequest | HelloRequest, now: datetime.datetime, node: Node | None = None
+) -> str:
+    """Say which live node's trainers would listen at the same addresses; empty when none would."""
+    neighbours = Node.objects.filter(
+        host=request.host,
+        status=NodeStatus.ONLINE,
+        removed_at=None,
+        last_seen_at__gt=now - datetime.timedelta(seconds=settings.LEASE_S),
+        first_port__lte=request.last_port,
+        last_port__gte=request.first_port,
+    )
+    found = (neighbours if node is None else neighbours.exclude(id=node.pk)).first()
+    if found is None:
+        return ""
+    return (
+        f"{found.name} uses ports {found.first_port} to {found.last_port} of {found.host}; "
+        "give each node on a host ports of its own."
+    )
+
+
+def _accelerators_write(node: Node, infos: Sequence[AcceleratorInfo]) -> None:
+    for info in infos:
+        Accelerator.objects.update_or_create(
+            node=node,
+            index=info.index,
+            defaults={
+                "kind": info.kind,
+                "name": info.name[:120],
+                "memory_bytes": max(info.memory_bytes, 0),
+                "threads": max(min(info.threads, 4096), 0),
+                "uuid": info.uuid[:80],
+                "is_present": True,
+            },
+        )
+    present = [info.index for info in infos]
+    Accelerator.objects.filter(node=node).exclude(index__in=present).update(is_present=False)
+
+
+def _reply(node: Node, agent_token: str) -> EnrolReply:
+    return EnrolReply(
+        node_id=node.pk,
+        agent_token=agent_token,
+        heartbeat_s=float(settings.HEARTBEAT_S),
+        lease_s=float(settings.LEASE_S),
+    )

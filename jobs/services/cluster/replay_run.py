@@ -1,0 +1,225 @@
+"""Answers one question "what if": replays the recorded past twice, as it was and changed."""
+
+from __future__ import annotations
+
+import dataclasses
+import datetime
+import time
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+
+from controlplane.core.policies import POLICIES
+from controlplane.simulator.engine.event_clock import StuckError
+from controlplane.simulator.engine.report import Report
+from controlplane.simulator.engine.simulate import simulate
+from controlplane.simulator.settings import BatchMode, Knowledge
+from controlplane.simulator.workloads.history import (
+    History,
+    HistoryJob,
+    history_cluster,
+    history_notes,
+    history_workload,
+)
+from jobs.models import Replay
+from jobs.selectors.estimates.resize_history import resize_histories
+from jobs.selectors.history import history_read
+from jobs.selectors.series import tenures_between
+
+Progress = Callable[[float], None]
+
+#: Both replays together take no longer, in seconds.
+TIME_LIMIT_S = 1500.0
+
+#: Rows of an answer: jobs, and changes of what they held.
+MOST_JOBS, MOST_CHANGES = 500, 20_000
+
+#: Figures of an answer: of completion times, and of the whole.
+_COMPLETION = ("mean_jct_s", "median_jct_s", "p90_jct_s")
+_WHOLE = ("makespan_s", "utilisation", "resizes_per_job", "worst_fairness")
+
+
+class ReplayStoppedError(Exception):
+    """A replay came to no end, for a reason that people are told."""
+
+    def __init__(self, text: str, at: datetime.datetime) -> None:
+        super().__init__(text)
+        self.at = at
+
+
+def replay_answer(replay: Replay, progress: Progress) -> dict[str, Any]:
+    """Replay the past of `replay` as it was and with its change.
+
+    Returns:
+        `recorded`, `as_is` and `changed`: figures, those of completion only of jobs that have
+        finished, if there are any; `as_is_policy`, `as_is_accelerators`; `jobs`: completion times
+        by job; `allocation`: [time, job, accelerators from then on] with the change; `num_jobs`;
+        `notes`.
+
+    Raises:
+        ReplayStoppedError: there is nothing to replay, it takes too long, or it was cancelled.
+    """
+    history = history_read(replay.start_at, replay.end_at)
+    if not history.jobs:
+        raise ReplayStoppedError(_nothing(history), _now())
+    as_is_policy = history.policy if history.policy in POLICIES else replay.policy
+    deadline = time.monotonic() + TIME_LIMIT_S
+    as_is = _simulate(history, as_is_policy, None, _half(progress, 0, deadline))
+    changed = _simulate(history, replay.policy, replay.accelerators, _half(progress, 1, deadline))
+    numbers = {job.label: job.id for job in history.jobs}
+    return {
+        "recorded": _recorded(replay, history),
+        "as_is": _figures(as_is, history),
+        "changed": _figures(changed, history),
+        "as_is_policy": as_is_policy,
+        "as_is_accelerators": history.accelerators,
+        "num_jobs": len(history.jobs),
+        "notes": _notes(history, changed),
+        "jobs": _job_rows(history.jobs, as_is, changed),
+        "allocation": _allocation(changed, numbers, history.start_at),
+    }
+
+
+def _simulate(
+    history: History,
+    policy: str,
+    accelerators: Mapping[str, int] | None,
+    progress: Callable[[int, int, float], None],
+) -> Report:
+    try:
+        return simulate(
+            history_workload(history),
+            history_cluster(history, accelerators),
+            policy,
+            costs=history.costs,
+            knowledge=Knowledge.TRUE,
+            batch=BatchMode.CHOSEN,
+            progress=progress,
+        )
+    except (StuckError, ValueError) as error:
+        raise ReplayStoppedError(f"{policy}: {error}", _now()) from error
+
+
+def _half(progress: Progress, half: int, deadline: float) -> Callable[[int, int, float], None]:
+    """Tell of one of the two replays, and stop it when the time is over."""
+
+    def tell(ended: int, total: int, _at: float) -> None:
+        if time.monotonic() > deadline:
+            text = f"It took longer than {TIME_LIMIT_S / 60:.0f} minutes; ask about fewer hours."
+            raise ReplayStoppedError(text, _now())
+        progress((half + ended / max(total, 1)) / 2)
+
+    return tell
+
+
+def _recorded(replay: Replay, history: History) -> dict[str, float | None]:
+    """Work out from the record what a report says of a simulation."""
+    done = [
+        (job.ended_at - job.submitted_at, job.ended_at)
+        for job in history.jobs
+        if job.ended_at is not None
+    ]
+    waits = [
+        job.started_at - job.submitted_at for job in history.jobs if job.started_at is not None
+    ]
+    found: dict[str, float | None] = dict.fromkeys((*_COMPLETION, "mean_queueing_s", *_WHOLE))
+    if done:
+        last = max(ended_at for _, ended_at in done)
+        found |= _completion([seconds for seconds, _ in done])
+        found["makespan_s"] = last - min(job.submitted_at for job in history.jobs)
+        found["utilisation"] = _utilisation(replay, history, last)
+    if waits:
+        found["mean_queueing_s"] = float(np.mean(waits))
+    resizes = resize_histories(job.id for job in history.jobs)
+    if resizes:
+        total = sum(row.num_resizes for row in resizes.values())
+        found["resizes_per_job"] = total / len(history.jobs)
+    return found
+
+
+def _utilisation(replay: Replay, history: History, end_at: float) -> float | None:
+    """Give the share of accelerator time that jobs of the history held, up to `end_at`."""
+    start_at = min(job.submitted_at for job in history.jobs)
+    there_s = sum(history.accelerators.values()) * (end_at - start_at)
+    numbers = {job.id for job in history.jobs}
+    held_s = sum(
+        min(row.released_at.timestamp() if row.released_at else end_at, end_at)
+        - min(row.granted_at.timestamp(), end_at)
+        for row in tenures_between(replay.start_at, replay.end_at)
+        if row.job_id in numbers
+    )
+    return held_s / there_s if there_s > 0.0 else None
+
+
+def _figures(report: Report, history: History) -> dict[str, float]:
+    finished = {job.label for job in history.jobs if job.ended_at is not None}
+    rows = [row for row in report.jobs if row.name in finished] or list(report.jobs)
+    figures = _completion([row.completion_s for row in rows])
+    figures["mean_queueing_s"] = report.mean_queued_s
+    return figures | {name: float(getattr(report, name)) for name in _WHOLE}
+
+
+def _completion(seconds: list[float]) -> dict[str, float]:
+    taken = (np.mean(seconds), np.median(seconds), np.percentile(seconds, 90))
+    return dict(zip(_COMPLETION, map(float, taken), strict=True))
+
+
+def _job_rows(jobs: tuple[HistoryJob, ...], as_is: Report, changed: Report) -> list[dict[str, Any]]:
+    """Give the completion times of the newest jobs, oldest first."""
+    before = {row.name: row for row in as_is.jobs}
+    after = {row.name: row for row in changed.jobs}
+    return [
+        {
+            "id": job.id,
+            "name": job.name,
+            "recorded_s": None if job.ended_at is None else job.ended_at - job.submitted_at,
+            "as_is_s": before[job.label].completion_s,
+            "changed_s": after[job.label].completion_s,
+            "as_is_resizes": before[job.label].num_resizes,
+            "changed_resizes": after[job.label].num_resizes,
+        }
+        for job in jobs[-MOST_JOBS:]
+    ]
+
+
+def _allocation(
+    report: Report, numbers: Mapping[str, int], start_at: float
+) -> list[tuple[float, int, int]]:
+    names = {row.id: row.name for row in report.jobs}
+    return [
+        (round(start_at + at, 3), numbers[names[number]], count)
+        for at, number, count in report.held[:MOST_CHANGES]
+    ]
+
+
+def _notes(history: History, changed: Report) -> list[str]:
+    notes = list(history_notes(history))
+    open_ends = sum(job.ended_at is None for job in history.jobs)
+    if open_ends:
+        notes.append(
+            f"{open_ends} job{'s' if open_ends > 1 else ''} had not finished: replayed with the "
+            "work that was done or is still to be done, not counted in completion times."
+        )
+    if len(history.jobs) > MOST_JOBS:
+        notes.append(f"Completion times are shown of the newest {MOST_JOBS} jobs.")
+    if len(changed.held) > MOST_CHANGES:
+        notes.append(f"The chart shows the first {MOST_CHANGES} changes of allocation.")
+    costs = {name: f"{value:.2f} s" for name, value in dataclasses.asdict(history.costs).items()}
+    notes.append(
+        f"Measured costs of a change: {costs['start_s']} to start, {costs['growth_s']} to grow "
+        f"beside training, {costs['pause_s']} of pause. Times count from when a job's code was "
+        "found valid."
+    )
+    return notes
+
+
+def _nothing(history: History) -> str:
+    why = "; ".join(f"{number}: {text}" for text, number in history.left_out.items())
+    if why:
+        return f"No job of that time can be replayed ({why})."
+    return "No job was submitted in that time; ask about more hours."
+
+
+def _now() -> datetime.datetime:
+    return datetime.datetime.now(datetime.UTC)

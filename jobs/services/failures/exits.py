@@ -1,0 +1,109 @@
+"""What it means that a trainer's process is gone, and what all losses of one batch lead to."""
+
+from __future__ import annotations
+
+import datetime
+from collections.abc import Sequence
+
+from django.conf import settings
+
+from controlplane.core.protocol.plain_text import parts_shown
+from controlplane.core.protocol.wire import TrainerReport
+from controlplane.core.values.lifecycle import ENDED_JOB_STATUSES, JobStatus
+from jobs.models import Allocation, Job, LogChunk
+from jobs.services.failures.losses import exit_text
+from jobs.services.failures.recovery import job_recover
+from jobs.services.lifecycle.attempts import crash_count, is_held_up
+from jobs.services.lifecycle.events import event_add
+from jobs.services.lifecycle.report_context import Telling
+from jobs.services.lifecycle.transitions import allocation_release, job_end, job_settle
+
+#: Characters of a trainer's log that a job keeps when it is given up.
+_TAIL_CHARACTERS = 4000
+
+
+def exited_take(telling: Telling, allocation: Allocation, report: TrainerReport) -> None:
+    """Free the accelerator of a trainer whose process is gone; an unexpected end is a crash."""
+    now = telling.now
+    code = report.data.get("exit_code")
+    exit_code = code if isinstance(code, int) and not isinstance(code, bool) else None
+    allocation.refresh_from_db(fields=["stop_asked_at", "left_at", "finished_at", "released_at"])
+    is_expected = any((allocation.stop_asked_at, allocation.left_at, allocation.finished_at))
+    if not allocation_release(allocation, now, exit_code):
+        return
+    telling.is_settle_due = True
+    if is_expected or not telling.is_live:
+        return
+    allocation.exit_code, allocation.lost_code = exit_code, "crash"
+    Allocation.objects.filter(id=allocation.pk).update(lost_code="crash")
+    telling.is_loss_due = True
+    telling.crashed.append(allocation)
+
+
+def losses_settle(telling: Telling) -> None:
+    """Draw the conclusions from all reports of a batch about one locked job."""
+    job, now = telling.job, telling.now
+    if telling.is_loss_due:
+        job.refresh_from_db()
+        if job.status not in ENDED_JOB_STATUSES and not _crash_loop_end(telling):
+            job_recover(job, now, actor=f"node:{telling.node.name}")
+    if telling.is_settle_due:
+        job_settle(job, now)
+
+
+def _crash_loop_end(telling: Telling) -> bool:
+    """Give a job up whose trainers crash again and again without a new step."""
+    job = telling.job
+    crashes = [row for row in telling.crashed if is_held_up(job, row)]
+    counts = [crash_count(job, row) for row in crashes]
+    if max(counts, default=0) <= settings.CRASH_LIMIT:
+        return False
+    text = _crash_sentence(job, crashes[-1], max(counts))
+    tail = _log_tail(job, crashes[-1].slot)
+    job_end(
+        job, JobStatus.FAILED, telling.now, code="crash_loop", reason=text, error_traceback=tail
+    )
+    event_add(
+        "failed",
+        text,
+        now=telling.now,
+        job=job,
+        actor=f"node:{telling.node.name}",
+        data={"code": "crash_loop", "crashes": max(counts), "step": job.furthest_step},
+    )
+    return True
+
+
+def _crash_sentence(job: Job, last: Allocation, count: int) -> str:
+    crashed = job.allocations.filter(lost_code="crash").select_related("accelerator__node")
+    recent = list(crashed.order_by("-released_at")[:count])
+    slots = sorted({row.slot for row in recent})
+    nodes = sorted({row.accelerator.node.name for row in recent})
+    return (
+        f"Given up: {count} times in a row a trainer crashed before the job got past step "
+        f"{job.furthest_step}. The last one ended{exit_text(last.exit_code)}; "
+        f"slots {_listed(slots)} on {_listed(nodes)}. See the end of their logs."
+    )
+
+
+def _listed(items: Sequence[object]) -> str:
+    return ", ".join(str(item) for item in items[:8]) + (" ..." if len(items) > 8 else "")
+
+
+def _log_tail(job: Job, slot: int) -> str:
+    chunks = LogChunk.objects.filter(job=job, slot=slot).order_by("-offset")[:8]
+    text = parts_shown("".join(chunk.text for chunk in reversed(chunks)))
+    return text[-_TAIL_CHARACTERS:]
+
+
+def rows_release(
+    job: Job, rows: Sequence[Allocation], now: datetime.datetime, *, lost_code: str
+) -> None:
+    """Release trainers that are gone with their node, and let their locked job go on."""
+    for row in rows:
+        was_needed = not (row.stop_asked_at or row.left_at or row.finished_at)
+        allocation_release(row, now, exit_code=None)
+        if was_needed:
+            Allocation.objects.filter(id=row.pk).update(lost_code=lost_code)
+    job_recover(job, now)
+    job_settle(job, now)

@@ -1,0 +1,66 @@
+"""Trainers that the kernel ended because their node's memory ran out.
+
+The kernel takes whatever is large, so the job that loses a trainer may not be the one that took too
+much: the first time it is a loss like any other. A job that loses one again before it has got any
+further is too large itself, or will never be left in peace there: it ends.
+"""
+
+from __future__ import annotations
+
+from jobs.models import Allocation, Event, Job
+from jobs.selectors.estimates.memory import out_of_memory_text
+from jobs.services.lifecycle.attempts import is_held_up
+from jobs.services.lifecycle.events import event_add
+from jobs.services.lifecycle.report_context import Telling
+
+#: Code of the report, of the loss, and kind of the event.
+MEMORY_KILL = "memory_kill"
+
+
+def memory_kill_again(job: Job, allocation: Allocation) -> str:
+    """Say since when this is the second such loss of a locked job; empty when it is not."""
+    before = _last_counted(job)
+    if before is None or not _is_counted(job, allocation, before):
+        return ""
+    step = int(before.data["step"])
+    return "" if job.step > step else f"twice before the job got past step {step}"
+
+
+def memory_kill_tell(telling: Telling, allocation: Allocation, message: str) -> None:
+    """Write the event of such a loss, with what would help if the job itself is too large."""
+    job = telling.job
+    is_counted = _is_counted(job, allocation, _last_counted(job))
+    warning = "; if it happens again before a new step is done, it ends" if is_counted else ""
+    advice = out_of_memory_text(job, allocation.accelerator.kind)
+    event_add(
+        MEMORY_KILL,
+        f"Slot {allocation.slot} on {telling.node.name}: {message}. Others may have used it up, so "
+        f"the job goes on{warning}. In case it is this job: {advice[:1].lower()}{advice[1:]}",
+        now=telling.now,
+        job=job,
+        actor=f"node:{telling.node.name}",
+        data={
+            "slot": allocation.slot,
+            "code": MEMORY_KILL,
+            "step": job.step,
+            "generation": job.generation,
+            "is_counted": is_counted,
+        },
+    )
+
+
+def _last_counted(job: Job) -> Event | None:
+    return job.events.filter(kind=MEMORY_KILL, data__is_counted=True).order_by("-id").first()
+
+
+def _is_counted(job: Job, allocation: Allocation, before: Event | None) -> bool:
+    """Say whether a loss held the job up, and was not part of the one before.
+
+    Trainers that are ended together were one try (see `attempts`): without a new step only one
+    that has begun after the loss before counts.
+    """
+    allocation.refresh_from_db(fields=["joined_at", "left_at", "finished_at"])
+    if allocation.left_at or allocation.finished_at or not is_held_up(job, allocation):
+        return False
+    began = max(allocation.granted_generation, allocation.switched_generation)
+    return before is None or began > before.data["generation"] or job.step > before.data["step"]

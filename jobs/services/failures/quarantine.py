@@ -1,0 +1,104 @@
+"""Nodes on which trainers keep dying: set aside for a while, longer each time.
+
+What dies because of its own code says nothing about a node. So a death counts against a node only
+if its job has not died elsewhere as well lately and was not given up for its own fault; and it
+takes two jobs, or trainers that could not even be started.
+"""
+
+from __future__ import annotations
+
+import datetime
+
+from django.conf import settings
+from django.db.models import Q, QuerySet
+
+from controlplane.core.protocol.nonfinite import NONFINITE_CODES
+from controlplane.core.values.lifecycle import JobStatus
+from jobs.models import Allocation, Node
+from jobs.services.lifecycle.events import SYSTEM, event_add
+
+#: Why a trainer could not be started; nothing of the job's own had run yet.
+_FAILED_STARTS = ("internal", "port_in_use")
+_DEATHS = ("crash", "unreachable", *_FAILED_STARTS)
+_OWN_FAULTS = ("crash_loop", "user_code", "out_of_memory", *sorted(NONFINITE_CODES))
+#: More doublings than this change nothing.
+_DOUBLINGS_LIMIT = 16
+
+
+def node_judge(node_id: int, now: datetime.datetime) -> bool:
+    """Set a node aside if too many trainers died there lately; say whether that was done."""
+    node = Node.objects.filter(id=node_id, aside_until=None, removed_at=None).first()
+    if node is None or not settings.ASIDE_DEATHS:
+        return False
+    rows = list(_deaths(now, node.aside_at).filter(accelerator__node=node))
+    elsewhere = set(
+        _deaths(now, None).exclude(accelerator__node=node).values_list("job_id", flat=True)
+    )
+    rows = [row for row in rows if row.job_id not in elsewhere]
+    jobs = {row.job_id for row in rows}
+    starts = [row for row in rows if row.lost_code in _FAILED_STARTS and row.ready_at is None]
+    if len(starts) < settings.ASIDE_DEATHS and (len(rows) < settings.ASIDE_DEATHS or len(jobs) < 2):
+        return False
+    window = f"within {settings.ASIDE_WINDOW_S / 60:.0f} min"
+    reason = f"{len(rows)} trainers of {len(jobs)} jobs died there {window}"
+    if len(starts) >= settings.ASIDE_DEATHS:
+        reason = f"{len(starts)} trainers could not be started there {window}"
+    return _set_aside(node, reason, now)
+
+
+def nodes_judge(now: datetime.datetime) -> bool:
+    """Judge every node with recent deaths, and take nodes back whose time is over."""
+    suspects = _deaths(now, None).values_list("accelerator__node", flat=True)
+    # Lists, not any(): each node has to be looked at.
+    judged = [node_judge(node_id, now) for node_id in sorted(set(suspects))]
+    over = Node.objects.filter(aside_until__lte=now, removed_at=None)
+    ended = [node_take_back(node, now, actor=SYSTEM, reason="its time is over") for node in over]
+    return any(judged) or any(ended)
+
+
+def node_take_back(node: Node, now: datetime.datetime, *, actor: str, reason: str = "") -> bool:
+    """Give a node work again that was set aside; False when it was not.
+
+    Somebody who does that has seen to the cause: the next cool-down begins from the shortest.
+    """
+    fields = {} if actor == SYSTEM else {"aside_count": 0}
+    changed = Node.objects.filter(id=node.pk, aside_until__isnull=False).update(
+        aside_until=None, aside_reason="", **fields
+    )
+    if changed:
+        text = f"{node.name} takes work again" + (f": {reason}" if reason else "")
+        event_add("node_taken_back", text, now=now, node=node, actor=actor, data={"reason": reason})
+    return bool(changed)
+
+
+def _deaths(now: datetime.datetime, after: datetime.datetime | None) -> QuerySet[Allocation]:
+    since = now - datetime.timedelta(seconds=settings.ASIDE_WINDOW_S)
+    since = since if after is None else max(since, after)
+    own_fault = Q(job__status=JobStatus.FAILED, job__status_code__in=_OWN_FAULTS)
+    return (
+        Allocation.objects.filter(lost_code__in=_DEATHS)
+        .filter(Q(released_at__gt=since) | Q(released_at=None, stop_asked_at__gt=since))
+        .exclude(own_fault)
+    )
+
+
+def _set_aside(node: Node, reason: str, now: datetime.datetime) -> bool:
+    before = node.aside_at
+    is_old = before is None or (now - before).total_seconds() > 2 * settings.ASIDE_LIMIT_S
+    count = 1 if is_old else min(node.aside_count + 1, _DOUBLINGS_LIMIT)
+    aside_s = min(settings.ASIDE_S * 2 ** (count - 1), settings.ASIDE_LIMIT_S)
+    changed = Node.objects.filter(id=node.pk, aside_until=None).update(
+        aside_until=now + datetime.timedelta(seconds=aside_s),
+        aside_at=now,
+        aside_count=count,
+        aside_reason=reason,
+    )
+    if changed:
+        event_add(
+            "node_set_aside",
+            f"{node.name} is set aside for {aside_s / 60:.0f} min: {reason}",
+            now=now,
+            node=node,
+            data={"reason": reason, "seconds": aside_s, "times": count},
+        )
+    return bool(changed)

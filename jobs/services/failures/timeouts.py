@@ -1,0 +1,140 @@
+"""What is given up when it takes too long. Every wait of the control plane ends here."""
+
+from __future__ import annotations
+
+import datetime
+from collections.abc import Collection
+
+from django.conf import settings
+from django.db import transaction
+
+from controlplane.core.values.lifecycle import (
+    ENDED_JOB_STATUSES,
+    HOLDING_JOB_STATUSES,
+    GenerationPhase,
+)
+from jobs.models import Allocation, Generation, Job
+from jobs.services.failures.recovery import job_recover
+from jobs.services.failures.start_failures import start_failure_note
+from jobs.services.lifecycle.events import event_add
+from jobs.services.lifecycle.resize_events import resize_event_write
+from jobs.services.lifecycle.transitions import (
+    job_lock,
+    job_restart,
+    preparing_abort,
+    trainers_stop,
+)
+
+#: A resize whose digests have not come by now gets its event without them.
+_DIGEST_LIMIT_S = 60.0
+
+
+def generations_expire(now: datetime.datetime) -> set[int]:
+    """Give up what took too long; give the jobs that changed."""
+    changed: set[int] = set()
+    under_way = Generation.objects.filter(
+        phase__in=[GenerationPhase.PREPARING, GenerationPhase.SWITCHING]
+    )
+    for generation in under_way:
+        limit_s = _limit_s(generation)
+        since = generation.go_at or generation.asked_at
+        if since < now - datetime.timedelta(seconds=limit_s) and _give_up(generation, limit_s, now):
+            changed.add(generation.job_id)
+    changed |= stalled_recover(now)
+    changed |= _leavers_stop(now)
+    since = now - datetime.timedelta(seconds=_DIGEST_LIMIT_S)
+    for generation in Generation.objects.filter(
+        phase=GenerationPhase.ACTIVE, told_at=None, switched_at__lt=since
+    ):
+        resize_event_write(generation, now, is_last_call=True)
+    return changed
+
+
+def stalled_recover(now: datetime.datetime, job_ids: Collection[int] | None = None) -> set[int]:
+    """Let jobs go on whose trainers wait for others in vain; give those that changed."""
+    rows = Allocation.objects.filter(released_at=None, stalled_at__isnull=False)
+    if job_ids is not None:
+        rows = rows.filter(job_id__in=job_ids)
+    changed: set[int] = set()
+    for job_id in sorted(set(rows.values_list("job_id", flat=True))):
+        with transaction.atomic():
+            job = job_lock(job_id)
+            if job is not None and job_recover(job, now):
+                changed.add(job_id)
+    return changed
+
+
+def _limit_s(generation: Generation) -> float:
+    if generation.phase == GenerationPhase.PREPARING:
+        return settings.PREPARE_LIMIT_S
+    is_recovery = generation.is_recovery
+    return settings.RECOVER_LIMIT_S if is_recovery else settings.SWITCH_LIMIT_S
+
+
+def _give_up(generation: Generation, limit_s: float, now: datetime.datetime) -> bool:
+    phase = generation.phase
+    with transaction.atomic():
+        job = job_lock(generation.job_id)
+        current = Generation.objects.filter(id=generation.pk, phase=phase).first()
+        if job is None or current is None or job.status not in HOLDING_JOB_STATUSES:
+            return False
+        text = f"generation {current.number} was still {phase} after {limit_s:.0f} s"
+        if phase == GenerationPhase.PREPARING and current.previous is not None:
+            _joiners_fail(job, current, now)
+            preparing_abort(job, current, now)
+            event_add("resize_given_up", f"A resize was given up: {text}", now=now, job=job)
+        elif not _laggards_lose(job, current) or not job_recover(job, now):
+            job_restart(job, now, code="timeout", reason=text)
+    return True
+
+
+def _joiners_fail(job: Job, generation: Generation, now: datetime.datetime) -> None:
+    """Count against their accelerators the joiners that were not ready in time."""
+    late = job.allocations.filter(
+        granted_generation=generation.number, ready_at=None, released_at=None
+    )
+    for row in late:
+        start_failure_note(row, now)
+
+
+def _laggards_lose(job: Job, generation: Generation) -> bool:
+    """Take those for lost that have not followed where others have; False when nobody has."""
+    slots = [member["slot"] for member in generation.membership["members"]]
+    rows = job.allocations.filter(slot__in=slots, released_at=None, stop_asked_at=None)
+    if generation.phase == GenerationPhase.PREPARING:
+        late = rows.filter(ready_at=None)
+    else:
+        late = rows.exclude(switched_generation=generation.number)
+    if late.count() == rows.count():
+        return False
+    return bool(late.update(lost_code="timeout"))
+
+
+def _leavers_stop(now: datetime.datetime) -> set[int]:
+    """End trainers that should have left by themselves: after a switch, or after the job's end."""
+    since = now - datetime.timedelta(seconds=settings.LEAVE_LIMIT_S)
+    tenures = Allocation.objects.filter(released_at=None, stop_asked_at=None)
+    late = set(
+        tenures.filter(job__status__in=[*ENDED_JOB_STATUSES], job__ended_at__lt=since).values_list(
+            "job_id", "slot"
+        )
+    )
+    for row in tenures.filter(release_asked_at__lt=since).select_related("job"):
+        active = Generation.objects.filter(job=row.job, phase=GenerationPhase.ACTIVE).first()
+        is_past = active is not None and (active.switched_at or now) < since
+        if is_past and active is not None and not _is_member(active, row.slot):
+            late.add((row.job_id, row.slot))
+    for job_id, slot in sorted(late):
+        _stop(job_id, slot, now)
+    return {job_id for job_id, _ in late}
+
+
+def _is_member(generation: Generation, slot: int) -> bool:
+    return any(member["slot"] == slot for member in generation.membership["members"])
+
+
+def _stop(job_id: int, slot: int, now: datetime.datetime) -> None:
+    with transaction.atomic():
+        job: Job | None = job_lock(job_id)
+        if job is not None:
+            trainers_stop(job, now, [slot])

@@ -1,0 +1,134 @@
+"""Storing the files that jobs leave, checked against their digest while they come in."""
+
+from __future__ import annotations
+
+import contextlib
+import datetime
+import hashlib
+import re
+import tempfile
+from collections.abc import Iterable
+from typing import Protocol
+
+from django.conf import settings
+from django.core.files import File
+from django.db import transaction
+
+from controlplane.core.protocol.prediction_parts import part_of
+from jobs.exceptions import ConflictError, InvalidInputError, TooLargeError
+from jobs.models import Artifact, Job
+from jobs.services.lifecycle.transitions import job_lock
+
+#: What agents upload.
+ARTIFACT_NAMES = ("checkpoint.npz", "model.keras", "history.csv", "metrics.json")
+#: Written here, from what agents shipped while the job ran.
+LOG_NAME = "log.txt"
+_SHA256 = re.compile(r"[0-9a-f]{64}")
+_CHUNK_BYTES = 1024**2
+_IN_MEMORY_BYTES = 4 * 1024**2
+
+
+class Readable(Protocol):
+    """Where the bytes come from."""
+
+    def read(self, size: int, /) -> bytes: ...
+
+
+def artifact_store(
+    job: Job,
+    name: str,
+    generation: int,
+    source: Readable,
+    sha256: str,
+    now: datetime.datetime,
+) -> Artifact:
+    """Store a file and let it take the place of the older one of its name.
+
+    Raises:
+        InvalidInputError: an unknown name, or a digest that does not fit the bytes.
+        TooLargeError: more than `ARTIFACT_LIMIT_BYTES`.
+        ConflictError: a newer generation stored this file in the meantime.
+    """
+    if name not in ARTIFACT_NAMES and part_of(name) is None:
+        raise InvalidInputError.of(name=f"Use one of {', '.join(ARTIFACT_NAMES)}.")
+    if not _SHA256.fullmatch(sha256):
+        raise InvalidInputError.of(x_sha256="Send the SHA-256 of the file in lower-case hex.")
+    pieces = iter(lambda: source.read(_CHUNK_BYTES), b"")
+    return _write(job, name, generation, pieces, now, expected_sha256=sha256)
+
+
+def artifact_keep(job: Job, name: str, file: File, now: datetime.datetime) -> Artifact:
+    """Put a file that was made here among a job's files, however large it is."""
+    digest = hashlib.sha256()
+    size_bytes = 0
+    for piece in iter(lambda: file.read(_CHUNK_BYTES), b""):
+        digest.update(piece)
+        size_bytes += len(piece)
+    file.seek(0)
+    artifact = Artifact(
+        job=job,
+        name=name,
+        sha256=digest.hexdigest(),
+        size_bytes=size_bytes,
+        generation=job.generation,
+        at=now,
+    )
+    artifact.file.save(name, file, save=False)
+    return _replace(artifact)
+
+
+def log_store(job: Job, text: Iterable[str], now: datetime.datetime) -> Artifact:
+    """Put a job's whole log among its files, in the place of an earlier state of it."""
+    pieces = (piece.encode() for piece in text)
+    return _write(job, LOG_NAME, job.generation, pieces, now, expected_sha256=None)
+
+
+def _write(
+    job: Job,
+    name: str,
+    generation: int,
+    pieces: Iterable[bytes],
+    now: datetime.datetime,
+    *,
+    expected_sha256: str | None,
+) -> Artifact:
+    with tempfile.SpooledTemporaryFile(max_size=_IN_MEMORY_BYTES) as spool:
+        size_bytes = 0
+        digest = hashlib.sha256()
+        for piece in pieces:
+            size_bytes += len(piece)
+            if size_bytes > settings.ARTIFACT_LIMIT_BYTES:
+                raise TooLargeError(f"At most {settings.ARTIFACT_LIMIT_BYTES} bytes a file.")
+            digest.update(piece)
+            spool.write(piece)
+        sha256 = digest.hexdigest()
+        if expected_sha256 not in (None, sha256):
+            raise InvalidInputError.of(x_sha256="The bytes that came have another digest.")
+        spool.seek(0)
+        artifact = Artifact(
+            job=job, name=name, sha256=sha256, size_bytes=size_bytes, generation=generation, at=now
+        )
+        # The file before the row, so that a row never names a file that is not there.
+        artifact.file.save(name, File(spool), save=False)
+    return _replace(artifact)
+
+
+def _replace(artifact: Artifact) -> Artifact:
+    with transaction.atomic():
+        job_lock(artifact.job_id)
+        old = Artifact.objects.filter(job_id=artifact.job_id, name=artifact.name).first()
+        if old is not None and old.generation > artifact.generation:
+            artifact.file.delete(save=False)
+            raise ConflictError("A newer generation stored this file.", code="stale_generation")
+        if old is not None:
+            old_file = old.file
+            artifact.pk = old.pk
+            # Readers that have it open read on; the name was its own.
+            transaction.on_commit(lambda: _file_remove(old_file))
+        artifact.save()
+    return artifact
+
+
+def _file_remove(old_file: File) -> None:
+    with contextlib.suppress(OSError):
+        old_file.delete(save=False)  # type: ignore[attr-defined]

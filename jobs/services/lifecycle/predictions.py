@@ -1,0 +1,93 @@
+"""The results of jobs that predict: which parts are safe, and the one file made of them."""
+
+from __future__ import annotations
+
+import dataclasses
+import datetime
+import logging
+import tempfile
+import zipfile
+from collections.abc import Mapping
+from typing import Any
+
+from django.core.files import File
+from django.db.models import Exists, OuterRef, Q
+
+from controlplane.core.protocol.prediction_parts import (
+    RESULT_FILE,
+    Part,
+    examples_safe,
+    part_of,
+    parts_join,
+)
+from controlplane.core.protocol.wire import Membership, Task
+from controlplane.core.values.lifecycle import JobStatus
+from jobs.models import Artifact, Event, Job
+from jobs.services.lifecycle.artifacts import artifact_keep
+from jobs.services.lifecycle.events import event_add
+
+logger = logging.getLogger(__name__)
+
+#: Whoever began to join the parts of a job and has not come to an end by now was lost.
+JOIN_LIMIT_S = 900.0
+_DAMAGED = "predictions_damaged"
+
+
+def parts_stored(job: Job) -> dict[Part, Artifact]:
+    """List the parts of a job's predictions that are stored."""
+    rows = job.artifacts.filter(name__startswith="predictions-")
+    return {part: row for row in rows if (part := part_of(row.name))}
+
+
+def membership_resume(job: Job, membership: Membership) -> Membership:
+    """Say where predictions go on when nobody gives the members a state that says so."""
+    if job.task != Task.PREDICT or membership.source_slot is not None or not membership.members:
+        return membership
+    return dataclasses.replace(membership, resume_at=examples_safe(parts_stored(job)))
+
+
+def predictions_are_whole(job: Job, finished: Mapping[str, Any]) -> bool:
+    """Say whether every example that the leader counted has its prediction in a stored part."""
+    return examples_safe(parts_stored(job)) >= int(finished["num_examples"])
+
+
+def predictions_join_next(now: datetime.datetime) -> int | None:
+    """Join the parts of one job that has finished; give it, or None when there is none to do."""
+    has_result = Artifact.objects.filter(job=OuterRef("pk"), name=RESULT_FILE)
+    is_free = Q(results_claimed_at=None) | Q(
+        results_claimed_at__lt=now - datetime.timedelta(seconds=JOIN_LIMIT_S)
+    )
+    was_tried = Event.objects.filter(job=OuterRef("pk"), kind=_DAMAGED)
+    waiting = Job.objects.filter(is_free, task=Task.PREDICT, status=JobStatus.FINISHED)
+    for job in waiting.exclude(Exists(has_result) | Exists(was_tried)).order_by("id")[:10]:
+        if Job.objects.filter(is_free, id=job.pk).update(results_claimed_at=now):
+            _join(job, now)
+            return job.pk
+    return None
+
+
+def _join(job: Job, now: datetime.datetime) -> None:
+    parts = parts_stored(job)
+    num_examples = examples_safe(parts)
+    with tempfile.TemporaryFile() as whole:
+        try:
+            parts_join(parts, num_examples, lambda part: parts[part].file.open("rb"), whole)
+        except (OSError, ValueError, zipfile.BadZipFile) as error:
+            logger.exception("predictions of job %s cannot be joined", job.pk)
+            text = f"The parts of its predictions cannot be joined: {error}"
+            event_add(_DAMAGED, text, now=now, job=job)
+            return
+        size_bytes = whole.tell()
+        whole.seek(0)
+        artifact_keep(job, RESULT_FILE, File(whole), now)
+    for row in parts.values():
+        row.file.delete(save=False)
+        row.delete()
+    size = f"{size_bytes / 1e6:.1f} MB"
+    event_add(
+        "predictions_stored",
+        f"Predictions of {num_examples:,} examples are in {RESULT_FILE} ({size})",
+        now=now,
+        job=job,
+        data={"num_examples": num_examples, "parts": len(parts)},
+    )

@@ -1,0 +1,146 @@
+"""The event that every resize leaves: asked, joiners ready, switched, pause, bytes, digests."""
+
+from __future__ import annotations
+
+import datetime
+from typing import Any
+
+from controlplane.core.values.lifecycle import GenerationPhase
+from jobs.models import Generation
+from jobs.models.resizes import BATCH_ACTOR, MAPPING_ACTOR
+from jobs.services.lifecycle.events import event_add
+
+
+def resize_event_write(
+    generation: Generation, now: datetime.datetime, *, is_last_call: bool = False
+) -> bool:
+    """Write the event of a resize once its figures are complete.
+
+    Digests are computed beside the training and arrive after the switch, so the event waits for
+    them; `is_last_call` writes it with what there is (the generation is over, or time is up).
+    """
+    if generation.told_at is not None or generation.go_at is None:
+        return False
+    if not is_last_call and not _is_complete(generation):
+        return False
+    changed = Generation.objects.filter(id=generation.pk, told_at=None).update(told_at=now)
+    if not changed:
+        return False
+    generation.told_at = now
+    figures = resize_figures(generation)
+    kind = _kind(generation)
+    event_add(
+        kind,
+        _sentence(generation, figures),
+        now=now,
+        job=generation.job,
+        actor=generation.actor,
+        data=figures,
+    )
+    return True
+
+
+def _kind(generation: Generation) -> str:
+    if generation.is_recovery:
+        return "recovered" if generation.switched_at is not None else "recovery_unfinished"
+    if generation.phase == GenerationPhase.ABORTED:
+        return "resize_unfinished"
+    if generation.num_members == 0:
+        return "preemption"
+    return "resize" if generation.switched_at is not None else "resize_unfinished"
+
+
+def resize_figures(generation: Generation) -> dict[str, Any]:
+    """Give what is known about a resize, times as ISO 8601."""
+    before = _num_members_before(generation)
+    figures = {
+        "generation": generation.number,
+        "num_before": before,
+        "num_after": generation.num_members,
+        "split": [len(member["virtual_nodes"]) for member in generation.membership["members"]],
+        "reason": generation.reason,
+        "asked_at": _text(generation.asked_at),
+        "ready_at": _text(generation.ready_at),
+        "go_at": _text(generation.go_at),
+        "switched_at": _text(generation.switched_at),
+        "closed_at": _text(generation.closed_at),
+        "step": generation.step,
+        "pause_ms": None if generation.pause_s is None else round(generation.pause_s * 1000, 1),
+        "bytes_moved": generation.bytes_moved,
+        "batch_size": generation.membership.get("global_batch_size"),
+        "digest_before": generation.digest_before,
+        "digest_after": generation.digest_after,
+    }
+    if generation.is_recovery:
+        figures |= {
+            "lost": generation.lost,
+            "hold": generation.is_held,
+            "first_step_at": _text(generation.first_step_at),
+            "to_first_step_s": to_first_step_s(generation),
+        }
+    return figures
+
+
+def to_first_step_s(generation: Generation) -> float | None:
+    """Give the time from the first loss heard of to the first completed step after it."""
+    if generation.first_step_at is None:
+        return None
+    noticed = [datetime.datetime.fromisoformat(row["noticed_at"]) for row in generation.lost]
+    since = min([*noticed, generation.asked_at])
+    # Steps are timed by a node's clock, which may be a little behind.
+    return round(max((generation.first_step_at - since).total_seconds(), 0.0), 3)
+
+
+def _is_complete(generation: Generation) -> bool:
+    if generation.switched_at is None or generation.num_switched < generation.num_members:
+        return False
+    if generation.is_recovery:
+        # Digests are told only when somebody was not as far as the others.
+        return generation.first_step_at is not None or generation.is_held
+    is_moved = generation.previous is not None
+    has_digests = bool(generation.digest_after) and bool(generation.digest_before)
+    return has_digests if is_moved else bool(generation.digest_after or generation.digest_before)
+
+
+def _num_members_before(generation: Generation) -> int:
+    if generation.previous is None:
+        return 0
+    return Generation.objects.get(job=generation.job_id, number=generation.previous).num_members
+
+
+def _sentence(generation: Generation, figures: dict[str, Any]) -> str:
+    text = f"{figures['num_before']} → {figures['num_after']} accelerators"
+    if generation.actor == MAPPING_ACTOR:
+        text = f"Virtual nodes moved, now {' + '.join(map(str, figures['split']))}"
+    if generation.actor == BATCH_ACTOR:
+        text = f"Batch size {figures['batch_size']}"
+    if generation.is_recovery and generation.switched_at is not None:
+        return _recovery_sentence(generation, figures, text)
+    if generation.switched_at is None and generation.num_members:
+        return f"{text}: not carried out"
+    if generation.step is not None:
+        text += f" at step {generation.step}"
+    if generation.pause_s is not None and generation.previous is not None:
+        text += f", paused {figures['pause_ms']:.0f} ms"
+    if generation.bytes_moved:
+        text += f", {generation.bytes_moved / 1e6:.1f} MB moved"
+    if generation.digest_before and generation.digest_after:
+        same = generation.digest_before == generation.digest_after
+        text += ", state identical" if same else ", STATE DIFFERS after the move"
+    return text
+
+
+def _recovery_sentence(generation: Generation, figures: dict[str, Any], text: str) -> str:
+    text += f", went on from step {generation.step} in memory"
+    if generation.is_held:
+        text += ", waiting for more accelerators"
+    elif figures["to_first_step_s"] is not None:
+        text += f", {figures['to_first_step_s']:.2f} s from the loss to the next step"
+    if generation.digest_before and generation.digest_after:
+        same = generation.digest_before == generation.digest_after
+        text += ", state identical" if same else ", STATE DIFFERS"
+    return f"{text}: {generation.reason}"
+
+
+def _text(at: datetime.datetime | None) -> str | None:
+    return None if at is None else at.isoformat()

@@ -1,0 +1,238 @@
+"""How trainers, generations and jobs come to an end.
+
+Every function here runs in a transaction that has locked the job's row (`job_lock`), so what it
+reads of the job's generations and allocations stays true until it has written.
+"""
+
+from __future__ import annotations
+
+import datetime
+from typing import Any
+
+from django.conf import settings
+from django.db.models import F
+
+from controlplane.core.values.lifecycle import (
+    ENDED_JOB_STATUSES,
+    GENERATION_TRANSITIONS,
+    GenerationPhase,
+    JobStatus,
+    is_legal_job_transition,
+)
+from jobs.models import Allocation, Generation, Job
+from jobs.models.jobs import PREEMPTED
+from jobs.services.lifecycle.attempts import attempt_count
+from jobs.services.lifecycle.events import SYSTEM, event_add
+from jobs.services.lifecycle.resize_events import resize_event_write
+
+_UNDER_WAY = (GenerationPhase.PREPARING, GenerationPhase.SWITCHING)
+
+
+def job_lock(job_id: int) -> Job | None:
+    """Count up the job's version, which locks its row until the transaction ends; None if absent.
+
+    Everything that changes a job, its generations or its allocations begins with this update, so
+    two reports that together complete a condition cannot both miss it.
+    """
+    if not Job.objects.filter(id=job_id).update(version=F("version") + 1):
+        return None
+    return Job.objects.get(id=job_id)
+
+
+def status_change(job: Job, new: JobStatus, **fields: Any) -> None:
+    """Move a locked job to another status, together with `fields`.
+
+    Raises:
+        AssertionError: the transition is not in the table.
+    """
+    old = JobStatus(job.status)
+    assert is_legal_job_transition(old, new), f"job {job.pk} cannot go from {old} to {new}"
+    changed = Job.objects.filter(id=job.pk, status=old).update(
+        status=new, revision=F("revision") + 1, **fields
+    )
+    assert changed == 1, f"job {job.pk} left {old} although its row is locked"
+    job.status = new.value
+    job.revision += 1
+    for name, value in fields.items():
+        setattr(job, name, value)
+
+
+def open_allocations(job: Job) -> list[Allocation]:
+    """List the trainers of a job whose accelerators are not free yet, in slot order."""
+    return list(
+        job.allocations.filter(released_at=None).select_related("accelerator").order_by("slot")
+    )
+
+
+def generation_end(generation: Generation, phase: GenerationPhase, now: datetime.datetime) -> bool:
+    """Close or abort a generation by compare-and-set; False when it had moved on."""
+    assert phase in GENERATION_TRANSITIONS[GenerationPhase(generation.phase)]
+    changed = Generation.objects.filter(id=generation.pk, phase=generation.phase).update(
+        phase=phase, closed_at=now
+    )
+    if changed:
+        generation.phase = phase.value
+        generation.closed_at = now
+        resize_event_write(generation, now, is_last_call=True)
+    return bool(changed)
+
+
+def trainers_stop(job: Job, now: datetime.datetime, slots: list[int] | None = None) -> int:
+    """Say that nobody wants these trainers any more (all of the job's when `slots` is None)."""
+    rows = Allocation.objects.filter(job=job, released_at=None, stop_asked_at=None)
+    if slots is not None:
+        rows = rows.filter(slot__in=slots)
+    return rows.update(stop_asked_at=now)
+
+
+def generations_end(job: Job, now: datetime.datetime) -> None:
+    """End all that is open: what never trained is aborted, what trained is closed."""
+    for generation in job.generations.filter(phase__in=[*_UNDER_WAY, GenerationPhase.ACTIVE]):
+        is_active = generation.phase == GenerationPhase.ACTIVE
+        phase = GenerationPhase.CLOSED if is_active else GenerationPhase.ABORTED
+        generation_end(generation, phase, now)
+
+
+def preparing_abort(job: Job, generation: Generation, now: datetime.datetime) -> bool:
+    """Give up a preparing generation: its joiners end, its leavers stay; False if it moved on.
+
+    A job whose first generation this was goes back to pending.
+    """
+    if not generation_end(generation, GenerationPhase.ABORTED, now):
+        return False
+    Allocation.objects.filter(
+        job=job, released_at=None, granted_generation=generation.number, stop_asked_at=None
+    ).update(stop_asked_at=now)
+    active = job.generations.filter(phase=GenerationPhase.ACTIVE).first()
+    if active is not None:
+        slots = [member["slot"] for member in active.membership["members"]]
+        Allocation.objects.filter(job=job, released_at=None, slot__in=slots).update(
+            release_asked_at=None
+        )
+    elif job.status == JobStatus.STARTING:
+        trainers_stop(job, now)
+        status_change(job, JobStatus.PENDING, pending_since=now, examples_per_s=None)
+    return True
+
+
+def job_end(
+    job: Job, status: JobStatus, now: datetime.datetime, *, code: str, reason: str, **fields: Any
+) -> None:
+    """End a job that did not finish by itself: all its trainers stop, its generations close."""
+    assert status in ENDED_JOB_STATUSES
+    trainers_stop(job, now)
+    generations_end(job, now)
+    status_change(
+        job,
+        status,
+        ended_at=now,
+        status_code=code,
+        status_reason=reason,
+        policy_reason="",
+        expected_start_at=None,
+        is_pause_asked=False,
+        **fields,
+    )
+
+
+def job_restart(
+    job: Job,
+    now: datetime.datetime,
+    *,
+    code: str,
+    reason: str,
+    actor: str = SYSTEM,
+    is_counted: bool = True,
+) -> None:
+    """Stop every trainer of a job and let it wait for a new start from its newest checkpoint.
+
+    Steps since that checkpoint are done again; the result is the same, because steps are
+    deterministic. After `RESTART_LIMIT` counted ones without a new step the job is given up.
+    """
+    tries = attempt_count(job, "vain_restarts") if is_counted else 0
+    if tries > settings.RESTART_LIMIT:
+        text = (
+            f"Given up: it was started again {tries - 1} times without getting past step "
+            f"{job.furthest_step}; the last cause: {reason}"
+        )
+        job_end(job, JobStatus.FAILED, now, code="restart_limit", reason=text)
+        event_add("failed", text, now=now, job=job, actor=actor, data={"code": code})
+        return
+    trainers_stop(job, now)
+    generations_end(job, now)
+    status_change(
+        job,
+        JobStatus.PENDING,
+        restarts=job.restarts + 1,
+        pending_since=now,
+        status_code=code,
+        status_reason=f"Starts again: {reason}",
+        examples_per_s=None,
+    )
+    counted = f" (try {tries} of {settings.RESTART_LIMIT} without a new step)" if tries else ""
+    event_add(
+        "restart",
+        f"Starts again{counted}: {reason}",
+        now=now,
+        job=job,
+        actor=actor,
+        data={"code": code, "restarts": job.restarts, "tries": tries},
+    )
+    if job.is_pause_asked:
+        job_pause_now(job, now)
+
+
+def job_pause_now(job: Job, now: datetime.datetime) -> None:
+    """Turn a pending job into a paused one."""
+    status_change(
+        job,
+        JobStatus.PAUSED,
+        is_pause_asked=False,
+        status_code="paused",
+        status_reason="Paused; resume it to let it wait for accelerators again.",
+        policy_reason="",
+        expected_start_at=None,
+    )
+    event_add("paused", "Paused", now=now, job=job)
+
+
+def allocation_release(
+    allocation: Allocation, now: datetime.datetime, exit_code: int | None
+) -> bool:
+    """Note that a trainer's process is gone: its accelerator is free; False when it was before."""
+    released = Allocation.objects.filter(id=allocation.pk, released_at=None).update(
+        released_at=now, exit_code=exit_code
+    )
+    if released:
+        allocation.released_at = now
+        held_s = (now - allocation.granted_at).total_seconds()
+        Job.objects.filter(id=allocation.job_id).update(
+            attained_accelerator_s=F("attained_accelerator_s") + max(held_s, 0.0)
+        )
+    return bool(released)
+
+
+def job_settle(job: Job, now: datetime.datetime) -> None:
+    """Once the last trainer has gone: close what is open, and let a preempted job wait or pause."""
+    if job.allocations.filter(released_at=None).exists():
+        return
+    if job.status == JobStatus.PREEMPTING:
+        _preemption_settle(job, now)
+    elif job.status in ENDED_JOB_STATUSES:
+        generations_end(job, now)
+
+
+def _preemption_settle(job: Job, now: datetime.datetime) -> None:
+    for generation in job.generations.filter(phase__in=[*_UNDER_WAY, GenerationPhase.ACTIVE]):
+        generation_end(generation, GenerationPhase.CLOSED, now)
+    status_change(
+        job,
+        JobStatus.PENDING,
+        pending_since=now,
+        examples_per_s=None,
+        status_code=PREEMPTED,
+        status_reason="Its state is saved; it goes on when it gets accelerators again.",
+    )
+    event_add("preempted", "Holds no accelerators any more", now=now, job=job)
+    if job.is_pause_asked:
+        job_pause_now(job, now)

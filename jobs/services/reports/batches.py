@@ -1,0 +1,181 @@
+"""Taking in what agents report: the passive transitions, which mirror the world and decide nothing.
+
+A batch is split by job; each job's part is one transaction that begins by locking the job's row.
+Reports that were taken before are dropped by (job, slot, sequence), so a batch may come again, also
+in part. Text in reports is made plain before anybody reads it: it comes from job code.
+"""
+
+from __future__ import annotations
+
+import datetime
+import logging
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from itertools import groupby
+
+from django.db import transaction
+
+from controlplane.core.protocol.plain_text import plain_values
+from controlplane.core.protocol.wire import (
+    BatchReply,
+    ReportBatch,
+    ReportKind,
+    TrainerReport,
+    TrainerState,
+    ValidationReport,
+    decode,
+    encode,
+)
+from jobs.models import Allocation, Job, Node
+from jobs.selectors.desired_state.state import wanted_state
+from jobs.services.failures.exits import exited_take, losses_settle
+from jobs.services.failures.quarantine import node_judge
+from jobs.services.lifecycle.report_context import Telling
+from jobs.services.lifecycle.transitions import allocation_release, job_lock, job_settle
+from jobs.services.reports.handlers import HANDLERS
+from jobs.services.reports.log_chunks import log_chunks_store, logs_file
+from jobs.services.submission.validations import validation_take
+
+#: Kinds that change nothing about who shall run where.
+_PROGRESS_KINDS = frozenset(
+    {ReportKind.PHASE, ReportKind.STEPS, ReportKind.EPOCH, ReportKind.DIGEST, ReportKind.PART}
+)
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(slots=True)
+class BatchOutcome:
+    """What a batch led to.
+
+    Attributes:
+        changed_jobs: those that somebody may see a change of.
+        is_order_change: what agents shall do may have changed; a cycle may find something to do.
+        stalled_jobs: those whose trainers wait for others; look again when their grace is over.
+    """
+
+    reply: BatchReply
+    changed_jobs: set[int] = field(default_factory=set)
+    is_order_change: bool = False
+    stalled_jobs: set[int] = field(default_factory=set)
+
+
+def batch_take(node: Node, batch: ReportBatch, now: datetime.datetime) -> BatchOutcome:
+    """Take a whole batch of a node that has its lease; taking it again changes nothing."""
+    outcome = BatchOutcome(BatchReply(stale=()))
+    for told in batch.validations:
+        report = decode(ValidationReport, plain_values(encode(told)))
+        if validation_take(node, report, now):
+            outcome.changed_jobs.add(report.job_id)
+            outcome.is_order_change = True
+    plain = (replace(report, data=plain_values(report.data)) for report in batch.reports)
+    reports = sorted(plain, key=lambda report: report.job_id)
+    for job_id, group in groupby(reports, key=lambda report: report.job_id):
+        _job_reports_take(node, job_id, list(group), now, outcome)
+    if batch.logs:
+        outcome.changed_jobs |= log_chunks_store(node, batch.logs, now)
+    _trainers_compare(node, batch, now, outcome)
+    heard_of = {chunk.job_id for chunk in batch.logs}
+    heard_of |= {report.job_id for report in batch.reports if report.kind is ReportKind.EXITED}
+    outcome.changed_jobs |= logs_file(heard_of, now)
+    return outcome
+
+
+def _job_reports_take(
+    node: Node,
+    job_id: int,
+    reports: Sequence[TrainerReport],
+    now: datetime.datetime,
+    outcome: BatchOutcome,
+) -> None:
+    slots = {report.slot for report in reports}
+    with transaction.atomic():
+        known = Allocation.objects.filter(
+            job_id=job_id, slot__in=slots, accelerator__node=node, released_at=None
+        )
+        # Without a tenure here there is nothing to lock or to change: all of it is stale.
+        job = job_lock(job_id) if known.exists() else None
+        if job is None:
+            return
+        allocations = {row.slot: row for row in known.select_related("accelerator")}
+        telling = Telling(job=job, node=node, now=now)
+        for report in reports:
+            allocation = allocations.get(report.slot)
+            if allocation is not None and allocation.released_at is None:
+                _report_take(telling, allocation, report, outcome)
+        for allocation in allocations.values():
+            Allocation.objects.filter(id=allocation.pk).update(
+                last_sequence=allocation.last_sequence
+            )
+        losses_settle(telling)
+    outcome.changed_jobs.add(job_id)
+    if telling.is_stalled:
+        outcome.stalled_jobs.add(job_id)
+    if telling.is_loss_due:
+        node_judge(node.pk, now)
+
+
+def _report_take(
+    telling: Telling, allocation: Allocation, report: TrainerReport, outcome: BatchOutcome
+) -> None:
+    if report.sequence <= allocation.last_sequence:
+        return
+    allocation.last_sequence = report.sequence
+    if report.kind is ReportKind.EXITED:
+        exited_take(telling, allocation, report)
+    elif allocation.stop_asked_at is None:
+        try:
+            with transaction.atomic():
+                HANDLERS[report.kind](telling, allocation, report)
+        except (KeyError, TypeError, ValueError) as error:
+            # One report of odd shape must not keep all the others of a node from coming in.
+            logger.warning(
+                "job %s slot %s: a %s report is not understood: %r",
+                telling.job.pk,
+                allocation.slot,
+                report.kind,
+                error,
+            )
+    if report.kind not in _PROGRESS_KINDS:
+        outcome.is_order_change = True
+        # A handler may have stopped the others of this job.
+        allocation.refresh_from_db(fields=["stop_asked_at", "released_at"])
+
+
+def _trainers_compare(
+    node: Node, batch: ReportBatch, now: datetime.datetime, outcome: BatchOutcome
+) -> None:
+    """Name the trainers that nobody wants, and release what is gone without a word."""
+    open_rows = list(
+        Allocation.objects.filter(accelerator__node=node, released_at=None).select_related("job")
+    )
+    wanted = {(row.job_id, row.slot) for row in open_rows if row.stop_asked_at is None}
+    owned = {(state.job_id, state.slot) for state in batch.trainers}
+    outcome.reply = BatchReply(
+        stale=tuple(state for state in batch.trainers if _key(state) not in wanted)
+    )
+    unowned = [
+        row
+        for row in open_rows
+        if row.stop_asked_at is not None and (row.job_id, row.slot) not in owned
+    ]
+    # Only an agent that has seen the orders without these trainers can say that they are gone.
+    if not unowned or batch.wanted_version != wanted_state(node).version:
+        return
+    for row in unowned:
+        if _released_unseen(row, now):
+            outcome.changed_jobs.add(row.job_id)
+            outcome.is_order_change = True
+
+
+def _released_unseen(row: Allocation, now: datetime.datetime) -> bool:
+    with transaction.atomic():
+        job: Job | None = job_lock(row.job_id)
+        if job is None or not allocation_release(row, now, exit_code=None):
+            return False
+        job_settle(job, now)
+        return True
+
+
+def _key(state: TrainerState) -> tuple[int, int]:
+    return state.job_id, state.slot

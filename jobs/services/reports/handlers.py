@@ -1,0 +1,295 @@
+"""What each kind of trainer report means for its job. Runs under the job's lock."""
+
+from __future__ import annotations
+
+import datetime
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from controlplane.core.protocol.codec import encode
+from controlplane.core.protocol.nonfinite import NONFINITE_CODES
+from controlplane.core.protocol.wire import ReportKind, Task, TrainerReport
+from controlplane.core.values.lifecycle import GenerationPhase, JobStatus
+from jobs.models import Allocation, Artifact, Generation, Job
+from jobs.selectors.estimates.memory import out_of_memory_text
+from jobs.selectors.estimates.nonfinite import nonfinite_states, nonfinite_text
+from jobs.services.failures.memory_kills import MEMORY_KILL, memory_kill_again, memory_kill_tell
+from jobs.services.failures.recovery import hold_end
+from jobs.services.failures.start_failures import start_failure_forget
+from jobs.services.lifecycle.events import event_add
+from jobs.services.lifecycle.predictions import predictions_are_whole
+from jobs.services.lifecycle.report_context import Telling, number_read, numbers_read
+from jobs.services.lifecycle.resize_events import resize_event_write
+from jobs.services.lifecycle.transitions import (
+    generation_end,
+    job_end,
+    job_restart,
+    status_change,
+    trainers_stop,
+)
+from jobs.services.reports.nonfinite import nonfinite_told
+from jobs.services.reports.profiles import profile_take
+from jobs.services.reports.progress import digest_take, epoch_take, phase_take, steps_take
+from jobs.services.reports.reproducibility import equality_note
+from jobs.services.scheduling.batch_sizes import batch_size_note
+from jobs.services.scheduling.rebalancing import generation_remap
+from jobs.services.scheduling.resizes import CHECKPOINT, job_empty
+
+#: Failures that another try elsewhere cannot cure: the code itself, or what it asks of a device.
+_OWN_FAILURES = frozenset({"user_code", "out_of_memory"}) | NONFINITE_CODES
+_TEXT_LIMIT = 20_000
+_SLOTS_LIMIT = 256
+
+
+def generation_advance(job: Job, now: datetime.datetime) -> bool:
+    """Let a preparing generation switch when its last joiner is ready; False if it must wait."""
+    generation = job.generations.filter(phase=GenerationPhase.PREPARING).first()
+    if generation is None:
+        return False
+    slots = [member["slot"] for member in generation.membership["members"]]
+    num_ready = job.allocations.filter(
+        slot__in=slots, released_at=None, ready_at__isnull=False
+    ).count()
+    if num_ready < len(slots):
+        return False
+    return bool(
+        Generation.objects.filter(id=generation.pk, phase=GenerationPhase.PREPARING).update(
+            phase=GenerationPhase.SWITCHING, ready_at=now, go_at=now
+        )
+    )
+
+
+def _ready(telling: Telling, allocation: Allocation, report: TrainerReport) -> None:
+    preparing = telling.job.generations.filter(phase=GenerationPhase.PREPARING).first()
+    if profile_take(telling, allocation, report) and preparing is not None:
+        generation_remap(telling.job, preparing)
+    Allocation.objects.filter(id=allocation.pk, ready_at=None).update(ready_at=telling.now)
+    start_failure_forget(allocation)
+    generation_advance(telling.job, telling.now)
+
+
+def _switched(telling: Telling, allocation: Allocation, report: TrainerReport) -> None:
+    generation = telling.generation(report.generation)
+    if generation is None:
+        return
+    Allocation.objects.filter(id=allocation.pk, joined_at=None).update(joined_at=telling.now)
+    Allocation.objects.filter(id=allocation.pk, switched_generation__lt=generation.number).update(
+        switched_generation=generation.number, stalled_at=None, stalled_step=None, unreachable=[]
+    )
+    # The pause is that of the trainer that waited longest, the bytes are what any one of them saw.
+    generation.pause_s = max(
+        generation.pause_s or 0.0, number_read(report.data.get("pause_s")) or 0.0
+    )
+    moved = int(number_read(report.data.get("bytes_moved")) or 0)
+    generation.bytes_moved = max(generation.bytes_moved or 0, moved)
+    generation.num_switched += 1
+    generation.save(update_fields=["pause_s", "bytes_moved", "num_switched"])
+    is_leader = allocation.slot == generation.membership["leader_slot"]
+    if is_leader and generation.phase == GenerationPhase.SWITCHING:
+        _activate(telling, generation, int(report.data["step"]))
+    resize_event_write(generation, telling.now)
+
+
+def _activate(telling: Telling, generation: Generation, step: int) -> None:
+    job, now = telling.job, telling.now
+    before = job.generations.filter(phase=GenerationPhase.ACTIVE).first()
+    if before is not None:
+        generation_end(before, GenerationPhase.CLOSED, now)
+    Generation.objects.filter(id=generation.pk, phase=GenerationPhase.SWITCHING).update(
+        phase=GenerationPhase.ACTIVE, switched_at=now, step=step
+    )
+    generation.phase, generation.switched_at = GenerationPhase.ACTIVE.value, now
+    generation.step = step
+    batch_size_note(job, generation)
+    equality_note(job, generation, now)
+    hold_end(job, generation)
+    if telling.is_live and job.is_pause_asked:
+        job_empty(job, now, reason="paused by its owner or an admin", actor="system")
+
+
+def _checkpointed(telling: Telling, allocation: Allocation, report: TrainerReport) -> None:
+    step = int(report.data["step"])
+    errors = report.data.get("upload_errors")
+    if errors:
+        event_add(
+            "checkpoint_lost",
+            f"The checkpoint of step {step} could not be stored: {str(errors)[:500]}",
+            now=telling.now,
+            job=telling.job,
+            actor=f"node:{telling.node.name}",
+        )
+    elif Artifact.objects.filter(
+        # By where it comes from: the digest in the report is that of the state, not of the file.
+        job=telling.job,
+        name=CHECKPOINT,
+        generation=report.generation,
+    ).update(step=step):
+        event_add(
+            "checkpointed",
+            f"State of step {step} saved ({int(report.data['bytes']) / 1e6:.1f} MB)",
+            now=telling.now,
+            job=telling.job,
+            data={"step": step, "sha256": str(report.data["sha256"])},
+        )
+    if report.data.get("is_last") is False:
+        return  # saved beside the training, which goes on
+    job = telling.job
+    job.generations.filter(number=report.generation, num_members=0).update(
+        step=step, switched_at=telling.now
+    )
+    Allocation.objects.filter(id=allocation.pk, left_at=None).update(left_at=telling.now)
+
+
+def _part(telling: Telling, _allocation: Allocation, report: TrainerReport) -> None:
+    errors = report.data.get("upload_errors")
+    if errors:
+        text = f"A part of the predictions could not be stored: {str(errors)[:500]}"
+        event_add("part_lost", text, now=telling.now, job=telling.job)
+
+
+def _left(telling: Telling, allocation: Allocation, _report: TrainerReport) -> None:
+    Allocation.objects.filter(id=allocation.pk, left_at=None).update(left_at=telling.now)
+
+
+def _finished(telling: Telling, allocation: Allocation, report: TrainerReport) -> None:
+    job, now, data = telling.job, telling.now, report.data
+    Allocation.objects.filter(id=allocation.pk, finished_at=None).update(finished_at=now)
+    if not telling.is_live or "metrics" not in data:
+        return  # only the leader's report carries results
+    if job.task == Task.PREDICT and not predictions_are_whole(job, data):
+        text = "some of its predictions were lost with a node before they were stored"
+        job_restart(job, now, code="predictions_lost", reason=text)
+        return
+    # A resize that the last step came before, also one that everybody was told to switch to: its
+    # joiners would wait for ever.
+    overtaken = job.generations.filter(
+        phase__in=(GenerationPhase.PREPARING, GenerationPhase.SWITCHING),
+        number__gt=report.generation,
+    ).first()
+    if overtaken is not None:
+        slots = [member["slot"] for member in overtaken.membership["members"]]
+        waiting = job.allocations.filter(slot__in=slots).exclude(slot=allocation.slot)
+        if not overtaken.is_recovery:  # then all but the leader wait for the others
+            waiting = waiting.filter(joined_at=None)
+        generation_end(overtaken, GenerationPhase.ABORTED, now)
+        trainers_stop(job, now, list(waiting.values_list("slot", flat=True)))
+    # The others end by themselves within LEAVE_LIMIT_S; the open generation closes with the last.
+    metrics = {**job.metrics, **numbers_read(data["metrics"])}
+    reason = {"steps": "all steps done", "epochs": "all epochs done", "metric": "target reached"}
+    text = reason.get(str(data.get("reason")), "done")
+    odd = nonfinite_text(nonfinite_states(job))
+    status_change(
+        job,
+        JobStatus.FINISHED,
+        ended_at=now,
+        status_code="finished",
+        status_reason=f"Finished at step {int(data['step'])}: {text}. {odd}".strip(),
+        policy_reason="",
+        expected_start_at=None,
+        is_pause_asked=False,
+        metrics=metrics,
+        digest=str(data.get("digest") or "")[:64],
+        error_traceback="",
+        step=int(data["step"]),
+    )
+    event_add(
+        "finished",
+        job.status_reason,
+        now=now,
+        job=job,
+        data={"metrics": metrics, "digest": job.digest, "files": list(data.get("files", []))},
+    )
+    _files_lost_tell(telling, report)
+
+
+def _files_lost_tell(telling: Telling, report: TrainerReport) -> None:
+    if errors := report.data.get("upload_errors"):
+        text = f"Not stored: {str(errors)[:500]}"
+        event_add("files_lost", text, now=telling.now, job=telling.job)
+
+
+def _nonfinite_fields(telling: Telling, report: TrainerReport) -> dict[str, Any]:
+    """Take in where a job stopped at something not finite; its checkpoint is of that step."""
+    told = number_read(report.data.get("step"))
+    step = telling.job.step if told is None else int(told)
+    Artifact.objects.filter(job=telling.job, name=CHECKPOINT, generation=report.generation).update(
+        step=step
+    )
+    found = nonfinite_told(report.data.get("nonfinite"))
+    kept = {} if found is None else {found.name: encode(found)}
+    return {"step": step, "nonfinite": kept}
+
+
+def _failed(telling: Telling, allocation: Allocation, report: TrainerReport) -> None:
+    job, now, data = telling.job, telling.now, report.data
+    if not telling.is_live:
+        return
+    code, message = str(data["code"])[:40], str(data.get("message", ""))[:1000]
+    traceback = str(data.get("traceback") or "")[-_TEXT_LIMIT:]
+    actor = f"node:{telling.node.name}"
+    if code == MEMORY_KILL and (since := memory_kill_again(job, allocation)):
+        code, message = "out_of_memory", f"{message}, {since}"
+    if code in _OWN_FAILURES:
+        fields: dict[str, Any] = {"error_traceback": traceback}
+        if code in NONFINITE_CODES:
+            fields |= _nonfinite_fields(telling, report)
+        if code == "out_of_memory":
+            message = f"{message}. {out_of_memory_text(job, allocation.accelerator.kind)}"
+            fields["error_field"] = "num_virtual_nodes"
+        job_end(job, JobStatus.FAILED, now, code=code, reason=message, **fields)
+        event = {"code": code, **fields.get("nonfinite", {})}
+        event_add("failed", message, now=now, job=job, actor=actor, data=event)
+        _files_lost_tell(telling, report)
+        return
+    Job.objects.filter(id=job.pk).update(error_traceback=traceback)
+    # Its end is only a formality from now on.
+    Allocation.objects.filter(id=allocation.pk, stop_asked_at=None).update(
+        stop_asked_at=now, lost_code=code
+    )
+    telling.is_loss_due = True
+    if code == MEMORY_KILL:
+        memory_kill_tell(telling, allocation, message)
+        return
+    event_add(
+        "trainer_failed",
+        f"Slot {allocation.slot} on {telling.node.name}: {message or code}",
+        now=now,
+        job=job,
+        actor=actor,
+        data={"slot": allocation.slot, "code": code},
+    )
+
+
+def _stalled(telling: Telling, allocation: Allocation, report: TrainerReport) -> None:
+    ruling = telling.job.generations.filter(
+        phase__in=(GenerationPhase.SWITCHING, GenerationPhase.ACTIVE)
+    ).order_by("number")
+    numbers = [row.number for row in ruling if row.is_recovery or row.phase == "active"]
+    if not telling.is_live or report.generation < max(numbers, default=0):
+        return  # newer orders are on their way to it
+    slots = report.data.get("unreachable")
+    unreachable = [slot for slot in slots if isinstance(slot, int)] if slots else []
+    step = number_read(report.data.get("step"))
+    allocation.stalled_at = allocation.stalled_at or telling.now
+    Allocation.objects.filter(id=allocation.pk).update(
+        stalled_at=allocation.stalled_at,
+        stalled_step=None if step is None else int(step),
+        unreachable=unreachable[:_SLOTS_LIMIT],
+    )
+    telling.is_loss_due = telling.is_stalled = True
+
+
+HANDLERS: Mapping[ReportKind, Callable[[Telling, Allocation, TrainerReport], None]] = {
+    ReportKind.PHASE: phase_take,
+    ReportKind.READY: _ready,
+    ReportKind.SWITCHED: _switched,
+    ReportKind.DIGEST: digest_take,
+    ReportKind.STEPS: steps_take,
+    ReportKind.EPOCH: epoch_take,
+    ReportKind.CHECKPOINTED: _checkpointed,
+    ReportKind.PART: _part,
+    ReportKind.LEFT: _left,
+    ReportKind.FINISHED: _finished,
+    ReportKind.FAILED: _failed,
+    ReportKind.STALLED: _stalled,
+}

@@ -1,0 +1,88 @@
+"""Storing trainers' logs: as a terminal would show them, without gaps or repeats, and bounded.
+
+While a job runs its log is rows, which pages follow and search. When its last trainer has gone, the
+whole is also written to `log.txt` among the job's files.
+"""
+
+from __future__ import annotations
+
+import datetime
+from collections.abc import Collection, Sequence
+
+from django.conf import settings
+from django.db.models import Exists, F, Max, OuterRef, Sum
+
+from controlplane.core.protocol import wire
+from controlplane.core.protocol.plain_text import plain_part
+from controlplane.core.values.lifecycle import ENDED_JOB_STATUSES
+from jobs.models import Allocation, Job, LogChunk, Node
+from jobs.selectors.logs import log_text
+from jobs.services.lifecycle.artifacts import log_store
+
+
+def log_chunks_store(
+    node: Node, chunks: Sequence[wire.LogChunk], now: datetime.datetime
+) -> set[int]:
+    """Keep the chunks that are new, of trainers that this node has or had; give their jobs."""
+    keys = {(chunk.job_id, chunk.slot) for chunk in chunks}
+    own = set(
+        Allocation.objects.filter(
+            accelerator__node=node, job_id__in={job_id for job_id, _ in keys}
+        ).values_list("job_id", "slot")
+    )
+    kept: set[int] = set()
+    for job_id, slot in sorted(keys & own):
+        rows = sorted(
+            (chunk for chunk in chunks if (chunk.job_id, chunk.slot) == (job_id, slot)),
+            key=lambda chunk: chunk.offset,
+        )
+        if _store(job_id, slot, rows, now):
+            kept.add(job_id)
+    return kept
+
+
+def logs_file(job_ids: Collection[int], now: datetime.datetime) -> set[int]:
+    """Write `log.txt` of those jobs that have ended and run nowhere any more; give them."""
+    has_log = Exists(LogChunk.objects.filter(job=OuterRef("pk")))
+    jobs = Job.objects.filter(has_log, id__in=job_ids, status__in=[*ENDED_JOB_STATUSES])
+    ended = [job for job in jobs if not job.allocations.filter(released_at=None).exists()]
+    for job in ended:
+        log_store(job, log_text(job, slot=None), now)
+    return {job.pk for job in ended}
+
+
+def _store(job_id: int, slot: int, chunks: Sequence[wire.LogChunk], now: datetime.datetime) -> bool:
+    stored = LogChunk.objects.filter(job_id=job_id, slot=slot).aggregate(
+        end=Max(F("offset") + F("size_bytes")), size=Sum("size_bytes")
+    )
+    end, size = stored["end"] or 0, stored["size"] or 0
+    unfinished = _unfinished(job_id, slot)
+    rows = []
+    for chunk in chunks:
+        raw = chunk.text.encode(errors="replace")
+        # A repeat may have grown at its end: what is stored already is cut off its beginning.
+        raw, offset = raw[max(end - chunk.offset, 0) :], max(end, chunk.offset)
+        raw = raw[: settings.LOG_LIMIT_BYTES - size]
+        if raw:
+            before = unfinished if offset == end else ""
+            text, unfinished = plain_part(raw.decode(errors="replace"), before)
+            rows.append(
+                LogChunk(
+                    job_id=job_id,
+                    slot=slot,
+                    offset=offset,
+                    size_bytes=len(raw),
+                    text=text,
+                    unfinished=unfinished,
+                    at=now,
+                )
+            )
+            end, size = offset + len(raw), size + len(raw)
+    LogChunk.objects.bulk_create(rows, ignore_conflicts=True)
+    return bool(rows)
+
+
+def _unfinished(job_id: int, slot: int) -> str:
+    """Give what the newest chunk of a log ended in the middle of."""
+    newest = LogChunk.objects.filter(job_id=job_id, slot=slot).order_by("-offset")
+    return newest.values_list("unfinished", flat=True).first() or ""

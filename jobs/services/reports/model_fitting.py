@@ -1,0 +1,147 @@
+"""What a job's reports teach: its speed in each configuration, and where its loss is going.
+
+Models are fitted here, once for many reports, and never by a policy. Runs under the job's lock,
+with a report of steps that is already stored.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import datetime
+
+from django.db.models import Avg, Sum
+
+from controlplane.core.estimates.loss_prediction import POINTS_LIMIT, loss_fit
+from controlplane.core.estimates.throughput import ThroughputModel, throughput_fit
+from controlplane.core.protocol.codec import encode
+from controlplane.core.protocol.wire import Task
+from jobs.models import Generation, Job, JobKnowledge, StepReport
+from jobs.selectors.estimates.job import (
+    Configuration,
+    Measured,
+    example_worth,
+    loss_fit_read,
+    samples_read,
+    samples_written,
+    throughput_samples,
+)
+from jobs.selectors.estimates.step_times import kinds_by_place, members_read
+from jobs.services.lifecycle.report_context import Telling
+
+#: A job's models are fitted at most so often, in seconds; reports in between are summed up.
+LEARN_EVERY_S = 5.0
+
+#: Configurations that are remembered of a job; those not heard of for longest go first.
+CONFIGURATIONS_LIMIT = 64
+
+#: The newest look at a configuration weighs at least this much.
+_NEWEST_WEIGHT = 0.3
+
+_LEARN_EVERY = datetime.timedelta(seconds=LEARN_EVERY_S)
+
+
+def report_learn(telling: Telling, report: StepReport) -> None:
+    """Learn from a report and those before it, if enough time has passed since the last time."""
+    job, now = telling.job, telling.now
+    if job.learnt_at is not None and now < job.learnt_at + _LEARN_EVERY:
+        return
+    row = JobKnowledge.objects.filter(job=job).first() or JobKnowledge(job=job)
+    generation = telling.generation(report.generation)
+    if generation is not None:
+        _speed_learn(job, row, generation)
+    _progress_learn(job, row, report)
+    row.updated_at = now
+    row.save()
+    Job.objects.filter(id=job.pk).update(learnt_at=now)
+    job.learnt_at = now
+
+
+def _speed_learn(job: Job, row: JobKnowledge, generation: Generation) -> None:
+    """Take in what a generation's steps take, where all of its members are of one kind."""
+    seen = _look(job, generation)
+    if seen is None:
+        return
+    key, measured = seen
+    samples = samples_read(row)
+    samples[key] = _smoothed(samples.pop(key, None), measured)  # to the end
+    newest = list(samples.items())[-CONFIGURATIONS_LIMIT:]
+    row.samples = samples_written(dict(newest))
+    warm = row.throughput.get(key.kind)
+    model = throughput_fit(
+        throughput_samples(dict(newest), key.kind, job.num_virtual_nodes),
+        None if warm is None else ThroughputModel(*warm),
+    )
+    row.throughput = {**row.throughput, key.kind: list(model.parameters)}
+
+
+def _look(job: Job, generation: Generation) -> tuple[Configuration, Measured] | None:
+    """Read a generation's speed off what was heard of its members; None where that is too little.
+
+    Members with a mix of kinds say nothing about one kind.
+    """
+    members = members_read(generation, kinds_by_place([generation]))
+    step_s = (generation.speeds or {}).get("step_s")
+    kinds = {member.kind for member in members}
+    if not step_s or len(kinds) != 1 or any(member.seconds is None for member in members):
+        return None
+    slowest = max(members, key=lambda member: (member.seconds or 0.0, member.num_virtual_nodes))
+    num_slices = max(member.num_virtual_nodes for member in members)
+    places = {member["node_id"] for member in generation.membership["members"]}
+    key = Configuration(
+        kind=kinds.pop(),
+        num_nodes=len(places),
+        num_accelerators=len(members),
+        batch_size=generation.membership.get("global_batch_size") or job.global_batch_size,
+        num_slices=num_slices,
+    )
+    # A step is never shorter than its own computing, whatever the two smoothed numbers say.
+    own_s = slowest.seconds or 0.0
+    return key, Measured(1, max(step_s, own_s), own_s / slowest.num_virtual_nodes)
+
+
+def _smoothed(old: Measured | None, new: Measured) -> Measured:
+    if old is None:
+        return new
+    weight = max(1.0 / (old.count + 1), _NEWEST_WEIGHT)
+    return Measured(
+        old.count + 1,
+        old.step_s + weight * (new.step_s - old.step_s),
+        old.grad_s + weight * (new.grad_s - old.grad_s),
+    )
+
+
+def _progress_learn(job: Job, row: JobKnowledge, report: StepReport) -> None:
+    """Take in the useful examples and the mean loss of all steps since the last time."""
+    if report.last_step <= row.step:
+        _go_back(row, report.first_step - 1)
+    told = StepReport.objects.filter(
+        job=job, last_step__gt=row.step, last_step__lte=report.last_step
+    ).aggregate(loss=Avg("loss"), examples=Sum("examples"))
+    if job.adapts_batch_size:
+        row.useful_examples += example_worth(job) * (told["examples"] or 0)
+    else:
+        row.useful_examples = float(report.last_step * job.global_batch_size)
+    row.step = report.last_step
+    if job.task == Task.TRAIN and told["loss"] is not None:
+        _loss_learn(row, told["loss"])
+
+
+def _go_back(row: JobKnowledge, step: int) -> None:
+    """Forget what came after a step that a job has gone on from again."""
+    row.useful_examples *= step / row.step if row.step else 0.0
+    row.step = step
+    row.losses = [point for point in row.losses if point[0] <= row.useful_examples]
+
+
+def _loss_learn(row: JobKnowledge, loss: float) -> None:
+    points = [(x, y) for x, y in row.losses if x < row.useful_examples]
+    points = [*points, (row.useful_examples, loss)][-POINTS_LIMIT:]
+    row.losses = points
+    before = loss_fit_read(row)
+    is_older = before is not None and before.last_x >= row.useful_examples
+    fit = loss_fit(points, None if is_older else before)
+    if fit is None:
+        return
+    if is_older and before is not None:  # it began again: what it saw before still counts
+        fit = dataclasses.replace(fit, normaliser=max(fit.normaliser, before.normaliser))
+    row.loss_fit = encode(fit)

@@ -1,0 +1,102 @@
+"""Events and state of a job that trains on although a loss or metric is not finite."""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from controlplane.core.protocol.codec import encode
+from controlplane.core.protocol.nonfinite import Nonfinite, nonfinite_read
+from controlplane.core.protocol.wire import OnNonfinite
+from jobs.models import Job, StepReport
+from jobs.services.lifecycle.events import event_add
+from jobs.services.lifecycle.report_context import Telling
+
+#: Metrics of a job that are kept.
+NAMES_LIMIT = 50
+#: So often an event says of one loss or metric that it is not finite; a loss may come and go.
+TIMES_LIMIT = 10
+_TIMES = "num_times"
+
+logger = logging.getLogger(__name__)
+
+
+def loss_note(telling: Telling, row: StepReport, told: Any) -> None:
+    """Take in what a report of steps says of their loss: null, or since when it is not finite."""
+    finite = {} if row.loss is None else {"loss": row.first_step}
+    _note(telling, _read([told] if told is not None else []), finite)
+
+
+def metrics_note(telling: Telling, logs: Mapping[str, Any], step: int, told: Any) -> None:
+    """Take in which metrics of the newest epoch are not finite."""
+    finite = {f"metric:{name}": step for name, value in logs.items() if value is not None}
+    _note(telling, _read(told if isinstance(told, list) else []), finite)
+
+
+def nonfinite_told(told: Any) -> Nonfinite | None:
+    """Read what a trainer says is not finite; None where that is nothing of the kind."""
+    return next(iter(_read([told])), None)
+
+
+def _read(values: Iterable[Any]) -> list[Nonfinite]:
+    found = []
+    for value in list(values)[:NAMES_LIMIT]:
+        try:
+            found.append(nonfinite_read(value))
+        except ValueError as error:
+            logger.warning("left out of a report: %s", error)
+    return found
+
+
+def _note(telling: Telling, found: Iterable[Nonfinite], finite: Mapping[str, int]) -> None:
+    """Keep what is not finite, and what of the rest is finite again; each change is an event.
+
+    Args:
+        finite: step from which each of these is finite.
+    """
+    job = telling.job
+    if not telling.is_live or job.on_nonfinite != OnNonfinite.CONTINUE:
+        return
+    states: dict[str, dict[str, Any]] = dict(job.nonfinite)
+    for state in found:
+        old = states.get(state.name)
+        if old is None and len(states) >= NAMES_LIMIT:
+            continue
+        states[state.name] = _begun(telling, state, old)
+    for name, step in finite.items():
+        old = states.get(name)
+        if old is None or old["until_step"] is not None or step < old["step"]:
+            if old is not None and step < old["step"]:
+                del states[name]  # the job went back to before that, and does it again
+            continue
+        states[name] = _ended(telling, nonfinite_read(old), step, old[_TIMES])
+    if states != job.nonfinite:
+        Job.objects.filter(id=job.pk).update(nonfinite=states)
+        job.nonfinite = states
+
+
+def _begun(telling: Telling, state: Nonfinite, old: dict[str, Any] | None) -> dict[str, Any]:
+    times = old[_TIMES] if old is not None else 0
+    is_known = old is not None and (old["until_step"] is None or old["step"] == state.step)
+    if not is_known:
+        times += 1
+        _tell(telling, "nonfinite", f"{state.became_text}; the job trains on", state, times)
+    if state.until_step is not None and (old is None or old["until_step"] != state.until_step):
+        return _ended(telling, state, state.until_step, times)
+    return {**encode(state), _TIMES: times}
+
+
+def _ended(telling: Telling, state: Nonfinite, step: int, times: int) -> dict[str, Any]:
+    over = dataclasses.replace(state, until_step=step)
+    _tell(telling, "finite_again", over.again_text, over, times)
+    return {**encode(over), _TIMES: times}
+
+
+def _tell(telling: Telling, kind: str, text: str, state: Nonfinite, times: int) -> None:
+    if times > TIMES_LIMIT:
+        return
+    if times == TIMES_LIMIT and kind == "finite_again":
+        text += f". That was the case {times} times; from now on it is not recorded any more"
+    event_add(kind, text, now=telling.now, job=telling.job, data=encode(state))

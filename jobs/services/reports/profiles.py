@@ -1,0 +1,192 @@
+"""What jobs teach about speed, kept for later jobs of the same code.
+
+Two sources feed a profile: joiners that time their virtual nodes while they get ready, and the
+seconds that members report with their steps. Both come in under the job's lock.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from controlplane.core.estimates.step_time import sample_add, samples_bounded
+from controlplane.core.protocol.wire import ReductionMode, TrainerReport
+from controlplane.core.virtual_nodes.step_window import SETTLING_S, Stretch, window_add
+from controlplane.core.virtual_nodes.stragglers import typical_members
+from controlplane.core.virtual_nodes.uneven_split import rows_of
+from jobs.models import Allocation, Generation, StepTimeProfile
+from jobs.selectors.estimates.step_times import (
+    Key,
+    kinds_by_place,
+    members_read,
+    profile_key,
+    samples_read,
+    step_times_read,
+)
+from jobs.selectors.estimates.step_windows import window_read, window_written
+from jobs.services.lifecycle.report_context import Telling, number_read
+
+#: Weight of the newest report in what a member's computing is said to take.
+_MEMBER_SMOOTHING = 0.5
+
+#: Reports of a membership after which its times go into the profile: soon, then now and then.
+_FEED_FIRST, _FEED_EVERY = 2, 10
+
+#: An exchange cannot take less; what a step takes beyond its slowest computing may come out at 0.
+_LEAST_SYNC_S = 1e-6
+
+#: What `Generation.speeds` begins with.
+_NOTHING_HEARD: Mapping[str, Any] = {
+    "reports": 0,
+    "steps": 0,
+    "seconds": {},
+    "step_s": None,
+    "settled_s": 0.0,
+    "window": [],
+}
+
+#: Profiles that are kept; beyond that those go first that nobody has added to for longest.
+PROFILES_LIMIT = 10_000
+
+#: A trainer's own profile has few points; what is beyond is odd.
+_POINTS_LIMIT = 32
+
+
+def profile_take(telling: Telling, allocation: Allocation, report: TrainerReport) -> bool:
+    """Keep what a joiner measured of itself while it got ready; say whether there was anything."""
+    measured = report.data.get("profile")
+    if not isinstance(measured, Mapping):
+        return False
+    points = {
+        int(number): seconds
+        for number, value in list(measured.items())[:_POINTS_LIMIT]
+        if str(number).isdecimal() and (seconds := number_read(value)) is not None and seconds > 0
+    }
+    points.pop(0, None)
+    job, kind = telling.job, allocation.accelerator.kind
+    key = profile_key(job, job.global_batch_size)  # what a trainer begins with
+    for number, seconds in points.items():
+        _add(telling, key, StepTimeProfile.COMPUTE, kind, number, 1, seconds)
+    return bool(points)
+
+
+def speeds_take(telling: Telling, report: TrainerReport) -> None:
+    """Keep what the members of a generation reported about their own computing."""
+    data = report.data
+    generation = telling.generation(report.generation)
+    heard = data.get("compute_s")
+    if generation is None or not isinstance(heard, Mapping):
+        return
+    slots = {str(member["slot"]) for member in generation.membership["members"]}
+    seconds = {
+        slot: value
+        for slot, number in heard.items()
+        if slot in slots and (value := number_read(number)) is not None and value > 0
+    }
+    if not seconds:
+        return  # the first step of a membership is no measure
+    _generation_hears(generation, seconds, data)
+    if (
+        generation.speeds["reports"] == _FEED_FIRST
+        or not generation.speeds["reports"] % _FEED_EVERY
+    ):
+        _feed(telling, generation)
+        generation.speeds["steps"] = 0
+    Generation.objects.filter(id=generation.pk).update(speeds=generation.speeds)
+
+
+def _generation_hears(
+    generation: Generation, seconds: Mapping[str, float], data: Mapping[str, Any]
+) -> None:
+    """Take what one report told into what a generation's members take, lately and over time."""
+    speeds = {**_NOTHING_HEARD, **(generation.speeds or {})}
+    num_steps = int(data["last_step"]) - int(data["first_step"]) + 1
+    before = speeds["seconds"]
+    speeds["seconds"] = before | {
+        slot: _smoothed(before.get(slot), value) for slot, value in seconds.items()
+    }
+    speeds["step_s"] = _smoothed(speeds["step_s"], float(data["seconds"]) / num_steps)
+    speeds["reports"] += 1
+    speeds["steps"] += num_steps
+    latest = {int(slot): value for slot, value in seconds.items()}
+    _window_add(generation, speeds, Stretch(float(data["seconds"]), num_steps, latest))
+    generation.speeds = speeds
+
+
+def _window_add(generation: Generation, speeds: dict[str, Any], latest: Stretch) -> None:
+    """Let the window grow, once the membership has settled."""
+    if speeds["settled_s"] < SETTLING_S:
+        speeds["settled_s"] += latest.seconds
+        return
+    speeds["window"] = window_written(window_add(window_read(generation), latest))
+
+
+def _smoothed(old: float | None, new: float) -> float:
+    return new if old is None else old + _MEMBER_SMOOTHING * (new - old)
+
+
+def _feed(telling: Telling, generation: Generation) -> None:
+    """Let the kinds of a generation learn from their typical members."""
+    members = members_read(generation, kinds_by_place([generation]))
+    times = step_times_read([telling.job])[telling.job.pk].by_kind
+    speeds = generation.speeds
+    batch_size = generation.membership.get("global_batch_size") or telling.job.global_batch_size
+    key = profile_key(telling.job, batch_size)
+    kinds = sorted({member.kind for member in members})
+    for kind in kinds:
+        own = [member for member in members if member.kind == kind]
+        told: dict[int, list[float]] = {}
+        for member in typical_members(own, times.get(kind)):
+            assert member.seconds is not None
+            told.setdefault(member.num_virtual_nodes, []).append(member.seconds)
+        for number, seconds in sorted(told.items()):
+            mean_s = sum(seconds) / len(seconds)
+            _add(telling, key, StepTimeProfile.COMPUTE, kind, number, speeds["steps"], mean_s)
+    if len(members) > 1 and len(speeds["seconds"]) == len(members):
+        sync_s = max(speeds["step_s"] - max(speeds["seconds"].values()), _LEAST_SYNC_S)
+        together = "+".join(kinds)[:200]
+        is_exact = telling.job.reduction == ReductionMode.EXACT
+        num_rows = rows_of([member.num_virtual_nodes for member in members]) if is_exact else 1
+        _add(
+            telling,
+            key,
+            StepTimeProfile.SYNC,
+            together,
+            len(members),
+            speeds["steps"],
+            sync_s,
+            num_rows,
+        )
+
+
+def _add(
+    telling: Telling,
+    key: Key,
+    measures: str,
+    kind: str,
+    number: int,
+    count: int,
+    seconds: float,
+    num_rows: int = 1,
+) -> None:
+    code_sha256, settings_sha256 = key
+    row, is_new = StepTimeProfile.objects.select_for_update().get_or_create(
+        code_sha256=code_sha256,
+        settings_sha256=settings_sha256,
+        measures=measures,
+        kind=kind,
+        num_rows=num_rows,
+        defaults={"updated_at": telling.now},
+    )
+    samples = samples_read(row)
+    samples[number] = sample_add(samples.get(number), max(count, 1), seconds)
+    row.samples = {
+        str(point): [sample.count, sample.mean_s, sample.recent_s]
+        for point, sample in samples_bounded(samples).items()
+    }
+    row.updated_at = telling.now
+    row.save(update_fields=["samples", "updated_at"])
+    if is_new:
+        newest_first = StepTimeProfile.objects.order_by("-updated_at", "-id")
+        old = list(newest_first.values_list("id", flat=True)[PROFILES_LIMIT : PROFILES_LIMIT + 100])
+        StepTimeProfile.objects.filter(id__in=old).delete()

@@ -1,0 +1,168 @@
+"""Reports of how far a job is: phases, steps, epochs, digests. They change nobody's orders."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from controlplane.core.estimates.noise_scale import GradientNoise
+from controlplane.core.protocol.wire import TrainerReport
+from controlplane.core.values.lifecycle import JobStatus
+from jobs.models import Allocation, EpochReport, Job, StepReport
+from jobs.selectors.estimates.noise import noise_taken
+from jobs.services.lifecycle.events import event_add
+from jobs.services.lifecycle.missed_reports import steps_untold
+from jobs.services.lifecycle.report_context import Telling, number_read, numbers_read, time_read
+from jobs.services.lifecycle.resize_events import resize_event_write
+from jobs.services.lifecycle.transitions import status_change
+from jobs.services.reports.model_fitting import report_learn
+from jobs.services.reports.nonfinite import loss_note, metrics_note
+from jobs.services.reports.profiles import speeds_take
+from jobs.services.scheduling.batch_sizes import batch_times_take
+
+_SPEED_SMOOTHING = 0.3
+
+
+def phase_take(_telling: Telling, allocation: Allocation, report: TrainerReport) -> None:
+    phase = str(report.data["phase"])[:20]
+    Allocation.objects.filter(id=allocation.pk).update(phase=phase)
+
+
+def digest_take(telling: Telling, allocation: Allocation, report: TrainerReport) -> None:
+    generation = telling.generation(report.generation)
+    if generation is None:
+        return
+    name = "digest_before" if report.data["role"] == "before" else "digest_after"
+    sha256 = str(report.data["sha256"])[:64]
+    old = getattr(generation, name)
+    if old and old != sha256:
+        event_add(
+            "digest_mismatch",
+            f"Slot {allocation.slot} has another state than the others at step "
+            f"{report.data['step']}",
+            now=telling.now,
+            job=telling.job,
+            actor=f"node:{telling.node.name}",
+            data={"generation": generation.number, "expected": old, "got": sha256},
+        )
+        return
+    setattr(generation, name, sha256)
+    generation.save(update_fields=[name])
+    resize_event_write(generation, telling.now)
+
+
+def steps_take(telling: Telling, _allocation: Allocation, report: TrainerReport) -> None:
+    first, last = int(report.data["first_step"]), int(report.data["last_step"])
+    if not 0 <= first <= last:
+        raise ValueError(f"steps {first} to {last}")
+    for span in list(steps_untold(telling.job, report.generation, first, last)):
+        _span_take(telling, report, *span, share=(span[1] - span[0] + 1) / (last - first + 1))
+
+
+def _span_take(
+    telling: Telling, report: TrainerReport, first: int, last: int, share: float
+) -> None:
+    """Take the steps `first` to `last` of a report, which are that share of it."""
+    job, data = telling.job, report.data
+    seconds = max(float(data["seconds"]) * share, 1e-9)
+    row = StepReport(
+        job=job,
+        generation=report.generation,
+        first_step=first,
+        last_step=last,
+        epoch=int(data["epoch"]),
+        examples=round(int(data["examples"]) * share),
+        seconds=seconds,
+        loss=number_read(data.get("loss")),
+        num_accelerators=int(data["num_accelerators"]),
+        batch_size=_whole_read(data.get("batch_size")),
+        learning_rate=number_read(data.get("learning_rate")),
+        at=time_read(report, telling.now),
+    )
+    noise = _noise_read(data.get("noise"))
+    if noise is not None:
+        row.noise_sqr, row.noise_var = noise.sqr, noise.var
+    StepReport.objects.bulk_create([row], ignore_conflicts=True)
+    _first_step_note(telling, row)
+    if not telling.is_live or (row.last_step < job.step and _is_told_late(telling, row)):
+        return
+    speeds_take(telling, report)
+    batch_times_take(telling, report)
+    speed = row.examples / seconds
+    by_count = dict(job.throughput_by_count)
+    key = str(row.num_accelerators)
+    old = by_count.get(key, speed)
+    by_count[key] = old + _SPEED_SMOOTHING * (speed - old)
+    _progress(
+        job,
+        step=row.last_step,
+        epoch=row.epoch,
+        loss=row.loss,
+        examples_per_s=speed,
+        throughput_by_count=by_count,
+        noise=job.noise if noise is None else noise_taken(job, noise, row.batch_size),
+    )
+    loss_note(telling, row, data.get("nonfinite"))
+    report_learn(telling, row)
+    if job.status == JobStatus.STARTING:
+        status_change(job, JobStatus.RUNNING, status_code="", status_reason="")
+        event_add("running", "Does its first steps", now=telling.now, job=job)
+
+
+def _is_told_late(telling: Telling, row: StepReport) -> bool:
+    """Say whether the job was further already: a gap that is closed says nothing of today."""
+    newer = StepReport.objects.filter(
+        job=telling.job, generation__gte=row.generation, last_step__gt=row.last_step
+    )
+    return newer.exists()
+
+
+def _first_step_note(telling: Telling, row: StepReport) -> None:
+    """Note when a recovered job did its next step; the event of the recovery waits for it."""
+    generation = telling.generation(row.generation)
+    if generation is None or generation.first_step_at is not None:
+        return
+    generation.first_step_at = row.at
+    generation.save(update_fields=["first_step_at"])
+    if generation.is_recovery:
+        resize_event_write(generation, telling.now)
+
+
+def _noise_read(told: Any) -> GradientNoise | None:
+    """Read what a report tells of the noise; it may tell nothing, or something not finite."""
+    if not isinstance(told, dict):
+        return None
+    sqr, var = number_read(told.get("sqr")), number_read(told.get("var"))
+    return None if sqr is None or var is None else GradientNoise(sqr, var)
+
+
+def _whole_read(value: Any) -> int | None:
+    is_whole = isinstance(value, int) and not isinstance(value, bool)
+    return value if is_whole and 0 < value < 2**31 else None
+
+
+def epoch_take(telling: Telling, _allocation: Allocation, report: TrainerReport) -> None:
+    logs = numbers_read(report.data["logs"])
+    number = int(report.data["epoch"])
+    step = int(report.data["step"])
+    told = EpochReport.objects.filter(job=telling.job, epoch=number).first()
+    # A new leader may tell again what the one before had told: then it was told when it happened.
+    if told is None or (told.step, told.logs) != (step, logs):
+        EpochReport.objects.update_or_create(
+            job=telling.job,
+            epoch=number,
+            defaults={
+                "generation": report.generation,
+                "step": step,
+                "logs": logs,
+                "at": time_read(report, telling.now),
+            },
+        )
+    if number + 1 >= telling.job.epoch:
+        _progress(telling.job, epoch=number + 1, metrics=logs)
+        metrics_note(telling, logs, step, report.data.get("nonfinite"))
+
+
+def _progress(job: Job, **fields: Any) -> None:
+    Job.objects.filter(id=job.pk).update(**fields)
+    for name, value in fields.items():
+        setattr(job, name, value)

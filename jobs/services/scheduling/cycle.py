@@ -1,0 +1,42 @@
+"""One turn of the control loop: observe, decide, apply."""
+
+from __future__ import annotations
+
+import dataclasses
+import datetime
+import logging
+
+from controlplane.core.cycle import decide
+from jobs.models.resizes import BATCH_ACTOR
+from jobs.selectors.cluster import cluster_snapshot
+from jobs.services.scheduling.batch_sizes import batch_changes_plan
+from jobs.services.scheduling.plans import plan_apply
+from jobs.services.scheduling.policy import cluster_setting
+from jobs.services.scheduling.rebalancing import mappings_revise
+
+logger = logging.getLogger(__name__)
+
+#: What each policy wants to find again, by name. It is kept in this process only: after a restart
+#: it is missing, and where several processes decide in turn each has its own. A policy is the worse
+#: for it, never wrong.
+carried_by_policy: dict[str, object] = {}
+
+
+def cycle_run(now: datetime.datetime) -> set[int]:
+    """Bring the cluster a step nearer to what the policy wants; give the jobs that changed."""
+    policy = cluster_setting().policy
+    view = cluster_snapshot(now)
+    if not view.snapshot.jobs:
+        return set()
+    carried = carried_by_policy.get(policy)
+    plan = decide(dataclasses.replace(view.snapshot, carried=carried), policy)
+    if plan.carried is None:
+        carried_by_policy.pop(policy, None)
+    else:
+        carried_by_policy[policy] = plan.carried
+    changed = plan_apply(plan, view.generations, now, actor=f"policy:{policy}")
+    busy = {row.job_id for row in plan.resizes}
+    moved = mappings_revise(now, busy=busy)
+    changed, busy = changed | moved, busy | moved
+    batches, generations = batch_changes_plan(now, busy=busy)
+    return changed | plan_apply(batches, generations, now, actor=BATCH_ACTOR)

@@ -1,0 +1,44 @@
+"""The cluster-wide choice of policy."""
+
+from __future__ import annotations
+
+import datetime
+
+from django.conf import settings
+from django.db.models import F
+
+from controlplane.core.policies import POLICIES
+from jobs.exceptions import InvalidInputError, StaleVersionError
+from jobs.models import ClusterSetting
+from jobs.services.lifecycle.events import event_add
+
+
+def cluster_setting() -> ClusterSetting:
+    """Give the one row of cluster-wide settings, made at its first use."""
+    row, _ = ClusterSetting.objects.get_or_create(
+        id=1, defaults={"policy": settings.DEFAULT_POLICY}
+    )
+    return row
+
+
+def policy_choose(
+    name: str, now: datetime.datetime, *, actor: str, seen_version: int | None = None
+) -> ClusterSetting:
+    """Switch the policy; the next cycle decides by it.
+
+    Raises:
+        InvalidInputError: there is no such policy.
+        StaleVersionError: somebody changed it since `seen_version`.
+    """
+    if name not in POLICIES:
+        raise InvalidInputError.of(policy=f"Choose one of {', '.join(POLICIES)}.")
+    row = cluster_setting()
+    version = row.version if seen_version is None else seen_version
+    changed = ClusterSetting.objects.filter(id=1, version=version).update(
+        policy=name, version=F("version") + 1, changed_by=actor, changed_at=now
+    )
+    if not changed:
+        raise StaleVersionError("The policy was changed in the meantime; read it again.")
+    text = f"Policy {row.policy} → {name}"
+    event_add("policy", text, now=now, actor=actor, data={"before": row.policy, "after": name})
+    return cluster_setting()

@@ -1,0 +1,374 @@
+"""One job's change from what it holds to what it is given: a new generation and its allocations."""
+
+from __future__ import annotations
+
+import dataclasses
+import datetime
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from django.db.models import F
+
+from controlplane.core.estimates.batch_size import BatchChoice
+from controlplane.core.membership.slots import Place, SlotHistory, membership_next, places_on_node
+from controlplane.core.protocol.wire import Membership, Task, decode, encode
+from controlplane.core.values.lifecycle import (
+    SCHEDULABLE_JOB_STATUSES,
+    GenerationPhase,
+    JobStatus,
+    NodeStatus,
+)
+from controlplane.core.values.types import Resize
+from jobs.models import Accelerator, Allocation, Artifact, Generation, Job, Node
+from jobs.selectors.cluster import accelerators_open
+from jobs.selectors.estimates.batch_sizes import batch_choice
+from jobs.selectors.estimates.step_times import (
+    accelerator_step_times,
+    kinds_without_profile,
+    step_times_read,
+)
+from jobs.services.lifecycle.events import event_add
+from jobs.services.lifecycle.missed_reports import membership_ask_missed
+from jobs.services.lifecycle.predictions import membership_resume
+from jobs.services.lifecycle.transitions import (
+    generation_end,
+    open_allocations,
+    preparing_abort,
+    status_change,
+    trainers_stop,
+)
+
+CHECKPOINT = "checkpoint.npz"
+
+
+class StaleError(Exception):
+    """The job moved on since the snapshot; nothing of this resize is kept."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Standing:
+    """Where a job's memberships stand, read under its lock."""
+
+    active: Generation | None
+    preparing: Generation | None
+    newest: Generation | None
+    allocations: list[Allocation]
+
+    @property
+    def active_slots(self) -> set[int]:
+        if self.active is None:
+            return set()
+        return {member["slot"] for member in self.active.membership["members"]}
+
+    @property
+    def booting_slots(self) -> set[int]:
+        """Joiners that a preparing generation asked for and that train nowhere yet."""
+        if self.preparing is None:
+            return set()
+        asked = {member["slot"] for member in self.preparing.membership["members"]}
+        return asked - self.active_slots
+
+
+def resize_apply(
+    resize: Resize, seen_generation: int, now: datetime.datetime, *, actor: str
+) -> None:
+    """Ask for one job's new membership.
+
+    Raises:
+        StaleError: the job changed since the snapshot; the transaction must be rolled back.
+        IntegrityError: an accelerator is held by somebody else.
+    """
+    taken = Job.objects.filter(
+        id=resize.job_id,
+        generation=seen_generation,
+        status__in=[*SCHEDULABLE_JOB_STATUSES],
+        is_pause_asked=False,
+    ).update(generation=F("generation") + 1, version=F("version") + 1)
+    if not taken:
+        raise StaleError("its generation or status changed")
+    job = Job.objects.get(id=resize.job_id)
+    standing = _standing(job)
+    if resize.wanted:
+        _grow_or_shrink(job, standing, resize, now, actor)
+    else:
+        _empty(job, standing, resize.reason, now, actor)
+
+
+def job_empty(job: Job, now: datetime.datetime, *, reason: str, actor: str) -> bool:
+    """Take everything from a locked job, saving its state; False while a switch is under way."""
+    if job.generations.filter(phase=GenerationPhase.SWITCHING).exists():
+        return False
+    Job.objects.filter(id=job.pk).update(generation=F("generation") + 1)
+    job.generation += 1
+    _empty(job, _standing(job), reason, now, actor)
+    return True
+
+
+def _standing(job: Job) -> _Standing:
+    rows = {
+        generation.phase: generation
+        for generation in job.generations.filter(
+            phase__in=[
+                GenerationPhase.PREPARING,
+                GenerationPhase.SWITCHING,
+                GenerationPhase.ACTIVE,
+            ]
+        )
+    }
+    if GenerationPhase.SWITCHING in rows:
+        raise StaleError("a switch is under way")
+    return _Standing(
+        active=rows.get(GenerationPhase.ACTIVE),
+        preparing=rows.get(GenerationPhase.PREPARING),
+        newest=job.generations.order_by("-number").first(),
+        allocations=open_allocations(job),
+    )
+
+
+def _grow_or_shrink(
+    job: Job, standing: _Standing, resize: Resize, now: datetime.datetime, actor: str
+) -> None:
+    may_stay = standing.active_slots | standing.booting_slots
+    staying = {
+        row.accelerator_id: row
+        for row in standing.allocations
+        if row.slot in may_stay and row.stop_asked_at is None and row.left_at is None
+    }
+    membership, next_slot = _membership(job, standing, staying, resize.wanted, resize.counts)
+    membership = membership_ask_missed(job, membership_resume(job, membership))
+    choice = _batch_choice(job, standing, resize)
+    batch_size = job.batch_size if choice is None else choice.batch_size
+    membership = dataclasses.replace(membership, global_batch_size=batch_size)
+    if standing.preparing is not None and not generation_end(
+        standing.preparing, GenerationPhase.ABORTED, now
+    ):
+        raise StaleError("its joiners got ready just now")
+    slots = {member.slot for member in membership.members}
+    kept = {row.slot: row for row in staying.values() if row.slot in slots}
+    new = {*resize.wanted} - {row.accelerator_id for row in kept.values()}
+    if accelerators_open(now).filter(id__in=new).count() < len(new):
+        raise StaleError("a node that it was to go to takes no work any more")
+    joiners = slots - standing.active_slots
+    are_ready = all(slot in kept and kept[slot].ready_at for slot in joiners)
+    Generation.objects.create(
+        job=job,
+        number=membership.generation,
+        previous=None if standing.active is None else standing.active.number,
+        phase=GenerationPhase.SWITCHING if are_ready else GenerationPhase.PREPARING,
+        membership=encode(membership),
+        num_members=len(membership.members),
+        reason=resize.reason,
+        actor=actor,
+        asked_at=now,
+        ready_at=now if are_ready else None,
+        go_at=now if are_ready else None,
+    )
+    _allocations_write(job, standing, membership, kept, resize.wanted, now)
+    Job.objects.filter(id=job.pk).update(next_slot=next_slot)
+    if job.status == JobStatus.PENDING:
+        status_change(
+            job,
+            JobStatus.STARTING,
+            started_at=job.started_at or now,
+            pending_since=None,
+            status_code="",
+            status_reason="",
+        )
+    if resize.batch_size is None:
+        _event_asked(
+            job, len(resize.held), len(resize.wanted), membership.generation, resize, actor, now
+        )
+    if choice is not None:
+        _batch_event(job, choice, membership.generation, actor, now)
+
+
+def _batch_choice(job: Job, standing: _Standing, resize: Resize) -> BatchChoice | None:
+    """Give the batch size that the resize is for, or one that suits the new accelerators better."""
+    if resize.batch_size is not None:
+        return BatchChoice(resize.batch_size, 1.0, resize.reason)
+    before = 0 if standing.active is None else standing.active.num_members
+    if len(resize.wanted) == before:
+        return None
+    return batch_choice(job, len(resize.wanted), may_try=False)
+
+
+def _batch_event(
+    job: Job, choice: BatchChoice, generation: int, actor: str, now: datetime.datetime
+) -> None:
+    event_add(
+        "batch_size",
+        f"Batch size {job.batch_size_now} → {choice.batch_size}: {choice.reason}",
+        now=now,
+        job=job,
+        actor=actor,
+        data={
+            "generation": generation,
+            "before": job.batch_size_now,
+            "after": choice.batch_size,
+            "submitted": job.global_batch_size,
+        },
+    )
+
+
+def _event_asked(
+    job: Job,
+    num_before: int,
+    num_after: int,
+    generation: int,
+    resize: Resize,
+    actor: str,
+    now: datetime.datetime,
+) -> None:
+    change = f"{num_before} → {num_after} accelerators"
+    if resize.held == resize.wanted:
+        change = f"Virtual nodes move among the same {num_after} accelerators"
+    event_add(
+        "resize_asked",
+        f"{change}: {resize.reason}",
+        now=now,
+        job=job,
+        actor=actor,
+        data={"generation": generation, "before": [*resize.held], "after": [*resize.wanted]},
+    )
+
+
+def _membership(
+    job: Job,
+    standing: _Standing,
+    staying: Mapping[int, Allocation],
+    wanted: Sequence[int],
+    counts: Sequence[int] | None = None,
+) -> tuple[Membership, int]:
+    history = SlotHistory(
+        job_id=job.pk,
+        active=None if standing.active is None else _decoded(standing.active),
+        newest=None if standing.newest is None else _decoded(standing.newest),
+        live={accelerator_id: row.slot for accelerator_id, row in staying.items()},
+        used=set(job.allocations.values_list("slot", flat=True)),
+        next_slot=job.next_slot,
+    )
+    places = places_read()
+    missing = [accelerator_id for accelerator_id in wanted if accelerator_id not in places]
+    if missing:
+        raise StaleError(f"accelerators {missing} are gone")
+    return membership_next(
+        history,
+        wanted,
+        places,
+        generation=job.generation,
+        num_virtual_nodes=job.num_virtual_nodes,
+        has_checkpoint=Artifact.objects.filter(job=job, name=CHECKPOINT).exists(),
+        step_times=accelerator_step_times(job, wanted),
+        exchange=step_times_read([job])[job.pk].exchange(job),
+        counts=None if counts is None else dict(zip(wanted, counts, strict=True)),
+    )
+
+
+def _decoded(generation: Generation) -> Membership:
+    return decode(Membership, generation.membership)
+
+
+def places_read() -> dict[int, Place]:
+    """Read where trainers may listen: every present accelerator of every online node."""
+    nodes = Node.objects.filter(removed_at=None, status=NodeStatus.ONLINE)
+    rows: dict[int, list[tuple[int, int]]] = {}
+    present = Accelerator.objects.filter(is_present=True, node__in=nodes)
+    for pk, node_id, index in present.values_list("id", "node_id", "index"):
+        rows.setdefault(node_id, []).append((pk, index))
+    return {
+        place.accelerator_id: place
+        for node in nodes
+        for place in places_on_node(
+            node.pk, node.host, node.first_port, node.last_port, rows.get(node.pk, [])
+        )
+    }
+
+
+def _allocations_write(
+    job: Job,
+    standing: _Standing,
+    membership: Membership,
+    kept: Mapping[int, Allocation],
+    wanted: Sequence[int],
+    now: datetime.datetime,
+) -> None:
+    accelerator_ids = _accelerator_ids(membership, wanted)
+    kinds = dict(Accelerator.objects.filter(id__in=wanted).values_list("id", "kind"))
+    is_trained = job.task == Task.TRAIN  # predictions are not measured, and kinds not mixed
+    unknown = kinds_without_profile(job, kinds.values()) if is_trained else set()
+    # A report may have freed one after the cycle looked at the clock and before it read the rows.
+    late = Allocation.objects.filter(accelerator_id__in=wanted, released_at__gt=now)
+    freed_at = {row.accelerator_id: row.released_at or now for row in late}
+    Allocation.objects.bulk_create(
+        Allocation(
+            job=job,
+            accelerator_id=accelerator_ids[member.slot],
+            slot=member.slot,
+            granted_generation=membership.generation,
+            granted_at=freed_at.get(accelerator_ids[member.slot], now),
+            is_profile_asked=kinds[accelerator_ids[member.slot]] in unknown,
+        )
+        for member in membership.members
+        if member.slot not in kept
+    )
+    rows = Allocation.objects.filter(job=job, released_at=None)
+    rows.filter(slot__in=list(kept)).update(release_asked_at=None)
+    joiners = [slot for slot in kept if slot not in standing.active_slots]
+    # A joiner that boots on for this generation ends with this one if it is given up.
+    rows.filter(slot__in=joiners).update(granted_generation=membership.generation)
+    leavers = standing.active_slots - set(kept)
+    rows.filter(slot__in=leavers, release_asked_at=None).update(release_asked_at=now)
+    unneeded = standing.booting_slots - set(kept)
+    trainers_stop(job, now, sorted(unneeded))
+
+
+def _accelerator_ids(membership: Membership, wanted: Sequence[int]) -> dict[int, int]:
+    """Map slots to accelerators; members name them by node and index."""
+    by_place = {
+        (node_id, index): pk
+        for pk, node_id, index in Accelerator.objects.filter(id__in=wanted).values_list(
+            "id", "node_id", "index"
+        )
+    }
+    return {
+        member.slot: by_place[member.node_id, member.accelerator_index]
+        for member in membership.members
+    }
+
+
+def _empty(job: Job, standing: _Standing, reason: str, now: datetime.datetime, actor: str) -> None:
+    if standing.preparing is not None and not preparing_abort(job, standing.preparing, now):
+        raise StaleError("its joiners got ready just now")
+    if standing.active is None:
+        return  # nobody has any state to save; it is pending already
+    membership, _ = _membership(job, standing, {}, ())
+    Generation.objects.create(
+        job=job,
+        number=membership.generation,
+        previous=standing.active.number,
+        phase=GenerationPhase.SWITCHING,
+        membership=encode(membership),
+        num_members=0,
+        reason=reason,
+        actor=actor,
+        asked_at=now,
+        ready_at=now,
+        go_at=now,
+    )
+    Allocation.objects.filter(job=job, released_at=None, release_asked_at=None).update(
+        release_asked_at=now
+    )
+    status_change(
+        job,
+        JobStatus.PREEMPTING,
+        status_code="preempting",
+        status_reason=f"Saves its state and gives up its accelerators: {reason}",
+    )
+    event_add(
+        "preemption_asked",
+        f"Asked to save its state and leave: {reason}",
+        now=now,
+        job=job,
+        actor=actor,
+        data={"generation": membership.generation},
+    )

@@ -1,0 +1,216 @@
+"""What people do to jobs: submit, cancel, pause, resume, reprioritise, clone.
+
+Services check what the job's state allows. Who may ask is checked where the request comes in, by
+giving out only the jobs that are somebody's to change (selectors.access).
+"""
+
+from __future__ import annotations
+
+import datetime
+import hashlib
+from typing import Any
+
+from django.contrib.auth.models import User
+from django.core.files.base import ContentFile
+from django.db import IntegrityError, transaction
+from django.db.models import F
+
+from controlplane.core.values.lifecycle import ENDED_JOB_STATUSES, JobStatus
+from jobs.exceptions import ConflictError, InvalidInputError, StaleVersionError
+from jobs.models import IdempotencyKey, Job
+from jobs.services.lifecycle.events import event_add, user_actor
+from jobs.services.lifecycle.transitions import job_end, job_lock, job_pause_now, status_change
+from jobs.services.scheduling.resizes import job_empty
+from jobs.services.submission.measurements import draft_take_over
+from jobs.services.submission.rows import job_from, live_jobs_check
+from jobs.services.submission.rules import PRIORITY_RANGE, Submission
+from jobs.services.submission.validations import validation_assign
+
+_RUNNING = (JobStatus.STARTING, JobStatus.RUNNING)
+_REASON_LIMIT = 500
+
+
+def job_submit(
+    user: User,
+    submission: Submission,
+    now: datetime.datetime,
+    *,
+    idempotency_key: str = "",
+    cloned_from: int | None = None,
+) -> Job:
+    """Store a checked submission and send it to be validated; the same key gives the same job.
+
+    What was measured as a draft before is not validated again.
+
+    Raises:
+        ConflictError: the user has too many live jobs, or used the key for another submission.
+        InvalidInputError: there is no such source job, or it has no model.
+    """
+    digest = _digest(submission)
+    if idempotency_key and (known := _replayed(user, idempotency_key, digest)):
+        return known
+    job = job_from(user, submission, now)
+    # The file first: a row must never name a file that is not there.
+    job.code.save(submission.code_name, ContentFile(submission.code), save=False)
+    try:
+        with transaction.atomic():
+            live_jobs_check(user)
+            job.save(force_insert=True)
+            if idempotency_key:
+                IdempotencyKey.objects.create(
+                    user=user, key=idempotency_key, body_sha256=digest, job=job
+                )
+            data = {"cloned_from": cloned_from} if cloned_from else {}
+            event_add("submitted", "Submitted", now=now, job=job, actor=user_actor(user), data=data)
+            draft_take_over(job, now)
+    except (IntegrityError, ConflictError):
+        job.code.delete(save=False)
+        known = _replayed(user, idempotency_key, digest) if idempotency_key else None
+        if known is None:
+            raise
+        return known
+    validation_assign(job.pk, now)
+    job.refresh_from_db()
+    return job
+
+
+def _digest(submission: Submission) -> str:
+    return hashlib.sha256(repr(submission).encode()).hexdigest()
+
+
+def _replayed(user: User, key: str, digest: str) -> Job | None:
+    row = IdempotencyKey.objects.filter(user=user, key=key).select_related("job").first()
+    if row is None:
+        return None
+    if row.body_sha256 != digest:
+        raise ConflictError(
+            "This Idempotency-Key was used for another submission; choose a new one.",
+            code="idempotency_key_reused",
+        )
+    return row.job
+
+
+def job_cancel(job_id: int, now: datetime.datetime, *, actor: str, reason: str = "") -> Job:
+    """End a job for good; a second time it changes nothing.
+
+    Raises:
+        ConflictError: it ended another way.
+    """
+    with transaction.atomic():
+        job = _locked(job_id)
+        if job.status == JobStatus.CANCELLED:
+            return job
+        if job.status in ENDED_JOB_STATUSES:
+            raise _not_possible(job, "cancelled")
+        text = f"Cancelled by {actor}" + (f": {reason}" if reason else "")
+        job_end(job, JobStatus.CANCELLED, now, code="cancelled", reason=text)
+        Job.objects.filter(id=job.pk).update(validation_deadline_at=None)
+        event_add("cancelled", text, now=now, job=job, actor=actor, data={"reason": reason})
+    return job
+
+
+def job_pause(job_id: int, now: datetime.datetime, *, actor: str, reason: str = "") -> Job:
+    """Take everything from a job, saving its state, until it is resumed.
+
+    A switch that is under way is finished first; the wish is remembered.
+
+    Raises:
+        ConflictError: the job has ended or is still being validated.
+    """
+    with transaction.atomic():
+        job = _locked(job_id)
+        if job.status == JobStatus.PAUSED or job.is_pause_asked:
+            return job
+        if job.status in ENDED_JOB_STATUSES or job.status == JobStatus.VALIDATING:
+            raise _not_possible(job, "paused")
+        _revise(job, is_pause_asked=True)
+        text = f"Pause asked by {actor}" + (f": {reason}" if reason else "")
+        event_add("pause_asked", text, now=now, job=job, actor=actor, data={"reason": reason})
+        if job.status in _RUNNING:
+            job_empty(job, now, reason=text, actor=actor)
+        if job.status == JobStatus.PENDING:
+            job_pause_now(job, now)
+    return job
+
+
+def job_resume(job_id: int, now: datetime.datetime, *, actor: str) -> Job:
+    """Let a paused job wait for accelerators again; a second time it changes nothing.
+
+    Raises:
+        ConflictError: the job is neither paused nor on its way there, nor live.
+    """
+    with transaction.atomic():
+        job = _locked(job_id)
+        if job.is_pause_asked:
+            _revise(job, is_pause_asked=False)
+        elif job.status == JobStatus.PAUSED:
+            status_change(
+                job,
+                JobStatus.PENDING,
+                pending_since=now,
+                status_code="waiting",
+                status_reason="Waits for accelerators.",
+            )
+        elif job.status in ENDED_JOB_STATUSES or job.status == JobStatus.VALIDATING:
+            raise _not_possible(job, "resumed")
+        else:
+            return job
+        event_add("resumed", f"Resumed by {actor}", now=now, job=job, actor=actor)
+    return job
+
+
+def job_reprioritise(
+    job_id: int,
+    priority: int,
+    now: datetime.datetime,
+    *,
+    actor: str,
+    reason: str = "",
+    is_reason_required: bool = False,
+    seen_revision: int | None = None,
+) -> Job:
+    """Change a job's weight; the next cycle follows it.
+
+    Raises:
+        InvalidInputError: the priority is out of range, or the reason is missing.
+        StaleVersionError: the job changed since `seen_revision`.
+        ConflictError: the job has ended.
+    """
+    low, high = PRIORITY_RANGE
+    if isinstance(priority, bool) or not isinstance(priority, int) or not low <= priority <= high:
+        raise InvalidInputError.of(priority=f"Give a whole number from {low} to {high}.")
+    if is_reason_required and not reason.strip():
+        raise InvalidInputError.of(reason="Say why: the owner will read it.")
+    if len(reason) > _REASON_LIMIT:
+        raise InvalidInputError.of(reason=f"At most {_REASON_LIMIT} characters.")
+    with transaction.atomic():
+        job = _locked(job_id)
+        if seen_revision is not None and job.revision != seen_revision:
+            raise StaleVersionError("The job changed in the meantime; read it again.")
+        if job.status in ENDED_JOB_STATUSES:
+            raise _not_possible(job, "reprioritised")
+        before = job.priority
+        if before != priority:
+            _revise(job, priority=priority)
+            text = f"Priority {before} → {priority}" + (f": {reason}" if reason else "")
+            data = {"before": before, "after": priority, "reason": reason}
+            event_add("reprioritised", text, now=now, job=job, actor=actor, data=data)
+    return job
+
+
+def _locked(job_id: int) -> Job:
+    job = job_lock(job_id)
+    if job is None:
+        raise ConflictError("The job is gone.", code="gone")
+    return job
+
+
+def _revise(job: Job, **fields: Any) -> None:
+    Job.objects.filter(id=job.pk).update(revision=F("revision") + 1, **fields)
+    job.revision += 1
+    for name, value in fields.items():
+        setattr(job, name, value)
+
+
+def _not_possible(job: Job, verb: str) -> ConflictError:
+    return ConflictError(f"A job that is {job.status} cannot be {verb}.", code="wrong_status")
