@@ -32,7 +32,7 @@ from typing import Any
 from benchmarks.failures.cases import CASES, Case, Hit
 from benchmarks.failures.hits import DEADLINE_S, FatedJob, answers
 from benchmarks.failures.links import open_links
-from jobs.demo.stack import Stack, embedded_stack
+from jobs.demo.stack.stack import Stack, embedded_stack
 
 LEASE_S = 5.0
 PULSE_LIMIT_S = 5.0

@@ -9,7 +9,7 @@ from jobs.api import health
 urlpatterns = [
     path("healthz", health.healthz, name="healthz"),
     path("readyz", health.readyz, name="readyz"),
-    path("api/v1/agent/", include("jobs.api.agent_urls")),
+    path("api/v1/agent/", include("jobs.api.agent.urls")),
     path("api/v1/", include(("jobs.api.urls", "api"))),
     path("", include("frontend.urls")),
 ]

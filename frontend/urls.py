@@ -6,8 +6,8 @@ from typing import Any
 
 from django.urls import URLPattern, path
 
+from frontend.live.streams import stream
 from frontend.policy import View, with_policy
-from frontend.streams import stream
 from frontend.views import account, actions, admin, job, pages, replays, submit
 
 

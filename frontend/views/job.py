@@ -16,9 +16,9 @@ from django.views.decorators.http import require_safe
 from controlplane.core.protocol.wire import StopKind, Task
 from controlplane.core.values.lifecycle import ENDED_JOB_STATUSES, GenerationPhase, JobStatus
 from frontend.charts import job_charts
-from frontend.facts import shown_facts
 from frontend.figures.metrics import metric_key
-from frontend.progress import job_progress
+from frontend.live.progress import job_progress
+from frontend.text.job_facts import shown_facts
 from frontend.views.pages import figures_response
 from jobs.models import Generation, Job
 from jobs.selectors import logs, pages, series

@@ -15,7 +15,7 @@ from django.views.decorators.http import require_safe
 
 from controlplane.core.values.lifecycle import JobStatus, NodeStatus
 from frontend.charts import DEFAULT_WINDOW_S, WINDOWS, overview_charts
-from frontend.progress import job_progress
+from frontend.live.progress import job_progress
 from jobs.selectors import pages
 
 _TRAINING = frozenset({JobStatus.STARTING, JobStatus.RUNNING, JobStatus.PREEMPTING})

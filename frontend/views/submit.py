@@ -17,7 +17,7 @@ from rest_framework.exceptions import ParseError
 from controlplane.core.protocol.wire import Task
 from controlplane.core.values.lifecycle import JobStatus
 from frontend import forms
-from frontend.checks import Check, draft_check, submission_check
+from frontend.text.dry_run_text import Check, draft_check, submission_check
 from frontend.views.changes import person, words
 from jobs import nudges
 from jobs.api.parsers import LIMIT_BYTES as YAML_LIMIT_BYTES

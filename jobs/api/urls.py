@@ -5,12 +5,12 @@ from __future__ import annotations
 from django.urls import path
 from drf_spectacular.views import SpectacularAPIView
 
-from jobs.api import cluster_views as cluster
-from jobs.api import job_data_views as data
-from jobs.api import job_views as jobs
-from jobs.api import measurement_views as measurements
-from jobs.api import replay_views as replays
+from jobs.api.cluster import views as cluster
+from jobs.api.jobs import data_views as data
+from jobs.api.jobs import views as jobs
 from jobs.api.openapi import ApiPages
+from jobs.api.replays import views as replays
+from jobs.api.validations import views as measurements
 
 urlpatterns = [
     path("jobs/", jobs.JobList.as_view(), name="job-list"),

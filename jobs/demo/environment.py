@@ -11,7 +11,7 @@ import secrets
 import tempfile
 from pathlib import Path
 
-from jobs.demo.ports import free_port
+from jobs.demo.stack.ports import free_port
 
 BASE_DIR = Path(__file__).resolve().parent.parent.parent
 PREFERRED_PORT = 8000

@@ -14,12 +14,12 @@ from types import FrameType
 
 import httpx
 
-from jobs.demo import parts
-from jobs.demo.arrivals import Arrivals
+from jobs.demo.demo_jobs import Arrivals
 from jobs.demo.environment import kept_secret, socket_path
-from jobs.demo.intermission import jobs_resume, jobs_set_aside
-from jobs.demo.ports import reserved_ports
-from jobs.demo.supervisor import Part, Supervisor
+from jobs.demo.pause_resume import jobs_resume, jobs_set_aside
+from jobs.demo.stack import processes
+from jobs.demo.stack.ports import reserved_ports
+from jobs.demo.stack.supervisor import Part, Supervisor
 from jobs.services.cluster.bootstrap import ensure_admin, ensure_api_token, ensure_enrolment_token
 
 ADMIN = "admin"
@@ -41,7 +41,7 @@ def demo_run(directory: Path, environment: Mapping[str, str], announce: Announce
         AlreadyRunningError: another demo runs in `directory`.
         PartFailedError: a part did not come up; what had started is stopped again.
     """
-    trainer_ports = reserved_ports(len(parts.NODES), parts.PORTS_PER_NODE)
+    trainer_ports = reserved_ports(len(processes.NODES), processes.PORTS_PER_NODE)
     with _alone(directory), trainer_ports as ranges, _stop_signals() as stop:
         password = kept_secret(directory / "admin-password")
         token = kept_secret(directory / "token")
@@ -61,7 +61,7 @@ def demo_run(directory: Path, environment: Mapping[str, str], announce: Announce
                 announce(f"{num_saved} jobs were set aside; ending all processes")
         finally:
             supervisor.stop()
-            parts.end_stray_trainers(directory)
+            processes.end_stray_trainers(directory)
     announce("Stopped. 'make demo' goes on from here; 'make clean' forgets everything.")
 
 
@@ -91,11 +91,11 @@ def _rest_client(environment: Mapping[str, str], token: str) -> httpx.Client:
 def _parts(directory: Path, environment: Mapping[str, str], ranges: Sequence[range]) -> list[Part]:
     server = environment["VIRTUALFLOW_STREAM_URL"]
     agents = [
-        parts.agent_part(node, server, ports, directory, ensure_enrolment_token(node))
-        for node, ports in zip(parts.NODES, ranges, strict=True)
+        processes.agent_part(node, server, ports, directory, ensure_enrolment_token(node))
+        for node, ports in zip(processes.NODES, ranges, strict=True)
     ]
-    broker = parts.broker_part(socket_path(directory), directory)
-    return [broker, *parts.site_parts(environment, directory), *agents]
+    broker = processes.broker_part(socket_path(directory), directory)
+    return [broker, *processes.site_parts(environment, directory), *agents]
 
 
 def _welcome(

@@ -10,10 +10,10 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from jobs.demo import parts
 from jobs.demo.environment import demo_environment, socket_path
-from jobs.demo.ports import free_port
-from jobs.demo.supervisor import Supervisor
+from jobs.demo.stack import processes
+from jobs.demo.stack.ports import free_port
+from jobs.demo.stack.supervisor import Supervisor
 
 ROOT = Path(__file__).parent.parent.parent
 _START = "import django; django.setup(); from django.core.management import call_command\n"
@@ -63,10 +63,10 @@ def running_site(directory: Path, *, with_stream: bool = True) -> Iterator[Site]
     wanted = {"web", "stream"} if with_stream else {"web"}
     servers = [
         replace(part, environment=environment)
-        for part in parts.site_parts(environment, directory)
+        for part in processes.site_parts(environment, directory)
         if part.name in wanted
     ]
-    broker = parts.broker_part(socket_path(directory), directory)
+    broker = processes.broker_part(socket_path(directory), directory)
     supervisor = Supervisor([broker, *servers], directory / "logs", announce=print)
     site = Site(origin, environment, supervisor)
     try:

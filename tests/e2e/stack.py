@@ -6,8 +6,8 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-from jobs.demo import stack as demo_stack
-from jobs.demo.stack import ADMIN, Stack, stack_environment
+from jobs.demo.stack import stack as demo_stack
+from jobs.demo.stack.stack import ADMIN, Stack, stack_environment
 from tests.servers import RunningServer, create_database
 
 __all__ = ["ADMIN", "PASSWORD", "Stack", "running_stack"]

@@ -20,7 +20,7 @@ import httpx
 import psutil
 import pytest
 
-from jobs.demo.arrivals import ARRIVALS
+from jobs.demo.demo_jobs import ARRIVALS
 
 pytestmark = [pytest.mark.whole_stack, pytest.mark.timeout(600)]
 

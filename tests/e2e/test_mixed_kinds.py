@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from jobs.demo.ports import reserved_ports
+from jobs.demo.stack.ports import reserved_ports
 from tests.e2e.stack import Stack
 
 pytestmark = [pytest.mark.whole_stack, pytest.mark.timeout(600)]

@@ -11,7 +11,7 @@ from django.test import Client
 from django.utils import timezone
 
 from controlplane.core.values.lifecycle import JobStatus
-from frontend.progress import Progress, job_progress
+from frontend.live.progress import Progress, job_progress
 from jobs.models import Artifact, Job
 from tests.frontend.world import World, make_job
 

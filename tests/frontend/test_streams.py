@@ -13,8 +13,8 @@ from asgiref.sync import async_to_sync, sync_to_async
 from django.test import AsyncClient
 from pytest_django import Settings
 
-from frontend import streams
-from frontend.streams import Hub, Subscriber
+from frontend.live import streams
+from frontend.live.streams import Hub, Subscriber
 from jobs import nudges
 from tests.frontend.world import World, make_job, make_person
 from tests.servers import RunningServer

