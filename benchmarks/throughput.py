@@ -34,7 +34,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
-from agents.trainer.contract.malloc_env import heap_environment
+from agents.trainer.contract.environment import heap_environment
 from agents.trainer.local.local_cluster import LocalJob
 from benchmarks.throughput_arms import job as job_module
 from benchmarks.throughput_arms.described import job_spec

@@ -11,7 +11,7 @@ import psutil
 import pynvml
 
 from agents.settings import AgentSettings
-from agents.trainer.contract.malloc_env import heap_environment
+from agents.trainer.contract.environment import heap_environment
 from controlplane.core.protocol.wire import AcceleratorInfo
 
 #: Words of a product name that do not tell two kinds apart.

@@ -17,9 +17,8 @@ from pathlib import Path
 
 import psutil
 
-from agents.trainer.contract.quiet import QUIET_ENVIRONMENT
+from agents.trainer.contract.environment import FILTER_VARIABLE, QUIET_ENVIRONMENT
 from agents.trainer.contract.standby import ROOM_VARIABLE, take_over_line
-from agents.trainer.peers.bpf import FILTER_VARIABLE
 
 RUN_DIR_VARIABLE = "VIRTUALFLOW_RUN_DIR"
 #: psutil derives start times from the boot time, which moves a little when the clock is set.

@@ -17,7 +17,7 @@ from agents.state_directory import read_json, write_atomically
 from agents.supervision.fetch import code_fetch, source_fetch
 from agents.supervision.processes import OwnedProcess, processes_of, trainer_environment
 from agents.supervision.trainer_handle import Surroundings
-from agents.trainer.contract.malloc_env import heap_environment
+from agents.trainer.contract.environment import heap_environment
 from controlplane.core.protocol.wire import ValidationReport, WantedValidation, decode, encode
 
 log = logging.getLogger("agents")

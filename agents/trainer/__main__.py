@@ -10,10 +10,11 @@ import sys
 from pathlib import Path
 from types import ModuleType
 
+from agents.trainer.contract.environment import QUIET_ENVIRONMENT
 from agents.trainer.contract.ports import port_hold
-from agents.trainer.contract.quiet import QUIET_ENVIRONMENT, startup_noise_dropped
 from agents.trainer.contract.run_dir import OrderWatcher
 from agents.trainer.contract.standby import standby_wait
+from agents.trainer.engine.startup_noise import startup_noise_dropped
 from agents.trainer.local.cli import launcher_arguments, launcher_run
 
 _ENGINE = "agents.trainer.engine.trainer"

@@ -12,8 +12,7 @@ import pytest
 from agents.settings import AgentSettings, settings_from
 from agents.supervision.devices import accelerator_environment, accelerators_found, kind_of
 from agents.supervision.processes import trainer_environment
-from agents.trainer.contract.malloc_env import heap_environment
-from agents.trainer.peers.bpf import FILTER_VARIABLE
+from agents.trainer.contract.environment import FILTER_VARIABLE, heap_environment
 from tests.agents.builders import agent_settings
 
 GIBIBYTE = 1024**3

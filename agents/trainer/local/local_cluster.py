@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from agents.trainer.contract.malloc_env import heap_environment
+from agents.trainer.contract.environment import heap_environment
 from agents.trainer.contract.ports import PortHolder
 from agents.trainer.contract.run_dir import REPORTS_FILE, orders_write
 from agents.trainer.local.predictions import resume_at

@@ -17,8 +17,6 @@ from ipaddress import IPv4Network, IPv6Network
 
 Network = IPv4Network | IPv6Network
 
-#: Set to 0 in the environment of trainers that are to filter nothing.
-FILTER_VARIABLE = "VIRTUALFLOW_PEER_FILTER"
 #: Filters can be attached here.
 HAS_FILTERS = sys.platform == "linux"
 #: From Linux's asm-generic/socket.h; Python names none of them.

@@ -20,10 +20,10 @@ import threading
 from collections.abc import Collection, Iterator
 from pathlib import Path
 
+from agents.trainer.contract.environment import FILTER_VARIABLE
 from agents.trainer.contract.ports import declared_address
 from agents.trainer.peers.addresses import HostAddresses, own_addresses
 from agents.trainer.peers.bpf import (
-    FILTER_VARIABLE,
     HAS_FILTERS,
     filter_attach,
     filter_detach,

@@ -10,7 +10,7 @@ import sys
 
 import pytest
 
-from agents.trainer.contract.malloc_env import FEW_THREADS, heap_environment
+from agents.trainer.contract.environment import FEW_THREADS, heap_environment
 
 PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 PIECE_BYTES = 16 * 1024**2

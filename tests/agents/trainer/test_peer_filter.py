@@ -11,8 +11,9 @@ from typing import Any
 
 import pytest
 
+from agents.trainer.contract.environment import FILTER_VARIABLE
 from agents.trainer.local.local_cluster import LocalJob
-from agents.trainer.peers.bpf import FILTER_VARIABLE, HAS_FILTERS
+from agents.trainer.peers.bpf import HAS_FILTERS
 from controlplane.core.protocol.wire import StopCondition, StopKind
 from tests.agents.trainer.filtered_trainer import FILTERED_PROGRAM, FILTERS_FILE
 from tests.agents.trainer.local_jobs import local_job, training_spec

@@ -14,9 +14,6 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-#: Only what ends the process: errors of operations and devices are raised in Python as well. An
-#: operator may want more (docs/node-agents.md).
-QUIET_ENVIRONMENT = {"TF_CPP_MIN_LOG_LEVEL": "3", "GRPC_VERBOSITY": "NONE"}
 _NOISE = re.compile(
     rb"WARNING: All log messages before absl::InitializeLog"
     rb"|To enable the following instructions: "
