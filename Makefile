@@ -1,7 +1,7 @@
 # Needs Python 3.11 and make; everything else is installed into .venv, pinned.
 #
 #   make demo    a running site with two nodes and three jobs (Ctrl-C ends it)
-#   make test    lint, types, import contracts, every test
+#   make test    lint, types, import contracts, tests
 #   make help    the rest
 
 PYTHON ?= python3.11
@@ -11,17 +11,17 @@ MAIN_STAMP := $(VENV)/.main-$(shell cat requirements.txt | sha256sum | cut -c1-1
 DEV_STAMP := $(VENV)/.dev-$(shell cat requirements.txt requirements/dev.txt | sha256sum | cut -c1-16)
 INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 
-.PHONY: help demo test lint types contracts pytest pytest-engine pytest-pure pytest-sqlite conformance format lock clean distclean
+.PHONY: help demo test nightly lint types contracts pytest pytest-all pytest-sqlite conformance format lock clean distclean
 .DEFAULT_GOAL := help
 
 help:
 	@echo "make demo       run the site, two nodes and three jobs on this machine"
-	@echo "make test       lint, types, import contracts and every test"
+	@echo "make test       lint, types, import contracts and tests; ARGS='tests/core -k plan' picks some"
+	@echo "make nightly    the deep and long tests as well (hours)"
 	@echo "make lint       ruff check and format check"
 	@echo "make format     let ruff rewrite what it can"
 	@echo "make types      mypy"
 	@echo "make contracts  which package may import which"
-	@echo "make pytest     the tests alone; ARGS='tests/core -k plan' picks some"
 	@echo "make conformance  every public class of Keras, trained here as by Keras (an hour on two cores)"
 	@echo "make lock       pin requirements/*.in again"
 	@echo "make clean      remove caches and the demo's state (var/)"
@@ -45,11 +45,15 @@ $(DEV_STAMP): | $(MAIN_STAMP)
 demo: $(MAIN_STAMP)
 	@exec $(BIN)/python manage.py demo $(ARGS)
 
-# Two lanes, for two cores: trainers and whole stories, and beside them everything else with those
-# tests of trainers that make both equally long. What fails in one keeps nobody from seeing the rest.
+# `make test ARGS="tests/core -k plan"` runs a part of the tests alone.
 test: lint
-	@$(MAKE) --no-print-directory -j2 --keep-going pytest-engine types contracts pytest-sqlite pytest-pure
+ifdef ARGS
+	@$(MAKE) --no-print-directory pytest
+else
+	@$(MAKE) --no-print-directory --jobs 2 --keep-going types contracts
+	@$(MAKE) --no-print-directory --keep-going pytest-all pytest-sqlite
 	@echo "All checks passed. Next: 'make demo' shows the product running; docs/development.md says how to change it."
+endif
 
 lint: $(DEV_STAMP)
 	$(BIN)/ruff check
@@ -68,23 +72,23 @@ contracts: $(DEV_STAMP)
 pytest: $(DEV_STAMP)
 	$(BIN)/python -m pytest $(ARGS)
 
-# Slow ones are named; what runs beside them is shown when it is over.
-PYTEST_LANE := $(BIN)/python -m pytest --durations=0 --durations-min=5
-SHOWN_WHEN_OVER = @shown() { out=$$(mktemp) && { "$$@" >$$out 2>&1; status=$$?; cat $$out; rm $$out; return $$status; }; }; shown
+# A file runs on one worker, and so do all stories of the whole product (tests/conftest.py).
+WORKERS ?= 2
+PYTEST_ALL := $(BIN)/python -m pytest --quiet --numprocesses $(WORKERS) --dist loadgroup \
+	--no-loadscope-reorder --durations=0 --durations-min=5
 
-TRAINER_TESTS := $(wildcard tests/agents/trainer/test_*.py)
-EVENING_TESTS := tests/agents/trainer/test_resize.py tests/agents/trainer/test_peer_failures.py
-ENGINE_TESTS := $(filter-out $(EVENING_TESTS),$(TRAINER_TESTS)) tests/e2e
+pytest-all: $(DEV_STAMP)
+	$(PYTEST_ALL)
 
-pytest-engine: $(DEV_STAMP)
-	$(PYTEST_LANE) $(ENGINE_TESTS)
-
-pytest-pure: $(DEV_STAMP)
-	$(SHOWN_WHEN_OVER) $(PYTEST_LANE) --quiet $(addprefix --ignore ,$(ENGINE_TESTS)) tests
-
-# What the demo runs on; the whole test run uses PostgreSQL where it is installed.
+# What depends on the database, on the one that the demo uses; the others are PostgreSQL's.
 pytest-sqlite: $(DEV_STAMP)
-	$(SHOWN_WHEN_OVER) env TEST_DATABASE=sqlite $(PYTEST_LANE) --quiet tests/jobs
+	TEST_DATABASE=sqlite $(PYTEST_ALL) -m "database and not nightly" tests/jobs
+
+# The deep and long tests as well, with ten times the examples, and everything on both databases.
+nightly: lint types contracts
+	HYPOTHESIS_PROFILE=nightly $(PYTEST_ALL) -m "nightly or not nightly"
+	TEST_DATABASE=sqlite $(PYTEST_ALL) -m "nightly or not nightly" tests/jobs
+	@$(MAKE) --no-print-directory conformance
 
 # Every case anew, the page about them, then mixtures of options; `make test` tries a sample.
 conformance: $(DEV_STAMP)

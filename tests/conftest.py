@@ -21,10 +21,30 @@ import pytest
 from tests import servers
 
 # How long one example takes says something about the machine, not about the code.
-hypothesis.settings.register_profile("untimed", deadline=None)
-hypothesis.settings.load_profile("untimed")
+hypothesis.settings.register_profile("ci", deadline=None, max_examples=50)
+hypothesis.settings.register_profile("nightly", deadline=None, max_examples=500)
+hypothesis.settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "ci"))
 
 _REQUIRED = os.environ.get("TEST_SERVERS_REQUIRED") == "1"
+#: Folders whose files take longest: they are handed out first, so that workers end together.
+_LONGEST = ("e2e", "agents", "conformance", "browser")
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Group tests for workers: by file, and all stories of the whole product together."""
+
+    def folder(item: pytest.Item) -> str:
+        return item.path.relative_to(Path(__file__).parent).parts[0]
+
+    def rank(item: pytest.Item) -> int:
+        name = folder(item)
+        return _LONGEST.index(name) if name in _LONGEST else len(_LONGEST)
+
+    items.sort(key=rank)
+    for item in items:
+        name = folder(item) if folder(item) == "e2e" else str(item.path)
+        item.add_marker(pytest.mark.xdist_group(name))
 
 
 def pytest_collection_finish() -> None:
@@ -40,9 +60,12 @@ def _choose_database() -> str:
     on purpose is left alone.
     """
     choice = os.environ.get("TEST_DATABASE", "auto")
-    if choice not in ("auto", "postgresql", "sqlite"):
+    if choice not in ("auto", "given", "postgresql", "sqlite"):
         raise pytest.UsageError(f"TEST_DATABASE must be postgresql or sqlite, got {choice!r}")
-    if choice == "auto" and "DATABASE_URL" in os.environ:
+    # A worker inherits the environment of the process that started it, with that one's choice.
+    is_worker = "PYTEST_XDIST_WORKER" in os.environ
+    if choice == "given" or (choice == "auto" and "DATABASE_URL" in os.environ and not is_worker):
+        os.environ["TEST_DATABASE"] = "given"
         return "given"
     try:
         if choice != "sqlite":

@@ -17,7 +17,7 @@ from jobs.services.submission.job_actions import job_cancel, job_pause, job_repr
 from tests.builders import at, job_make
 from tests.jobs.world import World
 
-pytestmark = pytest.mark.django_db
+pytestmark = [pytest.mark.django_db, pytest.mark.database]
 
 
 def fresh(job: Job) -> Job:

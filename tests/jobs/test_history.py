@@ -30,7 +30,7 @@ from jobs.services.scheduling.policy import cluster_setting, policy_choose
 from tests.builders import at, job_make
 from tests.jobs.test_models_from_reports import TRUTH, TimedWorld, started, timed_job
 
-pytestmark = pytest.mark.django_db
+pytestmark = [pytest.mark.django_db, pytest.mark.database]
 
 
 def finished_job(world: TimedWorld, **changes: Any) -> Job:

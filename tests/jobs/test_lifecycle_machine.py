@@ -39,6 +39,8 @@ from jobs.services.submission.job_actions import job_cancel, job_pause, job_repr
 from tests.builders import accelerators, job_make, user_make
 from tests.jobs.world import PlayedNode, World
 
+pytestmark = pytest.mark.database
+
 OPEN_PHASES = [GenerationPhase.PREPARING, GenerationPhase.SWITCHING, GenerationPhase.ACTIVE]
 picks = st.integers(0, 1000)
 

@@ -15,7 +15,7 @@ from jobs.services.lifecycle.missed_reports import steps_known, steps_untold
 from tests.builders import at, job_make
 from tests.jobs.world import World
 
-pytestmark = pytest.mark.django_db
+pytestmark = [pytest.mark.django_db, pytest.mark.database]
 
 
 def training() -> tuple[World, Job]:

@@ -15,7 +15,7 @@ from jobs.services.cluster.nodes import node_enrol
 from jobs.services.cluster.tokens import token_digest
 from tests.builders import at
 
-pytestmark = pytest.mark.django_db
+pytestmark = [pytest.mark.django_db, pytest.mark.database]
 
 
 @pytest.fixture(autouse=True)

@@ -21,7 +21,7 @@ from jobs.services.submission.job_actions import job_cancel, job_pause
 from tests.builders import job_make
 from tests.jobs.world import World
 
-pytestmark = pytest.mark.django_db
+pytestmark = [pytest.mark.django_db, pytest.mark.database]
 
 
 def plan_of(world: World) -> tuple[Plan, dict[int, int]]:

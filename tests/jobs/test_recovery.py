@@ -29,7 +29,7 @@ from tests.jobs.losses import (
 )
 from tests.jobs.world import World
 
-pytestmark = pytest.mark.django_db
+pytestmark = [pytest.mark.django_db, pytest.mark.database]
 
 
 def end_here(*_: Any) -> None:

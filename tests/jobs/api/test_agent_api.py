@@ -20,7 +20,7 @@ from jobs.services.cluster.nodes import enrolment_token_create, node_cordon
 from tests.builders import CODE, accelerators, enrol_request, job_make, node_make
 from tests.jobs.world import PlayedNode, World
 
-pytestmark = pytest.mark.django_db
+pytestmark = [pytest.mark.django_db, pytest.mark.database]
 BASE = "/api/v1/agent/"
 
 

@@ -16,6 +16,8 @@ from jobs.services.lifecycle.artifacts import artifact_store
 from tests.builders import CODE, at, job_make
 from tests.jobs.world import World
 
+pytestmark = pytest.mark.database
+
 Clients = Callable[..., APIClient]
 PARTS = ("events", "generations", "allocations", "metrics", "logs", "code", "files/model.keras")
 

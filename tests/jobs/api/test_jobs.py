@@ -14,6 +14,8 @@ from jobs.models import Job
 from tests.builders import at, job_make
 from tests.jobs.world import World
 
+pytestmark = pytest.mark.database
+
 Clients = Callable[..., APIClient]
 URL = "/api/v1/jobs/"
 

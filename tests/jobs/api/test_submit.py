@@ -24,6 +24,8 @@ from jobs.selectors.desired_state.state import training_spec
 from jobs.selectors.estimates.step_times import profile_key
 from tests.builders import CODE, job_make, node_make, submission_values
 
+pytestmark = pytest.mark.database
+
 Clients = Callable[..., APIClient]
 URL = "/api/v1/jobs/"
 EPOCHS = {"kind": "epochs", "limit": 3}
