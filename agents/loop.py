@@ -25,7 +25,7 @@ from agents.state_directory import StateDirectory
 from agents.supervision.cache import FileCache
 from agents.supervision.run_directory import RunDirectory, TrainerKey
 from agents.supervision.standbys import Standbys
-from agents.supervision.trainer_handle import Stage, Surroundings, Trainer
+from agents.supervision.trainer_handle import AgentContext, Stage
 from agents.supervision.validations import Validation, ValidationKey, validations_sweep
 from controlplane.core.protocol.wire import AcceleratorInfo, TrainerState, WantedState
 
@@ -53,13 +53,13 @@ class Agent:
         host: str,
     ) -> None:
         self.wake = threading.Event()
-        self.trainers: dict[TrainerKey, Trainer] = {}
+        self.trainers: dict[TrainerKey, TrainerHandle] = {}
         self._settings = settings
         self._state = state
         self._client = ControlPlaneClient(settings.server, settings.request_timeout_s)
         self._standbys = Standbys(settings, accelerators, state.standbys)
         transfers = Background(settings.max_transfers, self.wake.set)
-        self._around = Surroundings(
+        self._around = AgentContext(
             settings,
             {accelerator.index: accelerator for accelerator in accelerators},
             self._client,
@@ -82,7 +82,7 @@ class Agent:
             self._poller.hurry,
         )
         self._validations: dict[ValidationKey, Validation] = {}
-        self._foreign: list[Trainer] = []
+        self._foreign: list[TrainerHandle] = []
         self._closed: deque[RunDirectory] = deque()
         self._alive_at = float("-inf")
         self._is_ending = False
@@ -178,7 +178,7 @@ class Agent:
         """Take over what an agent before this one left in the state directory."""
         validations_sweep(self._state.validations)
         for directory in RunDirectory.all_in(self._state.trainers):
-            trainer = Trainer(directory, self._around)
+            trainer = TrainerHandle(directory, self._around)
             if trainer.adopt():
                 self.trainers[trainer.key] = trainer
 
@@ -205,7 +205,7 @@ class Agent:
                 # A folder that is used again must not be deleted as an old one.
                 self._closed = deque(old for old in self._closed if old.key != key)
                 directory = RunDirectory(self._state.trainers, key)
-                self.trainers[key] = Trainer(directory, self._around)
+                self.trainers[key] = TrainerHandle(directory, self._around)
             self.trainers[key].follow(item)
 
     def _reconcile_validations(self, wanted: WantedState) -> None:

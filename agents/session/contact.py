@@ -18,10 +18,9 @@ from agents.session.client import (
     RequestRefusedError,
     wished_wait_s,
 )
-from agents.session.outbox import Outbox, Parcel
+from agents.session.outbox import InFlightBatch, Outbox
 from agents.session.registration import Introduction, RefusedError
 from agents.settings import AgentSettings
-from agents.supervision.trainer_handle import Trainer
 from agents.supervision.validations import Validation
 from controlplane.core.protocol.wire import BatchReply, EnrolReply, TrainerState
 
@@ -76,7 +75,7 @@ class Contact:
         self._on_return = on_return
         self._backoff = Backoff(settings.backoff_first_s, settings.backoff_cap_s)
         self._hello: Future[EnrolReply] | None = None
-        self._sending: tuple[Parcel, Future[BatchReply]] | None = None
+        self._sending: tuple[InFlightBatch, Future[BatchReply]] | None = None
         self._is_introduced = False
         self._not_before = 0.0
         self._refused_since: float | None = None
@@ -90,7 +89,7 @@ class Contact:
     def step(
         self,
         now: float,
-        trainers: Sequence[Trainer],
+        trainers: Sequence[TrainerHandle],
         validations: Sequence[Validation],
         wanted_version: str,
     ) -> Sequence[TrainerState]:
@@ -173,7 +172,7 @@ class Contact:
             return
         self._not_before = now + self._backoff.next_delay_s()
 
-    def _batch_failed(self, now: float, parcel: Parcel, error: BaseException) -> None:
+    def _batch_failed(self, now: float, parcel: InFlightBatch, error: BaseException) -> None:
         if isinstance(error, ConflictError):
             log.warning("the lease was lost, saying hello again: %s", error)
             self._is_introduced = False

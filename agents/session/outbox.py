@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 
 from agents.session.report_queue import QueuedReport
 from agents.session.uploads import Uploads
-from agents.supervision.trainer_handle import Stage, Trainer
+from agents.supervision.trainer_handle import Stage
 from agents.supervision.validations import Validation
 from controlplane.core.protocol.wire import LogChunk, ReportBatch, ReportKind, TrainerReport
 
@@ -21,19 +21,19 @@ MAX_REPORT_BYTES = 512 * 1024
 MAX_LOG_BYTES = 256 * 1024
 #: What does not hurry, and log text, wait this long for company; everything else goes at once. Who
 #: has left ends a moment later, and its accelerator is not free before that is told, too.
-LINGER_S = 0.5
+BATCH_DELAY_S = 0.5
 LINGERING = frozenset({ReportKind.STEPS, ReportKind.LEFT})
 #: No two batches follow each other faster than this.
 SPACING_S = 0.05
 
 
 @dataclass(slots=True)
-class Parcel:
+class InFlightBatch:
     """A batch under way, and what it was made of."""
 
     batch: ReportBatch
-    counts: list[tuple[Trainer, int]] = field(default_factory=list)
-    chunks: list[tuple[Trainer, LogChunk]] = field(default_factory=list)
+    counts: list[tuple[TrainerHandle, int]] = field(default_factory=list)
+    chunks: list[tuple[TrainerHandle, LogChunk]] = field(default_factory=list)
     validations: list[Validation] = field(default_factory=list)
 
     @property
@@ -58,7 +58,7 @@ class Outbox:
         self,
         now: float,
         heartbeat_s: float,
-        trainers: Sequence[Trainer],
+        trainers: Sequence[TrainerHandle],
         validations: Sequence[Validation],
         wanted_version: str,
     ) -> bool:
@@ -72,22 +72,24 @@ class Outbox:
             return True
         heads = [next(iter(self._ready(trainer, 1)), None) for trainer in trainers]
         if any(head is not None for head in heads):
-            return waited_s >= LINGER_S or any(self._has_urgent(trainer) for trainer in trainers)
-        return waited_s >= LINGER_S and any(_next_chunk(trainer) for trainer in trainers)
+            return waited_s >= BATCH_DELAY_S or any(
+                self._has_urgent(trainer) for trainer in trainers
+            )
+        return waited_s >= BATCH_DELAY_S and any(_next_chunk(trainer) for trainer in trainers)
 
     def parcel(
         self,
         now: float,
-        trainers: Sequence[Trainer],
+        trainers: Sequence[TrainerHandle],
         validations: Sequence[Validation],
         wanted_version: str,
-    ) -> Parcel:
+    ) -> InFlightBatch:
         """Make the next batch within its bounds."""
         self._last_sent_at = now
         self._turn += 1
         start = self._turn % len(trainers) if trainers else 0
         in_turn = [*trainers[start:], *trainers[:start]]
-        parcel = Parcel(self._empty_batch(trainers, wanted_version))
+        parcel = InFlightBatch(self._empty_batch(trainers, wanted_version))
         reports = self._take_reports(parcel, in_turn)
         self._take_validations(parcel, validations)
         self._take_logs(parcel, in_turn)
@@ -103,13 +105,13 @@ class Outbox:
         """Say whether a batch that was made under this wanted state has been accepted."""
         return self._accepted_version == wanted_version
 
-    def accept(self, parcel: Parcel) -> None:
+    def accept(self, parcel: InFlightBatch) -> None:
         """Note that the control plane has all of `parcel`."""
         self._item_limit = min(MAX_ITEMS, self._item_limit * 2)
         self._accepted_version = parcel.batch.wanted_version
         self._note(parcel)
 
-    def refuse(self, parcel: Parcel) -> bool:
+    def refuse(self, parcel: InFlightBatch) -> bool:
         """Make the next batch smaller, or drop what is refused by itself; False: nothing helps."""
         if parcel.num_items == 0:
             return False
@@ -119,7 +121,7 @@ class Outbox:
             self._note(parcel)
         return True
 
-    def _note(self, parcel: Parcel) -> None:
+    def _note(self, parcel: InFlightBatch) -> None:
         for report in parcel.batch.reports:
             self._uploads.forget(report)
         for trainer, count in parcel.counts:
@@ -133,7 +135,7 @@ class Outbox:
         }.values():
             trainer.directory.write_shipped()
 
-    def _empty_batch(self, trainers: Sequence[Trainer], wanted_version: str) -> ReportBatch:
+    def _empty_batch(self, trainers: Sequence[TrainerHandle], wanted_version: str) -> ReportBatch:
         return ReportBatch(
             boot_id=self._boot_id,
             sent_at=time.time(),
@@ -144,7 +146,9 @@ class Outbox:
             wanted_version=wanted_version,
         )
 
-    def _take_reports(self, parcel: Parcel, trainers: Sequence[Trainer]) -> list[TrainerReport]:
+    def _take_reports(
+        self, parcel: InFlightBatch, trainers: Sequence[TrainerHandle]
+    ) -> list[TrainerReport]:
         reports: list[TrainerReport] = []
         size_bytes = 0
         for trainer in trainers:
@@ -159,14 +163,14 @@ class Outbox:
                 parcel.counts.append((trainer, count))
         return reports
 
-    def _take_validations(self, parcel: Parcel, validations: Sequence[Validation]) -> None:
+    def _take_validations(self, parcel: InFlightBatch, validations: Sequence[Validation]) -> None:
         for validation in validations:
             if parcel.num_items >= self._item_limit:
                 return
             if validation.report and not validation.is_accepted:
                 parcel.validations.append(validation)
 
-    def _take_logs(self, parcel: Parcel, trainers: Sequence[Trainer]) -> None:
+    def _take_logs(self, parcel: InFlightBatch, trainers: Sequence[TrainerHandle]) -> None:
         size_bytes = 0
         for trainer in trainers:
             if parcel.num_items >= self._item_limit or size_bytes >= MAX_LOG_BYTES:
@@ -176,7 +180,7 @@ class Outbox:
                 parcel.chunks.append((trainer, chunk))
                 size_bytes += len(chunk.text)
 
-    def _ready(self, trainer: Trainer, limit: int) -> Iterator[QueuedReport]:
+    def _ready(self, trainer: TrainerHandle, limit: int) -> Iterator[QueuedReport]:
         """Give the next reports up to the first whose files are still on their way."""
         trainer.queue.fill()
         for queued in trainer.queue.head(max(0, limit)):
@@ -184,7 +188,7 @@ class Outbox:
                 return
             yield queued
 
-    def _has_urgent(self, trainer: Trainer) -> bool:
+    def _has_urgent(self, trainer: TrainerHandle) -> bool:
         ready = self._ready(trainer, MAX_ITEMS)
         return any(queued.report.kind not in LINGERING for queued in ready)
 
@@ -193,5 +197,5 @@ class Outbox:
         return dataclasses.replace(report, data={**report.data, **remarks}) if remarks else report
 
 
-def _next_chunk(trainer: Trainer) -> LogChunk | None:
+def _next_chunk(trainer: TrainerHandle) -> LogChunk | None:
     return trainer.log_tail.next_chunk(is_writer_gone=trainer.stage is Stage.GONE)

@@ -23,7 +23,6 @@ from agents.session.client import (
 )
 from agents.settings import AgentSettings
 from agents.supervision.run_directory import TrainerKey, is_plain_file
-from agents.supervision.trainer_handle import Trainer
 from controlplane.core.protocol.prediction_parts import part_of
 from controlplane.core.protocol.wire import ReportKind, TrainerReport
 
@@ -86,7 +85,7 @@ class Uploads:
         """Drop what is known about an accepted report."""
         self._uploads.pop(_place(report), None)
 
-    def step(self, now: float, trainers: Iterable[Trainer]) -> None:
+    def step(self, now: float, trainers: Iterable[TrainerHandle]) -> None:
         """Start or drive on the next upload of each trainer; never waits."""
         for trainer in trainers:
             for queued in islice(trainer.queue.head(LOOK_AHEAD), LOOK_AHEAD):

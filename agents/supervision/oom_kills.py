@@ -16,7 +16,7 @@ SAMPLE_EVERY_S = 5.0
 SAMPLES = 3
 
 
-class MemoryKills:
+class OomKillCounter:
     """Remembers the count of some seconds ago: the kernel counts before a process is gone."""
 
     def __init__(self) -> None:

@@ -21,7 +21,7 @@ from agents.supervision.devices import accelerator_environment
 from agents.supervision.fetch import trainer_prepare
 from agents.supervision.heartbeat import Pulse
 from agents.supervision.log_tail import LogTail
-from agents.supervision.oom_kills import MemoryKills
+from agents.supervision.oom_kills import OomKillCounter
 from agents.supervision.processes import OwnedProcess, processes_of, trainer_environment
 from agents.supervision.run_directory import RunDirectory, TrainerKey
 from agents.supervision.standbys import Standbys
@@ -60,7 +60,7 @@ class Stage(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Surroundings:
+class AgentContext:
     """What every trainer and validation of an agent needs."""
 
     settings: AgentSettings
@@ -71,10 +71,10 @@ class Surroundings:
     standbys: Standbys
 
 
-class Trainer:
+class TrainerHandle:
     """One (job, slot) on this node. Call `follow` or `end` with what is wanted, then `step`."""
 
-    def __init__(self, directory: RunDirectory, surroundings: Surroundings) -> None:
+    def __init__(self, directory: RunDirectory, surroundings: AgentContext) -> None:
         settings = surroundings.settings
         self.directory = directory
         self.stage = Stage.FETCHING
@@ -95,7 +95,7 @@ class Trainer:
         self._kill_reason: str | None = None
         self._take_over_by: float | None = None
         self._has_booted = False
-        self._memory_kills = MemoryKills()
+        self._memory_kills = OomKillCounter()
 
     @property
     def key(self) -> TrainerKey:

@@ -16,7 +16,7 @@ from agents.session.report_queue import storable
 from agents.state_directory import read_json, write_atomically
 from agents.supervision.fetch import code_fetch, source_fetch
 from agents.supervision.processes import OwnedProcess, processes_of, trainer_environment
-from agents.supervision.trainer_handle import Surroundings
+from agents.supervision.trainer_handle import AgentContext
 from agents.trainer.contract.environment import heap_environment
 from controlplane.core.protocol.wire import ValidationReport, WantedValidation, decode, encode
 
@@ -43,7 +43,7 @@ class Validation:
         is_accepted: whether the control plane has the result.
     """
 
-    def __init__(self, wanted: WantedValidation, parent: Path, surroundings: Surroundings) -> None:
+    def __init__(self, wanted: WantedValidation, parent: Path, surroundings: AgentContext) -> None:
         self.report: ValidationReport | None = None
         self.is_accepted = False
         self._wanted = wanted

@@ -33,11 +33,11 @@ PLACES = {
     "joining": ("resize.membership_change", "meeting_receive", None),
     "joined": (
         "resize.membership_change",
-        "Handover.digest_beside",
+        "MembershipChange.digest_beside",
         lambda call: call[1] == "after",
     ),
-    "switching": ("resize.membership_change", "Handover.switch", None),
-    "recovering": ("resize.membership_change", "census_meet", None),
+    "switching": ("resize.membership_change", "MembershipChange.switch", None),
+    "recovering": ("resize.membership_change", "gather_progress", None),
     "checkpointing": ("model.checkpointing", "state_save", None),
     "saving": ("engine.tasks", "results_save", None),
 }

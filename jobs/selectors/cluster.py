@@ -85,13 +85,13 @@ def cluster_snapshot(now: datetime.datetime, seed: int = 0) -> ClusterView:
     releasing = frozenset(
         row.accelerator_id for row in allocations if row.accelerator_id not in in_hands
     )
-    shunned = _shunned(now)
+    excluded = _shunned(now)
     kept = replacements(
         short_jobs(zip(jobs, core_jobs, strict=True), generations, manned, now),
         accelerators,
         held=in_hands,
         releasing=releasing,
-        shunned=shunned,
+        excluded=excluded,
     )
     snapshot = types.Snapshot(
         now=now.timestamp(),
@@ -107,7 +107,7 @@ def cluster_snapshot(now: datetime.datetime, seed: int = 0) -> ClusterView:
             if generation.phase == GenerationPhase.SWITCHING
             or _is_ending(generation, by_job.get(job_id, []))
         ),
-        shunned=shunned,
+        excluded=excluded,
     )
     return ClusterView(snapshot, {job.pk: job.generation for job in jobs})
 

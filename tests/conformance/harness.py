@@ -19,7 +19,7 @@ from tensorflow.python.framework import config as framework_config
 from agents.trainer.collectives.tree_reduction import Exchange
 from agents.trainer.data.arrays import ArraySource
 from agents.trainer.model.keras_private import model_build
-from agents.trainer.model.progress import Course, Progress
+from agents.trainer.model.progress import Progress, TrainingSchedule
 from agents.trainer.model.state import ModelState
 from agents.trainer.step.batch_plan import TRAINING_STREAM, Planner, step_seeds
 from agents.trainer.step.functions import StepFunctions
@@ -93,7 +93,7 @@ class Engine:
             seed=SEED,
         )
         stop = StopCondition(kind=StopKind.EPOCHS, limit=self.schedule.epochs)
-        course = Course(len(self.source), 0, self.schedule.batch_size, stop)
+        course = TrainingSchedule(len(self.source), 0, self.schedule.batch_size, stop)
         specs = tuple(self.functions.example_specs)
         data = JobData(spec, course, self.source, None, specs, len(self.state.seeds))
         planners = _planners(spec, shares)

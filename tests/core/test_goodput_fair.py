@@ -13,7 +13,11 @@ from numpy.typing import NDArray
 
 from controlplane.core.policies.goodput_fair.counts import _allot_by_envelopes, _allot_exactly
 from controlplane.core.policies.goodput_fair.envelopes import Envelopes, envelopes_of
-from controlplane.core.policies.goodput_fair.fairness_cost import Standing, crowds_of, standing_of
+from controlplane.core.policies.goodput_fair.fairness_cost import (
+    FairnessCost,
+    crowds_of,
+    standing_of,
+)
 from controlplane.core.policies.goodput_fair.forecast import Fluid
 from controlplane.core.policies.goodput_fair.placement import Move, Tenant, arrange, waits
 from controlplane.core.policies.goodput_fair.policy import goodput_fair
@@ -85,7 +89,7 @@ def test_equal_power_laws_come_near_the_known_optimum(power: float) -> None:
     options = options_of(snapshot)
     far = np.full(len(jobs), 1e12)  # nobody is ever late
     nothing = np.zeros(len(jobs))
-    standing = Standing(np.ones(len(jobs)), nothing, far, nothing, far)
+    standing = FairnessCost(np.ones(len(jobs)), nothing, far, nothing, far)
     found = Market(options).valuate(np.zeros(len(jobs), dtype=int), standing)
 
     def omega(k: int) -> float:

@@ -5,14 +5,14 @@ from __future__ import annotations
 import pytest
 
 from controlplane.core.virtual_nodes.rebalance_trial import (
-    Moves,
-    Trial,
-    Verdict,
+    RebalancePlan,
+    RebalanceTrial,
+    RebalanceVerdict,
     cool_down_s,
     move_verdict,
 )
 from controlplane.core.virtual_nodes.step_window import (
-    Stretch,
+    Interval,
     Window,
     high_decile,
     is_telling,
@@ -23,7 +23,7 @@ from controlplane.core.virtual_nodes.step_window import (
     window_closed,
 )
 
-TRIAL = Trial(generation=3, counts={0: 8, 2: 8}, before_s=0.150, promised_s=0.110)
+TRIAL = RebalanceTrial(generation=3, counts={0: 8, 2: 8}, before_s=0.150, promised_s=0.110)
 
 
 def window_of(*steps_s: float) -> Window:
@@ -31,19 +31,19 @@ def window_of(*steps_s: float) -> Window:
     window: Window = ()
     for step_s in steps_s:
         num_steps = int(2.0 / step_s) + 1
-        window = window_add(window, Stretch(num_steps * step_s, num_steps, {0: step_s / 2}))
+        window = window_add(window, Interval(num_steps * step_s, num_steps, {0: step_s / 2}))
     return window
 
 
 def test_reports_are_joined_into_stretches_of_two_seconds() -> None:
     window: Window = ()
     for seconds, num_steps, busy_s in [(0.5, 5, 0.08), (0.5, 5, 0.06), (1.0, 5, 0.1)]:
-        window = window_add(window, Stretch(seconds, num_steps, {0: busy_s}))
+        window = window_add(window, Interval(seconds, num_steps, {0: busy_s}))
     (stretch,) = window
     assert (stretch.seconds, stretch.num_steps) == (2.0, 15)
     assert stretch.busy_s[0] == pytest.approx((5 * 0.08 + 5 * 0.06 + 5 * 0.1) / 15)
     assert stretch.step_s == pytest.approx(2.0 / 15)
-    window = window_add(window, Stretch(0.5, 2, {0: 0.1, 1: 0.3}))
+    window = window_add(window, Interval(0.5, 2, {0: 0.1, 1: 0.3}))
     assert len(window) == 2
     assert window_closed(window) == (stretch,)
     assert window_closed(()) == ()
@@ -52,7 +52,7 @@ def test_reports_are_joined_into_stretches_of_two_seconds() -> None:
 def test_only_the_newest_stretches_are_kept() -> None:
     window: Window = ()
     for number in range(40):
-        window = window_add(window, Stretch(2.0, number + 1, {}))
+        window = window_add(window, Interval(2.0, number + 1, {}))
     assert [stretch.num_steps for stretch in window] == [*range(28, 41)]
 
 
@@ -79,19 +79,19 @@ def test_deciles_leave_one_in_ten_out() -> None:
 @pytest.mark.parametrize(
     ("steps_s", "verdict"),
     [
-        ([0.110] * 13, Verdict(0.110, has_paid=True)),
-        ([0.129] * 13, Verdict(0.129, has_paid=True)),  # 21 of 40 ms
-        ([0.132] * 13, Verdict(0.132, has_paid=False)),  # 18 of 40 ms
-        ([0.149] * 12, Verdict(0.149, has_paid=False)),
-        ([0.110] * 8 + [0.3] * 5, Verdict(0.110, has_paid=True)),  # something else went on
+        ([0.110] * 13, RebalanceVerdict(0.110, has_paid=True)),
+        ([0.129] * 13, RebalanceVerdict(0.129, has_paid=True)),  # 21 of 40 ms
+        ([0.132] * 13, RebalanceVerdict(0.132, has_paid=False)),  # 18 of 40 ms
+        ([0.149] * 12, RebalanceVerdict(0.149, has_paid=False)),
+        ([0.110] * 8 + [0.3] * 5, RebalanceVerdict(0.110, has_paid=True)),  # something else went on
         ([0.110] * 5, None),
         ([0.3] * 3, None),
-        ([0.3] * 4, Verdict(0.3, has_paid=False)),  # clear enough
+        ([0.3] * 4, RebalanceVerdict(0.3, has_paid=False)),  # clear enough
         ([0.3, 0.3, 0.3, 0.17, 0.3], None),  # 0.17 is not clearly more than 0.15
     ],
 )
 def test_a_move_has_paid_with_half_of_what_was_promised(
-    steps_s: list[float], verdict: Verdict | None
+    steps_s: list[float], verdict: RebalanceVerdict | None
 ) -> None:
     found = move_verdict(TRIAL, window_of(*steps_s))
     assert (found is None) == (verdict is None)
@@ -105,7 +105,7 @@ def test_each_vain_move_doubles_the_wait_up_to_an_hour() -> None:
         60, 120, 240, 480, 960, 1920, 3600, 3600,
     ]  # fmt: skip
     assert cool_down_s(10_000) == 3600
-    moves = Moves()
+    moves = RebalancePlan()
     assert moves.may_move(0.0)
     trying = moves.tried(TRIAL, 100.0)
     assert not trying.may_move(1000.0), "one at a time"
@@ -117,4 +117,4 @@ def test_each_vain_move_doubles_the_wait_up_to_an_hour() -> None:
     assert (again.failures, again.until_s) == (2, 520.0)
     paid = again.tried(TRIAL, 520.0).paid()
     assert (paid.failures, paid.until_s, paid.is_doubtful) == (0, 760.0, False)
-    assert trying.dropped() == Moves(0, 160.0, None)
+    assert trying.dropped() == RebalancePlan(0, 160.0, None)

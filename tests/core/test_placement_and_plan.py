@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from controlplane.core.cycle import decide, decision_check
-from controlplane.core.scheduling.free_capacity import Rooms
+from controlplane.core.scheduling.free_capacity import FreeCapacity
 from controlplane.core.scheduling.placement import place
 from controlplane.core.scheduling.plan import plan_between
 from controlplane.core.values.types import Allocation, Decision, Share
@@ -79,7 +79,7 @@ def test_more_than_a_node_has_is_refused() -> None:
 
 def test_rooms_give_the_best_fitting_node_whatever_was_taken() -> None:
     nodes = accelerators_make("a a a", "a", "a a", "a a")
-    rooms = Rooms(nodes)
+    rooms = FreeCapacity(nodes)
     assert [rooms.best_node(needed) for needed in (1, 2, 3, 4)] == [2, 3, 1, 1]
     taken = rooms.take(3, 1) + rooms.take(2, 1)
     assert [rooms.best_node(needed) for needed in (1, 2)] == [3, 4]
@@ -154,15 +154,15 @@ def test_job_below_its_minimum_waits_where_it_is_until_others_need_that() -> Non
 
 def test_what_a_job_shuns_is_given_to_it_last_and_left_out_of_the_plan() -> None:
     two = accelerators_make("cpu cpu")
-    shunned = {1: frozenset({1})}
-    snapshot = replace(snapshot_make(two, job_make(1)), shunned=shunned)
+    excluded = {1: frozenset({1})}
+    snapshot = replace(snapshot_make(two, job_make(1)), excluded=excluded)
     assert placed(snapshot, j1=1) == {1: (2,)}
     plan = plan_between(snapshot, Allocation({1: (2, 1)}, {1: "Gets 2 of 2."}))
     assert [resize.wanted for resize in plan.resizes] == [(2,)]
     assert plan.reasons[1].startswith("Gets 2 of 2. 1 of these are left out for a while")
-    whole = replace(snapshot_make(two, job_make(1, least=2)), shunned=shunned)
+    whole = replace(snapshot_make(two, job_make(1, least=2)), excluded=excluded)
     assert plan_between(whole, Allocation({1: (2, 1)})).resizes == ()
-    held = replace(snapshot_make(two, job_make(1), held={1: (1,)}), shunned=shunned)
+    held = replace(snapshot_make(two, job_make(1), held={1: (1,)}), excluded=excluded)
     assert [r.wanted for r in plan_between(held, Allocation({1: (1, 2)})).resizes] == [(1, 2)]
 
 

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from controlplane.core.membership.recovery import (
-    Standing,
+    SurvivorState,
     Verdict,
     judge,
     membership_recover,
@@ -19,13 +19,13 @@ from controlplane.core.membership.recovery import (
 from controlplane.core.protocol.wire import Member, SlotAddress
 
 
-def trainers(num: int, **of_slot: dict[str, Any]) -> list[Standing]:
+def trainers(num: int, **of_slot: dict[str, Any]) -> list[SurvivorState]:
     """Make `num` healthy trainers; `s1={...}` changes what is known of slot 1."""
-    rows = [Standing(slot=slot) for slot in range(num)]
+    rows = [SurvivorState(slot=slot) for slot in range(num)]
     return [replace(row, **of_slot.get(f"s{row.slot}", {})) for row in rows]
 
 
-def decide(rows: list[Standing], stalled_for_s: float = 0.0, limit: int = 8) -> Verdict | None:
+def decide(rows: list[SurvivorState], stalled_for_s: float = 0.0, limit: int = 8) -> Verdict | None:
     return judge(rows, stalled_for_s=stalled_for_s, grace_s=2.0, silence_s=4.0, limit=limit)
 
 
@@ -128,7 +128,7 @@ def test_all_lost_leaves_nobody() -> None:
 @given(num=st.integers(1, 12), data=st.data())
 def test_those_who_are_kept_reach_each_other(num: int, data: st.DataObject) -> None:
     rows = [
-        Standing(
+        SurvivorState(
             slot=slot,
             is_stalled=True,
             unreachable=data.draw(st.frozensets(st.integers(0, 14), max_size=4)),
@@ -146,7 +146,9 @@ def test_those_who_are_kept_reach_each_other(num: int, data: st.DataObject) -> N
 def test_a_network_in_two_keeps_its_larger_part(num: int, cut: int) -> None:
     low, high = range(min(cut, num)), range(min(cut, num), num)
     rows = [
-        Standing(slot=slot, is_stalled=True, unreachable=frozenset(high if slot in low else low))
+        SurvivorState(
+            slot=slot, is_stalled=True, unreachable=frozenset(high if slot in low else low)
+        )
         for slot in range(num)
     ]
     kept = [row.slot for row in mutually_reachable(rows)]

@@ -22,10 +22,12 @@ def kept_for(
     accelerators=TWO_NODES,
     others: frozenset[int] = frozenset(),
     releasing: frozenset[int] = frozenset(),
-    shunned: dict[int, frozenset[int]] | None = None,
+    excluded: dict[int, frozenset[int]] | None = None,
 ) -> dict[int, tuple[int, ...]]:
     held = others.union(*(row.held for row in short))
-    return replacements(short, accelerators, held=held, releasing=releasing, shunned=shunned or {})
+    return replacements(
+        short, accelerators, held=held, releasing=releasing, excluded=excluded or {}
+    )
 
 
 def short_job(job: Job, held: tuple[int, ...] = (), lost: frozenset[int] = frozenset()) -> ShortJob:
@@ -51,7 +53,7 @@ class TestWhatIsKept:
     def test_nothing_that_others_hold_or_the_job_shuns(self) -> None:
         row = short_job(TWO, (1,))
         assert kept_for(row, others=frozenset({2, 3})) == {2: (4,)}
-        assert kept_for(row, others=frozenset({2}), shunned={2: frozenset({3})}) == {2: (4,)}
+        assert kept_for(row, others=frozenset({2}), excluded={2: frozenset({3})}) == {2: (4,)}
 
     def test_nothing_of_a_kind_that_the_job_does_not_have(self) -> None:
         mixed = accelerators_make("cpu cpu", "gpu gpu")

@@ -21,7 +21,7 @@ class Group:
         slots: the participants by rank. TensorFlow ranks tasks by their names as text: 1, 10, 2.
         phase: numbers the mappings of one group; the shapes of their messages may differ, and an
             instance key stands for one shape.
-        lone_worker: slot of the only one that has virtual nodes, while all others listen; it does
+        sole_worker: slot of the only one that has virtual nodes, while all others listen; it does
             not wait for them. None in every other mapping.
     """
 
@@ -29,7 +29,7 @@ class Group:
     key: int
     slots: tuple[int, ...]
     phase: int = 0
-    lone_worker: int | None = None
+    sole_worker: int | None = None
 
     def rank(self, slot: int) -> int:
         """Give the rank of the participant in `slot`."""

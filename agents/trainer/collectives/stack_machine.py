@@ -10,7 +10,7 @@ import tensorflow as tf
 Tensor = Any
 
 
-def fold(
+def stack_reduce(
     item: Callable[[Tensor], Sequence[Tensor]],
     merges: Tensor,
     widths: Sequence[int | None],

@@ -16,7 +16,7 @@ from controlplane.core.protocol.wire import ReductionMode
 
 
 @dataclass(frozen=True)
-class StepNotes:
+class StepMetadata:
     """What all trainers of a group noted in one step.
 
     Attributes:
@@ -42,10 +42,10 @@ def notes_write(
     return [float(holds_next), *row]
 
 
-def notes_read(mode: ReductionMode, group: Group, notes: np.ndarray) -> StepNotes:
+def notes_read(mode: ReductionMode, group: Group, notes: np.ndarray) -> StepMetadata:
     """Read what the exchange gave: [size, 3] by rank in the exact mode, else [1, 1 + size]."""
     is_agreed = bool(notes[:, 0].sum() == group.size)
     if mode is ReductionMode.EXACT:
         slots = tuple(int(slot) for slot in notes[:, 1])
-        return StepNotes(is_agreed, slots, tuple(float(value) for value in notes[:, 2]))
-    return StepNotes(is_agreed, (), tuple(float(value) for value in notes[0, 1:]))
+        return StepMetadata(is_agreed, slots, tuple(float(value) for value in notes[:, 2]))
+    return StepMetadata(is_agreed, (), tuple(float(value) for value in notes[0, 1:]))

@@ -25,7 +25,7 @@ from agents.trainer.collectives.runtime import (
     broadcast_receive,
     broadcast_send,
 )
-from agents.trainer.collectives.stack_machine import fold
+from agents.trainer.collectives.stack_machine import stack_reduce
 from controlplane.core.protocol.wire import ReductionMode
 
 Tensor = Any
@@ -170,7 +170,7 @@ class Exchange:
             return flat[start : start + width]
 
         def folded() -> Tensor:
-            (stack,) = fold(lambda index: [row(index)], program[:, 1], [None], self.dtype)
+            (stack,) = stack_reduce(lambda index: [row(index)], program[:, 1], [None], self.dtype)
             return stack.read(0)
 
         is_pair = tf.equal(tf.shape(program)[0], 2)

@@ -13,7 +13,7 @@ from agents.trainer.contract.failures import PEER_LOST, TrainerError
 from agents.trainer.contract.ports import HeldPort
 from agents.trainer.contract.run_dir import OrderWatcher, ReportWriter
 from agents.trainer.engine.profiling import profile_measure
-from agents.trainer.engine.tasks import Pursuit, pursuit_of
+from agents.trainer.engine.tasks import TaskRunner, pursuit_of
 from agents.trainer.engine.workload import Workload, workload_build
 from agents.trainer.peers.liveness import PeerWatch
 from agents.trainer.peers.socket_filter import PeerFilter, hosts_allowed, peer_filter_start
@@ -23,7 +23,7 @@ from controlplane.core.protocol.wire import TrainerOrders
 
 
 @dataclass(frozen=True)
-class Booted:
+class BootResult:
     """A trainer that is ready to join.
 
     Attributes:
@@ -33,7 +33,7 @@ class Booted:
 
     runtime: CollectiveRuntime
     work: Workload
-    pursuit: Pursuit
+    pursuit: TaskRunner
     readiness: dict[str, object]
     peer_filter: PeerFilter | None
 
@@ -44,7 +44,7 @@ def trainer_boot(
     reports: ReportWriter,
     started_at: float,
     held: HeldPort | None = None,
-) -> Booted:
+) -> BootResult:
     """Boot the runtime, build the job and run everything once.
 
     Raises:
@@ -79,12 +79,12 @@ def trainer_boot(
         functions = pursuit.stepper.functions
         measured = profile_measure(work, functions, orders.spec, len(own.virtual_nodes))
         readiness["profile"] = {str(number): s for number, s in measured.items()}
-    return Booted(runtime, work, pursuit, readiness, peer_filter)
+    return BootResult(runtime, work, pursuit, readiness, peer_filter)
 
 
 def _warm_pursuit(
     orders: TrainerOrders, runtime: CollectiveRuntime, work: Workload, parts: PartWriter
-) -> Pursuit:
+) -> TaskRunner:
     """Trace and run everything once, so that nobody waits for it later; state is put back."""
     membership = orders.membership
     group = training_group(membership)

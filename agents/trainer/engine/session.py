@@ -19,7 +19,7 @@ from agents.trainer.model.outputs import json_numbers
 from agents.trainer.model.progress import Activity, Progress
 from agents.trainer.model.recent_steps import StepsDone, steps_after, with_step
 from agents.trainer.resize.catch_up import interim_membership, working_slots
-from agents.trainer.resize.switch_header import StreamNote
+from agents.trainer.resize.switch_header import CatchUpPlan
 from agents.trainer.step.batch_plan import Planner
 from agents.trainer.step.prefetch import Feeder, LocalBatch
 from agents.trainer.step.stepper import StepOutcome
@@ -27,7 +27,7 @@ from controlplane.core.protocol.codec import encode
 from controlplane.core.protocol.wire import Membership, OnNonfinite, ReportKind, TrainingSpec
 
 
-class Seat:
+class MembershipSession:
     """Taken with a membership, fed from then on, and put down before the next one is taken.
 
     Attributes:
@@ -45,7 +45,7 @@ class Seat:
         phase: str,
         membership: Membership,
         progress: Progress,
-        note: StreamNote | None = None,
+        note: CatchUpPlan | None = None,
     ) -> None:
         """Begin to fetch the examples from `progress` on.
 
@@ -60,7 +60,7 @@ class Seat:
         self.group = replace(
             training_group(membership),
             phase=int(self.is_interim),
-            lone_worker=working[0] if is_lone else None,
+            sole_worker=working[0] if is_lone else None,
         )
         planner = Planner(spec, mapped, self.group.slots, slot)
         self.data = work.data.within(membership)

@@ -24,7 +24,7 @@ from agents.trainer.step.stepper import StepOutcome, Stepper, step_failures
 from controlplane.core.protocol.wire import OnNonfinite, Task, TrainingSpec
 
 
-class Pursuit(Protocol):
+class TaskRunner(Protocol):
     """The part of a trainer that knows what its job is for.
 
     Attributes:
@@ -142,7 +142,7 @@ def pursuit_of(
     group: Group,
     parts: PartWriter,
     memory_bytes: int,
-) -> Pursuit:
+) -> TaskRunner:
     """Trace what a job is for, on an accelerator of so much memory (0: not known)."""
     if spec.task is Task.PREDICT:
         return Predicting(work, runtime, group, parts)

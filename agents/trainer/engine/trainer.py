@@ -13,16 +13,16 @@ from agents.trainer.contract.ports import HeldPort
 from agents.trainer.contract.run_dir import OrderWatcher, ReportWriter
 from agents.trainer.contract.user_errors import JobCodeError, own_frames_kept
 from agents.trainer.engine.boot import trainer_boot
-from agents.trainer.engine.session import Seat
-from agents.trainer.model.checkpointing import DurableSaver
+from agents.trainer.engine.session import MembershipSession
+from agents.trainer.model.checkpointing import AsyncCheckpointer
 from agents.trainer.model.outputs import state_save
 from agents.trainer.model.progress import Progress
 from agents.trainer.peers.reachability import slots_unreachable
-from agents.trainer.resize.catch_up import Arrival, listen
-from agents.trainer.resize.membership_change import Handover
-from agents.trainer.resize.switch_header import StreamNote
+from agents.trainer.resize.catch_up import IncomingState, listen
+from agents.trainer.resize.membership_change import MembershipChange
+from agents.trainer.resize.switch_header import CatchUpPlan
 from agents.trainer.step.batch_plan import Planner
-from agents.trainer.step.stepper import Heard
+from agents.trainer.step.stepper import ReceivedStep
 from controlplane.core.protocol.codec import encode
 from controlplane.core.protocol.wire import Membership, ReportKind, Task, TrainerOrders
 
@@ -80,7 +80,7 @@ class Trainer:
         self.membership = orders.membership
         self.progress = Progress()
         self.has_state = False
-        self.seat: Seat | None = None
+        self.seat: MembershipSession | None = None
         self._coming: TrainerOrders | None = None
         self.stepped_at = started_at
         booted = trainer_boot(run_dir, watcher, reports, started_at, held)
@@ -89,10 +89,10 @@ class Trainer:
         self.readiness = booted.readiness
         state = self.work.state
         rehearse = self._rehearse if self.spec.task is Task.TRAIN else None
-        self.handover = Handover(self.runtime, state, reports, rehearse)
+        self.handover = MembershipChange(self.runtime, state, reports, rehearse)
         if booted.peer_filter is not None:
             booted.peer_filter.refresh()  # the beacon has a socket now
-        self.saver = DurableSaver(self.outputs, self.spec.checkpoint_every_s, state, reports)
+        self.saver = AsyncCheckpointer(self.outputs, self.spec.checkpoint_every_s, state, reports)
 
     def run(self) -> int:
         """Follow orders until the job or this trainer's part in it is over; gives the exit status.
@@ -180,13 +180,13 @@ class Trainer:
             self._leave(new)
             return False
         joins = not self.has_state
-        note: StreamNote | None = None
+        note: CatchUpPlan | None = None
         if new.recover:
             held = None if joins else self.progress
             self.progress, moved = self.handover.recover(orders, held)
         elif joins:
             arrived = self.handover.join(orders)
-            if isinstance(arrived, Arrival):
+            if isinstance(arrived, IncomingState):
                 self._listen(new, arrived)
                 return True
             self.progress, moved = arrived
@@ -202,7 +202,7 @@ class Trainer:
         seat.report_missed(self.progress)
         return True
 
-    def _listen(self, new: Membership, arrival: Arrival) -> None:
+    def _listen(self, new: Membership, arrival: IncomingState) -> None:
         """Take part in the others' steps until the state has come and they are all done here too.
 
         Until then there is no state that could count in a recovery.
@@ -210,9 +210,9 @@ class Trainer:
         self.progress = arrival.note.cursor
         seat, stepper = self._enter(new, arrival.note), self.stepper
 
-        def hear(cursor: Progress) -> Heard:
+        def hear(cursor: Progress) -> ReceivedStep:
             self._yield_to_recovery()
-            heard: Heard = stepper.listen(seat.batch(cursor))
+            heard: ReceivedStep = stepper.listen(seat.batch(cursor))
             return heard
 
         def arrive(progress: Progress) -> None:
@@ -221,7 +221,7 @@ class Trainer:
             self.handover.digest_beside("after", progress)
             self._take_up_scaling()
 
-        def replay(heard: Heard) -> None:
+        def replay(heard: ReceivedStep) -> None:
             outcome = stepper.replay(heard)
             self.progress = seat.advance(self.progress, heard.num_examples, outcome, heard.seconds)
 
@@ -319,10 +319,10 @@ class Trainer:
         if self._is_leader():
             self.pursuit.put_down()
 
-    def _enter(self, membership: Membership, note: StreamNote | None = None) -> Seat:
+    def _enter(self, membership: Membership, note: CatchUpPlan | None = None) -> MembershipSession:
         """Take the place in a membership; with `note` as long as some listen."""
         self.membership = membership
-        self.seat = Seat(
+        self.seat = MembershipSession(
             self.work,
             self.spec,
             self.slot,

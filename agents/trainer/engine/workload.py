@@ -17,7 +17,7 @@ from agents.trainer.contract.user_errors import JobCodeError, user_code
 from agents.trainer.data.fingerprint import data_fingerprint
 from agents.trainer.model.batch_scaling import BatchScaling
 from agents.trainer.model.keras_private import model_build, model_build_inputs
-from agents.trainer.model.progress import Activity, Course, Progress
+from agents.trainer.model.progress import Activity, Progress, TrainingSchedule
 from agents.trainer.model.state import ModelState
 from agents.trainer.predict.job import SOURCE_FILE
 from agents.trainer.step.batch_plan import Planner
@@ -155,9 +155,9 @@ def workload_build(run_dir: Path, spec: TrainingSpec, reports: ReportWriter) -> 
     )
 
 
-def _course(job: LoadedJob, spec: TrainingSpec) -> Course:
+def _course(job: LoadedJob, spec: TrainingSpec) -> TrainingSchedule:
     num_validation = 0 if job.validation is None else len(job.validation)
     try:
-        return Course(len(job.train), num_validation, spec.global_batch_size, spec.stop)
+        return TrainingSchedule(len(job.train), num_validation, spec.global_batch_size, spec.stop)
     except ValueError as error:
         raise JobCodeError("spec", "spec", str(error)) from error

@@ -23,7 +23,7 @@ KEPT_FILES = 2
 FILE_PATTERN = re.compile(r"checkpoint-(\d+)\.npz")
 
 
-class DurableSaver:
+class AsyncCheckpointer:
     """The leader's checkpoints of a job that goes on.
 
     What is saved is the state between two steps. Taking it costs the training no copy but the one

@@ -124,7 +124,7 @@ class Progress:
 
 
 @dataclass(frozen=True)
-class Course:
+class TrainingSchedule:
     """The fixed frame a job moves in: what it goes through and what ends it.
 
     Attributes:

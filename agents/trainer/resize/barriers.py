@@ -34,20 +34,22 @@ CLOSED_LIMIT_S = 5.0
 
 
 @dataclass(frozen=True, slots=True)
-class Standing:
+class MemberProgress:
     """How far the state of the trainer in `slot` is (`Progress.distance`); None without a state."""
 
     slot: int
     distance: tuple[int, ...] | None
 
 
-def census_meet(runtime: CollectiveRuntime, group: Group, held: Progress | None) -> list[Standing]:
+def gather_progress(
+    runtime: CollectiveRuntime, group: Group, held: Progress | None
+) -> list[MemberProgress]:
     """Tell all members of `group` how far the own state is and hear the same of them.
 
     Raises:
         TrainerError: `peer_lost`.
     """
-    mine = Standing(runtime.slot, None if held is None else held.distance)
+    mine = MemberProgress(runtime.slot, None if held is None else held.distance)
     if group.size == 1:
         return [mine]
     has_state = mine.distance is not None
@@ -57,10 +59,10 @@ def census_meet(runtime: CollectiveRuntime, group: Group, held: Progress | None)
             tf.constant(row), tf.constant([group.size, group.key]), INSTANCE_CENSUS, runtime.hint
         ).numpy()
     rows = gathered.reshape(group.size, row.size).tolist()
-    return [Standing(slot, tuple(distance) if has else None) for slot, has, *distance in rows]
+    return [MemberProgress(slot, tuple(distance) if has else None) for slot, has, *distance in rows]
 
 
-def state_source(standings: Sequence[Standing]) -> int | None:
+def state_source(standings: Sequence[MemberProgress]) -> int | None:
     """Choose who gives the state: the furthest, of these the lowest slot; None: nobody has one."""
     having = [standing for standing in standings if standing.distance is not None]
     if not having:
@@ -69,13 +71,13 @@ def state_source(standings: Sequence[Standing]) -> int | None:
     return min(standing.slot for standing in having if standing.distance == furthest)
 
 
-def state_receivers(standings: Sequence[Standing], source: int) -> list[int]:
+def state_receivers(standings: Sequence[MemberProgress], source: int) -> list[int]:
     """List the slots, ascending, that are not as far as `source`."""
     by_slot = {standing.slot: standing.distance for standing in standings}
     return sorted(slot for slot, distance in by_slot.items() if distance != by_slot[source])
 
 
-def receipt_meet(runtime: CollectiveRuntime, membership: Membership) -> None:
+def await_state_received(runtime: CollectiveRuntime, membership: Membership) -> None:
     """Keep a source that leaves until all members have what it gave them.
 
     A process that ends takes along what it has not sent yet. So the members meet, and their leader
@@ -98,7 +100,7 @@ def receipt_meet(runtime: CollectiveRuntime, membership: Membership) -> None:
             broadcast_send(word, pair, INSTANCE_RECEIPT, hint)
 
 
-def closing_meet(runtime: CollectiveRuntime, group: Group, is_writer: bool) -> None:
+def shutdown_barrier(runtime: CollectiveRuntime, group: Group, is_writer: bool) -> None:
     """Wait until the writer has left its files and said so; it comes last.
 
     The second round tells the writer that the first one has reached everybody: a process that ends

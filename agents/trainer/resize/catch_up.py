@@ -20,9 +20,9 @@ from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, replace
 from typing import Any
 
-from agents.trainer.model.progress import Course, Progress
-from agents.trainer.resize.switch_header import StreamNote
-from agents.trainer.step.stepper import Heard
+from agents.trainer.model.progress import Progress, TrainingSchedule
+from agents.trainer.resize.switch_header import CatchUpPlan
+from agents.trainer.step.stepper import ReceivedStep
 from controlplane.core.protocol.wire import Membership
 
 #: States smaller than this are waited for: that takes less than the steps of catching up.
@@ -40,14 +40,14 @@ REPLAYED_PER_STEP = 2
 
 
 @dataclass(frozen=True)
-class Arrival:
+class IncomingState:
     """A state that is on its way to this trainer.
 
     Attributes:
         coming: its progress, once the variables are set to it.
     """
 
-    note: StreamNote
+    note: CatchUpPlan
     coming: Future[Progress]
     num_bytes: int
 
@@ -136,12 +136,12 @@ class Rehearsal:
             wait([self._under_way], timeout=STREAM_END_LIMIT_S)
 
 
-class KeptSteps:
+class StepLog:
     """Steps that were heard and not done yet, in order, within a number of bytes."""
 
     def __init__(self, state_bytes: int) -> None:
         self._limit_bytes = max(KEPT_BYTES, KEPT_STATES * state_bytes)
-        self._kept: deque[Heard] = deque()
+        self._kept: deque[ReceivedStep] = deque()
         self._num_bytes = 0
         self._largest_bytes = 0
 
@@ -153,14 +153,14 @@ class KeptSteps:
         """Say whether another one like the largest so far would be too much."""
         return self._num_bytes + self._largest_bytes > self._limit_bytes
 
-    def add(self, heard: Heard) -> None:
+    def add(self, heard: ReceivedStep) -> None:
         """Keep one more."""
         size = _num_bytes(heard)
         self._largest_bytes = max(self._largest_bytes, size)
         self._num_bytes += size
         self._kept.append(heard)
 
-    def take(self) -> Heard:
+    def take(self) -> ReceivedStep:
         """Give the oldest."""
         heard = self._kept.popleft()
         self._num_bytes -= _num_bytes(heard)
@@ -169,16 +169,16 @@ class KeptSteps:
 
 def stream_note(
     old: Membership, new: Membership, joiners: Sequence[int], progress: Progress
-) -> StreamNote | None:
+) -> CatchUpPlan | None:
     """Describe how `new` begins while its joiners listen; None where somebody leaves at once."""
     shares = {member.slot: member.virtual_nodes for member in old.members}
     if any(new.member(slot) is None for slot in shares):
         return None
     cursor = replace(progress, train_logs={}, history=(), recent=())
-    return StreamNote(cursor, shares | dict.fromkeys(joiners, ()))
+    return CatchUpPlan(cursor, shares | dict.fromkeys(joiners, ()))
 
 
-def interim_membership(membership: Membership, note: StreamNote) -> Membership:
+def interim_membership(membership: Membership, note: CatchUpPlan) -> Membership:
     """Give the membership with the mapping that holds until all have caught up."""
     members = [replace(m, virtual_nodes=note.shares[m.slot]) for m in membership.members]
     return replace(membership, members=tuple(members))
@@ -190,12 +190,12 @@ def working_slots(membership: Membership) -> list[int]:
 
 
 def listen(
-    arrival: Arrival,
+    arrival: IncomingState,
     state_bytes: int,
-    course: Course,
-    hear: Callable[[Progress], Heard],
+    course: TrainingSchedule,
+    hear: Callable[[Progress], ReceivedStep],
     arrive: Callable[[Progress], None],
-    replay: Callable[[Heard], None],
+    replay: Callable[[ReceivedStep], None],
 ) -> None:
     """Hear the others' steps until the state has come and they have all been done here too.
 
@@ -205,7 +205,7 @@ def listen(
         replay: does a step that was heard.
     """
     cursor: Progress | None = arrival.note.cursor
-    kept = KeptSteps(state_bytes)
+    kept = StepLog(state_bytes)
     has_arrived = False
     while True:
         must_wait = cursor is None or cursor.is_over or kept.is_full
@@ -222,5 +222,5 @@ def listen(
         cursor = course.foreseen(cursor)
 
 
-def _num_bytes(heard: Heard) -> int:
+def _num_bytes(heard: ReceivedStep) -> int:
     return int(heard.vector.shape.num_elements()) * int(heard.vector.dtype.size)

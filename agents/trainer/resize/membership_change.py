@@ -19,23 +19,23 @@ from agents.trainer.model.progress import Progress
 from agents.trainer.model.state import ModelState, checkpoint_read
 from agents.trainer.peers.readiness import Beacon, wait_until_ready
 from agents.trainer.resize.barriers import (
-    census_meet,
-    closing_meet,
-    receipt_meet,
+    await_state_received,
+    gather_progress,
+    shutdown_barrier,
     state_receivers,
     state_source,
 )
 from agents.trainer.resize.catch_up import (
     STREAM_FROM_BYTES,
     STREAM_LANES,
-    Arrival,
+    IncomingState,
     Rehearsal,
     Stream,
     stream_note,
 )
 from agents.trainer.resize.digests import Digests
 from agents.trainer.resize.switch_header import (
-    StreamNote,
+    CatchUpPlan,
     meeting_receive,
     meeting_send,
     progress_note,
@@ -45,7 +45,7 @@ from agents.trainer.resize.transfer import bytes_moved, state_receive, state_sen
 from controlplane.core.protocol.wire import Membership, TrainerOrders
 
 
-class Handover:
+class MembershipChange:
     """The changes of membership of one trainer."""
 
     def __init__(
@@ -72,7 +72,7 @@ class Handover:
         self._digests = Digests(state, reports, self.stream.wait_for_step)
         self._is_as_built = True
 
-    def join(self, orders: TrainerOrders) -> tuple[Progress, int] | Arrival:
+    def join(self, orders: TrainerOrders) -> tuple[Progress, int] | IncomingState:
         """Get the state of a running job, or begin one together with the other first members.
 
         Returns:
@@ -94,11 +94,11 @@ class Handover:
         self._wait_for_leader(membership)
         received = self._take(membership, source, keeps=membership.source_slot is None)
         assert received is not None, "a joiner is among the joiners"
-        if isinstance(received, Arrival):
+        if isinstance(received, IncomingState):
             return received
         progress, moved = received
         if _source_leaves(membership):
-            receipt_meet(self._runtime, membership)
+            await_state_received(self._runtime, membership)
         self.digest_beside("after", progress)
         return progress, moved
 
@@ -134,7 +134,7 @@ class Handover:
 
     def switch(
         self, old: Membership, new: Membership, progress: Progress
-    ) -> tuple[int, StreamNote | None]:
+    ) -> tuple[int, CatchUpPlan | None]:
         """Leave `old` for `new`, which has members, after a common step.
 
         A trainer that is neither a member of `new` nor its source has nothing to do.
@@ -162,7 +162,7 @@ class Handover:
             assert new.source_slot is not None
             note = meeting_receive(self._runtime, new, self._state, new.source_slot).stream
         if is_met and _source_leaves(new):
-            receipt_meet(self._runtime, new)
+            await_state_received(self._runtime, new)
         if not joiners and new.leader_slot == self._slot:
             self.digest_beside("after", progress)
         return moved, note
@@ -184,7 +184,7 @@ class Handover:
         self.end_beside()
         self._arrive(membership, afresh=True)
         self._wait_for_leader(membership)
-        standings = census_meet(self._runtime, training_group(membership), held)
+        standings = gather_progress(self._runtime, training_group(membership), held)
         source = state_source(standings)
         is_first = source is None
         if source is None:
@@ -204,7 +204,7 @@ class Handover:
         if received is None:
             assert held is not None, "those without a state receive one"
             return held, 0
-        assert not isinstance(received, Arrival), "nobody listens in a recovery"
+        assert not isinstance(received, IncomingState), "nobody listens in a recovery"
         self.digest_beside("after", received[0])
         return received
 
@@ -214,7 +214,7 @@ class Handover:
         Raises:
             TrainerError: `peer_lost`: nobody may have written them.
         """
-        closing_meet(self._runtime, training_group(membership), is_writer)
+        shutdown_barrier(self._runtime, training_group(membership), is_writer)
 
     def digest_beside(self, role: str, progress: Progress) -> None:
         """Report the digest of the state of this moment, computed beside the training."""
@@ -263,7 +263,7 @@ class Handover:
 
     def _stream_note(
         self, old: Membership, new: Membership, joiners: Sequence[int], progress: Progress
-    ) -> StreamNote | None:
+    ) -> CatchUpPlan | None:
         """Say how to begin `new` while the state travels; None: it is small or it comes first."""
         is_worth_it = self._state.num_bytes >= STREAM_FROM_BYTES
         if not self._can_work_beside or not is_worth_it or old.hold:
@@ -273,7 +273,7 @@ class Handover:
 
     def _take(
         self, membership: Membership, source: int, keeps: bool
-    ) -> tuple[Progress, int] | Arrival | None:
+    ) -> tuple[Progress, int] | IncomingState | None:
         """Meet the others and receive the state, if it is for this trainer.
 
         Args:
@@ -298,14 +298,14 @@ class Handover:
         coming = self.stream.receive(
             partial(state_receive, runtime, membership, state, source, meeting, lanes=STREAM_LANES)
         )
-        return Arrival(meeting.stream, coming, moved)
+        return IncomingState(meeting.stream, coming, moved)
 
     def _give(
         self,
         membership: Membership,
         progress: Progress,
         joiners: Sequence[int],
-        note: StreamNote | None = None,
+        note: CatchUpPlan | None = None,
     ) -> int:
         runtime, state = self._runtime, self._state
         values = state.capture()

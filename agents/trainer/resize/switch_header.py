@@ -32,7 +32,7 @@ INSTANCE_MEETING = 101
 
 
 @dataclass(frozen=True, slots=True)
-class StreamNote:
+class CatchUpPlan:
     """What listeners need before they have a state: where the job stands, and who does what.
 
     Attributes:
@@ -49,7 +49,7 @@ class StreamNote:
         return np.frombuffer(text.encode(), np.uint8)
 
     @classmethod
-    def unpack(cls, payload: np.ndarray) -> StreamNote:
+    def unpack(cls, payload: np.ndarray) -> CatchUpPlan:
         """Read what `pack` gave."""
         value = json.loads(payload.tobytes())
         shares = {slot: tuple(share) for slot, share in value["shares"]}
@@ -57,7 +57,7 @@ class StreamNote:
 
 
 @dataclass(frozen=True, slots=True)
-class Meeting:
+class SwitchHeader:
     """What the source said to everybody; `stream` is set when nobody waits for the state.
 
     Attributes:
@@ -66,11 +66,11 @@ class Meeting:
 
     note_bytes: int
     joiners: tuple[int, ...]
-    stream: StreamNote | None
+    stream: CatchUpPlan | None
     is_rehearsal: bool
 
 
-def stream_fits(stream: StreamNote, num_joiners: int) -> bool:
+def stream_fits(stream: CatchUpPlan, num_joiners: int) -> bool:
     """Say whether a note has room in a meeting's message."""
     return MEETING_HEAD + num_joiners + words_of(stream.pack().size) <= MEETING_WORDS
 
@@ -81,7 +81,7 @@ def meeting_send(
     state: ModelState,
     progress: Progress,
     joiners: Sequence[int],
-    stream: StreamNote | None = None,
+    stream: CatchUpPlan | None = None,
     *,
     is_rehearsal: bool = False,
 ) -> None:
@@ -102,7 +102,7 @@ def meeting_send(
 
 def meeting_receive(
     runtime: CollectiveRuntime, membership: Membership, state: ModelState, source_slot: int
-) -> Meeting:
+) -> SwitchHeader:
     """Meet all members and hear what the source says.
 
     Raises:
@@ -125,8 +125,8 @@ def meeting_receive(
     joiners = tuple(int(slot) for slot in meeting[MEETING_HEAD:start])
     stream_bytes = int(meeting[5])
     payload = meeting[start:].view(np.uint8)[:stream_bytes]
-    note = StreamNote.unpack(payload) if stream_bytes else None
-    return Meeting(note_bytes, joiners, note, is_rehearsal=bool(meeting[6]))
+    note = CatchUpPlan.unpack(payload) if stream_bytes else None
+    return SwitchHeader(note_bytes, joiners, note, is_rehearsal=bool(meeting[6]))
 
 
 def progress_note(progress: Progress) -> np.ndarray:

@@ -25,7 +25,7 @@ from agents.trainer.collectives.groups import Group, transfer_group
 from agents.trainer.collectives.runtime import CollectiveRuntime, broadcast_receive, broadcast_send
 from agents.trainer.model.progress import Progress
 from agents.trainer.model.state import WORD_BYTES, ModelState, VariableSpec, pack
-from agents.trainer.resize.switch_header import Meeting, progress_note, words_of
+from agents.trainer.resize.switch_header import SwitchHeader, progress_note, words_of
 from controlplane.core.protocol.wire import Membership
 
 Tensor = Any
@@ -41,7 +41,7 @@ _PLAIN_DTYPES = frozenset({"float16", "bfloat16", "float32", "float64", "int32",
 
 
 @dataclass(frozen=True, slots=True)
-class Piece:
+class Chunk:
     """Rows `low` to `high` of the variable at `position`; all of it when `is_whole`."""
 
     position: int
@@ -62,14 +62,14 @@ class TransferPlan:
 
     small: tuple[int, ...]
     small_bytes: int
-    pieces: tuple[Piece, ...]
+    pieces: tuple[Chunk, ...]
 
 
 def transfer_plan(specs: Sequence[VariableSpec], piece_bytes: int = PIECE_BYTES) -> TransferPlan:
     """Cut large variables by rows into pieces of about `piece_bytes`, at least one row each."""
     small: list[int] = []
     small_bytes = 0
-    pieces: list[Piece] = []
+    pieces: list[Chunk] = []
     for position, spec in enumerate(specs):
         size = math.prod(spec.shape) * int(tf.as_dtype(spec.dtype).size)
         if size < LARGE_BYTES or spec.dtype not in _PLAIN_DTYPES:
@@ -79,7 +79,7 @@ def transfer_plan(specs: Sequence[VariableSpec], piece_bytes: int = PIECE_BYTES)
         rows = spec.shape[0]
         step = max(1, piece_bytes * rows // size)
         pieces += [
-            Piece(position, low, min(low + step, rows), is_whole=step >= rows)
+            Chunk(position, low, min(low + step, rows), is_whole=step >= rows)
             for low in range(0, rows, step)
         ]
     return TransferPlan(tuple(small), small_bytes, tuple(pieces))
@@ -126,7 +126,7 @@ def state_receive(
     membership: Membership,
     state: ModelState,
     source_slot: int,
-    meeting: Meeting,
+    meeting: SwitchHeader,
     *,
     keeps_until_complete: bool = False,
     lanes: int = DEFAULT_LANES,
@@ -160,10 +160,10 @@ def _receive_pieces(
     note_words: int,
     is_kept: bool,
     lanes: int,
-) -> tuple[np.ndarray, list[tuple[Piece, Tensor]]]:
+) -> tuple[np.ndarray, list[tuple[Chunk, Tensor]]]:
     """Take all pieces; gives that of progress and small variables, and those not assigned yet."""
     together: list[np.ndarray] = []
-    kept: list[tuple[Piece, Tensor]] = []
+    kept: list[tuple[Chunk, Tensor]] = []
 
     def receive(index: int) -> None:
         instance = INSTANCE_STATE + index
@@ -186,7 +186,7 @@ def _receive_pieces(
     return together[0], kept
 
 
-def _assign(state: ModelState, piece: Piece, value: Tensor) -> None:
+def _assign(state: ModelState, piece: Chunk, value: Tensor) -> None:
     variable = state.variables[piece.position].value
     if piece.is_whole:
         variable.assign(value)

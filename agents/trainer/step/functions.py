@@ -16,14 +16,14 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from agents.trainer.collectives.stack_machine import fold
+from agents.trainer.collectives.stack_machine import stack_reduce
 from agents.trainer.model.keras_private import learning_rates_scaled
 from agents.trainer.model.state import ModelState
 from agents.trainer.model.stateful_ops import refuse_hidden_state
 from agents.trainer.step.gradient_layout import (
+    FieldKind,
+    LayoutField,
     MessageWriter,
-    Piece,
-    PieceKind,
     integers_read,
     message_read,
     message_width,
@@ -67,8 +67,8 @@ class StepFunctions:
         self.virtual_node = VirtualNode(model, state, sample)
         self.dtype = self.virtual_node.dtype
         self.example_specs = example_specs(sample)
-        self.train_pieces: list[Piece] = []
-        self.validate_pieces: list[Piece] = []
+        self.train_pieces: list[LayoutField] = []
+        self.validate_pieces: list[LayoutField] = []
         #: Steps whose gradients are not finite are skipped and the scale is lowered.
         self.has_loss_scale = isinstance(model.optimizer, keras.optimizers.LossScaleOptimizer)
         self.has_validation = has_validation
@@ -79,7 +79,7 @@ class StepFunctions:
             self.train = self._trace_sweep(self._train_one, self.train_pieces)
             if has_validation:
                 self.validate = self._trace_sweep(self._validate_one, self.validate_pieces)
-        assert self.train_pieces[-1].kind is PieceKind.LOSS
+        assert self.train_pieces[-1].kind is FieldKind.LOSS
         self.apply = self._traced(self._apply, [tf.TensorSpec([self.train_width], self.dtype)])
         self.count = self._traced(self._count, [tf.TensorSpec([self.validate_width], self.dtype)])
 
@@ -118,7 +118,7 @@ class StepFunctions:
         self.bytes_per_example = tracer.bytes_per_example
         return True
 
-    def _trace_sweep(self, one: Body, pieces: list[Piece]) -> Any:
+    def _trace_sweep(self, one: Body, pieces: list[LayoutField]) -> Any:
         """Trace the loop over virtual nodes around `one`, which fills `pieces`."""
         one_virtual_node = tf.function(partial(one, pieces), autograph=False).get_concrete_function(
             [tf.TensorSpec(v.shape, v.value.dtype) for v in self.state.trainable],
@@ -148,7 +148,7 @@ class StepFunctions:
                 )
                 return vectors
 
-            stacks = fold(leaf, program[:, 2], widths, self.dtype)
+            stacks = stack_reduce(leaf, program[:, 2], widths, self.dtype)
             return tf.cond(
                 tf.equal(num_rows, 1),
                 lambda: tf.concat([stack.read(0) for stack in stacks], 0)[tf.newaxis],
@@ -166,7 +166,7 @@ class StepFunctions:
 
     def _train_one(
         self,
-        pieces: list[Piece],
+        pieces: list[LayoutField],
         trainable: list[Tensor],
         fixed: list[Tensor],
         examples: list[Tensor],
@@ -189,7 +189,7 @@ class StepFunctions:
 
     def _validate_one(
         self,
-        pieces: list[Piece],
+        pieces: list[LayoutField],
         trainable: list[Tensor],
         fixed: list[Tensor],
         examples: list[Tensor],
@@ -219,20 +219,20 @@ class StepFunctions:
         sums = []
         scale = tf.cast(self.model.optimizer.scale_loss(tf.ones([])), self.dtype)
         for piece, value in message_read(self.train_pieces, vector):
-            if piece.kind is PieceKind.GRADIENT:
+            if piece.kind is FieldKind.GRADIENT:
                 sums.append(value)
                 dtype = self.state.trainable[piece.index].value.dtype
                 gradients[piece.index] = tf.cast(value, dtype)
-            elif piece.kind is PieceKind.CHANGE:
+            elif piece.kind is FieldKind.CHANGE:
                 variable = self.fixed[piece.index].value
                 variable.assign(tf.cast(tf.cast(variable, self.dtype) + value, variable.dtype))
-            elif piece.kind is PieceKind.INTEGER:
+            elif piece.kind is FieldKind.INTEGER:
                 variable = self.fixed[piece.index].value
                 variable.assign(integers_read(value, variable.dtype))
-            elif piece.kind is PieceKind.METRIC:
+            elif piece.kind is FieldKind.METRIC:
                 variable = self.state.metrics[piece.index].value
                 variable.assign_add(tf.cast(value, variable.dtype))
-            elif piece.kind is PieceKind.SQUARE:
+            elif piece.kind is FieldKind.SQUARE:
                 square = value
             else:
                 loss = value

@@ -21,7 +21,7 @@ LIMBS = 4
 LIMB_BITS = 16
 
 
-class PieceKind(StrEnum):
+class FieldKind(StrEnum):
     """What a piece of the vector is, and so what becomes of its sum."""
 
     GRADIENT = "gradient"  # of a trainable variable, weighted by the share of examples
@@ -33,10 +33,10 @@ class PieceKind(StrEnum):
 
 
 @dataclass(frozen=True)
-class Piece:
+class LayoutField:
     """One run of elements in the vector; `index` counts within the list that `kind` implies."""
 
-    kind: PieceKind
+    kind: FieldKind
     index: int
     shape: tuple[int, ...]
     size: int
@@ -47,10 +47,10 @@ class MessageWriter:
 
     def __init__(self, dtype: tf.DType) -> None:
         self.dtype = dtype
-        self.pieces: list[Piece] = []
+        self.pieces: list[LayoutField] = []
         self._parts: list[Tensor] = []
 
-    def add(self, kind: PieceKind, index: int, value: Tensor, shape: Sequence[int]) -> None:
+    def add(self, kind: FieldKind, index: int, value: Tensor, shape: Sequence[int]) -> None:
         """Append a value of `shape`, made dense and cast to the vector's dtype."""
         dense = tf.convert_to_tensor(value)
         self._append(kind, index, tuple(shape), tf.cast(dense, self.dtype))
@@ -65,11 +65,11 @@ class MessageWriter:
         ]
         stacked = tf.cast(tf.bitcast(tf.stack(limbs), tf.int64), self.dtype)
         chosen = tf.where(is_first, stacked, tf.zeros_like(stacked))
-        self._append(PieceKind.INTEGER, index, tuple(value.shape), chosen)
+        self._append(FieldKind.INTEGER, index, tuple(value.shape), chosen)
 
-    def _append(self, kind: PieceKind, index: int, shape: tuple[int, ...], value: Tensor) -> None:
-        size = math.prod(shape) * (LIMBS if kind is PieceKind.INTEGER else 1)
-        self.pieces.append(Piece(kind, index, shape, size))
+    def _append(self, kind: FieldKind, index: int, shape: tuple[int, ...], value: Tensor) -> None:
+        size = math.prod(shape) * (LIMBS if kind is FieldKind.INTEGER else 1)
+        self.pieces.append(LayoutField(kind, index, shape, size))
         self._parts.append(tf.reshape(value, [size]))
 
     def add_gradients(
@@ -78,7 +78,7 @@ class MessageWriter:
         """Append the gradients there are, and their squared length times `factor`."""
         for index, (gradient, shape) in enumerate(zip(gradients, shapes, strict=True)):
             if gradient is not None:
-                self.add(PieceKind.GRADIENT, index, gradient, shape)
+                self.add(FieldKind.GRADIENT, index, gradient, shape)
         self._add_square(factor)
 
     def _add_square(self, factor: Tensor) -> None:
@@ -88,15 +88,15 @@ class MessageWriter:
         Small gradients are put together first: one operation for all of them.
         """
         gradients = range(len(self.pieces))
-        assert all(self.pieces[k].kind is PieceKind.GRADIENT for k in gradients)
+        assert all(self.pieces[k].kind is FieldKind.GRADIENT for k in gradients)
         large = [self._parts[k] for k in gradients if self.pieces[k].size >= LARGE_PIECE]
         small = [self._parts[k] for k in gradients if self.pieces[k].size < LARGE_PIECE]
         joined = [tf.concat(small, axis=0)] if len(small) > 1 else small
         square = squared_length([*large, *joined], self.dtype)
         value = tf.stack([square * tf.cast(factor, self.dtype), tf.ones([], self.dtype)])
-        self._append(PieceKind.SQUARE, 0, (2,), value)
+        self._append(FieldKind.SQUARE, 0, (2,), value)
 
-    def finish(self, pieces: list[Piece]) -> list[Tensor]:
+    def finish(self, pieces: list[LayoutField]) -> list[Tensor]:
         """Fill `pieces` in their order in the vector; return the vector in segments.
 
         Large pieces are segments of their own, which nobody has to copy; the small ones share the
@@ -110,17 +110,17 @@ class MessageWriter:
         return segments
 
 
-def message_width(pieces: Iterable[Piece]) -> int:
+def message_width(pieces: Iterable[LayoutField]) -> int:
     """Count the elements of a vector."""
     return sum(piece.size for piece in pieces)
 
 
-def message_read(pieces: Sequence[Piece], vector: Tensor) -> list[tuple[Piece, Tensor]]:
+def message_read(pieces: Sequence[LayoutField], vector: Tensor) -> list[tuple[LayoutField, Tensor]]:
     """Cut a vector into its pieces, in the shapes they had; integers still as limbs."""
     parts = tf.split(vector, [piece.size for piece in pieces])
     read = []
     for piece, part in zip(pieces, parts, strict=True):
-        shape = (LIMBS, *piece.shape) if piece.kind is PieceKind.INTEGER else piece.shape
+        shape = (LIMBS, *piece.shape) if piece.kind is FieldKind.INTEGER else piece.shape
         read.append((piece, tf.reshape(part, shape)))
     return read
 

@@ -18,7 +18,7 @@ import tensorflow as tf
 
 from agents.trainer.contract.user_errors import JobCodeError
 from agents.trainer.model.stateful_ops import refuse_hidden_state
-from agents.trainer.step.gradient_layout import MessageWriter, Piece, message_width
+from agents.trainer.step.gradient_layout import LayoutField, MessageWriter, message_width
 from agents.trainer.step.virtual_node import SliceResults, VirtualNode
 from controlplane.core.protocol.wire import ReductionMode, TrainingSpec
 
@@ -49,7 +49,7 @@ class PassTracer:
         self._example_specs = list(example_specs)
         self.bytes_per_example = 0
 
-    def trace(self, pieces: list[Piece], training: bool) -> Any:
+    def trace(self, pieces: list[LayoutField], training: bool) -> Any:
         """Trace a pass; fills `pieces`.
 
         Returns:
@@ -95,7 +95,7 @@ class PassTracer:
 
     def _pass(
         self,
-        pieces: list[Piece],
+        pieces: list[LayoutField],
         training: bool,
         trainable: list[Tensor],
         fixed: list[Tensor],

@@ -16,7 +16,7 @@ import numpy as np
 import tensorflow as tf
 
 from agents.trainer.data.sources import ExampleSource
-from agents.trainer.model.progress import Activity, Course, Progress
+from agents.trainer.model.progress import Activity, Progress, TrainingSchedule
 from agents.trainer.step.batch_plan import (
     TRAINING_STREAM,
     VALIDATION_STREAM,
@@ -82,7 +82,7 @@ class JobData:
     """
 
     spec: TrainingSpec
-    course: Course
+    course: TrainingSchedule
     train: ExampleSource
     validation: ExampleSource | None
     example_specs: tuple[tf.TensorSpec, ...]

@@ -16,7 +16,7 @@ import tensorflow as tf
 
 from agents.trainer.collectives.groups import Group, lone_group
 from agents.trainer.collectives.runtime import CollectiveRuntime
-from agents.trainer.collectives.step_metadata import StepNotes, notes_read, notes_write
+from agents.trainer.collectives.step_metadata import StepMetadata, notes_read, notes_write
 from agents.trainer.collectives.tree_reduction import Exchange
 from agents.trainer.contract.failures import TrainerError
 from agents.trainer.model.progress import Activity
@@ -66,7 +66,7 @@ class StepOutcome:
 
 
 @dataclass(frozen=True)
-class Heard:
+class ReceivedStep:
     """The reduced vector of a step that others did, to be done here later.
 
     Attributes:
@@ -170,7 +170,7 @@ class Stepper:
         done = self._update(vector, batch.place[2], batch.plan.num_examples)
         return replace(done, is_agreed=notes.is_agreed, busy_s=noted)
 
-    def listen(self, batch: LocalBatch) -> Heard:
+    def listen(self, batch: LocalBatch) -> ReceivedStep:
         """Take part in the step for `batch` with nothing of its own, and change no state.
 
         Raises:
@@ -183,9 +183,9 @@ class Stepper:
             nothing = tf.zeros([0, exchange.width], self.functions.dtype)
         vector, _ = self._reduce(exchange, nothing, batch, holds_next=False, busy_s=0.0)
         seconds = time.monotonic() - started_at
-        return Heard(activity, batch.plan.num_examples, vector, seconds)
+        return ReceivedStep(activity, batch.plan.num_examples, vector, seconds)
 
-    def replay(self, heard: Heard) -> StepOutcome:
+    def replay(self, heard: ReceivedStep) -> StepOutcome:
         """Do what the others did at the end of a step that was heard here.
 
         Raises:
@@ -220,12 +220,12 @@ class Stepper:
 
     def _reduce(
         self, exchange: Exchange, rows: Tensor, batch: LocalBatch, holds_next: bool, busy_s: float
-    ) -> tuple[Tensor, StepNotes]:
+    ) -> tuple[Tensor, StepMetadata]:
         group = self._group
         if group.size == 1:
-            return rows[0], StepNotes(holds_next, group.slots, (busy_s,))
+            return rows[0], StepMetadata(holds_next, group.slots, (busy_s,))
         is_agreed = self._hear_back()
-        if group.lone_worker is not None:
+        if group.sole_worker is not None:
             return self._tell_or_hear(exchange, rows, holds_next, busy_s, is_agreed)
         written = notes_write(self._mode, group, self._runtime.slot, holds_next, busy_s)
         notes = tf.constant(written, self.functions.dtype)
@@ -237,14 +237,14 @@ class Stepper:
 
     def _tell_or_hear(
         self, exchange: Exchange, rows: Tensor, holds_next: bool, busy_s: float, is_agreed: bool
-    ) -> tuple[Tensor, StepNotes]:
+    ) -> tuple[Tensor, StepMetadata]:
         """Let the lone worker's sums reach those that listen, beside its next step.
 
         The worker knows what they answered when it is through with the next step; so an agreement
         counts for everybody in the step after the one in which all agreed.
         """
         group, slot = self._group, self._runtime.slot
-        if slot == group.lone_worker:
+        if slot == group.sole_worker:
             vector = rows[0]
             self._told = self._teller.submit(self._tell, exchange, vector, holds_next, group)
         else:
@@ -252,7 +252,7 @@ class Stepper:
             with self._runtime.collective():
                 vector, self._was_agreed = exchange.hear(holds_next, group)
         busy = tuple(busy_s if each == slot else 0.0 for each in group.slots)
-        return vector, StepNotes(is_agreed, group.slots, busy)
+        return vector, StepMetadata(is_agreed, group.slots, busy)
 
     def _tell(self, exchange: Exchange, vector: Tensor, holds_next: bool, group: Group) -> bool:
         with self._runtime.collective():

@@ -22,7 +22,7 @@ from agents.trainer.model.keras_private import (
     unweighted_trackers,
 )
 from agents.trainer.model.state import ModelState
-from agents.trainer.step.gradient_layout import MessageWriter, PieceKind
+from agents.trainer.step.gradient_layout import FieldKind, MessageWriter
 
 Tensor = Any
 
@@ -107,15 +107,15 @@ class VirtualNode:
         if training:
             for index, change in results.changes:
                 shape = self.state.fixed[index].shape
-                writer.add(PieceKind.CHANGE, index, change, shape)
+                writer.add(FieldKind.CHANGE, index, change, shape)
             for index, value in results.integers:
                 writer.add_integers(index, value, is_first)
         for index, (variable, grown) in enumerate(
             zip(self.state.metrics, results.metrics, strict=True)
         ):
-            writer.add(PieceKind.METRIC, index, grown, variable.shape)
+            writer.add(FieldKind.METRIC, index, grown, variable.shape)
         if training:
-            writer.add(PieceKind.LOSS, 0, results.loss, ())
+            writer.add(FieldKind.LOSS, 0, results.loss, ())
 
     def _scope(
         self, trainable: Sequence[Tensor], fixed: Sequence[Tensor], seeds: Tensor

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from agents.trainer.step.functions import StepFunctions
-from agents.trainer.step.gradient_layout import PieceKind, message_read
+from agents.trainer.step.gradient_layout import FieldKind, message_read
 
 #: Differences that rounding may make, relative to the largest number of a kind.
 TOLERANCE = 1e-3
@@ -41,10 +41,10 @@ def _differences(apart: StepFunctions, merged: StepFunctions, arguments: list[An
         return "set of sums"
     expected = message_read(pieces, apart.train(*arguments)[0])
     found = message_read(pieces, merged.train(*arguments)[0])
-    largest: dict[PieceKind, float] = {}
-    furthest: dict[PieceKind, float] = {}
+    largest: dict[FieldKind, float] = {}
+    furthest: dict[FieldKind, float] = {}
     for (piece, theirs), (_, mine) in zip(expected, found, strict=True):
-        if piece.kind is PieceKind.SQUARE:  # of as many gradients as there are passes
+        if piece.kind is FieldKind.SQUARE:  # of as many gradients as there are passes
             continue
         wanted = np.asarray(theirs, np.float64)
         distance = np.abs(np.asarray(mine, np.float64) - wanted)

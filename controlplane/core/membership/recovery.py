@@ -16,7 +16,7 @@ from controlplane.core.virtual_nodes.uneven_split import mapping_for
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Standing:
+class SurvivorState:
     """What is known of one trainer of a job.
 
     Attributes:
@@ -60,7 +60,7 @@ class Verdict:
 
 
 def judge(
-    trainers: Sequence[Standing],
+    trainers: Sequence[SurvivorState],
     *,
     stalled_for_s: float,
     grace_s: float,
@@ -103,7 +103,7 @@ def judge(
     )
 
 
-def mutually_reachable(trainers: Sequence[Standing]) -> list[Standing]:
+def mutually_reachable(trainers: Sequence[SurvivorState]) -> list[SurvivorState]:
     """Keep a largest set in which nobody complains of another, in the given order.
 
     Greedy: whoever is in most complaints goes first, the junior of equals. That is exact for single

@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from controlplane.core.scheduling.free_capacity import NodeId, Rooms
+from controlplane.core.scheduling.free_capacity import FreeCapacity, NodeId
 from controlplane.core.values.performance import Performance
 from controlplane.core.values.types import (
     Accelerator,
@@ -47,7 +47,7 @@ def repack(
     snapshot: Snapshot,
     decision: Decision,
     placed: Mapping[JobId, Sequence[Accelerator]],
-    free: Mapping[str, Rooms],
+    free: Mapping[str, FreeCapacity],
 ) -> Moves:
     """Move jobs that could sit on fewer nodes, those on most nodes too many first.
 
@@ -106,7 +106,7 @@ def _candidates(
         share = decision.shares[job.id]
         num_nodes = len({one.node_id for one in now})
         excess = num_nodes - -(-share.count // largest[share.kind])
-        if excess < 1 or share.extra or share.by_node or job.id in snapshot.shunned:
+        if excess < 1 or share.extra or share.by_node or job.id in snapshot.excluded:
             continue
         if all(one.id in held or one.id not in busy for one in now):
             ranked.append((-excess, job.submitted_at, job.id, job))
@@ -114,7 +114,7 @@ def _candidates(
 
 
 def _fewest_nodes(
-    now: Sequence[Accelerator], rooms: Rooms, most_nodes: int, held: frozenset[AcceleratorId]
+    now: Sequence[Accelerator], rooms: FreeCapacity, most_nodes: int, held: frozenset[AcceleratorId]
 ) -> tuple[list[Accelerator], list[Accelerator]] | None:
     """Find the same number of accelerators on at most `most_nodes`: what is kept, what is new.
 
@@ -146,7 +146,7 @@ def _fewest_nodes(
 
 
 def _next_node(
-    mine: Counter[NodeId], chosen: Mapping[NodeId, int], rooms: Rooms, needed: int
+    mine: Counter[NodeId], chosen: Mapping[NodeId, int], rooms: FreeCapacity, needed: int
 ) -> NodeId | None:
     own = [node for node in mine if node not in chosen]
     fitting = [node for node in own if mine[node] + rooms.room(node) >= needed]

@@ -15,7 +15,7 @@ from controlplane.core.values.types import Accelerator, AcceleratorId
 NodeId = int
 
 
-class Rooms:
+class FreeCapacity:
     """Accelerators of one kind that may be taken, in order of their index on each node."""
 
     def __init__(self, accelerators: Iterable[Accelerator] = ()) -> None:
@@ -79,7 +79,7 @@ class Rooms:
         heapq.heappush(self._nodes_with.setdefault(self.room(node), []), node)
 
 
-def take_packed(rooms: Rooms, needed: int, own_nodes: Iterable[NodeId]) -> list[Accelerator]:
+def take_packed(rooms: FreeCapacity, needed: int, own_nodes: Iterable[NodeId]) -> list[Accelerator]:
     """Take up to `needed`: on nodes of the job's own first, then where it fits best."""
     taken: list[Accelerator] = []
     own = sorted((rooms.room(node), node) for node in own_nodes if rooms.room(node))

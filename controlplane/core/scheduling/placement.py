@@ -6,7 +6,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping
 
 from controlplane.core.scheduling.consolidation import repack
-from controlplane.core.scheduling.free_capacity import NodeId, Rooms, take_packed
+from controlplane.core.scheduling.free_capacity import FreeCapacity, NodeId, take_packed
 from controlplane.core.values.types import (
     Accelerator,
     AcceleratorId,
@@ -69,8 +69,8 @@ def _fill(
     held: Mapping[JobId, list[Accelerator]],
     kept: Mapping[JobId, set[AcceleratorId]],
     added: Mapping[JobId, list[Accelerator]],
-    free: Mapping[str, Rooms],
-    busy: Mapping[str, Rooms],
+    free: Mapping[str, FreeCapacity],
+    busy: Mapping[str, FreeCapacity],
 ) -> None:
     """Take what every share still lacks, and note it in `added`."""
     for job, kind, count in _placement_order(snapshot, decision):
@@ -79,8 +79,8 @@ def _fill(
         if needed <= 0:
             continue
         nodes = {one.node_id for one in own}
-        shunned = snapshot.shunned.get(job.id, frozenset())
-        found = _take(free[kind], busy[kind], needed, nodes, shunned)
+        excluded = snapshot.excluded.get(job.id, frozenset())
+        found = _take(free[kind], busy[kind], needed, nodes, excluded)
         if len(found) < needed:
             raise ValueError(
                 f"job {job.id} needs {needed} more of kind {kind}, {len(found)} are left"
@@ -106,7 +106,7 @@ def _placed_by_node(
     rooms = _rooms_by_node(snapshot, decision, kept)
     for job in sorted(jobs, key=lambda job: (job.submitted_at, job.id)):
         share = decision.shares[job.id]
-        shunned = snapshot.shunned.get(job.id, frozenset())
+        excluded = snapshot.excluded.get(job.id, frozenset())
         here = Counter(one.node_id for one in held[job.id] if one.id in kept[job.id])
         for node, count in sorted(share.by_node.items()):
             room = rooms[node, share.kind]
@@ -116,8 +116,8 @@ def _placed_by_node(
                     f"job {job.id} needs {needed} more of kind {share.kind} on node {node}, "
                     f"{len(room)} are left"
                 )
-            if shunned:
-                room.sort(key=lambda one: one.id in shunned)
+            if excluded:
+                room.sort(key=lambda one: one.id in excluded)
             added[job.id] += room[:needed]
             del room[:needed]
     return kept, added
@@ -142,7 +142,7 @@ def _rooms_by_node(
 
 def _rooms(
     snapshot: Snapshot, taken: set[AcceleratorId]
-) -> tuple[dict[str, Rooms], dict[str, Rooms]]:
+) -> tuple[dict[str, FreeCapacity], dict[str, FreeCapacity]]:
     """Sort what nobody was given yet into what is free and what is in use, by kind."""
     in_use = snapshot.in_use
     free: dict[str, list[Accelerator]] = defaultdict(list)
@@ -152,8 +152,8 @@ def _rooms(
             (busy if one.id in in_use else free)[one.kind].append(one)
     kinds = {one.kind for one in snapshot.accelerators}
     return (
-        defaultdict(Rooms, {kind: Rooms(free[kind]) for kind in kinds}),
-        defaultdict(Rooms, {kind: Rooms(busy[kind]) for kind in kinds}),
+        defaultdict(FreeCapacity, {kind: FreeCapacity(free[kind]) for kind in kinds}),
+        defaultdict(FreeCapacity, {kind: FreeCapacity(busy[kind]) for kind in kinds}),
     )
 
 
@@ -198,14 +198,14 @@ def _placement_order(snapshot: Snapshot, decision: Decision) -> list[tuple[Job, 
 
 
 def _take(
-    free: Rooms,
-    busy: Rooms,
+    free: FreeCapacity,
+    busy: FreeCapacity,
     needed: int,
     nodes: set[NodeId],
-    shunned: frozenset[AcceleratorId],
+    excluded: frozenset[AcceleratorId],
 ) -> list[Accelerator]:
     """Take up to `needed`: free ones before those in use, what the job shuns after both."""
-    aside = [rooms.withdraw(shunned) for rooms in (free, busy)] if shunned else []
+    aside = [rooms.withdraw(excluded) for rooms in (free, busy)] if excluded else []
     taken: list[Accelerator] = []
     for rooms in (free, busy):
         taken += take_packed(rooms, needed - len(taken), nodes.union(one.node_id for one in taken))

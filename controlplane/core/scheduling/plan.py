@@ -37,9 +37,9 @@ def plan_between(snapshot: Snapshot, allocation: Allocation) -> Plan:
         wanted = allocation.accelerators.get(job.id, ())
         if not wanted and _may_wait(job, held, given, schedulable):
             continue
-        shunned = snapshot.shunned.get(job.id, frozenset()).difference(held)
-        if not shunned.isdisjoint(wanted):
-            rest = tuple(accelerator for accelerator in wanted if accelerator not in shunned)
+        excluded = snapshot.excluded.get(job.id, frozenset()).difference(held)
+        if not excluded.isdisjoint(wanted):
+            rest = tuple(accelerator for accelerator in wanted if accelerator not in excluded)
             is_enough = len(rest) >= job.min_accelerators
             reasons[job.id] = f"{reasons.get(job.id, '')} {_shunned_text(wanted, rest)}".strip()
             wanted = rest if is_enough else _meanwhile(job, held, rest, schedulable)

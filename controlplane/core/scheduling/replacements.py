@@ -34,7 +34,7 @@ def replacements(
     *,
     held: AbstractSet[AcceleratorId],
     releasing: AbstractSet[AcceleratorId],
-    shunned: Mapping[JobId, AbstractSet[AcceleratorId]],
+    excluded: Mapping[JobId, AbstractSet[AcceleratorId]],
 ) -> dict[JobId, tuple[AcceleratorId, ...]]:
     """Choose what brings each job to its minimum; a job that cannot get there is left out.
 
@@ -47,7 +47,7 @@ def replacements(
         accelerators: those that may be given out.
         held: what any job holds; none of it is chosen.
         releasing: what nobody may be given yet because a former trainer has not gone.
-        shunned: accelerators on which a job's trainers did not come up lately.
+        excluded: accelerators on which a job's trainers did not come up lately.
     """
     by_id = {one.id: one for one in accelerators}
     left = {one.id: one for one in by_id.values() if one.id not in held}
@@ -55,7 +55,7 @@ def replacements(
     for row in sorted(short, key=lambda row: (-row.job.weight, row.job.submitted_at, row.job.id)):
         own = [by_id[one] for one in row.held if one in by_id]
         nodes, kinds = {one.node_id for one in own}, {one.kind for one in own}
-        avoided = shunned.get(row.job.id, frozenset())
+        avoided = excluded.get(row.job.id, frozenset())
         fitting = [
             one
             for one in left.values()

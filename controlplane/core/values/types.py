@@ -112,7 +112,7 @@ class Snapshot:
             back to its minimum (see `replacements`). Free unless it is `releasing`.
         releasing: accelerators whose former trainer has not gone yet; nobody may be given them now.
         resizing: jobs with a resize under way that can no longer be taken back; a plan leaves them.
-        shunned: accelerators on which a job's trainers did not come up lately, by job.
+        excluded: accelerators on which a job's trainers did not come up lately, by job.
         carried: what the same policy left in its last decision. It may be missing at any time (a
             new process, another policy), so it can only make a decision better or faster.
     """
@@ -125,7 +125,7 @@ class Snapshot:
     kept: Mapping[JobId, tuple[AcceleratorId, ...]] = field(default_factory=dict)
     releasing: frozenset[AcceleratorId] = frozenset()
     resizing: frozenset[JobId] = frozenset()
-    shunned: Mapping[JobId, frozenset[AcceleratorId]] = field(default_factory=dict)
+    excluded: Mapping[JobId, frozenset[AcceleratorId]] = field(default_factory=dict)
     carried: object | None = None
 
     def manned(self, job_id: JobId) -> tuple[AcceleratorId, ...]:

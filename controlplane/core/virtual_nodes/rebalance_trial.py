@@ -27,7 +27,7 @@ MOVE_COOL_DOWN_LIMIT_S = 3600.0
 
 
 @dataclass(frozen=True, slots=True)
-class Trial:
+class RebalanceTrial:
     """A move that is not judged yet.
 
     Attributes:
@@ -44,7 +44,7 @@ class Trial:
 
 
 @dataclass(frozen=True, slots=True)
-class Moves:
+class RebalancePlan:
     """What one job's moves have come to.
 
     Attributes:
@@ -55,7 +55,7 @@ class Moves:
 
     failures: int = 0
     until_s: float = 0.0
-    trial: Trial | None = None
+    trial: RebalanceTrial | None = None
 
     def may_move(self, now_s: float) -> bool:
         """Say whether another move may be tried."""
@@ -66,20 +66,20 @@ class Moves:
         """Say whether what members seem to differ in was tried last and made nothing faster."""
         return self.failures > 0
 
-    def tried(self, trial: Trial, now_s: float) -> Moves:
+    def tried(self, trial: RebalanceTrial, now_s: float) -> RebalancePlan:
         """Begin a trial."""
-        return Moves(self.failures, now_s + cool_down_s(self.failures), trial)
+        return RebalancePlan(self.failures, now_s + cool_down_s(self.failures), trial)
 
-    def paid(self) -> Moves:
+    def paid(self) -> RebalancePlan:
         """End a trial that paid."""
         return replace(self, failures=0, trial=None)
 
-    def failed(self, now_s: float) -> Moves:
+    def failed(self, now_s: float) -> RebalancePlan:
         """End a trial that did not pay; the next one has to wait longer."""
         failures = self.failures + 1
-        return Moves(failures, now_s + cool_down_s(failures))
+        return RebalancePlan(failures, now_s + cool_down_s(failures))
 
-    def dropped(self) -> Moves:
+    def dropped(self) -> RebalancePlan:
         """End a trial that can no longer be judged."""
         return replace(self, trial=None)
 
@@ -91,14 +91,14 @@ def cool_down_s(failures: int) -> float:
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
+class RebalanceVerdict:
     """What a move did: the measured seconds of a step after it, and whether that is enough."""
 
     measured_s: float
     has_paid: bool
 
 
-def move_verdict(trial: Trial, window: Window) -> Verdict | None:
+def move_verdict(trial: RebalanceTrial, window: Window) -> RebalanceVerdict | None:
     """Judge a move by the membership that it made; None while it is too early.
 
     A full window is asked for, or a few stretches that all are much slower than before.
@@ -107,8 +107,8 @@ def move_verdict(trial: Trial, window: Window) -> Verdict | None:
     if measured_s is not None:
         promised_gain_s = trial.before_s - trial.promised_s
         has_paid = trial.before_s - measured_s >= PAID_SHARE * promised_gain_s
-        return Verdict(measured_s, has_paid)
+        return RebalanceVerdict(measured_s, has_paid)
     steps = [stretch.step_s for stretch in window_closed(window)]
     if len(steps) >= CLEAR_LOSS_STRETCHES and min(steps) > CLEAR_LOSS * trial.before_s:
-        return Verdict(median(steps), has_paid=False)
+        return RebalanceVerdict(median(steps), has_paid=False)
     return None

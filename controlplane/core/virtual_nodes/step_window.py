@@ -26,7 +26,7 @@ WINDOW_STRETCHES = 5
 
 
 @dataclass(frozen=True, slots=True)
-class Stretch:
+class Interval:
     """Some consecutive steps of one membership.
 
     Attributes:
@@ -49,23 +49,23 @@ class Stretch:
         return self.seconds >= STRETCH_S
 
 
-Window = tuple[Stretch, ...]
+Window = tuple[Interval, ...]
 
 
-def window_add(window: Window, new: Stretch) -> Window:
+def window_add(window: Window, new: Interval) -> Window:
     """Add what was reported last; the oldest stretch goes when there are too many."""
     if window and not window[-1].is_closed:
         return (*window[:-1], _joined(window[-1], new))
     return (*window, new)[-(STRETCHES_KEPT + 1) :]
 
 
-def _joined(old: Stretch, new: Stretch) -> Stretch:
+def _joined(old: Interval, new: Interval) -> Interval:
     num_steps = old.num_steps + new.num_steps
     share = new.num_steps / num_steps
     busy_s = {**old.busy_s, **new.busy_s}
     for slot in old.busy_s.keys() & new.busy_s.keys():
         busy_s[slot] = old.busy_s[slot] * (1.0 - share) + new.busy_s[slot] * share
-    return Stretch(old.seconds + new.seconds, num_steps, busy_s)
+    return Interval(old.seconds + new.seconds, num_steps, busy_s)
 
 
 def window_closed(window: Window) -> Window:

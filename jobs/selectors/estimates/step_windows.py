@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from controlplane.core.virtual_nodes.rebalance_trial import Moves, Trial
-from controlplane.core.virtual_nodes.step_window import Stretch, Window
+from controlplane.core.virtual_nodes.rebalance_trial import RebalancePlan, RebalanceTrial
+from controlplane.core.virtual_nodes.step_window import Interval, Window
 from jobs.models import Generation, Job
 
 
@@ -13,7 +13,7 @@ def window_read(generation: Generation) -> Window:
     """Read the last half minute of a membership, oldest stretch first."""
     rows = (generation.speeds or {}).get("window", [])
     return tuple(
-        Stretch(seconds, num_steps, {int(slot): busy_s for slot, busy_s in busy.items()})
+        Interval(seconds, num_steps, {int(slot): busy_s for slot, busy_s in busy.items()})
         for seconds, num_steps, busy in rows
     )
 
@@ -30,20 +30,20 @@ def window_written(window: Window) -> list[list[Any]]:
     ]
 
 
-def moves_read(job: Job) -> Moves:
+def moves_read(job: Job) -> RebalancePlan:
     """Read what a job's moves of virtual nodes have come to."""
     kept = job.moves
     if not kept:
-        return Moves()
+        return RebalancePlan()
     told = kept["trial"]
     trial = None
     if told is not None:
         counts = {int(slot): count for slot, count in told["counts"].items()}
-        trial = Trial(told["generation"], counts, told["before_s"], told["promised_s"])
-    return Moves(kept["failures"], kept["until_s"], trial)
+        trial = RebalanceTrial(told["generation"], counts, told["before_s"], told["promised_s"])
+    return RebalancePlan(kept["failures"], kept["until_s"], trial)
 
 
-def moves_written(moves: Moves) -> dict[str, Any]:
+def moves_written(moves: RebalancePlan) -> dict[str, Any]:
     """Give moves as they are kept in `Job.moves`; times are seconds since 1970."""
     trial = moves.trial
     return {

@@ -15,14 +15,14 @@ from jobs.services.failures.losses import exit_text
 from jobs.services.failures.recovery import job_recover
 from jobs.services.lifecycle.attempts import crash_count, is_held_up
 from jobs.services.lifecycle.events import event_add
-from jobs.services.lifecycle.report_context import Telling
+from jobs.services.lifecycle.report_context import ReportContext
 from jobs.services.lifecycle.transitions import allocation_release, job_end, job_settle
 
 #: Characters of a trainer's log that a job keeps when it is given up.
 _TAIL_CHARACTERS = 4000
 
 
-def exited_take(telling: Telling, allocation: Allocation, report: TrainerReport) -> None:
+def exited_take(telling: ReportContext, allocation: Allocation, report: TrainerReport) -> None:
     """Free the accelerator of a trainer whose process is gone; an unexpected end is a crash."""
     now = telling.now
     code = report.data.get("exit_code")
@@ -40,7 +40,7 @@ def exited_take(telling: Telling, allocation: Allocation, report: TrainerReport)
     telling.crashed.append(allocation)
 
 
-def losses_settle(telling: Telling) -> None:
+def losses_settle(telling: ReportContext) -> None:
     """Draw the conclusions from all reports of a batch about one locked job."""
     job, now = telling.job, telling.now
     if telling.is_loss_due:
@@ -51,7 +51,7 @@ def losses_settle(telling: Telling) -> None:
         job_settle(job, now)
 
 
-def _crash_loop_end(telling: Telling) -> bool:
+def _crash_loop_end(telling: ReportContext) -> bool:
     """Give a job up whose trainers crash again and again without a new step."""
     job = telling.job
     crashes = [row for row in telling.crashed if is_held_up(job, row)]

@@ -11,7 +11,7 @@ from jobs.models import Allocation, Event, Job
 from jobs.selectors.estimates.memory import out_of_memory_text
 from jobs.services.lifecycle.attempts import is_held_up
 from jobs.services.lifecycle.events import event_add
-from jobs.services.lifecycle.report_context import Telling
+from jobs.services.lifecycle.report_context import ReportContext
 
 #: Code of the report, of the loss, and kind of the event.
 MEMORY_KILL = "memory_kill"
@@ -26,7 +26,7 @@ def memory_kill_again(job: Job, allocation: Allocation) -> str:
     return "" if job.step > step else f"twice before the job got past step {step}"
 
 
-def memory_kill_tell(telling: Telling, allocation: Allocation, message: str) -> None:
+def memory_kill_tell(telling: ReportContext, allocation: Allocation, message: str) -> None:
     """Write the event of such a loss, with what would help if the job itself is too large."""
     job = telling.job
     is_counted = _is_counted(job, allocation, _last_counted(job))

@@ -15,7 +15,7 @@ from typing import Any
 from django.conf import settings
 from django.db.models import F
 
-from controlplane.core.membership.recovery import Standing, Verdict, judge, membership_recover
+from controlplane.core.membership.recovery import SurvivorState, Verdict, judge, membership_recover
 from controlplane.core.protocol.wire import Member, Membership, SlotAddress, decode, encode
 from controlplane.core.values.lifecycle import (
     HOLDING_JOB_STATUSES,
@@ -123,12 +123,12 @@ def scene_read(job: Job) -> Scene | None:
     )
 
 
-def _standings(scene: Scene) -> list[Standing]:
+def _standings(scene: Scene) -> list[SurvivorState]:
     needed = _needed_slots(scene)
     since = _stalled_since(scene)
     training = _slots(scene.active)
     return [
-        Standing(
+        SurvivorState(
             slot=slot,
             is_needed=slot in needed,
             is_lost=is_lost(row),

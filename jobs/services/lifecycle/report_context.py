@@ -14,7 +14,7 @@ from jobs.models import Allocation, Generation, Job, Node
 
 
 @dataclass(slots=True)
-class Telling:
+class ReportContext:
     """A batch's part about one locked job.
 
     Attributes:

@@ -30,7 +30,7 @@ from jobs.models import Allocation, Job, Node
 from jobs.selectors.desired_state.state import wanted_state
 from jobs.services.failures.exits import exited_take, losses_settle
 from jobs.services.failures.quarantine import node_judge
-from jobs.services.lifecycle.report_context import Telling
+from jobs.services.lifecycle.report_context import ReportContext
 from jobs.services.lifecycle.transitions import allocation_release, job_lock, job_settle
 from jobs.services.reports.handlers import HANDLERS
 from jobs.services.reports.log_chunks import log_chunks_store, logs_file
@@ -98,7 +98,7 @@ def _job_reports_take(
         if job is None:
             return
         allocations = {row.slot: row for row in known.select_related("accelerator")}
-        telling = Telling(job=job, node=node, now=now)
+        telling = ReportContext(job=job, node=node, now=now)
         for report in reports:
             allocation = allocations.get(report.slot)
             if allocation is not None and allocation.released_at is None:
@@ -116,7 +116,7 @@ def _job_reports_take(
 
 
 def _report_take(
-    telling: Telling, allocation: Allocation, report: TrainerReport, outcome: BatchOutcome
+    telling: ReportContext, allocation: Allocation, report: TrainerReport, outcome: BatchOutcome
 ) -> None:
     if report.sequence <= allocation.last_sequence:
         return

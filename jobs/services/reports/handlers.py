@@ -18,7 +18,7 @@ from jobs.services.failures.recovery import hold_end
 from jobs.services.failures.start_failures import start_failure_forget
 from jobs.services.lifecycle.events import event_add
 from jobs.services.lifecycle.predictions import predictions_are_whole
-from jobs.services.lifecycle.report_context import Telling, number_read, numbers_read
+from jobs.services.lifecycle.report_context import ReportContext, number_read, numbers_read
 from jobs.services.lifecycle.resize_events import resize_event_write
 from jobs.services.lifecycle.transitions import (
     generation_end,
@@ -59,7 +59,7 @@ def generation_advance(job: Job, now: datetime.datetime) -> bool:
     )
 
 
-def _ready(telling: Telling, allocation: Allocation, report: TrainerReport) -> None:
+def _ready(telling: ReportContext, allocation: Allocation, report: TrainerReport) -> None:
     preparing = telling.job.generations.filter(phase=GenerationPhase.PREPARING).first()
     if profile_take(telling, allocation, report) and preparing is not None:
         generation_remap(telling.job, preparing)
@@ -68,7 +68,7 @@ def _ready(telling: Telling, allocation: Allocation, report: TrainerReport) -> N
     generation_advance(telling.job, telling.now)
 
 
-def _switched(telling: Telling, allocation: Allocation, report: TrainerReport) -> None:
+def _switched(telling: ReportContext, allocation: Allocation, report: TrainerReport) -> None:
     generation = telling.generation(report.generation)
     if generation is None:
         return
@@ -90,7 +90,7 @@ def _switched(telling: Telling, allocation: Allocation, report: TrainerReport) -
     resize_event_write(generation, telling.now)
 
 
-def _activate(telling: Telling, generation: Generation, step: int) -> None:
+def _activate(telling: ReportContext, generation: Generation, step: int) -> None:
     job, now = telling.job, telling.now
     before = job.generations.filter(phase=GenerationPhase.ACTIVE).first()
     if before is not None:
@@ -107,7 +107,7 @@ def _activate(telling: Telling, generation: Generation, step: int) -> None:
         job_empty(job, now, reason="paused by its owner or an admin", actor="system")
 
 
-def _checkpointed(telling: Telling, allocation: Allocation, report: TrainerReport) -> None:
+def _checkpointed(telling: ReportContext, allocation: Allocation, report: TrainerReport) -> None:
     step = int(report.data["step"])
     errors = report.data.get("upload_errors")
     if errors:
@@ -140,18 +140,18 @@ def _checkpointed(telling: Telling, allocation: Allocation, report: TrainerRepor
     Allocation.objects.filter(id=allocation.pk, left_at=None).update(left_at=telling.now)
 
 
-def _part(telling: Telling, _allocation: Allocation, report: TrainerReport) -> None:
+def _part(telling: ReportContext, _allocation: Allocation, report: TrainerReport) -> None:
     errors = report.data.get("upload_errors")
     if errors:
         text = f"A part of the predictions could not be stored: {str(errors)[:500]}"
         event_add("part_lost", text, now=telling.now, job=telling.job)
 
 
-def _left(telling: Telling, allocation: Allocation, _report: TrainerReport) -> None:
+def _left(telling: ReportContext, allocation: Allocation, _report: TrainerReport) -> None:
     Allocation.objects.filter(id=allocation.pk, left_at=None).update(left_at=telling.now)
 
 
-def _finished(telling: Telling, allocation: Allocation, report: TrainerReport) -> None:
+def _finished(telling: ReportContext, allocation: Allocation, report: TrainerReport) -> None:
     job, now, data = telling.job, telling.now, report.data
     Allocation.objects.filter(id=allocation.pk, finished_at=None).update(finished_at=now)
     if not telling.is_live or "metrics" not in data:
@@ -202,13 +202,13 @@ def _finished(telling: Telling, allocation: Allocation, report: TrainerReport) -
     _files_lost_tell(telling, report)
 
 
-def _files_lost_tell(telling: Telling, report: TrainerReport) -> None:
+def _files_lost_tell(telling: ReportContext, report: TrainerReport) -> None:
     if errors := report.data.get("upload_errors"):
         text = f"Not stored: {str(errors)[:500]}"
         event_add("files_lost", text, now=telling.now, job=telling.job)
 
 
-def _nonfinite_fields(telling: Telling, report: TrainerReport) -> dict[str, Any]:
+def _nonfinite_fields(telling: ReportContext, report: TrainerReport) -> dict[str, Any]:
     """Take in where a job stopped at something not finite; its checkpoint is of that step."""
     told = number_read(report.data.get("step"))
     step = telling.job.step if told is None else int(told)
@@ -220,7 +220,7 @@ def _nonfinite_fields(telling: Telling, report: TrainerReport) -> dict[str, Any]
     return {"step": step, "nonfinite": kept}
 
 
-def _failed(telling: Telling, allocation: Allocation, report: TrainerReport) -> None:
+def _failed(telling: ReportContext, allocation: Allocation, report: TrainerReport) -> None:
     job, now, data = telling.job, telling.now, report.data
     if not telling.is_live:
         return
@@ -260,7 +260,7 @@ def _failed(telling: Telling, allocation: Allocation, report: TrainerReport) -> 
     )
 
 
-def _stalled(telling: Telling, allocation: Allocation, report: TrainerReport) -> None:
+def _stalled(telling: ReportContext, allocation: Allocation, report: TrainerReport) -> None:
     ruling = telling.job.generations.filter(
         phase__in=(GenerationPhase.SWITCHING, GenerationPhase.ACTIVE)
     ).order_by("number")
@@ -279,7 +279,7 @@ def _stalled(telling: Telling, allocation: Allocation, report: TrainerReport) ->
     telling.is_loss_due = telling.is_stalled = True
 
 
-HANDLERS: Mapping[ReportKind, Callable[[Telling, Allocation, TrainerReport], None]] = {
+HANDLERS: Mapping[ReportKind, Callable[[ReportContext, Allocation, TrainerReport], None]] = {
     ReportKind.PHASE: phase_take,
     ReportKind.READY: _ready,
     ReportKind.SWITCHED: _switched,

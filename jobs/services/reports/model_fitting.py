@@ -26,7 +26,7 @@ from jobs.selectors.estimates.job import (
     throughput_samples,
 )
 from jobs.selectors.estimates.step_times import kinds_by_place, members_read
-from jobs.services.lifecycle.report_context import Telling
+from jobs.services.lifecycle.report_context import ReportContext
 
 #: A job's models are fitted at most so often, in seconds; reports in between are summed up.
 LEARN_EVERY_S = 5.0
@@ -40,7 +40,7 @@ _NEWEST_WEIGHT = 0.3
 _LEARN_EVERY = datetime.timedelta(seconds=LEARN_EVERY_S)
 
 
-def report_learn(telling: Telling, report: StepReport) -> None:
+def report_learn(telling: ReportContext, report: StepReport) -> None:
     """Learn from a report and those before it, if enough time has passed since the last time."""
     job, now = telling.job, telling.now
     if job.learnt_at is not None and now < job.learnt_at + _LEARN_EVERY:

@@ -12,7 +12,7 @@ from controlplane.core.protocol.nonfinite import Nonfinite, nonfinite_read
 from controlplane.core.protocol.wire import OnNonfinite
 from jobs.models import Job, StepReport
 from jobs.services.lifecycle.events import event_add
-from jobs.services.lifecycle.report_context import Telling
+from jobs.services.lifecycle.report_context import ReportContext
 
 #: Metrics of a job that are kept.
 NAMES_LIMIT = 50
@@ -23,13 +23,13 @@ _TIMES = "num_times"
 logger = logging.getLogger(__name__)
 
 
-def loss_note(telling: Telling, row: StepReport, told: Any) -> None:
+def loss_note(telling: ReportContext, row: StepReport, told: Any) -> None:
     """Take in what a report of steps says of their loss: null, or since when it is not finite."""
     finite = {} if row.loss is None else {"loss": row.first_step}
     _note(telling, _read([told] if told is not None else []), finite)
 
 
-def metrics_note(telling: Telling, logs: Mapping[str, Any], step: int, told: Any) -> None:
+def metrics_note(telling: ReportContext, logs: Mapping[str, Any], step: int, told: Any) -> None:
     """Take in which metrics of the newest epoch are not finite."""
     finite = {f"metric:{name}": step for name, value in logs.items() if value is not None}
     _note(telling, _read(told if isinstance(told, list) else []), finite)
@@ -50,7 +50,7 @@ def _read(values: Iterable[Any]) -> list[Nonfinite]:
     return found
 
 
-def _note(telling: Telling, found: Iterable[Nonfinite], finite: Mapping[str, int]) -> None:
+def _note(telling: ReportContext, found: Iterable[Nonfinite], finite: Mapping[str, int]) -> None:
     """Keep what is not finite, and what of the rest is finite again; each change is an event.
 
     Args:
@@ -77,7 +77,7 @@ def _note(telling: Telling, found: Iterable[Nonfinite], finite: Mapping[str, int
         job.nonfinite = states
 
 
-def _begun(telling: Telling, state: Nonfinite, old: dict[str, Any] | None) -> dict[str, Any]:
+def _begun(telling: ReportContext, state: Nonfinite, old: dict[str, Any] | None) -> dict[str, Any]:
     times = old[_TIMES] if old is not None else 0
     is_known = old is not None and (old["until_step"] is None or old["step"] == state.step)
     if not is_known:
@@ -88,13 +88,13 @@ def _begun(telling: Telling, state: Nonfinite, old: dict[str, Any] | None) -> di
     return {**encode(state), _TIMES: times}
 
 
-def _ended(telling: Telling, state: Nonfinite, step: int, times: int) -> dict[str, Any]:
+def _ended(telling: ReportContext, state: Nonfinite, step: int, times: int) -> dict[str, Any]:
     over = dataclasses.replace(state, until_step=step)
     _tell(telling, "finite_again", over.again_text, over, times)
     return {**encode(over), _TIMES: times}
 
 
-def _tell(telling: Telling, kind: str, text: str, state: Nonfinite, times: int) -> None:
+def _tell(telling: ReportContext, kind: str, text: str, state: Nonfinite, times: int) -> None:
     if times > TIMES_LIMIT:
         return
     if times == TIMES_LIMIT and kind == "finite_again":

@@ -11,7 +11,7 @@ from typing import Any
 
 from controlplane.core.estimates.step_time import sample_add, samples_bounded
 from controlplane.core.protocol.wire import ReductionMode, TrainerReport
-from controlplane.core.virtual_nodes.step_window import SETTLING_S, Stretch, window_add
+from controlplane.core.virtual_nodes.step_window import SETTLING_S, Interval, window_add
 from controlplane.core.virtual_nodes.stragglers import typical_members
 from controlplane.core.virtual_nodes.uneven_split import rows_of
 from jobs.models import Allocation, Generation, StepTimeProfile
@@ -24,7 +24,7 @@ from jobs.selectors.estimates.step_times import (
     step_times_read,
 )
 from jobs.selectors.estimates.step_windows import window_read, window_written
-from jobs.services.lifecycle.report_context import Telling, number_read
+from jobs.services.lifecycle.report_context import ReportContext, number_read
 
 #: Weight of the newest report in what a member's computing is said to take.
 _MEMBER_SMOOTHING = 0.5
@@ -52,7 +52,7 @@ PROFILES_LIMIT = 10_000
 _POINTS_LIMIT = 32
 
 
-def profile_take(telling: Telling, allocation: Allocation, report: TrainerReport) -> bool:
+def profile_take(telling: ReportContext, allocation: Allocation, report: TrainerReport) -> bool:
     """Keep what a joiner measured of itself while it got ready; say whether there was anything."""
     measured = report.data.get("profile")
     if not isinstance(measured, Mapping):
@@ -70,7 +70,7 @@ def profile_take(telling: Telling, allocation: Allocation, report: TrainerReport
     return bool(points)
 
 
-def speeds_take(telling: Telling, report: TrainerReport) -> None:
+def speeds_take(telling: ReportContext, report: TrainerReport) -> None:
     """Keep what the members of a generation reported about their own computing."""
     data = report.data
     generation = telling.generation(report.generation)
@@ -109,11 +109,11 @@ def _generation_hears(
     speeds["reports"] += 1
     speeds["steps"] += num_steps
     latest = {int(slot): value for slot, value in seconds.items()}
-    _window_add(generation, speeds, Stretch(float(data["seconds"]), num_steps, latest))
+    _window_add(generation, speeds, Interval(float(data["seconds"]), num_steps, latest))
     generation.speeds = speeds
 
 
-def _window_add(generation: Generation, speeds: dict[str, Any], latest: Stretch) -> None:
+def _window_add(generation: Generation, speeds: dict[str, Any], latest: Interval) -> None:
     """Let the window grow, once the membership has settled."""
     if speeds["settled_s"] < SETTLING_S:
         speeds["settled_s"] += latest.seconds
@@ -125,7 +125,7 @@ def _smoothed(old: float | None, new: float) -> float:
     return new if old is None else old + _MEMBER_SMOOTHING * (new - old)
 
 
-def _feed(telling: Telling, generation: Generation) -> None:
+def _feed(telling: ReportContext, generation: Generation) -> None:
     """Let the kinds of a generation learn from their typical members."""
     members = members_read(generation, kinds_by_place([generation]))
     times = step_times_read([telling.job])[telling.job.pk].by_kind
@@ -160,7 +160,7 @@ def _feed(telling: Telling, generation: Generation) -> None:
 
 
 def _add(
-    telling: Telling,
+    telling: ReportContext,
     key: Key,
     measures: str,
     kind: str,

@@ -11,7 +11,12 @@ from jobs.models import Allocation, EpochReport, Job, StepReport
 from jobs.selectors.estimates.noise import noise_taken
 from jobs.services.lifecycle.events import event_add
 from jobs.services.lifecycle.missed_reports import steps_untold
-from jobs.services.lifecycle.report_context import Telling, number_read, numbers_read, time_read
+from jobs.services.lifecycle.report_context import (
+    ReportContext,
+    number_read,
+    numbers_read,
+    time_read,
+)
 from jobs.services.lifecycle.resize_events import resize_event_write
 from jobs.services.lifecycle.transitions import status_change
 from jobs.services.reports.model_fitting import report_learn
@@ -22,12 +27,12 @@ from jobs.services.scheduling.batch_sizes import batch_times_take
 _SPEED_SMOOTHING = 0.3
 
 
-def phase_take(_telling: Telling, allocation: Allocation, report: TrainerReport) -> None:
+def phase_take(_telling: ReportContext, allocation: Allocation, report: TrainerReport) -> None:
     phase = str(report.data["phase"])[:20]
     Allocation.objects.filter(id=allocation.pk).update(phase=phase)
 
 
-def digest_take(telling: Telling, allocation: Allocation, report: TrainerReport) -> None:
+def digest_take(telling: ReportContext, allocation: Allocation, report: TrainerReport) -> None:
     generation = telling.generation(report.generation)
     if generation is None:
         return
@@ -50,7 +55,7 @@ def digest_take(telling: Telling, allocation: Allocation, report: TrainerReport)
     resize_event_write(generation, telling.now)
 
 
-def steps_take(telling: Telling, _allocation: Allocation, report: TrainerReport) -> None:
+def steps_take(telling: ReportContext, _allocation: Allocation, report: TrainerReport) -> None:
     first, last = int(report.data["first_step"]), int(report.data["last_step"])
     if not 0 <= first <= last:
         raise ValueError(f"steps {first} to {last}")
@@ -59,7 +64,7 @@ def steps_take(telling: Telling, _allocation: Allocation, report: TrainerReport)
 
 
 def _span_take(
-    telling: Telling, report: TrainerReport, first: int, last: int, share: float
+    telling: ReportContext, report: TrainerReport, first: int, last: int, share: float
 ) -> None:
     """Take the steps `first` to `last` of a report, which are that share of it."""
     job, data = telling.job, report.data
@@ -108,7 +113,7 @@ def _span_take(
         event_add("running", "Does its first steps", now=telling.now, job=job)
 
 
-def _is_told_late(telling: Telling, row: StepReport) -> bool:
+def _is_told_late(telling: ReportContext, row: StepReport) -> bool:
     """Say whether the job was further already: a gap that is closed says nothing of today."""
     newer = StepReport.objects.filter(
         job=telling.job, generation__gte=row.generation, last_step__gt=row.last_step
@@ -116,7 +121,7 @@ def _is_told_late(telling: Telling, row: StepReport) -> bool:
     return newer.exists()
 
 
-def _first_step_note(telling: Telling, row: StepReport) -> None:
+def _first_step_note(telling: ReportContext, row: StepReport) -> None:
     """Note when a recovered job did its next step; the event of the recovery waits for it."""
     generation = telling.generation(row.generation)
     if generation is None or generation.first_step_at is not None:
@@ -140,7 +145,7 @@ def _whole_read(value: Any) -> int | None:
     return value if is_whole and 0 < value < 2**31 else None
 
 
-def epoch_take(telling: Telling, _allocation: Allocation, report: TrainerReport) -> None:
+def epoch_take(telling: ReportContext, _allocation: Allocation, report: TrainerReport) -> None:
     logs = numbers_read(report.data["logs"])
     number = int(report.data["epoch"])
     step = int(report.data["step"])

@@ -11,13 +11,13 @@ from controlplane.core.values.lifecycle import GenerationPhase, JobStatus
 from controlplane.core.values.types import Plan, Resize
 from jobs.models import Generation, Job
 from jobs.selectors.estimates.batch_sizes import batch_choice, batch_times_read
-from jobs.services.lifecycle.report_context import Telling
+from jobs.services.lifecycle.report_context import ReportContext
 
 #: At most so many pairs of accelerators and batch size are remembered; the least seen go first.
 _TIMES_LIMIT = 64
 
 
-def batch_times_take(telling: Telling, report: TrainerReport) -> None:
+def batch_times_take(telling: ReportContext, report: TrainerReport) -> None:
     """Keep how long steps of a job took whose batch size may change."""
     job, data = telling.job, report.data
     size = data.get("batch_size")

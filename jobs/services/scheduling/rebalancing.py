@@ -18,7 +18,12 @@ from django.db import IntegrityError, transaction
 from controlplane.core.protocol.wire import Membership, decode, encode
 from controlplane.core.values.lifecycle import GenerationPhase, JobStatus
 from controlplane.core.values.types import Resize
-from controlplane.core.virtual_nodes.rebalance_trial import Moves, Trial, Verdict, move_verdict
+from controlplane.core.virtual_nodes.rebalance_trial import (
+    RebalancePlan,
+    RebalanceTrial,
+    RebalanceVerdict,
+    move_verdict,
+)
 from controlplane.core.virtual_nodes.step_window import is_telling, typical_step_s
 from controlplane.core.virtual_nodes.stragglers import MemberSpeed, revision_between
 from controlplane.core.virtual_nodes.uneven_split import mapping_for
@@ -47,8 +52,8 @@ class _Move:
 
     generation: Generation
     resize: Resize
-    moves: Moves
-    verdict: Verdict | None = None
+    moves: RebalancePlan
+    verdict: RebalanceVerdict | None = None
 
 
 def generation_remap(job: Job, generation: Generation) -> bool:
@@ -152,7 +157,7 @@ def _revised(
     if revision is None:
         return None
     before = {member.slot: member.num_virtual_nodes for member in members}
-    trial = Trial(row.number + 1, before, revision.before_s, revision.after_s)
+    trial = RebalanceTrial(row.number + 1, before, revision.before_s, revision.after_s)
     return _move(
         row, members, revision.counts, revision.reason, moves.tried(trial, now.timestamp())
     )
@@ -163,8 +168,8 @@ def _move(
     members: list[MemberSpeed],
     counts: tuple[int, ...],
     reason: str,
-    moves: Moves,
-    verdict: Verdict | None = None,
+    moves: RebalancePlan,
+    verdict: RebalanceVerdict | None = None,
 ) -> _Move | None:
     held = _accelerators(row, members)
     if not held:
@@ -196,7 +201,7 @@ def _apply(due: _Move, now: datetime.datetime) -> bool:
     return True
 
 
-def _data(trial: Trial, verdict: Verdict) -> dict[str, float]:
+def _data(trial: RebalanceTrial, verdict: RebalanceVerdict) -> dict[str, float]:
     return {
         "before_s": trial.before_s,
         "promised_s": trial.promised_s,
@@ -204,7 +209,7 @@ def _data(trial: Trial, verdict: Verdict) -> dict[str, float]:
     }
 
 
-def _keep(job: Job, moves: Moves) -> None:
+def _keep(job: Job, moves: RebalancePlan) -> None:
     job.moves = moves_written(moves)
     Job.objects.filter(id=job.pk).update(moves=job.moves)
 

@@ -17,7 +17,7 @@ from agents.trainer.__main__ import main
 from agents.trainer.contract.run_dir import OrderWatcher
 from agents.trainer.engine.trainer import Trainer
 from agents.trainer.model.progress import Activity
-from agents.trainer.resize.membership_change import Handover
+from agents.trainer.resize.membership_change import MembershipChange
 from controlplane.core.protocol.wire import TrainerOrders
 
 
@@ -46,15 +46,15 @@ def schedule_install(last_steps: Mapping[int, int]) -> None:
             return None
         return watcher.wait_for(lambda _: look(watcher, generation) is not None)
 
-    is_prepared = Handover.is_prepared
+    is_prepared = MembershipChange.is_prepared
 
-    def prepared_at_once(handover: Handover, *arguments: Any) -> bool:
+    def prepared_at_once(handover: MembershipChange, *arguments: Any) -> bool:
         """Rehearse before the step instead of beside it and those that follow."""
         if not is_prepared(handover, *arguments):
             handover.end_beside()
         return is_prepared(handover, *arguments)
 
-    Handover.is_prepared = prepared_at_once  # type: ignore[method-assign]
+    MembershipChange.is_prepared = prepared_at_once  # type: ignore[method-assign]
     Trainer._train = train_noted  # type: ignore[method-assign]
     OrderWatcher.next_after = look_in_time  # type: ignore[method-assign]
 

@@ -19,8 +19,8 @@ from typing import Any
 
 from agents.trainer.__main__ import main
 from agents.trainer.resize import membership_change
-from agents.trainer.resize.catch_up import Arrival, KeptSteps
-from agents.trainer.step.stepper import Heard
+from agents.trainer.resize.catch_up import IncomingState, StepLog
+from agents.trainer.step.stepper import ReceivedStep
 from tests.agents.trainer.dying_trainer import Ending, ending_install
 
 HEARING_LIMIT_S = 60.0
@@ -35,9 +35,9 @@ def streaming_program(hear: int | None, endings: Sequence[Ending] = ()) -> tuple
 def streaming_install(hear: int | None) -> None:
     """Stream every state; hold it back until a listener has heard enough."""
     has_heard = threading.Event()
-    add, receive = KeptSteps.add, membership_change.state_receive
+    add, receive = StepLog.add, membership_change.state_receive
 
-    def add_counted(kept: KeptSteps, heard: Heard) -> None:
+    def add_counted(kept: StepLog, heard: ReceivedStep) -> None:
         add(kept, heard)
         if hear is not None and len(kept) >= hear:
             has_heard.set()
@@ -49,9 +49,9 @@ def streaming_install(hear: int | None) -> None:
 
     membership_change.STREAM_FROM_BYTES = 0
     if hear is None:
-        Arrival.is_here = property(lambda _: False)  # type: ignore[assignment,method-assign]
+        IncomingState.is_here = property(lambda _: False)  # type: ignore[assignment,method-assign]
         return
-    KeptSteps.add = add_counted  # type: ignore[method-assign]
+    StepLog.add = add_counted  # type: ignore[method-assign]
     membership_change.state_receive = receive_late  # type: ignore[attr-defined]
 
 

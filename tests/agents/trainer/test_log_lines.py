@@ -17,7 +17,7 @@ from agents.supervision.validations import VALIDATION_ENVIRONMENT
 from agents.trainer.engine.epoch_lines import epoch_line
 from agents.trainer.engine.startup_noise import is_startup_noise, startup_noise_dropped
 from agents.trainer.local.local_cluster import REPOSITORY
-from agents.trainer.model.progress import Course, EpochRow, Progress
+from agents.trainer.model.progress import EpochRow, Progress, TrainingSchedule
 from controlplane.core.protocol.wire import StopCondition, StopKind, encode
 from tests.agents.trainer.local_jobs import local_job, training_spec
 from tests.agents.trainer.trial_jobs import HEAD
@@ -161,7 +161,7 @@ def test_what_a_line_says() -> None:
 
 
 def test_seconds_are_those_of_the_epoch_and_survive_a_change_of_trainers() -> None:
-    course = Course(num_train=10, num_validation=4, batch_size=5, stop=EPOCHS)
+    course = TrainingSchedule(num_train=10, num_validation=4, batch_size=5, stop=EPOCHS)
     progress = Progress()
     for seconds in (1.0, 3.0):
         progress = course.after_batch(progress, seconds)

@@ -20,9 +20,9 @@ from agents.trainer.collectives.runtime import CollectiveRuntime
 from agents.trainer.contract.failures import EXIT_FAILED, PEER_LOST, TrainerError
 from agents.trainer.contract.ports import HeldPort
 from agents.trainer.contract.run_dir import ALIVE_LIMIT_S, OrderWatcher, orders_write
-from agents.trainer.model.progress import Course, Progress
+from agents.trainer.model.progress import Progress, TrainingSchedule
 from agents.trainer.peers.reachability import slots_unreachable
-from agents.trainer.resize.barriers import Standing, state_receivers, state_source
+from agents.trainer.resize.barriers import MemberProgress, state_receivers, state_source
 from controlplane.core.protocol.wire import (
     AcceleratorInfo,
     SlotAddress,
@@ -51,7 +51,7 @@ def orders_of(generation: int, go: bool, **changes: bool) -> TrainerOrders:
 
 
 def test_every_point_of_a_job_is_further_than_the_one_before() -> None:
-    course = Course(5, 3, 2, StopCondition(kind=StopKind.STEPS, limit=7))
+    course = TrainingSchedule(5, 3, 2, StopCondition(kind=StopKind.STEPS, limit=7))
     positions = list(course.positions(Progress()))
     end = positions[-1]
     end = course.after_activity(course.after_batch(end, 0.0), {})
@@ -63,15 +63,15 @@ def test_every_point_of_a_job_is_further_than_the_one_before() -> None:
 def test_the_furthest_of_the_lowest_slot_gives_to_all_who_are_not_as_far() -> None:
     behind, ahead = (3, 0, 4, 0), (3, 1, 0, 0)
     standings = [
-        Standing(10, ahead),
-        Standing(2, behind),
-        Standing(4, ahead),
-        Standing(1, None),
+        MemberProgress(10, ahead),
+        MemberProgress(2, behind),
+        MemberProgress(4, ahead),
+        MemberProgress(1, None),
     ]
     assert state_source(standings) == 4
     assert state_receivers(standings, 4) == [1, 2]
-    assert state_source([Standing(0, None), Standing(1, None)]) is None
-    assert state_receivers([Standing(3, ahead), Standing(5, ahead)], 3) == []
+    assert state_source([MemberProgress(0, None), MemberProgress(1, None)]) is None
+    assert state_receivers([MemberProgress(3, ahead), MemberProgress(5, ahead)], 3) == []
 
 
 def test_closed_ports_are_named_and_a_silent_one_costs_no_more_than_the_limit() -> None:

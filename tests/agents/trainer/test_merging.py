@@ -14,12 +14,12 @@ from keras import layers, ops
 
 from agents.trainer.data.arrays import ArraySource
 from agents.trainer.model.keras_private import model_build
-from agents.trainer.model.progress import Activity, Course, Progress
+from agents.trainer.model.progress import Activity, Progress, TrainingSchedule
 from agents.trainer.model.state import ModelState
 from agents.trainer.step import prefetch
 from agents.trainer.step.batch_plan import Planner
 from agents.trainer.step.functions import StepFunctions
-from agents.trainer.step.gradient_layout import PieceKind, message_read
+from agents.trainer.step.gradient_layout import FieldKind, message_read
 from agents.trainer.step.merging import passes_plan
 from agents.trainer.step.prefetch import JobData
 from agents.trainer.step.stepper import local_rows
@@ -150,7 +150,7 @@ class Steps:
             global_batch_size=BATCH_SIZE,
             reduction=ReductionMode.FAST,
         )
-        course = Course(
+        course = TrainingSchedule(
             NUM_EXAMPLES, NUM_EXAMPLES, BATCH_SIZE, StopCondition(kind=StopKind.EPOCHS, limit=1)
         )
         specs = tuple(self.functions.example_specs)
@@ -174,12 +174,12 @@ def compare(pieces: Any, found: Any, expected: Any, tolerance: float) -> None:
             message_read(pieces, found), message_read(pieces, expected), strict=True
         )
     ]
-    gradients = [theirs for piece, _, theirs in read if piece.kind is PieceKind.GRADIENT]
+    gradients = [theirs for piece, _, theirs in read if piece.kind is FieldKind.GRADIENT]
     largest = max((float(np.abs(theirs).max()) for theirs in gradients), default=0.0)
     for piece, mine, theirs in read:
-        if piece.kind is PieceKind.SQUARE:
+        if piece.kind is FieldKind.SQUARE:
             continue  # of as many gradients as there are passes
-        scale = largest if piece.kind is PieceKind.GRADIENT else np.abs(theirs).max(initial=0.0)
+        scale = largest if piece.kind is FieldKind.GRADIENT else np.abs(theirs).max(initial=0.0)
         np.testing.assert_allclose(
             mine, theirs, rtol=0, atol=tolerance * max(1e-3, float(scale)), err_msg=str(piece)
         )

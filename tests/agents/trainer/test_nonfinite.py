@@ -11,7 +11,7 @@ import pytest
 from agents.trainer.model.history import EpochRow, metrics_nonfinite
 from agents.trainer.model.nonfinite import SKIPPED_LIMIT, LossTrack
 from agents.trainer.model.outputs import history_csv
-from agents.trainer.model.progress import Activity, Course, Progress
+from agents.trainer.model.progress import Activity, Progress, TrainingSchedule
 from controlplane.core.protocol.nonfinite import Nonfinite
 from controlplane.core.protocol.wire import StopCondition, StopKind
 
@@ -92,7 +92,7 @@ def test_training_metrics_of_an_epoch_with_an_odd_loss_are_not_judged() -> None:
 
 
 def test_an_epoch_knows_whether_one_of_its_own_steps_was_odd() -> None:
-    course = Course(5, 0, 1, StopCondition(kind=StopKind.EPOCHS, limit=3))
+    course = TrainingSchedule(5, 0, 1, StopCondition(kind=StopKind.EPOCHS, limit=3))
     losses = [2.0, 1.9, 1.8, 1.7, 1.6, 1.5, math.nan, 1.3, 1.2, 1.1, 1.0, 0.9, 0.8, 0.7, 0.6]
     progress = Progress()
     for step, loss in enumerate(losses, start=1):
@@ -147,7 +147,7 @@ def test_a_metric_that_is_not_finite_reaches_no_target(value: float, higher: boo
     stop = StopCondition(
         kind=StopKind.METRIC, limit=2, metric="a", target=0.5, higher_is_better=higher
     )
-    course = Course(2, 0, 2, stop)
+    course = TrainingSchedule(2, 0, 2, stop)
     progress = course.after_activity(course.after_batch(Progress(), 0.0), {"a": value})
     assert progress.ended_by is None
 

@@ -221,7 +221,7 @@ def test_killed_while_listening_and_while_one_listens(
 ) -> None:
     """Six steps and two of validation are an epoch: joiners hear more than one."""
     endings = [
-        Ending(slot=2, place="agents.trainer.resize.catch_up:KeptSteps.add", call=3),
+        Ending(slot=2, place="agents.trainer.resize.catch_up:StepLog.add", call=3),
         Ending(
             slot=0, place="agents.trainer.engine.trainer:Trainer._end_interim", generation=6, call=5
         ),
@@ -305,7 +305,7 @@ def test_two_at_once_a_loss_in_a_recovery_and_the_loss_of_all(
         Ending(
             slot=3, place="agents.trainer.collectives.tree_reduction:Exchange.__call__", call=30
         ),  # reducing
-        Ending(slot=2, place="agents.trainer.resize.membership_change:census_meet"),
+        Ending(slot=2, place="agents.trainer.resize.membership_change:gather_progress"),
     ]
     spec = spec_of(checkpoint_every_s=0.2)
     with local_job(tmp_path, spec, CODE) as job:

@@ -15,7 +15,7 @@ from agents.trainer.contract.run_dir import ReportWriter
 from agents.trainer.contract.user_errors import JobCodeError
 from agents.trainer.local.local_cluster import LocalJob
 from agents.trainer.local.predictions import predictions_write
-from agents.trainer.model.progress import Course, Progress
+from agents.trainer.model.progress import Progress, TrainingSchedule
 from agents.trainer.model.state import ModelState
 from agents.trainer.predict.functions import Output, OutputLayout, PredictFunctions
 from agents.trainer.predict.part_files import PartWriter
@@ -250,7 +250,7 @@ def test_parts_are_bounded_and_hold_only_what_follows_each_other(tmp_path: Path)
 
 
 def test_a_pass_goes_on_where_predictions_are_safe() -> None:
-    course = Course(45, 0, 20, StopCondition(kind=StopKind.EPOCHS, limit=1))
+    course = TrainingSchedule(45, 0, 20, StopCondition(kind=StopKind.EPOCHS, limit=1))
     ahead = Progress(step=2, batch=2, examples=40, training_s=3.0)
     back = course.resumed(ahead, 20)
     assert (back.step, back.batch, back.examples, back.training_s) == (1, 1, 20, 3.0)

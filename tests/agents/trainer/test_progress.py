@@ -9,11 +9,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agents.trainer.model.progress import Activity, Course, EpochRow, Progress
+from agents.trainer.model.progress import Activity, EpochRow, Progress, TrainingSchedule
 from controlplane.core.protocol.wire import StopCondition, StopKind
 
 
-def run_through(course: Course, logs: dict[str, float]) -> tuple[list[Progress], Progress]:
+def run_through(
+    course: TrainingSchedule, logs: dict[str, float]
+) -> tuple[list[Progress], Progress]:
     seen = []
     progress = Progress()
     while not progress.is_over:
@@ -25,7 +27,7 @@ def run_through(course: Course, logs: dict[str, float]) -> tuple[list[Progress],
 
 
 def test_two_epochs_with_validation() -> None:
-    course = Course(5, 3, 2, StopCondition(kind=StopKind.EPOCHS, limit=2))
+    course = TrainingSchedule(5, 3, 2, StopCondition(kind=StopKind.EPOCHS, limit=2))
     seen, end = run_through(course, {"loss": 0.5})
     places = [(p.activity.value, p.epoch, p.batch, course.bounds(p)) for p in seen]
     epoch = [
@@ -45,7 +47,7 @@ def test_two_epochs_with_validation() -> None:
 
 
 def test_a_step_limit_cuts_the_epoch_but_not_its_validation() -> None:
-    course = Course(10, 2, 2, StopCondition(kind=StopKind.STEPS, limit=7))
+    course = TrainingSchedule(10, 2, 2, StopCondition(kind=StopKind.STEPS, limit=7))
     seen, end = run_through(course, {"loss": 1.0})
     assert [p.activity for p in seen].count(Activity.TRAIN) == 7
     assert seen[-1].activity is Activity.VALIDATE
@@ -68,14 +70,14 @@ def test_a_metric_stop_looks_at_each_epochs_end(
     stop = StopCondition(
         kind=StopKind.METRIC, limit=4, metric="accuracy", target=0.8, higher_is_better=higher
     )
-    _, end = run_through(Course(4, 0, 2, stop), {"accuracy": value})
+    _, end = run_through(TrainingSchedule(4, 0, 2, stop), {"accuracy": value})
     assert (end.ended_by, end.epoch) == (ended_by, epochs)
 
 
 def test_a_metric_that_is_not_there_is_named() -> None:
     stop = StopCondition(kind=StopKind.METRIC, limit=4, metric="acuracy", target=0.8)
     with pytest.raises(KeyError, match="acuracy"):
-        run_through(Course(4, 0, 2, stop), {"accuracy": 0.5})
+        run_through(TrainingSchedule(4, 0, 2, stop), {"accuracy": 0.5})
 
 
 @given(
@@ -89,7 +91,7 @@ def test_a_metric_that_is_not_there_is_named() -> None:
 def test_running_ahead_sees_what_will_happen_from_any_point(
     train: int, validation: int, batch: int, kind: StopKind, limit: int, data: st.DataObject
 ) -> None:
-    course = Course(train, validation, batch, StopCondition(kind=kind, limit=limit))
+    course = TrainingSchedule(train, validation, batch, StopCondition(kind=kind, limit=limit))
     seen, _ = run_through(course, {})
     start = data.draw(st.integers(0, len(seen) - 1))
     ahead = [position.place for position in course.positions(seen[start])]
@@ -127,7 +129,9 @@ def test_batches_of_any_sizes_visit_every_example_once_an_epoch(
     train: int, validation: int, sizes: list[int], submitted: int
 ) -> None:
     """Each step takes the next of `sizes`, as memberships would; validation keeps its own."""
-    frame = Course(train, validation, submitted, StopCondition(kind=StopKind.EPOCHS, limit=2))
+    frame = TrainingSchedule(
+        train, validation, submitted, StopCondition(kind=StopKind.EPOCHS, limit=2)
+    )
     progress, turn = Progress(), 0
     visited: dict[tuple[int, Activity], list[int]] = {}
     distances = [progress.distance]
@@ -165,4 +169,4 @@ def test_a_frame_without_room_is_refused(
 ) -> None:
     *sizes, limit = arguments
     with pytest.raises(ValueError, match=message):
-        Course(*sizes, StopCondition(kind=StopKind.EPOCHS, limit=limit))
+        TrainingSchedule(*sizes, StopCondition(kind=StopKind.EPOCHS, limit=limit))

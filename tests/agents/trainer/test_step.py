@@ -15,7 +15,7 @@ from agents.trainer.contract.user_errors import JobCodeError
 from agents.trainer.data.arrays import ArraySource
 from agents.trainer.data.sources import source_open
 from agents.trainer.model.keras_private import model_build
-from agents.trainer.model.progress import Activity, Course, Progress
+from agents.trainer.model.progress import Activity, Progress, TrainingSchedule
 from agents.trainer.model.state import ModelState
 from agents.trainer.step import microbatches
 from agents.trainer.step.batch_plan import Planner
@@ -52,7 +52,7 @@ class EpochByVirtualNodes:
             num_virtual_nodes=num_virtual_nodes, global_batch_size=BATCH_SIZE, shuffle=False
         )
         stop = StopCondition(kind=StopKind.EPOCHS, limit=1)
-        course = Course(len(source), len(source), BATCH_SIZE, stop)
+        course = TrainingSchedule(len(source), len(source), BATCH_SIZE, stop)
         specs = tuple(self.functions.example_specs)
         self.data = JobData(spec, course, source, source, specs, len(self.state.seeds))
         everything = {0: tuple(range(num_virtual_nodes))}

@@ -13,10 +13,10 @@ import pytest
 import tensorflow as tf
 
 from agents.trainer.contract.failures import PEER_LOST, TrainerError
-from agents.trainer.model.progress import Activity, Course, Progress
-from agents.trainer.resize.catch_up import KeptSteps, Rehearsal, interim_membership, stream_note
-from agents.trainer.resize.switch_header import MEETING_WORDS, StreamNote, stream_fits
-from agents.trainer.step.stepper import Heard
+from agents.trainer.model.progress import Activity, Progress, TrainingSchedule
+from agents.trainer.resize.catch_up import Rehearsal, StepLog, interim_membership, stream_note
+from agents.trainer.resize.switch_header import MEETING_WORDS, CatchUpPlan, stream_fits
+from agents.trainer.step.stepper import ReceivedStep
 from controlplane.core.protocol.wire import (
     ReductionMode,
     ReportKind,
@@ -31,15 +31,15 @@ def steps(limit: int) -> StopCondition:
     return StopCondition(kind=StopKind.STEPS, limit=limit)
 
 
-def heard_of(num_elements: int) -> Heard:
-    return Heard(Activity.TRAIN, 8, tf.zeros([num_elements]), 0.1)
+def heard_of(num_elements: int) -> ReceivedStep:
+    return ReceivedStep(Activity.TRAIN, 8, tf.zeros([num_elements]), 0.1)
 
 
 def test_kept_steps_come_in_order_and_are_bounded_by_bytes(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr("agents.trainer.resize.catch_up.KEPT_BYTES", 1000)
-    kept = KeptSteps(state_bytes=100)
+    kept = StepLog(state_bytes=100)
     first, second = heard_of(100), heard_of(10)
     kept.add(first)  # 400 bytes, and another one fits
     assert not kept.is_full
@@ -50,7 +50,7 @@ def test_kept_steps_come_in_order_and_are_bounded_by_bytes(
     assert not kept.is_full
     assert kept.take() is second
     assert len(kept) == 1
-    assert not KeptSteps(state_bytes=10**6).is_full
+    assert not StepLog(state_bytes=10**6).is_full
 
 
 def test_a_note_tells_the_cursor_and_who_works_meanwhile() -> None:
@@ -60,7 +60,7 @@ def test_a_note_tells_the_cursor_and_who_works_meanwhile() -> None:
     progress = Progress(step=9, epoch=1, activity=Activity.VALIDATE, batch=1, train_logs=logs)
     note = stream_note(old, new, [2], progress)
     assert note is not None
-    assert StreamNote.unpack(note.pack()) == note
+    assert CatchUpPlan.unpack(note.pack()) == note
     assert note.cursor.place == progress.place
     assert note.cursor.train_logs == {}
     shares = [member.virtual_nodes for member in interim_membership(new, note).members]
@@ -71,7 +71,7 @@ def test_a_note_tells_the_cursor_and_who_works_meanwhile() -> None:
 
 
 def test_the_cursor_can_be_foreseen_until_a_metric_tells() -> None:
-    course = Course(num_train=10, num_validation=4, batch_size=5, stop=steps(3))
+    course = TrainingSchedule(num_train=10, num_validation=4, batch_size=5, stop=steps(3))
     cursor: Progress | None = Progress()
     places = []
     while cursor is not None and not cursor.is_over:
@@ -82,7 +82,7 @@ def test_the_cursor_can_be_foreseen_until_a_metric_tells() -> None:
         *((2, 1, "train"), (3, 1, "validate")),
     ]
     stop = StopCondition(kind=StopKind.METRIC, limit=5, metric="loss", target=0.1)
-    watched = Course(num_train=10, num_validation=0, batch_size=5, stop=stop)
+    watched = TrainingSchedule(num_train=10, num_validation=0, batch_size=5, stop=stop)
     moved = watched.foreseen(Progress())
     assert moved is not None
     assert moved.step == 1

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from agents.trainer.model.state import VariableSpec
-from agents.trainer.resize.transfer import LARGE_BYTES, Piece, transfer_plan
+from agents.trainer.resize.transfer import LARGE_BYTES, Chunk, transfer_plan
 from controlplane.core.protocol.wire import ReportKind, StopCondition, StopKind
 from tests.agents.trainer.hasty_trainer import HASTY_PROGRAM
 from tests.agents.trainer.local_jobs import local_job, training_spec
@@ -65,11 +65,11 @@ def test_large_variables_are_cut_by_rows_and_small_ones_travel_together() -> Non
     assert plan.small == (1, 2, 4)
     assert plan.small_bytes == 4000 + 8 + LARGE_BYTES
     assert plan.pieces == (
-        Piece(0, 0, 400, is_whole=False),
-        Piece(0, 400, 800, is_whole=False),
-        Piece(0, 800, 1000, is_whole=False),
-        Piece(3, 0, 2, is_whole=False),
-        Piece(3, 2, 3, is_whole=False),
+        Chunk(0, 0, 400, is_whole=False),
+        Chunk(0, 400, 800, is_whole=False),
+        Chunk(0, 800, 1000, is_whole=False),
+        Chunk(3, 0, 2, is_whole=False),
+        Chunk(3, 2, 3, is_whole=False),
     )
 
 
@@ -79,9 +79,9 @@ def test_a_row_larger_than_a_piece_is_not_cut_and_a_small_enough_variable_is_one
         VariableSpec("1:kernel", "float32", (500, 500)),
     ]
     assert transfer_plan(specs, piece_bytes=1_000_000).pieces == (
-        Piece(0, 0, 1, is_whole=False),
-        Piece(0, 1, 2, is_whole=False),
-        Piece(1, 0, 500, is_whole=True),
+        Chunk(0, 0, 1, is_whole=False),
+        Chunk(0, 1, 2, is_whole=False),
+        Chunk(1, 0, 500, is_whole=True),
     )
 
 

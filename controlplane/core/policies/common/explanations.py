@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from controlplane.core.values.types import JobId
 
 #: Less than this a job gains nothing worth telling.
-LEAST_TOLD = 0.005
+MIN_REPORTED_GAIN = 0.005
 
 
 def jobs_text(number: int) -> str:

@@ -15,7 +15,7 @@ Release = tuple[float, int]
 
 #: How many accelerators a job waits for, and for how many seconds it then holds them (None: nobody
 #: knows).
-Wish = tuple[int, float | None]
+Request = tuple[int, float | None]
 
 
 def ends_in_s(
@@ -43,7 +43,9 @@ def releases_by_kind(
     return releases
 
 
-def wishes_of(job: Job, demands: Mapping[str, int], per_node: Mapping[str, int]) -> dict[str, Wish]:
+def wishes_of(
+    job: Job, demands: Mapping[str, int], per_node: Mapping[str, int]
+) -> dict[str, Request]:
     """Predict how long a job would hold what it demands of each kind, packed on nodes."""
     return {
         kind: (count, left_s(job, kind, count, -(-count // per_node[kind])))
@@ -58,7 +60,7 @@ def least_wish(job: Job, kind: str, per_node: int) -> tuple[JobId, int, float | 
 
 
 @dataclass(slots=True)
-class _Line:
+class _ReleaseTimeline:
     """The accelerators of one kind: what is free at `moment`, and what becomes free later."""
 
     free: int
@@ -75,7 +77,7 @@ class _Line:
             moment = max(moment, released_at)
         return (moment, len(self.releases)) if free >= needed else None
 
-    def take(self, wish: Wish, moment: float, num_releases: int) -> None:
+    def take(self, wish: Request, moment: float, num_releases: int) -> None:
         """Give them to a job from that moment until it ends, if it ever does."""
         needed, seconds = wish
         self.free += sum(number for _, number in self.releases[:num_releases]) - needed
@@ -86,7 +88,7 @@ class _Line:
 
 
 def starts_by_kind(
-    queue: Iterable[tuple[JobId, Mapping[str, Wish]]],
+    queue: Iterable[tuple[JobId, Mapping[str, Request]]],
     free: Mapping[str, int],
     releases: Mapping[str, Iterable[Release]],
 ) -> dict[JobId, float]:
@@ -102,7 +104,9 @@ def starts_by_kind(
     Returns:
         Seconds until the start of each job that can be told.
     """
-    lines = {kind: _Line(number, sorted(releases[kind])) for kind, number in free.items()}
+    lines = {
+        kind: _ReleaseTimeline(number, sorted(releases[kind])) for kind, number in free.items()
+    }
     starts: dict[JobId, float] = {}
     for job_id, wishes in queue:
         seen = {kind: lines[kind].look(wishes[kind][0]) for kind in wishes if kind in lines}

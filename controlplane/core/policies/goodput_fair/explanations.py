@@ -10,13 +10,13 @@ import numpy as np
 
 from controlplane.core.policies.common.kinds import cannot_start
 from controlplane.core.policies.common.start_forecast import duration
-from controlplane.core.policies.goodput_fair.fairness_cost import FAIR, Standing
+from controlplane.core.policies.goodput_fair.fairness_cost import FAIR, FairnessCost
 from controlplane.core.policies.goodput_fair.rate_tables import Counts, Floats, Options
 from controlplane.core.policies.goodput_fair.shadow_prices import FOREVER_S, Valuation
 from controlplane.core.values.types import Job, JobId, Snapshot
 
 #: Less than this a job gains nothing worth telling.
-LEAST_TOLD = 0.005
+MIN_REPORTED_GAIN = 0.005
 
 
 @dataclass(frozen=True)
@@ -25,7 +25,7 @@ class Outcome:
 
     snapshot: Snapshot
     options: Options
-    standing: Standing
+    standing: FairnessCost
     valuation: Valuation
     kinds: Counts
     given: Counts
@@ -120,7 +120,7 @@ class Outcome:
         now, then = self.speeds
         total = float(now.sum())
         gain = then.sum() / total - 1.0 if total > 0.0 else 0.0
-        return f": the cluster does {gain:.0%} more" if gain >= LEAST_TOLD else ""
+        return f": the cluster does {gain:.0%} more" if gain >= MIN_REPORTED_GAIN else ""
 
     def cause(self, row: int) -> str:
         """Say for whom a job gives up accelerators, or what it gains by that itself."""
@@ -129,7 +129,11 @@ class Outcome:
         if winner is None or winner == row:
             now, then = self.speeds
             faster = then[row] / now[row] - 1.0 if now[row] > 0.0 else 0.0
-            return f", on which it is {faster:.0%} faster" if faster >= LEAST_TOLD else self.gain
+            return (
+                f", on which it is {faster:.0%} faster"
+                if faster >= MIN_REPORTED_GAIN
+                else self.gain
+            )
         job, other = self.options.jobs[row], self.options.jobs[winner]
         because = ""
         if other.weight > job.weight:
@@ -174,7 +178,7 @@ def _holding(outcome: Outcome, row: int, job: Job) -> str:
     elif given > before:
         now, then = outcome.speeds
         more = then[row] / now[row] - 1.0 if now[row] > 0.0 else 0.0
-        is_told = more >= LEAST_TOLD and job.performance is not None
+        is_told = more >= MIN_REPORTED_GAIN and job.performance is not None
         faster = f", on which it is {more:.0%} faster" if is_told else ""
         what = f"Was grown {before}→{given} {name}{faster}"
     else:
@@ -190,7 +194,7 @@ def _prospects(outcome: Outcome, row: int, job: Job) -> str:
         parts.append("all it can use")
     elif job.performance is None:
         parts.append("its speed is not known yet")
-    elif following and more >= LEAST_TOLD:
+    elif following and more >= MIN_REPORTED_GAIN:
         parts.append(f"{following} would be {more:.0%} faster, but others gain more")
     elif following:
         parts.append(f"{following} would make it no faster")

@@ -26,7 +26,7 @@ STEEPNESS = 4.0
 START_S = 10.0
 
 #: Who is not given anything now will hardly be before this is over, in seconds.
-NEXT_CHANCE_S = 30.0
+STARVATION_HORIZON_S = 30.0
 
 #: A job that has gone without for this long counts four times, after twice that nine times.
 AGEING_S = 600.0
@@ -36,7 +36,7 @@ SENIOR_PART = 0.25
 
 
 @dataclass(frozen=True)
-class Crowds:
+class ContentionHistory:
     """How crowded it has been, carried from decision to decision.
 
     Attributes:
@@ -48,7 +48,7 @@ class Crowds:
     areas: Mapping[JobId, tuple[float, float]]
 
 
-def crowds_of(snapshot: Snapshot) -> Crowds:
+def crowds_of(snapshot: Snapshot) -> ContentionHistory:
     """Add up the weights in the system up to now; who was never counted starts here."""
     before = snapshot.carried.crowds if isinstance(snapshot.carried, Carried) else None
     total = sum(job.weight for job in snapshot.jobs)
@@ -59,18 +59,18 @@ def crowds_of(snapshot: Snapshot) -> Crowds:
             areas[job.id] = (snapshot.now, 0.0)
         else:
             areas[job.id] = (known[0], known[1] + total * max(snapshot.now - before.at, 0.0))
-    return Crowds(snapshot.now, areas)
+    return ContentionHistory(snapshot.now, areas)
 
 
 @dataclass(frozen=True)
 class Carried:
     """What one decision of this policy leaves to the next."""
 
-    crowds: Crowds
+    crowds: ContentionHistory
 
 
 @dataclass(frozen=True)
-class Standing:
+class FairnessCost:
     """The cost of the ends of M jobs, a function of when they end. All of shape (M,).
 
     Attributes:
@@ -106,7 +106,7 @@ class Standing:
         return float(self.weights @ (in_time + extra))
 
 
-def standing_of(snapshot: Snapshot, options: Options, crowds: Crowds) -> Standing:
+def standing_of(snapshot: Snapshot, options: Options, crowds: ContentionHistory) -> FairnessCost:
     """Work out where each job of the options stands."""
     jobs = options.jobs
     total = sum(job.weight for job in snapshot.jobs)
@@ -116,11 +116,11 @@ def standing_of(snapshot: Snapshot, options: Options, crowds: Crowds) -> Standin
     weights = np.array([job.weight for job in jobs]) * (1.0 + lacking / AGEING_S) ** 2
     ages = [
         max(now - job.submitted_at, 0.0)
-        + (0.0 if options.held[row] else NEXT_CHANCE_S + job.resize_s)
+        + (0.0 if options.held[row] else STARVATION_HORIZON_S + job.resize_s)
         for row, job in enumerate(jobs)
     ]
     since = [np.inf if job.changed_at is None else now - job.changed_at for job in jobs]
-    return Standing(weights, np.array(ages), _fair_s(options, crowd), lacking, np.array(since))
+    return FairnessCost(weights, np.array(ages), _fair_s(options, crowd), lacking, np.array(since))
 
 
 def _lacking_s(options: Options, now: float) -> Floats:
@@ -141,7 +141,7 @@ def _lacking_s(options: Options, now: float) -> Floats:
     return np.maximum(found, 0.0)
 
 
-def _crowd(crowds: Crowds, job: Job, total: float, now: float) -> float:
+def _crowd(crowds: ContentionHistory, job: Job, total: float, now: float) -> float:
     """Give the average weight in the system over a job's life, relative to the job's."""
     since, area = crowds.areas[job.id]
     seen_s = now - since

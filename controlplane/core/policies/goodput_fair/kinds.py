@@ -17,7 +17,7 @@ from controlplane.core.policies.goodput_fair.counts import (
     RESTART_S,
     doubt_of,
 )
-from controlplane.core.policies.goodput_fair.fairness_cost import Standing
+from controlplane.core.policies.goodput_fair.fairness_cost import FairnessCost
 from controlplane.core.policies.goodput_fair.rate_tables import Counts, Floats, Options
 from controlplane.core.policies.goodput_fair.shadow_prices import Market, Valuation
 
@@ -32,7 +32,7 @@ LEAST_GAIN = 0.02
 
 
 def kinds_choose(
-    market: Market, standing: Standing, change_s: Floats, is_pinned: NDArray[np.bool_]
+    market: Market, standing: FairnessCost, change_s: Floats, is_pinned: NDArray[np.bool_]
 ) -> tuple[Counts, Valuation]:
     """Choose the kind of each job (index, -1: none) and value all jobs there. Shape (M,).
 
@@ -59,7 +59,7 @@ def kinds_choose(
     return best, market.valuate(best, standing)
 
 
-def _first_kinds(options: Options, standing: Standing) -> Counts:
+def _first_kinds(options: Options, standing: FairnessCost) -> Counts:
     """Put a job where it is, or where its share of the weight would go fastest.
 
     Those that come new choose some at a time, and count where they went from then on.
@@ -83,7 +83,7 @@ def _first_kinds(options: Options, standing: Standing) -> Counts:
 
 def _left_after_move(
     options: Options,
-    standing: Standing,
+    standing: FairnessCost,
     valuation: Valuation,
     change_s: Floats,
     is_pinned: NDArray[np.bool_],

@@ -22,7 +22,7 @@ from controlplane.core.policies.goodput_fair.counts import LEAST_CHANGE_S, Claim
 from controlplane.core.policies.goodput_fair.explanations import Outcome, explain
 from controlplane.core.policies.goodput_fair.fairness_cost import (
     Carried,
-    Standing,
+    FairnessCost,
     crowds_of,
     standing_of,
 )
@@ -34,7 +34,7 @@ from controlplane.core.policies.goodput_fair.placement import (
     is_ring,
     lasts_s,
 )
-from controlplane.core.policies.goodput_fair.probes import is_trying, trials_begin
+from controlplane.core.policies.goodput_fair.probes import is_probing, trials_begin
 from controlplane.core.policies.goodput_fair.rate_tables import (
     Counts,
     Floats,
@@ -84,13 +84,13 @@ def _is_at_its_place(snapshot: Snapshot, job: Job, kind: str | None) -> bool:
 
     It is changing, or tries that kind, or just begins and may be short.
     """
-    if job.id in snapshot.resizing or (kind is not None and is_trying(job, kind, snapshot.now)):
+    if job.id in snapshot.resizing or (kind is not None and is_probing(job, kind, snapshot.now)):
         return True
     return is_beginning(job, snapshot.now)
 
 
 def _draft(
-    snapshot: Snapshot, market: Market, standing: Standing, is_pinned: NDArray[np.bool_]
+    snapshot: Snapshot, market: Market, standing: FairnessCost, is_pinned: NDArray[np.bool_]
 ) -> tuple[Outcome, dict[JobId, Share]]:
     """Decide, with some jobs pinned to the kind that they hold."""
     options = market.options
@@ -162,7 +162,7 @@ def _is_kind_ring(snapshot: Snapshot, options: Options, shares: Mapping[JobId, S
 def _shares(
     snapshot: Snapshot,
     options: Options,
-    standing: Standing,
+    standing: FairnessCost,
     valuation: Valuation,
     change_s: Floats,
     kinds: Counts,
@@ -175,7 +175,7 @@ def _shares(
     rooms = rooms_by_kind(snapshot)
     for number, kind in enumerate(options.kinds):
         rows = np.flatnonzero((kinds == number) & (given > 0)).tolist()
-        rows = [row for row in rows if not snapshot.shunned.get(options.jobs[row].id)]
+        rows = [row for row in rows if not snapshot.excluded.get(options.jobs[row].id)]
         tenants = []
         for row in rows:
             job = options.jobs[row]
@@ -220,7 +220,7 @@ def _together(job: Job, by_node: Mapping[int, int]) -> Mapping[int, int]:
 def _claims(
     snapshot: Snapshot,
     options: Options,
-    standing: Standing,
+    standing: FairnessCost,
     valuation: Valuation,
     change_s: Floats,
     members: Counts,

@@ -22,7 +22,7 @@ LEAST_LEFT_S = 120.0
 LEAST_SINCE_CHANGES = 4.0
 
 
-def is_trying(job: Job, kind: str, now: float) -> bool:
+def is_probing(job: Job, kind: str, now: float) -> bool:
     """Say whether a job is on a kind to find out how fast it is there."""
     since = job.changed_at
     is_new = since is not None and now - since < PATIENCE_S

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from controlplane.core.policies.goodput_fair.envelopes import Envelopes, envelopes_of
-from controlplane.core.policies.goodput_fair.fairness_cost import Standing
+from controlplane.core.policies.goodput_fair.fairness_cost import FairnessCost
 from controlplane.core.policies.goodput_fair.forecast import Fluid, Forecast
 from controlplane.core.policies.goodput_fair.rate_tables import Counts, Floats, Options
 
@@ -62,7 +62,7 @@ class Market:
         self.counts = found.counts.reshape(num, num_kinds, -1)
         self.rates = found.values.reshape(num, num_kinds, -1)
 
-    def valuate(self, kinds: Counts, standing: Standing) -> Valuation:
+    def valuate(self, kinds: Counts, standing: FairnessCost) -> Valuation:
         """Find worths for jobs on the given kinds. Shape (M,), -1: it cannot run."""
         rows = [np.flatnonzero(kinds == kind) for kind in range(len(self.options.kinds))]
         fluids = [self._fluid(members, kind) for kind, members in enumerate(rows)]
@@ -95,7 +95,7 @@ class Market:
         envelopes = Envelopes(self.counts[members, kind], self.rates[members, kind])
         return Fluid(envelopes, self.options.work[members], int(self.options.capacity[kind]))
 
-    def _first_worth(self, standing: Standing) -> Floats:
+    def _first_worth(self, standing: FairnessCost) -> Floats:
         """Start between shortest first and equal shares: one over the root of what is left."""
         num = self.options.work.size
         first = self.counts[:, :, 1:2] if self.counts.shape[2] > 1 else np.ones((num, 1, 1))
@@ -109,7 +109,7 @@ class Market:
         return worth
 
     def _last_worth(
-        self, standing: Standing, ends_s: Floats, forecasts: Sequence[Forecast]
+        self, standing: FairnessCost, ends_s: Floats, forecasts: Sequence[Forecast]
     ) -> Floats:
         """Give the worth that each job has at its end by a forecast. Shape (M,)."""
         prices = np.stack([forecast.price_at(ends_s) for forecast in forecasts], axis=1)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from controlplane.core.policies.common.explanations import (
-    LEAST_TOLD,
+    MIN_REPORTED_GAIN,
     Holders,
     change_text,
     gainers,
@@ -129,7 +129,7 @@ def held_text(outcome: Outcome, row: int) -> str:
 def _best_text(outcome: Outcome, row: int) -> str:
     """Compare what a job is given with the next that is faster, on its own kind if there is one."""
     choice, job = outcome.given[row], outcome.jobs[row]
-    kind, least = choice.configuration.kind, choice.goodput * (1.0 + LEAST_TOLD)
+    kind, least = choice.configuration.kind, choice.goodput * (1.0 + MIN_REPORTED_GAIN)
     faster = [one for one in outcome.options[row] if one.goodput >= least]
     if not faster:
         is_most = choice.configuration.count >= job.max_accelerators

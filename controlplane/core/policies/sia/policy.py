@@ -21,7 +21,7 @@ import numpy as np
 
 from controlplane.core.policies.common.kinds import cannot_start
 from controlplane.core.policies.common.rates import rooms_of
-from controlplane.core.policies.common.start_forecast import Release, Wish, starts_by_kind
+from controlplane.core.policies.common.start_forecast import Release, Request, starts_by_kind
 from controlplane.core.policies.pollux.policy import keep_factor
 from controlplane.core.policies.sia.configurations import (
     Configuration,
@@ -140,7 +140,7 @@ def _starts(
         left_out = left_out_cost(jobs[row].weight, heaviest)
         return max((left_out - one.cost) / one.configuration.count for one in least[row].values())
 
-    queue: list[tuple[JobId, dict[str, Wish]]] = []
+    queue: list[tuple[JobId, dict[str, Request]]] = []
     for row in sorted(least, key=lambda row: (-gain(row), row)):
         wishes = {
             kind: (
