@@ -25,7 +25,7 @@ from agents.state_directory import StateDirectory
 from agents.supervision.cache import FileCache
 from agents.supervision.run_directory import RunDirectory, TrainerKey
 from agents.supervision.standbys import Standbys
-from agents.supervision.trainer_handle import AgentContext, Stage
+from agents.supervision.trainer_handle import AgentContext, Stage, TrainerHandle
 from agents.supervision.validations import Validation, ValidationKey, validations_sweep
 from controlplane.core.protocol.wire import AcceleratorInfo, TrainerState, WantedState
 

@@ -21,6 +21,7 @@ from agents.session.client import (
 from agents.session.outbox import InFlightBatch, Outbox
 from agents.session.registration import Introduction, RefusedError
 from agents.settings import AgentSettings
+from agents.supervision.trainer_handle import TrainerHandle
 from agents.supervision.validations import Validation
 from controlplane.core.protocol.wire import BatchReply, EnrolReply, TrainerState
 

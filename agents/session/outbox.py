@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 
 from agents.session.report_queue import QueuedReport
 from agents.session.uploads import Uploads
-from agents.supervision.trainer_handle import Stage
+from agents.supervision.trainer_handle import Stage, TrainerHandle
 from agents.supervision.validations import Validation
 from controlplane.core.protocol.wire import LogChunk, ReportBatch, ReportKind, TrainerReport
 

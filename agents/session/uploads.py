@@ -23,6 +23,7 @@ from agents.session.client import (
 )
 from agents.settings import AgentSettings
 from agents.supervision.run_directory import TrainerKey, is_plain_file
+from agents.supervision.trainer_handle import TrainerHandle
 from controlplane.core.protocol.prediction_parts import part_of
 from controlplane.core.protocol.wire import ReportKind, TrainerReport
 

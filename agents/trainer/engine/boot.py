@@ -13,7 +13,7 @@ from agents.trainer.contract.failures import PEER_LOST, TrainerError
 from agents.trainer.contract.ports import HeldPort
 from agents.trainer.contract.run_dir import OrderWatcher, ReportWriter
 from agents.trainer.engine.profiling import profile_measure
-from agents.trainer.engine.tasks import TaskRunner, pursuit_of
+from agents.trainer.engine.tasks import TaskRunner, task_runner_of
 from agents.trainer.engine.workload import Workload, workload_build
 from agents.trainer.peers.liveness import PeerWatch
 from agents.trainer.peers.socket_filter import PeerFilter, hosts_allowed, peer_filter_start
@@ -33,7 +33,7 @@ class BootResult:
 
     runtime: CollectiveRuntime
     work: Workload
-    pursuit: TaskRunner
+    task: TaskRunner
     readiness: dict[str, object]
     peer_filter: PeerFilter | None
 
@@ -67,8 +67,8 @@ def trainer_boot(
     traced_from = time.monotonic()
     parts = PartWriter(run_dir / "outputs", reports)
     reports.phase("tracing")
-    pursuit = _warm_pursuit(orders, runtime, work, parts)
-    work = pursuit.work
+    task = _warm_task(orders, runtime, work, parts)
+    work = task.work
     readiness: dict[str, object] = {
         "boot_s": boot_s,
         "build_s": work.build_s,
@@ -76,27 +76,27 @@ def trainer_boot(
     }
     own = orders.membership.member(orders.slot)
     if orders.profile and own is not None:
-        functions = pursuit.stepper.functions
+        functions = task.stepper.functions
         measured = profile_measure(work, functions, orders.spec, len(own.virtual_nodes))
         readiness["profile"] = {str(number): s for number, s in measured.items()}
-    return BootResult(runtime, work, pursuit, readiness, peer_filter)
+    return BootResult(runtime, work, task, readiness, peer_filter)
 
 
-def _warm_pursuit(
+def _warm_task(
     orders: TrainerOrders, runtime: CollectiveRuntime, work: Workload, parts: PartWriter
 ) -> TaskRunner:
     """Trace and run everything once, so that nobody waits for it later; state is put back."""
     membership = orders.membership
     group = training_group(membership)
-    pursuit = pursuit_of(work, orders.spec, runtime, group, parts, orders.accelerator.memory_bytes)
+    task = task_runner_of(work, orders.spec, runtime, group, parts, orders.accelerator.memory_bytes)
     planner = Planner(orders.spec, membership, group.slots, orders.slot)
     if membership.source_slot is not None or membership.leader_slot == orders.slot:
         try:
-            pursuit.stepper.warm_up(planner.rows_per_worker)
+            task.stepper.warm_up(planner.rows_per_worker)
         except TrainerError as failure:  # the leader, which resolves groups, is gone
             if failure.code != PEER_LOST:
                 raise
             if not runtime.is_void:  # with orders to recover it comes later anyway
                 runtime.connect(membership, afresh=True)
-    pursuit.warm_up(planner, lambda: True)
-    return pursuit
+    task.warm_up(planner, lambda: True)
+    return task

@@ -1,4 +1,4 @@
-"""A trainer's place in one membership: its data, its plan, and the account of its steps."""
+"""The session of a trainer in one membership: batch plan, prefetch and step statistics."""
 
 from __future__ import annotations
 
@@ -28,11 +28,12 @@ from controlplane.core.protocol.wire import Membership, OnNonfinite, ReportKind,
 
 
 class MembershipSession:
-    """Taken with a membership, fed from then on, and put down before the next one is taken.
+    """Per-membership session; one is open at a time, closed before the next one opens.
 
     Attributes:
-        group: those that meet in the steps.
-        is_interim: some listen; another seat in this membership follows when all have caught up.
+        group: the trainers that take part in its steps.
+        is_interim: some members only listen; another session of this membership follows when all
+            have caught up.
         data: as this membership cuts it into batches.
     """
 
@@ -166,7 +167,7 @@ class MembershipSession:
             batch_size=self._batch_size,
         )
 
-    def put_down(self) -> None:
+    def close(self) -> None:
         """Stop what runs along with the steps."""
         self._feeder.stop()
         if self._is_leader:

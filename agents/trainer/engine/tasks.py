@@ -46,7 +46,7 @@ class TaskRunner(Protocol):
     def take(self, progress: Progress, outcome: StepOutcome) -> None:
         """Keep, as the leader, what the step at `progress` gave beyond the state."""
 
-    def put_down(self) -> None:
+    def close(self) -> None:
         """Write, as the leader, what others would have to make again."""
 
     def finish(self) -> None:
@@ -82,7 +82,7 @@ class Training:
     def take(self, progress: Progress, outcome: StepOutcome) -> None:
         pass
 
-    def put_down(self) -> None:
+    def close(self) -> None:
         pass
 
     def finish(self) -> None:
@@ -124,7 +124,7 @@ class Predicting:
         first, end = self.work.data.course.bounds(progress)
         self._parts.add(first, self._functions.layout.unpack(outcome.rows), end - first)
 
-    def put_down(self) -> None:
+    def close(self) -> None:
         self._parts.close()
 
     def finish(self) -> None:
@@ -135,7 +135,7 @@ class Predicting:
         return summary_save(folder, self.work.state, self._functions.layout, num_examples, progress)
 
 
-def pursuit_of(
+def task_runner_of(
     work: Workload,
     spec: TrainingSpec,
     runtime: CollectiveRuntime,

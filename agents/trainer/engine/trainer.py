@@ -80,16 +80,16 @@ class Trainer:
         self.membership = orders.membership
         self.progress = Progress()
         self.has_state = False
-        self.seat: MembershipSession | None = None
+        self.session: MembershipSession | None = None
         self._coming: TrainerOrders | None = None
         self.stepped_at = started_at
         booted = trainer_boot(run_dir, watcher, reports, started_at, held)
-        self.runtime, self.work, self.pursuit = booted.runtime, booted.work, booted.pursuit
-        self.stepper = booted.pursuit.stepper
+        self.runtime, self.work, self.task = booted.runtime, booted.work, booted.task
+        self.stepper = booted.task.stepper
         self.readiness = booted.readiness
         state = self.work.state
         rehearse = self._rehearse if self.spec.task is Task.TRAIN else None
-        self.handover = MembershipChange(self.runtime, state, reports, rehearse)
+        self.membership_change = MembershipChange(self.runtime, state, reports, rehearse)
         if booted.peer_filter is not None:
             booted.peer_filter.refresh()  # the beacon has a socket now
         self.saver = AsyncCheckpointer(self.outputs, self.spec.checkpoint_every_s, state, reports)
@@ -120,18 +120,20 @@ class Trainer:
             if orders is not None:
                 return orders
             started_at = time.monotonic()
-            seat = self.seat
-            assert seat is not None, "a member has a seat"
-            batch = seat.batch(self.progress)
+            session = self.session
+            assert session is not None, "a member has a session"
+            batch = session.batch(self.progress)
             outcome = self.stepper.step(batch, self._holds_next)
             self.stepped_at = time.monotonic()
             if self._is_leader():
-                self.pursuit.take(self.progress, outcome)
+                self.task.take(self.progress, outcome)
             seconds = self.stepped_at - started_at
-            self.progress = seat.advance(self.progress, batch.plan.num_examples, outcome, seconds)
+            self.progress = session.advance(
+                self.progress, batch.plan.num_examples, outcome, seconds
+            )
             if self._is_leader() and not self.progress.is_failed:
                 self.saver.after_step(self.progress)
-            if seat.is_interim:
+            if session.is_interim:
                 self._end_interim(outcome.is_agreed)
             elif outcome.is_agreed and not self.progress.is_over:
                 assert self._coming is not None, "an agreement includes this trainer"
@@ -144,12 +146,12 @@ class Trainer:
 
         While joiners listen this says who has caught up; the next orders wait until all have.
         """
-        if self.seat is not None and self.seat.is_interim:
+        if self.session is not None and self.session.is_interim:
             return True
         self._coming = orders = self.watcher.next_after(self.membership.generation)
         if orders is None or orders.membership.recover:
             return False
-        return self.handover.is_prepared(self.membership, orders.membership, self.progress)
+        return self.membership_change.is_prepared(self.membership, orders.membership, self.progress)
 
     def _is_leader(self) -> bool:
         return self.membership.leader_slot == self.slot
@@ -174,7 +176,7 @@ class Trainer:
     def _follow(self, orders: TrainerOrders) -> bool:
         """Go over to the membership of `orders`; says whether this trainer is in it."""
         new = orders.membership
-        self._put_down()
+        self._close_session()
         self.reports.generation = new.generation
         if new.member(self.slot) is None:
             self._leave(new)
@@ -183,23 +185,23 @@ class Trainer:
         note: CatchUpPlan | None = None
         if new.recover:
             held = None if joins else self.progress
-            self.progress, moved = self.handover.recover(orders, held)
+            self.progress, moved = self.membership_change.recover(orders, held)
         elif joins:
-            arrived = self.handover.join(orders)
+            arrived = self.membership_change.join(orders)
             if isinstance(arrived, IncomingState):
                 self._listen(new, arrived)
                 return True
             self.progress, moved = arrived
         else:
-            moved, note = self.handover.switch(self.membership, new, self.progress)
+            moved, note = self.membership_change.switch(self.membership, new, self.progress)
         self.has_state = True
         if new.resume_at is not None:
             self.progress = self.work.data.course.resumed(self.progress, new.resume_at)
         pause_s = 0.0 if joins else time.monotonic() - self.stepped_at
-        seat = self._enter(new, note)
+        session = self._enter(new, note)
         self._take_up_scaling()
         self._report_switched(pause_s=pause_s, bytes_moved=moved, joined=joins)
-        seat.report_missed(self.progress)
+        session.report_missed(self.progress)
         return True
 
     def _listen(self, new: Membership, arrival: IncomingState) -> None:
@@ -208,32 +210,34 @@ class Trainer:
         Until then there is no state that could count in a recovery.
         """
         self.progress = arrival.note.cursor
-        seat, stepper = self._enter(new, arrival.note), self.stepper
+        session, stepper = self._enter(new, arrival.note), self.stepper
 
         def hear(cursor: Progress) -> ReceivedStep:
             self._yield_to_recovery()
-            heard: ReceivedStep = stepper.listen(seat.batch(cursor))
+            heard: ReceivedStep = stepper.listen(session.batch(cursor))
             return heard
 
         def arrive(progress: Progress) -> None:
             self.progress = progress
-            seat.report_missed(progress)
-            self.handover.digest_beside("after", progress)
+            session.report_missed(progress)
+            self.membership_change.digest_beside("after", progress)
             self._take_up_scaling()
 
         def replay(heard: ReceivedStep) -> None:
             outcome = stepper.replay(heard)
-            self.progress = seat.advance(self.progress, heard.num_examples, outcome, heard.seconds)
+            self.progress = session.advance(
+                self.progress, heard.num_examples, outcome, heard.seconds
+            )
 
-        listen(arrival, self.work.state.num_bytes, seat.data.course, hear, arrive, replay)
+        listen(arrival, self.work.state.num_bytes, session.data.course, hear, arrive, replay)
         self.has_state = True
         self._report_switched(pause_s=0.0, bytes_moved=arrival.num_bytes, joined=True)
 
     def _end_interim(self, is_agreed: bool) -> None:
         """Take up the membership's own mapping once all have caught up."""
-        self.handover.stream.check()
+        self.membership_change.stream.check()
         if is_agreed and not self.progress.is_over:
-            self._put_down()
+            self._close_session()
             self.progress = self._enter(self.membership).judged(self.progress)
 
     def _leave(self, new: Membership) -> None:
@@ -241,7 +245,7 @@ class Trainer:
         if not self.has_state or new.recover:
             pass  # nobody waits for this trainer
         elif new.members:
-            self.handover.switch(self.membership, new, self.progress)
+            self.membership_change.switch(self.membership, new, self.progress)
         elif new.source_slot == self.slot:
             self.reports.phase("saving")
             state = self.work.state
@@ -250,16 +254,16 @@ class Trainer:
             self._settle()
             self._yield_to_recovery()
             self.reports.write(ReportKind.CHECKPOINTED, saved | {"is_last": True})
-            self.handover.close(self.membership, is_writer=True)
+            self.membership_change.close(self.membership, is_writer=True)
             return
         else:
-            self.handover.close(self.membership, is_writer=False)
+            self.membership_change.close(self.membership, is_writer=False)
         self.reports.write(ReportKind.LEFT, {"step": self.progress.step})
         self._settle()
 
     def _settle(self) -> None:
         """Wait until everything that runs beside has been reported."""
-        self.handover.settle()
+        self.membership_change.settle()
         self.saver.settle()
 
     def _yield_to_recovery(self) -> None:
@@ -269,8 +273,8 @@ class Trainer:
 
     def _stall(self, failure: TrainerError) -> TrainerOrders:
         """Keep what there is and wait for the orders that say who goes on with it."""
-        self._put_down()
-        self.handover.end_beside()
+        self._close_session()
+        self.membership_change.end_beside()
         orders = self.watcher.recovery_after(self.reports.generation)
         if orders is not None:
             return orders
@@ -297,7 +301,7 @@ class Trainer:
         self.runtime.renew(membership_without(self.membership, lost))
         group = training_group(self.membership)
         planner = Planner(self.spec, self.membership, group.slots, self.slot)
-        self.pursuit.warm_up(planner, lambda: not self._is_way_out(self.watcher.orders))
+        self.task.warm_up(planner, lambda: not self._is_way_out(self.watcher.orders))
 
     def _is_next(self, orders: TrainerOrders) -> bool:
         """Say whether these orders may be followed and come after those that were last."""
@@ -310,30 +314,30 @@ class Trainer:
         leaves = is_left_out and new.source_slot != self.slot and self.has_state
         return self._is_next(orders) and (new.recover or leaves)
 
-    def _put_down(self) -> None:
+    def _close_session(self) -> None:
         """Stop what runs along with the steps of a membership."""
-        if self.seat is None:
+        if self.session is None:
             return
-        self.seat.put_down()
-        self.seat = None
+        self.session.close()
+        self.session = None
         if self._is_leader():
-            self.pursuit.put_down()
+            self.task.close()
 
     def _enter(self, membership: Membership, note: CatchUpPlan | None = None) -> MembershipSession:
         """Take the place in a membership; with `note` as long as some listen."""
         self.membership = membership
-        self.seat = MembershipSession(
+        self.session = MembershipSession(
             self.work,
             self.spec,
             self.slot,
             self.reports,
-            self.pursuit.phase,
+            self.task.phase,
             membership,
             self.progress,
             note,
         )
-        self.stepper.enter(self.seat.group)
-        return self.seat
+        self.stepper.enter(self.session.group)
+        return self.session
 
     def _rehearse(self, membership: Membership) -> None:
         """Run the exchange of a membership that this trainer will be in."""
@@ -360,7 +364,7 @@ class Trainer:
             },
         )
         if not self.membership.hold:
-            self.reports.phase(self.pursuit.phase)
+            self.reports.phase(self.task.phase)
 
     # ---- end -----------------------------------------------------------------------------------
 
@@ -372,20 +376,20 @@ class Trainer:
         """
         found = self.progress.found if self.progress.is_failed else None
         if found is None:
-            self.pursuit.finish()
+            self.task.finish()
         ending = {
             "step": self.progress.step,
             "epoch": self.progress.epoch,
             "reason": self.progress.ended_by if found is None else found.code,
         }
-        self._put_down()
+        self._close_session()
         if not self._is_leader():
             self._settle()
-            self.handover.close(self.membership, is_writer=False)
+            self.membership_change.close(self.membership, is_writer=False)
             self.reports.write(ReportKind.FINISHED, ending)
             return
         self.reports.phase("saving")
-        results = self.pursuit.results_save(self.outputs, self.progress)
+        results = self.task.results_save(self.outputs, self.progress)
         self._settle()
         self._yield_to_recovery()
         if found is None:
@@ -393,4 +397,4 @@ class Trainer:
         else:
             failure = TrainerError(found.code, found.failure_text)
             self.reports.failed(failure, ending | results | {"nonfinite": encode(found)})
-        self.handover.close(self.membership, is_writer=True)
+        self.membership_change.close(self.membership, is_writer=True)

@@ -1,7 +1,7 @@
-"""Meetings of a generation: who has which state, has it arrived, have the files been written.
+"""Barriers of a membership change: each gathers a few whole numbers from all members.
 
-They gather a few whole numbers, so everybody hears of everybody, and a member that is gone fails
-the meeting for all.
+One gathers the members' progress, one confirms the state transfer, one confirms that the final
+files are written. A lost member fails the barrier for all others (`peer_lost`).
 """
 
 from __future__ import annotations
