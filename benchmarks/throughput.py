@@ -10,7 +10,7 @@ counts, against a real job of the engine, fast and exact, with four virtual node
 the same network on the same data with the same global batch; every process has one thread.
 
 All arms of a number of processes are alive at once; one runs, the others wait for it or are
-stopped by a signal. Each repeat runs all of them in turn, in another order (arms alone: four times,
+stopped by a signal. Each repeat runs all of them in turn, in another order (arms alone: eight times,
 for less long), and ratios are medians over all turns.
 
     python -m benchmarks.throughput [--models cnn,residual,transformer] [--repeats 2]
@@ -50,7 +50,7 @@ ALONE_S = 0.4
 TOGETHER_S = 2.0
 #: Turns of arms alone per repeat: pairs lie close together in time, and other work on the machine
 #: spoils some of them rather than all.
-TURNS_ALONE = 4
+TURNS_ALONE = 8
 TRIAL_STEPS = 3
 ANSWER_LIMIT_S = 120.0
 SETTLE_S = 0.3
