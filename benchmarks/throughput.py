@@ -10,8 +10,8 @@ counts, against a real job of the engine, fast and exact, with four virtual node
 the same network on the same data with the same global batch; every process has one thread.
 
 All arms of a number of processes are alive at once; one runs, the others wait for it or are
-stopped by a signal. Each repeat runs all of them in turn, in another order (arms alone: eight times,
-for less long), and ratios are medians over all turns.
+stopped by a signal. Each repeat runs all of them in turn, in another order (arms alone: eight
+times, for less long), and ratios are medians over all turns.
 
     python -m benchmarks.throughput [--models cnn,residual,transformer] [--repeats 2]
         [--processes 1,2,3]
