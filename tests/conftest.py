@@ -60,12 +60,9 @@ def _choose_database() -> str:
     on purpose is left alone.
     """
     choice = os.environ.get("TEST_DATABASE", "auto")
-    if choice not in ("auto", "given", "postgresql", "sqlite"):
+    if choice not in ("auto", "postgresql", "sqlite"):
         raise pytest.UsageError(f"TEST_DATABASE must be postgresql or sqlite, got {choice!r}")
-    # A worker inherits the environment of the process that started it, with that one's choice.
-    is_worker = "PYTEST_XDIST_WORKER" in os.environ
-    if choice == "given" or (choice == "auto" and "DATABASE_URL" in os.environ and not is_worker):
-        os.environ["TEST_DATABASE"] = "given"
+    if choice == "auto" and "DATABASE_URL" in os.environ:
         return "given"
     try:
         if choice != "sqlite":
@@ -95,6 +92,14 @@ _DATABASE = _choose_database()
 _STATE_DIRECTORY = _set_environment()
 # Here and not in pyproject.toml: pytest-django would read the settings before this file is loaded.
 django.setup()
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_setupnodes() -> None:
+    """Keep this process's settings from the workers: each has a database server of its own."""
+    del os.environ["DJANGO_SETTINGS_MODULE"]
+    if _DATABASE != "given":
+        del os.environ["DATABASE_URL"]
 
 
 def pytest_unconfigure() -> None:
