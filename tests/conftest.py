@@ -13,10 +13,12 @@ import shutil
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import django
 import hypothesis
 import pytest
+from xdist.scheduler.loadfile import LoadFileScheduling
 
 from tests import servers
 
@@ -30,21 +32,27 @@ _REQUIRED = os.environ.get("TEST_SERVERS_REQUIRED") == "1"
 _LONGEST = ("e2e", "agents", "conformance", "browser")
 
 
-@pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Group tests for workers: by file, and all stories of the whole product together."""
-
-    def folder(item: pytest.Item) -> str:
-        return item.path.relative_to(Path(__file__).parent).parts[0]
+    """Put the longest folders first."""
 
     def rank(item: pytest.Item) -> int:
-        name = folder(item)
-        return _LONGEST.index(name) if name in _LONGEST else len(_LONGEST)
+        folder = item.path.relative_to(Path(__file__).parent).parts[0]
+        return _LONGEST.index(folder) if folder in _LONGEST else len(_LONGEST)
 
     items.sort(key=rank)
-    for item in items:
-        name = folder(item) if folder(item) == "e2e" else str(item.path)
-        item.add_marker(pytest.mark.xdist_group(name))
+
+
+class _FileScheduling(LoadFileScheduling):
+    """Hands out files to workers, and `tests/e2e` as one: its files share a running product."""
+
+    def _split_scope(self, nodeid: str) -> str:
+        path: str = super()._split_scope(nodeid)
+        return "tests/e2e" if path.startswith("tests/e2e/") else path
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> LoadFileScheduling:
+    return _FileScheduling(config, log)
 
 
 def pytest_collection_finish() -> None:
