@@ -1,4 +1,4 @@
-"""`python -m agents`: runs this machine's trainers for a control plane until it is told to stop."""
+"""`python -m agents`: runs this machine's trainers for a control plane until stopped."""
 
 from __future__ import annotations
 
@@ -24,16 +24,16 @@ log = logging.getLogger("agents")
 
 EXIT_USAGE = 2
 EXIT_BUSY = 3
-#: What telling the control plane about the end may take after the last process has gone.
+#: Time limit for the last reports after the last process has gone.
 FAREWELL_S = 3.0
-#: What the kernel may take to end processes that were killed.
+#: Time limit for killed processes to disappear.
 KILL_S = 5.0
 ONCE_S = 120.0
 FAILED_ROUND_S = 1.0
 
 
 class StopSignal:
-    """Remembers that SIGTERM or SIGINT came, and wakes the loop."""
+    """Records that SIGTERM or SIGINT was received, and wakes the loop."""
 
     def __init__(self) -> None:
         self.is_set = False
@@ -56,7 +56,7 @@ def main() -> int:
         level=logging.DEBUG if settings.verbose else logging.INFO,
         format=f"%(asctime)s %(levelname)s agent {settings.node}: %(message)s",
     )
-    # The HTTP libraries would log every long-poll.
+    # At INFO the HTTP libraries would log every long-poll.
     for name in ("httpx", "httpcore"):
         logging.getLogger(name).setLevel(logging.WARNING)
     return run(settings)
@@ -88,7 +88,7 @@ def run(settings: AgentSettings) -> int:
 
 
 def local_address(server: str) -> str:
-    """Find the address of this machine on the way to `server`; nothing is sent."""
+    """Return this machine's local address on the route to `server`; no packet is sent."""
     parts = urlsplit(server)
     port = parts.port or (443 if parts.scheme == "https" else 80)
     found = socket.getaddrinfo(parts.hostname, port, type=socket.SOCK_DGRAM)
@@ -99,7 +99,7 @@ def local_address(server: str) -> str:
 
 
 def _drive(agent: Agent, settings: AgentSettings, stop: StopSignal) -> int:
-    """Call the loop until there is a reason to end, then end what has to end."""
+    """Run the loop until there is a reason to end, then end the trainers unless kept."""
     once_until = time.monotonic() + ONCE_S if settings.once else None
     while not stop.is_set and agent.fatal is None:
         more = _round(agent)
@@ -122,7 +122,7 @@ def _drive(agent: Agent, settings: AgentSettings, stop: StopSignal) -> int:
 
 
 def _end_all(agent: Agent, settings: AgentSettings) -> int:
-    """End all trainers and tell the control plane; returns how many could not be ended."""
+    """End all trainers and report that; returns how many could not be ended."""
     started_at = time.monotonic()
     agent.end(started_at)
     _run_until(agent, lambda: not agent.running, started_at + settings.grace_s + KILL_S)
@@ -141,7 +141,7 @@ def _run_until(agent: Agent, is_reached: Callable[[], bool], deadline: float) ->
 
 
 def _round(agent: Agent) -> bool:
-    """Do one round; a full disk must not take the agent away from its trainers."""
+    """Run one round; an OSError, such as a full disk, must not end the agent."""
     try:
         return agent.run_once(time.monotonic())
     except OSError:
@@ -152,7 +152,7 @@ def _round(agent: Agent) -> bool:
 
 @contextmanager
 def _stop_signal() -> Iterator[StopSignal]:
-    """Catch SIGTERM and SIGINT while the block runs."""
+    """Handle SIGTERM and SIGINT while the block runs."""
     stop = StopSignal()
     numbers = (signal.SIGTERM, signal.SIGINT)
     before = [signal.signal(number, stop) for number in numbers]
@@ -164,7 +164,7 @@ def _stop_signal() -> Iterator[StopSignal]:
 
 
 def _refused(reason: object, exit_code: int) -> int:
-    """Say on standard error why the agent does not run (any more)."""
+    """Write the reason why the agent ends to standard error; returns `exit_code`."""
     sys.stderr.write(f"agent: {reason}\n")
     return exit_code
 

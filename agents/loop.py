@@ -1,8 +1,8 @@
-"""The agent's loop: look at what is wanted and what is there, and take the next steps between them.
+"""The agent's loop: reconciles the running trainers with the desired state ("wanted state").
 
-Everything is level-triggered. A round compares the newest wanted state with the trainers that are
-there, so a message lost, a round done twice or an agent restarted in between changes nothing.
-Nothing in a round waits: requests and downloads run in the background.
+The loop is level-triggered. A round compares the newest desired state with the existing trainers,
+so a lost message, a repeated round or a restarted agent has no effect on the result. No call in a
+round blocks: requests and downloads run in the background.
 """
 
 from __future__ import annotations
@@ -31,18 +31,18 @@ from controlplane.core.protocol.wire import AcceleratorInfo, TrainerState, Wante
 
 log = logging.getLogger("agents")
 
-#: How often run directories are looked at while processes run, and while none does.
+#: Intervals between rounds while processes run, and while none does.
 BUSY_TICK_S = 0.02
 IDLE_TICK_S = 0.5
 ALIVE_EVERY_S = 5.0
 
 
 class Agent:
-    """Everything one agent knows. `run_once` is called again and again, by one thread.
+    """The state of one agent. One thread calls `run_once` repeatedly.
 
     Attributes:
         wake: set when a background call has ended; the driver waits on it between rounds.
-        trainers: those that exist, or about which something is still to be told.
+        trainers: trainers that exist, or have reports not yet acknowledged.
     """
 
     def __init__(
@@ -90,22 +90,22 @@ class Agent:
 
     @property
     def fatal(self) -> Fatal | None:
-        """Give the reason why the agent has to end now, if there is one."""
+        """The reason why the agent has to end now, if there is one."""
         if self._poller.is_removed:
             return Fatal("this node was removed from the control plane", EXIT_REMOVED)
         return self._contact.fatal
 
     @property
     def tick_s(self) -> float:
-        """Give how long a driver may sleep before the next round."""
+        """Time, in seconds, that the driver may sleep before the next round."""
         is_busy = any(trainer.stage is not Stage.GONE for trainer in self.trainers.values())
         return BUSY_TICK_S if is_busy or self._validations or self._foreign else IDLE_TICK_S
 
     @property
     def running(self) -> list[Path]:
-        """List the folders that processes of this agent still run for.
+        """Folders for which processes of this agent still run.
 
-        Standbys run for nobody; they count once everything is to end.
+        Standbys, which belong to no job, count only while the agent is ending.
         """
         trainers = [*self.trainers.values(), *self._foreign]
         validations = self._validations.values()
@@ -117,24 +117,24 @@ class Agent:
 
     @property
     def has_told_all(self) -> bool:
-        """Say whether the control plane has accepted everything there is to tell."""
+        """Whether the control plane has acknowledged all reports."""
         return self._contact.is_idle and all(item.is_told for item in self.trainers.values())
 
     @property
     def has_settled(self) -> bool:
-        """Say whether the newest wanted state is in place and the control plane was told so."""
+        """Whether the newest desired state is in place and a report of that is acknowledged."""
         newest = self._poller.newest
         is_starting = any(item.stage is Stage.FETCHING for item in self.trainers.values())
         return newest is not None and not is_starting and self._outbox.has_told(newest.version)
 
     def run_once(self, now: float) -> bool:
-        """Do one round.
+        """Run one round.
 
         Args:
-            now: seconds of a clock that never goes back.
+            now: monotonic seconds.
 
         Returns:
-            whether another round should follow at once.
+            Whether another round should follow at once.
         """
         if self._contact.reply is not None:
             self._take_over_node(now)
@@ -157,7 +157,7 @@ class Agent:
         return stages != [trainer.stage for trainer in self.trainers.values()]
 
     def end(self, now: float) -> None:
-        """End everything that runs and start nothing more; go on with `run_once` until it is."""
+        """Begin to end all processes; keep calling `run_once` until `running` is empty."""
         self._is_ending = True
         for trainer in self.trainers.values():
             trainer.end(now)
@@ -166,7 +166,7 @@ class Agent:
         self._standbys.close()
 
     def close(self, *, keep_trainers: bool) -> None:
-        """Stop asking for work and close connections. Validations are never left running."""
+        """Stop polling and close connections. Validations are never left running."""
         self._poller.stop()
         self._standbys.close()
         if keep_trainers:
@@ -175,7 +175,7 @@ class Agent:
         self._client.close()
 
     def _adopt(self) -> None:
-        """Take over what an agent before this one left in the state directory."""
+        """Adopt trainers of an earlier agent process from the state directory."""
         validations_sweep(self._state.validations)
         for directory in RunDirectory.all_in(self._state.trainers):
             trainer = TrainerHandle(directory, self._around)
@@ -183,7 +183,7 @@ class Agent:
                 self.trainers[trainer.key] = trainer
 
     def _take_over_node(self, now: float) -> None:
-        """After an enrolment, end and delete what belonged to the node that this agent was."""
+        """After an enrolment, end and delete the trainers of this agent's former node."""
         if self._introduction.is_new_node:
             self._introduction.is_new_node = False
             self._poller.newest = None
@@ -202,7 +202,7 @@ class Agent:
                 trainer.end(now)
         for key, item in by_key.items():
             if key not in self.trainers:
-                # A folder that is used again must not be deleted as an old one.
+                # A reused folder must not be deleted as an old one.
                 self._closed = deque(old for old in self._closed if old.key != key)
                 directory = RunDirectory(self._state.trainers, key)
                 self.trainers[key] = TrainerHandle(directory, self._around)
@@ -220,7 +220,7 @@ class Agent:
                 self._validations[key] = Validation(item, self._state.validations, self._around)
 
     def _step(self, now: float) -> None:
-        """Drive all on; those that may go come first, so that their accelerators are seen free."""
+        """Advance all; trainers that hold accelerators come first, so that these become free."""
         mine = sorted(self.trainers.values(), key=lambda item: item.stage is Stage.FETCHING)
         for trainer in [*mine, *self._foreign]:
             trainer.step(now, self._is_accelerator_free)
@@ -235,12 +235,12 @@ class Agent:
         )
 
     def _is_quiet(self) -> bool:
-        """Say whether nothing starts here now, so that a standby would be in nobody's way."""
+        """Return whether no trainer or validation is starting, so that a standby may start."""
         is_starting = any(trainer.is_booting for trainer in self.trainers.values())
         return not (is_starting or self._validations or self._foreign or self._is_ending)
 
     def _end_stale(self, now: float, state: TrainerState) -> None:
-        """End a trainer of a generation that is over, unless it has newer orders by now."""
+        """End a trainer of an old generation, unless it has newer orders by now."""
         trainer = self.trainers.get((state.job_id, state.slot))
         if trainer is not None and trainer.state.generation <= state.generation:
             trainer.end(now)
@@ -254,7 +254,7 @@ class Agent:
                 trainer.directory.touch_alive()
 
     def _clean(self, wanted: WantedState) -> None:
-        """Let go of trainers that nobody asks about any more; keep a few of their folders."""
+        """Drop trainers that are gone, fully reported and not wanted; keep a few folders."""
         wanted_keys = {(item.spec.job_id, item.slot) for item in wanted.trainers}
         gone = [
             key

@@ -1,4 +1,4 @@
-"""What an agent is told at its start: command line first, environment second, defaults last."""
+"""Settings of an agent: command line first, environment second, defaults last."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from urllib.parse import urlsplit
 ENVIRONMENT_PREFIX = "VIRTUALFLOW_"
 MEBIBYTE = 1024 * 1024
 MIN_PORT, MAX_PORT = 1024, 65535
-#: Several times the half second in which a healthy trainer gives a sign of life.
+#: Several times the half second between two pulses of a healthy trainer.
 LEAST_PULSE_LIMIT_S = 2.0
 NODE_NAME = re.compile(r"[a-z0-9]([a-z0-9.-]{0,61}[a-z0-9])?")
 
@@ -23,22 +23,22 @@ TRAINER_COMMAND = (sys.executable, "-P", "-m", "agents.trainer")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AgentSettings:
-    """Everything that one agent process is run with.
+    """All settings of one agent process.
 
     Attributes:
-        server: base address of the control plane, without a path of ours.
-        state_dir: the agent's own folder; one living agent a folder.
-        host: address under which trainers on other nodes reach this one; empty: find it out.
+        server: base address of the control plane, without the API's path.
+        state_dir: the agent's own folder; one living agent per folder.
+        host: address under which trainers on other nodes reach this node; empty: detected.
         gpus: "all", "none", or NVML indices and UUIDs, separated by commas.
         emulated: number of emulated accelerators, each `threads` CPU threads wide.
         kept_environment: names of further variables that trainers may see.
-        peer_filter: trainers drop what comes from machines that are none of their job's.
-        keep_trainers: leave trainers running when the agent is told to stop.
+        peer_filter: trainers drop packets from machines outside their job.
+        keep_trainers: leave trainers running when the agent is stopped.
         grace_s: time between SIGTERM and SIGKILL.
-        pulse_limit_s: longest silence of a trainer that runs; it is killed then.
-        boot_pulse_limit_s: the same for a trainer that has not given any sign of life yet.
-        standbys: most warm processes that wait to become trainers; None: one per accelerator.
-        standby_memory_bytes: most memory of all of them together; None: a quarter of what there is.
+        pulse_limit_s: longest silence of a running trainer before it is killed.
+        boot_pulse_limit_s: the same for a trainer before its first pulse.
+        standbys: most standby processes; None: one per accelerator.
+        standby_memory_bytes: most memory of all standbys; None: a quarter of the machine's.
     """
 
     server: str
@@ -76,10 +76,10 @@ class AgentSettings:
     log_slack_bytes: int = 8 * MEBIBYTE
 
     def __post_init__(self) -> None:
-        """Refuse values that could only fail later.
+        """Check values that would otherwise fail later.
 
         Raises:
-            ValueError: names the option and what it has to be.
+            ValueError: names the option and its valid values.
         """
         parts = urlsplit(self.server)
         if parts.scheme not in {"http", "https"} or not parts.netloc:
@@ -111,7 +111,7 @@ def settings_from(arguments: Sequence[str], environment: Mapping[str, str]) -> A
     """Read the command line, falling back to `VIRTUALFLOW_<OPTION>` variables.
 
     Raises:
-        ValueError: names the option that is missing or wrong.
+        ValueError: names the missing or wrong option.
         SystemExit: from argparse, for an unknown option or for --help.
     """
     given = _parser(environment).parse_args(arguments)
@@ -199,7 +199,7 @@ def _parser(environment: Mapping[str, str]) -> argparse.ArgumentParser:
 
 
 def _enrolment_token(given: argparse.Namespace, environment: Mapping[str, str]) -> str:
-    """Take the token from the option, the variable, or a file (for mounted secrets)."""
+    """Read the token from the option, the variable, or a file (for mounted secrets)."""
     direct = given.enrolment_token or environment.get(f"{ENVIRONMENT_PREFIX}ENROLMENT_TOKEN", "")
     path = environment.get(f"{ENVIRONMENT_PREFIX}ENROLMENT_TOKEN_FILE", "")
     if direct or not path:
@@ -218,7 +218,7 @@ def _port_range(text: str) -> tuple[int, int]:
 
 
 def _switch(option: str, given: bool | str) -> bool:
-    """Read what argparse has set, or the text of a variable."""
+    """Parse a switch: the value set by argparse, or the text of a variable."""
     if given in (True, False, "0", "1"):
         return bool(int(given))
     raise ValueError(f"the variable of {option} must be 0 or 1, got {given!r}")

@@ -1,4 +1,4 @@
-"""The agent's own folder: lock, credentials, boot id, and where everything else lies."""
+"""The agent's own folder: lock, credentials, boot id, and the paths of its subfolders."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class StateDirectoryBusyError(Exception):
 
 
 def write_atomically(path: Path, text: str, mode: int = 0o600) -> None:
-    """Put `text` at `path` so that a reader sees the old or the new content, never a part."""
+    """Write `text` to `path` so that a reader sees the old or the new content, never a part."""
     handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
     try:
         with os.fdopen(handle, "w", encoding="utf-8") as file:
@@ -34,7 +34,7 @@ def write_atomically(path: Path, text: str, mode: int = 0o600) -> None:
 
 
 def read_json(path: Path) -> Any:
-    """Read JSON; None when the file is missing or is not whole."""
+    """Read JSON; None if the file is missing or not valid."""
     try:
         return json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError):
@@ -42,18 +42,18 @@ def read_json(path: Path) -> Any:
 
 
 class StateDirectory:
-    """One agent's folder, held by a lock for as long as the agent lives.
+    """One agent's folder, locked while the agent lives.
 
-    The lock is the kernel's (flock), so it goes with the process, however that ends. Trainers do
-    not inherit it.
+    The lock is the kernel's (flock), so it is released however the process ends. Trainers do not
+    inherit the lock.
     """
 
     def __init__(self, path: Path) -> None:
         """Create and lock the folder.
 
         Raises:
-            StateDirectoryBusyError: another agent holds it.
-            OSError: the folder cannot be made.
+            StateDirectoryBusyError: another agent holds the lock.
+            OSError: the folder cannot be created.
         """
         self.path = path
         self.trainers = path / "trainers"
@@ -80,14 +80,14 @@ class StateDirectory:
             folder.mkdir(exist_ok=True, mode=0o700)
 
     def close(self) -> None:
-        """Let go of the lock."""
+        """Release the lock."""
         self._lock.close()
 
     def boot_id(self) -> str:
-        """Name this folder on this boot of this machine.
+        """Return an id of this folder on this boot of this machine.
 
-        A restarted agent keeps its boot id, so the control plane takes it back at once, while a
-        copy of the folder (elsewhere, or beside it) has another one and is refused as a duplicate.
+        A restarted agent keeps its boot id, so the control plane accepts it at once, while a copy
+        of the folder, on any machine, has another id and is refused as a duplicate.
         """
         status = self.path.stat()
         parts = (
@@ -99,7 +99,7 @@ class StateDirectory:
         return hashlib.sha256("|".join(parts).encode()).hexdigest()[:32]
 
     def credentials(self, server: str) -> EnrolReply | None:
-        """Give what enrolment at `server` answered; None when this folder was never enrolled there.
+        """Return the reply of the enrolment at `server`; None if this folder was never enrolled.
 
         Raises:
             ValueError: the folder belongs to a node of another control plane.
@@ -115,6 +115,6 @@ class StateDirectory:
         return decode(EnrolReply, stored.get("reply"), self._credentials.name)
 
     def keep_credentials(self, server: str, reply: EnrolReply) -> None:
-        """Store what enrolment answered, readable by the owner alone."""
+        """Store the reply of an enrolment, readable by the owner only."""
         text = json.dumps({"server": server, "reply": encode(reply)}, indent=1)
         write_atomically(self._credentials, text, mode=0o600)

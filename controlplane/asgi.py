@@ -5,7 +5,7 @@ import os
 from django.core.asgi import get_asgi_application
 
 os.environ.setdefault("DJANGO_SETTINGS_MODULE", "controlplane.settings")
-# Every request has a thread of its own here; a connection kept by a thread that ends would leak.
+# Every request runs in a thread of its own here; a connection kept by an ended thread would leak.
 os.environ.setdefault("VIRTUALFLOW_DATABASE_AGE_S", "0")
 
 application = get_asgi_application()

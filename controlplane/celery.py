@@ -21,13 +21,13 @@ _PERIODS_S = {
     "expire_validations": settings.CYCLE_PERIOD_S,
     "answer_replay": settings.EXPIRE_PERIOD_S,
 }
-#: Work of minutes has a queue and a worker of its own: nothing else may wait for it.
+#: Tasks that take minutes have a queue and a worker of their own, so that no other task waits.
 _QUEUES = {"answer_replay": "replays"}
 app.conf.beat_schedule = {
     name: {
         "task": f"jobs.tasks.{name}",
         "schedule": period_s,
-        # A worker that was away must not work off a queue of old ticks.
+        # A worker that was away must not process a queue of old ticks.
         "options": {"expires": period_s, "queue": _QUEUES.get(name, "celery")},
     }
     for name, period_s in _PERIODS_S.items()

@@ -10,8 +10,8 @@ from urllib.parse import parse_qsl, unquote, urlsplit
 
 from django.core.exceptions import ImproperlyConfigured
 
-# Before NumPy is imported: the arrays of policies and fits are small, so the threads of its algebra
-# would only wait for each other, all of them busily.
+# Set before NumPy is imported: the arrays of policies and fits are small, so several BLAS threads
+# would only busy-wait for each other.
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
 _TRUE = frozenset({"1", "true", "yes", "on"})

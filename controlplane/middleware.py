@@ -1,4 +1,4 @@
-"""The one header that Django 5.2 does not set by itself."""
+"""The Content-Security-Policy header, which Django 5.2 does not set by itself."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Answer = Callable[[HttpRequest], Any]
 
 @sync_and_async_middleware
 def content_security_policy(get_response: Answer) -> Answer:
-    """Set the policy on every response; a view that needs another one sets the header itself."""
+    """Set the policy on every response, unless the view has set the header itself."""
     if iscoroutinefunction(get_response):
 
         async def answer_async(request: HttpRequest) -> HttpResponseBase:

@@ -1,4 +1,4 @@
-"""Everything that can be set, in one file. Each variable is described in docs/settings.md."""
+"""All settings, in one file. Each variable is described in docs/settings.md."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ DATABASES = {
 }
 DEFAULT_AUTO_FIELD = "django.db.models.BigAutoField"
 
-#: Empty in a debug run: nothing is woken up or enqueued, waits end by their own limit.
+#: Empty in a debug run: no wake-ups and no queue, waits end by their own limit.
 REDIS_URL = environment.text("REDIS_URL", "" if DEBUG else None)
 
 CELERY_BROKER_URL = environment.celery_broker(REDIS_URL) if REDIS_URL else "memory://"
@@ -104,11 +104,11 @@ STORAGES = {
     "default": {"BACKEND": "django.core.files.storage.FileSystemStorage"},
     "staticfiles": {"BACKEND": "whitenoise.storage.CompressedStaticFilesStorage"},
 }
-# Serve straight from the packages, so that a demo needs no collectstatic.
+# Serve directly from the packages, so that a demo needs no collectstatic.
 WHITENOISE_USE_FINDERS = True
 CODE_LIMIT_BYTES = code_archive.UPLOAD_LIMIT_BYTES
 ARTIFACT_LIMIT_BYTES = 4 * 1024**3
-LOG_LIMIT_BYTES = 16 * 1024**2  # of one trainer; what comes after is dropped
+LOG_LIMIT_BYTES = 16 * 1024**2  # of one trainer; later output is dropped
 AGENT_BATCH_LIMIT_BYTES = 8 * 1024**2
 DATA_UPLOAD_MAX_MEMORY_SIZE = CODE_LIMIT_BYTES + 1024**2
 FILE_UPLOAD_PERMISSIONS = 0o600
@@ -128,9 +128,9 @@ if IS_BEHIND_TLS:
     SECURE_PROXY_SSL_HEADER = ("HTTP_X_FORWARDED_PROTO", "https")
     SECURE_HSTS_SECONDS = 30 * 24 * 3600
     SECURE_SSL_REDIRECT = True
-    # Health checks and agents come from inside, not through the proxy that ends TLS.
+    # Health checks and agents connect directly, not through the proxy that terminates TLS.
     SECURE_REDIRECT_EXEMPT = [r"^healthz$", r"^readyz$", r"^api/v1/agent/"]
-# Other names below the same domain are not ours to decide about.
+# Other names below the same domain are outside this project's control.
 SILENCED_SYSTEM_CHECKS = ["security.W005", "security.W021"]
 
 # --- the product -----------------------------------------------------------------------------
@@ -140,34 +140,34 @@ LEASE_S = environment.number("VIRTUALFLOW_LEASE_S", 20, low=0.5, high=600)
 WAIT_LIMIT_S = 30  # longest long-poll
 #: REST requests that may wait at once in one process. Each holds a thread of a WSGI server.
 WAITS_LIMIT = int(environment.number("VIRTUALFLOW_WAITS", 4, low=0, high=10_000))
-#: When all nodes are silent it is more likely this side that hears nothing; so many leases are
-#: waited then. Nothing could run elsewhere meanwhile anyway.
+#: When all nodes are silent, the fault is more likely on this side; the expiry then waits for so
+#: many leases. Nothing could run elsewhere meanwhile anyway.
 ALL_SILENT_LEASES = 6
 CYCLE_PERIOD_S = environment.number("VIRTUALFLOW_CYCLE_S", 5, low=0.5, high=60)
-#: Leases are looked at more often, so that a lost node is noticed soon after its lease is over.
+#: Leases are checked more often, so that a lost node is noticed soon after its lease expires.
 EXPIRE_PERIOD_S = min(CYCLE_PERIOD_S, max(LEASE_S / 10, 0.5))
 PREPARE_LIMIT_S = environment.number("VIRTUALFLOW_PREPARE_LIMIT_S", 180, low=5, high=3600)
 SWITCH_LIMIT_S = environment.number("VIRTUALFLOW_SWITCH_LIMIT_S", 300, low=5, high=3600)
-#: A recovery in which nothing is heard of some survivors goes on without them after this.
+#: A recovery continues without survivors that have not reported within this time.
 RECOVER_LIMIT_S = environment.number("VIRTUALFLOW_RECOVER_LIMIT_S", 60, low=2, high=3600)
-#: For so long after a loss, accelerators are kept for a job that was left below its minimum.
+#: Seconds after a loss for which accelerators are kept for a job below its minimum.
 REPLACE_LIMIT_S = environment.number("VIRTUALFLOW_REPLACE_LIMIT_S", 60, low=0, high=3600)
-#: How long trainers that wait for another one's answer give the rest of the news to come in.
+#: Seconds for which stalled trainers wait for news of the others.
 STALL_GRACE_S = environment.number("VIRTUALFLOW_STALL_GRACE_S", 2, low=0, high=60)
-#: How often a training job saves its state beside the training, for when all trainers are lost.
+#: Interval of a training job's checkpoints, for the case that all trainers are lost.
 CHECKPOINT_EVERY_S = environment.number("VIRTUALFLOW_CHECKPOINT_EVERY_S", 300, low=0, high=86400)
 LEAVE_LIMIT_S = environment.number("VIRTUALFLOW_LEAVE_LIMIT_S", 60, low=1, high=600)
 VALIDATION_TIMEOUT_S = environment.number("VIRTUALFLOW_VALIDATION_S", 120, low=1, high=3600)
 VALIDATION_ATTEMPTS_LIMIT = 3
-#: Tries without a new step, after which a job is given up (restarts, crashes) or started anew.
+#: Tries without a new step, after which a job is failed (restarts, crashes) or restarted.
 RESTART_LIMIT = 5
 CRASH_LIMIT = 5
 RECOVERY_LIMIT = 10
-#: An accelerator on which a job's trainer did not come up is not offered to it for so long; twice
-#: as long each further time.
+#: Seconds for which an accelerator on which a job's trainer did not come up is excluded for the
+#: job; twice as long each further time.
 START_COOL_DOWN_S, START_COOL_DOWN_LIMIT_S = 10, 1800
-#: A node on which so many trainers died within the window (of two jobs at least, or while they
-#: started) is set aside; twice as long each further time. 0: never.
+#: Deaths of trainers within the window (of two jobs at least, or while they started) after which a
+#: node is quarantined; twice as long each further time. 0: never.
 ASIDE_DEATHS = int(environment.number("VIRTUALFLOW_ASIDE_DEATHS", 3, low=0, high=1000))
 ASIDE_WINDOW_S = environment.number("VIRTUALFLOW_ASIDE_WINDOW_S", 600, low=1, high=86400)
 ASIDE_S = environment.number("VIRTUALFLOW_ASIDE_S", 300, low=1, high=86400)
@@ -206,7 +206,7 @@ SPECTACULAR_SETTINGS = {
     "VERSION": "1",
     "SCHEMA_PATH_PREFIX": "/api/v1",
     "SERVE_INCLUDE_SCHEMA": False,
-    # Making the document takes half a second; it is not for everybody who passes by.
+    # The document takes half a second to generate, so it is not public.
     "SERVE_PERMISSIONS": ["jobs.api.permissions.ScopePermission"],
     "SWAGGER_UI_DIST": "SIDECAR",
     "SWAGGER_UI_FAVICON_HREF": "SIDECAR",

@@ -1,4 +1,4 @@
-"""Where every request goes."""
+"""URL routes of all requests."""
 
 from __future__ import annotations
 

@@ -2,7 +2,7 @@ from django.apps import AppConfig
 
 
 class FrontendConfig(AppConfig):
-    """The pages that people use; holds no state of its own."""
+    """The web pages; without persisted state."""
 
     name = "frontend"
     verbose_name = "VirtualFlow pages"

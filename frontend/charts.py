@@ -1,4 +1,4 @@
-"""Read the rows of each page's charts and draw them: the join of selectors and figures."""
+"""Charts of each page: reads rows from selectors and converts them to figures."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from jobs.models import Job, Replay
 from jobs.selectors import series
 from jobs.selectors.pages import Person, is_admin
 
-#: Windows of the overview: seconds -> label.
+#: Time windows of the overview: seconds -> label.
 WINDOWS: Mapping[int, str] = {
     15 * 60: "15 minutes",
     3600: "hour",
@@ -34,7 +34,7 @@ WINDOWS: Mapping[int, str] = {
     7 * 24 * 3600: "week",
 }
 DEFAULT_WINDOW_S = 15 * 60
-#: A chart of a young cluster still shows this much time.
+#: Least seconds shown for a young cluster.
 SHORTEST_WINDOW_S = 120
 
 
@@ -42,7 +42,7 @@ def overview_charts(person: Person, window_s: int, now: datetime) -> dict[str, F
     """Draw the overview's charts of the last `window_s` seconds."""
     start_at = now - timedelta(seconds=window_s)
     if born_at := series.cluster_born_at():
-        # What was before the first node is known: nothing.
+        # Before the first node there is no data.
         start_at = max(start_at, min(born_at, now - timedelta(seconds=SHORTEST_WINDOW_S)))
     changes = allocation_changes(series.tenures_between(start_at, now), person)
     bin_s = _bin_s((now - start_at).total_seconds())
@@ -87,10 +87,10 @@ def job_charts(job: Job, now: datetime) -> dict[str, Figure]:
 
 
 def replay_charts(replay: Replay, person: Person) -> dict[str, Figure]:
-    """Draw an answer: who held what as it was and with the change, and all completion times.
+    """Draw a replay's result: recorded and changed allocation, and all completion times.
 
-    Both allocations have the same time axis, up to the end of the longer one. All are empty as
-    long as there is no answer.
+    Both allocations have the same time axis, up to the end of the longer one. All figures are empty
+    before the result.
     """
     result = replay.result or {"jobs": [], "allocation": [], "as_is_accelerators": {}}
     names = {job["id"]: job["name"] for job in result["jobs"]}
@@ -120,7 +120,7 @@ def replay_charts(replay: Replay, person: Person) -> dict[str, Figure]:
 def allocation_changes(tenures: Sequence[series.Tenure], person: Person) -> list[AllocationChange]:
     """Count each job's accelerators after every grant and release, in time order.
 
-    Jobs that the person may not see become one, without a name.
+    Jobs hidden from the person are merged into one without a name.
     """
     steps: list[tuple[datetime, int, int]] = []
     names: dict[int, str] = {}
@@ -135,7 +135,7 @@ def allocation_changes(tenures: Sequence[series.Tenure], person: Person) -> list
     changes: dict[tuple[datetime, int], AllocationChange] = {}
     for at, job_id, difference in sorted(steps):
         held[job_id] += difference
-        # Several at the same moment are one change: the last word counts.
+        # Changes of a job at the same moment merge into the last one.
         changes[at, job_id] = AllocationChange(at.timestamp(), job_id, names[job_id], held[job_id])
     return list(changes.values())
 

@@ -1,4 +1,4 @@
-"""Forms of the pages. They draw fields and carry text; what is right is said by the services."""
+"""Forms of the pages: fields and their texts; services validate the input."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def _whole(label: str, help_text: str, low: int = 1, high: int | None = None) ->
 
 
 class JobForm(forms.Form):
-    """A submission as text, field for field what `submission_read` takes."""
+    """A submission as text, with the fields of `submission_read`."""
 
     code_from = forms.CharField(required=False)
     code = forms.FileField(
@@ -128,9 +128,9 @@ class JobForm(forms.Form):
     )
 
     def submission_values(self) -> dict[str, Any]:
-        """Give the text fields as `submission_read` takes them; the code is handed over apart.
+        """Return the text fields for `submission_read`; the code is passed separately.
 
-        A choice that there is not is handed over as it came, to be refused like in REST.
+        An unknown choice is passed on unchanged, to be rejected as in the REST API.
         """
         values = {
             name: self.cleaned_data.get(name, self.data.get(name))
@@ -138,7 +138,7 @@ class JobForm(forms.Form):
             if name not in ("code", "code_from")
         }
         if values["task"] == Task.PREDICT:
-            return prediction_values(values, given={})  # their fields are not shown
+            return prediction_values(values, given={})  # the dropped fields are not shown
         values.pop("source_job")
         if values["stop_kind"] != StopKind.METRIC:
             for name in ("stop_metric", "stop_target", "stop_higher_is_better"):
@@ -146,7 +146,7 @@ class JobForm(forms.Form):
         return values
 
     def errors_add(self, fields: Mapping[str, Sequence[str]]) -> None:
-        """Put messages at their fields; those without a field of the form go to its head."""
+        """Add messages to their fields; messages for other fields go to the form's head."""
         for name, messages in fields.items():
             target = {"template": "code_from", "code_name": "code"}.get(name, name)
             for message in messages:
@@ -157,7 +157,7 @@ class JobForm(forms.Form):
 
 
 class TokenForm(forms.Form):
-    """What an API token shall be called, be good for, and how long."""
+    """Name, permissions and lifetime of an API token."""
 
     name = forms.CharField(
         label="Name",
@@ -181,7 +181,7 @@ class TokenForm(forms.Form):
 
 
 def values_shown(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Turn a submission's values into what the form's widgets show."""
+    """Convert a submission's values to the values of the form's widgets."""
     shown = dict(values)
     if isinstance(shown.get("settings"), dict):
         shown["settings"] = json.dumps(shown["settings"], indent=2)
@@ -191,7 +191,7 @@ def values_shown(values: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def blank_values() -> dict[str, Any]:
-    """Give the values of a form that nobody has touched."""
+    """Return the initial values of an empty form."""
     return {
         "task": Task.TRAIN.value,
         "seed": 0,
@@ -206,7 +206,7 @@ def blank_values() -> dict[str, Any]:
 
 
 def template_values(template: JobTemplate) -> dict[str, Any]:
-    """Give the form's values of a job template."""
+    """Return the form's values of a job template."""
     stop = template.stop
     return values_shown(
         {
@@ -225,20 +225,20 @@ def template_values(template: JobTemplate) -> dict[str, Any]:
 
 
 def all_template_values() -> dict[str, dict[str, Any]]:
-    """Give the values of every template, by the value of its radio button."""
+    """Return the values of every template, by the value of its radio button."""
     return {f"template:{name}": template_values(t) for name, t in JOB_TEMPLATES.items()}
 
 
 def draft_errors(draft: Job) -> dict[str, list[str]]:
-    """Give the messages of a measurement that was refused, at the form's fields."""
+    """Return the messages of an invalid measurement, by form field."""
     if draft.status != JobStatus.INVALID or draft.status_code == "validation_lost":
         return {}
     name = draft.error_field.replace(".", "_")
-    # What is wrong with the code or its data is said where the code was chosen.
+    # Errors of the code or its data are shown where the code was chosen.
     target = name if name in JobForm.base_fields and name != "code" else "code_from"
     return {target: [draft.status_reason]}
 
 
 def clone_values(job: Job) -> dict[str, Any]:
-    """Give the form's values that make the same job again."""
+    """Return the form's values for a clone of a job."""
     return values_shown(job_clone_values(job))

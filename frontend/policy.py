@@ -1,4 +1,4 @@
-"""The content security policy of the pages: nothing inline, nothing from elsewhere."""
+"""Content security policy of the pages: no inline code, no external sources."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ _LOOPBACK = frozenset({"127.0.0.1", "localhost", "::1"})
 
 
 def stream_address(request: HttpRequest) -> str:
-    """Give the address of the event stream; empty where none is served.
+    """Return the address of the event stream; empty if none is served.
 
-    A stream server on the loopback is addressed by the name the page was asked for, since cookies
-    of "localhost" and "127.0.0.1" are not the same.
+    For a stream server on loopback the address has the host name of the page's request, since
+    "localhost" and "127.0.0.1" do not share cookies.
     """
     if not settings.REDIS_URL:
         return ""
@@ -34,7 +34,7 @@ def stream_address(request: HttpRequest) -> str:
 
 
 def content_security_policy(request: HttpRequest) -> str:
-    """Give the policy of a page: its own files, and the event stream if it is served elsewhere."""
+    """Return a page's policy: its own files, and the event stream if served elsewhere."""
     stream = urlsplit(stream_address(request))
     elsewhere = f" {stream.scheme}://{stream.netloc}" if stream.netloc else ""
     return (
@@ -45,7 +45,7 @@ def content_security_policy(request: HttpRequest) -> str:
 
 
 def with_policy(view: View) -> View:
-    """Send the pages' policy with every answer of a view, whatever it was."""
+    """Add the pages' policy to every response of a view."""
 
     @wraps(view)
     def answer(request: HttpRequest, *args: Any, **kwargs: Any) -> HttpResponseBase:

@@ -1,4 +1,4 @@
-"""Addresses of the pages, each sent with the pages' content security policy."""
+"""Routes of the pages, each served with the pages' content security policy."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Every error that a client can see: one tree with machine codes, rendered as RFC 9457 problems."""
+"""Errors visible to clients: one tree with machine codes, rendered as RFC 9457 problems."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ FieldErrors = Mapping[str, Sequence[str]]
 
 
 class ControlPlaneError(Exception):
-    """Base of the tree.
+    """Base of all client errors.
 
     Attributes:
-        status: HTTP status it becomes.
-        code: machine word, stable between releases.
-        fields: messages by field of the input, where there are any.
+        status: HTTP status of the response.
+        code: machine-readable word, stable between releases.
+        fields: messages by input field, if any.
     """
 
     status = HTTPStatus.BAD_REQUEST
@@ -38,13 +38,13 @@ class ControlPlaneError(Exception):
 
 
 class InvalidInputError(ControlPlaneError):
-    """The input breaks a rule; `fields` says which."""
+    """The input breaks a rule; `fields` has the messages."""
 
     code = "invalid"
 
     @classmethod
     def of(cls, **fields: str) -> InvalidInputError:
-        """Make one from a message for each field."""
+        """Build an error from one message per field."""
         return cls("The input is not valid.", fields={k: [v] for k, v in fields.items()})
 
 
@@ -64,14 +64,14 @@ class NotFoundError(ControlPlaneError):
 
 
 class ConflictError(ControlPlaneError):
-    """What is asked does not go with the state that things are in."""
+    """The request conflicts with the present state."""
 
     status = HTTPStatus.CONFLICT
     code = "conflict"
 
 
 class StaleVersionError(ControlPlaneError):
-    """The thing changed since the client read it (If-Match)."""
+    """The resource changed since the client read it (If-Match)."""
 
     status = HTTPStatus.PRECONDITION_FAILED
     code = "stale_version"
@@ -90,7 +90,7 @@ class TooLargeError(ControlPlaneError):
 def problem_body(
     status: int, code: str, detail: str, fields: FieldErrors | None = None
 ) -> dict[str, Any]:
-    """Give the members of a problem document."""
+    """Return the members of a problem document."""
     body: dict[str, Any] = {
         "type": "about:blank",
         "title": HTTPStatus(status).phrase,
@@ -104,13 +104,13 @@ def problem_body(
 
 
 def problem_response(error: ControlPlaneError) -> HttpResponse:
-    """Render an error for a view that is not DRF's."""
+    """Render an error for a view outside the REST framework."""
     body = problem_body(error.status, error.code, error.detail, error.fields)
     return JsonResponse(body, status=error.status, content_type=PROBLEM_TYPE)
 
 
 def problem_handler(error: Exception, _context: Mapping[str, Any]) -> Response | None:
-    """Render any expected error of a REST view; None lets an unexpected one become a 500."""
+    """Render an expected error of a REST view; None turns an unexpected one into a 500."""
     headers: dict[str, str] = {}
     if isinstance(error, ControlPlaneError):
         body = problem_body(error.status, error.code, error.detail, error.fields)

@@ -1,7 +1,7 @@
-"""Wake-ups over Redis: who waits for a change hears of it at once.
+"""Wake-ups over Redis: waiting processes are notified of changes at once.
 
-A lost wake-up changes nothing but the moment: every waiter looks again when its own time is over,
-and the cycle has its beat. So a Redis that is away is logged, never raised.
+A lost wake-up only delays: every waiter checks again after its own timeout, and the cycle also runs
+periodically. So a failure of Redis is logged, never raised.
 """
 
 from __future__ import annotations
@@ -22,17 +22,17 @@ from django.conf import settings
 from django.db import transaction
 from kombu.exceptions import OperationalError
 
-#: Somebody may see a change; the message is {"jobs": [ids], "cluster": bool}.
+#: Channel of visible changes; the message is {"jobs": [ids], "cluster": bool}.
 CHANGES = "virtualflow:changes"
-#: What agents shall do may have changed.
+#: Channel of possible changes of the agents' desired state.
 ORDERS = "virtualflow:orders"
-#: The queue of long work, apart from what keeps the cluster going.
+#: Queue of long-running work, separate from the tasks that operate the cluster.
 REPLAYS = "replays"
 _CYCLE_ASKED = "virtualflow:cycle-asked"
 _CYCLE_LOCK = "virtualflow:cycle-lock"
 _FALLBACK_POLL_S = 0.5
 _SUBSCRIBE_LIMIT_S = 5.0
-#: Clocks of the machines of a control plane differ by less.
+#: Upper bound of the clock difference between machines of a control plane.
 _CLOCK_SLACK_S = 0.05
 
 logger = logging.getLogger(__name__)
@@ -52,13 +52,13 @@ def jobs_changed(
     cluster: bool = False,
     cycle: bool | None = None,
 ) -> None:
-    """Wake everyone whom a change concerns, once the transaction is in.
+    """Wake all waiters affected by a change, after the transaction commits.
 
     Args:
-        job_ids: jobs that look different now.
-        orders: what agents shall do may have changed.
+        job_ids: jobs with a visible change.
+        orders: the agents' desired state may have changed.
         cluster: nodes, accelerators or the policy changed.
-        cycle: a cycle may find something to do; by default whenever `orders` or `cluster`.
+        cycle: a cycle may be useful; by default whenever `orders` or `cluster`.
     """
     ids = sorted(set(job_ids))
     if not settings.REDIS_URL or not (ids or orders or cluster):
@@ -70,9 +70,9 @@ def jobs_changed(
 
 
 def stalled_later(job_ids: Iterable[int]) -> None:
-    """Let jobs be looked at again when the grace of their stalled trainers is over.
+    """Schedule a recovery check of jobs after the grace period of their stalled trainers.
 
-    Should that be lost, the next sweep of `expire_generations` does it.
+    If the check is lost, the next run of `expire_generations` makes up for it.
     """
     for job_id in job_ids if settings.REDIS_URL else ():
         try:
@@ -88,7 +88,7 @@ def stalled_later(job_ids: Iterable[int]) -> None:
 
 
 def replay_asked() -> None:
-    """Let a worker take up a replay at once; should that be lost, its beat does."""
+    """Wake a worker for a new replay; if that is lost, the periodic task starts it."""
     if settings.REDIS_URL:
         transaction.on_commit(_replay_ask)
 
@@ -101,7 +101,7 @@ def _replay_ask() -> None:
 
 
 def _cycle_ask() -> None:
-    """Enqueue a cycle, unless one is waiting to start anyway: that one will see this change too."""
+    """Enqueue a cycle, unless one is queued already, which will include this change."""
     try:
         if _client().set(_CYCLE_ASKED, "1", nx=True, px=2000):
             current_app.send_task("jobs.tasks.allocate_cluster", expires=60, retry=False)
@@ -121,7 +121,7 @@ def _publish(message: str, *, orders: bool) -> None:
 
 
 def redis_answers() -> bool:
-    """Say whether Redis can be reached; true in a debug run that does without it."""
+    """Return whether Redis responds; true in a debug run without Redis."""
     if not settings.REDIS_URL:
         return True
     try:
@@ -132,9 +132,9 @@ def redis_answers() -> bool:
 
 @contextmanager
 def cycle_turn() -> Iterator[bool]:
-    """Hold the only right to run a cycle; False when another one kept it for too long.
+    """Hold the lock for running a cycle; yield False if another process kept it too long.
 
-    Correctness does not hang on it (plans are applied by compare-and-set), only wasted work.
+    The lock only avoids wasted work; correctness follows from compare-and-set of the plans.
     """
     if not settings.REDIS_URL:
         yield True
@@ -142,7 +142,7 @@ def cycle_turn() -> Iterator[bool]:
     lock = _client().lock(_CYCLE_LOCK, timeout=30, blocking_timeout=10, sleep=0.02)
     has_turn = lock.acquire()
     try:
-        # From here on a new nudge enqueues a new cycle: this one may already have read the state.
+        # From here on a new nudge enqueues another cycle: this one may have read the state already.
         _client().delete(_CYCLE_ASKED)
         yield has_turn
     finally:
@@ -151,13 +151,13 @@ def cycle_turn() -> Iterator[bool]:
 
 
 class Listener:
-    """Waits for the next wake-up on a channel, bounded."""
+    """Waits for the next wake-up on a channel, for a limited time."""
 
     def __init__(self, pubsub: redis.client.PubSub | None) -> None:
         self._pubsub = pubsub
 
     def wait(self, timeout_s: float, job_id: int | None = None) -> bool:
-        """Return at a wake-up (about `job_id`, if given) or when the time is over (False)."""
+        """Return True at a wake-up (about `job_id`, if given), False when the time is over."""
         if self._pubsub is None:
             time.sleep(min(timeout_s, _FALLBACK_POLL_S))
             return timeout_s > _FALLBACK_POLL_S
@@ -181,14 +181,14 @@ def _concerns(message: dict[str, Any], job_id: int | None) -> bool:
 
 @contextmanager
 def listening(channel: str) -> Iterator[Listener]:
-    """Subscribe; look at the state only inside, so that no change falls between look and wait."""
+    """Subscribe to a channel; read the state only inside, so that no change is missed."""
     if not settings.REDIS_URL:
         yield Listener(None)
         return
     with _client().pubsub() as pubsub:
         try:
             pubsub.subscribe(channel)
-            pubsub.get_message(timeout=1)  # the confirmation: from now on nothing is missed
+            pubsub.get_message(timeout=1)  # the confirmation: from here on no message is missed
         except redis.RedisError as error:
             logger.warning("waiting without wake-ups: %s", error)
             yield Listener(None)
@@ -197,9 +197,9 @@ def listening(channel: str) -> Iterator[Listener]:
 
 
 async def changes(timeout_s: float) -> AsyncIterator[dict[str, object] | None]:
-    """Yield each change as it comes; None after `timeout_s` without one (for a keep-alive)."""
-    # No `socket_timeout`: the client keeps it with `asyncio.wait_for`, which in Python 3.11 loses a
-    # cancellation that comes just when what it waits for is done. The reader would never end.
+    """Yield each change; None after `timeout_s` without one (for a keep-alive)."""
+    # No `socket_timeout`: the client enforces it with `asyncio.wait_for`, which in Python 3.11
+    # loses a cancellation at the moment the awaited call completes. The reader would never end.
     client = redis.asyncio.Redis.from_url(
         settings.REDIS_URL, socket_connect_timeout=2, socket_timeout=None
     )

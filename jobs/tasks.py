@@ -1,4 +1,4 @@
-"""What Celery runs: short, idempotent, time-limited. Losing or repeating one changes nothing."""
+"""Celery tasks: short, idempotent, time-limited. Losing or repeating one does no harm."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from jobs.services.submission.validations import validations_assign_waiting, val
 
 @shared_task(time_limit=60)
 def allocate_cluster() -> list[int]:
-    """Run one cycle: observe, decide, apply. Gives the jobs that changed."""
+    """Run one scheduling cycle; return the changed jobs."""
     with nudges.cycle_turn() as has_turn:
         changed = cycle_run(timezone.now()) if has_turn else set()
     if changed:
@@ -29,7 +29,7 @@ def allocate_cluster() -> list[int]:
 
 @shared_task(time_limit=60)
 def expire_nodes() -> list[int]:
-    """Mark nodes lost whose lease is over and restart what ran there."""
+    """Mark nodes with an expired lease as lost and recover their jobs; return these nodes."""
     now = timezone.now()
     if not watch_keep(now):
         return []
@@ -41,7 +41,7 @@ def expire_nodes() -> list[int]:
 
 @shared_task(time_limit=60)
 def expire_generations() -> list[int]:
-    """Give up resizes that never came about, and end trainers that should have left."""
+    """Abort resizes and stop leaving trainers past their time limit; return the changed jobs."""
     now = timezone.now()
     changed = generations_expire(now) if watch_is_kept(now) else set()
     if changed:
@@ -51,7 +51,7 @@ def expire_generations() -> list[int]:
 
 @shared_task(time_limit=60)
 def recover_stalled(job_id: int) -> bool:
-    """Let a job go on whose trainers have waited for others long enough."""
+    """Recover a job whose trainers have stalled past the grace period; return if it changed."""
     changed = stalled_recover(timezone.now(), [job_id])
     if changed:
         nudges.jobs_changed(changed, orders=True)
@@ -60,7 +60,7 @@ def recover_stalled(job_id: int) -> bool:
 
 @shared_task(time_limit=900)
 def join_predictions() -> int | None:
-    """Make one file of the parts of a job that has predicted. Gives the job."""
+    """Join the parts of one finished prediction job into one file; return the job."""
     job_id = predictions_join_next(timezone.now())
     if job_id is not None:
         nudges.jobs_changed([job_id], cycle=False)
@@ -69,13 +69,13 @@ def join_predictions() -> int | None:
 
 @shared_task(time_limit=1800)
 def answer_replay() -> int | None:
-    """Answer one question "what if" from the cluster's past. Gives its number."""
+    """Run one what-if replay of the cluster's past; return its number."""
     return replay_next(timezone.now())
 
 
 @shared_task(time_limit=60)
 def expire_validations() -> list[int]:
-    """Give waiting validations to nodes, take overdue ones back, and forget old drafts."""
+    """Assign waiting validations, retry overdue ones, and delete old drafts; return the jobs."""
     now = timezone.now()
     changed = validations_assign_waiting(now)
     if watch_is_kept(now):

@@ -1,4 +1,4 @@
-"""Calls that may take long, on threads of their own, so that the loop never waits."""
+"""Runs calls that may block on threads of their own, so that the loop never waits."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ Result = TypeVar("Result")
 class Background:
     """Runs at most `limit` calls at a time, each on a daemon thread.
 
-    Daemon threads, because an agent that is told to stop must not wait for a download to time out.
-    `wake` is called after each call, so that the loop looks at the result at once.
+    Daemon threads, because a stopping agent must not wait for a download to time out. `wake` is
+    called after each call, so that the loop processes the result at once.
     """
 
     def __init__(self, limit: int, wake: Callable[[], None]) -> None:
@@ -22,7 +22,7 @@ class Background:
         self._wake = wake
 
     def start(self, name: str, call: Callable[[], Result]) -> Future[Result] | None:
-        """Start `call`; None when all places are taken (try again later)."""
+        """Start `call`; None if `limit` calls are running (retry later)."""
         if not self._slots.acquire(blocking=False):
             return None
         future: Future[Result] = Future()
@@ -30,7 +30,7 @@ class Background:
         def run() -> None:
             try:
                 result = call()
-            except BaseException as error:  # handed over to whoever reads the future
+            except BaseException as error:  # raised again where the future is read
                 self._slots.release()
                 future.set_exception(error)
             else:

@@ -1,4 +1,4 @@
-"""How long to wait before a request is tried again."""
+"""Delays between retries of a request."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from dataclasses import dataclass, field
 class Backoff:
     """Capped exponential backoff with jitter: each delay is between half its bound and the bound.
 
-    The bound doubles with each failure from `first_s` up to `cap_s`; half of it is always waited,
-    so that many agents neither return at once nor hammer a control plane that just came back.
+    The bound doubles with each failure from `first_s` up to `cap_s`. The minimum of half the bound
+    keeps many agents from retrying at once and from overloading a control plane that just returned.
     """
 
     first_s: float
@@ -20,7 +20,7 @@ class Backoff:
     failures: int = 0
 
     def next_delay_s(self) -> float:
-        """Count one failure and say how long to wait after it."""
+        """Count one failure and return the delay after it."""
         bound_s = min(self.cap_s, self.first_s * 2.0 ** min(self.failures, 32))
         self.failures += 1
         return bound_s * (0.5 + 0.5 * self.random.random())

@@ -1,4 +1,4 @@
-"""The agent's side of the control plane's HTTP interface; each request is bounded and timed."""
+"""Client of the control plane's HTTP interface; size and time of each request are bounded."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _MESSAGE_CHARACTERS = 500
 
 
 class ControlPlaneAwayError(Exception):
-    """No answer, or one that says "later": try again. `retry_after_s` is the server's own wish."""
+    """No answer, or a temporary error: retry. `retry_after_s` is the server's Retry-After."""
 
     def __init__(self, message: str, retry_after_s: float = 0.0) -> None:
         super().__init__(message)
@@ -39,7 +39,7 @@ class ControlPlaneAwayError(Exception):
 
 
 class RequestRefusedError(Exception):
-    """An answer that will not change by asking again."""
+    """A permanent error: a retry gets the same answer."""
 
     def __init__(self, message: str, status: int) -> None:
         super().__init__(message)
@@ -47,7 +47,7 @@ class RequestRefusedError(Exception):
 
 
 class NotAuthorisedError(RequestRefusedError):
-    """401 or 403: the control plane does not know the token."""
+    """401 or 403: the control plane rejects the token."""
 
 
 class ConflictError(RequestRefusedError):
@@ -55,30 +55,30 @@ class ConflictError(RequestRefusedError):
 
 
 class NodeRemovedError(RequestRefusedError):
-    """410: the node was removed; everything on it has to stop."""
+    """410: the node was removed; all its trainers have to stop."""
 
 
 def is_passing(error: BaseException | None) -> bool:
-    """Say whether to try again without giving anything up.
+    """Return whether a transfer should be retried without counting the failure.
 
-    A forgotten token and a removed node count: the heartbeat decides what becomes of the agent.
+    An unknown token and a removed node count as passing: the heartbeat handles these errors.
     """
     return isinstance(error, ControlPlaneAwayError | NotAuthorisedError | NodeRemovedError)
 
 
 def wished_wait_s(error: BaseException | None) -> float:
-    """Give how long the control plane asked to wait, 0 if it did not."""
+    """Return the delay, in seconds, that the control plane requested (Retry-After); 0 if none."""
     return error.retry_after_s if isinstance(error, ControlPlaneAwayError) else 0.0
 
 
 class DigestMismatchError(Exception):
-    """What was downloaded is not what was announced."""
+    """A download does not have the announced digest, or exceeds the size limit."""
 
 
 class ControlPlaneClient:
     """Sends the messages of docs/protocol.md; safe to use from several threads.
 
-    All methods raise `ControlPlaneAwayError`, or `RequestRefusedError` and its kinds.
+    All methods raise `ControlPlaneAwayError`, or `RequestRefusedError` and its subclasses.
     """
 
     def __init__(self, server: str, timeout_s: float) -> None:
@@ -104,15 +104,15 @@ class ControlPlaneClient:
         return _understood(EnrolReply, self._post("enrol/", encode(request)))
 
     def hello(self, request: HelloRequest) -> EnrolReply:
-        """Say what the node has now."""
+        """Register the node's present host, ports and accelerators."""
         return _understood(EnrolReply, self._post("hello/", encode(request)))
 
     def send_reports(self, batch: ReportBatch) -> BatchReply:
-        """Hand over a batch; an answer means that all of it was taken."""
+        """Send a batch; an answer acknowledges all of it."""
         return _understood(BatchReply, self._post("reports/", encode(batch)))
 
     def wanted(self, version: str, wait_s: float) -> WantedState | None:
-        """Wait up to `wait_s` for a wanted state other than `version`; None when there is none."""
+        """Long-poll up to `wait_s` for a desired state other than `version`; None if unchanged."""
         status, body = self._exchange(
             "GET",
             "wanted/",
@@ -220,7 +220,7 @@ def _bounded_body(response: httpx.Response) -> bytes:
 
 
 def _parsed(body: bytes) -> Any:
-    """Read an answer; one that is not JSON comes from something in between, not from the server."""
+    """Parse an answer; one that is not JSON comes from an intermediary, not from the server."""
     try:
         return json.loads(body)
     except ValueError as error:
@@ -228,7 +228,7 @@ def _parsed(body: bytes) -> Any:
 
 
 def _understood(expected: type[Message], value: Any) -> Message:
-    """Decode an answer; one that does not fit the protocol may after the server's next update."""
+    """Decode an answer; a mismatch with the protocol is retried, as a server update may fix it."""
     try:
         return decode(expected, value)
     except ValueError as error:

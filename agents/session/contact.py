@@ -1,4 +1,4 @@
-"""The agent's side of the conversation: introduction, heartbeats, and what to do when refused."""
+"""The agent's connection to the control plane: registration, heartbeats, handling of refusals."""
 
 from __future__ import annotations
 
@@ -30,28 +30,28 @@ log = logging.getLogger("agents")
 EXIT_REFUSED = 4
 EXIT_REMOVED = 5
 LEAST_HEARTBEAT_S = 0.1
-#: So often, at least, a control plane that does not answer is tried within a lease.
+#: Least number of tries within a lease to reach a control plane that does not answer.
 TRIES_IN_A_LEASE = 4
-#: A duplicate waits this many leases for the other agent to be gone.
+#: Number of leases that a duplicate agent waits for the other agent's lease to expire.
 LEASES_TO_WAIT = 3
-#: Answers that say that the batch itself is not liked.
+#: HTTP statuses that reject the content of the batch itself.
 _BATCH_REFUSED = frozenset({400, 413, 422})
 
 
 @dataclass(frozen=True, slots=True)
 class Fatal:
-    """Why the agent has to end, with its trainers, and with which exit status."""
+    """The reason why the agent has to end, with its trainers, and its exit status."""
 
     message: str
     exit_code: int
 
 
 class Contact:
-    """One request at a time: hello until it is answered, then batches.
+    """Sends one request at a time: HELLO until it is answered, then batches.
 
     Attributes:
-        reply: what the newest hello was answered; None before.
-        heartbeat_s: the longest time between two batches.
+        reply: reply to the newest HELLO; None before.
+        heartbeat_s: longest time between two batches.
         fatal: set when the agent has to end.
     """
 
@@ -64,7 +64,7 @@ class Contact:
         settings: AgentSettings,
         on_return: Callable[[], None],
     ) -> None:
-        """Say nothing yet; `on_return` is called when the control plane answers again."""
+        """Prepare only; `on_return` is called when the control plane answers again."""
         self.reply: EnrolReply | None = None
         self.heartbeat_s = LEAST_HEARTBEAT_S
         self.fatal: Fatal | None = None
@@ -84,7 +84,7 @@ class Contact:
 
     @property
     def is_idle(self) -> bool:
-        """Say whether no request is under way."""
+        """Whether no request is under way."""
         return self._hello is None and self._sending is None
 
     def step(
@@ -94,14 +94,14 @@ class Contact:
         validations: Sequence[Validation],
         wanted_version: str,
     ) -> Sequence[TrainerState]:
-        """Take in an answer and send what is due; never waits.
+        """Process an answer and send a due request; never blocks.
 
         Returns:
-            trainers that the control plane calls stale: they have to end.
+            Trainers that the control plane reports as stale; they have to end.
         """
         was_saying_hello = self._hello is not None
         stale = self._take_answers(now)
-        # The loop looks at a new identity before anything is sent under it.
+        # The loop handles a new node identity before the first batch is sent under it.
         if self.fatal or was_saying_hello or not self.is_idle or now < self._not_before:
             return stale
         if not self._is_introduced or self.reply is None:
@@ -135,7 +135,7 @@ class Contact:
         if self.reply is None:
             log.info("node %d, heartbeat every %g s", reply.node_id, reply.heartbeat_s)
         self.reply = reply
-        # A control plane that was away counts silence again after one lease.
+        # A control plane that was away grants one lease before it counts silence again.
         self._backoff.cap_s = min(self._settings.backoff_cap_s, reply.lease_s / TRIES_IN_A_LEASE)
         self.heartbeat_s = min(max(reply.heartbeat_s, LEAST_HEARTBEAT_S), reply.lease_s / 2)
         self._is_introduced = True
@@ -158,7 +158,7 @@ class Contact:
             self._failed(now, error)
 
     def _conflict(self, now: float, error: ConflictError) -> None:
-        """Another agent speaks for this node: wait for its lease to end, unless we had it."""
+        """Handle another live agent: wait for its lease to end, or end if this agent had one."""
         known = self.reply or self._introduction.stored()
         wait_s = LEASES_TO_WAIT * known.lease_s if known and self.reply is None else 0.0
         if self._conflict_since is None:

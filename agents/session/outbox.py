@@ -1,4 +1,4 @@
-"""What goes to the control plane next: bounded batches, and what their acceptance means."""
+"""Builds bounded batches for the control plane and processes their acknowledgement."""
 
 from __future__ import annotations
 
@@ -19,17 +19,17 @@ log = logging.getLogger("agents")
 MAX_ITEMS = 400
 MAX_REPORT_BYTES = 512 * 1024
 MAX_LOG_BYTES = 256 * 1024
-#: What does not hurry, and log text, wait this long for company; everything else goes at once. Who
-#: has left ends a moment later, and its accelerator is not free before that is told, too.
+#: Delay, in seconds, that batches STEPS, LEFT and log chunks into one request; other reports are
+#: sent at once. LEFT may wait: the accelerator is free only after the EXITED report that follows.
 BATCH_DELAY_S = 0.5
 LINGERING = frozenset({ReportKind.STEPS, ReportKind.LEFT})
-#: No two batches follow each other faster than this.
+#: Least time between two batches.
 SPACING_S = 0.05
 
 
 @dataclass(slots=True)
 class InFlightBatch:
-    """A batch under way, and what it was made of."""
+    """A batch under way, and the sources of its items."""
 
     batch: ReportBatch
     counts: list[tuple[TrainerHandle, int]] = field(default_factory=list)
@@ -38,13 +38,13 @@ class InFlightBatch:
 
     @property
     def num_items(self) -> int:
-        """Count what could be refused in it."""
+        """Number of items that the control plane could refuse."""
         reports = sum(count for _, count in self.counts)
         return reports + len(self.chunks) + len(self.validations)
 
 
 class Outbox:
-    """Makes batches of what waits, oldest first within a trainer, trainers taking turns."""
+    """Makes batches of waiting items, oldest first within a trainer, trainers in round-robin."""
 
     def __init__(self, boot_id: str, uploads: Uploads) -> None:
         self._boot_id = boot_id
@@ -62,7 +62,7 @@ class Outbox:
         validations: Sequence[Validation],
         wanted_version: str,
     ) -> bool:
-        """Say whether a batch should go now."""
+        """Return whether a batch should be sent now."""
         waited_s = now - self._last_sent_at
         if waited_s < SPACING_S:
             return False
@@ -84,7 +84,7 @@ class Outbox:
         validations: Sequence[Validation],
         wanted_version: str,
     ) -> InFlightBatch:
-        """Make the next batch within its bounds."""
+        """Make the next batch, within the size limits."""
         self._last_sent_at = now
         self._turn += 1
         start = self._turn % len(trainers) if trainers else 0
@@ -102,17 +102,17 @@ class Outbox:
         return parcel
 
     def has_told(self, wanted_version: str) -> bool:
-        """Say whether a batch that was made under this wanted state has been accepted."""
+        """Return whether a batch made under this desired state has been acknowledged."""
         return self._accepted_version == wanted_version
 
     def accept(self, parcel: InFlightBatch) -> None:
-        """Note that the control plane has all of `parcel`."""
+        """Process the acknowledgement of all of `parcel`."""
         self._item_limit = min(MAX_ITEMS, self._item_limit * 2)
         self._accepted_version = parcel.batch.wanted_version
         self._note(parcel)
 
     def refuse(self, parcel: InFlightBatch) -> bool:
-        """Make the next batch smaller, or drop what is refused by itself; False: nothing helps."""
+        """Halve the next batch, or drop a single refused item; returns False if it was empty."""
         if parcel.num_items == 0:
             return False
         self._item_limit = max(1, parcel.num_items // 2)
@@ -181,7 +181,7 @@ class Outbox:
                 size_bytes += len(chunk.text)
 
     def _ready(self, trainer: TrainerHandle, limit: int) -> Iterator[QueuedReport]:
-        """Give the next reports up to the first whose files are still on their way."""
+        """Yield the next reports up to the first whose files are not uploaded yet."""
         trainer.queue.fill()
         for queued in trainer.queue.head(max(0, limit)):
             if not self._uploads.is_over(queued.report):

@@ -1,4 +1,4 @@
-"""Keeps the newest wanted state at hand by long-polling on a thread of its own."""
+"""Keeps the newest desired state ("wanted state") by long-polling on a thread of its own."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ LEAST_WAIT_S = 0.2
 
 
 class WantedPoller:
-    """One thread that asks, waits, and asks again; heartbeats go on meanwhile.
+    """A thread that long-polls the desired state, independently of heartbeats.
 
     Attributes:
-        newest: what was answered last; None before the first answer. Replaced, never changed.
-        is_removed: whether the control plane said that the node is gone for good.
+        newest: the last desired state; None before the first answer. Replaced, never modified.
+        is_removed: whether the control plane reported the node as removed.
     """
 
     def __init__(
@@ -45,17 +45,17 @@ class WantedPoller:
         self._thread = threading.Thread(target=self._run, name="wanted", daemon=True)
 
     def start(self) -> None:
-        """Start asking; repeated calls do nothing."""
+        """Start polling; repeated calls do nothing."""
         if not self._thread.is_alive() and not self._stop.is_set():
             self._thread.start()
 
     def stop(self) -> None:
-        """Ask no more. A request under way is left to its timeout, on its daemon thread."""
+        """Stop polling. A request under way is left to its timeout, on the daemon thread."""
         self._stop.set()
         self._hurry.set()
 
     def hurry(self) -> None:
-        """Wait no longer before asking again: the control plane answers others."""
+        """End the present delay: the control plane answers other requests again."""
         self._hurry.set()
 
     def _run(self) -> None:
@@ -63,7 +63,7 @@ class WantedPoller:
             try:
                 delay_s = self.poll_once()
             except Exception:
-                # Without this thread the agent would be deaf; with a closed client it is over.
+                # Without this thread the agent gets no orders. After `stop` the client is closed.
                 if self._stop.is_set():
                     return
                 log.exception("asking for the wanted state failed")
@@ -73,7 +73,7 @@ class WantedPoller:
                 self._hurry.clear()
 
     def poll_once(self) -> float:
-        """Ask once; give how long to wait before the next time, in seconds."""
+        """Poll once; return the delay before the next poll, in seconds."""
         version = self.newest.version if self.newest else ""
         asked_at = time.monotonic()
         try:
@@ -93,5 +93,5 @@ class WantedPoller:
             self.newest = newest
             self._wake()
             return 0.0
-        # An answer without news that did not wait must not make this a busy loop.
+        # An immediate answer without a new state must not make this a busy loop.
         return max(0.0, LEAST_WAIT_S - (time.monotonic() - asked_at))

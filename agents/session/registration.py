@@ -1,4 +1,4 @@
-"""How an agent makes itself known: enrol once, say hello at every start and after a lost lease."""
+"""Registration of an agent: enrol once, send HELLO at every start and after a lost lease."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ log = logging.getLogger("agents")
 
 
 class RefusedError(Exception):
-    """The agent cannot go on; the message says why and what to do."""
+    """The agent cannot continue; the message states the reason and the fix."""
 
 
 class Introduction:
-    """Knows what to say about this node, and keeps what is answered.
+    """Describes this node to the control plane, and stores the credentials received.
 
     Attributes:
-        is_new_node: set by an enrolment: whatever the state directory still holds belongs to a node
-            that this agent is not any more.
+        is_new_node: set by an enrolment: trainers still in the state directory belong to this
+            agent's former node.
     """
 
     def __init__(
@@ -47,7 +47,7 @@ class Introduction:
         self._accelerators = tuple(accelerators)
 
     def stored(self) -> EnrolReply | None:
-        """Give what an earlier enrolment answered.
+        """Return the reply of an earlier enrolment, if any.
 
         Raises:
             ValueError: the state directory belongs to another control plane.
@@ -55,11 +55,11 @@ class Introduction:
         return self._state.credentials(self._settings.server)
 
     def introduce(self) -> EnrolReply:
-        """Say hello with the stored token, or enrol first.
+        """Send HELLO with the stored token, enrolling first if necessary.
 
         Raises:
-            RefusedError: there is no way in; a person has to do something.
-            ConflictError: another living agent speaks for this node.
+            RefusedError: registration is not possible without a change by the operator.
+            ConflictError: another living agent is registered for this node.
             ControlPlaneAwayError, NotAuthorisedError, NodeRemovedError, RequestRefusedError.
         """
         reply = self.stored()

@@ -1,7 +1,7 @@
-"""The queue of reports of one trainer: its own lines first, the agent's after them, by offset.
+"""The queue of reports of one trainer: the trainer's lines first, then the agent's, by offset.
 
-The files are the queue. Nothing is taken out of them; what the control plane has accepted is an
-offset, so a control plane that is away, or an agent that is killed, costs nothing but a repeat.
+The files are the queue and are never truncated. An offset marks the part that the control plane
+has accepted, so an unreachable control plane or a killed agent only causes repeats.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from typing import Any
 from agents.supervision.run_directory import AGENT_SEQUENCE, RunDirectory
 from controlplane.core.protocol.wire import ReportKind, TrainerReport, decode
 
-#: How much of a file is read at a time; a longer line is dropped.
+#: Size of one read from a file; a longer line is dropped.
 READ_BYTES = 256 * 1024
 
 
 @dataclass(frozen=True, slots=True)
 class QueuedReport:
-    """A report, and where its line starts after and ends in its file, in bytes."""
+    """A report, with the offset of its line's end in the file and the line's size, in bytes."""
 
     report: TrainerReport
     is_agents_own: bool
@@ -42,10 +42,10 @@ class ReportQueue:
         self._pending: deque[QueuedReport] = deque()
 
     def fill(self) -> None:
-        """Read on, unless a block of reports is pending; memory is bounded by twice of that.
+        """Read more reports, unless a block is pending; memory is bounded by two blocks.
 
-        The agent writes its own reports when the trainer has gone, so once they are there the
-        trainer's file is complete, and is read to its end first.
+        The agent writes its own reports after the trainer is gone, so if there are any, the
+        trainer's file is complete and is read to its end first.
         """
         if sum(queued.size_bytes for queued in self._pending) >= READ_BYTES:
             return
@@ -57,11 +57,11 @@ class ReportQueue:
             self._pending.extend(found)
 
     def head(self, limit: int) -> Iterator[QueuedReport]:
-        """Give up to `limit` reports that are next, without taking them out."""
+        """Yield up to `limit` next reports without removing them."""
         return islice(self._pending, limit)
 
     def accept(self, count: int) -> None:
-        """Take out the first `count`: the control plane has them."""
+        """Remove the first `count` reports, which the control plane has acknowledged."""
         for _ in range(count):
             queued = self._pending.popleft()
             if queued.is_agents_own:
@@ -71,11 +71,11 @@ class ReportQueue:
 
     @property
     def is_empty(self) -> bool:
-        """Say whether nothing that was read waits to be accepted."""
+        """Whether no report that was read waits for acknowledgement."""
         return not self._pending
 
     def _read_trainers(self) -> bool:
-        """Read the trainer's next lines; says whether there were any, and others may follow."""
+        """Read the trainer's next lines; returns whether there were any (more may follow)."""
         before = self._reports_read
         found, self._reports_read = read_reports(self._directory, before, is_agents_own=False)
         self._pending.extend(found)
@@ -85,9 +85,9 @@ class ReportQueue:
 def read_reports(
     directory: RunDirectory, offset: int, *, is_agents_own: bool
 ) -> tuple[list[QueuedReport], int]:
-    """Read whole lines from byte `offset` on, at most `READ_BYTES`; give the offset after them.
+    """Read whole lines from byte `offset` on, at most `READ_BYTES`; also returns the end offset.
 
-    Lines that are no report of this trainer are passed over: user code can write there too.
+    Lines that are no report of this trainer are skipped: user code can write to the file too.
     """
     path = directory.own_reports if is_agents_own else directory.reports
     found = []
@@ -108,7 +108,7 @@ def read_reports(
 def last_report(
     directory: RunDirectory, kinds: Container[ReportKind], *, is_agents_own: bool
 ) -> TrainerReport | None:
-    """Find the last report of one of `kinds` that the trainer, or the agent about it, wrote."""
+    """Return the last report of one of `kinds` that the trainer, or the agent for it, wrote."""
     last, offset, after = None, -1, 0
     while after != offset:
         offset = after
@@ -118,7 +118,7 @@ def last_report(
 
 
 def _whole_lines(path: Path, offset: int) -> Iterator[tuple[bytes, int]]:
-    """Read lines that end in a newline, with the offset after each; a line too long is cut up."""
+    """Yield lines that end in a newline, with the offset after each; too long lines are split."""
     try:
         with path.open("rb") as file:
             file.seek(offset)
@@ -134,7 +134,7 @@ def _whole_lines(path: Path, offset: int) -> Iterator[tuple[bytes, int]]:
 
 
 def storable(value: Any) -> Any:
-    """Replace what neither JSON nor a database can hold: NaN, infinity, NUL, half characters."""
+    """Replace values that JSON or a database cannot hold: NaN, infinity, NUL, lone surrogates."""
     if isinstance(value, float):
         return value if math.isfinite(value) else None
     if isinstance(value, str):

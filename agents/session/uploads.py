@@ -1,4 +1,4 @@
-"""Files that a report names, sent before the report itself."""
+"""Uploads the files that a report names before the report itself is sent."""
 
 from __future__ import annotations
 
@@ -31,19 +31,18 @@ log = logging.getLogger("agents")
 
 CHECKPOINT = "checkpoint.npz"
 UPLOADABLE = frozenset({CHECKPOINT, "model.keras", "history.csv", "metrics.json"})
-#: What a trainer saves beside the training; it keeps the two newest and deletes the others.
+#: Periodic checkpoints of a running trainer, which keeps the two newest and deletes the others.
 _PASSING_CHECKPOINT = re.compile(r"checkpoint-\d{1,18}\.npz")
-#: How many waiting reports are searched for the next one with files.
+#: Number of waiting reports that are searched for the next one with files.
 LOOK_AHEAD = 64
 
 
 @dataclass(slots=True)
 class Upload:
-    """The files of one report on their way.
+    """Upload state of one report's files.
 
     Attributes:
-        is_superseded: a newer checkpoint took the place of the one that the report names, before
-            that was sent.
+        is_superseded: a newer checkpoint replaced the one that the report names before it was sent.
     """
 
     names: Sequence[str]
@@ -57,7 +56,7 @@ class Upload:
 
 
 class Uploads:
-    """Uploads for all trainers of an agent; the reports wait for `is_over`."""
+    """Uploads for all trainers of an agent; a report is held back until `is_over`."""
 
     def __init__(
         self, client: ControlPlaneClient, transfers: Background, settings: AgentSettings
@@ -68,14 +67,14 @@ class Uploads:
         self._uploads: dict[tuple[TrainerKey, int], Upload] = {}
 
     def is_over(self, report: TrainerReport) -> bool:
-        """Say whether nothing has to be uploaded (any more) before `report` may be sent."""
+        """Return whether no upload is left to do before `report` may be sent."""
         if not files_named(report):
             return True
         upload = self._uploads.get(_place(report))
         return upload is not None and upload.is_over
 
     def remarks(self, report: TrainerReport) -> dict[str, Any]:
-        """Give what has to be added to `report` about files that will never arrive."""
+        """Return the data to add to `report` about files that will not arrive."""
         upload = self._uploads.get(_place(report))
         if upload is None:
             return {}
@@ -83,11 +82,11 @@ class Uploads:
         return {**errors, "superseded": True} if upload.is_superseded else errors
 
     def forget(self, report: TrainerReport) -> None:
-        """Drop what is known about an accepted report."""
+        """Drop the upload state of an accepted report."""
         self._uploads.pop(_place(report), None)
 
     def step(self, now: float, trainers: Iterable[TrainerHandle]) -> None:
-        """Start or drive on the next upload of each trainer; never waits."""
+        """Start or continue the next upload of each trainer; never blocks."""
         for trainer in trainers:
             for queued in islice(trainer.queue.head(LOOK_AHEAD), LOOK_AHEAD):
                 if not self.is_over(queued.report):
@@ -131,10 +130,10 @@ def files_named(report: TrainerReport) -> Sequence[str]:
 def _files_upload(
     client: ControlPlaneClient, report: TrainerReport, outputs: Path, upload: Upload
 ) -> None:
-    """Send the files that are not there yet.
+    """Send the files that are not uploaded yet.
 
     Raises:
-        ControlPlaneAwayError, NotAuthorisedError, NodeRemovedError: send the rest later.
+        ControlPlaneAwayError, NotAuthorisedError, NodeRemovedError: retry the rest later.
     """
     for name in upload.names:
         if name in upload.done:
@@ -143,7 +142,7 @@ def _files_upload(
         is_passing_one = _is_passing_checkpoint(report, name)
         is_part = report.kind is ReportKind.PART and part_of(name) is not None
         if is_part and not path.exists():
-            pass  # it was sent before this agent was started anew
+            pass  # it was sent before this agent was restarted
         elif not (name in UPLOADABLE or is_passing_one or is_part):
             upload.errors[name] = "is not a file that a trainer may leave"
         elif is_passing_one and not path.exists():
@@ -153,12 +152,12 @@ def _files_upload(
         else:
             _file_upload(client, report, path, CHECKPOINT if is_passing_one else name, upload)
             if is_part and name not in upload.errors:
-                path.unlink(missing_ok=True)  # a long job's would fill the disk
+                path.unlink(missing_ok=True)  # the parts of a long job would fill the disk
         upload.done.add(name)
 
 
 def _is_passing_checkpoint(report: TrainerReport, name: str) -> bool:
-    """Say whether `name` was saved beside the training, which goes on."""
+    """Return whether `name` is a periodic checkpoint of a running trainer."""
     is_beside = report.kind is ReportKind.CHECKPOINTED and report.data.get("is_last") is False
     return is_beside and _PASSING_CHECKPOINT.fullmatch(name) is not None
 

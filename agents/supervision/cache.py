@@ -1,4 +1,4 @@
-"""Downloaded code and checkpoints by SHA-256, bounded in bytes, the longest unused go first."""
+"""Cache of downloaded files by SHA-256, bounded in bytes; the least recently used go first."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ _SHA256 = re.compile(r"[0-9a-f]{64}")
 
 
 class FileCache:
-    """A folder of files named by their content; safe to use from several threads.
+    """A folder of files named by their digest; safe to use from several threads.
 
-    A file larger than the bound is still fetched (a job may need it) and goes with the next one.
-    Users link or copy what they take, so that nothing in use can be evicted from under them.
+    A file larger than the bound is still fetched (a job may need it) and evicted with the next one.
+    `take` links or copies files, so that eviction does not affect files in use.
     """
 
     def __init__(self, folder: Path, max_bytes: int) -> None:
@@ -30,14 +30,14 @@ class FileCache:
             leftover.unlink(missing_ok=True)
 
     def take(self, sha256: str, fetch: Callable[[BinaryIO], None], target: Path) -> None:
-        """Put the file `sha256` at `target`, calling `fetch` when the cache has not got it.
+        """Place the file `sha256` at `target`, calling `fetch` if it is not cached.
 
-        `fetch` writes the content to the open file that it is given, or raises; it alone checks the
-        digest. Two threads that want the same file fetch it once.
+        `fetch` writes the content to the open file it gets, or raises; `fetch` alone checks the
+        digest. Concurrent requests for the same file fetch it once.
 
         Raises:
-            ValueError: `sha256` is no SHA-256.
-            OSError: no room, or the target is there already.
+            ValueError: `sha256` is not a SHA-256.
+            OSError: no room, or the target exists.
         """
         if not _SHA256.fullmatch(sha256):
             raise ValueError(f"a SHA-256 is 64 hexadecimal digits, got {sha256!r:.80}")
@@ -76,7 +76,7 @@ class FileCache:
 
 
 def _place(cached: Path, target: Path) -> None:
-    """Link, which costs nothing and survives eviction, or copy where links are not known."""
+    """Link, which is free and survives eviction, or copy where links are not supported."""
     try:
         os.link(cached, target)
     except FileExistsError:

@@ -1,4 +1,4 @@
-"""The accelerators of this machine: GPUs that NVML lists, and emulated ones of CPU threads."""
+"""The accelerators of this machine: GPUs that NVML lists, and emulated ones (CPU threads)."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from agents.settings import AgentSettings
 from agents.trainer.contract.environment import heap_environment
 from controlplane.core.protocol.wire import AcceleratorInfo
 
-#: Words of a product name that do not tell two kinds apart.
+#: Words of a product name that do not distinguish kinds.
 _VENDOR_WORDS = re.compile(r"\b(nvidia|tesla|graphics device)\b")
 
 
@@ -22,7 +22,7 @@ def accelerators_found(settings: AgentSettings, nvml: Any = pynvml) -> tuple[Acc
     """List GPUs first, then emulated accelerators, numbered from 0.
 
     Raises:
-        ValueError: there is none, or `settings.gpus` names one that is not there.
+        ValueError: there is none, or `settings.gpus` names a missing GPU.
     """
     gpus = () if settings.gpus == "none" else _gpus_found(settings.gpus, nvml)
     first_free = max((gpu.index + 1 for gpu in gpus), default=0)
@@ -36,7 +36,7 @@ def accelerators_found(settings: AgentSettings, nvml: Any = pynvml) -> tuple[Acc
 
 
 def accelerator_environment(accelerator: AcceleratorInfo) -> Mapping[str, str]:
-    """Give the variables that show a trainer its own accelerator and no other, and suit it."""
+    """Return the variables that limit a trainer to its accelerator, and settings to match."""
     if accelerator.uuid:
         return {
             "CUDA_VISIBLE_DEVICES": accelerator.uuid,
@@ -51,9 +51,9 @@ def accelerator_environment(accelerator: AcceleratorInfo) -> Mapping[str, str]:
 
 
 def kind_of(product_name: str) -> str:
-    """Make a kind from a product name: "Tesla T4" -> "t4", "NVIDIA H200" -> "h200".
+    """Derive the kind from a product name: "Tesla T4" -> "t4", "NVIDIA H200" -> "h200".
 
-    Memory size and form factor stay in it: results are bitwise equal within a kind only.
+    The kind includes memory size and form factor: results are bitwise equal within a kind only.
     """
     words = _VENDOR_WORDS.sub(" ", product_name.lower())
     return re.sub(r"[^a-z0-9]+", "-", words).strip("-") or "gpu"
@@ -105,7 +105,7 @@ def _gpu_described(place: int, handle: Any, nvml: Any) -> AcceleratorInfo:
 
 
 def _chosen(wanted: str, described: list[AcceleratorInfo]) -> tuple[AcceleratorInfo, ...]:
-    """Keep the GPUs that `wanted` names, with their own indices, so that a subset stays stable."""
+    """Select the GPUs that `wanted` names; indices are kept, so that a subset is stable."""
     if wanted == "all":
         return tuple(described)
     names = [name.strip() for name in wanted.split(",") if name.strip()]
@@ -117,5 +117,5 @@ def _chosen(wanted: str, described: list[AcceleratorInfo]) -> tuple[AcceleratorI
 
 
 def _text(value: str | bytes) -> str:
-    """Read a name that older NVML bindings give as bytes."""
+    """Convert a name, which older NVML bindings return as bytes."""
     return value.decode() if isinstance(value, bytes) else value

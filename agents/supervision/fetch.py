@@ -1,4 +1,4 @@
-"""What has to lie in a folder before a trainer or a validation can be started there."""
+"""Downloads the files that a trainer or a validation needs in its folder before it starts."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ from agents.supervision.run_directory import RunDirectory
 from controlplane.core.protocol.code_archive import archive_unpack
 from controlplane.core.protocol.wire import TrainingSpec, WantedTrainer
 
-#: Beside the folder of the code; the trainer knows it by this name.
+#: Name of the other job's model, beside the code folder; the trainer uses the same name.
 SOURCE_FILE = "source.keras"
 
 
 def trainer_prepare(
     wanted: WantedTrainer, directory: RunDirectory, client: ControlPlaneClient, cache: FileCache
 ) -> None:
-    """Make the run directory anew, with the job's code, and the checkpoint and model to use.
+    """Create the run directory afresh, with the job's code, checkpoint and source model.
 
     Raises:
-        ControlPlaneAwayError: try again.
-        RequestRefusedError, DigestMismatchError, ValueError, OSError: it will not work.
+        ControlPlaneAwayError: retry later.
+        RequestRefusedError, DigestMismatchError, ValueError, OSError: permanent failure.
     """
     directory.prepare()
     job_id = wanted.spec.job_id
@@ -38,7 +38,7 @@ def trainer_prepare(
 def source_fetch(
     spec: TrainingSpec, folder: Path, client: ControlPlaneClient, cache: FileCache
 ) -> None:
-    """Put the model that a job predicts with, if it is another job's, into `folder`."""
+    """Place the model with which a job predicts, if it is another job's, into `folder`."""
     if spec.model_sha256 is not None:
         fetch = partial(client.fetch_source, spec.job_id, spec.model_sha256)
         cache.take(spec.model_sha256, fetch, folder / SOURCE_FILE)

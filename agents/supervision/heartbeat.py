@@ -1,16 +1,15 @@
-"""Whether a trainer's process still moves: a file that it touches, seen by an agent that is awake.
+"""Liveness of a trainer's process: the agent watches a pulse file that the trainer touches.
 
-Only what the agent itself sees counts. The file's time is compared with nothing but the file's time
-at the look before, so a clock that is set matters to nobody; and silence is summed up over looks
-that follow each other closely, so an agent that was itself stopped for a while (a machine that
-slept, a frozen container) blames no trainer for it.
+Only the agent's own observations count. The file's time is compared only with its time at the
+previous check, so setting the clock has no effect. Silence is summed over checks with a bounded
+gap, so the agent's own suspension (a machine that slept, a frozen container) hardly counts.
 """
 
 from __future__ import annotations
 
 from pathlib import Path
 
-#: No pause between two looks counts for more than this as silence.
+#: Longest gap between two checks that is counted as silence.
 LONGEST_GAP_S = 1.0
 
 
@@ -18,7 +17,7 @@ class Pulse:
     """Watches one trainer's pulse file.
 
     Attributes:
-        silent_s: seconds without a sign of life, as far as the agent was awake to see it.
+        silent_s: seconds without a touch, while the agent was running.
     """
 
     def __init__(self, path: Path, limit_s: float, boot_limit_s: float) -> None:
@@ -36,10 +35,10 @@ class Pulse:
         self._looked_at: float | None = None
 
     def is_lost(self, now: float) -> bool:
-        """Look at the file and say whether the silence has lasted too long.
+        """Check the file and return whether the silence exceeds the limit.
 
         Args:
-            now: seconds of a clock that never goes back.
+            now: monotonic seconds.
         """
         stamp = self._read()
         if stamp != self._stamp:

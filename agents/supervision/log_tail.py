@@ -1,4 +1,4 @@
-"""A trainer's log as it is sent on: text in chunks by byte offset, up to a bound."""
+"""Sends a trainer's log to the control plane: text in chunks by byte offset, up to a bound."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ _LONGEST_CHARACTER_BYTES = 4
 
 
 class LogTail:
-    """Reads one log.txt behind its writer.
+    """Reads one log.txt while it is written.
 
-    Attributes of the text: valid UTF-8, exactly as many bytes long as the part of the file that it
-    stands for, so that offsets of chunks add up on the other side.
+    Chunk text is valid UTF-8 and exactly as many bytes long as its part of the file, so that
+    offsets of chunks add up in the control plane.
     """
 
     def __init__(self, directory: RunDirectory, shipped_bytes: int, slack_bytes: int) -> None:
@@ -25,7 +25,7 @@ class LogTail:
         self._slack_bytes = slack_bytes
 
     def next_chunk(self, *, is_writer_gone: bool) -> LogChunk | None:
-        """Read what comes next; None when there is nothing now, or the bound was reached."""
+        """Read the next chunk; None if there is no new text, or the bound was reached."""
         shipped = self._directory.shipped
         if shipped.is_log_complete:
             return None
@@ -41,7 +41,7 @@ class LogTail:
         return self._chunk(offset, part.decode("utf-8", "one_mark_a_byte")) if part else None
 
     def accept(self, chunk: LogChunk) -> None:
-        """Go on behind `chunk`: the control plane has it."""
+        """Continue after `chunk`, which the control plane has acknowledged."""
         shipped = self._directory.shipped
         if chunk.offset >= self._shipped_bytes:
             shipped.is_log_complete = True
@@ -49,9 +49,9 @@ class LogTail:
             shipped.log_offset = chunk.offset + len(chunk.text.encode())
 
     def trim(self) -> None:
-        """Cut off what was written beyond the bound, so that a log cannot fill the disk.
+        """Truncate the log beyond the bound, so that it cannot fill the disk.
 
-        The writer appends, so it goes on at the new end; nothing below the bound is touched.
+        The writer appends and continues at the new end; the text below the bound is unchanged.
         """
         if self._size_bytes() > self._shipped_bytes + self._slack_bytes:
             os.truncate(self._directory.log, self._shipped_bytes + 1)
@@ -80,10 +80,7 @@ class LogTail:
 
 
 def _without_half_character(part: bytes) -> bytes:
-    """Leave out a character at the end whose other bytes are still to come.
-
-    Bytes that are no UTF-8 at all are not waited for.
-    """
+    """Drop an incomplete UTF-8 character at the end, except bytes that are not UTF-8 at all."""
     for back in range(1, min(_LONGEST_CHARACTER_BYTES, len(part) + 1)):
         byte = part[-back]
         if byte & 0b1100_0000 == 0b1000_0000:
@@ -94,7 +91,7 @@ def _without_half_character(part: bytes) -> bytes:
 
 
 def _character_bytes(first: int) -> int:
-    """Give the length of the UTF-8 character that starts with byte `first`; 1 if none does."""
+    """Return the length of the UTF-8 character that starts with byte `first`; 1 if none does."""
     for length, mask, mark in ((2, 0xE0, 0xC0), (3, 0xF0, 0xE0), (4, 0xF8, 0xF0)):
         if first & mask == mark:
             return length
@@ -102,7 +99,7 @@ def _character_bytes(first: int) -> int:
 
 
 def _one_mark_a_byte(error: UnicodeError) -> tuple[str, int]:
-    """Decode each byte that is no UTF-8 to one "?", so that lengths in bytes stay equal."""
+    """Decode each byte that is not UTF-8 to one "?", so that lengths in bytes stay equal."""
     if not isinstance(error, UnicodeDecodeError):
         raise error
     return "?" * (error.end - error.start), error.end

@@ -1,43 +1,43 @@
-"""Whether the kernel ended a process because memory ran out: it counts such ends."""
+"""Detects, from the kernel's counters, that a process was killed because memory ran out."""
 
 from __future__ import annotations
 
 from contextlib import suppress
 from pathlib import Path
 
-#: Counts of this container first, then of the whole machine; each has a line "oom_kill N".
+#: Counters of this container first, then of the whole machine; each has a line "oom_kill N".
 COUNTERS = (
     Path("/sys/fs/cgroup/memory.events"),
     Path("/sys/fs/cgroup/memory/memory.oom_control"),
     Path("/proc/vmstat"),
 )
-#: Ends of the last 10 to 15 seconds count as those of a process that was just killed.
+#: Kills of the last 10 to 15 seconds are attributed to a process that was just killed.
 SAMPLE_EVERY_S = 5.0
 SAMPLES = 3
 
 
 class OomKillCounter:
-    """Remembers the count of some seconds ago: the kernel counts before a process is gone."""
+    """Keeps the count of some seconds ago: the kernel counts before a process is gone."""
 
     def __init__(self) -> None:
         self._samples: list[tuple[float, int | None]] = []
 
     def note(self, now: float) -> None:
-        """Look at the count now and then while the process lives."""
+        """Sample the count every `SAMPLE_EVERY_S`; call repeatedly while the process lives."""
         if not self._samples or now - self._samples[-1][0] >= SAMPLE_EVERY_S:
             self._samples = [*self._samples, (now, memory_kills())][-SAMPLES:]
 
     def has_grown(self) -> bool:
-        """Say whether the kernel has ended a process lately, where that can be known."""
+        """Return whether the kernel has killed a process lately; False if not known."""
         before = self._samples[0][1] if self._samples else None
         count = memory_kills()
         return before is not None and count is not None and count > before
 
 
 def memory_kills() -> int | None:
-    """Give how many processes the kernel has ended for their memory; None where nobody counts.
+    """Return the number of processes that the kernel has killed for memory; None if not counted.
 
-    The highest count is given: a container's own does not see what the machine ran out of.
+    The highest count is used: a container's counter does not include the machine's own shortage.
     """
     counts = [count for path in COUNTERS if (count := _count(path)) is not None]
     return max(counts, default=None)

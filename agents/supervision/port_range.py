@@ -1,4 +1,4 @@
-"""Compare the ports of trainers with the range that the kernel gives to outgoing connections."""
+"""Compares the ports of trainers with the kernel's range for outgoing connections."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ SYSTEM_SETTINGS = Path("/proc/sys/net/ipv4")
 def port_range_warning(
     first_port: int, last_port: int, settings: Path = SYSTEM_SETTINGS
 ) -> str | None:
-    """Say which of these ports may be taken before a trainer starts; None when none may.
+    """Return a warning if some of these ports may be taken before a trainer starts, else None.
 
-    A trainer holds its port from its start on. Between the choice of a port and that start only
-    its number protects it, so it should be none that the kernel chooses by itself.
+    A trainer holds its port from its start on. Between the choice of a port and that start a port
+    is safe only if the kernel does not assign its number to outgoing connections.
     """
     try:
         low, high = map(int, (settings / "ip_local_port_range").read_text().split())
         reserved = _reserved((settings / "ip_local_reserved_ports").read_text())
     except (OSError, ValueError):
-        return None  # not Linux, or nothing is told
+        return None  # not Linux, or the settings cannot be read
     at_risk = {*range(max(first_port, low), min(last_port, high) + 1)} - reserved
     if not at_risk:
         return None

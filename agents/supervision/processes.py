@@ -1,9 +1,9 @@
 """Process groups that the agent starts, adopts, watches and ends.
 
-A trainer leads a session and a process group of its own. It is gone when its leader and everything
-that the leader started are gone: what stays in the group, and what left the group but still carries
-the trainer's `VIRTUALFLOW_RUN_DIR`. User code that hides from both (a new session *and* a cleared
-environment) is not found; see docs/node-agents.md on what is not isolated.
+A trainer leads a session and a process group of its own. A trainer is gone when its leader and all
+descendants are gone: processes in the group, and processes that left the group but still have the
+trainer's `VIRTUALFLOW_RUN_DIR`. Processes of user code that evade both (a new session *and* a
+cleared environment) are not found; see docs/node-agents.md on the limits of isolation.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ from agents.trainer.contract.environment import FILTER_VARIABLE, QUIET_ENVIRONME
 from agents.trainer.contract.standby import ROOM_VARIABLE, take_over_line
 
 RUN_DIR_VARIABLE = "VIRTUALFLOW_RUN_DIR"
-#: psutil derives start times from the boot time, which moves a little when the clock is set.
+#: psutil derives start times from the boot time, which shifts a little when the clock is set.
 CREATE_TIME_TOLERANCE_S = 2.0
-#: What a dead leader left behind gets between SIGTERM and SIGKILL.
+#: Time between SIGTERM and SIGKILL for children of a dead leader.
 ORPHAN_GRACE_S = 1.0
 
-#: Variables that trainers take over from the agent; everything else (tokens!) stays out.
+#: Variables that trainers inherit from the agent; all others, such as tokens, are excluded.
 KEPT_VARIABLES = (
     "PATH",
     "HOME",
@@ -50,9 +50,9 @@ def trainer_environment(
     *,
     filters_peers: bool = True,
 ) -> dict[str, str]:
-    """Build the whole environment of a trainer: little of the agent's, nothing secret.
+    """Build the complete environment of a trainer: few of the agent's variables, no secrets.
 
-    A fixed hash seed makes the user's sets iterate alike in all trainers of a job.
+    A fixed hash seed gives the user's sets the same iteration order in all trainers of a job.
     """
     names = [*KEPT_VARIABLES, *kept]
     inherited = {name: environment[name] for name in names if name in environment}
@@ -71,9 +71,9 @@ def trainer_environment(
 
 
 def standby_environment(trainer: Mapping[str, str], folder: Path, longest: Path) -> dict[str, str]:
-    """Make a trainer's environment that of a standby, with room for the path that it will have.
+    """Derive a standby's environment from a trainer's, with room for the later run directory.
 
-    The two variables come last, side by side: the standby writes over them there.
+    The two variables come last, side by side: the standby overwrites them in place.
     """
     room = "." * len(str(longest))
     return {**trainer, RUN_DIR_VARIABLE: str(folder), ROOM_VARIABLE: room}
@@ -83,9 +83,9 @@ class OwnedProcess:
     """A trainer's process group, from its start (or adoption) until nothing of it is left.
 
     Attributes:
-        pid: of the leader, which is also the group's id.
-        create_time: of the leader, seconds since the epoch as psutil gives it.
-        exit_code: the leader's, negative for a signal; None while it lives or when nobody saw it.
+        pid: the leader's process id, which is also the group's id.
+        create_time: the leader's start time, seconds since the epoch, from psutil.
+        exit_code: the leader's, negative for a signal; None while running or if not observed.
     """
 
     def __init__(self, pid: int, create_time: float, run_dir: Path) -> None:
@@ -111,10 +111,10 @@ class OwnedProcess:
     ) -> OwnedProcess:
         """Start `command` in a session of its own, its output appended to `run_dir`/log.txt.
 
-        A standby's input is a pipe of ours, which ends when we do; others have none.
+        A standby's stdin is a pipe that closes when the agent ends; other processes have none.
 
         Raises:
-            OSError: the command or a folder is not there, or there is no room for a process.
+            OSError: the command or a folder is missing, or no process can be created.
         """
         flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW
         log = os.open(run_dir / "log.txt", flags, 0o600)
@@ -130,7 +130,7 @@ class OwnedProcess:
             )
         finally:
             os.close(log)
-        # Not reaped yet, so it is there to be asked, even if it has ended by now.
+        # The child is not reaped yet, so psutil finds it even if it has ended by now.
         process = cls(child.pid, psutil.Process(child.pid).create_time(), run_dir)
         process._child = child
         process._group = child.pid
@@ -138,10 +138,10 @@ class OwnedProcess:
 
     @classmethod
     def adopt(cls, run_dir: Path, pid: int, create_time: float) -> OwnedProcess | None:
-        """Take over what an agent before this one started; None when all of it is gone.
+        """Adopt a process group of an earlier agent process; None if all of it is gone.
 
-        The leader counts as the same when process id, start time and run directory match: a copy
-        of a state directory must not lead to the processes of the agent that it was copied from.
+        The leader is identified by process id, start time and run directory: a copy of a state
+        directory must not lead to the processes of the original's agent.
         """
         process = cls(pid, create_time, run_dir)
         process._is_leader_gone = process._leader() is None
@@ -152,10 +152,10 @@ class OwnedProcess:
         return process
 
     def take_over(self, run_dir: Path) -> None:
-        """Tell a standby to become the trainer of `run_dir`, and end its input.
+        """Make a standby the trainer of `run_dir`, and close its input.
 
         Raises:
-            OSError: it is dead.
+            OSError: the standby is dead.
         """
         assert self._child is not None, "only a standby of this agent can be told"
         assert self._child.stdin is not None, "only a standby can be told"
@@ -165,22 +165,22 @@ class OwnedProcess:
 
     @property
     def is_ending(self) -> bool:
-        """True once it was told to end."""
+        """True after `end` or `kill`."""
         return self._kill_at is not None
 
     def end(self, now: float, grace_s: float) -> None:
-        """Ask the group to end, and kill it when `grace_s` are over; repeated calls do nothing."""
+        """Send SIGTERM to the group, and SIGKILL after `grace_s`; repeated calls do nothing."""
         if self._kill_at is None:
             self._kill_at = now + grace_s
             self._signal(signal.SIGTERM)
 
     def kill(self) -> None:
-        """End the group without asking."""
+        """Send SIGKILL to the group."""
         self._kill_at = self._kill_at or 0.0
         self._signal(signal.SIGKILL)
 
     def is_gone(self, now: float) -> bool:
-        """Look at the group, drive its ending on, and say whether nothing of it is left."""
+        """Check the group, send due signals, and return whether no process is left."""
         if self._is_gone:
             return True
         was_led = not self._is_leader_gone
@@ -189,7 +189,7 @@ class OwnedProcess:
             left = list(self._members())
             self._is_gone = not left
             if was_led and left:
-                # Children of a leader that has ended have nobody to work for.
+                # Children of a leader that has ended are of no use.
                 deadline = now + ORPHAN_GRACE_S
                 self._kill_at = deadline if self._kill_at is None else min(self._kill_at, deadline)
                 _signal_each(left, signal.SIGTERM)
@@ -216,7 +216,7 @@ class OwnedProcess:
         return leader if apart_s <= CREATE_TIME_TOLERANCE_S else None
 
     def _signal(self, number: signal.Signals) -> None:
-        """Signal the group while its leader holds the group's id, and everything found besides."""
+        """Signal the group, while its leader lives, and all other members found."""
         if not self._is_leader_gone:
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.killpg(self.pid, number)
@@ -229,16 +229,16 @@ class OwnedProcess:
 
 def _signal_each(processes: Iterable[psutil.Process], number: signal.Signals) -> None:
     for process in processes:
-        # psutil compares start times first: a process id used anew is left alone.
+        # psutil compares start times first: a reused process id is not signalled.
         with contextlib.suppress(psutil.NoSuchProcess, psutil.AccessDenied):
             process.send_signal(number)
 
 
 def processes_of(run_dir: Path, group: int | None = None) -> Iterator[psutil.Process]:
-    """Find living processes of the process group or with this run directory in their environment.
+    """Yield living processes in the process group or with this run directory in the environment.
 
-    `group` is given only while it is known to be ours: its number may be used anew later. An
-    accelerator is free only when this finds nothing, so only what is found is looked at closely.
+    Pass `group` only while the group is known to exist, because its number may be reused later. An
+    accelerator is free only if no process is found. psutil objects are made for matches only.
     """
     mark = f"{RUN_DIR_VARIABLE}={run_dir}".encode()
     for pid in psutil.pids():
@@ -249,4 +249,4 @@ def processes_of(run_dir: Path, group: int | None = None) -> Iterator[psutil.Pro
                 if process.status() != psutil.STATUS_ZOMBIE:
                     yield process
         except (psutil.Error, OSError):
-            continue  # gone meanwhile, or somebody else's
+            continue  # gone meanwhile, or of another user

@@ -1,4 +1,4 @@
-"""One trainer's folder: what lies in it, and what the agent writes there."""
+"""One trainer's folder: its layout, and the files that the agent writes there."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ TrainerKey = tuple[int, int]
 
 @dataclass(slots=True)
 class Shipped:
-    """How far the control plane has accepted what lies in a run directory, in bytes."""
+    """Offsets, in bytes, up to which the control plane has accepted a run directory's files."""
 
     reports_offset: int = 0
     agent_offset: int = 0
@@ -34,7 +34,7 @@ class Shipped:
 
 
 class RunDirectory:
-    """`<state dir>/trainers/<job>-<slot>/`, laid out as docs/protocol.md says."""
+    """`<state dir>/trainers/<job>-<slot>/`, with the layout of docs/protocol.md."""
 
     def __init__(self, parent: Path, key: TrainerKey) -> None:
         self.key = key
@@ -52,13 +52,13 @@ class RunDirectory:
 
     @classmethod
     def all_in(cls, parent: Path) -> list[RunDirectory]:
-        """List the run directories that agents before this one left, in order of their keys."""
+        """List the run directories in `parent`, sorted by key."""
         matches = [_NAME.fullmatch(entry.name) for entry in parent.iterdir() if entry.is_dir()]
         keys = sorted((int(match[1]), int(match[2])) for match in matches if match)
         return [cls(parent, key) for key in keys]
 
     def prepare(self) -> None:
-        """Make the folder anew, empty but for its own folders."""
+        """Create the folder afresh, with empty subfolders."""
         self.delete()
         self.path.mkdir(mode=0o700)
         self.code.mkdir()
@@ -71,28 +71,28 @@ class RunDirectory:
 
     @property
     def has_traces(self) -> bool:
-        """Say whether a trainer ever wrote anything here: output, a report, a sign of life."""
+        """Whether a trainer ever wrote a log, a report or a pulse here."""
         has_output = self.log.exists() and self.log.stat().st_size > 0
         return has_output or self.reports.exists() or self.pulse.exists()
 
     def read_orders(self) -> TrainerOrders | None:
-        """Read the newest orders; None when there are none, or none that can be read."""
+        """Read the newest orders; None if missing or not valid."""
         try:
             return decode(TrainerOrders, read_json(self._orders))
         except ValueError:
             return None
 
     def write_orders(self, orders: TrainerOrders) -> None:
-        """Replace the orders; the trainer sees the old or the new ones."""
+        """Replace the orders atomically."""
         write_atomically(self._orders, json.dumps(encode(orders)))
 
     def write_process(self, pid: int, create_time: float) -> None:
-        """Note the process, for an agent that comes after this one."""
+        """Record the process, for adoption by a later agent process."""
         text = json.dumps({"pid": pid, "create_time": create_time})
         write_atomically(self.path / "process.json", text)
 
     def read_process(self) -> tuple[int, float] | None:
-        """Read the noted process id and start time."""
+        """Read the recorded process id and start time."""
         noted = read_json(self.path / "process.json")
         try:
             return int(noted["pid"]), float(noted["create_time"])
@@ -100,19 +100,19 @@ class RunDirectory:
             return None
 
     def touch_alive(self) -> None:
-        """Tell the trainer that its agent is there."""
-        with contextlib.suppress(OSError):  # a disk that is full, a folder that user code deleted
+        """Signal to the trainer that its agent is alive."""
+        with contextlib.suppress(OSError):  # a full disk, a folder that user code deleted
             self._alive.touch()
 
     def write_shipped(self) -> None:
-        """Keep `shipped` over a restart of the agent."""
+        """Store `shipped` for a restart of the agent."""
         shipped = self.shipped
         values = {name: getattr(shipped, name) for name in Shipped.__slots__}
-        with contextlib.suppress(OSError):  # costs a repeat after a restart, nothing else
+        with contextlib.suppress(OSError):  # only causes repeats after a restart
             write_atomically(self.path / "shipped.json", json.dumps(values))
 
     def add_own_report(self, generation: int, kind: ReportKind, data: Mapping[str, Any]) -> None:
-        """Append a report of the agent's own, numbered after those before it."""
+        """Append a report written by the agent, with the next sequence number."""
         lines = self.own_reports.read_text().splitlines() if self.own_reports.exists() else []
         report = TrainerReport(
             job_id=self.key[0],
@@ -136,9 +136,9 @@ class RunDirectory:
                 is_log_complete=bool(noted["is_log_complete"]),
             )
         except (KeyError, TypeError, ValueError):
-            return Shipped()  # all is sent again; the control plane drops repeats
+            return Shipped()  # everything is sent again; the control plane drops repeats
 
 
 def is_plain_file(path: Path) -> bool:
-    """Say whether `path` is a file itself, not a link to one."""
+    """Return whether `path` is a readable regular file, not a symbolic link."""
     return path.is_file() and not path.is_symlink() and os.access(path, os.R_OK)

@@ -1,7 +1,7 @@
-"""Warm processes that wait to become trainers, so that a job need not wait for imports to grow.
+"""Standbys: warm processes that become trainers, so that a growing job does not wait for imports.
 
-At most so many, and so large together, as the settings allow; started one after the other, and only
-while no trainer boots. A standby belongs to no job and holds no accelerator: it fits every
+The settings limit their number and total memory. Standbys are started one after the other, and
+only while no trainer boots. A standby belongs to no job and holds no accelerator: it fits every
 accelerator for which trainers get the same environment.
 """
 
@@ -31,14 +31,14 @@ from controlplane.core.protocol.wire import AcceleratorInfo
 
 log = logging.getLogger("agents")
 
-#: One that is not warm after so long is given up.
+#: Time limit for a standby to become warm.
 WARM_LIMIT_S = 300.0
-#: How often sizes are looked at.
+#: Interval of measuring memory sizes.
 MEASURE_EVERY_S = 5.0
-#: What one is expected to take before one was ever measured: TensorFlow and Keras, imported.
+#: Assumed memory of a standby before the first measurement: TensorFlow and Keras, imported.
 EXPECTED_BYTES = 700 * 1024 * 1024
 SHARE_OF_MEMORY = 0.25
-#: None is kept when less than this share of the machine's memory is available.
+#: Standbys are ended when less than this share of the machine's memory is available.
 LEAST_AVAILABLE_SHARE = 0.1
 FAILED_FIRST_S, FAILED_CAP_S = 5.0, 300.0
 
@@ -60,7 +60,7 @@ class Standbys:
     def __init__(
         self, settings: AgentSettings, accelerators: Sequence[AcceleratorInfo], state: Path
     ) -> None:
-        """Remove what an agent before this one left below `state`, its folder for standbys."""
+        """Remove standbys of an earlier agent process from `state`, the folder for standbys."""
         self._settings = settings
         self._parent = state
         wanted = [accelerator_environment(accelerator) for accelerator in accelerators]
@@ -82,18 +82,18 @@ class Standbys:
 
     @property
     def num_warm(self) -> int:
-        """Count those that could take over now."""
+        """Number of standbys that could take over now."""
         return sum(standby.is_warm for standby in self._standbys)
 
     @property
     def folders(self) -> list[Path]:
-        """List the folders of all processes that are left, those that were taken not counted."""
+        """Folders of all standby processes left, except standbys that were taken."""
         return [standby.folder for standby in [*self._standbys, *self._ending]]
 
     def take(self, accelerator: Mapping[str, str]) -> OwnedProcess | None:
-        """Give a warm process for trainers with that environment away; None when there is none.
+        """Hand out a warm process for trainers with that environment; None if there is none.
 
-        One that is still warming up is ended: the trainer that starts instead needs its time.
+        A standby still warming up is ended: the starting trainer needs its processor time.
         """
         for standby in list(self._standbys):
             if not standby.is_warm:
@@ -106,7 +106,7 @@ class Standbys:
         return None
 
     def step(self, now: float, *, may_start: bool) -> None:
-        """Look after what is there, and start the next one if it is time for it; never waits."""
+        """Check the standbys, and start the next one if it is due; never blocks."""
         self._look(now)
         if now - self._measured_at >= MEASURE_EVERY_S:
             self._measured_at = now
@@ -116,7 +116,7 @@ class Standbys:
             self._start_next(now)
 
     def close(self) -> None:
-        """End all of them at once; they have nothing to save."""
+        """Kill all standbys; they have nothing to save."""
         self._wanted = []
         for standby in list(self._standbys):
             self._end(standby)
@@ -189,7 +189,7 @@ class Standbys:
         self._standbys.append(Standby(process, accelerator, folder, now))
 
     def _has_room(self) -> bool:
-        """Say whether one more would keep within the bounds."""
+        """Return whether one more standby would stay within the memory limits."""
         sizes = [_size_bytes(standby) for standby in self._standbys]
         self._largest_bytes = max([self._largest_bytes, *sizes])
         more_bytes = self._largest_bytes or EXPECTED_BYTES
@@ -201,7 +201,7 @@ class Standbys:
         )
 
     def _shed(self) -> None:
-        """End the newest when they have grown too large, or others need the memory."""
+        """End the newest standby if the limit is exceeded or the machine's memory is scarce."""
         if not self._standbys:
             return
         sizes = [_size_bytes(standby) for standby in self._standbys]
@@ -218,7 +218,7 @@ def _key(accelerator: Mapping[str, str]) -> tuple[tuple[str, str], ...]:
 
 
 def _size_bytes(standby: Standby) -> int:
-    """Give the resident memory of a standby; pages that it shares with others count in full."""
+    """Return the resident memory of a standby; shared pages count in full."""
     try:
         return int(psutil.Process(standby.process.pid).memory_info().rss)
     except psutil.Error:
@@ -233,9 +233,9 @@ def _log_tail(folder: Path) -> str:
 
 
 def _sweep(parent: Path) -> None:
-    """End and delete standbys of an agent before this one. Those that took over are none any more.
+    """Kill and delete standbys of an earlier agent process, except ones that became trainers.
 
-    They end by themselves when their agent goes; this is for one that could not.
+    Standbys end by themselves when their agent ends; this removes any that did not.
     """
     for folder in list(parent.iterdir()):
         for process in processes_of(folder):

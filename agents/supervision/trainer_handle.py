@@ -1,4 +1,4 @@
-"""One trainer as its agent sees it: fetched for, running, ending, gone, told about."""
+"""The agent's handle of one trainer: fetching files, running, ending, gone, reported."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ from controlplane.core.protocol.wire import (
 
 log = logging.getLogger("agents")
 
-#: Exit statuses of the trainer's contract, told from its last words when nobody saw them.
+#: Exit statuses of the trainer's contract by last report, for a trainer whose status was not seen.
 _EXIT_CODE_AFTER = {
     ReportKind.LEFT: 0,
     ReportKind.CHECKPOINTED: 0,
@@ -45,23 +45,23 @@ _EXIT_CODE_AFTER = {
 #: Reports that no trainer writes while it boots.
 _AFTER_BOOT = frozenset({ReportKind.READY, ReportKind.SWITCHED, ReportKind.FAILED})
 
-#: What is refused, or is not what was announced, is asked for this often before it is given up.
+#: Number of tries of a download that is refused or has a wrong digest.
 FETCH_ATTEMPTS = 3
-#: A warm process that has not taken over after so long is given up for a cold start.
+#: Time limit for a standby to take over, before a cold start replaces it.
 TAKE_OVER_S = 2.0
 
 
 class Stage(Enum):
-    """How far a trainer has come; it only ever goes forward."""
+    """Life-cycle stage of a trainer; advances only."""
 
     FETCHING = "fetching"
     RUNNING = "running"
-    GONE = "gone"  # nothing of it is left, and its last report is written
+    GONE = "gone"  # no process of it is left, and its last report is written
 
 
 @dataclass(frozen=True, slots=True)
 class AgentContext:
-    """What every trainer and validation of an agent needs."""
+    """Dependencies shared by all trainers and validations of an agent."""
 
     settings: AgentSettings
     accelerators: Mapping[int, AcceleratorInfo]
@@ -72,7 +72,7 @@ class AgentContext:
 
 
 class TrainerHandle:
-    """One (job, slot) on this node. Call `follow` or `end` with what is wanted, then `step`."""
+    """One (job, slot) on this node. Call `follow` or `end` per the desired state, then `step`."""
 
     def __init__(self, directory: RunDirectory, surroundings: AgentContext) -> None:
         settings = surroundings.settings
@@ -99,12 +99,12 @@ class TrainerHandle:
 
     @property
     def key(self) -> TrainerKey:
-        """Give (job, slot)."""
+        """(job, slot) of the trainer."""
         return self.directory.key
 
     @property
     def is_told(self) -> bool:
-        """Say whether it is gone and the control plane has accepted everything about it."""
+        """Whether the trainer is gone and the control plane has acknowledged all its reports."""
         if self.stage is not Stage.GONE or not self.queue.is_empty:
             return False
         self.queue.fill()
@@ -112,7 +112,7 @@ class TrainerHandle:
 
     @property
     def state(self) -> TrainerState:
-        """Describe it for a heartbeat; pid 0 before it has a process."""
+        """The trainer's state for a heartbeat; pid 0 without a process."""
         return TrainerState(
             job_id=self.key[0],
             slot=self.key[1],
@@ -123,7 +123,7 @@ class TrainerHandle:
 
     @property
     def is_booting(self) -> bool:
-        """Say whether it is on its way to being ready; reads its reports for it."""
+        """Whether the trainer is not ready yet, according to its reports."""
         if self.stage is Stage.RUNNING and not self._has_booted:
             found = last_report(self.directory, _AFTER_BOOT, is_agents_own=False)
             self._has_booted = found is not None
@@ -132,7 +132,7 @@ class TrainerHandle:
         )
 
     def follow(self, wanted: WantedTrainer) -> None:
-        """Take in what is wanted of it now; a running trainer gets new orders if they differ."""
+        """Set the desired state; a running trainer gets new orders if they differ."""
         self._wanted = wanted
         if self.stage is Stage.FETCHING:
             self.accelerator_index = wanted.accelerator_index
@@ -140,13 +140,13 @@ class TrainerHandle:
             try:
                 self._write_orders(wanted)
                 self._is_deaf = False
-            except OSError as error:  # tried again in the next round
+            except OSError as error:  # retried in the next round
                 if not self._is_deaf:
                     log.warning("job %d, slot %d cannot be told anything: %s", *self.key, error)
                 self._is_deaf = True
 
     def end(self, now: float) -> None:
-        """End it: not wanted, or of a generation that is over. Repeated calls do nothing."""
+        """End the trainer: not wanted, or of an old generation. Repeated calls do nothing."""
         if self._is_unwanted:
             return
         self._is_unwanted = True
@@ -155,7 +155,7 @@ class TrainerHandle:
             self._process.end(now, self._around.settings.grace_s)
 
     def step(self, now: float, is_accelerator_free: Callable[[int], bool]) -> None:
-        """Do what can be done now; never waits.
+        """Advance as far as possible; never blocks.
 
         Args:
             now: monotonic seconds.
@@ -167,9 +167,9 @@ class TrainerHandle:
             self._step_running(now, self._process)
 
     def adopt(self) -> bool:
-        """Take over what lies in the run directory from an agent before this one.
+        """Take over the run directory and process of an earlier agent process.
 
-        False means that no trainer ever ran there, and the folder was deleted.
+        Returns False if no trainer ever ran there; the folder is deleted then.
         """
         self._orders = self.directory.read_orders()
         if self._orders is not None:
@@ -179,11 +179,11 @@ class TrainerHandle:
             return True
         noted = self.directory.read_process() or _process_found(self.directory)
         process = OwnedProcess.adopt(self.directory.path, *noted) if noted else None
-        # An agent that is killed as it starts a trainer may leave all but the process.
+        # An agent killed while starting a trainer may leave all files but no process.
         never_ran = process is None and not self.directory.has_traces
         if self._orders is None or never_ran:
             for left in processes_of(self.directory.path):
-                left.kill()  # it has lost its orders, or user code has spoilt them
+                left.kill()  # its orders are missing, or damaged by user code
             self.directory.delete()
             return False
         self.stage, self._process = Stage.RUNNING, process
@@ -210,7 +210,7 @@ class TrainerHandle:
         elif error is not None:
             self._fetch = None
             self._fetch_after = now + max(self._backoff.next_delay_s(), wished_wait_s(error))
-            # What is refused may come a moment later: a checkpoint that was just replaced.
+            # A refused download may succeed later, such as a checkpoint that was just replaced.
             self._num_refused += not is_passing(error)
             if self._num_refused >= FETCH_ATTEMPTS:
                 self._give_up(f"{type(error).__name__}: {error}")
@@ -222,7 +222,7 @@ class TrainerHandle:
             self._take_over_by = None
         if process.is_gone(now):
             if self._take_over_by is not None and not self._is_unwanted:
-                self._start_cold()  # the standby was dead, or deaf
+                self._start_cold()  # the standby was dead or did not react
             else:
                 self._tell_memory_kill(process)
                 self._close(self._exit_code(process))
@@ -237,10 +237,10 @@ class TrainerHandle:
             self._watch_pulse(now, process)
 
     def _tell_memory_kill(self, process: OwnedProcess) -> None:
-        """Report that the kernel ended it because memory ran out.
+        """Report that the kernel killed the trainer because memory ran out.
 
-        It was killed, not by us, and the kernel has counted such an end in the last seconds. That
-        says nothing about who used the memory up.
+        Condition: killed, not by the agent, and the kernel counted such a kill in the last
+        seconds. The process that used the memory up is not known.
         """
         is_ours = self._is_unwanted or self._kill_reason is not None
         was_killed = process.exit_code == -signal.SIGKILL and not is_ours
@@ -251,7 +251,7 @@ class TrainerHandle:
         self.directory.add_own_report(self._generation(), ReportKind.FAILED, data)
 
     def _watch_pulse(self, now: float, process: OwnedProcess) -> None:
-        """Kill a process that is stopped or stuck; it is lost like any other then."""
+        """Kill a process that is suspended or stuck; it then counts as lost."""
         if self._kill_reason is None and self._pulse.is_lost(now):
             self._kill_reason = f"no sign of life for {self._pulse.silent_s:.1f} s"
             log.error("killing the trainer of job %d, slot %d: %s", *self.key, self._kill_reason)
@@ -269,7 +269,7 @@ class TrainerHandle:
         )
 
     def _start(self, now: float, wanted: WantedTrainer) -> None:
-        """Make a warm process the trainer, or start one that has to import everything first."""
+        """Make a standby the trainer, or start a process cold."""
         self._write_orders(wanted)
         self.directory.touch_alive()
         standby = self._around.standbys.take(self._accelerator_environment(wanted))
@@ -277,10 +277,10 @@ class TrainerHandle:
             self._start_cold()
 
     def _take_over(self, now: float, standby: OwnedProcess) -> bool:
-        """Give the run directory to a standby; False when it is dead.
+        """Hand the run directory to a standby; returns False if the standby is dead.
 
-        The process is noted before it is told: an agent that is killed in between leaves a note of
-        a process that ends by itself, and no trainer that nobody knows.
+        The process id is written to disk first: an agent killed in between leaves only the record
+        of a process that ends by itself, never an unrecorded trainer.
         """
         try:
             self.directory.write_process(standby.pid, standby.create_time)
@@ -312,7 +312,7 @@ class TrainerHandle:
             self._give_up(f"the trainer does not start: {error}")
             return
         self._process, self.stage = process, Stage.RUNNING
-        with contextlib.suppress(OSError):  # without it the process is found by its environment
+        with contextlib.suppress(OSError):  # the process is also found by its environment
             directory.write_process(process.pid, process.create_time)
         log.info("started the trainer of job %d, slot %d as process %d", *self.key, process.pid)
 
@@ -339,7 +339,7 @@ class TrainerHandle:
             log.debug("job %d, slot %d is told: generation %d, go %s", *self.key, *news)
 
     def _known_accelerator(self, wanted: WantedTrainer) -> AcceleratorInfo:
-        """Give the accelerator that an adopted trainer runs on, if this agent does not offer it."""
+        """Return an adopted trainer's accelerator that this agent does not offer."""
         assert self._orders is not None, f"no accelerator {wanted.accelerator_index}"
         return self._orders.accelerator
 
@@ -351,7 +351,7 @@ class TrainerHandle:
         self._close(None)
 
     def _close(self, exit_code: int | None) -> None:
-        """Write the last report. After this the trainer's accelerator may be given away."""
+        """Write the last report. After this the trainer's accelerator may be reassigned."""
         self.directory.path.mkdir(exist_ok=True)
         data: dict[str, object] = {
             "exit_code": exit_code,
@@ -370,9 +370,9 @@ class TrainerHandle:
         if last is None:
             return None
         if last.kind is ReportKind.CHECKPOINTED and last.generation != self._generation():
-            return None  # it had gone on after that
+            return None  # the trainer continued after that checkpoint
         if last.kind is ReportKind.CHECKPOINTED and last.data.get("is_last") is False:
-            return None  # saved beside the training
+            return None  # a periodic checkpoint
         return _EXIT_CODE_AFTER[last.kind]
 
     def _generation(self) -> int:
@@ -382,6 +382,6 @@ class TrainerHandle:
 
 
 def _process_found(directory: RunDirectory) -> tuple[int, float] | None:
-    """Find the leader of a trainer whose agent was killed before it could note the process."""
+    """Find the leader of a trainer whose agent was killed before it recorded the process."""
     found = sorted((process.create_time(), process.pid) for process in processes_of(directory.path))
     return (found[0][1], found[0][0]) if found else None

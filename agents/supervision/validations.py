@@ -1,4 +1,4 @@
-"""Builds of a job's code in processes that are thrown away."""
+"""Validations: builds of a job's code in disposable processes."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ from controlplane.core.protocol.wire import ValidationReport, WantedValidation, 
 log = logging.getLogger("agents")
 
 ValidationKey = tuple[int, int]
-#: How much of the end of a crashed validation's log goes into its report.
+#: Bytes from the end of a crashed validation's log that are copied into its report.
 LOG_TAIL_BYTES = 8 * 1024
 MAX_RESULT_BYTES = 512 * 1024
-#: With the one heap that trainers have: in several, what a step takes depends on who is faster.
+#: Uses a single heap, as trainers do: with several, a step's memory depends on thread timing.
 VALIDATION_ENVIRONMENT = {
     "CUDA_VISIBLE_DEVICES": "-1",
     "OMP_NUM_THREADS": "1",
@@ -35,12 +35,12 @@ VALIDATION_ENVIRONMENT = {
 
 
 class Validation:
-    """One (job, attempt). `step` it until it has a `report`; it keeps still afterwards.
+    """Validation of one (job, attempt). Call `step` until `report` is set; then it does nothing.
 
     Attributes:
-        path: its folder, deleted when nobody asks about it any more.
+        path: its folder, deleted when the validation is no longer in the desired state.
         report: the result; None before.
-        is_accepted: whether the control plane has the result.
+        is_accepted: whether the control plane has acknowledged the result.
     """
 
     def __init__(self, wanted: WantedValidation, parent: Path, surroundings: AgentContext) -> None:
@@ -60,16 +60,16 @@ class Validation:
 
     @property
     def is_over(self) -> bool:
-        """Say whether its process is gone and its result known (or not wanted any more)."""
+        """Whether its process is gone and its result known (or no longer wanted)."""
         return self.report is not None
 
     @property
     def is_running(self) -> bool:
-        """Say whether anything of its process is left."""
+        """Whether any process of it is left."""
         return self._process is not None and not self.is_over
 
     def end(self) -> None:
-        """Drop it: nobody wants the result any more."""
+        """Cancel the validation: its result is no longer wanted."""
         self._is_unwanted = True
         if self._process is not None:
             self._process.kill()
@@ -79,7 +79,7 @@ class Validation:
         shutil.rmtree(self.path, ignore_errors=True)
 
     def step(self, now: float) -> None:
-        """Do what can be done now; never waits."""
+        """Advance as far as possible; never blocks."""
         if self.is_over:
             return
         if self._process is not None:
@@ -176,7 +176,7 @@ class Validation:
             message=message,
             traceback=traceback,
         )
-        self.is_accepted = self._is_unwanted  # nobody waits for it then
+        self.is_accepted = self._is_unwanted  # an unwanted result is not sent
 
     def _trim_log(self) -> None:
         settings = self._around.settings
@@ -194,7 +194,7 @@ class Validation:
 
 
 def _result_read(path: Path) -> ValidationReport | None:
-    """Read what the validation wrote; None when it is not whole (user code can write too)."""
+    """Read the validation's result; None if invalid (user code can write to the file too)."""
     try:
         if path.stat().st_size > MAX_RESULT_BYTES:
             return None
@@ -204,7 +204,7 @@ def _result_read(path: Path) -> ValidationReport | None:
 
 
 def validations_sweep(parent: Path) -> None:
-    """End and delete what validations of an agent before this one left; they are run anew."""
+    """Kill and delete validations of an earlier agent process; they are run again."""
     for path in list(parent.iterdir()):
         for process in processes_of(path):
             process.kill()

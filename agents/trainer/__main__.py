@@ -19,13 +19,13 @@ from agents.trainer.local.cli import launcher_arguments, launcher_run
 
 _ENGINE = "agents.trainer.engine.trainer"
 
-#: Where it is installed Keras imports it for wrappers that no trainer needs, which takes a fifth of
-#: the processor time of a start, and 60 MiB. Job code may import it as always.
+#: If installed, Keras imports this package for wrappers that no trainer needs, which takes a fifth
+#: of the processor time of a start, and 60 MiB. Job code may still import it.
 _LEFT_OUT = "sklearn"
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Parse the command line and do what it asks; returns the exit status."""
+    """Parse the command line and run the chosen mode; returns the exit status."""
     parser = argparse.ArgumentParser(
         prog="python -m agents.trainer",
         description="Train a Keras job over virtual nodes on any number of accelerators.",
@@ -48,25 +48,25 @@ def main(arguments: list[str] | None = None) -> int:
     launcher_arguments(parser)
     options = parser.parse_args(arguments)
     if any((options.run_dir, options.validate, options.standby)):
-        # TensorFlow reads these when it is imported, which is why that happens only now.
+        # TensorFlow reads these variables on import, so it is imported only after this point.
         for name, value in {**QUIET_ENVIRONMENT, "KERAS_BACKEND": "tensorflow"}.items():
             os.environ.setdefault(name, value)
     if options.validate is not None:
         validation = _with_tensorflow("agents.trainer.validate.run")
         return int(validation.validation_run(options.validate) or 0)
     if options.standby is not None:
-        # Its threads keep the priority of who imports it; the rest is imported at a low one.
+        # NumPy's threads inherit the importer's priority; all else is imported at a low one.
         importlib.import_module("numpy")
         options.run_dir = standby_wait(options.standby, lambda: _with_tensorflow(_ENGINE))
     if options.run_dir is not None:
-        # It shows from the very start that this process lives; TensorFlow takes seconds to import.
+        # The watcher touches the pulse file from the start; importing TensorFlow takes seconds.
         watcher = OrderWatcher(options.run_dir, options.parent)
         held = port_hold(watcher.orders, options.held_port)
         engine = _with_tensorflow(_ENGINE)
         status = int(engine.trainer_run(options.run_dir, watcher=watcher, held=held))
         sys.stdout.flush()
         sys.stderr.flush()
-        # Not sys.exit: threads that are still inside TensorFlow would crash the interpreter's end.
+        # Not sys.exit: threads still inside TensorFlow would crash the interpreter's shutdown.
         os._exit(status)
     if options.job is None:
         parser.error("give a JOB.py to train, or --run-dir, or --validate")
@@ -74,10 +74,10 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def _with_tensorflow(module: str) -> ModuleType:
-    """Import a module that imports TensorFlow and Keras, without what Keras need not import.
+    """Import a module that imports TensorFlow and Keras, without Keras's import of `_LEFT_OUT`.
 
-    Nothing is collected meanwhile, nor looked through ever after: half a million objects stay for
-    good, and going through them again and again takes a third of the import.
+    Garbage collection is disabled meanwhile, and the imported objects are frozen: half a million
+    objects are permanent, and traversing them repeatedly takes a third of the import time.
     """
     is_left_out = _LEFT_OUT not in sys.modules
     if is_left_out:

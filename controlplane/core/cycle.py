@@ -1,4 +1,4 @@
-"""One scheduling decision: run a policy, lend what is idle, check, place, plan the way there."""
+"""One scheduling decision: run a policy, lend idle accelerators, check, place, and plan."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from controlplane.core.values.types import Decision, Plan, Snapshot
 
 
 def decide(snapshot: Snapshot, policy_name: str) -> Plan:
-    """Give the plan that brings the cluster of `snapshot` to what the policy wants.
+    """Return the plan that brings the cluster of `snapshot` to the desired state of a policy.
 
     Raises:
         ValueError: there is no policy of that name.
-        AssertionError: the policy broke an invariant; nothing must be applied.
+        AssertionError: the policy broke an invariant; no part of the plan may be applied.
     """
     if policy_name not in POLICIES:
         raise ValueError(f"policy must be one of {', '.join(POLICIES)}, got {policy_name!r}")
@@ -67,7 +67,7 @@ def decision_check(snapshot: Snapshot, decision: Decision) -> None:
 
 
 def _places_check(snapshot: Snapshot, decision: Decision) -> None:
-    """Check the places that a policy chose itself: no node gives more than it has."""
+    """Check places chosen by a policy: no node gives more accelerators than it has."""
     used: Counter[tuple[int, str]] = Counter()
     for job_id, share in decision.shares.items():
         for node, count in share.by_node.items():

@@ -1,4 +1,4 @@
-"""What people write on the command line, as values; mistakes name the option and the fix."""
+"""Parsers of command-line options; errors name the option and the fix."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def costs_parse(text: str) -> ResizeCosts:
     """Read --resize-cost: measured, flat:SECONDS, or start,pause,growth[,release] in seconds.
 
     Raises:
-        ValueError: it is none of these.
+        ValueError: the text has none of these forms.
     """
     if text == "measured":
         return MEASURED
@@ -50,10 +50,10 @@ def costs_parse(text: str) -> ResizeCosts:
 
 
 def failures_parse(text: str | None) -> Failures | None:
-    """Read --failures: mean hours between two losses of a node, and until it is back.
+    """Read --failures: mean hours between two losses of a node, and until its return.
 
     Raises:
-        ValueError: they are no two positive numbers.
+        ValueError: the text is not two positive numbers.
     """
     if text is None:
         return None
@@ -68,12 +68,12 @@ def failures_parse(text: str | None) -> Failures | None:
 
 
 def cluster_parse(num_nodes: int | None, per_node: int | None, kinds: str | None) -> Cluster:
-    """Read --nodes, --accelerators and --kinds (v100:8,k80:8: so many nodes of each).
+    """Read --nodes, --accelerators and --kinds (v100:8,k80:8: number of nodes of each).
 
-    What is not given is taken from --kinds, or 16 nodes of 4.
+    Missing values are taken from --kinds, or 16 nodes of 4.
 
     Raises:
-        ValueError: they do not fit together.
+        ValueError: the values contradict each other.
     """
     by_kind: dict[str, int] = {}
     for part in (kinds or "").split(","):
@@ -101,11 +101,11 @@ def workload_load(
     num_jobs: int,
     seed: int,
 ) -> Workload:
-    """Read --workload, whatever it is.
+    """Read --workload in any supported form.
 
     Args:
         speeds: application -> kind -> relative speed.
-        num_jobs: at most so many of a Philly list, exactly so many of a workload that is made up.
+        num_jobs: largest number of jobs of a Philly list, exact number of a generated workload.
 
     Raises:
         ValueError: naming the option and the fix.
@@ -138,7 +138,7 @@ def workload_load(
 
 
 def recorded_cluster(name: str) -> Cluster | None:
-    """Give the cluster that a history was recorded on, if --workload is one."""
+    """Return the cluster that a history was recorded on, if --workload is one."""
     path = Path(name)
     if name == SYNTHETIC or not path.is_file() or workload_is(path) != "history":
         return None
@@ -146,6 +146,6 @@ def recorded_cluster(name: str) -> Cluster | None:
 
 
 def kinds_are_alike(workload: Workload, speeds: Mapping[str, Mapping[str, float]]) -> bool:
-    """Say whether all kinds are taken to be equally fast, as nothing else is known."""
+    """Return whether all kinds count as equally fast for lack of information."""
     knowing = (MeasuredApplication, RecordedApplication)
     return not speeds and not any(isinstance(a, knowing) for a in workload.applications.values())

@@ -1,4 +1,4 @@
-"""A page that shows reports beside each other and works without a network."""
+"""An HTML page that compares reports and works without a network."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ import numpy as np
 
 from controlplane.simulator.engine.report import Report
 
-#: Moments at which allocation and queue are drawn.
+#: Number of times at which allocation and queue are drawn.
 NUM_MOMENTS = 500
 
-#: Applications drawn apart; the others together.
+#: Largest number of bands of applications; the smaller ones are drawn together.
 MOST_BANDS = 8
 
-#: Figure -> (what a person reads, how many decimals, unit).
+#: Figure -> (title, decimals, unit).
 FIGURES = {
     "mean_jct_s": ("mean completion", 0, " s"),
     "median_jct_s": ("median", 0, " s"),
@@ -46,10 +46,10 @@ _STYLE = (
 
 
 def page_make(reports: Sequence[Report], script: str) -> str:
-    """Give the page as HTML.
+    """Return the page as HTML.
 
     Args:
-        script: the text of plotly.min.js, which is put into the page.
+        script: the text of plotly.min.js, which is embedded in the page.
     """
     figures = [*_allocations(reports), _completion(reports), _queue(reports), _quality(reports)]
     names = ", ".join(report.policy for report in reports)
@@ -84,7 +84,7 @@ def _settings(reports: Sequence[Report]) -> str:
 
 
 def _table(reports: Sequence[Report]) -> str:
-    """Give a row for each figure: there are more of them than policies, and pages are narrow."""
+    """Build a row for each figure: there are more of them than policies, and pages are narrow."""
 
     def row(title: str, cells: Sequence[str], tag: str = "td") -> str:
         shown = "".join(f"<{tag}>{html.escape(cell)}</{tag}>" for cell in cells)
@@ -145,7 +145,7 @@ def _allocations(reports: Sequence[Report]) -> list[dict[str, Any]]:
 
 
 def applications_order(reports: Sequence[Report]) -> list[str]:
-    """List the applications, those that held most first: one order, and colour, for all reports."""
+    """List the applications by accelerator time, descending, so that all reports share colours."""
     used: dict[str, float] = {}
     for report in reports:
         for job in report.jobs:
@@ -156,7 +156,7 @@ def applications_order(reports: Sequence[Report]) -> list[str]:
 def bands(
     report: Report, moments: np.ndarray[Any, np.dtype[np.float64]], apart: Sequence[str]
 ) -> dict[str, np.ndarray[Any, np.dtype[np.float64]]]:
-    """Give the accelerators held at each moment by application, the first ones of `apart` apart."""
+    """Return the accelerators held at each moment, for the first of `apart` and "others"."""
     names = set(apart if len(apart) <= MOST_BANDS else apart[: MOST_BANDS - 1])
     band_of = {job.id: job.application if job.application in names else "others"
                for job in report.jobs}  # fmt: skip

@@ -1,4 +1,4 @@
-"""What a simulation assumes: what a resize costs, by which rules time goes, who chooses batches."""
+"""Assumptions of a simulation: cost of a resize, rules of time, choice of batch sizes."""
 
 from __future__ import annotations
 
@@ -10,11 +10,12 @@ from types import MappingProxyType
 
 @dataclass(frozen=True, slots=True)
 class ResizeCosts:
-    """What a change of a job's accelerators costs.
+    """Costs of a change of a job's accelerators, in seconds.
 
     Attributes:
-        start_s: from being given accelerators to the first step, for a job that trains nowhere.
-        pause_s: without progress, when a job that trains goes over to other accelerators.
+        start_s: from the assignment of accelerators to the first step, for a job that trains
+            nowhere.
+        pause_s: pause of a training job when it changes to other accelerators.
         growth_s: until new accelerators can take part; the job trains on with its old ones.
         release_s: until accelerators that a job gave up can be given to another one.
     """
@@ -35,19 +36,19 @@ MEASURED = ResizeCosts(start_s=10.0, pause_s=0.8, growth_s=5.0, release_s=1.0)
 #: A checkpoint and a restart, as Pollux and Sia assume.
 FLAT_30 = ResizeCosts(start_s=30.0, pause_s=30.0, growth_s=0.0)
 
-#: Nothing: what a policy could do if it could move jobs at will.
+#: No cost: shows what a policy could achieve if it could move jobs at will.
 FREE = ResizeCosts(0.0, 0.0, 0.0)
 
 
 @dataclass(frozen=True, slots=True)
 class Failures:
-    """How nodes fail.
+    """Failure model of nodes.
 
     Attributes:
         mtbf_s: mean time between the return of a node and its next loss.
         mttr_s: mean time from its loss until it is back.
         lease_s: silence after which a node counts as lost (VIRTUALFLOW_LEASE_S).
-        checkpoint_s: how often running jobs save their state (VIRTUALFLOW_CHECKPOINT_EVERY_S).
+        checkpoint_s: interval of checkpoints of running jobs (VIRTUALFLOW_CHECKPOINT_EVERY_S).
     """
 
     mtbf_s: float
@@ -61,12 +62,12 @@ class Failures:
 
 
 class Rules(StrEnum):
-    """How time goes.
+    """Rules by which time passes.
 
-    OWN: as in the product: the policy is asked at every arrival and end and every round, plans are
+    OWN: as in the product: the policy runs at every arrival and end and every round, plans are
         carried out in two phases, jobs change at any moment.
     POLLUX: as in the simulator of Pollux: everything happens in rounds of 60 s, the accelerators
-        of a job change hands at once, a changed job stands still for 30 s.
+        of a job change hands at once, a changed job pauses for 30 s.
     """
 
     OWN = "own"
@@ -74,14 +75,14 @@ class Rules(StrEnum):
 
 
 class Knowledge(StrEnum):
-    """What policies know of a job's speed: models fitted to what was seen of it, or the truth."""
+    """Source of job speeds for policies: models fitted to observations, or the true values."""
 
     FITTED = "fitted"
     TRUE = "true"
 
 
 class BatchMode(StrEnum):
-    """Who chooses batch sizes: the platform, or who submitted the job."""
+    """Chooser of batch sizes: the platform, or the owner of the job."""
 
     CHOSEN = "chosen"
     SUBMITTED = "submitted"
@@ -89,11 +90,11 @@ class BatchMode(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Demand:
-    """How the jobs of a workload look to a policy.
+    """Freedom that a policy has with the jobs of a workload.
 
     Attributes:
-        batch: who chooses batch sizes.
-        is_rigid: a job asks for exactly what its owner requested.
+        batch: chooser of batch sizes.
+        is_rigid: whether a job demands exactly the accelerators that its owner requested.
     """
 
     batch: BatchMode
@@ -104,7 +105,7 @@ _RIGID = Demand(BatchMode.SUBMITTED, is_rigid=True)
 _ELASTIC = Demand(BatchMode.SUBMITTED)
 _ADAPTIVE = Demand(BatchMode.CHOSEN)
 
-#: How each policy was meant: with demands, with elastic jobs, with batch sizes that it may choose.
+#: Demand for which each policy was designed: fixed demands, elastic jobs, or chosen batch sizes.
 DEMANDS: Mapping[str, Demand] = MappingProxyType(
     {
         "fifo": _RIGID,
@@ -124,5 +125,5 @@ DEMANDS: Mapping[str, Demand] = MappingProxyType(
 
 
 def demand_of(policy: str) -> Demand:
-    """Give how jobs look to a policy; one that is not known may do everything."""
+    """Return the demand for a policy; an unknown one has every freedom."""
     return DEMANDS.get(policy, _ADAPTIVE)

@@ -1,4 +1,4 @@
-"""The figure of a job's batch size and learning rate, one above the other over the same steps."""
+"""Figure of a job's batch size and learning rate, one above the other over the same steps."""
 
 from __future__ import annotations
 
@@ -8,17 +8,17 @@ from typing import Any
 from frontend.figures.parts import Figure, line, table
 from frontend.figures.rows import BatchChange, StepPoint
 
-#: Learning rates in the table, evenly chosen: a schedule changes them at every step, and the
-#: changes of batch size shall not be lost among them.
+#: Most learning rates in the table, evenly chosen: a schedule changes the rate at every step, which
+#: would hide the changes of batch size.
 MAX_TABLE_RATES = 24
 
 
 def batch_figure(points: Sequence[StepPoint], batches: Sequence[BatchChange]) -> Figure:
-    """Draw the examples of a step and the learning rate that went with them, over steps.
+    """Draw the examples per step and the learning rate, over steps.
 
     Args:
-        batches: every change of size, from the first step on, in their order. They are drawn to the
-            step; learning rates are those of the points.
+        batches: every change of batch size, from the first step on, in order. Batch sizes are exact
+            to the step; learning rates are those of the points.
     """
     rated = [(p.step, p.learning_rate) for p in points if p.learning_rate is not None]
     done = [batch for batch in batches if points and batch.first_step <= points[-1].step]
@@ -66,7 +66,7 @@ def batch_figure(points: Sequence[StepPoint], batches: Sequence[BatchChange]) ->
 
 
 def _rows(batches: Sequence[BatchChange], rated: Sequence[tuple[int, float]]) -> list[list[Any]]:
-    """List each change of batch size, at its step, and learning rates that differ from the last."""
+    """List the changes of batch size and, between them, changed learning rates."""
     texts = [(step, f"{rate:.4g}") for step, rate in rated]
     rates = [
         (step, text)

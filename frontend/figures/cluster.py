@@ -1,4 +1,4 @@
-"""Figures of the whole cluster: who held what, and how fast all of it went."""
+"""Figures of the whole cluster: allocation of accelerators, and total throughput."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from frontend.figures.parts import (
 from frontend.figures.rows import HIDDEN_JOB_ID, AllocationChange, WorkSpan
 from frontend.palette import OTHER_JOBS_TOKEN, job_colour_token
 
-#: Jobs with a band of their own in the stacked area; the others share one band.
+#: Jobs with a band of their own in the stacked area; all others share one band.
 MAX_BANDS = 12
 
 
@@ -73,8 +73,8 @@ def cluster_throughput_figure(
 ) -> Figure:
     """Draw the examples per second of all jobs together, as means over bins of `bin_s` seconds.
 
-    The work of a span counts evenly over its time. A bin that has not ended is left out: what was
-    done in it is not all known.
+    The work of a span counts evenly over its time. A bin that has not ended is left out: its work
+    is not completely known.
     """
     num_bins = max(1, min(MAX_POINTS, int((end_at - start_at) // bin_s)))
     totals = [0.0] * num_bins
@@ -132,7 +132,7 @@ def _colour(job_id: int) -> str:
 def _steps_by_job(
     changes: Iterable[AllocationChange], start_at: float, end_at: float
 ) -> dict[int, list[tuple[float, int]]]:
-    """Group changes by job, ascending in time; what was held before counts from `start_at`."""
+    """Group changes by job, in time order; earlier changes count from `start_at`."""
     held: dict[int, list[tuple[float, int]]] = {}
     for change in sorted(changes, key=lambda change: change.at):
         if change.at > end_at:
@@ -143,7 +143,7 @@ def _steps_by_job(
 
 
 def _sample_times(ats: Iterable[float], start_at: float, end_at: float) -> list[float]:
-    """Give the times at which a staircase has to be known: every change, or a grid if too many."""
+    """Return the times to sample a staircase at: every change, or a grid if too many."""
     inside = sorted({start_at, end_at, *(at for at in ats if start_at < at < end_at)})
     if len(inside) <= MAX_POINTS:
         return inside

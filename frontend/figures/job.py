@@ -1,4 +1,4 @@
-"""Figures of one job: its loss, its speed, its accelerators."""
+"""Figures of one job: loss, throughput, accelerators."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ from frontend.figures.parts import (
 from frontend.figures.rows import EpochPoint, ResizeMark, StepPoint
 from frontend.palette import job_colour_token
 
-#: A speed is the mean over a part of the time; with more parts than this one sees but noise.
+#: Most speeds, each a mean over a part of the time; shorter parts would show only noise.
 MAX_SPEEDS = 120
 
 
 def loss_figure(
     points: Sequence[StepPoint], epochs: Sequence[EpochPoint], resizes: Sequence[ResizeMark]
 ) -> Figure:
-    """Draw the training loss over steps, the validation loss by epoch, and where it was resized."""
+    """Draw the training loss over steps, the validation loss by epoch, and the resizes."""
     trained = [point for point in points if point.loss is not None]
     bins = _bins(trained)
     data = []
@@ -128,7 +128,7 @@ def _speed(points: Sequence[StepPoint]) -> float:
 
 
 def _bins(points: Sequence[StepPoint], most: int = MAX_POINTS) -> list[Sequence[StepPoint]]:
-    """Cut points into at most `most` runs of equal length, order kept."""
+    """Split points into at most `most` runs of equal length, in order."""
     size = max(1, -(-len(points) // most))
     return [points[place : place + size] for place in range(0, len(points), size)]
 

@@ -1,4 +1,4 @@
-"""Figures of a job's metrics: one for each, with training and validation together."""
+"""Figures of a job's metrics: one per metric, training and validation together."""
 
 from __future__ import annotations
 
@@ -9,18 +9,18 @@ from typing import Any
 from frontend.figures.parts import Figure, legend_entry, line, plotly_text, table, vertical_line
 from frontend.figures.rows import EpochPoint, ResizeMark
 
-#: More markers than this on a line melt into one.
+#: Most markers on a line; more would merge into one.
 MAX_MARKERS = 40
 VALIDATION = "val_"
 
 
 def metric_key(name: str) -> str:
-    """Name a metric's chart on the page; metrics may have any name."""
+    """Return the id of a metric's chart on the page; metrics may have any name."""
     return f"metric-{hashlib.sha256(name.encode()).hexdigest()[:12]}"
 
 
 def metric_figure(name: str, epochs: Sequence[EpochPoint], resizes: Sequence[ResizeMark]) -> Figure:
-    """Draw a metric at the end of each epoch over steps, and where the job was resized."""
+    """Draw a metric at the end of each epoch over steps, with the job's resizes."""
     data = []
     for log, label, colour in (
         (name, "training", "--accent"),
@@ -54,7 +54,7 @@ def metric_figure(name: str, epochs: Sequence[EpochPoint], resizes: Sequence[Res
 
 
 def epoch_trace(points: Sequence[EpochPoint], log: str, label: str, colour: str) -> dict[str, Any]:
-    """Draw one of the numbers in the logs of epochs that have it."""
+    """Draw one value of the epoch logs, for the epochs that have it."""
     trace = line(
         [epoch.step for epoch in points],
         [epoch.logs[log] for epoch in points],
@@ -69,7 +69,7 @@ def epoch_trace(points: Sequence[EpochPoint], log: str, label: str, colour: str)
 
 
 def resize_lines(resizes: Sequence[ResizeMark]) -> list[dict[str, Any]]:
-    """Mark the steps at which a job that was training went on with other accelerators."""
+    """Return lines at the steps at which a training job was resized."""
     return [
         vertical_line(mark.step)
         for mark in resizes

@@ -1,4 +1,4 @@
-"""Pieces that the figures are made of: traces, axes, table and texts, as Plotly wants them."""
+"""Building blocks of the figures in Plotly's format: traces, axes, tables and texts."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from typing import Any
 
 Figure = dict[str, Any]
 
-#: More points than this in a line cannot be told apart on a screen.
+#: Most points of a line; more cannot be distinguished on a screen.
 MAX_POINTS = 600
-#: Rows of a data table; the newest are kept.
+#: Most rows of a data table; the newest are kept.
 MAX_TABLE_ROWS = 200
-#: Characters of a job's name in a legend.
+#: Most characters of a job's name in a legend.
 MAX_LABEL_LENGTH = 28
 
 
@@ -70,13 +70,13 @@ def vertical_line(x: float) -> dict[str, Any]:
 
 
 def time_axis(start_at: float, end_at: float) -> dict[str, Any]:
-    """Span two times, at least half a minute: ticks show seconds and no less."""
+    """Return an axis between two times, at least 30 s long: its ticks show whole seconds."""
     end_at = max(end_at, start_at + 30)
     return {"type": "date", "range": [milliseconds(start_at), milliseconds(end_at)]}
 
 
 def count_axis(largest: float) -> dict[str, Any]:
-    """Whole accelerators only, with room above the highest."""
+    """Return an axis of whole accelerators, with room above the highest."""
     return {
         "range": [0, max(1, largest) * 1.08],
         "dtick": max(1, -(-int(largest) // 5)),
@@ -85,7 +85,7 @@ def count_axis(largest: float) -> dict[str, Any]:
 
 
 def table(columns: list[str], rows: list[list[Any]]) -> dict[str, Any]:
-    """Hold the newest rows as text; a first column "Time" holds milliseconds since the epoch."""
+    """Return the newest rows as a table; a first column "Time" has ms since the epoch."""
     return {
         "columns": columns,
         "rows": rows[-MAX_TABLE_ROWS:],
@@ -94,13 +94,13 @@ def table(columns: list[str], rows: list[list[Any]]) -> dict[str, Any]:
 
 
 def label(job_id: int, name: str) -> str:
-    """Name a job in a chart: number first, so that cut names stay apart."""
+    """Return a job's label in a chart: the number first, so that cut names stay distinct."""
     short = name if len(name) <= MAX_LABEL_LENGTH else name[: MAX_LABEL_LENGTH - 1] + "…"
     return f"#{job_id} {short}"
 
 
 def plotly_text(text: str) -> str:
-    """Make any text show as itself inside a trace: no HTML, no template of Plotly."""
+    """Escape text inside a trace: Plotly must not read HTML or templates in it."""
     return escape(text).replace("%", "&#37;")
 
 

@@ -1,4 +1,4 @@
-"""Figures of a replay: who would have held what, and how long each job would have taken."""
+"""Figures of a replay: completion times of each job, unchanged and with the change."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ from typing import Any
 
 from frontend.figures.parts import Figure, label, legend_entry, plotly_text, table
 
-#: Jobs with bars of their own: those whose completion time changes most.
+#: Most jobs with bars: those whose completion time changes most.
 MAX_BARS = 40
 _MINUTE_S = 60.0
 
 
 def completion_figure(jobs: Sequence[Mapping[str, Any]]) -> Figure:
-    """Draw the completion time of each job, replayed as it was and with the change.
+    """Draw the completion time of each job, replayed unchanged and with the change.
 
     Args:
         jobs: rows with `id`, `name`, `recorded_s`, `as_is_s` and `changed_s`; times may be None.
@@ -50,7 +50,7 @@ def completion_figure(jobs: Sequence[Mapping[str, Any]]) -> Figure:
 
 
 def change_text(before: float | None, after: float | None) -> str:
-    """Say by how much `after` differs, in per cent; a dash where one of them is not known."""
+    """Format the difference of `after` in per cent; a dash if one of them is unknown."""
     if before is None or after is None or before <= 0.0:
         return "\N{EN DASH}"
     return f"{after / before - 1.0:+.0%}"

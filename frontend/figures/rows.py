@@ -1,16 +1,16 @@
-"""What the figures are drawn from; times are seconds since the epoch."""
+"""Input rows of the figures; times are seconds since the epoch."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-#: All jobs that the viewer may not see are one job with this number, which no job has.
+#: Number of the one job that stands for all jobs hidden from the viewer; no job has this number.
 HIDDEN_JOB_ID = 0
 
 
 @dataclass(frozen=True, slots=True)
 class AllocationChange:
-    """From `at` (seconds since the epoch) on, a job holds `num_accelerators`."""
+    """A job holds `num_accelerators` from `at` (seconds since the epoch) on."""
 
     at: float
     job_id: int
@@ -20,7 +20,7 @@ class AllocationChange:
 
 @dataclass(frozen=True, slots=True)
 class StepPoint:
-    """Some steps that ended at `at` with step `step`: their work, their time, their mean loss."""
+    """Steps up to step `step`, which ended at `at`: examples, seconds and mean loss."""
 
     at: float
     step: int
@@ -32,7 +32,7 @@ class StepPoint:
 
 @dataclass(frozen=True, slots=True)
 class BatchChange:
-    """From step `first_step` on a job's steps have `batch_size` examples."""
+    """A job's steps have `batch_size` examples from step `first_step` on."""
 
     first_step: int
     batch_size: int
@@ -49,7 +49,7 @@ class EpochPoint:
 
 @dataclass(frozen=True, slots=True)
 class ResizeMark:
-    """One change of a job's allocation; `step` is the first step on the new one."""
+    """One change of a job's allocation; `step` is the first step after it."""
 
     at: float
     step: int | None
@@ -59,7 +59,7 @@ class ResizeMark:
 
 @dataclass(frozen=True, slots=True)
 class WorkSpan:
-    """Examples that were worked off between two times, the second one later than the first."""
+    """Examples processed between two times, the second one later than the first."""
 
     start_at: float
     end_at: float

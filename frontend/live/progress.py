@@ -1,4 +1,4 @@
-"""How far a job is on the way to its stop condition."""
+"""Progress of a job towards its stop condition."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from jobs.models import Job
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """What is done of what has to be done.
+    """Completed part of a job.
 
     Attributes:
-        fraction: 0 to 1, against the limit for a metric stop; None when it cannot be known.
-        remaining_s: at the present speed; None when it does not train or the end is not known.
+        fraction: 0 to 1, against the limit for a metric stop; None if unknown.
+        remaining_s: at the present speed; None if the job does not train or its end is unknown.
     """
 
     text: str
@@ -23,18 +23,17 @@ class Progress:
 
     @property
     def percent(self) -> int | None:
-        """Give whole percents; 100 only when nothing is left."""
+        """Whole per cent; 100 only when all work is done."""
         return None if self.fraction is None else int(self.fraction * 100)
 
 
 def job_progress(
     job: Job, steps_per_epoch: int | None, num_examples: int | None = None
 ) -> Progress:
-    """Count steps against steps, or epochs (through steps where their length is known).
+    """Compare steps with the limit, or epochs (through steps if their length is known).
 
-    A job that predicts counts examples where their number is given.
-
-    Where the batch size may change, steps are no measure: then finished epochs count.
+    A prediction job's text counts examples if their number is given. With an adaptive batch size,
+    steps are not comparable: then finished epochs count.
     """
     if job.adapts_batch_size:
         steps_per_epoch = None
@@ -43,7 +42,7 @@ def job_progress(
         text = f"step {job.step:,} of {job.stop_limit:,}"
     else:
         total_steps = job.stop_limit * steps_per_epoch if steps_per_epoch else None
-        # An epoch counts from 0 while it goes on and is reported when it is over.
+        # `job.epoch` counts finished epochs.
         text = f"epoch {min(_epochs_done(job, steps_per_epoch), job.stop_limit):,} of "
         text += f"{'at most ' if job.stop_kind == StopKind.METRIC else ''}{job.stop_limit:,}"
     if job.task == Task.PREDICT:

@@ -1,8 +1,8 @@
-"""Server-sent events: tells open pages that something changed, and which jobs it was.
+"""Server-sent events: notify open pages of changes, with the ids of changed jobs.
 
-One subscription to Redis for each event loop feeds every open page. A page that is slow loses
-nothing: its changes add up until it takes them. Only numbers of jobs that the reader may see are
-sent; the page then asks for what it shows, so nothing else can leak here.
+One subscription to Redis per event loop feeds every open page. A slow page loses no change: changes
+accumulate until its stream takes them. Only ids of jobs visible to the reader are sent; the page
+then requests the data it shows, so the stream cannot leak anything else.
 """
 
 from __future__ import annotations
@@ -30,15 +30,15 @@ from jobs import nudges
 from jobs.models import Job
 from jobs.selectors.pages import is_admin
 
-#: Open streams of one process; one page more is told to poll.
+#: Most open streams of one process; further pages receive 429 and poll.
 MAX_STREAMS = 2_000
-#: Open streams of one person.
+#: Most open streams of one user.
 MAX_STREAMS_PER_PERSON = 20
 KEEP_ALIVE_S = 15.0
-#: Between two events of one stream; what changes meanwhile is told together.
+#: Least seconds between two events of one stream; changes in between are sent together.
 MIN_GAP_S = 0.25
 RECONNECT_S = 2.0
-#: Jobs named in one event; beyond it the event only says "something".
+#: Most jobs named in one event; an event with more reports a change of the cluster instead.
 MAX_NAMED_JOBS = 100
 _MAX_KNOWN_OWNERS = 10_000
 
@@ -47,7 +47,7 @@ logger = logging.getLogger(__name__)
 
 @dataclass(eq=False, slots=True)
 class Subscriber:
-    """One open stream and what it has not been told yet."""
+    """One open stream and its pending changes."""
 
     person_id: int
     sees_all: bool
@@ -57,11 +57,11 @@ class Subscriber:
 
     @property
     def identity(self) -> tuple[int, bool]:
-        """Who reads, and how much they may see."""
+        """The user id, and whether the user sees all jobs."""
         return self.person_id, self.sees_all
 
     def add(self, job_ids: Iterable[int], *, is_cluster_changed: bool) -> None:
-        """Note a change; wakes the stream if it concerns it."""
+        """Add a change, and wake the stream if there is anything to send."""
         self.job_ids.update(job_ids)
         self.is_cluster_changed |= is_cluster_changed
         if len(self.job_ids) > MAX_NAMED_JOBS:
@@ -71,7 +71,7 @@ class Subscriber:
             self.wake.set()
 
     def take(self) -> bytes:
-        """Give what is to be told as an event, and forget it."""
+        """Return the pending changes as an event, and clear them."""
         data = json.dumps({"jobs": sorted(self.job_ids), "cluster": self.is_cluster_changed})
         self.job_ids.clear()
         self.is_cluster_changed = False
@@ -88,7 +88,7 @@ class Hub:
         self._owners: OrderedDict[int, int] = OrderedDict()
 
     def has_room_for(self, person_id: int) -> bool:
-        """Say whether one more stream of a person may be opened."""
+        """Return whether one more stream of a user may be opened."""
         of_person = sum(s.person_id == person_id for s in self.subscribers)
         return len(self.subscribers) < MAX_STREAMS and of_person < MAX_STREAMS_PER_PERSON
 
@@ -96,21 +96,21 @@ class Hub:
         """Add a stream; the first one starts the subscription."""
         self.subscribers.add(subscriber)
         if self._feeder is None or self._feeder.done():
-            # A context of its own: that of the request would tie the task to the request's thread,
-            # which is gone when the request is.
+            # A context of its own: the request's context would tie the task to the request's
+            # thread, which ends with the request.
             self._feeder = asyncio.get_running_loop().create_task(
                 self._feed(), context=contextvars.Context()
             )
 
     def leave(self, subscriber: Subscriber) -> None:
-        """Take a stream out; the last one ends the subscription."""
+        """Remove a stream; the last one ends the subscription."""
         self.subscribers.discard(subscriber)
         if not self.subscribers and self._feeder is not None:
             self._feeder.cancel()
             self._feeder = None
 
     async def _feed(self) -> None:
-        """Hand on changes until nobody listens; a lost Redis is tried again for ever, slowly."""
+        """Distribute changes while there are streams; reconnect to Redis indefinitely."""
         while True:
             try:
                 async for change in nudges.changes(KEEP_ALIVE_S):
@@ -119,10 +119,10 @@ class Hub:
             except (RedisError, OSError) as error:
                 logger.warning("event streams have lost Redis: %s", error)
             except Exception:
-                # One change that cannot be told must not leave every page without news.
+                # A single faulty change must not cut off all pages.
                 logger.exception("event streams stumbled over a change")
             await asyncio.sleep(RECONNECT_S)
-            # What was said meanwhile is unknown: everybody looks once.
+            # Changes during the gap are unknown: every page refreshes once.
             for subscriber in self.subscribers:
                 subscriber.add((), is_cluster_changed=True)
 
@@ -141,7 +141,7 @@ class Hub:
             subscriber.add(own, is_cluster_changed=is_cluster_changed)
 
     async def _learn_owners(self, job_ids: list[int]) -> None:
-        """Look up whose jobs they are; a job never changes hands."""
+        """Look up the owners of jobs; a job's owner never changes."""
         unknown = [job_id for job_id in job_ids if job_id not in self._owners]
         if unknown:
             self._owners.update(await sync_to_async(_owners_of, thread_sensitive=False)(unknown))
@@ -153,12 +153,12 @@ _hubs: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, Hub] = weakref.WeakK
 
 
 def hub() -> Hub:
-    """Give the hub of the running event loop."""
+    """Return the hub of the running event loop."""
     return _hubs.setdefault(asyncio.get_running_loop(), Hub())
 
 
 async def stream(request: HttpRequest) -> HttpResponse | StreamingHttpResponse:
-    """Open a stream for the person of the session; 401 without one, 429 when there are too many."""
+    """Open a stream for the session's user; 401 without session, 429 with too many streams."""
     if request.method != "GET":
         return _answer(request, HttpResponse(status=405, headers={"Allow": "GET"}))
     if not _is_origin_allowed(request):
@@ -181,7 +181,7 @@ async def stream(request: HttpRequest) -> HttpResponse | StreamingHttpResponse:
 
 
 class EventContent:
-    """What a stream sends, until its reader goes or may not read any more."""
+    """Content of a stream, until its reader disconnects or loses access."""
 
     def __init__(self, request: HttpRequest, subscriber: Subscriber) -> None:
         self._request = request
@@ -191,7 +191,7 @@ class EventContent:
         self._hub.join(subscriber)
 
     def close(self) -> None:
-        """Give the place up; Django calls it when the answer is over, however and wherever."""
+        """Remove the stream from the hub; called by Django at the end of the response."""
         if not self._loop.is_closed():
             self._loop.call_soon_threadsafe(self._hub.leave, self._subscriber)
 
@@ -199,8 +199,8 @@ class EventContent:
         yield b"retry: 3000\n\n"
         look_at = time.monotonic() + KEEP_ALIVE_S
         while True:
-            # The session is looked at again and again, however much there is to tell: logging out
-            # or a lost right ends the stream.
+            # The session is checked repeatedly, however many events there are: a logout or a
+            # revoked right ends the stream.
             if time.monotonic() >= look_at:
                 if await sync_to_async(_identify)(self._request) != self._subscriber.identity:
                     return
@@ -214,16 +214,16 @@ class EventContent:
 
 
 def _identify(request: HttpRequest) -> tuple[int, bool] | None:
-    """Read the session anew: (id of the person, whether they see all jobs); None without one."""
+    """Read the session again: (user id, whether the user sees all jobs); None without one."""
     try:
-        # Not the session that the request carries: that one is read once and kept.
+        # Not the request's session object: that one is read once and cached.
         request.session = type(request.session)(request.session.session_key)
         person = get_user(request)
         if not person.is_authenticated or person.pk is None:
             return None
         return person.pk, is_admin(person)
     finally:
-        # A stream lives for hours; it must not keep a connection to the database that long.
+        # A stream stays open for hours; it must not hold a database connection that long.
         close_old_connections()
 
 
@@ -235,7 +235,7 @@ def _owners_of(job_ids: list[int]) -> dict[int, int]:
 
 
 def _is_origin_allowed(request: HttpRequest) -> bool:
-    """Let pages of this very server and of the origins from the settings read with credentials."""
+    """Return whether the origin may read with credentials: this server's or a trusted one."""
     origin = request.headers.get("Origin")
     if origin is None:
         return True
@@ -247,7 +247,7 @@ def _is_origin_allowed(request: HttpRequest) -> bool:
 def _answer(
     request: HttpRequest, response: HttpResponse | StreamingHttpResponse
 ) -> HttpResponse | StreamingHttpResponse:
-    """Allow exactly the page's own origin to read the answer, with its session."""
+    """Allow exactly the requesting origin to read the response, with its session."""
     if origin := request.headers.get("Origin"):
         response.headers["Access-Control-Allow-Origin"] = origin
         response.headers["Access-Control-Allow-Credentials"] = "true"

@@ -1,4 +1,4 @@
-"""What the templates need beyond Django's own tags: pills, colours, numbers as people read them."""
+"""Template tags and filters of the pages: status pills, colours, number formats."""
 
 from __future__ import annotations
 
@@ -45,9 +45,9 @@ _REPLAY_TONES = {
     ReplayStatus.FAILED: "bad",
     ReplayStatus.CANCELLED: "quiet pill-ring",
 }
-#: Pages without an entry of their own, by the entry that leads to them.
+#: Pages without a menu entry of their own, by the entry marked as current for them.
 _LED_TO = {"jobs": ("job",), "overview": ("what_if", "replay")}
-#: Stands for a number that is not known.
+#: Placeholder for an unknown number.
 NOTHING = TO = "\N{EN DASH}"
 _PREFIXES = ((1e9, "G"), (1e6, "M"), (1e3, "k"))
 _BYTE_UNITS = ("B", "KiB", "MiB", "GiB", "TiB")
@@ -55,14 +55,14 @@ _BYTE_UNITS = ("B", "KiB", "MiB", "GiB", "TiB")
 
 @register.simple_tag(takes_context=True)
 def stream_url(context: Context) -> str:
-    """Give the address of the event stream; empty where none is served."""
+    """Return the address of the event stream; empty if none is served."""
     request = context.get("request")
     return stream_address(request) if request else ""
 
 
 @register.simple_tag(takes_context=True)
 def nav_item(context: Context, name: str, text: str) -> SafeString:
-    """Link a page, marked when it is the current one or leads to it."""
+    """Link a page; mark the link if the page or one of its subpages is current."""
     request = context.get("request")
     match = getattr(request, "resolver_match", None)
     here = match.url_name if match else ""
@@ -73,7 +73,7 @@ def nav_item(context: Context, name: str, text: str) -> SafeString:
 
 @register.simple_tag
 def status_pill(job: Job) -> SafeString:
-    """Show where a job stands; a running job that was asked to pause says so."""
+    """Render a job's status; a job preempted for a pause shows as "pausing"."""
     tone = _JOB_TONES[JobStatus(job.status)]
     text = "pausing" if job.status == JobStatus.PREEMPTING and job.is_pause_asked else job.status
     return format_html('<span class="pill pill-{}">{}</span>', tone, text)
@@ -81,21 +81,21 @@ def status_pill(job: Job) -> SafeString:
 
 @register.simple_tag
 def replay_pill(replay: Replay) -> SafeString:
-    """Show where a replay stands."""
+    """Render a replay's status."""
     tone = _REPLAY_TONES[ReplayStatus(replay.status)]
     return format_html('<span class="pill pill-{}">{}</span>', tone, replay.status)
 
 
 @register.simple_tag
 def node_pill(node: Node) -> SafeString:
-    """Show whether a node is there and takes work."""
+    """Render a node's status."""
     status = node.shown_status
     return format_html('<span class="pill pill-{}">{}</span>', _NODE_TONES[status], status.value)
 
 
 @register.simple_tag
 def colour(job_id: int) -> int:
-    """Give a job's place in the palette."""
+    """Return a job's index in the palette."""
     return job_colour_index(job_id)
 
 
@@ -113,7 +113,7 @@ def job_link(job: Job) -> SafeString:
 
 @register.simple_tag
 def when(at: Any, as_: str = "clock") -> SafeString:
-    """Give a time that the page moves to the reader's zone; UTC until then."""
+    """Render a time in UTC; the page's script converts it to the reader's time zone."""
     if at is None:
         return format_html('<span class="muted">{}</span>', "not yet")
     return format_html(
@@ -126,7 +126,7 @@ def when(at: Any, as_: str = "clock") -> SafeString:
 
 @register.simple_tag
 def described(field: BoundField) -> SafeString:
-    """Draw a form field's widget, tied to its help and its error for screen readers."""
+    """Render a form field's widget, linked to its help and error texts for screen readers."""
     attributes: dict[str, str | bool] = {
         "aria-describedby": f"{field.auto_id}_help {field.auto_id}_error"
     }
@@ -139,7 +139,7 @@ def described(field: BoundField) -> SafeString:
 
 @register.filter
 def why(job: Job) -> str:
-    """Say in one sentence why a job has what it has; the policy's own words while it decides."""
+    """Return the reason of a job's state; the policy's reason while the job is schedulable."""
     reasons = (job.status_reason, job.policy_reason)
     if job.status in SCHEDULABLE_JOB_STATUSES:
         reasons = (job.policy_reason, job.status_reason)
@@ -155,7 +155,7 @@ _WITHOUT_REASON = {
 
 @register.filter
 def compact(value: float | None) -> str:
-    """Write a number with three figures: 1234567 -> "1.23 M"."""
+    """Format a number with three figures: 1234567 -> "1.23 M"."""
     if value is None:
         return NOTHING
     for size, prefix in _PREFIXES:
@@ -166,7 +166,7 @@ def compact(value: float | None) -> str:
 
 @register.filter
 def file_size(value: float | None) -> str:
-    """Write a number of bytes in binary units: 1536 -> "1.5 KiB"."""
+    """Format a number of bytes in binary units: 1536 -> "1.5 KiB"."""
     if value is None:
         return NOTHING
     size = float(value)
@@ -179,7 +179,7 @@ def file_size(value: float | None) -> str:
 
 @register.filter
 def seconds_text(value: float | None) -> str:
-    """Write seconds as people say them: 0.0123 -> "12 ms", 75 -> "1 min 15 s"."""
+    """Format seconds for readers: 0.0123 -> "12 ms", 75 -> "1 min 15 s"."""
     if value is None:
         return NOTHING
     if value < 1:
@@ -207,7 +207,7 @@ def ranges(numbers: Iterable[int]) -> str:
 
 @register.filter
 def decimals(value: Any) -> str:
-    """Write a loss or metric: four decimals, or scientific when it is very small or large."""
+    """Format a loss or metric: four decimals, or scientific if very small or large."""
     if value is None or value == "":
         return NOTHING
     if not isinstance(value, int | float):
@@ -219,37 +219,37 @@ def decimals(value: Any) -> str:
 
 @register.filter
 def loss_text(job: Job) -> str:
-    """Write a job's newest loss."""
+    """Format a job's newest loss."""
     state = loss_nonfinite(job)
     return decimals(job.loss) if state is None else state.value
 
 
 @register.filter
 def warning(job: Job) -> str:
-    """Say what of a job is not finite now; nothing while all is well."""
+    """Describe a job's values that are not finite now; empty if there are none."""
     return nonfinite_warning(job)
 
 
 @register.filter
 def separated(value: int) -> str:
-    """Write a whole number with commas between thousands."""
+    """Format a whole number with commas between thousands."""
     return f"{value:,}"
 
 
 @register.filter
 def per(total: int, parts: int) -> str:
-    """Say how many examples each part takes: 10 over 4 -> "2-3"."""
+    """Format the number of examples per part: 10 over 4 -> "2-3"."""
     low, rest = divmod(total, parts)
     return f"{low}{TO}{low + 1}" if rest else str(low)
 
 
 @register.filter
 def times(number: int) -> range:
-    """Give something to loop over `number` times, at most 64."""
+    """Return a range of `number` for loops, at most 64."""
     return range(min(number, 64))
 
 
 @register.filter
 def missing(job: Job, held: int) -> range:
-    """Give something to loop over for each accelerator that a job could still use, at most 64."""
+    """Return a range of the accelerators that a job could still use, for loops, at most 64."""
     return range(max(0, min(job.max_accelerators, 64) - held))

@@ -1,4 +1,4 @@
-"""What the submission page says about a job that is not submitted: in words, and what to change."""
+"""Texts of the submission page about a dry run or measurement, with suggested changes."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ from jobs.services.submission.validations import TIME_LIMIT_GRACE_S
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """The answer of a dry run or a measurement, in words.
+    """Result of a dry run or a measurement, in words.
 
     Attributes:
-        memory: what is known about the memory of a slice; empty for code that is new.
-        num_virtual_nodes: a better number of them, if there is one.
-        traceback: of code that failed.
-        waits_at: address that tells how a measurement goes that is not over.
-        page: the form as it was measured, with this answer.
+        memory: memory estimate of a slice; empty if unknown.
+        num_virtual_nodes: a better number of virtual nodes, if any.
+        traceback: of failing code.
+        waits_at: address for polling a measurement that has not ended.
+        page: address of the form as measured, with this result.
     """
 
     tone: str
@@ -48,7 +48,7 @@ class Check:
 
 
 def submission_check(submission: Submission) -> Check:
-    """Foretell what would become of a submission."""
+    """Describe the policy's decision and the memory estimate for a submission."""
     outlook = submission_outlook(submission, timezone.now())
     check = Check(*_outlook_words(outlook))
     advice = submission_memory_advice(submission)
@@ -64,7 +64,7 @@ def submission_check(submission: Submission) -> Check:
 
 
 def draft_check(draft: Job) -> Check:
-    """Say how a measurement goes or went."""
+    """Describe the state or result of a measurement."""
     page = f"{reverse('submit')}?from={draft.pk}"
     if draft.status == JobStatus.VALIDATING:
         limit_s = settings.VALIDATION_TIMEOUT_S + TIME_LIMIT_GRACE_S

@@ -1,4 +1,4 @@
-"""What validation found out about a job, in words and units that people read."""
+"""Validation facts of a job, in words and units for readers."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 from frontend.templatetags.pages import file_size, seconds_text, separated
 
-#: Facts with a place of their own on the page.
+#: Facts shown elsewhere on the page.
 _ELSEWHERE = frozenset({"summary", "warnings"})
 _LABELS = {
     "num_parameters": "Parameters",
@@ -32,7 +32,7 @@ _LONGEST = 24
 
 @dataclass(frozen=True, slots=True)
 class Fact:
-    """A line of the specification; `whole` is what `text` was cut from, if it was."""
+    """A line of the specification; `whole` is the full text if `text` was shortened."""
 
     label: str
     text: str
@@ -40,7 +40,7 @@ class Fact:
 
 
 def shown_facts(facts: Mapping[str, Any]) -> list[Fact]:
-    """Turn a validation's facts into lines; those that are empty say nothing and are left out."""
+    """Turn a validation's facts into lines; empty facts are left out."""
     return [
         _fact(name, value)
         for name, value in facts.items()
@@ -49,7 +49,7 @@ def shown_facts(facts: Mapping[str, Any]) -> list[Fact]:
 
 
 def _memory_fact(measured: Mapping[str, Any]) -> Fact:
-    """Say what a step takes beside the process itself: so much, and so much more an example."""
+    """Describe a step's memory beyond the process itself: a base, and an amount per example."""
     base, each = measured.get("base_bytes"), measured.get("bytes_per_example")
     if not isinstance(base, int | float) or not isinstance(each, int | float):
         return Fact("Memory of a step", "not measured")

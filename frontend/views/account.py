@@ -1,4 +1,4 @@
-"""Logging in, and the account page with its API tokens."""
+"""Login, and the account page with the user's API tokens."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ log_out = LogoutView.as_view()
 @login_required
 @require_safe
 def account(request: HttpRequest) -> HttpResponse:
-    """Show the person's API tokens and how to use one."""
+    """Show the user's API tokens and an example of their use."""
     return _page(request, TokenForm())
 
 
 @login_required
 @require_POST
 def tokens(request: HttpRequest) -> HttpResponse:
-    """Make a token and show it, once, in the answer itself."""
+    """Create a token and show it once, in this response."""
     form = TokenForm(request.POST)
     if not form.is_valid():
         return _page(request, form)
@@ -62,7 +62,7 @@ def tokens(request: HttpRequest) -> HttpResponse:
 @login_required
 @require_POST
 def token_revoke(request: HttpRequest, token_id: int) -> HttpResponse:
-    """End one of the person's own tokens."""
+    """Revoke one of the user's own tokens."""
     try:
         row = api_token_revoke(person(request), token_id, timezone.now())
     except (NotFoundError, OverflowError):
@@ -83,7 +83,7 @@ def _page(request: HttpRequest, form: TokenForm, **more: Any) -> HttpResponse:
 
 
 def _curl_example(request: HttpRequest) -> str:
-    """Give commands that submit a template and read it back."""
+    """Return commands that submit a template and list the jobs."""
     jobs = request.build_absolute_uri("/api/v1/jobs/")
     return (
         "export TOKEN=…   # one of yours\n"

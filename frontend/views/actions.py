@@ -1,4 +1,4 @@
-"""What buttons do: one POST each, a message, and back to the page it came from."""
+"""Job actions behind buttons: one POST each, a message, and a redirect to the page."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from jobs.services.submission import job_actions
 @login_required
 @require_POST
 def job_cancel(request: HttpRequest, job_id: int) -> HttpResponse:
-    """End a job for good."""
+    """Cancel a job."""
     return _do(
         request,
         job_or_404(request, job_id),
@@ -35,7 +35,7 @@ def job_cancel(request: HttpRequest, job_id: int) -> HttpResponse:
 @login_required
 @require_POST
 def job_pause(request: HttpRequest, job_id: int) -> HttpResponse:
-    """Take a job's accelerators until it is resumed; it keeps its state."""
+    """Pause a job: its state is saved, its accelerators become free."""
     return _do(
         request,
         job_or_404(request, job_id),
@@ -47,7 +47,7 @@ def job_pause(request: HttpRequest, job_id: int) -> HttpResponse:
 @login_required
 @require_POST
 def job_resume(request: HttpRequest, job_id: int) -> HttpResponse:
-    """Put a paused job back into the queue."""
+    """Return a paused job to the queue."""
     return _do(
         request,
         job_or_404(request, job_id),
@@ -59,7 +59,7 @@ def job_resume(request: HttpRequest, job_id: int) -> HttpResponse:
 @login_required
 @require_POST
 def job_priority(request: HttpRequest, job_id: int) -> HttpResponse:
-    """Change a job's priority; somebody else's only with a reason that its owner will read."""
+    """Change a job's priority; for another user's job with a reason shown to its owner."""
     job = job_or_404(request, job_id)
     text = request.POST.get("priority", "")
     priority = int(text) if text.isascii() and text.isdecimal() and len(text) < 9 else -1
@@ -83,7 +83,7 @@ def job_priority(request: HttpRequest, job_id: int) -> HttpResponse:
 def _do(
     request: HttpRequest, job: Job, change: Callable[[Job], Job], done: str, leads_to: str = ""
 ) -> HttpResponse:
-    """Make a change, wake up whom it concerns, and lead back with a word about it."""
+    """Make a change, wake waiting processes, and redirect with a message."""
     try:
         change(job)
     except ControlPlaneError as error:

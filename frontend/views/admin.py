@@ -1,4 +1,4 @@
-"""What admins steer: priorities, the policy, nodes. Nodes are shown to everybody."""
+"""Admin pages: priorities, policy, nodes. All users see the nodes."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _TOKEN_HOURS_RANGE = (1, 168)
 
 
 def admin_or_404(request: HttpRequest) -> None:
-    """Let admins on; for others there is no such page."""
+    """Raise Http404 for users who are not admins."""
     if not pages.is_admin(request.user):
         raise Http404("No such page.")
 
@@ -35,7 +35,7 @@ def admin_or_404(request: HttpRequest) -> None:
 @login_required
 @require_safe
 def queue(request: HttpRequest) -> HttpResponse:
-    """Show every job that has not ended by priority, each with a form to change it."""
+    """Show all jobs that have not ended by priority, each with a form to change it."""
     admin_or_404(request)
     held = Counter(
         cell.job.pk
@@ -71,14 +71,14 @@ def policy(request: HttpRequest) -> HttpResponse:
 @login_required
 @require_safe
 def nodes(request: HttpRequest) -> HttpResponse:
-    """Show the nodes, what they have, and who holds it."""
+    """Show the nodes, their accelerators, and the holders."""
     return _nodes_page(request)
 
 
 @login_required
 @require_POST
 def node_token(request: HttpRequest) -> HttpResponse:
-    """Make an enrolment token and show it, once, in the answer itself."""
+    """Create an enrolment token and show it once, in this response."""
     admin_or_404(request)
     low, high = _TOKEN_HOURS_RANGE
     text = request.POST.get("hours", "")
@@ -102,7 +102,7 @@ def node_token(request: HttpRequest) -> HttpResponse:
 @login_required
 @require_POST
 def cordon(request: HttpRequest, node_id: int) -> HttpResponse:
-    """Take a node out of what policies may use, or put it back."""
+    """Cordon or uncordon a node."""
     admin_or_404(request)
     node = get_object_or_404(Node, pk=node_id, removed_at=None)
     is_cordoned = request.POST.get("cordon") == "1"
@@ -116,7 +116,7 @@ def cordon(request: HttpRequest, node_id: int) -> HttpResponse:
 @login_required
 @require_POST
 def take_back(request: HttpRequest, node_id: int) -> HttpResponse:
-    """Give a node work again that was set aside, before its time is over."""
+    """End a node's quarantine before its time is over."""
     admin_or_404(request)
     node = get_object_or_404(Node, pk=node_id, removed_at=None)
     if node_take_back(node, timezone.now(), actor=actor(request)):

@@ -1,4 +1,4 @@
-"""Who it is that changes something."""
+"""Helpers of views that change state: the user, the actor, error texts."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from jobs.services.lifecycle.events import user_actor
 
 
 def person(request: HttpRequest) -> User:
-    """Give the person of a view that only people who are logged in reach."""
+    """Return the user of a view that requires login."""
     return cast(User, request.user)
 
 
 def actor(request: HttpRequest) -> str:
-    """Name the person as events do."""
+    """Return the user as an actor of events."""
     return user_actor(request.user)
 
 
 def words(error: ControlPlaneError) -> str:
-    """Say what is wrong in one line: the fields' messages where there are any."""
+    """Return an error as one line: the field messages, if any."""
     lines = [message for of_field in error.fields.values() for message in of_field]
     return " ".join(lines) or error.detail

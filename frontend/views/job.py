@@ -38,7 +38,7 @@ _SEARCH_LIMIT = 200
 
 @dataclass(frozen=True, slots=True)
 class ResizeRow:
-    """A generation as the page's table shows it; seconds count from the moment it was asked."""
+    """A generation as a row of the page's table; seconds count from the request."""
 
     generation: Generation
     num_before: int
@@ -73,7 +73,7 @@ def job(request: HttpRequest, job_id: int) -> HttpResponse:
             "memory_text": _memory_text(found),
             "equality": equality_of(found, kinds_used(found)),
             "actions": _actions(found),
-            # A job that ended before it held anything has nothing to draw, and never will.
+            # A job that ended before it held any accelerator has no data for charts.
             "has_charts": found.ended_at is None or found.generation > 0,
             "metric_charts": [(metric_key(name), name) for name in series.metric_names_of(found)],
         },
@@ -83,14 +83,14 @@ def job(request: HttpRequest, job_id: int) -> HttpResponse:
 @login_required
 @require_safe
 def job_figures(request: HttpRequest, job_id: int) -> HttpResponse:
-    """Give the job's figures as JSON."""
+    """Return the job's figures as JSON."""
     return figures_response(request, job_charts(job_or_404(request, job_id), timezone.now()))
 
 
 @login_required
 @require_safe
 def job_log(request: HttpRequest, job_id: int) -> HttpResponse:
-    """Give the log's newest part, what came after a part, or the lines that match a search."""
+    """Return the log's newest part, the part after an earlier one, or matching lines."""
     found = job_or_404(request, job_id)
     slot = _slot(request)
     if wanted := request.GET.get("q", "")[:_SEARCH_LIMIT]:
@@ -120,7 +120,7 @@ def job_log_file(request: HttpRequest, job_id: int) -> HttpResponseBase:
 @login_required
 @require_safe
 def job_file(request: HttpRequest, job_id: int, name: str) -> HttpResponseBase:
-    """Send a file that the job left."""
+    """Send a result file of the job."""
     artifact = job_or_404(request, job_id).artifacts.filter(name=name).first()
     if artifact is None:
         raise Http404("No such file.")
@@ -130,13 +130,13 @@ def job_file(request: HttpRequest, job_id: int, name: str) -> HttpResponseBase:
 @login_required
 @require_safe
 def job_code(request: HttpRequest, job_id: int) -> HttpResponseBase:
-    """Send the job's code as it was submitted."""
+    """Send the job's code as submitted."""
     found = job_or_404(request, job_id)
     return _download(found.code, found.code_name)
 
 
 def job_or_404(request: HttpRequest, job_id: int) -> Job:
-    """Find a job; one that is somebody else's is not there."""
+    """Return a job; raise Http404 if it does not exist or the user may not see it."""
     try:
         return pages.job_visible_to(request.user, job_id)
     except (Job.DoesNotExist, OverflowError):
@@ -144,7 +144,7 @@ def job_or_404(request: HttpRequest, job_id: int) -> Job:
 
 
 def _download(stored: Any, name: str) -> HttpResponseBase:
-    """Send a stored file to be saved, never to be shown: it is somebody's own content."""
+    """Send a stored file as a download only: its content comes from users."""
     try:
         content = stored.open("rb")
     except FileNotFoundError:
@@ -178,7 +178,7 @@ def _seconds(start: datetime.datetime, end: datetime.datetime | None) -> float |
 
 
 def _memory_text(job: Job) -> str:
-    """Say how many virtual nodes fit what is here; empty for a job whose memory is not known."""
+    """Describe the numbers of virtual nodes that fit; empty if the memory need is unknown."""
     advice = job_memory_advice(job)
     return "" if advice is None or not advice.fits else advice_text(advice)
 
@@ -193,7 +193,7 @@ def _stop_text(job: Job) -> str:
 
 
 def _actions(job: Job) -> dict[str, bool]:
-    """Say which buttons make sense now; the services check again."""
+    """Return which buttons are useful now; the services check again."""
     is_live = job.status not in ENDED_JOB_STATUSES
     return {
         "cancel": is_live,

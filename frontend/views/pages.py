@@ -1,4 +1,4 @@
-"""Pages that only read: the overview and the list of jobs, and the figures of charts."""
+"""Read-only pages: the overview and the job list, and the figures of charts."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from jobs.selectors import pages
 
 _TRAINING = frozenset({JobStatus.STARTING, JobStatus.RUNNING, JobStatus.PREEMPTING})
 _WAITING = frozenset({JobStatus.VALIDATING, JobStatus.PENDING})
-#: Jobs of which the overview says why they have what they have, those that wait first.
+#: Most jobs with an explanation on the overview, waiting ones first.
 _MOST_EXPLAINED = 20
 #: Ids of the database are 64 bits wide.
 _MAX_ID = 2**63 - 1
@@ -29,7 +29,7 @@ _MAX_ID = 2**63 - 1
 @login_required
 @require_safe
 def overview(request: HttpRequest) -> HttpResponse:
-    """Show who holds which accelerator now, who waits and why, and charts of both."""
+    """Show the holders of accelerators, the waiting jobs with reasons, and charts of both."""
     maps = pages.cluster_map(request.user)
     nodes = pages.nodes()
     jobs = pages.live_jobs(request.user)
@@ -60,7 +60,7 @@ def overview(request: HttpRequest) -> HttpResponse:
 @login_required
 @require_safe
 def overview_figures(request: HttpRequest) -> HttpResponse:
-    """Give the overview's figures as JSON."""
+    """Return the overview's figures as JSON."""
     return figures_response(
         request, overview_charts(request.user, _window_s(request), timezone.now())
     )
@@ -96,7 +96,7 @@ def jobs(request: HttpRequest) -> HttpResponse:
 
 
 def figures_response(request: HttpRequest, figures: dict[str, Any]) -> HttpResponse:
-    """Answer with figures, or with 304 when the page has drawn the very same ones."""
+    """Return figures as JSON, or 304 if the page has drawn the same ones."""
     body = json.dumps(figures, separators=(",", ":"), allow_nan=False)
     etag = f'"{hashlib.sha256(body.encode()).hexdigest()[:32]}"'
     if request.headers.get("If-None-Match") == etag:
@@ -115,7 +115,7 @@ def _window_s(request: HttpRequest) -> int:
 
 
 def _id_or_none(text: str | None) -> int | None:
-    """Read an id; nonsense counts as none given."""
+    """Read an id; None for anything else."""
     if not text or not text.isascii() or not text.isdecimal() or len(text) > 19:
         return None
     return min(int(text), _MAX_ID)

@@ -1,4 +1,4 @@
-"""What if: ask how the past would have gone otherwise, and look at the answers. For admins."""
+"""What-if replays: request form and results. For admins."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ _MEASURES = (
 @login_required
 @require_safe
 def what_if(request: HttpRequest) -> HttpResponse:
-    """Show the form for a question, and the questions so far."""
+    """Show the form for a replay, and the replays so far."""
     admin_or_404(request)
     return _page(request, {"policy": cluster_setting().policy, "hours": str(_DEFAULT_HOURS)}, {})
 
@@ -53,7 +53,7 @@ def what_if(request: HttpRequest) -> HttpResponse:
 @login_required
 @require_POST
 def ask(request: HttpRequest) -> HttpResponse:
-    """Put a question; a wrong one comes back with what is wrong at its field."""
+    """Request a replay; show the form again with messages at its invalid fields."""
     admin_or_404(request)
     given = {name: str(value)[:40] for name, value in request.POST.items()}
     accelerators = {
@@ -78,7 +78,7 @@ def ask(request: HttpRequest) -> HttpResponse:
 @login_required
 @require_safe
 def replay(request: HttpRequest, replay_id: int) -> HttpResponse:
-    """Show one question: how far it is, or both pasts side by side."""
+    """Show one replay: its progress, or both simulations side by side."""
     admin_or_404(request)
     row = get_object_or_404(Replay.objects.select_related("asked_by"), pk=replay_id)
     context: dict[str, Any] = {"replay": row, "percent": round(100 * row.progress)}
@@ -90,7 +90,7 @@ def replay(request: HttpRequest, replay_id: int) -> HttpResponse:
 @login_required
 @require_safe
 def replay_figures(request: HttpRequest, replay_id: int) -> HttpResponse:
-    """Give the figures of an answer as JSON; empty ones before there is one."""
+    """Return the figures of a result as JSON; empty ones before the result."""
     admin_or_404(request)
     row = get_object_or_404(Replay, pk=replay_id)
     return figures_response(request, replay_charts(row, request.user))
@@ -99,7 +99,7 @@ def replay_figures(request: HttpRequest, replay_id: int) -> HttpResponse:
 @login_required
 @require_POST
 def cancel(request: HttpRequest, replay_id: int) -> HttpResponse:
-    """Take a question back, or forget its answer."""
+    """Cancel a live replay, or delete an ended one."""
     admin_or_404(request)
     try:
         replay_cancel(replay_id, timezone.now())
@@ -127,7 +127,7 @@ def _page(request: HttpRequest, given: dict[str, str], errors: dict[str, str]) -
 
 
 def _comparison(result: dict[str, Any]) -> list[dict[str, str]]:
-    """List what was recorded, replayed as it was, and replayed with the change."""
+    """List the figures recorded, replayed unchanged, and replayed with the change."""
     rows = []
     for key, text, unit in _MEASURES:
         values = {name: result[name].get(key) for name in ("recorded", "as_is", "changed")}
@@ -147,6 +147,6 @@ def _shown(value: float | None, unit: str) -> str:
 
 
 def _whole(text: str) -> object:
-    """Read a whole number; anything else goes on as it is, for the service to refuse."""
+    """Read a whole number; return other text unchanged, for the service to reject."""
     text = text.strip()
     return int(text) if text.isascii() and text.isdecimal() and len(text) < 8 else text

@@ -1,4 +1,4 @@
-"""The submission page: template, upload or clone; check only, measure, or submit."""
+"""Submission page: from a template, upload or clone; check, measure, or submit."""
 
 from __future__ import annotations
 
@@ -70,10 +70,10 @@ def submit(request: HttpRequest) -> HttpResponse:
 
 
 def _read(request: HttpRequest, form: forms.JobForm) -> tuple[Submission, int | None]:
-    """Check the form's text with the code that was chosen.
+    """Check the form's fields with the chosen code.
 
     Raises:
-        InvalidInputError: as `submission_read`, or nothing was chosen.
+        InvalidInputError: as `submission_read`, or no code was chosen.
     """
     values = form.submission_values()
     kind, _, name = form.cleaned_data["code_from"].partition(":")
@@ -100,7 +100,7 @@ def _measured(request: HttpRequest, form: forms.JobForm, submission: Submission)
     check = draft_check(draft)
     if check.waits_at:
         nudges.jobs_changed([draft.pk], orders=True, cycle=False)
-    if not _wants_json(request):  # an address that can be asked for again
+    if not _wants_json(request):  # redirect to an address that can be reloaded
         return redirect(check.page)
     return _answer(request, form, check=check)
 
@@ -108,16 +108,16 @@ def _measured(request: HttpRequest, form: forms.JobForm, submission: Submission)
 @login_required
 @require_GET
 def measurement(request: HttpRequest, draft_id: int) -> HttpResponse:
-    """Tell the form's script how a measurement goes."""
+    """Return the state of a measurement for the form's script."""
     draft = _draft(request, draft_id)
     check = dataclasses.asdict(draft_check(draft))
     return JsonResponse({"errors": forms.draft_errors(draft), "check": check})
 
 
 def _draft_page(request: HttpRequest, draft: Job) -> HttpResponse:
-    """Show the form as it was measured, with the answer."""
+    """Show the form as it was measured, with the result."""
     values = forms.blank_values() | forms.clone_values(draft)
-    if number := request.GET.get("virtual_nodes"):  # the button, without scripts
+    if number := request.GET.get("virtual_nodes"):  # from the button, without scripts
         values["num_virtual_nodes"] = number
     code_from = f"template:{draft.template}" if draft.template else f"clone:{draft.pk}"
     form = forms.JobForm(values | {"code_from": code_from})
@@ -127,7 +127,7 @@ def _draft_page(request: HttpRequest, draft: Job) -> HttpResponse:
 
 
 def _first_form(request: HttpRequest) -> forms.JobForm:
-    """Give the form of a fresh page: a clone, the template that was asked for, or the first one."""
+    """Return the form of a fresh page: a clone, the requested template, or the first one."""
     if clone_of := request.GET.get("from"):
         job = _cloned(request, clone_of)
         values = forms.clone_values(job) | {"code_from": f"clone:{job.pk}"}
@@ -161,7 +161,7 @@ def _yaml_values(text: str) -> dict[str, Any]:
     """Read a job spec in YAML into the form's values.
 
     Raises:
-        InvalidInputError: it is no YAML, no mapping, or has a field that a job does not have.
+        InvalidInputError: the text is no YAML, no mapping, or has an unknown field.
     """
     try:
         given = yaml_read(text.encode())
@@ -194,7 +194,7 @@ def _with_code_choice(values: dict[str, Any]) -> dict[str, Any]:
 def _answer(
     request: HttpRequest, form: forms.JobForm, *, check: Check | None = None
 ) -> HttpResponse:
-    """Answer a script with what to show, a browser without one with the whole page."""
+    """Return the result as JSON for scripts, or as the whole page for browsers without."""
     if not _wants_json(request):
         return _page(request, form, check=check)
     shown = None if check is None else dataclasses.asdict(check)
@@ -223,7 +223,7 @@ def _page(request: HttpRequest, form: forms.JobForm, **more: Any) -> HttpRespons
 
 
 def _cloned(request: HttpRequest, text: str) -> Job:
-    """Find the job to clone, or the draft; 404 for one that is not there or not the person's."""
+    """Return the job or draft to clone; raise Http404 if absent or not visible."""
     try:
         number = int(text)
         return pages.job_visible_to(request.user, number)

@@ -1,4 +1,4 @@
-"""Who is asking: a program by its token (a person by session, as DRF has it)."""
+"""Authentication of programs by API token; session authentication is DRF's own."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from rest_framework.request import Request
 from jobs.models import ApiToken
 from jobs.services.cluster.tokens import token_digest
 
-#: How exactly the last use of a token is kept; a write for every request would cost more than it.
+#: Resolution in seconds of a token's last use; a write for every request would cost too much.
 _LAST_USE_S = 60
 
 
@@ -21,7 +21,7 @@ class TokenAuthentication(BaseAuthentication):
     """`Authorization: Bearer <token>`."""
 
     def authenticate(self, request: Request) -> tuple[User, ApiToken] | None:
-        """Give the user and the token; None when the request carries no such header."""
+        """Return the user and the token; None when the request carries no such header."""
         scheme, _, text = request.headers.get("Authorization", "").partition(" ")
         if scheme.lower() != "bearer":
             return None
@@ -41,5 +41,5 @@ class TokenAuthentication(BaseAuthentication):
         return token.user, token
 
     def authenticate_header(self, _request: Request) -> str:
-        """Make an unauthenticated answer 401 and say how to do better."""
+        """Return the WWW-Authenticate header, so that DRF responds with 401."""
         return 'Bearer realm="api"'

@@ -1,4 +1,4 @@
-"""Sending files without holding them in memory, whichever server runs the view."""
+"""Downloads of files without loading them into memory, under WSGI and ASGI."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ def file_response(
 ) -> StreamingHttpResponse:
     """Send a stored file as a download called `name`; `X-Sha256` is its digest.
 
-    Django reads a plain file as a whole before it sends it from an ASGI server, so there it gets an
-    asynchronous iterator.
+    Under ASGI, Django reads a plain file completely before sending it; so there the file is wrapped
+    in an asynchronous iterator.
     """
     opened = file.open("rb")
     response: StreamingHttpResponse

@@ -1,4 +1,4 @@
-"""Whether the process lives, and whether it can do its work."""
+"""Liveness and readiness of the process."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from jobs import nudges
 
 @require_safe
 def healthz(_request: HttpRequest) -> JsonResponse:
-    """Say that the process answers."""
+    """Report that the process is alive."""
     return JsonResponse({"status": "ok"})
 
 
 @require_safe
 def readyz(_request: HttpRequest) -> JsonResponse:
-    """Say whether database and Redis answer: 503 names what does not."""
+    """Report whether database and Redis respond; status 503 if one does not."""
     parts = {"database": _database_answers(), "redis": nudges.redis_answers()}
     is_ready = all(parts.values())
     body = {"status": "ok" if is_ready else "not ready", **parts}

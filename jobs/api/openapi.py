@@ -1,4 +1,4 @@
-"""What drf-spectacular cannot see by itself; imported by the routes."""
+"""Additions to drf-spectacular's OpenAPI document; imported by the routes."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from rest_framework.response import Response
 
 
 class ApiPages(SpectacularSwaggerSplitView):
-    """Swagger UI from the package. It styles itself in the page; its scripts are files."""
+    """Swagger UI from the package: inline styles, but scripts in files."""
 
     @extend_schema(exclude=True)
     def get(self, request: Request, *args: Any, **kwargs: Any) -> Response:
@@ -25,7 +25,7 @@ class ApiPages(SpectacularSwaggerSplitView):
 
 
 class TokenScheme(OpenApiAuthenticationExtension):
-    """Describes the tokens in the OpenAPI document."""
+    """Describe API tokens in the OpenAPI document."""
 
     target_class = "jobs.api.authentication.TokenAuthentication"
     name = "token"

@@ -1,4 +1,4 @@
-"""Pages of long lists: by cursor, so that each costs the same, however many rows there are."""
+"""Pagination by cursor: the cost of a page does not depend on the number of rows."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from rest_framework.pagination import CursorPagination
 
 
 class NewestFirst(CursorPagination):
-    """Newest first, `page_size` rows a page within a bound."""
+    """Newest first, `page_size` rows per page, up to a maximum."""
 
     ordering = "-id"
     page_size = 50

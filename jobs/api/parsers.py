@@ -1,4 +1,4 @@
-"""Bodies with bounds: JSON, and YAML for job specs that are kept in files."""
+"""Parsers of request bodies with limits: JSON, and YAML for job specs kept in files."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class BoundedJsonParser(JSONParser):
 
 
 class _PlainLoader(yaml.SafeLoader):
-    """Reads plain values only: an alias can make a short text enormous."""
+    """Loads plain values only: with aliases a short text could expand to an enormous one."""
 
     def compose_node(self, parent: Any, index: Any) -> Any:
         if self.check_event(yaml.AliasEvent):
@@ -46,7 +46,7 @@ def yaml_read(text: bytes) -> Any:
     """Read a YAML (or JSON) document.
 
     Raises:
-        ParseError: it is too large or no YAML.
+        ParseError: the text is too large or not YAML.
     """
     if len(text) > LIMIT_BYTES:
         raise ParseError(f"At most {LIMIT_BYTES} bytes of YAML.")
@@ -57,7 +57,7 @@ def yaml_read(text: bytes) -> Any:
 
 
 class YamlParser(BaseParser):
-    """`Content-Type: application/yaml`."""
+    """Parser of `Content-Type: application/yaml`."""
 
     media_type = "application/yaml"
 

@@ -1,4 +1,4 @@
-"""Who may do what: everybody by the scopes of their token, admins more."""
+"""Permissions: token scopes for all users, further rights for admins."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 class ScopePermission(BasePermission):
-    """Somebody who is known; with a token only what its scopes allow."""
+    """Admit authenticated users; with a token only what its scopes allow."""
 
     message = "The token's scopes do not allow this."
 
@@ -28,7 +28,7 @@ class ScopePermission(BasePermission):
 
 
 class AdminPermission(ScopePermission):
-    """Admins."""
+    """Admit admins only."""
 
     message = "Only admins may do this."
 
@@ -37,7 +37,7 @@ class AdminPermission(ScopePermission):
 
 
 class AdminToWritePermission(ScopePermission):
-    """Everybody may read, admins may write."""
+    """Admit all users to read, admins to write."""
 
     message = "Only admins may change this."
 

@@ -1,4 +1,4 @@
-"""What every REST view reads: the job of an address, the actor, versions, bounded numbers."""
+"""Helpers of the REST views: visible jobs, actor, versions, body fields, query parameters."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _ETAG = re.compile(r'(?:W/)?"(\d{1,10})\.(\d{1,10})"')
 
 
 def visible_jobs(request: Request) -> QuerySet[Job]:
-    """Give the jobs that the one who asks may see, with the number of accelerators each holds."""
+    """Return the jobs visible to the user, with the number of accelerators each holds."""
     held = (
         Allocation.objects.filter(
             job=OuterRef("pk"), released_at=None, release_asked_at=None, stop_asked_at=None
@@ -40,7 +40,7 @@ def visible_job(request: Request, job_id: int) -> Job:
     """Find one job with all its columns.
 
     Raises:
-        NotFoundError: there is none, or the one who asks may not see it.
+        NotFoundError: no job has this id, or the user may not see it.
     """
     job = visible_jobs(request).defer(None).select_related("owner").filter(id=job_id).first()
     if job is None:
@@ -57,31 +57,31 @@ def job_exists(request: Request, job_id: int) -> Job:
 
 
 def person(request: Request) -> User:
-    """Give who asks; permissions let only people in who are known."""
+    """Return the requesting user; permissions admit authenticated users only."""
     assert isinstance(request.user, User)
     return request.user
 
 
 def plain(request: Request) -> HttpRequest:
-    """Give Django's own request inside DRF's."""
+    """Return the Django request inside a REST framework request."""
     return request._request  # noqa: SLF001 - DRF has no public name for it
 
 
 def actor(request: Request) -> str:
-    """Name who asks as events do."""
+    """Return the requesting user as an actor of events."""
     return user_actor(request.user)
 
 
 def etag(revision: int, version: int) -> str:
-    """Give the ETag of a job: changes with everything; its first part only with people's acts."""
+    """Return the ETag of a job; its first part changes only with status and user changes."""
     return f'"{revision}.{version}"'
 
 
 def revision_expected(request: Request) -> int | None:
-    """Read the revision of If-Match; None when the change is unconditional.
+    """Read the revision of If-Match; None for an unconditional change.
 
     Raises:
-        InvalidInputError: the header is not an ETag of ours.
+        InvalidInputError: the header is not a job's ETag.
     """
     header = request.headers.get("If-Match")
     if header is None or header.strip() == "*":
@@ -93,10 +93,10 @@ def revision_expected(request: Request) -> int | None:
 
 
 def body(request: Request) -> Mapping[str, Any]:
-    """Give the body's fields.
+    """Return the fields of the body.
 
     Raises:
-        InvalidInputError: the body is no object.
+        InvalidInputError: the body is not an object.
     """
     if not isinstance(request.data, Mapping):
         raise InvalidInputError("The body must be an object.")
@@ -104,10 +104,10 @@ def body(request: Request) -> Mapping[str, Any]:
 
 
 def text_field(values: Mapping[str, Any], name: str, limit: int = 500) -> str:
-    """Read an optional text of the body.
+    """Read an optional text field of the body.
 
     Raises:
-        InvalidInputError: it is no text, or too long.
+        InvalidInputError: the value is no text, or too long.
     """
     value = values.get(name, "")
     if not isinstance(value, str) or len(value) > limit:
@@ -118,10 +118,10 @@ def text_field(values: Mapping[str, Any], name: str, limit: int = 500) -> str:
 def number_param(
     request: Request, name: str, default: float | None, low: float, high: float
 ) -> float | None:
-    """Read a number of the query string within bounds.
+    """Read a number within bounds from the query string.
 
     Raises:
-        InvalidInputError: it is no such number.
+        InvalidInputError: the value is not such a number.
     """
     text = request.query_params.get(name)
     if text is None or text == "":
@@ -136,15 +136,15 @@ def number_param(
 
 
 def flag_param(request: Request, name: str) -> bool:
-    """Read a yes/no of the query string."""
+    """Read a boolean from the query string."""
     return request.query_params.get(name, "").lower() in ("1", "true", "yes")
 
 
 def chosen_fields(request: Request, known: tuple[str, ...]) -> set[str] | None:
-    """Read `?fields=a,b`; None means the usual ones.
+    """Read `?fields=a,b`; None means the default fields.
 
     Raises:
-        InvalidInputError: naming a field that does not exist.
+        InvalidInputError: a field does not exist; the error names it.
     """
     text = request.query_params.get("fields")
     if not text:

@@ -1,4 +1,4 @@
-"""How rows look in the REST API. Reading only: input is checked by services."""
+"""Output formats of the REST API. Read-only: services validate input."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from jobs.services.submission.rules import PRIORITY_RANGE
 
 
 class ChosenFieldsMixin:
-    """Keeps only the fields that `?fields=a,b` names."""
+    """Restricts the output to the fields in `?fields=a,b`."""
 
     def to_representation(self, instance: Any) -> Any:
         chosen = self.context.get("fields")  # type: ignore[attr-defined]
@@ -39,7 +39,7 @@ class ChosenFieldsMixin:
 
 
 class StopSerializer(serializers.Serializer):
-    """When a job is finished."""
+    """Stop condition of a job."""
 
     kind = serializers.CharField(source="stop_kind")
     limit = serializers.IntegerField(source="stop_limit")
@@ -104,7 +104,7 @@ class JobSummarySerializer(ChosenFieldsMixin, serializers.ModelSerializer):
 
 
 class ArtifactSerializer(serializers.ModelSerializer):
-    """A file that a job left."""
+    """A result file of a job."""
 
     class Meta:
         model = Artifact
@@ -112,7 +112,7 @@ class ArtifactSerializer(serializers.ModelSerializer):
 
 
 class JobSerializer(JobSummarySerializer):
-    """One job, with everything."""
+    """One job with all fields."""
 
     files = ArtifactSerializer(source="artifacts", many=True)
     kinds_used = serializers.SerializerMethodField(help_text="Kinds that it has trained on.")
@@ -208,7 +208,7 @@ class SubmissionSerializer(serializers.Serializer):
 
 
 class MeasurementSerializer(serializers.Serializer):
-    """What a measurement found out. Only for the OpenAPI document."""
+    """Result of a measurement. Only for the OpenAPI document."""
 
     id = serializers.IntegerField()
     status = serializers.CharField(help_text="measuring, measured, invalid or replaced.")
@@ -224,7 +224,7 @@ class MeasurementSerializer(serializers.Serializer):
 
 
 class ReasonSerializer(serializers.Serializer):
-    """Why somebody does something."""
+    """Reason for an action."""
 
     reason = serializers.CharField(required=False, max_length=500)
 
@@ -236,7 +236,7 @@ class PrioritySerializer(ReasonSerializer):
 
 
 class EventSerializer(serializers.ModelSerializer):
-    """Something that happened."""
+    """An event."""
 
     class Meta:
         model = Event
@@ -321,7 +321,7 @@ class PolicySerializer(serializers.ModelSerializer):
 
 
 class TokenSerializer(serializers.ModelSerializer):
-    """A program's token, without the token itself."""
+    """An API token, without the token text."""
 
     class Meta:
         model = ApiToken
@@ -337,7 +337,7 @@ class TokenSerializer(serializers.ModelSerializer):
 
 
 class ReplaySummarySerializer(serializers.ModelSerializer):
-    """A question of the kind "what if", without its answer."""
+    """A what-if replay, without its result."""
 
     asked_by = serializers.CharField(source="asked_by.username", default=None)
     status = serializers.CharField()
@@ -360,7 +360,7 @@ class ReplaySummarySerializer(serializers.ModelSerializer):
 
 
 class ReplaySerializer(ReplaySummarySerializer):
-    """A question with its answer; `result` is empty until it is done."""
+    """A what-if replay with its result, which is empty until it is done."""
 
     class Meta:
         model = Replay
@@ -368,7 +368,7 @@ class ReplaySerializer(ReplaySummarySerializer):
 
 
 class ReplayRequestSerializer(serializers.Serializer):
-    """A question. Only for the OpenAPI document."""
+    """A request for a what-if replay. Only for the OpenAPI document."""
 
     policy = serializers.CharField()
     accelerators = serializers.DictField(

@@ -1,4 +1,4 @@
-"""A limit on requests per token, person or address."""
+"""Rate limit per token, user or address."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ _WINDOW_S = 60
 
 
 class IdentityThrottle(BaseThrottle):
-    """Counts requests of a minute by who makes them.
+    """Counts the requests of each client per minute.
 
-    A counter for each minute instead of DRF's list of times: its cost does not grow with the limit.
+    A counter per minute replaces DRF's list of times: its cost does not grow with the limit.
     """
 
     def allow_request(self, request: Request, _view: APIView) -> bool:
@@ -32,7 +32,7 @@ class IdentityThrottle(BaseThrottle):
         try:
             return cache.incr(key) <= limit
         except ValueError:
-            return True  # thrown out between the two calls: the next request counts again
+            return True  # the counter was evicted between the two calls; counting starts again
 
     def wait(self) -> float:
         return _WINDOW_S - time.time() % _WINDOW_S

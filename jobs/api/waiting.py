@@ -1,4 +1,4 @@
-"""Requests that are answered when something has changed."""
+"""Long polls: requests answered at the next change."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from django.conf import settings
 
 from jobs import nudges
 
-#: One request more than this is answered at once.
+#: Requests waiting at a time in this process; further ones are answered at once.
 _WAITS = threading.BoundedSemaphore(max(settings.WAITS_LIMIT, 1))
 
 
 def changes_await(is_over: Callable[[], bool], job_id: int, wait_s: float) -> None:
-    """Wait until something holds of a job; look at each change of it, for `wait_s` at most."""
+    """Wait until `is_over` holds, checked at each change of the job, for at most `wait_s`."""
     if not settings.WAITS_LIMIT or not _WAITS.acquire(blocking=False):
         return
     try:

@@ -1,1 +1,1 @@
-"""Everything that `manage.py demo` runs on one machine without any server being installed."""
+"""`manage.py demo`: the whole product on one machine, without installed servers."""

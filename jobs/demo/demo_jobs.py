@@ -11,13 +11,13 @@ import httpx
 from controlplane.core.values.lifecycle import ENDED_JOB_STATUSES, JobStatus
 
 _LOOK_EVERY_S = 1.0
-#: How long a job trains with what it has before the next one arrives.
+#: Seconds for which a job trains before the next one is submitted.
 APART_S = 10.0
 
 
 @dataclass(frozen=True, slots=True)
 class Arrival:
-    """A submission: a template, and what differs from it."""
+    """A submission: a template, and its differing fields."""
 
     key: str
     template: str
@@ -34,10 +34,10 @@ ARRIVALS = (
 
 
 class Arrivals:
-    """Submits the next job when the one before has trained for a while, or has ended.
+    """Submits the next job when the previous one has trained for a while, or has ended.
 
-    Nothing is kept between runs of the demo: a submission that was made before is found again by
-    its idempotency key, and makes no second job.
+    No state is kept between demo runs: the idempotency key of a repeated submission returns the
+    existing job.
     """
 
     def __init__(self, rest: httpx.Client, announce: Callable[[str], None]) -> None:
@@ -50,11 +50,11 @@ class Arrivals:
 
     @property
     def is_over(self) -> bool:
-        """True when every job has arrived."""
+        """True after the last submission."""
         return self._num_submitted == len(ARRIVALS)
 
     def run_once(self, now: float) -> None:
-        """Submit the next job if it is time; `now` is any clock that goes on, in seconds."""
+        """Submit the next job if it is due; `now` is any monotonic clock, in seconds."""
         if self.is_over or now < self._look_at:
             return
         self._look_at = now + _LOOK_EVERY_S
@@ -62,7 +62,7 @@ class Arrivals:
             if self._may_submit(now):
                 self._submit(ARRIVALS[self._num_submitted])
         except httpx.HTTPError as error:
-            # The site is being started again; the supervisor says so.
+            # The site is restarting; the supervisor announces that.
             self._announce(f"The next job waits for the site: {error}")
             self._look_at = now + APART_S
 

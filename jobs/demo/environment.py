@@ -1,6 +1,6 @@
-"""Settings of a demo run, made before Django reads any: its directory, secrets and addresses.
+"""Settings of a demo run, made before Django is configured: directory, secrets and addresses.
 
-Nothing here imports Django.
+This module does not import Django.
 """
 
 from __future__ import annotations
@@ -15,19 +15,19 @@ from jobs.demo.stack.ports import free_port
 
 BASE_DIR = Path(__file__).resolve().parent.parent.parent
 PREFERRED_PORT = 8000
-#: The path of a Unix socket has to fit into 107 bytes.
+#: A Unix socket path is limited to 107 bytes.
 LONGEST_SOCKET_PATH = 100
 
 
 def demo_directory() -> Path:
-    """Name the folder that holds everything of the demo: `var/demo`, or VIRTUALFLOW_DEMO_DIR."""
+    """Return the folder of the demo's state: `var/demo`, or VIRTUALFLOW_DEMO_DIR."""
     return Path(os.environ.get("VIRTUALFLOW_DEMO_DIR", BASE_DIR / "var" / "demo")).absolute()
 
 
 def demo_environment(directory: Path) -> dict[str, str]:
-    """Choose ports and give the variables for every process of the demo.
+    """Choose ports and return the environment variables of all demo processes.
 
-    Makes `directory` (only for its owner) and the secret that sessions are signed with.
+    Creates `directory` (accessible to its owner only) and the secret for signing sessions.
     """
     directory.mkdir(parents=True, exist_ok=True)
     directory.chmod(0o700)
@@ -52,7 +52,7 @@ def demo_environment(directory: Path) -> dict[str, str]:
 
 
 def kept_secret(path: Path) -> str:
-    """Read a secret, making it on first use; only its owner can read the file."""
+    """Read a secret, created at first use in a file readable by its owner only."""
     try:
         descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     except FileExistsError:
@@ -64,7 +64,7 @@ def kept_secret(path: Path) -> str:
 
 
 def socket_path(directory: Path) -> Path:
-    """Name the Redis socket, in `directory` unless that path is too long for a Unix socket."""
+    """Return the Redis socket path, in `directory` unless too long for a Unix socket."""
     path = directory / "redis.sock"
     if len(os.fsencode(path)) <= LONGEST_SOCKET_PATH:
         return path

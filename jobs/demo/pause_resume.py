@@ -1,7 +1,7 @@
-"""Stop and go on: running jobs are paused before the demo ends and resumed when it starts again.
+"""Pause of running jobs before the demo ends, and their resumption at its next start.
 
-A paused job has its state in a checkpoint. Without this a job would start from its newest
-checkpoint, or from its seed: to the same result, but with all the steps to do again.
+A paused job has its state in a checkpoint. Otherwise a job would restart from an older checkpoint,
+or from its seed: with the same result, but repeating all steps since.
 """
 
 from __future__ import annotations
@@ -15,16 +15,16 @@ import httpx
 
 from controlplane.core.values.lifecycle import ENDED_JOB_STATUSES, JobStatus
 
-#: Saving, uploading and leaving take a second or two for the demo's jobs.
+#: Seconds to wait; saving, uploading and exiting take one or two for the demo's jobs.
 SAVING_DEADLINE_S = 25.0
 _LOOK_EVERY_S = 0.2
 _FILE = "set-aside.json"
 
 
 def jobs_set_aside(directory: Path, rest: httpx.Client, is_hurried: Callable[[], bool]) -> int:
-    """Pause every job that trains, and wait until its state is saved; give their number.
+    """Pause all training jobs and wait until their state is saved; return their number.
 
-    Gives up at a deadline, or when `is_hurried`: such jobs start again from an older state.
+    Stops waiting at the deadline, or when `is_hurried`: unsaved jobs restart from an older state.
     """
     paused: list[int] = []
     try:
@@ -37,13 +37,13 @@ def jobs_set_aside(directory: Path, rest: httpx.Client, is_hurried: Callable[[],
                 break
             time.sleep(_LOOK_EVERY_S)
     except httpx.HTTPError:
-        # The site is down already; training starts again from what was saved before.
+        # The site is down already; training restarts from the state saved before.
         return len(paused)
     return len(paused)
 
 
 def jobs_resume(directory: Path, rest: httpx.Client) -> int:
-    """Let the jobs go on that were set aside when the demo was stopped; give their number."""
+    """Resume the jobs paused at the end of the last demo; return their number."""
     path = directory / _FILE
     if not path.exists():
         return 0

@@ -1,4 +1,4 @@
-"""The demo from its start to its end: prepare, start the parts, submit jobs, stop in order."""
+"""Sequence of a demo run: prepare, start the parts, submit jobs, stop in order."""
 
 from __future__ import annotations
 
@@ -35,11 +35,11 @@ class AlreadyRunningError(Exception):
 
 
 def demo_run(directory: Path, environment: Mapping[str, str], announce: Announce) -> None:
-    """Run the demo until a stop signal comes; nothing is left running when this returns.
+    """Run the demo until a stop signal; no process is left running afterwards.
 
     Raises:
         AlreadyRunningError: another demo runs in `directory`.
-        PartFailedError: a part did not come up; what had started is stopped again.
+        PartFailedError: a part did not start; the parts started before are stopped again.
     """
     trainer_ports = reserved_ports(len(processes.NODES), processes.PORTS_PER_NODE)
     with _alone(directory), trainer_ports as ranges, _stop_signals() as stop:
@@ -83,7 +83,7 @@ def _rest_client(environment: Mapping[str, str], token: str) -> httpx.Client:
         base_url=f"http://127.0.0.1:{environment['VIRTUALFLOW_DEMO_PORT']}/api/v1/",
         headers={"Authorization": f"Bearer {token}"},
         timeout=_REQUEST_TIMEOUT_S,
-        # A proxy that is set for the outside world must not see requests to this machine.
+        # Requests to this machine must not go through a proxy for the outside world.
         trust_env=False,
     )
 
@@ -117,7 +117,7 @@ def _welcome(
 
 @contextmanager
 def _alone(directory: Path) -> Iterator[None]:
-    """Hold the lock of `directory`; the kernel lets go of it however this process ends."""
+    """Hold the lock of `directory`; the kernel releases it however this process ends."""
     descriptor = os.open(directory / "lock", os.O_RDWR | os.O_CREAT, 0o600)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -133,7 +133,7 @@ def _alone(directory: Path) -> Iterator[None]:
 
 
 class _Stop:
-    """Counts stop signals: the first asks for an orderly end, the second for a quick one."""
+    """Counts stop signals: the first requests an orderly stop, the second a quick one."""
 
     def __init__(self) -> None:
         self._asked = threading.Event()
@@ -150,7 +150,7 @@ class _Stop:
         return self._hurried.is_set()
 
     def wait(self, timeout_s: float) -> bool:
-        """Wait for the first signal; False when the time is over."""
+        """Wait for the first signal; return False after the timeout."""
         return self._asked.wait(timeout_s)
 
 

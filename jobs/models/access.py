@@ -1,4 +1,4 @@
-"""Tokens of programs, replayed requests, and the one row of cluster-wide settings."""
+"""API tokens, idempotency keys, and the one row of cluster-wide settings."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class ApiToken(models.Model):
 
 
 class IdempotencyKey(models.Model):
-    """A POST that was already done: the same key with the same body gets the same job."""
+    """A completed POST: the same key with the same body returns the same job."""
 
     user = models.ForeignKey(
         settings.AUTH_USER_MODEL, on_delete=models.CASCADE, related_name="idempotency_keys"
@@ -49,10 +49,10 @@ class IdempotencyKey(models.Model):
 
 
 class ClusterSetting(models.Model):
-    """What an admin can switch at run time; exactly one row.
+    """Settings that an admin can change at run time; exactly one row.
 
-    `watched_at` and `watch_since` say when the control plane last looked for silent nodes, and
-    since when it has done so without a gap (services.watch).
+    `watched_at` and `watch_since` are the time of the last liveness check and the start of the
+    liveness window without a gap (services.failures.watch).
     """
 
     id = models.PositiveSmallIntegerField(primary_key=True, default=1)

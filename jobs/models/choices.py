@@ -1,4 +1,4 @@
-"""Enumerations of the core as plain text, so that migrations do not depend on their names."""
+"""Core enumerations as plain text, so that migrations do not depend on their names."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from enum import StrEnum
 
 
 def values(members: Iterable[StrEnum]) -> list[str]:
-    """List the stored values, sorted so that a set gives the same migration each time."""
+    """List the stored values, sorted so that a set yields the same migration each time."""
     return sorted(member.value for member in members)
 
 

@@ -1,4 +1,4 @@
-"""What happened: steps, epochs, events and logs. Rows are added and never changed."""
+"""Recorded history: steps, epochs, events and logs. Rows are added and never changed."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ class EpochReport(models.Model):
 
 
 class Event(models.Model):
-    """Something worth telling a person, with who did it and the numbers behind it."""
+    """An occurrence of interest to users, with its actor and figures."""
 
     job = models.ForeignKey(
         Job, null=True, blank=True, on_delete=models.CASCADE, related_name="events"
@@ -93,11 +93,11 @@ class Event(models.Model):
 
 
 class LogChunk(models.Model):
-    """A piece of one trainer's log; `offset` is its first byte's place in that log.
+    """A piece of one trainer's log; `offset` is the position of its first byte in that log.
 
-    `text` is what a terminal would show of its `size_bytes`. Should it begin with a carriage
-    return, then it replaces the unfinished line before it. `unfinished` is the beginning of an
-    escape sequence that the next chunk may end.
+    `text` is the `size_bytes` as a terminal would show them. A carriage return as its first
+    character means: the text replaces the unfinished line before it. `unfinished` is the beginning
+    of an escape sequence that the next chunk may complete.
     """
 
     job = models.ForeignKey(Job, on_delete=models.CASCADE, related_name="log_chunks")

@@ -1,4 +1,4 @@
-"""Jobs: what was submitted, where it stands, and the files it left."""
+"""Jobs: submission, state, and result files."""
 
 from __future__ import annotations
 
@@ -21,21 +21,21 @@ PREEMPTED = "preempted"
 
 
 def code_path(_job: Job, filename: str) -> str:
-    """Where the code of a job is kept; unguessable, and never the name that was uploaded."""
+    """Return the storage path of a job's code; unguessable, independent of the uploaded name."""
     return f"code/{uuid.uuid4().hex}{'.zip' if filename.endswith('.zip') else '.py'}"
 
 
 def artifact_path(artifact: Artifact, _filename: str) -> str:
-    """Where a file that a job left is kept; a new name each time, so that readers finish theirs."""
+    """Return the storage path of an artifact; new each time, so that open readers can finish."""
     return f"jobs/{artifact.job_id}/{uuid.uuid4().hex}-{artifact.name}"
 
 
 class Job(models.Model):
     """One training job.
 
-    `version` grows with every change that somebody can see; `revision` only with the status and
-    with what people change, so that a running job can be changed on condition. `generation` is the
-    number of the newest `Generation`, `next_slot` the first slot number never declared.
+    `version` grows with every visible change; `revision` only with the status and with changes by
+    users, so that a running job can be changed on condition. `generation` is the number of the
+    newest `Generation`, `next_slot` the first slot number never declared.
     """
 
     owner = models.ForeignKey(
@@ -44,7 +44,7 @@ class Job(models.Model):
     name = models.CharField(max_length=100)
     template = models.CharField(max_length=60, blank=True)
 
-    # What it computes: fixed from submission on.
+    # Computation: fixed from submission on.
     task = models.CharField(max_length=10, choices=choices(Task), default=Task.TRAIN.value)
     source_job = models.ForeignKey(
         "self", null=True, blank=True, on_delete=models.PROTECT, related_name="used_by"
@@ -75,14 +75,14 @@ class Job(models.Model):
     stop_target = models.FloatField(null=True, blank=True)
     stop_higher_is_better = models.BooleanField(default=True)
 
-    # What it may hold.
+    # Resource limits.
     min_accelerators = models.PositiveIntegerField(default=1)
     max_accelerators = models.PositiveIntegerField()
     accepted_kinds = models.JSONField(default=list, blank=True)
     mixes_kinds = models.BooleanField(default=False)
     priority = models.PositiveSmallIntegerField(default=100)
 
-    # Where it stands.
+    # State.
     status = models.CharField(
         max_length=12,
         choices=choices(JobStatus),
@@ -91,7 +91,7 @@ class Job(models.Model):
     status_code = models.CharField(max_length=40, blank=True)
     status_reason = models.TextField(blank=True)
     policy_reason = models.TextField(blank=True)
-    expected_start_at = models.DateTimeField(null=True, blank=True)  # as the policy sees it
+    expected_start_at = models.DateTimeField(null=True, blank=True)  # as estimated by the policy
     error_field = models.CharField(max_length=60, blank=True)
     error_traceback = models.TextField(blank=True)
     version = models.PositiveIntegerField(default=1)
@@ -99,7 +99,7 @@ class Job(models.Model):
     generation = models.PositiveIntegerField(default=0)
     next_slot = models.PositiveIntegerField(default=0)
     restarts = models.PositiveSmallIntegerField(default=0)
-    # Tries since the job last got further than `furthest_step`; see services/attempts.py.
+    # Attempts since the job last exceeded `furthest_step`; see services/lifecycle/attempts.py.
     furthest_step = models.PositiveBigIntegerField(default=0)
     vain_restarts = models.PositiveSmallIntegerField(default=0)
     vain_recoveries = models.PositiveSmallIntegerField(default=0)
@@ -112,34 +112,34 @@ class Job(models.Model):
     ended_at = models.DateTimeField(null=True, blank=True)
     results_claimed_at = models.DateTimeField(null=True, blank=True)
 
-    # Its one-off validation on a node.
+    # One-off validation on a node.
     validation_attempt = models.PositiveSmallIntegerField(default=0)
     validation_node = models.ForeignKey(
         "jobs.Node", null=True, blank=True, on_delete=models.SET_NULL, related_name="validations"
     )
     validation_deadline_at = models.DateTimeField(null=True, blank=True)
     facts = models.JSONField(default=dict, blank=True)
-    # Validated without being submitted: ends as invalid or cancelled; see services/drafts.py.
+    # Validated without submission, ends as invalid or cancelled: services/submission/measurements.
     is_draft = models.BooleanField(default=False)
 
-    # How far it is.
+    # Progress.
     step = models.PositiveBigIntegerField(default=0)
     epoch = models.PositiveIntegerField(default=0)
     loss = models.FloatField(null=True, blank=True)
     examples_per_s = models.FloatField(null=True, blank=True)
     metrics = models.JSONField(default=dict, blank=True)
-    # Losses and metrics that are nan or infinite, or were; see selectors/nonfinite.py.
+    # Losses and metrics that are or were nan or infinite; see selectors/estimates/nonfinite.py.
     nonfinite = models.JSONField(default=dict, blank=True)
     digest = models.CharField(max_length=64, blank=True)
     mix_finding = models.CharField(max_length=200, blank=True)  # key of the newest core MixNote
     throughput_by_count = models.JSONField(default=dict, blank=True)
-    # What the platform chose within the bounds, and what it knows; see services/batch_sizes.py.
+    # Adaptive batch size and its measured times; see services/scheduling/batch_sizes.py.
     batch_size = models.PositiveIntegerField(null=True, blank=True)
     batch_times = models.JSONField(default=dict, blank=True)
-    # What moves of virtual nodes came to; see selectors/speed_windows.py.
+    # State of rebalancing; see selectors/estimates/step_windows.py.
     moves = models.JSONField(default=dict, blank=True)
-    noise = models.JSONField(default=dict, blank=True)  # averages; see selectors/noise.py
-    learnt_at = models.DateTimeField(null=True, blank=True)  # see services/learning.py
+    noise = models.JSONField(default=dict, blank=True)  # see selectors/estimates/noise.py
+    learnt_at = models.DateTimeField(null=True, blank=True)  # see services/reports/model_fitting.py
     attained_accelerator_s = models.FloatField(default=0.0)
 
     class Meta:
@@ -199,11 +199,11 @@ class Job(models.Model):
             ),
         )
         indexes = (
-            # Newest first, whole table, one owner's, one status.
+            # Newest first: of the whole table, of one owner, of one status.
             models.Index(name="job_by_owner", fields=("owner", "-id")),
             models.Index(name="job_by_status", fields=("status", "-id")),
             models.Index(name="job_by_owner_status", fields=("owner", "status", "-id")),
-            # The few live ones among many old ones.
+            # Few live jobs among many ended ones.
             models.Index(
                 name="job_live", fields=("id",), condition=Q(status__in=values(LIVE_JOB_STATUSES))
             ),
@@ -215,17 +215,17 @@ class Job(models.Model):
 
     @property
     def batch_size_now(self) -> int:
-        """Examples of its next step: what was submitted, or what the platform chose since."""
+        """Examples of the next step: the submitted batch size, or the one chosen since."""
         return self.batch_size or self.global_batch_size
 
     @property
     def adapts_batch_size(self) -> bool:
-        """Whether the platform may change its batch size."""
+        """True if the platform may change the batch size."""
         return self.batch_size_min is not None
 
 
 class Artifact(models.Model):
-    """A file that a job left: checkpoint, model, history, metrics. The newest of a name counts."""
+    """A file produced by a job: checkpoint, model, history, metrics. The newest of a name stays."""
 
     job = models.ForeignKey(Job, on_delete=models.CASCADE, related_name="artifacts")
     name = models.CharField(max_length=60)

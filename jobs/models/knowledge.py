@@ -1,4 +1,4 @@
-"""What the reports of a job have taught, and the models that were fitted to it."""
+"""Samples collected from a job's reports, and the models fitted to them."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from jobs.models.jobs import Job
 
 
 class JobKnowledge(models.Model):
-    """One row for each job that has trained, kept apart from the job because it is large.
+    """One row for each job that has trained, separate from the job because of its size.
 
     `samples` are measured steps by configuration, the newest last, as [kind, nodes, accelerators,
     batch size, virtual nodes of the busiest, count, seconds of a step, seconds of one slice's
-    gradient]. `throughput` is kind -> parameters of a `core.throughput.ThroughputModel`. `losses`
-    are (useful examples, loss) in rising order, `loss_fit` is a `core.loss_prediction.LossFit` or
-    empty. All that is known goes up to `step`.
+    gradient]. `throughput` is kind -> parameters of a `core.estimates.throughput.ThroughputModel`.
+    `losses` are (useful examples, loss) in rising order, `loss_fit` is a
+    `core.estimates.loss_prediction.LossFit` or empty. All fields cover steps up to `step`.
     """
 
     job = models.OneToOneField(

@@ -1,4 +1,4 @@
-"""Nodes, their accelerators, and the one-time tokens that let a node in."""
+"""Nodes, their accelerators, and the one-time tokens for enrolment."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from jobs.models.choices import choices
 class Node(models.Model):
     """A machine with an agent.
 
-    `status` is what its heartbeats say (online or lost); `is_cordoned` is what an admin wants.
-    Until `aside_until` it is set aside for `aside_reason`: trainers kept dying there. `aside_at` is
-    when that was last decided, `aside_count` how often in a row.
+    `status` follows from heartbeats (online or lost); `is_cordoned` is set by an admin. Until
+    `aside_until` the node is in quarantine for `aside_reason`: trainers kept dying there.
+    `aside_at` is the start of the last quarantine, `aside_count` the number of them in a row.
     """
 
     name = models.CharField(max_length=63, unique=True)
@@ -54,7 +54,7 @@ class Node(models.Model):
 
     @property
     def shown_status(self) -> NodeStatus:
-        """What people see: lost before set aside before cordoned before online."""
+        """Status shown to users: lost before set aside before cordoned before online."""
         if self.status == NodeStatus.LOST:
             return NodeStatus.LOST
         if self.aside_until is not None:
@@ -79,7 +79,7 @@ class EnrolmentToken(models.Model):
 
 
 class Accelerator(models.Model):
-    """One device of a node. It stays in the table when it is gone, for the history's sake."""
+    """One device of a node. A removed device keeps its row, for the history."""
 
     node = models.ForeignKey(Node, on_delete=models.CASCADE, related_name="accelerators")
     index = models.PositiveSmallIntegerField()

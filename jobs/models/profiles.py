@@ -1,4 +1,4 @@
-"""How fast kinds of accelerators are on a job's code, kept for later jobs that do the same."""
+"""Step times of a job's code by kind of accelerator, kept for later jobs with the same code."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ class StepTimeProfile(models.Model):
     With `measures` `compute` the row is about one kind of accelerator, and `samples` is by number
     of virtual nodes; with `sync` it is about the kinds that trained together ("fast+slow") and the
     rows that each trainer sent, and `samples` is by number of trainers. A sample is a
-    `core.step_time.Sample` as [count, mean_s, recent_s].
+    `core.estimates.step_time.Sample` as [count, mean_s, recent_s].
     """
 
     COMPUTE = "compute"

@@ -1,4 +1,4 @@
-"""Questions of the kind "what if": the cluster's own past under another policy or size."""
+"""What-if replays: the cluster's own past under another policy or size."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from jobs.models.choices import choices
 
 
 class ReplayStatus(StrEnum):
-    """Where a replay stands."""
+    """State of a replay."""
 
     WAITING = "waiting"
     RUNNING = "running"
@@ -24,10 +24,11 @@ LIVE_REPLAY_STATUSES = (ReplayStatus.WAITING, ReplayStatus.RUNNING)
 
 
 class Replay(models.Model):
-    """One question and, when it is done, its answer.
+    """One replay request and, when done, its result.
 
-    `accelerators` is the size to be tried, by kind. `beat_at` is when the worker was last heard of;
-    one that has been silent for long is taken for lost. `result` is what `services.replays` makes.
+    `accelerators` is the size of the replayed cluster, by kind. `beat_at` is the last heartbeat of
+    the worker; a worker silent for long counts as lost. `result` comes from
+    `services.cluster.replay_run`.
     """
 
     asked_by = models.ForeignKey(
@@ -56,5 +57,5 @@ class Replay(models.Model):
 
     @property
     def is_live(self) -> bool:
-        """True while an answer is still to come."""
+        """True until the replay has ended."""
         return self.status in LIVE_REPLAY_STATUSES

@@ -10,22 +10,22 @@ from jobs.models.choices import choices
 from jobs.models.jobs import Job
 from jobs.models.nodes import Accelerator
 
-#: Who asks for generations with the same accelerators: other batches, or virtual nodes that move.
+#: Actors of generations with the same accelerators: another batch size, or moved virtual nodes.
 BATCH_ACTOR, MAPPING_ACTOR = "system:batch_size", "system:mapping"
 
 _UNDER_WAY = [GenerationPhase.PREPARING.value, GenerationPhase.SWITCHING.value]
 
 
 class Generation(models.Model):
-    """One membership of a job, from the wish to the end.
+    """One membership of a job, from request to end.
 
-    `membership` is a `wire.Membership`. `previous` is the number of the generation whose members
-    were training when this one was asked for; None when nobody was. `told_at`: its event stands.
+    `membership` is a `wire.Membership`. `previous` is the number of the generation that was active
+    when this one was requested; None if there was none. `told_at`: its event was added.
 
-    A recovery says in `lost` which trainers it goes on without, as {"slot", "node", "code",
-    "noticed_at"}; its first completed step was heard of at `first_step_at`. `speeds` is what its
-    members' own computing takes: {"reports": n, "seconds": {slot: s a step}}, and the last half
-    minute in stretches as `window`; see selectors/speed_windows.py.
+    A recovery lists its lost trainers in `lost`, as {"slot", "node", "code", "noticed_at"};
+    `first_step_at` is the time of its first completed step. `speeds` is the members' own computing
+    time: {"reports": n, "seconds": {slot: s a step}}, and the intervals of the last half minute as
+    `window`; see selectors/estimates/step_windows.py.
     """
 
     job = models.ForeignKey(Job, on_delete=models.CASCADE, related_name="generations")
@@ -80,23 +80,23 @@ class Generation(models.Model):
 
     @property
     def is_recovery(self) -> bool:
-        """Say whether it was made because trainers were lost."""
+        """True if the generation was made because trainers were lost."""
         return bool(self.membership.get("recover"))
 
     @property
     def is_held(self) -> bool:
-        """Say whether its members only keep the state, being too few."""
+        """True if the members, being too few, only keep the state in memory."""
         return bool(self.membership.get("hold"))
 
 
 class Allocation(models.Model):
-    """One trainer's tenure of one accelerator; open until its process is known to be gone.
+    """One trainer's tenure of one accelerator; open until the process has certainly exited.
 
     `release_asked_at`: a resize takes the accelerator away; the trainer still takes part in the
-    switch. `stop_asked_at`: nobody wants the trainer any more; its agent ends it.
-    `released_at`: the process is gone, the accelerator is free. `switched_generation`: the newest
-    membership that it has switched to. `stalled_at`: it waits since then, because slots
-    `unreachable` did not answer it. `lost_code`: why it was lost, empty unless it was.
+    switch. `stop_asked_at`: the trainer is not needed any more; its agent stops it.
+    `released_at`: the process has exited, the accelerator is free. `switched_generation`: the
+    newest membership that the trainer has switched to. `stalled_at`: the trainer waits since then,
+    because the slots `unreachable` did not answer. `lost_code`: reason of the loss, empty if none.
     """
 
     job = models.ForeignKey(Job, on_delete=models.CASCADE, related_name="allocations")
@@ -147,9 +147,10 @@ class Allocation(models.Model):
 
 
 class StartFailure(models.Model):
-    """How often in a row a job's trainers did not come up on an accelerator.
+    """Number of failed starts in a row of a job's trainers on an accelerator.
 
-    The job is not offered it again before `until_at`; the row goes when a trainer gets ready there.
+    The accelerator is withheld from the job until `until_at`; the row is deleted when a trainer
+    gets ready there.
     """
 
     job = models.ForeignKey(Job, on_delete=models.CASCADE, related_name="start_failures")

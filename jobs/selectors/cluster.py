@@ -1,4 +1,4 @@
-"""The cluster as policies see it: the only translation from rows to the core's values."""
+"""The cluster as input of policies: the only translation from rows to the core's values."""
 
 from __future__ import annotations
 
@@ -23,20 +23,20 @@ from jobs.selectors.estimates.resize_history import ResizeHistory, resize_histor
 from jobs.selectors.estimates.step_times import StepTimes, step_times_read
 from jobs.selectors.short_jobs import short_jobs
 
-#: Columns of a job that no policy asks for; reading them takes longer than all others.
+#: Columns of a job that no policy uses; reading them takes longer than all others.
 _UNREAD = ("metrics", "moves", "batch_times", "error_traceback", "status_reason", "policy_reason")
 
 
 @dataclass(frozen=True, slots=True)
 class ClusterView:
-    """A snapshot, and the generation of each job in it, by which a plan is applied or refused."""
+    """A snapshot, and each job's generation in it, the condition for applying a plan."""
 
     snapshot: types.Snapshot
     generations: dict[int, int]
 
 
 def accelerators_open(now: datetime.datetime) -> QuerySet[Accelerator]:
-    """Choose the accelerators that may be given to jobs, held or not."""
+    """Select the accelerators that may be given to jobs, held or not."""
     return Accelerator.objects.filter(
         Q(node__aside_until=None) | Q(node__aside_until__lte=now),
         is_present=True,
@@ -47,7 +47,7 @@ def accelerators_open(now: datetime.datetime) -> QuerySet[Accelerator]:
 
 
 def cluster_snapshot(now: datetime.datetime, seed: int = 0) -> ClusterView:
-    """Read the cluster for a policy, in so many queries however large it is."""
+    """Read the cluster for a policy, in a constant number of queries."""
     accelerators = _accelerators(now)
     jobs = list(
         Job.objects.filter(status__in=[*SCHEDULABLE_JOB_STATUSES], is_pause_asked=False)
@@ -120,7 +120,7 @@ def _accelerators(now: datetime.datetime) -> tuple[types.Accelerator, ...]:
 
 
 def _shunned(now: datetime.datetime) -> dict[int, frozenset[int]]:
-    """List by job the accelerators on which its trainers did not come up lately."""
+    """List by job the accelerators in cool-down after failed starts of its trainers."""
     rows = StartFailure.objects.filter(until_at__gt=now).values_list("job_id", "accelerator_id")
     by_job: dict[int, set[int]] = {}
     for job_id, accelerator_id in rows:
@@ -133,13 +133,13 @@ def _newest_open(job_ids: Iterable[int]) -> dict[int, Generation]:
         job_id__in=list(job_ids),
         phase__in=[GenerationPhase.PREPARING, GenerationPhase.SWITCHING, GenerationPhase.ACTIVE],
     ).order_by("number")
-    return {row.job_id: row for row in rows}  # the last one of a job stays
+    return {row.job_id: row for row in rows}  # the newest one per job
 
 
 def _is_ending(generation: Generation, allocations: list[Allocation]) -> bool:
-    """Say whether a trainer does no more steps: it is done, or waits because others are lost.
+    """Return whether a member does no more steps: it has finished, or stalled due to a loss.
 
-    What becomes of the job is on its way, from the leader or from its recovery.
+    The next change of the job comes from its leader's report or from its recovery.
     """
     if generation.phase != GenerationPhase.ACTIVE:
         return False
@@ -150,7 +150,7 @@ def _is_ending(generation: Generation, allocations: list[Allocation]) -> bool:
 
 
 def _held(generation: Generation | None, allocations: list[Allocation]) -> tuple[int, ...]:
-    """List the accelerators that a job is meant to hold, in its members' order."""
+    """List the accelerators assigned to a job, in member order."""
     if generation is None:
         return ()
     by_slot = {row.slot: row.accelerator_id for row in allocations if row.stop_asked_at is None}
@@ -204,10 +204,10 @@ def _seconds(at: datetime.datetime | None) -> float | None:
 
 
 def remaining_examples(job: Job, in_epoch: int | None = None) -> float | None:
-    """Give how many examples are left until the stop condition, where that can be said.
+    """Return the number of examples left until the stop condition; None if unknown.
 
     Args:
-        in_epoch: what a job of changing batch sizes has done of its present epoch; None: look.
+        in_epoch: examples done in the present epoch, for adaptive batch sizes; None: query them.
     """
     if job.stop_kind == StopKind.STEPS:
         return float(max(job.stop_limit - job.step, 0) * job.global_batch_size)

@@ -1,4 +1,4 @@
-"""What would happen to a submission now: the policy itself is asked, and nothing is changed."""
+"""Dry run of a submission: the policy's decision for the job now, without changing any state."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ from jobs.selectors.estimates.job import known_read
 from jobs.selectors.estimates.step_times import step_times_read
 from jobs.services.submission.rules import Submission
 
-#: Above every id of the database.
+#: Id of the job in question, above every id of the database.
 _ASKED_JOB_ID = 2**62
 
 
 class OutlookKind(StrEnum):
-    """When a job would get accelerators."""
+    """When the job would get accelerators."""
 
     NOW = "now"
     AFTER_RELEASE = "after_release"
@@ -34,12 +34,12 @@ class OutlookKind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Outlook:
-    """What the policy would give.
+    """Decision of the policy.
 
     Attributes:
-        accelerators: kind -> number of accelerators it would begin with; empty for `LATER`.
-        num_shrunk: jobs that would give something away for it.
-        reason: the policy's own sentence.
+        accelerators: kind -> number of accelerators at the start; empty for `LATER`.
+        num_shrunk: jobs that would give up accelerators for it.
+        reason: the policy's explanation.
     """
 
     kind: OutlookKind
@@ -49,7 +49,7 @@ class Outlook:
 
 
 def submission_outlook(submission: Submission, now: datetime.datetime) -> Outlook:
-    """Ask the policy what it would do if the job were valid and in the queue now."""
+    """Return the policy's decision if the job were valid and in the queue now."""
     snapshot = cluster_snapshot(now).snapshot
     job = _job(submission)
     step_times = step_times_read([job])[job.pk]
@@ -84,7 +84,7 @@ def submission_outlook(submission: Submission, now: datetime.datetime) -> Outloo
 
 
 def _job(submission: Submission) -> Job:
-    """Make what is asked for a job that is not stored, to look up how fast the same code went."""
+    """Build an unsaved job from a submission, to look up the speed of the same code."""
     return Job(
         pk=_ASKED_JOB_ID,
         task=submission.task.value,

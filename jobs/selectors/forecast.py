@@ -1,4 +1,4 @@
-"""What people and programs are told of a job's fitted models."""
+"""Forecasts from a job's fitted models, for the pages and the API."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from jobs.selectors.estimates.job import known_read, models_read
 
 
 def forecast_of(job: Job) -> dict[str, Any] | None:
-    """Foretell a job's speed and loss; None while no report has taught anything.
+    """Forecast a job's speed and loss; None before the first report.
 
     Returns:
-        `useful_examples_per_s`: kind it has trained on -> number of accelerators (1, 2, 4 ... its
-        maximum, all on one machine) -> rate. `loss`: None while there are too few reports, else the
-        `curve` that is believed, from how many `num_points`, `now` on it, and `at_end` of the job
-        (None where that cannot be told).
+        `useful_examples_per_s`: kind with a fitted model -> number of accelerators (1, 2, 4 ... the
+        job's maximum, all on one node) -> rate. `loss`: None while there are too few reports, else
+        the fitted `curve`, its number of points `num_points`, its value `now`, and its value
+        `at_end` of the job (None if the end is unknown).
     """
     row = getattr(job, "knowledge", None)
     if row is None:

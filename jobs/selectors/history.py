@@ -1,4 +1,4 @@
-"""The cluster's past as the simulator takes it: jobs with the speeds that were measured of them."""
+"""Cluster history in the simulator's form: jobs with their measured speeds."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from jobs.selectors.estimates.job import Known, known_read
 from jobs.selectors.estimates.resize_history import WAS_RESIZED
 from jobs.selectors.estimates.step_times import step_times_read
 
-#: Jobs of one history; the newest are taken.
+#: Most jobs of one history; the newest are taken.
 MOST_JOBS = 5_000
 
 _NEVER_TRAINED = "never trained, so that nothing is known of its speed"
@@ -29,10 +29,10 @@ _TOO_MANY = f"older than the newest {MOST_JOBS}"
 
 
 def history_read(start_at: datetime.datetime, end_at: datetime.datetime) -> History:
-    """Read what happened between two times, in so many queries however much that is.
+    """Read the history between two times, in a constant number of queries.
 
-    Jobs that were submitted then, with their whole work: what they did until they ended, or what
-    they have done and are still to do. What cannot be simulated is left out and counted.
+    The history holds jobs submitted in that time with their whole work: all work until their end,
+    or work done plus work remaining. Jobs that cannot be simulated are left out and counted.
     """
     submitted = Job.objects.filter(
         is_draft=False, submitted_at__gte=start_at, submitted_at__lte=end_at
@@ -64,7 +64,7 @@ def history_read(start_at: datetime.datetime, end_at: datetime.datetime) -> Hist
 
 
 def _ready_at(jobs: Iterable[Job]) -> dict[int, datetime.datetime]:
-    """Say when each job's code was found valid: from then on it waited for accelerators."""
+    """Return when each job passed validation: its waiting for accelerators begins then."""
     rows = Event.objects.filter(kind="validated", job__in=[job.pk for job in jobs]).order_by("-id")
     return {job_id: at for job_id, at in rows.values_list("job_id", "at") if job_id is not None}
 
@@ -72,7 +72,7 @@ def _ready_at(jobs: Iterable[Job]) -> dict[int, datetime.datetime]:
 def _job(
     job: Job, known: Known, ready_at: datetime.datetime | None, in_epoch: int
 ) -> HistoryJob | str:
-    """Give a job as it was, or why it cannot be simulated."""
+    """Return a job of the history, or the reason why it cannot be simulated."""
     performance = known.performance
     if not isinstance(performance, FixedBatchPerformance | AdaptiveBatchPerformance):
         return _NEVER_TRAINED
@@ -85,7 +85,7 @@ def _job(
         work += left * known.worth
     if work <= 0.0:
         return _NO_WORK
-    # What ended otherwise had a right to its accelerators as well, but completed nothing.
+    # A job that ended otherwise occupied accelerators as well, but has no completion time.
     ended_at = job.ended_at if job.status == JobStatus.FINISHED else None
     return HistoryJob(
         id=job.pk,
@@ -105,7 +105,7 @@ def _job(
 
 
 def _nodes() -> tuple[tuple[str, int], ...]:
-    """List the machines that there are, one entry for each kind in it."""
+    """List the present nodes, one entry per kind of accelerator in each."""
     rows = (
         Accelerator.objects.filter(is_present=True, node__removed_at=None)
         .order_by()
@@ -117,7 +117,7 @@ def _nodes() -> tuple[tuple[str, int], ...]:
 
 
 def _policy_between(start_at: datetime.datetime, end_at: datetime.datetime) -> str:
-    """Name the policy that was in force for most of the time."""
+    """Return the policy that was in force for most of the time."""
     changes = Event.objects.filter(kind="policy", at__gt=start_at).order_by("at", "id")
     now = ClusterSetting.objects.filter(id=1).values_list("policy", flat=True).first() or ""
     lasted: defaultdict[str, float] = defaultdict(float)
@@ -131,7 +131,7 @@ def _policy_between(start_at: datetime.datetime, end_at: datetime.datetime) -> s
 
 
 def _costs(job_ids: Iterable[int]) -> ResizeCosts:
-    """Average what changes of accelerators took; what never happened costs as was measured."""
+    """Average the measured costs of resizes; without measurements use the simulator's defaults."""
     found = (
         Generation.objects.filter(job_id__in=list(job_ids), num_members__gt=0)
         .exclude(switched_at=None)

@@ -1,4 +1,4 @@
-"""Logs of jobs: the newest part, what came since, the lines that match, or all of it."""
+"""Logs of jobs: the newest part, the part since an earlier one, matching lines, or all of it."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from django.db.models import QuerySet
 from controlplane.core.protocol.plain_text import parts_shown
 from jobs.models import Job, LogChunk
 
-#: Characters of one answer to a page; a download has no such limit.
+#: Most characters of one response to a page; a download has no such limit.
 MAX_TEXT = 200_000
 MAX_CHUNKS = 2_000
 MAX_MATCHES = 500
-#: Characters of a line that a search shows.
+#: Most characters of a line in search results.
 MAX_LINE = 2_000
 MAX_SLOTS = 1_000
 _SEARCHED_CHUNKS = 20_000
@@ -22,11 +22,11 @@ _SEARCHED_CHUNKS = 20_000
 
 @dataclass(frozen=True, slots=True)
 class LogPart:
-    """Some text of a log.
+    """Part of a log.
 
     Attributes:
-        after: hand it back to get what comes next.
-        is_cut: there is older text that was left out.
+        after: position to pass in for the next part.
+        is_cut: older text was left out.
     """
 
     text: str
@@ -36,7 +36,7 @@ class LogPart:
 
 @dataclass(frozen=True, slots=True)
 class LogLine:
-    """A line that matches; `number` counts from 1 within its trainer's log."""
+    """A matching line; `number` counts from 1 within its trainer's log."""
 
     slot: int
     number: int
@@ -44,13 +44,13 @@ class LogLine:
 
 
 def log_slots(job: Job) -> list[int]:
-    """List the trainers of a job that have written something, by slot."""
+    """List the slots of trainers that have written a log."""
     slots = LogChunk.objects.filter(job=job).order_by("slot").values_list("slot", flat=True)
     return list(slots.distinct()[:MAX_SLOTS])
 
 
 def log_tail(job: Job, slot: int | None) -> LogPart:
-    """Give the newest text, as it came in."""
+    """Return the newest text, in order of arrival."""
     chunks = list(_chunks(job, slot).order_by("-id")[: MAX_CHUNKS + 1])
     kept: list[LogChunk] = []
     size = 0
@@ -65,9 +65,9 @@ def log_tail(job: Job, slot: int | None) -> LogPart:
 
 
 def log_since(job: Job, slot: int | None, after: int) -> LogPart:
-    """Give what came in after an earlier part.
+    """Return the text that arrived after an earlier part.
 
-    A carriage return as its first character says that it replaces the unfinished line before it.
+    A carriage return as first character means: the text replaces the unfinished line before it.
     """
     chunks = list(_chunks(job, slot).filter(pk__gt=after).order_by("id")[:MAX_CHUNKS])
     last = chunks[-1].pk if chunks else after
@@ -77,7 +77,7 @@ def log_since(job: Job, slot: int | None, after: int) -> LogPart:
 
 
 def log_matches(job: Job, slot: int | None, wanted: str) -> tuple[list[LogLine], bool]:
-    """Find lines that contain a text, whatever its case; True: there may be more of them."""
+    """Find lines that contain a text, ignoring case; True: there may be more of them."""
     lowered = wanted.lower()
     found: list[LogLine] = []
     for line in _lines(_chunks(job, slot).order_by("slot", "offset")[:_SEARCHED_CHUNKS]):
@@ -89,7 +89,7 @@ def log_matches(job: Job, slot: int | None, wanted: str) -> tuple[list[LogLine],
 
 
 def log_text(job: Job, slot: int | None) -> Iterator[str]:
-    """Give the whole log piece by piece, trainer after trainer."""
+    """Yield the whole log piece by piece, trainer after trainer."""
     shown: int | None = None
     line = ""
     chunks = _chunks(job, slot).order_by("slot", "offset")
@@ -108,7 +108,7 @@ def _chunks(job: Job, slot: int | None) -> QuerySet[LogChunk]:
 
 
 def _joined(chunks: Sequence[LogChunk], *, with_slots: bool) -> str:
-    """Join chunks in order of arrival, naming the trainer whenever it is another one."""
+    """Join chunks in order of arrival, with a heading at every change of trainer."""
     parts: list[str] = []
     shown: int | None = None
     for chunk in chunks:
@@ -124,7 +124,7 @@ def _heading(slot: int) -> str:
 
 
 def _lines(chunks: QuerySet[LogChunk]) -> Iterator[LogLine]:
-    """Cut the logs into lines; chunks end anywhere."""
+    """Split the logs into lines; a line may span chunks."""
     slot, number, rest = -1, 0, ""
     for chunk in chunks.iterator(chunk_size=100):
         if chunk.slot != slot:

@@ -1,7 +1,7 @@
-"""What the pages show, read in few queries; nothing here changes anything.
+"""Data of the pages, read in few queries; read-only.
 
-People see their own jobs, admins see all. The map of accelerators shows that a place is taken to
-everybody, but by whom only to those who may see the job.
+Users see their own jobs, admins see all. The cluster map shows every user that an accelerator is
+held, but the job only to users who may see it.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from jobs.models.jobs import LIVE_JOB_STATUSES
 
 Person = User | AbstractBaseUser | AnonymousUser
 
-#: Columns of a job that lists do without; some hold many kilobytes.
+#: Job columns that lists leave out; some hold many kilobytes.
 _HEAVY = ("settings", "facts", "metrics", "error_traceback", "throughput_by_count")
-#: Rows of one answer, whatever was asked for.
+#: Most rows of one response, whatever the request.
 MAX_PAGE = 200
 MAX_LIVE_JOBS = 500
 MAX_NODES = 500
@@ -43,12 +43,12 @@ STATUS_GROUPS: Mapping[str, tuple[JobStatus, ...]] = {
 
 @dataclass(frozen=True, slots=True)
 class JobQuery:
-    """What somebody looks for in the list of jobs; empty fields do not restrict.
+    """Filter of the job list; empty fields do not restrict.
 
     Attributes:
         status: a `JobStatus` or a key of `STATUS_GROUPS`.
-        text: part of the name, or a job's number.
-        before_id: only older jobs than this one; `after_id`: only newer ones.
+        text: part of the name, or a job's id.
+        before_id: only jobs older than this one; `after_id`: only newer ones.
     """
 
     text: str = ""
@@ -60,10 +60,10 @@ class JobQuery:
 
 @dataclass(frozen=True, slots=True)
 class JobPage:
-    """Some jobs, newest first, and whether there are more on either side.
+    """One page of jobs, newest first, and whether there are more on either side.
 
     Attributes:
-        steps_per_epoch: by job, as far as known: the one fact that lists need.
+        steps_per_epoch: by job, None where unknown: the only fact that lists use.
     """
 
     jobs: Sequence[Job]
@@ -74,12 +74,12 @@ class JobPage:
 
 @dataclass(frozen=True, slots=True)
 class AcceleratorCell:
-    """One accelerator on a map of the cluster.
+    """One accelerator on the cluster map.
 
     Attributes:
-        job: who holds it, if the viewer may know; `is_held` is true in any case.
+        job: the holder, if the viewer may see it; `is_held` is true in any case.
         state: free, starting, training or leaving.
-        virtual_nodes: those that its trainer runs, ascending.
+        virtual_nodes: virtual nodes of its trainer, ascending.
     """
 
     accelerator: Accelerator
@@ -91,30 +91,30 @@ class AcceleratorCell:
 
     @property
     def is_kept(self) -> bool:
-        """True when some job holds it and is meant to keep it."""
+        """True if a job holds the accelerator and is meant to keep it."""
         return self.is_held and self.state != "leaving"
 
 
 @dataclass(frozen=True, slots=True)
 class NodeMap:
-    """A node and its accelerators, in their order."""
+    """A node and its accelerators, in order."""
 
     node: Node
     cells: Sequence[AcceleratorCell]
 
     @property
     def num_held(self) -> int:
-        """Count the accelerators that some job holds."""
+        """Number of accelerators held by jobs."""
         return sum(cell.is_held for cell in self.cells)
 
 
 def is_admin(person: Person) -> bool:
-    """Say whether a person sees and steers everybody's jobs."""
+    """Return whether a person may see and change all jobs."""
     return bool(getattr(person, "is_staff", False))
 
 
 def jobs_visible_to(person: Person) -> QuerySet[Job]:
-    """Give the jobs a person may see, with their owners, without the heavy columns."""
+    """Return the jobs that a person may see, with their owners, without the heavy columns."""
     jobs = Job.objects.filter(is_draft=False).select_related("owner").defer(*_HEAVY)
     return jobs if is_admin(person) else jobs.filter(owner_id=person.pk)
 
@@ -123,15 +123,15 @@ def job_visible_to(person: Person, job_id: int) -> Job:
     """Find one job with all its columns.
 
     Raises:
-        Job.DoesNotExist: there is none, or the person may not see it.
+        Job.DoesNotExist: no job has this id, or the person may not see it.
     """
     return jobs_visible_to(person).defer(None).select_related("owner").get(pk=job_id)
 
 
 def job_page(person: Person, query: JobQuery, size: int = 50) -> JobPage:
-    """Read one page of the jobs that match; each page costs the same, however many jobs exist."""
+    """Read one page of matching jobs; its cost does not depend on the number of jobs."""
     size = min(size, MAX_PAGE)
-    # Numbers first: sorting whole rows of everything that matches would take most of the time.
+    # Ids first: sorting whole rows of all matching jobs would take most of the time.
     matching = _matching(jobs_visible_to(person), query).select_related(None).defer(None)
     numbers = matching.values_list("pk", flat=True)
     if query.after_id is not None:
@@ -165,14 +165,14 @@ def _matching(jobs: QuerySet[Job], query: JobQuery) -> QuerySet[Job]:
 
 
 def live_jobs(person: Person) -> list[Job]:
-    """List jobs that have not ended, most important first, oldest first among equals."""
+    """List jobs that have not ended, highest priority first, then oldest first."""
     statuses = [status.value for status in LIVE_JOB_STATUSES]
     jobs = jobs_visible_to(person).filter(status__in=statuses)
     return list(jobs.order_by("-priority", "pk")[:MAX_LIVE_JOBS])
 
 
 def cluster_map(person: Person, job_id: int | None = None) -> list[NodeMap]:
-    """Show every node with its accelerators and who holds them; or only what one job holds."""
+    """Read every node with its accelerators and their holders; or only those of one job."""
     accelerators = Accelerator.objects.filter(node__removed_at=None).select_related("node")
     tenures = Allocation.objects.filter(released_at=None).select_related("job")
     if job_id is not None:
@@ -216,7 +216,7 @@ def _tenure_state(tenure: Allocation) -> str:
 
 
 def _virtual_nodes_by_slot(job_ids: Iterable[int]) -> dict[tuple[int, int], tuple[int, ...]]:
-    """Map (job, slot) to virtual nodes; what runs now counts before what is being prepared."""
+    """Map (job, slot) to virtual nodes; the active generation takes precedence."""
     found: dict[tuple[int, int], tuple[int, ...]] = {}
     generations = Generation.objects.filter(job_id__in=list(job_ids), phase__in=_OPEN_PHASES)
     for generation in sorted(
@@ -245,7 +245,7 @@ def events_of(job: Job, before_id: int | None = None) -> list[Event]:
 
 
 def queue_place(job: Job) -> int:
-    """Give the place (from 1) of a pending job among the pending ones, by priority, then age."""
+    """Return the position (from 1) of a pending job in the queue, by priority, then age."""
     ahead = Job.objects.filter(status=JobStatus.PENDING.value).filter(
         Q(priority__gt=job.priority) | Q(priority=job.priority, pk__lt=job.pk)
     )

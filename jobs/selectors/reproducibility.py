@@ -1,4 +1,4 @@
-"""How equal two runs of a job are: which level its result holds, and why."""
+"""Reproducibility of a job: which level its result has, and why."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from jobs.models import Accelerator, Job
 
 
 class Equality(StrEnum):
-    """What can be said about the result of another run of the same job."""
+    """Guarantee about the result of another run of the same job."""
 
     BITWISE = "bitwise"
     TOLERANCE = "tolerance"
@@ -23,7 +23,7 @@ def kinds_used(job: Job) -> list[str]:
 
 
 def equality_of(job: Job, kinds: Collection[str]) -> tuple[Equality, str]:
-    """Give the level that a job holds, having trained on `kinds`, and one sentence about it."""
+    """Return the level of a job that has trained on `kinds`, and one sentence about it."""
     if job.reduction == ReductionMode.FAST and job.task == Task.TRAIN:
         text = "fast reduction adds in an order that changes with the number of accelerators"
         return Equality.TOLERANCE, text

@@ -1,4 +1,4 @@
-"""What the charts are drawn from: histories as plain rows, bounded in number, oldest first."""
+"""Data of the charts: histories as plain rows, limited in number, oldest first."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from django.db.models.functions import TruncHour, TruncMinute, TruncSecond
 
 from jobs.models import Accelerator, Allocation, EpochReport, Generation, Job, Node, StepReport
 
-#: Rows read for one chart; beyond it the newest are taken.
+#: Most rows read for one chart; the newest are taken.
 MAX_TENURES = 20_000
 MAX_RATES = 20_000
 MAX_STEP_BINS = 600
@@ -34,7 +34,7 @@ class Tenure:
 
 @dataclass(frozen=True, slots=True)
 class Rate:
-    """Examples that a job worked off in some seconds of training that ended about `until`."""
+    """Examples that a job processed in `seconds` of training that ended about `until`."""
 
     job_id: int
     until: datetime
@@ -44,7 +44,7 @@ class Rate:
 
 @dataclass(frozen=True, slots=True)
 class BatchSpan:
-    """Steps from `first_step` (from 1) on until the next span's had this batch size."""
+    """Batch size of the steps from `first_step` (counted from 1) to the next span's."""
 
     first_step: int
     batch_size: int
@@ -52,9 +52,9 @@ class BatchSpan:
 
 @dataclass(frozen=True, slots=True)
 class StepBin:
-    """Some consecutive steps of a job: mean loss and rate, work and time, until step `step`.
+    """Consecutive steps of a job up to `step`: mean loss and learning rate, examples and seconds.
 
-    `batch_size` is the largest of its steps'; when it changed is told by `batch_spans_of`.
+    `batch_size` is the largest of these steps; `batch_spans_of` has the exact changes.
     """
 
     at: datetime
@@ -69,7 +69,7 @@ class StepBin:
 
 
 def tenures_between(start_at: datetime, end_at: datetime) -> list[Tenure]:
-    """Read who held accelerators between two times."""
+    """Read the tenures of accelerators between two times."""
     rows = (
         Allocation.objects.filter(granted_at__lte=end_at)
         .filter(Q(released_at=None) | Q(released_at__gte=start_at))
@@ -80,7 +80,7 @@ def tenures_between(start_at: datetime, end_at: datetime) -> list[Tenure]:
 
 
 def cluster_born_at() -> datetime | None:
-    """Say when the first node came; None while there is none."""
+    """Return when the first node enrolled; None without nodes."""
     return Node.objects.aggregate(first=Min("enrolled_at"))["first"]
 
 
@@ -90,7 +90,7 @@ def num_accelerators_present() -> int:
 
 
 def rates_between(start_at: datetime, end_at: datetime, bin_s: float) -> list[Rate]:
-    """Sum step reports by job and second, minute or hour: the largest that fits into `bin_s`."""
+    """Sum step reports by job and second, minute or hour, the largest not above `bin_s`."""
     truncate = TruncHour if bin_s >= 3600 else TruncMinute if bin_s >= 60 else TruncSecond
     rows = (
         StepReport.objects.filter(at__gte=start_at, at__lte=end_at)
@@ -105,7 +105,7 @@ def rates_between(start_at: datetime, end_at: datetime, bin_s: float) -> list[Ra
 
 
 def step_bins_of(job: Job) -> list[StepBin]:
-    """Read a job's step reports, those of about a `MAX_STEP_BINS`-th of its steps summed up."""
+    """Sum up a job's step reports in bins, each about a `MAX_STEP_BINS`-th of its steps."""
     stride = max(1, -(-job.step // MAX_STEP_BINS))
     rows = (
         StepReport.objects.filter(job=job)
@@ -140,10 +140,10 @@ def step_bins_of(job: Job) -> list[StepBin]:
 
 
 def batch_spans_of(job: Job) -> list[BatchSpan]:
-    """Read which batch sizes a job's steps had, to the step, in their order; one query.
+    """Read the batch sizes of a job's steps, exact to the step, in order; one query.
 
-    A size belongs to a membership, so these are exact however long the job is. Steps that were
-    done again after a restart count as they were done last.
+    A batch size belongs to a membership, so the spans are exact for jobs of any length. For steps
+    repeated after a restart the last batch size counts.
     """
     rows = (
         Generation.objects.filter(job=job, num_members__gt=0)
@@ -163,9 +163,9 @@ def batch_spans_of(job: Job) -> list[BatchSpan]:
 
 
 def metric_names_of(job: Job) -> list[str]:
-    """List a job's metrics but for its loss and learning rate, which are series of steps.
+    """List a job's metrics except loss and learning rate, which are series of steps.
 
-    Known from the validation, before the first epoch; names with `val_` are of the same metrics.
+    Names come from the validation, before the first epoch; `val_` names belong to the same metrics.
     """
     told = job.facts.get("metrics")
     foreseen = [name for name in told if isinstance(name, str)] if isinstance(told, list) else []

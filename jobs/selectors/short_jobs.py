@@ -1,4 +1,4 @@
-"""Jobs that lost trainers a moment ago and hold less than their minimum."""
+"""Jobs below their minimum of accelerators after a recent loss of trainers."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ def short_jobs(
     manned: Mapping[int, tuple[int, ...]],
     now: datetime.datetime,
 ) -> list[ShortJob]:
-    """List the jobs for which accelerators are kept, `REPLACE_LIMIT_S` from their loss on.
+    """List the jobs for which accelerators are reserved, for `REPLACE_LIMIT_S` from their loss on.
 
-    Either their survivors wait in memory, or nobody has survived and they are to begin again from
-    their checkpoint.
+    Survivors of such a job wait in memory, or none is left and the job is to restart from its
+    checkpoint.
     """
     since = now - datetime.timedelta(seconds=settings.REPLACE_LIMIT_S)
     short = [
@@ -43,7 +43,7 @@ def short_jobs(
 
 
 def _lost_after(since: datetime.datetime, job: Job, newest: Generation | None) -> bool:
-    """Say whether a job waits since then because it lost trainers."""
+    """Return whether a job has been waiting since a loss of trainers after `since`."""
     if newest is not None:
         return newest.is_held and newest.asked_at > since
     was_restarted = job.restarts > 0 and job.status_code != PREEMPTED
@@ -51,7 +51,7 @@ def _lost_after(since: datetime.datetime, job: Job, newest: Generation | None) -
 
 
 def _losses(job_ids: Iterable[int], since: datetime.datetime) -> Iterable[tuple[int, int]]:
-    """List (job, accelerator) of trainers that took part and did not leave by themselves."""
+    """List (job, accelerator) of trainers that took part and did not leave regularly."""
     gone = Q(released_at__gt=since) | Q(released_at=None, stop_asked_at__isnull=False)
     rows = Allocation.objects.filter(
         gone,

@@ -1,4 +1,4 @@
-"""Drafts: what was validated without being submitted, and which submissions they stand for."""
+"""Drafts: validations without submission, and the submissions that match them."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def draft_visible_to(person: Person, draft_id: int) -> Job:
     """Find a draft.
 
     Raises:
-        NotFoundError: there is none, or the person may not see it.
+        NotFoundError: no draft has this id, or the person may not see it.
     """
     drafts = Job.objects.filter(is_draft=True, id=draft_id).select_related("owner")
     draft = (drafts if is_admin(person) else drafts.filter(owner_id=person.pk)).first()
@@ -31,14 +31,14 @@ def draft_visible_to(person: Person, draft_id: int) -> Job:
 
 
 def drafts_live() -> QuerySet[Job]:
-    """Give those that are being measured."""
+    """Return the drafts in validation."""
     return Job.objects.filter(is_draft=True, status=JobStatus.VALIDATING)
 
 
 def draft_of(job: Job) -> Job | None:
-    """Find the owner's draft that was found valid for what `job` computes.
+    """Find the owner's validated draft that matches the computation of `job`.
 
-    The number of virtual nodes may have grown since: slices then are smaller than those tried.
+    The job may have more virtual nodes: its slices are smaller than the validated ones.
     """
     drafts = Job.objects.filter(
         owner_id=job.owner_id,
@@ -53,7 +53,7 @@ def draft_of(job: Job) -> Job | None:
 
 
 def draft_as_data(draft: Job) -> dict[str, Any]:
-    """Give what was found out, for programs."""
+    """Return a draft's result for the API."""
     advice = job_memory_advice(draft) if draft.status_code == MEASURED else None
     texts = [] if advice is None else [advice_text(advice), shortage_text(advice)]
     status = "measuring" if draft.status == JobStatus.VALIDATING else draft.status
@@ -75,7 +75,7 @@ def draft_as_data(draft: Job) -> dict[str, Any]:
 
 
 def _validated_part(job: Job) -> TrainingSpec:
-    """Give of a job's spec what its validation depends on, the number of virtual nodes apart."""
+    """Return the validated part of a job's spec, except the number of virtual nodes."""
     spec = training_spec(job)
     return dataclasses.replace(
         spec,

@@ -15,7 +15,7 @@ import keras
 import numpy as np
 
 #: Where a trainer calls what computes its part of a batch.
-CALLERS = ("stepper", "profiling")
+CALLERS = ("step.stepper", "engine.profiling")
 #: How many times as long an example takes, by node; 1 elsewhere.
 FACTORS = {"node-slow": 3, "node-snail": 40}
 #: The same in a slot that is held up.

@@ -9,13 +9,13 @@ from controlplane.core.protocol.wire import AcceleratorInfo
 
 
 def configure_devices(accelerator: AcceleratorInfo) -> None:
-    """Limit TensorFlow to one accelerator; call it before anything else touches the runtime.
+    """Limit TensorFlow to one accelerator; call before any other use of the runtime.
 
     An emulated accelerator is a CPU thread budget; a real one is the only GPU that the agent left
     visible. Results are bitwise equal between trainers only with equal thread counts.
 
     Raises:
-        TrainerError: `internal`, there is no GPU where one was promised.
+        TrainerError: `internal`, TensorFlow does not see exactly one GPU.
     """
     tf.config.experimental.enable_op_determinism()
     if is_emulated(accelerator):
@@ -35,5 +35,5 @@ def configure_devices(accelerator: AcceleratorInfo) -> None:
 
 
 def is_emulated(accelerator: AcceleratorInfo) -> bool:
-    """Say whether an accelerator is a budget of CPU threads rather than a device."""
+    """Return whether an accelerator is a budget of CPU threads rather than a device."""
     return accelerator.threads > 0 or accelerator.kind == "cpu"

@@ -1,4 +1,4 @@
-"""Who runs collectives together: groups of trainers, made from a membership alone."""
+"""Groups of trainers that run collectives together, derived from a membership alone."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 from controlplane.core.protocol.wire import Membership
 
-#: What groups of one generation are for, numbered from 0: training, meeting, transfer, receipt.
+#: Number of group purposes in one generation, from 0: training, meeting, transfer, receipt.
 PURPOSES = 4
 
 
@@ -16,13 +16,13 @@ class Group:
     """A set of trainers that run collectives together.
 
     Attributes:
-        size: how many take part.
-        key: int32 that no other group of the job ever has.
+        size: number of participants.
+        key: int32, unique among all groups of the job.
         slots: the participants by rank. TensorFlow ranks tasks by their names as text: 1, 10, 2.
-        phase: numbers the mappings of one group; the shapes of their messages may differ, and an
-            instance key stands for one shape.
-        sole_worker: slot of the only one that has virtual nodes, while all others listen; it does
-            not wait for them. None in every other mapping.
+        phase: number of the mapping within the group; message shapes may differ between mappings,
+            and an instance key identifies one shape.
+        sole_worker: slot of the only participant with virtual nodes while all others are learners;
+            this worker does not wait for them. None in every other mapping.
     """
 
     size: int
@@ -32,7 +32,7 @@ class Group:
     sole_worker: int | None = None
 
     def rank(self, slot: int) -> int:
-        """Give the rank of the participant in `slot`."""
+        """Return the rank of the participant in `slot`."""
         return self.slots.index(slot)
 
 
@@ -42,10 +42,10 @@ def training_group(membership: Membership) -> Group:
 
 
 def meeting_group(membership: Membership) -> Group:
-    """Group the members of a generation and the source of their state, at its very beginning.
+    """Group the members of a generation and the source of their state, for the first rendezvous.
 
-    Forming a group takes a round trip of each participant to the leader, so where the source stays
-    a member this is the very group that will train.
+    Forming a group takes a round trip of each participant to the leader, so if the source stays a
+    member, the training group is used.
     """
     training = training_group(membership)
     if membership.source_slot is None or membership.source_slot in training.slots:
@@ -54,14 +54,14 @@ def meeting_group(membership: Membership) -> Group:
 
 
 def transfer_group(membership: Membership, source_slot: int, joiners: Sequence[int]) -> Group:
-    """Group the source of a generation's state and those who need it."""
+    """Group the source of a generation's state and the joiners that receive it."""
     meeting = meeting_group(membership)
     slots = {source_slot, *joiners}
     return meeting if slots == set(meeting.slots) else _group(slots, _key(membership, 2))
 
 
 def receipt_group(membership: Membership) -> Group:
-    """Group the leader of a generation and the source of its state, which leaves."""
+    """Group the leader of a generation and the leaving source of its state."""
     assert membership.leader_slot is not None, "a membership with members has a leader"
     assert membership.source_slot is not None, "what is received has a source"
     meeting = meeting_group(membership)
@@ -70,7 +70,7 @@ def receipt_group(membership: Membership) -> Group:
 
 
 def membership_without(membership: Membership, lost: Collection[int]) -> Membership:
-    """Guess who goes on without the `lost` slots; the leader stays if it can."""
+    """Predict the membership after losing the slots `lost`; keeps the leader if it remains."""
     left = tuple(member for member in membership.members if member.slot not in lost)
     slots = [member.slot for member in left]
     is_led = membership.leader_slot in slots or not slots
@@ -79,7 +79,7 @@ def membership_without(membership: Membership, lost: Collection[int]) -> Members
 
 
 def rank_order(slots: Iterable[int]) -> tuple[int, ...]:
-    """Sort slots the way TensorFlow ranks their tasks: by device name, as text."""
+    """Sort slots as TensorFlow ranks their tasks: by device name, as text."""
     return tuple(sorted(slots, key=lambda slot: f"{slot}/"))
 
 

@@ -1,10 +1,10 @@
 """Every use of TensorFlow's internal modules: the multi-client collective runtime.
 
-TensorFlow 2.21 is pinned; an upgrade has to look at this file and at no other. A process enables
-collective operations once, before any variable exists. Groups of processes come and go by group
-key: `group_size`, `group_key` and `instance_key` are tensors, so one traced function serves every
-membership. Only when the declared addresses or the leader change, the runtime is initialised again;
-it then keeps all variables and drops its compiled functions.
+TensorFlow 2.21 is pinned; an upgrade affects this file only. A process enables collective
+operations once, before any variable exists. A group of processes is identified by its group key:
+`group_size`, `group_key` and `instance_key` are tensors, so one traced function serves every
+membership. The runtime is re-initialised only if the declared addresses or the leader change;
+this keeps all variables and drops the compiled functions.
 """
 
 from __future__ import annotations
@@ -32,17 +32,16 @@ from controlplane.core.protocol.wire import AcceleratorInfo, Membership, SlotAdd
 Tensor = Any
 logger = logging.getLogger(__name__)
 
-#: A collective that has not ended after so long is given up. The longest wait that is legal is one
-#: for a peer whose step takes that long.
+#: Time limit of a collective. The longest legitimate wait is for a peer whose step takes that long.
 COLLECTIVE_LIMIT_S = 300.0
 GUARD_EVERY_S = 1.0
 JOB_NAME = "worker"
 NO_GENERATION = -1
-#: After a failure TensorFlow's own threads still pass it on, through objects that initialising the
-#: runtime frees. A process that initialised at once crashed in a test; that this was why is
-#: likely, not proven.
+#: Delay between a failure and re-initialisation. TensorFlow's threads still propagate the failure
+#: through objects that initialisation frees. A process that initialised at once crashed in a test;
+#: this cause is likely, not proven.
 SETTLE_S = 0.05
-#: How long, at most, collectives that were failed in other threads are waited for.
+#: Time limit and poll interval of waiting for aborted collectives in other threads to end.
 OTHERS_LIMIT_S, OTHERS_EVERY_S = 5.0, 0.002
 CAUSE = "Collective ops is aborted by: "
 CAUSE_LENGTH = 300
@@ -55,12 +54,12 @@ PEER_ERRORS = (
     tf.errors.CancelledError,
     tf.errors.FailedPreconditionError,
     tf.errors.UnknownError,
-    tf.errors.InternalError,  # what it was asked for was thrown away when it began anew
+    tf.errors.InternalError,  # the requested data was dropped when the peer re-initialised
 )
 
 
 class CollectiveRuntime:
-    """Place of this process in the runtime: its slot, and the declaration now in force."""
+    """A process's part in the collective runtime: its slot, and the declaration now in force."""
 
     def __init__(
         self, slot: int, accelerator: AcceleratorInfo, held: HeldPort | None = None
@@ -68,18 +67,18 @@ class CollectiveRuntime:
         """Prepare without connecting.
 
         Args:
-            held: this trainer's own port; None: it is taken when the runtime connects.
+            held: this trainer's own port; None: `connect` takes the port.
         """
         self.slot = slot
         self._held = held
         self.hint = "auto" if is_emulated(accelerator) else "nccl"
         self._declaration: tuple[SlotAddress, ...] = ()
         self._leader_slot: int | None = None
-        #: What this trainer takes part in; None while it boots, when others may not be there yet.
+        #: The present membership; None during boot, when peers may not be reachable yet.
         self.membership: Membership | None = None
-        #: By thread: when the collective that runs there began, and when it is given up.
+        #: By thread: start and deadline (monotonic) of the collective that runs there.
         self._spans: dict[int, tuple[float, float]] = {}
-        #: Keeps an abort together with the generation it is meant for.
+        #: Makes an abort atomic with the check of the generation that it is meant for.
         self._lock = threading.Lock()
         self._generation = NO_GENERATION
         self._void_below = 0
@@ -89,10 +88,10 @@ class CollectiveRuntime:
         threading.Thread(target=self._guard, name="guard", daemon=True).start()
 
     def connect(self, membership: Membership, afresh: bool = False) -> bool:
-        """Take the membership's declaration and leader; say whether the runtime was initialised.
+        """Use the membership's declaration and leader; return whether the runtime is initialised.
 
         Args:
-            afresh: initialise it in any case, as after a failed collective. Variables are kept.
+            afresh: initialise in any case, as after a failed collective. Variables are kept.
 
         Raises:
             TrainerError: `port_in_use`, this trainer's own port is taken by another process;
@@ -102,7 +101,7 @@ class CollectiveRuntime:
             if membership.generation < self._void_below:
                 raise TrainerError(PEER_LOST, f"generation {membership.generation} is over")
             is_new_runtime = afresh or self._is_renewed or self.needs_connect(membership)
-            if self._declaration:  # it has booted
+            if self._declaration:  # not the first call, which is part of the boot
                 self.membership = membership
             if self.needs_connect(membership) or (afresh and not self._is_renewed):
                 if not self._declaration:
@@ -114,25 +113,25 @@ class CollectiveRuntime:
             return is_new_runtime
 
     def renew(self, membership: Membership) -> None:
-        """Initialise the runtime after a failure before the orders that tell how to go on.
+        """Initialise the runtime after a failure, before the orders to recover arrive.
 
-        If they name the declaration and the leader of `membership`, `connect` need not do so again,
-        and what was compiled in the meantime is kept. Until then no collective can be run.
+        If the orders name the declaration and leader of `membership`, `connect` keeps the runtime
+        and the functions compiled meanwhile. Until then no collective can run.
         """
         with self._lock:
             self._enable(membership)
-            self._generation = NO_GENERATION  # so nothing is under way that could be aborted
+            self._generation = NO_GENERATION  # no collective is under way that could be aborted
             self._is_renewed = True
 
     @property
     def port(self) -> HeldPort:
-        """Give this trainer's own port, once the runtime has connected."""
+        """The trainer's own port; available once the runtime has connected."""
         assert self._held is not None, "a runtime that has connected has a port"
         return self._held
 
     @property
     def is_void(self) -> bool:
-        """Say whether the generation of the last `connect` was given up."""
+        """Return whether the generation of the last `connect` was aborted."""
         return self._generation < self._void_below
 
     def abort_before(self, generation: int) -> None:
@@ -148,12 +147,12 @@ class CollectiveRuntime:
                 self._abort(f"generation {self._generation} is over")
 
     def needs_connect(self, membership: Membership) -> bool:
-        """Say whether joining `membership` initialises the runtime (again)."""
+        """Return whether `connect` with `membership` initialises the runtime (again)."""
         leader_slot = self._leader(membership)
         return (membership.declaration, leader_slot) != (self._declaration, self._leader_slot)
 
     def _port_hold(self, address: str) -> None:
-        """Make room on this trainer's own port for TensorFlow's server, and for no other."""
+        """Hold this trainer's own port and let TensorFlow's server, and no other, listen there."""
         try:
             self._held = self._held or HeldPort.take(address)
         except OSError as error:
@@ -193,12 +192,12 @@ class CollectiveRuntime:
         self._leader_slot = leader_slot
 
     def _let_others_out(self) -> None:
-        """Fail collectives of other threads and wait for their end, at most `OTHERS_LIMIT_S`.
+        """Abort collectives of other threads and wait for their end, at most `OTHERS_LIMIT_S`.
 
-        Initialising the runtime frees what they work with, so going on under one that has not
-        ended can crash this process. It is done nevertheless, and logged: the others survive the
-        crash of a trainer, and its agent sees it at once, while one that waited on would hold up
-        all of them until the control plane gives it up, and would be lost as well.
+        Initialising the runtime frees objects that they use, so continuing before they end can
+        crash this process. The runtime continues nevertheless, with a warning: the peers survive a
+        crash, and the agent detects it at once. A trainer that kept waiting would block all peers
+        until the control plane gave it up, and would be lost as well.
         """
         if not self._spans:
             return
@@ -216,13 +215,13 @@ class CollectiveRuntime:
 
     @contextmanager
     def collective(self, limit_s: float = COLLECTIVE_LIMIT_S) -> Iterator[None]:
-        """Run a collective inside the block: within the time limit, with errors made failures.
+        """Run a collective inside the block, with a time limit; converts errors to `TrainerError`.
 
-        The limit is kept by one thread of ours: with the operations' own `timeout` TensorFlow keeps
-        a sleeping thread for each one until its time has passed, hundreds within seconds.
+        The thread `guard` enforces the limit: with the operations' own `timeout` TensorFlow keeps
+        a sleeping thread per operation until the time has passed, hundreds within seconds.
 
         Raises:
-            TrainerError: `peer_lost`, or `internal` when it is not a peer's fault.
+            TrainerError: `peer_lost`, or `internal` if no peer is the cause.
         """
         if self.is_void or self._is_renewed:
             raise TrainerError(PEER_LOST, f"generation {self._generation} is over")
@@ -242,11 +241,11 @@ class CollectiveRuntime:
 
     @property
     def waiting_since(self) -> float | None:
-        """Give when the oldest of the collectives under way began, monotonic; None without any."""
+        """Start (monotonic) of the oldest collective under way; None without any."""
         return min((began_at for began_at, _ in list(self._spans.values())), default=None)
 
     def give_up(self, membership: Membership, message: str) -> None:
-        """Fail the collectives under way if they are of `membership` still, from another thread."""
+        """Abort, from another thread, collectives under way if they belong to `membership`."""
         with self._lock:
             is_current = self._generation == membership.generation
             if is_current and self._spans and not self._is_given_up:
@@ -263,7 +262,7 @@ class CollectiveRuntime:
                     self._abort("the peers did not answer in time")
 
     def _abort(self, message: str) -> None:
-        """Fail every collective under way in this process, and all later ones until `_enable`."""
+        """Abort every collective under way in this process, and all later ones until `_enable`."""
         context.context().abort_collective_ops(tf.errors.ABORTED, message)
         self._failed_at = time.monotonic()
 
@@ -271,13 +270,13 @@ class CollectiveRuntime:
 def all_gather(value: Tensor, group: Tensor, instance: int | Tensor, hint: str) -> Tensor:
     """Gather `value` [n, ...] of every rank into [size * n, ...], in rank order.
 
-    `group` is int32, size and key first. An instance key stands for one shape within a group.
+    `group` is int32, size and key first. An instance key identifies one shape within a group.
     """
     return collective_ops.all_gather_v2(value, group[0], group[1], instance, hint)
 
 
 def all_reduce(value: Tensor, group: Tensor, instance: int | Tensor, hint: str) -> Tensor:
-    """Add `value` over all ranks, in whatever order the runtime chooses."""
+    """Sum `value` over all ranks, in an order that the runtime chooses."""
     return collective_ops.all_reduce_v2(
         value, group[0], group[1], instance, communication_hint=hint
     )
@@ -289,14 +288,14 @@ def all_to_all(value: Tensor, group: Tensor, instance: int | Tensor, hint: str) 
 
 
 def broadcast_send(value: Tensor, group: Group, instance: int, hint: str) -> None:
-    """Give `value` to every other rank of `group`."""
+    """Send `value` to every other rank of `group`."""
     collective_ops.broadcast_send_v2(value, group.size, group.key, instance, hint)
 
 
 def broadcast_receive(
     shape: tuple[int, ...], group: Group, instance: int, hint: str, dtype: tf.DType = tf.int32
 ) -> Tensor:
-    """Take a tensor of `shape` from the rank that sends."""
+    """Receive a tensor of `shape` from the sending rank."""
     return collective_ops.broadcast_recv_v2(
         tf.constant(shape, tf.int32),
         dtype,
@@ -308,6 +307,6 @@ def broadcast_receive(
 
 
 def _cause(message: str) -> str:
-    """Cut the innermost cause out of a collective's error, which repeats itself on each hop."""
+    """Extract the innermost cause from a collective's error, which is repeated on each hop."""
     lines = [line for line in message.splitlines() if CAUSE in line] or [message]
     return lines[0].rpartition(CAUSE)[2][:CAUSE_LENGTH]

@@ -18,16 +18,16 @@ def stack_reduce(
 ) -> list[tf.TensorArray]:
     """Push `item(0)`, `item(1)` ... and add the two topmost `merges[k]` times after push k.
 
-    An item is a list of vectors that stay apart, so that none of them is copied into another one.
-    Only the entries on the stack are alive: O(log V) of them for contiguous virtual nodes.
+    An item is a list of separate vectors, which saves copying them into one. Only the entries on
+    the stack are alive: O(log V) of them for contiguous virtual nodes.
 
     Args:
-        item: makes the vectors of an index; called once, while tracing.
+        item: returns the vectors of an index; called once, while tracing.
         merges: int32 [n].
         widths: static number of elements per vector, None when it is known only at run time.
 
     Returns:
-        One stack per vector; what lies above the final height is left over and means nothing.
+        One stack per vector; entries above the final height are leftovers without meaning.
     """
     shapes = [tf.TensorShape([width]) for width in widths]
     scalar = tf.TensorShape([])

@@ -1,8 +1,8 @@
-"""The few numbers that travel beside the sums of a step, so that they cost no message of their own.
+"""Notes: a few numbers sent along with the sums of a step, which saves a message of their own.
 
 In the exact mode each trainer's notes arrive by rank: whether it holds the orders for the next
-generation, its slot, and the seconds it was busy with the step. In the fast mode the runtime adds
-all notes up, so the seconds stand at the trainer's own rank in a row of one place per trainer.
+generation, its slot, and the seconds it was busy with the step. In the fast mode the runtime sums
+all notes, so the seconds are at the trainer's own rank in a row of one place per trainer.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ from controlplane.core.protocol.wire import ReductionMode
 
 @dataclass(frozen=True)
 class StepMetadata:
-    """What all trainers of a group noted in one step.
+    """The notes of all trainers of a group in one step.
 
     Attributes:
-        is_agreed: everybody holds the next orders.
-        slots: by rank, as they came in; empty in the fast mode, which knows no order.
+        is_agreed: all trainers hold the next orders.
+        slots: slots by rank, as received; empty in the fast mode, which has no order.
         busy_s: seconds by rank that each trainer was busy with this step outside the exchange; 0
-            where it could not tell.
+            if not measured.
     """
 
     is_agreed: bool
@@ -34,7 +34,7 @@ class StepMetadata:
 def notes_write(
     mode: ReductionMode, group: Group, slot: int, holds_next: bool, busy_s: float
 ) -> list[float]:
-    """Give one trainer's notes, as many numbers from each trainer of the group."""
+    """Return one trainer's notes; their number is the same for each trainer of the group."""
     if mode is ReductionMode.EXACT:
         return [float(holds_next), float(slot), busy_s]
     row = [0.0] * group.size
@@ -43,7 +43,7 @@ def notes_write(
 
 
 def notes_read(mode: ReductionMode, group: Group, notes: np.ndarray) -> StepMetadata:
-    """Read what the exchange gave: [size, 3] by rank in the exact mode, else [1, 1 + size]."""
+    """Parse the exchanged notes: [size, 3] by rank in the exact mode, else [1, 1 + size]."""
     is_agreed = bool(notes[:, 0].sum() == group.size)
     if mode is ReductionMode.EXACT:
         slots = tuple(int(slot) for slot in notes[:, 1])

@@ -1,7 +1,7 @@
-"""Says in a sentence what the frequent errors of Keras and TensorFlow mean for a job.
+"""Explains the frequent errors of Keras and TensorFlow in one sentence each.
 
-Each family of errors is a pattern of its text and a function that writes the sentence. Patterns are
-those of the pinned versions; the text of an error that none matches is told as it is.
+Each family of errors consists of a pattern for the text and a function that writes the sentence.
+The patterns fit the pinned versions; the text of an error that matches none is reported unchanged.
 """
 
 from __future__ import annotations
@@ -35,22 +35,22 @@ _NODE = re.compile(r"\{\{node ([^}\s]+)\}\}")
 
 
 def known_sentence(text: str, shapes: DataShapes = ()) -> str | None:
-    """Give the sentence for an error's plain text; None when its family is not known.
+    """Return the sentence for an error's plain text; None if its family is not known.
 
     Args:
-        shapes: what tells whether a layer's input is the data themselves.
+        shapes: shapes of the data, to recognise a layer whose input is the data themselves.
     """
     inner = unwrapped(text)
     for pattern, write in _FAMILIES:
         found = pattern.search(inner)
         if found is not None:
-            with suppress(ValueError, IndexError):  # the words are Keras's, but not their sense
+            with suppress(ValueError, IndexError):  # the text matches, but has unexpected values
                 return write(found, shapes)
     return None
 
 
 def unwrapped(text: str) -> str:
-    """Take away what Keras wraps around the text of an error, layer by layer."""
+    """Remove the texts that Keras wraps around an error's text, layer by layer."""
     for _ in range(_WRAPPED_LIMIT):
         found = next((m for pattern in _WRAPPERS if (m := pattern.match(text))), None)
         if found is None:
@@ -60,7 +60,7 @@ def unwrapped(text: str) -> str:
 
 
 def reason_line(text: str) -> str:
-    """Give the line of an error's text that says most: its first, or what TensorFlow's end says."""
+    """Return the most telling line of an error's text: its first, or TensorFlow's last."""
     inner = unwrapped(text)
     lines = [line.strip() for line in inner.splitlines() if line.strip()]
     if inner is not text and _DETECTED in text:
@@ -69,7 +69,7 @@ def reason_line(text: str) -> str:
 
 
 def missing_key_sentence(text: str) -> str | None:
-    """Say which input is missing where a model of the user's looks for it in a dict."""
+    """Name the missing input if a user's model looks up an input in a dict."""
     found = _KEY_IN_CALL.search(text)
     if found is None:
         return None
@@ -81,18 +81,18 @@ def missing_key_sentence(text: str) -> str | None:
 
 
 def import_sentence(error: ImportError) -> str:
-    """Say what could not be imported and what to do about it."""
+    """Name the failed import and the fix."""
     if isinstance(error, ModuleNotFoundError) and error.name:
         return (
             f"There is no module {error.name!r} on the node; put it into the uploaded .zip beside "
             "the job's file, or do without it"
         )
-    said = re.sub(r" \(/[^()]*\)$", "", error.msg or str(error))  # where the module's file lies
+    said = re.sub(r" \(/[^()]*\)$", "", error.msg or str(error))  # drops the path of the module
     return f"An import failed: {said}"
 
 
 def syntax_sentence(error: SyntaxError, name: str) -> str:
-    """Say where a file is no Python and why."""
+    """Name the place and the cause of a syntax error."""
     return f"{name}, line {error.lineno}, is not valid Python: {error.msg}"
 
 
@@ -246,18 +246,18 @@ def _identifier(found: Match, _shapes: DataShapes) -> str:
 
 
 def _shape(text: str) -> Shape:
-    """Read "(None, 4)" or "[5,4]"."""
+    """Parse "(None, 4)" or "[5,4]"."""
     parts = [part.strip() for part in text.strip("()[] ").split(",")]
     return tuple(int(part) if part.isdecimal() else None for part in parts if part)
 
 
 def _example(text: str) -> Shape:
-    """Give a shape without the batch's dimension."""
+    """Parse a shape and drop the batch dimension."""
     return _shape(text)[1:]
 
 
 def _text(shape: Shape) -> str:
-    """Write the shape of an example; a number alone has none."""
+    """Render the shape of an example; a scalar has none."""
     if not shape:
         return "of a single number"
     return str(tuple("?" if size is None else size for size in shape)).replace("'", "")

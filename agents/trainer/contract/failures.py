@@ -1,4 +1,4 @@
-"""How a trainer ends early: one coded error, reported as `failed`."""
+"""The coded error that ends a trainer early, reported as FAILED; exit statuses."""
 
 from __future__ import annotations
 
@@ -6,19 +6,19 @@ from __future__ import annotations
 EXIT_DONE = 0
 EXIT_FAILED = 3
 
-#: Code of the one failure that a trainer survives: it keeps its state and waits for orders.
+#: Code of the only failure that a trainer survives: it keeps its state and waits for orders.
 PEER_LOST = "peer_lost"
-#: Code of a trainer that was to go on while its variables are at most half of the lost state.
+#: Code of a trainer ordered to continue that has at most a part of the lost state.
 STATE_LOST = "state_lost"
 
 
 class TrainerError(Exception):
-    """The trainer cannot go on.
+    """The trainer cannot continue.
 
     Attributes:
         code: `user_code`, `out_of_memory`, `peer_lost`, `state_lost`, `port_in_use`, `internal`,
             `nonfinite_loss` or `nonfinite_metric`.
-        traceback: frames that help whoever has to act, empty when the message says it all.
+        traceback: frames that help to diagnose the failure; empty if the message suffices.
     """
 
     def __init__(self, code: str, message: str, traceback: str = "") -> None:

@@ -1,9 +1,8 @@
-"""Ports that are held from the moment they are chosen until a trainer's servers have them.
+"""Holds a trainer's port from the moment it is chosen until the trainer's servers listen there.
 
-A trainer needs seconds to import TensorFlow before it listens. Whatever is free until then the
-kernel may give to any outgoing connection of the machine. So the port is bound, without listening,
-by a socket that is handed over: from the launcher to its trainer, which holds it until TensorFlow
-listens there as well.
+A trainer needs seconds to import TensorFlow before it listens. Until then the kernel may assign a
+free port to any outgoing connection. So a socket binds the port without listening; the launcher
+hands this socket to its trainer, which holds it until TensorFlow listens there too.
 """
 
 from __future__ import annotations
@@ -17,16 +16,16 @@ from ipaddress import IPv4Address
 from agents.trainer.contract.failures import TrainerError
 from controlplane.core.protocol.wire import SlotAddress, TrainerOrders
 
-#: How many numbers that are free for TCP and taken for UDP are put up with.
+#: Number of tries to find a port that is free for both TCP and UDP.
 PAIR_TRIES = 100
 
 
 class HeldPort:
-    """One port number of this machine, kept from all other processes.
+    """One port number of this machine, held so that no other process can use it.
 
     Attributes:
         number: the port, for TCP and UDP.
-        beacon: the UDP socket, to be used as it is; None where UDP is taken.
+        beacon: the bound UDP socket; None if the number is taken for UDP.
     """
 
     def __init__(self, tcp: socket.socket, beacon: socket.socket | None) -> None:
@@ -39,7 +38,7 @@ class HeldPort:
         """Hold the port of `address`, HOST:PORT; 0 lets the kernel choose a free one.
 
         Raises:
-            OSError: another process has it.
+            OSError: another process uses the port.
         """
         host, _, port = address.rpartition(":")
         tcp = _tcp_bound(int(port))
@@ -47,10 +46,10 @@ class HeldPort:
 
     @classmethod
     def inherit(cls, numbers: Sequence[int]) -> HeldPort:
-        """Take over what a parent process holds: the file numbers of its TCP and UDP sockets.
+        """Take over the TCP and UDP sockets of a parent process, given by file number.
 
         Raises:
-            OSError: one of them is no socket of this process.
+            OSError: one of the numbers is no socket of this process.
         """
         tcp, beacon = (socket.socket(fileno=number) for number in numbers)
         for each in (tcp, beacon):
@@ -59,24 +58,24 @@ class HeldPort:
 
     @property
     def files(self) -> tuple[int, ...]:
-        """File numbers for a child process, as `inherit` takes them."""
+        """File numbers for `inherit` in a child process."""
         assert self.beacon is not None, "a port that is handed over is held for TCP and UDP"
         return self._tcp.fileno(), self.beacon.fileno()
 
     def share(self) -> None:
-        """Let a server listen beside the socket that holds the port.
+        """Allow a server to listen on the port while this socket still holds it.
 
-        With SO_REUSEADDR on both, Linux lets several sockets be bound and one of them listen. The
-        server of TensorFlow has it set. The kernel gives the port to no connection nevertheless.
+        With SO_REUSEADDR on both, Linux allows several bound sockets, one of them listening.
+        TensorFlow's server sets the option. The kernel still assigns the port to no connection.
         """
         self._tcp.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
 
     def hand_on(self) -> None:
-        """Let go of TCP, because a server listens there, and keep the beacon's socket."""
+        """Close the TCP socket, because a server listens there, and keep the beacon's socket."""
         self._tcp.close()
 
     def close(self) -> None:
-        """Let go of all."""
+        """Close both sockets."""
         self._tcp.close()
         if self.beacon is not None:
             self.beacon.close()
@@ -91,29 +90,29 @@ class PortHolder:
         self.numbers = [each.number for each in held]
 
     def files(self, index: int) -> tuple[int, ...]:
-        """Give the file numbers of one port for a child process; none when it was let go of."""
+        """Return the file numbers of one port for a child process; none after `release`."""
         held = self._held[index]
         return () if held is None else held.files
 
     def release(self, index: int) -> None:
-        """Let go of one port; a process that has inherited it holds it on."""
+        """Release one port; a process that has inherited the port still holds it."""
         held, self._held[index] = self._held[index], None
         if held is not None:
             held.close()
 
     def close(self) -> None:
-        """Let go of all."""
+        """Release all ports."""
         for index in range(len(self._held)):
             self.release(index)
 
 
 def port_hold(orders: TrainerOrders, files: Sequence[int] | None = None) -> HeldPort | None:
-    """Hold a trainer's own port from its start on; None when another process has it.
+    """Hold a trainer's own port from its start on; None if another process uses the port.
 
-    That may be over by the time the runtime connects, which tells of it otherwise.
+    The port may be free again when the runtime connects; if not, `connect` raises the error.
 
     Args:
-        files: what the parent process has held it with.
+        files: file numbers of the parent process's sockets that hold the port.
     """
     if files:
         return HeldPort.inherit(files)
@@ -123,7 +122,7 @@ def port_hold(orders: TrainerOrders, files: Sequence[int] | None = None) -> Held
 
 
 def declared_address(declaration: tuple[SlotAddress, ...], slot: int) -> str:
-    """Give the address, HOST:PORT, of a slot.
+    """Return the address, HOST:PORT, of a slot.
 
     Raises:
         TrainerError: the slot is not declared.
@@ -135,10 +134,10 @@ def declared_address(declaration: tuple[SlotAddress, ...], slot: int) -> str:
 
 
 def beacon_socket(address: str) -> socket.socket | None:
-    """Open a UDP socket on the declared address alone, if this machine has it; None if taken.
+    """Open a UDP socket on the declared address if this machine has it; None if it is taken.
 
-    On all of them where peers use a name, which may mean another address to them, or an address
-    that somebody translates on the way.
+    The socket binds all addresses if the declared host is a name, which peers may resolve
+    differently, or not an address of this machine (NAT).
     """
     host, _, port = address.rpartition(":")
     opened = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
@@ -158,10 +157,10 @@ def beacon_socket(address: str) -> socket.socket | None:
 
 
 def _free_pair() -> HeldPort:
-    """Hold a number that is free for TCP and UDP.
+    """Hold a port number that is free for TCP and UDP.
 
     Raises:
-        OSError: there is none.
+        OSError: none was found in `PAIR_TRIES` tries.
     """
     for _ in range(PAIR_TRIES):
         held = HeldPort.take("127.0.0.1:0")
@@ -172,10 +171,10 @@ def _free_pair() -> HeldPort:
 
 
 def _tcp_bound(port: int) -> socket.socket:
-    """Bind without listening, and without letting anybody share it.
+    """Bind exclusively, without listening.
 
-    Connections of an earlier server that wait out their time are in the way of a socket without
-    SO_REUSEADDR only, so that is set while binding where it has to be.
+    Connections in TIME_WAIT of an earlier server block only a socket without SO_REUSEADDR, so the
+    option is set while binding if necessary.
     """
     holder = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
     try:

@@ -20,14 +20,14 @@ from controlplane.core.protocol.wire import (
     encode,
 )
 
-#: How often to look for new orders: while training, and while there is nothing to do but wait.
+#: Poll intervals for new orders: while training, and while waiting for orders.
 POLL_S = 0.02
 WAITING_POLL_S = 0.002
-#: How often to say that this process is not stopped, and to see whether its agent lives.
+#: Interval at which the process touches PULSE_FILE and checks whether its agent lives.
 PULSE_EVERY_S = 0.5
-#: An agent touches ALIVE_FILE every few seconds. If it has not for so long, nobody will come.
+#: The agent touches ALIVE_FILE every few seconds; the trainer ends if the file is older than this.
 ALIVE_LIMIT_S = 900.0
-#: So many looks in a row must find the file too old: after a sleep the agent has to wake up, too.
+#: Consecutive checks that must find the file too old: after a suspend the agent resumes too.
 ALIVE_LOOKS = 60
 ORDERS_FILE = "orders.json"
 REPORTS_FILE = "reports.jsonl"
@@ -36,10 +36,10 @@ ALIVE_FILE = "alive"
 
 
 def orders_read(run_dir: Path) -> TrainerOrders:
-    """Read the orders that lie in a run directory.
+    """Read the orders from a run directory.
 
     Raises:
-        ValueError: they are missing or not valid.
+        ValueError: the orders are missing or not valid.
     """
     try:
         value = json.loads((run_dir / ORDERS_FILE).read_text())
@@ -49,27 +49,27 @@ def orders_read(run_dir: Path) -> TrainerOrders:
 
 
 def orders_write(run_dir: Path, orders: TrainerOrders) -> None:
-    """Put orders in place atomically, as an agent does."""
+    """Write orders atomically, as an agent does."""
     partial = run_dir / f".{ORDERS_FILE}.partial"
     partial.write_text(json.dumps(encode(orders)))
     partial.replace(run_dir / ORDERS_FILE)
 
 
 class OrderWatcher:
-    """Looks for new orders in a thread of its own, which also is the process's pulse."""
+    """Polls for new orders in a thread, which also touches the pulse file."""
 
     def __init__(self, run_dir: Path, parent_pid: int | None = None) -> None:
         """Read the first orders and start watching.
 
         Args:
-            parent_pid: end this process at once when its parent is no longer that one.
+            parent_pid: end this process at once when its parent process is a different one.
 
         Raises:
             ValueError: there are no valid orders.
         """
         self._run_dir = run_dir
         self._parent_pid = parent_pid
-        orders_read(run_dir)  # says best what is wrong if there are none
+        orders_read(run_dir)  # raises the clearest error if there are none
         self._stamp = self._file_stamp()  # before reading: orders that come between are seen later
         self._orders = orders_read(run_dir)
         self._changed = threading.Condition()
@@ -87,13 +87,13 @@ class OrderWatcher:
         return self._orders
 
     def next_after(self, generation: int) -> TrainerOrders | None:
-        """Give the orders to switch away from `generation`, once they may be followed."""
+        """Return the orders to switch away from `generation`, once they may be followed."""
         orders = self._orders
         is_next = orders.go and orders.membership.generation > generation
         return orders if is_next else None
 
     def recovery_after(self, generation: int) -> TrainerOrders | None:
-        """Give the orders to recover in a later generation than `generation`, if they are there."""
+        """Return the orders to recover in a later generation than `generation`, if any."""
         orders = self.next_after(generation)
         return orders if orders is not None and orders.membership.recover else None
 
@@ -101,20 +101,20 @@ class OrderWatcher:
         """Call `notify` in the watching thread with the generation of orders to recover."""
         with self._changed:
             self._on_recovery = notify
-        self._notify_recovery()  # they may have been there before
+        self._notify_recovery()  # such orders may have arrived before
 
     def on_change(self, notify: Callable[[TrainerOrders], None]) -> None:
-        """Call `notify` with the orders there are, and in the watching thread with all others."""
+        """Call `notify` with the present orders, and in the watching thread with all later ones."""
         with self._changed:
             self._on_change = notify
             notify(self._orders)
 
     def wait_for_change(self, seen: TrainerOrders) -> TrainerOrders:
-        """Wait until there are other orders than `seen`, for as long as the agent wants."""
+        """Wait without limit for orders other than `seen`."""
         return self.wait_for(lambda orders: orders is not seen)
 
     def wait_for(self, is_wanted: Callable[[TrainerOrders], bool]) -> TrainerOrders:
-        """Wait for orders of some kind, for as long as the agent lives."""
+        """Wait, as long as the agent lives, for orders that `is_wanted` accepts."""
         with self._changed:
             self._is_waiting = True
             while not is_wanted(self._orders):
@@ -131,14 +131,14 @@ class OrderWatcher:
             self._pulse()
             time.sleep(WAITING_POLL_S if self._is_waiting else POLL_S)
             if self._parent_pid is not None and os.getppid() != self._parent_pid:
-                os._exit(EXIT_FAILED)  # the launcher is gone and nobody else looks after us
+                os._exit(EXIT_FAILED)  # the launcher, this process's only supervisor, is gone
             try:
                 stamp = self._file_stamp()
                 if stamp == self._stamp:
                     continue
                 orders = orders_read(self._run_dir)
             except (OSError, ValueError):
-                continue  # half-made by someone who does not rename; look again
+                continue  # an incomplete file, not written atomically; read again
             self._stamp = stamp
             with self._changed:
                 self._orders = orders
@@ -153,7 +153,7 @@ class OrderWatcher:
             self._on_recovery(membership.generation)
 
     def _pulse(self) -> None:
-        """Touch the pulse file now and then; end the process when its agent is long gone."""
+        """Touch the pulse file at intervals; end the process when its agent is long gone."""
         now = time.monotonic()
         if now - self._pulsed_at < PULSE_EVERY_S:
             return
@@ -161,11 +161,11 @@ class OrderWatcher:
         try:
             (self._run_dir / PULSE_FILE).touch()
         except OSError:
-            return  # a full disk or a folder that is being removed; try again
+            return  # a full disk or a folder being removed; try again
         try:
             silence_s = time.time() - (self._run_dir / ALIVE_FILE).stat().st_mtime
         except OSError:
-            return  # run by hand: there is no agent
+            return  # started manually, without an agent
         self._num_late_looks = self._num_late_looks + 1 if silence_s > ALIVE_LIMIT_S else 0
         if self._num_late_looks >= ALIVE_LOOKS:
             os._exit(EXIT_FAILED)
@@ -175,7 +175,7 @@ class ReportWriter:
     """Appends numbered reports, each line in one write, from any thread.
 
     Attributes:
-        generation: of the reports to come.
+        generation: default generation of reports.
         last_step: the newest step that this trainer has reported as the leader.
     """
 
@@ -211,7 +211,7 @@ class ReportWriter:
         self.write(ReportKind.PHASE, {"phase": name})
 
     def failed(self, failure: TrainerError, facts: Mapping[str, Any] | None = None) -> None:
-        """Report why this trainer ends; `facts` come beside it."""
+        """Report the failure that ends this trainer; `facts` are added to the data."""
         reason = {
             "code": failure.code,
             "message": failure.message,

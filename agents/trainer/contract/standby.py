@@ -1,15 +1,14 @@
-"""A process that has everything imported and waits to become a trainer.
+"""Standby: a process with all modules imported that waits to become a trainer.
 
-It reads its standard input and nothing else: one line, JSON, names the run directory to take over.
-An end of the input means that the agent is gone, or does not need it, and ends the process at once.
-Before that it belongs to no job: it has no port, no model and no device (TensorFlow is imported,
-but its runtime is not initialised, so no memory of a GPU is held).
+A standby reads one JSON line from standard input, which names the run directory to take over.
+At end of input (the agent is gone or does not need the standby) the process ends at once.
+Until then the standby belongs to no job: it has no port, no model and no device (TensorFlow is
+imported, but its runtime is not initialised, so no GPU memory is held).
 
-Everything is imported on a thread of low priority, because a process without privileges cannot
-raise its own priority again; the main thread, which later trains, keeps its own. Where Linux shares
-the processor by session first (autogroups), a thread's priority counts for nothing outside its own
-session, and this process leads one. So the session's priority is lowered as well, which anybody may
-raise again.
+Modules are imported on a thread of low priority, because an unprivileged process cannot raise its
+priority again; the main thread, which later trains, keeps its own. If Linux shares the processor by
+session first (autogroups), a thread's priority has no effect outside its own session, and this
+process leads one. So the session's priority is lowered as well; raising it needs no privileges.
 """
 
 from __future__ import annotations
@@ -26,15 +25,15 @@ from contextlib import contextmanager
 from pathlib import Path
 
 RUN_DIR_VARIABLE = "VIRTUALFLOW_RUN_DIR"
-#: Only there so that the agent leaves room behind the variable above, for a longer path.
+#: Padding that the agent places behind RUN_DIR_VARIABLE, to leave room for a longer path.
 ROOM_VARIABLE = "VIRTUALFLOW_ROOM"
-#: The standby makes this file in its folder when it can take over.
+#: File in the standby's folder that marks it as ready to take over.
 WARM_FILE = "warm"
 LOG_FILE = "log.txt"
 NICENESS = 10
-#: Priority of this process's session, as a nice value; see sched(7). It may be changed ten times a
-#: second by everybody without privileges together. At 10 a standby beside many busy sessions would
-#: not get warm within minutes.
+#: Priority of this process's session, as a nice value; see sched(7). All unprivileged processes
+#: together may change such values ten times a second. At 10 a standby beside many busy sessions
+#: would not get warm within minutes.
 SESSION_NICENESS_FILE = Path("/proc/self/autogroup")
 SESSION_NICENESS = 5
 SESSION_TRIES, SESSION_AGAIN_S = 100, 0.05
@@ -44,7 +43,7 @@ EXIT_NOT_WARM = 4
 def standby_wait(folder: Path, warm_up: Callable[[], object]) -> Path:
     """Warm up, wait, and become the trainer of a run directory; returns that directory.
 
-    The process ends here when its input ends first, or when warming up fails.
+    Ends the process if its input ends first or warming up fails.
     """
     warming = threading.Thread(target=_warm, args=(folder, warm_up), name="warming", daemon=True)
     warming.start()
@@ -58,7 +57,7 @@ def standby_wait(folder: Path, warm_up: Callable[[], object]) -> Path:
 
 
 def take_over_line(run_dir: Path) -> bytes:
-    """Write what makes a standby the trainer of `run_dir`."""
+    """Return the input line that makes a standby the trainer of `run_dir`."""
     return json.dumps({"run_dir": str(run_dir)}).encode() + b"\n"
 
 
@@ -76,14 +75,14 @@ def _warm(folder: Path, warm_up: Callable[[], object]) -> None:
 
 @contextmanager
 def _low_session() -> Iterator[None]:
-    """Let other sessions go first inside the block, where the kernel shares by session.
+    """Lower the session's priority inside the block, if the kernel shares by session.
 
     Raises:
         OSError: the priority could not be raised again.
     """
     try:
         _session_nice(SESSION_NICENESS)
-    except OSError:  # no such file, or one that may not be written: nothing to put back either
+    except OSError:  # no such file, or not writable: nothing to restore either
         yield
         return
     yield
@@ -94,7 +93,7 @@ def _session_nice(niceness: int) -> None:
     for _ in range(SESSION_TRIES):
         try:
             SESSION_NICENESS_FILE.write_text(str(niceness))
-        except BlockingIOError:  # somebody else has just changed theirs
+        except BlockingIOError:  # the rate limit of changes is used up
             time.sleep(SESSION_AGAIN_S)
         else:
             return
@@ -102,7 +101,10 @@ def _session_nice(niceness: int) -> None:
 
 
 def _become(run_dir: Path) -> None:
-    """Put on the outside of that run directory's trainer; its log, which tells the agent, last."""
+    """Take over the run directory: cwd, environment, stdio.
+
+    The log is redirected last; the agent takes that as "started".
+    """
     os.chdir(run_dir / "code")
     os.environ[RUN_DIR_VARIABLE] = str(run_dir)
     os.environ.pop(ROOM_VARIABLE, None)
@@ -120,13 +122,13 @@ def _become(run_dir: Path) -> None:
 
 
 def _environment_rewrite(entry: bytes) -> None:
-    """Write the run directory over the old one where the kernel shows this process's environment.
+    """Overwrite the run directory in `/proc/<pid>/environ`, by which agents find a trainer.
 
-    `/proc/<pid>/environ` is the memory that the process started with, and agents find the processes
-    of a trainer by it. The agent puts the two variables of this module last, side by side.
+    The file shows the memory of the environment at process start. The agent places the two
+    variables of this module last, side by side.
 
     Raises:
-        RuntimeError: they are not there, or leave too little room.
+        RuntimeError: the variables are not there, or leave too little room.
     """
     shown = Path("/proc/self/environ").read_bytes()
     start = shown.find(f"\0{RUN_DIR_VARIABLE}=".encode()) + 1

@@ -26,32 +26,32 @@ from controlplane.core.protocol.plain_text import plain_text
 
 MESSAGE_LIMIT = 4_000
 TRACEBACK_LIMIT = 20_000
-#: Characters of a headline that are some other program's words.
+#: Most characters of a quoted error message in a headline.
 SENTENCE_LIMIT = 500
-#: The name under which a job's entry file is imported, whatever it is called.
+#: The module name under which a job's entry file is imported, regardless of the file's name.
 ENTRY_MODULE = "job_code"
 _CHAIN_LIMIT = 20
 _FRAME = re.compile(r'\s*File "(?P<path>[^"]*)", line \d+')
 _FRAME_IN_TEXT = re.compile(
     r'File "(?P<path>[^"\n]*)", line (?P<line>\d{1,9})(?:, in (?P<name>[\w<>]+))?'
 )
-#: How Keras begins when a model's call fails before it is built.
+#: Start of Keras's message when a model's call fails before the model is built.
 _ADVICE = "Unable to automatically build the model"
-#: An ordinary word at the beginning of a sentence; names of things have dots and brackets.
+#: An ordinary word at the beginning of a sentence; identifiers have dots and brackets.
 _WORD = re.compile(r"[a-z]+(?:'s)?[ ,]")
 _SHOWN_ESCAPE = re.compile(r"\\x1b\[[0-9;]*m")
 _PROJECT_FOLDER = Path(__file__).resolve().parents[2]
 
 
 class JobCodeError(Exception):
-    """The job's code or data cannot be used; the user has to change something.
+    """The job's code or data cannot be used and have to be changed by the user.
 
     Attributes:
-        code: machine word for what is wrong ("user_code", "not_compiled", "length_mismatch" ...).
-        field: what has to change: "code", "code.build", "data.train", "data.validation" or a field
+        code: identifier of the error ("user_code", "not_compiled", "length_mismatch" ...).
+        field: the part to change: "code", "code.build", "data.train", "data.validation" or a field
             of the submission.
-        message: one or two sentences: what is wrong and the fix.
-        traceback: the user's own frames, empty when no exception of theirs is behind it.
+        message: one or two sentences: the problem and the fix.
+        traceback: the user's own frames; empty if no exception of the user's code is the cause.
     """
 
     def __init__(self, code: str, field: str, message: str, traceback: str = "") -> None:
@@ -70,18 +70,18 @@ def user_code(
     sample: Any = None,
     is_all_theirs: bool = False,
 ) -> Iterator[None]:
-    """Turn whatever the user's code raises inside the block into a `JobCodeError`.
+    """Convert any exception of the user's code inside the block to a `JobCodeError`.
 
     SystemExit is caught too: a script that calls `sys.exit` must not end the trainer silently.
 
     Args:
-        sample: examples as arrays, in any structure; their shapes tell data from what layers make.
-        is_all_theirs: whether the block only calls the user's code, which Python may refuse before
-            its first line: `len` of an object whose length is negative.
+        sample: examples as arrays, in any structure; their shapes tell data from layer outputs.
+        is_all_theirs: the block only calls the user's code, so that even errors that Python raises
+            outside that code are the user's: `len` of an object whose length is negative.
 
     Raises:
         JobCodeError: with code "user_code", or the one that was raised inside.
-        Exception: as it was, when a line of the project itself raised it.
+        Exception: unchanged, if a line of the project itself raised it.
     """
     try:
         yield
@@ -100,7 +100,7 @@ def user_code(
 def user_traceback(error: BaseException, code_dir: Path) -> str:
     """Format `error` and its causes with only the frames in `code_dir`, paths relative to it.
 
-    Of the errors on the way only those with such a frame are told, and the last.
+    Causes without such a frame are left out; `error` itself is always included.
     """
     texts = []
     for link in _chain(error):
@@ -115,9 +115,9 @@ def user_traceback(error: BaseException, code_dir: Path) -> str:
 
 
 def user_frames(text: str, code_dir: Path) -> str:
-    """Take all frames out of a text that are not in `code_dir`; give the others relative paths.
+    """Remove all frames outside `code_dir` from a text; make the other paths relative.
 
-    Messages are filtered like tracebacks: TensorFlow writes frames of its own into them.
+    Messages are filtered like tracebacks, because TensorFlow includes its own frames in messages.
     """
     root = code_dir.resolve()
     kept: list[str] = []
@@ -125,7 +125,7 @@ def user_frames(text: str, code_dir: Path) -> str:
     for line in text.splitlines():
         indent = len(line) - len(line.lstrip())
         if dropped_indent is not None and (indent > dropped_indent or not line.strip()):
-            continue  # the source line of a frame that was taken out, or the gap after it
+            continue  # the source line of a removed frame, or the gap after it
         dropped_indent = None
         frame = _FRAME.match(line)
         if frame and not _is_within(frame["path"], root):
@@ -136,10 +136,7 @@ def user_frames(text: str, code_dir: Path) -> str:
 
 
 def user_place(error: BaseException, code_dir: Path) -> str:
-    """Say which line of the user's an error came from: "job.py, line 12, in build".
-
-    Empty when none was running.
-    """
+    """Return the user's line that raised an error: "job.py, line 12, in build"; empty if none."""
     root = code_dir.resolve()
     if isinstance(error, SyntaxError) and error.filename and _is_within(error.filename, root):
         return f"{Path(error.filename).resolve().relative_to(root)}, line {error.lineno}"
@@ -151,7 +148,7 @@ def user_place(error: BaseException, code_dir: Path) -> str:
 
 
 def own_frames_kept(error: TrainerError, code_dir: Path) -> TrainerError:
-    """Say a failed step in a sentence, with message and traceback cut down to the user's frames."""
+    """Describe a failed step in one sentence, with only the user's frames in the traceback."""
     root = code_dir.resolve()
     text = plain_text(error.message)
     place = _place_in_text(text, root)
@@ -164,13 +161,13 @@ def own_frames_kept(error: TrainerError, code_dir: Path) -> TrainerError:
 
 
 def _headline(error: BaseException, doing: str, place: str, shapes: DataShapes) -> str:
-    """Write the sentence for an error: of its family, or its type and what it says first."""
+    """Return the sentence for an error: of its family, or its type and most telling line."""
     if isinstance(error, SyntaxError):
         return syntax_sentence(error, place.partition(",")[0] or "The file")
     if isinstance(error, ImportError):
         owner = _keras_class_of(error)
         return import_sentence(error) + (f". {owner} asks for it" if owner else "")
-    # A KeyError shows its argument in quotes, which Keras makes a whole story.
+    # str() of a KeyError is the repr of its argument, into which Keras puts a text of many lines.
     is_story = isinstance(error, KeyError) and error.args and "\n" in str(error.args[0])
     text = plain_text(str(error.args[0]) if is_story else str(error))
     sentence = (missing_key_sentence(text) if is_story else None) or known_sentence(text, shapes)
@@ -178,21 +175,21 @@ def _headline(error: BaseException, doing: str, place: str, shapes: DataShapes) 
 
 
 def _unknown(what: str, reason: str, place: str) -> str:
-    """Say what happened, what was said of it, and where."""
+    """Compose event, reason and place of an error of no known family."""
     said = f": {reason}" if reason else ""
     where = f" ({place.partition(', in ')[0]})" if place else ""
     return f"{what}{_cut(said, SENTENCE_LIMIT)}{where}"
 
 
 def _told(error: BaseException) -> BaseException:
-    """Find the error to tell: Keras hides some behind advice on building a model."""
+    """Return the error to report: Keras wraps some in advice on building a model."""
     while str(error).startswith(_ADVICE) and (cause := error.__cause__ or error.__context__):
         error = cause
     return error
 
 
 def _chain(error: BaseException) -> list[BaseException]:
-    """List an error and what it came from, the first one first."""
+    """List an error and its causes, the first cause first."""
     links = [error]
     for _ in range(_CHAIN_LIMIT):
         link = links[-1]
@@ -204,7 +201,7 @@ def _chain(error: BaseException) -> list[BaseException]:
 
 
 def _place_in_text(text: str, root: Path) -> str:
-    """Find the user's innermost line in frames that TensorFlow writes into messages."""
+    """Return the user's innermost line from frames that TensorFlow includes in messages."""
     frames = [(m["path"], int(m["line"]), m["name"] or "") for m in _FRAME_IN_TEXT.finditer(text)]
     return _place_of(frames, root)
 
@@ -218,7 +215,7 @@ def _place_of(frames: Sequence[tuple[str, int | None, str]], root: Path) -> str:
 
 
 def _maker(code_dir: Path) -> str:
-    """Say where the model is made, for errors that come from no line of the user's."""
+    """Return where the model is made, for errors raised by no line of the user's code."""
     build = getattr(sys.modules.get(ENTRY_MODULE), "build", None)
     code = getattr(build, "__code__", None)
     if code is None:
@@ -234,7 +231,7 @@ def _example_shapes(sample: Any) -> DataShapes:
 
 
 def _without_shown_escapes(text: str) -> str:
-    """Take out terminal sequences that a repr() has turned into visible text."""
+    """Remove terminal escape sequences that a repr() has turned into visible text."""
     return _SHOWN_ESCAPE.sub("", text)
 
 
@@ -243,12 +240,12 @@ def _cut(text: str, limit: int = MESSAGE_LIMIT) -> str:
 
 
 def _capital(text: str) -> str:
-    """Begin a sentence with a capital letter, unless it begins with code."""
+    """Capitalize the first letter, unless the sentence begins with code."""
     return text[:1].upper() + text[1:] if _WORD.match(text) else text
 
 
 def _keras_class_of(error: ImportError) -> str:
-    """Name the class of Keras that asked for a missing package; empty where none did."""
+    """Return the name of the Keras class that imports a missing package; empty if none does."""
     frames = traceback_module.walk_tb(error.__traceback__)
     owners = [type(frame.f_locals["self"]) for frame, _ in frames if "self" in frame.f_locals]
     of_keras = [
@@ -260,10 +257,10 @@ def _keras_class_of(error: ImportError) -> str:
 
 
 def _is_own_fault(error: BaseException) -> bool:
-    """Say whether `error` was raised by a line of the project itself, not below the user's code."""
-    if isinstance(error, tf.errors.OpError):  # an operation got values that it cannot work with
+    """Return whether a line of the project itself, not called by user code, raised `error`."""
+    if isinstance(error, tf.errors.OpError):  # an operation got values that it cannot process
         return False
-    # AutoGraph raises anew and writes the frames of the first exception into its message.
+    # AutoGraph raises a new error with the frames of the first exception in its message.
     paths = _FRAME.findall(str(error))
     paths = paths or [frame.filename for frame in traceback_module.extract_tb(error.__traceback__)]
     return bool(paths) and _is_within(paths[-1], _PROJECT_FOLDER)

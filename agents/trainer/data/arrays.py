@@ -1,4 +1,4 @@
-"""Examples held in arrays, and what all sources share: epoch order, weights, comparison."""
+"""Examples held in arrays, and helpers of all sources: epoch order, weights, comparison."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ _UINT64_MASK = (1 << 64) - 1
 
 
 def example_order(num_examples: int, seed: int, epoch: int, shuffle: bool) -> np.ndarray:
-    """Give the order of an epoch: int64 permutation of `range(num_examples)`.
+    """Return the order of an epoch: int64 permutation of `range(num_examples)`.
 
     Sorts one random word per example. The words come from Philox, a counter-based generator keyed
-    by (seed, epoch), whose raw stream NumPy keeps fixed between versions (`permutation` is not).
+    by (seed, epoch), whose raw stream is fixed between NumPy versions (`permutation` is not).
     """
     if not shuffle:
         return np.arange(num_examples, dtype=np.int64)
@@ -30,7 +30,7 @@ def example_order(num_examples: int, seed: int, epoch: int, shuffle: bool) -> np
 class ArraySource:
     """Examples in memory: `(x,)`, `(x, y)` or `(x, y, sample_weight)` of nested arrays.
 
-    Floats are handed out in Keras's `floatx`, as `fit` does; other numbers keep their type.
+    Floats are returned in Keras's `floatx`, as in `fit`; other numbers keep their type.
     """
 
     def __init__(self, data: Any, field: str) -> None:
@@ -86,7 +86,7 @@ class ClassWeightedSource:
         return x, y, self._weights_of(y)
 
     def _weights_of(self, y: np.ndarray) -> np.ndarray:
-        """Look up one weight per example: labels may be one-hot, unnamed classes weigh 1."""
+        """Look up one weight per example; labels may be one-hot, unlisted classes weigh 1."""
         flat = y.reshape(len(y), -1) if y.ndim < 2 else y
         labels = flat[..., 0] if flat.shape[-1] == 1 else np.argmax(flat, axis=-1)
         weights = [self._class_weight.get(int(label), 1.0) for label in np.round(labels).ravel()]
@@ -94,10 +94,10 @@ class ClassWeightedSource:
 
 
 class UnitWeightedSource:
-    """Another source with sample weights of 1, which change nothing.
+    """Another source with sample weights of 1, which have no effect.
 
-    Training and validation data then have the same parts when only one of them is weighted.
-    `weights` are those of one example of the other one, for their structure and shapes.
+    Gives training and validation data the same parts when only one of them is weighted. `weights`
+    are the weights of one example of the weighted one, for their structure and shapes.
     """
 
     has_sample_weight = True
@@ -122,7 +122,7 @@ class UnitWeightedSource:
 
 
 def same_values(left: Any, right: Any) -> bool:
-    """Say whether two nests of arrays hold the same bits."""
+    """Return whether two nests of arrays hold the same bits."""
     leaves, others = keras.tree.flatten(left), keras.tree.flatten(right)
     return len(leaves) == len(others) and all(
         _is_same_array(np.asarray(one), np.asarray(other))
@@ -134,7 +134,7 @@ def refuse_changing(once: Any, again: Any, field: str) -> None:
     """Compare two readings of the same place.
 
     Raises:
-        JobCodeError: they differ, so trainers would see different data.
+        JobCodeError: the readings differ, so trainers would use different data.
     """
     if not same_values(once, again):
         raise JobCodeError(
@@ -146,6 +146,6 @@ def refuse_changing(once: Any, again: Any, field: str) -> None:
 
 
 def _is_same_array(one: np.ndarray, other: np.ndarray) -> bool:
-    if one.dtype == object:  # text: its bytes are addresses
+    if one.dtype == object:  # text: the array's bytes are addresses
         return np.array_equal(one, other)
     return one.shape == other.shape and one.tobytes() == other.tobytes()

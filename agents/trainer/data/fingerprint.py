@@ -1,4 +1,4 @@
-"""What can be said about a job's data by reading a little of it: a fingerprint, and warnings."""
+"""Fingerprint of a job's data, and warnings about it, from a few sampled examples."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ import numpy as np
 from agents.trainer.data.nests import PART_NAMES
 from agents.trainer.data.sources import ExampleSource
 
-#: Examples that are looked at, spread evenly over the data.
+#: Number of sampled examples, spread evenly over the data.
 SAMPLED_EXAMPLES = 8
 
 
 def data_fingerprint(*sources: ExampleSource | None) -> str:
-    """Give a SHA-256 (hex) over length, shapes, types and some examples of each source.
+    """Return a SHA-256 (hex) over length, shapes, types and some examples of each source.
 
-    The same code gives the same fingerprint on every trainer, unless its data depends on the
-    process: on the order of a set or of a folder's files, on the time, on unseeded random numbers.
+    The fingerprint of a job is the same on every trainer, unless its data depends on the process:
+    on the order of a set or of a folder's files, on the time, on unseeded random numbers.
     """
     digest = hashlib.sha256()
     for source in sources:
@@ -34,7 +34,7 @@ def data_fingerprint(*sources: ExampleSource | None) -> str:
 
 
 def data_warnings(source: ExampleSource, field: str) -> list[str]:
-    """Warn about values in some examples that training hardly survives."""
+    """Return warnings about non-finite values in the sampled examples."""
     warnings = []
     for path, leaf in keras.tree.flatten_with_path(_sampled(source)):
         if leaf.dtype.kind == "f" and not np.isfinite(leaf).all():

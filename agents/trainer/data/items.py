@@ -14,9 +14,9 @@ from agents.trainer.data.nests import PART_NAMES, as_floatx, parts_arrays, refus
 
 
 class ItemSource:
-    """Stacks items into arrays. Item *i* must be the same whenever and wherever it is read.
+    """Stacks items into arrays. Item *i* must be the same in every read and on every trainer.
 
-    Structure, shapes and types are those of item 0.
+    Item 0 determines structure, shapes and types.
     """
 
     def __init__(self, items: Any, field: str, code_dir: Path) -> None:
@@ -27,7 +27,7 @@ class ItemSource:
             self._length = len(items)
         if self._length < 1:
             raise JobCodeError("empty_data", field, "there are no examples in the data")
-        first = keras.tree.map_structure(np.copy, self._read(0))  # the job may fill its array anew
+        first = keras.tree.map_structure(np.copy, self._read(0))  # the job may reuse its array
         refuse_changing(first, self._read(0), field)
         self._first: tuple[Any, ...] = keras.tree.map_structure(as_floatx, first)
         self.has_sample_weight = len(first) == len(PART_NAMES)

@@ -13,13 +13,13 @@ from agents.trainer.data.nests import PART_NAMES, is_number_list, parts_arrays, 
 
 
 def list_open(data: list[Any], field: str) -> ArraySource:
-    """Read a list as examples, or as Keras reads `[x, y]` and `[x, y, sample_weight]`.
+    """Interpret a list as examples, or as Keras's `[x, y]` or `[x, y, sample_weight]`.
 
-    Only a list of at most three entries that are not all tuples can be the latter. It is, when its
-    entries hold arrays of one length and are too different to be examples.
+    Only a list of at most three entries that are not all tuples can have the Keras form; such a
+    list has it if its entries hold arrays of one length and are too different to be examples.
 
     Raises:
-        JobCodeError: the list is empty, can be read in both ways or in neither.
+        JobCodeError: the list is empty, or both interpretations or neither are possible.
     """
     if not data:
         raise JobCodeError("empty_data", field, "there are no examples in the data")
@@ -63,7 +63,7 @@ def _examples(data: list[Any], field: str) -> list[tuple[Any, ...]]:
 
 
 def _stacked(examples: list[tuple[Any, ...]], field: str) -> ArraySource:
-    """Stack examples; numbers of several types become the one that NumPy gives all of them."""
+    """Stack examples; numbers of different types are promoted by NumPy's rules."""
     columns = zip(*(keras.tree.flatten(example) for example in examples), strict=True)
     arrays = [np.stack(column) for column in columns]
     return ArraySource(keras.tree.pack_sequence_as(examples[0], arrays), field)

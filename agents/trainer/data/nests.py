@@ -1,4 +1,4 @@
-"""Nests of arrays of numbers, as items of a job's data hold them: checked and named by path."""
+"""Nests of arrays of numbers, as in items of a job's data: checks, with errors naming the path."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ NUMBER_KINDS = frozenset("biuf")
 
 
 def parts_arrays(item: Any, path: str, min_rank: int = 1) -> tuple[Any, ...]:
-    """Turn one item of a data set into `(x,)`, `(x, y)` or `(x, y, sample_weight)` of arrays.
+    """Convert one item of a data set to `(x,)`, `(x, y)` or `(x, y, sample_weight)` of arrays.
 
     Args:
-        item: an example, a batch, or the whole data when it is arrays.
+        item: an example, a batch, or, for data in arrays, the whole data.
         path: the item's place, for error messages.
-        min_rank: 0 for an example, 1 for what has a row per example.
+        min_rank: 0 for an example, 1 for an item with a row per example.
 
     Raises:
-        JobCodeError: the item has other parts, or they hold anything but arrays of numbers.
+        JobCodeError: the item has other parts, or a part holds values other than numbers.
     """
     arrays = tuple(
         nested_arrays(part, f"{path}.{name}", min_rank)
@@ -36,7 +36,7 @@ def parts_arrays(item: Any, path: str, min_rank: int = 1) -> tuple[Any, ...]:
 def parts_split(item: Any, path: str) -> tuple[Any, ...]:
     """Split an item as Keras does: a tuple or list is (x,), (x, y) or (x, y, w), all else is x.
 
-    A list of plain numbers is one array here as everywhere, so it is x.
+    A list of plain numbers counts as one array, so it is x.
 
     Raises:
         JobCodeError: there are no parts or too many.
@@ -58,13 +58,13 @@ def parts_split(item: Any, path: str) -> tuple[Any, ...]:
 
 
 def nested_arrays(value: Any, path: str, min_rank: int = 1) -> Any:
-    """Turn nested dicts, tuples and lists into the same nest with arrays of numbers as leaves.
+    """Convert nested dicts, tuples and lists to the same nest with arrays of numbers as leaves.
 
     Lists become tuples, as in Keras; a list of plain numbers is one array.
 
     Args:
-        value: what the user gave.
-        path: where it stands, for error messages.
+        value: the user's data.
+        path: its place, for error messages.
         min_rank: 1 for a batch of examples, 0 for a single example.
 
     Raises:
@@ -88,10 +88,10 @@ def nested_arrays(value: Any, path: str, min_rank: int = 1) -> Any:
 
 
 def number_array(value: Any, path: str) -> np.ndarray:
-    """Turn one leaf into an array of numbers.
+    """Convert one leaf to an array of numbers.
 
     Raises:
-        JobCodeError: it is no array, or not of numbers.
+        JobCodeError: the leaf is not an array of numbers.
     """
     is_plain = isinstance(value, (int, float, complex, str, bytes, np.generic, tuple, list))
     if not is_plain and not hasattr(value, "__array__"):
@@ -102,12 +102,12 @@ def number_array(value: Any, path: str) -> np.ndarray:
         raise JobCodeError("data_type", path, f"{name} is not an array; {hint}")
     try:
         array = np.asarray(value)
-    except Exception as error:  # a tensor's own code, which may refuse
+    except Exception as error:  # the conversion runs the object's own code, which may fail
         reason = f"{type(value).__name__} cannot be turned into a NumPy array ({error!s:.200})"
         raise JobCodeError("data_type", path, f"{reason}; do it in build") from error
     if array.dtype.kind in NUMBER_KINDS:
         return array
-    if array.dtype.name == "bfloat16":  # no kind of NumPy's own
+    if array.dtype.name == "bfloat16":  # not one of NumPy's number kinds
         return array.astype(keras.config.floatx())
     raise JobCodeError(
         "data_type",
@@ -137,7 +137,7 @@ def as_floatx(array: np.ndarray) -> np.ndarray:
 
 
 def common_length(parts: tuple[Any, ...], field: str) -> int:
-    """Give dimension 0 of all arrays in `parts`.
+    """Return dimension 0 of all arrays in `parts`.
 
     Raises:
         JobCodeError: the lengths differ, or there are no examples.
@@ -161,7 +161,7 @@ def common_length(parts: tuple[Any, ...], field: str) -> int:
 
 
 def weights_spread(parts: tuple[Any, ...]) -> tuple[Any, ...]:
-    """Give every output its sample weights when one array stands for several outputs."""
+    """Repeat the sample weights for every output when one array is given for several outputs."""
     x, y, weight = parts
     if keras.tree.is_nested(y) and not keras.tree.is_nested(weight):
         weight = keras.tree.map_structure(lambda _: weight, y)
@@ -169,7 +169,7 @@ def weights_spread(parts: tuple[Any, ...]) -> tuple[Any, ...]:
 
 
 def is_number_list(value: tuple[Any, ...] | list[Any]) -> bool:
-    """Say whether all entries are single numbers, so that they make one array."""
+    """Return whether all entries are single numbers, so that they form one array."""
     return bool(value) and all(isinstance(item, (int, float, np.generic)) for item in value)
 
 
@@ -180,14 +180,14 @@ def refuse_unlike(
     num_axes: int = 0,
     is_typed: bool = True,
 ) -> None:
-    """Compare the parts of an item with those of the first item.
+    """Check that the parts of an item match the parts of the first item.
 
     Args:
-        num_axes: leading dimensions that may differ: 0 for examples, 1 for batches.
-        is_typed: whether the types of the first item have to hold the values of this one.
+        num_axes: number of leading dimensions that may differ: 0 for examples, 1 for batches.
+        is_typed: also require that the first item's types can hold this item's values.
 
     Raises:
-        JobCodeError: the parts, their structure, shapes or types do not fit.
+        JobCodeError: the parts, their structure, shapes or types do not match.
     """
     if len(item) != len(first):
         given, wanted = (f"({', '.join(PART_NAMES[: len(parts)])})" for parts in (item, first))
@@ -202,7 +202,7 @@ def refuse_unlike(
 
 
 def _leaf_pairs(value: Any, first: Any, path: str) -> Iterator[tuple[Any, Any, str]]:
-    """Walk two nests at once; gives the pairs of arrays, and of what differs in structure."""
+    """Walk two nests in parallel; yields pairs of arrays or of parts that differ in structure."""
     if isinstance(value, dict) and isinstance(first, dict) and value.keys() == first.keys():
         for key in value:
             yield from _leaf_pairs(value[key], first[key], f"{path}[{key!r}]")

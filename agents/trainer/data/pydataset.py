@@ -20,15 +20,15 @@ from agents.trainer.data.nests import (
     refuse_unlike,
 )
 
-#: Batches kept in memory. A global batch is read slice by slice, so a few are enough.
+#: Number of batches cached. A global batch is read slice by slice, so a few are enough.
 CACHED_BATCHES = 4
 
 
 class BatchSource:
     """Numbers the rows of all batches: example e is row e % size of batch e // size.
 
-    Shuffling is Keras's: whole batches change places, rows stay in their batch. So a global batch
-    as large as the data set's own batches is exactly those batches, and few are read at once.
+    Shuffling follows Keras: whole batches are permuted, rows stay in their batch. So a global batch
+    size equal to the data set's gives exactly the data set's batches, and few are read at once.
     """
 
     def __init__(self, dataset: keras.utils.PyDataset, field: str, code_dir: Path) -> None:
@@ -36,7 +36,7 @@ class BatchSource:
         self._field = field
         self._code_dir = code_dir
         self._cache: OrderedDict[int, tuple[Any, ...]] = OrderedDict()
-        self._lock = threading.Lock()  # a prefetching thread may read beside the training
+        self._lock = threading.Lock()  # a prefetching thread may read concurrently
         _refuse_epoch_hooks(dataset, field)
         with user_code(code_dir, field, "the data set's length", is_all_theirs=True):
             num_batches = dataset.num_batches
@@ -50,7 +50,7 @@ class BatchSource:
         self._set_lengths()
 
     def _set_lengths(self) -> None:
-        first = keras.tree.map_structure(np.copy, self._read(0))  # the job may fill its array anew
+        first = keras.tree.map_structure(np.copy, self._read(0))  # the job may reuse its array
         refuse_changing(first, self._read(0), self._field)
         self._first: tuple[Any, ...] = keras.tree.map_structure(as_floatx, first)
         self.has_sample_weight = len(first) == len(PART_NAMES)
@@ -86,7 +86,7 @@ class BatchSource:
         return joined
 
     def _batch(self, number: int) -> tuple[Any, ...]:
-        """Give a batch from the cache, or read it and check its size."""
+        """Return a batch from the cache, or read it and check its size."""
         with self._lock:
             if number in self._cache:
                 self._cache.move_to_end(number)
@@ -102,7 +102,7 @@ class BatchSource:
             return batch
 
     def _batch_read(self, number: int) -> tuple[Any, ...]:
-        """Copy a batch in the types of the first: the job may fill the same arrays anew."""
+        """Read a batch and copy it in the first batch's types; the job may reuse its arrays."""
         batch = self._read(number)
         refuse_unlike(batch, self._first, f"{self._field}[{number}]", num_axes=1)
         copied: tuple[Any, ...] = keras.tree.map_structure(

@@ -1,8 +1,8 @@
-"""What a job may give as data, and the one view of it that the engine works on.
+"""The kinds of data that a job may provide, and their common interface `ExampleSource`.
 
-Every kind of data becomes an `ExampleSource`: a numbered row of examples that can be fetched at any
-place, any number of times, on any trainer, always with the same result. That is what lets virtual
-nodes move between accelerators without losing or repeating an example.
+An `ExampleSource` is a numbered sequence of examples that can be fetched at any place, any number
+of times, on any trainer, always with the same result. This property lets virtual nodes move between
+accelerators without losing or repeating an example.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ class ExampleSource(Protocol):
     has_sample_weight: bool
 
     def __len__(self) -> int:
-        """Give the number of examples."""
+        """Return the number of examples."""
 
     def order(self, seed: int, epoch: int, shuffle: bool) -> np.ndarray:
-        """Give the order in which an epoch visits the examples: int64 permutation of range(len).
+        """Return the order of an epoch's examples: int64 permutation of range(len).
 
-        A function of its arguments and the length alone.
+        The order depends only on the arguments and the length.
         """
 
     def fetch(self, indices: np.ndarray) -> tuple[Any, ...]:
@@ -50,14 +50,14 @@ class ExampleSource(Protocol):
 
 
 def source_open(data: Any, field: str, code_dir: Path) -> ExampleSource:
-    """Wrap whatever `build` returned as data.
+    """Wrap the data that `build` returned.
 
     Args:
         data: arrays in a tuple or alone, a `keras.utils.PyDataset`, a finite deterministic
             `tf.data.Dataset`, or an object with `__len__` and `__getitem__`, such as a list, whose
             items are examples.
         field: "data.train" or "data.validation", for error messages.
-        code_dir: where the user's code lies, to cut tracebacks down to it.
+        code_dir: folder of the user's code, to cut tracebacks down to it.
 
     Raises:
         JobCodeError: the data is of another kind, empty, or its parts differ in length.
@@ -85,5 +85,5 @@ def source_open(data: Any, field: str, code_dir: Path) -> ExampleSource:
 
 
 def _is_plain(data: Any, kind: type[list[Any] | tuple[Any, ...]]) -> bool:
-    """Say whether data is a list or tuple, not of a class with its own way to read an item."""
+    """Return whether data is a list or tuple whose class does not override `__getitem__`."""
     return isinstance(data, kind) and type(data).__getitem__ is kind.__getitem__

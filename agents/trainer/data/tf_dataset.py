@@ -1,8 +1,7 @@
 """Examples from a `tf.data.Dataset`: read once, front to back, into memory.
 
-A data set of this kind has no way to jump to an example, so the only way to give any example to any
-trainer is to hold them all. The cost: every trainer keeps a whole copy in memory and reads the data
-set once at its start.
+A `tf.data.Dataset` has no random access, so any example is available to any trainer only if every
+trainer keeps a whole copy in memory and reads the data set once at its start.
 """
 
 from __future__ import annotations
@@ -19,11 +18,11 @@ from agents.trainer.contract.user_errors import JobCodeError, user_code
 from agents.trainer.data.arrays import same_values
 from agents.trainer.data.nests import common_length, parts_arrays
 
-#: The most that a data set may hold, in bytes of its arrays.
+#: Most bytes of arrays that a data set may hold.
 MATERIALISED_LIMIT_BYTES = 2 * 1024**3
-#: The most batches that are read, so that an endless data set of tiny batches ends too.
+#: Most batches that are read, so that an endless data set of tiny batches ends too.
 MATERIALISED_LIMIT_BATCHES = 1_000_000
-#: Batches that are read twice to see whether two passes agree.
+#: Number of batches that are read twice, to check that two passes agree.
 COMPARED_BATCHES = 4
 
 

@@ -1,4 +1,4 @@
-"""Makes a trainer out of a process: runtime, job, traced functions; nothing is trained yet."""
+"""Boots a trainer process: collective runtime, job, traced functions. No training step is run."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ class BootResult:
     """A trainer that is ready to join.
 
     Attributes:
-        readiness: what it reports of that.
-        peer_filter: on the sockets of its port, as far as they are open; None: it filters nothing.
+        readiness: fields of its READY report.
+        peer_filter: filter on the open sockets of its port; None: no filtering.
     """
 
     runtime: CollectiveRuntime
@@ -45,11 +45,11 @@ def trainer_boot(
     started_at: float,
     held: HeldPort | None = None,
 ) -> BootResult:
-    """Boot the runtime, build the job and run everything once.
+    """Boot the runtime, build the job and run each function once.
 
     Raises:
         JobCodeError: the job's own code or data is at fault.
-        TrainerError: anything else.
+        TrainerError: any other failure.
     """
     orders = watcher.orders
     reports.phase("booting")
@@ -85,7 +85,7 @@ def trainer_boot(
 def _warm_task(
     orders: TrainerOrders, runtime: CollectiveRuntime, work: Workload, parts: PartWriter
 ) -> TaskRunner:
-    """Trace and run everything once, so that nobody waits for it later; state is put back."""
+    """Trace and run each function once, so that no step waits for it; restores the state."""
     membership = orders.membership
     group = training_group(membership)
     task = task_runner_of(work, orders.spec, runtime, group, parts, orders.accelerator.memory_bytes)
@@ -96,7 +96,7 @@ def _warm_task(
         except TrainerError as failure:  # the leader, which resolves groups, is gone
             if failure.code != PEER_LOST:
                 raise
-            if not runtime.is_void:  # with orders to recover it comes later anyway
+            if not runtime.is_void:  # orders to recover initialise it later anyway
                 runtime.connect(membership, afresh=True)
     task.warm_up(planner, lambda: True)
     return task

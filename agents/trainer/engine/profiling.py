@@ -1,7 +1,7 @@
-"""A joiner times its own virtual nodes while it gets ready, so that the first split is a good one.
+"""Times a joiner's virtual nodes before it joins, so that the first split is a good one.
 
-What it times is what it will do alone in a step: run its virtual nodes, update. The order is from
-few to many, within a bound; what is not reached is not reported.
+Each measurement covers the local part of a step: running the virtual nodes and the update. Sizes
+go from few to many virtual nodes within a time budget; sizes not reached are not reported.
 """
 
 from __future__ import annotations
@@ -23,17 +23,17 @@ from controlplane.core.protocol.wire import Member, Membership, TrainingSpec
 #: Time that a whole profile may take; a size that would not fit is left out.
 BUDGET_S = 1.0
 
-#: Runs of one size at most; the median counts, the first of all sizes does not.
+#: Most timed runs of one size; the median counts. The first run of each size is discarded.
 RUNS = 5
 
 
 def profile_measure(
     work: Workload, functions: StepFunctions, spec: TrainingSpec, num_virtual_nodes: int
 ) -> dict[int, float]:
-    """Time 1, 2, 4 ... virtual nodes, up to `num_virtual_nodes`; the state is put back.
+    """Time 1, 2, 4 ... virtual nodes, up to `num_virtual_nodes`; restores the state.
 
     Returns:
-        Seconds of one step's computing by number of virtual nodes; 1 is always there.
+        Seconds of one step's computation by number of virtual nodes; 1 is always present.
 
     Raises:
         TrainerError: the model or its data failed.
@@ -61,7 +61,7 @@ def _sizes(most: int) -> Iterator[int]:
 
 
 def _planner(spec: TrainingSpec, number: int) -> Planner:
-    """Plan for a trainer that has the first `number` virtual nodes, beside one with the rest."""
+    """Plan for a trainer with the first `number` virtual nodes; another one has the rest."""
     parts = [tuple(range(number)), tuple(range(number, spec.num_virtual_nodes))]
     members = tuple(
         Member(slot=slot, node_id=0, accelerator_index=slot, virtual_nodes=part)
@@ -75,7 +75,7 @@ def _planner(spec: TrainingSpec, number: int) -> Planner:
 
 
 def _median_s(work: Workload, functions: StepFunctions, planner: Planner, deadline: float) -> float:
-    """Time one size a few times; the first run is thrown away if there is time for others."""
+    """Time one size up to `RUNS` + 1 times; discards the first run if there are others."""
     seconds: list[float] = []
     for _ in range(RUNS + 1):
         seconds.append(_run_s(work, functions, planner))
@@ -85,12 +85,12 @@ def _median_s(work: Workload, functions: StepFunctions, planner: Planner, deadli
 
 
 def _run_s(work: Workload, functions: StepFunctions, planner: Planner) -> float:
-    """Run the job's first batch once, its data included: whoever trains fetches it, too."""
+    """Time one run of the job's first batch, including fetching its data, as in training."""
     position = Progress()
     order = np.arange(work.data.course.bounds(position)[1], dtype=np.int64)
     batch = work.data.local_batch(planner, order, position)
     started_at = time.perf_counter()
     with step_failures():
         rows = local_rows(functions.train, batch)
-        np.asarray(functions.apply(tf.reduce_sum(rows, 0)))  # waits for it, on any device
+        np.asarray(functions.apply(tf.reduce_sum(rows, 0)))  # waits for the result on any device
     return time.perf_counter() - started_at

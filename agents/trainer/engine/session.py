@@ -32,9 +32,9 @@ class MembershipSession:
 
     Attributes:
         group: the trainers that take part in its steps.
-        is_interim: some members only listen; another session of this membership follows when all
-            have caught up.
-        data: as this membership cuts it into batches.
+        is_interim: some members are learners; another session of this membership follows when
+            all have caught up.
+        data: the job's data, cut into this membership's batches.
     """
 
     def __init__(
@@ -51,8 +51,8 @@ class MembershipSession:
         """Begin to fetch the examples from `progress` on.
 
         Args:
-            phase: what is reported while this job does its steps.
-            note: how to go on as long as some listen.
+            phase: the phase name reported while steps run.
+            note: the interim mapping while learners catch up; None: there are none.
         """
         self.is_interim = note is not None
         mapped = membership if note is None else interim_membership(membership, note)
@@ -81,7 +81,7 @@ class MembershipSession:
         self._goes_on = spec.on_nonfinite is OnNonfinite.CONTINUE or not work.is_trained
 
     def batch(self, progress: Progress) -> LocalBatch:
-        """Give this trainer's part of the batch at `progress`."""
+        """Return this trainer's part of the batch at `progress`."""
         return self._feeder.next(progress)
 
     def advance(
@@ -89,10 +89,10 @@ class MembershipSession:
     ) -> Progress:
         """Move the cursor past a batch; at an activity's end, collect and reset its metrics.
 
-        A step that was refused is not done: the job is over before it.
+        A refused step does not count: the job ends before it.
 
         Raises:
-            TrainerError: `user_code`, the job stops by a metric that is not there.
+            TrainerError: `user_code`, the metric of the stop condition does not exist.
         """
         course = self.data.course
         is_train, epoch = progress.activity is Activity.TRAIN, progress.epoch
@@ -126,10 +126,9 @@ class MembershipSession:
         return self.judged(progress, has_new_epoch=progress.epoch > epoch)
 
     def judged(self, progress: Progress, *, has_new_epoch: bool = False) -> Progress:
-        """End a job that stops at a loss or a metric that is not finite, if one is.
+        """Mark the job as failed if it stops at non-finite values and a loss or metric is one.
 
-        Those that listen could not foresee that: what is found beside them is kept until they have
-        caught up.
+        Learners cannot foresee that end: a finding is kept until they have caught up.
         """
         if self._goes_on:
             return progress
@@ -140,7 +139,7 @@ class MembershipSession:
         return replace(progress, found=found, is_failed=found is not None and can_end)
 
     def report_missed(self, progress: Progress) -> None:
-        """Report, as a leader after another one, steps and epochs that nobody has heard of."""
+        """Report, as the new leader, steps and epochs that the control plane has not received."""
         if not self._is_leader:
             return
         if self._steps_known is not None:
@@ -168,13 +167,13 @@ class MembershipSession:
         )
 
     def close(self) -> None:
-        """Stop what runs along with the steps."""
+        """Stop the prefetch and report the remaining steps."""
         self._feeder.stop()
         if self._is_leader:
             self._step_reports.flush()
 
     def _report_activity(self, progress: Progress, epoch: int) -> None:
-        """Report the end of an activity that began in `epoch`."""
+        """Report the end of an activity that began in `epoch`: a new phase or the epoch."""
         if progress.epoch == epoch:
             self._reports.phase("evaluating")
             return
@@ -183,7 +182,7 @@ class MembershipSession:
             self._reports.phase(self._phase)
 
     def _report_epoch(self, history: Sequence[EpochRow]) -> None:
-        """Report the newest of these epochs, and write its line into the log."""
+        """Report the last of these epochs, and write its line into the log."""
         row = history[-1]
         now = datetime.datetime.now(datetime.UTC)
         line = epoch_line(row, self.data.course.stop, self._num_working, now)

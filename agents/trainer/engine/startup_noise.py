@@ -1,8 +1,8 @@
-"""Keeps what TensorFlow says of itself when it starts out of a trainer's log.
+"""Keeps TensorFlow's start-up messages out of a trainer's log.
 
-A log is for the job's own words and for errors. Most of the chatter is silenced by variables that
-have to stand in the environment before TensorFlow is imported. What its libraries write while they
-are loaded heeds none, so it is taken out of standard error line by line.
+A log is for the job's own output and for errors. Environment variables, set before TensorFlow is
+imported, silence most messages. Messages that its libraries write while they are loaded ignore
+these variables, so they are filtered from standard error line by line.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _DRAINED_LIMIT_S = 5.0
 def startup_noise_dropped() -> Iterator[None]:
     """Drop start-up messages of libraries from standard error inside the block; pass on the rest.
 
-    Whatever else has taken the place of standard error meanwhile keeps it.
+    Standard error is not restored if it was redirected inside the block.
     """
     sys.stderr.flush()
     outside = os.dup(2)
@@ -51,7 +51,7 @@ def startup_noise_dropped() -> Iterator[None]:
 
 
 def is_startup_noise(line: bytes) -> bool:
-    """Say whether a line is what a library says of itself when it is loaded."""
+    """Return whether a line is a message that a library writes while it is loaded."""
     return _NOISE.match(line) is not None
 
 

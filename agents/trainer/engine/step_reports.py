@@ -1,4 +1,4 @@
-"""Collects finished steps into `steps` reports: two a second, and each membership's first."""
+"""Aggregates finished steps into STEPS reports: two a second, and each membership's first step."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ REPORT_EVERY_S = 0.5
 
 
 class StepReports:
-    """The leader's account of steps in one membership."""
+    """The leader's step statistics of one membership."""
 
     def __init__(
         self,
@@ -30,13 +30,13 @@ class StepReports:
     ) -> None:
         """Begin a membership whose full training batch has `batch_size` examples.
 
-        `learning_rate` is asked at each report for the rate as it stands after its steps.
+        `learning_rate` is called at each report and returns the rate after the reported steps.
         """
         self._reports = reports
         self._batch_size = batch_size
         self._learning_rate = learning_rate
         self._num_accelerators = num_accelerators
-        self._reported_at = -math.inf  # the first step is reported at once: the resize is over then
+        self._reported_at = -math.inf  # the first step is reported at once: it ends the resize
         self._is_nonfinite: Nonfinite | None = None
         self._clear()
 
@@ -58,7 +58,7 @@ class StepReports:
         seconds: float,
         outcome: StepOutcome,
     ) -> None:
-        """Take note of a step that was just done (`progress` is already past it)."""
+        """Record a finished step (`progress` is already past it)."""
         self._num_steps += 1
         self._examples += examples
         self._seconds += seconds
@@ -76,7 +76,7 @@ class StepReports:
             self.flush()
 
     def flush(self) -> None:
-        """Report what was not reported yet."""
+        """Report the steps recorded since the last report."""
         if not self._num_steps:
             return
         mean_loss = self._losses / self._num_steps
@@ -104,14 +104,14 @@ class StepReports:
         self._clear()
 
     def _note_losses(self, progress: Progress) -> None:
-        """Keep since when the loss is not finite, or from when to when it was in this report."""
+        """Record since which step the loss is not finite, or the range of steps where it was."""
         found = progress.losses.finding
         if found is None and self._is_nonfinite is not None:
             self._was_nonfinite = replace(self._is_nonfinite, until_step=progress.step)
         self._is_nonfinite = found
 
     def _mean_noise(self) -> dict[str, float] | None:
-        """Average over the steps that could tell; null where none could."""
+        """Average the noise over the steps that measured it; None if none did."""
         if not self._noises:
             return None
         return {

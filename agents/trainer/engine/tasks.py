@@ -1,7 +1,6 @@
-"""What a job's steps are for: to train a model, or to predict with it.
+"""The task-specific part of a trainer: training a model, or predicting with it.
 
-The trainer's life (joining, switching, recovering, leaving) is the same for both and lies in
-`engine`; here is what differs.
+Joining, switching, recovering and leaving are the same for both tasks; see `trainer`.
 """
 
 from __future__ import annotations
@@ -25,12 +24,12 @@ from controlplane.core.protocol.wire import OnNonfinite, Task, TrainingSpec
 
 
 class TaskRunner(Protocol):
-    """The part of a trainer that knows what its job is for.
+    """The part of a trainer that depends on the job's task.
 
     Attributes:
-        phase: what is reported while it does steps.
-        stepper: does them, a `Stepper` or one like it.
-        work: the job, its data cut as the stepper takes it.
+        phase: the phase name reported while steps run.
+        stepper: runs the steps; a `Stepper` or an object with the same interface.
+        work: the job, with its data cut as the stepper takes it.
     """
 
     phase: str
@@ -38,26 +37,26 @@ class TaskRunner(Protocol):
     work: Workload
 
     def warm_up(self, planner: Planner, is_wanted: Callable[[], bool]) -> None:
-        """Run everything once on the first examples and put the state back.
+        """Run each function once on the first examples and restore the state.
 
-        It stops early, between two functions, when it is no longer wanted.
+        Stops between two functions once `is_wanted` returns False.
         """
 
     def take(self, progress: Progress, outcome: StepOutcome) -> None:
-        """Keep, as the leader, what the step at `progress` gave beyond the state."""
+        """Keep, as the leader, the results of the step at `progress` that are not state."""
 
     def close(self) -> None:
-        """Write, as the leader, what others would have to make again."""
+        """Write, as the leader, results that the other members would have to recompute."""
 
     def finish(self) -> None:
-        """Give the last values their final form, unless the job has failed."""
+        """Finalize the variables' values; not called for a failed job."""
 
     def results_save(self, folder: Path, progress: Progress) -> dict[str, Any]:
-        """Write, as the leader, the results; returns what `finished` or `failed` says of them."""
+        """Write, as the leader, the results; returns their part of a FINISHED or FAILED report."""
 
 
 class Training:
-    """Steps that update the variables: everything that counts is in the state."""
+    """Task whose steps update the variables; all results are in the state."""
 
     phase = "training"
 
@@ -96,7 +95,7 @@ class Training:
 
 
 class Predicting:
-    """Steps that change nothing: what counts are the predictions, and how far they are safe."""
+    """Task whose steps leave the state alone; the predictions written to disk are the result."""
 
     phase = "predicting"
 
@@ -114,7 +113,7 @@ class Predicting:
         self.stepper = PredictStepper(self._functions, runtime, group)
 
     def warm_up(self, planner: Planner, is_wanted: Callable[[], bool]) -> None:
-        del is_wanted  # there is but one function
+        del is_wanted  # there is only one function
         batch = self.work.first_batch(planner, Progress())
         with step_failures():
             self._functions.predict(next(batch.pieces))
@@ -143,7 +142,7 @@ def task_runner_of(
     parts: PartWriter,
     memory_bytes: int,
 ) -> TaskRunner:
-    """Trace what a job is for, on an accelerator of so much memory (0: not known)."""
+    """Make the runner of a job's task; `memory_bytes` of the accelerator, 0: not known."""
     if spec.task is Task.PREDICT:
         return Predicting(work, runtime, group, parts)
     return Training(work, spec, runtime, group, memory_bytes)

@@ -1,4 +1,4 @@
-"""One trainer's life: boot, join, step after step, switch, finish. The loop is `Trainer.run`."""
+"""Life cycle of one trainer: boot, join, train, switch, finish. The main loop is `Trainer.run`."""
 
 from __future__ import annotations
 
@@ -36,8 +36,8 @@ def trainer_run(
     """Follow the orders in `run_dir` to the end; returns the exit status.
 
     Args:
-        watcher: of this run directory, when it was made earlier than TensorFlow was imported.
-        held: this trainer's own port, held since then.
+        watcher: the watcher of this run directory, if created before TensorFlow was imported.
+        held: this trainer's own port, if taken at that time.
     """
     started_at = time.monotonic()
     watcher = watcher or OrderWatcher(run_dir, parent_pid)
@@ -70,7 +70,7 @@ class Trainer:
         started_at: float,
         held: HeldPort | None = None,
     ) -> None:
-        """Boot the runtime, build the job and get ready; nothing is trained yet."""
+        """Boot the runtime, build the job and trace its functions; no step is run for training."""
         orders = watcher.orders
         self.outputs = run_dir / "outputs"
         self.watcher = watcher
@@ -95,10 +95,10 @@ class Trainer:
         self.saver = AsyncCheckpointer(self.outputs, self.spec.checkpoint_every_s, state, reports)
 
     def run(self) -> int:
-        """Follow orders until the job or this trainer's part in it is over; gives the exit status.
+        """Follow orders until the job or this trainer's part in it ends; returns the exit status.
 
-        A lost peer interrupts whatever is under way. State and progress then are those after the
-        last step that was completed here, and stay so until there are orders to recover.
+        A lost peer interrupts any operation under way. State and progress are then those after
+        the last step completed here, and stay so until orders to recover arrive.
         """
         orders: TrainerOrders | None = self._wait_to_join()
         while orders is not None:
@@ -112,7 +112,7 @@ class Trainer:
         return EXIT_FAILED if is_reporter else EXIT_DONE
 
     def _train(self) -> TrainerOrders | None:
-        """Do steps until there are orders to follow now; None when the job is over."""
+        """Run steps until there are orders to follow now; returns None when the job is over."""
         if self.membership.hold and not self.progress.is_over:
             return self.watcher.wait_for(self._is_next)  # all members are at the same point
         while not self.progress.is_over:
@@ -142,9 +142,9 @@ class Trainer:
         return None
 
     def _holds_next(self) -> bool:
-        """Say whether there are orders, kept then, that can be followed after the step under way.
+        """Report whether new orders can be followed after this step; keeps them in `_coming`.
 
-        While joiners listen this says who has caught up; the next orders wait until all have.
+        In an interim session the vote means "caught up": True here, False from learners.
         """
         if self.session is not None and self.session.is_interim:
             return True
@@ -159,9 +159,9 @@ class Trainer:
     # ---- memberships ---------------------------------------------------------------------------
 
     def _wait_to_join(self) -> TrainerOrders:
-        """Say that this trainer is ready and wait for the orders to come in.
+        """Report READY and wait for the orders to join.
 
-        While it waits, another membership may replace the first; it is ready for that too.
+        A new membership may replace the first one meanwhile; READY is then reported for it too.
         """
         ready_for = -1
         orders = self.watcher.orders
@@ -174,7 +174,7 @@ class Trainer:
             orders = self.watcher.wait_for_change(orders)
 
     def _follow(self, orders: TrainerOrders) -> bool:
-        """Go over to the membership of `orders`; says whether this trainer is in it."""
+        """Switch to the membership of `orders`; returns whether this trainer is in it."""
         new = orders.membership
         self._close_session()
         self.reports.generation = new.generation
@@ -205,9 +205,9 @@ class Trainer:
         return True
 
     def _listen(self, new: Membership, arrival: IncomingState) -> None:
-        """Take part in the others' steps until the state has come and they are all done here too.
+        """Run as a learner until the state has arrived and all received steps are replayed.
 
-        Until then there is no state that could count in a recovery.
+        Until then this trainer has no state that counts in a recovery.
         """
         self.progress = arrival.note.cursor
         session, stepper = self._enter(new, arrival.note), self.stepper
@@ -234,16 +234,16 @@ class Trainer:
         self._report_switched(pause_s=0.0, bytes_moved=arrival.num_bytes, joined=True)
 
     def _end_interim(self, is_agreed: bool) -> None:
-        """Take up the membership's own mapping once all have caught up."""
+        """Switch to the membership's own mapping once all learners have caught up."""
         self.membership_change.stream.check()
         if is_agreed and not self.progress.is_over:
             self._close_session()
             self.progress = self._enter(self.membership).judged(self.progress)
 
     def _leave(self, new: Membership) -> None:
-        """End this trainer's part: others go on, or the job is stopped and its state saved."""
+        """End this trainer's part; if the job is stopped, the source saves its state first."""
         if not self.has_state or new.recover:
-            pass  # nobody waits for this trainer
+            pass  # no member waits for this trainer
         elif new.members:
             self.membership_change.switch(self.membership, new, self.progress)
         elif new.source_slot == self.slot:
@@ -262,17 +262,17 @@ class Trainer:
         self._settle()
 
     def _settle(self) -> None:
-        """Wait until everything that runs beside has been reported."""
+        """Wait until all background work (transfer, digests, checkpoint) has been reported."""
         self.membership_change.settle()
         self.saver.settle()
 
     def _yield_to_recovery(self) -> None:
-        """Go back to the others rather than end in a generation that is over."""
+        """Raise `peer_lost` if there are orders to recover: the present generation is over."""
         if self.watcher.recovery_after(self.reports.generation) is not None:
             raise TrainerError(PEER_LOST, f"generation {self.reports.generation} is over")
 
     def _stall(self, failure: TrainerError) -> TrainerOrders:
-        """Keep what there is and wait for the orders that say who goes on with it."""
+        """Report STALLED, keep the state and wait for orders to recover or to leave."""
         self._close_session()
         self.membership_change.end_beside()
         orders = self.watcher.recovery_after(self.reports.generation)
@@ -293,10 +293,10 @@ class Trainer:
         return self.watcher.wait_for(self._is_way_out)
 
     def _prepare_to_recover(self, lost: Sequence[int]) -> None:
-        """Use the time until the orders come for what will most likely have to be done anyway.
+        """Re-initialise the runtime without the lost slots and warm up, before the orders arrive.
 
-        A runtime that is initialised again drops its compiled functions. That takes longest, and is
-        for nothing only if the orders name another leader.
+        Re-initialising drops the compiled functions; compiling them again takes longest. The work
+        is wasted only if the orders name another leader.
         """
         self.runtime.renew(membership_without(self.membership, lost))
         group = training_group(self.membership)
@@ -304,18 +304,18 @@ class Trainer:
         self.task.warm_up(planner, lambda: not self._is_way_out(self.watcher.orders))
 
     def _is_next(self, orders: TrainerOrders) -> bool:
-        """Say whether these orders may be followed and come after those that were last."""
+        """Return whether the orders may be followed and are newer than the present generation."""
         return orders.go and orders.membership.generation > self.reports.generation
 
     def _is_way_out(self, orders: TrainerOrders) -> bool:
-        """Say whether orders lead out of a stall: to recover, or to leave a job that goes on."""
+        """Return whether orders end a stall: to recover, or to leave a job that continues."""
         new = orders.membership
         is_left_out = bool(new.members) and new.member(self.slot) is None
         leaves = is_left_out and new.source_slot != self.slot and self.has_state
         return self._is_next(orders) and (new.recover or leaves)
 
     def _close_session(self) -> None:
-        """Stop what runs along with the steps of a membership."""
+        """Close the session of the present membership, if one is open."""
         if self.session is None:
             return
         self.session.close()
@@ -324,7 +324,7 @@ class Trainer:
             self.task.close()
 
     def _enter(self, membership: Membership, note: CatchUpPlan | None = None) -> MembershipSession:
-        """Take the place in a membership; with `note` as long as some listen."""
+        """Open the session of a membership; with `note`, an interim one while learners catch up."""
         self.membership = membership
         self.session = MembershipSession(
             self.work,
@@ -340,7 +340,7 @@ class Trainer:
         return self.session
 
     def _rehearse(self, membership: Membership) -> None:
-        """Run the exchange of a membership that this trainer will be in."""
+        """Run the gradient exchange of a coming membership once, with zeros."""
         group = training_group(membership)
         planner = Planner(self.spec, membership, group.slots, self.slot)
         batch_size = membership.global_batch_size or self.spec.global_batch_size
@@ -348,7 +348,7 @@ class Trainer:
         self.stepper.rehearse(group, plan.rows_per_worker, plan.across)
 
     def _take_up_scaling(self) -> None:
-        """Let the learning rate follow the membership's batch, from the state that is there now."""
+        """Scale the learning rate to the membership's batch size, using the present state."""
         scaling = self.work.state.scaling
         if scaling is not None:
             scaling.enter(self.membership.global_batch_size or self.spec.global_batch_size)
@@ -369,10 +369,10 @@ class Trainer:
     # ---- end -----------------------------------------------------------------------------------
 
     def _finish(self) -> None:
-        """Give the last values their final form; the leader leaves the job's results.
+        """Finalize the variables; the leader writes and reports the job's results.
 
-        The others end after it: should it be lost before its files are written, they write them.
-        Of a job that failed the leader alone says so, when its files are there.
+        The other members end after the leader: if it is lost before its files are written, they
+        write them. A failed job is reported by the leader alone, after its files are written.
         """
         found = self.progress.found if self.progress.is_failed else None
         if found is None:

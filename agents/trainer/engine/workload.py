@@ -1,4 +1,4 @@
-"""A job as a trainer holds it: model, variables, data and traced functions."""
+"""A built job in a trainer: model, state, data, and the tracing of its step functions."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ class Workload:
             return StepFunctions(self.model, self.state, self.sample, has_validation, is_merged)
 
     def in_passes(self, functions: StepFunctions, memory_bytes: int) -> Workload:
-        """Give the same job with its data cut as `functions` take it, on so much memory."""
+        """Return the job with its data cut into passes that fit an accelerator's memory."""
         if functions.bytes_per_example is None:
             return self
         most = pass_examples(functions.bytes_per_example, memory_bytes)
@@ -68,9 +68,9 @@ class Workload:
         planner: Planner,
         is_wanted: Callable[[], bool],
     ) -> None:
-        """Run each function once on the first examples and put the state back.
+        """Run each function once on the first examples and restore the state.
 
-        It stops early, between two functions, when it is no longer wanted.
+        Stops between two functions once `is_wanted` returns False.
         """
         before = self.state.capture()
         has_validation = bool(self.data.course.num_validation)
@@ -91,19 +91,19 @@ class Workload:
         self.state.put(before)
 
     def first_batch(self, planner: Planner, position: Progress) -> LocalBatch:
-        """Give this trainer's part of the first batch of an activity, unshuffled."""
+        """Return this trainer's part of the first batch of an activity, unshuffled."""
         order = np.arange(self.data.course.bounds(position)[1], dtype=np.int64)
         return self.data.local_batch(planner, order, position)
 
     def logs(self, with_learning_rate: bool) -> dict[str, float]:
-        """Read the metrics as Keras's logs name them, and the rate that the next step would use."""
+        """Return metric values under their names in Keras's logs, and the next learning rate."""
         results = self.model.get_metrics_result() if self.is_trained else {}
         if with_learning_rate and self.is_trained:
             results["learning_rate"] = self.learning_rate()
         return {name: float(np.asarray(value)) for name, value in results.items()}
 
     def learning_rate(self) -> float | None:
-        """Give the rate that the next step would use; None of a job that learns nothing."""
+        """Return the learning rate of the next step; None for a job that does not train."""
         if not self.is_trained:
             return None
         scaling = self.state.scaling

@@ -1,4 +1,4 @@
-"""Runs one job on this machine without a control plane, with planned resizes if wanted."""
+"""Runs one job on this machine without a control plane, optionally with planned resizes."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def launcher_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def launcher_run(options: argparse.Namespace) -> int:
-    """Run a job to its end and print its course; returns the exit status."""
+    """Run a job to its end and print its progress; returns the exit status."""
     try:
         spec = _spec(options)
         resizes = resizes_read(options.resize)
@@ -97,7 +97,7 @@ def launcher_run(options: argparse.Namespace) -> int:
 
 
 def resizes_read(text: str) -> list[tuple[int, int]]:
-    """Read "20:3,40:2" as steps and numbers of workers, ascending by step.
+    """Parse "20:3,40:2" to steps and numbers of workers, ascending by step.
 
     Raises:
         ValueError: the text has another form.
@@ -139,7 +139,7 @@ def _spec(options: argparse.Namespace) -> TrainingSpec:
 
 
 def settings_read(pairs: list[str]) -> dict[str, Any]:
-    """Read NAME=VALUE pairs; a value that is no JSON is text.
+    """Parse NAME=VALUE pairs; a value that is not JSON is text.
 
     Raises:
         ValueError: a pair has no "=".
@@ -157,7 +157,7 @@ def settings_read(pairs: list[str]) -> dict[str, Any]:
 
 
 def _train(job: LocalJob, workers: int, resizes: list[tuple[int, int]]) -> dict[str, Any]:
-    """Start everything that will ever be needed, then resize as planned."""
+    """Start the trainers of all planned memberships, then resize as planned."""
     memberships = [job.plan(workers, None)]
     for _, wanted in resizes:
         memberships.append(job.plan(wanted, memberships[-1]))
@@ -208,7 +208,7 @@ def _summary(result: dict[str, Any]) -> str:
 def _results_take(
     job: LocalJob, result: dict[str, Any], outputs: Path, target: Path | None
 ) -> None:
-    """Copy the files that the leader's last report names, where that is wanted."""
+    """Copy the files that the leader's last report names to `target`, if given."""
     if target is None:
         return
     target.mkdir(parents=True, exist_ok=True)

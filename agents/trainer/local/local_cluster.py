@@ -1,6 +1,6 @@
-"""A job on this machine without a control plane: trainers as child processes, orders as an agent's.
+"""A job on this machine without a control plane: trainers are child processes.
 
-Used by the launcher, the benchmarks and the tests; the trainers cannot tell the difference.
+Used by the launcher, the benchmarks and the tests. The trainers get orders as from an agent.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ REPOSITORY = Path(__file__).resolve().parents[3]
 
 
 class LocalJobError(Exception):
-    """A local run cannot go on: a trainer failed, died or did not answer in time."""
+    """A local run cannot continue: a trainer failed, died or did not answer in time."""
 
 
 class NonfiniteJobError(LocalJobError):
@@ -51,7 +51,7 @@ class NonfiniteJobError(LocalJobError):
 
     Attributes:
         data: the leader's report.
-        outputs: the folder with the files that it names.
+        outputs: the folder with the files that the report names.
     """
 
     def __init__(self, data: dict[str, Any], outputs: Path) -> None:
@@ -62,7 +62,7 @@ class NonfiniteJobError(LocalJobError):
 
 @dataclass
 class LocalTrainer:
-    """One child process and what it has said so far."""
+    """One child process and its reports so far."""
 
     slot: int
     run_dir: Path
@@ -71,7 +71,7 @@ class LocalTrainer:
     offset: int = 0
 
     def read(self) -> None:
-        """Read reports that were written since the last time."""
+        """Read reports that were written since the last call."""
         path = self.run_dir / REPORTS_FILE
         if not path.exists():
             return
@@ -84,7 +84,7 @@ class LocalTrainer:
         self.reports.extend(decode(TrainerReport, json.loads(line)) for line in lines)
 
     def last(self, kind: ReportKind, generation: int | None = None) -> TrainerReport | None:
-        """Find the newest report of a kind, of any or one generation."""
+        """Return the newest report of a kind, of any or one generation."""
         for report in reversed(self.reports):
             if report.kind is kind and generation in (None, report.generation):
                 return report
@@ -95,14 +95,14 @@ class LocalJob:
     """Trainers of one job on this machine, resized by writing orders.
 
     Attributes:
-        program: starts a trainer; the run directory is added. May be changed between two starts.
-        lost: slots whose trainers may die of anything.
+        program: starts a trainer; the run directory is appended. May change between starts.
+        lost: slots whose trainers may fail without failing the run.
     """
 
     def __init__(
         self, spec: TrainingSpec, code: Path, folder: Path, num_slots: int = 16, threads: int = 1
     ) -> None:
-        """Lay out a job whose code is the file or folder `code`; nothing is started yet."""
+        """Prepare a job whose code is the file or folder `code`; starts no process."""
         self.spec = spec
         self.folder = folder
         self.threads = threads
@@ -137,7 +137,7 @@ class LocalJob:
         keep: Sequence[int] | None = None,
         restore: bool = False,
     ) -> Membership:
-        """Make the membership that follows `after`; senior trainers stay, slots are never reused.
+        """Plan the membership after `after`; senior trainers stay, slots are never reused.
 
         Args:
             mapping: virtual nodes of each worker; even by default.
@@ -169,13 +169,13 @@ class LocalJob:
         )
 
     def prepare(self, membership: Membership, checkpoint: Path | None = None) -> None:
-        """Start the joiners of a membership; they get ready and wait."""
+        """Start the joiners of a membership, which boot and wait for orders to join."""
         for member in membership.members:
             if member.slot not in self.trainers:
                 self._start(member.slot, membership, checkpoint)
 
     def redirect(self, slot: int, membership: Membership) -> None:
-        """Turn a joiner that still waits to another membership."""
+        """Assign a waiting joiner to another membership."""
         self._order(slot, membership, False)
 
     def wait_ready(self, membership: Membership, timeout_s: float = 180.0) -> None:
@@ -188,7 +188,7 @@ class LocalJob:
         )
 
     def go(self, membership: Membership, checkpoint: Path | None = None) -> None:
-        """Tell old members and joiners to switch, without waiting."""
+        """Order old members and joiners to switch, without waiting."""
         slots = {member.slot for member in membership.members}
         if self.membership is not None:
             slots |= {member.slot for member in self.membership.members}
@@ -197,7 +197,7 @@ class LocalJob:
         self.membership = membership
 
     def wait_switched(self, membership: Membership, timeout_s: float = 120.0) -> None:
-        """Wait until every member has switched, or the job has finished before it could."""
+        """Wait until every member has switched, or the job has finished before the switch."""
         slots = [member.slot for member in membership.members]
 
         def is_done() -> bool:
@@ -210,7 +210,7 @@ class LocalJob:
         self.wait(is_done, f"generation {membership.generation} to switch", timeout_s)
 
     def resize(self, num_workers: int, mapping: Mapping | None = None) -> Membership:
-        """Start, grow or shrink to `num_workers` and wait until it is done."""
+        """Start, grow or shrink to `num_workers` and wait until all members have switched."""
         membership = self.plan(num_workers, self.membership, mapping)
         self.prepare(membership)
         self.wait_ready(membership)
@@ -246,23 +246,23 @@ class LocalJob:
     # ---- losses --------------------------------------------------------------------------------
 
     def kill(self, slot: int) -> None:
-        """Lose a trainer: it gets no chance to do anything about it."""
+        """Kill a trainer with SIGKILL and count it as lost."""
         self.lost.add(slot)
         process = self.trainers[slot].process
         process.kill()
         process.wait()
 
     def suspend(self, slot: int) -> None:
-        """Let a trainer hang, as if its machine did; from now on it counts as lost."""
+        """Suspend a trainer, to simulate a hung machine; from now on it counts as lost."""
         self.lost.add(slot)
         self.trainers[slot].process.send_signal(signal.SIGSTOP)
 
     def resume(self, slot: int) -> None:
-        """Let a trainer that hangs go on; it stays lost."""
+        """Resume a suspended trainer; it still counts as lost."""
         self.trainers[slot].process.send_signal(signal.SIGCONT)
 
     def wait_lost(self, slot: int, timeout_s: float = 60.0) -> None:
-        """Wait until a trainer that was to die by itself is gone."""
+        """Wait until a trainer that is expected to die by itself is gone."""
         self.lost.add(slot)
         self.wait(
             lambda: self.trainers[slot].process.poll() is not None, f"{slot} to die", timeout_s
@@ -275,9 +275,9 @@ class LocalJob:
         hold: bool = False,
         checkpoint: Path | None = None,
     ) -> Membership:
-        """Order the trainers in `slots`, members or ready joiners, to go on with what they have.
+        """Order the trainers in `slots`, members or ready joiners, to recover, without waiting.
 
-        The first one leads. Nobody waits here for them.
+        The first one is the leader.
         """
         shares = mapping or even_mapping(self.spec.num_virtual_nodes, len(slots))
         self._generation += 1
@@ -302,10 +302,10 @@ class LocalJob:
         self.membership = membership
         return membership
 
-    # ---- what happened -------------------------------------------------------------------------
+    # ---- reports -------------------------------------------------------------------------------
 
     def step(self) -> int:
-        """Give the last step that any trainer has reported."""
+        """Return the last step that any trainer has reported."""
         kinds = (ReportKind.STEPS, ReportKind.SWITCHED)
         steps = [
             report.data.get("last_step", report.data.get("step", 0))
@@ -316,7 +316,7 @@ class LocalJob:
         return max(steps, default=0)
 
     def steps_known(self) -> int:
-        """Count the steps from the first on that were reported without a gap."""
+        """Return the number of steps, from the first on, that were reported without a gap."""
         known = 0
         for report in sorted(self.step_reports(), key=lambda report: report.data["first_step"]):
             if report.data["first_step"] > known + 1:
@@ -325,7 +325,7 @@ class LocalJob:
         return known
 
     def step_reports(self) -> list[TrainerReport]:
-        """List what all trainers, lost ones too, have reported of steps."""
+        """List the STEPS reports of all trainers, including lost ones."""
         for trainer in self.trainers.values():
             trainer.read()
         reports = [report for trainer in self.trainers.values() for report in trainer.reports]
@@ -339,7 +339,7 @@ class LocalJob:
         )
 
     def finished(self) -> dict[str, Any] | None:
-        """Give the leader's `finished` report's data once there is one."""
+        """Return the data of the leader's FINISHED report, if there is one."""
         for trainer in self.trainers.values():
             report = trainer.last(ReportKind.FINISHED)
             if report is not None and "digest" in report.data:
@@ -355,14 +355,14 @@ class LocalJob:
         )
 
     def wait_finished(self, timeout_s: float = 600.0) -> dict[str, Any]:
-        """Wait for the job's end; returns the leader's account of it."""
+        """Wait for the job's end; returns the data of the leader's FINISHED report."""
         self.wait(lambda: self.finished() is not None, "the job to finish", timeout_s)
         result = self.finished()
         assert result is not None
         return result
 
     def output_folder(self) -> Path:
-        """Where the leader left the results."""
+        """Return the folder with the leader's results."""
         for trainer in self.trainers.values():
             report = trainer.last(ReportKind.FINISHED)
             if report is not None and "digest" in report.data:
@@ -374,7 +374,7 @@ class LocalJob:
 
         Raises:
             NonfiniteJobError: the job stopped at a loss or metric that is not finite.
-            LocalJobError: a trainer failed or died, or the time is over.
+            LocalJobError: a trainer failed or died, or the wait timed out.
         """
         deadline = time.monotonic() + timeout_s
         while True:
@@ -460,7 +460,7 @@ class LocalJob:
         self.trainers[slot] = LocalTrainer(slot, run_dir, process)
 
     def free_port(self, slot: int) -> None:
-        """Let go of a slot's port; its trainer, if it was started, holds it on."""
+        """Release a slot's port; its trainer, if started, still holds the port."""
         self._ports.release(slot)
 
     def stop(self) -> None:
@@ -468,7 +468,7 @@ class LocalJob:
         running = [t.process for t in self.trainers.values() if t.process.poll() is None]
         for process in running:
             process.terminate()
-            process.send_signal(signal.SIGCONT)  # one that hangs cannot end
+            process.send_signal(signal.SIGCONT)  # a suspended process cannot end
         for process in running:
             try:
                 process.wait(STOP_GRACE_S)

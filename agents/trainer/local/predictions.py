@@ -1,4 +1,4 @@
-"""Parts of predictions in the run directories of a local job, which lie there for good."""
+"""Parts of predictions in the run directories of a local job, where they are durable."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from controlplane.core.protocol.wire import Task, TrainingSpec
 
 
 def resume_at(spec: TrainingSpec, folder: Path) -> int | None:
-    """Count the examples from the first on that a job has predicted; None if it trains."""
+    """Return the number of leading examples already predicted; None for a training job."""
     return examples_safe(_parts(folder)) if spec.task is Task.PREDICT else None
 
 
 def predictions_write(folder: Path, target: Path, num_examples: int) -> None:
-    """Write the results of a job that is over, made of what its leaders left.
+    """Write the results of a finished job, joined from the parts of all its leaders.
 
     Raises:
         ValueError: predictions are missing.

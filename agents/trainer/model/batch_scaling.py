@@ -1,12 +1,12 @@
 """Learning rates of a job whose batch size changes.
 
-With batches S times as large as the submitted ones a step may be longer. For SGD AdaScale says how
-much: its gain lies between 1 and S and follows from the noise of the gradient. For optimizers that
-divide by the size of the gradient it is the square root of S. The factor multiplies whatever rate
-the optimizer would use, schedules included.
+With batches S times as large as the submitted ones the learning rate may be larger. For SGD the
+factor is AdaScale's gain, between 1 and S, computed from the noise of the gradient. For optimizers
+that divide by the size of the gradient the factor is the square root of S. It multiplies the rate
+that the optimizer would use, schedules included.
 
-Averages and factor are part of the job's state. They are computed from the reduced sums of a step,
-which are the same bits everywhere, by every trainer for itself.
+Averages and factor are part of the job's state. Every trainer computes them by itself from the
+reduced sums of a step, which have the same bits everywhere.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ import numpy as np
 from agents.trainer.model.keras_private import plain_optimizers
 from controlplane.core.estimates.noise_scale import GradientNoise, adascale_gain
 
-#: Weight that a step of the submitted size has in the averages; larger batches count more.
+#: Weight of a step of the submitted batch size in the averages; larger batches weigh more.
 STEP_WEIGHT = 1 / 1000
 
 
@@ -32,7 +32,7 @@ class BatchScaling:
     """
 
     def __init__(self, optimizer: keras.optimizers.Optimizer, submitted: int) -> None:
-        """Begin with batches of the submitted size."""
+        """Start with the submitted batch size, in examples."""
         self._is_sgd = all(
             isinstance(plain, keras.optimizers.SGD) for plain in plain_optimizers(optimizer)
         )
@@ -45,7 +45,7 @@ class BatchScaling:
 
     @property
     def factor(self) -> float:
-        """What the next step multiplies its learning rate by."""
+        """Factor of the learning rate in the next step."""
         scale = self._batch_size / self._submitted
         if not self._is_sgd:
             return math.sqrt(scale)
@@ -55,13 +55,13 @@ class BatchScaling:
         return adascale_gain(mean, scale)
 
     def enter(self, batch_size: int | None) -> None:
-        """Take up the state that is in the variable, and the batch size of a membership."""
+        """Load the state from the variable, and set the batch size of a membership."""
         self._sqr, self._var, self._weight, _ = self.variable.numpy().tolist()
         self._batch_size = batch_size or self._submitted
         self._write()
 
     def observe(self, noise: GradientNoise | None, num_examples: int) -> None:
-        """Learn from a step over `num_examples`, for the steps after it."""
+        """Update the averages with the noise of a step over `num_examples`."""
         if noise is None:
             return
         fresh = min(STEP_WEIGHT * self._batch_size / self._submitted, 1.0)

@@ -1,4 +1,4 @@
-"""Saves the whole state now and then beside the training, in case that all trainers are lost."""
+"""Saves periodic checkpoints in the background, in case all trainers are lost."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ from controlplane.core.protocol.wire import ReportKind
 Tensor = Any
 logger = logging.getLogger(__name__)
 
-#: The newest ones are kept; the one before the newest may still be on its way to the control plane.
+#: Number of newest files kept; the agent may still be uploading the last but one.
 KEPT_FILES = 2
 FILE_PATTERN = re.compile(r"checkpoint-(\d+)\.npz")
 
 
 class AsyncCheckpointer:
-    """The leader's checkpoints of a job that goes on.
+    """Periodic checkpoints of a running job, written by its leader.
 
-    What is saved is the state between two steps. Taking it costs the training no copy but the one
-    that TensorFlow makes of a variable that is written while its old value is still needed.
+    A checkpoint holds the state between two steps. Capturing it costs only the copies that
+    TensorFlow makes of variables that are written while their captured values are still in use.
     """
 
     def __init__(
@@ -43,7 +43,7 @@ class AsyncCheckpointer:
         self._saved_at = time.monotonic()
 
     def after_step(self, progress: Progress) -> None:
-        """Save if it is time to; a file that is still being written is never overtaken."""
+        """Start saving if `every_s` has passed and the previous file is complete."""
         if not self._every_s or time.monotonic() - self._saved_at < self._every_s:
             return
         if self._writing is not None and not self._writing.done():
@@ -52,7 +52,7 @@ class AsyncCheckpointer:
         self._writing = self._writer.submit(self._save, progress, self._state.capture())
 
     def settle(self) -> None:
-        """Wait until no file is being written."""
+        """Wait until the file under way, if any, is written."""
         if self._writing is not None:
             self._writing.result()
 
@@ -60,7 +60,7 @@ class AsyncCheckpointer:
         name = f"checkpoint-{progress.step}.npz"
         try:
             saved = state_save(self._folder, self._state.specs, values, progress, name)
-        except OSError as error:  # a full disk must not end a job that trains
+        except OSError as error:  # a full disk must not end a running job
             logger.warning("checkpoint at step %d was not saved: %s", progress.step, error)
             return
         self._reports.write(ReportKind.CHECKPOINTED, saved | {"is_last": False})
@@ -69,6 +69,6 @@ class AsyncCheckpointer:
 
 
 def _by_step(folder: Path) -> list[Path]:
-    """List the checkpoints beside the training, oldest first."""
+    """List the periodic checkpoints, oldest first."""
     found = [(FILE_PATTERN.fullmatch(path.name), path) for path in folder.iterdir()]
     return [path for _, path in sorted((int(match[1]), path) for match, path in found if match)]

@@ -17,11 +17,11 @@ class EpochRow:
     """One finished epoch.
 
     Attributes:
-        epoch: from 0.
+        epoch: number, from 0.
         step: steps done until its end.
-        has_odd_loss: a step of it had a loss that is not finite.
-        seconds: wall time spent in its batches, those of its validation included.
-        examples_per_s: of its training.
+        has_odd_loss: one of its steps had a loss that is not finite.
+        seconds: wall time of its batches, validation included.
+        examples_per_s: speed of its training.
     """
 
     epoch: int
@@ -33,25 +33,25 @@ class EpochRow:
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> EpochRow:
-        """Read a row as `Progress.to_json` gives it."""
+        """Parse a row of `Progress.to_json`."""
         return cls(**{**value, "logs": logs_read(value["logs"])})
 
 
 def logs_json(logs: Mapping[str, float]) -> dict[str, float | str]:
-    """Write logs exactly; JSON has no nan and no infinity, so they become text."""
+    """Encode logs exactly for JSON, which has no nan and no infinity: they become text."""
     return {name: value if math.isfinite(value) else str(value) for name, value in logs.items()}
 
 
 def logs_read(logs: Mapping[str, float | str]) -> dict[str, float]:
-    """Read what `logs_json` wrote."""
+    """Decode logs of `logs_json`."""
     return {name: float(value) for name, value in logs.items()}
 
 
 def metrics_nonfinite(history: Sequence[EpochRow]) -> tuple[Nonfinite, ...]:
-    """List the metrics of the newest epoch that are not finite, each from where it became so.
+    """List the metrics of the newest epoch that are not finite, each with its first such epoch.
 
-    Those of the training count only where the losses of all its steps were finite: otherwise the
-    loss says what there is to say, or the loss scale has skipped what spoilt them.
+    Training metrics count only if the losses of all its steps were finite: otherwise the loss is
+    the finding, or the loss scale has skipped the step that made the metric non-finite.
     """
     if not history:
         return ()

@@ -1,4 +1,4 @@
-"""Every use of Keras's private parts: building, calling and losses the way its own `fit` does."""
+"""Every use of Keras's private interfaces: building, calling and losses as in its own `fit`."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def model_build_inputs(model: keras.Model, inputs: Any) -> None:
 
 
 def model_call(model: keras.Model, inputs: Any, training: bool) -> Any:
-    """Call the model, passing `training` only where it is known."""
+    """Call the model, passing `training` only if its `call` takes the argument."""
     if model._call_has_training_arg:  # noqa: SLF001
         return model(inputs, training=training)
     return model(inputs)
@@ -37,7 +37,7 @@ def model_call(model: keras.Model, inputs: Any, training: bool) -> Any:
 def model_loss(
     model: keras.Model, batch: tuple[Any, Any, Any], predictions: Any, training: bool
 ) -> Tensor:
-    """Total loss of a batch `(x, y, sample_weight)`: compiled losses, `add_loss`, regularisers."""
+    """Return the loss of `(x, y, sample_weight)`: compiled losses, `add_loss`, regularisers."""
     inputs, targets, sample_weight = batch
     return model._compute_loss(  # noqa: SLF001
         x=inputs, y=targets, y_pred=predictions, sample_weight=sample_weight, training=training
@@ -56,12 +56,12 @@ def metrics_update(
 
 
 def model_layers(model: keras.Model) -> list[Any]:
-    """List all layers of a model, however deep."""
+    """List all layers of a model, nested ones included."""
     return list(model._flatten_layers(include_self=False))  # noqa: SLF001
 
 
 def global_random_state() -> Any:
-    """Give the state of the generator that layers without one of their own draw from."""
+    """Return the state of the global generator, used by layers without one of their own."""
     return global_seed_generator().state
 
 
@@ -81,20 +81,20 @@ def compiled_metrics(model: keras.Model) -> list[keras.metrics.Metric]:
 def unweighted_trackers(model: keras.Model) -> list[Any]:
     """List the variables of trackers that Keras updates once per batch with weight 1.
 
-    Those are the single losses of a model with several outputs.
+    They track the single losses of a model with several outputs.
     """
     compiled = model._compile_loss  # noqa: SLF001
     return [] if compiled is None else list(compiled.variables)
 
 
 class TrainingScope(keras.StatelessScope):  # type: ignore[misc]  # no types in Keras
-    """A scope in which no gradient flows through what a layer assigns to its state.
+    """A scope in which no gradient flows through values that a layer assigns to its state.
 
-    Keras's own `fit` on TensorFlow writes the variable and reads it again, which ends the gradient.
+    The same holds in Keras's own `fit` on TensorFlow, which writes the variable and reads it again.
     """
 
     def add_update(self, update: tuple[Any, Tensor]) -> None:
-        """Note the new value of a variable."""
+        """Record the new value of a variable."""
         variable, value = update
         super().add_update((variable, tf.stop_gradient(value)))
 
@@ -103,8 +103,8 @@ class TrainingScope(keras.StatelessScope):  # type: ignore[misc]  # no types in 
 def sums_scaled(model: keras.Model, factor: Tensor) -> Iterator[None]:
     """Multiply losses with reduction "sum" by `factor` inside the block, and no other term.
 
-    A virtual node's loss is weighted by its share of the examples, as a mean wants it; for a sum,
-    `factor` takes that weight out again, while regularisers keep theirs.
+    A virtual node's loss is weighted by its share of the examples, as required for a mean; for a
+    sum, `factor` cancels that weight, while regularisers keep it.
     """
     compiled = model._compile_loss  # noqa: SLF001
     if compiled is None or not compiled.built:
@@ -119,7 +119,7 @@ def sums_scaled(model: keras.Model, factor: Tensor) -> Iterator[None]:
 
 
 def _loss_scaled(entry: Any, factor: Tensor) -> Any:
-    """Scale the loss itself, not its weight: the loss's own tracker has to see it scaled too."""
+    """Scale the loss itself, not its weight, so that the loss's own tracker is scaled too."""
     if getattr(entry.loss, "reduction", None) != SUM_REDUCTION:
         return entry
 
@@ -131,7 +131,7 @@ def _loss_scaled(entry: Any, factor: Tensor) -> Any:
 
 
 def plain_optimizers(optimizer: keras.optimizers.Optimizer) -> list[keras.optimizers.Optimizer]:
-    """List those that update variables: not the one that scales losses, nor one made of several."""
+    """List the optimizers that update variables, inside loss-scale and composite optimizers."""
     if isinstance(optimizer, keras.optimizers.LossScaleOptimizer):
         return plain_optimizers(optimizer.inner_optimizer)
     parts = getattr(optimizer, "optimizers", None)
@@ -141,10 +141,10 @@ def plain_optimizers(optimizer: keras.optimizers.Optimizer) -> list[keras.optimi
 
 
 def optimizer_variables(optimizer: keras.optimizers.Optimizer) -> list[Any]:
-    """List an optimizer's variables, and those that Keras leaves out of its own list.
+    """List an optimizer's variables, including variables that Keras leaves out of its own list.
 
-    Those are variables held as plain attributes: Nadam's product of momenta is not in the list of a
-    LossScaleOptimizer around it.
+    Keras leaves out variables held as plain attributes: Nadam's product of momenta is not in the
+    list of a LossScaleOptimizer around it.
     """
     listed = list(optimizer.variables)
     held = [value for plain in plain_optimizers(optimizer) for value in vars(plain).values()]
@@ -156,14 +156,14 @@ def optimizer_variables(optimizer: keras.optimizers.Optimizer) -> list[Any]:
 def learning_rates_scaled(optimizer: keras.optimizers.Optimizer, factor: Tensor) -> Iterator[None]:
     """Multiply the rates that the optimizer uses inside the block by `factor`.
 
-    Weight decay goes with the rate, as it always does.
+    Weight decay, which is proportional to the rate, is scaled too.
     """
     plain = plain_optimizers(optimizer)
     originals = [each._learning_rate for each in plain]  # noqa: SLF001
     for each in plain:
         rate = tf.convert_to_tensor(each.learning_rate)
         scaled = rate * tf.cast(factor, rate.dtype)
-        # Past the optimizer's tracking of what it is made of: this one goes away again.
+        # Bypasses the optimizer's attribute tracking, because the value is temporary.
         object.__setattr__(each, "_learning_rate", lambda scaled=scaled: scaled)
     try:
         yield

@@ -1,4 +1,4 @@
-"""When the loss of the steps counts as not finite. Pure, and the same on every trainer."""
+"""The rule when a job's loss counts as not finite. Pure, and the same on every trainer."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from typing import Any
 from controlplane.core.protocol.codec import decode
 from controlplane.core.protocol.nonfinite import Nonfinite
 
-#: Steps in a row that a loss scale may skip with a loss that is not finite. From Keras's first
-#: scale, 2^15, it has come down to 1 after 15: what 20 have not cured no scale will.
+#: Consecutive steps with a non-finite loss that a loss scale may skip. Halving Keras's initial
+#: scale, 2^15, at each reaches 1 after 15 steps; no scale helps if 20 have not.
 SKIPPED_LIMIT = 20
 
 
@@ -21,8 +21,8 @@ class LossTrack:
 
     Attributes:
         last_finite, last_finite_step: the newest finite loss and its step, from 1.
-        run: the steps since then, all of whose losses are not finite; None if there are none.
-        skips_left: how many more of them the loss scale may skip.
+        run: the run of non-finite losses since then; None if there are none.
+        skips_left: number of further steps of the run that the loss scale may skip.
         odd_epoch: newest epoch with a step whose loss is not finite, skipped or not.
     """
 
@@ -33,7 +33,7 @@ class LossTrack:
     odd_epoch: int | None = None
 
     def after(self, loss: float, step: int, epoch: int, *, is_skipped: bool) -> LossTrack:
-        """Take in the loss of `step` (from 1); the loss scale may have skipped its update."""
+        """Add the loss of `step` (from 1); `is_skipped`: the loss scale skipped its update."""
         if math.isfinite(loss):
             return LossTrack(loss, step, odd_epoch=self.odd_epoch)
         run = self.run or Nonfinite(
@@ -51,11 +51,11 @@ class LossTrack:
 
     @property
     def finding(self) -> Nonfinite | None:
-        """Give the run of losses that are not finite, unless the loss scale may still cure it."""
+        """The run of non-finite losses; None while the loss scale may still end it."""
         return self.run if self.run is not None and self.skips_left == 0 else None
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> LossTrack:
-        """Read what `dataclasses.asdict` gave."""
+        """Parse the result of `dataclasses.asdict`."""
         run = value["run"]
         return cls(**{**value, "run": None if run is None else decode(Nonfinite, run)})

@@ -1,4 +1,4 @@
-"""What a trainer leaves in `outputs/`: checkpoints, the model, its history and its metrics."""
+"""Files that a trainer writes to `outputs/`: checkpoints, model, history and metrics."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def state_save(
     progress: Progress,
     name: str = CHECKPOINT_FILE,
 ) -> dict[str, Any]:
-    """Write a whole state to the file `name`; returns what `checkpointed` reports."""
+    """Write a whole state to the file `name`; returns the data of a CHECKPOINTED report."""
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / name
     digest = checkpoint_write(path, specs, values, progress.to_json())
@@ -49,7 +49,7 @@ def state_save(
 def results_save(
     folder: Path, model: keras.Model, state: ModelState, progress: Progress
 ) -> dict[str, Any]:
-    """Write the results of a job that is over; returns what the leader's `finished` reports."""
+    """Write the results of a finished job; returns the data of the leader's FINISHED report."""
     digest = state_digest(state.specs, state.capture())
     files, metrics = outputs_write(folder, model, progress, digest)
     return {
@@ -62,9 +62,9 @@ def results_save(
 
 
 def failure_save(folder: Path, state: ModelState, progress: Progress) -> dict[str, Any]:
-    """Write what a job leaves that stopped at a loss or metric that is not finite.
+    """Write the files of a job that stopped at a loss or metric that is not finite.
 
-    The checkpoint is one to go on from, with other settings: it does not know of the failure.
+    The checkpoint leaves the failure out, so that the job can resume from it with other settings.
     """
     going_on = replace(progress, found=None, is_failed=False)
     saved = state_save(folder, state.specs, state.capture(), going_on)
@@ -74,12 +74,12 @@ def failure_save(folder: Path, state: ModelState, progress: Progress) -> dict[st
 
 
 def json_numbers(logs: Mapping[str, float]) -> dict[str, float | None]:
-    """JSON knows neither nan nor infinity; both become null."""
+    """Replace nan and infinity, which JSON does not have, by None."""
     return {name: value if math.isfinite(value) else None for name, value in logs.items()}
 
 
 def not_finite(logs: Mapping[str, float]) -> dict[str, str]:
-    """Say of the numbers that are null in `json_numbers` what they are: nan, inf or -inf."""
+    """Return the text ("nan", "inf" or "-inf") of each number that `json_numbers` replaces."""
     return {name: str(value) for name, value in logs.items() if not math.isfinite(value)}
 
 
@@ -93,7 +93,7 @@ def outputs_write(
     """
     folder.mkdir(parents=True, exist_ok=True)
     metrics = progress.history[-1].logs if progress.history else {}
-    partial = folder / f"partial-{MODEL_FILE}"  # Keras wants the ending
+    partial = folder / f"partial-{MODEL_FILE}"  # Keras requires the suffix
     model.save(partial)
     partial.replace(folder / MODEL_FILE)
     files = results_write(folder, progress, digest, progress.ended_by)
@@ -118,7 +118,7 @@ def results_write(folder: Path, progress: Progress, digest: str, ended_by: str |
 
 
 def history_csv(history: tuple[EpochRow, ...]) -> str:
-    """Render one row per epoch, like Keras's CSVLogger, with the step beside the epoch."""
+    """Render one row per epoch, like Keras's CSVLogger, with an additional column `step`."""
     names = sorted({name for row in history for name in row.logs})
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
@@ -130,7 +130,7 @@ def history_csv(history: tuple[EpochRow, ...]) -> str:
 
 
 def text_write(path: Path, text: str) -> None:
-    """Write a file that is there whole or not at all."""
+    """Write a file atomically."""
     partial = path.with_name(f".{path.name}.partial")
     partial.write_text(text)
     partial.replace(path)

@@ -1,4 +1,4 @@
-"""Where a job stands in its data: the part of its state that is not in variables."""
+"""The progress of a job through its data: the part of its state that is not in variables."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from controlplane.core.protocol.wire import StopCondition, StopKind
 
 
 class Activity(StrEnum):
-    """What the next batch is for."""
+    """Purpose of a batch."""
 
     TRAIN = "train"
     VALIDATE = "validate"
@@ -30,21 +30,20 @@ class Progress:
     Attributes:
         step: parameter updates done.
         epoch: epochs finished.
-        activity: what the next batch is for.
+        activity: purpose of the next batch.
         batch: number of the next batch within the activity.
-        examples: those of the activity that are done; batches of an epoch may differ in size.
+        examples: examples of the activity that are done; batches of an epoch may differ in size.
         train_logs: the epoch's training logs, while its validation runs.
-        activity_s: wall time spent in the activity's batches so far.
-        train_s: that of the epoch's training, while its validation runs.
-        train_examples_per_s: of the epoch's training, while its validation runs.
+        activity_s: wall time of the activity's batches so far.
+        train_s: wall time of the epoch's training, while its validation runs.
+        train_examples_per_s: speed of the epoch's training, while its validation runs.
         history: one row per finished epoch.
-        training_s: wall time spent in steps so far.
-        recent: the newest steps, for the case that the leader's reports of them are lost.
-        ended_by: why the job is over, None while it goes on.
-        losses: whether the losses of its steps are finite.
-        found: the loss or metric, not finite, that the job stops at; there are places where it
-            cannot stop at once.
-        is_failed: it has stopped there.
+        training_s: wall time of all steps so far.
+        recent: the newest steps, in case the leader's reports of them are lost.
+        ended_by: the condition that ended the job; None while it runs.
+        losses: tracks whether the losses of its steps are finite.
+        found: the non-finite loss or metric at which the job stops, possibly some steps later.
+        is_failed: the job has stopped at `found`.
     """
 
     step: int = 0
@@ -72,26 +71,26 @@ class Progress:
 
     @property
     def nonfinite(self) -> tuple[Nonfinite, ...]:
-        """List what is not finite now: the loss, and metrics of the newest epoch."""
+        """Present non-finite values: the loss, and metrics of the newest epoch."""
         loss = self.losses.finding
         return ((loss,) if loss is not None else ()) + metrics_nonfinite(self.history)
 
     @property
     def place(self) -> tuple[int, int, Activity, int]:
-        """What identifies the next batch."""
+        """Identity of the next batch."""
         return self.step, self.epoch, self.activity, self.batch
 
     @property
     def distance(self) -> tuple[int, int, int, int]:
-        """Say how far the job is, as whole numbers that order all points of a job's life.
+        """Key that orders all points in the course of a job, to compare trainers.
 
-        All trainers do a batch together and of one size, so its number says it all.
+        All trainers process a batch together and in one size, so its number is sufficient.
         """
         is_validating = self.activity is Activity.VALIDATE
         return self.epoch, int(is_validating), self.batch, int(self.is_over)
 
     def to_json(self) -> dict[str, Any]:
-        """Turn into plain JSON values; floats survive exactly, nan and infinity as text."""
+        """Convert to plain JSON values; floats are kept exactly, nan and infinity as text."""
         rows = [asdict(row) | {"logs": logs_json(row.logs)} for row in self.history]
         return asdict(replace(self, history=(), recent=())) | {
             "train_logs": logs_json(self.train_logs),
@@ -101,7 +100,7 @@ class Progress:
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any], batch_size: int = 0) -> Progress:
-        """Read what `to_json` gave; `batch_size` is for checkpoints that count batches alone."""
+        """Parse the result of `to_json`; `batch_size` is for checkpoints without `examples`."""
         ended_by, found = value["ended_by"], value.get("found")
         return cls(
             step=value["step"],
@@ -125,11 +124,12 @@ class Progress:
 
 @dataclass(frozen=True)
 class TrainingSchedule:
-    """The fixed frame a job moves in: what it goes through and what ends it.
+    """The fixed schedule of a job: numbers of examples, batch sizes and stop condition.
 
     Attributes:
         num_validation: examples for validation, 0 for none.
-        batch_size: examples of a batch; in training unless there is a `train_batch_size`.
+        batch_size: examples per batch.
+        train_batch_size: examples per training batch, if it differs.
     """
 
     num_train: int
@@ -147,16 +147,16 @@ class TrainingSchedule:
             raise ValueError(f"stop.limit must be at least 1, got {self.stop.limit}")
 
     def num_batches(self, activity: Activity) -> int:
-        """Count the batches of an epoch's training or validation; the last may be smaller."""
+        """Return the number of batches of an epoch's activity; the last may be smaller."""
         return math.ceil(self._num_examples(activity) / self.batch_size_of(activity))
 
     def batch_size_of(self, activity: Activity) -> int:
-        """Give the examples of a batch, as long as there are so many."""
+        """Return the number of examples of a full batch."""
         is_train = activity is Activity.TRAIN
         return (self.train_batch_size if is_train else None) or self.batch_size
 
     def bounds(self, progress: Progress) -> tuple[int, int]:
-        """Give the range of places, in the epoch's order, of the next batch."""
+        """Return the range of the next batch in the epoch's order, as (first, last excluded)."""
         low = progress.examples
         size = self.batch_size_of(progress.activity)
         return low, min(low + size, self._num_examples(progress.activity))
@@ -180,12 +180,12 @@ class TrainingSchedule:
         return moved
 
     def is_activity_over(self, progress: Progress) -> bool:
-        """Say whether the activity's last batch is done; the step limit cuts training short."""
+        """Return whether the activity's last batch is done; a step limit ends training early."""
         is_cut = progress.activity is Activity.TRAIN and progress.ended_by is not None
         return is_cut or progress.examples >= self._num_examples(progress.activity)
 
     def after_activity(self, progress: Progress, logs: dict[str, float]) -> Progress:
-        """Go from the end of training to validation (if any) to the next epoch, or to the end."""
+        """Move from the end of an activity to validation (if any), the next epoch, or the end."""
         if progress.activity is Activity.VALIDATE:
             validation = {f"val_{name}": value for name, value in logs.items()}
             return self._after_epoch(progress, progress.train_logs | validation)
@@ -202,9 +202,9 @@ class TrainingSchedule:
         return self._after_epoch(trained, logs)
 
     def resumed(self, progress: Progress, num_examples: int) -> Progress:
-        """Go to where the first `num_examples` of a single epoch are done, forth or back.
+        """Move, forward or back, to the point where `num_examples` of a single epoch are done.
 
-        Of a job that predicts: that many predictions are safe, and none of the others counts.
+        Used by prediction jobs: only this many predictions are stored durably.
         """
         is_over = num_examples >= self.num_train
         batch = self.num_batches(Activity.TRAIN) if is_over else num_examples // self.batch_size
@@ -217,16 +217,16 @@ class TrainingSchedule:
         return self.after_activity(resumed, {}) if is_over else resumed
 
     def foreseen(self, progress: Progress) -> Progress | None:
-        """Give the cursor after the next batch, without logs; None when only a metric tells."""
+        """Return the cursor after the next batch, without logs; None if it depends on a metric."""
         moved = self.after_batch(progress, seconds=0.0)
         if not self.is_activity_over(moved):
             return moved
         return None if self._is_metric_stop() else self.after_activity(moved, {})
 
     def positions(self, progress: Progress) -> Iterator[Progress]:
-        """Run ahead of the job: the cursor of each batch to come, as far as batches tell.
+        """Yield the cursor of each coming batch.
 
-        A metric stop cannot be foreseen; the positions then go on until its epoch limit.
+        A stop at a metric cannot be foreseen; the positions then continue to its epoch limit.
         """
         stop = replace(self.stop, kind=StopKind.EPOCHS) if self._is_metric_stop() else self.stop
         course = replace(self, stop=stop)
@@ -263,7 +263,7 @@ class TrainingSchedule:
         return moved if moved.ended_by else replace(moved, ended_by=self._end(moved, logs))
 
     def _end(self, progress: Progress, logs: dict[str, float]) -> StopKind | None:
-        """Say what ends the job after an epoch with these logs.
+        """Return the condition that ends the job after an epoch with these logs, if any.
 
         Raises:
             KeyError: the metric to stop at is not in the logs.

@@ -1,9 +1,8 @@
-"""The steps that a job did lately, as part of its progress: every trainer knows their losses.
+"""The recent steps of a job, as part of its progress on every trainer.
 
-The leader reports steps, and with it the newest reports may be lost. Whoever leads next tells them
-again from here (`Membership.steps_known`). As part of the progress they also come with the state to
-trainers that were not there. Their number is bounded: older neighbours become one, so that those
-of a long silence are told as well, only more coarsely.
+Only the leader reports steps; if it is lost, so may be its newest reports. The next leader repeats
+them from this record (`Membership.steps_known`). Joiners receive the record with the state. Its
+length is bounded: older neighbours are merged, so that a long gap is reported more coarsely.
 """
 
 from __future__ import annotations
@@ -12,14 +11,14 @@ import math
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
-#: Entries kept; of these the newer half are single steps.
+#: Most entries kept; the newer half are single steps.
 RECENT_LIMIT = 256
-#: Entries are told together up to so much wall time.
+#: Wall time from which on entries are not merged further into one report.
 TOLD_TOGETHER_S = 0.5
 
 
 class StepsDone(NamedTuple):
-    """Consecutive steps in one membership; `loss` is their mean, `epoch` that of the last."""
+    """Consecutive steps in one membership; `loss` is the mean, `epoch` the last step's epoch."""
 
     generation: int
     first_step: int
@@ -32,18 +31,18 @@ class StepsDone(NamedTuple):
     batch_size: int
 
     def to_json(self) -> list[Any]:
-        """Give the fields as JSON has them; a loss that is not finite becomes text."""
+        """Convert to plain JSON values; a loss that is not finite becomes text."""
         loss = self.loss if math.isfinite(self.loss) else str(self.loss)
         return [*self._replace(loss=0.0), loss]
 
     @classmethod
     def from_json(cls, row: Sequence[Any]) -> StepsDone:
-        """Read what `to_json` gave."""
+        """Parse the result of `to_json`."""
         *fields, loss = row
         return cls(*fields)._replace(loss=float(loss))
 
     def joined(self, other: StepsDone) -> StepsDone:
-        """Give these steps and those right after them as one entry."""
+        """Merge this entry with `other`, the steps right after, into one."""
         num_steps = self.last_step - self.first_step + 1
         num_others = other.last_step - other.first_step + 1
         losses = self.loss * num_steps + other.loss * num_others
@@ -55,7 +54,7 @@ class StepsDone(NamedTuple):
         )
 
     def after(self, step: int) -> StepsDone:
-        """Leave the steps up to `step` out; what is only known of all together is shared out."""
+        """Drop the steps up to `step`; totals over all steps are reduced proportionally."""
         num_steps = self.last_step - self.first_step + 1
         share = min(1.0, (self.last_step - step) / num_steps)
         return self._replace(
@@ -65,7 +64,7 @@ class StepsDone(NamedTuple):
         )
 
     def report(self) -> dict[str, Any]:
-        """Give what a `steps` report says of them."""
+        """Return the data of a STEPS report."""
         return {
             "first_step": self.first_step,
             "last_step": self.last_step,
@@ -82,7 +81,7 @@ class StepsDone(NamedTuple):
 
 
 def with_step(recent: tuple[StepsDone, ...], done: StepsDone) -> tuple[StepsDone, ...]:
-    """Add a step; of too many entries the older half are joined in pairs."""
+    """Add a step; at the limit, entries of the older half are merged in pairs."""
     if len(recent) < RECENT_LIMIT:
         return (*recent, done)
     half = RECENT_LIMIT // 2
@@ -94,11 +93,11 @@ def with_step(recent: tuple[StepsDone, ...], done: StepsDone) -> tuple[StepsDone
             entry = entry.joined(older.pop(0))
         pairs.append(entry)
     kept = (*pairs, *recent[half:])
-    return (*kept[-(RECENT_LIMIT - 1) :], done)  # where hardly any could be joined
+    return (*kept[-(RECENT_LIMIT - 1) :], done)  # the cut applies if few entries could be merged
 
 
 def steps_after(recent: tuple[StepsDone, ...], step: int) -> Iterator[StepsDone]:
-    """Give what is known of the steps after `step`, in parts of about half a second."""
+    """Yield the recorded steps after `step`, merged to entries of about half a second."""
     together: StepsDone | None = None
     for entry in recent:
         if entry.last_step <= step:
@@ -115,6 +114,6 @@ def steps_after(recent: tuple[StepsDone, ...], step: int) -> Iterator[StepsDone]
 
 
 def _is_one(first: StepsDone, second: StepsDone) -> bool:
-    """Say whether two entries follow each other in one membership."""
+    """Return whether two entries follow each other in one membership."""
     is_next = second.first_step == first.last_step + 1
     return is_next and second.generation == first.generation

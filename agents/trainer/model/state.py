@@ -1,8 +1,8 @@
 """A job's complete state: every variable in a fixed order, as tensors, bytes, digest and file.
 
 The order is: trainable variables, non-trainable ones (seed generators included), the global seed
-generator, optimizer variables (iteration, slots, loss scale, averages), metric variables, and what
-scales the learning rate where the batch size may change. The bytes of a state are the bytes of its
+generator, optimizer variables (iteration, slots, loss scale, averages), metric variables, and the
+state of `BatchScaling` if the batch size may change. The bytes of a state are the bytes of its
 variables in that order, back to back.
 
 Checkpoint file (`checkpoint.npz`, an uncompressed NumPy archive without pickled objects):
@@ -48,16 +48,16 @@ class ModelState:
     """The variables of a built and compiled model, its optimizer and its metrics.
 
     Attributes:
-        seeds: states of random generators; a step sets them and leaves no trace in them.
+        seeds: states of random generators; set within a step, which does not change them.
         fixed: the other non-trainable variables; every virtual node starts a step from them.
-        scaling: of the learning rate, in a job whose batch size may change.
-        data_fingerprint: of the data that goes with the model, "" where nobody has set it.
+        scaling: scaling of the learning rate, in a job whose batch size may change.
+        data_fingerprint: fingerprint of the job's data; "" if not set.
     """
 
     def __init__(
         self, model: keras.Model, is_trained: bool = True, scaling: BatchScaling | None = None
     ) -> None:
-        """Collect the variables; of a model that only predicts just those of its layers."""
+        """Collect the variables; of a prediction job only the variables of the layers."""
         self.scaling = scaling
         self.trainable = list(model.trainable_variables)
         self.non_trainable = list(model.non_trainable_variables)
@@ -85,7 +85,7 @@ class ModelState:
         self.data_fingerprint = ""
 
     def capture(self) -> list[Tensor]:
-        """Take the values of this moment without copying.
+        """Return the present values without copying.
 
         TensorFlow copies a variable's buffer on the next write while such a tensor is alive.
         """
@@ -97,14 +97,14 @@ class ModelState:
             variable.value.assign(value)
 
     def put_bytes(self, payload: np.ndarray, positions: Sequence[int] | None = None) -> None:
-        """Assign from `pack`'s bytes (uint8) of all variables, or of those at `positions`."""
+        """Assign variables, all or only `positions`, from the bytes (uint8) of `pack`."""
         chosen = range(len(self.specs)) if positions is None else positions
         values = _split(payload, [self.specs[position] for position in chosen])
         for position, value in zip(chosen, values, strict=True):
             self.variables[position].value.assign(value)
 
     def layout_digest(self) -> bytes:
-        """Fingerprint names, dtypes, shapes and data: trainers that differ must not mix."""
+        """Hash names, dtypes, shapes and data; trainers of one membership must agree on it."""
         return hashlib.sha256(_layout(self.specs) + self.data_fingerprint.encode()).digest()
 
 
@@ -122,7 +122,7 @@ def pack(values: Sequence[Tensor]) -> np.ndarray:
 
 
 def state_digest(specs: Sequence[VariableSpec], values: Sequence[Tensor]) -> str:
-    """SHA-256 over names, dtypes, shapes and bytes of all variables, as hex."""
+    """Return the SHA-256 over names, dtypes, shapes and bytes of all variables, as hex."""
     digest = hashlib.sha256(_layout(specs))
     for value in values:
         digest.update(_bytes_of(value).data)
@@ -152,7 +152,7 @@ def checkpoint_write(
 
 
 def checkpoint_read(path: Path, state: ModelState) -> dict[str, Any]:
-    """Put a checkpoint's state into the model's variables; returns its progress.
+    """Load a checkpoint into the model's variables; returns its progress.
 
     Raises:
         TrainerError: the file is damaged or belongs to another model.
@@ -219,7 +219,7 @@ def _num_bytes(spec: VariableSpec) -> int:
 
 
 def _is_seed(variable: Any) -> bool:
-    """Say whether a variable is the state of a Keras `SeedGenerator`."""
+    """Return whether a variable is the state of a Keras `SeedGenerator`."""
     return bool(variable.path.rpartition("/")[2] == "seed_generator_state")
 
 

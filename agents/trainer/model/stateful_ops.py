@@ -1,4 +1,4 @@
-"""Refuses random operations whose state belongs to a process instead of the job."""
+"""Rejects random operations whose state belongs to a process instead of the job."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import Any
 
 from agents.trainer.contract.user_errors import JobCodeError
 
-#: Random operations that keep a state of their own outside the job's, bound to a process.
+#: Random operations that keep their state in the process, outside the job's state.
 HIDDEN_STATE_OPERATIONS = frozenset(
     {
         "RandomUniform",
@@ -31,10 +31,10 @@ HIDDEN_STATE_OPERATIONS = frozenset(
 
 
 def refuse_hidden_state(function: Any) -> None:
-    """Look through a traced function and everything it calls.
+    """Search a traced function and all functions it calls for such operations.
 
     Raises:
-        JobCodeError: naming the operation and the fix.
+        JobCodeError: one was found; names the operation and the fix.
     """
     definition = function.graph.as_graph_def()
     nodes = [*definition.node]

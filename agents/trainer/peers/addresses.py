@@ -1,4 +1,4 @@
-"""From which addresses the trainers of a job come: those of its hosts, and this machine's own."""
+"""Addresses from which a job's trainers connect: of the job's hosts, and of this machine."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ LOOPBACK: tuple[Network, ...] = (IPv4Network("127.0.0.0/8"), IPv6Network("::1/12
 
 
 def own_addresses() -> set[Network]:
-    """List what this machine calls itself: the loopback and the addresses of its interfaces."""
+    """List this machine's addresses: the loopback networks and those of its interfaces."""
     found: set[Network] = set(LOOPBACK)
     for addresses in psutil.net_if_addrs().values():
         found.update(
@@ -26,20 +26,20 @@ def own_addresses() -> set[Network]:
 
 
 class HostAddresses:
-    """What names of hosts stand for. An address is literal; names are asked for again each time.
+    """Resolver of host names; a literal address stands for itself, names are resolved each time.
 
-    A name keeps every address that it ever had while it was wanted: a name server that gives a part
-    of them at a time, or none for a moment, cuts nobody off.
+    A requested name keeps every address resolved so far, so that a name server that returns a part
+    of the addresses at a time, or none temporarily, does not cut peers off.
     """
 
     def __init__(self) -> None:
         self._known: dict[str, set[Network]] = {}
 
     def find(self, hosts: Collection[str]) -> set[Network]:
-        """Give the addresses of `hosts`; may take seconds.
+        """Return the addresses of `hosts`; may take seconds.
 
         Raises:
-            ValueError: one of them has none, now or before.
+            ValueError: a host has no address, now or before.
         """
         self._known = {host: self._known.get(host, set()) | _resolved(host) for host in hosts}
         unknown = sorted(host for host, addresses in self._known.items() if not addresses)

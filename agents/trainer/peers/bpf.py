@@ -1,8 +1,8 @@
-"""Which source addresses the kernel lets through to a socket: a classic BPF program, on Linux.
+"""Filters the source addresses of a socket's packets with a classic BPF program, on Linux.
 
-A process may filter what its own sockets receive without any privileges. What is dropped on a
-listening TCP socket comes to no connection, and whoever sent it is not told. A connection has the
-filter that its listener had when it came about. (Both measured on Linux 6.18, IPv4 and dual-stack.)
+A process may filter its own sockets without privileges. Packets dropped on a listening TCP socket
+establish no connection and cause no reply. A connection inherits the filter that its listener had
+when it was established. (Both measured on Linux 6.18, IPv4 and dual-stack.)
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from ipaddress import IPv4Network, IPv6Network
 
 Network = IPv4Network | IPv6Network
 
-#: Filters can be attached here.
+#: Whether this system supports socket filters.
 HAS_FILTERS = sys.platform == "linux"
-#: From Linux's asm-generic/socket.h; Python names none of them.
+#: From Linux's asm-generic/socket.h; Python's socket module lacks them.
 SO_ATTACH_FILTER = SO_GET_FILTER = 26
 SO_DETACH_FILTER = 27
 SO_MEMINFO, _MEMINFO = 55, struct.Struct("=9I")
@@ -27,7 +27,7 @@ SO_MEMINFO, _MEMINFO = 55, struct.Struct("=9I")
 #: Most instructions of a program, BPF_MAXINSNS.
 MAX_INSTRUCTIONS = 4096
 _LOAD_WORD, _LOAD_BYTE, _AND, _JUMP, _JUMP_IF_EQUAL, _RETURN = 0x20, 0x30, 0x54, 0x05, 0x15, 0x06
-#: SKF_NET_OFF: loads count from the network header, for a socket's own data begins after it.
+#: SKF_NET_OFF: offset of loads relative to the network header; the socket's data begin after it.
 _NETWORK_HEADER = 2**32 - 0x100000
 _FULL_WORD = 2**32 - 1
 _SOURCE_OFFSET = {4: 12, 6: 8}
@@ -38,13 +38,13 @@ _PASS: Instruction = (_RETURN, 0, 0, _FULL_WORD)
 
 
 def filter_program(sources: Iterable[Network]) -> bytes:
-    """Write the program that lets packets from `sources` through, and no others.
+    """Return the program that passes only packets from `sources`.
 
     Raises:
-        ValueError: it would be too long for the kernel.
+        ValueError: the program would be too long for the kernel.
     """
     networks = set(sources)
-    # Single addresses of version 4 are many and come first, so that one load serves them all.
+    # Single IPv4 addresses, the most frequent kind, come first, so that one load serves all.
     tests: dict[int, list[Instruction]] = {4: [_load_source(4, 0)], 6: []}
     for network in sorted(networks, key=lambda network: (-network.prefixlen, str(network))):
         is_loaded = network.version == 4 and network.prefixlen == 32
@@ -67,10 +67,10 @@ def filter_program(sources: Iterable[Network]) -> bytes:
 
 
 def filter_attach(which: socket.socket, program: bytes) -> None:
-    """Let a socket receive only what the program lets through, instead of what it had before.
+    """Attach the program to a socket, replacing an earlier one.
 
     Raises:
-        OSError: the kernel does not take it.
+        OSError: the kernel refuses the program.
     """
     instructions = ctypes.create_string_buffer(program, len(program))
     argument = struct.pack("@HP", len(program) // 8, ctypes.addressof(instructions))
@@ -78,22 +78,22 @@ def filter_attach(which: socket.socket, program: bytes) -> None:
 
 
 def filter_detach(which: socket.socket) -> None:
-    """Let a socket receive everything."""
+    """Remove the filter of a socket, if there is one."""
     with contextlib.suppress(FileNotFoundError):  # it has no filter
         which.setsockopt(socket.SOL_SOCKET, SO_DETACH_FILTER, 0)
 
 
 def has_filter(which: socket.socket) -> bool:
-    """Say whether a socket has a filter, of whomever."""
+    """Return whether a socket has a filter, of any origin."""
     try:
         which.getsockopt(socket.SOL_SOCKET, SO_GET_FILTER, 0)
-    except OSError:  # there is no room for it in 0 bytes
+    except OSError:  # the filter does not fit into 0 bytes
         return True
     return False
 
 
 def num_dropped(which: socket.socket) -> int:
-    """Count the packets that the socket has not taken, for whatever reason; 0 if not known."""
+    """Return the number of packets dropped by the socket for any reason; 0 if not known."""
     try:
         counts = which.getsockopt(socket.SOL_SOCKET, SO_MEMINFO, _MEMINFO.size)
         return int(_MEMINFO.unpack(counts)[8])
@@ -106,7 +106,7 @@ def _load_source(version: int, word: int) -> Instruction:
 
 
 def _source_test(network: Network) -> list[Instruction]:
-    """Let a packet through if its source is in `network`; go on behind this test otherwise."""
+    """Return a test that passes packets from `network`; others continue after the test."""
     words = f"!{network.max_prefixlen // 32}I"
     address = struct.unpack(words, network.network_address.packed)
     mask = struct.unpack(words, network.netmask.packed)

@@ -1,8 +1,8 @@
-"""Ends the wait for peers that have fallen silent: a cut network tells nobody of it.
+"""Aborts collectives that wait for unreachable peers, as after a network partition.
 
-TensorFlow hears of a peer whose process ends. When packets are lost instead, a collective would
-wait until its time limit. So whoever waits long looks whether the peers can still be reached; those
-who can may take as long as they need.
+TensorFlow detects a peer whose process ends. If packets are lost instead, a collective would wait
+until its time limit. So a trainer that waits long probes its peers; reachable peers may take as
+long as they need.
 """
 
 from __future__ import annotations
@@ -14,25 +14,25 @@ from agents.trainer.collectives.runtime import CollectiveRuntime
 from agents.trainer.peers.reachability import slots_unreachable
 
 LOOK_EVERY_S = 1.0
-#: No look as long as collectives take less than this.
+#: Waiting time of a collective from which on peers are probed.
 PATIENCE_S = 2.0
 
 
 class PeerWatch:
-    """Gives up the collectives of a trainer when two looks on end do not reach the same peer."""
+    """Aborts a trainer's collectives when two consecutive probes do not reach the same peer."""
 
     def __init__(self, runtime: CollectiveRuntime) -> None:
-        """Watch nothing yet: see `start`, or call `look`."""
+        """Prepare only; `start` begins to watch, `look` probes once."""
         self._runtime = runtime
         self._suspects: set[int] = set()
         self._generation = -1
 
     def start(self) -> None:
-        """Look again and again, in a thread of its own."""
+        """Call `look` periodically, in a thread."""
         threading.Thread(target=self._run, name="peers", daemon=True).start()
 
     def look(self, now: float) -> None:
-        """Look once whether those are there for whom this trainer has waited for long.
+        """Probe the peers once if a collective has waited for long; abort it if one is lost.
 
         Args:
             now: monotonic seconds.

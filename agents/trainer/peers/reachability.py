@@ -1,4 +1,4 @@
-"""Looks which peers still listen: a hint for the control plane, never a decision of a trainer."""
+"""Probes which peers still listen: a hint for the control plane, never a decision of a trainer."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ IN_PROGRESS = (0, errno.EINPROGRESS, errno.EWOULDBLOCK)
 def slots_unreachable(
     declaration: tuple[SlotAddress, ...], slots: Iterable[int], limit_s: float = PROBE_LIMIT_S
 ) -> list[int]:
-    """List, ascending, the slots to whose ports no connection comes about within `limit_s`.
+    """List, ascending, the slots whose ports accept no connection within `limit_s`.
 
-    All are tried at once. A trainer that is stopped still looks reachable, the kernel answers.
+    All are probed at once. A suspended trainer still looks reachable, because the kernel answers.
     """
     trying: dict[int, tuple[int, socket.socket]] = {}
     lost = []
@@ -39,7 +39,7 @@ def slots_unreachable(
 
 
 def _connect(address: str) -> socket.socket | None:
-    """Begin to connect; None where that fails at once."""
+    """Begin to connect; returns None if that fails at once."""
     host, _, port = address.rpartition(":")
     try:
         family, kind, protocol, _, target = socket.getaddrinfo(
@@ -58,7 +58,7 @@ def _connect(address: str) -> socket.socket | None:
 def _refused_or_silent(
     trying: Mapping[int, tuple[int, socket.socket]], deadline: float
 ) -> list[int]:
-    """Wait for connections under way, by file number; returns the slots that were not reached."""
+    """Wait for the connections under way (by file number); returns the slots not reached."""
     waiting = dict(trying)
     refused = []
     poll = select.poll()

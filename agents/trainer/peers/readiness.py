@@ -1,9 +1,9 @@
-"""Tells peers which generation this trainer's runtime is set up for.
+"""Reports to peers the generation for which this trainer's runtime is initialised.
 
-A trainer that has just initialised its runtime must not call on a leader that is about to do so:
-the call would reach the leader's old runtime and be lost. So the leader says over UDP, on the port
-number that its collective server has on TCP, how far it is, and newcomers ask before they call. The
-answer is one number; nothing can be changed from outside. Where UDP is filtered, newcomers go ahead
+A trainer with a fresh runtime must not contact a leader that is about to initialise its own: the
+call would reach the leader's old runtime and be lost. So the leader answers queries for its
+generation over UDP, on the port number of its collective server, and peers query before they
+connect. The answer is one number; the protocol is read-only. If UDP is filtered, peers continue
 after a short wait.
 """
 
@@ -21,21 +21,21 @@ ASK = b"virtualflow generation?"
 ANSWER = struct.Struct("!16sq")
 ANSWER_TAG = b"virtualflow gen "
 ASK_EVERY_S = 0.01
-#: After so long without any answer UDP is taken to be filtered.
+#: Time without any answer after which UDP is assumed to be filtered.
 SILENCE_LIMIT_S = 3.0
-#: A leader that answers, but does not get ready, is given up after this.
+#: Time limit for a leader that answers to become ready.
 READY_LIMIT_S = 300.0
 
 
 class Beacon:
-    """Answers on one UDP port with the newest generation this trainer is ready for.
+    """Answers on one UDP port with the newest generation for which this trainer is ready.
 
     Attributes:
-        address: where it does; None where it cannot.
+        address: local address of the socket; None without a socket.
     """
 
     def __init__(self, opened: socket.socket | None) -> None:
-        """Answer on a UDP socket of `beacon_socket`; without one peers fall back to waiting."""
+        """Answer on a UDP socket of `beacon_socket`; without one, peers fall back to waiting."""
         self.generation = -1
         self.address: tuple[str, int] | None = None
         if opened is None:
@@ -50,7 +50,7 @@ class Beacon:
                 if asked == ASK:
                     opened.sendto(ANSWER.pack(ANSWER_TAG, self.generation), peer)
             except OSError:
-                time.sleep(ASK_EVERY_S)  # an unreachable peer; the next question may be fine
+                time.sleep(ASK_EVERY_S)  # an unreachable peer; the next query may succeed
 
 
 def _never() -> bool:
@@ -61,8 +61,8 @@ def wait_until_ready(address: str, generation: int, is_void: Callable[[], bool] 
     """Wait until the trainer at `address` is ready for `generation`.
 
     Raises:
-        TrainerError: `peer_lost`, it answered but did not get ready in time, or `is_void` said that
-            the generation is over.
+        TrainerError: `peer_lost`, the trainer answered but was not ready in time, or `is_void`
+            returned True: the generation is over.
     """
     host, _, port = address.rpartition(":")
     started_at = time.monotonic()
@@ -87,7 +87,7 @@ def wait_until_ready(address: str, generation: int, is_void: Callable[[], bool] 
 
 
 def _ask(asking: socket.socket, host: str, port: int) -> int | None:
-    """Ask once; None without a valid answer within ASK_EVERY_S."""
+    """Query once; returns None without a valid answer within ASK_EVERY_S."""
     asked_at = time.monotonic()
     try:
         asking.sendto(ASK, (host, port))

@@ -1,13 +1,13 @@
-"""Lets only the machines of a job reach the ports of its trainer; see docs/node-agents.md.
+"""Restricts access to a trainer's port to the machines of its job; see docs/node-agents.md.
 
-TensorFlow's server listens on all interfaces and asks nobody who they are, and neither can be
-changed. But it listens with a socket of this process, and that has a filter of ours: what comes
-neither from this machine nor from a host of the job is dropped by the kernel. The beacon's socket,
-on the same port number, has it too, and so have connections that came before it did.
+TensorFlow's server listens on all interfaces without authentication, and neither can be changed.
+But its socket belongs to this process, which attaches a filter: the kernel drops packets that come
+neither from this machine nor from a host of the job. The beacon's socket, on the same port number,
+and connections accepted before the filter get the same filter.
 
-The filter follows the orders in a thread of its own, because names may take seconds to resolve and
-nobody may wait for that. Where it cannot be made (a name without an address, a kernel that refuses)
-there is none, with a warning: a job is not cut in two for it.
+A thread updates the filter from the orders, because resolving names may take seconds. If no filter
+can be made (a name without an address, a kernel that refuses), a warning is logged and all hosts
+are allowed, so that the job is not split.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from controlplane.core.protocol.wire import TrainerOrders
 
 logger = logging.getLogger(__name__)
 
-#: How often to look for sockets without the filter, and whether names have other addresses.
+#: Interval of searching for sockets without the filter and resolving names again.
 REFRESH_S = 10.0
 SOCKETS = Path("/proc/self/fd")
 
@@ -48,7 +48,7 @@ class PeerFilter:
     """
 
     def __init__(self, port: int) -> None:
-        """Do nothing yet; `follow` says whom to let in."""
+        """Prepare only; `follow` sets the allowed hosts, `start` begins to filter."""
         self.port = port
         self._hosts: Collection[str] = ()
         self._addresses = HostAddresses()
@@ -59,31 +59,31 @@ class PeerFilter:
         self._has_dropped = False
 
     def start(self) -> None:
-        """Attach it, from now on, in a thread."""
+        """Start the thread that attaches and updates the filter."""
         threading.Thread(target=self._run, name="peer-filter", daemon=True).start()
 
     def follow(self, hosts: Collection[str]) -> None:
-        """Let these hosts in, and this machine; returns at once."""
+        """Allow these hosts and this machine; returns at once."""
         with self._changed:
             self._hosts = hosts
             self._wanted += 1
             self._changed.notify_all()
 
     def refresh(self) -> None:
-        """Look soon for new sockets."""
+        """Request a search for new sockets; returns at once."""
         with self._changed:
             self.follow(self._hosts)
 
     def settle(self, limit_s: float) -> bool:
-        """Wait until all that was asked for is done; False when `limit_s` are over."""
+        """Wait until all requests are done; returns False after `limit_s` seconds."""
         with self._changed:
             return self._changed.wait_for(lambda: self._done == self._wanted, limit_s)
 
     def apply(self) -> None:
-        """Bring the filter of every socket up to date; may take seconds, for names.
+        """Update the filter of every socket; resolving names may take seconds.
 
         Raises:
-            OSError, ValueError: there can be none. Then, and after any other error, there is none.
+            OSError, ValueError: no filter is possible. After any error all filters are removed.
         """
         try:
             program = filter_program(self._addresses.find(self._hosts) | own_addresses())
@@ -110,10 +110,10 @@ class PeerFilter:
                 self._changed.notify_all()
 
     def _apply_or_warn(self) -> None:
-        """Do what `apply` does; say once why there is no filter."""
+        """Call `apply`; log an error once."""
         try:
             self.apply()
-        except Exception as error:  # this thread has to live: peers may have to be let in
+        except Exception as error:  # the thread must survive, to allow later peers
             if str(error) != self._warned:
                 logger.warning("everybody can reach port %d: %s", self.port, error)
             self._warned = str(error)
@@ -123,7 +123,7 @@ class PeerFilter:
             self._warned = ""
 
     def _tell_of_dropped(self, which: socket.socket) -> None:
-        """Say once that somebody was turned away: a peer behind NAT would look like that."""
+        """Log once that packets were dropped, since these may come from a peer behind NAT."""
         is_listening = bool(which.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN))
         if is_listening and not self._has_dropped and num_dropped(which):
             self._has_dropped = True
@@ -136,7 +136,7 @@ class PeerFilter:
 
 
 def peer_filter_start(orders: TrainerOrders) -> PeerFilter | None:
-    """Filter what reaches this trainer's port, as its agent wants; None without a filter."""
+    """Start the filter on this trainer's port; None if disabled by the agent or not supported."""
     if os.environ.get(FILTER_VARIABLE, "1") == "0":
         return None
     if not HAS_FILTERS:
@@ -150,12 +150,12 @@ def peer_filter_start(orders: TrainerOrders) -> PeerFilter | None:
 
 
 def hosts_allowed(orders: TrainerOrders) -> frozenset[str]:
-    """List whose trainers may come, joiners of a generation that prepares included."""
+    """Return the hosts whose trainers may connect, including joiners of a coming generation."""
     return orders.membership.hosts | {*orders.peers}
 
 
 def sockets_of(port: int) -> Iterator[socket.socket]:
-    """Give this process's sockets of a local port, each open while it is looked at."""
+    """Yield duplicates of this process's sockets of a local port, each open during its turn."""
     for entry in SOCKETS.iterdir():
         try:
             if not str(entry.readlink()).startswith("socket:"):
@@ -166,7 +166,7 @@ def sockets_of(port: int) -> Iterator[socket.socket]:
         try:
             copy = socket.socket(fileno=number)
         except OSError:
-            os.close(number)  # it is something else now
+            os.close(number)  # no socket any more
             continue
         with copy:
             if copy.family in (socket.AF_INET, socket.AF_INET6) and _local_port(copy) == port:

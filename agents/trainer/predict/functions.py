@@ -1,7 +1,7 @@
-"""The traced function of a job that predicts, and how what it gives travels.
+"""The traced function of a prediction job, and the layout in which its outputs are sent.
 
-A virtual node's slice goes through the model in inference mode, with random generators set from
-(seed, step, virtual node). Slices never depend on the mapping, so neither do their bits.
+A virtual node's slice is run in inference mode, with random generators set from (seed, step,
+virtual node). Slices do not depend on the mapping, so neither do the bits of their predictions.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ from agents.trainer.step.functions import example_specs
 from agents.trainer.step.prefetch import LocalPiece
 
 Tensor = Any
-#: The name of the only output of a model that gives its outputs no names.
+#: Name of the output of a model with a single, unnamed output.
 ONLY_OUTPUT = "predictions"
 
 
 @dataclass(frozen=True, slots=True)
 class Output:
-    """One output: its name in the results, the shape of one example's part, and its type."""
+    """One output: its name in the results, the shape per example, and its type."""
 
     name: str
     shape: tuple[int, ...]
@@ -37,19 +37,19 @@ class Output:
 
     @property
     def num_bytes(self) -> int:
-        """Bytes of one example's part."""
+        """Bytes per example."""
         return math.prod(self.shape) * self.dtype.itemsize
 
 
 @dataclass(frozen=True)
 class OutputLayout:
-    """How all outputs of an example stand in one row of whole words."""
+    """Layout of all outputs of an example in one row of whole words."""
 
     outputs: tuple[Output, ...]
 
     @property
     def row_words(self) -> int:
-        """int32 words of a row."""
+        """Number of int32 words of a row."""
         return -(-sum(output.num_bytes for output in self.outputs) // WORD_BYTES)
 
     def pack(self, arrays: Sequence[np.ndarray], num_rows: int) -> np.ndarray:
@@ -70,7 +70,7 @@ class OutputLayout:
         return rows
 
     def unpack(self, rows: np.ndarray) -> dict[str, np.ndarray]:
-        """Read what `pack` gave, by name."""
+        """Return the outputs by name from the rows of `pack`."""
         payload = np.ascontiguousarray(rows).view(np.uint8)
         arrays = {}
         start = 0
@@ -85,14 +85,14 @@ class PredictFunctions:
     """The prediction of one model, traced once for every mapping and membership.
 
     Attributes:
-        layout: of what the model gives for an example.
+        layout: layout of the model's outputs for an example.
     """
 
     def __init__(self, model: keras.Model, state: ModelState, sample: tuple[Any, ...]) -> None:
         """Trace for examples like `sample`: `(x,)`.
 
         Raises:
-            JobCodeError: what the model gives cannot be told apart by example.
+            JobCodeError: an output cannot be split by example.
         """
         self.model = model
         self.state = state
@@ -126,13 +126,13 @@ class PredictFunctions:
             int32 [examples of the piece, layout.row_words], virtual node by virtual node.
 
         Raises:
-            JobCodeError: an output does not go by example.
+            JobCodeError: an output does not have one row per example.
         """
         arrays = [output.numpy() for output in self._sweep(*piece.arguments)]
         return self.layout.pack(arrays, int(piece.arguments[0][:, 1].numpy().sum()))
 
     def _predict_one(self, examples: list[Tensor], seeds: Tensor) -> list[Tensor]:
-        """Forward of one virtual node; random generators and all state are as they were after."""
+        """Run the forward pass of one virtual node; random generators and state do not change."""
         (inputs,) = keras.tree.pack_sequence_as(self.sample, examples)
         mapping = [(variable, seeds[k]) for k, variable in enumerate(self.state.seeds)]
         with keras.StatelessScope(mapping):
@@ -144,12 +144,12 @@ class PredictFunctions:
     def _predict(
         self,
         program: Tensor,
-        weights: Tensor,  # noqa: ARG002  one signature for all that a trainer is fed for
+        weights: Tensor,  # noqa: ARG002  same signature as the training functions
         num_rows: Tensor,  # noqa: ARG002
         seeds: Tensor,
         *examples: Tensor,
     ) -> list[Tensor]:
-        """Run the virtual nodes one after another; each output's rows back to back."""
+        """Run the virtual nodes one after another; returns each output's rows, concatenated."""
         count = tf.shape(program)[0]
         shapes = [(None, *output.shape) for output in self.layout.outputs]
         given = [
@@ -174,7 +174,7 @@ class PredictFunctions:
 
 
 def _output_name(path: Sequence[Any]) -> str:
-    """Name an output by its place: dict keys as they are, positions as `output_0` ..."""
+    """Name an output by its path: dict keys unchanged, positions as `output_0` ..."""
     if not path:
         return ONLY_OUTPUT
     return ".".join(f"output_{key}" if isinstance(key, int) else str(key) for key in path)
@@ -188,7 +188,7 @@ def _dense(name: str, value: Any) -> Tensor:
         )
     if value.dtype in (tf.string, tf.resource, tf.variant):
         raise _refusal(f"output {name!r} holds {value.dtype.name}; give numbers")
-    # NumPy files know no bfloat16; each of its values is a float32, too.
+    # NumPy files do not support bfloat16; float32 represents its values exactly.
     return tf.cast(value, tf.float32) if value.dtype == tf.bfloat16 else value
 
 

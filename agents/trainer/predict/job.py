@@ -1,4 +1,4 @@
-"""What `build` gives to a job that predicts: a model, compiled or not, and inputs."""
+"""The result of `build` in a prediction job: a model, compiled or not, and inputs."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ import numpy as np
 from agents.trainer.contract.user_errors import JobCodeError, user_traceback
 from agents.trainer.data.sources import ExampleSource, source_open
 
-#: The model of another job, beside the folder of the code.
+#: Name of the file with another job's model, beside the code folder.
 SOURCE_FILE = "source.keras"
 RESULT_FORM = "(keras.Model, data), or what the training job's build returns"
 
 
 class InputSource:
-    """The inputs of examples without what else there is of them."""
+    """The inputs of examples, without labels and sample weights."""
 
     has_sample_weight = False
 
@@ -37,7 +37,7 @@ class InputSource:
 def prediction_job(
     result: Any, code_dir: Path, source: Path | None
 ) -> tuple[keras.Model, InputSource]:
-    """Take model and inputs from `build`'s result, or the model from the file `source`.
+    """Take inputs, and the model unless the file `source` holds one, from `build`'s result.
 
     Raises:
         JobCodeError: the result has another form, or the model cannot be loaded.
@@ -61,7 +61,7 @@ def prediction_job(
 
 
 def _source_load(source: Path, code_dir: Path) -> keras.Model:
-    """Load another job's model; the job's own code, imported by now, may define its classes."""
+    """Load another job's model; the job's own code, already imported, may define its classes."""
     try:
         return keras.saving.load_model(source, compile=False)
     except Exception as error:

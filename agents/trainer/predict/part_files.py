@@ -1,4 +1,4 @@
-"""What the leader of a job that predicts leaves in `outputs/`: parts of the predictions."""
+"""Files that the leader of a prediction job writes to `outputs/`: parts of the predictions."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ from agents.trainer.predict.functions import OutputLayout
 from controlplane.core.protocol.prediction_parts import Part
 from controlplane.core.protocol.wire import ReportKind
 
-#: A part is closed when it holds so many bytes, or when its first batch is so old.
+#: A part is closed at this size, in bytes, or at this age of its first batch, in seconds.
 PART_BYTES = 32 * 1024**2
 PART_S = 10.0
 
 
 class PartWriter:
-    """Collects the predictions of batches that follow each other, and writes them as parts.
+    """Collects the predictions of consecutive batches, and writes them as parts.
 
-    What is not in a closed part is in memory only and is computed again when this trainer is lost;
-    the bounds above say how much that can be.
+    Predictions outside a closed part are only in memory and are computed again if this trainer is
+    lost; `PART_BYTES` and `PART_S` bound their amount.
     """
 
     def __init__(
@@ -49,7 +49,7 @@ class PartWriter:
         self._begun_at = 0.0
 
     def add(self, first: int, arrays: Mapping[str, np.ndarray], num_examples: int) -> None:
-        """Take the predictions of a batch whose first example is `first`."""
+        """Add the predictions of a batch whose first example is `first`."""
         if first != self._end:
             self.close()
         if not self._batches:
@@ -63,7 +63,7 @@ class PartWriter:
             self.close()
 
     def close(self) -> None:
-        """Write what was collected as a part and report it."""
+        """Write the collected predictions as a part and report it."""
         if not self._batches:
             return
         part = Part(self._first, self._end)
@@ -95,9 +95,9 @@ class PartWriter:
 def summary_save(
     folder: Path, state: ModelState, layout: OutputLayout, num_examples: int, progress: Progress
 ) -> dict[str, Any]:
-    """Write `metrics.json` of a job that predicted; returns what the leader's `finished` reports.
+    """Write `metrics.json` of a prediction job; returns the data of the leader's FINISHED report.
 
-    The digest is that of the model's state.
+    The digest is of the model's state.
     """
     digest = state_digest(state.specs, state.capture())
     summary = {

@@ -1,4 +1,4 @@
-"""One step of a membership that predicts: own virtual nodes, then every trainer gets all of it."""
+"""Prediction steps of a membership: run the own virtual nodes, then all-gather the outputs."""
 
 from __future__ import annotations
 
@@ -18,25 +18,25 @@ from agents.trainer.step.prefetch import LocalBatch
 from agents.trainer.step.stepper import StepOutcome, step_failures
 
 Tensor = Any
-#: Beyond the instance keys of the exchanges of training, below those of meetings.
+#: Instance key above the keys of training exchanges, below the keys of meetings.
 INSTANCE_PREDICTIONS = 90
-#: int32 words beside the rows: holds the next orders, slot, seconds of own work (a float32).
+#: int32 words before the rows: vote on the next orders, slot, busy seconds (a float32).
 NOTE_WORDS = 3
 
 
 @dataclass(frozen=True, kw_only=True)
 class PredictOutcome(StepOutcome):
-    """What a step gave.
+    """Result of a step.
 
     Attributes:
-        rows: int32 [examples of the batch, words], packed as the functions' layout says.
+        rows: int32 [examples of the batch, words], in the functions' layout.
     """
 
     rows: np.ndarray
 
 
 class PredictStepper:
-    """Runs steps; a new membership changes its group and nothing else."""
+    """Runs steps; a new membership changes only its group."""
 
     def __init__(
         self, functions: PredictFunctions, runtime: CollectiveRuntime, group: Group
@@ -46,7 +46,7 @@ class PredictStepper:
         self.enter(group)
 
     def warm_up(self, rows_per_worker: int) -> None:
-        """Gather once in a group of one; the group's leader has to be there.
+        """Gather once in a group of one; the leader must be reachable.
 
         Raises:
             TrainerError: `peer_lost`; the runtime has to be initialised again.
@@ -56,19 +56,19 @@ class PredictStepper:
             self._gather(np.zeros(NOTE_WORDS, np.int32), lone_group(self._runtime.slot))
 
     def enter(self, group: Group) -> None:
-        """Take part in another group from the next step on."""
+        """Use `group` from the next step on."""
         self._group = group
         self._busy_since: float | None = None
 
     def step(self, batch: LocalBatch, holds_next: Callable[[], bool]) -> PredictOutcome:
-        """Predict `batch` and tell the peers whether the next orders are held here.
+        """Predict `batch` and vote on whether this trainer holds the next orders.
 
         Args:
-            holds_next: asked as late as can be, when only the exchange is left.
+            holds_next: returns the vote; called right before the exchange.
 
         Raises:
-            TrainerError: `peer_lost`, or what `step_failures` says.
-            JobCodeError: an output does not go by example.
+            TrainerError: `peer_lost`, or an error of `step_failures`.
+            JobCodeError: an output does not have one row per example.
         """
         with step_failures():
             rows = np.concatenate([self.functions.predict(piece) for piece in batch.pieces])
@@ -89,10 +89,10 @@ class PredictStepper:
     def _exchange(
         self, batch: LocalBatch, rows: np.ndarray, holds_next: bool, busy_s: float
     ) -> PredictOutcome:
-        """Gather what each trainer has: notes, then for each row its place in the batch plus one.
+        """All-gather each trainer's notes and rows, each row with its place in the batch plus one.
 
-        Everybody pads to the same number of rows, whatever the batch: an instance key stands for
-        one shape within a group. A padded row has place 0.
+        All trainers pad to the same number of rows for every batch, because an instance key
+        identifies one shape within a group. A padded row has place 0.
         """
         stride, width = batch.plan.examples_per_worker, rows.shape[1]
         message = np.zeros(NOTE_WORDS + stride * (1 + width), np.int32)

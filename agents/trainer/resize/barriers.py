@@ -23,19 +23,19 @@ from agents.trainer.contract.failures import PEER_LOST, TrainerError
 from agents.trainer.model.progress import Progress
 from controlplane.core.protocol.wire import Membership
 
-#: Instance keys above those of the exchanges and below those of the transfer.
+#: Instance keys above the keys of the exchanges and below the keys of the transfer.
 INSTANCE_CENSUS = 91
 INSTANCE_CLOSING = 92
 INSTANCE_CLOSED = 93
 INSTANCE_HELD = 94
 INSTANCE_RECEIPT = 95
-#: What those who know already that all is done wait for those who do not.
+#: Timeout of members whose own shutdown no longer depends on the barrier.
 CLOSED_LIMIT_S = 5.0
 
 
 @dataclass(frozen=True, slots=True)
 class MemberProgress:
-    """How far the state of the trainer in `slot` is (`Progress.distance`); None without a state."""
+    """Progress of the trainer in `slot` (`Progress.distance`); None if it has no state."""
 
     slot: int
     distance: tuple[int, ...] | None
@@ -44,7 +44,7 @@ class MemberProgress:
 def gather_progress(
     runtime: CollectiveRuntime, group: Group, held: Progress | None
 ) -> list[MemberProgress]:
-    """Tell all members of `group` how far the own state is and hear the same of them.
+    """Gather the progress of all members of `group`; `held` is this trainer's own, if any.
 
     Raises:
         TrainerError: `peer_lost`.
@@ -63,7 +63,7 @@ def gather_progress(
 
 
 def state_source(standings: Sequence[MemberProgress]) -> int | None:
-    """Choose who gives the state: the furthest, of these the lowest slot; None: nobody has one."""
+    """Return the slot that sends the state: the most advanced, then the lowest; None: no state."""
     having = [standing for standing in standings if standing.distance is not None]
     if not having:
         return None
@@ -72,16 +72,16 @@ def state_source(standings: Sequence[MemberProgress]) -> int | None:
 
 
 def state_receivers(standings: Sequence[MemberProgress], source: int) -> list[int]:
-    """List the slots, ascending, that are not as far as `source`."""
+    """List the slots, ascending, whose progress differs from the progress of `source`."""
     by_slot = {standing.slot: standing.distance for standing in standings}
     return sorted(slot for slot, distance in by_slot.items() if distance != by_slot[source])
 
 
 def await_state_received(runtime: CollectiveRuntime, membership: Membership) -> None:
-    """Keep a source that leaves until all members have what it gave them.
+    """Block a leaving source until all members have received its state.
 
-    A process that ends takes along what it has not sent yet. So the members meet, and their leader
-    tells the source, which has nothing to send any more then.
+    Unsent data is lost when a process ends. So the members pass a barrier, then their leader
+    sends an acknowledgement to the source.
 
     Raises:
         TrainerError: `peer_lost`.
@@ -101,13 +101,13 @@ def await_state_received(runtime: CollectiveRuntime, membership: Membership) -> 
 
 
 def shutdown_barrier(runtime: CollectiveRuntime, group: Group, is_writer: bool) -> None:
-    """Wait until the writer has left its files and said so; it comes last.
+    """Wait until the writer, which enters last, has written and reported its files.
 
-    The second round tells the writer that the first one has reached everybody: a process that ends
-    takes along what it has not sent yet. Who has done its part minds no failure any more.
+    The second round confirms that the first has reached all members, because unsent data is lost
+    when a process ends. Failures after a member has done its part are ignored.
 
     Raises:
-        TrainerError: `peer_lost`, and this is not the writer: the files may be missing.
+        TrainerError: `peer_lost`; not raised in the writer: the files may be missing.
     """
     if group.size == 1:
         return

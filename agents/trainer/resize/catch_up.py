@@ -1,14 +1,15 @@
-"""A state that is given to joiners while the others train on, so that nobody waits for it.
+"""State transfer to joiners while the other members keep training.
 
-At a common step the members of a new generation meet and go on at once: the old ones with the
-virtual nodes that they had, the joiners as *listeners*, which take part in every exchange with
-nothing of their own. The source sends the state of that step in a thread; a listener receives it in
-one and keeps the reduced vectors of the steps meanwhile. When the state is there it applies them
-through the functions that everybody uses, so it ends with the same bits. In each step it says
-whether it has caught up; when all have, everybody takes up the new mapping after that step.
+At a common step the members of a new generation meet and continue at once: the old members with
+their present virtual nodes, the joiners as *learners* ("listeners"), which take part in every
+exchange without contributing. Source and learners transfer the state of that step in threads; a
+learner keeps the reduced vectors of the steps meanwhile. Once the state is complete, the learner
+applies these vectors through the ordinary functions and so ends with the same bits. Each step
+carries a flag "caught up" of every learner; after the first step in which all flags are set, all
+members switch to the new mapping.
 
-Where only one of the old members is left to work, its sums are the whole result. It sends them in a
-thread and goes on; what the listeners answer counts a step later, for everybody.
+If a single old member has virtual nodes, its sums are the whole result. This member sends them in
+a thread and continues; the learners' flags count one step later, for all members.
 """
 
 from __future__ import annotations
@@ -25,26 +26,26 @@ from agents.trainer.resize.switch_header import CatchUpPlan
 from agents.trainer.step.stepper import ReceivedStep
 from controlplane.core.protocol.wire import Membership
 
-#: States smaller than this are waited for: that takes less than the steps of catching up.
+#: Smaller states are sent while all members wait: faster than the steps of catching up.
 STREAM_FROM_BYTES = 4 * 1024**2
-#: Pieces of a stream under way at a time; the training needs the processor, too.
+#: Pieces of a stream under way at a time; few, because training needs the processor as well.
 STREAM_LANES = 2
-#: A stream whose collectives have failed ends at once; only a variable may still be written.
+#: Time limit for a failed or aborted stream to end (it may still write a variable).
 STREAM_END_LIMIT_S = 10.0
-#: Kept vectors may take that, or as much as some states where those are larger.
+#: Memory limit of kept vectors: the larger of `KEPT_BYTES` and `KEPT_STATES` times the state.
 KEPT_BYTES = 1024**3
 KEPT_STATES = 2
-#: Steps to catch up with between two exchanges. With one nobody would ever catch up; with more the
-#: others would wait for it.
+#: Steps that a learner replays between two exchanges. With one it would never catch up; with more
+#: the other members would wait for it.
 REPLAYED_PER_STEP = 2
 
 
 @dataclass(frozen=True)
 class IncomingState:
-    """A state that is on its way to this trainer.
+    """A state in transfer to this trainer.
 
     Attributes:
-        coming: its progress, once the variables are set to it.
+        coming: the state's progress, once the variables are set.
     """
 
     note: CatchUpPlan
@@ -53,14 +54,14 @@ class IncomingState:
 
     @property
     def is_here(self) -> bool:
-        """Say whether the variables are set, or never will be."""
+        """Return whether the transfer has ended, successfully or not."""
         return self.coming.done()
 
 
 class Stream:
-    """What is sent or received beside the steps, at most one thing at a time.
+    """A background thread that sends or receives a state; at most one transfer at a time.
 
-    It begins after the first step beside listeners, which has enough to do.
+    Sending begins after the first step of the interim session, to keep that step fast.
     """
 
     def __init__(self) -> None:
@@ -70,7 +71,7 @@ class Stream:
         self._has_stepped.set()
 
     def send(self, move: Callable[[], None]) -> None:
-        """Call `move` in a thread, from the end of the first step on."""
+        """Call `move` in the thread, once the first step has ended."""
         self._has_stepped.clear()
 
         def wait_and_move() -> None:
@@ -80,19 +81,19 @@ class Stream:
         self._moving = self._executor.submit(wait_and_move)
 
     def receive(self, move: Callable[[], Progress]) -> Future[Progress]:
-        """Call `move` in a thread at once."""
+        """Call `move` in the thread at once."""
         self._moving = coming = self._executor.submit(move)
         return coming
 
     def wait_for_step(self) -> None:
-        """Wait, in a thread, until the first step beside listeners is done, or there is none."""
+        """Block a background thread until the first step of the interim session, if any, ends."""
         self._has_stepped.wait()
 
     def check(self, waits: bool = False) -> None:
-        """See, after a step, that what moves goes on, or wait until it has arrived.
+        """Release the sender after a step; check the transfer, or wait for its end if `waits`.
 
         Raises:
-            whatever ended it.
+            Exception: the error that ended the transfer.
         """
         self._has_stepped.set()
         if self._moving is not None and (waits or self._moving.done()):
@@ -100,7 +101,7 @@ class Stream:
             self._moving = None
 
     def end(self) -> None:
-        """Wait until nothing moves any more, after a failure or an abort."""
+        """Wait for the end after a failure or an abort, at most `STREAM_END_LIMIT_S`."""
         self._has_stepped.set()
         if self._moving is not None:
             wait([self._moving], timeout=STREAM_END_LIMIT_S)
@@ -108,7 +109,7 @@ class Stream:
 
 
 class Rehearsal:
-    """What the members of a membership to come do together beside the steps of the present one."""
+    """Background thread for the rehearsal of the next membership, while steps continue."""
 
     def __init__(self) -> None:
         self._executor = ThreadPoolExecutor(1, thread_name_prefix="rehearsal")
@@ -116,10 +117,10 @@ class Rehearsal:
         self._under_way: Future[None] | None = None
 
     def is_over(self, generation: int, rehearse: Callable[[], None]) -> bool:
-        """Call `rehearse` in a thread, once for a generation; say whether it has ended.
+        """Call `rehearse` in the thread, once per generation; return whether it has ended.
 
         Raises:
-            whatever ended it.
+            Exception: the error that ended it.
         """
         if self._generation != generation:
             self._generation = generation
@@ -131,13 +132,13 @@ class Rehearsal:
         return True
 
     def end(self) -> None:
-        """Wait until it has ended, after a failure or an abort."""
+        """Wait for the end after a failure or an abort, at most `STREAM_END_LIMIT_S`."""
         if self._under_way is not None:
             wait([self._under_way], timeout=STREAM_END_LIMIT_S)
 
 
 class StepLog:
-    """Steps that were heard and not done yet, in order, within a number of bytes."""
+    """Received steps that are not replayed yet, in order, within a memory limit."""
 
     def __init__(self, state_bytes: int) -> None:
         self._limit_bytes = max(KEPT_BYTES, KEPT_STATES * state_bytes)
@@ -150,18 +151,18 @@ class StepLog:
 
     @property
     def is_full(self) -> bool:
-        """Say whether another one like the largest so far would be too much."""
+        """Return whether another step as large as the largest so far would exceed the limit."""
         return self._num_bytes + self._largest_bytes > self._limit_bytes
 
     def add(self, heard: ReceivedStep) -> None:
-        """Keep one more."""
+        """Append a step."""
         size = _num_bytes(heard)
         self._largest_bytes = max(self._largest_bytes, size)
         self._num_bytes += size
         self._kept.append(heard)
 
     def take(self) -> ReceivedStep:
-        """Give the oldest."""
+        """Remove and return the oldest step."""
         heard = self._kept.popleft()
         self._num_bytes -= _num_bytes(heard)
         return heard
@@ -170,7 +171,7 @@ class StepLog:
 def stream_note(
     old: Membership, new: Membership, joiners: Sequence[int], progress: Progress
 ) -> CatchUpPlan | None:
-    """Describe how `new` begins while its joiners listen; None where somebody leaves at once."""
+    """Plan the interim phase of `new`; None if an old member leaves, which rules it out."""
     shares = {member.slot: member.virtual_nodes for member in old.members}
     if any(new.member(slot) is None for slot in shares):
         return None
@@ -179,13 +180,13 @@ def stream_note(
 
 
 def interim_membership(membership: Membership, note: CatchUpPlan) -> Membership:
-    """Give the membership with the mapping that holds until all have caught up."""
+    """Return the membership with the mapping that holds until all learners have caught up."""
     members = [replace(m, virtual_nodes=note.shares[m.slot]) for m in membership.members]
     return replace(membership, members=tuple(members))
 
 
 def working_slots(membership: Membership) -> list[int]:
-    """List those that have virtual nodes."""
+    """List the slots of members that have virtual nodes."""
     return [member.slot for member in membership.members if member.virtual_nodes]
 
 
@@ -197,12 +198,12 @@ def listen(
     arrive: Callable[[Progress], None],
     replay: Callable[[ReceivedStep], None],
 ) -> None:
-    """Hear the others' steps until the state has come and they have all been done here too.
+    """Receive steps as a learner until the state is complete and all of them are replayed.
 
     Args:
-        hear: takes part in the step at the cursor.
-        arrive: is told once, when the variables are set to the state of this progress.
-        replay: does a step that was heard.
+        hear: takes part in the step at the cursor and returns its reduced vector.
+        arrive: called once with the state's progress, when the variables are set.
+        replay: applies a received step.
     """
     cursor: Progress | None = arrival.note.cursor
     kept = StepLog(state_bytes)

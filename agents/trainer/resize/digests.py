@@ -1,4 +1,4 @@
-"""Computes digests of a state beside the training, and reports them."""
+"""Computes digests of a state in the background of the training, and reports them."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ from agents.trainer.model.state import ModelState, state_digest
 from controlplane.core.protocol.wire import ReportKind
 
 Tensor = Any
-#: What is computed beside the training must not slow the first steps after a switch.
+#: Niceness of the digest thread, so that digests do not slow the first steps after a switch.
 DIGEST_NICENESS = 10
 
 
 class Digests:
-    """One thread of low priority that digests states in the order in which they are given."""
+    """One thread of low priority that digests states in the order of the calls to `report`."""
 
     def __init__(
         self, state: ModelState, reports: ReportWriter, wait_for_turn: Callable[[], None]
     ) -> None:
-        """Begin; `wait_for_turn` returns when the first step after a switch is done."""
+        """Start; `wait_for_turn` blocks until the first step after a switch is done."""
         self._state = state
         self._reports = reports
         self._wait_for_turn = wait_for_turn
@@ -34,7 +34,7 @@ class Digests:
         self._pending: list[Future[None]] = []
 
     def report(self, role: str, progress: Progress, values: list[Tensor]) -> None:
-        """Digest captured values and report that, for the generation of this moment.
+        """Queue a digest of captured values; the report carries the generation of this call.
 
         Args:
             role: "before" or "after" the change of membership.
@@ -54,7 +54,7 @@ class Digests:
         self._pending.append(self._beside.submit(compute))
 
     def settle(self) -> None:
-        """Wait until all digests have been reported; raises what went wrong with one."""
+        """Wait until all digests have been reported; raises the error of a failed one."""
         for future in self._pending:
             future.result()
         self._pending.clear()

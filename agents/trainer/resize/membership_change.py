@@ -1,7 +1,7 @@
-"""Takes a trainer from one membership to the next: runtime, state, digests.
+"""Switches a trainer from one membership to the next: runtime, state, digests.
 
-What moves is decided here and carried by `transfer`. Only joiners need state, only the source gives
-it; the other members are ready at once and meet the joiners in their next step.
+This module decides which state is sent; `transfer` sends it. Only joiners need state and only the
+source sends it; the other members continue at once and meet the joiners in their next step.
 """
 
 from __future__ import annotations
@@ -55,11 +55,11 @@ class MembershipChange:
         reports: ReportWriter,
         rehearse: Callable[[Membership], None] | None,
     ) -> None:
-        """Start the beacon on this trainer's own port; the runtime has connected.
+        """Start the beacon on this trainer's own port; the runtime must be connected.
 
         Args:
-            rehearse: runs the exchange of a membership to come; None for a trainer that does not
-                train, beside whose steps nothing runs.
+            rehearse: runs the exchange of a coming membership; None for a prediction job, which
+                runs no collectives concurrently with its steps.
         """
         self._runtime = runtime
         self._slot = runtime.slot
@@ -73,13 +73,13 @@ class MembershipChange:
         self._is_as_built = True
 
     def join(self, orders: TrainerOrders) -> tuple[Progress, int] | IncomingState:
-        """Get the state of a running job, or begin one together with the other first members.
+        """Receive the state of a running job, or start a job together with its first members.
 
         Returns:
-            Progress of the job and bytes moved, or a state that comes while this trainer listens.
+            Progress of the job and bytes moved, or a state in transfer to this learner.
 
         Raises:
-            TrainerError: `peer_lost`, or the state cannot be had.
+            TrainerError: `peer_lost`, or the state is not available.
         """
         membership = orders.membership
         self._arrive(membership)
@@ -103,10 +103,10 @@ class MembershipChange:
         return progress, moved
 
     def is_prepared(self, old: Membership, new: Membership, progress: Progress) -> bool:
-        """Say, between two steps, whether `new` can be switched to; prepares it beside the steps.
+        """Return, between two steps, whether the switch to `new` is prepared (in the background).
 
-        Where somebody joins, its members meet beforehand and run their exchange once with zeros.
-        Connections, the group and buffers are there then when everybody waits for them.
+        If there are joiners, the members of `new` meet beforehand and run their exchange once
+        with zeros. Connections, group and buffers then exist before the switch.
 
         Raises:
             TrainerError: `peer_lost`.
@@ -128,19 +128,19 @@ class MembershipChange:
         return self._rehearsal.is_over(new.generation, meet_and_rehearse)
 
     def end_beside(self) -> None:
-        """Wait until no collective runs beside the steps any more, after a failure or an abort."""
+        """Wait until the background collectives have ended, after a failure or an abort."""
         self._rehearsal.end()
         self.stream.end()
 
     def switch(
         self, old: Membership, new: Membership, progress: Progress
     ) -> tuple[int, CatchUpPlan | None]:
-        """Leave `old` for `new`, which has members, after a common step.
+        """Switch from `old` to `new`, which has members, after a common step.
 
-        A trainer that is neither a member of `new` nor its source has nothing to do.
+        No-op for a trainer that is neither a member of `new` nor its source.
 
         Returns:
-            Bytes moved, and how to go on while joiners listen.
+            Bytes moved, and the catch-up plan if joiners start as learners.
         """
         is_source = new.source_slot == self._slot
         is_member = new.member(self._slot) is not None
@@ -168,16 +168,16 @@ class MembershipChange:
         return moved, note
 
     def recover(self, orders: TrainerOrders, held: Progress | None) -> tuple[Progress, int]:
-        """Meet those that are left after a loss; whoever is furthest gives its state to the others.
+        """Meet the remaining members after a loss; the most advanced one sends its state.
 
         Args:
-            held: where this trainer's own state stands; None while it has none.
+            held: progress of this trainer's own state; None without a state.
 
         Returns:
             Progress of the job and bytes moved.
 
         Raises:
-            TrainerError: `peer_lost`, again; what is held is as it was.
+            TrainerError: `peer_lost`, again; the own state is unchanged.
         """
         membership = orders.membership
         assert membership.leader_slot is not None, "a membership with members has a leader"
@@ -209,24 +209,28 @@ class MembershipChange:
         return received
 
     def close(self, membership: Membership, is_writer: bool) -> None:
-        """Meet the members a last time, after the writer has left its files and said so.
+        """Pass the shutdown barrier, which the writer enters after reporting its files.
 
         Raises:
-            TrainerError: `peer_lost`: nobody may have written them.
+            TrainerError: `peer_lost`: the files may be missing.
         """
         shutdown_barrier(self._runtime, training_group(membership), is_writer)
 
     def digest_beside(self, role: str, progress: Progress) -> None:
-        """Report the digest of the state of this moment, computed beside the training."""
+        """Report the digest of the present state, computed in the background."""
         self._digests.report(role, progress, self._state.capture())
 
     def settle(self) -> None:
-        """Wait until everything that runs beside has been reported."""
+        """Wait until the transfer has ended and all digests are reported."""
         self.stream.check(waits=True)
         self._digests.settle()
 
     def _arrive(self, membership: Membership, afresh: bool = False) -> bool:
-        """Set the runtime up for a membership and say so; says whether it was initialised."""
+        """Connect the runtime for a membership and announce that on the beacon.
+
+        Returns:
+            Whether the runtime was initialised.
+        """
         is_new_runtime = self._runtime.connect(membership, afresh)
         self._beacon.generation = membership.generation
         return is_new_runtime
@@ -239,9 +243,9 @@ class MembershipChange:
             wait_until_ready(address, membership.generation, lambda: self._runtime.is_void)
 
     def _first_progress(self, orders: TrainerOrders) -> Progress:
-        """Be the first to have the state: the seed's, as it was built, or a checkpoint's."""
+        """Start from the state as built (from the seed) or from a checkpoint."""
         if not orders.membership.restore:
-            if not self._is_as_built:  # the last one to have the state was lost while giving it
+            if not self._is_as_built:  # the last owner of the state was lost while sending it
                 raise TrainerError(STATE_LOST, "nobody is left who has the state of the training")
             return Progress()
         if orders.checkpoint_path is None:
@@ -251,11 +255,11 @@ class MembershipChange:
 
     @property
     def _can_work_beside(self) -> bool:
-        """Say whether collectives can run beside the steps; a GPU's have to come in one order."""
+        """Return whether collectives can run during steps; on GPUs their order must be fixed."""
         return self._runtime.hint == "auto" and self._rehearse is not None
 
     def _can_rehearse(self, old: Membership, new: Membership, joiners: Sequence[int]) -> bool:
-        """Say whether this trainer is to rehearse `new`; those of `old` that stay agree on it."""
+        """Return whether to rehearse `new`; all members of `old` that stay decide alike."""
         if not joiners or old.hold or new.recover or new.member(self._slot) is None:
             return False
         has_source = new.source_slot is not None and new.member(new.source_slot) is not None
@@ -264,7 +268,7 @@ class MembershipChange:
     def _stream_note(
         self, old: Membership, new: Membership, joiners: Sequence[int], progress: Progress
     ) -> CatchUpPlan | None:
-        """Say how to begin `new` while the state travels; None: it is small or it comes first."""
+        """Plan the start of `new` during the transfer; None: the members wait for the state."""
         is_worth_it = self._state.num_bytes >= STREAM_FROM_BYTES
         if not self._can_work_beside or not is_worth_it or old.hold:
             return None
@@ -274,11 +278,11 @@ class MembershipChange:
     def _take(
         self, membership: Membership, source: int, keeps: bool
     ) -> tuple[Progress, int] | IncomingState | None:
-        """Meet the others and receive the state, if it is for this trainer.
+        """Meet the other members and receive the state, if this trainer is a joiner.
 
         Args:
-            keeps: what it has, its own state or the one it was built with, may be needed if the
-                source is lost half-way.
+            keeps: keep the current state until the new one is complete; needed if the source is
+                lost during the transfer.
         """
         self._is_as_built = self._is_as_built and keeps
         runtime, state = self._runtime, self._state

@@ -1,9 +1,10 @@
-"""The first round of a switch: all members meet, and the source says what is to come.
+"""The first round of a switch ("meeting"): a rendezvous of all members with a header.
 
-A broadcast small and of fixed size. It proves that everybody has arrived, that all have built the
-same model, and carries the sizes and the joiners; with a state that travels beside the training
-(see `streaming`) also where the job stands and who does what meanwhile. Before a growth there may
-be one more, beside the steps, that calls to a rehearsal (see `membership_change`).
+The source broadcasts a small header of fixed size. The broadcast proves that all members have
+arrived and have built the same model, and carries the sizes and the joiners. If the state is sent
+during training (see `catch_up`), the header also carries the cursor and the interim mapping.
+Before a growth there may be one more meeting, in the background, that starts a rehearsal (see
+`membership_change`).
 """
 
 from __future__ import annotations
@@ -22,35 +23,35 @@ from agents.trainer.model.progress import Progress
 from agents.trainer.model.state import WORD_BYTES, ModelState
 from controlplane.core.protocol.wire import Membership
 
-#: int32 words of the broadcast. Its head: magic, bytes of the progress, number of joiners,
-#: fingerprint (2), bytes of the stream's note, 1 for a rehearsal. Then the joiners, then that note.
+#: int32 words of the broadcast. Head: magic, bytes of the progress, number of joiners,
+#: fingerprint (2), bytes of the catch-up plan, 1 for a rehearsal. Then the joiners, then the plan.
 MEETING_WORDS = 1024
 MEETING_HEAD = 7
 MAGIC = 0x56464C58
-#: Instance key above those of the exchanges, with which a group may be shared.
+#: Instance key above the keys of the exchanges, which may use the same group.
 INSTANCE_MEETING = 101
 
 
 @dataclass(frozen=True, slots=True)
 class CatchUpPlan:
-    """What listeners need before they have a state: where the job stands, and who does what.
+    """Cursor and interim mapping that learners need before they have a state.
 
     Attributes:
-        cursor: without logs, history and recent steps.
-        shares: slot -> virtual nodes until all have caught up; of the listeners none.
+        cursor: progress without logs, history and recent steps.
+        shares: slot -> virtual nodes until all have caught up; empty for learners.
     """
 
     cursor: Progress
     shares: dict[int, tuple[int, ...]]
 
     def pack(self) -> np.ndarray:
-        """Give the note as bytes (uint8)."""
+        """Serialize the plan to bytes (uint8)."""
         text = json.dumps({"cursor": self.cursor.to_json(), "shares": [*self.shares.items()]})
         return np.frombuffer(text.encode(), np.uint8)
 
     @classmethod
     def unpack(cls, payload: np.ndarray) -> CatchUpPlan:
-        """Read what `pack` gave."""
+        """Parse the result of `pack`."""
         value = json.loads(payload.tobytes())
         shares = {slot: tuple(share) for slot, share in value["shares"]}
         return cls(Progress.from_json(value["cursor"]), shares)
@@ -58,10 +59,12 @@ class CatchUpPlan:
 
 @dataclass(frozen=True, slots=True)
 class SwitchHeader:
-    """What the source said to everybody; `stream` is set when nobody waits for the state.
+    """The header that the source broadcast.
 
     Attributes:
-        is_rehearsal: the switch is still to come, with a meeting of its own.
+        note_bytes: size of the serialized progress.
+        stream: set if the state is sent during training; no member waits for it then.
+        is_rehearsal: this meeting starts a rehearsal; the switch has one of its own.
     """
 
     note_bytes: int
@@ -71,7 +74,7 @@ class SwitchHeader:
 
 
 def stream_fits(stream: CatchUpPlan, num_joiners: int) -> bool:
-    """Say whether a note has room in a meeting's message."""
+    """Return whether a catch-up plan fits into the header."""
     return MEETING_HEAD + num_joiners + words_of(stream.pack().size) <= MEETING_WORDS
 
 
@@ -85,7 +88,7 @@ def meeting_send(
     *,
     is_rehearsal: bool = False,
 ) -> None:
-    """Meet all members as the source, and say what is to come."""
+    """Meet all members as the source and broadcast the header."""
     note = np.zeros(0, np.uint8) if stream is None else stream.pack()
     note_bytes = progress_note(progress).size
     head = [MAGIC, note_bytes, len(joiners), *_fingerprint(state), note.size, int(is_rehearsal)]
@@ -103,10 +106,10 @@ def meeting_send(
 def meeting_receive(
     runtime: CollectiveRuntime, membership: Membership, state: ModelState, source_slot: int
 ) -> SwitchHeader:
-    """Meet all members and hear what the source says.
+    """Meet all members and receive the header from the source.
 
     Raises:
-        TrainerError: a peer is lost, or the source trains another model.
+        TrainerError: a peer is lost, or the source has built another model or other data.
     """
     with runtime.collective():
         received = broadcast_receive(
@@ -130,12 +133,12 @@ def meeting_receive(
 
 
 def progress_note(progress: Progress) -> np.ndarray:
-    """Give a progress as the bytes (uint8) that it travels in."""
+    """Serialize a progress to bytes (uint8)."""
     return np.frombuffer(json.dumps(progress.to_json()).encode(), np.uint8)
 
 
 def words_of(num_bytes: int) -> int:
-    """Count the int32 words that hold so many bytes."""
+    """Return how many int32 words hold `num_bytes`."""
     return -(-num_bytes // WORD_BYTES)
 
 

@@ -1,9 +1,9 @@
-"""Gives a job's complete state from the source of a generation to its joiners.
+"""Sends a job's complete state from the source of a generation to its joiners.
 
-After the members have met (`switch_header`) the state goes to the joiners alone, in pieces, several
-at a time. Large variables are cut by rows and travel as they lie in memory, from the source's
-buffers into the joiner's; the progress and all small ones, back to back, make one more piece. That
-may happen beside the training: see `streaming`.
+After the meeting (`switch_header`) the state goes to the joiners alone, in pieces, several at a
+time. Large variables are cut by rows and sent from the source's buffers into the joiner's without
+repacking; the progress and all small variables, back to back, form one more piece. The transfer
+may run during training: see `catch_up`.
 
 Measured on loopback and two shared cores, 120 MB: one broadcast 515 to 845 ms, mostly in making
 and touching new buffers of that size; pieces of 4 to 30 MB, four or eight at a time, 120 to 200 ms.
@@ -29,12 +29,12 @@ from agents.trainer.resize.switch_header import SwitchHeader, progress_note, wor
 from controlplane.core.protocol.wire import Membership
 
 Tensor = Any
-#: Instance keys above those of the exchanges and of the meetings, with which a group may be shared.
+#: Instance keys above the keys of the exchanges and meetings, which may use the same group.
 INSTANCE_STATE = 102
-#: Variables from this size on travel by themselves, in pieces of about this size.
+#: Variables from `LARGE_BYTES` on are sent separately, in pieces of about `PIECE_BYTES`.
 LARGE_BYTES = 256 * 1024
 PIECE_BYTES = 4 * 1024 * 1024
-#: Pieces under way at a time. A GPU's collectives have to come in one order on all sides.
+#: Pieces under way at a time. GPU collectives must run in the same order on all ranks.
 LANES = {"nccl": 1}
 DEFAULT_LANES = 4
 _PLAIN_DTYPES = frozenset({"float16", "bfloat16", "float32", "float64", "int32", "int64"})
@@ -52,12 +52,12 @@ class Chunk:
 
 @dataclass(frozen=True, slots=True)
 class TransferPlan:
-    """How a state is cut up; the same on both sides, as it follows from the variables alone.
+    """How a state is cut into pieces; equal on both sides, a function of the variables alone.
 
     Attributes:
-        small: positions of the variables that travel together.
-        small_bytes: what they take, back to back.
-        pieces: of the large ones.
+        small: positions of the variables that are sent together.
+        small_bytes: their total size, back to back.
+        pieces: the pieces of the large variables.
     """
 
     small: tuple[int, ...]
@@ -94,7 +94,7 @@ def state_send(
     joiners: Sequence[int],
     lanes: int = DEFAULT_LANES,
 ) -> None:
-    """Give `values` and `progress` to the joiners, which are at least one, as the source."""
+    """Send `values` and `progress`, as the source, to the joiners (at least one)."""
     plan = transfer_plan(state.specs)
     note = progress_note(progress)
     group = transfer_group(membership, runtime.slot, joiners)
@@ -115,7 +115,7 @@ def state_send(
 
 
 def bytes_moved(state: ModelState, note_bytes: int) -> int:
-    """Count what a joiner receives: pieces, and the rest in whole words."""
+    """Count the bytes that a joiner receives: the pieces, and the rest in whole words."""
     small_bytes = transfer_plan(state.specs).small_bytes
     words = words_of(note_bytes) + words_of(small_bytes)
     return WORD_BYTES * words + state.num_bytes - small_bytes
@@ -131,11 +131,11 @@ def state_receive(
     keeps_until_complete: bool = False,
     lanes: int = DEFAULT_LANES,
 ) -> Progress:
-    """Take the state, as a joiner that has met the others; returns its progress.
+    """Receive the state, as a joiner after the meeting; returns its progress.
 
     Args:
-        keeps_until_complete: change no variable before all has arrived, which takes the memory of
-            a second state; for those that have a state of their own to lose.
+        keeps_until_complete: change no variable before all pieces have arrived, which takes the
+            memory of a second state; for trainers whose present state may still be needed.
 
     Raises:
         TrainerError: `peer_lost`.
@@ -161,7 +161,11 @@ def _receive_pieces(
     is_kept: bool,
     lanes: int,
 ) -> tuple[np.ndarray, list[tuple[Chunk, Tensor]]]:
-    """Take all pieces; gives that of progress and small variables, and those not assigned yet."""
+    """Receive all pieces.
+
+    Returns:
+        The piece of progress and small variables, and the pieces not assigned yet (`is_kept`).
+    """
     together: list[np.ndarray] = []
     kept: list[tuple[Chunk, Tensor]] = []
 
@@ -191,17 +195,17 @@ def _assign(state: ModelState, piece: Chunk, value: Tensor) -> None:
     if piece.is_whole:
         variable.assign(value)
     else:
-        # Not variable[low:high].assign(): that reads the variable, which makes it copied whole.
+        # Not variable[low:high].assign(): it reads the variable, which copies all of it.
         tf.raw_ops.ResourceStridedSliceAssign(
             ref=variable.handle, begin=[piece.low], end=[piece.high], strides=[1], value=value
         )
 
 
 def _side_by_side(move: Callable[[int], None], number: int, hint: str, lanes: int) -> None:
-    """Call `move` for 0 to `number` - 1, several at a time, in that order.
+    """Call `move` for 0 to `number` - 1, in this order, `lanes` at a time.
 
     Raises:
-        whatever the first call that failed raised; all calls have ended then.
+        Exception: the error of the first failed call, after all calls have ended.
     """
     lanes = min(number, LANES.get(hint, lanes))
     with ThreadPoolExecutor(lanes, thread_name_prefix="transfer") as executor:

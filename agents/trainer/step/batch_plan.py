@@ -1,4 +1,4 @@
-"""What one trainer does in a step: which examples it takes and how the sums are put together."""
+"""Plans one trainer's part in a step: its examples, and the order in which sums are reduced."""
 
 from __future__ import annotations
 
@@ -22,15 +22,15 @@ class BatchPlan:
     """One trainer's part in a batch of `num_examples`.
 
     Attributes:
-        virtual_nodes: those of its own that have examples; ascending in the exact mode.
+        virtual_nodes: its virtual nodes that have examples; ascending in the exact mode.
         positions: int64 [n_local], places in the batch, virtual node by virtual node.
         program: int32 [L, 4], per virtual node: offset and length in the local examples, merges
             after it, and 1 for the lowest virtual node of the whole batch.
-        weights: float32 [L], its share of the batch's examples.
-        num_rows: sums that this trainer ends up with (0 when it has no examples).
-        rows_per_worker: what every trainer pads to.
+        weights: float32 [L], each virtual node's share of the batch's examples.
+        num_rows: number of this trainer's sums (0 without examples).
+        rows_per_worker: number of rows to which every trainer pads.
         across: int32 [K, 2], program over all gathered rows: row and merges after it.
-        examples_per_worker: the most examples that any trainer has of a full batch.
+        examples_per_worker: most examples of a full batch that any trainer has.
     """
 
     num_examples: int
@@ -45,7 +45,7 @@ class BatchPlan:
 
 
 class Planner:
-    """Plans batches for one trainer in one membership; the few different batch sizes are kept."""
+    """Plans batches for one trainer in one membership; caches a plan per batch size."""
 
     def __init__(
         self, spec: TrainingSpec, membership: Membership, ranked_slots: Sequence[int], slot: int
@@ -72,7 +72,7 @@ class Planner:
     def _reduce(self, sizes: Sequence[int], rows_per_worker: int | None) -> TreeReduction:
         """Plan the additions over virtual nodes with `sizes` examples.
 
-        Where their order is free, virtual nodes of one size stand together.
+        If the order is free (fast mode), virtual nodes of one size are adjacent.
         """
         present = [size > 0 for size in sizes]
         if self.reduction is ReductionMode.EXACT:
@@ -136,8 +136,8 @@ def step_seeds(
 ) -> np.ndarray:
     """Draw the states of `num` random generators for some virtual nodes in one step.
 
-    A function of (job seed, stream, step, virtual node, generator) alone, so that no mapping and no
-    process has a part in it. Philox is counter-based: every step has its own stream.
+    The states depend on (job seed, stream, step, virtual node, generator) alone, not on mapping or
+    process. Philox is counter-based: every step has its own stream.
 
     Returns int64 [len(virtual_nodes), num, 2] in [0, 2**31).
     """

@@ -1,9 +1,9 @@
 """The traced functions of a training step: one set for every mapping and every membership.
 
-A step is three calls. `train` runs this trainer's virtual nodes one after another and leaves its
-subtree sums; `exchange` (only with more than one trainer) puts all trainers' sums together along
-the tree; `apply` updates the variables. Only `exchange` contains collectives. A resize changes
-tensors that are fed, never a function, so nothing is traced twice.
+A step consists of three calls. `train` runs this trainer's virtual nodes one after another and
+returns their subtree sums; `exchange` (only with more than one trainer) reduces all trainers' sums
+along the tree; `apply` updates the variables. Only `exchange` contains collectives. A resize
+changes only tensors that are fed, so no function is traced again.
 """
 
 from __future__ import annotations
@@ -40,9 +40,9 @@ class StepFunctions:
     """Training and validation steps of one model, traced once.
 
     Attributes:
-        bytes_per_example: of memory in a pass over several virtual nodes; None where they run one
-            after another.
-        not_merged_because: why they do although they were to be merged; empty otherwise.
+        bytes_per_example: memory per example of a pass over several virtual nodes; None if they
+            run one after another.
+        not_merged_because: why requested merging is not possible; empty otherwise.
     """
 
     def __init__(
@@ -56,8 +56,8 @@ class StepFunctions:
         """Trace both kinds of step for examples like `sample`: `(x[, y[, sample_weight]])`.
 
         Args:
-            has_validation: there are steps of the second kind; else they are not traced.
-            is_merged: run virtual nodes together, if the model allows it.
+            has_validation: trace validation steps too.
+            is_merged: merge virtual nodes into passes, if the model allows it.
         """
         self.model = model
         self.state = state
@@ -69,7 +69,7 @@ class StepFunctions:
         self.example_specs = example_specs(sample)
         self.train_pieces: list[LayoutField] = []
         self.validate_pieces: list[LayoutField] = []
-        #: Steps whose gradients are not finite are skipped and the scale is lowered.
+        #: With a loss scale, steps with non-finite gradients are skipped and the scale is lowered.
         self.has_loss_scale = isinstance(model.optimizer, keras.optimizers.LossScaleOptimizer)
         self.has_validation = has_validation
         self.bytes_per_example: int | None = None
@@ -85,25 +85,25 @@ class StepFunctions:
 
     @property
     def train_width(self) -> int:
-        """Elements of a training step's vector."""
+        """Number of elements of a training step's vector."""
         return message_width(self.train_pieces)
 
     @property
     def validate_width(self) -> int:
-        """Elements of a validation step's vector."""
+        """Number of elements of a validation step's vector."""
         return message_width(self.validate_pieces)
 
     def loss_of(self, vector: Tensor) -> float:
-        """Read the loss out of a training step's reduced vector."""
+        """Return the loss from a training step's reduced vector."""
         return float(vector[-1])
 
     @staticmethod
     def _traced(function: Callable[..., Any], signature: list[tf.TensorSpec]) -> Any:
-        """Make a traced function the way Keras's `fit` does: without rewriting Python code."""
+        """Make a traced function as Keras's `fit` does: without AutoGraph."""
         return tf.function(function, input_signature=signature, autograph=False)
 
     def _trace_merged(self) -> bool:
-        """Trace passes over several virtual nodes; False: the model does not allow it."""
+        """Trace passes over several virtual nodes; returns False if the model does not allow it."""
         tracer = PassTracer(self.virtual_node, self.example_specs)
         try:
             self.train = tracer.trace(self.train_pieces, training=True)
@@ -174,7 +174,7 @@ class StepFunctions:
         is_first: Tensor,
         seeds: Tensor,
     ) -> list[Tensor]:
-        """Forward and backward of one virtual node from the step's common state."""
+        """Run forward and backward pass of one virtual node from the step's common state."""
         with tf.GradientTape(watch_accessed_variables=False) as tape:
             tape.watch(trainable)
             results = self.virtual_node.forward(
@@ -197,7 +197,7 @@ class StepFunctions:
         is_first: Tensor,
         seeds: Tensor,
     ) -> list[Tensor]:
-        """Forward of one virtual node, for the metrics alone."""
+        """Run the forward pass of one virtual node, for the metrics alone."""
         results = self.virtual_node.forward(
             trainable, fixed, examples, weight, seeds, training=False
         )
@@ -210,8 +210,8 @@ class StepFunctions:
 
         Returns:
             [5]: the loss; the mean of the virtual nodes' squared gradient lengths, weighted by
-            examples; how many they are; the squared length of the mean gradient; 1 where the loss
-            scale skips this step. The lengths are those of gradients without the loss scale.
+            examples; the number of these lengths; the squared length of the mean gradient; 1 if
+            the loss scale skips this step. The loss scale is divided out of the lengths.
         """
         gradients: list[Tensor | None] = [None] * len(self.state.trainable)
         loss = tf.zeros([], self.dtype)
@@ -247,7 +247,7 @@ class StepFunctions:
         return tf.stack([loss, *lengths, tf.cast(is_skipped, self.dtype)])
 
     def _learning_rates(self) -> AbstractContextManager[None]:
-        """Let the rates follow the batch size, in a job whose batch size may change."""
+        """Scale the learning rates with the batch size, in a job whose batch size may change."""
         scaling = self.state.scaling
         if scaling is None:
             return nullcontext()
@@ -261,6 +261,6 @@ class StepFunctions:
 
 
 def example_specs(sample: tuple[Any, ...]) -> list[tf.TensorSpec]:
-    """Give the spec of each array of a sample of examples, any number of them."""
+    """Return the spec of each array of a sample, for any number of examples."""
     values = [tf.convert_to_tensor(array) for array in keras.tree.flatten(sample)]
     return [tf.TensorSpec([None, *value.shape[1:]], value.dtype) for value in values]

@@ -1,7 +1,7 @@
-"""The one flat vector in which a virtual node's results travel and are added.
+"""Layout of the flat vector in which a virtual node's results are sent and summed.
 
-Gradients, changes of non-trainable state, metric sums and the loss of a virtual node stand in one
-vector, so that one reduction serves them all. Which pieces there are is found while tracing.
+Gradients, changes of non-trainable state, metric sums and the loss of a virtual node share one
+vector, so that one reduction serves all of them. The pieces are determined while tracing.
 """
 
 from __future__ import annotations
@@ -15,21 +15,21 @@ from typing import Any
 import tensorflow as tf
 
 Tensor = Any
-#: Elements from which on a piece is worth a segment of its own.
+#: Number of elements from which on a piece is a segment of its own.
 LARGE_PIECE = 16_384
 LIMBS = 4
 LIMB_BITS = 16
 
 
 class FieldKind(StrEnum):
-    """What a piece of the vector is, and so what becomes of its sum."""
+    """Kind of a piece of the vector; determines how its sum is used."""
 
     GRADIENT = "gradient"  # of a trainable variable, weighted by the share of examples
     CHANGE = "change"  # of floating-point state, weighted by the share of examples
     INTEGER = "integer"  # new value of other state, from the lowest virtual node alone
-    METRIC = "metric"  # what a metric variable grew by
+    METRIC = "metric"  # growth of a metric variable
     LOSS = "loss"  # weighted by the share of examples
-    SQUARE = "square"  # |gradient|² of one message by its share of examples, and a one
+    SQUARE = "square"  # |gradient|² of one message, weighted by its share of examples, and a one
 
 
 @dataclass(frozen=True)
@@ -75,17 +75,17 @@ class MessageWriter:
     def add_gradients(
         self, gradients: Sequence[Tensor | None], shapes: Sequence[Sequence[int]], factor: Tensor
     ) -> None:
-        """Append the gradients there are, and their squared length times `factor`."""
+        """Append the gradients that are not None, and their squared length times `factor`."""
         for index, (gradient, shape) in enumerate(zip(gradients, shapes, strict=True)):
             if gradient is not None:
                 self.add(FieldKind.GRADIENT, index, gradient, shape)
         self._add_square(factor)
 
     def _add_square(self, factor: Tensor) -> None:
-        """Append the squared length of all gradients that were added so far, times `factor`.
+        """Append the squared length of all gradients added so far, times `factor`, and a one.
 
-        A one stands beside it, so that the sum also tells over how many messages it was taken.
-        Small gradients are put together first: one operation for all of them.
+        The reduction sums the ones to the number of messages. Small gradients are concatenated
+        first: one operation for all of them.
         """
         gradients = range(len(self.pieces))
         assert all(self.pieces[k].kind is FieldKind.GRADIENT for k in gradients)
@@ -99,8 +99,7 @@ class MessageWriter:
     def finish(self, pieces: list[LayoutField]) -> list[Tensor]:
         """Fill `pieces` in their order in the vector; return the vector in segments.
 
-        Large pieces are segments of their own, which nobody has to copy; the small ones share the
-        last segment.
+        Large pieces are segments of their own, which saves a copy; small ones share the last.
         """
         order = sorted(range(len(self.pieces)), key=lambda k: self.pieces[k].size < LARGE_PIECE)
         large = [self._parts[k] for k in order if self.pieces[k].size >= LARGE_PIECE]
@@ -126,13 +125,13 @@ def message_read(pieces: Sequence[LayoutField], vector: Tensor) -> list[tuple[La
 
 
 def squared_length(vectors: Sequence[Tensor], dtype: tf.DType) -> Tensor:
-    """Add the squares of all elements; no vector of squares is made on the way."""
+    """Sum the squares of all elements without making a vector of squares."""
     squares = [tf.nn.l2_loss(vector) for vector in vectors]
     return 2.0 * tf.add_n(squares) if squares else tf.zeros([], dtype)
 
 
 def integers_read(limbs: Tensor, dtype: tf.DType) -> Tensor:
-    """Put whole numbers together again."""
+    """Assemble whole numbers from their limbs."""
     words = tf.bitcast(tf.cast(limbs, tf.int64), tf.uint64)
     bits = tf.add_n(
         [

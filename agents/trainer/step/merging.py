@@ -1,9 +1,9 @@
-"""Virtual nodes of one accelerator run together: one pass over the slices of several of them.
+"""Merged virtual nodes of one accelerator: one pass over the slices of several of them.
 
 In fast mode the order of additions is free, so slices of one size are stacked and the forward pass
 is vectorised over the stack (`tf.vectorized_map`). Each virtual node keeps its own random numbers,
-batch statistics and weight; only the gradient is taken of their sum. A pass therefore differs from
-its virtual nodes one by one in rounding alone, and has their memory together.
+batch statistics and weight; the gradient is taken of the sum. A pass therefore differs from
+running its virtual nodes one by one only in rounding, and uses the memory of all of them.
 """
 
 from __future__ import annotations
@@ -23,25 +23,26 @@ from agents.trainer.step.virtual_node import SliceResults, VirtualNode
 from controlplane.core.protocol.wire import ReductionMode, TrainingSpec
 
 Tensor = Any
-#: Attribute of an operation that names its gradient, and how names of `tf.custom_gradient` begin.
+#: Attribute of an operation that names its gradient, and the prefix that `tf.custom_gradient` uses.
 _GRADIENT_NAME = "_gradient_op_type"
 _CUSTOM_GRADIENT = b"CustomGradient"
-#: Share of an accelerator's memory that a pass may take; of the machine's, where it is not known.
+#: Share of the accelerator's memory that a pass may take; of the machine's available memory if
+#: the accelerator's is not known.
 _MEMORY_SHARE = 0.25
 _MACHINE_SHARE = 0.0625
-#: Steps between two that are done in two passes at least, whose gradients tell the noise.
+#: Every n-th step takes at least two passes: two gradients are needed to estimate their noise.
 NOISE_EVERY_STEPS = 8
 
 
 class NotMergeableError(Exception):
-    """The virtual nodes of this model have to run one after another; the message says why."""
+    """The virtual nodes of this model have to run one after another; the message is the reason."""
 
 
 class PassTracer:
     """Traces passes over stacked slices.
 
     Attributes:
-        bytes_per_example: of memory that the passes traced so far take for each example.
+        bytes_per_example: memory per example, the most of all passes traced so far.
     """
 
     def __init__(self, node: VirtualNode, example_specs: Sequence[tf.TensorSpec]) -> None:
@@ -53,12 +54,12 @@ class PassTracer:
         """Trace a pass; fills `pieces`.
 
         Returns:
-            A function that takes what a sweep over virtual nodes of one size takes, and gives one
-            row, or none of no virtual nodes.
+            A function with the arguments of a sweep over virtual nodes of one size; it returns
+            one row, or none without virtual nodes.
 
         Raises:
             NotMergeableError: the model cannot be vectorised, or would compute something else.
-            JobCodeError: the model draws random numbers that belong to the process.
+            JobCodeError: the model draws random numbers from state of the process.
         """
         state = self._node.state
 
@@ -141,7 +142,7 @@ class PassTracer:
         return writer.finish(pieces)
 
     def _sweep(self, one_pass: Any, width: int) -> Any:
-        """Wrap a pass so that it takes what a sweep over single virtual nodes takes."""
+        """Wrap a pass so that it takes the arguments of a sweep over single virtual nodes."""
         node = self._node
 
         def sweep(
@@ -173,10 +174,10 @@ class PassTracer:
 
 
 def why_not_merged(spec: TrainingSpec) -> str:
-    """Say why a job's virtual nodes run one after another whatever its model; empty: they need not.
+    """Return why a job's virtual nodes cannot be merged, regardless of its model; empty: they can.
 
-    Where the batch size may change, learning rates follow the noise of the gradient, which the
-    gradients of single virtual nodes tell.
+    If the batch size may change, learning rates follow the noise of the gradient, which is
+    estimated from the gradients of single virtual nodes.
     """
     if spec.reduction is not ReductionMode.FAST:
         return "in exact mode the order of additions is fixed"
@@ -188,15 +189,15 @@ def why_not_merged(spec: TrainingSpec) -> str:
 def passes_plan(
     lengths: Sequence[int], most_examples: int, fewest_passes: int = 1
 ) -> list[tuple[int, int]]:
-    """Cut a list of virtual nodes into runs of one size: (first, last excluded) of each pass.
+    """Cut a list of virtual nodes into passes of one slice size: (first, last excluded) of each.
 
     Slices of a single example are not stacked: TensorFlow's batched matrix product of shapes such
     as [k, 1, m, d] and [d, e] reads and writes beyond its buffers (seen in 2.21, on CPUs).
 
     Args:
-        lengths: examples of each virtual node; equal ones stand together.
-        most_examples: that a pass may have; it always has one virtual node at least.
-        fewest_passes: as many passes at least, where there are so many virtual nodes.
+        lengths: examples of each virtual node; equal lengths are adjacent.
+        most_examples: most examples of a pass; a pass always has at least one virtual node.
+        fewest_passes: least number of passes, if there are as many virtual nodes.
     """
     runs: list[tuple[int, int]] = []
     for place, length in enumerate(lengths):
@@ -216,14 +217,14 @@ def passes_plan(
 
 
 def pass_examples(bytes_per_example: int, memory_bytes: int) -> int:
-    """Give the most examples of a pass on an accelerator of so much memory (0: not known)."""
+    """Return the most examples of a pass for the accelerator's `memory_bytes` (0: not known)."""
     available = psutil.virtual_memory().available
     budget = memory_bytes * _MEMORY_SHARE if memory_bytes else available * _MACHINE_SHARE
     return max(1, int(budget // max(1, bytes_per_example)))
 
 
 def _refuse_custom_gradients(graph: Any) -> None:
-    """Refuse operations with a gradient of their own: vectorised ones would lose it."""
+    """Raise if an operation has a custom gradient: vectorised operations would lose it."""
     definition = graph.as_graph_def()
     inner = (node for function in definition.library.function for node in function.node_def)
     places = sorted(
@@ -238,9 +239,9 @@ def _refuse_custom_gradients(graph: Any) -> None:
 
 
 def _bytes_per_example(graph: Any) -> int:
-    """Add up what the operations of one slice give for each example: an upper bound, roughly.
+    """Sum the output bytes per example of the operations of a slice: roughly an upper bound.
 
-    Each unknown dimension is taken for the number of examples.
+    Each unknown dimension is assumed to be the number of examples.
     """
     total = 0
     for operation in graph.get_operations():

@@ -1,8 +1,8 @@
 """Cuts a trainer's part of a batch into pieces, so that not all of its examples are in memory.
 
-At a fixed slice the batch grows with the number of virtual nodes, and so would the examples that a
-trainer holds and prepares ahead. A piece is a run of virtual nodes; its rows are put on one stack
-with those of the pieces before it, with the very additions of the whole, in the same order.
+With a fixed slice size the batch, and so the examples that a trainer holds and prefetches, would
+grow with the number of virtual nodes. A piece is a run of virtual nodes; its rows are pushed on
+one stack with the rows of earlier pieces, with the same additions in the same order as uncut.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 
-#: Bytes of examples in a piece of more than one virtual node.
+#: Most bytes of examples in a piece of more than one virtual node.
 PIECE_BYTES = 1024**2
 
 
@@ -20,9 +20,9 @@ class PiecePlan:
     """One piece of a trainer's part.
 
     Attributes:
-        first, last: its places in the list of the trainer's virtual nodes, `last` excluded.
-        merges: within the piece, after each of its virtual nodes.
-        row_merges: after each of its rows is put on the common stack.
+        first, last: range in the list of the trainer's virtual nodes, `last` excluded.
+        merges: additions within the piece, after each of its virtual nodes.
+        row_merges: additions on the common stack, after each row of the piece is pushed.
     """
 
     first: int
@@ -35,7 +35,7 @@ _NO_VIRTUAL_NODES = PiecePlan(0, 0, (), ())
 
 
 def virtual_nodes_per_piece(example_bytes: int, largest_slice: int) -> int:
-    """Give how many virtual nodes a piece may hold: a power of two, as the tree's blocks are."""
+    """Return how many virtual nodes a piece may hold: a power of two, as the tree's blocks are."""
     fitting = PIECE_BYTES // max(1, example_bytes * largest_slice)
     return 1 << max(0, fitting.bit_length() - 1)
 
@@ -46,8 +46,8 @@ def pieces_plan(
     """Cut a trainer's program into pieces; at least one, empty where it has no virtual nodes.
 
     Args:
-        virtual_nodes: those with examples, ascending.
-        merges: of the whole program, after each of them.
+        virtual_nodes: virtual nodes with examples, ascending.
+        merges: additions of the whole program, after each of these virtual nodes.
         per_piece: most virtual nodes in a piece.
     """
     plans = []
@@ -60,7 +60,7 @@ def pieces_plan(
 
 
 def order_free_pieces(runs: Iterable[tuple[int, int]]) -> tuple[PiecePlan, ...]:
-    """Make a piece with one row of each run (first, last excluded); all rows are added up."""
+    """Make a piece with one row for each run (first, last excluded); all rows are summed."""
     plans = [
         PiecePlan(first, last, (0, *[1] * (last - first - 1)), (min(first, 1),))
         for first, last in runs
@@ -69,10 +69,10 @@ def order_free_pieces(runs: Iterable[tuple[int, int]]) -> tuple[PiecePlan, ...]:
 
 
 def _piece(first: int, merges: Sequence[int]) -> PiecePlan:
-    """Do what can be added within the piece there, and leave the rest to the common stack.
+    """Plan a piece: additions among its own rows inside, all others on the common stack.
 
-    An addition that reaches below the piece's own first row has to wait for the rows below it;
-    nothing that comes later may be added to that row before.
+    An addition that reaches below the piece's first row waits for the rows of earlier pieces;
+    later rows must not be added to that row before.
     """
     inner: list[int] = []
     waiting: list[int] = []  # per row so far: additions left to the common stack

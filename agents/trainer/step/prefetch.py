@@ -44,7 +44,7 @@ class LocalPiece:
     """Some virtual nodes of a trainer's part of a batch, ready to be fed.
 
     Attributes:
-        arguments: what the step functions take.
+        arguments: arguments of the step functions.
         row_merges: additions on the stack of all pieces' rows, after each row of this one.
     """
 
@@ -57,9 +57,9 @@ class LocalBatch:
     """One trainer's part of a batch.
 
     Attributes:
-        place: which batch of the job it is (`Progress.place`).
-        pieces: at least one, to be taken once and in this order.
-        num_pieces: how many those are.
+        place: position of the batch in the job (`Progress.place`).
+        pieces: at least one; consumed once, in this order.
+        num_pieces: number of pieces.
         program: the program over all trainers' rows, as a tensor.
     """
 
@@ -75,10 +75,11 @@ _Fed = tuple[LocalBatch, LocalPiece]
 
 @dataclass(frozen=True)
 class JobData:
-    """A job's examples and the frame in which they are visited.
+    """A job's examples and the schedule in which they are visited.
 
     Attributes:
-        pass_examples: most examples of virtual nodes that run together; None: one after another.
+        pass_examples: most examples of a pass of merged virtual nodes; None: they run one after
+            another.
     """
 
     spec: TrainingSpec
@@ -90,12 +91,12 @@ class JobData:
     pass_examples: int | None = None
 
     def within(self, membership: Membership) -> JobData:
-        """Give the same examples in the batches of a membership."""
+        """Return the same examples, cut into the batches of a membership."""
         course = dataclasses.replace(self.course, train_batch_size=membership.global_batch_size)
         return dataclasses.replace(self, course=course)
 
     def order(self, progress: Progress) -> np.ndarray:
-        """Give the order of the examples in the cursor's activity."""
+        """Return the order of the examples in the cursor's activity."""
         if progress.activity is Activity.TRAIN:
             return self.train.order(self.spec.seed, progress.epoch, self.spec.shuffle)
         assert self.validation is not None
@@ -104,8 +105,8 @@ class JobData:
     def local_batch(self, planner: Planner, order: np.ndarray, progress: Progress) -> LocalBatch:
         """Plan one trainer's part of the batch at the cursor.
 
-        A piece's examples are fetched when it is taken, which raises JobCodeError when the job's
-        data fails.
+        A piece's examples are fetched when it is taken from `pieces`; that raises JobCodeError if
+        the job's data fail.
         """
         low, high = self.course.bounds(progress)
         plan = planner.plan(high - low)
@@ -126,7 +127,7 @@ class JobData:
         return pieces_plan(plan.virtual_nodes, merges, per_piece)
 
     def _fewest_passes(self, planner: Planner, progress: Progress) -> int:
-        """Count the passes that a lone trainer needs: two gradients at least tell their noise."""
+        """Return the least number of passes: 2 if a lone trainer measures noise in this step."""
         is_train = progress.activity is Activity.TRAIN
         is_noise_asked = is_train and progress.step % NOISE_EVERY_STEPS == 0
         return 2 if is_noise_asked and len(planner.owned) == 1 else 1
@@ -157,7 +158,7 @@ class JobData:
             fetched = LocalPiece(arguments, piece.row_merges)
             del arguments
             yield fetched
-            del fetched  # while the next one is made, only its user keeps it
+            del fetched  # frees its memory, unless still in use, while the next one is made
 
     def _seeds(self, plan: BatchPlan, progress: Progress) -> np.ndarray:
         is_train = progress.activity is Activity.TRAIN
@@ -175,11 +176,11 @@ class JobData:
 
     @property
     def example_bytes(self) -> int:
-        """Bytes of one example in memory; text counts with what its pointer takes."""
+        """Bytes of one example in memory; of text only the pointers count."""
         return sum(math.prod(spec.shape[1:]) * spec.dtype.size for spec in self.example_specs)
 
     def _fetch(self, source: ExampleSource, indices: np.ndarray) -> list[Tensor]:
-        if not len(indices):  # nothing to do in this batch; the functions still want the dtypes
+        if not len(indices):  # no examples in this batch; the functions still need the dtypes
             return [
                 tf.zeros([0, *spec.shape[1:]], spec.dtype)
                 if spec.dtype != tf.string
@@ -194,7 +195,7 @@ class JobData:
 
 
 class Feeder:
-    """Runs ahead of the cursor in one membership; thrown away when the membership ends."""
+    """Prefetches batches ahead of the cursor in one membership; discarded when that ends."""
 
     def __init__(self, data: JobData, planner: Planner, progress: Progress) -> None:
         self._ready: queue.Queue[_Fed | BaseException] = queue.Queue(maxsize=QUEUE_LIMIT)
@@ -216,7 +217,7 @@ class Feeder:
         return dataclasses.replace(batch, pieces=self._rest(batch, [first]))
 
     def _rest(self, batch: LocalBatch, waiting: list[LocalPiece]) -> Iterator[LocalPiece]:
-        """Give the pieces of a batch, the first of which `waiting` holds."""
+        """Yield the pieces of a batch, the first of which `waiting` holds."""
         for _ in range(batch.num_pieces):
             if not waiting:
                 owner, piece = self._take()
@@ -232,13 +233,13 @@ class Feeder:
         return fed
 
     def stop(self) -> None:
-        """End the thread; what it prepared is thrown away.
+        """End the thread and discard the prefetched pieces.
 
-        It gets a moment to end, as the runtime is best not initialised again under its feet. Only
-        the job's own slow data keeps it longer.
+        Waits up to `STOP_LIMIT_S`, so that the runtime is not re-initialised while the thread uses
+        it. Only slow data of the job keeps the thread running longer.
         """
         self._is_stopped.set()
-        with suppress(queue.Empty):  # it may wait for room
+        with suppress(queue.Empty):  # the thread may be waiting for room
             self._ready.get_nowait()
         self._thread.join(timeout=STOP_LIMIT_S)
 

@@ -1,4 +1,4 @@
-"""One step of a membership: own virtual nodes, exchange with the peers, update."""
+"""Steps of a membership: run this trainer's virtual nodes, exchange with the peers, update."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ from controlplane.core.estimates.noise_scale import GradientNoise, gradient_nois
 from controlplane.core.protocol.wire import ReductionMode
 
 Tensor = Any
-#: Phase of a group (see `Group`) in which it rehearses; 0 and 1 are those of its steps.
+#: Phase of a group (see `Group`) during a rehearsal; its steps use the phases 0 and 1.
 REHEARSAL_PHASE = 2
-#: What TensorFlow raises when a device, a driver or its own runtime fails (CUDA and cuDNN errors
-#: among them); everything else says that the model asks for what cannot be done.
+#: TensorFlow's errors of a device, a driver or its own runtime (CUDA and cuDNN errors among
+#: them); every other error is a fault of the model.
 _DEVICE_ERRORS = (
     tf.errors.AbortedError,
     tf.errors.CancelledError,
@@ -39,22 +39,22 @@ _DEVICE_ERRORS = (
     tf.errors.UnavailableError,
     tf.errors.UnknownError,
 )
-#: In the message where a Python function of the model raised what TensorFlow has no error for.
+#: Part of the message if a Python function of the model raised an error that TensorFlow has not.
 _PYTHON_TRACEBACK = "Traceback (most recent call last)"
 
 
 @dataclass(frozen=True)
 class StepOutcome:
-    """What a step gave.
+    """Result of a step.
 
     Attributes:
         loss: nan in validation.
         is_agreed: all trainers hold the next orders.
-        busy_s: slot -> seconds from the end of the last exchange to this one: update, data and own
-            virtual nodes, without waiting for peers. 0 where there was no step of the kind before.
-        noise: of the gradient of this batch; None where the step cannot tell.
+        busy_s: slot -> seconds from the end of the last exchange to the start of this one: update,
+            data and own virtual nodes, without waiting for peers. 0 in the first step of a kind.
+        noise: of this batch's gradient; None if the step cannot measure it.
         is_skipped: the loss scale has skipped the update.
-        is_refused: the loss is not finite and nothing was updated: the job stops before this step.
+        is_refused: the loss is not finite, nothing was updated, and the job ends before this step.
     """
 
     loss: float
@@ -67,10 +67,10 @@ class StepOutcome:
 
 @dataclass(frozen=True)
 class ReceivedStep:
-    """The reduced vector of a step that others did, to be done here later.
+    """The reduced vector of a step, received by a learner for later replay.
 
     Attributes:
-        seconds: that the step took, waiting for the others included.
+        seconds: duration of the step, including waiting for the other trainers.
     """
 
     activity: Activity
@@ -80,7 +80,7 @@ class ReceivedStep:
 
 
 class Stepper:
-    """Runs steps; a new membership changes its group and nothing else."""
+    """Runs steps; a new membership changes only its group."""
 
     def __init__(
         self,
@@ -91,9 +91,11 @@ class Stepper:
         *,
         stops_at_nonfinite: bool = False,
     ) -> None:
-        """Run steps of `functions`; `stops_at_nonfinite` says what a loss of nan does to the job.
+        """Trace the exchanges for steps of `functions`.
 
-        The loss scale has to see such a step, because that lowers it.
+        Args:
+            stops_at_nonfinite: refuse updates with a non-finite loss. Ignored with a loss scale,
+                which has to process such a step to be lowered.
         """
         self.functions = functions
         self._is_refusable = stops_at_nonfinite and not functions.has_loss_scale
@@ -108,7 +110,7 @@ class Stepper:
         self.enter(group)
 
     def warm_up(self, rows_per_worker: int) -> None:
-        """Run both exchanges once in a group of one; the group's leader has to be there.
+        """Run both exchanges once in a group of one; the leader must be reachable.
 
         Raises:
             TrainerError: `peer_lost`; the runtime has to be initialised again.
@@ -120,7 +122,7 @@ class Stepper:
                 self._validate_exchange.warm_up(group, rows_per_worker)
 
     def rehearse(self, group: Group, rows_per_worker: int, program: np.ndarray) -> None:
-        """Run the exchange of a group that is to come with zeros, beside the steps of this one.
+        """Run the exchange of a coming group with zeros, while steps of the present group run.
 
         Raises:
             TrainerError: `peer_lost`.
@@ -134,31 +136,31 @@ class Stepper:
             exchange(rows, notes, rows_per_worker, tf.convert_to_tensor(program), group)
 
     def enter(self, group: Group) -> None:
-        """Take part in another group from the next step on."""
+        """Use `group` from the next step on."""
         if group.key != self._group.key:
-            self._told = None  # what was left of it failed with its generation
+            self._told = None  # a send under way failed with its generation
         self._was_agreed = False
         self._group = group
-        # Listeners could not foresee it; the job then stops once they have caught up.
+        # Learners cannot foresee a refusal; the job then stops once they have caught up.
         self._can_refuse = self._is_refusable and group.phase == 0
         self._busy_since: float | None = None
         self._last_activity: Activity | None = None
         self._is_group_checked = group.size == 1 or self._mode is ReductionMode.FAST
 
     def step(self, batch: LocalBatch, holds_next: Callable[[], bool]) -> StepOutcome:
-        """Do the step for `batch` and tell the peers whether the next orders are held here.
+        """Run the step for `batch` and vote on whether this trainer holds the next orders.
 
         Args:
-            holds_next: asked as late as can be, when only the exchange and the update are left.
+            holds_next: returns the vote; called as late as possible, right before the exchange.
 
         Raises:
-            TrainerError: `peer_lost`, or what `step_failures` says.
+            TrainerError: `peer_lost`, or an error of `step_failures`.
         """
         is_train = batch.place[2] is Activity.TRAIN
         with step_failures():
             compute = self.functions.train if is_train else self.functions.validate
             rows = local_rows(compute, batch)
-            if self._runtime.hint != "auto":  # a GPU works behind its caller's back
+            if self._runtime.hint != "auto":  # GPU operations are asynchronous
                 tf.test.experimental.sync_devices()
         busy_s = self._busy_time(batch.place[2])
         exchange = self._exchange(batch.place[2])
@@ -171,10 +173,10 @@ class Stepper:
         return replace(done, is_agreed=notes.is_agreed, busy_s=noted)
 
     def listen(self, batch: LocalBatch) -> ReceivedStep:
-        """Take part in the step for `batch` with nothing of its own, and change no state.
+        """Take part in the step for `batch` as a learner: contribute nothing, change no state.
 
         Raises:
-            TrainerError: `peer_lost`, or what `step_failures` says.
+            TrainerError: `peer_lost`, or an error of `step_failures`.
         """
         started_at = time.monotonic()
         activity = batch.place[2]
@@ -186,10 +188,10 @@ class Stepper:
         return ReceivedStep(activity, batch.plan.num_examples, vector, seconds)
 
     def replay(self, heard: ReceivedStep) -> StepOutcome:
-        """Do what the others did at the end of a step that was heard here.
+        """Apply the update of a received step.
 
         Raises:
-            TrainerError: what `step_failures` says.
+            TrainerError: an error of `step_failures`.
         """
         return self._update(heard.vector, heard.activity, heard.num_examples)
 
@@ -201,7 +203,7 @@ class Stepper:
             return self.functions.loss_of(vector)
 
     def _update(self, vector: Tensor, activity: Activity, num_examples: int) -> StepOutcome:
-        """Change the state by a reduced vector; says what there is to say of a training step."""
+        """Update the state from a reduced vector; returns loss, noise and skip flag of the step."""
         with step_failures():
             if activity is not Activity.TRAIN:
                 self.functions.count(vector)
@@ -213,7 +215,7 @@ class Stepper:
             return StepOutcome(loss, False, {}, noise=noise, is_skipped=bool(is_skipped))
 
     def _busy_time(self, activity: Activity) -> float:
-        """Give the seconds since the last exchange; 0 for the first step of its kind."""
+        """Return the seconds since the last exchange; 0 for the first step of its kind."""
         is_first = self._busy_since is None or activity is not self._last_activity
         since, self._last_activity = self._busy_since, activity
         return 0.0 if is_first or since is None else time.monotonic() - since
@@ -238,10 +240,10 @@ class Stepper:
     def _tell_or_hear(
         self, exchange: Exchange, rows: Tensor, holds_next: bool, busy_s: float, is_agreed: bool
     ) -> tuple[Tensor, StepMetadata]:
-        """Let the lone worker's sums reach those that listen, beside its next step.
+        """Send the sole worker's sums to the learners in a thread, or receive them as a learner.
 
-        The worker knows what they answered when it is through with the next step; so an agreement
-        counts for everybody in the step after the one in which all agreed.
+        The worker receives the votes of a step only at the end of its next one; so an agreement
+        takes effect, for all trainers, one step after the one in which all agreed.
         """
         group, slot = self._group, self._runtime.slot
         if slot == group.sole_worker:
@@ -259,7 +261,7 @@ class Stepper:
             return exchange.tell(vector, holds_next, group)
 
     def _hear_back(self) -> bool:
-        """Wait until the listeners have the step before, if they were told one; gives the answer.
+        """Wait until the learners have received the last step sent, if any; returns the agreement.
 
         Raises:
             TrainerError: `peer_lost`.
@@ -268,7 +270,7 @@ class Stepper:
         return told is not None and told.result()
 
     def _check_ranks(self, slots: tuple[int, ...]) -> None:
-        """See once per membership that rows come in the order that the plan assumes."""
+        """Check, once per membership, that rows arrive in the order that the plan assumes."""
         if self._is_group_checked:
             return
         if slots != self._group.slots:
@@ -277,7 +279,7 @@ class Stepper:
 
 
 def local_rows(compute: Callable[..., Tensor], batch: LocalBatch) -> Tensor:
-    """Run this trainer's virtual nodes piece by piece; gives their sums [n, width]."""
+    """Run this trainer's virtual nodes piece by piece; returns their sums [n, width]."""
     stack: list[Tensor] = []
     for piece in batch.pieces:
         rows = compute(*piece.arguments)
@@ -295,10 +297,10 @@ def local_rows(compute: Callable[..., Tensor], batch: LocalBatch) -> Tensor:
 
 @contextmanager
 def step_failures() -> Iterator[None]:
-    """Turn TensorFlow's errors inside the block, which runs the model, into failures.
+    """Convert TensorFlow's errors inside the block, which runs the model, to `TrainerError`.
 
     Raises:
-        TrainerError: `out_of_memory`; `internal`, which costs this trainer and not the job;
+        TrainerError: `out_of_memory`; `internal`, which ends this trainer but not the job;
             `user_code`, with a traceback that is not cut down to the user's frames yet.
     """
     try:

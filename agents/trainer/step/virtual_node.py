@@ -1,7 +1,7 @@
 """The computation of one virtual node: the model's forward pass on a slice, and its results.
 
-Everything here is traced. State goes in and out as tensors: every virtual node starts a step from
-the same values, and leaves sums that only have to be added up over virtual nodes.
+All functions here are traced. State goes in and out as tensors: every virtual node starts a step
+from the same values and returns results that are summed over virtual nodes.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ Tensor = Any
 
 @dataclass(frozen=True)
 class SliceResults:
-    """Everything but gradients that a forward pass over a slice gives, ready to be summed.
+    """Results of a forward pass over a slice except gradients, ready to be summed.
 
     Attributes:
-        loss: of the slice, weighted by its share of the batch's examples.
-        objective: the same times the optimizer's loss scale; to be differentiated.
-        changes: of floating-point state, weighted by the share: (number in `fixed`, change).
-        integers: new values of other state: (number in `fixed`, value).
+        loss: loss of the slice, weighted by its share of the batch's examples.
+        objective: `loss` times the optimizer's loss scale; to be differentiated.
+        changes: changes of floating-point state, weighted by the share: (index in `fixed`, change).
+        integers: new values of other state: (index in `fixed`, value).
         metrics: growth of each metric variable.
     """
 
@@ -86,7 +86,7 @@ class VirtualNode:
         integers: list[tuple[int, Tensor]] = []
         for index, (variable, old) in enumerate(zip(self.state.fixed, fixed, strict=True)):
             new = scope.get_current_value(variable)
-            if new is old:  # untouched state is the very tensor it was
+            if new is old:  # untouched state is the same tensor
                 continue
             if old.dtype.is_floating:
                 change = tf.cast(new, self.dtype) - tf.cast(old, self.dtype)
@@ -98,11 +98,11 @@ class VirtualNode:
     def results_add(
         self, writer: MessageWriter, results: SliceResults, is_first: Tensor, training: bool
     ) -> None:
-        """Append results to a message behind the gradients; in validation just the metrics.
+        """Append results to a message after the gradients; in validation only the metrics.
 
         Args:
-            is_first: whether the batch's lowest virtual node is among the summed ones; its
-                integers are the ones that count.
+            is_first: whether the batch's lowest virtual node, the source of the integers, is
+                among the summed ones.
         """
         if training:
             for index, change in results.changes:
@@ -140,6 +140,6 @@ class VirtualNode:
 
 
 def _message_dtype(variables: Sequence[Any]) -> tf.DType:
-    """One dtype for all sums: float64 as soon as any variable has it."""
+    """Return the dtype of all sums: float64 if any variable has it, else float32."""
     has_double = any(variable.value.dtype == tf.float64 for variable in variables)
     return tf.float64 if has_double else tf.float32

@@ -1,4 +1,4 @@
-"""Loads a job: imports the user's file, calls `build(settings)` and wraps what it returns."""
+"""Loads a job: imports the user's file, calls `build(settings)` and wraps the result."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ from controlplane.core.protocol.wire import Task
 
 __all__ = ["JobCodeError", "LoadedJob", "job_load"]
 
-#: What a fourth element of `build`'s result may say: arguments of `fit` that belong to the data.
+#: Keys of the optional fourth element of `build`'s result: arguments of `fit` about the data.
 FIT_ARGUMENTS = frozenset({"class_weight"})
-#: Other arguments of `fit` that people may try there, and where they belong.
+#: Other arguments of `fit` that users may put there, and their proper place.
 MISPLACED_ARGUMENTS = {
     "batch_size": "set the global batch size in the submission",
     "epochs": "set the stop condition in the submission",
@@ -39,7 +39,7 @@ MISPLACED_ARGUMENTS = {
 
 @dataclass(frozen=True)
 class LoadedJob:
-    """What a job's code gave: a model, compiled if it is to be trained, and its data."""
+    """The result of a job's code: a model, compiled if it is to be trained, and its data."""
 
     model: keras.Model
     train: ExampleSource
@@ -60,10 +60,10 @@ def job_load(
     initialisation in the user's code is the same on every trainer.
 
     Args:
-        source: of a job that predicts, the file with the model to use instead of `build`'s.
+        source: in a prediction job, the file with the model to use instead of `build`'s.
 
     Raises:
-        JobCodeError: the code failed or what it returned cannot be trained.
+        JobCodeError: the code failed, or its result cannot be trained.
     """
     keras.utils.set_random_seed(seed % 2**32)
     module = _import_entry(code_dir, entry_file)
@@ -92,7 +92,7 @@ def job_load(
 def _sources_matched(
     train: ExampleSource, validation: ExampleSource
 ) -> tuple[ExampleSource, ExampleSource]:
-    """Give training and validation data the same parts, so that one set of functions takes both.
+    """Adapt training and validation data to the same parts, so that one set of functions fits.
 
     Raises:
         JobCodeError: their structures, shapes or types differ.
@@ -132,7 +132,7 @@ def _import_entry(code_dir: Path, entry_file: str) -> ModuleType:
     if spec is None or spec.loader is None:
         raise JobCodeError("no_entry_file", "entry_file", f"{entry_file!r} is no Python file")
     module = importlib.util.module_from_spec(spec)
-    sys.modules[ENTRY_MODULE] = module  # dataclasses and pickle look their module up by name
+    sys.modules[ENTRY_MODULE] = module  # dataclasses and pickle look up the module by name
     with user_code(code_dir, "code", f"importing {entry_file}"):
         spec.loader.exec_module(module)
     return module

@@ -1,4 +1,4 @@
-"""A trial of merged virtual nodes: the sums of a real step, together and one by one, compared."""
+"""Trial of merged virtual nodes: compares the sums of a real step, merged and one by one."""
 
 from __future__ import annotations
 
@@ -9,20 +9,20 @@ import numpy as np
 from agents.trainer.step.functions import StepFunctions
 from agents.trainer.step.gradient_layout import FieldKind, message_read
 
-#: Differences that rounding may make, relative to the largest number of a kind.
+#: Differences attributed to rounding, relative to the largest number of a kind.
 TOLERANCE = 1e-3
 HALF_TOLERANCE = 5e-2
 
 
 def merging_try(functions: StepFunctions, arguments: list[Any]) -> dict[str, Any]:
-    """Say whether a model's virtual nodes may run together, and why not.
+    """Determine whether a model's virtual nodes can be merged, and why not.
 
     Args:
-        functions: those that run them one after another.
-        arguments: of a training step over slices of one size.
+        functions: functions that run virtual nodes one after another.
+        arguments: arguments of a training step over slices of one size.
 
     Returns:
-        The facts `is_merged` and `not_merged_because`, empty when they may.
+        The facts `is_merged` and `not_merged_because` (empty if merged).
     """
     merged = StepFunctions(
         functions.model, functions.state, functions.sample, has_validation=False, is_merged=True
@@ -34,7 +34,7 @@ def merging_try(functions: StepFunctions, arguments: list[Any]) -> dict[str, Any
 
 
 def _differences(apart: StepFunctions, merged: StepFunctions, arguments: list[Any]) -> str:
-    """Name the kinds of sums that differ by more than rounding."""
+    """Return the kinds of sums that differ by more than rounding, as text; empty if none."""
     tolerance = HALF_TOLERANCE if "16" in str(apart.model.compute_dtype) else TOLERANCE
     pieces = apart.train_pieces
     if merged.train_pieces != pieces:
@@ -44,7 +44,7 @@ def _differences(apart: StepFunctions, merged: StepFunctions, arguments: list[An
     largest: dict[FieldKind, float] = {}
     furthest: dict[FieldKind, float] = {}
     for (piece, theirs), (_, mine) in zip(expected, found, strict=True):
-        if piece.kind is FieldKind.SQUARE:  # of as many gradients as there are passes
+        if piece.kind is FieldKind.SQUARE:  # depends on the number of passes
             continue
         wanted = np.asarray(theirs, np.float64)
         distance = np.abs(np.asarray(mine, np.float64) - wanted)

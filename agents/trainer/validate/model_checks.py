@@ -1,7 +1,7 @@
-"""What a compiled model may not be, found by looking at it: each refusal names the thing and a fix.
+"""Static checks of a compiled model: each refusal names the unsupported feature and a fix.
 
-Virtual nodes run a model's parts on slices of a batch and put the results together. That is exact
-for what these checks let through; what they refuse would silently mean something else.
+Virtual nodes run a model on slices of a batch and combine the results. The combination is exact for
+models that pass these checks; refused features would silently change the result.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ import numpy as np
 from agents.trainer.contract.user_errors import JobCodeError
 from agents.trainer.model.keras_private import compiled_losses, compiled_metrics, model_layers
 
-#: Methods of a model that the engine's own step stands for; an override would not be called.
+#: Methods of a model that the engine's own step replaces; an override would not be called.
 REPLACED_METHODS = ("train_step", "test_step", "fit", "make_train_function", "train_on_batch")
-#: How losses are reduced where the mean (or sum) over virtual nodes is that over the batch.
+#: Loss reductions for which the mean (or sum) over virtual nodes equals that over the batch.
 ACCEPTED_REDUCTIONS = frozenset({"sum_over_batch_size", "mean", "sum"})
-#: Operations that call back into Python, whose effects and order belong to a process.
+#: Operations that call back into Python; their effects and order depend on the process.
 PYTHON_OPERATIONS = frozenset({"PyFunc", "PyFuncStateless", "EagerPyFunc"})
 
 #: Policies of layers that Keras runs only after calibration.
@@ -34,7 +34,7 @@ def model_check(model: keras.Model) -> list[str]:
     """Check a compiled model before it is built; returns warnings.
 
     Raises:
-        JobCodeError: it uses something that cannot be split over virtual nodes.
+        JobCodeError: the model uses a feature that cannot be split over virtual nodes.
     """
     _refuse_replaced_methods(model)
     if model.run_eagerly:
@@ -55,14 +55,14 @@ def model_check(model: keras.Model) -> list[str]:
 
 
 def built_model_check(model: keras.Model, smallest_slice: int) -> list[str]:
-    """Check a model with all its variables; returns warnings.
+    """Check a built model; returns warnings.
 
     Args:
         model: compiled, with model, loss and optimizer built.
         smallest_slice: examples in the smallest virtual node of a full batch.
 
     Raises:
-        JobCodeError: it uses something that cannot be split over virtual nodes.
+        JobCodeError: the model uses a feature that cannot be split over virtual nodes.
     """
     if not model.trainable_variables:
         raise _refusal(
@@ -78,7 +78,7 @@ def built_model_check(model: keras.Model, smallest_slice: int) -> list[str]:
     _refuse_vectors(model)
     warnings = []
     for layer in model_layers(model):
-        _layer_refuse(layer)  # of a subclassed model, there are layers only now
+        _layer_refuse(layer)  # a subclassed model has layers only after it is built
         if isinstance(layer, keras.layers.BatchNormalization) and smallest_slice < 2:
             warnings.append(SMALL_SLICES)
     return list(dict.fromkeys(warnings))
@@ -92,7 +92,7 @@ def graph_check(graph: Any, random_operations: frozenset[str]) -> None:
         random_operations: random operations that keep a state of their own.
 
     Raises:
-        JobCodeError: what some operation does depends on the process it runs in.
+        JobCodeError: the result of an operation depends on the process that runs it.
     """
     found = graph_operations(graph)
     if python := sorted(found & PYTHON_OPERATIONS):
@@ -111,7 +111,7 @@ def graph_check(graph: Any, random_operations: frozenset[str]) -> None:
 
 
 def graph_operations(graph: Any) -> frozenset[str]:
-    """List the kinds of operations in a graph and in all functions that it calls."""
+    """Return the kinds of operations in a graph and in all functions that it calls."""
     definition = graph.as_graph_def()
     inner = (node for function in definition.library.function for node in function.node_def)
     return frozenset(node.op for node in (*definition.node, *inner))
@@ -128,7 +128,7 @@ def metric_names(model: keras.Model) -> list[str]:
 
 
 def loss_reductions(model: keras.Model) -> dict[str, str | None]:
-    """Give the reduction of each compiled loss of a built model, by its name and class."""
+    """Return the reduction of each compiled loss of a built model, by the loss's name and class."""
     return {
         f"{name!r} ({type(loss).__name__}, number {number})": getattr(
             loss, "reduction", "sum_over_batch_size"
@@ -138,7 +138,7 @@ def loss_reductions(model: keras.Model) -> dict[str, str | None]:
 
 
 def _layer_refuse(layer: Any) -> None:
-    """Refuse a layer that needs more than a slice of the batch, or the order of the rows."""
+    """Raise if a layer needs more than a slice of the batch, or the order of the rows."""
     name = f"the layer {layer.name!r} ({type(layer).__name__})"
     if getattr(layer, "stateful", False) is True:
         raise _refusal(
@@ -174,7 +174,7 @@ def _refuse_replaced_methods(model: keras.Model) -> None:
 
 
 def _keras_method(kind: type, name: str) -> Any:
-    """Find the method of Keras itself in a model class's ancestors."""
+    """Return Keras's own method from a model class's ancestors."""
     for ancestor in kind.__mro__:
         if ancestor.__module__.split(".")[0] == "keras" and name in vars(ancestor):
             return vars(ancestor)[name]

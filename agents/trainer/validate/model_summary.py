@@ -1,4 +1,4 @@
-"""A model's summary as text, wide enough that no column and no cell is cut."""
+"""A model's summary as text, wide enough that no column or cell is truncated."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ import keras
 
 from controlplane.core.protocol.plain_text import plain_text
 
-#: Widths to try. Keras gives each column a fixed share of the width, so the least that does is
-#: easiest to read.
+#: Widths to try, in characters. Keras gives each column a fixed share of the width, so the
+#: smallest sufficient width is easiest to read.
 WIDTHS = (88, 120, 160, 220, 320, 480)
 _LIMIT = 50_000
 _CUT_MARK = "…"
 
 
 def model_summary(model: keras.Model) -> str:
-    """Render a model's summary at the smallest width at which every layer is one line."""
+    """Render a model's summary at the smallest width at which every layer takes one line."""
     widest = _render(model, WIDTHS[-1])
     texts = (_render(model, width) for width in WIDTHS[:-1])
     wanted = widest.count("\n")
@@ -39,7 +39,7 @@ def _render(model: keras.Model, width: int) -> str:
 
 @contextmanager
 def _terminal_width(width: int) -> Iterator[None]:
-    """Make a terminal of this width: what does not fit into it is left out of the table."""
+    """Set the terminal width inside the block; Keras drops table columns that do not fit."""
     before = os.environ.get("COLUMNS")
     os.environ["COLUMNS"] = str(width)
     try:

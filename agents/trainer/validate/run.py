@@ -1,6 +1,6 @@
-"""Tries a job before it is queued: builds it, checks it and does one real step on two slices.
+"""Validates a job before it is queued: builds it, checks it and runs real steps on two slices.
 
-Run in a process of its own that is thrown away: `python -m agents.trainer --validate DIR`.
+Runs in a disposable process: `python -m agents.trainer --validate DIR`.
 """
 
 from __future__ import annotations
@@ -44,15 +44,15 @@ ORDERS_FILE = "orders.json"
 REPORT_FILE = "validation.json"
 CODE_FOLDER = "code"
 WARNINGS_LIMIT = 20
-#: Examples of the batch whose parts are compared with the whole.
+#: Most examples of the batch whose parts are compared with the whole.
 SPLIT_LIMIT = 256
-#: Models with more state than this are not saved for trial.
+#: Largest state of a model, in bytes, for which saving is tried.
 SAVED_LIMIT_BYTES = 1024**3
 
 
 @dataclass
 class Findings:
-    """What a validation has found out so far; part of the report even when it is refused later."""
+    """Results of a validation so far; part of the report even if the job is refused later."""
 
     facts: dict[str, Any] = field(default_factory=dict)
     warnings: list[str] = field(default_factory=list)
@@ -62,10 +62,10 @@ def validation_run(directory: Path) -> int:
     """Validate the job in `directory` and write the report there.
 
     Reads `orders.json` (a `TrainingSpec`) and `code/`; writes `validation.json` (a
-    `ValidationReport`; its `attempt` is 0, whoever reads it knows which one this was).
+    `ValidationReport` with `attempt` 0; the agent sets the actual attempt).
 
     Returns:
-        0, also when the job is refused: the report says so.
+        0, also if the job is refused, which the report states.
     """
     orders = json.loads((directory / ORDERS_FILE).read_text(encoding="utf-8"))
     spec = decode(TrainingSpec, orders)
@@ -79,7 +79,7 @@ def validation_run(directory: Path) -> int:
 
 
 def job_validate(spec: TrainingSpec, code_dir: Path) -> ValidationReport:
-    """Build a job, check it and try a step; never raises for what the user can have caused."""
+    """Build a job, check it and try a step; errors become part of the report."""
     findings = Findings()
     refusal: JobCodeError | None = None
     try:
@@ -96,7 +96,7 @@ def job_validate(spec: TrainingSpec, code_dir: Path) -> ValidationReport:
             "nodes, so that each takes fewer examples",
         )
     except Exception as error:
-        # A fault of ours: say so, with everything that helps to find it.
+        # A fault of the project: reported with the full traceback.
         trace = "".join(traceback_module.format_exception(error))
         refusal = JobCodeError("internal", "code", f"the validation itself failed: {error}", trace)
     findings.facts["warnings"] = findings.warnings[:WARNINGS_LIMIT]
@@ -128,7 +128,7 @@ def loaded_job_check(
     """Check a job that `build` has returned, and try a step; adds to `findings`.
 
     Raises:
-        JobCodeError: the job cannot be trained here, or not as `fit` would train it.
+        JobCodeError: the job cannot be trained, or not as `fit` would train it.
     """
     findings.facts |= _data_facts(spec, job)
     _check_sizes(spec, len(job.train))
@@ -139,7 +139,7 @@ def loaded_job_check(
     sizes = [high - low for low, high in bounds]
     order = job.train.order(spec.seed, 0, spec.shuffle)
     sample = job.train.fetch(order[: max(sizes)])
-    with suppress(Exception):  # of a model that does not build, as far as it goes
+    with suppress(Exception):  # a partial summary, for a model that does not build
         findings.facts["summary"] = model_summary(job.model)
     with user_code(code_dir, "code.build", "building the model for the first examples", sample):
         model_build(job.model, sample)
@@ -154,8 +154,8 @@ def loaded_job_check(
             if len(order) > 1:
                 findings.warnings += splitting_check(job.model, examples)
 
-    # The steps first: what has run before keeps memory and would hide what they take. But what is
-    # wrong with a model is said best by the other check.
+    # Steps run first, because memory kept by earlier runs would hide theirs. If they fail, the
+    # splitting check runs too, because it has the clearer messages.
     try:
         with user_code(code_dir, "code.build", "a training step", sample):
             tried = steps_try(spec, job, sizes)
@@ -169,7 +169,7 @@ def loaded_job_check(
 
 
 def _check_sizes(spec: TrainingSpec, num_examples: int) -> None:
-    """Refuse batch sizes that the data or the virtual nodes cannot fill."""
+    """Raise if the batch exceeds the data or has fewer examples than virtual nodes."""
     if spec.global_batch_size > num_examples:
         raise JobCodeError(
             "batch_too_large",
@@ -198,7 +198,7 @@ def _note_data(spec: TrainingSpec, job: LoadedJob, findings: Findings) -> None:
 
 
 def _check_stop(spec: TrainingSpec, job: LoadedJob) -> None:
-    """Refuse to wait for a metric that will never be in the logs."""
+    """Raise if the metric of the stop condition is not among the job's logs."""
     if spec.stop.kind is not StopKind.METRIC:
         return
     names = _log_names(job)
@@ -237,10 +237,10 @@ def _log_names(job: LoadedJob) -> list[str]:
 
 
 def _save_try(model: keras.Model) -> list[str]:
-    """Save the model as it will be saved at the job's end; returns warnings.
+    """Save the model as at the job's end; returns warnings.
 
     Raises:
-        JobCodeError: Keras cannot save it.
+        JobCodeError: Keras cannot save the model.
     """
     if ModelState(model).num_bytes > SAVED_LIMIT_BYTES:
         return ["the model is large, so saving it was not tried"]
@@ -264,7 +264,7 @@ def _save_try(model: keras.Model) -> list[str]:
 
 
 def _memory_bound() -> None:
-    """Let what does not fit fail in this process, before the kernel ends others for its sake."""
+    """Limit this process's memory, so that allocations fail before the kernel kills others."""
     asked = memory_read("VmData")
     if asked is not None:
         _, most = resource.getrlimit(resource.RLIMIT_DATA)
@@ -272,10 +272,10 @@ def _memory_bound() -> None:
 
 
 def _runtime_prepare() -> None:
-    """Make the process behave like a trainer, but keep to one core: others train on this node."""
+    """Configure the process like a trainer, but for one core: other jobs train on this node."""
     tf.config.threading.set_intra_op_parallelism_threads(1)
     tf.config.threading.set_inter_op_parallelism_threads(1)
     for device in tf.config.list_physical_devices("GPU"):
         tf.config.experimental.set_memory_growth(device, enable=True)
-    keras.utils.set_random_seed(0)  # the next call refuses random operations without a seed
+    keras.utils.set_random_seed(0)  # the next call forbids random operations without a seed
     tf.config.experimental.enable_op_determinism()

@@ -1,7 +1,7 @@
-"""What a compiled model may not do, found by trying: results of parts must add up to the whole's.
+"""Dynamic checks of a compiled model: results of a batch's parts must add up to the whole's.
 
-Reading a loss or metric does not show whether it can be split; running it on a batch and on the
-batch's two parts does. Nothing of the model is changed by an experiment.
+Whether a loss or metric can be split is decided by running it on a batch and on the batch's two
+parts. The checks do not change the model.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from agents.trainer.model.stateful_ops import HIDDEN_STATE_OPERATIONS
 from agents.trainer.validate.model_checks import graph_check, loss_reductions
 
 Tensor = Any
-#: Relative differences that rounding may make, for single and for half precision.
+#: Relative differences attributed to rounding, for single and for half precision.
 TOLERANCE = 1e-4
 HALF_TOLERANCE = 3e-2
 ABSOLUTE_TOLERANCE = 1e-5
@@ -38,7 +38,7 @@ ABSOLUTE_TOLERANCE = 1e-5
 
 @dataclass(frozen=True)
 class Outcome:
-    """What running a batch gave: the loss, new values of metrics and of whole-number state."""
+    """Results of running a batch: the loss, new values of metrics and of whole-number state."""
 
     loss: float
     metrics: list[np.ndarray]
@@ -47,7 +47,7 @@ class Outcome:
 
 @dataclass(frozen=True)
 class Conditions:
-    """What a batch is run under: a factor on summed losses, metric values and seeds before it."""
+    """Inputs of a run besides the batch: factor on summed losses, metric values, seed."""
 
     factor: float
     metrics: list[np.ndarray]
@@ -55,7 +55,7 @@ class Conditions:
 
 
 class Trial:
-    """Runs a built model on batches of any size, changing nothing."""
+    """Runs a built model on batches of any size without changing its state."""
 
     def __init__(self, model: keras.Model, sample: tuple[Any, ...], training: bool) -> None:
         """Trace the model for examples like `sample`.
@@ -104,7 +104,7 @@ class Trial:
         packed = keras.tree.pack_sequence_as(self._sample, leaves)
         batch = (*packed, None, None)[:3]
         count = tf.cast(tf.shape(leaves[0])[0], tf.float32)
-        # Everything is mapped: the scope knows no value of what it was not given.
+        # All variables are mapped, because the scope has no values of unmapped variables.
         mapping = [(variable, tf.convert_to_tensor(variable.value)) for variable in self._weights]
         mapping.extend(zip(self.metrics, metrics, strict=True))
         for number, state in enumerate(self.random_states):
@@ -132,7 +132,7 @@ def splitting_check(model: keras.Model, examples: tuple[Any, ...]) -> list[str]:
         examples: `(x[, y[, sample_weight]])` with at least two examples.
 
     Raises:
-        JobCodeError: something does not add up, or depends on the process.
+        JobCodeError: a loss, metric or state does not add up, or depends on the process.
     """
     num_examples = len(keras.tree.flatten(examples)[0])
     assert num_examples > 1, "one example cannot be split"
@@ -142,19 +142,19 @@ def splitting_check(model: keras.Model, examples: tuple[Any, ...]) -> list[str]:
     _mask_check(inference)
     warnings = _loss_check(inference, examples, (first, second), cut / num_examples)
     _metrics_check(inference, first, second)
-    training = Trial(model, examples, training=True)  # traced in any case, for its operations
+    training = Trial(model, examples, training=True)  # tracing also checks the operations
     _assigned_check(training)
     _counters_check(training, first, second)
     return warnings
 
 
 def has_mask(tensor: Any) -> bool:
-    """Say whether Keras carries a mask with a model's output, which its losses then apply."""
+    """Return whether Keras attached a mask, which its losses apply, to a model's output."""
     return getattr(tensor, "_keras_mask", None) is not None
 
 
 def _mask_check(trial: Trial) -> None:
-    """Refuse means over unmasked places only: slices differ in how many they have."""
+    """Raise if a loss is a mean over unmasked places, whose number differs between slices."""
     reductions = loss_reductions(trial.model).values()
     if trial.is_masked and any(reduction != SUM_REDUCTION for reduction in reductions):
         raise JobCodeError(
@@ -171,7 +171,7 @@ def _mask_check(trial: Trial) -> None:
 def _loss_check(
     trial: Trial, whole: tuple[Any, ...], parts: tuple[Any, Any], share: float
 ) -> list[str]:
-    """Compare the loss of a batch with the weighted mean of its parts', as the engine forms it."""
+    """Compare the loss of a batch with the engine's weighted mean of the parts' losses."""
     zeros = [np.zeros(v.shape) for v in trial.metrics]
 
     def loss_of(examples: tuple[Any, ...], weight: float, seed: int = 0) -> float:
@@ -197,9 +197,9 @@ def _loss_check(
 
 
 def _metrics_check(trial: Trial, first: tuple[Any, ...], second: tuple[Any, ...]) -> None:
-    """Compare metric state after two batches in a row with the sum of both from zero.
+    """Compare metric state after two consecutive batches with the sum of both from zero.
 
-    Trackers of single losses are left out: Keras weights them by batch, the engine by example.
+    Trackers of single losses are excluded: Keras weights them by batch, the engine by example.
     """
     start = [np.asarray(v) for v in trial.metrics]
     zeros = [np.zeros_like(value) for value in start]
@@ -221,7 +221,7 @@ def _metrics_check(trial: Trial, first: tuple[Any, ...], second: tuple[Any, ...]
 
 
 def _assigned_check(trial: Trial) -> None:
-    """Refuse layers that assign weights which the optimizer trains: steps would lose that."""
+    """Raise if a layer assigns a trainable weight: a step would lose the assignment."""
     for variable in trial.assigned:
         owners = [
             type(layer).__name__
@@ -240,7 +240,7 @@ def _assigned_check(trial: Trial) -> None:
 
 
 def _counters_check(trial: Trial, first: tuple[Any, ...], second: tuple[Any, ...]) -> None:
-    """Refuse whole-number state whose next value depends on the examples of a slice."""
+    """Raise if the next value of whole-number state depends on the examples of a slice."""
     if not trial.counters:
         return
     conditions = Conditions(1.0, [np.zeros(v.shape) for v in trial.metrics])
@@ -273,7 +273,7 @@ def _spec(leaf: Any) -> tf.TensorSpec:
 
 
 def _owner(model: keras.Model, variable: Any) -> str:
-    """Name the class of the metric that a variable belongs to."""
+    """Return the class name of the metric that owns a variable."""
     owners = [
         type(metric).__name__
         for metric in compiled_metrics(model)

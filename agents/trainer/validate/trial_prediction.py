@@ -1,4 +1,4 @@
-"""Tries a job that is to predict before it is queued: builds it and predicts two slices."""
+"""Trial of a prediction job before it is queued: builds the job and predicts two slices."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ SUMMARY_LIMIT = 10_000
 
 
 def prediction_try(spec: TrainingSpec, code_dir: Path) -> dict[str, Any]:
-    """Build the job, predict its smallest and its largest slice; returns the facts.
+    """Build the job and predict its smallest and largest slice; returns facts for the report.
 
     Raises:
         JobCodeError: the job's code, data or model cannot be used.

@@ -1,7 +1,7 @@
-"""Tries real steps of a job on slices that grow, and measures their time and memory.
+"""Runs real steps of a job on slices of growing size, and measures their time and memory.
 
-Nothing is tried that would not fit into the memory that is free here by what smaller slices took,
-or that would take too long: the rest follows from the line through the last two sizes.
+A size is skipped if it would exceed the free memory or the time limit, extrapolated from smaller
+slices. Results for skipped sizes follow from the line through the last two sizes.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ from agents.trainer.validate.merging_trial import merging_try
 from controlplane.core.estimates.memory import line_fit
 from controlplane.core.protocol.wire import ReductionMode, TrainingSpec
 
-#: Steps of one size; the fastest and the highest peak count.
+#: Steps per size; the fastest time and the highest peak count.
 REPEATS = 2
-#: A size is not tried when its steps would take longer than that, by what the one before took.
+#: Time limit for the steps of one size, as estimated from the previous size.
 SIZE_LIMIT_S = 15.0
-#: Share of the free memory that a trial may take: others live on this node.
+#: Share of the free memory that a trial may take, because other processes run on this node.
 FREE_SHARE = 0.5
-#: Each size is so many times the one before; the last one is halved first, for the line.
+#: Ratio of successive sizes; the largest follows its half, for the line through both.
 GROWTH = 4
 _STATUS = Path("/proc/self/status")
 _RESET = Path("/proc/self/clear_refs")
@@ -50,12 +50,12 @@ _CGROUP_LIMITS = (
 
 @dataclass(frozen=True)
 class Trial:
-    """What steps of one size of slice took.
+    """Measurements of the steps of one slice size.
 
     Attributes:
-        examples: of the slice.
-        seconds: of one slice, from the fastest step.
-        peak_bytes: above the process with the model built; None where nobody counts.
+        examples: size of the slice.
+        seconds: time of one slice, from the fastest step.
+        peak_bytes: peak above the process with the built model; None if not measured.
     """
 
     examples: int
@@ -65,7 +65,7 @@ class Trial:
 
 @dataclass(frozen=True)
 class StepFacts:
-    """Facts for the report, warnings for whoever submitted the job."""
+    """Facts for the report, and warnings for the job's submitter."""
 
     facts: dict[str, Any]
     warnings: list[str]
@@ -74,13 +74,14 @@ class StepFacts:
 def steps_try(
     spec: TrainingSpec, job: LoadedJob, sizes: Sequence[int], budget_bytes: int | None = None
 ) -> StepFacts:
-    """Do steps with the engine's own functions on two slices at a time, from small to `max(sizes)`.
+    """Run steps with the engine's own functions on two slices at a time, up to `max(sizes)`.
 
-    The model's state is put back in the end.
+    Restores the model's state at the end.
 
     Args:
-        sizes: examples of the virtual nodes of a full batch.
-        budget_bytes: what a step may take above the built process; by default part of what is free.
+        sizes: examples of each virtual node of a full batch.
+        budget_bytes: most memory of a step above the built process; by default `FREE_SHARE` of
+            the free memory.
     """
     order = job.train.order(spec.seed, 0, spec.shuffle)
     state = ModelState(job.model)
@@ -88,7 +89,7 @@ def steps_try(
     process_bytes = memory_read("VmRSS")
     before = [np.array(value) for value in state.capture()]
     if process_bytes is not None:
-        process_bytes += state.num_bytes  # the copy is ours: no step takes it
+        process_bytes += state.num_bytes  # the copy in `before` is not part of a step
     budget = round(FREE_SHARE * free_bytes()) if budget_bytes is None else budget_bytes
     started_at = time.perf_counter()
     functions = StepFunctions(job.model, state, job.train.fetch(order[:1]))
@@ -101,7 +102,7 @@ def steps_try(
         if reason := _why_not(examples, trials, budget):
             break
         arguments = _arguments(job, order, examples, len(functions.seeds))
-        if not trials:  # what only the first step does counts as tracing
+        if not trials:  # one-time costs of the first step count as tracing
             losses.append(_step(functions, arguments))
             functions.count(functions.validate(*arguments)[0])
             trace_s = time.perf_counter() - started_at
@@ -133,7 +134,7 @@ def _merging_facts(
     order: np.ndarray,
     trials: Sequence[Trial],
 ) -> dict[str, Any]:
-    """Say of a job in fast mode whether its virtual nodes may run together, and why not."""
+    """Return, for a job in fast mode, whether its virtual nodes can be merged, and why not."""
     if spec.reduction is not ReductionMode.FAST:
         return {}
     reason = why_not_merged(spec)
@@ -146,7 +147,7 @@ def _merging_facts(
 def slice_ladder(largest: int, num_examples: int) -> list[int]:
     """List the sizes to try, ascending: ..., half the largest, the largest.
 
-    A largest of 1 is followed by 2, where there is data for it: one size makes no line.
+    If the largest is 1, size 2 is added if there are examples: a line needs two sizes.
     """
     if largest == 1:
         return [1, 2][:num_examples]
@@ -157,10 +158,10 @@ def slice_ladder(largest: int, num_examples: int) -> list[int]:
 
 
 def memory_read(field: str) -> int | None:
-    """Read one of the kernel's counts of this process's memory, in bytes; None where it has none.
+    """Read one of the kernel's memory counters of this process, in bytes; None if missing.
 
-    `VmRSS` is what is resident now, `VmHWM` the most since the start or the last reset, `VmData`
-    what was asked for.
+    `VmRSS` is the resident memory, `VmHWM` its peak since the start or the last reset, `VmData` the
+    allocated data segments.
     """
     with suppress(OSError):
         for line in _STATUS.read_text(encoding="ascii", errors="replace").splitlines():
@@ -170,13 +171,13 @@ def memory_read(field: str) -> int | None:
 
 
 def _give_back_freed() -> None:
-    """Hand freed memory back to the kernel, so that it does not count as held; glibc keeps some."""
+    """Return memory that glibc keeps after `free` to the kernel, so that it does not count."""
     with suppress(OSError, AttributeError):
         ctypes.CDLL(None).malloc_trim(0)
 
 
 def free_bytes() -> int:
-    """Give how much memory this process could still get: of the machine, or of its container."""
+    """Return the free memory, in bytes, of the machine or of its container, whichever is less."""
     free = int(psutil.virtual_memory().available)
     for limit, usage in _CGROUP_LIMITS:
         with suppress(OSError, ValueError):  # no such file, or the word "max"
@@ -186,7 +187,7 @@ def free_bytes() -> int:
 
 
 def _why_not(examples: int, trials: Sequence[Trial], budget: int) -> str:
-    """Say why a size must not be tried; empty when it may, as the first one always may."""
+    """Return why a size must not be tried; empty if allowed, as the first size always is."""
     if not trials:
         return ""
     last = trials[-1]
@@ -214,7 +215,7 @@ def _measure(
     process_bytes: int | None,
     losses: list[float],
 ) -> Trial:
-    """Do steps on slices of one size; appends their losses."""
+    """Run steps on slices of one size; appends their losses to `losses`."""
     _give_back_freed()
     with suppress(OSError):
         _RESET.write_text(_RESET_PEAK, encoding="ascii")
@@ -251,9 +252,9 @@ def _memory_facts(
 
 
 def _arguments(job: LoadedJob, order: np.ndarray, examples: int, num_seeds: int) -> list[Any]:
-    """Make the arguments of the engine's step for two virtual nodes, or one where data is short.
+    """Make the arguments of the engine's step for two virtual nodes, or one if data is short.
 
-    Rows of the program: offset, length, merges after it (the second sums up both), is the first.
+    Rows of the program: offset, length, merges after it (the second adds both), 1 for the first.
     """
     slices = [examples, examples] if 2 * examples <= len(order) else [examples]
     program = [[0, examples, 0, 1], [examples, examples, 1, 0]][: len(slices)]

@@ -1,8 +1,8 @@
-"""How many examples a step should take, where a job leaves that to the platform.
+"""Choice of the number of examples of a step, where a job leaves that to the platform.
 
-Goodput is what counts (Pollux): examples per second, times what an example is still worth in a
-batch of that size. With step time T(M) = a + b*M on the present accelerators, submitted batch M0
-and noise scale phi (in examples):
+The criterion is goodput (Pollux): examples per second, times the worth of an example in a batch of
+that size. With step time T(M) = a + b*M on the present accelerators, submitted batch M0 and noise
+scale phi (in examples):
 
     goodput(M) = M / T(M) * (phi + M0) / (phi + M)
 
@@ -24,35 +24,35 @@ from controlplane.core.estimates.step_time import (
     sync_seconds,
 )
 
-#: A change has to promise this much more goodput ...
+#: Least relative gain in goodput of a change ...
 CHANGE_GAIN = 0.05
 
-#: ... comes at most this often, in seconds, unless the accelerators change anyway ...
+#: ... least interval of changes in seconds, unless the accelerators change anyway ...
 CHANGE_COOL_DOWN_S = 30.0
 
-#: ... wants the noise scale from this many reports ...
+#: ... reports that the noise scale must rest on ...
 NOISE_REPORTS = 20
 
-#: ... and step times from this many steps of a size.
+#: ... and steps of a size that its step time must rest on.
 TIMED_STEPS = 5
 
-#: A change goes at most this many times up or down: a line fitted through few sizes ends near them.
+#: Largest factor of one change: a line fitted through few sizes is valid only near them.
 CHANGE_FACTOR = 2
 
-#: Of a step's time at least this share is taken to be its own, whatever the exchange is said to be.
+#: Least part of a step's time that is computing, whatever the estimate of the exchange.
 LEAST_OWN_SHARE = 0.1
 
 
 @dataclass(frozen=True, slots=True)
 class BatchBounds:
-    """What a job's batches may be: multiples of `multiple` (virtual nodes) in [low, high]."""
+    """Allowed batch sizes of a job: multiples of `multiple` (virtual nodes) in [low, high]."""
 
     low: int
     high: int
     multiple: int
 
     def nearest(self, batch_size: float) -> int:
-        """Give the allowed size nearest below `batch_size`, or the lowest one."""
+        """Return the allowed size nearest below `batch_size`, or the lowest one."""
         if batch_size >= self.high:
             return self.high
         return max(int(batch_size) // self.multiple * self.multiple, self.low)
@@ -61,10 +61,10 @@ class BatchBounds:
 def batch_bounds(
     low: int, high: int, num_virtual_nodes: int, *, at_most: int | None = None
 ) -> BatchBounds | None:
-    """Give the sizes in [low, high] that split evenly over the virtual nodes; None without any.
+    """Return the sizes in [low, high] that split evenly over the virtual nodes; None without any.
 
     Args:
-        at_most: another bound from above, as what is in memory or in the data; None: there is none.
+        at_most: another upper bound, as from memory or data size; None: there is none.
     """
     if at_most is not None:
         high = min(high, at_most)
@@ -83,22 +83,22 @@ class StepLine:
     slope_s: float
 
     def __call__(self, batch_size: float) -> float:
-        """Give the seconds of a step over `batch_size` examples."""
+        """Return the seconds of a step over `batch_size` examples."""
         return self.base_s + self.slope_s * batch_size
 
 
-#: What was measured: (number of accelerators, batch size) -> seconds of whole steps.
+#: Measurements: (number of accelerators, batch size) -> seconds of whole steps.
 BatchTimes = Mapping[tuple[int, int], Sample]
 
 
 def step_line(
     times: BatchTimes, num_accelerators: int, sync: StepTime | None = None
 ) -> StepLine | None:
-    """Fit the step time on `num_accelerators`; None while fewer than two sizes tell about it.
+    """Fit the step time on `num_accelerators`; None with fewer than two usable sizes.
 
-    Two batch sizes measured on this number of accelerators are enough. Otherwise what counts is
-    how many examples fall to one accelerator, whatever the number of accelerators was, and `sync`
-    tells their exchanges apart.
+    Two batch sizes measured on this number of accelerators suffice. Otherwise samples are pooled by
+    examples per accelerator over all numbers of accelerators, and `sync` accounts for their
+    different exchanges.
     """
     known = {key: sample for key, sample in times.items() if sample.count >= TIMED_STEPS}
     own = {size: sample for (number, size), sample in known.items() if number == num_accelerators}
@@ -116,7 +116,7 @@ def step_line(
         return None
     base_s = fitted.base_s + sync_seconds(sync, num_accelerators)
     line = StepLine(base_s, fitted.slope_s / num_accelerators)
-    for size, sample in own.items():  # at most one: the line has to meet what is known
+    for size, sample in own.items():  # at most one: the line has to pass through it
         factor = sample.recent_s / line(size)
         line = StepLine(line.base_s * factor, line.slope_s * factor)
     return line
@@ -127,7 +127,7 @@ def _own_seconds(seconds: float, sync: StepTime | None, num_accelerators: int) -
 
 
 def efficiency(batch_size: float, submitted: float, noise_scale: float) -> float:
-    """Give what an example is worth in a batch, 1 in the submitted one: (phi + M0) / (phi + M).
+    """Return the worth of an example, 1 in the submitted batch: (phi + M0) / (phi + M).
 
     Raises:
         ValueError: the noise scale is negative or not a number.
@@ -140,20 +140,20 @@ def efficiency(batch_size: float, submitted: float, noise_scale: float) -> float
 
 
 def goodput(line: StepLine, batch_size: float, submitted: float, noise_scale: float) -> float:
-    """Give useful examples per second; see the head of this module."""
+    """Return useful examples per second; see the head of this module."""
     return batch_size / line(batch_size) * efficiency(batch_size, submitted, noise_scale)
 
 
 @dataclass(frozen=True, slots=True)
 class BatchQuestion:
-    """All that is known when the batch size of a job is chosen.
+    """Input of the choice of a job's batch size.
 
     Attributes:
-        batch_size: the one of now.
-        submitted: the one it was submitted with (M0).
+        batch_size: the present size.
+        submitted: the size it was submitted with (M0).
         noise_scale: phi in examples, may be infinite.
-        num_accelerators: those that it is going to have.
-        line: the step time on them; None where it is not known yet.
+        num_accelerators: accelerators that the job is going to have.
+        line: the step time on them; None: not known yet.
     """
 
     batch_size: int
@@ -166,7 +166,7 @@ class BatchQuestion:
 
 @dataclass(frozen=True, slots=True)
 class BatchChoice:
-    """Another batch size, the factor of goodput it promises, and why, with numbers."""
+    """Another batch size, the predicted factor of goodput, and the reason with numbers."""
 
     batch_size: int
     gain: float
@@ -174,10 +174,10 @@ class BatchChoice:
 
 
 def batch_size_choose(question: BatchQuestion, *, may_try: bool = True) -> BatchChoice | None:
-    """Choose another batch size; None when none promises `CHANGE_GAIN` more goodput.
+    """Choose another batch size; None when no size is predicted to gain `CHANGE_GAIN`.
 
     Args:
-        may_try: where only one size has been timed, another one may be tried out.
+        may_try: whether another size may be tried where only one has been timed.
     """
     if question.line is None:
         return _trial(question) if may_try else None
@@ -203,7 +203,7 @@ def batch_size_choose(question: BatchQuestion, *, may_try: bool = True) -> Batch
 
 
 def _reach(question: BatchQuestion) -> tuple[int, int]:
-    """Give the lowest and the highest size that one change may lead to."""
+    """Return the lowest and the highest size that one change may lead to."""
     bounds, now = question.bounds, question.batch_size
     low = -(-now // (CHANGE_FACTOR * bounds.multiple)) * bounds.multiple
     high = bounds.nearest(now * CHANGE_FACTOR)
@@ -211,7 +211,7 @@ def _reach(question: BatchQuestion) -> tuple[int, int]:
 
 
 def _best(question: BatchQuestion, line: StepLine) -> int:
-    """Find the allowed size of most goodput: next to the maximum, of equal ones the smallest."""
+    """Find the allowed size of most goodput, next to the maximum; ties go to the smallest."""
     low, high = _reach(question)
     peak = math.inf
     if line.base_s == 0.0:
@@ -227,9 +227,10 @@ def _best(question: BatchQuestion, line: StepLine) -> int:
 
 
 def _trial(question: BatchQuestion) -> BatchChoice | None:
-    """Choose a size to be timed next, if it promises enough at its best.
+    """Choose a size to be timed next, if its best case gains enough.
 
-    At best a larger batch takes no longer, and a smaller one takes shorter in proportion.
+    In the best case a larger batch takes no longer, and a smaller one takes proportionally less
+    time.
     """
     low, high = _reach(question)
     now = question.batch_size

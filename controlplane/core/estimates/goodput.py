@@ -1,12 +1,12 @@
-"""Useful examples per second of one job on any accelerators: what policies ask of `Performance`.
+"""Useful examples per second of one job on any accelerators: implementations of `Performance`.
 
 Throughput comes from a fitted model of each kind (`throughput`). Where the platform chooses the
-batch size M, an example is worth (phi + M0) / (phi + M) of what it was in the submitted batch M0,
-with the gradient noise scale phi = M0*var/sqr (Pollux, OSDI 2021); times M that is AdaScale's gain
+batch size M, an example is worth (phi + M0) / (phi + M) of one in the submitted batch M0, with the
+gradient noise scale phi = M0*var/sqr (Pollux, OSDI 2021); times M that is AdaScale's gain
 (var + sqr) / (var/S + sqr), S = M/M0, so that no second formula is needed.
 
-A kind without a model is taken to be like the best known one, computing faster or slower by the
-ratio of the two kinds' speeds on other jobs, as far as that is known, and exchanging alike.
+A kind without a model is assumed to be like the best known one, with computing scaled by the ratio
+of the two kinds' speeds on other jobs, as far as known, and the same exchange.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 
 from controlplane.core.estimates.throughput import Floats, ThroughputModel, slices_of
 
-#: Batch sizes that are compared for one number of accelerators.
+#: Number of batch sizes compared for one number of accelerators.
 NUM_CANDIDATES = 64
 
 #: Ceilings are taken with this tolerance, so that 96/3 is 32 whatever the rounding.
@@ -36,14 +36,14 @@ Counts = NDArray[np.int64]
 def relative_speeds(
     jobs: Iterable[tuple[Mapping[str, ThroughputModel], float]],
 ) -> dict[str, float]:
-    """Tell how fast kinds compute, compared with the one that most jobs know.
+    """Compute relative speeds of kinds, compared with the kind that most jobs have a model of.
 
     Args:
-        jobs: models by kind of one job, and the examples of a slice that they are compared at.
+        jobs: models of one job by kind, and the examples of a slice at which they are compared.
 
     Returns:
-        Speed by kind, 1 for the reference: the median over all jobs that know both. Kinds that no
-        job knows beside the reference are missing.
+        Speed by kind, 1 for the reference: the median over all jobs that have models of both. Kinds
+        without a job that has models of both are missing.
     """
     several = [(models, size) for models, size in jobs if len(models) > 1]
     known = Counter(kind for models, _ in several for kind in models)
@@ -60,10 +60,10 @@ def relative_speeds(
 
 
 def speeds_completed(own: Mapping[str, float], others: Mapping[str, float]) -> dict[str, float]:
-    """Give a job's own speeds by kind, and those of others for the kinds that it does not know.
+    """Combine a job's own speeds by kind with those of others for the kinds it has no speed of.
 
-    Both are relative, each to something of its own: they are brought together by the kinds that
-    both know, on median. Without any the others' are all that is known.
+    Each is relative to a reference of its own: the median ratio over common kinds aligns them.
+    Without a common kind the others' speeds are returned.
     """
     ratios = [own[kind] / others[kind] for kind in own if kind in others]
     if not ratios:
@@ -73,18 +73,18 @@ def speeds_completed(own: Mapping[str, float], others: Mapping[str, float]) -> d
 
 
 class Split(Hashable, Protocol):
-    """How a batch falls into slices that accelerators work on one after the other."""
+    """Split of a batch into slices that accelerators process one after the other."""
 
     def most_accelerators(self, batch_size: float) -> int:
-        """Give how many accelerators can have a part in a batch of this size."""
+        """Return the number of accelerators that can take part in a batch of this size."""
         ...
 
     def slices(self, batch_size: Floats, count: Counts) -> tuple[Floats, Floats, Counts]:
         """Split batches over `count` accelerators each; both are broadcast against each other.
 
         Returns:
-            The batch sizes that it comes to (0: that cannot be), examples of a slice, and slices of
-            the busiest accelerator.
+            The resulting batch sizes (0: impossible), examples of a slice, and slices of the
+            busiest accelerator.
         """
         ...
 
@@ -94,18 +94,18 @@ class VirtualNodes:
     """Every batch has `number` slices, however many accelerators there are (VirtualFlow).
 
     Attributes:
-        largest_slice: what fits into an accelerator's memory; None: nobody knows.
+        largest_slice: examples that fit into an accelerator's memory; None: unknown.
     """
 
     number: int
     largest_slice: float | None = None
 
     def most_accelerators(self, batch_size: float) -> int:
-        """Give `number`, or less for a batch with fewer examples."""
+        """Return `number`, or less for a batch with fewer examples."""
         return min(self.number, int(batch_size))
 
     def slices(self, batch_size: Floats, count: Counts) -> tuple[Floats, Floats, Counts]:
-        """Split as the protocol says; the batch stays as it is."""
+        """Split as the protocol requires, with the batch unchanged."""
         size = batch_size / self.number
         fits = count <= self.number
         if self.largest_slice is not None:
@@ -116,7 +116,7 @@ class VirtualNodes:
 
 @dataclass(frozen=True, eq=False)
 class _ModelledPerformance:
-    """What fixed and chosen batches have in common: models by kind, and remembered answers.
+    """Common part of fixed and chosen batches: models by kind, and cached answers.
 
     Attributes:
         models: fitted model by kind, the best known first.
@@ -139,15 +139,15 @@ class _ModelledPerformance:
             raise ValueError("models must hold at least one fitted model")
 
     def goodput(self, kind: str, num_accelerators: int, num_nodes: int) -> float:
-        """Give useful examples per second; see `Performance`."""
+        """Return useful examples per second; see `Performance`."""
         return self._answer(kind, num_accelerators, num_nodes)[0]
 
     def batch_size(self, kind: str, num_accelerators: int, num_nodes: int) -> int:
-        """Give the examples of a step that `goodput` is for; 0 where it is 0."""
+        """Return the batch size that `goodput` refers to; 0 where it is 0."""
         return self._answer(kind, num_accelerators, num_nodes)[1]
 
     def goodputs(self, kind: str, most: int, per_node: int) -> Floats:
-        """Give `goodput` for 0..`most` accelerators packed on machines of `per_node`.
+        """Return `goodput` for 0..`most` accelerators packed on machines of `per_node`.
 
         Shape (most + 1,), read-only. Computed once.
 
@@ -163,7 +163,7 @@ class _ModelledPerformance:
         return table[0][: most + 1]
 
     def model(self, kind: str) -> ThroughputModel:
-        """Give the model of a kind, or what stands for it; see the head of this module."""
+        """Return the model of a kind, or its substitute; see the head of this module."""
         own = self.models.get(kind)
         if own is not None:
             return own
@@ -194,19 +194,19 @@ class _ModelledPerformance:
 
     @property
     def most_accelerators(self) -> int:
-        """Beyond so many accelerators there is nothing for them to do."""
+        """Largest number of accelerators that can be used."""
         raise NotImplementedError
 
     def _evaluate(
         self, model: ThroughputModel, counts: range, nodes: Counts
     ) -> tuple[Floats, Counts]:
-        """Give goodput and batch size on `counts` accelerators of `nodes` machines. Shapes (n,)."""
+        """Return goodput and batch size on `counts` accelerators of `nodes` nodes. Shapes (n,)."""
         raise NotImplementedError
 
 
 @dataclass(frozen=True, eq=False)
 class FixedBatchPerformance(_ModelledPerformance):
-    """How fast a job with one batch size goes: every example is a useful one.
+    """Speed of a job with one batch size: every example is a useful one.
 
     Attributes:
         size: examples of a step.
@@ -216,7 +216,7 @@ class FixedBatchPerformance(_ModelledPerformance):
 
     @property
     def most_accelerators(self) -> int:
-        """Beyond so many accelerators there is nothing for them to do."""
+        """Largest number of accelerators that can be used."""
         return self.split.most_accelerators(self.size)
 
     def _evaluate(
@@ -230,12 +230,12 @@ class FixedBatchPerformance(_ModelledPerformance):
 
 @dataclass(frozen=True, eq=False)
 class AdaptiveBatchPerformance(_ModelledPerformance):
-    """How fast a job goes whose batch size the platform chooses for the most goodput.
+    """Speed of a job whose batch size the platform chooses for the most goodput.
 
     Attributes:
-        submitted: M0, the batch that an example's worth is measured by.
-        low, high: batches are within these bounds, but for rounding to whole slices.
-        multiple: and multiples of this, where that is possible.
+        submitted: M0, the batch that defines the worth of an example.
+        low, high: bounds of batches, except for rounding to whole slices.
+        multiple: batches are multiples of this, where possible.
         noise_scale: phi in examples, may be infinite.
     """
 
@@ -255,7 +255,7 @@ class AdaptiveBatchPerformance(_ModelledPerformance):
 
     @property
     def most_accelerators(self) -> int:
-        """Beyond so many accelerators there is nothing for them to do."""
+        """Largest number of accelerators that can be used."""
         return self.split.most_accelerators(self.high)
 
     def _evaluate(
@@ -271,10 +271,10 @@ class AdaptiveBatchPerformance(_ModelledPerformance):
         return found, np.where(found > 0.0, batch[best, columns], 0.0).astype(np.int64)
 
     def _efficiency(self, batch: Floats) -> Floats:
-        """Give what an example is worth, 1 in the submitted batch."""
+        """Return the worth of an example, 1 in the submitted batch."""
         if math.isinf(self.noise_scale):
             return np.ones_like(batch)
-        possible = np.maximum(batch, 1.0)  # 0 stands for a batch that cannot be
+        possible = np.maximum(batch, 1.0)  # 0 stands for an impossible batch
         worth: Floats = (self.noise_scale + self.submitted) / (self.noise_scale + possible)
         return worth
 
@@ -295,6 +295,6 @@ def batch_candidates(low: int, high: int, submitted: int, multiple: int) -> Floa
 def _slices_of_candidates(
     split: Split, candidates: tuple[int, int, int, int], counts: range
 ) -> tuple[Counts, Floats, Floats, Counts]:
-    """Give the counts, shape (n,), and how they split candidates, whatever the kind: (c, n)."""
+    """Return the counts, shape (n,), and their splits of candidates for any kind: (c, n)."""
     count = np.arange(counts.start, counts.stop)
     return count, *split.slices(batch_candidates(*candidates)[:, None], count)

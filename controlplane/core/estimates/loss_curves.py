@@ -4,7 +4,7 @@
     exponential: f(x) = height * e^(-rate*u) + floor           linear rate and faster
 
 with u = x - `at` >= 0 and no parameter but the floor negative. A point's residual weighs
-`DECAY`^age. A fit begins with the older curve or with the best of a grid of shapes, whichever is
+`DECAY`^age. A fit starts from the older curve or from the best of a grid of shapes, whichever is
 closer: height and floor of a shape follow in closed form, so that a grid costs little and no fit
 gets stuck.
 """
@@ -22,20 +22,20 @@ from scipy.optimize import leastsq
 
 Floats = NDArray[np.float64]
 
-#: A point's residual weighs this to the power of its age in reports.
+#: Base of a residual's weight, raised to the point's age in reports.
 DECAY = 0.8
 
-#: Evaluations of one curve in one fit, and when it is good enough.
+#: Evaluations of one curve in one fit, and its tolerance.
 EVALUATIONS, TOLERANCE = 30, 1e-5
 
-#: Shapes that a fit may begin with, where the fitted points lie in 0 <= u <= 1.
+#: Start shapes of a fit, where the fitted points lie in 0 <= u <= 1.
 _STEPS = np.append(0.0, np.logspace(-1.0, 4.0, 11))
 _GRID_A, _GRID_B = (grid.ravel() for grid in np.meshgrid(_STEPS, _STEPS))
 _GRID_RATE = np.logspace(-1.0, 2.5, 24)
 
 
 class CurveClass(StrEnum):
-    """What is known of an optimizer's convergence."""
+    """Class of an optimizer's convergence."""
 
     SUBLINEAR = "sublinear"
     EXPONENTIAL = "exponential"
@@ -52,12 +52,12 @@ class SublinearCurve:
     at: float
 
     def __call__(self, x: float) -> float:
-        """Give the loss at x, not before `at`."""
+        """Return the loss at x, not before `at`."""
         u = max(x - self.at, 0.0)
         return self.height / (self.a * u * u + self.b * u + 1.0) + self.floor
 
     def moved(self, at: float) -> SublinearCurve:
-        """Write the same curve with another origin, a later one."""
+        """Return the same curve with a later origin."""
         by = max(at - self.at, 0.0)
         c = self.a * by * by + self.b * by + 1.0
         slope = self.b + 2.0 * self.a * by
@@ -74,11 +74,11 @@ class ExponentialCurve:
     at: float
 
     def __call__(self, x: float) -> float:
-        """Give the loss at x, not before `at`."""
+        """Return the loss at x, not before `at`."""
         return self.height * math.exp(-self.rate * max(x - self.at, 0.0)) + self.floor
 
     def moved(self, at: float) -> ExponentialCurve:
-        """Write the same curve with another origin, a later one."""
+        """Return the same curve with a later origin."""
         height = self.height * math.exp(-self.rate * max(at - self.at, 0.0))
         return ExponentialCurve(height, self.rate, self.floor, at)
 
@@ -91,13 +91,13 @@ class Curves:
     exponential: ExponentialCurve
 
     def of(self, curve_class: CurveClass) -> SublinearCurve | ExponentialCurve:
-        """Give the fit of one class."""
+        """Return the fit of one class."""
         return self.sublinear if curve_class is CurveClass.SUBLINEAR else self.exponential
 
 
 @dataclass(frozen=True, slots=True)
 class _Points:
-    """Points moved and scaled: u from 0 to 1, v 0 at the newest, both curves linear in two of four.
+    """Shifted, scaled points: u from 0 to 1, v 0 at the newest, curves linear in two of four.
 
     Attributes:
         weights: of the residuals.
@@ -114,16 +114,16 @@ class _Points:
     scale: float
 
     def inward(self, height: float, floor: float) -> tuple[float, float]:
-        """Give height and floor of a curve in v."""
+        """Return height and floor of a curve in v."""
         return height / self.scale, (floor - self.bottom) / self.scale
 
     def start(
         self, shapes: Floats, warm: tuple[Floats, float, float] | None
     ) -> tuple[int | None, float, float]:
-        """Choose what a fit begins with.
+        """Choose the start of a fit.
 
         Args:
-            shapes: at the points, (shapes, points).
+            shapes: values at the points, (shapes, points).
             warm: shape at the points, height and floor of the older curve.
 
         Returns:
@@ -166,7 +166,7 @@ def curves_fit(x: Floats, y: Floats, warm: Curves | None = None) -> Curves:
 
 
 def _sublinear_fit(points: _Points, warm: SublinearCurve | None) -> SublinearCurve:
-    """Fit p0²/(p1²u² + p2²u + 1) + p3: squares keep what they are squares of from below 0."""
+    """Fit p0²/(p1²u² + p2²u + 1) + p3: the squares keep height, a and b from falling below 0."""
     u, v, weights = points.u, points.v, points.weights
     u_square = u * u
     older = None

@@ -1,7 +1,7 @@
-"""Where the loss of a job is going: SLAQ's two classes of curves (SoCC 2017), fitted as it trains.
+"""Forecast of a job's loss: SLAQ's two classes of curves (SoCC 2017), fitted as the job trains.
 
-Each report fits both classes to the last points, from the older fit on (`loss_curves`); which one
-is believed is told by how well earlier fits foretold what came after. x counts useful examples, or
+Each report fits both classes to the last points, starting from the older fit (`loss_curves`); the
+class is selected by how well earlier fits predicted later losses. x counts useful examples, or
 iterations.
 """
 
@@ -14,33 +14,34 @@ import numpy as np
 
 from controlplane.core.estimates.loss_curves import CurveClass, Curves, Floats, curves_fit
 
-#: Points that are fitted, the newest, and how many there have to be.
+#: Largest number of points fitted, the newest ones, and least number required.
 POINTS_LIMIT, POINTS_LEAST = 100, 5
 
-#: A curve is judged by what it said so many reports ago ...
+#: Age in reports of the fit whose prediction is compared with the newest loss ...
 FORESEEN_REPORTS = 3
 
-#: ... the newest judgement weighs this much ...
+#: ... weight of the newest comparison ...
 JUDGEMENT_WEIGHT = 0.3
 
-#: ... and most optimizers are first-order methods: the exponential curve has to be so many times as
-#: close to be believed.
+#: ... and factor by which the exponential curve's error must be smaller for it to be selected, as
+#: most optimizers are first-order methods.
 EXPONENTIAL_CLOSER = 2.0
 
 
 @dataclass(frozen=True, slots=True)
 class LossFit:
-    """A `LossForecast`, with what the next fit goes on from.
+    """A `LossForecast`, with the state from which the next fit continues.
 
     Attributes:
         curves: the newest fits.
         last_x: x of the newest point.
-        num_points: reports so far, those included that are no longer fitted.
+        num_points: reports so far, including those that are no longer fitted.
         normaliser: the largest change between two reports so far, > 0.
-        is_positive: no loss was ever negative, so none is foretold.
-        earlier: the fits before, oldest first, at most `FORESEEN_REPORTS`.
-        errors: by class, moving average of how far off earlier fits were; None: never judged.
-        told: the class, where somebody knows.
+        is_positive: whether no loss was ever negative, so that none is predicted.
+        earlier: the previous fits, oldest first, at most `FORESEEN_REPORTS`.
+        errors: moving average of the prediction errors of earlier fits by class; None: no
+            comparison.
+        told: the class, where it is known.
     """
 
     curves: Curves
@@ -54,7 +55,7 @@ class LossFit:
 
     @property
     def curve_class(self) -> CurveClass:
-        """The class that is believed."""
+        """The selected class."""
         if self.told is not None:
             return self.told
         if self.errors is None or self.errors[0] <= EXPONENTIAL_CLOSER * self.errors[1]:
@@ -69,16 +70,16 @@ class LossFit:
 
 @dataclass(frozen=True, slots=True)
 class NoForecast:
-    """A `LossForecast` of a loss that is nan or infinite: no work lowers it.
+    """A `LossForecast` of a loss that is nan or infinite, which no work lowers.
 
-    It needs no history: `num_points` is more than any policy asks for.
+    No history is needed: `num_points` is more than any policy requires.
     """
 
     num_points: int = 1_000_000
     normaliser: float = 1.0
 
     def loss(self, examples: float) -> float:  # noqa: ARG002  the same after any number
-        """Give the same whatever is done."""
+        """Return 0, independently of `examples`."""
         return 0.0
 
 
@@ -87,12 +88,12 @@ def loss_fit(
     warm: LossFit | None = None,
     told: CurveClass | None = None,
 ) -> LossFit | None:
-    """Fit what the losses of a job do; None while there are fewer than `POINTS_LEAST` points.
+    """Fit the losses of a job; None while there are fewer than `POINTS_LEAST` points.
 
     Args:
-        points: (x, loss) in the order of x, all or the last `POINTS_LIMIT`; call it once a report.
-        warm: what the last report gave; makes it faster and knows how good earlier fits were.
-        told: the class of curves, where the optimizer tells it.
+        points: (x, loss) in the order of x, all or the last `POINTS_LIMIT`; call once per report.
+        warm: result of the last report; makes the fit faster and holds the errors of earlier fits.
+        told: the class of curves, where the optimizer determines it.
 
     Raises:
         ValueError: x does not rise, or something is not finite.
@@ -130,7 +131,7 @@ def loss_fit(
 
 
 def _rehearsed(x: Floats, y: Floats) -> tuple[tuple[Curves, ...], tuple[float, float] | None]:
-    """Fit without the last fifth of the points and judge by these, where there are enough."""
+    """Fit without the last fifth of the points and compare with these, where there are enough."""
     num_left = len(x) - max(1, len(x) // 5)
     if num_left < POINTS_LEAST:
         return (), None

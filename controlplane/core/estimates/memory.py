@@ -1,7 +1,7 @@
-"""How many virtual nodes make a slice of a job's batch fit into an accelerator's memory.
+"""Number of virtual nodes with which a slice of a job's batch fits into an accelerator's memory.
 
 A trainer runs its virtual nodes one after another, so it needs memory for one slice, however many
-there are. That is measured on real steps at two sizes of slice, and two points make a line:
+there are. The need is measured on real steps at two sizes of slice, and two points make a line:
 
     bytes(slice) = base_bytes + bytes_per_example * slice
 """
@@ -13,24 +13,24 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-#: Share of an accelerator's memory that is left free: fragments, threads' scratch space, noise.
+#: Part of an accelerator's memory that is left free: fragments, threads' scratch space, noise.
 MARGIN = 0.1
-#: The same for a GPU, whose libraries take workspaces that a measurement on a CPU cannot see.
+#: The same for a GPU, whose libraries allocate workspaces that a measurement on a CPU cannot show.
 GPU_MARGIN = 0.25
-#: What a trainer's RPC server takes beside the measured process (seen: 41 MB), and its checkpoints'
-#: buffers and data prepared ahead.
+#: Memory of a trainer's RPC server beside the measured process (seen: 41 MB), and of its
+#: checkpoints' buffers and prefetched data.
 TRAINER_BYTES = 64 * 1024**2
-#: What the driver keeps on a GPU for each process.
+#: Memory that the driver keeps on a GPU for each process.
 GPU_CONTEXT_BYTES = 1024**3
 
 
 @dataclass(frozen=True, slots=True)
 class MemoryNeed:
-    """What a job's steps take, as measured.
+    """Measured memory of a job's steps.
 
     Attributes:
         process_bytes: the process with the model built and the data loaded, before any step.
-        base_bytes: of a step, above that, whatever the slice: gradients, sums, scratch space.
+        base_bytes: additional memory of a step for any slice: gradients, sums, scratch space.
         bytes_per_example: activations of one example.
         state_bytes: variables and optimizer state, part of `process_bytes`.
     """
@@ -41,7 +41,7 @@ class MemoryNeed:
     state_bytes: float = 0.0
 
     def fixed_bytes(self, is_gpu: bool) -> float:
-        """Give what a trainer takes of an accelerator's memory whatever its slice.
+        """Return the part of a trainer's memory on an accelerator that is independent of the slice.
 
         On a GPU the program and the data stay in the host's memory; variables are on the device.
         """
@@ -55,11 +55,11 @@ class Fit:
     """Whether a job fits one kind of accelerator.
 
     Attributes:
-        memory_bytes: of the smallest accelerator of the kind.
-        usable_bytes: what of that a trainer may take; the rest is margin.
-        num_virtual_nodes: the fewest with which a slice fits; None: not even one example does.
-        slice_bytes: what a trainer would take with the number that was asked for.
-        is_enough: the number that was asked for will do.
+        memory_bytes: memory of the smallest accelerator of the kind.
+        usable_bytes: part of it that a trainer may use; the rest is margin.
+        num_virtual_nodes: least number with which a slice fits; None: not even one example does.
+        slice_bytes: memory of a trainer with the requested number of virtual nodes.
+        is_enough: whether the requested number suffices.
     """
 
     kind: str
@@ -71,7 +71,7 @@ class Fit:
 
 
 def memory_need_read(facts: Mapping[str, Any]) -> MemoryNeed | None:
-    """Read a validation's facts; None when memory was not measured (or by nobody we know)."""
+    """Read a validation's facts; None when memory was not measured, or not in a known format."""
     found = facts.get("memory")
     if not isinstance(found, Mapping):
         return None
@@ -101,12 +101,12 @@ def line_fit(small: tuple[int, float], large: tuple[int, float]) -> tuple[float,
 
 
 def usable_bytes(memory_bytes: int, is_gpu: bool) -> float:
-    """Give what of an accelerator's memory a trainer may take."""
+    """Return the part of an accelerator's memory that a trainer may use."""
     return memory_bytes * (1.0 - (GPU_MARGIN if is_gpu else MARGIN))
 
 
 def largest_slice(need: MemoryNeed, memory_bytes: int, is_gpu: bool) -> int:
-    """Give how many examples a slice may have at most; 0 when not even one fits."""
+    """Return the largest number of examples of a slice; 0 when not even one fits."""
     usable = usable_bytes(memory_bytes, is_gpu) - need.fixed_bytes(is_gpu)
     if usable <= 0:
         return 0
@@ -118,7 +118,7 @@ def largest_slice(need: MemoryNeed, memory_bytes: int, is_gpu: bool) -> int:
 def virtual_nodes_needed(
     need: MemoryNeed, memory_bytes: int, is_gpu: bool, global_batch_size: int
 ) -> int | None:
-    """Give the smallest number of virtual nodes whose slices fit; None when there is none.
+    """Return the least number of virtual nodes whose slices fit; None when there is none.
 
     The largest of V slices of a batch of B examples has ceil(B / V).
     """

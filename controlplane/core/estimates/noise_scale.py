@@ -21,7 +21,7 @@ SMOOTHING = 0.95
 
 @dataclass(frozen=True, slots=True)
 class GradientNoise:
-    """What steps tell of a gradient; both numbers are unbiased, so either may be < 0.
+    """Gradient statistics of steps; both numbers are unbiased, so either may be < 0.
 
     Attributes:
         sqr: estimate of |G|², the squared length of the true gradient.
@@ -32,7 +32,7 @@ class GradientNoise:
     var: float
 
     def at_batch_size(self, old: int, new: int) -> GradientNoise:
-        """Tell the variance for batches of `new` examples, not `old`: it falls as 1 / size."""
+        """Convert the variance to batches of `new` examples, from `old`: it falls as 1 / size."""
         return GradientNoise(self.sqr, self.var * old / new)
 
 
@@ -43,7 +43,7 @@ def gradient_noise(
 
     Args:
         mean_of_squares: Σ w_i·|g_i|² over the virtual nodes with examples.
-        num_slices: n, how many those are.
+        num_slices: n, the number of these virtual nodes.
         square_of_mean: |Σ w_i·g_i|².
 
     Returns:
@@ -58,7 +58,7 @@ def gradient_noise(
 
 @dataclass(frozen=True, slots=True)
 class NoiseAverage:
-    """Moving averages of both numbers that start at zero, with what is needed to take that out.
+    """Moving averages of both numbers from zero, with the weight needed to remove the start bias.
 
     Attributes:
         sqr, var: decayed sums, each value with weight 1 - `SMOOTHING` when it comes.
@@ -70,7 +70,7 @@ class NoiseAverage:
     weight: float = 0.0
 
     def with_value(self, noise: GradientNoise) -> NoiseAverage:
-        """Take in one more report."""
+        """Return the averages with one more report."""
         fresh = 1.0 - SMOOTHING
         return NoiseAverage(
             sqr=SMOOTHING * self.sqr + fresh * noise.sqr,
@@ -79,16 +79,16 @@ class NoiseAverage:
         )
 
     def mean(self) -> GradientNoise | None:
-        """Give the averages without the bias of the start; None before the first value."""
+        """Return the averages without the bias of the start; None before the first value."""
         if self.weight <= 0.0:
             return None
         return GradientNoise(self.sqr / self.weight, self.var / self.weight)
 
 
 def noise_scale(noise: GradientNoise, batch_size: int) -> float:
-    """Give phi = M0·var / sqr in examples, M0 the batch size that `var` is for.
+    """Return phi = M0·var / sqr in examples, M0 the batch size that `var` refers to.
 
-    Infinite where the gradient drowns in noise (`sqr` is not positive), 0 where there is none.
+    Infinite where noise hides the gradient (`sqr` is not positive), 0 where there is no noise.
 
     Raises:
         ValueError: the batch size is not positive.
@@ -102,7 +102,7 @@ def noise_scale(noise: GradientNoise, batch_size: int) -> float:
 
 
 def adascale_gain(noise: GradientNoise, scale: float) -> float:
-    """Give AdaScale's gain r = (var + sqr) / (var / S + sqr) for batches `scale` times as large.
+    """Return AdaScale's gain r = (var + sqr) / (var / S + sqr) for batches `scale` times as large.
 
     `noise.var` is for the original batch size. Between 1 (no noise) and S (all noise) for S >= 1.
 

@@ -1,9 +1,9 @@
-"""How long a step takes: own computing by number of virtual nodes, and what meeting others costs.
+"""Step times: own computing by number of virtual nodes, and the cost of the gradient exchange.
 
 A trainer with v virtual nodes on an accelerator of kind k computes for t_k(v) seconds, nearly
-a + b*v: a for what happens once a step, b for each slice. A whole step takes the slowest trainer's
-t_k(v) and T_sync(n) for the exchange among n trainers. Both are measured while jobs train, so a
-model is little more than its samples: exact where there are any, straight lines elsewhere.
+a + b*v: a once per step, b for each slice. A whole step takes the slowest trainer's t_k(v) and
+T_sync(n) for the exchange among n trainers. Both are measured while jobs train, so a model is
+little more than its samples: exact where there are any, straight lines elsewhere.
 """
 
 from __future__ import annotations
@@ -16,22 +16,22 @@ from dataclasses import dataclass
 #: Weight of the newest report in a sample's recent value.
 RECENT_SMOOTHING = 0.3
 
-#: A sample counts as so many measurements at most when a line is fitted through several.
+#: Largest number of measurements that a sample counts as when a line is fitted through several.
 COUNT_LIMIT = 200
 
-#: At most so many numbers of virtual nodes are remembered for one kind; the least seen go first.
+#: Largest number of points kept for one kind; those with the fewest steps are dropped.
 SAMPLES_LIMIT = 64
 
-#: Relative error that is assumed of a time that was never measured, at the least.
+#: Least relative error assumed of a time that was never measured.
 UNMEASURED_ERROR = 0.10
 
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """What was measured at one point.
+    """Measured step times at one point.
 
     Attributes:
-        count: steps that were timed.
+        count: number of timed steps.
         mean_s: their mean, in seconds.
         recent_s: a mean in which newer reports weigh more.
     """
@@ -68,7 +68,7 @@ class StepTime:
     """Seconds by a whole number from 1 on, never falling: t_k by virtual nodes, or T_sync.
 
     Attributes:
-        points: where it was measured, ascending.
+        points: measured numbers, ascending.
         values_s: the time at each of them, not descending.
         base_s: a of the line a + b*v through all points, not negative.
         slope_s: its b, not negative.
@@ -82,10 +82,10 @@ class StepTime:
     residual: float
 
     def __call__(self, number: int) -> float:
-        """Give the seconds for `number`.
+        """Return the seconds for `number`.
 
-        Measured numbers have their own value, those between two of them lie on a line, those
-        outside follow the fitted slope from the nearest one (never below nothing).
+        Measured numbers have their own value, numbers between two of them lie on a line, numbers
+        outside follow the fitted slope from the nearest one (never below 0).
         """
         position = bisect_left(self.points, number)
         if position < len(self.points) and self.points[position] == number:
@@ -99,9 +99,9 @@ class StepTime:
         return self.values_s[position - 1] * (1.0 - share) + self.values_s[position] * share
 
     def error(self, number: int) -> float:
-        """Bound the relative error expected at `number`: the line's own misfit where not measured.
+        """Return the relative error expected at `number`: the misfit of the line if not measured.
 
-        It grows with the distance from what was measured.
+        The error grows with the distance from the measured numbers.
         """
         if number in self.points:
             return 0.0
@@ -110,7 +110,7 @@ class StepTime:
         return max(self.residual, UNMEASURED_ERROR * distance)
 
     def scaled(self, factor: float) -> StepTime:
-        """Give the same shape for an accelerator that takes `factor` times as long."""
+        """Return the same shape for an accelerator that takes `factor` times as long."""
         return StepTime(
             self.points,
             tuple(value * factor for value in self.values_s),
@@ -121,10 +121,10 @@ class StepTime:
 
 
 def step_time_fit(samples: Mapping[int, Sample]) -> StepTime | None:
-    """Make t_k from samples by number of virtual nodes; None without any.
+    """Fit t_k to samples by number of virtual nodes; None without any.
 
     Recent values count. Where more virtual nodes seem to take less time (noise), neighbours are
-    pooled into their weighted mean. From one point alone the time is taken to be proportional.
+    pooled into their weighted mean. With one point alone the time is assumed to be proportional.
     """
     if not samples:
         return None
@@ -132,16 +132,16 @@ def step_time_fit(samples: Mapping[int, Sample]) -> StepTime | None:
 
 
 def sync_time_fit(samples: Mapping[int, Sample]) -> StepTime | None:
-    """Make T_sync from samples by number of trainers (from 2 on); None without any.
+    """Fit T_sync to samples by number of trainers (from 2 on); None without any.
 
-    From one point alone it is taken to be the same for every number.
+    With one point alone the time is assumed to be the same for every number.
     """
     met = {number: sample for number, sample in samples.items() if number > 1}
     return _fit(met, lone_slope=False) if met else None
 
 
 def sync_seconds(sync: StepTime | None, num_trainers: int) -> float:
-    """Give T_sync for a number of trainers; nothing for a lone one, or when it is not known."""
+    """Return T_sync for a number of trainers; 0 for a single one, or when it is unknown."""
     return 0.0 if sync is None or num_trainers < 2 else sync(num_trainers)
 
 
@@ -162,7 +162,7 @@ def _fit(samples: Mapping[int, Sample], *, lone_slope: bool) -> StepTime:
 
 
 def _pooled(values: Sequence[float], weights: Sequence[float]) -> list[float]:
-    """Give the nearest values that do not descend (pool adjacent violators)."""
+    """Return the nearest values that do not descend (pool adjacent violators)."""
     blocks: list[tuple[float, float, int]] = []  # mean, weight, length
     for value, weight in zip(values, weights, strict=True):
         mean, total, length = value, weight, 1

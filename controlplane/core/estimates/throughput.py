@@ -1,15 +1,16 @@
-"""How fast a job goes on accelerators of one kind: Pollux' throughput model (OSDI 2021), its fit.
+"""Throughput on accelerators of one kind: Pollux' throughput model (OSDI 2021) and its fit.
 
-A step on K accelerators of N machines runs c slices of m examples after each other on each of them
-(Pollux counts s = c - 1 accumulated ones), and exchanges gradients once, partly during the last:
+On K accelerators of N machines each accelerator runs c slices of m examples one after the other in
+a step (Pollux counts s = c - 1 accumulated ones); gradients are exchanged once, partly during the
+last slice:
 
     T_grad = alpha_c + beta_c*m                                            one slice
     T_sync = 0 (K = 1), alpha_r + beta_r*max(K-2, 0) (N = 1), alpha_n + beta_n*max(K-2, 0) (N > 1)
     T_step = (c-1)*T_grad + (T_grad^gamma + T_sync^gamma)^(1/gamma),       1 <= gamma <= 10
 
-gamma = 1: the exchange waits for the last slice, gamma large: it is hidden behind it. What was
-never seen is taken to cost nothing, so that a job may find out: T_sync before any K > 1, its growth
-before any K > 2; several machines are taken to be like one before any N > 1.
+gamma = 1: the exchange waits for the last slice; gamma large: the last slice hides it. Unmeasured
+costs are assumed to be 0, so that jobs try such configurations: T_sync before any K > 1, its growth
+before any K > 2; several machines count as one before any N > 1.
 """
 
 from __future__ import annotations
@@ -33,26 +34,26 @@ GAMMA_RANGE = (1.0, 10.0)
 #: Weights of the priors: little overlap, and an exchange that hardly grows with K.
 GAMMA_PRIOR, GROWTH_PRIOR = 1e-3, 1e-2
 
-#: A fit that starts from an older one begins with no parameter below this share of what a fit from
-#: nothing begins with: in logarithms a vanishing one would hardly move again.
+#: A fit that starts from an older one begins with no parameter below this share of its start from
+#: nothing: in logarithms a vanishing parameter would hardly move again.
 START_SHARE = 1e-2
 
 #: Iterations of one fit, from nothing and from an older model.
 COLD_ITERATIONS, WARM_ITERATIONS = 200, 30
 
-#: Overlap that a fit from nothing begins with.
+#: Start value of gamma for a fit from nothing.
 START_GAMMA = 1.5
 
 #: A fit ends when an iteration lowers the cost by a smaller share than this.
 COST_TOLERANCE = 1e-6
 
-#: Errors well below this share are no errors: rounds off the root mean square where it has a kink.
+#: Relative errors well below this are negligible: smooths the kink of the root mean square at 0.
 NEGLIGIBLE_ERROR = 0.01
 
 
 @dataclass(frozen=True, slots=True)
 class ThroughputSample:
-    """What steps took in one configuration.
+    """Measured step time in one configuration.
 
     Attributes:
         num_nodes, num_accelerators: N and K.
@@ -60,7 +61,7 @@ class ThroughputSample:
             mean.
         step_s: seconds of a whole step.
         grad_s: seconds of one slice's gradient, as far as known.
-        num_slices: c, how many slices the busiest accelerator has in a step.
+        num_slices: c, slices of the busiest accelerator in a step.
     """
 
     num_nodes: int
@@ -79,7 +80,7 @@ class ThroughputModel:
         compute_base_s, compute_slope_s: alpha_c, beta_c.
         local_base_s, local_slope_s: alpha_r, beta_r, exchange on one machine.
         network_base_s, network_slope_s: alpha_n, beta_n, exchange between machines.
-        gamma: how much of the exchange is hidden.
+        gamma: degree to which the exchange is hidden.
     """
 
     compute_base_s: float
@@ -92,7 +93,7 @@ class ThroughputModel:
 
     @property
     def parameters(self) -> tuple[float, float, float, float, float, float, float]:
-        """Give them in the order of the attributes, as they are stored."""
+        """The parameters in the order of the attributes, as they are stored."""
         return (
             self.compute_base_s,
             self.compute_slope_s,
@@ -104,11 +105,11 @@ class ThroughputModel:
         )
 
     def grad_s(self, slice_size: ArrayLike) -> Floats:
-        """Give the seconds of one slice's gradient."""
+        """Return the seconds of one slice's gradient."""
         return self.compute_base_s + self.compute_slope_s * np.asarray(slice_size, dtype=float)
 
     def sync_s(self, num_accelerators: ArrayLike, num_nodes: ArrayLike) -> Floats:
-        """Give the seconds of the exchange, overlapped or not."""
+        """Return the seconds of the exchange, overlapped or not."""
         count = np.asarray(num_accelerators, dtype=float)
         beyond = np.maximum(count - 2.0, 0.0)
         local = self.local_base_s + self.local_slope_s * beyond
@@ -123,13 +124,13 @@ class ThroughputModel:
         slice_size: ArrayLike,
         num_slices: ArrayLike = 1,
     ) -> Floats:
-        """Give the seconds of a whole step. The arguments are broadcast against each other."""
+        """Return the seconds of a whole step. The arguments are broadcast against each other."""
         grad = self.grad_s(slice_size)
         last = _overlapped(grad, self.sync_s(num_accelerators, num_nodes), self.gamma)
         return (np.asarray(num_slices) - 1) * grad + last
 
     def slower(self, factor: float) -> ThroughputModel:
-        """Give the model of accelerators that compute `factor` times as long, exchange alike.
+        """Return the model of accelerators that compute `factor` times as long, exchange alike.
 
         Raises:
             ValueError: the factor is not positive.
@@ -141,14 +142,14 @@ class ThroughputModel:
 
 
 def _overlapped(grad: Floats, sync: Floats, gamma: float) -> Floats:
-    """Give (grad^gamma + sync^gamma)^(1/gamma) without overflow."""
+    """Return (grad^gamma + sync^gamma)^(1/gamma) without overflow."""
     longer, shorter = np.maximum(grad, sync), np.minimum(grad, sync)
     ratio = np.divide(shorter, longer, out=np.zeros_like(longer), where=longer > 0.0)
     return longer * np.exp(np.log1p(ratio**gamma) / gamma)
 
 
 def slices_of(num_virtual_nodes: int, num_accelerators: ArrayLike) -> NDArray[np.int64]:
-    """Give how many virtual nodes the busiest accelerator runs: ceil(V / K).
+    """Return the number of virtual nodes of the busiest accelerator: ceil(V / K).
 
     So with 16 virtual nodes 9 to 15 accelerators are no faster than 8.
     """
@@ -158,16 +159,16 @@ def slices_of(num_virtual_nodes: int, num_accelerators: ArrayLike) -> NDArray[np
 def throughput_fit(
     samples: Iterable[ThroughputSample], warm: ThroughputModel | None = None
 ) -> ThroughputModel:
-    """Fit a model to what was measured.
+    """Fit a model to measurements.
 
     Least RMSE of log T_grad + RMSE of log T_step + priors, as in Pollux, each sample with the same
-    weight: give one sample a configuration.
+    weight: pass one sample per configuration.
 
     Args:
         warm: an older model of the same job; makes it faster.
 
     Raises:
-        ValueError: there is no sample, or one that no step can take.
+        ValueError: there is no sample, or an impossible one.
     """
     data = _Data(list(samples))
     bounds = data.bounds()
@@ -212,7 +213,7 @@ class _Data:
         self.longest_s = float(step.max())
 
     def bounds(self) -> Floats:
-        """Give the lowest and the highest x, equal for what was never seen. Shape (7, 2)."""
+        """Return the lowest and the highest x, equal for parameters without data. Shape (7, 2)."""
         low, high = math.log(LEAST_S), math.log(max(self.longest_s, LEAST_S) * 10.0)
         bounds = np.array([(low, high)] * 6 + [GAMMA_RANGE])
         is_seen = self.of_sync.any(axis=0)
@@ -222,7 +223,7 @@ class _Data:
         return bounds
 
     def start(self, warm: ThroughputModel | None) -> Floats:
-        """Give x to start from."""
+        """Return the start value of x."""
         shares = np.array([0.5, 0.5 / self.typical_size, 0.5, 0.01, 0.5, 0.01])
         times = shares * self.typical_s
         if warm is None:
@@ -233,7 +234,7 @@ class _Data:
         return np.append(np.log(known), gamma)
 
     def cost(self, x: Floats) -> tuple[float, Floats]:
-        """Give the cost of x and its gradient."""
+        """Return the cost of x and its gradient."""
         times, gamma = np.exp(x[:6]), float(x[6])
         grad, sync = self.of_grad @ times[:2], self.of_sync @ times[2:]
         last, by_grad, by_sync, by_gamma = _overlap_slopes(grad, sync, gamma)
@@ -257,7 +258,7 @@ class _Data:
         return cost, slopes
 
     def model(self, x: Floats) -> ThroughputModel:
-        """Give the model of x, with what was never seen as the head of this module says."""
+        """Return the model of x, with unmeasured parameters as in the head of this module."""
         times = np.exp(x[:6])
         times[2:][times[2:] < 2.0 * LEAST_S] = 0.0
         if not self.of_sync[:, 2].any():
@@ -270,7 +271,7 @@ class _Data:
 def _overlap_slopes(
     grad: Floats, sync: Floats, gamma: float
 ) -> tuple[Floats, Floats, Floats, Floats]:
-    """Give (grad^gamma + sync^gamma)^(1/gamma) and its derivatives by grad, sync and gamma."""
+    """Return (grad^gamma + sync^gamma)^(1/gamma) and its derivatives by grad, sync and gamma."""
     longer = np.maximum(grad, sync)
     own, other = grad / longer, sync / longer
     own_power, other_power = own**gamma, other**gamma
@@ -286,7 +287,7 @@ def _overlap_slopes(
 
 
 def _log_rmse(predicted: Floats, log_measured: Floats) -> tuple[float, Floats]:
-    """Give the RMSE of log `predicted` and its derivatives by `predicted`."""
+    """Return the RMSE of log `predicted` and its derivatives by `predicted`."""
     error = np.log(predicted) - log_measured
     rmse = math.sqrt(float(error @ error) / error.size + NEGLIGIBLE_ERROR**2)
     return rmse, error / (rmse * error.size * predicted)

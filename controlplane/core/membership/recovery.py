@@ -1,8 +1,8 @@
-"""Who goes on when trainers of a job are lost, and in which membership.
+"""Choice of the survivors when trainers of a job are lost, and their next membership.
 
-Pure: the caller says what is known of each trainer, the answer says who survives. A trainer is lost
-for sure when its process is gone, its node's lease is over or it was told to stop. It is under
-suspicion when trainers that wait for it say that it does not answer them.
+Pure: the input is the state of each trainer, the output the set of survivors. A trainer is
+certainly lost when its process is gone, its node's lease has expired or it was ordered to stop. A
+trainer is under suspicion when trainers that wait for it report that it does not answer them.
 """
 
 from __future__ import annotations
@@ -17,18 +17,18 @@ from controlplane.core.virtual_nodes.uneven_split import mapping_for
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SurvivorState:
-    """What is known of one trainer of a job.
+    """State of one trainer of a job.
 
     Attributes:
-        is_needed: it takes part in the training or the switch that goes on now; somebody who only
-            gets ready to join is not needed, but may help.
-        is_lost: gone for sure, without having done its part.
+        is_needed: it takes part in the present training or switch; a trainer that only prepares to
+            join is not needed, but may help.
+        is_lost: certainly gone, without having done its part.
         is_ready: it can take part in a membership at once.
         has_state: it has trained, so it can go on where it stopped.
         is_leaving: the newest resize takes its accelerator away.
-        is_stalled: a collective of its failed; it waits for orders.
+        is_stalled: one of its collectives failed; it waits for orders.
         unreachable: slots that did not answer it, stalled trainers only.
-        is_silent: nothing was heard of its node since the first trainer stalled.
+        is_silent: its node has sent nothing since the first trainer stalled.
     """
 
     slot: int
@@ -44,13 +44,13 @@ class SurvivorState:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Verdict:
-    """How a job goes on.
+    """Decision on how a job goes on.
 
     Attributes:
         survivors: slots of the next membership, by seniority; none: start anew.
-        lost: needed trainers that are gone for sure.
-        suspects: those that the survivors cannot reach; they are to be stopped.
-        dropped: the others that there is no use for: not ready, or more than the job may have.
+        lost: needed trainers that are certainly gone.
+        suspects: trainers that the survivors cannot reach; they are to be stopped.
+        dropped: all other trainers: not ready, or beyond the limit of the job.
     """
 
     survivors: tuple[int, ...]
@@ -67,18 +67,17 @@ def judge(
     silence_s: float,
     limit: int,
 ) -> Verdict | None:
-    """Decide who goes on; None when nobody is missed, or when it is too early to say.
+    """Decide which trainers go on; None when none is missing, or when it is too early to decide.
 
-    A sure loss is answered at once. Without one, stalled trainers are given `grace_s` for the
-    others to be heard of, or for their end to be seen; when all needed ones have stalled there is
-    nothing to wait for.
+    A certain loss is handled at once. Without one, stalled trainers wait `grace_s` for a sign of
+    the others, or of their end; when all needed ones have stalled there is nothing to wait for.
 
     Args:
-        trainers: those of the open memberships that have not done their part, by seniority.
-        stalled_for_s: time since the first of them stalled.
-        silence_s: time in which every node that is there is heard of; as long as one is not, the
-            grace lasts so long at least.
-        limit: the most accelerators that the job may hold.
+        trainers: trainers of the open memberships that have not done their part, by seniority.
+        stalled_for_s: seconds since the first of them stalled.
+        silence_s: seconds within which every live node reports; while one is silent, the grace is
+            at least this long.
+        limit: largest number of accelerators that the job may hold.
     """
     lost = frozenset(row.slot for row in trainers if row.is_lost and row.is_needed)
     living = [row for row in trainers if not row.is_lost]
@@ -91,7 +90,7 @@ def judge(
         return None
     ready = [row for row in living if row.is_ready]
     kept = mutually_reachable(ready) if is_sure else ready
-    # Whoever has the state comes first, then whoever is meant to stay; the sort keeps seniority.
+    # Trainers with the state come first, then those that are to stay; the sort keeps seniority.
     chosen = sorted(kept, key=lambda row: (not row.has_state, row.is_leaving))[:limit]
     survivors = tuple(row.slot for row in kept if row in chosen)
     suspects = frozenset(row.slot for row in ready if row not in kept)
@@ -104,13 +103,13 @@ def judge(
 
 
 def mutually_reachable(trainers: Sequence[SurvivorState]) -> list[SurvivorState]:
-    """Keep a largest set in which nobody complains of another, in the given order.
+    """Keep a largest set of trainers that can all reach each other, in the given order.
 
-    Greedy: whoever is in most complaints goes first, the junior of equals. That is exact for single
-    trainers that are cut off and for a network that falls in two; of equal halves the one with the
-    senior trainer stays. Before all others go those who are complained of and whose nodes are not
-    heard of either: the only one that is left when the node with all others dies is in more
-    complaints than any of them.
+    Greedy: the trainer in most complaints is removed first, the junior of equals. That is exact for
+    single trainers that are cut off and for a network that splits in two; of equal halves the one
+    with the senior trainer stays. Trainers under complaint whose nodes are silent are removed
+    before all others: when the node with all other trainers dies, the only remaining trainer is in
+    more complaints than any of them.
     """
     kept = list(trainers)
     for _ in trainers:
@@ -148,15 +147,15 @@ def membership_recover(
     global_batch_size: int | None = None,
     step_times: Mapping[int, StepTime] | None = None,
 ) -> Membership:
-    """Make the membership in which survivors go on from what they have in memory.
+    """Build the membership in which survivors go on from the state in their memory.
 
     Args:
-        members: the survivors by seniority, with the places that they have; at least one.
-        leader_slot: who led so far, and leads on if it is among them.
-        declaration: that of the newest membership; every survivor stands in it.
-        restore: nobody has trained yet, and the job starts from a checkpoint.
+        members: the survivors by seniority, with their present places; at least one.
+        leader_slot: present leader, which stays leader if it is among them.
+        declaration: declaration of the newest membership; it contains every survivor.
+        restore: no trainer has trained yet, and the job starts from a checkpoint.
         global_batch_size: examples of a step; None: as submitted.
-        step_times: how fast survivors are, by slot, as far as known.
+        step_times: step times of survivors by slot, as far as known.
     """
     slots = [member.slot for member in members]
     assert slots, "nobody is left to recover"

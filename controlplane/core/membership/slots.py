@@ -1,8 +1,8 @@
-"""Slots: the numbered places of a job's trainers, declared to TensorFlow's runtime ahead of time.
+"""Slots: the numbered places of a job's trainers, declared to TensorFlow's runtime in advance.
 
-A trainer's slot number and RPC address are fixed for its life and never used again in its job. A
-declaration lists more slots than are used, so that most resizes need no new one: changing it costs
-every trainer a re-initialisation of its collectives.
+A trainer's slot number and RPC address are fixed for its life and never reused in its job. A
+declaration lists more slots than are used, so that most resizes need no new one: a changed
+declaration costs every trainer a re-initialisation of its collectives.
 
 Each accelerator has a port range of its own on its node. Two trainers that are alive at once are on
 different accelerators, so their ports differ whatever jobs they belong to.
@@ -18,7 +18,7 @@ from controlplane.core.protocol.wire import Member, Membership, SlotAddress
 from controlplane.core.values.types import AcceleratorId
 from controlplane.core.virtual_nodes.uneven_split import SecondsBySplit, mapping_for, runs
 
-#: Slots declared for each accelerator; a job can come back to one this often without a new
+#: Slots declared for each accelerator: the number of times that a job can use one without a new
 #: declaration.
 SPARE_SLOTS_PER_ACCELERATOR = 4
 
@@ -28,7 +28,7 @@ MAX_DECLARED_SLOTS = 256
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where an accelerator's trainers listen: `num_ports` ports of `host` from `first_port` on."""
+    """Addresses of an accelerator's trainers: `num_ports` ports of `host` from `first_port` on."""
 
     accelerator_id: AcceleratorId
     node_id: int
@@ -38,11 +38,11 @@ class Place:
     num_ports: int
 
     def address(self, turn: int) -> str:
-        """Give the address of the accelerator's `turn`-th trainer, going round its ports."""
+        """Return the address of the accelerator's `turn`-th trainer, cycling through its ports."""
         return f"{self.host}:{self.first_port + turn % self.num_ports}"
 
     def owns(self, address: str) -> bool:
-        """Say whether `address` is one of this accelerator's."""
+        """Return whether `address` is one of this accelerator's."""
         host, _, port = address.rpartition(":")
         return host == self.host and 0 <= int(port) - self.first_port < self.num_ports
 
@@ -75,12 +75,12 @@ def places_on_node(
 
 @dataclass(frozen=True, slots=True)
 class SlotHistory:
-    """What a job's former generations leave to the next one.
+    """State that a job's former generations leave to the next one.
 
     Attributes:
         job_id: varies the ports that different jobs use on one accelerator.
         active: the membership that trains now; None before the first and after a stop.
-        newest: the membership asked for last, active or not; None before the first.
+        newest: the membership requested last, active or not; None before the first.
         live: slot of each accelerator that has a trainer of this job which may stay.
         used: every slot number that a trainer ever had.
         next_slot: lowest number that was never declared.
@@ -106,18 +106,18 @@ def membership_next(
     exchange: SecondsBySplit | None = None,
     counts: Mapping[AcceleratorId, int] | None = None,
 ) -> tuple[Membership, int]:
-    """Make the membership of a new generation and the job's new `next_slot`.
+    """Build the membership of a new generation; return it with the job's new `next_slot`.
 
     Trainers that stay keep their slots and their seniority. The leader stays if it can; when it
-    goes, the trainer of longest standing follows it and every trainer re-initialises.
+    leaves, the most senior trainer succeeds it and every trainer re-initialises.
 
     Args:
         wanted: accelerators of the generation; empty means save and stop.
         places: every accelerator of the cluster, `wanted` included.
-        step_times: how fast accelerators are, as far as known; virtual nodes are spread evenly
+        step_times: step time of each accelerator, as far as known; virtual nodes are spread evenly
             unless all are known and an uneven split is faster.
         exchange: seconds of the exchange by split, as far as known.
-        counts: virtual nodes of each accelerator, where that is decided already.
+        counts: virtual nodes of each accelerator, where already decided.
 
     Raises:
         ValueError: more accelerators than virtual nodes.
@@ -201,7 +201,7 @@ def _declare(
         if accelerator in wanted or len(kept) + len(fresh) < MAX_DECLARED_SLOTS:
             for _ in range(SPARE_SLOTS_PER_ACCELERATOR):
                 slot = history.next_slot + len(fresh)
-                # Slot numbers only grow, so a job's trainers go round an accelerator's ports.
+                # Slot numbers only grow, so a job's trainers cycle through an accelerator's ports.
                 turn = history.job_id * SPARE_SLOTS_PER_ACCELERATOR + slot
                 fresh.append(SlotAddress(slot=slot, address=places[accelerator].address(turn)))
     return (*kept, *fresh)

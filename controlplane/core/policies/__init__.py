@@ -1,7 +1,7 @@
 """Allocation policies: pure functions from a snapshot to the share of every job.
 
-`POLICIES` is the registry that the live cycle, the simulator and the property tests walk over. A
-policy says how many accelerators of which kind a job shall hold and why; `placement` says which.
+`POLICIES` is the registry used by the live cycle, the simulator and the property tests. A policy
+determines how many accelerators of which kind a job holds, and why; `placement` selects them.
 """
 
 from __future__ import annotations
@@ -40,10 +40,10 @@ POLICIES: Mapping[str, Policy] = MappingProxyType(
     }
 )
 
-#: What a fresh installation decides by.
+#: Policy of a fresh installation.
 DEFAULT_POLICY = "goodput_fair"
 
 
 def policy_summary(name: str) -> str:
-    """Say in one sentence what a policy does: the first line of its docstring."""
+    """Return a policy's one-sentence summary: the first line of its docstring."""
     return (POLICIES[name].__doc__ or "").strip().partition("\n")[0]

@@ -1,9 +1,9 @@
-"""Optimus: the next accelerator to whoever it brings nearest to its end (EuroSys 2018).
+"""Optimus: the next accelerator goes to the job whose end it brings nearest (EuroSys 2018).
 
-Every job gets its minimum, in order of arrival, while there are accelerators. Then one goes after
-the other to the job whose predicted time to the end it shortens most. How much is left and how fast
-a job would be are predictions; a job of which neither is known is taken to need as long as the
-others on average, and to go as much faster as it has more.
+Every job gets its minimum, in order of arrival, while there are accelerators. Then one accelerator
+after the other goes to the job whose predicted time to the end it shortens most. Remaining work and
+speeds are predictions; a job for which neither is known counts as average in time, with a speed
+proportional to its count.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from controlplane.core.policies.common.start_forecast import (
 from controlplane.core.scheduling.pools import arrival_order
 from controlplane.core.values.types import Decision, Job, JobId, Share, Snapshot
 
-#: What a job is taken to need on one accelerator while nothing is known of any.
+#: Assumed seconds of a job on one accelerator while no job's time is known.
 UNKNOWN_S = 3600.0
 
 
@@ -54,7 +54,7 @@ def optimus(snapshot: Snapshot) -> Decision:
         members = [job for job in arrival_order(snapshot.jobs) if kinds.get(job.id) == kind]
         pool = _pool(snapshot, kind, members)
         counts = _fill(pool)
-        # Smallest first: who places shares in their order leaves whole nodes to the large ones.
+        # Smallest first: placement in this order leaves whole nodes to the large shares.
         in_order = sorted(counts.items(), key=lambda item: item[1])
         shares |= {job_id: Share(kind, count) for job_id, count in in_order}
         starts |= _starts(pool, counts)
@@ -84,7 +84,7 @@ def _pool(snapshot: Snapshot, kind: str, members: Sequence[Job]) -> _Pool:
 
 
 def _fill(pool: _Pool) -> dict[JobId, int]:
-    """Hand out the accelerators of a pool."""
+    """Allot the accelerators of a pool."""
     counts: dict[JobId, int] = {}
     free = pool.capacity
     for job in pool.jobs:
@@ -106,7 +106,7 @@ def _fill(pool: _Pool) -> dict[JobId, int]:
 def _offer(
     heap: list[tuple[float, int, JobId]], order: int, job: Job, count: int, pool: _Pool
 ) -> None:
-    """Put up what one more accelerator would bring to a job, if it brings anything."""
+    """Push a job's gain from one more accelerator, if positive."""
     left = pool.left_s[job.id]
     if count + 1 >= left.size:
         return
@@ -118,7 +118,7 @@ def _offer(
 def _starts(pool: _Pool, counts: Mapping[JobId, int]) -> dict[JobId, float]:
     by_id = {job.id: job for job in pool.jobs}
     ends = ends_in_s(by_id, counts, pool.kind, pool.per_node)
-    # Whoever runs goes down to its minimum for one that waits, so what counts are the minima.
+    # Running jobs shrink to their minimum for waiting ones, so only minima are counted.
     releases = sorted((seconds, by_id[i].min_accelerators) for i, seconds in ends.items())
     free = pool.capacity - sum(by_id[i].min_accelerators for i in counts)
     queue: list[tuple[JobId, int, float | None]] = [

@@ -1,7 +1,7 @@
 """The two baselines: a queue in order of arrival, and a queue in order of priority.
 
-Both give a job its full demand or nothing, never take anything back, and let the first job that
-does not fit hold up all behind it (VirtualFlow, MLSys 2022, section 6.4, as its baselines).
+Both give a job its full demand or nothing, never preempt, and block all jobs behind the first one
+that does not fit (VirtualFlow, MLSys 2022, section 6.4, as its baselines).
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ def _serve(snapshot: Snapshot, queue: list[Job], ahead: str) -> Decision:
             free[kind] -= counts[kind]
     for job in queue:
         if job.id in shares and shares[job.id].count < job.min_accelerators:
-            # Its node went away beneath it. All or nothing: it queues again for its demand.
+            # Its node left the cluster. All or nothing: the job queues again for its demand.
             lost = shares.pop(job.id)
             free[lost.kind] += lost.count
     blocker: Job | None = None
@@ -100,7 +100,7 @@ def _starts(
 
 
 def _demand(job: Job, capacity: int) -> int:
-    """Give what the job asks of a pool: all it can use, at most the whole pool."""
+    """Return the job's demand of a pool: all that it can use, at most the whole pool."""
     return max(min(job.max_accelerators, capacity), job.min_accelerators)
 
 

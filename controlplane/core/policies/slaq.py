@@ -1,18 +1,19 @@
 """SLAQ: accelerators go where they lower losses most in the next seconds (SoCC 2017, section 4).
 
-What a job gains on a accelerators in an epoch of T seconds is
+The gain of a job from a accelerators in an epoch of T seconds is
 
     (loss(0) - loss(goodput(a) * T)) / largest change of its loss so far
 
-in useful examples, times its weight. Every job that runs has its minimum, jobs with too little
-history their fair share; what is left goes out one accelerator at a time to the largest gain per
-accelerator, O(C log J). Differences from the paper, each for a reason:
+in useful examples, times its weight. Every running job has its minimum, a job with too little
+history its fair share; the rest goes out one accelerator at a time to the largest gain per
+accelerator, O(C log J). Differences from the paper, with reasons:
 
 * the speed on a accelerators is the fitted one instead of a times that on one;
-* changes cost a resize, so an epoch's shares are left alone until it ends (only what becomes free
-  is handed on), and then changed only where the gain makes up for the pauses;
-* where not even the minima fit, those with most to gain for them run; what runs stays for a minute,
-  and then until somebody would gain twice as much. Waiting counts, so that nobody waits forever.
+* changes cost a resize, so an epoch's shares are kept until it ends (only accelerators that become
+  free are reassigned), and then changed only where the gain makes up for the pauses;
+* where not even the minima fit, the jobs with most to gain for them run; a running job stays for a
+  minute, and then until another one would gain twice as much. Waiting counts, so that no job waits
+  forever.
 """
 
 from __future__ import annotations
@@ -37,13 +38,13 @@ from controlplane.core.policies.common.start_forecast import (
 from controlplane.core.scheduling.pools import arrival_order, capacity_by_kind, held_by_kind
 from controlplane.core.values.types import Decision, Job, JobId, Share, Snapshot
 
-#: A job that began to run is not stopped for others before, in seconds ...
+#: Seconds after its start within which a job is not stopped for others ...
 STAY_S = 60.0
 
-#: ... and then only for one that gains so many times as much.
+#: ... and the factor by which another job's gain must be larger afterwards.
 STAY = 2.0
 
-#: Having waited this long counts like a gain twice as large.
+#: Seconds of waiting that count like a gain twice as large.
 AGEING_S = 600.0
 
 
@@ -53,7 +54,7 @@ _Claim = tuple[float, float, float, JobId, int]
 
 @dataclass(frozen=True, slots=True)
 class _Carried:
-    """What was decided, and until when it is to be left alone."""
+    """The last decision, and the time until which it is kept."""
 
     until: float
     counts: Mapping[JobId, tuple[str, int]]
@@ -65,9 +66,9 @@ class _Pool:
     capacity: int
     per_node: int
     now: float
-    jobs: tuple[Job, ...]  # those that run first, in order of arrival each
+    jobs: tuple[Job, ...]  # running ones first, in order of arrival each
     held: Mapping[JobId, int]
-    kept: Mapping[JobId, int]  # what the epoch that goes on gave
+    kept: Mapping[JobId, int]  # shares of the epoch under way
 
 
 def slaq(snapshot: Snapshot) -> Decision:
@@ -106,7 +107,7 @@ def slaq(snapshot: Snapshot) -> Decision:
 
 
 def _pool_share(pool: _Pool) -> tuple[dict[JobId, int], dict[JobId, Gains]]:
-    """Share one kind among its jobs, and say what each gains from it."""
+    """Share one kind among its jobs, and return each job's gains."""
     gains = {job.id: gains_of(job, pool.kind, pool.capacity, pool.per_node) for job in pool.jobs}
     inside = _admitted(pool, gains)
     fair = progressive_fill(inside, pool.capacity)
@@ -128,7 +129,7 @@ def _pool_share(pool: _Pool) -> tuple[dict[JobId, int], dict[JobId, Gains]]:
 def _floors(
     jobs: Iterable[Job], had: Mapping[JobId, int], floors: Mapping[JobId, int]
 ) -> dict[JobId, int]:
-    """Leave every job what it had, or its floor where that is more."""
+    """Return for every job its former count, or its floor where that is more."""
     return {
         job.id: max(min(had.get(job.id, 0), job.max_accelerators), floors[job.id]) for job in jobs
     }
@@ -140,7 +141,7 @@ def _admitted(pool: _Pool, gains: Mapping[JobId, Gains]) -> list[Job]:
         return list(pool.jobs)
 
     def rank(job: Job) -> tuple[bool, float, float, JobId]:
-        """Order by gain for each accelerator of the minimum; without history it is the largest."""
+        """Order by gain per accelerator of the minimum; without history that is the largest."""
         gain = gains[job.id].gain(0) if gains[job.id].is_known else job.weight
         is_new = False
         if job.id in pool.held:
@@ -166,7 +167,7 @@ def _spread(
 ) -> dict[JobId, int]:
     """Give every job its floor, and the rest where an accelerator gains most.
 
-    When nobody's loss is expected to fall any more, the others go to the lowest count per weight.
+    When no loss is expected to fall any more, the rest goes to the lowest count per weight.
     """
     counts = dict(floors)
     free = capacity - sum(counts.values())
@@ -184,7 +185,7 @@ def _spread(
 
 
 def _offer(heap: list[_Claim], gains: Gains, count: int) -> None:
-    """Push the next larger number of accelerators that is faster, by its gain for each of them."""
+    """Push the next larger count that is faster, by its gain per accelerator."""
     place = gains.place(count)
     if place + 1 == len(gains.counts):
         return
@@ -195,7 +196,7 @@ def _offer(heap: list[_Claim], gains: Gains, count: int) -> None:
 
 
 def _total(counts: Mapping[JobId, int], pool: _Pool, gains: Mapping[JobId, Gains]) -> float:
-    """Add up what all gain in an epoch; a job that is resized loses the pause."""
+    """Sum the gains of all jobs in an epoch; a job that is resized loses the pause."""
     total = 0.0
     for job_id, count in counts.items():
         row = gains[job_id]

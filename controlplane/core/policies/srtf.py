@@ -1,9 +1,9 @@
-"""Shortest remaining time first: whoever would end soonest has all it can use.
+"""Shortest remaining time first: the job that would end soonest has all it can use.
 
-The classic answer to short mean completion times, preemptive, with a job's full demand or nothing.
-It needs to know how long a job still takes; jobs without a known end come last. Those that have an
-end, but were never seen running, come first for a minute, so that their speed can be seen. Only the
-order decides who runs, so two jobs of like length must not take turns: one that runs counts as
+The classic policy for short mean completion times, preemptive, with a job's full demand or nothing.
+It requires the remaining time of a job; jobs without a known end come last. Jobs that have an end
+but were never measured come first for a minute, so that their speed can be measured. Only the order
+decides which jobs run, so that two jobs of like length must not take turns: a running job counts as
 shorter than it is.
 """
 
@@ -25,23 +25,23 @@ from controlplane.core.policies.common.start_forecast import (
 from controlplane.core.scheduling.pools import capacity_by_kind, held_by_kind, held_kind
 from controlplane.core.values.types import Decision, Job, JobId, Share, Snapshot
 
-#: A job that runs counts as this share of what is left of it, less what a resize costs it.
+#: A running job counts as this share of its remaining time, less the cost of a resize.
 RUNNING_SHARE = 0.8
 
 
-#: Seconds on its full demand after which a job's speed is either known or will not be.
+#: Seconds on its full demand after which a job whose speed is still unknown counts as unknown.
 TRIAL_S = 60.0
 
 
 @dataclass(frozen=True, slots=True)
 class _Claim:
-    """What a job asks of each kind that can have it, and how long it would take.
+    """A job's demand of each kind that can satisfy it, and its remaining time.
 
     Attributes:
         demands: accelerators by kind, the kind it holds first, then the fastest.
         left_s: predicted seconds until it ends; None: unknown.
-        is_on_trial: it has an end, and a minute to show when that comes.
-        rank_s: what it is ordered by.
+        is_on_trial: whether it has an end and is within its minute of measurement.
+        rank_s: sort key.
     """
 
     job: Job
@@ -152,6 +152,6 @@ def _starts(
     free: Mapping[str, int],
     per_node: Mapping[str, int],
 ) -> dict[JobId, float]:
-    """Predict starts from the ends of what runs, if nobody else comes."""
+    """Predict starts from the ends of running jobs, without further arrivals."""
     queue = [(claim.job.id, wishes_of(claim.job, claim.demands, per_node)) for claim in waiting]
     return starts_by_kind(queue, free, releases_by_kind(snapshot.jobs, shares, per_node))

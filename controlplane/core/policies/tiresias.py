@@ -1,8 +1,8 @@
 """Tiresias: two queues by attained service, first come first served within each (NSDI 2019).
 
-Every job has its full demand or nothing. A job starts in the first queue; when it has had enough
-accelerator time it goes to the end of the second one, which is served after the first, and stays
-there. So short jobs need not wait for long ones, although nobody says which are short.
+Every job has its full demand or nothing. A job starts in the first queue; after enough accelerator
+time it goes to the end of the second one, which is served after the first, and stays there. So
+short jobs need not wait for long ones, without any knowledge of job lengths.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class _SecondQueue:
 
 @dataclass(frozen=True, slots=True)
 class _Place:
-    """Where a job stands: in which queue (1 or 2), and how many are before it there."""
+    """A job's queue (1 or 2) and the number of jobs ahead of it there."""
 
     job: Job
     queue: int
@@ -80,7 +80,7 @@ def tiresias(snapshot: Snapshot) -> Decision:
 
 
 def _demands(job: Job, capacity: Mapping[str, int]) -> dict[str, int]:
-    """Give the full demand of a job on each kind that can have it."""
+    """Return the full demand of a job on each kind that can satisfy it."""
     return {
         kind: min(job.max_accelerators, total)
         for kind, total in capacity.items()
@@ -89,7 +89,7 @@ def _demands(job: Job, capacity: Mapping[str, int]) -> dict[str, int]:
 
 
 def _second_queue(snapshot: Snapshot) -> _SecondQueue:
-    """Keep the second queue and add who has had enough by now, in order of arrival."""
+    """Carry over the second queue and append jobs past the threshold, in order of arrival."""
     before = snapshot.carried.jobs if isinstance(snapshot.carried, _SecondQueue) else ()
     present = {job.id for job in snapshot.jobs}
     kept = tuple(job_id for job_id in before if job_id in present)
@@ -143,7 +143,7 @@ def _starts(
     shares: Mapping[JobId, Share],
     free: Mapping[str, int],
 ) -> dict[JobId, float]:
-    """Predict starts from the ends of what runs, nobody overtaking."""
+    """Predict starts from the ends of running jobs, without overtaking."""
     capacity = capacity_by_kind(snapshot)
     per_node = {kind: max(rooms_of(snapshot, kind).values()) for kind in capacity}
     jobs = [place.job for place in waiting]

@@ -1,13 +1,13 @@
 """Elastic weighted fair sharing (VirtualFlow, MLSys 2022, section 4), on whole accelerators.
 
-Differences from the paper, each for a reason:
+Differences from the paper, with reasons:
 
-* shares are rounded by handing accelerators out one by one instead of down to powers of two:
-  virtual nodes need no power of two and nothing is left over (`weighted_fair_power_of_two` rounds
+* shares are rounded by allotting accelerators one by one instead of down to powers of two: virtual
+  nodes need no power of two and no accelerator is left over (`weighted_fair_power_of_two` rounds
   as the paper does, to compare with its authors' results);
 * a job that cannot enter does not hold up smaller ones behind it, as long as they take nothing from
-  anyone more important (backfill);
-* waiting raises a job's standing, so that a low priority is slow but never forever.
+  more important jobs (backfill);
+* waiting raises a job's standing, so that a low-priority job is slow but never starved.
 """
 
 from __future__ import annotations
@@ -115,10 +115,10 @@ def _pools_assign(snapshot: Snapshot, capacity: Mapping[str, int]) -> dict[JobId
 
 
 def _starts(pool: Pool, counts: Mapping[JobId, int], per_node: int) -> dict[JobId, float]:
-    """Predict when waiting jobs enter, if nobody else comes.
+    """Predict when waiting jobs enter, without further arrivals.
 
-    Two things must have happened by then: enough of the others have ended for the minima of all
-    that are ahead, and the job has waited until nobody more important is left to lose anything.
+    Two conditions must hold by then: enough of the others have ended for the minima of all jobs
+    ahead, and the job has waited until no more important job is left to lose anything.
     """
     jobs = {job.id: job for job in (*pool.running, *pool.queued)}
     waiting = entry_order(_left_out(pool, counts), pool.now)
@@ -143,7 +143,7 @@ def _starts(pool: Pool, counts: Mapping[JobId, int], per_node: int) -> dict[JobI
 
 
 def _left_out(pool: Pool, counts: Mapping[JobId, int]) -> list[Job]:
-    """List who gets nothing; who had something until now begins to wait."""
+    """List jobs that get nothing; a job that is stopped now begins to wait."""
     stopped = [job for job in pool.running if job.id not in counts]
     return [
         *(replace(job, pending_since=pool.now) for job in stopped),
@@ -152,13 +152,13 @@ def _left_out(pool: Pool, counts: Mapping[JobId, int]) -> list[Job]:
 
 
 def _age_s(job: Job, pool: Pool) -> float:
-    """Give the seconds in which a job's standing doubles from what it is now."""
+    """Return the seconds in which a job's standing doubles from its present value."""
     return AGEING_S + job.waited_s(pool.now)
 
 
 @dataclass(frozen=True, slots=True)
 class _Standing:
-    """What the accelerators of a pool are held by: weights ascending, and counts up to each."""
+    """Accelerators of a pool by weight of their jobs: weights ascending, and counts up to each."""
 
     weights: tuple[float, ...]
     counts: tuple[int, ...]
@@ -172,7 +172,7 @@ class _Standing:
 def _explain(
     pool: Pool, counts: Mapping[JobId, int], expected: Mapping[JobId, float]
 ) -> dict[JobId, str]:
-    """Say of each job of a pool, with numbers, why it gets what it gets."""
+    """Return the reason for each job's share, with numbers."""
     members = (*pool.running, *pool.queued)
     inside = sorted((job for job in members if job.id in counts), key=lambda job: job.weight)
     outside = _left_out(pool, counts)

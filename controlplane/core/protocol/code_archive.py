@@ -1,7 +1,7 @@
 """Checks and unpacks the code of a job: one Python file, or a zip with one entry file.
 
-Whoever uploads is not trusted: an archive may write nothing outside its target, hold nothing but
-plain files, and cost no more than the limits below, whatever it claims about itself.
+Uploads are not trusted: an archive may write nothing outside its target, contain only plain files,
+and cost no more than the limits below, whatever it claims about itself.
 """
 
 from __future__ import annotations
@@ -14,15 +14,15 @@ import zlib
 from collections.abc import Iterator
 from pathlib import Path, PurePosixPath
 
-#: The most that may be uploaded, in bytes.
+#: Largest upload, in bytes.
 UPLOAD_LIMIT_BYTES = 64 * 1024**2
-#: The most that a single Python file may hold, in bytes.
+#: Largest single Python file, in bytes.
 FILE_LIMIT_BYTES = 1024**2
-#: The most that an archive may hold unpacked, in bytes.
+#: Largest unpacked size of an archive, in bytes.
 UNPACKED_LIMIT_BYTES = 256 * 1024**2
-#: The most files and folders in an archive.
+#: Largest number of files and folders in an archive.
 ENTRIES_LIMIT = 2_000
-#: The most that unpacking may grow an archive, once it holds more than `RATIO_FREE_BYTES`.
+#: Largest growth by unpacking, for archives of more than `RATIO_FREE_BYTES` unpacked.
 RATIO_LIMIT = 100
 RATIO_FREE_BYTES = 8 * 1024**2
 NAME_LENGTH_LIMIT = 200
@@ -31,7 +31,7 @@ CHUNK_BYTES = 1024**2
 
 #: The entry file of an archive with several Python files at its top.
 ENTRY_FILE = "job.py"
-#: What packers add on their own and nobody means.
+#: Folders that packers add on their own.
 IGNORED_TOP_FOLDERS = frozenset({"__MACOSX"})
 
 _FILE_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.\-]*\.py")
@@ -40,7 +40,7 @@ _ENCRYPTED_FLAG = 0x1
 
 
 class CodeArchiveError(ValueError):
-    """The uploaded code cannot be used. `code` is a machine word, the text names the fix."""
+    """The uploaded code cannot be used. `code` is machine-readable, the text names the fix."""
 
     def __init__(self, code: str, message: str) -> None:
         super().__init__(message)
@@ -145,7 +145,7 @@ def _wanted(infos: list[zipfile.ZipInfo]) -> list[zipfile.ZipInfo]:
 
 
 def _check_totals(infos: list[zipfile.ZipInfo], num_packed_bytes: int) -> None:
-    """Refuse by the archive's own table, before anything is unpacked."""
+    """Check the archive's own table before any unpacking."""
     if len(infos) > ENTRIES_LIMIT:
         raise CodeArchiveError(
             "zip_too_many_files",
@@ -167,7 +167,7 @@ def _check_totals(infos: list[zipfile.ZipInfo], num_packed_bytes: int) -> None:
 
 
 def _check_entry(info: zipfile.ZipInfo) -> None:
-    """Refuse a name that could leave the target, and everything that is no plain file or folder."""
+    """Refuse names that could leave the target, and anything but plain files and folders."""
     name = info.filename
     parts = name.rstrip("/").split("/")
     is_unsafe = (
@@ -176,7 +176,7 @@ def _check_entry(info: zipfile.ZipInfo) -> None:
         or ":" in parts[0]
         or any(part in ("", ".", "..") for part in parts)
         or not name.isprintable()
-        # zipfile cuts names at a NUL and keeps what stood in the table
+        # zipfile cuts names at a NUL and keeps the original of the table
         or "\0" in info.orig_filename
         or len(name) > NAME_LENGTH_LIMIT
         or len(parts) > DEPTH_LIMIT
@@ -212,7 +212,7 @@ def _check_collisions(infos: list[zipfile.ZipInfo]) -> None:
 
 
 def _chunks(archive: zipfile.ZipFile, info: zipfile.ZipInfo) -> Iterator[bytes]:
-    """Read an entry, never more than its stated size (which the totals were checked with)."""
+    """Read an entry, never more than its stated size (against which the totals were checked)."""
     num_left = info.file_size
     with archive.open(info) as file:
         while chunk := file.read(min(CHUNK_BYTES, num_left + 1)):

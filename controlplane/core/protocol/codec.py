@@ -1,4 +1,4 @@
-"""Between frozen dataclasses and plain JSON values, with every field checked on the way in.
+"""Conversion between frozen dataclasses and plain JSON values, with every decoded field checked.
 
 Unknown fields are ignored, so that an older reader understands a newer writer; a missing or
 ill-typed field is refused with its path.

@@ -1,4 +1,4 @@
-"""Losses and metrics that are nan or infinite: since when, and how that is said everywhere."""
+"""Losses and metrics that are nan or infinite: their record, and its texts."""
 
 from __future__ import annotations
 
@@ -25,16 +25,16 @@ _ADVICE = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Nonfinite:
-    """A loss or a metric from where it became nan or infinite.
+    """A period in which a loss or a metric is nan or infinite.
 
     Attributes:
         metric: name in the logs of an epoch; None for the loss of the steps.
         value: "nan", "inf" or "-inf", as it was first.
-        step: from 1; of the loss the step that gave it, of a metric the last one of its epoch.
+        step: from 1; for the loss the step that produced it, for a metric the last of its epoch.
         epoch: from 0.
         last_finite, last_finite_step: the last value before; None where there was none.
-        num_skipped: steps in a row that the loss scale had skipped when it was given up; else 0.
-        until_step: the step that was the first to give a finite value again; None until then.
+        num_skipped: consecutive steps skipped by the loss scale before it gave up; else 0.
+        until_step: first step with a finite value again; None until then.
     """
 
     metric: str | None
@@ -48,17 +48,17 @@ class Nonfinite:
 
     @property
     def name(self) -> str:
-        """Give the key under which a job keeps it; metrics of that name stay apart."""
+        """The key under which a job stores the period; distinguishes a metric called "loss"."""
         return "loss" if self.metric is None else f"metric:{self.metric}"
 
     @property
     def code(self) -> str:
-        """Give the code of the failure of a job that stops at it."""
+        """The failure code of a job that stops because of it."""
         return NONFINITE_LOSS if self.metric is None else NONFINITE_METRIC
 
     @property
     def became_text(self) -> str:
-        """Say when it became so and what the last finite value was, without a full stop."""
+        """Text on when it became nonfinite and the last finite value, without a full stop."""
         at = f"step {self.step} (epoch {self.epoch + 1})"
         if self.metric is not None:
             at = f"the end of epoch {self.epoch + 1} (step {self.step})"
@@ -71,12 +71,12 @@ class Nonfinite:
 
     @property
     def failure_text(self) -> str:
-        """Say why a job stopped at it, and how to go on."""
+        """Text on why a job stopped because of it, and how to go on."""
         return f"{self.became_text}. {_ADVICE}"
 
     @property
     def state_text(self) -> str:
-        """Say since when it is so, or from when to when it was."""
+        """Text on since when the value is nonfinite, or from when to when it was."""
         if self.until_step is None:
             return f"{self._subject} is not finite since step {self.step}."
         return (
@@ -85,7 +85,7 @@ class Nonfinite:
 
     @property
     def again_text(self) -> str:
-        """Say that it is finite again, without a full stop."""
+        """Text on the value being finite again, without a full stop."""
         return f"{self._subject} is finite again since step {self.until_step}"
 
     @property
@@ -98,10 +98,10 @@ class Nonfinite:
 
 
 def nonfinite_read(value: Mapping[str, Any]) -> Nonfinite:
-    """Read what was written with `encode`, from whoever wrote it.
+    """Read untrusted values that `encode` is to have written.
 
     Raises:
-        ValueError: it is none.
+        ValueError: the values are not a valid `Nonfinite`.
     """
     read = decode(Nonfinite, value)
     counts = (read.step, read.epoch, read.num_skipped, read.last_finite_step, read.until_step)

@@ -1,8 +1,8 @@
 """Text of programs as a terminal would show it: no escape sequences, no control characters.
 
-Programs colour their messages and draw over their own lines. What they write comes from strangers
-and ends on pages, in logs and in other people's terminals, so only newlines and tabs are let
-through. Sequences are those of ECMA-48 (7-bit and 8-bit forms).
+Programs colour their messages and draw over their own lines. Their output is untrusted and ends up
+on pages, in logs and in other users' terminals, so only newlines and tabs are let through.
+Sequences are those of ECMA-48 (7-bit and 8-bit forms).
 """
 
 from __future__ import annotations
@@ -10,46 +10,46 @@ from __future__ import annotations
 import re
 from typing import Any
 
-#: A string of characters ends with its line at the latest: one that is never terminated must not
-#: swallow all that follows.
+#: A control string ends with its line at the latest, so that an unterminated one does not swallow
+#: all following text.
 _STRING = r"(?:\x1b[\]PX^_]|[\x90\x98\x9d-\x9f])[^\x00-\x08\n-\x1f\x80-\x9f]*"
 _SEQUENCE = re.compile(
     rf"{_STRING}(?:\x07|\x1b\\|\x9c)?"
     r"|(?:\x1b\[|\x9b)(?P<parameters>[0-?]*)[ -/]*(?P<final>[@-~]?)"
     r"|\x1b[ -/]*[0-OQ-WYZ\\`-~]"
 )
-#: A sequence that may go on in the text that comes next.
+#: A sequence that may continue in the following text.
 _UNFINISHED = re.compile(rf"(?:{_STRING}\x1b?|(?:\x1b\[|\x9b)[0-?]*[ -/]*|\x1b[ -/]*)\Z")
-#: So much of it is kept at most.
+#: Largest number of characters kept of an unfinished sequence.
 UNFINISHED_LIMIT = 16
-#: All that is removed. Carriage returns and backspaces have been followed before.
+#: All characters to be removed. Carriage returns and backspaces have been applied before.
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
-#: Stands for the sequence that erases the rest of a line; vertical tabs themselves go out before.
+#: Stands for the sequence that erases the rest of a line; real vertical tabs are removed before.
 _ERASE = "\v"
 _MOVES = re.compile(r"([\r\b\v])")
-#: JSON values that are nested deeper are left out.
+#: JSON values nested deeper are left out.
 _DEPTH_LIMIT = 50
 
 
 def plain_text(text: str) -> str:
-    """Give a whole text as a terminal would show it, with newlines and tabs and no other control.
+    """Return a whole text as a terminal would show it, with newlines and tabs and no other control.
 
-    Plain text comes back as it is, so doing it twice changes nothing.
+    Plain text is returned unchanged, so the function is idempotent.
     """
     return "\n".join(_line_shown(line) for line in _without_sequences(text).split("\n"))
 
 
 def plain_part(text: str, unfinished: str = "") -> tuple[str, str]:
-    """Give a part of a longer text without control characters, and what the next part needs.
+    """Convert a part of a longer text, and return the state needed for the next part.
 
     Args:
         text: the part, cut anywhere.
-        unfinished: what was given with the part before.
+        unfinished: the state returned with the previous part.
 
     Returns:
-        The part; a carriage return as its first character says that it replaces the unfinished line
-        before it (`parts_shown`). And what belongs before the next part: the beginning of a
-        sequence, or carriage returns, at most `UNFINISHED_LIMIT` characters.
+        The part without control characters; a carriage return as its first character means that it
+        replaces the unfinished line before it (`parts_shown`). And the state for the next part: the
+        beginning of a sequence, or carriage returns, at most `UNFINISHED_LIMIT` characters.
     """
     text = unfinished + text
     found = _UNFINISHED.search(text)
@@ -60,13 +60,13 @@ def plain_part(text: str, unfinished: str = "") -> tuple[str, str]:
     *lines, last = _without_sequences(whole).split("\n")
     first = lines[0].rstrip("\r") if lines else last
     mark = "\r" if "\r" in first else ""
-    # The last line goes on: of one that is being written over only what it becomes is kept.
+    # The last line continues: of a line being overwritten only the result is kept.
     lines = [*lines, last.rpartition("\r")[2]]
     return mark + "\n".join(_line_shown(line) for line in lines), rest
 
 
 def _sequence_start(sequence: str) -> str:
-    """Shorten an unfinished sequence: what a string says does not matter, only that it goes on."""
+    """Shorten an unfinished sequence: of a string only its state matters, not its content."""
     string = re.match(_STRING, sequence)
     if string is None:
         return sequence[: UNFINISHED_LIMIT - 1]
@@ -75,14 +75,14 @@ def _sequence_start(sequence: str) -> str:
 
 
 def parts_shown(text: str) -> str:
-    """Give parts that were joined, with those lines taken out that later parts replace."""
+    """Return joined parts without the lines that later parts replace."""
     if "\r" not in text:
         return text
     return "\n".join(line.rpartition("\r")[2] for line in text.split("\n"))
 
 
 def plain_values(value: Any, depth: int = _DEPTH_LIMIT) -> Any:
-    """Make all text in plain JSON values plain, names included."""
+    """Apply `plain_text` to all text in plain JSON values, names included."""
     if isinstance(value, str):
         return plain_text(value)
     if isinstance(value, dict) and depth:
@@ -93,7 +93,7 @@ def plain_values(value: Any, depth: int = _DEPTH_LIMIT) -> Any:
 
 
 def _without_sequences(text: str) -> str:
-    """Take sequences out; those that erase within a line become control characters."""
+    """Remove sequences; those that erase within a line become control characters."""
     return _SEQUENCE.sub(_sequence_meaning, text.replace(_ERASE, ""))
 
 
@@ -104,7 +104,7 @@ def _sequence_meaning(sequence: re.Match[str]) -> str:
 
 
 def _line_shown(line: str) -> str:
-    """Write a line as a terminal does: what comes after a carriage return goes over it."""
+    """Render a line as a terminal does: text after a carriage return overwrites the line."""
     if not _MOVES.search(line):
         return _CONTROL.sub("", line)
     cells: list[str] = []

@@ -1,8 +1,8 @@
-"""The results of a job that predicts: files with some examples each, and one made of them all.
+"""The results of a prediction job: files with some examples each, and their join in one file.
 
 A part holds the predictions of the examples `[first, end)`, one array by output name with dimension
-0 in the order of the data. Predictions are a function of the job alone, so it does not matter who
-wrote a part, nor whether two of them overlap: rows that are there twice are equal.
+0 in the order of the data. Predictions are a function of the job alone, so parts from different
+writers are interchangeable, and parts may overlap: repeated rows are equal.
 """
 
 from __future__ import annotations
@@ -29,20 +29,20 @@ class Part:
 
     @property
     def name(self) -> str:
-        """Its file name."""
+        """The part's file name."""
         return f"predictions-{self.first}-{self.end}.npz"
 
 
 @dataclass(frozen=True, slots=True)
 class Share:
-    """What a part gives to the whole: its rows but the first `num_left_out`."""
+    """Contribution of a part to the whole: its rows except the first `num_left_out`."""
 
     part: Part
     num_left_out: int
 
     @property
     def num_rows(self) -> int:
-        """Rows that it gives."""
+        """Number of contributed rows."""
         return self.part.end - self.part.first - self.num_left_out
 
 
@@ -56,7 +56,7 @@ def part_of(name: str) -> Part | None:
 
 
 def parts_shares(parts: Iterable[Part]) -> list[Share]:
-    """Choose parts that follow each other from example 0 on, as far as there is no gap."""
+    """Choose consecutive parts from example 0 on, up to the first gap."""
     shares: list[Share] = []
     done = 0
     for part in sorted(parts, key=lambda part: (part.first, -part.end)):
@@ -67,7 +67,7 @@ def parts_shares(parts: Iterable[Part]) -> list[Share]:
 
 
 def examples_safe(parts: Iterable[Part]) -> int:
-    """Count the examples from the first on whose predictions are there."""
+    """Count the examples from the first on whose predictions are complete."""
     shares = parts_shares(parts)
     return shares[-1].part.end if shares else 0
 
@@ -78,9 +78,9 @@ def parts_join(
     part_open: Callable[[Part], IO[bytes]],
     target: IO[bytes],
 ) -> None:
-    """Write all parts as one uncompressed NumPy archive, never with more than a piece in memory.
+    """Write all parts as one uncompressed NumPy archive, with at most one chunk in memory.
 
-    The bytes that come out depend on the predictions alone, not on how they were cut into parts.
+    The output bytes depend on the predictions alone, not on how they were cut into parts.
 
     Raises:
         ValueError: parts are missing, or they do not fit each other.
@@ -121,7 +121,7 @@ def _array_join(
 
 
 def _header_read(entry: IO[bytes]) -> tuple[int, tuple[tuple[int, ...], np.dtype]]:
-    """Read how many rows an array has, and what one row is."""
+    """Read the number of rows of an array, and the shape and type of one row."""
     if np.lib.format.read_magic(entry) != (1, 0):
         raise ValueError("the array has a header of another version")
     shape, is_fortran, dtype = np.lib.format.read_array_header_1_0(entry)
@@ -143,7 +143,7 @@ def _chunks(stream: IO[bytes], num_bytes: int) -> Iterator[bytes]:
     """Read exactly `num_bytes`.
 
     Raises:
-        ValueError: the stream ends before.
+        ValueError: the stream ends earlier.
     """
     left = num_bytes
     while left:

@@ -1,4 +1,4 @@
-"""The agent protocol, version 1: what the control plane, agents and trainers say to each other.
+"""The agent protocol, version 1: messages of the control plane, agents and trainers.
 
 Every message is a frozen dataclass; `encode` turns one into plain JSON values and `decode` turns
 JSON values into one, checking every field. Unknown fields are ignored, so that an older reader
@@ -35,14 +35,14 @@ class ReductionMode(StrEnum):
 
 
 class Task(StrEnum):
-    """What a job does with its model and its data."""
+    """Operation of a job on its model and its data."""
 
     TRAIN = "train"
-    PREDICT = "predict"  # one pass over the data in its own order; what the model gives is kept
+    PREDICT = "predict"  # one pass over the data in its own order; the model's outputs are kept
 
 
 class StopKind(StrEnum):
-    """What ends a job."""
+    """Criterion that ends a job."""
 
     STEPS = "steps"
     EPOCHS = "epochs"
@@ -53,16 +53,16 @@ class OnNonfinite(StrEnum):
     """The choice of a job for a loss or metric that becomes nan or infinite."""
 
     STOP = "stop"  # it fails at that step
-    CONTINUE = "continue"  # it trains on, and says so
+    CONTINUE = "continue"  # it trains on, and reports that
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StopCondition:
-    """When a job is finished.
+    """Condition under which a job is finished.
 
     Attributes:
         kind: count steps, count epochs, or watch a metric at each epoch's end.
-        limit: number of steps or epochs; for a metric the most epochs to try (always a bound).
+        limit: number of steps or epochs; for a metric the largest number of epochs (always bounds).
         metric: name in the epoch's logs ("val_accuracy"), metric stops only.
         target: value to reach, metric stops only.
         higher_is_better: whether reaching means >= target (True) or <= target (False).
@@ -77,25 +77,25 @@ class StopCondition:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrainingSpec:
-    """What a job computes; fixed for its whole life.
+    """Computation of a job; fixed for its whole life.
 
     Attributes:
         job_id: 0 for a run without a control plane.
         entry_file: the Python file with `build(settings)`, relative to the unpacked code.
         code_sha256: digest of the uploaded code archive or file.
         settings: passed to `build` as a plain dict.
-        global_batch_size: examples of a step, as submitted; validation always takes as many.
-        batch_size_min, batch_size_max: bounds of what memberships may take instead (both or none);
-            learning rates are then scaled to the batch.
-        on_nonfinite: what becomes of the job when its loss or a metric is nan or infinite.
+        global_batch_size: examples of a step, as submitted; validation always uses as many.
+        batch_size_min, batch_size_max: bounds of the size that memberships may use instead (both or
+            none); learning rates are then scaled to the batch.
+        on_nonfinite: reaction to a loss or metric that is nan or infinite.
         shuffle: whether each epoch visits the examples in a fresh seeded order.
-        checkpoint_every_s: how often the leader saves the whole state beside the training, in case
-            that all trainers are lost; 0: never.
-        task: a job that predicts stops after one epoch, its pass over the data.
-        model_sha256: of `source.keras` beside the code, which a job that predicts is to use instead
+        checkpoint_every_s: interval at which the leader saves the whole state during training, in
+            case all trainers are lost; 0: never.
+        task: a prediction job stops after one epoch, its pass over the data.
+        model_sha256: digest of `source.keras` beside the code, which a prediction job uses instead
             of the model that its code builds.
-        merges: virtual nodes on one accelerator may run together in fast mode; False where a
-            validation has seen that the model gives something else then.
+        merges: whether virtual nodes on one accelerator may run together in fast mode; False where
+            a validation has found that the model's results differ then.
     """
 
     job_id: int
@@ -150,27 +150,27 @@ class Member:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Membership:
-    """Who trains a job in one generation.
+    """The trainers of a job in one generation.
 
     Attributes:
-        members: in slot order of seniority; empty means: save a checkpoint and leave.
+        members: in slot order of seniority; empty: save a checkpoint and leave.
         leader_slot: resolves collectives and reports for the job; None only without members.
-        source_slot: a trainer of the generation before that gives its state to the joiners; it
-            takes part in the switch even when it is not a member any more. None: nobody has the
-            state, the leader makes it (from the seed, or from the checkpoint with `restore`).
+        source_slot: a trainer of the previous generation that sends its state to the joiners; it
+            takes part in the switch even if it is no longer a member. None: no trainer has the
+            state, the leader creates it (from the seed, or from the checkpoint with `restore`).
         declaration: every slot declared to the runtime, a superset of members and source. While
             (declaration, leader_slot) stay the same a switch needs no re-initialisation.
-        recover: somebody was lost. Members abort what they wait for, initialise their runtimes, and
-            whoever is furthest gives its state to those who are not (`source_slot` is None).
+        recover: a trainer was lost. Members abort their waits, initialise their runtimes, and the
+            most advanced member sends its state to the others (`source_slot` is None).
         hold: too few are left: the members keep their state and do no steps until the next orders.
-        global_batch_size: examples of a training step; None: what the spec says.
-        resume_at: so many examples, from the first on, have predictions that are safe; a job that
-            predicts goes on after them, wherever its members stand. None: where they stand.
+        global_batch_size: examples of a training step; None: as in the spec.
+        resume_at: number of examples, from the first on, with safe predictions; a prediction job
+            continues after them, whatever its members' positions. None: at their positions.
         epochs_known: number of the first epoch that the control plane has no report of; the leader
-            reports its history from there on, for whoever led before may be lost with its reports.
+            reports its history from there on, as a former leader may be lost with its reports.
             None: nothing is missing.
-        steps_known: the control plane has reports of so many steps, from the first on; the leader
-            reports those after them that it has in memory. None: nothing is missing.
+        steps_known: number of steps, from the first on, that the control plane has reports of; the
+            leader reports later ones that it has in memory. None: nothing is missing.
     """
 
     generation: int
@@ -192,24 +192,24 @@ class Membership:
 
     @property
     def hosts(self) -> frozenset[str]:
-        """List the hosts of the declaration, names or addresses, as they stand in it."""
+        """The hosts of the declaration, names or addresses, as listed in it."""
         hosts = (entry.address.rpartition(":")[0] for entry in self.declaration)
         return frozenset(host.strip("[]") for host in hosts)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrainerOrders:
-    """What an agent wants of one trainer process (`orders.json`).
+    """Desired state of one trainer process (`orders.json`).
 
     Attributes:
         slot: fixed for the life of the process.
-        membership: the newest generation that this trainer is in, or that ends its part.
+        membership: the newest generation that includes this trainer, or that ends its part.
         go: False while joiners of `membership` still boot: a joiner gets ready and waits, an old
-            member goes on as before. True: old members switch after a common step, joiners join.
+            member continues as before. True: old members switch after a common step, joiners join.
         checkpoint_path: a local checkpoint file to start from when `membership.restore` is set.
-        profile: a joiner is to time its own virtual nodes while it gets ready; see `ready`.
-        peers: hosts whose trainers may come besides those of the membership's declaration: those
-            of a generation that prepares and of which this trainer knows nothing else.
+        profile: whether a joiner times its own virtual nodes while it gets ready; see `ready`.
+        peers: hosts whose trainers may connect besides those of the membership's declaration: those
+            of a generation in preparation that is otherwise unknown to this trainer.
     """
 
     spec: TrainingSpec
@@ -223,7 +223,7 @@ class TrainerOrders:
 
 
 class ReportKind(StrEnum):
-    """What a trainer report says; see TRAINER_REPORT_DATA in the docs for the data of each."""
+    """Type of a trainer report; see TRAINER_REPORT_DATA in the docs for the data of each."""
 
     PHASE = "phase"
     READY = "ready"
@@ -261,7 +261,7 @@ class TrainerReport:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EnrolRequest:
-    """A new node's introduction, with the one-time token an admin made for it."""
+    """Registration of a new node, with the one-time token that an admin created for it."""
 
     token: str
     name: str
@@ -275,7 +275,7 @@ class EnrolRequest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EnrolReply:
-    """The agent's own credentials and the rhythm it has to keep."""
+    """The agent's own credentials, its heartbeat interval and its lease."""
 
     node_id: int
     agent_token: str
@@ -285,7 +285,7 @@ class EnrolReply:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HelloRequest:
-    """An enrolled agent's (re)start: what it has now, under which boot."""
+    """An enrolled agent's (re)start: its present addresses and accelerators, and its boot id."""
 
     host: str
     first_port: int
@@ -297,7 +297,7 @@ class HelloRequest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WantedTrainer:
-    """A trainer that shall exist on a node.
+    """A trainer that is to exist on a node.
 
     Attributes:
         code_name: file name of the job's code as uploaded (".py" or ".zip").
@@ -318,7 +318,7 @@ class WantedTrainer:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WantedValidation:
-    """A job whose code shall be built once on this node, in a process that is thrown away."""
+    """A job whose code is to be built once on this node, in a process that is then discarded."""
 
     spec: TrainingSpec
     attempt: int
@@ -328,7 +328,7 @@ class WantedValidation:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WantedState:
-    """Everything that shall run on a node. What is not in it has to end.
+    """Desired state of a node. Processes that are not in it have to end.
 
     Attributes:
         version: digest of the content; a long-poll returns when it differs from the agent's.
@@ -362,10 +362,10 @@ class LogChunk:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ValidationReport:
-    """How a validation ended.
+    """Result of a validation.
 
     Attributes:
-        code: machine word for what is wrong ("user_code", "custom_train_step"), None when fine.
+        code: machine-readable error code ("user_code", "custom_train_step"), None when valid.
         field: the field of the submission that has to change.
         facts: num_parameters, num_examples, steps_per_epoch, state_bytes, warnings ...
     """
@@ -382,12 +382,12 @@ class ValidationReport:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReportBatch:
-    """A heartbeat with everything that happened on a node since the last accepted one.
+    """A heartbeat with all events on a node since the last accepted one.
 
     Attributes:
-        trainers: those that the agent owns now, also while it still fetches their code (pid 0).
-        wanted_version: version of the wanted state that the agent followed when it listed them; a
-            trainer of this node that is neither in that state nor in `trainers` is gone.
+        trainers: trainers that the agent owns now, also while it still fetches their code (pid 0).
+        wanted_version: version of the wanted state in force when the agent listed them; a trainer
+            of this node that is neither in that state nor in `trainers` is gone.
     """
 
     boot_id: str
@@ -401,6 +401,6 @@ class ReportBatch:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BatchReply:
-    """The control plane took the whole batch; reports of an old generation name stale trainers."""
+    """Acceptance of the whole batch; `stale` lists trainers that reported for an old generation."""
 
     stale: tuple[TrainerState, ...]

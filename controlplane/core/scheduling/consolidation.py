@@ -1,8 +1,8 @@
-"""Moves jobs onto fewer nodes, where that makes up for what the move costs them.
+"""Consolidation: moves jobs onto fewer nodes, where the gain exceeds the cost of the move.
 
-Jobs come and go, and what they leave lies scattered: a job may sit on three nodes although there is
-room for it on one. A move is a resize to the same size. It goes to accelerators that are free now,
-so nobody waits for it, and each one leaves its job on fewer nodes than before, so they end.
+As jobs come and go, free accelerators become scattered: a job may run on three nodes although it
+fits on one. A move is a resize to the same size, onto accelerators that are free now, so that no
+other job waits for it. Each move leaves its job on fewer nodes than before, so moves terminate.
 """
 
 from __future__ import annotations
@@ -22,22 +22,22 @@ from controlplane.core.values.types import (
     Snapshot,
 )
 
-#: So many jobs are moved in one decision at most; the next one may go on.
+#: Largest number of moves in one decision; the next decision may continue.
 MOST_MOVES = 8
 
-#: For so many jobs in one decision it is worked out at most what a move would bring.
+#: Largest number of jobs in one decision for which the gain of a move is computed.
 MOST_LOOKS = 64
 
-#: A placement is not expected to last longer than this: allocations change.
+#: Assumed lifetime of a placement in seconds, as allocations change.
 HORIZON_S = 600.0
 
-#: Less than this is within the error of a throughput model.
+#: Least relative gain of a move; smaller ones are within the error of a throughput model.
 LEAST_GAIN = 0.02
 
 
 @dataclass(slots=True)
 class Moves:
-    """Jobs that are moved: where to, and why (their whole sentence)."""
+    """Moved jobs: their accelerators, and their reasons (whole texts)."""
 
     placed: dict[JobId, list[Accelerator]] = field(default_factory=dict)
     reasons: dict[JobId, str] = field(default_factory=dict)
@@ -49,12 +49,11 @@ def repack(
     placed: Mapping[JobId, Sequence[Accelerator]],
     free: Mapping[str, FreeCapacity],
 ) -> Moves:
-    """Move jobs that could sit on fewer nodes, those on most nodes too many first.
+    """Move jobs that fit on fewer nodes, those with the most excess nodes first.
 
     A move pays when the goodput gained over the rest of the job (or `HORIZON_S`, if that is
-    shorter) is more than what the job does in the seconds that a resize costs it. Jobs that begin,
-    wait for others to let go, mix kinds, have places of their own, or of which nothing is known
-    stay.
+    shorter) exceeds the job's work during the seconds that a resize costs. Jobs stay that are
+    starting, wait for releases, mix kinds, have places of their own, or are of unknown performance.
     """
     moves = Moves()
     busy = snapshot.releasing | {held for row in snapshot.held.values() for held in row}
@@ -92,7 +91,7 @@ def _candidates(
     placed: Mapping[JobId, Sequence[Accelerator]],
     busy: frozenset[AcceleratorId],
 ) -> list[Job]:
-    """List running jobs on more nodes than they must be, the most scattered first."""
+    """List running jobs on more nodes than necessary, the most scattered first."""
     largest: Counter[str] = Counter()
     sizes = Counter((one.kind, one.node_id) for one in snapshot.accelerators)
     for (kind, _), size in sizes.items():
@@ -116,10 +115,10 @@ def _candidates(
 def _fewest_nodes(
     now: Sequence[Accelerator], rooms: FreeCapacity, most_nodes: int, held: frozenset[AcceleratorId]
 ) -> tuple[list[Accelerator], list[Accelerator]] | None:
-    """Find the same number of accelerators on at most `most_nodes`: what is kept, what is new.
+    """Find the same number of accelerators on at most `most_nodes`: (kept ones, new ones).
 
-    A node on which the job already has most of them is preferred. What is new is taken from
-    `rooms`; on None nothing is.
+    Nodes on which the job already has most of them are preferred. New ones are taken from `rooms`;
+    on None no accelerator is taken.
     """
     mine = Counter(one.node_id for one in now)
     needed, chosen = len(now), dict[NodeId, int]()
@@ -137,7 +136,7 @@ def _fewest_nodes(
         rooms.give_back(added)
         return None
     kept: list[Accelerator] = []
-    # What it holds stays before what it would only have been given now.
+    # Held accelerators stay in preference to ones that are only about to be given.
     for one in sorted(now, key=lambda one: one.id not in held):
         if chosen.get(one.node_id, 0) > 0:
             chosen[one.node_id] -= 1
@@ -167,7 +166,7 @@ def _gain(
     moment: float,
     cost_s: float,
 ) -> float | None:
-    """Say by how much a job would be faster on `num_nodes`, or None where that does not pay."""
+    """Return the relative speed-up of a job on `num_nodes`, or None where that does not pay."""
     kind, count = now[0].kind, len(now)
     before = performance.goodput(kind, count, len({one.node_id for one in now}))
     then = performance.goodput(kind, count, num_nodes)
@@ -175,7 +174,7 @@ def _gain(
         return None
     if job.remaining_examples is not None:
         left_s = job.remaining_examples / before
-    else:  # as long again as it has been running
+    else:  # assume as long again as the job has been running
         left_s = moment - (moment if job.running_since is None else job.running_since)
     left_s = min(left_s, HORIZON_S)
     return then / before - 1.0 if (then - before) * left_s > cost_s * before else None

@@ -1,7 +1,7 @@
-"""What is left of one kind of accelerator, node by node, with the best-fitting node at hand.
+"""Free capacity of one kind of accelerator by node, with lookup of the best-fitting node.
 
-Nodes are kept in one heap for each number of accelerators that are left on them. What a heap says
-is checked when it is asked, so that taking costs O(log nodes) and nothing is ever searched for.
+Nodes are kept in one heap for each number of free accelerators. Heap entries are validated lazily
+on lookup, so that taking costs O(log nodes) without any search.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ NodeId = int
 
 
 class FreeCapacity:
-    """Accelerators of one kind that may be taken, in order of their index on each node."""
+    """Free accelerators of one kind, in order of their index on each node."""
 
     def __init__(self, accelerators: Iterable[Accelerator] = ()) -> None:
         self._on: dict[NodeId, list[Accelerator]] = {}
@@ -31,13 +31,13 @@ class FreeCapacity:
         self.num_left = sum(len(left) for left in self._on.values())
 
     def room(self, node: NodeId) -> int:
-        """Count what is left on `node`."""
+        """Count the free accelerators of `node`."""
         return len(self._on.get(node, ()))
 
     def best_node(self, needed: int) -> NodeId | None:
-        """Name the node with the least room that is enough, else with the most; None: all empty.
+        """Return the node with the least sufficient room, else with the most; None: all are empty.
 
-        Of equal nodes it is the one with the lowest id.
+        Ties go to the lowest id.
         """
         sizes = sorted(size for size in self._nodes_with if size > 0)
         enough = bisect_left(sizes, needed)
@@ -58,7 +58,7 @@ class FreeCapacity:
         return taken
 
     def withdraw(self, ids: frozenset[AcceleratorId]) -> list[Accelerator]:
-        """Take those of `ids` that are left here."""
+        """Take the free accelerators among `ids`."""
         withdrawn = [one for row in self._on.values() for one in row if one.id in ids]
         for node in sorted({one.node_id for one in withdrawn}):
             before = self._on[node]
@@ -67,7 +67,7 @@ class FreeCapacity:
         return withdrawn
 
     def give_back(self, accelerators: Iterable[Accelerator]) -> None:
-        """Put back what was taken."""
+        """Put taken accelerators back."""
         for accelerator in accelerators:
             left = self._on.setdefault(accelerator.node_id, [])
             left.append(accelerator)
@@ -80,7 +80,7 @@ class FreeCapacity:
 
 
 def take_packed(rooms: FreeCapacity, needed: int, own_nodes: Iterable[NodeId]) -> list[Accelerator]:
-    """Take up to `needed`: on nodes of the job's own first, then where it fits best."""
+    """Take up to `needed`: first on nodes that the job already uses, then by best fit."""
     taken: list[Accelerator] = []
     own = sorted((rooms.room(node), node) for node in own_nodes if rooms.room(node))
     while own and len(taken) < needed:

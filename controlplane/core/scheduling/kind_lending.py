@@ -1,8 +1,8 @@
-"""Lends accelerators that a policy left idle to jobs of another kind, where that makes them faster.
+"""Lends idle accelerators to jobs of another kind, where that makes the jobs faster.
 
-Policies give a job one kind. What nobody wants then is offered to the jobs that mix kinds: as many
-as the planner predicts to shorten the step. Every cycle begins with the policy's own decision, so
-whatever a job was lent is the first thing to be taken back when somebody needs it.
+Policies give a job one kind. Accelerators left idle are then offered to jobs that mix kinds, as
+many as are predicted to shorten the step. Every cycle begins with the policy's own decision, so
+lent accelerators are the first to be taken back when another job needs them.
 """
 
 from __future__ import annotations
@@ -16,20 +16,20 @@ from controlplane.core.scheduling.pools import all_held_by_kind, capacity_by_kin
 from controlplane.core.values.types import Decision, Job, JobId, MixNote, Share, Snapshot
 from controlplane.core.virtual_nodes.uneven_split import MixVerdict, mix_verdict, team_plan
 
-#: A mix begins, or changes, when it is predicted to give this much more throughput ...
+#: Least predicted relative gain in throughput for a mix to begin or change ...
 MIX_GAIN = 0.05
 
-#: ... and goes on as long as it still gives this much more than the job's own kind alone.
+#: ... and least gain over the job's own kind alone for it to go on.
 KEEP_GAIN = 0.02
 
-#: So many comparisons are remembered: most jobs are asked the same in cycle after cycle.
+#: Number of cached comparisons: most of them recur in cycle after cycle.
 REMEMBERED = 4096
 
 
 def mix(snapshot: Snapshot, decision: Decision) -> Decision:
     """Add idle accelerators of other accepted kinds to the shares of jobs that mix.
 
-    The most important job is asked first. A kind that was never measured for a job's code is tried
+    The most important job comes first. A kind that was never measured for a job's code is tried
     with one accelerator, once the job runs and its own kind has been measured.
     """
     if not any(job.mixes_kinds for job in snapshot.jobs):
@@ -50,7 +50,7 @@ def mix(snapshot: Snapshot, decision: Decision) -> Decision:
             if kind != own.kind and number > 0 and job.accepts(kind)
         }
         before = held[job.id]
-        # A job whose own kind changes begins again: what it holds of others was for the old one.
+        # A job whose own kind changes begins anew: its lent accelerators suited the old kind.
         lent = {k: n for k, n in before.items() if k != own.kind} if own.kind in before else {}
         extra, note = _extra(job, own, offered, lent)
         if note is not None:
@@ -65,7 +65,7 @@ def mix(snapshot: Snapshot, decision: Decision) -> Decision:
 def _extra(
     job: Job, own: Share, offered: Mapping[str, int], held: Mapping[str, int]
 ) -> tuple[dict[str, int], MixNote | None]:
-    """Choose what a job is lent of what is offered, given what it was lent before."""
+    """Choose the offered accelerators that a job is lent, given those it was lent before."""
     most = min(job.max_accelerators, job.num_virtual_nodes)
     usable = {kind: min(number, most - own.count) for kind, number in offered.items()}
     known = {kind: job.step_times[kind] for kind in (own.kind, *usable) if kind in job.step_times}
@@ -125,7 +125,7 @@ def _note(
 def _kept(
     job: Job, own: Share, offered: Mapping[str, int], held: Mapping[str, int], verdict: MixVerdict
 ) -> MixVerdict:
-    """Stay with the mix that there is unless another one is clearly better."""
+    """Keep the present mix unless another one is clearly better."""
     kinds = {own.kind: own.count, **held}
     is_there = all(number <= offered.get(kind, 0) for kind, number in held.items())
     is_known = all(kind in job.step_times for kind in kinds)
@@ -139,7 +139,7 @@ def _kept(
 
 
 def _trial(job: Job, own: Share, offered: Mapping[str, int], held: Mapping[str, int]) -> str | None:
-    """Name a kind to be tried: the one that is being tried, else one that was never measured."""
+    """Return a kind to be tried: the one under trial, else one never measured, else None."""
     if own.kind not in job.step_times or own.count >= min(
         job.max_accelerators, job.num_virtual_nodes
     ):

@@ -1,4 +1,4 @@
-"""Which accelerators a share becomes: keep what a job has, pack nodes, leave large gaps whole."""
+"""Accelerators of each share: keep a job's own ones, pack nodes, leave large gaps whole."""
 
 from __future__ import annotations
 
@@ -20,20 +20,20 @@ from controlplane.core.values.types import (
 
 
 def place(snapshot: Snapshot, decision: Decision) -> Allocation:
-    """Give every share its accelerators.
+    """Assign accelerators to every share.
 
-    A job keeps what it holds of the share's kinds, in slot order; when it holds too many of one it
-    gives up those on the nodes where it has fewest, never its first (that trainer leads the job).
-    What it still needs comes from accelerators that nobody holds, those that are free now first,
-    then from nodes where it already is, then from the node with the least room that is enough.
-    Extra accelerators of other kinds are placed last. What a job shuns it gets when there is
-    nothing else; the plan leaves that out then.
+    A job keeps its accelerators of the share's kinds, in slot order; when it holds too many of one
+    kind it releases those on the nodes where it has fewest, never its first (that trainer leads the
+    job). Missing ones are taken from unheld accelerators, those that are free now first, then from
+    nodes where the job already is, then from the node with the least sufficient room. Extra
+    accelerators of other kinds are placed last. Accelerators excluded for a job are given to it
+    only when there are no others; the plan leaves them out then.
 
     A share with places of its own (`Share.by_node`) is served before all others, exactly there.
-    In the end jobs that could sit on fewer nodes are moved, where that pays (`consolidation`).
+    Finally, jobs that fit on fewer nodes are moved, where that pays (`consolidation`).
 
     Raises:
-        ValueError: the shares of a kind exceed what the cluster, or a node, has of it.
+        ValueError: the shares of a kind exceed its capacity in the cluster or on a node.
     """
     by_id = {accelerator.id: accelerator for accelerator in snapshot.accelerators}
     held = {
@@ -72,7 +72,7 @@ def _fill(
     free: Mapping[str, FreeCapacity],
     busy: Mapping[str, FreeCapacity],
 ) -> None:
-    """Take what every share still lacks, and note it in `added`."""
+    """Take the accelerators that every share still lacks, and record them in `added`."""
     for job, kind, count in _placement_order(snapshot, decision):
         own = [one for one in held[job.id] if one.id in kept[job.id]] + added[job.id]
         needed = count - sum(one.kind == kind for one in own)
@@ -91,7 +91,7 @@ def _fill(
 def _placed_by_node(
     snapshot: Snapshot, decision: Decision, held: Mapping[JobId, list[Accelerator]]
 ) -> tuple[dict[JobId, set[AcceleratorId]], dict[JobId, list[Accelerator]]]:
-    """Serve the shares that say on which nodes: what is kept and what is added, by job."""
+    """Serve the shares with `by_node`: accelerators kept and accelerators added, by job."""
     kept: dict[JobId, set[AcceleratorId]] = {job_id: set() for job_id in held}
     added: dict[JobId, list[Accelerator]] = {job_id: [] for job_id in held}
     jobs = [job for job in snapshot.jobs if job.id in held and decision.shares[job.id].by_node]
@@ -126,7 +126,7 @@ def _placed_by_node(
 def _rooms_by_node(
     snapshot: Snapshot, decision: Decision, kept: Mapping[JobId, set[AcceleratorId]]
 ) -> dict[tuple[NodeId, str], list[Accelerator]]:
-    """List what is not kept by (node, kind): free ones first, last what others could keep."""
+    """List unkept accelerators by (node, kind): free ones first, last those others could keep."""
     gone = {one for ids in kept.values() for one in ids}
     urgency = dict.fromkeys(snapshot.releasing, 1)
     for job_id, row in snapshot.held.items():
@@ -143,7 +143,7 @@ def _rooms_by_node(
 def _rooms(
     snapshot: Snapshot, taken: set[AcceleratorId]
 ) -> tuple[dict[str, FreeCapacity], dict[str, FreeCapacity]]:
-    """Sort what nobody was given yet into what is free and what is in use, by kind."""
+    """Divide unassigned accelerators into free ones and ones in use, by kind."""
     in_use = snapshot.in_use
     free: dict[str, list[Accelerator]] = defaultdict(list)
     busy: dict[str, list[Accelerator]] = defaultdict(list)
@@ -160,7 +160,7 @@ def _rooms(
 def _kept(
     held: Iterable[Accelerator], share: Share, taken: set[AcceleratorId]
 ) -> set[AcceleratorId]:
-    """Choose what a job keeps, by kind; its own kind is settled where it has places of its own."""
+    """Choose the accelerators that a job keeps, by kind, without its own kind if placed by node."""
     kept: set[AcceleratorId] = set()
     for kind, count in (share.extra if share.by_node else share.by_kind).items():
         kept |= _keep([one for one in held if one.kind == kind and one.id not in taken], count)
@@ -184,7 +184,7 @@ def _keep(held: list[Accelerator], count: int) -> set[AcceleratorId]:
 def _placement_order(snapshot: Snapshot, decision: Decision) -> list[tuple[Job, str, int]]:
     """List (job, kind, count) for placement: the largest share first while gaps are whole.
 
-    Extra accelerators follow when every share has its own.
+    Extra accelerators follow after all own ones.
     """
     wanted = [job for job in snapshot.jobs if job.id in decision.shares]
     wanted.sort(key=lambda j: (-decision.shares[j.id].count, j.submitted_at, j.id))
@@ -204,7 +204,7 @@ def _take(
     nodes: set[NodeId],
     excluded: frozenset[AcceleratorId],
 ) -> list[Accelerator]:
-    """Take up to `needed`: free ones before those in use, what the job shuns after both."""
+    """Take up to `needed`: free ones before those in use, excluded ones after both."""
     aside = [rooms.withdraw(excluded) for rooms in (free, busy)] if excluded else []
     taken: list[Accelerator] = []
     for rooms in (free, busy):

@@ -1,4 +1,4 @@
-"""From what jobs hold to what they shall hold: shrink before grow, never take what is in use."""
+"""Transition from held to desired accelerators: shrink before grow, never take one in use."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from controlplane.core.values.types import (
 
 
 def plan_between(snapshot: Snapshot, allocation: Allocation) -> Plan:
-    """Order the changes that can be made now and name those that wait for a release.
+    """Order the changes that can be made now and list the jobs that wait for a release.
 
-    An accelerator is given to a job only when nobody holds it and its former trainer has gone. A
-    job that waits for such accelerators makes the rest of its change first if it gives something
-    up, because others may wait for that. A job that lost trainers and holds less than its minimum
-    keeps that, and its state in it, until somebody else is given the accelerators; what is kept for
-    it is as free as any other as soon as the policy gives it to somebody else. What a job
-    shuns it is not given: it makes do with the rest, if that is enough. Jobs in
-    `snapshot.resizing` are left alone.
+    An accelerator is given to a job only when no job holds it and its former trainer has gone. A
+    job that waits for such accelerators makes the rest of its change first if it releases any,
+    because others may wait for them. A job that lost trainers and holds less than its minimum keeps
+    its accelerators, and the state in them, until they are given to another job; accelerators kept
+    for it are as free as any other once the policy gives them to another job. A job is not given
+    accelerators excluded for it: it runs on the rest, if that reaches its minimum. Jobs in
+    `snapshot.resizing` are left unchanged.
     """
     schedulable = {accelerator.id for accelerator in snapshot.accelerators}
     in_use = snapshot.in_use
@@ -68,7 +68,7 @@ def _may_wait(
     given: set[AcceleratorId],
     schedulable: set[AcceleratorId],
 ) -> bool:
-    """Say whether a job below its minimum may keep what it has although it is given nothing."""
+    """Return whether a job below its minimum may keep its accelerators if it is given none."""
     is_short = 0 < len(held) < job.min_accelerators
     return is_short and schedulable.issuperset(held) and given.isdisjoint(held)
 
@@ -79,11 +79,11 @@ def _meanwhile(
     wanted: tuple[AcceleratorId, ...],
     schedulable: set[AcceleratorId],
 ) -> tuple[AcceleratorId, ...]:
-    """Say what a job holds while part of what it is wanted to hold is still in use by others."""
+    """Return the accelerators that a job holds while others still use part of the wanted ones."""
     chosen = set(wanted)
     kept = tuple(accelerator for accelerator in held if accelerator in chosen)
     if len(kept) >= job.min_accelerators:
         return kept
     if all(accelerator in schedulable for accelerator in held):
-        return held  # moving elsewhere: stay until there is a place to go
-    return ()  # what it stands on goes away: save its state and wait
+        return held  # moving elsewhere: stay until the new accelerators are free
+    return ()  # a held accelerator leaves the cluster: save the state and wait

@@ -1,8 +1,9 @@
-"""Pools: the accelerators of one kind, and which pool a job belongs to.
+"""Pools: the accelerators of one kind, and the choice of a job's pool.
 
 A job's result is bitwise reproducible on one kind of accelerator, so the policies here give a job
 accelerators of a single kind: the kind that it holds, or else the accepted kind with most to give.
-What else a job holds (see `kind_lending`) is invisible to them, and theirs to give to anybody.
+Accelerators of other kinds that a job holds (see `kind_lending`) are invisible to policies, and
+free to be given to any job.
 """
 
 from __future__ import annotations
@@ -20,9 +21,10 @@ def capacity_by_kind(snapshot: Snapshot) -> dict[str, int]:
 
 
 def held_by_kind(snapshot: Snapshot) -> dict[JobId, Counter[str]]:
-    """Count what each job holds of its own kind, which may still be given out.
+    """Count the accelerators that each job holds of its own kind, which may still be given out.
 
-    The own kind of a job that mixes is that of the first accelerator it still has: its leader's.
+    The own kind of a job that mixes kinds is that of the first accelerator it still has: its
+    leader's.
     """
     mixing = {job.id for job in snapshot.jobs if job.mixes_kinds}
     return {
@@ -32,7 +34,7 @@ def held_by_kind(snapshot: Snapshot) -> dict[JobId, Counter[str]]:
 
 
 def all_held_by_kind(snapshot: Snapshot) -> dict[JobId, Counter[str]]:
-    """Count what each job holds of each kind, the kind of its first accelerator first."""
+    """Count the accelerators of each job by kind, the kind of its first accelerator first."""
     kinds = {accelerator.id: accelerator.kind for accelerator in snapshot.accelerators}
     return {
         job.id: Counter(kinds[held] for held in snapshot.held.get(job.id, ()) if held in kinds)

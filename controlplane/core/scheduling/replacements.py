@@ -1,8 +1,8 @@
-"""Accelerators that are kept for jobs that lost trainers and hold less than their minimum.
+"""Accelerators kept for jobs that lost trainers and hold less than their minimum.
 
-A policy sees such a job as holding what is kept for it, so it decides as if nothing had been lost:
-neither does it give the rest of the job's accelerators to others because the job is too small, nor
-the missing ones because nobody has them just now.
+In a snapshot such a job holds the accelerators kept for it, so a policy decides as if there had
+been no loss: the rest of the job's accelerators does not go to others because the job is too small,
+nor do the missing ones because no job holds them at the moment.
 """
 
 from __future__ import annotations
@@ -19,7 +19,8 @@ class ShortJob:
     """A job that lost trainers and holds less than its minimum.
 
     Attributes:
-        held: what it holds still, and with it its state; empty: it starts from its checkpoint.
+        held: accelerators still held, and with them the job's state; empty: it starts from its
+            checkpoint.
         lost: accelerators that its trainers have lost lately, schedulable or not.
     """
 
@@ -36,17 +37,17 @@ def replacements(
     releasing: AbstractSet[AcceleratorId],
     excluded: Mapping[JobId, AbstractSet[AcceleratorId]],
 ) -> dict[JobId, tuple[AcceleratorId, ...]]:
-    """Choose what brings each job to its minimum; a job that cannot get there is left out.
+    """Choose accelerators that bring each job to its minimum; leave out jobs that cannot reach it.
 
-    What is free comes before what is being freed, then what the job itself lost, then what is on a
-    node where it is. A job that holds nothing is kept what it lost and nothing else: it has no
-    state in memory that an accelerator could save. Jobs of higher weight, then older ones, choose
-    first, and no two the same.
+    The order of preference is: free accelerators, then those being released, then those that the
+    job itself lost, then those on a node where the job runs. A job that holds nothing is kept only
+    those that it lost: no accelerator can save state that is not in memory. Jobs of higher weight,
+    then older ones, choose first, and no accelerator is chosen twice.
 
     Args:
-        accelerators: those that may be given out.
-        held: what any job holds; none of it is chosen.
-        releasing: what nobody may be given yet because a former trainer has not gone.
+        accelerators: accelerators that may be given out.
+        held: accelerators held by any job; none of them is chosen.
+        releasing: accelerators that cannot be given out yet because a former trainer has not gone.
         excluded: accelerators on which a job's trainers did not come up lately.
     """
     by_id = {one.id: one for one in accelerators}

@@ -1,7 +1,7 @@
 """Statuses of jobs, generations and nodes, and the legal transitions between them.
 
 A transition that is not in these tables does not exist: services change a status only through a
-conditional update whose old and new value stand here, and the tests walk the tables.
+conditional update whose old and new value are listed here, and the tests check all of them.
 """
 
 from __future__ import annotations
@@ -11,17 +11,17 @@ from enum import StrEnum
 
 
 class JobStatus(StrEnum):
-    """Where a job stands between submission and its end."""
+    """State of a job between submission and its end."""
 
     VALIDATING = "validating"  # its code is being built once on a node
     INVALID = "invalid"  # the code or the spec was refused; the reason is kept
-    PENDING = "pending"  # valid, holds no accelerators, waits for the policy
+    PENDING = "pending"  # valid, holds no accelerators, waits for a share
     STARTING = "starting"  # holds accelerators; its trainers are booting
     RUNNING = "running"  # trainers do steps
     PREEMPTING = "preempting"  # on its way to zero accelerators, saving a checkpoint
     PAUSED = "paused"  # stopped by a person, holds nothing until resumed
     FINISHED = "finished"  # stop condition reached, results stored
-    FAILED = "failed"  # its own code failed, or it was given up with a reason
+    FAILED = "failed"  # its own code failed, or the platform failed it with a reason
     CANCELLED = "cancelled"  # ended by a person
 
 
@@ -51,7 +51,7 @@ JOB_TRANSITIONS: Mapping[JobStatus, frozenset[JobStatus]] = {
     ),
     JobStatus.PREEMPTING: frozenset(
         {
-            JobStatus.RUNNING,  # somebody was lost while saving; the survivors go on
+            JobStatus.RUNNING,  # a trainer was lost while saving; the survivors go on
             JobStatus.PENDING,
             JobStatus.PAUSED,
             JobStatus.FINISHED,
@@ -69,18 +69,18 @@ JOB_TRANSITIONS: Mapping[JobStatus, frozenset[JobStatus]] = {
 #: Statuses that no event can leave.
 ENDED_JOB_STATUSES = frozenset(status for status, after in JOB_TRANSITIONS.items() if not after)
 
-#: Statuses in which a job may hold accelerators because the policy wants it to.
+#: Statuses in which a job may hold accelerators by decision of the policy.
 HOLDING_JOB_STATUSES = frozenset({JobStatus.STARTING, JobStatus.RUNNING, JobStatus.PREEMPTING})
 
-#: Statuses that a policy decides about.
+#: Statuses in which jobs are scheduled by the policy.
 SCHEDULABLE_JOB_STATUSES = frozenset({JobStatus.PENDING, JobStatus.STARTING, JobStatus.RUNNING})
 
 
 class GenerationPhase(StrEnum):
-    """How far one membership of a job has come (one resize is one generation)."""
+    """Progress of one membership of a job (one resize is one generation)."""
 
-    PREPARING = "preparing"  # joiners boot; the old members train on and know nothing
-    SWITCHING = "switching"  # every joiner is ready; all are told to switch after a common step
+    PREPARING = "preparing"  # joiners boot; the old members train on unchanged
+    SWITCHING = "switching"  # every joiner is ready; all switch after a common step
     ACTIVE = "active"  # the members do steps
     CLOSED = "closed"  # a later generation took its place, or the job ended
     ABORTED = "aborted"  # given up before it was active
@@ -101,11 +101,11 @@ class NodeStatus(StrEnum):
     """Whether a node may be given work."""
 
     ONLINE = "online"
-    CORDONED = "cordoned"  # an admin wants no new work on it
-    ASIDE = "aside"  # trainers kept dying on it; it is left alone for a while
+    CORDONED = "cordoned"  # excluded from new work by an admin
+    ASIDE = "aside"  # in quarantine: trainers died on it repeatedly
     LOST = "lost"  # no heartbeat within the lease
 
 
 def is_legal_job_transition(old: JobStatus, new: JobStatus) -> bool:
-    """Say whether a job may go from `old` to `new`."""
+    """Return whether a job may go from `old` to `new`."""
     return new in JOB_TRANSITIONS[old]

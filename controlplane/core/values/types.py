@@ -1,7 +1,7 @@
-"""The frozen values that policies and plans work on.
+"""Frozen values of the scheduling core: input and output of policies and plans.
 
-A `Snapshot` is everything a policy may know. Policies are pure: same snapshot, same answer. Time
-and seed are part of the snapshot, so nothing here reads a clock.
+A `Snapshot` is the complete input of a policy. Policies are pure: same snapshot, same decision.
+Time and seed are part of the snapshot, so the core never reads a clock.
 """
 
 from __future__ import annotations
@@ -22,9 +22,10 @@ class Accelerator:
 
     Attributes:
         id: unique in the cluster.
-        node_id: the machine it sits in.
-        index: its place on that machine, from 0.
-        kind: what policies tell apart ("cpu", "a100"); results are bitwise equal within a kind.
+        node_id: the machine that contains it.
+        index: its index on that machine, from 0.
+        kind: hardware kind as policies distinguish it ("cpu", "a100"); results are bitwise equal
+            within a kind.
     """
 
     id: AcceleratorId
@@ -39,27 +40,27 @@ class Job:
 
     Attributes:
         weight: its priority as a positive share weight; higher gets more.
-        min_accelerators: it runs on at least this many or not at all (>= 1).
-        max_accelerators: it can use at most this many (never above num_virtual_nodes).
+        min_accelerators: least number of accelerators on which it runs (>= 1).
+        max_accelerators: largest number that it can use (never above num_virtual_nodes).
         accepted_kinds: kinds of accelerator it may run on; empty means any.
         examples_per_s: measured throughput by number of accelerators, as far as seen.
         remaining_examples: examples left until its stop condition, if that is known.
         attained_accelerator_s: accelerator-seconds it has had so far.
-        pending_since: when it last began to wait for accelerators; None: since it was submitted.
-        mixes_kinds: it may hold accelerators of several kinds at once.
+        pending_since: start of its present wait for accelerators; None: since submission.
+        mixes_kinds: whether it may hold accelerators of several kinds at once.
         step_times: kind -> measured seconds of a step by virtual nodes; only for jobs that mix.
         sync_time: measured seconds of the exchange by number of trainers, as far as known.
-        performance: useful examples per second on any accelerators, as far as that can be told.
-        kind_speeds: how fast kinds are beside each other for its code, or where nobody knows that
-            for others', as far as jobs that ran on several have shown.
-        tried_kinds: kinds on which its code was measured, by itself or others; empty: nobody knows.
-        loss: where its loss is going, as far as that can be told.
+        performance: useful examples per second on any accelerators, as far as it can be predicted.
+        kind_speeds: relative speeds of kinds for its code, or else for other jobs, as far as jobs
+            that ran on several kinds have shown.
+        tried_kinds: kinds on which its code was measured, by itself or others; empty: unknown.
+        loss: forecast of its loss, if there is one.
         done_examples: useful examples so far, in the unit of `remaining_examples`.
         resize_s: seconds of training that one resize costs it, as measured.
-        num_resizes: how often its accelerators have changed since its first start.
-        changed_at: when its accelerators changed last; None: it never had any.
-        running_since: since when it holds accelerators without a break; None: it holds none.
-        most_accelerators: the most it ever held at once.
+        num_resizes: number of changes of its accelerators since its first start.
+        changed_at: time of the last change of its accelerators; None: it never had any.
+        running_since: time since which it holds accelerators without a break; None: it holds none.
+        most_accelerators: largest number it ever held at once.
     """
 
     id: JobId
@@ -89,11 +90,11 @@ class Job:
     most_accelerators: int = 0
 
     def accepts(self, kind: str) -> bool:
-        """Say whether the job may run on accelerators of `kind`."""
+        """Return whether the job may run on accelerators of `kind`."""
         return not self.accepted_kinds or kind in self.accepted_kinds
 
     def waited_s(self, now: float) -> float:
-        """Give how long it has been waiting at `now`, in seconds."""
+        """Return the seconds for which it has been waiting at `now`."""
         since = self.submitted_at if self.pending_since is None else self.pending_since
         return max(now - since, 0.0)
 
@@ -104,17 +105,18 @@ class Snapshot:
 
     Attributes:
         now: seconds since the epoch (or since the start of a simulation).
-        accelerators: those that may be given out, schedulable nodes only.
-        jobs: jobs that want accelerators (pending, starting or running).
-        held: what each job holds and is meant to keep holding, in slot order; then what is kept
-            for it.
-        kept: the part of `held` on which the job has no trainer: it lost some, and these bring it
-            back to its minimum (see `replacements`). Free unless it is `releasing`.
-        releasing: accelerators whose former trainer has not gone yet; nobody may be given them now.
-        resizing: jobs with a resize under way that can no longer be taken back; a plan leaves them.
+        accelerators: accelerators that may be given out, on schedulable nodes only.
+        jobs: jobs that request accelerators (pending, starting or running).
+        held: accelerators that each job holds and is to keep, in slot order; then those kept for
+            it.
+        kept: the part of `held` on which the job has no trainer: the job lost some, and these bring
+            it back to its minimum (see `replacements`). Free unless `releasing`.
+        releasing: accelerators whose former trainer has not gone yet; they cannot be given out now.
+        resizing: jobs with a resize under way that can no longer be revoked; a plan leaves them.
         excluded: accelerators on which a job's trainers did not come up lately, by job.
-        carried: what the same policy left in its last decision. It may be missing at any time (a
-            new process, another policy), so it can only make a decision better or faster.
+        carried: state that the same policy left in its last decision. It may be missing at any time
+            (a new process, another policy); losing it costs decision quality or speed, not
+            correctness.
     """
 
     now: float
@@ -129,7 +131,7 @@ class Snapshot:
     carried: object | None = None
 
     def manned(self, job_id: JobId) -> tuple[AcceleratorId, ...]:
-        """Give the accelerators on which a job has trainers, in slot order."""
+        """Return the accelerators on which a job has trainers, in slot order."""
         held, kept = self.held.get(job_id, ()), self.kept.get(job_id)
         return held if kept is None else tuple(one for one in held if one not in kept)
 
@@ -141,14 +143,14 @@ class Snapshot:
 
 @dataclass(frozen=True, slots=True)
 class Share:
-    """How many accelerators a job shall hold.
+    """Desired accelerators of a job.
 
     Attributes:
         kind: its own kind, the only one that policies give.
-        count: how many of it.
-        extra: other kind -> how many idle ones of it work along (see `kind_lending`).
-        by_node: node -> how many of `count` there, from policies that choose places themselves;
-            empty: placement chooses.
+        count: number of accelerators of it.
+        extra: other kind -> number of lent accelerators of it (see `kind_lending`).
+        by_node: node -> part of `count` there, from policies that choose places themselves; empty:
+            `placement` chooses.
     """
 
     kind: str
@@ -169,11 +171,11 @@ class Share:
 
 @dataclass(frozen=True, slots=True)
 class MixNote:
-    """What was found out about mixing kinds in one job.
+    """Finding on mixing kinds in one job.
 
     Attributes:
-        key: the same as long as the finding is the same, whatever the numbers.
-        sentence: with the predicted numbers.
+        key: identifies the finding, independently of its numbers.
+        sentence: the finding with the predicted numbers.
     """
 
     key: str
@@ -182,15 +184,14 @@ class MixNote:
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """What a policy wants: a share for every job that shall hold something, and why.
+    """Desired state from a policy: a share for every job that is to hold accelerators, and reasons.
 
     Attributes:
-        shares: job -> share; a job that is missing shall hold nothing.
+        shares: job -> share; a missing job is to hold none.
         reasons: job -> one sentence with numbers, for every job of the snapshot.
-        mixes: job -> what was found about mixing, for jobs that allow it and where it is known.
-        starts_in_s: waiting job -> in how many seconds it is expected to start, where that can be
-            told.
-        carried: what the policy wants to find in the next snapshot.
+        mixes: job -> finding on mixing, for jobs that allow it and where there is one.
+        starts_in_s: waiting job -> seconds until its expected start, where known.
+        carried: state for the policy's next snapshot.
     """
 
     shares: Mapping[JobId, Share]
@@ -202,7 +203,7 @@ class Decision:
 
 @dataclass(frozen=True, slots=True)
 class Allocation:
-    """A decision with places: job -> accelerators, in the order of the job's slots."""
+    """A placed decision: job -> accelerators, in the order of the job's slots."""
 
     accelerators: Mapping[JobId, tuple[AcceleratorId, ...]]
     reasons: Mapping[JobId, str] = field(default_factory=dict)
@@ -210,12 +211,12 @@ class Allocation:
 
 @dataclass(frozen=True, slots=True)
 class Resize:
-    """One job's change from what it holds to what it is given now.
+    """One job's change from its held to its newly given accelerators.
 
     Attributes:
         wanted: the accelerators of the new generation, kept ones first and in their old order.
-        batch_size: examples of a step from then on; None: nobody asks for another number.
-        counts: virtual nodes of each of `wanted`; None: they are split by what is known by then.
+        batch_size: examples of a step from then on; None: no other number is requested.
+        counts: virtual nodes of each of `wanted`; None: split later by the speeds known then.
     """
 
     job_id: JobId
@@ -227,20 +228,20 @@ class Resize:
 
     @property
     def is_preemption(self) -> bool:
-        """True when the job ends up with nothing."""
+        """True when the job ends up without accelerators."""
         return not self.wanted
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What to do now, shrinks before grows, and what has to wait for a release.
+    """Changes to make now, shrinks before grows, and jobs that have to wait for a release.
 
     Attributes:
         resizes: in the order in which they are to be applied.
-        waiting: job -> accelerators that it will be given once their former trainers have gone.
+        waiting: job -> accelerators that it gets once their former trainers have gone.
         reasons: job -> the policy's sentence about it.
         mixes, starts_in_s, carried: as in the decision.
-        allocation: what all jobs hold when nothing has to wait any more.
+        allocation: accelerators of all jobs when none has to wait any more.
     """
 
     resizes: tuple[Resize, ...]

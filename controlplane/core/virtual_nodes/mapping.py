@@ -1,8 +1,8 @@
-"""Which virtual node takes which examples, and which accelerator runs which virtual nodes.
+"""Assignment of examples to virtual nodes, and of virtual nodes to accelerators.
 
 A job's batch is split over its virtual nodes once and for all; the virtual nodes are spread over
-whatever accelerators the job holds at the moment. Both splits are contiguous and even to within
-one, so that block sums in the reduction tree stay as large as they can be.
+the accelerators that the job holds at the moment. Both splits are contiguous and even to within
+one, so that block sums in the reduction tree stay as large as possible.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ def even_bounds(total: int, parts: int) -> tuple[tuple[int, int], ...]:
 
 
 def example_bounds(num_examples: int, num_virtual_nodes: int) -> tuple[tuple[int, int], ...]:
-    """Give the slice of a batch of `num_examples` that each virtual node takes.
+    """Return the slice of a batch of `num_examples` for each virtual node.
 
-    The last batch of an epoch may hold fewer examples than there are virtual nodes; the slices of
-    the others are then empty.
+    The last batch of an epoch may hold fewer examples than there are virtual nodes; some slices are
+    then empty.
     """
     return even_bounds(num_examples, num_virtual_nodes)
 

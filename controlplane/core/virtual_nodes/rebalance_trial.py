@@ -1,8 +1,8 @@
-"""Judging a move of virtual nodes by what it did: kept when it paid, otherwise taken back.
+"""Evaluation of a move of virtual nodes by its measured effect: kept if it paid, else reverted.
 
-A prediction can be wrong for reasons that no model of a trainer sees: trainers that share a
-processor get no faster by handing work to each other. So each move is a trial. The step time of the
-membership before it was measured over a window, that after it is measured over another one.
+A prediction can be wrong for reasons outside any model of a trainer: trainers that share a
+processor do not become faster by handing work to each other. So each move is a trial. The step time
+of the membership before the move is measured over a window, that after the move over another one.
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ from statistics import median
 
 from controlplane.core.virtual_nodes.step_window import Window, typical_step_s, window_closed
 
-#: A move has paid when the step got shorter by at least this share of what was promised.
+#: A move has paid when the step got shorter by at least this share of the predicted gain.
 PAID_SHARE = 0.5
 
-#: So many stretches, all of them slower than before the move by this factor, are enough to take it
-#: back at once.
+#: A move is reverted at once after this many stretches that are all slower than before the move by
+#: the factor `CLEAR_LOSS`.
 CLEAR_LOSS_STRETCHES = 4
 CLEAR_LOSS = 1.2
 
@@ -28,13 +28,13 @@ MOVE_COOL_DOWN_LIMIT_S = 3600.0
 
 @dataclass(frozen=True, slots=True)
 class RebalanceTrial:
-    """A move that is not judged yet.
+    """A move that has not been evaluated yet.
 
     Attributes:
-        generation: the membership that it made.
-        counts: slot -> virtual nodes before it.
-        before_s: measured seconds of a step before it.
-        promised_s: expected seconds of a step after it.
+        generation: the membership created by the move.
+        counts: slot -> virtual nodes before the move.
+        before_s: measured seconds of a step before the move.
+        promised_s: predicted seconds of a step after the move.
     """
 
     generation: int
@@ -45,12 +45,12 @@ class RebalanceTrial:
 
 @dataclass(frozen=True, slots=True)
 class RebalancePlan:
-    """What one job's moves have come to.
+    """State of one job's moves.
 
     Attributes:
-        failures: how many in a row did not pay.
-        until_s: no other move before then, in seconds of the caller's clock.
-        trial: the move that is being tried.
+        failures: number of consecutive moves that did not pay.
+        until_s: earliest time of the next move, in seconds of the caller's clock.
+        trial: the move under trial.
     """
 
     failures: int = 0
@@ -58,12 +58,12 @@ class RebalancePlan:
     trial: RebalanceTrial | None = None
 
     def may_move(self, now_s: float) -> bool:
-        """Say whether another move may be tried."""
+        """Return whether another move may be tried."""
         return self.trial is None and now_s >= self.until_s
 
     @property
     def is_doubtful(self) -> bool:
-        """Say whether what members seem to differ in was tried last and made nothing faster."""
+        """Whether the last move, based on apparent differences of members, made nothing faster."""
         return self.failures > 0
 
     def tried(self, trial: RebalanceTrial, now_s: float) -> RebalancePlan:
@@ -80,28 +80,28 @@ class RebalancePlan:
         return RebalancePlan(failures, now_s + cool_down_s(failures))
 
     def dropped(self) -> RebalancePlan:
-        """End a trial that can no longer be judged."""
+        """End a trial that can no longer be evaluated."""
         return replace(self, trial=None)
 
 
 def cool_down_s(failures: int) -> float:
-    """Give the seconds to wait after so many moves in a row that did not pay."""
+    """Return the seconds to wait after so many consecutive moves that did not pay."""
     doublings = min(failures, 32)
     return min(MOVE_COOL_DOWN_S * 2.0**doublings, MOVE_COOL_DOWN_LIMIT_S)
 
 
 @dataclass(frozen=True, slots=True)
 class RebalanceVerdict:
-    """What a move did: the measured seconds of a step after it, and whether that is enough."""
+    """Result of a move: the measured seconds of a step after it, and whether that is enough."""
 
     measured_s: float
     has_paid: bool
 
 
 def move_verdict(trial: RebalanceTrial, window: Window) -> RebalanceVerdict | None:
-    """Judge a move by the membership that it made; None while it is too early.
+    """Evaluate a move by the membership it created; None while it is too early.
 
-    A full window is asked for, or a few stretches that all are much slower than before.
+    The evaluation needs a full window, or a few stretches that are all much slower than before.
     """
     measured_s = typical_step_s(window)
     if measured_s is not None:

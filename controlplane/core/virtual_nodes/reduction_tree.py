@@ -3,8 +3,8 @@
 Floating-point sums depend on the order of the additions. Here that order is a property of the job
 alone: virtual nodes are the leaves of a complete binary tree (padded to the next power of two), a
 node of the tree is `left + right`, an absent leaf (a virtual node without examples, or padding) is
-skipped: `combine(x, absent) = x`. Whoever holds all present leaves below a tree node can add them
-up alone, so a worker sends only its maximal subtree sums, and any mapping of virtual nodes to
+skipped: `combine(x, absent) = x`. A worker that holds all present leaves below a tree node can add
+them up alone, so a worker sends only its maximal subtree sums, and any mapping of virtual nodes to
 workers gives the same bits.
 
 Both halves, the sums inside a worker and the sums over all workers, are programs for one stack
@@ -25,9 +25,9 @@ class Schedule:
     """A program for the stack machine.
 
     Attributes:
-        items: what to push, in this order.
-        merges: how often to add the two topmost entries after each push.
-        num_rows: how many entries are left in the end.
+        items: items to push, in this order.
+        merges: number of additions of the two topmost entries after each push.
+        num_rows: number of entries left at the end.
     """
 
     items: tuple[int, ...]
@@ -35,17 +35,17 @@ class Schedule:
 
     @property
     def num_rows(self) -> int:
-        """How many entries the program leaves on the stack."""
+        """Number of entries that the program leaves on the stack."""
         return len(self.items) - sum(self.merges)
 
 
 @dataclass(frozen=True, slots=True)
 class TreeReduction:
-    """How the workers of one membership reduce one batch.
+    """Programs by which the workers of one membership reduce one batch.
 
     Attributes:
         local: per worker, a program over its own present virtual nodes (items are virtual nodes).
-        rows_per_worker: what each worker pads its rows to, at least 1.
+        rows_per_worker: number of rows to which each worker pads, at least 1.
         across: a program over all rows; row r of worker w is item `w * rows_per_worker + r`.
     """
 
@@ -92,7 +92,7 @@ def plan_reduction(
 
 
 def running_sum(items: Sequence[int]) -> Schedule:
-    """Program that adds its items from left to right: one row, whatever the items are.
+    """Return the program that adds its items from left to right: one row for any items.
 
     Used where the order need not survive another mapping (the fast mode).
     """
@@ -125,7 +125,7 @@ class _Planner:
         self.row_merges: list[int] = []
 
     def visit(self, low: int, high: int) -> bool:
-        """Plan the tree node over leaves [low, high); say whether it has a present leaf."""
+        """Plan the tree node over leaves [low, high); return whether it has a present leaf."""
         holders = self._holders(low, high)
         if not holders:
             return False
@@ -144,7 +144,7 @@ class _Planner:
         return True
 
     def _sum_locally(self, worker: int, low: int, high: int) -> bool:
-        """Plan a subtree of which one worker holds every present leaf."""
+        """Plan a subtree whose present leaves one worker holds; return whether there are any."""
         if not self._holders(low, high):
             return False
         if high - low == 1:

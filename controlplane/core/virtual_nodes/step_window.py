@@ -1,8 +1,8 @@
-"""The last half minute of one membership, in stretches: what robust statistics are taken over.
+"""Step times of the last half minute of one membership, in stretches, for robust statistics.
 
-A report tells the mean of half a second of training, which on a shared machine says little. So
+A report holds the mean over half a second of training, which on a shared machine is too noisy. So
 reports are joined into stretches of two seconds, of which the newest ones are kept. Only closed
-stretches count, and nothing is concluded before enough of them are there.
+stretches count, and no conclusion is drawn before there are enough of them.
 """
 
 from __future__ import annotations
@@ -11,16 +11,16 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from statistics import median
 
-#: Trainers that just began are not judged by their first seconds of training.
+#: Seconds of training of a new trainer that are ignored.
 SETTLING_S = 5.0
 
-#: A stretch is closed when it has lasted so long.
+#: Seconds after which a stretch is closed.
 STRETCH_S = 2.0
 
-#: So many closed stretches are kept, beside the one that is still open.
+#: Closed stretches that are kept, beside the one that is still open.
 STRETCHES_KEPT = 12
 
-#: A window tells something when it covers so many seconds of training in so many stretches.
+#: Seconds of training, and stretches, that a window needs for a conclusion.
 WINDOW_S = 24.0
 WINDOW_STRETCHES = 5
 
@@ -30,8 +30,8 @@ class Interval:
     """Some consecutive steps of one membership.
 
     Attributes:
-        seconds: how long they took together, everything included.
-        num_steps: how many there were.
+        seconds: total time, everything included.
+        num_steps: number of steps.
         busy_s: slot -> mean seconds of its own computing in a step.
     """
 
@@ -53,7 +53,7 @@ Window = tuple[Interval, ...]
 
 
 def window_add(window: Window, new: Interval) -> Window:
-    """Add what was reported last; the oldest stretch goes when there are too many."""
+    """Append the newest report; drop the oldest stretch when there are too many."""
     if window and not window[-1].is_closed:
         return (*window[:-1], _joined(window[-1], new))
     return (*window, new)[-(STRETCHES_KEPT + 1) :]
@@ -74,14 +74,14 @@ def window_closed(window: Window) -> Window:
 
 
 def is_telling(window: Window) -> bool:
-    """Say whether a window covers enough time for a conclusion."""
+    """Return whether a window covers enough time for a conclusion."""
     closed = window_closed(window)
     long_enough = sum(stretch.seconds for stretch in closed) >= WINDOW_S
     return long_enough and len(closed) >= WINDOW_STRETCHES
 
 
 def member_seconds(window: Window, slot: int) -> tuple[float, ...]:
-    """List what a member's own computing took a step, by stretch; empty: not known well enough."""
+    """List a member's own computing seconds per step, by stretch; empty: insufficient data."""
     if not is_telling(window):
         return ()
     heard = [stretch.busy_s.get(slot, 0.0) for stretch in window_closed(window)]
@@ -90,17 +90,17 @@ def member_seconds(window: Window, slot: int) -> tuple[float, ...]:
 
 
 def typical_step_s(window: Window) -> float | None:
-    """Give the median seconds of a whole step; None where the window is too short to tell."""
+    """Return the median seconds of a whole step; None where the window is too short."""
     if not is_telling(window):
         return None
     return median(stretch.step_s for stretch in window_closed(window))
 
 
 def low_decile(values: Sequence[float]) -> float:
-    """Give a value that nine in ten of `values` are not below."""
+    """Return the lower decile: nine in ten of `values` are not below it."""
     return sorted(values)[len(values) // 10]
 
 
 def high_decile(values: Sequence[float]) -> float:
-    """Give a value that nine in ten of `values` are not above."""
+    """Return the upper decile: nine in ten of `values` are not above it."""
     return sorted(values)[-1 - len(values) // 10]

@@ -1,11 +1,11 @@
-"""What the members of a running job take for their part of a step, and when to split anew.
+"""Speeds of the members of a running job, straggler detection, and revision of the split.
 
 A kind's step time is known from all jobs that ever ran the same code on it. A member that takes far
-longer than the others compared with its kind (a straggler: a busy machine, a hot device) is taken
-as so many times slower. On machines that others use, too, trainers differ by 20 to 30 % for seconds
-without being slower, so that is asked of half a minute: the median must differ clearly, and even
-the best moments must be worse than what is usual among the others. Where only the median differs, a
-member may be about to change: its median tells of two speeds, so nothing is split anew by it.
+longer than the others relative to its kind (a straggler: a busy machine, a hot device) is assigned
+a step time so many times longer. On shared machines trainers differ by 20 to 30 % for seconds
+without being slower, so the test covers half a minute: the median must differ clearly, and even the
+best moments must be worse than usual among the others. Where only the median differs, the member's
+speed may be changing: its median mixes two speeds, so no split is revised by it.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ from controlplane.core.estimates.step_time import Sample, StepTime, step_time_fi
 from controlplane.core.virtual_nodes.step_window import high_decile, low_decile
 from controlplane.core.virtual_nodes.uneven_split import SecondsBySplit, finish_s, mapping_for
 
-#: A member counts as slower or faster than the others when its median differs by more than this.
+#: A member is slower or faster than the others when its median differs by more than this ...
 DRIFT = 0.3
 
-#: And only when even its best (or worst) moments differ by more than this.
+#: ... and even its best (or worst) moments differ by more than this.
 ALWAYS = 0.15
 
-#: Virtual nodes move between members only for this much more throughput.
+#: Least relative gain in throughput for moving virtual nodes between members.
 REVISION_GAIN = 0.15
 
 
@@ -34,7 +34,7 @@ class MemberSpeed:
     """One member of a running job.
 
     Attributes:
-        seconds: what its own computing takes a step, lately; None where it is not known.
+        seconds: recent seconds of its own computing in a step; None: unknown.
         over_time: the same by stretch of the last half minute; empty until that is over.
     """
 
@@ -48,10 +48,10 @@ class MemberSpeed:
 def member_step_times(
     members: Sequence[MemberSpeed], step_times: Mapping[str, StepTime]
 ) -> list[StepTime | None]:
-    """Give the step time of each member: its kind's, scaled where it differs from the others.
+    """Return the step time of each member: its kind's, scaled where it differs from the others.
 
-    What slows all of them down alike says nothing about how to share the work and is left out. A
-    member of an unknown kind has what was measured of itself; None where nothing was.
+    A slowdown common to all members is irrelevant for the split and left out. A member of an
+    unknown kind has its own measured time; None where there is no measurement.
     """
     factors = _factors(members, step_times)
     known = sorted(median(row) for row in factors if row)
@@ -69,7 +69,7 @@ def member_step_times(
 
 
 class _Drift(Enum):
-    """How a member compares with the others."""
+    """Comparison of a member with the others."""
 
     NONE = "none"
     CHANGING = "changing"  # slower or faster most of the time, but not always
@@ -79,7 +79,7 @@ class _Drift(Enum):
 def _factors(
     members: Sequence[MemberSpeed], step_times: Mapping[str, StepTime]
 ) -> list[list[float]]:
-    """Say how many times as long as expected of its kind each member took, by stretch."""
+    """Return each member's time relative to the one expected of its kind, by stretch."""
     found: list[list[float]] = []
     for member in members:
         step_time = step_times.get(member.kind)
@@ -89,7 +89,7 @@ def _factors(
 
 
 def _drifts(factors: Sequence[Sequence[float]]) -> list[_Drift]:
-    """Compare each member with what is usual among the others."""
+    """Compare each member with the typical value among the others."""
     found: list[_Drift] = []
     for i, own in enumerate(factors):
         others = [value for j, row in enumerate(factors) if j != i for value in row]
@@ -113,7 +113,7 @@ def _measured(member: MemberSpeed) -> StepTime | None:
 
 
 def speed_factor(member: MemberSpeed, step_time: StepTime) -> float:
-    """Give how many times as long a member takes as `step_time` says; 1 where nothing is known."""
+    """Return a member's time relative to `step_time`; 1 where it is unknown."""
     expected = step_time(member.num_virtual_nodes)
     if member.seconds is None or expected <= 0.0:
         return 1.0
@@ -123,10 +123,11 @@ def speed_factor(member: MemberSpeed, step_time: StepTime) -> float:
 def typical_members(
     members: Sequence[MemberSpeed], step_time: StepTime | None
 ) -> list[MemberSpeed]:
-    """Choose the members of one kind that tell how fast the kind is.
+    """Choose the members of one kind that represent the speed of the kind.
 
-    Those that are within `DRIFT` of the typical (lower median) factor, or faster: of two members
-    that differ the faster one is typical, so a straggler never spoils the profile of its kind.
+    These are the members within `DRIFT` of the typical (lower median) factor, or faster: of two
+    members that differ the faster one is typical, so a straggler never distorts the profile of its
+    kind.
     """
     known = [member for member in members if member.seconds]
     if not known:
@@ -150,8 +151,8 @@ class Revision:
     """Another split among the same members, and the reason for it, with numbers.
 
     Attributes:
-        before_s: seconds of a step as it is.
-        after_s: expected seconds of a step after it.
+        before_s: present seconds of a step.
+        after_s: expected seconds of a step after the revision.
     """
 
     counts: tuple[int, ...]
@@ -166,14 +167,14 @@ def revision_between(
     exchange: SecondsBySplit | None = None,
     measured_s: float | None = None,
 ) -> Revision | None:
-    """Split the virtual nodes of running members anew; None when that gains too little.
+    """Revise the split of virtual nodes over running members; None when that gains too little.
 
-    Members stay in their order and nobody joins or leaves. All of them must have been heard of for
-    half a minute, and none of them be about to change.
+    Members stay the same and in their order. All of them must have reported for half a minute, and
+    the speed of none may be changing.
 
     Args:
         exchange: seconds of the exchange by split, as far as known.
-        measured_s: seconds that a step takes now; what is predicted is predicted in proportion.
+        measured_s: present seconds of a step, to which predictions are scaled.
     """
     if len(members) < 2 or not all(member.over_time for member in members):
         return None
@@ -197,7 +198,7 @@ def revision_between(
 
 
 def _cause(members: Sequence[MemberSpeed], known: Sequence[StepTime], new: Sequence[int]) -> str:
-    """Name the member whose part changes most, and how its speed compares with the others'."""
+    """Describe the member whose part changes most, and its speed relative to the others'."""
     paces = [
         f(m.num_virtual_nodes) / m.num_virtual_nodes for f, m in zip(known, members, strict=True)
     ]

@@ -1,9 +1,9 @@
-"""How many virtual nodes each accelerator of an uneven set runs, and whether such a set pays.
+"""Split of virtual nodes over unequal accelerators, and whether such a set pays.
 
 A step ends when the slowest trainer is done, so the best split of V virtual nodes minimises the
-largest t_i(v_i). All t_i are known functions that never fall, so the least finish time can be
-searched for exactly: for a time T each accelerator can take so many virtual nodes, and T is enough
-when together they can take V (the planning problem of VirtualFlow, MLSys 2022, section 5).
+largest t_i(v_i). All t_i are known, non-decreasing functions, so the least finish time can be
+searched for exactly: within a time T each accelerator can run so many virtual nodes, and T suffices
+when together they can run V (the planning problem of VirtualFlow, MLSys 2022, section 5).
 """
 
 from __future__ import annotations
@@ -22,20 +22,20 @@ from controlplane.core.virtual_nodes.reduction_tree import plan_reduction
 SecondsByCount = Callable[[int], float]
 SecondsBySplit = Callable[[Sequence[int]], float]
 
-#: A split must be predicted to be this much faster than the even one to be used instead of it.
+#: Least predicted relative gain of an uneven split over the even one.
 UNEVEN_GAIN = 0.02
 
 
 def plan_counts(step_times: Sequence[SecondsByCount], num_virtual_nodes: int) -> tuple[int, ...]:
-    """Split virtual nodes over accelerators so that the last one is done as early as possible.
+    """Split virtual nodes over accelerators so that the last one finishes as early as possible.
 
     Args:
-        step_times: seconds by number of virtual nodes (from 1 on) of each accelerator; they must
-            not fall. Equal functions are evaluated once.
+        step_times: seconds by number of virtual nodes (from 1 on) of each accelerator,
+            non-decreasing. Equal functions are evaluated once.
 
     Returns:
-        How many each runs, at least one, `num_virtual_nodes` together. Of all splits with the least
-        finish time one whose other accelerators end early, too.
+        Number of virtual nodes of each accelerator, at least one, `num_virtual_nodes` in total. Of
+        all splits with the least finish time one whose other accelerators finish early, too.
 
     Raises:
         ValueError: there are no accelerators, or more than virtual nodes.
@@ -77,7 +77,7 @@ def _least_finish(tables: np.ndarray, num_of_kind: np.ndarray, num_virtual_nodes
 def _trimmed(
     tables: np.ndarray, rows: np.ndarray, counts: list[int], num_virtual_nodes: int
 ) -> tuple[int, ...]:
-    """Take what is too much, one at a time, from whoever is done last (the later one if equal)."""
+    """Remove the excess, one by one, from the accelerator that finishes last (ties: the later)."""
     heap = [(-tables[rows[i], count - 1], -i) for i, count in enumerate(counts) if count > 1]
     heapq.heapify(heap)
     for _ in range(sum(counts) - num_virtual_nodes):
@@ -90,7 +90,7 @@ def _trimmed(
 
 
 def finish_s(step_times: Sequence[SecondsByCount], counts: Sequence[int]) -> float:
-    """Give when the last accelerator is done, in seconds."""
+    """Return the finish time of the last accelerator, in seconds."""
     return max(step_time(count) for step_time, count in zip(step_times, counts, strict=True))
 
 
@@ -101,11 +101,11 @@ def mapping_for(
 ) -> tuple[tuple[int, ...], ...]:
     """Map virtual nodes to accelerators: contiguous runs in the order given.
 
-    Even where a speed is not known, and where another split would gain less than `UNEVEN_GAIN`.
+    The split is even where a speed is unknown, or another split gains less than `UNEVEN_GAIN`.
 
     Args:
         exchange: seconds of the exchange by split, as far as known. Splits in steps of 2, 4 ...
-            virtual nodes are tried, too: they travel in fewer rows.
+            virtual nodes are tried, too, as their sums travel in fewer rows.
 
     Raises:
         ValueError: there are fewer virtual nodes than accelerators (an accelerator would idle).
@@ -150,10 +150,10 @@ def rows_of(counts: Sequence[int]) -> int:
 
 
 def exchange_by_rows(sync_by_rows: Mapping[int, StepTime], *, is_exact: bool) -> SecondsBySplit:
-    """Give the seconds of the exchange by split, from T_sync by number of rows.
+    """Return the seconds of the exchange by split, from T_sync by number of rows.
 
-    A number of rows that was never measured is taken to be like the nearest that was: a split is
-    tried once, and known afterwards.
+    An unmeasured number of rows counts like the nearest measured one: a split is tried once, and
+    known afterwards.
     """
 
     def seconds(counts: Sequence[int]) -> float:
@@ -167,7 +167,7 @@ def exchange_by_rows(sync_by_rows: Mapping[int, StepTime], *, is_exact: bool) ->
 
 
 def runs(counts: Sequence[int]) -> tuple[tuple[int, ...], ...]:
-    """Give contiguous runs of these lengths, from 0 on."""
+    """Return contiguous runs of these lengths, from 0 on."""
     mapping, low = [], 0
     for count in counts:
         mapping.append(tuple(range(low, low + count)))
@@ -177,7 +177,7 @@ def runs(counts: Sequence[int]) -> tuple[tuple[int, ...], ...]:
 
 @dataclass(frozen=True, slots=True)
 class Team:
-    """Accelerators of one job and the step that they are predicted to do together.
+    """Accelerators of one job and their predicted common step.
 
     Attributes:
         kinds: kind -> number of accelerators, the job's own kind first.
@@ -219,7 +219,7 @@ class MixVerdict:
     Attributes:
         alone: the fastest team of one kind.
         mixed: the fastest team of several kinds.
-        is_mix: it gains at least what was asked for.
+        is_mix: whether the mix gains at least the required share.
     """
 
     alone: Team
@@ -232,7 +232,7 @@ class MixVerdict:
         return self.alone.step_s / self.mixed.step_s - 1.0
 
     def sentence(self) -> str:
-        """Say it with both numbers."""
+        """Describe the verdict with both numbers."""
         alone, mixed = describe(self.alone.kinds), describe(self.mixed.kinds)
         one, all_ = f"{self.alone.step_s * 1e3:.0f} ms", f"{self.mixed.step_s * 1e3:.0f} ms"
         if self.is_mix:
@@ -251,17 +251,16 @@ def mix_verdict(
     max_accelerators: int,
     least_gain: float,
 ) -> MixVerdict | None:
-    """Compare what a job holds of one kind with what it could hold of several.
+    """Compare a job's accelerators of one kind with possible sets of several kinds.
 
     The other kinds are added one by one, fastest first, each with the number of accelerators that
-    gives the shortest step (the fewest of those that are equally good).
+    gives the shortest step (the fewest of equally good ones).
 
     Args:
-        offered: other kinds -> accelerators of them that would be idle. A kind without a step time
-            is passed over.
+        offered: other kinds -> idle accelerators. A kind without a step time is skipped.
 
     Returns:
-        None when nothing can be compared: no step time of the own kind, or nothing offered.
+        None when there is no comparison: no step time of the own kind, or no accelerators offered.
     """
     room = min(max_accelerators, num_virtual_nodes) - own_count
     known = [kind for kind, number in offered.items() if number > 0 and kind in step_times]
@@ -284,7 +283,7 @@ def mix_verdict(
 
 
 def _numbers_tried(most: int) -> list[int]:
-    """List the numbers of accelerators worth predicting: all small ones, and every eighth more."""
+    """List the numbers of accelerators to predict: all small ones, then in steps of an eighth."""
     numbers, number = [], 1
     while number < most:
         numbers.append(number)
@@ -293,5 +292,5 @@ def _numbers_tried(most: int) -> list[int]:
 
 
 def describe(kinds: Mapping[str, int]) -> str:
-    """Write numbers of accelerators by kind, such as `2 fast + 1 slow`."""
+    """Format numbers of accelerators by kind, such as `2 fast + 1 slow`."""
     return " + ".join(f"{number} {kind}" for kind, number in kinds.items())

@@ -1,4 +1,4 @@
-"""The truth about what a job does: how fast on which accelerators, and how much there is to do.
+"""True behaviour of a job: its speed on given accelerators, and its amount of work.
 
 Work is counted as *progress*: steps of the batch that a job was submitted with. A step of a
 larger batch makes more progress, but not in proportion: (var + sqr) / (var / scale + sqr) with
@@ -20,14 +20,14 @@ from controlplane.simulator.applications.step_times import Floats, Placement
 
 @dataclass(frozen=True, slots=True)
 class Pace:
-    """What a job really does on its accelerators.
+    """True speed of a job on its accelerators.
 
     Attributes:
-        progress_per_s: progress a second.
-        batch: what a step consists of.
-        step_s, sync_s: seconds of a step with one slice, and of the exchange in it; 0: nobody
-            measures them, so nothing is learnt.
-        noise: gradient noise scale in examples, as its gradients show it.
+        progress_per_s: progress per second.
+        batch: composition of a step.
+        step_s, sync_s: seconds of a step with one slice, and of the exchange in it; 0: not
+            measured, so no model is fitted.
+        noise: gradient noise scale in examples, as shown by its gradients.
     """
 
     progress_per_s: float
@@ -38,14 +38,14 @@ class Pace:
 
 
 class Application(Protocol):
-    """What a simulated job computes."""
+    """Computation of a simulated job."""
 
     @property
     def name(self) -> str: ...
 
     @property
     def progress_ends(self) -> Sequence[float]:
-        """Progress at the end of epoch 0 (nothing: 0), 1, 2 ...; the last one is all its work."""
+        """Progress at the end of epoch 0 (nothing: 0), 1, 2 ...; the last one is the total work."""
         ...
 
     @property
@@ -54,65 +54,65 @@ class Application(Protocol):
         ...
 
     def most_accelerators(self, batch_size: int | None) -> int:
-        """Give how many accelerators it can use with that batch (None: with its largest one)."""
+        """Return the largest usable number of accelerators with a batch (None: its largest one)."""
         ...
 
     def batch(
         self, kind: str, placement: Placement, batch_size: int | None, epoch: int
     ) -> Batch | None:
-        """Give the batch to run there: `batch_size`, or the truly best (None); None: none can."""
+        """Return the batch to run: `batch_size`, or the truly best (None); None: impossible."""
         ...
 
     def pace(self, kind: str, placement: Placement, batch: Batch, epoch: int) -> Pace:
-        """Give what it does there with that batch in that epoch."""
+        """Return the true speed on a placement with a batch in an epoch."""
         ...
 
     def packed_paces(
         self, kind: str, most: int, per_node: int, batch_size: int | None, epoch: int
     ) -> Floats:
-        """Give progress a second on 0..`most` accelerators, packed. Shape (most + 1,)."""
+        """Return progress per second on 0..`most` accelerators, packed. Shape (most + 1,)."""
         ...
 
     def examples_per_s(
         self, kind: str, placement: Placement, batch_size: int, *, slices_alone: bool = False
     ) -> float:
-        """Give the examples a second with a fixed batch.
+        """Return the examples per second with a fixed batch.
 
         Args:
-            slices_alone: with two slices at least on a single accelerator.
+            slices_alone: whether a single accelerator has at least two slices.
         """
         ...
 
     def packed_examples_per_s(
         self, kind: str, most: int, per_node: int, batch_size: int, *, slices_alone: bool = False
     ) -> Floats:
-        """Give `examples_per_s` on 0..`most` accelerators, packed. Shape (most + 1,)."""
+        """Return `examples_per_s` on 0..`most` accelerators, packed. Shape (most + 1,)."""
         ...
 
     def examples_left(self, batch_size: int, epoch: int, progress: float) -> float:
-        """Give the examples that are left with a fixed batch."""
+        """Return the remaining examples with a fixed batch."""
         ...
 
     def quality(self, epoch: int, progress: float) -> float:
-        """Give how much of its final quality it has, 0 to 1."""
+        """Return the present share of the final quality, 0 to 1."""
         ...
 
     def forecast(self, epoch: int, progress: float) -> LossForecast | None:
-        """Give what its reports so far foretell of its loss; None: nothing."""
+        """Return the loss forecast from its reports so far; None: no forecast."""
         ...
 
 
 @runtime_checkable
 class Learnt(Protocol):
-    """An application whose steps are measured, so that policies know what they have taught."""
+    """An application whose steps are measured, so that policies can use models fitted to them."""
 
     @property
     def code(self) -> str:
-        """Say which applications compute the same, however much of it."""
+        """Identifier of the computation; equal for applications that compute the same."""
         ...
 
     def first_batch(self, num_accelerators: int) -> int:
-        """Give the batch to run where the platform chooses it and knows nothing yet."""
+        """Return the batch to run where the platform chooses it and there is no model yet."""
         ...
 
     def modelled(
@@ -122,7 +122,7 @@ class Learnt(Protocol):
         noise: float,
         batch_size: int | None,
     ) -> Performance:
-        """Give what its steps have taught, as a live cluster has it.
+        """Return the performance fitted to its steps, as on a live cluster.
 
         Args:
             models: fitted model by kind, the best known first.
@@ -134,12 +134,12 @@ class Learnt(Protocol):
 
 
 def packed(num_accelerators: int, per_node: int) -> Placement:
-    """Give the placement on as few nodes as possible."""
+    """Return the placement on as few nodes as possible."""
     whole, rest = divmod(num_accelerators, per_node)
     return (per_node,) * whole + ((rest,) if rest else ())
 
 
 def spread(num_accelerators: int, num_nodes: int) -> Placement:
-    """Give the placement that is as even as possible on that many nodes."""
+    """Return the most even placement on that many nodes."""
     whole, rest = divmod(num_accelerators, num_nodes)
     return (whole + 1,) * rest + (whole,) * (num_nodes - rest)

@@ -1,4 +1,4 @@
-"""Which batch a job runs on its accelerators, and in how many slices (rules of Pollux, OSDI 2021).
+"""A job's batch on its accelerators, and its number of slices (rules of Pollux, OSDI 2021).
 
 A step on K accelerators runs `slices` slices of `local` examples after each other on each of them:
 K * local * slices examples in all.
@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from controlplane.core.estimates.goodput import batch_candidates
 from controlplane.core.estimates.throughput import Floats
 
-#: Ceilings forgive what floating point adds.
+#: Tolerance of ceilings for floating-point errors.
 TOLERANCE = 1e-8
 
 Counts = NDArray[np.int64]
@@ -26,10 +26,10 @@ class Accumulation:
     """Every accelerator has its share of the batch, in as few equal slices as fit. A `Split`.
 
     Attributes:
-        largest_slice, smallest_slice: examples that one accelerator can work on at once.
-        most: no batch is larger, whatever the rounding.
-        whole_up_to: one accelerator alone splits larger batches at least in two, which is what
-            trainers without virtual nodes need to see the noise of their gradients.
+        largest_slice, smallest_slice: bounds of the examples that one accelerator works on at once.
+        most: upper bound of batches, after rounding.
+        whole_up_to: a single accelerator splits larger batches at least in two, as trainers without
+            virtual nodes need that to measure the noise of their gradients.
     """
 
     largest_slice: int
@@ -38,11 +38,11 @@ class Accumulation:
     whole_up_to: float = math.inf
 
     def most_accelerators(self, batch_size: float) -> int:
-        """Give how many smallest slices there are."""
+        """Return the number of smallest slices."""
         return int(batch_size / self.smallest_slice + TOLERANCE)
 
     def slices(self, batch_size: Floats, count: Counts) -> tuple[Floats, Floats, Counts]:
-        """Split as the protocol says; the batch comes to whole examples on each accelerator."""
+        """Split as the protocol requires; batches are rounded to whole examples per accelerator."""
         local = batch_size / count
         several = np.ceil(np.ceil(local - TOLERANCE) / self.largest_slice - TOLERANCE)
         several = np.maximum(several, 1.0)
@@ -57,20 +57,20 @@ class Accumulation:
 
 @dataclass(frozen=True, slots=True)
 class WorkerBatch:
-    """Every accelerator works on a batch of its own, so a step's batch grows with them. A `Split`.
+    """Every accelerator has a batch of its own, so a step's batch grows with them. A `Split`.
 
     Attributes:
-        most: accelerators at most.
+        most: largest number of accelerators.
     """
 
     most: int
 
     def most_accelerators(self, batch_size: float) -> int:  # noqa: ARG002 - the same for all
-        """Give `most`."""
+        """Return `most`."""
         return self.most
 
     def slices(self, batch_size: Floats, count: Counts) -> tuple[Floats, Floats, Counts]:
-        """Split as the protocol says, where `batch_size` is that of one accelerator."""
+        """Split as the protocol requires, where `batch_size` is that of one accelerator."""
         batch = np.where(count <= self.most, batch_size * count, 0.0)
         size = np.broadcast_to(batch_size, batch.shape)
         return batch, size, np.ones(batch.shape, dtype=np.int64)
@@ -78,7 +78,7 @@ class WorkerBatch:
 
 @dataclass(frozen=True, slots=True)
 class BatchBounds:
-    """What batches an application can run: whole ones, and examples on one accelerator at once."""
+    """Bounds of an application's batches: whole ones, and examples on one accelerator at once."""
 
     initial: int
     largest: int
@@ -86,21 +86,21 @@ class BatchBounds:
     largest_local: int
 
     def most_accelerators(self, batch_size: int) -> int:
-        """Give on how many accelerators a batch can be spread."""
+        """Return the number of accelerators over which a batch can be spread."""
         return max(batch_size // self.smallest_local, 1)
 
     def first(self, num_accelerators: int) -> int:
-        """Give the batch of a job about which nothing is known: the smallest possible."""
+        """Return the batch of a job of unknown speed: the smallest possible."""
         return max(self.initial, self.smallest_local * num_accelerators)
 
     @property
     def chosen(self) -> Accumulation:
-        """How a batch that the platform chooses is split."""
+        """The split of a batch that the platform chooses."""
         return Accumulation(self.largest_local, self.smallest_local, self.largest, self.initial)
 
     @property
     def asked(self) -> Accumulation:
-        """How a batch that its owner asked for is split: whatever comes of it."""
+        """The split of a batch that its owner requested, without a lower bound of slices."""
         return Accumulation(self.largest_local, 1, self.largest, self.initial)
 
 
@@ -124,7 +124,7 @@ def fixed_batch(
     """Split a given batch.
 
     Args:
-        slices_alone: a single accelerator has two slices at least, whatever the batch.
+        slices_alone: whether a single accelerator has at least two slices for any batch.
     """
     split = Accumulation(
         bounds.largest_local, 1, bounds.largest, 0 if slices_alone else bounds.initial
@@ -135,7 +135,7 @@ def fixed_batch(
 
 @dataclass(frozen=True, slots=True)
 class Candidates:
-    """Batches that could be run. All arrays have the same shape; sizes are 0 where one cannot."""
+    """Feasible batches. All arrays have the same shape; sizes are 0 for impossible ones."""
 
     sizes: Counts
     locals: Counts
@@ -143,7 +143,7 @@ class Candidates:
 
 
 def candidate_batches(bounds: BatchBounds, counts: Counts) -> Candidates:
-    """List the batches that the platform chooses from on each number of accelerators in `counts`.
+    """List the batches from which the platform chooses on each number of accelerators in `counts`.
 
     Shape (len(counts), number of batch sizes).
     """
@@ -154,7 +154,7 @@ def candidate_batches(bounds: BatchBounds, counts: Counts) -> Candidates:
 
 
 def fixed_batches(bounds: BatchBounds, batch_size: int, counts: Counts) -> Candidates:
-    """Give the one way to run a fixed batch on each of the counts. Shape (len(counts), 1)."""
+    """Return the only way to run a fixed batch on each of the counts. Shape (len(counts), 1)."""
     batches = [fixed_batch(bounds, batch_size, int(count)) for count in counts]
     return Candidates(
         np.array([[batch.size] for batch in batches]),

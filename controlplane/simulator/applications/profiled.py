@@ -1,4 +1,4 @@
-"""An application of which everything was measured."""
+"""A fully measured application."""
 
 from __future__ import annotations
 
@@ -21,8 +21,7 @@ from controlplane.simulator.applications.batches import (
 )
 from controlplane.simulator.applications.step_times import Floats, Placement, StepTimes
 
-#: Squared norms of gradients of less than this share of their variance are taken to be as much:
-#: measured ones go down to 0.
+#: Least squared norm of a gradient as a share of its variance: measured ones go down to 0.
 LEAST_SIGNAL = 1e-9
 
 
@@ -31,9 +30,9 @@ class Validation:
     """One training run at one batch size, epoch by epoch. All arrays have one row an epoch.
 
     Attributes:
-        progress, iterations: at the end of each epoch.
+        progress, iterations: values at the end of each epoch.
         sqr, var: squared norm and variance of the gradient in each epoch.
-        metric: what was reached at the end of each epoch.
+        metric: value reached at the end of each epoch.
     """
 
     progress: Floats
@@ -45,10 +44,10 @@ class Validation:
 
 @dataclass
 class ProfiledApplication:
-    """An application of which everything was measured (see `profiles`).
+    """A fully measured application (see `profiles`).
 
     Attributes:
-        speeds: kind of accelerator -> how many times as fast it computes as the measured one.
+        speeds: kind of accelerator -> speed of computing relative to the measured kind.
     """
 
     name: str
@@ -159,7 +158,7 @@ class ProfiledApplication:
         return self._fixed[key]
 
     def examples_left(self, batch_size: int, epoch: int, progress: float) -> float:
-        """Follow the number of iterations that the measured runs needed, epoch by epoch."""
+        """Interpolate the number of iterations that the measured runs needed, epoch by epoch."""
         if epoch >= self.num_epochs:
             return 0.0
         ends = self._ends
@@ -169,7 +168,7 @@ class ProfiledApplication:
         return max(self.iterations(batch_size, self.num_epochs - 1) - now, 0.0) * batch_size
 
     def iterations(self, batch_size: int, epoch: int) -> float:
-        """Give the iterations that `epoch` is over after, interpolated between batch sizes."""
+        """Return the iterations at the end of `epoch`, interpolated between batch sizes."""
         if batch_size not in self._iterations_of:
             self._iterations_of[batch_size] = np.array(
                 [np.interp(batch_size, self._sizes, row) for row in self._iterations.T]
@@ -199,7 +198,7 @@ class ProfiledApplication:
         return None  # the profiles hold metrics, no losses
 
     def quality(self, epoch: int, progress: float) -> float:
-        """Give how far the metric of the smallest batch is on its way from first to best."""
+        """Return the progress of the smallest batch's metric from its first to its best value."""
         best = self._metric[-1]
         first = self._metric[0]
         if epoch == 0 or best == first:
@@ -210,7 +209,7 @@ class ProfiledApplication:
     def _packed_table(
         self, kind: str, most: int, per_node: int, batch_size: int | None
     ) -> tuple[NDArray[np.int64], Floats]:
-        """Give batch sizes and seconds of a step on 1..`most` accelerators, packed.
+        """Return batch sizes and seconds of a step on 1..`most` accelerators, packed.
 
         Shapes (most, number of batches to choose from); sizes are 0 where there is none.
         """
@@ -251,7 +250,7 @@ class ProfiledApplication:
         speed = self.speeds.get(kind, 1.0)
         if speed == 1.0:
             return np.stack([step, sync])
-        # The part that is computed goes faster, the exchange stays.
+        # Only the computing part scales with the speed, not the exchange.
         return np.stack([(step - sync) / speed + sync, sync])
 
     def _statistics(self, batch_size: float, epoch: int) -> tuple[float, float]:

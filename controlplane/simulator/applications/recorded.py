@@ -1,4 +1,4 @@
-"""A job of our own past, simulated: it works at the speeds that were measured of it."""
+"""A recorded job of a live cluster, simulated at its measured speeds."""
 
 # ruff: noqa: ARG002  (the arguments are those of every application)
 
@@ -16,9 +16,9 @@ RecordedPerformance = FixedBatchPerformance | AdaptiveBatchPerformance
 
 @dataclass
 class RecordedApplication(SteadyApplication):
-    """Work in useful examples, done as the models say that were fitted to a job's own steps.
+    """Work in useful examples, at the speed of models fitted to a job's own steps.
 
-    Where its losses were going at that moment was not kept.
+    The loss forecast of the time was not recorded.
     """
 
     performance: RecordedPerformance
@@ -32,7 +32,7 @@ class RecordedApplication(SteadyApplication):
     def batch(
         self, kind: str, placement: Placement, batch_size: int | None, epoch: int
     ) -> Batch | None:
-        """Split by the job's own rule, whatever batch is asked for."""
+        """Split by the job's own rule, independently of the requested batch."""
         count = sum(placement)
         size = self.performance.batch_size(kind, count, len(placement))
         return Batch(count, max(round(size / count), 1), 1) if size >= 1 else None

@@ -1,4 +1,4 @@
-"""An application whose speed depends on its accelerators alone, from the beginning to the end."""
+"""An application whose speed depends only on its accelerators, from beginning to end."""
 
 # ruff: noqa: ARG002  (the arguments are those of every application)
 
@@ -18,13 +18,13 @@ from controlplane.simulator.applications.step_times import Floats, Placement
 
 @dataclass
 class SteadyApplication:
-    """Work in one epoch, done at `rate`. An `Application`; subclasses say how fast and where.
+    """Work in one epoch, done at `rate`. An `Application`; subclasses define speed and bounds.
 
     Attributes:
-        work: progress in all.
+        work: total progress.
 
     Raises:
-        ValueError: the work is no positive number.
+        ValueError: the work is not a positive number.
     """
 
     name: str
@@ -35,7 +35,7 @@ class SteadyApplication:
             raise ValueError(f"work of {self.name} must be a positive number, got {self.work:g}")
 
     def rate(self, kind: str, num_accelerators: int, num_nodes: int) -> float:
-        """Give progress a second."""
+        """Return progress per second."""
         raise NotImplementedError
 
     @property

@@ -12,16 +12,16 @@ from scipy.spatial import QhullError
 
 Floats = NDArray[np.float64]
 
-#: Accelerators on each node that a job is on, in the order of the nodes; no zeros.
+#: Accelerators of a job on each of its nodes, in the order of the nodes; no zeros.
 Placement = tuple[int, ...]
 
-#: What was measured went up to so many nodes of so many accelerators; beyond, the edge counts.
+#: Largest measured number of nodes, and of accelerators on each; beyond, the edge counts.
 MOST_NODES, MOST_PER_NODE = 16, 4
 
 
 @dataclass(frozen=True, slots=True)
 class Measurement:
-    """One measured step: `step_s` of it all, of which `sync_s` is the exchange of gradients."""
+    """One measured step: its total `step_s`, including `sync_s` for the exchange of gradients."""
 
     num_nodes: int
     num_accelerators: int
@@ -38,10 +38,10 @@ class StepTimes:
         placed: Mapping[Placement, Iterable[tuple[int, float, float]]],
         spread: Iterable[Measurement],
     ) -> None:
-        """Take measurements.
+        """Build the interpolation tables.
 
         Args:
-            placed: placement -> (local batch, step_s, sync_s) for those known exactly.
+            placed: placement -> (local batch, step_s, sync_s) for exactly known ones.
             spread: more measurements, of which only the numbers of nodes and accelerators are
                 known.
         """
@@ -54,10 +54,10 @@ class StepTimes:
         self._local_range = (float(self._points[:, 2].min()), float(self._points[:, 2].max()))
 
     def seconds(self, placement: Placement, local_batches: NDArray[np.int64]) -> Floats:
-        """Give (step_s, sync_s) for each local batch. Shape (2, len(local_batches)).
+        """Return (step_s, sync_s) for each local batch. Shape (2, len(local_batches)).
 
-        A placement that was measured is interpolated over the local batch, any other over the
-        numbers of nodes and accelerators and the local batch, like Pollux' simulator.
+        A measured placement is interpolated over the local batch, any other over the numbers of
+        nodes and accelerators and the local batch, like Pollux' simulator.
         """
         turned = smallest_rotation(placement)
         table = self._placed.get(turned)
@@ -76,7 +76,7 @@ class StepTimes:
             self._nearest = NearestNDInterpolator(self._points, self._seconds, rescale=True)
             try:
                 self._linear = LinearNDInterpolator(self._points, self._seconds)
-            except QhullError:  # few measurements, which span no room: only the nearest counts
+            except QhullError:  # too few measurements for a volume: only the nearest counts
                 self._linear = None
         found = np.full((local.size, 2), np.nan) if self._linear is None else self._linear(asked)
         outside = np.isnan(found[:, 0])
@@ -86,7 +86,7 @@ class StepTimes:
 
 
 def smallest_rotation(placement: Placement) -> Placement:
-    """Turn a placement so that it is lexicographically smallest: rings look alike."""
+    """Return the lexicographically smallest rotation of a placement, as rings are symmetric."""
     return min(placement[i:] + placement[:i] for i in range(len(placement)))
 
 

@@ -1,7 +1,8 @@
-"""How a job goes over to other accelerators, as the product does it.
+"""Transition of a job to other accelerators, as in the product.
 
-New accelerators come up while the job trains on; when all of them are ready it pauses, and goes on
-with the new ones. What it gives up stays occupied until then. A job that trains nowhere starts.
+New accelerators start while the job trains on; when all of them are ready the job pauses, and
+continues on the new ones. Accelerators that it gives up stay occupied until then. A job that trains
+nowhere starts.
 """
 
 from __future__ import annotations
@@ -12,20 +13,20 @@ from dataclasses import dataclass, field
 from controlplane.core.values.types import AcceleratorId
 from controlplane.simulator.engine.jobs import SimulatedJob
 
-#: accelerator -> when somebody else can have it.
+#: accelerator -> time from which another job can have it.
 Releases = dict[AcceleratorId, float]
 
 
 @dataclass
 class Tenure:
-    """What a job holds, and the change of it that is under way.
+    """A job's accelerators, and their change under way.
 
     Attributes:
-        ready_at: when those that are coming up can take part.
-        leaving: given up, but in use until the switch.
-        switch_at: when the change takes place; infinite: none is under way.
-        paused_until: the end of the last switch; a plan leaves the job alone before.
-        starting_until: when its last start is over.
+        ready_at: accelerator -> time at which it can take part, for starting ones.
+        leaving: accelerators given up, but in use until the switch.
+        switch_at: time of the change; infinite: none is under way.
+        paused_until: the end of the last switch; plans do not change the job before.
+        starting_until: end of its last start.
     """
 
     job: SimulatedJob
@@ -36,12 +37,12 @@ class Tenure:
     starting_until: float = -math.inf
 
     def next_at(self, now: float) -> float:
-        """Give when something happens to the job by itself."""
+        """Return the time of the job's next event."""
         pause = self.paused_until if self.paused_until > now else math.inf
         return min(self.job.epoch_ends_at(), self.switch_at, pause)
 
     def resize(self, wanted: tuple[AcceleratorId, ...], now: float) -> Releases:
-        """Order other accelerators; gives what becomes free when, as far as it is known."""
+        """Order other accelerators; return the releases, as far as their times are known."""
         job = self.job
         job.advance(now)
         had, job.held = job.held, wanted
@@ -53,7 +54,7 @@ class Tenure:
         return self._change(had, now)
 
     def end(self, now: float) -> Releases:
-        """Give everything back."""
+        """Release all accelerators."""
         job = self.job
         rows = set(job.held) | set(job.active)
         job.held = job.active = ()
@@ -62,7 +63,7 @@ class Tenure:
         return dict.fromkeys(sorted(rows), now + job.terms.costs.release_s)
 
     def switch(self, now: float) -> Releases:
-        """Go over to what it holds."""
+        """Switch to the held accelerators."""
         job = self.job
         job.advance(now)
         released = dict.fromkeys(sorted(self.leaving), now + job.terms.costs.release_s)
@@ -73,7 +74,7 @@ class Tenure:
         return released
 
     def change_drop(self) -> None:
-        """Forget the change that is under way."""
+        """Abandon the change under way."""
         self.ready_at.clear()
         self.leaving.clear()
         self.switch_at = math.inf
@@ -102,7 +103,7 @@ class Tenure:
         return dict.fromkeys(sorted(rows), now + job.terms.costs.release_s)
 
     def _start(self, had: tuple[AcceleratorId, ...], now: float) -> Releases:
-        """Start from nothing, or change what a start that is under way shall lead to."""
+        """Start from nothing, or change the target of a start under way."""
         job, costs = self.job, self.job.terms.costs
         kept = set(had) & set(job.held)
         if kept:

@@ -1,4 +1,4 @@
-"""What policies are told of a simulated job: the truth, or what can be learnt from its reports."""
+"""Estimates of a simulated job for policies: true values, or models fitted to its reports."""
 
 from __future__ import annotations
 
@@ -29,11 +29,11 @@ def _placement(num_accelerators: int, num_nodes: int, per_node: int) -> Placemen
 
 @dataclass(frozen=True, eq=False)
 class TruePerformance:
-    """The truth about a job in one epoch. A `Performance`.
+    """True speed of a job in one epoch. A `Performance`.
 
     Attributes:
         batch_size_asked: None: the platform chooses; else the unit is an example of that batch.
-        slices_alone: on a single accelerator it is told the time of two slices at least.
+        slices_alone: whether a single accelerator counts with at least two slices.
     """
 
     application: Application
@@ -74,12 +74,12 @@ class TruePerformance:
 
 @dataclass(eq=False)
 class Memory:
-    """What has been seen of one job: one sample for each configuration, fitted when asked.
+    """Observations of one job: one sample for each configuration, fitted on demand.
 
     Attributes:
         samples: by kind, then by (nodes, accelerators, examples of a slice).
-        noise: gradient noise scale in examples, as seen last.
-        slice_size: examples of the slices that were seen last.
+        noise: gradient noise scale in examples, the last observed.
+        slice_size: examples of the last observed slices.
     """
 
     samples: dict[str, dict[tuple[int, int, int], ThroughputSample]] = field(default_factory=dict)
@@ -89,7 +89,7 @@ class Memory:
     _known: tuple[tuple[int | None, Speeds], Performance] | None = None
 
     def see(self, kind: str, placement: Placement, pace: Pace) -> None:
-        """Remember what a step took."""
+        """Record the time of a step."""
         batch = pace.batch
         self.slice_size = float(batch.local)
         key = (len(placement), batch.num_accelerators, batch.local)
@@ -111,7 +111,7 @@ class Memory:
     def performance(
         self, application: Learnt, batch_size_asked: int | None, speeds: Speeds
     ) -> Performance | None:
-        """Give what is known by now; None before the first step."""
+        """Return the performance fitted so far; None before the first step."""
         if not self.samples or self.noise is None:
             return None
         key = (batch_size_asked, speeds)
@@ -122,7 +122,7 @@ class Memory:
 
     @property
     def models(self) -> dict[str, ThroughputModel]:
-        """What the samples of each kind come to, the kind with most of them first."""
+        """Fitted model of each kind, the kind with most samples first."""
         kinds = sorted(self.samples, key=lambda kind: -len(self.samples[kind]))
         for kind in kinds:
             if kind not in self._models:
@@ -131,23 +131,23 @@ class Memory:
 
 
 class Comparisons:
-    """How fast kinds are beside each other, by all jobs so far that did the same on several.
+    """Relative speeds of kinds, from all jobs so far that ran the same code on several.
 
-    As a live cluster does, which keeps step times by code.
+    This follows a live cluster, which keeps step times by code.
     """
 
     def __init__(self) -> None:
-        self._ended: dict[str, dict[str, Memory]] = {}  # code -> kind -> who was there last
+        self._ended: dict[str, dict[str, Memory]] = {}  # code -> kind -> last job there
         self._by_code: dict[str, Speeds] = {}
         self._overall: Speeds = ()
         self._kinds: dict[str, frozenset[str]] = {}
 
     def remember(self, code: str, memory: Memory) -> None:
-        """Keep what a job has shown that ends now."""
+        """Keep the observations of a job that ends now."""
         self._ended.setdefault(code, {}).update(dict.fromkeys(memory.samples, memory))
 
     def update(self, live: Iterable[tuple[str, Memory]]) -> bool:
-        """Compare anew with the jobs in the system; says whether anything has changed."""
+        """Recompute with the jobs in the system; return whether anything has changed."""
         seen = {code: dict(kinds) for code, kinds in self._ended.items()}
         for code, memory in live:
             seen.setdefault(code, {}).update(dict.fromkeys(memory.samples, memory))
@@ -163,20 +163,20 @@ class Comparisons:
         return before != (self._overall, self._by_code, self._kinds)
 
     def of(self, code: str) -> Speeds:
-        """Give what is known for jobs of a code."""
+        """Return the relative speeds for jobs of a code."""
         return self._by_code.get(code, self._overall)
 
     def kinds(self, code: str) -> frozenset[str]:
-        """Give the kinds that jobs of a code have been on."""
+        """Return the kinds that jobs of a code have been on."""
         return self._kinds.get(code, frozenset())
 
 
 def _models(memories: Mapping[str, Memory]) -> tuple[dict[str, ThroughputModel], float]:
-    """Give a model for each kind, and the size of slice that they are compared at."""
+    """Return a model for each kind, and the size of slice at which they are compared."""
     models = {kind: memory.models[kind] for kind, memory in memories.items()}
     return models, min(memory.slice_size for memory in memories.values())
 
 
 def _rounded(speeds: Mapping[str, float]) -> Speeds:
-    """Round to two digits, so that what was worked out for one decision serves the next."""
+    """Round to two digits, so that results cached for one decision serve the next."""
     return tuple((kind, float(f"{speeds[kind]:.2g}")) for kind in sorted(speeds))

@@ -1,4 +1,4 @@
-"""The clock of our own rules: arrivals, ends, switches, releases and rounds, one after another."""
+"""The clock of the product's rules: arrivals, ends, switches, releases and rounds in sequence."""
 
 from __future__ import annotations
 
@@ -19,19 +19,19 @@ from controlplane.simulator.engine.records import Records
 from controlplane.simulator.workloads.workloads import Cluster, Workload
 
 #: Called with jobs ended, jobs in all and the simulated time: at every end, and every other second
-#: of this machine.
+#: of wall-clock time.
 Progress = Callable[[int, int, float], None]
 
-#: After so many rounds in a row in which no job trains and nothing changes, nothing ever will.
+#: Consecutive rounds without training or change after which the simulation counts as stuck.
 STUCK_ROUNDS = 2_000
 
-#: And after so many seconds in which no job comes or ends, none ever will end.
+#: Simulated seconds without an arrival or end after which the simulation counts as stuck.
 LONGEST_S = 400 * 86_400.0
 
-#: Progress is told after so many seconds of this machine, if no job ends before.
+#: Wall-clock seconds after which progress is reported, if no job ends before.
 TELL_S = 2.0
 
-#: Plans that follow each other at one moment; more mean that they never come to rest.
+#: Largest number of consecutive plans at one moment; more mean that they never converge.
 MOST_PLANS = 20
 
 
@@ -40,14 +40,14 @@ class StuckError(RuntimeError):
 
 
 def stuck_text(policy: str, jobs: Sequence[SimulatedJob]) -> str:
-    """Say which jobs do not come to their ends."""
+    """Describe the jobs that would never end."""
     names = ", ".join(job.spec.name for job in jobs[:5])
     others = f" and {len(jobs) - 5} more" if len(jobs) > 5 else ""
     return f"under {policy} these jobs would never end: {names}{others}"
 
 
 class EventRun:
-    """One simulation by our own rules."""
+    """One simulation by the product's rules."""
 
     def __init__(
         self,
@@ -87,10 +87,10 @@ class EventRun:
         self._lost: set[AcceleratorId] = set()
         self._idle_rounds = 0
         self._told_at = time.monotonic()
-        self._counted_at = 0.0  # when a job came or ended last
+        self._counted_at = 0.0  # time of the last arrival or end of a job
 
     def run(self) -> None:
-        """Go on until every job has ended.
+        """Run until every job has ended.
 
         Raises:
             StuckError: jobs would never end.
@@ -131,7 +131,7 @@ class EventRun:
         return self._arrived > before
 
     def _jobs_step(self) -> bool:
-        """Let happen what happens to jobs by themselves; says whether one ended."""
+        """Process the jobs' own events; return whether a job ended."""
         is_ended = False
         while self._events and self._events[0][0] <= self.now:
             _, job_id, version = heapq.heappop(self._events)
@@ -158,7 +158,7 @@ class EventRun:
         return False
 
     def _nodes_step(self) -> bool:
-        """Let nodes fall silent, be given up and come back; says whether their number changed."""
+        """Process events of nodes; return whether the number of available nodes changed."""
         is_changed = False
         for event in self._outages.due(self.now):
             rows = self._nodes[event.node]
@@ -223,7 +223,7 @@ class EventRun:
                 self._tell()
 
     def _follow_up(self) -> None:
-        """Go on with what the last decision wants, as far as releases by now allow."""
+        """Continue with the last decision, as far as releases by now allow."""
         for _ in range(MOST_PLANS):
             if self._snapshot is None or self._wanted is None:
                 return
@@ -244,7 +244,7 @@ class EventRun:
             self._plan_event(tenure)
 
     def _placed(self, snapshot: Snapshot) -> Snapshot:
-        """Give a snapshot with what is held, and what is not free, by now."""
+        """Return a snapshot with the present held and releasing accelerators."""
         held = {number: row.job.held for number, row in self._live.items() if row.job.held}
         releasing = {accelerator for _, accelerator in self._releases}
         for tenure in self._live.values():
@@ -275,7 +275,7 @@ class EventRun:
         )
 
     def _compare_kinds(self) -> None:
-        """Tell every job how fast kinds are on the others."""
+        """Update every job's relative speeds of kinds from the other jobs."""
         jobs = [tenure.job for tenure in self._live.values()]
         if self._comparisons.update((job.code, job.memory) for job in jobs):
             self._waiting_seen.clear()
@@ -284,7 +284,7 @@ class EventRun:
             job.tried = self._comparisons.kinds(job.code)
 
     def _seen(self, job: SimulatedJob) -> Job:
-        """Give what is known of a job; nothing changes about one that waits."""
+        """Return the policies' view of a job; that of a waiting job is cached."""
         if job.held or job.active:
             self._waiting_seen.pop(job.id, None)
             return job.seen()

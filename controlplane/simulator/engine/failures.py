@@ -1,8 +1,8 @@
-"""Nodes that are lost and come back, and what becomes of the jobs on them, as in the product.
+"""Losses and returns of nodes, and their effect on jobs, as in the product.
 
-A lost node falls silent; its jobs stand still until its lease is over. Then those that have
-accelerators elsewhere go on with these from memory (decision 9), or hold if they are too few for
-the minimum; the others start anew from their last checkpoint, when they get accelerators again.
+A lost node falls silent; its jobs stand still until its lease expires. Then jobs with accelerators
+elsewhere continue on these from memory (decision 9), or hold if they are too few for the minimum;
+the others restart from their last checkpoint, when they get accelerators again.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from controlplane.simulator.settings import Failures
 
 
 class Turn(IntEnum):
-    """What happens to a node."""
+    """Kind of event of a node."""
 
     SILENT = 0
     LOST = 1
@@ -30,7 +30,7 @@ class Turn(IntEnum):
 
 @dataclass(frozen=True, slots=True, order=True)
 class Event:
-    """A turn for one node."""
+    """An event of one node."""
 
     at: float
     node: int
@@ -38,7 +38,7 @@ class Event:
 
 
 class Outages:
-    """When nodes fall silent, are given up and come back: exponential times, by the seed."""
+    """Times at which nodes fall silent, are lost and return: exponential times, seeded."""
 
     def __init__(self, nodes: Iterable[int], failures: Failures | None, seed: int) -> None:
         self._failures = failures
@@ -51,11 +51,11 @@ class Outages:
 
     @property
     def next_at(self) -> float:
-        """When something happens next; infinite: never."""
+        """Time of the next event; infinite: never."""
         return self._events[0].at if self._events else math.inf
 
     def due(self, now: float) -> list[Event]:
-        """Take what has happened by `now`, in order."""
+        """Remove and return the events up to `now`, in order."""
         found = []
         while self._events and self._events[0].at <= now:
             event = heapq.heappop(self._events)
@@ -65,7 +65,7 @@ class Outages:
         return found
 
     def lease_ends_at(self, silent: Event) -> float:
-        """Give when the lease of a node is over that has fallen silent."""
+        """Return the end of the lease of a node that has fallen silent."""
         assert self._failures is not None, "nothing is lost where nothing fails"
         return silent.at + self._failures.lease_s
 
@@ -80,10 +80,10 @@ class Outages:
 
 
 def silence(tenure: Tenure, gone: Collection[AcceleratorId], now: float, until: float) -> None:
-    """Let a job wait where it is on a node that has fallen silent.
+    """Let a job wait on a node that has fallen silent.
 
-    Nobody changes its accelerators before the lease is over, and what comes up there never will. It
-    stands still only if it trains there.
+    Its accelerators do not change before the lease expires, and trainers starting there never
+    finish. The job stands still only if it trains there.
     """
     job = tenure.job
     if (set(job.held) | set(job.active)).isdisjoint(gone):
@@ -96,9 +96,9 @@ def silence(tenure: Tenure, gone: Collection[AcceleratorId], now: float, until: 
 
 
 def survive(tenure: Tenure, gone: Collection[AcceleratorId], now: float) -> Releases:
-    """Go on without accelerators; gives what becomes free when.
+    """Continue without lost accelerators; return the releases and their times.
 
-    A change that was under way is given up: those that train go on, also those that were to leave.
+    A change under way is abandoned: present trainers continue, also those that were to leave.
     """
     job, lost = tenure.job, set(gone)
     rows = set(job.held) | set(job.active)
@@ -120,5 +120,5 @@ def survive(tenure: Tenure, gone: Collection[AcceleratorId], now: float) -> Rele
         job.changed_at = now
         job.pace_set()
         if len(left) < job.bounds[0]:
-            job.pace = None  # it holds its state, and does no steps
+            job.pace = None  # the job holds its state, and does no steps
     return dict.fromkeys(sorted(rows - lost - set(left)), now + job.terms.costs.release_s)

@@ -1,4 +1,4 @@
-"""One simulated job: what it holds, how far it is, and what policies are told of it."""
+"""One simulated job: its accelerators, its progress, and its view for policies."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ TOLERANCE_S = 1e-6
 
 @dataclass(frozen=True, slots=True)
 class Terms:
-    """What is the same for all jobs of a simulation."""
+    """Settings common to all jobs of a simulation."""
 
     accelerators: Mapping[AcceleratorId, Accelerator]
     per_node: int
@@ -45,15 +45,15 @@ class SimulatedJob:
     """A job in the system. Times are seconds since the start of the simulation.
 
     Attributes:
-        held: what it is meant to hold, in slot order, as in a snapshot.
-        active: what it trains on; differs from `held` while it starts or new ones come up.
-        epoch, progress: how far it is.
-        still_until: it makes no progress before then.
+        held: accelerators that it is meant to hold, in slot order, as in a snapshot.
+        active: accelerators it trains on; differs from `held` while it starts or new ones come up.
+        epoch, progress: present epoch and progress.
+        still_until: time before which it makes no progress.
         saved: time, progress and epoch of its last checkpoint.
-        num_resizes: changes of what it held since its first start, restarts included.
+        num_resizes: changes of its held accelerators since its first start, restarts included.
         num_restarts: starts from nothing after its first one.
         tried: kinds that jobs of its code have been on.
-        speeds: how fast kinds are on jobs of its code, or others, where it knows nothing itself.
+        speeds: relative speeds of kinds for jobs of its code, or others, where it has no data.
     """
 
     id: int
@@ -89,7 +89,7 @@ class SimulatedJob:
 
     @property
     def code(self) -> str:
-        """Which jobs compute the same."""
+        """Identifier of the computation; equal for jobs that compute the same."""
         return self.application.name if self._learnt is None else self._learnt.code
 
     @property
@@ -110,17 +110,17 @@ class SimulatedJob:
         return least, max(most, least)
 
     def accepts(self, kind: str) -> bool:
-        """Say whether it may run on accelerators of `kind`."""
+        """Return whether it may run on accelerators of `kind`."""
         return not self.spec.accepted_kinds or kind in self.spec.accepted_kinds
 
     @property
     def place(self) -> tuple[str, Placement]:
-        """The kind of what it trains on, and how many on each node, in slot order."""
+        """The kind of its active accelerators, and their number on each node, in slot order."""
         rows = [self.terms.accelerators[one] for one in self.active]
         return rows[0].kind, tuple(Counter(row.node_id for row in rows).values())
 
     def batch_choose(self) -> Batch | None:
-        """Choose the batch for what it trains on."""
+        """Choose the batch for its active accelerators."""
         kind, placement = self.place
         size = self.batch_size_asked
         if size is None and self._learnt is not None:
@@ -134,7 +134,7 @@ class SimulatedJob:
         return self.application.batch(kind, placement, size, self.epoch)
 
     def pace_set(self) -> None:
-        """Go on with the right batch on what it trains on."""
+        """Set its pace with the right batch on its active accelerators."""
         if not self.active:
             self.pace = None
             return
@@ -146,7 +146,7 @@ class SimulatedJob:
             self.pace = self.application.pace(kind, placement, batch, self.epoch)
 
     def see(self) -> None:
-        """Learn from the steps that it does now."""
+        """Record its present steps as observations."""
         if self.pace is not None and self.pace.step_s > 0.0:
             kind, placement = self.place
             self.memory.see(kind, placement, self.pace)
@@ -158,7 +158,7 @@ class SimulatedJob:
 
     @property
     def is_done(self) -> bool:
-        """Say whether all its work is done."""
+        """Whether all its work is done."""
         return self.epoch + 1 >= len(self.application.progress_ends)
 
     def advance(self, now: float) -> None:
@@ -180,7 +180,7 @@ class SimulatedJob:
                 self.pace_set()
 
     def _checkpoint(self, now: float, training_s: float, every_s: float) -> None:
-        """Note the last checkpoint in a stretch of training that ends `now`."""
+        """Record the last checkpoint in a stretch of training that ends `now`."""
         at = self.saved[0] + math.floor((now - self.saved[0]) / every_s) * every_s
         since_s = at - (now - training_s)
         if self.pace is not None and since_s > 0.0:
@@ -189,7 +189,7 @@ class SimulatedJob:
                 self.saved = (at, done, self.epoch)
 
     def save(self) -> None:
-        """Save everything that was done."""
+        """Save the present progress."""
         self.saved = (self.updated_at, self.progress, self.epoch)
 
     def restore(self) -> None:
@@ -197,15 +197,15 @@ class SimulatedJob:
         _, self.progress, self.epoch = self.saved
 
     def epoch_ends_at(self) -> float:
-        """Give when its epoch is over if nothing changes."""
+        """Return the time at which its epoch ends if nothing changes."""
         if self.pace is None or self.pace.progress_per_s <= 0.0:
             return math.inf
         left_s = (self.epoch_end - self.progress) / self.pace.progress_per_s
-        # Time has to go on, however little is left.
+        # Time has to advance, however little work is left.
         return max(self.updated_at, self.still_until) + max(left_s, TOLERANCE_S)
 
     def seen(self) -> Job:
-        """Give what a policy may know."""
+        """Return the job as policies see it."""
         least, most = self.bounds
         asked = self.batch_size_asked
         app = self.application
@@ -242,7 +242,7 @@ class SimulatedJob:
         )
 
     def performance(self) -> Performance | None:
-        """Give what policies are told about its speed."""
+        """Return the performance that policies see."""
         app, asked = self.application, self.batch_size_asked
         if self._learnt is not None:
             return self.memory.performance(self._learnt, asked, self.speeds)

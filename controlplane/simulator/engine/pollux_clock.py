@@ -1,6 +1,6 @@
 """The clock of Pollux' simulator (petuum/adaptdl, osdi21-artifact), for comparison with it.
 
-Everything happens in rounds of 60 s: all jobs train, then the policy is asked, and what it says
+Everything happens in rounds of 60 s: all jobs train, then the policy decides, and its decision
 holds from then on. Accelerators change hands at once; a job whose accelerators changed stands still
 for 30 s. When a job crosses the end of an epoch, the time of it is rounded to whole seconds.
 """
@@ -27,7 +27,7 @@ from controlplane.simulator.engine.jobs import SimulatedJob, Terms
 from controlplane.simulator.engine.records import Records
 from controlplane.simulator.workloads.workloads import Cluster, Workload
 
-#: How long a job stands still whose accelerators changed, and how often the policy is asked.
+#: Pause of a job whose accelerators changed, and interval of decisions, in seconds.
 RESTART_S, ROUND_S = 30.0, 60.0
 
 #: Node -> accelerators there.
@@ -63,7 +63,7 @@ class RoundRun:
             self._nodes.setdefault(one.node_id, []).append(one.id)
 
     def run(self) -> None:
-        """Go on until every job has ended.
+        """Run until every job has ended.
 
         Raises:
             StuckError: jobs would never end.
@@ -91,7 +91,7 @@ class RoundRun:
                 raise StuckError(stuck_text(self.policy, live))
 
     def _train(self, job: SimulatedJob) -> None:
-        """Let a job train for one round."""
+        """Train a job for one round."""
         if not job.active:
             return
         now, left_s = self.now, ROUND_S
@@ -149,7 +149,7 @@ class RoundRun:
         self.records.qualities.append((self.now, total / len(live)))
 
     def _move(self, job: SimulatedJob, wanted: ByNode) -> None:
-        """Note what a job is to have, before it is said which accelerators these are."""
+        """Record the new places of a job, before its accelerators are chosen."""
         had = by_node(self.cluster, job)
         if had == wanted:
             return
@@ -162,14 +162,14 @@ class RoundRun:
             job.started_at = self.now
         else:
             job.num_resizes += 1
-            job.num_restarts += 1  # there every change is one
+            job.num_restarts += 1  # in Pollux' simulator every change is a restart
         if not had:
             job.pending_since, job.running_since = None, self.now
         job.most_accelerators = max(job.most_accelerators, wanted.total())
         self._still_s[job.id] = RESTART_S
 
     def _hand_out(self, live: list[SimulatedJob], wanted: Mapping[JobId, ByNode]) -> None:
-        """Say which accelerators the places are, and let every job that moved choose its batch."""
+        """Choose the accelerators of the places, and the batch of every job that moved."""
         moved = [job for job in live if by_node(self.cluster, job) != wanted.get(job.id, Counter())]
         for job in moved:
             job.held = ()
@@ -185,16 +185,16 @@ class RoundRun:
 
 
 def by_node(cluster: Cluster, job: SimulatedJob) -> ByNode:
-    """Count what a job holds on each node."""
+    """Count a job's accelerators on each node."""
     return Counter(cluster.accelerators[one].node_id for one in job.held)
 
 
 def places(cluster: Cluster, live: list[SimulatedJob], decision: Decision) -> dict[JobId, ByNode]:
     """Choose places as Pollux' simulator does.
 
-    A policy that says itself where is obeyed. Otherwise a job whose number did not change stays;
-    the others, in the order of the policy's shares, take all they can from the node with most
-    free, and so on.
+    Places chosen by the policy are used. Otherwise a job whose number did not change stays; the
+    others, in the order of the policy's shares, take all they can from the node with most free, and
+    so on.
     """
     free = Counter(one.node_id for one in cluster.accelerators)
     kinds = {one.node_id: one.kind for one in cluster.accelerators}

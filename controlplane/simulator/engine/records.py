@@ -1,4 +1,4 @@
-"""What a simulation writes down on its way."""
+"""Records that a simulation collects as it runs."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from dataclasses import dataclass, field
 
 @dataclass
 class Records:
-    """Everything that a report is made from besides the jobs themselves.
+    """All inputs of a report besides the jobs themselves.
 
     Attributes:
-        held: (time, job id, accelerators from then on), in order of time.
+        held: (time, job id, accelerators held from then on), in order of time.
         qualities: (time, mean quality of the jobs in the system).
-        decision_s: seconds of this machine that each decision took.
+        decision_s: wall-clock seconds of each decision.
     """
 
     held: list[tuple[float, int, int]] = field(default_factory=list)

@@ -1,4 +1,4 @@
-"""What came of a simulation: figures of every job and of the whole."""
+"""Results of a simulation: figures of every job and of the whole."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from controlplane.simulator.engine.jobs import SimulatedJob
 from controlplane.simulator.engine.records import Records
 from controlplane.simulator.workloads.workloads import Cluster
 
-#: A job whose finish-time fairness is above this has been treated unfairly.
+#: A job with a finish-time fairness above this counts as treated unfairly.
 UNFAIR = 1.0
 
 
 @dataclass(frozen=True, slots=True)
 class JobOutcome:
-    """How one job fared. Times are seconds since the start of the workload.
+    """Outcome of one job. Times are seconds since the start of the workload.
 
     Attributes:
         completion_s: from submission to end.
@@ -47,12 +47,12 @@ class JobOutcome:
 
 @dataclass(frozen=True)
 class Report:
-    """How all jobs fared under one policy.
+    """Outcome of all jobs under one policy.
 
     Attributes:
-        utilisation: held accelerator-seconds over those there were until the last job ended.
+        utilisation: held accelerator-seconds over available ones until the last job ended.
         unfair_share: share of the jobs with a fairness above 1.
-        held: (time, job id, accelerators from then on).
+        held: (time, job id, accelerators held from then on).
         qualities: (time, mean quality of the jobs in the system, 0 to 1).
     """
 
@@ -80,7 +80,7 @@ class Report:
     qualities: tuple[tuple[float, float], ...] = field(repr=False, default=())
 
     def to_dict(self) -> dict[str, Any]:
-        """Give everything as values that JSON can hold."""
+        """Return all fields as JSON-compatible values."""
         return asdict(self)
 
     @property
@@ -100,7 +100,7 @@ def report_make(
     cluster: Cluster,
     records: Records,
 ) -> Report:
-    """Work out the figures of a simulation of one job at least, in which every job has ended."""
+    """Compute the figures of a simulation of at least one job, in which every job has ended."""
     ended = {job.id: job.ended_at for job in jobs if job.ended_at is not None}
     assert len(ended) == len(jobs), "every job has ended"
     crowds = crowding(jobs, ended)

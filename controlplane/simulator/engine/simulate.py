@@ -35,22 +35,22 @@ def simulate(
     failures: Failures | None = None,
     progress: Progress | None = None,
 ) -> Report:
-    """Let `policy` run `workload` on `cluster`, and report how every job fared.
+    """Run `workload` on `cluster` under `policy`, and report the outcome of every job.
 
     Same arguments, same report, decision times apart.
 
     Args:
-        costs: what resizes cost; the rules of Pollux have their own.
-        round_s: how often the policy is asked besides at arrivals and ends.
-        knowledge: what policies know about speeds.
-        batch: who chooses batch sizes; None: as the policy was meant (`settings.DEMANDS`).
-        failures: how nodes fail; None: never. Not with the rules of Pollux.
+        costs: costs of resizes; the rules of Pollux have their own.
+        round_s: interval of decisions in addition to those at arrivals and ends.
+        knowledge: source of job speeds for the policy.
+        batch: chooser of batch sizes; None: as the policy was designed (`settings.DEMANDS`).
+        failures: failure model of nodes; None: no failures. Not with the rules of Pollux.
         progress: called with jobs ended, jobs in all and the simulated time after every end and
             every other second; may raise to stop the simulation.
 
     Raises:
         ValueError: there is no such policy or no job, a job could never run on the cluster, or the
-            rules know no failures.
+            rules do not support failures.
         StuckError: jobs would never end.
     """
     if policy not in POLICIES:
@@ -97,7 +97,7 @@ def simulate(
 
 
 def _fits_check(job: SimulatedJob, cluster: Cluster) -> None:
-    """Refuse a job that no kind of the cluster has enough for."""
+    """Refuse a job whose minimum exceeds every kind of the cluster."""
     if not any(job.accepts(kind) for kind in cluster.kinds):
         raise ValueError(
             f"workload: job {job.spec.name} runs on {', '.join(sorted(job.spec.accepted_kinds))} "

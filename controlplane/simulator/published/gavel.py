@@ -1,13 +1,13 @@
 """Jobs on accelerators of several kinds, at the speeds that Gavel measured (OSDI 2020).
 
-Its table gives steps a second of a job type by kind of accelerator, number of accelerators (1, 2, 4
-or 8), and whether they sit on one node or on different ones (kind `K_unconsolidated`). Every
-accelerator works on the batch that the type is named after, and steps are those of all together, so
-work is counted in such steps however many accelerators do them.
+Its table gives steps per second of a job type by kind of accelerator, number of accelerators (1, 2,
+4 or 8), and whether they are on one node or on different ones (kind `K_unconsolidated`). Every
+accelerator works on the batch in the name of the type, and steps are those of all together, so
+work is counted in such steps for any number of accelerators.
 
-Between measured numbers steps a second are interpolated; beyond the largest there are none: no job
-gets more accelerators than its type was measured on. A type accepts the kinds on which every number
-that was measured of it runs. Different nodes count like one where nobody measured them.
+Between measured numbers steps per second are interpolated; no job gets more accelerators than the
+largest number measured of its type. A type accepts the kinds on which it runs with every number
+that was measured of it. Different nodes count like one where there is no measurement.
 """
 
 from __future__ import annotations
@@ -30,22 +30,22 @@ from controlplane.simulator.applications.step_times import Floats, Placement
 from controlplane.simulator.workloads.reading import json_read, number_of, row_of
 from controlplane.simulator.workloads.workloads import Workload, WorkloadJob
 
-#: What the name of a kind ends in where the accelerators sit on different nodes.
+#: Suffix of a kind's name for accelerators on different nodes.
 _APART = "_unconsolidated"
 
-#: Numbers of accelerators that owners ask for, and how many of them do (as in Gavel's evaluation).
+#: Numbers of accelerators that owners request, and their frequencies (as in Gavel's evaluation).
 DEMANDS: Mapping[int, float] = {1: 0.70, 2: 0.10, 4: 0.15, 8: 0.05}
 
 #: Run times are 10**x minutes, x uniform in one of two ranges, the first for most jobs (as there).
 SHORT_SHARE, SHORT, LONG = 0.8, (1.5, 3.0), (3.0, 4.0)
 
-#: And then so many times shorter: from one minute to five and a half hours, 34 minutes on average.
+#: Divisor of these run times: from one minute to five and a half hours, 34 minutes on average.
 SHORTENED = 30.0
 
-#: Jobs that come in an hour: they keep 16 nodes of four of three kinds busy.
+#: Arrivals per hour that keep 16 nodes of four accelerators of three kinds busy.
 JOBS_PER_HOUR = 40.0
 
-#: Requests up to this size are taken to have run on one node, larger ones on several.
+#: Requests up to this size are assumed to have run on one node, larger ones on several.
 _NODE_SIZE = 4
 
 
@@ -54,10 +54,10 @@ class JobType:
     """One measured job type.
 
     Attributes:
-        batch_size: examples of a step on one accelerator; 1 where the name does not tell.
-        together, apart: kind -> steps a second on 0, 1, 2 ... accelerators, on one node and on
+        batch_size: examples of a step on one accelerator; 1 where the name does not state it.
+        together, apart: kind -> steps per second on 0, 1, 2 ... accelerators, on one node and on
             several. Shape (most + 1,).
-        measured: the numbers of accelerators that were measured.
+        measured: the measured numbers of accelerators.
     """
 
     name: str
@@ -67,14 +67,14 @@ class JobType:
     measured: tuple[int, ...]
 
     def rate(self, kind: str, num_accelerators: int, num_nodes: int) -> float:
-        """Give steps a second; 0 on a kind that it does not fit on."""
+        """Return steps per second; 0 on a kind that it does not fit on."""
         row = (self.apart if num_nodes > 1 else self.together).get(kind)
         return 0.0 if row is None else float(row[min(num_accelerators, len(row) - 1)])
 
 
 @dataclass
 class MeasuredApplication(SteadyApplication):
-    """So many steps of a measured job type. Its batch stays as it is."""
+    """A number of steps of a measured job type, with a fixed batch."""
 
     job_type: JobType
 
@@ -105,7 +105,7 @@ class MeasuredApplication(SteadyApplication):
         return Batch(sum(placement), self.job_type.batch_size, 1)
 
     def pace(self, kind: str, placement: Placement, batch: Batch, epoch: int) -> Pace:  # noqa: ARG002
-        """Every accelerator does a step at a time; what one alone would not need is exchange."""
+        """Count one step per accelerator at a time; time beyond a single one's is exchange."""
         count = sum(placement)
         rate = self.rate(kind, count, len(placement))
         if rate <= 0.0:
@@ -128,11 +128,11 @@ def gavel_workload(path: Path, num_jobs: int, hours: float, seed: int = 0) -> Wo
     """Make jobs of the measured types; same arguments, same workload.
 
     Types are equally likely, arrivals are a Poisson process of `num_jobs` in `hours` on average,
-    owners ask for `DEMANDS`, or as many of these as the type was measured on. Run times are those
-    with what they ask for, on the kind that does it fastest.
+    owners request `DEMANDS`, or the largest number measured of the type below that. Run times are
+    those with the requested number, on the fastest kind.
 
     Raises:
-        ValueError: a number is not positive, or the file is not one of Gavel's.
+        ValueError: a number is not positive, or the file is not a table of Gavel's.
     """
     if num_jobs < 1 or not hours > 0.0:
         raise ValueError("--jobs: jobs and hours of a workload must be positive")
@@ -169,7 +169,7 @@ def job_types_read(path: Path) -> dict[str, JobType]:
     """Read the job types of a table of Gavel's, by name.
 
     Raises:
-        ValueError: the file is not one, naming the kind and the job that are wrong.
+        ValueError: the file is not a table of Gavel's; the text names the wrong kind and job.
     """
     table = json_read(path, "--workload")
     rates: dict[str, dict[str, dict[int, float]]] = {}  # type -> kind -> accelerators -> steps/s
@@ -200,7 +200,7 @@ def _entry_read(path: Path, kind: str, key: str, row: Any) -> tuple[str, int, fl
 
 
 def _job_type(name: str, by_kind: Mapping[str, Mapping[int, float]]) -> JobType | None:
-    """Put together what was measured of a type; None: it runs nowhere on one accelerator."""
+    """Combine the measurements of a type; None: it runs on no kind on a single accelerator."""
     near = {kind: rows for kind, rows in by_kind.items() if not kind.endswith(_APART)}
     measured = sorted({count for rows in near.values() for count in rows})
     fitting = {

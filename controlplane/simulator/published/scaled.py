@@ -1,4 +1,4 @@
-"""An application of which only its speed by number of accelerators is known."""
+"""An application defined only by its speed by number of accelerators."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ import numpy as np
 from controlplane.simulator.applications.steady import SteadyApplication
 from controlplane.simulator.applications.step_times import Floats
 
-#: Images a second of ResNet-50 at a fixed batch, by V100s (VirtualFlow, MLSys 2022).
+#: Images per second of ResNet-50 at a fixed batch, by number of V100s (VirtualFlow, MLSys 2022).
 RESNET50: Mapping[int, float] = MappingProxyType({1: 1248.0, 2: 2446.0, 4: 4660.0, 8: 8516.0})
 
 
 def scaling(most: int) -> Floats:
-    """Give speeds on 0..`most` accelerators, relative to one, that scale as ResNet-50 did.
+    """Return speeds on 0..`most` accelerators, relative to one, that scale as ResNet-50 did.
 
-    Between the measured numbers they are interpolated; beyond, every doubling brings what the last
-    measured one did.
+    Speeds are interpolated between the measured numbers; beyond, every doubling has the gain of the
+    last measured one.
     """
     speeds = {number: rate / RESNET50[1] for number, rate in RESNET50.items()}
     number = max(speeds)
@@ -31,11 +31,11 @@ def scaling(most: int) -> Floats:
 
 @dataclass
 class ScaledApplication(SteadyApplication):
-    """Work in examples, done at a rate that depends on the number of accelerators alone.
+    """Work in examples, at a rate that depends on the number of accelerators alone.
 
     Attributes:
-        rates: examples a second on 0, 1, 2 ... accelerators.
-        speeds: kind of accelerator -> how many times as fast as `rates`.
+        rates: examples per second on 0, 1, 2 ... accelerators.
+        speeds: kind of accelerator -> factor on `rates`.
     """
 
     rates: Floats

@@ -1,8 +1,8 @@
-"""How much faster one kind of accelerator is than another, from Gavel's measurements.
+"""Relative speeds of kinds of accelerators, from Gavel's measurements.
 
-The profiles of Pollux were taken on T4. Gavel measured steps a second of similar jobs on V100, P100
-and K80 (OSDI 2020), but not on T4. A T4 is put level with Gavel's P100; each application takes the
-ratios of the job of Gavel's that is most like it, alone on one accelerator.
+The profiles of Pollux were measured on T4. Gavel measured steps per second of similar jobs on V100,
+P100 and K80 (OSDI 2020), but not on T4. A T4 is equated with Gavel's P100; each application takes
+the ratios of the most similar job of Gavel's, alone on one accelerator.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from types import MappingProxyType
 
 from controlplane.simulator.workloads.reading import json_read, number_of, row_of
 
-#: The kind of Gavel's that the measured accelerators are put level with.
+#: The kind of Gavel's that is equated with the accelerators of the profiles.
 LEVEL = "p100"
 
 #: Application of Pollux -> the most similar job that Gavel measured.
@@ -33,7 +33,7 @@ def gavel_speeds(path: Path) -> dict[str, dict[str, float]]:
     """Read application -> kind -> speed relative to the accelerators of the profiles.
 
     Raises:
-        ValueError: the file is not one of Gavel's.
+        ValueError: the file is not a table of Gavel's.
     """
     table = json_read(path, "--kind-speeds")
     with row_of("--kind-speeds", f"{path} is no table of Gavel's"):

@@ -1,10 +1,10 @@
-"""A workload and profiles of our own, for when no measured ones are there. All numbers are made up.
+"""A generated workload with profiles, for use without measured ones. All numbers are made up.
 
 Five applications, from seconds to hours of work, are written in the format of Pollux' profiles and
-read back like any others. Their steps follow the throughput model with a scatter of some percent,
-their gradient noise grows while they train. Jobs arrive at random, faster in the middle of the time
-than at its ends, most of them small; owners ask for numbers of accelerators and batches that are
-sensible, not best.
+read back like any others. Their steps follow the throughput model with a scatter of some percent;
+their gradient noise grows while they train. Jobs arrive at random, more densely in the middle of
+the time than at its ends, most of them small; owners request sensible, not optimal, numbers of
+accelerators and batches.
 """
 
 from __future__ import annotations
@@ -30,14 +30,14 @@ class _Kind:
     """One made-up application.
 
     Attributes:
-        share: how many of the jobs compute it.
+        share: share of the jobs that run it.
         locals: examples on one accelerator at once, from, to.
         batches: initial and largest batch.
         epoch_steps: steps of an epoch at the initial batch.
-        base_s, example_s: seconds of a slice, alone and for each example.
+        base_s, example_s: seconds of a slice, fixed and for each example.
         local_s, network_s: seconds of the exchange on one machine and between machines.
         noise: gradient noise scale at the beginning and at the end, over the initial batch.
-        asks: numbers of accelerators that owners ask for.
+        asks: numbers of accelerators that owners request.
     """
 
     name: str
@@ -67,7 +67,7 @@ _KINDS = (
           (8, 16, 32)),
 )  # fmt: skip
 
-#: Machines of the measurements beside those of single placements.
+#: Numbers of machines of the measurements in `scalability.csv`.
 _SPREAD_NODES = (6, 8, 12, 16)
 
 
@@ -134,7 +134,7 @@ def _profile_write(folder: Path, kind: _Kind, random: np.random.Generator) -> No
 def _times(
     kind: _Kind, nodes: int, count: int, local: int, random: np.random.Generator
 ) -> tuple[float, float]:
-    """Give the seconds of a step and of its exchange, which hides partly behind computing."""
+    """Return the seconds of a step and of its exchange, partly hidden behind computing."""
     grad_s = kind.base_s + kind.example_s * local
     sync_s = 0.0 if count == 1 else (kind.local_s if nodes == 1 else kind.network_s)
     sync_s *= 1.0 + 0.02 * max(count - 2, 0)
@@ -147,7 +147,7 @@ def _validation(kind: _Kind, batch: int) -> Iterable[tuple[float, ...]]:
     first, last = kind.noise
     iterations = 0.0
     for epoch in range(kind.epochs):
-        # The noise relative to the gradient, times the initial batch, is the noise scale.
+        # The noise scale is the noise relative to the gradient, times the initial batch.
         noise = first * (last / first) ** (epoch / max(kind.epochs - 1, 1))
         gain = (noise + 1.0) / (noise * kind.batches[0] / batch + 1.0)
         iterations += kind.epoch_steps / gain

@@ -1,4 +1,4 @@
-"""Reads workloads from the files of others and from our own."""
+"""Readers of published workload files, and detection of every supported format."""
 
 from __future__ import annotations
 
@@ -19,21 +19,21 @@ from controlplane.simulator.workloads.reading import (
 )
 from controlplane.simulator.workloads.workloads import Workload, WorkloadJob
 
-#: Pollux does not adapt this one: it always runs with the batch asked for, on one accelerator.
+#: Applications that Pollux does not adapt: always with the requested batch on one accelerator.
 _NEVER_ADAPTED = frozenset({"ncf"})
 
 #: Seconds of cold start in the run times that VirtualFlow measured.
 COLD_START_S = 78.0
 
-#: What jobs of VirtualFlow's traces are taken to run for when nobody measured it.
+#: Assumed run time in seconds of jobs of VirtualFlow's traces without a measurement.
 UNKNOWN_RUN_S = 900.0
 
 
 def workload_is(path: Path) -> str:
-    """Say what a workload file is: pollux, virtualflow, philly, gavel or history.
+    """Return the format of a workload file: pollux, virtualflow, philly, gavel or history.
 
     Raises:
-        ValueError: it is none of them, or cannot be read.
+        ValueError: the file has none of these formats, or cannot be read.
     """
     try:
         with path.open(encoding="utf-8-sig") as file:
@@ -60,7 +60,7 @@ def pollux_workload(path: Path, applications: Mapping[str, Application]) -> Work
     """Read a workload of Pollux' simulator: name, time, application, num_replicas, batch_size.
 
     Raises:
-        ValueError: the file cannot be read as one.
+        ValueError: the file does not have this format.
     """
     jobs = []
     for line, row in csv_read(path, "--workload"):
@@ -83,14 +83,14 @@ def pollux_workload(path: Path, applications: Mapping[str, Application]) -> Work
 def philly_workload(path: Path, num_jobs: int, speeds: Mapping[str, float]) -> Workload:
     """Read the first jobs of a list like Microsoft's Philly trace, in order of submission.
 
-    A job's work is what it did in its duration on the accelerators that it had, scaled as
-    ResNet-50 does; it may use up to twice as many.
+    A job's work is that of its duration on its accelerators, scaled as ResNet-50 does; the job may
+    use up to twice as many.
 
     Args:
         speeds: kind of accelerator -> relative speed.
 
     Raises:
-        ValueError: the file cannot be read as one.
+        ValueError: the file does not have this format.
     """
     rows: list[tuple[float, float, int]] = []
     for line, row in csv_read(path, "--workload"):
@@ -126,12 +126,12 @@ def virtualflow_workload(
 
     Args:
         measured: JSON with the seconds that each job ran at its demand, by name of the trace; by
-            default `measured_seconds_at_demand.json` beside it, where there is one. A trace that
-            is not in it gets 15 minutes a job.
+            default `measured_seconds_at_demand.json` beside it, if it exists. A trace that is not
+            in it gets 15 minutes a job.
         speeds: kind of accelerator -> relative speed.
 
     Raises:
-        ValueError: the file cannot be read as one.
+        ValueError: the file does not have this format.
     """
     trace = json_read(path, "--workload")
     seconds = _measured_seconds(path, measured)

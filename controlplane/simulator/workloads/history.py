@@ -1,4 +1,4 @@
-"""The past of a cluster of our own: what `manage.py export_history` writes and simulations read."""
+"""The history of a live cluster: written by `manage.py export_history`, read by simulations."""
 
 from __future__ import annotations
 
@@ -24,20 +24,20 @@ from controlplane.simulator.workloads.workloads import Cluster, Workload, Worklo
 
 FORMAT = "virtualflow-history-1"
 
-#: A node has this many accelerators where a cluster of another size is asked for and none is known.
+#: Accelerators of an added node where no node of its kind is known.
 _DEFAULT_PER_NODE = 4
 
 
 @dataclass(frozen=True)
 class HistoryJob:
-    """One job as it was. Times are seconds since the epoch.
+    """One recorded job. Times are seconds since the epoch.
 
     Attributes:
-        submitted_at: when it began to wait for accelerators: its code was found valid.
-        started_at, ended_at: None: it had not by then.
-        work: useful examples in all, as far as they are known to have been or to be done.
-        performance: how fast it went.
-        mixes_kinds: it may hold accelerators of several kinds at once.
+        submitted_at: time from which it waited for accelerators, its code being found valid.
+        started_at, ended_at: None: not by the end of the record.
+        work: total useful examples, as far as known to have been done or planned.
+        performance: its fitted speed.
+        mixes_kinds: whether it may hold accelerators of several kinds at once.
     """
 
     id: int
@@ -56,19 +56,20 @@ class HistoryJob:
 
     @property
     def label(self) -> str:
-        """Name it in a workload, where names are unique."""
+        """Unique name of the job in a workload."""
         return f"#{self.id} {self.name}"
 
 
 @dataclass(frozen=True)
 class History:
-    """What happened in a cluster between two times.
+    """Record of a cluster between two times.
 
     Attributes:
         policy: the one in force for most of the time.
-        nodes: (kind, number of accelerators) of each machine; one that mixes kinds is several.
-        costs: what resizes took.
-        left_out: why jobs of that time are missing here -> how many.
+        nodes: (kind, number of accelerators) of each machine; one that mixes kinds counts as
+            several.
+        costs: measured costs of resizes.
+        left_out: reason for which jobs of that time are missing -> their number.
     """
 
     start_at: float
@@ -89,7 +90,7 @@ class History:
 
 
 def history_workload(history: History) -> Workload:
-    """Give the jobs of a history as a workload that starts when the history does."""
+    """Convert a history to a workload that starts when the history does."""
     applications = {
         job.label: RecordedApplication(job.label, job.work, job.performance) for job in history.jobs
     }
@@ -112,7 +113,7 @@ def history_workload(history: History) -> Workload:
 
 
 def history_notes(history: History) -> tuple[str, ...]:
-    """Say which jobs of a history are left out, or simulated otherwise than they ran."""
+    """Describe the jobs of a history that are left out, or simulated differently than they ran."""
     notes = [f"{_jobs(number)} left out: {why}." for why, number in history.left_out.items()]
     mixing = sum(job.mixes_kinds for job in history.jobs)
     if mixing:
@@ -128,9 +129,9 @@ def _jobs(number: int) -> str:
 
 
 def history_cluster(history: History, accelerators: Mapping[str, int] | None = None) -> Cluster:
-    """Give the cluster of a history, or one with other numbers of accelerators by kind.
+    """Return the cluster of a history, or one with other numbers of accelerators by kind.
 
-    Machines that are added or taken away are as large as most of their kind.
+    Added or removed machines have the most frequent size of their kind.
     """
     nodes = list(history.nodes)
     if accelerators is not None and dict(accelerators) != history.accelerators:
@@ -146,7 +147,7 @@ def history_cluster(history: History, accelerators: Mapping[str, int] | None = N
 
 
 def _machines(number: int, present: list[int]) -> list[int]:
-    """Split so many accelerators into machines, those that there are first."""
+    """Split accelerators into machines, present ones first."""
     typical = Counter(present).most_common(1)[0][0] if present else _DEFAULT_PER_NODE
     sizes: list[int] = []
     left = number
@@ -167,16 +168,16 @@ def history_write(history: History, path: Path) -> None:
 
 
 def history_read(path: Path) -> History:
-    """Read what `history_write` has written.
+    """Read a file written by `history_write`.
 
     Raises:
-        ValueError: the file is none, naming what is wrong with it.
+        ValueError: the file is not a valid history; the text names the problem.
     """
     return history_from_dict(json_read(path, "--workload"), str(path))
 
 
 def history_to_dict(history: History) -> dict[str, Any]:
-    """Give a history as values that JSON can hold."""
+    """Return a history as JSON-compatible values."""
     costs = history.costs
     return {
         "format": FORMAT,

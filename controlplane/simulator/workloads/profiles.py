@@ -1,8 +1,8 @@
 """Reads measured applications from folders in the format of Pollux' artifact.
 
-One folder an application: `placements.csv`, `scalability.csv`, `validation-BATCH.csv`. What the
-folders do not say (epochs, a lower limit of memory) stands in `app.json` beside them, if there is
-one, or is known here for the applications that Pollux published.
+One folder per application: `placements.csv`, `scalability.csv`, `validation-BATCH.csv`. Further
+settings (epochs, a lower limit of memory) are read from `app.json` beside them, if there is one, or
+are defined here for the applications that Pollux published.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from controlplane.simulator.workloads.reading import (
     whole_of,
 )
 
-#: Examples on one accelerator at most, where the measurements of Pollux go beyond what it used.
+#: Largest local batch, where the measurements of Pollux exceed the one it used.
 _LARGEST_LOCAL: Mapping[str, int] = MappingProxyType({"yolov3": 8})
 
 _OPTION = "--profiles"
@@ -40,7 +40,7 @@ def profiles_read(
         speeds: application -> kind -> speed relative to the accelerators that were measured.
 
     Raises:
-        ValueError: there is none, or a file cannot be read as what it should be.
+        ValueError: there is none, or a file has the wrong format.
     """
     folders = sorted(path.parent for path in directory.glob("*/placements.csv"))
     if not folders:

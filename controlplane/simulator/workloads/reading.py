@@ -1,4 +1,4 @@
-"""Reads files that people give; what is wrong with them is told so that it can be mended."""
+"""Readers of user-supplied files, with errors that state the file, the place and the problem."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ def json_read(path: Path, option: str) -> Any:
     """Read a JSON file.
 
     Args:
-        option: that the file was named with.
+        option: option that named the file.
 
     Raises:
-        ValueError: it cannot be read or is no JSON.
+        ValueError: the file cannot be read or is not JSON.
     """
     try:
         return json.loads(path.read_text(encoding="utf-8-sig"))
@@ -29,10 +29,10 @@ def json_read(path: Path, option: str) -> Any:
 
 
 def csv_read(path: Path, option: str) -> Iterator[tuple[int, dict[str, str]]]:
-    """Give the rows of a CSV file with the numbers of their lines, the titles being line 1.
+    """Yield the rows of a CSV file with their line numbers, the titles being line 1.
 
     Raises:
-        ValueError: it cannot be read or is no CSV.
+        ValueError: the file cannot be read or is not CSV.
     """
     try:
         with path.open(newline="", encoding="utf-8-sig") as file:
@@ -46,10 +46,10 @@ def csv_read(path: Path, option: str) -> Iterator[tuple[int, dict[str, str]]]:
 
 @contextmanager
 def row_of(option: str, where: str) -> Iterator[None]:
-    """Name the option and the row with whatever turns out to be wrong in it.
+    """Add the option and the row to errors raised in the context.
 
     Raises:
-        ValueError: something was.
+        ValueError: there was an error.
     """
     try:
         yield
@@ -60,10 +60,10 @@ def row_of(option: str, where: str) -> Iterator[None]:
 
 
 def text_of(row: Any, name: str) -> str:
-    """Give a value as text.
+    """Return a value as text.
 
     Raises:
-        ValueError: it is missing.
+        ValueError: the value is missing.
     """
     if not isinstance(row, Mapping):
         raise ValueError(f"must be an object with {name!r}, not {row!r}")
@@ -73,10 +73,10 @@ def text_of(row: Any, name: str) -> str:
 
 
 def number_of(row: Any, name: str) -> float:
-    """Give a finite number.
+    """Return a finite number.
 
     Raises:
-        ValueError: it is missing or none.
+        ValueError: the value is missing or not a finite number.
     """
     value = text_of(row, name)
     try:
@@ -89,10 +89,10 @@ def number_of(row: Any, name: str) -> float:
 
 
 def whole_of(row: Any, name: str) -> int:
-    """Give a whole number.
+    """Return a whole number.
 
     Raises:
-        ValueError: it is missing or none.
+        ValueError: the value is missing or not a whole number.
     """
     found = number_of(row, name)
     if not found.is_integer():

@@ -1,4 +1,4 @@
-"""What is submitted when: the input of a simulation."""
+"""Workloads and clusters: the input of a simulation."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from dataclasses import dataclass, field
 from controlplane.core.values.types import Accelerator
 from controlplane.simulator.applications.applications import Application
 
-#: Seconds after which no job arrives: ten years.
+#: Latest arrival of a job in seconds: ten years.
 LATEST_S = 10 * 365 * 86_400.0
 
-#: Accelerators of a simulated cluster.
+#: Largest number of accelerators of a simulated cluster.
 MOST_ACCELERATORS = 100_000
 
 
@@ -24,10 +24,10 @@ class WorkloadJob:
     Attributes:
         name: for people; unique in the workload.
         submitted_at: seconds since the start of the workload.
-        application: name of what it computes.
-        requested: accelerators that its owner asked for; what policies with a fixed demand give.
-        batch_size: examples of a step that its owner asked for.
-        is_fixed: it runs with `batch_size`, even where the platform may choose batch sizes.
+        application: name of its application.
+        requested: accelerators that its owner requested; given by policies with a fixed demand.
+        batch_size: examples of a step that its owner requested.
+        is_fixed: whether it runs with `batch_size` even where the platform may choose batch sizes.
         min_accelerators, max_accelerators: its bounds; None: as many as its batch can be spread on.
         weight: its priority.
         accepted_kinds: empty: any.
@@ -47,13 +47,13 @@ class WorkloadJob:
 
 @dataclass(frozen=True)
 class Workload:
-    """Jobs in order of arrival, and what they compute.
+    """Jobs in order of arrival, and their applications.
 
     Attributes:
-        notes: sentences for people about what is assumed or differs from what was recorded.
+        notes: sentences for people on assumptions and on differences from a recording.
 
     Raises:
-        ValueError: an application is missing, a name stands twice, or a number is impossible.
+        ValueError: an application is missing, a name is not unique, or a number is impossible.
     """
 
     jobs: tuple[WorkloadJob, ...]
@@ -104,7 +104,7 @@ class Cluster:
 
     @property
     def per_node(self) -> int:
-        """Give the accelerators of the largest node."""
+        """Accelerators of the largest node."""
         counts: dict[int, int] = {}
         for accelerator in self.accelerators:
             counts[accelerator.node_id] = counts.get(accelerator.node_id, 0) + 1
@@ -122,7 +122,7 @@ class Cluster:
 def cluster_make(
     num_nodes: int, per_node: int, kinds: Mapping[str, int] | None = None, default: str = "gpu"
 ) -> Cluster:
-    """Make nodes that are all alike, or so many of each kind.
+    """Make nodes that are all alike, or a number of nodes of each kind.
 
     Raises:
         ValueError: a number is not positive, or the nodes by kind are not `num_nodes`.

@@ -1,6 +1,6 @@
 """The agent protocol over HTTP (docs/protocol.md).
 
-Plain Django views: the messages of core.wire check themselves, serializers would only repeat them.
+Plain Django views: the messages of core.protocol.wire validate themselves without serializers.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ View = Callable[..., HttpResponseBase]
 
 
 def agent_view(method: str, *, is_open: bool = False) -> Callable[[View], View]:
-    """Wrap a view: one method, the agent's token (unless `is_open`), errors as problems."""
+    """Wrap a view: check the method and the agent's token (unless `is_open`), render errors."""
 
     def decorate(view: View) -> View:
         @csrf_exempt  # no cookies are used here
@@ -82,10 +82,10 @@ def agent_view(method: str, *, is_open: bool = False) -> Callable[[View], View]:
 
 
 def node_of(request: HttpRequest) -> Node:
-    """Find the node whose agent is asking.
+    """Return the node of the requesting agent.
 
     Raises:
-        NotAuthenticatedError: no agent token, or an unknown one.
+        NotAuthenticatedError: the agent token is missing or unknown.
         GoneError: the node was removed.
     """
     scheme, _, token = request.headers.get("Authorization", "").partition(" ")
@@ -117,7 +117,7 @@ def _token(request: HttpRequest) -> str:
 
 @agent_view("POST", is_open=True)
 def enrol(request: HttpRequest) -> HttpResponse:
-    """Let a new node in."""
+    """Enrol a new node."""
     reply = node_enrol(_message(request, EnrolRequest), timezone.now())
     nudges.jobs_changed(orders=True, cluster=True)
     return JsonResponse(encode(reply), status=201)
@@ -125,7 +125,7 @@ def enrol(request: HttpRequest) -> HttpResponse:
 
 @agent_view("POST")
 def hello(request: HttpRequest, node: Node) -> HttpResponse:
-    """Take a (re)started agent back."""
+    """Readmit a (re)started agent."""
     reply = node_hello(node, _message(request, HelloRequest), _token(request), timezone.now())
     nudges.jobs_changed(orders=True, cluster=True)
     return JsonResponse(encode(reply))
@@ -133,7 +133,7 @@ def hello(request: HttpRequest, node: Node) -> HttpResponse:
 
 @agent_view("GET")
 def wanted(request: HttpRequest, node: Node) -> HttpResponse:
-    """Answer when the node's wanted state is another than `version`, at latest after `wait` s."""
+    """Return the node's desired state once it differs from `version`; 304 after `wait` seconds."""
     version = request.GET.get("version", "")
     deadline = time.monotonic() + _wait_s(request)
     with nudges.listening(nudges.ORDERS) as listener:
@@ -157,7 +157,7 @@ def _wait_s(request: HttpRequest) -> float:
 
 @agent_view("POST")
 def reports(request: HttpRequest, node: Node) -> HttpResponse:
-    """Take a heartbeat with everything that happened."""
+    """Take a heartbeat with the reports since the last one."""
     batch = _message(request, ReportBatch)
     now = timezone.now()
     node_heartbeat(node, batch.boot_id, now)
@@ -183,14 +183,14 @@ def checkpoint(request: HttpRequest, node: Node, job_id: int) -> StreamingHttpRe
 
 @agent_view("GET")
 def source(request: HttpRequest, node: Node, job_id: int) -> StreamingHttpResponse:
-    """Send the model of another job that a job predicts with."""
+    """Send the source job's model to a prediction job."""
     artifact = source_for_node(node, job_id)
     return file_response(request, artifact.file, name=artifact.name, sha256=artifact.sha256)
 
 
 @agent_view("PUT")
 def files(request: HttpRequest, node: Node, job_id: int, name: str) -> HttpResponse:
-    """Store a file that a trainer left."""
+    """Store a file produced by a trainer."""
     try:
         slot, generation = int(request.GET["slot"]), int(request.GET["generation"])
     except (KeyError, ValueError):

@@ -1,4 +1,4 @@
-"""The cluster by REST: nodes, policy, who held what, and credentials."""
+"""The cluster by REST: nodes, policy, allocation history, and credentials."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ _BINS = 300
 
 
 class NodeList(generics.ListAPIView):
-    """The nodes, by name."""
+    """All nodes, by name."""
 
     queryset = Node.objects.filter(removed_at=None).prefetch_related("accelerators")
     serializer_class = NodeSerializer
@@ -48,7 +48,7 @@ class NodeList(generics.ListAPIView):
 
 
 class NodeDetail(APIView):
-    """One node; admins remove it."""
+    """One node; admins can remove it."""
 
     permission_classes = (AdminToWritePermission,)
 
@@ -59,7 +59,7 @@ class NodeDetail(APIView):
 
     @extend_schema(request=ReasonSerializer, responses={204: None})
     def delete(self, request: Request, node_id: int) -> Response:
-        """Remove a node: its agent stops, its jobs start again elsewhere."""
+        """Remove a node: its agent stops, its jobs recover elsewhere."""
         node = _node(node_id)
         reason = text_field(body(request), "reason")
         jobs = node_remove(node, timezone.now(), actor=actor(request), reason=reason)
@@ -75,7 +75,7 @@ def _node(node_id: int) -> Node:
 
 
 class NodeCordon(APIView):
-    """Let a node take no new work, or take work again (admins)."""
+    """Cordon or uncordon a node (admins)."""
 
     permission_classes = (AdminPermission,)
     is_cordoned = True
@@ -90,7 +90,7 @@ class NodeCordon(APIView):
 
 
 class NodeTakeBack(APIView):
-    """Give a node work again that was set aside, before its time is over (admins)."""
+    """End a node's quarantine before its time is over (admins)."""
 
     permission_classes = (AdminPermission,)
 
@@ -104,30 +104,30 @@ class NodeTakeBack(APIView):
 
 
 class EnrolmentTokens(APIView):
-    """Permission for one node to join (admins); the token is shown this once."""
+    """Enrolment tokens, each for one node (admins); the token is shown only once."""
 
     permission_classes = (AdminPermission,)
 
     @extend_schema(request=None, responses={201: OpenApiTypes.OBJECT})
     def post(self, request: Request) -> Response:
-        """Make one."""
+        """Create an enrolment token."""
         row, text = enrolment_token_create(person(request), timezone.now())
         return Response({"token": text, "expires_at": row.expires_at}, status=201)
 
 
 class Policy(APIView):
-    """The policy in force; admins switch it."""
+    """The policy in force; admins can switch it."""
 
     permission_classes = (AdminToWritePermission,)
 
     @extend_schema(responses=PolicySerializer)
     def get(self, _request: Request) -> Response:
-        """Get it, with the names of all there are."""
+        """Get the policy, with the names of all policies."""
         return _policy_response()
 
     @extend_schema(request=PolicySerializer, responses=PolicySerializer)
     def put(self, request: Request) -> Response:
-        """Switch it; with `version`, only if nobody else did since."""
+        """Switch the policy; with `version`, only if unchanged since that version."""
         values = body(request)
         seen = values.get("version")
         if seen is not None and (isinstance(seen, bool) or not isinstance(seen, int)):
@@ -144,14 +144,14 @@ def _policy_response() -> Response:
 
 
 class Cluster(APIView):
-    """Who held how many accelerators when, and how fast they were."""
+    """Accelerators held by each job over time, and their throughput."""
 
     @extend_schema(
         responses=OpenApiTypes.OBJECT,
         parameters=[OpenApiParameter("last_s", float, description="How far back, in seconds.")],
     )
     def get(self, request: Request) -> Response:
-        """Get the series; other people's jobs have no name here."""
+        """Get the series; jobs of other users are anonymous."""
         now = timezone.now()
         last_s = number_param(request, "last_s", _HOUR_S, 1, _HISTORY_LIMIT_S) or _HOUR_S
         start = now - datetime.timedelta(seconds=last_s)
@@ -197,7 +197,7 @@ def _throughput(
 
 
 class Tokens(generics.ListAPIView):
-    """One's own API tokens, newest first."""
+    """The user's own API tokens, newest first."""
 
     queryset = ApiToken.objects.none()
     serializer_class = TokenSerializer
@@ -210,7 +210,7 @@ class Tokens(generics.ListAPIView):
 
     @extend_schema(request=TokenSerializer, responses={201: TokenSerializer})
     def post(self, request: Request) -> Response:
-        """Make one; `token` is shown this once."""
+        """Create a token; `token` is shown only once."""
         values = body(request)
         row, text = api_token_create(
             person(request),
@@ -223,21 +223,21 @@ class Tokens(generics.ListAPIView):
 
 
 class TokenDetail(APIView):
-    """One of one's own API tokens."""
+    """One of the user's own API tokens."""
 
     @extend_schema(responses={204: None})
     def delete(self, request: Request, token_id: int) -> Response:
-        """Revoke it."""
+        """Revoke the token."""
         api_token_revoke(person(request), token_id, timezone.now())
         return Response(status=204)
 
 
 class Templates(APIView):
-    """Ready jobs to start from."""
+    """Job templates."""
 
     @extend_schema(operation_id="templates_list", responses=OpenApiTypes.OBJECT)
     def get(self, _request: Request) -> Response:
-        """List them."""
+        """List the templates."""
         return Response(
             [
                 {
@@ -260,7 +260,7 @@ class TemplateCode(APIView):
 
     @extend_schema(responses=OpenApiTypes.OBJECT)
     def get(self, _request: Request, name: str) -> Response:
-        """Get it."""
+        """Get the code."""
         template = JOB_TEMPLATES.get(name)
         if template is None:
             raise NotFoundError("There is no such template.")

@@ -1,4 +1,4 @@
-"""What there is to read about one job: events, resizes, series, logs, files."""
+"""Read-only data of one job by REST: events, resizes, series, logs, files."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _TENURES_LIMIT = 5_000
 
 
 class JobEvents(generics.ListAPIView):
-    """What happened to a job, newest first."""
+    """Events of a job, newest first."""
 
     queryset = Event.objects.none()
     serializer_class = EventSerializer
@@ -50,11 +50,11 @@ class JobGenerations(generics.ListAPIView):
 
 
 class JobAllocations(APIView):
-    """Which accelerators a job held when, and how many of them trained."""
+    """Accelerators that a job held over time, and how many of them trained."""
 
     @extend_schema(responses=OpenApiTypes.OBJECT)
     def get(self, request: Request, job_id: int) -> Response:
-        """Get the series."""
+        """Get both series."""
         job = job_exists(request, job_id)
         tenures = list(
             Allocation.objects.filter(job=job)
@@ -96,7 +96,7 @@ def _tenure(row: Allocation) -> dict[str, Any]:
 
 
 class JobMetrics(APIView):
-    """Loss and speed over steps, logs over epochs: bounded in number, long series summed up."""
+    """Loss and speed over steps, logs over epochs: limited in number, long series summed up."""
 
     @extend_schema(responses=OpenApiTypes.OBJECT)
     def get(self, request: Request, job_id: int) -> Response:
@@ -130,7 +130,7 @@ class JobMetrics(APIView):
 
 
 class JobLogs(APIView):
-    """A job's log: the newest part, what came `after` it, or all of it as a download."""
+    """A job's log: the newest part, the part `after` an earlier one, or all of it as a download."""
 
     @extend_schema(
         responses=OpenApiTypes.OBJECT,
@@ -162,11 +162,11 @@ def _download(pieces: Iterator[str], name: str) -> StreamingHttpResponse:
 
 
 class JobFile(APIView):
-    """A file that a job left: checkpoint.npz, model.keras, history.csv, metrics.json."""
+    """A result file of a job: checkpoint.npz, model.keras, history.csv, metrics.json."""
 
     @extend_schema(responses={(200, "application/octet-stream"): OpenApiTypes.BINARY})
     def get(self, request: Request, job_id: int, name: str) -> StreamingHttpResponse:
-        """Download it; `X-Sha256` is its digest."""
+        """Download the file; `X-Sha256` is its digest."""
         artifact = job_exists(request, job_id).artifacts.filter(name=name).first()
         if artifact is None:
             raise NotFoundError(f"This job has no file {name!r:.60}.")
@@ -176,10 +176,10 @@ class JobFile(APIView):
 
 
 class JobCode(APIView):
-    """The code as it was submitted."""
+    """A job's code as submitted."""
 
     @extend_schema(responses={(200, "application/octet-stream"): OpenApiTypes.BINARY})
     def get(self, request: Request, job_id: int) -> StreamingHttpResponse:
-        """Download it."""
+        """Download the code."""
         job = visible_job(request, job_id)
         return file_response(plain(request), job.code, name=job.code_name, sha256=job.code_sha256)

@@ -1,4 +1,4 @@
-"""Turning a request into a submission, whatever format it comes in."""
+"""Conversion of a request, in any supported format, to a submission."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from jobs.api.parsers import yaml_read
 from jobs.exceptions import InvalidInputError, TooLargeError
 from jobs.services.submission.rules import Submission, submission_read
 
-#: Not a field of the job but of its form.
+#: Form fields that are not job fields.
 _IGNORED = ("csrfmiddlewaretoken",)
 
 
@@ -28,7 +28,7 @@ def submission_of(request: Request) -> Submission:
         InvalidInputError: see `submission_read`.
         TooLargeError: the code file is too large.
     """
-    # Before the body is read: an upload goes to a temporary file as it comes.
+    # Before the body is read: an upload is streamed to a temporary file.
     limit_bytes = settings.CODE_LIMIT_BYTES + settings.DATA_UPLOAD_MAX_MEMORY_SIZE
     if int(request.META.get("CONTENT_LENGTH") or 0) > limit_bytes:
         raise TooLargeError(f"At most {limit_bytes} bytes a submission.")

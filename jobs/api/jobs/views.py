@@ -1,4 +1,4 @@
-"""Jobs by REST: submit, list, get, wait, and what people do to them."""
+"""Jobs by REST: submit, list, get, wait, and user actions."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ class JobFilter(django_filters.FilterSet):
 
 
 class JobList(generics.ListAPIView):
-    """All jobs that one may see, newest first; POST submits one."""
+    """All jobs visible to the user, newest first; POST submits one."""
 
     queryset = Job.objects.none()
     serializer_class = JobSummarySerializer
@@ -81,7 +81,7 @@ class JobList(generics.ListAPIView):
 
     def get_queryset(self) -> Any:
         jobs = visible_jobs(self.request)
-        # A field that somebody asks for must not cost a query a row.
+        # Chosen fields must not cost a query per row.
         if self._chosen() is None:
             return jobs
         return jobs.defer(None).select_related("owner").prefetch_related("artifacts")
@@ -157,7 +157,7 @@ def _job_response(
 
 
 class JobDetail(APIView):
-    """One job. With `If-None-Match` 304 when nothing changed; with `wait` it waits for a change."""
+    """One job. `If-None-Match` yields 304 if unchanged; `wait` waits for a change."""
 
     @extend_schema(
         responses={200: JobSerializer, 304: None},
@@ -173,7 +173,7 @@ class JobDetail(APIView):
         since = number_param(request, "since_version", None, 0, 2**31)
         if wait_s and since is not None:
             changes_await(lambda: _version(request, job_id)[1] > since, job_id, wait_s)
-        # Most polls find nothing new: answer them from two numbers.
+        # Most polls find no change: answer them from two numbers.
         known = request.headers.get("If-None-Match")
         if known:
             row = _version(request, job_id)
@@ -191,11 +191,11 @@ def _version(request: Request, job_id: int) -> tuple[int, int]:
 
 
 class JobAction(APIView):
-    """Base of what people do to a job."""
+    """Base of user actions on a job."""
 
     @abc.abstractmethod
     def act(self, request: Request, job: Job, reason: str) -> None:
-        """Do it."""
+        """Perform the action."""
 
     @extend_schema(request=ReasonSerializer, responses={200: JobSerializer})
     def post(self, request: Request, job_id: int) -> Response:
@@ -213,21 +213,21 @@ class JobCancel(JobAction):
 
 
 class JobPause(JobAction):
-    """Pause a job: its state is saved, its accelerators go to others."""
+    """Pause a job: its state is saved, its accelerators become free."""
 
     def act(self, request: Request, job: Job, reason: str) -> None:
         job_actions.job_pause(job.pk, timezone.now(), actor=actor(request), reason=reason)
 
 
 class JobResume(JobAction):
-    """Let a paused job go on."""
+    """Resume a paused job."""
 
     def act(self, request: Request, job: Job, _reason: str) -> None:
         job_actions.job_resume(job.pk, timezone.now(), actor=actor(request))
 
 
 class JobReprioritise(JobAction):
-    """Change a job's priority; an admin says why when the job is somebody else's."""
+    """Change a job's priority; an admin must give a reason for another user's job."""
 
     @extend_schema(
         request=PrioritySerializer,

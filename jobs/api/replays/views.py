@@ -1,4 +1,4 @@
-"""What if, by REST: questions about the cluster's past, for admins."""
+"""What-if replays by REST, for admins."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _DEFAULT_HOURS = 24
 
 
 class ReplayList(generics.ListAPIView):
-    """Questions of the kind "what if", newest first."""
+    """What-if replays, newest first."""
 
     permission_classes = (AdminPermission,)
     queryset = Replay.objects.select_related("asked_by").defer("result")
@@ -34,7 +34,7 @@ class ReplayList(generics.ListAPIView):
 
     @extend_schema(request=ReplayRequestSerializer, responses={201: ReplaySummarySerializer})
     def post(self, request: Request) -> Response:
-        """Ask how the past would have gone with another policy or size."""
+        """Request a replay of the past with another policy or cluster size."""
         values = body(request)
         accelerators = values.get("accelerators", {})
         if not isinstance(accelerators, dict):
@@ -50,13 +50,13 @@ class ReplayList(generics.ListAPIView):
 
 
 class ReplayDetail(APIView):
-    """One question."""
+    """One what-if replay."""
 
     permission_classes = (AdminPermission,)
 
     @extend_schema(responses=ReplaySerializer)
     def get(self, _request: Request, replay_id: int) -> Response:
-        """Get it, with its answer when it is done."""
+        """Get a replay, with its result when it is done."""
         replay = Replay.objects.select_related("asked_by").filter(id=replay_id).first()
         if replay is None:
             raise Http404
@@ -64,6 +64,6 @@ class ReplayDetail(APIView):
 
     @extend_schema(responses={204: None})
     def delete(self, _request: Request, replay_id: int) -> Response:
-        """Cancel it, or forget its answer."""
+        """Cancel a live replay, or delete an ended one."""
         replay_cancel(replay_id, timezone.now())
         return Response(status=204)

@@ -1,4 +1,4 @@
-"""Measurements by REST: code is built and its memory measured before it is submitted."""
+"""Measurements by REST: build code and measure its memory before submission."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from jobs.services.submission.measurements import draft_measure
 
 
 class MeasurementList(APIView):
-    """POST has a submission built and measured, and submits nothing."""
+    """POST builds and measures a submission without submitting it."""
 
     parser_classes = (BoundedJsonParser, MultiPartParser, FormParser, YamlParser)
 
@@ -32,7 +32,7 @@ class MeasurementList(APIView):
         responses={200: MeasurementSerializer, 202: MeasurementSerializer},
     )
     def post(self, request: Request) -> Response:
-        """Measure what may be submitted (JSON, YAML, form or multipart)."""
+        """Measure a submission (JSON, YAML, form or multipart)."""
         draft = draft_measure(person(request), submission_of(request), timezone.now())
         is_under_way = draft.status == JobStatus.VALIDATING
         if is_under_way:
@@ -43,14 +43,14 @@ class MeasurementList(APIView):
 
 
 class MeasurementDetail(APIView):
-    """One measurement; with `wait` it is answered once it is over."""
+    """One measurement; `wait` delays the response until it has ended."""
 
     @extend_schema(
         responses=MeasurementSerializer,
         parameters=[OpenApiParameter("wait", float, description="Seconds to wait for it, to 30.")],
     )
     def get(self, request: Request, draft_id: int) -> Response:
-        """Get it."""
+        """Get a measurement."""
         wait_s = number_param(request, "wait", 0, 0, settings.WAIT_LIMIT_S) or 0.0
 
         def is_over() -> bool:

@@ -1,6 +1,6 @@
-"""Ports of this machine for the parts of a demo, so that nothing else of the kind gets the same.
+"""Ports of this machine for the parts of a demo, reserved against other demos.
 
-Nothing here imports Django.
+This module does not import Django.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-#: Below the ports that Linux hands out for outgoing connections.
+#: Below the ports that Linux uses for outgoing connections.
 TRAINER_PORTS = range(21000, 32000)
 
 
 def free_port(preferred: int) -> int:
-    """Give the first free port of this machine from `preferred` on.
+    """Return the first free port of this machine from `preferred` on.
 
     Raises:
         OSError: a hundred ports in a row are taken.
@@ -33,15 +33,15 @@ def free_port(preferred: int) -> int:
 
 @contextmanager
 def reserved_ports(count: int, size: int) -> Iterator[list[range]]:
-    """Keep `count` ranges of `size` consecutive free ports for trainers, inside the block.
+    """Reserve `count` ranges of `size` consecutive free ports for trainers, inside the block.
 
-    Trainers take their ports later, and few of them: to look which are free is not enough. What is
-    given here is given to no other block of this user's processes, nor of this process. The kernel
-    keeps that as locks and lets go of them however the process ends. Where the search begins
-    depends on the process, for the sake of other users.
+    Trainers open their ports later, and few of them: a check for free ports is not enough. A
+    reserved range is given to no other block, neither in this process nor in other processes of
+    this user. Reservations are kernel locks, released however the process ends. The search starts
+    at a position that depends on the process, to avoid other users' ranges.
 
     Raises:
-        OSError: there are not that many.
+        OSError: there are not enough free ranges.
     """
     firsts = list(range(TRAINER_PORTS.start, TRAINER_PORTS.stop - size + 1, size))
     begin = os.getpid() * count % len(firsts)
@@ -64,7 +64,7 @@ def reserved_ports(count: int, size: int) -> Iterator[list[range]]:
 
 
 def _lock(descriptor: int, ports: range) -> bool:
-    """Lock one byte of a file for each port; False when another open file holds one of them.
+    """Lock one byte of a file per port; return False if another open file holds one of them.
 
     The locks belong to the open file (Linux: open file description locks), not to the process.
     """
@@ -77,9 +77,9 @@ def _lock(descriptor: int, ports: range) -> bool:
 
 
 def is_free(port: int) -> bool:
-    """Say whether a server could listen on `port` of this machine now."""
+    """Return whether a server could listen on `port` of this machine now."""
     with socket.socket() as probe:
-        # As servers do: a port that only waits out old connections counts as free.
+        # As servers do: a port in TIME_WAIT after old connections counts as free.
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             probe.bind(("127.0.0.1", port))

@@ -1,4 +1,4 @@
-"""The processes of the demo, in the order in which they start."""
+"""Processes of the demo, in starting order."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ from jobs.demo.stack.supervisor import Part
 NODES = ("node-a", "node-b")
 ACCELERATORS_PER_NODE = 2
 PORTS_PER_NODE = 100
-#: Longer than an agent gives its trainers.
+#: Longer than the grace period that an agent gives its trainers.
 AGENT_GRACE_S = 30.0
-#: Nodes end before the site that they tell about it, the site before its broker.
+#: Nodes stop before the site that they report to, the site before its broker.
 BROKER_STAGE, SITE_STAGE, NODE_STAGE = range(3)
 #: Set by agents for all processes of a trainer (see docs/protocol.md).
 RUN_DIR_VARIABLE = "VIRTUALFLOW_RUN_DIR"
@@ -30,7 +30,7 @@ _SWEEP_DEADLINE_S = 5.0
 
 
 def broker_part(socket_path: Path, directory: Path) -> Part:
-    """Run the Redis-compatible server that comes as a Python package, on a socket, no port."""
+    """Run the Redis-compatible server of a Python package, on a socket without a port."""
     socket_path.unlink(missing_ok=True)
     command = [str(get_binary_path()), "--port", "0", "--unixsocket", str(socket_path)]
     command += ["--unixsocketperm", "700", "--dir", str(directory), "--save", ""]
@@ -47,7 +47,7 @@ def site_parts(environment: Mapping[str, str], directory: Path) -> list[Part]:
     web_port = int(environment["VIRTUALFLOW_DEMO_PORT"])
     stream_port = int(environment["VIRTUALFLOW_DEMO_STREAM_PORT"])
     granian = [_program("granian"), "--host", "127.0.0.1", "--no-access-log", "--workers", "1"]
-    # An agent's long-poll would hold the end of its server for as long as it may wait.
+    # An agent's long poll would otherwise delay the server's stop for as long as it may wait.
     granian += ["--workers-kill-timeout", "3"]
     celery = [_program("celery"), "--app", "controlplane.celery"]
     return [
@@ -90,7 +90,7 @@ def site_parts(environment: Mapping[str, str], directory: Path) -> list[Part]:
 def agent_part(
     node: str, server: str, ports: range, directory: Path, enrolment_token: str | None
 ) -> Part:
-    """Run a node agent with emulated accelerators; the token is needed on its first start."""
+    """Run a node agent with emulated accelerators; the first start needs the token."""
     follow_the_site(directory / node, server)
     command = [
         sys.executable, "-m", "agents", "--server", server, "--node", node,
@@ -100,7 +100,7 @@ def agent_part(
     ]  # fmt: skip
     environment = {}
     if enrolment_token is not None:
-        # In the environment, not in the command line: everybody on a machine can read the latter.
+        # In the environment: all users of a machine can read command lines.
         environment["VIRTUALFLOW_ENROLMENT_TOKEN"] = enrolment_token
     return Part(
         name=node,
@@ -112,10 +112,10 @@ def agent_part(
 
 
 def follow_the_site(state_dir: Path, server: str) -> None:
-    """Tell an agent that its site has another address now, if it has.
+    """Update the stored server address of an agent if the site's address has changed.
 
-    Agents keep to the address that they enrolled at, as it is to be with a site that one cannot
-    know. The demo is both sides, and its port may be taken by somebody else when it starts again.
+    Agents keep the address that they enrolled at, the right choice for a site outside their
+    control. In the demo the site's port may be taken at the next start.
     """
     path = state_dir / "credentials.json"
     if not path.exists():
@@ -128,7 +128,7 @@ def follow_the_site(state_dir: Path, server: str) -> None:
 def trainers_below(directory: Path) -> list[psutil.Process]:
     """Find every process that runs a trainer below `directory`, or was started by one.
 
-    Warm processes that no job has yet are not among them.
+    Warm standby processes without a job are left out.
     """
     return [process for process, run_dir in processes_below(directory) if not _is_idle(run_dir)]
 
@@ -138,7 +138,7 @@ def _is_idle(run_dir: Path) -> bool:
 
 
 def processes_below(directory: Path) -> list[tuple[psutil.Process, Path]]:
-    """Find what agents below `directory` have started, with the folder that each runs for."""
+    """Find the processes started by agents below `directory`, each with its run folder."""
     found = []
     for process in psutil.process_iter():
         try:
@@ -146,14 +146,14 @@ def processes_below(directory: Path) -> list[tuple[psutil.Process, Path]]:
             if run_dir and Path(run_dir).is_relative_to(directory):
                 found.append((process, Path(run_dir)))
         except (psutil.Error, OSError):
-            continue  # gone meanwhile, or somebody else's
+            continue  # exited meanwhile, or another user's process
     return found
 
 
 def end_stray_trainers(directory: Path) -> int:
-    """Kill trainers below `directory` that no agent owns any more; tell how many there were.
+    """Kill trainers below `directory` without an agent; return their number.
 
-    Agents end theirs; this is for an agent that was itself killed at the wrong moment.
+    Agents stop their trainers themselves; strays remain if an agent was killed.
     """
     strays = [process for process, _ in processes_below(directory)]
     for process in strays:
@@ -164,7 +164,7 @@ def end_stray_trainers(directory: Path) -> int:
 
 
 def _program(name: str) -> str:
-    """Find a program of the virtual environment that runs this one."""
+    """Return the path of a program in the virtual environment of this process."""
     return str(Path(sys.executable).with_name(name))
 
 

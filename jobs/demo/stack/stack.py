@@ -1,7 +1,7 @@
 """The whole product as processes of this machine, driven by REST: for benchmarks and tests.
 
-Like the demo, on free ports and in a folder of its own; what it runs on (database, broker) is the
-caller's choice. Nothing here imports Django.
+Like the demo, but on free ports and in a folder of its own; the caller chooses database and broker.
+This module does not import Django.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _LOOK_EVERY_S = 0.1
 _REQUEST_TIMEOUT_S = 30.0
 _PREPARE_DEADLINE_S = 120.0
 _NODES_DEADLINE_S = 60.0
-#: What a wait that was in vain tells of.
+#: Jobs and events in the message of a wait that timed out.
 _TOLD_JOBS, _READ_EVENTS, _TOLD_EVENTS = 5, 200, 30
 _UNTOLD_KIND = "checkpointed"
 
@@ -40,8 +40,8 @@ class Stack:
     """A running product.
 
     Attributes:
-        rest: a client that is logged in as admin by token; paths are relative to `/api/v1/`.
-        directory: everything that the processes write, one log per process in `logs`.
+        rest: a client authenticated as admin by token; paths are relative to `/api/v1/`.
+        directory: all files written by the processes, one log per process in `logs`.
     """
 
     rest: httpx.Client
@@ -57,14 +57,14 @@ class Stack:
         revives: bool = True,
         look_every_s: float = _LOOK_EVERY_S,
     ) -> Any:
-        """Look again and again until `condition` gives something true, and give that.
+        """Poll until `condition` returns a true value, and return that value.
 
         Args:
-            revives: start parts that died again meanwhile, as the demo does.
+            revives: restart exited parts meanwhile, as the demo does.
 
         Raises:
-            AssertionError: it took longer than `deadline_s`; names what was waited for, and tells
-                what the nodes and the newest jobs went through meanwhile.
+            AssertionError: the wait exceeded `deadline_s`; the message names `what`, the state of
+                the nodes, and the events of the newest jobs.
         """
         ends_at = time.monotonic() + deadline_s
         while not (found := condition()):
@@ -76,10 +76,10 @@ class Stack:
         return found
 
     def get(self, path: str, **parameters: Any) -> Any:
-        """Read one thing.
+        """Read a resource.
 
         Raises:
-            AssertionError: any other answer than 200.
+            AssertionError: the status is not 200.
         """
         response = self.rest.get(path, params=parameters)
         if response.status_code != httpx.codes.OK:
@@ -87,10 +87,10 @@ class Stack:
         return response.json()
 
     def post(self, path: str, body: Any = None, expect: int = httpx.codes.OK) -> Any:
-        """Do one thing.
+        """Send a POST request.
 
         Raises:
-            AssertionError: any other answer than `expect`.
+            AssertionError: the status is not `expect`.
         """
         response = self.rest.post(path, json=body)
         if response.status_code != expect:
@@ -98,7 +98,7 @@ class Stack:
         return response.json() if response.content else None
 
     def _circumstances(self) -> str:
-        """Tell how the nodes are, and the newest events of the newest jobs, newest first."""
+        """Describe the nodes, and the newest events of the newest jobs, newest first."""
         lines = [f"now {datetime.now(UTC)}"]
         try:
             nodes = self.get("nodes/")["results"]
@@ -108,7 +108,7 @@ class Stack:
                 read = self.get(f"jobs/{job['id']}/events/", page_size=_READ_EVENTS)["results"]
                 told = [row for row in read if row["kind"] != _UNTOLD_KIND][:_TOLD_EVENTS]
                 lines += [f"  {row['at']} {row['kind']}: {row['message']}" for row in told]
-        except (AssertionError, httpx.TransportError) as error:  # some stories take the site away
+        except (AssertionError, httpx.TransportError) as error:  # some tests stop the site
             lines.append(f"nothing more is known: {error}")
         return "\n".join(lines)
 
@@ -117,12 +117,12 @@ class Stack:
         return [process.pid for process in processes.trainers_below(self.directory)]
 
     def pids_on(self, node: str) -> list[int]:
-        """List the processes that a machine would have: the agent's first, and all it started."""
+        """List the processes of one node: the agent's first, then all that it started."""
         started = processes.processes_below(self.directory / node)
         return [self.supervisor.pids()[node], *(process.pid for process, _ in started)]
 
     def trainers_of(self, job_id: int) -> dict[int, int]:
-        """Give slot -> process id of a job's trainers that are there now."""
+        """Return slot -> process id of a job's running trainers."""
         found: dict[int, int] = {}
         for path in self.directory.glob(f"node-*/trainers/{job_id}-*/process.json"):
             pid = _noted_pid(path)
@@ -131,7 +131,7 @@ class Stack:
         return found
 
     def node_of(self, job_id: int, slot: int) -> str:
-        """Name the node that a trainer's folder lies in."""
+        """Return the node whose folder contains the trainer's folder."""
         (path,) = self.directory.glob(f"node-*/trainers/{job_id}-{slot}")
         return path.parent.parent.name
 
@@ -140,7 +140,7 @@ def _noted_pid(path: Path) -> int | None:
     try:
         return int(json.loads(path.read_text())["pid"])
     except (OSError, ValueError, KeyError):
-        return None  # just being written, or gone
+        return None  # being written, or gone
 
 
 @contextmanager
@@ -157,11 +157,11 @@ def running_stack(
 
     Args:
         environment: see `stack_environment`.
-        broker: what has to run before the site, and ends after it.
+        broker: parts that run before the site, and stop after it.
         agent_options: further options of both agents.
-        address_for: gives the address at which a node finds the site, from the node's name and the
-            site's own address.
-        with_replayer: also run the worker that answers "what if".
+        address_for: returns the address at which a node reaches the site, from the node's name and
+            the site's own address.
+        with_replayer: also run the worker for what-if replays.
 
     Raises:
         AssertionError: a trainer outlived its agent.
@@ -205,12 +205,12 @@ def running_stack(
 def stack_environment(
     directory: Path, database_url: str, redis_url: str, **other: str
 ) -> dict[str, str]:
-    """Give the variables for every process of a stack, on free ports.
+    """Return the environment variables of all processes of a stack, on free ports.
 
-    Shares by weight alone let the caller foretell who holds how many; `other` may name another
-    policy.
+    With shares by weight alone (the default policy here) the caller can predict allocations;
+    `other` may set another policy.
     """
-    # Two stacks that begin at once must not find the same ports: their servers would share them.
+    # Two stacks starting at once must not choose the same ports: their servers would share them.
     web_port = free_port(18000 + os.getpid() % 500 * 2)
     stream_port = free_port(web_port + 1)
     return {
@@ -238,7 +238,7 @@ def embedded_stack(
     address_for: Callable[[str, str], str] = lambda _node, server: server,
     **variables: str,
 ) -> Iterator[Stack]:
-    """Run a stack that needs no servers, on SQLite and the embedded broker as the demo does.
+    """Run a stack without installed servers, on SQLite and the embedded broker, like the demo.
 
     `agent_options` and `address_for` are those of `running_stack`.
     """
@@ -261,7 +261,7 @@ def embedded_stack(
 
 
 def _prepare(environment: Mapping[str, str], directory: Path) -> str:
-    """Set up the database as an operator does; give an API token of the admin."""
+    """Set up the database as an operator does; return an API token of the admin."""
     command = [sys.executable, "manage.py", "prepare", "--admin", ADMIN]
     command += ["--token-file", str(directory / "token")]
     command += ["--enrolment-dir", str(directory / "enrolment"), *processes.NODES]

@@ -1,7 +1,7 @@
-"""Run a fixed set of processes: start in order, restart what dies, end stage by stage.
+"""Supervision of a fixed set of processes: ordered start, restart after exit, staged stop.
 
-One thread, no callbacks: the caller calls `run_once` again and again. The processes cannot outlive
-this one: the kernel tells each of them to stop when its parent is gone, however that happened.
+One thread, no callbacks: the caller calls `run_once` periodically. No process outlives the
+supervisor: the kernel sends each one SIGTERM when its parent exits, for whatever reason.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from pathlib import Path
 
 FIRST_BACKOFF_S = 1.0
 MAX_BACKOFF_S = 30.0
-#: A part that ran this long starts its backoff from the beginning when it dies.
+#: Seconds of running after which a part's restart backoff is reset.
 STEADY_AFTER_S = 60.0
 KEPT_LOG_BYTES = 16 * 1024 * 1024
 _CHECK_EVERY_S = 0.05
@@ -28,19 +28,19 @@ _LIBC = ctypes.CDLL(None, use_errno=True)
 
 
 class PartFailedError(Exception):
-    """A part did not come up; the message ends with the last lines of its log."""
+    """A part failed to start; the message ends with the last lines of its log."""
 
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """One process of the whole.
+    """One supervised process.
 
     Attributes:
         name: also the name of its log file.
-        is_ready: says whether it serves; None means that it counts as ready once started.
-        start_deadline_s: how long it may take until `is_ready`.
-        grace_s: how long it may take to end after SIGTERM before it is killed.
-        stage: parts of the highest stage are ended first, those of one stage together.
+        is_ready: returns whether it serves; None means ready once started.
+        start_deadline_s: seconds allowed until `is_ready`.
+        grace_s: seconds from SIGTERM until the process is killed.
+        stage: parts of the highest stage are stopped first, those of one stage together.
     """
 
     name: str
@@ -78,10 +78,10 @@ class Supervisor:
         self._running: list[_Running] = []
 
     def start(self) -> None:
-        """Start every part, each after the one before is ready; gives up quietly on `should_stop`.
+        """Start the parts, each once the previous is ready; return early on `should_stop`.
 
         Raises:
-            PartFailedError: a part died or was not ready in time.
+            PartFailedError: a part exited or was not ready in time.
         """
         self._log_dir.mkdir(parents=True, exist_ok=True)
         for part in self._parts:
@@ -92,7 +92,7 @@ class Supervisor:
             self._wait_until_ready(running)
 
     def run_once(self, now: float) -> None:
-        """Look after every process once: name those that died, restart those whose wait is over."""
+        """Check every process once: schedule restarts of exited ones, carry out those due."""
         for running in self._running:
             if running.restart_at is not None:
                 if now >= running.restart_at:
@@ -104,7 +104,7 @@ class Supervisor:
                 self._plan_restart(running, now)
 
     def stop(self) -> None:
-        """End every process, stage by stage from the highest, whatever it takes."""
+        """Stop every process, stage by stage from the highest, killing those that do not exit."""
         for stage in sorted({running.part.stage for running in self._running}, reverse=True):
             end_processes(
                 (running.process, running.part.grace_s)
@@ -114,7 +114,7 @@ class Supervisor:
         self._running.clear()
 
     def pids(self) -> dict[str, int]:
-        """Give the process id of every part that runs now."""
+        """Return the process id of every running part."""
         return {
             running.part.name: running.process.pid
             for running in self._running
@@ -146,7 +146,7 @@ class Supervisor:
                 stdout=log,
                 stderr=log,
                 # A session of its own: Ctrl-C in the terminal reaches only the supervisor, which
-                # then ends the parts in order.
+                # then stops the parts in order.
                 start_new_session=True,
                 preexec_fn=_end_with_parent,
             )
@@ -172,10 +172,10 @@ class Supervisor:
 
 
 def end_processes(leaders: Iterable[tuple[subprocess.Popen[bytes], float]]) -> None:
-    """Ask session leaders to end; kill what is left of each one's group when its grace is over.
+    """Send SIGTERM to session leaders; kill the rest of each group after its grace period.
 
     Args:
-        leaders: processes with the seconds that each gets.
+        leaders: processes with their grace periods in seconds.
     """
     asked_at = time.monotonic()
     ending = [
@@ -190,12 +190,12 @@ def end_processes(leaders: Iterable[tuple[subprocess.Popen[bytes], float]]) -> N
 
 
 def is_reaped(process: subprocess.Popen[bytes]) -> bool:
-    """Say whether the exit status was taken, so that the process id may be somebody else's now."""
+    """Return whether the exit status was collected, after which the id may be reused."""
     return process.returncode is not None
 
 
 def has_ended(process: subprocess.Popen[bytes]) -> bool:
-    """Say whether a process is gone, leaving its entry in the process table where it is."""
+    """Return whether a process has exited, without collecting its exit status."""
     if is_reaped(process):
         return True
     flags = os.WEXITED | os.WNOHANG | os.WNOWAIT
@@ -203,10 +203,9 @@ def has_ended(process: subprocess.Popen[bytes]) -> bool:
 
 
 def reap(process: subprocess.Popen[bytes]) -> None:
-    """Kill every process of a leader's group, and take the leader's exit status.
+    """Kill every process of a leader's group, and collect the leader's exit status.
 
-    Before the leader's entry is taken no other process can get its number, so that nothing else can
-    be hit.
+    Until the status is collected the process id cannot be reused, so no other process can be hit.
     """
     with contextlib.suppress(ProcessLookupError):
         os.killpg(process.pid, signal.SIGKILL)
@@ -214,5 +213,5 @@ def reap(process: subprocess.Popen[bytes]) -> None:
 
 
 def _end_with_parent() -> None:
-    """Ask the kernel for SIGTERM when the supervisor is gone; runs between fork and exec."""
+    """Request SIGTERM from the kernel at the parent's exit; runs between fork and exec."""
     _LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)

@@ -1,4 +1,4 @@
-"""Print a new API token that acts for somebody."""
+"""Print a new API token that acts for a user."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Print a one-time token that lets one node in."""
+"""Print a one-time token for the enrolment of one node."""
 
 from __future__ import annotations
 

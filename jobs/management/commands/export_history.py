@@ -1,4 +1,4 @@
-"""manage.py export_history: the cluster's past as a file that `manage.py simulate` reads."""
+"""manage.py export_history: the cluster's history as a file for `manage.py simulate`."""
 
 from __future__ import annotations
 

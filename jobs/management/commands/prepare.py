@@ -1,4 +1,4 @@
-"""Bring an installation to where it can serve: schema, first admin, tokens for new nodes."""
+"""Prepare an installation for use: schema, first admin, tokens for new nodes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""manage.py simulate: runs a workload through policies, on no cluster at all."""
+"""manage.py simulate: runs a workload through policies, without a cluster."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ from controlplane.simulator.options import (
 from controlplane.simulator.page import FIGURES, page_make
 from controlplane.simulator.published.speeds import gavel_speeds
 
-#: Characters of a line of the table at most.
+#: Most characters in a line of the table.
 MOST_COLUMNS = 100
 
 
 class Command(BaseCommand):
-    """Asks the same code that decides for the real cluster; see docs/simulator.md."""
+    """Runs the same policies as the real cluster; see docs/simulator.md."""
 
     help = "Simulate a workload under one or more policies; table, JSON and a page that shows it."
     requires_system_checks = ()
@@ -112,7 +112,7 @@ class Command(BaseCommand):
         ]
 
     def _progress(self, policy: str) -> Callable[[int, int, float], None]:
-        """Say how far it is: always on a terminal, else every 25 % of the jobs or 15 s."""
+        """Print the progress: always on a terminal, else every 25 % of the jobs or 15 s."""
         is_terminal = self.stderr.isatty()
         every_s, start, end = (0.0, "\r", "") if is_terminal else (15.0, "", "\n")
         shown, shown_at = 0, time.monotonic()
@@ -137,7 +137,7 @@ class Command(BaseCommand):
 
 
 def _place_check(option: str, path: Path | None) -> None:
-    """Refuse a file that cannot be written, before anything is simulated for it."""
+    """Reject an unwritable output file before the simulation starts."""
     if path is not None and path.is_dir():
         raise CommandError(f"{option}: {path} is a folder; name a file in it.")
     if path is not None and not path.absolute().parent.is_dir():
@@ -145,7 +145,7 @@ def _place_check(option: str, path: Path | None) -> None:
 
 
 def table(reports: Sequence[Report]) -> list[str]:
-    """Give the figures of each report in a line, under a line of titles, some figures at a time."""
+    """Return the figures, a line per report under a line of titles, in blocks of limited width."""
     columns = [
         [title, *(f"{getattr(report, name):,.{decimals}f}{unit}" for report in reports)]
         for name, (title, decimals, unit) in FIGURES.items()

@@ -1,4 +1,4 @@
-"""Which files a node may fetch and store: those of jobs that have something on it, no others."""
+"""Access of nodes to files: only those of jobs with a trainer or validation on the node."""
 
 from __future__ import annotations
 
@@ -42,10 +42,10 @@ def checkpoint_for_node(node: Node, job_id: int) -> Artifact:
 
 
 def source_for_node(node: Node, job_id: int) -> Artifact:
-    """Find the model that a job predicts with, left by another job.
+    """Find the model that a prediction job uses, made by another job.
 
     Raises:
-        NotFoundError: the job has nothing on the node, or that model is not there any more.
+        NotFoundError: the job has nothing on the node, or the model is gone.
     """
     job = code_for_node(node, job_id)
     models = Artifact.objects.filter(name="model.keras", sha256=job.source_sha256)
@@ -56,13 +56,13 @@ def source_for_node(node: Node, job_id: int) -> Artifact:
 
 
 def upload_target(node: Node, job_id: int, slot: int, generation: int, name: str) -> Job:
-    """Find the job that a trainer of `slot` may leave the file `name` for.
+    """Find the job for which a trainer of `slot` may upload the file `name`.
 
-    Predictions are the same whoever made them and when, so their parts are never too late.
+    Parts of predictions do not depend on trainer or generation, so they are accepted at any time.
 
     Raises:
-        NotFoundError: no trainer of the job in that slot is on the node.
-        ConflictError: the trainer is not wanted any more, or the generation is over.
+        NotFoundError: the job has no trainer in this slot on the node.
+        ConflictError: the trainer was ordered to stop, or the generation has ended.
     """
     tenure = _tenures(node, job_id).filter(slot=slot).select_related("job").first()
     if tenure is None:

@@ -1,4 +1,4 @@
-"""What shall run on a node, told from the rows alone: the answer to an agent's long-poll."""
+"""Desired state of a node, derived from the rows alone: the response to an agent's long poll."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _OPEN_PHASES = (GenerationPhase.PREPARING, GenerationPhase.SWITCHING, Generation
 
 
 def training_spec(job: Job) -> TrainingSpec:
-    """Say what a job computes, for trainers."""
+    """Return the specification of a job's computation, for trainers."""
     is_prediction = job.task == Task.PREDICT
     return TrainingSpec(
         job_id=job.pk,
@@ -48,7 +48,7 @@ def training_spec(job: Job) -> TrainingSpec:
             higher_is_better=job.stop_higher_is_better,
         ),
         shuffle=job.shuffle,
-        # What is safe of a job that predicts are its parts.
+        # A prediction job's progress is saved in its parts.
         checkpoint_every_s=0.0 if is_prediction else float(settings.CHECKPOINT_EVERY_S),
         task=Task(job.task),
         model_sha256=job.source_sha256 or None,
@@ -60,7 +60,7 @@ def training_spec(job: Job) -> TrainingSpec:
 
 
 def wanted_state(node: Node) -> WantedState:
-    """Give everything that shall run on `node`; four queries, whatever is there."""
+    """Return the desired state of `node`; always four queries."""
     rows = list(
         Allocation.objects.filter(
             accelerator__node=node, released_at=None, stop_asked_at=None
@@ -84,7 +84,7 @@ def wanted_state(node: Node) -> WantedState:
         )
         for job in Job.objects.filter(
             validation_node=node, status=JobStatus.VALIDATING, validation_deadline_at__isnull=False
-        ).order_by("is_draft", "id")  # nobody who has submitted waits for who has not
+        ).order_by("is_draft", "id")  # submitted jobs come before drafts
     ]
     trainers.sort(key=lambda trainer: (trainer.spec.job_id, trainer.slot))
     content = json.dumps(encode([trainers, validations]), sort_keys=True)
@@ -114,11 +114,10 @@ def _checkpoints(generations: dict[int, dict[str, Generation]]) -> dict[int, str
 
 
 def _generation_for(row: Allocation, phases: dict[str, Generation]) -> Generation | None:
-    """Choose the membership that a trainer is to know.
+    """Return the membership for a trainer's desired state.
 
-    While a generation prepares, only its joiners hear of it; members train on and know nothing but
-    the hosts that joiners come from.
-    Once it switches everybody who is left hears of it, those that go included.
+    While a generation prepares, only its joiners receive it; members train on and receive only the
+    hosts of the joiners. Once the generation switches, all trainers receive it, leavers included.
     """
     preparing = phases.get(GenerationPhase.PREPARING)
     ruling = phases.get(GenerationPhase.SWITCHING) or phases.get(GenerationPhase.ACTIVE)

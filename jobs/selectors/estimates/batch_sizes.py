@@ -1,4 +1,4 @@
-"""What is known when the batch size of a job is chosen, and the choice that follows from it."""
+"""Choice of a job's adaptive batch size, and the data behind it."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ from jobs.selectors.estimates.step_times import step_times_read
 
 
 def batch_choice(job: Job, num_accelerators: int, *, may_try: bool) -> BatchChoice | None:
-    """Choose another batch size for a job on `num_accelerators`; None: it stays as it is.
+    """Choose another batch size for a job on `num_accelerators`; None: keep the present one.
 
     Args:
-        may_try: a size whose time is not known may be tried out.
+        may_try: a batch size without measured time may be tried.
     """
     if job.batch_size_min is None or job.batch_size_max is None:
         return None
@@ -55,7 +55,7 @@ def batch_choice(job: Job, num_accelerators: int, *, may_try: bool) -> BatchChoi
 
 @dataclass(frozen=True, slots=True)
 class AcceleratorSize:
-    """What accelerators of one kind have; `threads` is 0 for a GPU."""
+    """Memory and threads of accelerators of one kind; `threads` is 0 for a GPU."""
 
     kind: str
     memory_bytes: int
@@ -63,13 +63,13 @@ class AcceleratorSize:
 
 
 def largest_batch(job: Job, sizes: Iterable[AcceleratorSize]) -> int | None:
-    """Give the largest batch that there is data and memory for; None where nobody knows.
+    """Return the largest batch that data and memory allow; None if unknown.
 
-    Memory counts on the kinds that the job may run on, but for those on which not even the batch
-    that was submitted fits.
+    The memory limit is that of the accepted kinds, except kinds on which not even the submitted
+    batch size fits.
 
     Args:
-        sizes: of all accelerators that there are.
+        sizes: of all present accelerators.
     """
     limits = []
     num_examples = job.facts.get("num_examples")
@@ -88,7 +88,7 @@ def largest_batch(job: Job, sizes: Iterable[AcceleratorSize]) -> int | None:
 
 
 def accelerator_sizes() -> list[AcceleratorSize]:
-    """List the sizes of all accelerators that there are, each once, in one query."""
+    """List the distinct sizes of all present accelerators, in one query."""
     present = Accelerator.objects.filter(
         is_present=True, node__status=NodeStatus.ONLINE, node__removed_at=None
     )
@@ -97,7 +97,7 @@ def accelerator_sizes() -> list[AcceleratorSize]:
 
 
 def epoch_examples(jobs: Iterable[Job]) -> dict[int, int]:
-    """Count what jobs of changing batch sizes have done of their present epoch, in one query."""
+    """Count the examples that adaptive jobs have done in their present epoch, in one query."""
     adapting = [job.pk for job in jobs if job.adapts_batch_size]
     if not adapting:
         return {}
@@ -107,12 +107,12 @@ def epoch_examples(jobs: Iterable[Job]) -> dict[int, int]:
 
 
 def examples_done(job: Job, per_epoch: int, in_epoch: int | None = None) -> int:
-    """Count the examples that a job has trained on, those of earlier epochs included.
+    """Count the examples that a job has trained on, earlier epochs included.
 
-    Where the batch size may change, steps do not tell: then the reports of the present epoch count.
+    With an adaptive batch size the reports of the present epoch count instead of steps.
 
     Args:
-        in_epoch: what they come to (see `epoch_examples`); None: look.
+        in_epoch: examples of the present epoch (see `epoch_examples`); None: query them.
     """
     if not job.adapts_batch_size:
         return job.step * job.global_batch_size

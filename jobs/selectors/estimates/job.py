@@ -1,8 +1,8 @@
-"""What is known of how fast jobs go and where their losses do, as policies ask for it.
+"""Speed and loss estimates of jobs, as input of policies.
 
-A job's speed on a kind comes, best first, from the model fitted to its own steps; from the profile
-of its code on that kind, which other jobs or a joiner getting ready have measured; from the kind
-that is known best, by how much faster or slower the two kinds are on other jobs.
+Sources of a job's speed on a kind, best first: the model fitted to the job's own steps; the profile
+of its code on that kind, measured by other jobs or by a preparing joiner; its best-known kind,
+scaled by the relative speed of the two kinds on other jobs.
 """
 
 from __future__ import annotations
@@ -31,13 +31,13 @@ from jobs.selectors.estimates.noise import noise_scale_of
 from jobs.selectors.estimates.nonfinite import loss_nonfinite
 from jobs.selectors.estimates.step_times import StepTimes
 
-#: Objects that are kept from decision to decision, with the tables that they remember.
+#: Cached performance objects, kept between decisions with their memoised tables.
 _PERFORMANCES_LIMIT = 8192
 
-#: The newest jobs, ended ones as well, that tell how fast kinds are beside each other.
+#: Newest jobs, ended ones included, used to compare the speed of kinds.
 _COMPARED_LIMIT = 256
 
-#: Jobs whose fits are kept; beyond that those go that a decision did not ask for.
+#: Cached fits; beyond that, fits of jobs not in the present decision are dropped.
 _FITS_LIMIT = 16_384
 
 Models = tuple[tuple[str, ThroughputModel], ...]
@@ -46,7 +46,7 @@ Speeds = tuple[tuple[str, float], ...]
 
 @dataclass(frozen=True, slots=True)
 class Configuration:
-    """What a step's time was measured in: key of `JobKnowledge.samples`."""
+    """Configuration of a measured step: key of `JobKnowledge.samples`."""
 
     kind: str
     num_nodes: int
@@ -57,7 +57,7 @@ class Configuration:
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """What `count` looks at one configuration came to; the newest count most."""
+    """Average of `count` samples of one configuration; the newest weigh most."""
 
     count: int
     step_s: float
@@ -65,12 +65,12 @@ class Measured:
 
 
 def samples_read(row: JobKnowledge) -> dict[Configuration, Measured]:
-    """Read the measured steps of a job, those heard of last at the end."""
+    """Read the measured steps of a job, the most recently sampled configuration last."""
     return {Configuration(*key[:5]): Measured(*key[5:]) for key in row.samples}
 
 
 def samples_written(samples: Mapping[Configuration, Measured]) -> list[list[Any]]:
-    """Give measured steps as they are kept."""
+    """Return measured steps in their stored form."""
     return [
         [
             key.kind,
@@ -89,7 +89,7 @@ def samples_written(samples: Mapping[Configuration, Measured]) -> list[list[Any]
 def throughput_samples(
     samples: Mapping[Configuration, Measured], kind: str, num_virtual_nodes: int
 ) -> list[ThroughputSample]:
-    """Give what a throughput model of one kind is fitted to."""
+    """Return the samples for a throughput model of one kind."""
     return [
         ThroughputSample(
             num_nodes=key.num_nodes,
@@ -105,7 +105,7 @@ def throughput_samples(
 
 
 def models_read(row: JobKnowledge) -> Models:
-    """Read the fitted models of a job, the kind that it was seen on most first."""
+    """Read the fitted models of a job, the kind with the most samples first."""
     seen: dict[str, int] = {}
     for key, measured in samples_read(row).items():
         seen[key.kind] = seen.get(key.kind, 0) + measured.count
@@ -114,13 +114,13 @@ def models_read(row: JobKnowledge) -> Models:
 
 
 def loss_fit_read(row: JobKnowledge) -> LossFit | None:
-    """Read the newest fit of a job's losses; None while there are too few."""
+    """Read the newest fit of a job's loss; None while there are too few points."""
     return decode(LossFit, row.loss_fit) if row.loss_fit else None
 
 
 @dataclass(frozen=True, slots=True)
 class Fits:
-    """What reports have taught about one job until `updated_at`."""
+    """Models fitted to one job's reports until `updated_at`."""
 
     updated_at: datetime.datetime | None = None
     useful_examples: float = 0.0
@@ -128,17 +128,17 @@ class Fits:
     loss: LossFit | None = None
 
 
-#: Fits that this process has read, by job. They are read again when somebody has learnt since.
+#: Fits cached in this process, by job; read again after an update.
 _fits_seen: dict[int, Fits] = {}
 
 
 def fits_forget() -> None:
-    """Read everything again the next time."""
+    """Clear the cache of fits."""
     _fits_seen.clear()
 
 
 def _fits_read(job_ids: Sequence[int]) -> Mapping[int, Fits]:
-    """Give the fits of jobs, in two queries; the second is for those that have changed."""
+    """Return the fits of jobs, in two queries; the second reads only updated ones."""
     rows = JobKnowledge.objects.filter(job_id__in=job_ids)
     times = dict(rows.values_list("job_id", "updated_at"))
     news = [
@@ -158,12 +158,12 @@ def _fits_read(job_ids: Sequence[int]) -> Mapping[int, Fits]:
 
 @dataclass(frozen=True, slots=True)
 class Known:
-    """What policies are told of one job.
+    """Estimates of one job for policies.
 
     Attributes:
-        worth: of an example now, compared with one in the batch that was submitted.
-        done_examples: useful ones so far.
-        kind_speeds: how fast kinds are beside each other on other jobs.
+        worth: of an example at the present batch size, relative to the submitted one.
+        done_examples: useful examples so far.
+        kind_speeds: relative speeds of kinds on other jobs.
         tried_kinds: kinds on which the job's code was measured.
     """
 
@@ -178,11 +178,11 @@ class Known:
 def known_read(
     jobs: Sequence[Job], profiles: Mapping[int, StepTimes], sizes: Iterable[AcceleratorSize]
 ) -> dict[int, Known]:
-    """Give what is known of each job, in two queries; a third where there are several kinds.
+    """Return the estimates of each job, in two queries; a third if there are several kinds.
 
     Args:
-        profiles: step times of the code of each job.
-        sizes: of all accelerators that there are.
+        profiles: step times of each job's code.
+        sizes: of all present accelerators.
     """
     fits = _fits_read([job.pk for job in jobs])
     models = {
@@ -207,9 +207,9 @@ def known_read(
 def _kind_speeds(
     jobs: Sequence[Job], models: Mapping[int, Models], sizes: Iterable[AcceleratorSize]
 ) -> dict[str, float]:
-    """Tell how fast kinds are beside each other, by these jobs and the newest that there were.
+    """Return the relative speeds of kinds, from these jobs and the newest jobs with models.
 
-    To two digits, so that what was worked out for one decision serves the next.
+    Rounded to two digits, so that cached tables stay valid for the next decision.
     """
     if len({size.kind for size in sizes}) < 2:
         return {}
@@ -226,7 +226,7 @@ def _kind_speeds(
 
 
 def example_worth(job: Job) -> float:
-    """Give what an example of a job's present batches is worth, 1 in the submitted one."""
+    """Return the worth of an example at a job's present batch size, 1 at the submitted one."""
     phi = _noise(job)
     if phi is None:
         return 1.0
@@ -234,11 +234,11 @@ def example_worth(job: Job) -> float:
 
 
 def _noise(job: Job) -> float | None:
-    """Give phi where the platform chooses the batch size and enough has been heard of it."""
+    """Return phi for an adaptive batch size with enough noise reports."""
     noise = noise_scale_of(job) if job.adapts_batch_size else None
     if noise is None or noise.num_reports < NOISE_REPORTS:
         return None
-    # Three digits: what is kept of one decision serves the next as long as little changes.
+    # Rounded to three digits, so that cached tables stay valid while phi changes little.
     return float(f"{noise.examples:.3g}")
 
 
@@ -249,7 +249,7 @@ def _useful_done(job: Job, fits: Fits) -> float:
 
 
 def _models(job: Job, own: Models, profile: StepTimes) -> Models:
-    """Give a job's own models, then those that its code's profile stands for."""
+    """Return a job's own models, then those derived from its code's profile."""
     kinds = {kind for kind, _ in own}
     slice_size = job.batch_size_now / job.num_virtual_nodes
     others = []
@@ -257,7 +257,7 @@ def _models(job: Job, own: Models, profile: StepTimes) -> Models:
         if kind not in kinds:
             grad_s = step_time(job.num_virtual_nodes) / job.num_virtual_nodes
             sync_s = sync_seconds(profile.sync, 2)
-            # How a slice's time divides is not known as long as all slices had one size.
+            # Slices of one size do not show how a slice's time splits into base and slope.
             base_s, slope_s = grad_s / 2.0, grad_s / 2.0 / slice_size
             others.append((kind, ThroughputModel(base_s, slope_s, sync_s, 0.0, sync_s, 0.0)))
     return (*own, *others)
@@ -296,9 +296,9 @@ def _performance_of(
 def _speeds_needed(
     models: Models, speeds: Mapping[str, float], sizes: Iterable[AcceleratorSize]
 ) -> Speeds:
-    """Give the speeds that say something about kinds without a model, to two digits.
+    """Return the speeds that matter for kinds without a model, rounded to two digits.
 
-    So what is kept of one decision serves the next, although other jobs go on learning.
+    So cached tables stay valid for the next decision while other jobs' models change.
     """
     unknown = {size.kind for size in sizes} - {kind for kind, _ in models}
     if not unknown & speeds.keys():

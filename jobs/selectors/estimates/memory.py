@@ -1,4 +1,4 @@
-"""Whether slices of a batch fit into the memory of what is there, by what validations measured."""
+"""Fit of batch slices into accelerator memory, estimated from validations."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ _KINDS_NAMED = 4
 
 @dataclass(frozen=True, slots=True)
 class MemoryAdvice:
-    """What is known about a job's memory on the kinds that it may run on.
+    """Memory estimate of a job for the kinds that it may run on.
 
     Attributes:
         fits: by kind, in alphabetical order; kinds of unknown memory are left out.
-        num_virtual_nodes: what was asked for.
+        num_virtual_nodes: the requested number.
     """
 
     need: MemoryNeed
@@ -32,23 +32,23 @@ class MemoryAdvice:
 
     @property
     def suggested(self) -> int | None:
-        """The fewest virtual nodes that fit every kind on which some number does."""
+        """The fewest virtual nodes that fit all kinds, except kinds where no number fits."""
         return max(
             (fit.num_virtual_nodes for fit in self.fits if fit.num_virtual_nodes), default=None
         )
 
     @property
     def short_kinds(self) -> tuple[Fit, ...]:
-        """Kinds on which what was asked for would run out of memory."""
+        """Kinds on which the requested number would run out of memory."""
         return tuple(fit for fit in self.fits if not fit.is_enough)
 
     @property
     def fits_nowhere(self) -> bool:
-        """True when what was asked for would run out of memory on every kind that is known."""
+        """True if the requested number would run out of memory on every known kind."""
         return bool(self.fits) and not any(fit.is_enough for fit in self.fits)
 
     def as_data(self) -> dict[str, Any]:
-        """Give it for JSON."""
+        """Return the advice as JSON values."""
         return {
             "bytes_per_example": round(self.need.bytes_per_example),
             "base_bytes": round(self.need.base_bytes),
@@ -67,7 +67,7 @@ class MemoryAdvice:
 
 
 def memory_need_known(code_sha256: str, settings: dict[str, Any]) -> MemoryNeed | None:
-    """Find what the newest validation of the same code with the same settings measured."""
+    """Return the memory need measured by the newest validation of this code and settings."""
     rows = Job.objects.filter(code_sha256=code_sha256).exclude(facts={}).order_by("-id")
     for row in rows.values("settings", "facts")[:20]:
         if row["settings"] == settings and (need := memory_need_read(row["facts"])):
@@ -81,7 +81,7 @@ def memory_advice(
     global_batch_size: int,
     num_virtual_nodes: int,
 ) -> MemoryAdvice | None:
-    """Compare a job with the kinds that online nodes have; None when its memory is not known."""
+    """Compare a job with the kinds of online nodes; None if its memory need is unknown."""
     if need is None:
         return None
     present = Accelerator.objects.filter(
@@ -105,7 +105,7 @@ def memory_advice(
 
 
 def submission_memory_advice(submission: Submission) -> MemoryAdvice | None:
-    """Give the advice about what somebody may submit, if the same was validated before."""
+    """Return advice for a submission, if the same code and settings were validated before."""
     code_sha256 = hashlib.sha256(submission.code).hexdigest()
     return memory_advice(
         memory_need_known(code_sha256, submission.settings),
@@ -116,7 +116,7 @@ def submission_memory_advice(submission: Submission) -> MemoryAdvice | None:
 
 
 def job_memory_advice(job: Job, facts: dict[str, Any] | None = None) -> MemoryAdvice | None:
-    """Give the advice about a job from its own validation (or from `facts` that are not stored)."""
+    """Return advice for a job from its own validation (or from `facts` that are not stored)."""
     return memory_advice(
         memory_need_read(job.facts if facts is None else facts),
         job.accepted_kinds,
@@ -126,7 +126,7 @@ def job_memory_advice(job: Job, facts: dict[str, Any] | None = None) -> MemoryAd
 
 
 def advice_text(advice: MemoryAdvice) -> str:
-    """Say what was measured and how many virtual nodes fit what."""
+    """Describe the measured need and the number of virtual nodes that fit each kind."""
     measured = f"Measured: {size_text(advice.need.bytes_per_example)} an example"
     if not advice.fits:
         return f"{measured}."
@@ -134,7 +134,7 @@ def advice_text(advice: MemoryAdvice) -> str:
 
 
 def shortage_text(advice: MemoryAdvice) -> str:
-    """Say where what was asked for runs out of memory, and what would do; empty when nowhere."""
+    """Describe where the requested number runs out of memory, and a remedy; empty if nowhere."""
     short = advice.short_kinds
     if not short:
         return ""
@@ -149,16 +149,16 @@ def shortage_text(advice: MemoryAdvice) -> str:
 
 
 def memory_shortage(job: Job, facts: dict[str, Any]) -> str:
-    """Say where a job with these facts will run out of memory; empty when nowhere."""
+    """Describe where a job with these facts will run out of memory; empty if nowhere."""
     advice = job_memory_advice(job, facts)
     return "" if advice is None else shortage_text(advice)
 
 
 def out_of_memory_text(job: Job, kind: str = "") -> str:
-    """Say which number of virtual nodes would fit, for a job that ran out of memory on `kind`.
+    """Recommend a number of virtual nodes for a job that ran out of memory on `kind`.
 
-    What was measured before counts only where it asks for more virtual nodes than there were: the
-    job has just shown that these do not fit.
+    The validation's estimate counts only if it exceeds the present number of virtual nodes, which
+    has just proved too small.
     """
     advice = job_memory_advice(job)
     most = job.global_batch_size
@@ -179,7 +179,7 @@ def out_of_memory_text(job: Job, kind: str = "") -> str:
 
 
 def size_text(num_bytes: float) -> str:
-    """Write a number of bytes with a unit that fits."""
+    """Format a number of bytes with a fitting unit."""
     for unit, size in (("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
         if num_bytes >= size:
             return f"{num_bytes / size:.1f} {unit}"

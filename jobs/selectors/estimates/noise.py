@@ -1,4 +1,4 @@
-"""The gradient noise scale of a job, as far as its trainers have told.
+"""Gradient noise scale of a job, from its trainers' reports.
 
 `Job.noise` holds moving averages: `sqr`, `var` (for batches of the size submitted), `weight` as in
 `controlplane.core.estimates.noise_scale.NoiseAverage`, and `num_reports`.
@@ -16,10 +16,10 @@ from jobs.models import Job
 
 @dataclass(frozen=True, slots=True)
 class NoiseScale:
-    """What `num_reports` reports tell, the newest most.
+    """Noise scale averaged over `num_reports` reports, the newest weighted most.
 
     Attributes:
-        examples: phi, infinite while the gradient drowns in noise.
+        examples: phi; infinite if no gradient is measurable in the noise.
         sqr: |G|², squared length of the true gradient.
         var: summed variance of the gradient of a batch of the size submitted.
     """
@@ -31,7 +31,7 @@ class NoiseScale:
 
 
 def noise_scale_of(job: Job) -> NoiseScale | None:
-    """Give a job's noise scale; None while nothing is known."""
+    """Return a job's noise scale; None before the first report."""
     mean = _average(job).mean()
     if mean is None:
         return None
@@ -40,7 +40,7 @@ def noise_scale_of(job: Job) -> NoiseScale | None:
 
 
 def noise_taken(job: Job, noise: GradientNoise, batch_size: int | None) -> dict[str, Any]:
-    """Give `Job.noise` with one more report, of batches of `batch_size` (None: as submitted)."""
+    """Return `Job.noise` with one more report, of batches of `batch_size` (None: as submitted)."""
     submitted = job.global_batch_size
     average = _average(job).with_value(noise.at_batch_size(batch_size or submitted, submitted))
     num_reports = int(job.noise.get("num_reports", 0)) + 1

@@ -1,4 +1,4 @@
-"""What the resizes of jobs came to so far: how many, when, and what each cost."""
+"""History of job resizes: number, times, and cost of each."""
 
 from __future__ import annotations
 
@@ -12,20 +12,20 @@ from controlplane.core.values.lifecycle import GenerationPhase
 from jobs.models import Generation
 from jobs.models.resizes import BATCH_ACTOR, MAPPING_ACTOR
 
-#: What a resize is taken to cost a job that was never resized, in seconds: about what this
-#: platform's trainers pause, with as much again for the slower first steps after it.
+#: Seconds assumed for a resize of a job that was never resized: about the pause of this platform's
+#: trainers, with as much again for the slower first steps after it.
 DEFAULT_RESIZE_S = 1.0
 
-#: So many measured resizes outweigh the default.
+#: Weight of the default, in measured resizes.
 _DEFAULT_WEIGHT = 1.0
 
-#: Somebody trained before, and somebody did after.
+#: Resizes with members both before and after.
 WAS_RESIZED = Q(previous__isnull=False, num_members__gt=0, pause_s__isnull=False)
 
 
 @dataclass(frozen=True, slots=True)
 class ResizeHistory:
-    """One job's changes of accelerators; see `core.types.Job` for what they are for."""
+    """Past resizes of one job; `core.values.types.Job` explains their use."""
 
     num_resizes: int = 0
     changed_at: datetime.datetime | None = None
@@ -35,10 +35,10 @@ class ResizeHistory:
 
 
 def resize_histories(job_ids: Iterable[int]) -> dict[int, ResizeHistory]:
-    """Sum up the memberships of jobs, in one query.
+    """Summarise the memberships of jobs, in one query.
 
-    Memberships with the same accelerators as before (another batch size, virtual nodes that moved)
-    are no resizes, nor are those that were given up before they began.
+    Memberships with the same accelerators as before (another batch size, moved virtual nodes) do
+    not count as resizes, nor do those aborted before they began.
     """
     holds = Q(num_members__gt=0)
     rows = (

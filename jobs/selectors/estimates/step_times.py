@@ -1,4 +1,4 @@
-"""What is known about the speed of a job's code: step times by kind, and of those who train now."""
+"""Step times of a job's code: by kind of accelerator, and of the present members."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ Key = tuple[str, str]
 
 @dataclass(frozen=True, slots=True)
 class StepTimes:
-    """What is known for one job: seconds of computing by kind, and of the exchange.
+    """Known times of one job: seconds of computing by kind, and of the exchange.
 
-    The exchange is by number of trainers; `sync` is that of the fewest rows that were measured.
+    Exchange times depend on the number of trainers; `sync` is for the fewest rows measured.
     """
 
     by_kind: Mapping[str, StepTime] = field(default_factory=dict)
@@ -35,12 +35,12 @@ class StepTimes:
         return self.sync_by_rows[min(self.sync_by_rows)] if self.sync_by_rows else None
 
     def exchange(self, job: Job) -> SecondsBySplit:
-        """Give the seconds of the exchange by split."""
+        """Return the seconds of the exchange by split."""
         return exchange_by_rows(self.sync_by_rows, is_exact=job.reduction == ReductionMode.EXACT)
 
 
 def profile_key(job: Job, batch_size: int) -> Key:
-    """Say which jobs take the same time: same task, code, settings, reduction and size of slice."""
+    """Return the key of jobs with equal times: task, code, settings, reduction, slice size."""
     content = {
         "settings": job.settings,
         "reduction": job.reduction,
@@ -53,7 +53,7 @@ def profile_key(job: Job, batch_size: int) -> Key:
 
 
 def step_times_read(jobs: Iterable[Job]) -> dict[int, StepTimes]:
-    """Give what is known for each job at the batch size that it has now, in one query."""
+    """Return the known times of each job at its present batch size, in one query."""
     keys = {job.pk: profile_key(job, job.batch_size_now) for job in jobs}
     if not keys:
         return {}
@@ -79,7 +79,7 @@ def _step_times(rows: list[StepTimeProfile]) -> StepTimes:
             continue
         known = sync.setdefault(row.num_rows, {})
         for number, sample in samples.items():
-            # The slower one counts, so that no mix is promised too much.
+            # The slower sample counts, so that no mix is estimated too fast.
             if number not in known or known[number].recent_s < sample.recent_s:
                 known[number] = sample
     fitted_sync = {rows: sync_time_fit(samples) for rows, samples in sync.items()}
@@ -95,15 +95,15 @@ def samples_read(row: StepTimeProfile) -> dict[int, Sample]:
 
 
 def kinds_without_profile(job: Job, kinds: Iterable[str]) -> set[str]:
-    """Name the kinds of `kinds` on which nobody has timed the job's code yet."""
+    """Return the kinds of `kinds` on which the job's code has not been timed yet."""
     return set(kinds) - set(step_times_read([job])[job.pk].by_kind)
 
 
 def slot_step_times(job: Job, allocations: Iterable[Allocation]) -> dict[int, StepTime]:
-    """Give the step time of each trainer as far as known, by slot.
+    """Return the known step times of trainers, by slot.
 
-    Those that train now are judged by what they reported themselves, the others by their kind; all
-    by their kind when the last move that followed from such reports did not pay.
+    Training members are estimated from their own reports, other trainers from their kind; all of
+    them from their kind if the last move based on such reports did not pay off.
     """
     active = job.generations.filter(phase=GenerationPhase.ACTIVE).first()
     training = [] if active is None else members_read(active, kinds_by_place([active]))
@@ -121,7 +121,7 @@ def slot_step_times(job: Job, allocations: Iterable[Allocation]) -> dict[int, St
 
 
 def accelerator_step_times(job: Job, accelerator_ids: Iterable[int]) -> dict[int, StepTime]:
-    """Give the step time of each accelerator for the job as far as known, by id."""
+    """Return the known step times of accelerators for the job, by id."""
     wanted = set(accelerator_ids)
     open_rows = job.allocations.filter(accelerator_id__in=wanted, released_at=None)
     rows = {row.accelerator_id: row for row in open_rows.select_related("accelerator")}
@@ -138,7 +138,7 @@ def accelerator_step_times(job: Job, accelerator_ids: Iterable[int]) -> dict[int
 
 
 def members_read(generation: Generation, kinds: Mapping[tuple[int, int], str]) -> list[MemberSpeed]:
-    """List a generation's members with what was heard of them; `kinds` is by (node id, index)."""
+    """List a generation's members with their reported times; `kinds` is by (node id, index)."""
     seconds: Mapping[str, Any] = (generation.speeds or {}).get("seconds", {})
     window = window_read(generation)
     return [
@@ -154,7 +154,7 @@ def members_read(generation: Generation, kinds: Mapping[tuple[int, int], str]) -
 
 
 def kinds_by_place(generations: Iterable[Generation]) -> dict[tuple[int, int], str]:
-    """Give the kind of every accelerator on the nodes of some generations, in one query."""
+    """Return the kind of every accelerator on the nodes of some generations, in one query."""
     nodes = {m["node_id"] for row in generations for m in row.membership["members"]}
     rows = Accelerator.objects.filter(node_id__in=nodes, is_present=True)
     return {

@@ -1,4 +1,4 @@
-"""What is remembered of how fast a job's members were lately, and what its moves came to."""
+"""Stored form of a membership's window of recent steps, and of a job's rebalancing state."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from jobs.models import Generation, Job
 
 
 def window_read(generation: Generation) -> Window:
-    """Read the last half minute of a membership, oldest stretch first."""
+    """Read the last half minute of a membership, oldest interval first."""
     rows = (generation.speeds or {}).get("window", [])
     return tuple(
         Interval(seconds, num_steps, {int(slot): busy_s for slot, busy_s in busy.items()})
@@ -19,7 +19,7 @@ def window_read(generation: Generation) -> Window:
 
 
 def window_written(window: Window) -> list[list[Any]]:
-    """Give a window as it is kept in `Generation.speeds`."""
+    """Return a window in the form stored in `Generation.speeds`."""
     return [
         [
             stretch.seconds,
@@ -31,7 +31,7 @@ def window_written(window: Window) -> list[list[Any]]:
 
 
 def moves_read(job: Job) -> RebalancePlan:
-    """Read what a job's moves of virtual nodes have come to."""
+    """Read a job's rebalancing state."""
     kept = job.moves
     if not kept:
         return RebalancePlan()
@@ -44,7 +44,7 @@ def moves_read(job: Job) -> RebalancePlan:
 
 
 def moves_written(moves: RebalancePlan) -> dict[str, Any]:
-    """Give moves as they are kept in `Job.moves`; times are seconds since 1970."""
+    """Return the rebalancing state as stored in `Job.moves`; times are seconds since 1970."""
     trial = moves.trial
     return {
         "failures": moves.failures,

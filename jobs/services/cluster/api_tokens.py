@@ -1,4 +1,4 @@
-"""Credentials of programs: made by their owner, shown once, revocable."""
+"""API tokens of programs: created by their owner, shown once, revocable."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def api_token_create(
     scopes: Sequence[str] = SCOPES,
     lifetime_days: int = 90,
 ) -> tuple[ApiToken, str]:
-    """Make a token that acts for `user`; the text is shown this once.
+    """Create a token that acts for `user`; only this call returns its text.
 
     Raises:
         InvalidInputError: a field is out of bounds.
@@ -55,7 +55,7 @@ def api_token_create(
 
 
 def api_token_revoke(user: User, token_id: int, now: datetime.datetime) -> ApiToken:
-    """End one of the user's own tokens; a second time it changes nothing.
+    """Revoke one of the user's own tokens; a repeated call changes nothing.
 
     Raises:
         NotFoundError: the user has no such token.

@@ -1,4 +1,4 @@
-"""What a new installation needs before anybody can log in or any node can join."""
+"""Prerequisites of a new installation: an admin, an API token, and enrolment tokens."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from jobs.services.cluster.tokens import token_digest
 
 
 def ensure_admin(name: str, password: str) -> User:
-    """Give the admin `name`, making it with `password` if there is no such user yet.
+    """Return the user `name`, created as an admin with `password` if absent.
 
-    An admin that exists keeps the password that it has.
+    An existing user keeps its password.
     """
     found = User.objects.filter(username=name).first()
     if found is not None:
@@ -23,7 +23,7 @@ def ensure_admin(name: str, password: str) -> User:
 
 
 def ensure_api_token(user: User, name: str, text: str) -> ApiToken:
-    """Let programs that know `text` act for `user`, from now on until it is revoked."""
+    """Store `text` as a token that acts for `user` until it is revoked."""
     row, _ = ApiToken.objects.get_or_create(
         digest=token_digest(text), defaults={"user": user, "name": name, "scopes": list(SCOPES)}
     )
@@ -31,7 +31,7 @@ def ensure_api_token(user: User, name: str, text: str) -> ApiToken:
 
 
 def ensure_enrolment_token(node_name: str) -> str | None:
-    """Make a one-time token for a node; None when the node has joined already."""
+    """Create a one-time token for a node; None if the node has enrolled already."""
     if Node.objects.filter(name=node_name).exists():
         return None
     _, text = enrolment_token_create(None, timezone.now())

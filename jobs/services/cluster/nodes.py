@@ -1,4 +1,4 @@
-"""Nodes: letting them in, hearing them, losing them, and what admins want of them."""
+"""Nodes: enrolment, leases, loss, cordoning and removal."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def enrolment_token_create(
     *,
     lifetime_s: float = ENROLMENT_TOKEN_HOURS * 3600,
 ) -> tuple[EnrolmentToken, str]:
-    """Make permission for one node to enrol; the text is shown this once."""
+    """Create a token that lets one node enrol; only this call returns its text."""
     text = token_make("vfe")
     row = EnrolmentToken.objects.create(
         digest=token_digest(text),
@@ -49,7 +49,7 @@ def enrolment_token_create(
 
 
 def node_enrol(request: EnrolRequest, now: datetime.datetime) -> EnrolReply:
-    """Let a new node in and give its agent credentials of its own.
+    """Enrol a new node and issue credentials for its agent.
 
     Raises:
         InvalidInputError: a field is out of bounds, or the name is taken.
@@ -109,7 +109,7 @@ def _token_use(text: str, now: datetime.datetime) -> EnrolmentToken:
 def node_hello(
     node: Node, request: HelloRequest, agent_token: str, now: datetime.datetime
 ) -> EnrolReply:
-    """Take a (re)started agent back, with what its node has now.
+    """Readmit a (re)started agent, with its node's present accelerators.
 
     Raises:
         InvalidInputError: a field is out of bounds.
@@ -119,7 +119,7 @@ def node_hello(
     _kinds_check(request, node)
     taken = _ports_taken(request, now, node)
     if taken:
-        # Two nodes that start anew may want each other's old ports: the agent tries again.
+        # Two restarting nodes may request each other's old ports: the agent retries.
         raise ConflictError(taken, code="ports_taken")
     if node.boot_id != request.boot_id:
         lease_end = node.last_seen_at + datetime.timedelta(seconds=settings.LEASE_S)
@@ -128,7 +128,7 @@ def node_hello(
                 "Another agent of this node is alive; stop it, or wait until its lease is over.",
                 code="node_in_use",
             )
-        # Another boot: the trainers of the one before are gone with it.
+        # A new boot: the trainers of the previous boot are gone.
         node_trainers_lose(node, now)
     with transaction.atomic():
         was_lost = node.status == NodeStatus.LOST
@@ -150,7 +150,7 @@ def node_heartbeat(node: Node, boot_id: str, now: datetime.datetime) -> None:
     """Renew a node's lease.
 
     Raises:
-        ConflictError: the lease was lost, or belongs to another agent; say hello again.
+        ConflictError: the lease expired or belongs to another agent, which must say hello again.
     """
     renewed = Node.objects.filter(id=node.pk, boot_id=boot_id, status=NodeStatus.ONLINE).update(
         last_seen_at=now
@@ -160,7 +160,11 @@ def node_heartbeat(node: Node, boot_id: str, now: datetime.datetime) -> None:
 
 
 def nodes_expire(now: datetime.datetime) -> tuple[set[int], set[int]]:
-    """Mark nodes lost whose lease has run out; their jobs go on without. Give nodes and jobs."""
+    """Mark nodes with an expired lease as lost and recover their jobs.
+
+    Returns:
+        The lost nodes, and the changed jobs.
+    """
     lease_start = now - datetime.timedelta(seconds=settings.LEASE_S)
     lost: set[int] = set()
     changed: set[int] = set()
@@ -168,11 +172,11 @@ def nodes_expire(now: datetime.datetime) -> tuple[set[int], set[int]]:
         if not Node.objects.filter(
             id=node.pk, status=NodeStatus.ONLINE, last_seen_at__lt=lease_start
         ).update(status=NodeStatus.LOST):
-            continue  # its heartbeat came just now
+            continue  # a heartbeat renewed the lease just now
         event_add("node_lost", f"{node.name} is not heard of any more", now=now, node=node)
         changed |= validations_of_node_expire(node, now)
         lost.add(node.pk)
-    # Whoever marked a node may have ended before it came to all trainers.
+    # A process that marked a node as lost may have ended before it released all trainers.
     still_held = Allocation.objects.filter(released_at=None).values("accelerator__node")
     for node in Node.objects.filter(status=NodeStatus.LOST, id__in=still_held):
         changed |= node_trainers_lose(node, now)
@@ -180,7 +184,7 @@ def nodes_expire(now: datetime.datetime) -> tuple[set[int], set[int]]:
 
 
 def node_trainers_lose(node: Node, now: datetime.datetime) -> set[int]:
-    """Release every accelerator of a node whose trainers are gone with it; give the jobs."""
+    """Release all accelerators of a node whose trainers are gone; return the affected jobs."""
     rows = Allocation.objects.filter(accelerator__node=node, released_at=None)
     jobs = set(rows.values_list("job_id", flat=True))
     for job_id in sorted(jobs):
@@ -196,7 +200,7 @@ def node_trainers_lose(node: Node, now: datetime.datetime) -> set[int]:
 def node_cordon(
     node: Node, is_cordoned: bool, now: datetime.datetime, *, actor: str, reason: str = ""
 ) -> bool:
-    """Take a node out of (or back into) what policies may use; False when it was so already."""
+    """Cordon or uncordon a node for policies; return False if nothing changed."""
     changed = Node.objects.filter(id=node.pk, is_cordoned=not is_cordoned).update(
         is_cordoned=is_cordoned
     )
@@ -209,9 +213,9 @@ def node_cordon(
 
 
 def node_remove(node: Node, now: datetime.datetime, *, actor: str, reason: str = "") -> set[int]:
-    """Remove a node for good: its agent is told to stop, its jobs start again elsewhere.
+    """Remove a node for good: its agent gets the order to stop, its jobs recover elsewhere.
 
-    Its name becomes free; its history stays. Gives the jobs that ran there.
+    The node's name becomes free; its history stays. Returns the jobs that ran there.
     """
     name = f"{node.name[:40]} (removed {node.pk})"
     changed = Node.objects.filter(id=node.pk, removed_at=None).update(
@@ -250,7 +254,7 @@ def _node_check(request: EnrolRequest | HelloRequest) -> None:
 
 
 def _kinds_check(request: EnrolRequest | HelloRequest, node: Node | None = None) -> None:
-    """Hold a kind to one CPU thread count: results are bitwise equal only between equal ones.
+    """Require one CPU thread count per kind: only equal counts give bitwise equal results.
 
     Raises:
         InvalidInputError: an accelerator of the same kind has another number of threads.
@@ -273,7 +277,7 @@ def _kinds_check(request: EnrolRequest | HelloRequest, node: Node | None = None)
 def _ports_taken(
     request: EnrolRequest | HelloRequest, now: datetime.datetime, node: Node | None = None
 ) -> str:
-    """Say which live node's trainers would listen at the same addresses; empty when none would."""
+    """Describe the live node with overlapping trainer ports; empty if there is none."""
     neighbours = Node.objects.filter(
         host=request.host,
         status=NodeStatus.ONLINE,

@@ -1,4 +1,4 @@
-"""Answers one question "what if": replays the recorded past twice, as it was and changed."""
+"""Execution of one what-if replay: simulates the recorded past twice, unchanged and changed."""
 
 from __future__ import annotations
 
@@ -29,19 +29,19 @@ from jobs.selectors.series import tenures_between
 
 Progress = Callable[[float], None]
 
-#: Both replays together take no longer, in seconds.
+#: Most seconds that both simulations may take together.
 TIME_LIMIT_S = 1500.0
 
-#: Rows of an answer: jobs, and changes of what they held.
+#: Most rows of a result: jobs, and changes of allocation.
 MOST_JOBS, MOST_CHANGES = 500, 20_000
 
-#: Figures of an answer: of completion times, and of the whole.
+#: Figures of a result: of completion times, and of the whole workload.
 _COMPLETION = ("mean_jct_s", "median_jct_s", "p90_jct_s")
 _WHOLE = ("makespan_s", "utilisation", "resizes_per_job", "worst_fairness")
 
 
 class ReplayStoppedError(Exception):
-    """A replay came to no end, for a reason that people are told."""
+    """A replay could not be completed; the text is shown to users."""
 
     def __init__(self, text: str, at: datetime.datetime) -> None:
         super().__init__(text)
@@ -49,16 +49,15 @@ class ReplayStoppedError(Exception):
 
 
 def replay_answer(replay: Replay, progress: Progress) -> dict[str, Any]:
-    """Replay the past of `replay` as it was and with its change.
+    """Simulate the past of `replay` without and with its change.
 
     Returns:
-        `recorded`, `as_is` and `changed`: figures, those of completion only of jobs that have
-        finished, if there are any; `as_is_policy`, `as_is_accelerators`; `jobs`: completion times
-        by job; `allocation`: [time, job, accelerators from then on] with the change; `num_jobs`;
-        `notes`.
+        `recorded`, `as_is` and `changed`: figures, with completion times of finished jobs only, if
+        there are any; `as_is_policy`, `as_is_accelerators`; `jobs`: completion times by job;
+        `allocation`: [time, job, accelerators from then on] with the change; `num_jobs`; `notes`.
 
     Raises:
-        ReplayStoppedError: there is nothing to replay, it takes too long, or it was cancelled.
+        ReplayStoppedError: no job to replay, the time limit was exceeded, or it was cancelled.
     """
     history = history_read(replay.start_at, replay.end_at)
     if not history.jobs:
@@ -102,7 +101,7 @@ def _simulate(
 
 
 def _half(progress: Progress, half: int, deadline: float) -> Callable[[int, int, float], None]:
-    """Tell of one of the two replays, and stop it when the time is over."""
+    """Report the progress of one of the two simulations, and stop it at the deadline."""
 
     def tell(ended: int, total: int, _at: float) -> None:
         if time.monotonic() > deadline:
@@ -114,7 +113,7 @@ def _half(progress: Progress, half: int, deadline: float) -> Callable[[int, int,
 
 
 def _recorded(replay: Replay, history: History) -> dict[str, float | None]:
-    """Work out from the record what a report says of a simulation."""
+    """Compute the figures of a simulation report from the recorded history."""
     done = [
         (job.ended_at - job.submitted_at, job.ended_at)
         for job in history.jobs
@@ -139,7 +138,7 @@ def _recorded(replay: Replay, history: History) -> dict[str, float | None]:
 
 
 def _utilisation(replay: Replay, history: History, end_at: float) -> float | None:
-    """Give the share of accelerator time that jobs of the history held, up to `end_at`."""
+    """Return the share of accelerator time held by jobs of the history, up to `end_at`."""
     start_at = min(job.submitted_at for job in history.jobs)
     there_s = sum(history.accelerators.values()) * (end_at - start_at)
     numbers = {job.id for job in history.jobs}
@@ -166,7 +165,7 @@ def _completion(seconds: list[float]) -> dict[str, float]:
 
 
 def _job_rows(jobs: tuple[HistoryJob, ...], as_is: Report, changed: Report) -> list[dict[str, Any]]:
-    """Give the completion times of the newest jobs, oldest first."""
+    """Return the completion times of the newest jobs, oldest first."""
     before = {row.name: row for row in as_is.jobs}
     after = {row.name: row for row in changed.jobs}
     return [

@@ -1,4 +1,4 @@
-"""What if: ask for a replay of the cluster's past, run it, take it back."""
+"""What-if replays of the cluster's past: request, run, cancel."""
 
 from __future__ import annotations
 
@@ -18,25 +18,25 @@ from jobs.services.cluster.replay_run import ReplayStoppedError, replay_answer
 
 logger = logging.getLogger(__name__)
 
-#: Questions that may wait or run at a time ...
+#: Replays that may wait or run at a time ...
 LIVE_LIMIT = 5
 
-#: ... and that are kept in all; the oldest go first.
+#: ... and that are kept in all; the oldest are deleted first.
 KEPT_LIMIT = 50
 
-#: How far back a replay may begin, in hours.
+#: Bounds of the replayed time span, in hours back from now.
 HOURS_RANGE = (1, 30 * 24)
 
-#: A cluster to be tried has at most so many accelerators.
+#: Most accelerators of a cluster in a replay.
 ACCELERATORS_LIMIT = 10_240
 
-#: A worker that was silent for so long is lost; another one begins again ...
+#: Seconds without progress after which a worker is lost; another one starts again ...
 SILENCE_LIMIT_S = 120.0
 
 #: ... at most this often.
 ATTEMPTS_LIMIT = 2
 
-#: Pages hear of progress at most this often, in seconds.
+#: Least seconds between two progress updates of pages.
 PROGRESS_PERIOD_S = 2.0
 
 
@@ -54,16 +54,16 @@ def replay_ask(
     hours: object,
     now: datetime.datetime,
 ) -> Replay:
-    """Put a question in the queue.
+    """Add a replay to the queue.
 
     Args:
-        accelerators: kind -> number of the cluster to be tried; a kind that is left out stays as
-            it is.
-        hours: how far back the replay begins.
+        accelerators: kind -> number in the replayed cluster; a kind left out keeps its present
+            number.
+        hours: start of the replayed time span, in hours back from now.
 
     Raises:
-        InvalidInputError: naming the field.
-        ConflictError: enough questions wait already.
+        InvalidInputError: a field is out of bounds; the error names the field.
+        ConflictError: enough replays are waiting already.
     """
     if policy not in POLICIES:
         raise InvalidInputError.of(policy=f"Choose one of {', '.join(POLICIES)}.")
@@ -110,10 +110,10 @@ def _size_checked(accelerators: Mapping[str, object]) -> dict[str, int]:
 
 
 def replay_cancel(replay_id: int, now: datetime.datetime) -> None:
-    """Take a question back, or forget its answer.
+    """Cancel a live replay, or delete an ended one.
 
     Raises:
-        NotFoundError: there is none of that number.
+        NotFoundError: no replay has this number.
     """
     is_live = Q(status__in=LIVE_REPLAY_STATUSES)
     stopped = Replay.objects.filter(is_live, id=replay_id).update(
@@ -125,7 +125,7 @@ def replay_cancel(replay_id: int, now: datetime.datetime) -> None:
 
 
 def replay_next(now: datetime.datetime) -> int | None:
-    """Answer the oldest question that nobody works on; give its number, or None without any."""
+    """Run the oldest replay without a live worker; return its number, or None if there is none."""
     silent = Q(beat_at__lt=now - datetime.timedelta(seconds=SILENCE_LIMIT_S))
     is_free = Q(status=ReplayStatus.WAITING) | Q(silent, status=ReplayStatus.RUNNING)
     replay = Replay.objects.filter(is_free).order_by("id").first()
@@ -134,7 +134,7 @@ def replay_next(now: datetime.datetime) -> int | None:
     if replay.attempts >= ATTEMPTS_LIMIT:
         _end(replay, ReplayStatus.FAILED, now, error="The worker was lost while it ran, twice.")
         return replay.pk
-    # Two workers may see the same row: the one whose update finds it as it was has it.
+    # Two workers may read the same row: the first one to update it runs the replay.
     claimed = Replay.objects.filter(is_free, id=replay.pk, attempts=replay.attempts).update(
         status=ReplayStatus.RUNNING, attempts=replay.attempts + 1, beat_at=now, progress=0.0
     )
@@ -158,10 +158,10 @@ def _run(replay: Replay) -> None:
 
 
 def replay_progress(replay: Replay, share: float) -> None:
-    """Note how far a replay is, now and then.
+    """Store the progress of a replay, at most once per `PROGRESS_PERIOD_S`.
 
     Raises:
-        ReplayStoppedError: it was cancelled, or another worker has taken it over.
+        ReplayStoppedError: the replay was cancelled, or another worker has taken it over.
     """
     now = _now()
     if replay.beat_at and (now - replay.beat_at).total_seconds() < PROGRESS_PERIOD_S:

@@ -1,4 +1,4 @@
-"""Making and digesting tokens. The token itself is shown once and never stored."""
+"""Generation and digests of tokens. The token itself is shown once and never stored."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ import secrets
 
 
 def token_make(prefix: str) -> str:
-    """Make a token of 256 random bits; the prefix tells a person (and a scanner) what it is."""
+    """Generate a token of 256 random bits; the prefix shows people and scanners its purpose."""
     return f"{prefix}_{secrets.token_urlsafe(32)}"
 
 
 def token_digest(token: str) -> str:
-    """Give what is stored. A plain hash is enough for 256 random bits."""
+    """Return the digest to store. A plain hash is enough for 256 random bits."""
     return hashlib.sha256(token.encode()).hexdigest()

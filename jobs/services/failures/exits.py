@@ -1,4 +1,4 @@
-"""What it means that a trainer's process is gone, and what all losses of one batch lead to."""
+"""Exits of trainer processes, and the consequences of all losses in one batch."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from jobs.services.lifecycle.events import event_add
 from jobs.services.lifecycle.report_context import ReportContext
 from jobs.services.lifecycle.transitions import allocation_release, job_end, job_settle
 
-#: Characters of a trainer's log that a job keeps when it is given up.
+#: Characters of a trainer's log kept with a job that failed in a crash loop.
 _TAIL_CHARACTERS = 4000
 
 
 def exited_take(telling: ReportContext, allocation: Allocation, report: TrainerReport) -> None:
-    """Free the accelerator of a trainer whose process is gone; an unexpected end is a crash."""
+    """Release the accelerator of an exited trainer; an unexpected exit is a crash."""
     now = telling.now
     code = report.data.get("exit_code")
     exit_code = code if isinstance(code, int) and not isinstance(code, bool) else None
@@ -41,7 +41,7 @@ def exited_take(telling: ReportContext, allocation: Allocation, report: TrainerR
 
 
 def losses_settle(telling: ReportContext) -> None:
-    """Draw the conclusions from all reports of a batch about one locked job."""
+    """Apply the consequences of all reports of a batch about one locked job."""
     job, now = telling.job, telling.now
     if telling.is_loss_due:
         job.refresh_from_db()
@@ -52,7 +52,7 @@ def losses_settle(telling: ReportContext) -> None:
 
 
 def _crash_loop_end(telling: ReportContext) -> bool:
-    """Give a job up whose trainers crash again and again without a new step."""
+    """End a job whose trainers crash repeatedly without a new step."""
     job = telling.job
     crashes = [row for row in telling.crashed if is_held_up(job, row)]
     counts = [crash_count(job, row) for row in crashes]
@@ -99,7 +99,7 @@ def _log_tail(job: Job, slot: int) -> str:
 def rows_release(
     job: Job, rows: Sequence[Allocation], now: datetime.datetime, *, lost_code: str
 ) -> None:
-    """Release trainers that are gone with their node, and let their locked job go on."""
+    """Release the trainers of a lost node, and let their locked job recover."""
     for row in rows:
         was_needed = not (row.stop_asked_at or row.left_at or row.finished_at)
         allocation_release(row, now, exit_code=None)

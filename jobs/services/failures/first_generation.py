@@ -1,4 +1,4 @@
-"""Losses while the first trainers of a job still get ready: nobody has any state yet."""
+"""Losses while a job's first trainers prepare: no trainer has any state yet."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ def first_generation_check(
     *,
     actor: str,
 ) -> bool:
-    """Go on with the joiners that are left, booting or ready, or let the job wait anew.
+    """Continue with the remaining joiners, booting or ready, or return the job to the queue.
 
-    Nothing is lost with them but time, so a node that went away is not counted against the job.
+    Only time is lost, so a lost node is not counted against the job.
 
     Args:
         rows: the allocations of the generation's members by slot, with accelerator and node.

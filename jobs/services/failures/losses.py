@@ -1,4 +1,4 @@
-"""Which trainers are lost, and putting in words why."""
+"""Classification of lost trainers, and texts for the reasons."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from typing import Any
 from controlplane.core.values.lifecycle import NodeStatus
 from jobs.models import Allocation
 
-#: Its process is as good as any, but those that had the job's state are gone before it had it.
+#: Code of a joiner whose process is fine, but every holder of the job's state was lost first.
 STATE_LOST = "state_lost"
-#: Nothing is known but that they do not take part any more.
+#: Texts of losses that an exit status does not explain.
 _TEXTS = {
     "node_lost": "its node is not heard of any more",
     "unreachable": "the others could not reach it",
@@ -27,7 +27,7 @@ _TEXTS = {
 
 
 def is_lost(row: Allocation) -> bool:
-    """Say whether a trainer that has not done its part is gone for sure."""
+    """Return whether a trainer with work left is certainly gone."""
     node = row.accelerator.node
     return bool(
         row.released_at
@@ -39,7 +39,7 @@ def is_lost(row: Allocation) -> bool:
 
 
 def loss_text(row: Allocation) -> str:
-    """Say which trainer was lost and why; needs the row's accelerator and node."""
+    """Describe which trainer was lost and why; needs the row's accelerator and node."""
     where = f"the trainer in slot {row.slot} on {row.accelerator.node.name}"
     if row.lost_code in _TEXTS:
         return f"{where}: {_TEXTS[row.lost_code]}"
@@ -47,7 +47,7 @@ def loss_text(row: Allocation) -> str:
 
 
 def exit_text(exit_code: int | None) -> str:
-    """Say how a process ended; signals by name."""
+    """Describe how a process ended; signals by name."""
     if exit_code is None:
         return ""
     try:
@@ -58,7 +58,7 @@ def exit_text(exit_code: int | None) -> str:
 
 
 def losses_text(rows: Sequence[Allocation]) -> str:
-    """Say it of several trainers in one sentence; at most three by name."""
+    """Describe several losses in one sentence; at most three in full."""
     texts = [loss_text(row) for row in rows[:3]]
     if len(rows) > 3:
         texts.append(f"and {len(rows) - 3} more")
@@ -66,7 +66,7 @@ def losses_text(rows: Sequence[Allocation]) -> str:
 
 
 def loss_facts(row: Allocation, now: datetime.datetime) -> dict[str, Any]:
-    """Give one loss as an event and a generation keep it."""
+    """Return one loss in the form stored in events and generations."""
     return {
         "slot": row.slot,
         "node": row.accelerator.node.name,

@@ -1,8 +1,8 @@
-"""Trainers that the kernel ended because their node's memory ran out.
+"""Trainers that the kernel killed because their node ran out of memory.
 
-The kernel takes whatever is large, so the job that loses a trainer may not be the one that took too
-much: the first time it is a loss like any other. A job that loses one again before it has got any
-further is too large itself, or will never be left in peace there: it ends.
+The kernel kills a large process, so the job that loses a trainer may not be the one that used too
+much memory: the first kill is handled like any other loss. A second kill before the job has made
+progress ends the job: it is too large itself, or cannot run beside its neighbours on that node.
 """
 
 from __future__ import annotations
@@ -13,12 +13,12 @@ from jobs.services.lifecycle.attempts import is_held_up
 from jobs.services.lifecycle.events import event_add
 from jobs.services.lifecycle.report_context import ReportContext
 
-#: Code of the report, of the loss, and kind of the event.
+#: Code of the report and of the loss, and kind of the event.
 MEMORY_KILL = "memory_kill"
 
 
 def memory_kill_again(job: Job, allocation: Allocation) -> str:
-    """Say since when this is the second such loss of a locked job; empty when it is not."""
+    """Describe since when this is a locked job's second such loss; empty if it is not."""
     before = _last_counted(job)
     if before is None or not _is_counted(job, allocation, before):
         return ""
@@ -27,7 +27,7 @@ def memory_kill_again(job: Job, allocation: Allocation) -> str:
 
 
 def memory_kill_tell(telling: ReportContext, allocation: Allocation, message: str) -> None:
-    """Write the event of such a loss, with what would help if the job itself is too large."""
+    """Add the event of such a loss, with advice in case the job itself is too large."""
     job = telling.job
     is_counted = _is_counted(job, allocation, _last_counted(job))
     warning = "; if it happens again before a new step is done, it ends" if is_counted else ""
@@ -54,10 +54,10 @@ def _last_counted(job: Job) -> Event | None:
 
 
 def _is_counted(job: Job, allocation: Allocation, before: Event | None) -> bool:
-    """Say whether a loss held the job up, and was not part of the one before.
+    """Return whether a loss held the job up and belongs to another try than the one before.
 
-    Trainers that are ended together were one try (see `attempts`): without a new step only one
-    that has begun after the loss before counts.
+    Trainers killed together are one try (see `attempts`): without a new step, a loss counts only
+    for a trainer whose generation is newer than the previous loss.
     """
     allocation.refresh_from_db(fields=["joined_at", "left_at", "finished_at"])
     if allocation.left_at or allocation.finished_at or not is_held_up(job, allocation):

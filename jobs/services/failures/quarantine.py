@@ -1,8 +1,8 @@
-"""Nodes on which trainers keep dying: set aside for a while, longer each time.
+"""Quarantine of nodes on which trainers keep dying; each quarantine lasts longer than the last.
 
-What dies because of its own code says nothing about a node. So a death counts against a node only
-if its job has not died elsewhere as well lately and was not given up for its own fault; and it
-takes two jobs, or trainers that could not even be started.
+A death caused by the job's own code is no evidence against a node. So a death counts against a node
+only if no trainer of the same job died elsewhere recently and the job did not fail by its own
+fault; and quarantine takes deaths of two jobs, or trainers that could not even be started.
 """
 
 from __future__ import annotations
@@ -17,16 +17,16 @@ from controlplane.core.values.lifecycle import JobStatus
 from jobs.models import Allocation, Node
 from jobs.services.lifecycle.events import SYSTEM, event_add
 
-#: Why a trainer could not be started; nothing of the job's own had run yet.
+#: Loss codes of trainers that could not be started; no job code had run yet.
 _FAILED_STARTS = ("internal", "port_in_use")
 _DEATHS = ("crash", "unreachable", *_FAILED_STARTS)
 _OWN_FAULTS = ("crash_loop", "user_code", "out_of_memory", *sorted(NONFINITE_CODES))
-#: More doublings than this change nothing.
+#: Doublings after which the quarantine has reached its maximum.
 _DOUBLINGS_LIMIT = 16
 
 
 def node_judge(node_id: int, now: datetime.datetime) -> bool:
-    """Set a node aside if too many trainers died there lately; say whether that was done."""
+    """Quarantine a node if too many trainers died there recently; return whether that was done."""
     node = Node.objects.filter(id=node_id, aside_until=None, removed_at=None).first()
     if node is None or not settings.ASIDE_DEATHS:
         return False
@@ -47,9 +47,9 @@ def node_judge(node_id: int, now: datetime.datetime) -> bool:
 
 
 def nodes_judge(now: datetime.datetime) -> bool:
-    """Judge every node with recent deaths, and take nodes back whose time is over."""
+    """Judge every node with recent deaths, and end quarantines whose time is over."""
     suspects = _deaths(now, None).values_list("accelerator__node", flat=True)
-    # Lists, not any(): each node has to be looked at.
+    # Lists, not any(): every node must be judged.
     judged = [node_judge(node_id, now) for node_id in sorted(set(suspects))]
     over = Node.objects.filter(aside_until__lte=now, removed_at=None)
     ended = [node_take_back(node, now, actor=SYSTEM, reason="its time is over") for node in over]
@@ -57,9 +57,9 @@ def nodes_judge(now: datetime.datetime) -> bool:
 
 
 def node_take_back(node: Node, now: datetime.datetime, *, actor: str, reason: str = "") -> bool:
-    """Give a node work again that was set aside; False when it was not.
+    """End a node's quarantine; return False if it was not in quarantine.
 
-    Somebody who does that has seen to the cause: the next cool-down begins from the shortest.
+    A user who ends it has dealt with the cause: the next quarantine has the shortest length again.
     """
     fields = {} if actor == SYSTEM else {"aside_count": 0}
     changed = Node.objects.filter(id=node.pk, aside_until__isnull=False).update(

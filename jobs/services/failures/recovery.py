@@ -1,8 +1,8 @@
-"""Bringing a job through losses: the survivors go on at once, from what they have in memory.
+"""Recovery of a job from losses: survivors continue at once from their state in memory.
 
-`job_recover` looks at the rows and does what they ask for, so it may be called at any time and any
-number of times. It is called under the job's lock by whatever learns of a loss: reports, nodes
-whose lease is over, time limits.
+`job_recover` derives its actions from the rows alone, so it may be called at any time and any
+number of times. Callers hold the job's lock and have detected a loss by reports, expired node
+leases, or time limits.
 """
 
 from __future__ import annotations
@@ -40,16 +40,16 @@ from jobs.services.lifecycle.transitions import (
 )
 
 BELOW_MINIMUM = "below_minimum"
-#: Losses that say nothing against the accelerator, even of a trainer that never joined.
+#: Losses that do not count against the accelerator, even of a trainer that never joined.
 _BLAMELESS = frozenset({"node_lost", STATE_LOST})
-#: Losses that say something against it even of a trainer that joined.
+#: Losses that count against the accelerator even of a trainer that joined.
 _TELLING = frozenset({"crash", "unreachable"})
 _REASON_LIMIT = 1000
 
 
 @dataclass(frozen=True, slots=True)
 class Scene:
-    """The open memberships of a locked job, and the trainers in them, by slot."""
+    """Open memberships of a locked job, and the allocations of their members by slot."""
 
     active: Generation | None
     switching: Generation | None
@@ -63,7 +63,7 @@ class Scene:
         return newest
 
     def members(self) -> dict[int, dict[str, Any]]:
-        """List members by slot in order of seniority: who trains first, who joins last."""
+        """List members by slot: training members first, then switching, then joiners."""
         found: dict[int, dict[str, Any]] = {}
         for generation in (self.active, self.switching, self.preparing):
             for member in generation.membership["members"] if generation else ():
@@ -72,10 +72,10 @@ class Scene:
 
 
 def job_recover(job: Job, now: datetime.datetime, *, actor: str = SYSTEM) -> bool:
-    """Let a locked job go on without the trainers that it has lost; False when nothing is amiss.
+    """Continue a locked job without its lost trainers; return False if no action is needed.
 
-    Survivors get a generation of their own at once. Without any, or when recoveries do not lead to
-    a new step, the job starts anew from its newest checkpoint.
+    Survivors get a generation of their own at once. Without survivors, or when recoveries do not
+    lead to a new step, the job restarts from its newest checkpoint.
     """
     if job.status not in HOLDING_JOB_STATUSES:
         return False
@@ -108,7 +108,7 @@ def job_recover(job: Job, now: datetime.datetime, *, actor: str = SYSTEM) -> boo
 
 
 def scene_read(job: Job) -> Scene | None:
-    """Read the open memberships of a job; None when it has none."""
+    """Read the open memberships of a job; None if it has none."""
     open_phases = (GenerationPhase.PREPARING, GenerationPhase.SWITCHING, GenerationPhase.ACTIVE)
     by_phase = {row.phase: row for row in job.generations.filter(phase__in=open_phases)}
     if not by_phase:
@@ -145,7 +145,7 @@ def _standings(scene: Scene) -> list[SurvivorState]:
 
 
 def _needed_slots(scene: Scene) -> set[int]:
-    """List who takes part in what goes on now; a planned switch needs old and new members."""
+    """List the slots needed to continue; a planned switch needs old and new members."""
     switching = scene.switching
     if switching is None:
         return _slots(scene.active)
@@ -153,7 +153,7 @@ def _needed_slots(scene: Scene) -> set[int]:
         return _slots(switching)
     source = scene.rows.get(switching.membership["source_slot"])
     if not switching.num_members and source is not None and source.left_at is not None:
-        return set()  # the state is saved; nobody is needed any more
+        return set()  # the state is saved
     return _slots(switching) | _slots(scene.active)
 
 
@@ -174,7 +174,7 @@ def _stalled_for_s(scene: Scene, now: datetime.datetime) -> float:
 
 
 def _joiners_check(job: Job, scene: Scene, now: datetime.datetime, actor: str) -> bool:
-    """Give up a resize whose joiner is lost; the members train on and never knew."""
+    """Abort a resize whose joiner is lost; the members' training is not affected."""
     preparing = scene.preparing
     if preparing is None:
         return False
@@ -195,7 +195,7 @@ def _joiners_check(job: Job, scene: Scene, now: datetime.datetime, actor: str) -
 
 
 def _crashes_note(gone: Sequence[Allocation], now: datetime.datetime) -> None:
-    """Count against an accelerator what came to nothing there, or crashed, or was unreachable."""
+    """Count crashes, unreachable trainers and failed joins against their accelerators."""
     for row in gone:
         is_late = row.joined_at is None and row.lost_code not in _BLAMELESS
         if is_late or row.lost_code in _TELLING:
@@ -213,13 +213,13 @@ def _suspects_note(scene: Scene, verdict: Verdict) -> None:
 def _is_worth_going_on(
     job: Job, scene: Scene, verdict: Verdict, gone: Sequence[Allocation]
 ) -> bool:
-    """Say whether survivors have something that a new start would not have.
+    """Return whether survivors have state that a restart would lose.
 
-    A member that only listens yet has not, but nobody knows how far it is before it has said so.
+    A member that only listens has none, but its progress is unknown until its first report.
     """
-    if any(row.lost_code == STATE_LOST for row in gone):  # all that are left have met
+    if any(row.lost_code == STATE_LOST for row in gone):  # no survivor has the state
         return False
-    if scene.active is None:  # nobody has done a step; they can begin as well as others
+    if scene.active is None:  # no step is done; survivors can begin as well as new trainers
         return len(verdict.survivors) >= job.min_accelerators
     training = _slots(scene.active)
     return any(slot in training or scene.rows[slot].joined_at for slot in verdict.survivors)
@@ -229,7 +229,7 @@ def _start_anew(
     job: Job, scene: Scene, gone: Sequence[Allocation], now: datetime.datetime, actor: str
 ) -> None:
     codes = [row.lost_code for row in gone if row.lost_code]
-    # Nodes that go away before the first step are nobody's fault, and cost nothing.
+    # Nodes lost before the first step are not the job's fault and do not count against its limits.
     is_counted = scene.active is not None or any(code != "node_lost" for code in codes)
     job_restart(
         job,
@@ -291,7 +291,7 @@ def _go_on(
 
 
 def _reason(scene: Scene, gone: Sequence[Allocation]) -> str:
-    """Say what was lost, also what a recovery under way was for."""
+    """Describe the losses, including those of a recovery under way."""
     reason = losses_text(gone) or "all trainers stalled and can be reached again"
     if scene.switching is not None and scene.switching.is_recovery:
         reason = f"{scene.switching.reason}; {reason}"[:_REASON_LIMIT]
@@ -353,7 +353,7 @@ def _hold_tell(job: Job, num_left: int, now: datetime.datetime, actor: str) -> N
 
 
 def hold_end(job: Job, generation: Generation) -> None:
-    """Take back what `job_recover` said of a job that waits, once a membership trains again."""
+    """Clear the status of a job held below its minimum once a membership trains again."""
     if job.status_code == BELOW_MINIMUM and not generation.is_held:
         Job.objects.filter(id=job.pk).update(
             status_code="", status_reason="", revision=F("revision") + 1

@@ -1,9 +1,9 @@
-"""Accelerators on which a job's trainers crash or do not come up: left alone, longer each time.
+"""Cool-down of accelerators on which a job's trainers crash or fail to start.
 
-A first crash may have been an accident, and the next trainer finds out soon: the accelerator is
-free for the job at once. From the second one in a row on, without a trainer that got ready in
-between, the job is not offered it for a while. The same goes for a first one that took long to find
-out: a trainer that was unreachable, or not ready in time.
+A first crash may be an accident, and a retry fails fast: the accelerator stays available to the
+job. From the second crash in a row on, without a trainer that got ready in between, the accelerator
+is withheld from the job for a time that doubles. The same applies to a first failure that took long
+to detect: a trainer that was unreachable, or not ready in time.
 """
 
 from __future__ import annotations
@@ -14,16 +14,16 @@ from django.conf import settings
 
 from jobs.models import Allocation, Job, StartFailure
 
-#: Ends of a trainer that its agent sees at once.
+#: Losses that the agent detects at once.
 _CRASHES = frozenset({"crash", "memory_kill", "internal", "port_in_use", "peer_lost"})
-#: More doublings than this change nothing.
+#: Doublings after which the cool-down has reached its maximum.
 _DOUBLINGS_LIMIT = 16
 
 
 def start_failure_note(row: Allocation, now: datetime.datetime) -> None:
     """Count one more crash or failed start of a job on an accelerator.
 
-    Those that the longest wait has been over since are forgotten.
+    Earlier ones are forgotten when the last cool-down ended more than the longest cool-down ago.
     """
     failure, _ = StartFailure.objects.get_or_create(
         job_id=row.job_id, accelerator_id=row.accelerator_id, defaults={"until_at": now}
@@ -37,7 +37,7 @@ def start_failure_note(row: Allocation, now: datetime.datetime) -> None:
 
 
 def _cool_down_s(count: int, *, is_crash: bool) -> float:
-    """Give the wait after so many failures in a row: none after a first crash."""
+    """Return the cool-down in seconds after `count` failures in a row: 0 after a first crash."""
     doublings = count - 2 if is_crash else count - 1
     if doublings < 0:
         return 0.0
@@ -45,10 +45,10 @@ def _cool_down_s(count: int, *, is_crash: bool) -> float:
 
 
 def start_failure_forget(row: Allocation) -> None:
-    """Note that a trainer of the job got ready there."""
+    """Reset the count after a trainer of the job got ready on the accelerator."""
     StartFailure.objects.filter(job_id=row.job_id, accelerator_id=row.accelerator_id).delete()
 
 
 def start_failures_of(job: Job, now: datetime.datetime) -> list[StartFailure]:
-    """List the accelerators that a job is not offered now."""
+    """List the accelerators withheld from a job now."""
     return list(job.start_failures.filter(until_at__gt=now).select_related("accelerator__node"))

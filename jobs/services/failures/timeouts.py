@@ -1,4 +1,4 @@
-"""What is given up when it takes too long. Every wait of the control plane ends here."""
+"""Timeouts that bound every wait for preparing, switching, stalled or leaving trainers."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ from jobs.services.lifecycle.transitions import (
     trainers_stop,
 )
 
-#: A resize whose digests have not come by now gets its event without them.
+#: Seconds after which the event of a resize is added without its digests.
 _DIGEST_LIMIT_S = 60.0
 
 
 def generations_expire(now: datetime.datetime) -> set[int]:
-    """Give up what took too long; give the jobs that changed."""
+    """Abort all generations and trainers past their time limit; return the changed jobs."""
     changed: set[int] = set()
     under_way = Generation.objects.filter(
         phase__in=[GenerationPhase.PREPARING, GenerationPhase.SWITCHING]
@@ -51,7 +51,7 @@ def generations_expire(now: datetime.datetime) -> set[int]:
 
 
 def stalled_recover(now: datetime.datetime, job_ids: Collection[int] | None = None) -> set[int]:
-    """Let jobs go on whose trainers wait for others in vain; give those that changed."""
+    """Recover jobs whose trainers have stalled waiting for others; return the changed jobs."""
     rows = Allocation.objects.filter(released_at=None, stalled_at__isnull=False)
     if job_ids is not None:
         rows = rows.filter(job_id__in=job_ids)
@@ -89,7 +89,7 @@ def _give_up(generation: Generation, limit_s: float, now: datetime.datetime) -> 
 
 
 def _joiners_fail(job: Job, generation: Generation, now: datetime.datetime) -> None:
-    """Count against their accelerators the joiners that were not ready in time."""
+    """Count joiners that were not ready in time as start failures of their accelerators."""
     late = job.allocations.filter(
         granted_generation=generation.number, ready_at=None, released_at=None
     )
@@ -98,7 +98,7 @@ def _joiners_fail(job: Job, generation: Generation, now: datetime.datetime) -> N
 
 
 def _laggards_lose(job: Job, generation: Generation) -> bool:
-    """Take those for lost that have not followed where others have; False when nobody has."""
+    """Mark members that have not followed the others as lost; False if no member has followed."""
     slots = [member["slot"] for member in generation.membership["members"]]
     rows = job.allocations.filter(slot__in=slots, released_at=None, stop_asked_at=None)
     if generation.phase == GenerationPhase.PREPARING:
@@ -111,7 +111,7 @@ def _laggards_lose(job: Job, generation: Generation) -> bool:
 
 
 def _leavers_stop(now: datetime.datetime) -> set[int]:
-    """End trainers that should have left by themselves: after a switch, or after the job's end."""
+    """Stop trainers that did not exit in time after a switch or after the job's end."""
     since = now - datetime.timedelta(seconds=settings.LEAVE_LIMIT_S)
     tenures = Allocation.objects.filter(released_at=None, stop_asked_at=None)
     late = set(

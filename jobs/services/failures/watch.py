@@ -1,8 +1,8 @@
-"""Whether silence means anything.
+"""Liveness window: timeouts count only after the control plane has listened without a gap.
 
-Nodes and trainers that are not heard of have a time limit. It may only count while this side was
-able to hear them: a control plane that was away must change nothing of the training that went on
-meanwhile. So limits are enforced only after the watch has been kept for one lease without a gap.
+Nodes and trainers that stop reporting time out. A control plane that was down cannot have received
+reports, and its downtime must not affect training that continued meanwhile. So timeouts are
+enforced only after it has been listening for one lease without a gap.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ from jobs.services.scheduling.policy import cluster_setting
 
 
 def watch_keep(now: datetime.datetime) -> bool:
-    """Note that somebody looks for silent nodes; say whether silence counts by now.
+    """Extend the liveness window; return whether timeouts count now.
 
-    The watch begins anew when nobody looked for a while, and as long as no node at all is heard of
-    (then it is more likely that this side hears nothing), up to `ALL_SILENT_LEASES`.
+    The window starts anew after a gap between calls, and while reports of all nodes are missing
+    (then a fault of the control plane is more likely), up to `ALL_SILENT_LEASES`.
     """
     row = cluster_setting()
     heard_at = Node.objects.filter(status=NodeStatus.ONLINE, removed_at=None).aggregate(
@@ -38,7 +38,7 @@ def watch_keep(now: datetime.datetime) -> bool:
 
 
 def watch_is_kept(now: datetime.datetime) -> bool:
-    """Say whether silence counts now, without being the one who keeps watch."""
+    """Return whether timeouts count now, without extending the liveness window."""
     row = cluster_setting()
     if row.watched_at is None or row.watch_since is None:
         return False
@@ -50,5 +50,5 @@ def _lease() -> datetime.timedelta:
 
 
 def _longest_gap() -> datetime.timedelta:
-    """Beats may come late on a busy machine; more than two missing ones are a gap."""
+    """Return three cycle periods: on a busy machine, two calls may be missed without a gap."""
     return datetime.timedelta(seconds=3 * settings.CYCLE_PERIOD_S)

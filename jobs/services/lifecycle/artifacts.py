@@ -1,4 +1,4 @@
-"""Storing the files that jobs leave, checked against their digest while they come in."""
+"""Storage of files that jobs produce, verified against their digest during the upload."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ from jobs.exceptions import ConflictError, InvalidInputError, TooLargeError
 from jobs.models import Artifact, Job
 from jobs.services.lifecycle.transitions import job_lock
 
-#: What agents upload.
+#: Files that agents upload.
 ARTIFACT_NAMES = ("checkpoint.npz", "model.keras", "history.csv", "metrics.json")
-#: Written here, from what agents shipped while the job ran.
+#: Written by the control plane, from log chunks sent while the job ran.
 LOG_NAME = "log.txt"
 _SHA256 = re.compile(r"[0-9a-f]{64}")
 _CHUNK_BYTES = 1024**2
@@ -29,7 +29,7 @@ _IN_MEMORY_BYTES = 4 * 1024**2
 
 
 class Readable(Protocol):
-    """Where the bytes come from."""
+    """Source of a file's bytes."""
 
     def read(self, size: int, /) -> bytes: ...
 
@@ -42,11 +42,11 @@ def artifact_store(
     sha256: str,
     now: datetime.datetime,
 ) -> Artifact:
-    """Store a file and let it take the place of the older one of its name.
+    """Store a file, replacing an older one of the same name.
 
     Raises:
-        InvalidInputError: an unknown name, or a digest that does not fit the bytes.
-        TooLargeError: more than `ARTIFACT_LIMIT_BYTES`.
+        InvalidInputError: an unknown name, or a digest that does not match the bytes.
+        TooLargeError: the file is larger than `ARTIFACT_LIMIT_BYTES`.
         ConflictError: a newer generation stored this file in the meantime.
     """
     if name not in ARTIFACT_NAMES and part_of(name) is None:
@@ -58,7 +58,7 @@ def artifact_store(
 
 
 def artifact_keep(job: Job, name: str, file: File, now: datetime.datetime) -> Artifact:
-    """Put a file that was made here among a job's files, however large it is."""
+    """Add a file made by the control plane to a job's files, without a size limit."""
     digest = hashlib.sha256()
     size_bytes = 0
     for piece in iter(lambda: file.read(_CHUNK_BYTES), b""):
@@ -78,7 +78,7 @@ def artifact_keep(job: Job, name: str, file: File, now: datetime.datetime) -> Ar
 
 
 def log_store(job: Job, text: Iterable[str], now: datetime.datetime) -> Artifact:
-    """Put a job's whole log among its files, in the place of an earlier state of it."""
+    """Store a job's whole log among its files, replacing an earlier version."""
     pieces = (piece.encode() for piece in text)
     return _write(job, LOG_NAME, job.generation, pieces, now, expected_sha256=None)
 
@@ -108,7 +108,7 @@ def _write(
         artifact = Artifact(
             job=job, name=name, sha256=sha256, size_bytes=size_bytes, generation=generation, at=now
         )
-        # The file before the row, so that a row never names a file that is not there.
+        # The file before the row: a row must never refer to a missing file.
         artifact.file.save(name, File(spool), save=False)
     return _replace(artifact)
 
@@ -123,7 +123,7 @@ def _replace(artifact: Artifact) -> Artifact:
         if old is not None:
             old_file = old.file
             artifact.pk = old.pk
-            # Readers that have it open read on; the name was its own.
+            # Readers with the old file open can finish: each stored file has its own name.
             transaction.on_commit(lambda: _file_remove(old_file))
         artifact.save()
     return artifact

@@ -1,7 +1,7 @@
-"""How often a job was tried again without getting any further.
+"""Counts of a job's attempts since it last made progress.
 
-Whatever a job does again counts, until its step is higher than it ever was: then it counts from
-zero. So a job that is unlucky but moves on is never given up, and one that cannot move on always.
+Every attempt counts until the job's step exceeds its maximum so far; then the count restarts from
+zero. So a job that keeps making progress is never given up, and one without progress always is.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ Kind = Literal["vain_restarts", "vain_recoveries", "vain_crashes"]
 
 
 def attempt_count(job: Job, kind: Kind) -> int:
-    """Count one more try of a locked job; give how many there were since it last moved on."""
+    """Count one more attempt of a locked job; return the attempts since it last made progress."""
     fields: dict[str, int] = {}
     if job.step > job.furthest_step:
         fields = {"vain_restarts": 0, "vain_recoveries": 0, "vain_crashes": 0}
@@ -27,10 +27,10 @@ def attempt_count(job: Job, kind: Kind) -> int:
 
 
 def crash_count(job: Job, allocation: Allocation) -> int:
-    """Count a trainer's crash; give how many tries in a row ended in one.
+    """Count a trainer's crash; return how many attempts in a row ended in a crash.
 
-    Trainers that crash together were one try: only one that has begun after the crash before
-    counts anew.
+    Trainers that crash together are one attempt: a crash counts only if its trainer began after the
+    previous crash.
     """
     began = max(allocation.granted_generation, allocation.switched_generation)
     if began <= job.crash_generation and job.step <= job.furthest_step:
@@ -41,7 +41,7 @@ def crash_count(job: Job, allocation: Allocation) -> int:
 
 
 def is_held_up(job: Job, row: Allocation) -> bool:
-    """Say whether a death held the job up; joiners of a growth die beside the training."""
+    """Return whether a death interrupted training; joiners of a growth die beside the training."""
     if row.joined_at is not None:
         return True
     open_generations = job.generations.filter(

@@ -1,4 +1,4 @@
-"""The one way to write an event."""
+"""Creation of events; every event is added by `event_add`."""
 
 from __future__ import annotations
 
@@ -27,5 +27,5 @@ def event_add(
 
 
 def user_actor(user: Any) -> str:
-    """Name a person as an actor."""
+    """Return the actor of a user."""
     return f"user:{user.get_username()}"

@@ -1,4 +1,4 @@
-"""Reports that are missing: the leader that made them may be lost, and they with it."""
+"""Recovery of missing reports: a lost leader may not have delivered its reports."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from django.db.models import QuerySet
 from controlplane.core.protocol.wire import Membership
 from jobs.models import Generation, Job, StepReport
 
-#: Step reports that are looked at for a gap, the newest; trainers do not know more for sure.
+#: Newest step reports searched for a gap; trainers may not keep a longer record.
 _LOOKED_AT = 10_000
 
 
 def membership_ask_missed(job: Job, membership: Membership) -> Membership:
-    """Ask the leader for the steps and epochs from the first one on that was not reported.
+    """Ask a new leader to repeat reports from the first missing step and epoch on.
 
-    Not where the leader stays: its reports are on their way. Everybody else knows them as well, so
-    nothing is lost with a leader, however long nobody could hear it.
+    A leader that stays delivers its reports itself. All members have the leader's records, so a
+    lost leader's reports are not lost, however long the connection was down.
     """
     if not membership.members or membership.source_slot == membership.leader_slot:
         return membership
@@ -28,13 +28,13 @@ def membership_ask_missed(job: Job, membership: Membership) -> Membership:
 
 
 def first_missing_epoch(job: Job) -> int:
-    """Give the number of the first epoch without a report; gaps are looked for from the start."""
+    """Return the first epoch without a report; gaps are searched from epoch 0."""
     told = set(job.epoch_reports.values_list("epoch", flat=True))
     return next(number for number in range(len(told) + 1) if number not in told)
 
 
 def steps_known(job: Job) -> int:
-    """Count the steps of a job's newest start that were reported without a gap."""
+    """Return the last step up to which the job's newest start was reported without a gap."""
     start = _start_of(job, job.generation)
     rows = _reports_since(job, start).order_by("-last_step")
     spans = sorted(rows.values_list("first_step", "last_step")[:_LOOKED_AT])
@@ -49,10 +49,10 @@ def steps_known(job: Job) -> int:
 
 
 def steps_untold(job: Job, generation: int, first: int, last: int) -> Iterator[tuple[int, int]]:
-    """Give the spans of steps `first` to `last` that were not reported since the job's start.
+    """Yield the spans of steps `first` to `last` not reported yet since the job's start.
 
-    Two leaders may tell of the same steps, cut differently. Steps that a job does again after a new
-    start are told again.
+    Two leaders may report the same steps in different spans. Steps repeated after a restart are
+    reported again.
     """
     told = _reports_since(job, _start_of(job, generation))
     overlapping = told.filter(last_step__gte=first, first_step__lte=last).order_by("first_step")
@@ -65,7 +65,7 @@ def steps_untold(job: Job, generation: int, first: int, last: int) -> Iterator[t
 
 
 def _start_of(job: Job, generation: int) -> Generation | None:
-    """Find the generation with which the job was started, or started again, before this one."""
+    """Return the generation of the job's newest start or restart up to this generation."""
     starts = job.generations.filter(previous=None, number__lte=generation, num_members__gt=0)
     return starts.order_by("-number").first()
 

@@ -1,4 +1,4 @@
-"""The results of jobs that predict: which parts are safe, and the one file made of them."""
+"""Results of prediction jobs: their stored parts, and the one file joined from them."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from jobs.services.lifecycle.events import event_add
 
 logger = logging.getLogger(__name__)
 
-#: Whoever began to join the parts of a job and has not come to an end by now was lost.
+#: Seconds after which an unfinished join counts as lost and another process may start again.
 JOIN_LIMIT_S = 900.0
 _DAMAGED = "predictions_damaged"
 
@@ -40,19 +40,19 @@ def parts_stored(job: Job) -> dict[Part, Artifact]:
 
 
 def membership_resume(job: Job, membership: Membership) -> Membership:
-    """Say where predictions go on when nobody gives the members a state that says so."""
+    """Set where predictions resume, if no member has a state that contains it."""
     if job.task != Task.PREDICT or membership.source_slot is not None or not membership.members:
         return membership
     return dataclasses.replace(membership, resume_at=examples_safe(parts_stored(job)))
 
 
 def predictions_are_whole(job: Job, finished: Mapping[str, Any]) -> bool:
-    """Say whether every example that the leader counted has its prediction in a stored part."""
+    """Return whether stored parts hold a prediction for each example counted by the leader."""
     return examples_safe(parts_stored(job)) >= int(finished["num_examples"])
 
 
 def predictions_join_next(now: datetime.datetime) -> int | None:
-    """Join the parts of one job that has finished; give it, or None when there is none to do."""
+    """Join the parts of one finished job; return its id, or None if no job is waiting."""
     has_result = Artifact.objects.filter(job=OuterRef("pk"), name=RESULT_FILE)
     is_free = Q(results_claimed_at=None) | Q(
         results_claimed_at__lt=now - datetime.timedelta(seconds=JOIN_LIMIT_S)

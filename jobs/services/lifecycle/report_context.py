@@ -1,4 +1,4 @@
-"""What the handlers of trainer reports share: the job they tell of, and reading odd numbers."""
+"""Context shared by the report handlers: the locked job, follow-up checks, number parsing."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from jobs.models import Allocation, Generation, Job, Node
 
 @dataclass(slots=True)
 class ReportContext:
-    """A batch's part about one locked job.
+    """Reports of one batch about one locked job.
 
     Attributes:
-        is_loss_due: somebody may be missed; look once all of the reports are in.
-        is_stalled: trainers wait for others; look again when their grace is over.
-        is_settle_due: a trainer has gone, maybe the last one.
-        crashed: trainers that ended although nobody asked them to.
+        is_loss_due: a trainer may be lost; check once all reports are in.
+        is_stalled: trainers wait for others; check again after the grace period.
+        is_settle_due: a trainer has exited, maybe the last one.
+        crashed: trainers that exited unexpectedly.
     """
 
     job: Job
@@ -41,7 +41,7 @@ class ReportContext:
 
 
 def number_read(value: Any) -> float | None:
-    """Read a number; what is not finite travels as null and stays unknown."""
+    """Read a finite number; None for other values (non-finite ones are sent as null)."""
     if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
         return None
     return float(value)
@@ -52,7 +52,7 @@ def numbers_read(values: Mapping[str, Any]) -> dict[str, float | None]:
 
 
 def time_read(report: TrainerReport, now: datetime.datetime) -> datetime.datetime:
-    """Give when it happened by the node's clock, never later than now."""
+    """Return the time of a report by the node's clock, never later than now."""
     try:
         at = datetime.datetime.fromtimestamp(report.at, tz=datetime.UTC)
     except (OverflowError, OSError, ValueError):

@@ -1,4 +1,4 @@
-"""The event that every resize leaves: asked, joiners ready, switched, pause, bytes, digests."""
+"""Event of every resize: request, readiness of joiners, switch, pause, bytes, digests."""
 
 from __future__ import annotations
 
@@ -14,10 +14,11 @@ from jobs.services.lifecycle.events import event_add
 def resize_event_write(
     generation: Generation, now: datetime.datetime, *, is_last_call: bool = False
 ) -> bool:
-    """Write the event of a resize once its figures are complete.
+    """Add the event of a resize once its figures are complete.
 
     Digests are computed beside the training and arrive after the switch, so the event waits for
-    them; `is_last_call` writes it with what there is (the generation is over, or time is up).
+    them; `is_last_call` adds the event with the figures at hand (the generation has ended, or the
+    time limit is over).
     """
     if generation.told_at is not None or generation.go_at is None:
         return False
@@ -51,7 +52,7 @@ def _kind(generation: Generation) -> str:
 
 
 def resize_figures(generation: Generation) -> dict[str, Any]:
-    """Give what is known about a resize, times as ISO 8601."""
+    """Return the known figures of a resize, times as ISO 8601."""
     before = _num_members_before(generation)
     figures = {
         "generation": generation.number,
@@ -82,12 +83,12 @@ def resize_figures(generation: Generation) -> dict[str, Any]:
 
 
 def to_first_step_s(generation: Generation) -> float | None:
-    """Give the time from the first loss heard of to the first completed step after it."""
+    """Return the seconds from the first reported loss to the first completed step after it."""
     if generation.first_step_at is None:
         return None
     noticed = [datetime.datetime.fromisoformat(row["noticed_at"]) for row in generation.lost]
     since = min([*noticed, generation.asked_at])
-    # Steps are timed by a node's clock, which may be a little behind.
+    # Steps carry the time of a node's clock, which may be a little behind.
     return round(max((generation.first_step_at - since).total_seconds(), 0.0), 3)
 
 
@@ -95,7 +96,7 @@ def _is_complete(generation: Generation) -> bool:
     if generation.switched_at is None or generation.num_switched < generation.num_members:
         return False
     if generation.is_recovery:
-        # Digests are told only when somebody was not as far as the others.
+        # Digests are reported only if members had reached different steps.
         return generation.first_step_at is not None or generation.is_held
     is_moved = generation.previous is not None
     has_digests = bool(generation.digest_after) and bool(generation.digest_before)

@@ -1,7 +1,7 @@
-"""How trainers, generations and jobs come to an end.
+"""Transitions that end trainers, generations and jobs.
 
-Every function here runs in a transaction that has locked the job's row (`job_lock`), so what it
-reads of the job's generations and allocations stays true until it has written.
+Every function here runs in a transaction that has locked the job's row (`job_lock`), so the job's
+generations and allocations do not change between a read and the write that depends on it.
 """
 
 from __future__ import annotations
@@ -29,10 +29,10 @@ _UNDER_WAY = (GenerationPhase.PREPARING, GenerationPhase.SWITCHING)
 
 
 def job_lock(job_id: int) -> Job | None:
-    """Count up the job's version, which locks its row until the transaction ends; None if absent.
+    """Increment the job's version, which locks its row until commit; None if the job is absent.
 
-    Everything that changes a job, its generations or its allocations begins with this update, so
-    two reports that together complete a condition cannot both miss it.
+    Every change of a job, its generations or its allocations begins with this update, so two
+    reports that together complete a condition cannot both miss it.
     """
     if not Job.objects.filter(id=job_id).update(version=F("version") + 1):
         return None
@@ -40,10 +40,10 @@ def job_lock(job_id: int) -> Job | None:
 
 
 def status_change(job: Job, new: JobStatus, **fields: Any) -> None:
-    """Move a locked job to another status, together with `fields`.
+    """Move a locked job to another status, updating `fields` as well.
 
     Raises:
-        AssertionError: the transition is not in the table.
+        AssertionError: the transition is not legal.
     """
     old = JobStatus(job.status)
     assert is_legal_job_transition(old, new), f"job {job.pk} cannot go from {old} to {new}"
@@ -58,14 +58,14 @@ def status_change(job: Job, new: JobStatus, **fields: Any) -> None:
 
 
 def open_allocations(job: Job) -> list[Allocation]:
-    """List the trainers of a job whose accelerators are not free yet, in slot order."""
+    """List a job's allocations whose accelerators are not released yet, in slot order."""
     return list(
         job.allocations.filter(released_at=None).select_related("accelerator").order_by("slot")
     )
 
 
 def generation_end(generation: Generation, phase: GenerationPhase, now: datetime.datetime) -> bool:
-    """Close or abort a generation by compare-and-set; False when it had moved on."""
+    """Close or abort a generation by compare-and-set; return False if its phase had changed."""
     assert phase in GENERATION_TRANSITIONS[GenerationPhase(generation.phase)]
     changed = Generation.objects.filter(id=generation.pk, phase=generation.phase).update(
         phase=phase, closed_at=now
@@ -78,7 +78,7 @@ def generation_end(generation: Generation, phase: GenerationPhase, now: datetime
 
 
 def trainers_stop(job: Job, now: datetime.datetime, slots: list[int] | None = None) -> int:
-    """Say that nobody wants these trainers any more (all of the job's when `slots` is None)."""
+    """Request the stop of trainers (all of the job's when `slots` is None); return their number."""
     rows = Allocation.objects.filter(job=job, released_at=None, stop_asked_at=None)
     if slots is not None:
         rows = rows.filter(slot__in=slots)
@@ -86,7 +86,7 @@ def trainers_stop(job: Job, now: datetime.datetime, slots: list[int] | None = No
 
 
 def generations_end(job: Job, now: datetime.datetime) -> None:
-    """End all that is open: what never trained is aborted, what trained is closed."""
+    """Abort generations that never trained, and close the active one."""
     for generation in job.generations.filter(phase__in=[*_UNDER_WAY, GenerationPhase.ACTIVE]):
         is_active = generation.phase == GenerationPhase.ACTIVE
         phase = GenerationPhase.CLOSED if is_active else GenerationPhase.ABORTED
@@ -94,9 +94,9 @@ def generations_end(job: Job, now: datetime.datetime) -> None:
 
 
 def preparing_abort(job: Job, generation: Generation, now: datetime.datetime) -> bool:
-    """Give up a preparing generation: its joiners end, its leavers stay; False if it moved on.
+    """Abort a preparing generation: joiners stop, leavers stay; False if its phase had changed.
 
-    A job whose first generation this was goes back to pending.
+    A job whose first generation this was returns to pending.
     """
     if not generation_end(generation, GenerationPhase.ABORTED, now):
         return False
@@ -118,7 +118,7 @@ def preparing_abort(job: Job, generation: Generation, now: datetime.datetime) ->
 def job_end(
     job: Job, status: JobStatus, now: datetime.datetime, *, code: str, reason: str, **fields: Any
 ) -> None:
-    """End a job that did not finish by itself: all its trainers stop, its generations close."""
+    """End a job that did not finish: stop all its trainers and end its generations."""
     assert status in ENDED_JOB_STATUSES
     trainers_stop(job, now)
     generations_end(job, now)
@@ -144,10 +144,10 @@ def job_restart(
     actor: str = SYSTEM,
     is_counted: bool = True,
 ) -> None:
-    """Stop every trainer of a job and let it wait for a new start from its newest checkpoint.
+    """Stop every trainer of a job and queue the job for a restart from its newest checkpoint.
 
-    Steps since that checkpoint are done again; the result is the same, because steps are
-    deterministic. After `RESTART_LIMIT` counted ones without a new step the job is given up.
+    Steps since that checkpoint are repeated; the result is the same, because steps are
+    deterministic. After `RESTART_LIMIT` counted restarts without a new step the job fails.
     """
     tries = attempt_count(job, "vain_restarts") if is_counted else 0
     if tries > settings.RESTART_LIMIT:
@@ -183,7 +183,7 @@ def job_restart(
 
 
 def job_pause_now(job: Job, now: datetime.datetime) -> None:
-    """Turn a pending job into a paused one."""
+    """Pause a pending job."""
     status_change(
         job,
         JobStatus.PAUSED,
@@ -199,7 +199,7 @@ def job_pause_now(job: Job, now: datetime.datetime) -> None:
 def allocation_release(
     allocation: Allocation, now: datetime.datetime, exit_code: int | None
 ) -> bool:
-    """Note that a trainer's process is gone: its accelerator is free; False when it was before."""
+    """Release the accelerator of an exited trainer; return False if it was released before."""
     released = Allocation.objects.filter(id=allocation.pk, released_at=None).update(
         released_at=now, exit_code=exit_code
     )
@@ -213,7 +213,7 @@ def allocation_release(
 
 
 def job_settle(job: Job, now: datetime.datetime) -> None:
-    """Once the last trainer has gone: close what is open, and let a preempted job wait or pause."""
+    """After the last trainer's exit, end open generations and requeue or pause a preempted job."""
     if job.allocations.filter(released_at=None).exists():
         return
     if job.status == JobStatus.PREEMPTING:

@@ -1,8 +1,8 @@
-"""Taking in what agents report: the passive transitions, which mirror the world and decide nothing.
+"""Batches of agent reports: passive transitions, which record the actual state and decide nothing.
 
 A batch is split by job; each job's part is one transaction that begins by locking the job's row.
-Reports that were taken before are dropped by (job, slot, sequence), so a batch may come again, also
-in part. Text in reports is made plain before anybody reads it: it comes from job code.
+Repeated reports are dropped by (job, slot, sequence), so a batch may be sent again, also in part.
+Text in reports comes from job code and is converted to plain text first.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from jobs.services.reports.handlers import HANDLERS
 from jobs.services.reports.log_chunks import log_chunks_store, logs_file
 from jobs.services.submission.validations import validation_take
 
-#: Kinds that change nothing about who shall run where.
+#: Kinds of reports that do not affect the assignment of trainers.
 _PROGRESS_KINDS = frozenset(
     {ReportKind.PHASE, ReportKind.STEPS, ReportKind.EPOCH, ReportKind.DIGEST, ReportKind.PART}
 )
@@ -46,12 +46,12 @@ logger = logging.getLogger(__name__)
 
 @dataclass(slots=True)
 class BatchOutcome:
-    """What a batch led to.
+    """Result of taking a batch.
 
     Attributes:
-        changed_jobs: those that somebody may see a change of.
-        is_order_change: what agents shall do may have changed; a cycle may find something to do.
-        stalled_jobs: those whose trainers wait for others; look again when their grace is over.
+        changed_jobs: jobs with a visible change.
+        is_order_change: the agents' desired state may have changed; a cycle may be useful.
+        stalled_jobs: jobs with stalled trainers; check them again after the grace period.
     """
 
     reply: BatchReply
@@ -61,7 +61,7 @@ class BatchOutcome:
 
 
 def batch_take(node: Node, batch: ReportBatch, now: datetime.datetime) -> BatchOutcome:
-    """Take a whole batch of a node that has its lease; taking it again changes nothing."""
+    """Take a whole batch of a node that holds its lease; a repeated call changes nothing."""
     outcome = BatchOutcome(BatchReply(stale=()))
     for told in batch.validations:
         report = decode(ValidationReport, plain_values(encode(told)))
@@ -93,7 +93,7 @@ def _job_reports_take(
         known = Allocation.objects.filter(
             job_id=job_id, slot__in=slots, accelerator__node=node, released_at=None
         )
-        # Without a tenure here there is nothing to lock or to change: all of it is stale.
+        # Without an open allocation on this node all reports of the job are stale.
         job = job_lock(job_id) if known.exists() else None
         if job is None:
             return
@@ -128,7 +128,7 @@ def _report_take(
             with transaction.atomic():
                 HANDLERS[report.kind](telling, allocation, report)
         except (KeyError, TypeError, ValueError) as error:
-            # One report of odd shape must not keep all the others of a node from coming in.
+            # One malformed report must not block the other reports of a node.
             logger.warning(
                 "job %s slot %s: a %s report is not understood: %r",
                 telling.job.pk,
@@ -138,14 +138,14 @@ def _report_take(
             )
     if report.kind not in _PROGRESS_KINDS:
         outcome.is_order_change = True
-        # A handler may have stopped the others of this job.
+        # A handler may have stopped other trainers of this job.
         allocation.refresh_from_db(fields=["stop_asked_at", "released_at"])
 
 
 def _trainers_compare(
     node: Node, batch: ReportBatch, now: datetime.datetime, outcome: BatchOutcome
 ) -> None:
-    """Name the trainers that nobody wants, and release what is gone without a word."""
+    """Report stale trainers to the agent, and release allocations that ended without a report."""
     open_rows = list(
         Allocation.objects.filter(accelerator__node=node, released_at=None).select_related("job")
     )
@@ -159,7 +159,7 @@ def _trainers_compare(
         for row in open_rows
         if row.stop_asked_at is not None and (row.job_id, row.slot) not in owned
     ]
-    # Only an agent that has seen the orders without these trainers can say that they are gone.
+    # Only an agent that has read the desired state without these trainers can confirm their end.
     if not unowned or batch.wanted_version != wanted_state(node).version:
         return
     for row in unowned:

@@ -1,4 +1,4 @@
-"""What each kind of trainer report means for its job. Runs under the job's lock."""
+"""Handlers of trainer reports, one per kind. Run under the job's lock."""
 
 from __future__ import annotations
 
@@ -35,14 +35,14 @@ from jobs.services.scheduling.batch_sizes import batch_size_note
 from jobs.services.scheduling.rebalancing import generation_remap
 from jobs.services.scheduling.resizes import CHECKPOINT, job_empty
 
-#: Failures that another try elsewhere cannot cure: the code itself, or what it asks of a device.
+#: Failures that a retry elsewhere cannot cure: faults of the job's code or its device demands.
 _OWN_FAILURES = frozenset({"user_code", "out_of_memory"}) | NONFINITE_CODES
 _TEXT_LIMIT = 20_000
 _SLOTS_LIMIT = 256
 
 
 def generation_advance(job: Job, now: datetime.datetime) -> bool:
-    """Let a preparing generation switch when its last joiner is ready; False if it must wait."""
+    """Switch a preparing generation once all joiners are ready; return False if it must wait."""
     generation = job.generations.filter(phase=GenerationPhase.PREPARING).first()
     if generation is None:
         return False
@@ -76,7 +76,7 @@ def _switched(telling: ReportContext, allocation: Allocation, report: TrainerRep
     Allocation.objects.filter(id=allocation.pk, switched_generation__lt=generation.number).update(
         switched_generation=generation.number, stalled_at=None, stalled_step=None, unreachable=[]
     )
-    # The pause is that of the trainer that waited longest, the bytes are what any one of them saw.
+    # Keep the longest pause of any trainer, and the largest number of bytes that one moved.
     generation.pause_s = max(
         generation.pause_s or 0.0, number_read(report.data.get("pause_s")) or 0.0
     )
@@ -119,7 +119,7 @@ def _checkpointed(telling: ReportContext, allocation: Allocation, report: Traine
             actor=f"node:{telling.node.name}",
         )
     elif Artifact.objects.filter(
-        # By where it comes from: the digest in the report is that of the state, not of the file.
+        # Matched by generation: the report's digest is of the state, not of the file.
         job=telling.job,
         name=CHECKPOINT,
         generation=report.generation,
@@ -132,7 +132,7 @@ def _checkpointed(telling: ReportContext, allocation: Allocation, report: Traine
             data={"step": step, "sha256": str(report.data["sha256"])},
         )
     if report.data.get("is_last") is False:
-        return  # saved beside the training, which goes on
+        return  # a checkpoint during training, which continues
     job = telling.job
     job.generations.filter(number=report.generation, num_members=0).update(
         step=step, switched_at=telling.now
@@ -160,8 +160,8 @@ def _finished(telling: ReportContext, allocation: Allocation, report: TrainerRep
         text = "some of its predictions were lost with a node before they were stored"
         job_restart(job, now, code="predictions_lost", reason=text)
         return
-    # A resize that the last step came before, also one that everybody was told to switch to: its
-    # joiners would wait for ever.
+    # Abort a resize that the last step overtook, even one with the order to switch given: its
+    # joiners would wait forever.
     overtaken = job.generations.filter(
         phase__in=(GenerationPhase.PREPARING, GenerationPhase.SWITCHING),
         number__gt=report.generation,
@@ -169,11 +169,11 @@ def _finished(telling: ReportContext, allocation: Allocation, report: TrainerRep
     if overtaken is not None:
         slots = [member["slot"] for member in overtaken.membership["members"]]
         waiting = job.allocations.filter(slot__in=slots).exclude(slot=allocation.slot)
-        if not overtaken.is_recovery:  # then all but the leader wait for the others
+        if not overtaken.is_recovery:  # in a recovery all but the leader wait for the others
             waiting = waiting.filter(joined_at=None)
         generation_end(overtaken, GenerationPhase.ABORTED, now)
         trainers_stop(job, now, list(waiting.values_list("slot", flat=True)))
-    # The others end by themselves within LEAVE_LIMIT_S; the open generation closes with the last.
+    # Other members exit within LEAVE_LIMIT_S; the open generation closes with the last one.
     metrics = {**job.metrics, **numbers_read(data["metrics"])}
     reason = {"steps": "all steps done", "epochs": "all epochs done", "metric": "target reached"}
     text = reason.get(str(data.get("reason")), "done")
@@ -209,7 +209,7 @@ def _files_lost_tell(telling: ReportContext, report: TrainerReport) -> None:
 
 
 def _nonfinite_fields(telling: ReportContext, report: TrainerReport) -> dict[str, Any]:
-    """Take in where a job stopped at something not finite; its checkpoint is of that step."""
+    """Read the step of a non-finite value that ended the job; its checkpoint is of that step."""
     told = number_read(report.data.get("step"))
     step = telling.job.step if told is None else int(told)
     Artifact.objects.filter(job=telling.job, name=CHECKPOINT, generation=report.generation).update(
@@ -242,7 +242,7 @@ def _failed(telling: ReportContext, allocation: Allocation, report: TrainerRepor
         _files_lost_tell(telling, report)
         return
     Job.objects.filter(id=job.pk).update(error_traceback=traceback)
-    # Its end is only a formality from now on.
+    # The exit report of this trainer is only a formality from here on.
     Allocation.objects.filter(id=allocation.pk, stop_asked_at=None).update(
         stop_asked_at=now, lost_code=code
     )
@@ -266,7 +266,7 @@ def _stalled(telling: ReportContext, allocation: Allocation, report: TrainerRepo
     ).order_by("number")
     numbers = [row.number for row in ruling if row.is_recovery or row.phase == "active"]
     if not telling.is_live or report.generation < max(numbers, default=0):
-        return  # newer orders are on their way to it
+        return  # the trainer is about to receive a newer membership
     slots = report.data.get("unreachable")
     unreachable = [slot for slot in slots if isinstance(slot, int)] if slots else []
     step = number_read(report.data.get("step"))

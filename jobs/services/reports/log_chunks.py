@@ -1,7 +1,7 @@
-"""Storing trainers' logs: as a terminal would show them, without gaps or repeats, and bounded.
+"""Storage of trainer logs: rendered as by a terminal, without gaps or repeats, limited in size.
 
-While a job runs its log is rows, which pages follow and search. When its last trainer has gone, the
-whole is also written to `log.txt` among the job's files.
+While a job runs its log consists of rows, which pages follow and search. After its last trainer has
+ended, the whole log is also written to `log.txt` among the job's files.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from jobs.services.lifecycle.artifacts import log_store
 def log_chunks_store(
     node: Node, chunks: Sequence[wire.LogChunk], now: datetime.datetime
 ) -> set[int]:
-    """Keep the chunks that are new, of trainers that this node has or had; give their jobs."""
+    """Store new chunks of trainers that this node has or had; return the changed jobs."""
     keys = {(chunk.job_id, chunk.slot) for chunk in chunks}
     own = set(
         Allocation.objects.filter(
@@ -42,7 +42,11 @@ def log_chunks_store(
 
 
 def logs_file(job_ids: Collection[int], now: datetime.datetime) -> set[int]:
-    """Write `log.txt` of those jobs that have ended and run nowhere any more; give them."""
+    """Write `log.txt` of the given jobs that have ended and released every accelerator.
+
+    Returns:
+        These jobs.
+    """
     has_log = Exists(LogChunk.objects.filter(job=OuterRef("pk")))
     jobs = Job.objects.filter(has_log, id__in=job_ids, status__in=[*ENDED_JOB_STATUSES])
     ended = [job for job in jobs if not job.allocations.filter(released_at=None).exists()]
@@ -60,7 +64,7 @@ def _store(job_id: int, slot: int, chunks: Sequence[wire.LogChunk], now: datetim
     rows = []
     for chunk in chunks:
         raw = chunk.text.encode(errors="replace")
-        # A repeat may have grown at its end: what is stored already is cut off its beginning.
+        # A repeated chunk may have grown at its end: cut the stored part off its beginning.
         raw, offset = raw[max(end - chunk.offset, 0) :], max(end, chunk.offset)
         raw = raw[: settings.LOG_LIMIT_BYTES - size]
         if raw:
@@ -83,6 +87,6 @@ def _store(job_id: int, slot: int, chunks: Sequence[wire.LogChunk], now: datetim
 
 
 def _unfinished(job_id: int, slot: int) -> str:
-    """Give what the newest chunk of a log ended in the middle of."""
+    """Return the unfinished escape sequence at the end of the newest chunk of a log."""
     newest = LogChunk.objects.filter(job_id=job_id, slot=slot).order_by("-offset")
     return newest.values_list("unfinished", flat=True).first() or ""

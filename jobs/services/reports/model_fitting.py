@@ -1,7 +1,7 @@
-"""What a job's reports teach: its speed in each configuration, and where its loss is going.
+"""Models fitted to a job's reports: its speed per configuration, and the course of its loss.
 
 Models are fitted here, once for many reports, and never by a policy. Runs under the job's lock,
-with a report of steps that is already stored.
+after the step report has been stored.
 """
 
 from __future__ import annotations
@@ -28,20 +28,20 @@ from jobs.selectors.estimates.job import (
 from jobs.selectors.estimates.step_times import kinds_by_place, members_read
 from jobs.services.lifecycle.report_context import ReportContext
 
-#: A job's models are fitted at most so often, in seconds; reports in between are summed up.
+#: Seconds between two fits of a job's models; reports in between are summed up.
 LEARN_EVERY_S = 5.0
 
-#: Configurations that are remembered of a job; those not heard of for longest go first.
+#: Remembered configurations of a job; those without a sample for longest are dropped first.
 CONFIGURATIONS_LIMIT = 64
 
-#: The newest look at a configuration weighs at least this much.
+#: Least weight of the newest sample of a configuration.
 _NEWEST_WEIGHT = 0.3
 
 _LEARN_EVERY = datetime.timedelta(seconds=LEARN_EVERY_S)
 
 
 def report_learn(telling: ReportContext, report: StepReport) -> None:
-    """Learn from a report and those before it, if enough time has passed since the last time."""
+    """Fit the models to the reports since the last fit, unless that is too recent."""
     job, now = telling.job, telling.now
     if job.learnt_at is not None and now < job.learnt_at + _LEARN_EVERY:
         return
@@ -57,13 +57,13 @@ def report_learn(telling: ReportContext, report: StepReport) -> None:
 
 
 def _speed_learn(job: Job, row: JobKnowledge, generation: Generation) -> None:
-    """Take in what a generation's steps take, where all of its members are of one kind."""
+    """Add a generation's step time to the speed model if all members are of one kind."""
     seen = _look(job, generation)
     if seen is None:
         return
     key, measured = seen
     samples = samples_read(row)
-    samples[key] = _smoothed(samples.pop(key, None), measured)  # to the end
+    samples[key] = _smoothed(samples.pop(key, None), measured)  # moved to the end
     newest = list(samples.items())[-CONFIGURATIONS_LIMIT:]
     row.samples = samples_written(dict(newest))
     warm = row.throughput.get(key.kind)
@@ -75,9 +75,9 @@ def _speed_learn(job: Job, row: JobKnowledge, generation: Generation) -> None:
 
 
 def _look(job: Job, generation: Generation) -> tuple[Configuration, Measured] | None:
-    """Read a generation's speed off what was heard of its members; None where that is too little.
+    """Read a generation's speed from its members' reports; None if there are too few.
 
-    Members with a mix of kinds say nothing about one kind.
+    A membership of mixed kinds yields no sample of any one kind.
     """
     members = members_read(generation, kinds_by_place([generation]))
     step_s = (generation.speeds or {}).get("step_s")
@@ -94,7 +94,7 @@ def _look(job: Job, generation: Generation) -> tuple[Configuration, Measured] | 
         batch_size=generation.membership.get("global_batch_size") or job.global_batch_size,
         num_slices=num_slices,
     )
-    # A step is never shorter than its own computing, whatever the two smoothed numbers say.
+    # Both numbers are smoothed; a step still takes no less time than its own computing.
     own_s = slowest.seconds or 0.0
     return key, Measured(1, max(step_s, own_s), own_s / slowest.num_virtual_nodes)
 
@@ -111,7 +111,7 @@ def _smoothed(old: Measured | None, new: Measured) -> Measured:
 
 
 def _progress_learn(job: Job, row: JobKnowledge, report: StepReport) -> None:
-    """Take in the useful examples and the mean loss of all steps since the last time."""
+    """Add the useful examples and the mean loss of all steps since the last fit."""
     if report.last_step <= row.step:
         _go_back(row, report.first_step - 1)
     told = StepReport.objects.filter(
@@ -127,7 +127,7 @@ def _progress_learn(job: Job, row: JobKnowledge, report: StepReport) -> None:
 
 
 def _go_back(row: JobKnowledge, step: int) -> None:
-    """Forget what came after a step that a job has gone on from again."""
+    """Drop samples after the step from which a job has resumed."""
     row.useful_examples *= step / row.step if row.step else 0.0
     row.step = step
     row.losses = [point for point in row.losses if point[0] <= row.useful_examples]
@@ -142,6 +142,6 @@ def _loss_learn(row: JobKnowledge, loss: float) -> None:
     fit = loss_fit(points, None if is_older else before)
     if fit is None:
         return
-    if is_older and before is not None:  # it began again: what it saw before still counts
+    if is_older and before is not None:  # the job resumed earlier: keep the larger normaliser
         fit = dataclasses.replace(fit, normaliser=max(fit.normaliser, before.normaliser))
     row.loss_fit = encode(fit)

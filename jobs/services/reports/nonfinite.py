@@ -1,4 +1,4 @@
-"""Events and state of a job that trains on although a loss or metric is not finite."""
+"""Events and state of a job that continues training despite a non-finite loss or metric."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from jobs.models import Job, StepReport
 from jobs.services.lifecycle.events import event_add
 from jobs.services.lifecycle.report_context import ReportContext
 
-#: Metrics of a job that are kept.
+#: Non-finite losses and metrics kept per job.
 NAMES_LIMIT = 50
-#: So often an event says of one loss or metric that it is not finite; a loss may come and go.
+#: Events about one non-finite loss or metric; its state may alternate.
 TIMES_LIMIT = 10
 _TIMES = "num_times"
 
@@ -24,19 +24,19 @@ logger = logging.getLogger(__name__)
 
 
 def loss_note(telling: ReportContext, row: StepReport, told: Any) -> None:
-    """Take in what a report of steps says of their loss: null, or since when it is not finite."""
+    """Record from a step report whether the loss is finite, and since when it is not."""
     finite = {} if row.loss is None else {"loss": row.first_step}
     _note(telling, _read([told] if told is not None else []), finite)
 
 
 def metrics_note(telling: ReportContext, logs: Mapping[str, Any], step: int, told: Any) -> None:
-    """Take in which metrics of the newest epoch are not finite."""
+    """Record which metrics of the newest epoch are not finite."""
     finite = {f"metric:{name}": step for name, value in logs.items() if value is not None}
     _note(telling, _read(told if isinstance(told, list) else []), finite)
 
 
 def nonfinite_told(told: Any) -> Nonfinite | None:
-    """Read what a trainer says is not finite; None where that is nothing of the kind."""
+    """Read a trainer's report of a non-finite value; None if it has another form."""
     return next(iter(_read([told])), None)
 
 
@@ -51,10 +51,10 @@ def _read(values: Iterable[Any]) -> list[Nonfinite]:
 
 
 def _note(telling: ReportContext, found: Iterable[Nonfinite], finite: Mapping[str, int]) -> None:
-    """Keep what is not finite, and what of the rest is finite again; each change is an event.
+    """Store which values are not finite and which are finite again; add an event per change.
 
     Args:
-        finite: step from which each of these is finite.
+        finite: finite losses and metrics, with the step since which each is finite.
     """
     job = telling.job
     if not telling.is_live or job.on_nonfinite != OnNonfinite.CONTINUE:
@@ -69,7 +69,7 @@ def _note(telling: ReportContext, found: Iterable[Nonfinite], finite: Mapping[st
         old = states.get(name)
         if old is None or old["until_step"] is not None or step < old["step"]:
             if old is not None and step < old["step"]:
-                del states[name]  # the job went back to before that, and does it again
+                del states[name]  # the job resumed from an earlier step and repeats this one
             continue
         states[name] = _ended(telling, nonfinite_read(old), step, old[_TIMES])
     if states != job.nonfinite:

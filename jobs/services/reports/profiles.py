@@ -1,7 +1,7 @@
-"""What jobs teach about speed, kept for later jobs of the same code.
+"""Step time profiles measured by jobs, kept for later jobs of the same code.
 
-Two sources feed a profile: joiners that time their virtual nodes while they get ready, and the
-seconds that members report with their steps. Both come in under the job's lock.
+A profile has two sources: joiners that time their virtual nodes while they prepare, and the seconds
+that members report with their steps. Both are stored under the job's lock.
 """
 
 from __future__ import annotations
@@ -26,16 +26,16 @@ from jobs.selectors.estimates.step_times import (
 from jobs.selectors.estimates.step_windows import window_read, window_written
 from jobs.services.lifecycle.report_context import ReportContext, number_read
 
-#: Weight of the newest report in what a member's computing is said to take.
+#: Weight of the newest report in a member's smoothed computing time.
 _MEMBER_SMOOTHING = 0.5
 
-#: Reports of a membership after which its times go into the profile: soon, then now and then.
+#: Reports of a membership after which its times enter the profile: the 2nd, then every 10th.
 _FEED_FIRST, _FEED_EVERY = 2, 10
 
-#: An exchange cannot take less; what a step takes beyond its slowest computing may come out at 0.
+#: Least time of an exchange; step time minus slowest computing time may come out at 0.
 _LEAST_SYNC_S = 1e-6
 
-#: What `Generation.speeds` begins with.
+#: Initial value of `Generation.speeds`.
 _NOTHING_HEARD: Mapping[str, Any] = {
     "reports": 0,
     "steps": 0,
@@ -45,15 +45,15 @@ _NOTHING_HEARD: Mapping[str, Any] = {
     "window": [],
 }
 
-#: Profiles that are kept; beyond that those go first that nobody has added to for longest.
+#: Profiles kept; those without an update for longest are dropped first.
 PROFILES_LIMIT = 10_000
 
-#: A trainer's own profile has few points; what is beyond is odd.
+#: Points read from a trainer's own profile, which has only a few.
 _POINTS_LIMIT = 32
 
 
 def profile_take(telling: ReportContext, allocation: Allocation, report: TrainerReport) -> bool:
-    """Keep what a joiner measured of itself while it got ready; say whether there was anything."""
+    """Store the profile that a joiner measured while preparing; return whether it had one."""
     measured = report.data.get("profile")
     if not isinstance(measured, Mapping):
         return False
@@ -64,14 +64,14 @@ def profile_take(telling: ReportContext, allocation: Allocation, report: Trainer
     }
     points.pop(0, None)
     job, kind = telling.job, allocation.accelerator.kind
-    key = profile_key(job, job.global_batch_size)  # what a trainer begins with
+    key = profile_key(job, job.global_batch_size)  # the batch size that a trainer starts with
     for number, seconds in points.items():
         _add(telling, key, StepTimeProfile.COMPUTE, kind, number, 1, seconds)
     return bool(points)
 
 
 def speeds_take(telling: ReportContext, report: TrainerReport) -> None:
-    """Keep what the members of a generation reported about their own computing."""
+    """Store the computing times that a generation's members reported with their steps."""
     data = report.data
     generation = telling.generation(report.generation)
     heard = data.get("compute_s")
@@ -84,7 +84,7 @@ def speeds_take(telling: ReportContext, report: TrainerReport) -> None:
         if slot in slots and (value := number_read(number)) is not None and value > 0
     }
     if not seconds:
-        return  # the first step of a membership is no measure
+        return  # the first step of a membership is not representative
     _generation_hears(generation, seconds, data)
     if (
         generation.speeds["reports"] == _FEED_FIRST
@@ -98,7 +98,7 @@ def speeds_take(telling: ReportContext, report: TrainerReport) -> None:
 def _generation_hears(
     generation: Generation, seconds: Mapping[str, float], data: Mapping[str, Any]
 ) -> None:
-    """Take what one report told into what a generation's members take, lately and over time."""
+    """Merge one report into a generation's smoothed times and its window of recent steps."""
     speeds = {**_NOTHING_HEARD, **(generation.speeds or {})}
     num_steps = int(data["last_step"]) - int(data["first_step"]) + 1
     before = speeds["seconds"]
@@ -114,7 +114,7 @@ def _generation_hears(
 
 
 def _window_add(generation: Generation, speeds: dict[str, Any], latest: Interval) -> None:
-    """Let the window grow, once the membership has settled."""
+    """Extend the window, once the membership has settled."""
     if speeds["settled_s"] < SETTLING_S:
         speeds["settled_s"] += latest.seconds
         return
@@ -126,7 +126,7 @@ def _smoothed(old: float | None, new: float) -> float:
 
 
 def _feed(telling: ReportContext, generation: Generation) -> None:
-    """Let the kinds of a generation learn from their typical members."""
+    """Add the typical members' times to the profiles of the generation's kinds."""
     members = members_read(generation, kinds_by_place([generation]))
     times = step_times_read([telling.job])[telling.job.pk].by_kind
     speeds = generation.speeds

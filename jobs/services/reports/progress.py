@@ -1,4 +1,4 @@
-"""Reports of how far a job is: phases, steps, epochs, digests. They change nobody's orders."""
+"""Progress reports: phases, steps, epochs, digests. These reports change no desired state."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def steps_take(telling: ReportContext, _allocation: Allocation, report: TrainerR
 def _span_take(
     telling: ReportContext, report: TrainerReport, first: int, last: int, share: float
 ) -> None:
-    """Take the steps `first` to `last` of a report, which are that share of it."""
+    """Take the steps `first` to `last` of a report; `share` is their part of its steps."""
     job, data = telling.job, report.data
     seconds = max(float(data["seconds"]) * share, 1e-9)
     row = StepReport(
@@ -114,7 +114,7 @@ def _span_take(
 
 
 def _is_told_late(telling: ReportContext, row: StepReport) -> bool:
-    """Say whether the job was further already: a gap that is closed says nothing of today."""
+    """Return whether the job was further already: a late report is no measure of today's speed."""
     newer = StepReport.objects.filter(
         job=telling.job, generation__gte=row.generation, last_step__gt=row.last_step
     )
@@ -122,7 +122,7 @@ def _is_told_late(telling: ReportContext, row: StepReport) -> bool:
 
 
 def _first_step_note(telling: ReportContext, row: StepReport) -> None:
-    """Note when a recovered job did its next step; the event of the recovery waits for it."""
+    """Record the first step of a generation; the event of a recovery waits for this time."""
     generation = telling.generation(row.generation)
     if generation is None or generation.first_step_at is not None:
         return
@@ -133,7 +133,7 @@ def _first_step_note(telling: ReportContext, row: StepReport) -> None:
 
 
 def _noise_read(told: Any) -> GradientNoise | None:
-    """Read what a report tells of the noise; it may tell nothing, or something not finite."""
+    """Read the gradient noise of a report; None if it is missing or not finite."""
     if not isinstance(told, dict):
         return None
     sqr, var = number_read(told.get("sqr")), number_read(told.get("var"))
@@ -150,7 +150,7 @@ def epoch_take(telling: ReportContext, _allocation: Allocation, report: TrainerR
     number = int(report.data["epoch"])
     step = int(report.data["step"])
     told = EpochReport.objects.filter(job=telling.job, epoch=number).first()
-    # A new leader may tell again what the one before had told: then it was told when it happened.
+    # A new leader may repeat its predecessor's report: then the time of the first report stays.
     if told is None or (told.step, told.logs) != (step, logs):
         EpochReport.objects.update_or_create(
             job=telling.job,

@@ -1,4 +1,4 @@
-"""The event that marks the step from which a job's result is no longer equal bit for bit."""
+"""Event that marks the step from which a job's result is no longer reproducible bit for bit."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ EVENT_KIND = "kinds_mixed"
 
 
 def equality_note(job: Job, generation: Generation, now: datetime.datetime) -> None:
-    """Write the event when a locked job goes over to a second kind of accelerator, once."""
+    """Add the event once, when a locked job first uses a second kind of accelerator."""
     if job.reduction == ReductionMode.FAST:
-        return  # it never was
+        return  # a fast reduction is never reproducible bit for bit
     members = members_read(generation, kinds_by_place([generation]))
     kinds = sorted({member.kind for member in members} | set(kinds_used(job)))
     if len(kinds) < 2 or job.events.filter(kind=EVENT_KIND).exists():

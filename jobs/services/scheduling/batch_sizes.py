@@ -1,4 +1,4 @@
-"""Batch sizes that the platform chooses: learning step times, and changing sizes in the cycle."""
+"""Adaptive batch sizes: record step times per batch size, and plan size changes in the cycle."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ from jobs.models import Generation, Job
 from jobs.selectors.estimates.batch_sizes import batch_choice, batch_times_read
 from jobs.services.lifecycle.report_context import ReportContext
 
-#: At most so many pairs of accelerators and batch size are remembered; the least seen go first.
+#: Remembered pairs of accelerators and batch size; the least sampled ones are dropped first.
 _TIMES_LIMIT = 64
 
 
 def batch_times_take(telling: ReportContext, report: TrainerReport) -> None:
-    """Keep how long steps of a job took whose batch size may change."""
+    """Record the step times of a job with an adaptive batch size."""
     job, data = telling.job, report.data
     size = data.get("batch_size")
     if not job.adapts_batch_size or not isinstance(size, int) or not data.get("compute_s"):
-        return  # the first step of a membership is no measure
+        return  # the first step of a membership is not representative
     num_steps = int(data["last_step"]) - int(data["first_step"]) + 1
     seconds = float(data["seconds"]) / max(num_steps, 1)
     if num_steps < 1 or not seconds > 0.0:
@@ -40,7 +40,7 @@ def batch_times_take(telling: ReportContext, report: TrainerReport) -> None:
 
 
 def batch_size_note(job: Job, generation: Generation) -> None:
-    """Keep what a locked job's batches are from a generation on that has become active."""
+    """Store a locked job's batch size from a generation that has become active."""
     batch_size = generation.membership.get("global_batch_size")
     if job.adapts_batch_size and job.batch_size != batch_size:
         Job.objects.filter(id=job.pk).update(batch_size=batch_size)
@@ -48,13 +48,13 @@ def batch_size_note(job: Job, generation: Generation) -> None:
 
 
 def batch_changes_plan(now: datetime.datetime, *, busy: set[int]) -> tuple[Plan, dict[int, int]]:
-    """Plan the changes of batch size that pay now, of jobs that leave it to the platform.
+    """Plan the batch size changes that pay off now, for jobs with an adaptive batch size.
 
     Args:
-        busy: jobs that are about to be resized; their size is chosen along with that.
+        busy: jobs about to be resized; the resize chooses their batch size.
 
     Returns:
-        The plan, and the generation of each job in it at the time of looking.
+        The plan, and each planned job's generation at the time of reading.
     """
     since = now - datetime.timedelta(seconds=CHANGE_COOL_DOWN_S)
     rows = Generation.objects.filter(
@@ -78,7 +78,7 @@ def batch_changes_plan(now: datetime.datetime, *, busy: set[int]) -> tuple[Plan,
 
 
 def _accelerators(generation: Generation) -> tuple[int, ...]:
-    """List the accelerators of members in their order; none when one of them is on its way out."""
+    """List the members' accelerators in member order; empty if a member is leaving."""
     rows = generation.job.allocations.filter(
         released_at=None, stop_asked_at=None, left_at=None, finished_at=None
     )

@@ -1,4 +1,4 @@
-"""One turn of the control loop: observe, decide, apply."""
+"""One scheduling cycle: take a snapshot, decide, apply the plan."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from jobs.services.scheduling.rebalancing import mappings_revise
 
 logger = logging.getLogger(__name__)
 
-#: What each policy wants to find again, by name. It is kept in this process only: after a restart
-#: it is missing, and where several processes decide in turn each has its own. A policy is the worse
-#: for it, never wrong.
+#: State that a policy carries from one cycle to the next, by policy name. It lives in this process
+#: only: a restart loses it, and each of several deciding processes has its own. Losing it costs
+#: decision quality, not correctness.
 carried_by_policy: dict[str, object] = {}
 
 
 def cycle_run(now: datetime.datetime) -> set[int]:
-    """Bring the cluster a step nearer to what the policy wants; give the jobs that changed."""
+    """Bring the cluster one step closer to the policy's decision; return the changed jobs."""
     policy = cluster_setting().policy
     view = cluster_snapshot(now)
     if not view.snapshot.jobs:

@@ -1,4 +1,4 @@
-"""What a policy says about each job: its sentence, and when a waiting one is expected to start."""
+"""A policy's explanation for each job: a sentence, and the expected start of a waiting job."""
 
 from __future__ import annotations
 
@@ -10,18 +10,18 @@ from controlplane.core.values.lifecycle import SCHEDULABLE_JOB_STATUSES
 from controlplane.core.values.types import Plan
 from jobs.models import Job
 
-#: Rows of one statement.
+#: Rows per UPDATE statement.
 _BATCH = 500
 
-#: A start expected in t seconds is told anew when it moves by this part of t, or by ...
+#: Ignore changes of a start expected in t seconds that are at most this share of t ...
 _MOVE_SHARE = 0.1
 
-#: ... so many seconds, whichever is more: a time that trembles is no news.
+#: ... or at most this many seconds, whichever is larger.
 _MOVE_S = 15.0
 
 
 def reasons_save(plan: Plan, now: datetime.datetime) -> set[int]:
-    """Keep what the policy said where it changed; give the jobs that look different now."""
+    """Store changed explanations of a plan; return the jobs that changed."""
     live = Job.objects.filter(status__in=[*SCHEDULABLE_JOB_STATUSES])
     rows = live.filter(id__in=list(plan.reasons)).only("id", "policy_reason", "expected_start_at")
     changed = []
@@ -32,7 +32,7 @@ def reasons_save(plan: Plan, now: datetime.datetime) -> set[int]:
             job.expected_start_at = start_at
             job.version = F("version") + 1
             changed.append(job)
-    # Whoever has ended meanwhile keeps the last word of its end.
+    # `live` leaves out jobs that have ended meanwhile: these keep the explanation of their end.
     live.bulk_update(changed, ["policy_reason", "expected_start_at", "version"], batch_size=_BATCH)
     return {job.pk for job in changed}
 

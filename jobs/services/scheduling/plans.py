@@ -1,8 +1,8 @@
-"""Carrying out a plan: the active transitions, each by compare-and-set.
+"""Application of a plan: active transitions, each by compare-and-set.
 
-A plan was made from a snapshot that is old by the time it is applied. So every resize begins with a
-conditional update on the generation that the snapshot saw; zero rows mean that somebody else was
-first, and the next cycle looks again. No network and no solver in here.
+The snapshot behind a plan is outdated by the time the plan is applied. So every resize begins with
+a conditional update on the generation in the snapshot; zero updated rows mean that another writer
+was first, and the next cycle decides again. This module uses neither the network nor a solver.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ logger = logging.getLogger(__name__)
 def plan_apply(
     plan: Plan, generations: Mapping[int, int], now: datetime.datetime, *, actor: str
 ) -> set[int]:
-    """Carry out what can be carried out; give the jobs that changed.
+    """Apply the parts of a plan that are still valid; return the changed jobs.
 
     Args:
-        generations: the generation of each job at the time of the snapshot.
-        actor: who decided, as it stands in events ("policy:fifo").
+        generations: each job's generation at the time of the snapshot.
+        actor: author of the decision, as recorded in events ("policy:fifo").
     """
     changed: set[int] = set()
     for resize in plan.resizes:
@@ -46,7 +46,7 @@ def plan_apply(
 
 
 def _mixes_tell(plan: Plan, now: datetime.datetime, actor: str) -> set[int]:
-    """Write an event when what was found about mixing kinds in a job has changed."""
+    """Add an event for each job whose finding about mixing accelerator kinds has changed."""
     told = set()
     for job_id, note in plan.mixes.items():
         with transaction.atomic():

@@ -1,4 +1,4 @@
-"""The cluster-wide choice of policy."""
+"""Cluster-wide choice of the scheduling policy."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from jobs.services.lifecycle.events import event_add
 
 
 def cluster_setting() -> ClusterSetting:
-    """Give the one row of cluster-wide settings, made at its first use."""
+    """Return the only row of cluster-wide settings; create it at first use."""
     row, _ = ClusterSetting.objects.get_or_create(
         id=1, defaults={"policy": settings.DEFAULT_POLICY}
     )
@@ -24,11 +24,11 @@ def cluster_setting() -> ClusterSetting:
 def policy_choose(
     name: str, now: datetime.datetime, *, actor: str, seen_version: int | None = None
 ) -> ClusterSetting:
-    """Switch the policy; the next cycle decides by it.
+    """Switch the policy, effective from the next cycle.
 
     Raises:
-        InvalidInputError: there is no such policy.
-        StaleVersionError: somebody changed it since `seen_version`.
+        InvalidInputError: no policy has this name.
+        StaleVersionError: the setting changed since `seen_version`.
     """
     if name not in POLICIES:
         raise InvalidInputError.of(policy=f"Choose one of {', '.join(POLICIES)}.")

@@ -1,9 +1,10 @@
-"""Moving virtual nodes between the trainers of a job: before they begin, and while they train.
+"""Rebalancing of virtual nodes among a job's trainers, before they start and during training.
 
-A split is made from what is known at the time. It is made again when joiners have measured
-themselves, before anybody is told to go; and when members turn out to be slower or faster than was
-thought: then the same trainers go over to a new generation with another split, without a joiner.
-Every such move is a trial: it is taken back when it did not bring what it promised.
+A split is computed from the step times known at that time. The split is computed again when joiners
+have profiled themselves, before any member receives the order to switch; and when members turn out
+slower or faster than estimated: then the same trainers switch to a new generation with another
+split, without a joiner. Every such move is a trial, undone when it does not reach its expected
+gain.
 """
 
 from __future__ import annotations
@@ -45,9 +46,9 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class _Move:
-    """One job's move that is due, and what its moves have come to with it.
+    """One job's move that is due now, with the rebalancing state that results from it.
 
-    `verdict` says why a move is taken back; None where one is tried.
+    `verdict` is the reason to undo a move; None for a new trial.
     """
 
     generation: Generation
@@ -57,9 +58,9 @@ class _Move:
 
 
 def generation_remap(job: Job, generation: Generation) -> bool:
-    """Split a preparing generation's virtual nodes again, by what is known now; False: unchanged.
+    """Recompute a preparing generation's split from known step times; False if unchanged.
 
-    Its members hear of it with the order to go; a joiner that waits is ready for any split.
+    Members receive the split with the order to switch; a waiting joiner is ready for any split.
     """
     if generation.phase != GenerationPhase.PREPARING:
         return False
@@ -84,10 +85,10 @@ def generation_remap(job: Job, generation: Generation) -> bool:
 
 
 def mappings_revise(now: datetime.datetime, *, busy: set[int]) -> set[int]:
-    """Judge the moves that were made, and make those that pay now; give the jobs that changed.
+    """Judge past moves and start new ones that pay off now; return the changed jobs.
 
     Args:
-        busy: jobs that a policy is about to resize; they are split anew anyway.
+        busy: jobs that a policy is about to resize; the resize splits them again anyway.
     """
     rows = [
         row
@@ -98,7 +99,7 @@ def mappings_revise(now: datetime.datetime, *, busy: set[int]) -> set[int]:
             job__is_pause_asked=False,
         ).select_related("job")
         if row.job_id not in busy
-        and row.number == row.job.generation  # nothing newer is under way
+        and row.number == row.job.generation  # no newer generation is under way
         and not row.is_held
         and (row.job.moves.get("trial") or is_telling(window_read(row)))
     ]
@@ -119,11 +120,11 @@ def mappings_revise(now: datetime.datetime, *, busy: set[int]) -> set[int]:
 
 
 def _judged(row: Generation, members: list[MemberSpeed], now: datetime.datetime) -> _Move | None:
-    """Judge the move that is being tried; give the move back when it did not pay."""
+    """Judge the move on trial; return the move that undoes it if the trial did not pay off."""
     moves, job = moves_read(row.job), row.job
     trial = moves.trial
     assert trial is not None, "there is something to judge"
-    if trial.generation != row.number:  # it was resized since, and split by what is known
+    if trial.generation != row.number:  # a resize since then made a split of its own
         _keep(job, moves.dropped())
         return None
     verdict = move_verdict(trial, window_read(row))
@@ -148,7 +149,7 @@ def _judged(row: Generation, members: list[MemberSpeed], now: datetime.datetime)
 def _revised(
     row: Generation, members: list[MemberSpeed], known: StepTimes, now: datetime.datetime
 ) -> _Move | None:
-    """Find the move that pays now, if there is one and it may be tried."""
+    """Return the move that pays off now, if any and if another trial is allowed."""
     moves = moves_read(row.job)
     if not moves.may_move(now.timestamp()):
         return None
@@ -178,7 +179,7 @@ def _move(
 
 
 def _apply(due: _Move, now: datetime.datetime) -> bool:
-    """Carry out a move unless the job has moved on."""
+    """Apply a move; return False if the job has changed meanwhile."""
     job, before = due.generation.job, moves_read(due.generation.job)
     try:
         with transaction.atomic():
@@ -215,7 +216,7 @@ def _keep(job: Job, moves: RebalancePlan) -> None:
 
 
 def _accelerators(generation: Generation, members: list[MemberSpeed]) -> tuple[int, ...]:
-    """List the accelerators of members in their order; none when one is on its way out or waits."""
+    """List the members' accelerators in member order; empty if a member is leaving or stalled."""
     rows = generation.job.allocations.filter(
         released_at=None, stop_asked_at=None, left_at=None, finished_at=None, stalled_at=None
     )

@@ -1,4 +1,4 @@
-"""One job's change from what it holds to what it is given: a new generation and its allocations."""
+"""Resize of one job: a new generation and its allocations."""
 
 from __future__ import annotations
 
@@ -42,12 +42,12 @@ CHECKPOINT = "checkpoint.npz"
 
 
 class StaleError(Exception):
-    """The job moved on since the snapshot; nothing of this resize is kept."""
+    """The job changed since the snapshot; the whole resize is rolled back."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Standing:
-    """Where a job's memberships stand, read under its lock."""
+    """Open memberships and allocations of a job, read under its lock."""
 
     active: Generation | None
     preparing: Generation | None
@@ -62,7 +62,7 @@ class _Standing:
 
     @property
     def booting_slots(self) -> set[int]:
-        """Joiners that a preparing generation asked for and that train nowhere yet."""
+        """Slots of joiners that the preparing generation requested and that do not train yet."""
         if self.preparing is None:
             return set()
         asked = {member["slot"] for member in self.preparing.membership["members"]}
@@ -72,11 +72,11 @@ class _Standing:
 def resize_apply(
     resize: Resize, seen_generation: int, now: datetime.datetime, *, actor: str
 ) -> None:
-    """Ask for one job's new membership.
+    """Request one job's new membership.
 
     Raises:
         StaleError: the job changed since the snapshot; the transaction must be rolled back.
-        IntegrityError: an accelerator is held by somebody else.
+        IntegrityError: another job holds one of the accelerators.
     """
     taken = Job.objects.filter(
         id=resize.job_id,
@@ -95,7 +95,7 @@ def resize_apply(
 
 
 def job_empty(job: Job, now: datetime.datetime, *, reason: str, actor: str) -> bool:
-    """Take everything from a locked job, saving its state; False while a switch is under way."""
+    """Preempt a locked job, which saves its state; return False while a switch is under way."""
     if job.generations.filter(phase=GenerationPhase.SWITCHING).exists():
         return False
     Job.objects.filter(id=job.pk).update(generation=F("generation") + 1)
@@ -183,7 +183,7 @@ def _grow_or_shrink(
 
 
 def _batch_choice(job: Job, standing: _Standing, resize: Resize) -> BatchChoice | None:
-    """Give the batch size that the resize is for, or one that suits the new accelerators better."""
+    """Return the requested batch size, or a better one for the new number of accelerators."""
     if resize.batch_size is not None:
         return BatchChoice(resize.batch_size, 1.0, resize.reason)
     before = 0 if standing.active is None else standing.active.num_members
@@ -294,9 +294,9 @@ def _allocations_write(
 ) -> None:
     accelerator_ids = _accelerator_ids(membership, wanted)
     kinds = dict(Accelerator.objects.filter(id__in=wanted).values_list("id", "kind"))
-    is_trained = job.task == Task.TRAIN  # predictions are not measured, and kinds not mixed
+    is_trained = job.task == Task.TRAIN  # predictions are neither measured nor mix kinds
     unknown = kinds_without_profile(job, kinds.values()) if is_trained else set()
-    # A report may have freed one after the cycle looked at the clock and before it read the rows.
+    # A report may free an accelerator after the cycle read the clock and before it read the rows.
     late = Allocation.objects.filter(accelerator_id__in=wanted, released_at__gt=now)
     freed_at = {row.accelerator_id: row.released_at or now for row in late}
     Allocation.objects.bulk_create(
@@ -314,7 +314,7 @@ def _allocations_write(
     rows = Allocation.objects.filter(job=job, released_at=None)
     rows.filter(slot__in=list(kept)).update(release_asked_at=None)
     joiners = [slot for slot in kept if slot not in standing.active_slots]
-    # A joiner that boots on for this generation ends with this one if it is given up.
+    # A joiner kept from the aborted generation belongs to the new one from here on.
     rows.filter(slot__in=joiners).update(granted_generation=membership.generation)
     leavers = standing.active_slots - set(kept)
     rows.filter(slot__in=leavers, release_asked_at=None).update(release_asked_at=now)
@@ -323,7 +323,7 @@ def _allocations_write(
 
 
 def _accelerator_ids(membership: Membership, wanted: Sequence[int]) -> dict[int, int]:
-    """Map slots to accelerators; members name them by node and index."""
+    """Map slots to accelerator ids; members refer to accelerators by node and index."""
     by_place = {
         (node_id, index): pk
         for pk, node_id, index in Accelerator.objects.filter(id__in=wanted).values_list(
@@ -340,7 +340,7 @@ def _empty(job: Job, standing: _Standing, reason: str, now: datetime.datetime, a
     if standing.preparing is not None and not preparing_abort(job, standing.preparing, now):
         raise StaleError("its joiners got ready just now")
     if standing.active is None:
-        return  # nobody has any state to save; it is pending already
+        return  # there is no state to save; the job is pending already
     membership, _ = _membership(job, standing, {}, ())
     Generation.objects.create(
         job=job,

@@ -1,4 +1,4 @@
-"""What a submission's bounds of the batch size must be."""
+"""Rules for the batch size bounds of a submission."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from controlplane.core.protocol.wire import StopKind
 if TYPE_CHECKING:
     from jobs.services.submission.rules import Submission
 
-#: The fields that the rules are about.
+#: Fields that the rules involve.
 BATCH_FIELDS = frozenset(
     {"global_batch_size", "batch_size_min", "batch_size_max", "num_virtual_nodes", "stop_kind"}
 )
 
 
 def batch_errors(submission: Submission) -> Iterator[tuple[str, str]]:
-    """Give (field, message) for every rule about batch size bounds that a submission breaks."""
+    """Yield (field, message) for every rule about batch size bounds that a submission breaks."""
     low, high = submission.batch_size_min, submission.batch_size_max
     if low is None and high is None:
         return

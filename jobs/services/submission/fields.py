@@ -1,6 +1,6 @@
-"""Reading single fields of a submission, from JSON values or from a form's text.
+"""Readers of single submission fields, from JSON values or from a form's text.
 
-Each reader gives the value, or raises ValueError with a message for whoever filled the field in.
+Each reader returns the value, or raises ValueError with a message for the user.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _FALSE = frozenset({"false", "0", "no", "off", ""})
 
 
 def whole_number(low: int, high: int) -> Callable[[Any], int]:
-    """Make a reader of whole numbers within `[low, high]`."""
+    """Return a reader of whole numbers within `[low, high]`."""
 
     def read(value: Any) -> int:
         message = f"Give a whole number from {low} to {high}."
@@ -51,7 +51,7 @@ def finite_number(value: Any) -> float:
 
 
 def short_text(limit: int) -> Callable[[Any], str]:
-    """Make a reader of printable text."""
+    """Return a reader of printable text of at most `limit` characters."""
 
     def read(value: Any) -> str:
         if not isinstance(value, str):
@@ -65,7 +65,7 @@ def short_text(limit: int) -> Callable[[Any], str]:
 
 
 def yes_or_no(value: Any) -> bool:
-    """Read a truth value."""
+    """Read a boolean."""
     if isinstance(value, bool):
         return value
     word = str(value).lower()
@@ -75,7 +75,7 @@ def yes_or_no(value: Any) -> bool:
 
 
 def one_of(options: Any) -> Callable[[Any], Any]:
-    """Make a reader of the values of an enumeration."""
+    """Return a reader of the values of an enumeration."""
 
     def read(value: Any) -> Any:
         try:
@@ -87,7 +87,7 @@ def one_of(options: Any) -> Callable[[Any], Any]:
 
 
 def settings_object(value: Any) -> dict[str, Any]:
-    """Read an object of plain JSON values, given as one or as its JSON text."""
+    """Read an object of plain JSON values, given as an object or as JSON text."""
     if isinstance(value, str):
         try:
             value = json.loads(value)
@@ -107,7 +107,7 @@ def settings_object(value: Any) -> dict[str, Any]:
 
 
 def accelerator_kinds(value: Any) -> tuple[str, ...]:
-    """Read a list of kinds, given as one or as text with commas."""
+    """Read a list of kinds, given as a list or as comma-separated text."""
     words = [word.strip() for word in value.split(",")] if isinstance(value, str) else value
     if not isinstance(words, list | tuple) or len(words) > KINDS_LIMIT:
         raise ValueError(f"Give a list of at most {KINDS_LIMIT} kinds.")

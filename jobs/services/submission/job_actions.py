@@ -1,7 +1,7 @@
-"""What people do to jobs: submit, cancel, pause, resume, reprioritise, clone.
+"""User actions on jobs: submit, cancel, pause, resume, reprioritise, clone.
 
-Services check what the job's state allows. Who may ask is checked where the request comes in, by
-giving out only the jobs that are somebody's to change (selectors.access).
+Services check whether the job's state allows an action. Permission is checked in the request
+handlers, which select only jobs visible to the user (selectors.pages).
 """
 
 from __future__ import annotations
@@ -38,19 +38,19 @@ def job_submit(
     idempotency_key: str = "",
     cloned_from: int | None = None,
 ) -> Job:
-    """Store a checked submission and send it to be validated; the same key gives the same job.
+    """Store a checked submission and queue its validation; the same key returns the same job.
 
-    What was measured as a draft before is not validated again.
+    A submission whose draft was measured is not validated again.
 
     Raises:
         ConflictError: the user has too many live jobs, or used the key for another submission.
-        InvalidInputError: there is no such source job, or it has no model.
+        InvalidInputError: the source job does not exist or has no model.
     """
     digest = _digest(submission)
     if idempotency_key and (known := _replayed(user, idempotency_key, digest)):
         return known
     job = job_from(user, submission, now)
-    # The file first: a row must never name a file that is not there.
+    # The file first: a row must never refer to a missing file.
     job.code.save(submission.code_name, ContentFile(submission.code), save=False)
     try:
         with transaction.atomic():
@@ -91,10 +91,10 @@ def _replayed(user: User, key: str, digest: str) -> Job | None:
 
 
 def job_cancel(job_id: int, now: datetime.datetime, *, actor: str, reason: str = "") -> Job:
-    """End a job for good; a second time it changes nothing.
+    """Cancel a job; a repeated call changes nothing.
 
     Raises:
-        ConflictError: it ended another way.
+        ConflictError: the job ended another way.
     """
     with transaction.atomic():
         job = _locked(job_id)
@@ -110,9 +110,9 @@ def job_cancel(job_id: int, now: datetime.datetime, *, actor: str, reason: str =
 
 
 def job_pause(job_id: int, now: datetime.datetime, *, actor: str, reason: str = "") -> Job:
-    """Take everything from a job, saving its state, until it is resumed.
+    """Pause a job until it is resumed; a running job saves its state and releases accelerators.
 
-    A switch that is under way is finished first; the wish is remembered.
+    A switch under way is completed first; the request is remembered.
 
     Raises:
         ConflictError: the job has ended or is still being validated.
@@ -134,10 +134,10 @@ def job_pause(job_id: int, now: datetime.datetime, *, actor: str, reason: str = 
 
 
 def job_resume(job_id: int, now: datetime.datetime, *, actor: str) -> Job:
-    """Let a paused job wait for accelerators again; a second time it changes nothing.
+    """Queue a paused job again; a repeated call changes nothing.
 
     Raises:
-        ConflictError: the job is neither paused nor on its way there, nor live.
+        ConflictError: the job has ended or is still being validated.
     """
     with transaction.atomic():
         job = _locked(job_id)
@@ -169,7 +169,7 @@ def job_reprioritise(
     is_reason_required: bool = False,
     seen_revision: int | None = None,
 ) -> Job:
-    """Change a job's weight; the next cycle follows it.
+    """Change a job's priority, effective from the next cycle.
 
     Raises:
         InvalidInputError: the priority is out of range, or the reason is missing.

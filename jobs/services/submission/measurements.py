@@ -1,8 +1,8 @@
-"""Having code built and measured before it is submitted.
+"""Measurement of drafts: code is built and measured before it is submitted.
 
-A draft is a job's row that is validated like any other and then ends: as invalid, or, found valid,
-as cancelled with the code `measured`. No list shows it and no policy hears of it. A later
-submission of the same takes its facts over.
+A draft is a job's row that is validated like any other and then ends: as invalid, or, if valid, as
+cancelled with the code `measured`. Lists and policies leave drafts out. A later submission of the
+same job reuses the draft's facts.
 """
 
 from __future__ import annotations
@@ -25,22 +25,22 @@ from jobs.services.submission.rows import job_clone_values, job_from, live_jobs_
 from jobs.services.submission.rules import Submission
 from jobs.services.submission.validations import validation_assign, validation_pass
 
-#: Drafts that are measured at a time, for each node that can.
+#: Drafts measured at a time, per online node.
 LIVE_LIMIT_PER_NODE = 2
-#: Drafts of one user that are kept, and for how long.
+#: Drafts kept per user, and how long drafts are kept.
 KEPT_LIMIT = 20
 KEPT_FOR = datetime.timedelta(days=1)
 
 
 def draft_measure(user: User, submission: Submission, now: datetime.datetime) -> Job:
-    """Send a checked submission to be validated without submitting it.
+    """Validate a checked submission without submitting it.
 
-    A user has one draft measured at a time; a new one takes the place of the one before. The same
-    again gives the same draft.
+    One draft per user is measured at a time; a new one replaces the one before. The same submission
+    returns the same draft.
 
     Raises:
-        ConflictError: the user has too many live jobs, or no node is there or free to measure.
-        InvalidInputError: there is no such source job, or it has no model.
+        ConflictError: the user has too many live jobs, or no node is online or free to measure.
+        InvalidInputError: the source job does not exist or has no model.
     """
     draft = job_from(user, submission, now)
     draft.is_draft = True
@@ -65,7 +65,7 @@ def draft_measure(user: User, submission: Submission, now: datetime.datetime) ->
 
 
 def draft_take_over(job: Job, now: datetime.datetime) -> None:
-    """Let a job that was just submitted do with what its draft found out, if there is one."""
+    """Reuse the validation result of a matching draft for a job just submitted."""
     _drafts_give_way(job.owner, now)
     draft = draft_of(job)
     if draft is None:
@@ -82,7 +82,7 @@ def draft_take_over(job: Job, now: datetime.datetime) -> None:
 
 
 def drafts_forget(now: datetime.datetime) -> int:
-    """Delete drafts that nobody will submit any more; give their number."""
+    """Delete drafts older than `KEPT_FOR`, at most 100 per call; return their number."""
     old = Job.objects.filter(is_draft=True, submitted_at__lt=now - KEPT_FOR)
     return sum(_forget(draft) for draft in old[:100])
 
@@ -136,7 +136,7 @@ def _oldest_forget(user: User) -> None:
 
 
 def _forget(draft: Job) -> bool:
-    # The row first: a row must never name a file that is not there.
+    # The row first: a row must never refer to a missing file.
     num_deleted, _ = Job.objects.filter(id=draft.pk, is_draft=True).delete()
     draft.code.delete(save=False)
     return bool(num_deleted)

@@ -1,4 +1,4 @@
-"""What a submission may say when the job is to predict instead of to train."""
+"""Rules for submissions of prediction jobs."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from controlplane.core.values.lifecycle import JobStatus
 from jobs.exceptions import InvalidInputError
 from jobs.models import Artifact, Job
 
-#: A pass over the data.
+#: One pass over the data.
 ONE_PASS = StopCondition(kind=StopKind.EPOCHS, limit=1)
 MODEL_FILE = "model.keras"
 JOB_ID_LIMIT = 2**63 - 1
@@ -34,7 +34,7 @@ _OFF = ("", None, False, "false", "False", "off", "no", "0", 0)
 def task_errors(
     task: Task, source_job: int | None, values: Mapping[str, Any]
 ) -> Iterator[tuple[str, str]]:
-    """Give field and message of what does not go with the task."""
+    """Yield (field, message) for every field that does not fit the task."""
     if task is Task.TRAIN:
         if source_job is not None:
             yield "source_job", "Only a job with task: predict takes the model of another job."
@@ -45,15 +45,15 @@ def task_errors(
 
 
 def prediction_values(values: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
-    """Leave out of a training job's values what nobody has `given` and a prediction cannot have."""
+    """Drop from a training job's values those that a prediction cannot have, unless `given`."""
     return {k: v for k, v in values.items() if k in given or k not in _NOT_FOR_PREDICTION}
 
 
 def source_find(user: User, source_job: int | None) -> Artifact | None:
-    """Find the model of the job that a submission names; None when it names none.
+    """Return the model of the source job; None without a source job.
 
     Raises:
-        InvalidInputError: there is no such job of the user's, or it has no model.
+        InvalidInputError: the user has no such job, or the job has no model.
     """
     if source_job is None:
         return None

@@ -1,4 +1,4 @@
-"""From a checked submission to a job's row and back, and how many of them one user may have."""
+"""Conversion between checked submissions and job rows, and the limit of live jobs per user."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from jobs.models.jobs import LIVE_JOB_STATUSES
 from jobs.services.submission.prediction_rules import prediction_values, source_find
 from jobs.services.submission.rules import FIELDS, Submission
 
-#: Fields of a submission that are not columns of the same name, or that not every job has.
+#: Submission fields that have no column of the same name, or that not every job has.
 _NOT_ALIKE = {
     "source_job",
     "code",
@@ -29,10 +29,10 @@ _NOT_ALIKE = {
 
 
 def job_from(user: User, submission: Submission, now: datetime.datetime) -> Job:
-    """Make the row of a checked submission, without its code, that waits to be validated.
+    """Build the unsaved row of a checked submission, without its code, awaiting validation.
 
     Raises:
-        InvalidInputError: there is no such source job, or it has no model.
+        InvalidInputError: the source job does not exist or has no model.
     """
     source = source_find(user, submission.source_job)
     stop = submission.stop
@@ -73,7 +73,7 @@ def job_from(user: User, submission: Submission, now: datetime.datetime) -> Job:
 
 
 def live_jobs_check(user: User) -> None:
-    """Refuse one job too many; the lock keeps two submissions from both being the last one."""
+    """Enforce a user's limit of live jobs; the lock serialises concurrent submissions."""
     User.objects.select_for_update().get(id=user.pk)
     num_live = Job.objects.filter(owner=user, status__in=LIVE_JOB_STATUSES).count()
     if num_live >= settings.LIVE_JOBS_LIMIT:
@@ -84,7 +84,7 @@ def live_jobs_check(user: User) -> None:
 
 
 def job_clone_values(job: Job) -> dict[str, Any]:
-    """Give the fields of a submission that does the same as `job`; its code goes beside them."""
+    """Return the fields of a submission equal to `job`, without its code."""
     values: dict[str, Any] = {name: getattr(job, name) for name in FIELDS if name not in _NOT_ALIKE}
     if job.task == Task.PREDICT:
         source = {} if job.source_job_id is None else {"source_job": job.source_job_id}

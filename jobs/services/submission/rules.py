@@ -1,4 +1,4 @@
-"""What a submission must be: one pure check for the web form, JSON, YAML and the command line."""
+"""Rules for submissions: one pure check for the web form, JSON, YAML and the command line."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ PRIORITY_RANGE = (1, 1000)
 DEFAULT_PRIORITY = 100
 
 
-#: Every field that a submission may have; `stop` may also be given as an object of its last parts.
+#: All fields of a submission; `stop` may also be an object with the `stop_` fields.
 FIELDS = (
     "name",
     "task",
@@ -68,7 +68,7 @@ FIELDS = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Submission:
-    """A job as it was asked for, complete and within bounds."""
+    """A checked submission, complete and within bounds."""
 
     name: str
     task: Task
@@ -96,7 +96,7 @@ class Submission:
 
 @dataclass(slots=True)
 class _Reader:
-    """Takes fields out of the input one by one and collects what is wrong with them."""
+    """Reads fields of the input one by one and collects their errors."""
 
     values: Mapping[str, Any]
     errors: dict[str, list[str]] = field(default_factory=dict)
@@ -105,7 +105,7 @@ class _Reader:
         self.errors.setdefault(name, []).append(message)
 
     def take(self, name: str, default: Any, read: Callable[[Any], Any]) -> Any:
-        """Read a field; missing, null and empty text mean the default (None: it is required)."""
+        """Read a field; missing, null and empty text give the default (None: required)."""
         value = self.values.get(name)
         if value is None or value == "":
             if default is None:
@@ -125,11 +125,11 @@ def submission_read(
 
     Args:
         data: the fields, as JSON values or as a form's text.
-        code: an uploaded file's content; otherwise `data` has `code` (text) or `template`.
+        code: content of an uploaded file; otherwise `data` has `code` (text) or `template`.
         code_name: the uploaded file's name.
 
     Raises:
-        InvalidInputError: with a message for every field that is wrong.
+        InvalidInputError: with a message for every invalid field.
     """
     values = _flatten(data)
     reader = _Reader(values)
@@ -185,7 +185,7 @@ def submission_read(
 
 
 def _flatten(data: Mapping[str, Any]) -> dict[str, Any]:
-    """Turn `stop: {kind: ..., limit: ...}` into `stop_kind`, `stop_limit`, as a form has them."""
+    """Turn `stop: {kind: ..., limit: ...}` into `stop_kind`, `stop_limit`, as in a form."""
     values = dict(data)
     stop = values.pop("stop", None)
     if isinstance(stop, Mapping):
@@ -226,7 +226,7 @@ def _code(
         return content, file_name, ""
     if file_name.lower().endswith(".py"):
         _check_syntax(reader, content, entry_file)
-    # Only the last part: what a browser or a client sends as a path stays with the client.
+    # Keep the last part of the name only: browsers and clients may send a path.
     return content, file_name.replace("\\", "/").rsplit("/", 1)[-1][:120], entry_file
 
 
@@ -260,7 +260,7 @@ def _stop(reader: _Reader, template: JobTemplate | None) -> StopCondition:
 
 
 def _check_together(submission: Submission, reader: _Reader) -> None:
-    """Check the rules between fields, each only where its own fields are right."""
+    """Check the rules between fields; each rule only if its own fields are valid."""
     for name, message in task_errors(submission.task, submission.source_job, reader.values):
         reader.refuse(name, message)
     wrong = set(reader.errors)

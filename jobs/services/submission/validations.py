@@ -1,4 +1,4 @@
-"""Building a job's code once on a node before the job is queued."""
+"""Validation: building a job's code once on a node before the job is queued."""
 
 from __future__ import annotations
 
@@ -17,15 +17,18 @@ from jobs.selectors.estimates.memory import memory_shortage
 from jobs.services.lifecycle.events import event_add
 from jobs.services.lifecycle.transitions import job_lock, status_change
 
-#: Beyond the validation's own time limit: fetching the code and reporting back.
+#: Seconds beyond the validation's own time limit: fetching the code and reporting back.
 TIME_LIMIT_GRACE_S = 20.0
 _TEXT_LIMIT = 20_000
 
 
 def validation_assign(job_id: int, now: datetime.datetime) -> bool:
-    """Give a waiting validation to the least busy online node; False when there is none to give.
+    """Assign a waiting validation to the least busy online node.
 
-    Two callers may choose at once; the conditional update lets one of them through.
+    Two callers may assign at once; the conditional update lets one of them through.
+
+    Returns:
+        Whether it was assigned; False without an online node or a waiting validation.
     """
     node = _least_busy_node()
     if node is None:
@@ -70,14 +73,14 @@ def _least_busy_node() -> Node | None:
 
 
 def validations_assign_waiting(now: datetime.datetime) -> set[int]:
-    """Give every validation that waits for a node to one; give the jobs."""
+    """Assign every validation that waits for a node; return the assigned jobs."""
     waiting = Job.objects.filter(status=JobStatus.VALIDATING, validation_deadline_at=None)
     ids = list(waiting.order_by("id").values_list("id", flat=True)[:100])
     return {job_id for job_id in ids if validation_assign(job_id, now)}
 
 
 def validation_take(node: Node, report: ValidationReport, now: datetime.datetime) -> bool:
-    """Take a validation's result: pending or invalid; False when nobody waits for it any more."""
+    """Take a validation's result: pending or invalid; return False if it is not awaited."""
     with transaction.atomic():
         job = job_lock(report.job_id) if _is_awaited(node, report) else None
         if job is None or not _is_awaited(node, report):
@@ -102,7 +105,7 @@ def validation_take(node: Node, report: ValidationReport, now: datetime.datetime
 def validation_pass(
     job: Job, facts: dict[str, Any], now: datetime.datetime, *, text: str = "Its code builds"
 ) -> None:
-    """Let a locked job that was found valid wait for accelerators."""
+    """Queue a locked job that passed validation."""
     shortage = memory_shortage(job, facts)
     status_change(
         job,
@@ -146,7 +149,7 @@ def _invalidate(job: Job, report: ValidationReport, now: datetime.datetime) -> N
 
 
 def validations_expire(now: datetime.datetime) -> set[int]:
-    """Take overdue validations back and try another node, or give up; give the jobs."""
+    """Retry overdue validations on another node, or fail them; return the changed jobs."""
     overdue = Job.objects.filter(
         status=JobStatus.VALIDATING, validation_deadline_at__lt=now
     ).values_list("id", flat=True)
@@ -154,7 +157,7 @@ def validations_expire(now: datetime.datetime) -> set[int]:
 
 
 def validations_of_node_expire(node: Node, now: datetime.datetime) -> set[int]:
-    """Take a lost node's validations back at once."""
+    """Expire a lost node's validations at once; return the changed jobs."""
     held = Job.objects.filter(
         status=JobStatus.VALIDATING, validation_node=node, validation_deadline_at__isnull=False
     )
@@ -173,7 +176,7 @@ def _expire(job_id: int, now: datetime.datetime) -> bool:
         )
         if job is None or not is_overdue:
             return False
-        # Somebody waits for a draft and can ask again.
+        # A draft gets one attempt: its user is waiting and can ask again.
         attempts = 1 if job.is_draft else settings.VALIDATION_ATTEMPTS_LIMIT
         if job.validation_attempt < attempts:
             Job.objects.filter(id=job_id).update(validation_deadline_at=None, validation_node=None)

@@ -194,7 +194,13 @@ PLACES = [
 ]
 
 
-@pytest.mark.parametrize("most_examples", [1000, 8], ids=["at once", "two at a time"])
+@pytest.mark.parametrize(
+    "most_examples",
+    [
+        pytest.param(1000, id="at once", marks=pytest.mark.nightly),
+        pytest.param(8, id="two at a time"),
+    ],
+)
 @pytest.mark.parametrize("make", JOBS, ids=[make.__name__ for make in JOBS])
 def test_merged_virtual_nodes_give_what_single_ones_give(
     make: Callable[[], Job], most_examples: int

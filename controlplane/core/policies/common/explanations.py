@@ -1,4 +1,4 @@
-"""Parts of the sentences that say what jobs hold and wait for."""
+"""Parts of the reasons for the accelerators that jobs hold and wait for."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from controlplane.core.values.types import JobId
 
-#: Less than this a job gains nothing worth telling.
+#: Relative gains below this are not reported.
 MIN_REPORTED_GAIN = 0.005
 
 
@@ -21,15 +21,15 @@ def jobs_text(number: int) -> str:
 
 
 def rate_text(per_s: float) -> str:
-    """Write useful examples per second."""
+    """Format useful examples per second."""
     return f"{per_s:,.0f}" if per_s >= 100.0 else f"{per_s:.3g}"
 
 
 def change_text(kind: str, capacity: int, before: int, given: int, came_from: str = "") -> str:
-    """Say what becomes of a job's accelerators of a kind.
+    """Describe the change of a job's accelerators of a kind.
 
     Args:
-        came_from: what it held of another kind, as "2 k80"; empty: nothing.
+        came_from: accelerators held of another kind, as "2 k80"; empty: none.
     """
     pool = f"{given} of {capacity} {kind}"
     if before == given:
@@ -40,7 +40,7 @@ def change_text(kind: str, capacity: int, before: int, given: int, came_from: st
 
 
 def gainers(changes: Iterable[tuple[str, JobId, int]]) -> dict[str, JobId]:
-    """Name for each kind the job that gets most more of it, from (kind, job, more than before)."""
+    """Return for each kind the job with the largest increase, from (kind, job, increase)."""
     best: dict[str, tuple[int, JobId]] = {}
     for kind, job_id, more in changes:
         if more > 0 and (kind not in best or (-more, job_id) < best[kind]):
@@ -50,7 +50,7 @@ def gainers(changes: Iterable[tuple[str, JobId, int]]) -> dict[str, JobId]:
 
 @dataclass(frozen=True)
 class Holders:
-    """Who is given the accelerators of a kind.
+    """The jobs to which the accelerators of a kind are given.
 
     Attributes:
         given: weight and accelerators of each job that has some.
@@ -62,12 +62,12 @@ class Holders:
 
     @cached_property
     def held(self) -> int:
-        """Accelerators that are given to somebody."""
+        """Accelerators given to jobs."""
         return sum(count for _, count in self.given)
 
     @cached_property
     def _by_weight(self) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
-        """Give weights, ascending, and what the jobs from each on hold."""
+        """Return weights, ascending, and the suffix sums of the accelerators."""
         rows = sorted(self.given)
         counts = np.array([count for _, count in rows], dtype=np.int64)
         sums = np.append(np.cumsum(counts[::-1])[::-1], 0)
@@ -79,11 +79,11 @@ class Holders:
         return int(sums[np.searchsorted(weights, weight, side="right")])
 
     def missing(self, least: int) -> int:
-        """Count what has to become free before a job can have its least."""
+        """Count the accelerators that must become free before a job can have its minimum."""
         return max(least - (self.capacity - self.held), 0)
 
     def waits_text(self, least: int, weight: float) -> str:
-        """Say what a job of this weight waits for, and who has it."""
+        """Describe the demand of a waiting job of this weight, and the jobs that hold it."""
         missing = self.missing(least)
         wish = f"{missing} more" if 0 < missing < least else f"{least}"
         text = (

@@ -1,4 +1,4 @@
-"""Who of the waiting jobs enters a pool that is shared by weight, and who makes room for them."""
+"""Admission of waiting jobs to a pool shared by weight, and choice of the jobs that make room."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from controlplane.core.policies.common.fair_fill import (
 from controlplane.core.scheduling.pools import urgency_order
 from controlplane.core.values.types import Job, JobId
 
-#: A job that has waited this long counts as twice as important when it asks to enter.
+#: A job that has waited this many seconds counts twice its weight when it asks to enter.
 AGEING_S = 600.0
 
 
@@ -33,8 +33,8 @@ class Pool:
 def pool_share(pool: Pool, fill: Fill = progressive_fill) -> dict[JobId, int]:
     """Admit jobs to one pool and share it among them.
 
-    A queued job enters when no running job of strictly higher weight gets less for it. Those who
-    have waited raise their standing; the queue is served in order of that.
+    A queued job enters when no running job of strictly higher weight gets less for it. Waiting
+    raises a job's standing; the queue is served in order of standing.
     """
     admitted = _Admitted(pool)
     running = {job.id for job in pool.running}
@@ -45,7 +45,7 @@ def pool_share(pool: Pool, fill: Fill = progressive_fill) -> dict[JobId, int]:
         if dropped is None:
             continue
         standing = aged_weight(job, pool.now)
-        if filled is None and heaviest > standing:  # until then nobody is protected
+        if filled is None and heaviest > standing:  # until then no job is protected
             if fill is progressive_fill:
                 filled = FairFill(admitted.jobs(), pool.capacity, running)
             else:
@@ -57,7 +57,7 @@ def pool_share(pool: Pool, fill: Fill = progressive_fill) -> dict[JobId, int]:
 
 
 def aged_weight(job: Job, now: float) -> float:
-    """Give the standing of a waiting job: twice its weight after `AGEING_S`, and so on."""
+    """Return the standing of a waiting job: twice its weight after `AGEING_S`, and so on."""
     return job.weight * (1.0 + job.waited_s(now) / AGEING_S)
 
 
@@ -67,7 +67,7 @@ def entry_order(jobs: Iterable[Job], now: float) -> list[Job]:
 
 
 class _Admitted:
-    """The jobs that are in, by importance, and what their minima leave of the pool."""
+    """The admitted jobs, by importance, and the capacity that their minima leave."""
 
     def __init__(self, pool: Pool) -> None:
         self._rows: list[tuple[tuple[float, float, JobId], Job]] = []
@@ -79,11 +79,11 @@ class _Admitted:
         self._rows.sort(key=lambda row: row[0])
 
     def jobs(self) -> list[Job]:
-        """List them, most important first."""
+        """List the admitted jobs, most important first."""
         return [job for _, job in self._rows]
 
     def give_way(self, newcomer: Job) -> list[Job] | None:
-        """List who must go for a newcomer's minimum; None when even that is not enough.
+        """List the jobs that leave for a newcomer's minimum; None when even that is not enough.
 
         Only jobs of strictly lower weight go, the least important first, so two jobs can never
         displace each other in turn.
@@ -107,7 +107,7 @@ class _Admitted:
         return dropped
 
     def change(self, newcomer: Job, dropped: Sequence[Job]) -> None:
-        """Let a newcomer in and others out."""
+        """Admit a newcomer and drop others."""
         for job in dropped:
             place = bisect_right(self._rows, _urgency(job), key=lambda row: row[0]) - 1
             del self._rows[place]

@@ -1,7 +1,7 @@
-"""How many accelerators each of some jobs gets in proportion to its weight, in whole numbers.
+"""Number of accelerators of each job in proportion to its weight, in whole numbers.
 
-`progressive_fill` is the rule, `FairFill` keeps its answer up to date while jobs come and go, and
-`power_of_two_fill` is the rule of VirtualFlow's authors, to compare with.
+`progressive_fill` is the rule, `FairFill` maintains its result while jobs come and go, and
+`power_of_two_fill` is the rule of VirtualFlow's authors, for comparison.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Sequence, Set
 from controlplane.core.scheduling.pools import urgency_order
 from controlplane.core.values.types import Job, JobId
 
-#: A wish for one more accelerator: the count after it per weight, then age and id. Lowest first.
+#: Claim of one more accelerator: the resulting count per weight, then age and id. Lowest first.
 Claim = tuple[float, float, JobId]
 
 Fill = Callable[[Iterable[Job], int], dict[JobId, int]]
@@ -49,10 +49,10 @@ def progressive_fill(jobs: Iterable[Job], capacity: int) -> dict[JobId, int]:
 def power_of_two_fill(jobs: Iterable[Job], capacity: int) -> dict[JobId, int]:
     """Share as VirtualFlow's authors do: proportional shares, rounded down to powers of two.
 
-    Jobs whose share reaches their maximum take that and leave the rest to the others. Then, while
-    too much is given, shares are halved from the least important job on; while enough is left,
-    doubled from the most important on, each as often as it goes. No share falls below the minimum,
-    whatever the powers of two.
+    A job whose share reaches its maximum gets the maximum, and the rest goes to the others. Then,
+    as long as the capacity is exceeded, shares are halved from the least important job on; as long
+    as enough is left, shares are doubled from the most important job on, each as often as possible.
+    No share falls below the minimum, which need not be a power of two.
 
     Raises:
         ValueError: the minima alone exceed `capacity`.
@@ -77,7 +77,7 @@ def power_of_two_fill(jobs: Iterable[Job], capacity: int) -> dict[JobId, int]:
 
 
 def _minima(jobs: Sequence[Job], capacity: int) -> tuple[dict[JobId, int], int]:
-    """Give every job its minimum, and what is left then."""
+    """Assign every job its minimum, and return the rest too."""
     counts = {job.id: job.min_accelerators for job in jobs}
     free = capacity - sum(counts.values())
     if free < 0:
@@ -86,7 +86,7 @@ def _minima(jobs: Sequence[Job], capacity: int) -> tuple[dict[JobId, int], int]:
 
 
 def _proportional(jobs: Sequence[Job], capacity: int) -> list[float]:
-    """Share by weight; who would get more than its maximum gets that, and the rest is shared."""
+    """Share by weight; a share is capped at the job's maximum, and the rest is shared again."""
     shares: dict[JobId, float] = {}
     free, left = float(capacity), list(jobs)
     while left:
@@ -113,8 +113,8 @@ def _claim(job: Job, count: int) -> Claim:
 class FairFill:
     """The progressive fill of some jobs, kept up to date while jobs enter and leave.
 
-    The fill grants the smallest claims, so it is described by the largest one granted: a newcomer
-    gets its claims below that, and then the largest claims of all go until it fits.
+    The fill grants the smallest claims, so the largest granted claim describes it: a new job
+    gets its claims below that, and then the largest claims of all are revoked until the total fits.
     """
 
     def __init__(self, jobs: Iterable[Job], capacity: int, running: Set[JobId]) -> None:
@@ -123,8 +123,8 @@ class FairFill:
         self._capacity = capacity
         self.counts = progressive_fill(self._jobs.values(), capacity)
         self._used = sum(self.counts.values())
-        # Claims granted (negated: the largest first) and not granted, one of each job. An entry
-        # that no longer fits its job's count is passed over when it comes up.
+        # Claims granted (negated: the largest first) and not granted, one of each job. Entries that
+        # no longer match their job's count are skipped.
         self._granted: list[tuple[float, float, JobId, int]] = []
         self._wanted: list[tuple[float, float, JobId, int]] = []
         for job_id in self._jobs:
@@ -132,12 +132,12 @@ class FairFill:
         self._bar: tuple[Claim, int] | None = None
 
     def exchange(self, newcomer: Job, dropped: Sequence[Job], standing: float) -> bool:
-        """Let a job in for others, unless a running one above `standing` would get less for it.
+        """Admit a job in place of others, unless a running one above `standing` would get less.
 
         From one call to the next `standing` must not rise.
 
         Returns:
-            Whether it was done.
+            Whether the job was admitted.
         """
         if self._bar is not None and not dropped:
             claim, slack = self._bar
@@ -166,7 +166,7 @@ class FairFill:
         return True
 
     def _enter(self, newcomer: Job) -> None:
-        """Give a newcomer its minimum and every claim below the largest that is granted."""
+        """Give a new job its minimum and every claim below the largest that is granted."""
         largest = self._largest_granted()
         count = newcomer.min_accelerators
         if largest is not None:
@@ -177,9 +177,9 @@ class FairFill:
         self._note(newcomer.id)
 
     def _shed(self, newcomer: Job, standing: float, before: dict[JobId, int]) -> Claim | None:
-        """Take back the largest claims until all fits; stop at a protected job and name its claim.
+        """Revoke the largest claims until all fit; stop at a protected job and return its claim.
 
-        `before` takes up the counts of others that were changed.
+        `before` collects the former counts of other jobs that were changed.
         """
         while self._used > self._capacity:
             largest = self._largest_granted()
@@ -193,7 +193,7 @@ class FairFill:
         return None
 
     def _spread(self) -> None:
-        """Grant the smallest claims while anything is left."""
+        """Grant the smallest claims while accelerators are left."""
         while self._used < self._capacity and self._wanted:
             *_, job_id, count = self._wanted[0]
             if self.counts.get(job_id) == count:
@@ -232,7 +232,7 @@ class FairFill:
 
     @staticmethod
     def _count_below(job: Job, claim: Claim) -> int:
-        """Count what a job gets when its claims up to `claim` are granted."""
+        """Return a job's count when its claims up to `claim` are granted."""
         low, high = job.min_accelerators, job.max_accelerators
         count = min(max(int(claim[0] * job.weight), low), high)
         while count > low and _claim(job, count) > claim:
@@ -243,7 +243,7 @@ class FairFill:
 
 
 class TrialFill:
-    """Any fill of some jobs, done anew whenever somebody asks to enter."""
+    """Any fill of some jobs, recomputed for every job that asks to enter."""
 
     def __init__(self, jobs: Iterable[Job], capacity: int, running: Set[JobId], fill: Fill) -> None:
         self._jobs = {job.id: job for job in jobs}
@@ -253,7 +253,7 @@ class TrialFill:
         self.counts = fill(self._jobs.values(), capacity)
 
     def exchange(self, newcomer: Job, dropped: Sequence[Job], standing: float) -> bool:
-        """Let a job in for others as `FairFill.exchange` does, and say whether it was."""
+        """Admit a job in place of others as `FairFill.exchange` does; return whether it was."""
         gone = {job.id for job in dropped}
         jobs = {job_id: job for job_id, job in self._jobs.items() if job_id not in gone}
         jobs[newcomer.id] = newcomer

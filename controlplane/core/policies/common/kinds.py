@@ -1,4 +1,4 @@
-"""Which kind of accelerator each job runs on, for policies that share each kind on its own."""
+"""The kind of accelerator of each job, for policies that share each kind separately."""
 
 from __future__ import annotations
 
@@ -13,10 +13,11 @@ from controlplane.core.values.types import Job, JobId, Snapshot
 
 
 def kinds_assign(snapshot: Snapshot) -> dict[JobId, str]:
-    """Give each job the kind that it holds, else where its fair share, or part of it, is fastest.
+    """Assign each job the kind that it holds, else that on which its fair share is fastest.
 
-    Jobs in order of arrival; each one's share is in proportion to the weights that are there by
-    then. Jobs whose minimum is more than any accepted kind has are left out.
+    Jobs are assigned in order of arrival; a job's share is in proportion to the weights assigned so
+    far, and any part of the share counts if it is faster. Jobs whose minimum exceeds every accepted
+    kind are left out.
     """
     capacity = capacity_by_kind(snapshot)
     held = held_by_kind(snapshot)
@@ -35,8 +36,9 @@ def kinds_assign(snapshot: Snapshot) -> dict[JobId, str]:
                 share = total * job.weight / (weights[kind] + job.weight)
                 count = max(min(round(share), job.max_accelerators), job.min_accelerators)
                 rates = packed_rates(job, kind, count, per_node[kind])
-                # Nobody has to use all of it: fewer may be faster, and the larger share is never
-                # the worse one. Jobs would be lured to where others go otherwise, on and on.
+                # A job need not use all of its share: fewer accelerators may be faster. Valued like
+                # this, a larger share is never worse; otherwise jobs would keep following each
+                # other to kinds.
                 speeds[kind] = float(rates[job.min_accelerators :].max())
         if speeds:
             chosen = min(speeds, key=lambda kind: (-speeds[kind], kind))
@@ -46,7 +48,7 @@ def kinds_assign(snapshot: Snapshot) -> dict[JobId, str]:
 
 
 def cannot_start(snapshot: Snapshot, job: Job) -> str:
-    """Say that no accepted kind has a job's minimum."""
+    """Explain that no accepted kind has a job's minimum."""
     capacity = capacity_by_kind(snapshot)
     most = max((capacity[kind] for kind in capacity if job.accepts(kind)), default=0)
     return (

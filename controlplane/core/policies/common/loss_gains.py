@@ -1,4 +1,4 @@
-"""What jobs gain by more accelerators in the next seconds: falls of their losses, comparable."""
+"""Gains from more accelerators in the next seconds: decreases of losses, made comparable."""
 
 from __future__ import annotations
 
@@ -10,21 +10,21 @@ import numpy as np
 from controlplane.core.policies.common.rates import packed_rates
 from controlplane.core.values.types import Job
 
-#: Seconds that shares are meant for.
+#: Seconds for which shares are computed.
 EPOCH_S = 15.0
 
-#: A job with fewer reports of its loss gets its fair share.
+#: A job with fewer loss reports than this gets its fair share.
 REPORTS_LEAST = 5
 
 
 @dataclass(frozen=True, slots=True)
 class Gains:
-    """What one job gains by its number of accelerators.
+    """Gain of one job as a function of its number of accelerators.
 
     Attributes:
         counts: numbers of accelerators, ascending, each faster than all before.
         rates: useful examples a second on each of them.
-        is_known: there is enough history; else no gain can be told.
+        is_known: whether there is enough history to predict gains.
     """
 
     job: Job
@@ -33,11 +33,11 @@ class Gains:
     is_known: bool
 
     def gain(self, place: int, seconds: float = EPOCH_S) -> float:
-        """Give what it gains in `seconds` on the accelerators of that place, times its weight."""
+        """Return the weighted, normalised gain in `seconds` on `counts[place]` accelerators."""
         return self.job.weight * self.fall(place, seconds) / self.normaliser
 
     def fall(self, place: int, seconds: float = EPOCH_S) -> float:
-        """Give by how much its loss is expected to fall."""
+        """Return the expected decrease of the job's loss."""
         loss = self.job.loss
         assert loss is not None, "gains are known of jobs with a loss only"
         examples = self.rates[place] * seconds
@@ -51,7 +51,7 @@ class Gains:
         return self.job.loss.normaliser if self.job.loss is not None else 1.0
 
     def place(self, count: int) -> int:
-        """Give the last place with at most `count` accelerators."""
+        """Return the last place with at most `count` accelerators."""
         return max(bisect_right(self.counts, count) - 1, 0)
 
 

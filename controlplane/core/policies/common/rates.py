@@ -1,4 +1,4 @@
-"""How fast jobs go, for every policy that asks: predictions, or plain proportion without them."""
+"""Speeds of jobs for every policy: predictions, or proportional to the count without them."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def rooms_of(snapshot: Snapshot, kind: str) -> dict[int, int]:
 
 
 def rooms_by_kind(snapshot: Snapshot) -> dict[str, dict[int, int]]:
-    """Give `rooms_of` for every kind, kinds in alphabetical order."""
+    """Return `rooms_of` for every kind, kinds in alphabetical order."""
     counts = Counter((one.kind, one.node_id) for one in snapshot.accelerators)
     rooms: dict[str, dict[int, int]] = {}
     for kind, node in sorted(counts):
@@ -27,21 +27,21 @@ def rooms_by_kind(snapshot: Snapshot) -> dict[str, dict[int, int]]:
 
 
 def rate(job: Job, kind: str, count: int, num_nodes: int) -> float:
-    """Give a job's useful examples per second, or accelerators where nothing is known of it."""
+    """Return a job's useful examples per second, or `count` where its speed is unknown."""
     if job.performance is None:
         return float(count)
     return job.performance.goodput(kind, count, num_nodes)
 
 
 def packed_rates(job: Job, kind: str, most: int, per_node: int) -> Floats:
-    """Give `rate` on 0..`most` accelerators packed on nodes of `per_node`. Shape (most + 1,)."""
+    """Return `rate` on 0..`most` accelerators packed on nodes of `per_node`. Shape (most + 1,)."""
     if job.performance is None:
         return np.arange(most + 1, dtype=float)
     return job.performance.goodputs(kind, most, per_node)
 
 
 def full_demand(job: Job, kind: str, capacity: int, per_node: int) -> int:
-    """Give the fewest accelerators on which a job goes as fast as it can, within its bounds.
+    """Return the fewest accelerators on which a job is fastest, within its bounds.
 
     0 when its minimum is more than the `capacity` of the kind.
     """
@@ -53,7 +53,7 @@ def full_demand(job: Job, kind: str, capacity: int, per_node: int) -> int:
 
 
 def left_s(job: Job, kind: str, count: int, num_nodes: int) -> float | None:
-    """Predict the seconds until a job ends on `count` accelerators; None: that cannot be told.
+    """Predict the seconds until a job ends on `count` accelerators; None: unknown.
 
     Without predictions, its throughput as measured on the nearest count is scaled in proportion.
     """

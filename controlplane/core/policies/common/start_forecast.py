@@ -1,4 +1,4 @@
-"""When waiting jobs are expected to start, as far as the ends of running ones can be told."""
+"""Forecast of the start of waiting jobs, as far as the ends of running jobs can be predicted."""
 
 from __future__ import annotations
 
@@ -10,11 +10,10 @@ from dataclasses import dataclass
 from controlplane.core.policies.common.rates import left_s
 from controlplane.core.values.types import Job, JobId, Share
 
-#: In how many seconds how many accelerators become free.
+#: Seconds until a release, and the number of accelerators that become free.
 Release = tuple[float, int]
 
-#: How many accelerators a job waits for, and for how many seconds it then holds them (None: nobody
-#: knows).
+#: Accelerators that a job waits for, and the seconds for which it then holds them (None: unknown).
 Request = tuple[int, float | None]
 
 
@@ -33,7 +32,7 @@ def ends_in_s(
 def releases_by_kind(
     jobs: Iterable[Job], shares: Mapping[JobId, Share], per_node: Mapping[str, int]
 ) -> dict[str, list[Release]]:
-    """Predict what becomes free of each kind as jobs end that hold `shares`, packed on nodes."""
+    """Predict the releases of each kind as jobs that hold `shares`, packed on nodes, end."""
     releases: dict[str, list[Release]] = {kind: [] for kind in per_node}
     by_id = {job.id: job for job in jobs}
     for kind, found in releases.items():
@@ -46,7 +45,7 @@ def releases_by_kind(
 def wishes_of(
     job: Job, demands: Mapping[str, int], per_node: Mapping[str, int]
 ) -> dict[str, Request]:
-    """Predict how long a job would hold what it demands of each kind, packed on nodes."""
+    """Predict for each kind how long a job would hold its demand, packed on nodes."""
     return {
         kind: (count, left_s(job, kind, count, -(-count // per_node[kind])))
         for kind, count in demands.items()
@@ -54,21 +53,21 @@ def wishes_of(
 
 
 def least_wish(job: Job, kind: str, per_node: int) -> tuple[JobId, int, float | None]:
-    """Say that a job waits for its minimum of a kind, and how long it would hold that."""
+    """Return a job's request for its minimum of a kind, and how long it would hold that."""
     least = job.min_accelerators
     return job.id, least, left_s(job, kind, least, -(-least // per_node))
 
 
 @dataclass(slots=True)
 class _ReleaseTimeline:
-    """The accelerators of one kind: what is free at `moment`, and what becomes free later."""
+    """The accelerators of one kind: those free at `moment`, and those that become free later."""
 
     free: int
     releases: list[Release]  # in order of time
     moment: float = 0.0
 
     def look(self, needed: int) -> tuple[float, int] | None:
-        """Say when so many are free at once, and after how many releases; None: nobody knows."""
+        """Return when so many are free at once, and after how many releases; None: unknown."""
         free, moment = self.free, self.moment
         for place, (released_at, number) in enumerate(self.releases):
             if free >= needed:
@@ -78,7 +77,7 @@ class _ReleaseTimeline:
         return (moment, len(self.releases)) if free >= needed else None
 
     def take(self, wish: Request, moment: float, num_releases: int) -> None:
-        """Give them to a job from that moment until it ends, if it ever does."""
+        """Assign accelerators to a job from that moment until its end, if that is finite."""
         needed, seconds = wish
         self.free += sum(number for _, number in self.releases[:num_releases]) - needed
         del self.releases[:num_releases]
@@ -94,15 +93,15 @@ def starts_by_kind(
 ) -> dict[JobId, float]:
     """Predict when jobs of a queue start, each on the kind where it has its accelerators first.
 
-    Nobody overtakes on a kind: where a job's start is not known, none behind it is known there.
+    Jobs do not overtake on a kind: behind a job of unknown start, no start on that kind is known.
 
     Args:
-        queue: jobs in order, and what each waits for by kind.
-        free: accelerators of each kind that nobody holds now.
-        releases: what becomes free of each kind.
+        queue: jobs in order, with their requests by kind.
+        free: accelerators of each kind that are free now.
+        releases: future releases of each kind.
 
     Returns:
-        Seconds until the start of each job that can be told.
+        Seconds until the start of each job for which a prediction exists.
     """
     lines = {
         kind: _ReleaseTimeline(number, sorted(releases[kind])) for kind, number in free.items()
@@ -134,7 +133,7 @@ def starts_in_turn(
 
 
 def duration(seconds: float) -> str:
-    """Write seconds; so roughly that a sentence is not another one every few seconds."""
+    """Format seconds, coarsely enough that the text does not change every few seconds."""
     if seconds < 90.0:
         return f"{max(round(seconds, -1), 10.0):.0f} s"
     if seconds < 5400.0:
@@ -143,5 +142,5 @@ def duration(seconds: float) -> str:
 
 
 def expected_text(seconds: float | None) -> str:
-    """Say when a job is expected to start, to be appended to a sentence; empty when unknown."""
+    """Return a sentence on a job's expected start, with a leading space; empty when unknown."""
     return "" if seconds is None else f" Expected to start in about {duration(seconds)}."

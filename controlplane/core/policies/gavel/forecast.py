@@ -1,4 +1,4 @@
-"""When Gavel's waiting jobs have their first turn: its rounds played forward, if nobody comes."""
+"""Forecast of the first turn of Gavel's waiting jobs: its rounds simulated without arrivals."""
 
 from __future__ import annotations
 
@@ -12,23 +12,23 @@ from numpy.typing import NDArray
 
 from controlplane.core.policies.gavel.program import Floats
 
-#: So many rounds are played; after them, accelerators change hands only as jobs end.
+#: Number of simulated rounds; after them, accelerators change hands only as jobs end.
 MOST_ROUNDS = 24
 
-#: Instead of the number of a kind: it waits, or it has ended.
+#: In place of the index of a kind: the job waits, or it has ended.
 WAITS, ENDED = -1, -2
 
 
 @dataclass(frozen=True, slots=True)
 class Course:
-    """N jobs in order of arrival, K kinds, and how far each job is.
+    """State of N jobs, in order of arrival, on K kinds.
 
     Attributes:
-        fractions: of the time that each job is to have on each kind. Shape (N, K).
-        received_s: what it has had there. Shape (N, K).
-        ages_s: since when there are these jobs. Shape (N,).
+        fractions: part of the time that each job is to have on each kind. Shape (N, K).
+        received_s: seconds that it has had there. Shape (N, K).
+        ages_s: seconds since its submission. Shape (N,).
         demands: accelerators that it takes there; 0: it cannot run there. Shape (N, K).
-        left_s: how long it would take there to its end; inf where nobody knows. Shape (N, K).
+        left_s: seconds that it needs there to its end; inf: unknown. Shape (N, K).
         capacity: accelerators of each kind. Shape (K,).
     """
 
@@ -40,7 +40,7 @@ class Course:
     capacity: NDArray[np.int64]
 
     def order(self, received_s: Floats, moment: float) -> list[tuple[int, int]]:
-        """List (job, kind) by who is furthest behind at a moment, where jobs can run."""
+        """List (job, kind), furthest behind first at a moment, where jobs can run."""
         priority = self.fractions * (self.ages_s + moment)[:, None] / received_s
         rows, kinds = np.nonzero(self.demands)
         keys = (kinds, rows, -self.fractions[rows, kinds], -priority[rows, kinds])
@@ -51,17 +51,17 @@ class Course:
 def first_turns(
     course: Course, running: Sequence[int], until_s: float, round_s: float
 ) -> dict[int, float]:
-    """Predict in how many seconds jobs that wait have their first turn.
+    """Predict in how many seconds waiting jobs have their first turn.
 
-    What is free goes to those that wait, furthest behind first; at the end of a round everything is
-    free. The fractions stay as they are.
+    Free accelerators go to waiting jobs, furthest behind first; at the end of a round all are free.
+    The fractions stay as they are.
 
     Args:
         running: the kind that each job runs on, or `WAITS`.
         until_s: seconds until the present round is over.
 
     Returns:
-        Row of a job -> seconds, where that can be told.
+        Row of a job -> seconds, where a prediction exists.
     """
     played = _Played(course, list(running))
     num_waiting = played.running.count(WAITS)
@@ -76,7 +76,7 @@ def first_turns(
 
 
 class _Played:
-    """The rounds as they are played, up to `moment`."""
+    """The simulated rounds, up to `moment`."""
 
     def __init__(self, course: Course, running: list[int]) -> None:
         self.course = course
@@ -94,7 +94,7 @@ class _Played:
                 self._free[kind] -= self._demands[row][kind]
 
     def play(self, until: float) -> None:
-        """Play one round: who waits starts as others end."""
+        """Simulate one round: waiting jobs start as others end."""
         order = self.course.order(self._received_s, self._moment)
         order = [one for one in order if self.running[one[0]] == WAITS]
         ends = [
@@ -110,7 +110,7 @@ class _Played:
                 heapq.heappush(ends, (self._ends_at(started, self.running[started]), started))
 
     def turn(self, at: float) -> None:
-        """End the round, and give everything out anew."""
+        """End the round and reassign all accelerators."""
         for row, kind in enumerate(self.running):
             if kind >= 0:
                 had_s = at - self._since[row]
@@ -125,7 +125,7 @@ class _Played:
         return self._since[row] + self._left[row] * float(self.course.left_s[row, kind])
 
     def _start(self, order: Sequence[tuple[int, int]], at: float) -> list[int]:
-        """Start who fits, in order; gives the rows."""
+        """Start jobs that fit, in order; return their rows."""
         started = []
         for row, kind in order:
             if self.running[row] == WAITS and self._demands[row][kind] <= self._free[kind]:

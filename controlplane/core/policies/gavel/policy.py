@@ -1,10 +1,10 @@
 """Gavel: equal shares of the time on accelerators of several kinds (OSDI 2020).
 
-A linear program says which share of the time each job is to spend on each kind. Rounds of six
-minutes realise it: the accelerators of a round go to those who are furthest behind, that is, with
-the highest (share wanted) / (share received). Jobs have their full demand or nothing.
+A linear program yields each job's share of the time on each kind. Rounds of six minutes realise
+it: the accelerators of a round go to the jobs that are furthest behind, that is, with the highest
+(computed share) / (received share). Jobs have their full demand or nothing.
 
-Difference from the paper: what becomes free within a round goes at once to jobs that wait.
+Difference from the paper: accelerators that become free within a round go at once to waiting jobs.
 """
 
 from __future__ import annotations
@@ -25,18 +25,18 @@ from controlplane.core.values.types import Decision, Job, JobId, Share, Snapshot
 
 ROUND_S = 360.0
 
-#: Seconds that every job and kind count as received, so that nobody's priority is infinite.
+#: Initial seconds received by every job on every kind, so that no priority is infinite.
 _HEAD_START_S = 1.0
 
 
 @dataclass(frozen=True, slots=True)
 class _Carried:
-    """What rounds remember.
+    """State carried between decisions.
 
     Attributes:
-        round_began_at: when accelerators were given out anew for everybody.
-        seen_at: until when `received_s` counts.
-        received_s: (job, kind) -> seconds that it ran there.
+        round_began_at: start of the present round.
+        seen_at: time up to which `received_s` counts.
+        received_s: (job, kind) -> seconds that the job ran there.
         given: job -> share, since `seen_at`.
     """
 
@@ -110,7 +110,7 @@ def gavel(snapshot: Snapshot) -> Decision:
 def _demands(
     snapshot: Snapshot, jobs: Sequence[Job], kinds: Sequence[str]
 ) -> tuple[Floats, Floats]:
-    """Give the full demand of each job on each kind and its throughput with it."""
+    """Return the full demand of each job on each kind and its throughput with it."""
     demands = np.zeros((len(jobs), len(kinds)))
     throughputs = np.zeros((len(jobs), len(kinds)))
     for column, kind in enumerate(kinds):
@@ -130,9 +130,9 @@ def _received(
     kinds: Iterable[str],
     carried: _Carried | None,
 ) -> dict[tuple[JobId, str], float]:
-    """Give the seconds that each job has had on each kind so far.
+    """Return the seconds that each job has had on each kind so far.
 
-    Where nothing is remembered, what it has attained counts on every kind.
+    Without a carried state, the attained accelerator time counts on every kind.
     """
     if carried is None:
         return {
@@ -163,7 +163,7 @@ def _age_s(job: Job, now: float) -> float:
 def _kept(
     jobs: Sequence[Job], given: Mapping[JobId, Share], capacity: Mapping[str, int]
 ) -> dict[JobId, Share]:
-    """Give what jobs are to hold until the round is over, as far as it is still possible."""
+    """Return the shares that jobs hold until the end of the round, as far as still possible."""
     free = dict(capacity)
     kept: dict[JobId, Share] = {}
     for job in jobs:
@@ -204,7 +204,7 @@ def _starts(
     shares: Mapping[JobId, Share],
     until_s: float,
 ) -> dict[JobId, float]:
-    """Predict when waiting jobs have their first turn, by playing the rounds forward."""
+    """Predict the first turn of waiting jobs by simulating the rounds."""
     if len(shares) == len(jobs):
         return {}
     capacity = capacity_by_kind(snapshot)
@@ -232,7 +232,7 @@ def _starts(
 
 
 def _left_s(wish: _Wish) -> float:
-    """Predict how long a job would take to its end with what it wishes; inf: nobody knows."""
+    """Predict how long a job takes to its end on its wish; inf: unknown."""
     if wish.job.performance is None or wish.job.remaining_examples is None:
         return left_s(wish.job, wish.kind, wish.count, 1) or math.inf
     return max(wish.job.remaining_examples, 0.0) / wish.throughput

@@ -1,4 +1,4 @@
-"""Gavel's program: which share of the time each job spends on each kind (OSDI 2020, section 4)."""
+"""Gavel's program: the share of the time of each job on each kind (OSDI 2020, section 4)."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from scipy.sparse import csr_array, vstack
 
 Floats = NDArray[np.float64]
 
-#: What the worst-off job may lose of its share, so that the second program has room to move.
+#: Part of its share that the worst-off job may lose, so that the second program has room.
 _SLACK = 1e-6
 
-#: Decimals of a fraction: equal jobs get equal ones, whatever the solver's last digits.
+#: Decimals of a fraction, so that equal jobs get equal ones despite solver noise.
 _DECIMALS = 4
 
 
@@ -21,14 +21,14 @@ def time_fractions(
 ) -> Floats:
     """Maximise the least share of any job, then the sum of all shares.
 
-    A job's share is its throughput over that which it would have with an equal share of the time on
-    every kind, times its demand, divided by its weight. Gavel's program ends with the least share;
-    the second one spends what is left.
+    A job's share is its throughput relative to that with an equal share of the time on every kind,
+    times its demand, divided by its weight. Gavel's program ends with the least share; the second
+    one distributes the rest.
 
     Args:
-        throughputs: of each job on each kind with its demand there; 0: it cannot run there. Shape
-            (jobs, kinds).
-        demands: accelerators that it then takes. Shape (jobs, kinds).
+        throughputs: throughput of each job on each kind with its demand there; 0: it cannot run.
+            Shape (jobs, kinds).
+        demands: accelerators of that demand. Shape (jobs, kinds).
         capacity: accelerators of each kind. Shape (kinds,).
 
     Returns:

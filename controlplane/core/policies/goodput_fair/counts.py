@@ -1,7 +1,8 @@
-"""How many accelerators of one kind each job gets now: whole numbers, and changes that pay.
+"""Number of accelerators of one kind that each job gets now: whole numbers, only paying changes.
 
-Most worth a second, where what a change costs is spread over the time for which it is made. On
-small pools the best split is found exactly (a knapsack), on large ones along concave envelopes.
+The allotment maximises the worth per second; the cost of a change is spread over the time for which
+the change is made. On small pools the optimum is found exactly (a knapsack), on large ones
+approximately along concave envelopes.
 """
 
 from __future__ import annotations
@@ -20,35 +21,35 @@ from controlplane.core.policies.goodput_fair.rate_tables import (
     Floats,
 )
 
-#: A change is made for this long at most: until the next one is worth while.
+#: Seconds for which a change is made at most: until the next one is worth while.
 CHANGE_LASTS_S = 240.0
 
-#: A change costs a job at least this much of its training: accelerators idle while it comes about.
+#: Seconds of training that a change costs a job at least: accelerators idle while it comes about.
 LEAST_CHANGE_S = 3.0
 
-#: To be stopped and started again later costs a job this much on top.
+#: Additional cost in seconds of stopping a job and starting it again later.
 RESTART_S = 10.0
 
-#: A change has to gain a job that holds something this share of what it does: measured speeds err.
+#: Least relative gain of a change for a job that holds accelerators: measured speeds err.
 LEAST_GAIN = 0.05
 
-#: And so much more right after its last change: little has been measured since, and to and fro
-#: costs twice. That fades with the time since, in seconds.
+#: Additional gain required right after the last change, as little has been measured since and
+#: changing back costs twice, and the time constant in seconds with which it fades.
 FRESH_GAIN, FRESH_S = 0.3, 60.0
 
-#: A change that costs nearly all it could bring is still better than standing idle.
+#: Least part of a change's gain that counts: even a costly change is better than standing idle.
 LEAST_LEFT = 0.05
 
-#: Who has gone without for so long is to have its minimum.
+#: A job that has lacked accelerators for this many seconds is to have its minimum.
 OWED_S = 1800.0
 
-#: The exact way is taken for at most this many jobs.
+#: The exact method is used for at most this many jobs.
 MOST_EXACT = 256
 
 
 @dataclass(frozen=True)
 class Claims:
-    """The N jobs of one kind, what they hold of it, and what they could do with it.
+    """The N jobs of one kind, the accelerators of it that they hold, and their rates on it.
 
     Attributes:
         counts, rates: points in ascending order and useful examples per second. Shape (N, G).
@@ -58,14 +59,14 @@ class Claims:
         is_settling: whether it has just begun and is not to be stopped yet. Shape (N,).
         least: its minimum. Shape (N,).
         worth: weight-seconds of an example. Shape (N,).
-        weights: as its owner gave it. Shape (N,).
+        weights: weight as the job's owner set it. Shape (N,).
         change_s: seconds of training that a change costs it. Shape (N,).
-        since_s: since when nothing has changed about it; infinite: it never had any. Shape (N,).
-        ends_s: when it ends by the forecast. Shape (N,).
+        since_s: seconds since its last change; infinite: it never had one. Shape (N,).
+        ends_s: forecast seconds until it ends. Shape (N,).
         work: useful examples left. Shape (N,).
-        lacking_s: for how long it has gone without. Shape (N,).
+        lacking_s: seconds for which it has lacked accelerators. Shape (N,).
         is_known: whether anything is known of its speed. Shape (N,).
-        is_new: whether it never ran, and nothing is known. Shape (N,).
+        is_new: whether it never ran and its speed is unknown. Shape (N,).
     """
 
     counts: Counts
@@ -86,7 +87,7 @@ class Claims:
     is_new: NDArray[np.bool_]
 
     def values(self) -> Floats:
-        """Give the worth a second of each point over that of nothing, less what it costs to change.
+        """Return the worth per second of each point over that of nothing, less the cost of change.
 
         Shape (N, G); -inf between nothing and the minimum. Stopping a job costs it its restart.
         """
@@ -112,27 +113,27 @@ class Claims:
         return np.where(self.counts == 0, 0.0, values)
 
     def beginners(self, capacity: int) -> NDArray[np.bool_]:
-        """Say who is to keep what it holds, as nothing is known of it yet. Shape (N,).
+        """Mask (N,) of jobs that keep their accelerators because their speed is still unknown.
 
-        It may be over before a change pays, so others give way first.
+        Such a job may be over before a change pays, so other jobs give way first.
         """
         is_beginning = ~self.is_known & (self.held > 0) & (self.since_s < PATIENCE_S)
         return self._first(np.where(is_beginning, self.worth, -1.0), capacity, self.held)
 
     def seniors(self, capacity: int) -> NDArray[np.bool_]:
-        """Say who is to have its minimum now, having gone without for longest. Shape (N,)."""
+        """Mask (N,) of jobs that get their minimum now because they lacked it longest."""
         order = np.where(self.lacking_s >= OWED_S, self.lacking_s, -1.0)
         return self._first(order, capacity, self.least)
 
     def newcomers(self, capacity: int) -> NDArray[np.bool_]:
-        """Say who is to have its minimum now because it never ran, most worth first. Shape (N,).
+        """Mask (N,) of jobs that get their minimum now because they never ran, most worth first.
 
-        Most jobs are short, and what a job is worth shows only when it runs.
+        Most jobs are short, and the worth of a job shows only when it runs.
         """
         return self._first(np.where(self.is_new, self.worth, -1.0), capacity, self.least)
 
     def _first(self, order: Floats, capacity: int, claimed: Counts) -> NDArray[np.bool_]:
-        """Choose the highest until what they claim fills `SENIOR_PART`; who is below 0 has none."""
+        """Choose rows by descending `order`, none below 0, until claims fill `SENIOR_PART`."""
         is_first = np.zeros(self.held.size, dtype=bool)
         total = 0
         for row in np.argsort(-order, kind="stable"):
@@ -144,17 +145,17 @@ class Claims:
 
 
 def doubt_of(since_s: Floats) -> Floats:
-    """Give what part of what a job does a change has to gain it, so long after the last one."""
+    """Return the relative gain that a change needs so many seconds after the previous one."""
     doubt: Floats = LEAST_GAIN + FRESH_GAIN * np.exp(-since_s / FRESH_S)
     return doubt
 
 
 def allot(claims: Claims, capacity: int) -> Counts:
-    """Give each job its count. Shape (N,).
+    """Compute each job's count. Shape (N,).
 
-    If that would stop jobs that have just begun, or for others of which nothing is known, they
-    stay. What waits for them to give way is then not overtaken by jobs that would have to be left
-    to settle in their turn: only those start that would start anyway.
+    Jobs that have just begun, and jobs that would make way for jobs of unknown speed, are not
+    stopped. In that case only waiting jobs start that would start anyway: any other would have to
+    be left to settle in its turn, and overtake the jobs that wait for room.
     """
     values = claims.values()
     most = float(values[np.isfinite(values)].max(initial=0.0))
@@ -174,10 +175,10 @@ def allot(claims: Claims, capacity: int) -> Counts:
 
 
 def _kept_from_guesses(claims: Claims, ideal: Counts) -> NDArray[np.bool_]:
-    """Say who is not to be stopped, as jobs of unknown speed are to get more. Shape (N,).
+    """Mask (N,) of jobs that are not stopped when jobs of unknown speed are to get more.
 
-    Those may be important (a higher weight) or have a claim (`OWED_S`); else they get what others
-    have above their minimum.
+    The latter take accelerators above other jobs' minimum only, unless they have a higher weight or
+    have lacked accelerators for `OWED_S`.
     """
     is_guess = ~claims.is_known & (ideal > claims.held) & (claims.lacking_s < OWED_S)
     heaviest = claims.weights[is_guess].max(initial=0.0)
@@ -193,7 +194,7 @@ def _allot(claims: Claims, values: Floats, capacity: int) -> Counts:
 
 def _allot_exactly(counts: Counts, values: Floats, capacity: int) -> Counts:
     """Solve the knapsack of all jobs by dynamic programming over the capacity."""
-    best = np.zeros(capacity + 1)  # of the jobs so far with at most so many accelerators
+    best = np.zeros(capacity + 1)  # value of the jobs so far on at most so many accelerators
     chosen = np.zeros((counts.shape[0], capacity + 1), dtype=np.int64)
     room = np.arange(capacity + 1)
     for row, (points, worths) in enumerate(zip(counts, values, strict=True)):
@@ -213,7 +214,7 @@ def _allot_exactly(counts: Counts, values: Floats, capacity: int) -> Counts:
 
 
 def _allot_by_envelopes(counts: Counts, values: Floats, capacity: int) -> Counts:
-    """Take steps of the concave envelopes, steepest first, and fill up with what still fits."""
+    """Take steps of the concave envelopes, steepest first, then the counts that still fit."""
     found = envelopes_of(counts, values)
     runs = np.diff(found.counts, axis=1).astype(np.int64)
     rows, steps = np.nonzero(runs)

@@ -1,4 +1,4 @@
-"""Concave envelopes: what a method needs that takes the steepest way up first."""
+"""Concave envelopes, for methods that take the steepest ascent first."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from controlplane.core.policies.goodput_fair.rate_tables import Counts, Floats
 
 @dataclass(frozen=True)
 class Envelopes:
-    """Concave envelopes of rows of points, from (0, 0) on. N rows, at most H vertices.
+    """Concave envelopes of N rows of points, from (0, 0) on, with at most H vertices.
 
     Attributes:
         counts, values: the vertices; the last one is repeated. Shape (N, H).
@@ -24,8 +24,8 @@ class Envelopes:
 def envelopes_of(counts: Counts, values: Floats) -> Envelopes:
     """Take the concave envelope of each row, as far as it rises. Shapes (N, G), counts ascending.
 
-    The first point of each row is its start. From each vertex the next one is the furthest of
-    those with the steepest way up.
+    Each row starts at its first point. The next vertex is the furthest of the points with the
+    steepest slope from the present one.
     """
     rows, width = np.arange(counts.shape[0]), counts.shape[1]
     at = np.zeros(counts.shape[0], dtype=np.int64)

@@ -1,4 +1,4 @@
-"""Says why each job holds what it holds, with the numbers of the decision."""
+"""Reasons for each job's allotment, with the numbers of the decision."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from controlplane.core.policies.goodput_fair.rate_tables import Counts, Floats, 
 from controlplane.core.policies.goodput_fair.shadow_prices import FOREVER_S, Valuation
 from controlplane.core.values.types import Job, JobId, Snapshot
 
-#: Less than this a job gains nothing worth telling.
+#: Relative gains below this are not reported.
 MIN_REPORTED_GAIN = 0.005
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """A decision of the policy, before it is put in words. Arrays of shape (M,)."""
+    """A decision of the policy, before the reasons are written. Arrays of shape (M,)."""
 
     snapshot: Snapshot
     options: Options
@@ -32,18 +32,18 @@ class Outcome:
 
     @cached_property
     def before(self) -> Counts:
-        """What each job holds of the kind that it is given now, or held if it is given none."""
+        """Accelerators held of the kind given now, or of any kind if none is given."""
         is_here = (self.options.held_kind == self.kinds) | (self.given == 0)
         return np.where(is_here, self.options.held, 0)
 
     @cached_property
     def speeds(self) -> tuple[Floats, Floats]:
-        """Give each job's rate now and then, over its rate on its fewest accelerators."""
+        """Return each job's rate before and after, relative to that on its fewest accelerators."""
         options = self.options
         return self._speeds(options.held_kind, options.held), self._speeds(self.kinds, self.given)
 
     def _speeds(self, kinds: Counts, numbers: Counts) -> Floats:
-        """Give what each job does on so many of a kind, over what it does on its fewest."""
+        """Return each job's rate on so many of a kind, relative to that on its fewest."""
         counts, rates = self._points(kinds)
         rows = np.arange(kinds.size)
         at = np.minimum((counts < numbers[:, None]).sum(axis=1), counts.shape[1] - 1)
@@ -53,15 +53,15 @@ class Outcome:
         return speeds
 
     def _points(self, kinds: Counts) -> tuple[Counts, Floats]:
-        """Give each job's counts and rates on a kind of its own. Shapes (M, G)."""
+        """Return each job's counts and rates on its kind in `kinds`. Shapes (M, G)."""
         rows = np.arange(kinds.size)
         return self.options.counts[rows, kinds], self.options.rates[rows, kinds]
 
     @cached_property
     def following(self) -> tuple[Counts, Floats]:
-        """Give the next larger count of each job, and how much faster it would be there.
+        """Return the next larger count of each job, and the relative speed-up there.
 
-        The count is 0 where there is none, or nothing is known of its speed as it is.
+        The count is 0 where there is none, or where the present rate is unknown.
         """
         counts, rates = self._points(self.kinds)
         rows, most = np.arange(self.kinds.size), counts.shape[1] - 1
@@ -75,12 +75,12 @@ class Outcome:
 
     @cached_property
     def fairness(self) -> Floats:
-        """Give the finish-time fairness of each job, if it ends as forecast."""
+        """Return the finish-time fairness of each job, if it ends as forecast."""
         return self.standing.fairness(self.valuation.ends_s)
 
     @cached_property
     def winners(self) -> list[int | None]:
-        """For each kind, the row of the job that gets most more of it."""
+        """For each kind, the row of the job with the largest increase."""
         found: list[int | None] = []
         for kind in range(len(self.options.kinds)):
             more = np.where(self.kinds == kind, self.given - self.before, 0)
@@ -90,7 +90,7 @@ class Outcome:
 
     @cached_property
     def first_ends(self) -> list[float]:
-        """For each kind, in how many seconds the first of its jobs should end."""
+        """For each kind, the seconds until the first forecast end of its jobs."""
         ends = self.valuation.ends_s
         return [
             float(ends[(self.kinds == kind) & (self.given > 0)].min(initial=np.inf))
@@ -99,7 +99,7 @@ class Outcome:
 
     @cached_property
     def _held_by_weight(self) -> list[tuple[list[float], list[int]]]:
-        """For each kind, the weights of its jobs, ascending, and what those from each on hold."""
+        """For each kind, its jobs' weights, ascending, and suffix sums of their accelerators."""
         weights = np.array([job.weight for job in self.options.jobs])
         found = []
         for kind in range(len(self.options.kinds)):
@@ -110,20 +110,20 @@ class Outcome:
         return found
 
     def held_above(self, kind: int, weight: float) -> int:
-        """Count the accelerators of a kind that go to jobs of more than this weight."""
+        """Count the accelerators of a kind held by jobs of more than this weight."""
         weights, sums = self._held_by_weight[kind]
         return sums[bisect_right(weights, weight)]
 
     @cached_property
     def gain(self) -> str:
-        """Say how much more all jobs do together than before; empty when that is nothing."""
+        """Text on the gain in total speed of all jobs; empty when negligible."""
         now, then = self.speeds
         total = float(now.sum())
         gain = then.sum() / total - 1.0 if total > 0.0 else 0.0
         return f": the cluster does {gain:.0%} more" if gain >= MIN_REPORTED_GAIN else ""
 
     def cause(self, row: int) -> str:
-        """Say for whom a job gives up accelerators, or what it gains by that itself."""
+        """Name the job for which a job gives up accelerators, or its own gain from doing so."""
         kind = int(self.kinds[row])
         winner = self.winners[kind]
         if winner is None or winner == row:
@@ -144,7 +144,7 @@ class Outcome:
 
 
 def explain(outcome: Outcome) -> tuple[dict[JobId, str], dict[JobId, float]]:
-    """Give a sentence for every job, and in how many seconds those that wait should start."""
+    """Return a reason for every job, and the expected seconds until each waiting job starts."""
     options = outcome.options
     known = options.index
     reasons = {
@@ -187,7 +187,7 @@ def _holding(outcome: Outcome, row: int, job: Job) -> str:
 
 
 def _prospects(outcome: Outcome, row: int, job: Job) -> str:
-    """Say what a job would gain from one more, when it ends, and whether that is late."""
+    """Describe the gain from a larger count, the expected end, and any unfairness."""
     parts = []
     following, more = int(outcome.following[0][row]), outcome.following[1][row]
     if outcome.given[row] >= job.max_accelerators:
@@ -228,7 +228,7 @@ def _waiting(outcome: Outcome, row: int, job: Job, start_s: float | None) -> str
 
 
 def _start_s(outcome: Outcome, row: int) -> float | None:
-    """Give when a waiting job should start: by the forecast, or when the first job here ends."""
+    """Return the seconds until a waiting job starts: the forecast, or the first end on its kind."""
     start = float(outcome.valuation.starts_s[row])
     if 0.0 < start < FOREVER_S:
         return start

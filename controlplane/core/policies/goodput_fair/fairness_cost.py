@@ -1,9 +1,9 @@
-"""What it costs that a job ends late: its weight a second, and more once it fares unfairly.
+"""Cost of a job's completion time: its weight per second, and more once the job fares unfairly.
 
 Finish-time fairness (Themis, NSDI 2020) is rho = completion time / completion time alone on the
 job's share of the cluster, one n-th for n jobs, by weight, on average over its life. A second later
 costs the weight of the job as long as rho is below `FAIR`, and (rho / FAIR)^STEEPNESS times as much
-above, without bound: whatever else there is to do, nobody is late for ever.
+above, without bound, so that no job is late for ever.
 """
 
 from __future__ import annotations
@@ -16,32 +16,34 @@ import numpy as np
 from controlplane.core.policies.goodput_fair.rate_tables import Floats, Options
 from controlplane.core.values.types import Job, JobId, Snapshot
 
-#: From here on lateness costs more: below the bound of 1.5, as forecasts err.
+#: Value of rho above which lateness costs more: below the bound of 1.5, as forecasts err.
 FAIR = 1.2
 
-#: How much more; at 1.5 it is 2.4 times as much.
+#: Exponent of the extra cost; at rho = 1.5 a second costs 2.4 times as much.
 STEEPNESS = 4.0
 
-#: A start from nothing takes a job this long, or as long as a change if that is more.
+#: Seconds that a start from nothing takes, or as long as a change if that is more.
 START_S = 10.0
 
-#: Who is not given anything now will hardly be before this is over, in seconds.
+#: Seconds until a job that gets nothing in this cycle is likely to be considered again.
 STARVATION_HORIZON_S = 30.0
 
-#: A job that has gone without for this long counts four times, after twice that nine times.
+#: A job that has lacked accelerators for this many seconds counts four times, after twice that
+#: nine times.
 AGEING_S = 600.0
 
-#: This part of every pool, or one job, goes by seniority to those that have gone without for long.
+#: This part of every pool, or one job, goes by seniority to jobs that have lacked accelerators for
+#: long.
 SENIOR_PART = 0.25
 
 
 @dataclass(frozen=True)
 class ContentionHistory:
-    """How crowded it has been, carried from decision to decision.
+    """Weight of the jobs in the system over time, carried from decision to decision.
 
     Attributes:
-        at: when it was last added up.
-        areas: job -> (since when, weight-seconds of all jobs in the system since then).
+        at: time of the last update.
+        areas: job -> (start of its record, weight-seconds of all jobs in the system since then).
     """
 
     at: float
@@ -49,7 +51,7 @@ class ContentionHistory:
 
 
 def crowds_of(snapshot: Snapshot) -> ContentionHistory:
-    """Add up the weights in the system up to now; who was never counted starts here."""
+    """Add up the weights in the system up to now; the record of a new job starts here."""
     before = snapshot.carried.crowds if isinstance(snapshot.carried, Carried) else None
     total = sum(job.weight for job in snapshot.jobs)
     areas: dict[JobId, tuple[float, float]] = {}
@@ -64,21 +66,21 @@ def crowds_of(snapshot: Snapshot) -> ContentionHistory:
 
 @dataclass(frozen=True)
 class Carried:
-    """What one decision of this policy leaves to the next."""
+    """State that one decision of this policy leaves to the next."""
 
     crowds: ContentionHistory
 
 
 @dataclass(frozen=True)
 class FairnessCost:
-    """The cost of the ends of M jobs, a function of when they end. All of shape (M,).
+    """Fairness cost of M jobs as a function of their completion times. Arrays of shape (M,).
 
     Attributes:
-        weights: cost of a second in time, aged.
-        ages_s: seconds since submission; for those that hold nothing, by their next chance.
+        weights: cost of a second as long as a job is in time, aged.
+        ages_s: seconds since submission; for jobs that hold nothing, by their next chance.
         fair_s: completion time alone on the job's share.
-        lacking_s: for how long each has gone without.
-        since_s: for how long nothing has changed about each; infinite before anything has.
+        lacking_s: seconds for which each job has lacked accelerators.
+        since_s: seconds since each job's last change; infinite before the first one.
     """
 
     weights: Floats
@@ -88,18 +90,18 @@ class FairnessCost:
     since_s: Floats
 
     def fairness(self, ends_s: Floats) -> Floats:
-        """Give the finish-time fairness of jobs that end so many seconds from now."""
+        """Return the finish-time fairness of jobs that end so many seconds from now."""
         rho: Floats = (self.ages_s + ends_s) / self.fair_s
         return rho
 
     def slope(self, ends_s: Floats) -> Floats:
-        """Give what another second costs each of them."""
+        """Return the cost of one more second for each job."""
         late = np.maximum(self.fairness(ends_s) / FAIR, 1.0)
         slope: Floats = self.weights * np.minimum(late, 1e3) ** STEEPNESS
         return slope
 
     def cost(self, ends_s: Floats) -> float:
-        """Give what their ends cost together."""
+        """Return the total cost of the given completion times."""
         late = np.clip(self.fairness(ends_s) / FAIR, 1.0, 1e3)
         extra = FAIR * self.fair_s * ((late ** (STEEPNESS + 1.0) - 1.0) / (STEEPNESS + 1.0))
         in_time = np.minimum(ends_s, FAIR * self.fair_s - self.ages_s)
@@ -107,7 +109,7 @@ class FairnessCost:
 
 
 def standing_of(snapshot: Snapshot, options: Options, crowds: ContentionHistory) -> FairnessCost:
-    """Work out where each job of the options stands."""
+    """Compute the fairness cost of each job of the options."""
     jobs = options.jobs
     total = sum(job.weight for job in snapshot.jobs)
     now = snapshot.now
@@ -124,11 +126,11 @@ def standing_of(snapshot: Snapshot, options: Options, crowds: ContentionHistory)
 
 
 def _lacking_s(options: Options, now: float) -> Floats:
-    """Give for how long each job has gone without, at least 0. Shape (M,).
+    """Return for how long each job has lacked accelerators, at least 0. Shape (M,).
 
-    That is how long it has been waiting, or by how much its life is longer than what it has had
-    would have kept its minimum busy; a minimum beyond the part of a pool that goes by seniority
-    counts the more. So a job that was late to start is not stopped right away.
+    That is the job's waiting time, or its age less the time for which the accelerator-seconds
+    received would have kept its minimum busy; a minimum beyond the part of a pool that goes by
+    seniority counts the more. So a job that was late to start is not stopped right away.
     """
     jobs = options.jobs
     pool = np.where(options.counts[:, :, -1] > 0, options.capacity, 0).max(axis=1)
@@ -142,7 +144,7 @@ def _lacking_s(options: Options, now: float) -> Floats:
 
 
 def _crowd(crowds: ContentionHistory, job: Job, total: float, now: float) -> float:
-    """Give the average weight in the system over a job's life, relative to the job's."""
+    """Return the average weight in the system over a job's life, relative to the job's."""
     since, area = crowds.areas[job.id]
     seen_s = now - since
     mean = area / seen_s if seen_s > 0.0 else total
@@ -150,9 +152,9 @@ def _crowd(crowds: ContentionHistory, job: Job, total: float, now: float) -> flo
 
 
 def _fair_s(options: Options, crowd: Floats) -> Floats:
-    """Give how long each job would have taken in all alone on 1/`crowd` of the cluster. Shape (M,).
+    """Return each job's completion time alone on 1/`crowd` of the cluster. Shape (M,).
 
-    It starts once; of several kinds it has each for that kind's part of the time.
+    The job starts once and spends on each kind that kind's part of the time.
     """
     least = np.array([job.min_accelerators for job in options.jobs], dtype=float)
     sizes = np.where(options.counts[:, :, -1] > 0, options.capacity, 0).astype(float)
@@ -170,7 +172,7 @@ def _fair_s(options: Options, crowd: Floats) -> Floats:
 
 
 def _interpolated(options: Options, kind: int, wanted: Floats) -> Floats:
-    """Give what each job does on so many accelerators of a kind, or on any fewer. Shape (M,)."""
+    """Return each job's rate on so many accelerators of a kind, or on any fewer. Shape (M,)."""
     counts = options.counts[:, kind].astype(float)
     rates = np.maximum.accumulate(options.rates[:, kind], axis=1)
     above = np.minimum((counts <= wanted[:, None]).sum(axis=1), counts.shape[1] - 1)

@@ -1,8 +1,8 @@
-"""Forecasts how the jobs of one kind would finish if nobody else came.
+"""Forecast of how the jobs of one kind finish if no further job arrives.
 
-A fluid: counts may be fractions, resizes cost nothing. In every stage, from one end of a job to the
-next, accelerators go where they add most worth, `worth` * marginal rate. The price of a stage is
-what the last accelerator adds.
+The model is a fluid: counts may be fractions, resizes cost nothing. In every stage, from one end of
+a job to the next, accelerators go where they add most worth, `worth` * marginal rate. The price of
+a stage is the worth that the last accelerator adds.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ MOST_STAGES = 48
 
 @dataclass(frozen=True)
 class Forecast:
-    """How N jobs of one kind are expected to go on.
+    """Forecast of N jobs of one kind.
 
     Attributes:
-        ends_s: seconds until each ends; infinite: it never does. Shape (N,).
-        starts_s: seconds until each has accelerators. Shape (N,).
+        ends_s: seconds until each job ends; infinite: never. Shape (N,).
+        starts_s: seconds until each job has accelerators. Shape (N,).
         stages_s, prices: when each stage begins, and its price (weight per accelerator).
     """
 
@@ -34,7 +34,7 @@ class Forecast:
     prices: Floats
 
     def price_at(self, after_s: Floats) -> Floats:
-        """Give the price in force so many seconds from now, just before."""
+        """Return the price just before the given times (seconds from now)."""
         if self.prices.size == 0:
             return np.zeros_like(after_s)
         stage = np.searchsorted(self.stages_s, after_s, side="left") - 1
@@ -55,7 +55,7 @@ class Fluid:
         self._most_served = capacity + 1
 
     def clear(self, worth: Floats) -> tuple[float, float]:
-        """Give the worth a second of all jobs now, and the price of an accelerator."""
+        """Return the worth per second of all jobs now, and the price of an accelerator."""
         gain = worth[self._rows] * self._slopes
         order = _best_first(gain, self._most_served)
         gain = gain[order]
@@ -64,10 +64,10 @@ class Fluid:
         return float(given @ gain[: given.size]), price
 
     def _given(self, runs: Floats) -> tuple[Floats, bool]:
-        """Serve segments one after the other, and say whether they want more than there is.
+        """Serve segments in order, and return whether they exceed the capacity.
 
-        Lists what each gets, up to the last that gets any. A segment is one accelerator at least,
-        so that as many of them as there are, and one more, tell all.
+        Returns the amount of each segment, up to the last one served. As a segment is at least one
+        accelerator, the first `capacity` + 1 segments suffice.
         """
         total = runs[: self._most_served].cumsum()
         num_whole = int(total.searchsorted(self._capacity))
@@ -78,7 +78,7 @@ class Fluid:
         return given, bool(total[-1] > self._capacity)
 
     def forecast(self, worth: Floats) -> Forecast:
-        """Let accelerators follow `worth` (shape (N,), weight-seconds per example)."""
+        """Forecast with accelerators allotted by `worth`: (N,), weight-seconds per example."""
         gain = worth[self._rows] * self._slopes
         order = np.argsort(-gain, kind="stable")
         gain, rows = gain[order], self._rows[order]
@@ -122,7 +122,7 @@ class Fluid:
 
 
 def _best_first(gain: Floats, most: int) -> Counts:
-    """Give the places of at least the `most` highest, highest first, equal ones in their order."""
+    """Return the indices of at least the `most` highest, descending; ties keep their order."""
     if gain.size <= most:
         return np.argsort(-gain, kind="stable")
     best = np.flatnonzero(gain >= np.partition(gain, -most)[-most])

@@ -1,8 +1,8 @@
-"""Which kind of accelerator each job is given.
+"""Assignment of each job to one kind of accelerator.
 
-Every kind has a price, and a job belongs where it gets most over what its accelerators cost. Jobs
-move a few at a time, those with most to gain first, and prices follow. A job that holds one kind
-moves to another only if that pays for starting there.
+Every kind has a price, and a job belongs where its worth most exceeds the price of its
+accelerators. Jobs move a few at a time, the largest gains first, and prices follow. A job that
+holds one kind moves to another only if the gain there exceeds the cost of starting there.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ from controlplane.core.policies.goodput_fair.shadow_prices import Market, Valuat
 #: Rounds of moves in a decision.
 NUM_ROUNDS = 8
 
-#: So many new jobs choose at a time.
+#: Number of new jobs that choose at a time.
 AT_A_TIME = 32
 
-#: A move has to promise this much more than staying, relatively.
+#: Least relative gain of a move over staying.
 LEAST_GAIN = 0.02
 
 
@@ -36,7 +36,7 @@ def kinds_choose(
 ) -> tuple[Counts, Valuation]:
     """Choose the kind of each job (index, -1: none) and value all jobs there. Shape (M,).
 
-    Those that are pinned stay on the kind that they hold.
+    Pinned jobs stay on the kind that they hold.
     """
     options = market.options
     first = kinds = _first_kinds(options, standing)
@@ -60,9 +60,9 @@ def kinds_choose(
 
 
 def _first_kinds(options: Options, standing: FairnessCost) -> Counts:
-    """Put a job where it is, or where its share of the weight would go fastest.
+    """Leave a job on its kind, or choose that where its share by weight would be fastest.
 
-    Those that come new choose some at a time, and count where they went from then on.
+    New jobs choose some at a time; later ones take the choices of earlier ones into account.
     """
     num_kinds = len(options.kinds)
     kinds = options.held_kind.copy()
@@ -88,9 +88,9 @@ def _left_after_move(
     change_s: Floats,
     is_pinned: NDArray[np.bool_],
 ) -> Floats:
-    """Give what each job keeps of its time if it goes to each kind, 1 where it is. Shape (M, Q).
+    """Return the part of its remaining time that each job keeps on each kind; 1 on its own. (M, Q).
 
-    Nothing is left of a move that takes as long as the job lasts, or that a job must not make.
+    The part is 0 for a move that takes as long as the job lasts and for a move that is not allowed.
     """
     left = np.ones((options.held_kind.size, len(options.kinds)))
     rows = np.flatnonzero(options.held_kind >= 0)
@@ -110,9 +110,9 @@ def _moved(
     left: Floats,
     turn: int,
 ) -> Counts | None:
-    """Let those with most to gain move; None: nobody wants to.
+    """Move the jobs with most to gain; None: no job gains from a move.
 
-    Where a job cannot run, or must not go, all that it could have is nothing, which counts 0.
+    On a kind where a job cannot run, or must not go, its net worth is 0.
     """
     gross = (worth[:, None] * left)[:, :, None] * market.rates
     net = (gross - np.array(prices)[:, None] * market.counts).max(axis=2)

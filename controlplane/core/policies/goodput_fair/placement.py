@@ -1,10 +1,10 @@
-"""On which nodes the jobs of one kind sit: few each, with moves only where they pay.
+"""Placement of the jobs of one kind: few nodes per job, and moves only where they pay.
 
-Some arrangements are made, and the one worth most is taken: everybody is placed anew, or only those
-whose count changes, around the others, or only what is new about these. Whoever is placed goes
-where it already is, if it can; whole nodes are dealt out first, then the largest rests, each to the
-node with the least room that is enough. An arrangement in which jobs would wait for each other in a
-ring is none, and one in which they wait for others to move costs that time.
+Several arrangements are computed and the one of greatest worth is taken: all jobs are placed anew;
+or only jobs whose count changes, around the others; or only the new part of these. A job is placed
+on nodes that it already holds, if possible; whole nodes are dealt out first, then the largest
+rests, each to the node with the least sufficient room. An arrangement in which jobs would wait for
+each other in a ring is discarded; one in which jobs wait for others to move costs that time.
 """
 
 from __future__ import annotations
@@ -23,29 +23,29 @@ NodeId = int
 
 Key = TypeVar("Key", NodeId, tuple[NodeId, str])
 
-#: node -> how many accelerators there.
+#: node -> number of accelerators on it.
 Places = Mapping[NodeId, int]
 
-#: What a job leaves behind when it moves is free so many seconds later: it trains on until its new
-#: accelerators are ready.
+#: Seconds until accelerators that a moving job gives up are free: the job trains on until its new
+#: ones are ready.
 MOVE_S = 5.0
 
-#: The third arrangement is made for at most so many jobs.
+#: The third arrangement is computed for at most so many jobs.
 MOST_KEPT = 256
 
 
 @dataclass(frozen=True, slots=True)
 class Tenant:
-    """One job that is to be placed.
+    """One job to be placed.
 
     Attributes:
         count: accelerators it is given.
-        now: where it holds accelerators of this kind.
+        now: the accelerators of this kind that it holds, by node.
         worth: weight-seconds of an example.
-        slope: weight-seconds that a second later costs it.
+        slope: weight-seconds that a delay of one second costs.
         change_s: seconds of training that a move costs it.
-        lasts_s: for how long it is placed, at most until it ends.
-        is_fixed: it cannot move now, as a change is under way.
+        lasts_s: duration of the placement in seconds, at most until the job ends.
+        is_fixed: whether a change is under way, so that the job cannot move.
     """
 
     job: Job
@@ -59,14 +59,14 @@ class Tenant:
 
     @property
     def is_same(self) -> bool:
-        """Say whether it keeps its count, so that it might as well stay."""
+        """Whether it keeps its count and can therefore stay."""
         return sum(self.now.values()) == self.count
 
 
 def arrange(
     tenants: Sequence[Tenant], rooms: Mapping[NodeId, int], kind: str
 ) -> list[Places] | None:
-    """Give the nodes of each tenant; None: placement shall choose.
+    """Return the nodes of each tenant; None: the choice is left to `placement`.
 
     Args:
         rooms: accelerators of the kind on each node.
@@ -89,7 +89,7 @@ def arrange(
 
 
 def _kept(tenant: Tenant) -> Places:
-    """Give where a job stays that moves nowhere: all, or that where it has most."""
+    """Return the places that an unmoved job keeps: all, or those with most accelerators."""
     kept: dict[NodeId, int] = {}
     left = tenant.count
     for node, count in sorted(tenant.now.items(), key=lambda item: (-item[1], item[0])):
@@ -100,21 +100,21 @@ def _kept(tenant: Tenant) -> Places:
 
 
 def lasts_s(ends_s: float) -> float:
-    """Say for how long an arrangement serves a job that ends in so many seconds."""
+    """Return for how many seconds an arrangement serves a job that ends in `ends_s`."""
     return min(CHANGE_LASTS_S, max(ends_s, 1.0))
 
 
 def _value(
     tenants: Sequence[Tenant], arrangement: Sequence[Places], kind: str, waiting: Sequence[int]
 ) -> float:
-    """Give what an arrangement is worth, less what the changes for it cost.
+    """Return the worth of an arrangement, less the cost of its changes.
 
-    Who starts and has to wait until others have moved starts so much later.
+    A start that has to wait for the moves of other jobs is later by that time.
     """
     total = 0.0
     for tenant, places, turns in zip(tenants, arrangement, waiting, strict=True):
         speed = rate(tenant.job, kind, tenant.count, len(places))
-        if tenant.job.performance is None:  # nobody knows what the exchange between nodes costs
+        if tenant.job.performance is None:  # the communication cost between nodes is unknown
             speed /= len(places)
         late_s = tenant.change_s if tenant.is_same and dict(places) != dict(tenant.now) else 0.0
         if not tenant.now:
@@ -124,7 +124,7 @@ def _value(
 
 
 class _Nodes:
-    """What is left on each node, with the best one for a piece at hand."""
+    """Room left on each node, with lookup of the best node for a piece."""
 
     def __init__(self, rooms: Mapping[NodeId, int], crowd: Mapping[NodeId, int]) -> None:
         self.left = dict(rooms)
@@ -142,14 +142,14 @@ class _Nodes:
         heapq.heappush(self._heaps[self.left[node]], (self.crowd.get(node, 0), node))
 
     def exactly(self, room: int) -> NodeId | None:
-        """Give a node that has so many left, that fewest jobs would have to leave."""
+        """Return a node with exactly so much room, the one that fewest jobs would have to leave."""
         heap = self._heaps[room]
         while heap and self.left[heap[0][1]] != room:
             heapq.heappop(heap)
         return heap[0][1] if heap else None
 
     def best(self, count: int) -> NodeId | None:
-        """Give the node with the least room that is enough, else the one with most; or None."""
+        """Return the node with the least sufficient room, else the one with most, else None."""
         enough = range(count, self._largest + 1)
         for room in (*enough, *range(min(count, self._largest + 1) - 1, 0, -1)):
             node = self.exactly(room)
@@ -161,7 +161,7 @@ class _Nodes:
 def _pack(
     tenants: Sequence[Tenant], rooms: Mapping[NodeId, int], staying: Mapping[int, Places]
 ) -> list[Places]:
-    """Place all tenants, or what is left of them, around what stays where it is."""
+    """Place all tenants, or the rest of their counts, around the places that stay."""
     free = dict(rooms)
     for places in staying.values():
         for node, count in places.items():
@@ -197,14 +197,14 @@ def _pack(
 
 
 def _own(now: Places, nodes: _Nodes, count: int) -> NodeId | None:
-    """Give a job's own node that has room for a piece, where it has most."""
+    """Return the node that a job holds and that fits a piece, the one where it has most."""
     fitting = [node for node in now if nodes.left.get(node, 0) >= count]
     return min(fitting, key=lambda node: (-now[node], nodes.left[node], node), default=None)
 
 
 @dataclass(frozen=True, slots=True)
 class Move(Generic[Key]):
-    """What one job holds and gets, at which places (nodes, or nodes by kind), and its minimum."""
+    """Accelerators of one job now and after, by place (node, or node and kind), and its minimum."""
 
     least: int
     now: Mapping[Key, int]
@@ -212,15 +212,15 @@ class Move(Generic[Key]):
 
 
 def is_ring(rooms: Mapping[Key, int], moves: Sequence[Move[Key]]) -> bool:
-    """Say whether jobs would wait for each other for ever; see `waits`."""
+    """Return whether jobs would wait for each other for ever; see `waits`."""
     return waits(rooms, moves) is None
 
 
 def waits(rooms: Mapping[Key, int], moves: Sequence[Move[Key]]) -> list[int] | None:
-    """Give for each job how many others have to move before it, one after the other; None: a ring.
+    """Return for each job the number of moves that must precede its own, in sequence; None: a ring.
 
-    A job can change as soon as all that it gets is free. Before, it gives up what it does not keep
-    if what it keeps is at least its minimum.
+    A job can change as soon as all accelerators that it gets are free. Before that, the job gives
+    up the accelerators that it does not keep, if the kept ones are at least its minimum.
     """
     free = dict(rooms)
     kept: list[Mapping[Key, int]] = []

@@ -1,11 +1,13 @@
-"""Our own policy: least total completion time, bounded unfairness, changes that pay.
+"""The project's own policy: least total completion time, bounded unfairness, only paying changes.
 
-1. Tabulate what each job would do with how many accelerators of which kind (`options`).
-2. Say what a later end of each costs: weight, ageing, finish-time fairness (`standing`).
-3. Find what an example of each job is worth so that all ends cost least together (`worth`), by
-   forecasting how the cluster would empty (`forecast`), and the kind for each job (`kinds`).
-4. Hand out accelerators for most worth, less what changes cost (`allotment`).
-5. Say why (`sentences`).
+1. Tabulate each job's rate by kind and number of accelerators (`rate_tables`).
+2. Determine each job's cost of a later completion: weight, ageing, finish-time fairness
+   (`fairness_cost`).
+3. Find the worth of an example of each job that minimises the total cost of all completion times
+   (`shadow_prices`), from a forecast of how the cluster empties (`forecast`), and each job's kind
+   (`kinds`).
+4. Allocate accelerators for the greatest worth, less the cost of changes (`counts`).
+5. Explain the decision (`explanations`).
 """
 
 from __future__ import annotations
@@ -45,7 +47,7 @@ from controlplane.core.policies.goodput_fair.rate_tables import (
 from controlplane.core.policies.goodput_fair.shadow_prices import Market, Valuation
 from controlplane.core.values.types import Decision, Job, JobId, Share, Snapshot
 
-#: A job is not stopped within so many seconds of its start.
+#: Seconds after its start within which a job is not stopped.
 LEAST_RUN_S = 120.0
 
 
@@ -70,19 +72,20 @@ def goodput_fair(snapshot: Snapshot) -> Decision:
     is_stranded = _is_stranded(outcome)
     if is_stranded.any():
         outcome, shares = _draft(snapshot, market, standing, is_pinned | is_stranded)
-    if _is_kind_ring(snapshot, options, shares):  # only those change kinds that find idle ones
+    if _is_kind_ring(snapshot, options, shares):  # only jobs that find idle accelerators move
         is_held = options.held_kind >= 0
         outcome, shares = _draft(snapshot, market, standing, is_held & ~_may_move(outcome))
-        if _is_kind_ring(snapshot, options, shares):  # nobody
+        if _is_kind_ring(snapshot, options, shares):  # no job changes its kind
             outcome, shares = _draft(snapshot, market, standing, is_held)
     reasons, starts = explain(outcome)
     return Decision(shares, reasons, starts_in_s=starts, carried=Carried(crowds))
 
 
 def _is_at_its_place(snapshot: Snapshot, job: Job, kind: str | None) -> bool:
-    """Say whether a job is not to move from the kind that it holds.
+    """Return whether a job must stay on the kind that it holds.
 
-    It is changing, or tries that kind, or just begins and may be short.
+    That is a job under change, a job that probes that kind, or a job that has just begun and may be
+    short.
     """
     if job.id in snapshot.resizing or (kind is not None and is_probing(job, kind, snapshot.now)):
         return True
@@ -92,7 +95,7 @@ def _is_at_its_place(snapshot: Snapshot, job: Job, kind: str | None) -> bool:
 def _draft(
     snapshot: Snapshot, market: Market, standing: FairnessCost, is_pinned: NDArray[np.bool_]
 ) -> tuple[Outcome, dict[JobId, Share]]:
-    """Decide, with some jobs pinned to the kind that they hold."""
+    """Decide with some jobs pinned to the kind that they hold."""
     options = market.options
     change_s = np.array([max(job.resize_s, LEAST_CHANGE_S) for job in options.jobs])
     kinds, valuation = kinds_choose(market, standing, change_s, is_pinned)
@@ -109,7 +112,7 @@ def _draft(
 
 
 def _is_stranded(outcome: Outcome) -> NDArray[np.bool_]:
-    """Say who would give up what it holds for a kind of which it then gets nothing."""
+    """Mask (M,) of jobs that would release their kind and receive no accelerator of the new one."""
     held_kind = outcome.options.held_kind
     is_leaving = (held_kind >= 0) & (outcome.kinds != held_kind)
     is_stranded: NDArray[np.bool_] = is_leaving & (outcome.given == 0)
@@ -117,7 +120,7 @@ def _is_stranded(outcome: Outcome) -> NDArray[np.bool_]:
 
 
 def _may_move(outcome: Outcome) -> NDArray[np.bool_]:
-    """Say who finds idle accelerators of another kind and gains there, most gain first."""
+    """Mask (M,) of jobs that gain on idle accelerators of another kind, allotted by most gain."""
     options = outcome.options
     held = np.bincount(options.held_kind + 1, options.held, len(options.kinds) + 1)[1:]
     idle = options.capacity - held.astype(np.int64)
@@ -138,7 +141,7 @@ def _may_move(outcome: Outcome) -> NDArray[np.bool_]:
 
 
 def _is_kind_ring(snapshot: Snapshot, options: Options, shares: Mapping[JobId, Share]) -> bool:
-    """Say whether jobs that change kinds would wait for each other's accelerators for ever."""
+    """Return whether jobs that change kinds would wait for each other's accelerators for ever."""
     changers = [
         job.id
         for row, job in enumerate(options.jobs)
@@ -168,7 +171,7 @@ def _shares(
     kinds: Counts,
     given: Counts,
 ) -> dict[JobId, Share]:
-    """Give every count its nodes."""
+    """Assign nodes to every job's count."""
     node_of = {one.id: (one.node_id, one.kind) for one in snapshot.accelerators}
     shares: dict[JobId, Share] = {}
     slopes = standing.slope(valuation.ends_s)
@@ -210,7 +213,7 @@ def _shares(
 
 
 def _together(job: Job, by_node: Mapping[int, int]) -> Mapping[int, int]:
-    """Begin on one node, if the minimum allows: what exchange between nodes costs nobody knows."""
+    """Start a job on one node if its minimum allows, as its communication cost is unknown."""
     node = min(by_node, key=lambda node: (-by_node[node], node), default=None)
     if node is None or by_node[node] < job.min_accelerators:
         return by_node

@@ -1,7 +1,7 @@
-"""Long jobs try kinds of which nobody knows how fast their code is there, where these are idle.
+"""Probes: long jobs try idle accelerators of a kind on which their speed is unknown.
 
-What other jobs do tells a job how fast a kind should be, but some are as fast where all others are
-slow. Without a trial such a job would never know that it is on the wrong kind, nor that it is late.
+The speeds of other jobs give an estimate of a kind's speed, but some jobs are fast where all others
+are slow. Without a trial such a job would stay on the wrong kind, with no sign of being late.
 Jobs that mix kinds are left out: their joiners measure a kind before they take part.
 """
 
@@ -13,17 +13,17 @@ from numpy.typing import NDArray
 from controlplane.core.policies.goodput_fair.rate_tables import PATIENCE_S, Counts, Floats, Options
 from controlplane.core.values.types import Job
 
-#: A trial is a change, a look and mostly a change back: a small part of what a job has left, which
-#: is as long as so many changes at least, and as that many seconds.
+#: A trial costs a change, a measurement and usually a change back. A job may try a kind only if its
+#: remaining time is at least this many changes, and at least this many seconds.
 LEAST_LEFT_CHANGES = 20.0
 LEAST_LEFT_S = 120.0
 
-#: And nothing else has changed about it for as long as so many changes take.
+#: Time since the job's last change that a trial requires, as a number of changes.
 LEAST_SINCE_CHANGES = 4.0
 
 
 def is_probing(job: Job, kind: str, now: float) -> bool:
-    """Say whether a job is on a kind to find out how fast it is there."""
+    """Return whether a job runs on a kind to measure its speed there."""
     since = job.changed_at
     is_new = since is not None and now - since < PATIENCE_S
     return is_new and bool(job.tried_kinds) and kind not in job.tried_kinds
@@ -38,13 +38,14 @@ def trials_begin(
     kinds: Counts,
     given: Counts,
 ) -> None:
-    """Send one job to each kind of which something stays idle: the longest that can try it.
+    """Send one job to each kind with idle accelerators: the longest job that can try it.
 
     Args:
-        ends_s, since_s: until each ends by the forecast, and since its last change. Shape (M,).
-        change_s: seconds of training that a change costs it. Shape (M,).
-        is_pinned: who has to stay where it is. Shape (M,).
-        kinds, given: of the decision, changed in place. Shape (M,).
+        ends_s, since_s: seconds until each job's forecast end, and since its last change. Shape
+            (M,).
+        change_s: seconds of training that a change costs each job. Shape (M,).
+        is_pinned: jobs that have to stay on their kind. Shape (M,).
+        kinds, given: the decision, changed in place. Shape (M,).
     """
     num_kinds = len(options.kinds)
     if num_kinds < 2:

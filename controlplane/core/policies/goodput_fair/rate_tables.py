@@ -1,4 +1,4 @@
-"""What each job could be given, and how fast it would go: the tables that everything else reads.
+"""Tables of the counts that each job could be given and its rates on them.
 
 Counts of a kind are points of a grid: every count on small pools, on large ones every count up to
 `FINE_COUNTS` and then whole nodes in steps of an eighth, as far as any job may grow. Rates are
@@ -27,36 +27,36 @@ from controlplane.core.values.types import Job, JobId, Snapshot
 Floats = NDArray[np.float64]
 Counts = NDArray[np.int64]
 
-#: Pools up to this size are looked at count by count.
+#: In pools up to this size every count is a point of the grid.
 SMALL_POOL = 128
 
-#: On larger ones, counts up to this are.
+#: In larger pools every count up to this one is.
 FINE_COUNTS = 16
 
-#: A job is given at most this many times what it ever had: speeds far beyond what was seen are
-#: guesses, and growing again a moment later costs little.
+#: A job is given at most this many times its largest count so far: speeds far beyond the measured
+#: range are guesses, and growing again a moment later costs little.
 GROWTH = 8
 
-#: Whether a guess was right shows at the next decision at the earliest, so many seconds later.
+#: Seconds until the next decision, the earliest that can correct a wrong guess.
 GUESS_S = 60.0
 
-#: What a job is given at most before anything is known of its speed.
+#: Largest count of a job before its speed is known.
 FIRST_COUNT = 4
 
-#: Until then more accelerators are taken to help by this power of their number: in between of no
-#: help and full help, so that several such jobs share what there is.
+#: Assumed exponent of an unknown speed-up: between no gain and proportional gain, so that several
+#: such jobs share the accelerators.
 UNKNOWN_POWER = 0.5
 
-#: After so many seconds of training without a word about its speed, any count is as good.
+#: After so many seconds of training without a known speed, the limit on the count is lifted.
 PATIENCE_S = 300.0
 
-#: What is left of a job that says nothing about it, in accelerator-seconds, at least.
+#: Least work assumed left for a job that reports none, in accelerator-seconds.
 UNKNOWN_WORK_S = 600.0
 
-#: So many jobs are asked how fast kinds are.
+#: Largest number of jobs whose speeds are used to compare kinds.
 MOST_ASKED = 64
 
-#: A loss that improves by less than this share of its largest change has settled.
+#: A loss is settled when its improvement is below this share of its largest change.
 SETTLED = 0.01
 
 
@@ -70,7 +70,7 @@ class Options:
         counts: accelerators of each point, ascending, repeated at the end. Shape (M, Q, G).
         rates: useful examples per second there; 0 below a minimum. Shape (M, Q, G).
         held_kind, held: index of the kind that a job holds (-1: none) and how many. Shape (M,).
-        work: useful examples left, as far as can be told. Shape (M,).
+        work: useful examples left, as estimated. Shape (M,).
     """
 
     jobs: tuple[Job, ...]
@@ -84,16 +84,16 @@ class Options:
 
     @property
     def index(self) -> dict[JobId, int]:
-        """Give the row of each job."""
+        """The row of each job."""
         return {job.id: row for row, job in enumerate(self.jobs)}
 
     def rate(self, row: int, kind: int, count: int) -> float:
-        """Give the useful examples per second of a job on so many accelerators, interpolated."""
+        """Return the useful examples per second of a job on so many accelerators, interpolated."""
         return float(np.interp(count, self.counts[row, kind], self.rates[row, kind]))
 
 
 def options_of(snapshot: Snapshot) -> Options:
-    """Tabulate what each job of a snapshot could be given."""
+    """Tabulate the counts and rates of each job of a snapshot."""
     capacity = capacity_by_kind(snapshot)
     kinds = tuple(capacity)
     held = held_by_kind(snapshot)
@@ -150,7 +150,7 @@ def options_of(snapshot: Snapshot) -> Options:
 
 
 def _points(grid: Counts, width: int, caps: Counts, least: Counts, held: Counts) -> Counts:
-    """Give each of N jobs its counts: the grid up to its cap, its minimum and what it holds.
+    """Return each of N jobs' counts: the grid up to its cap, its minimum and the count it holds.
 
     Shape (N, `width`), ascending.
     """
@@ -172,7 +172,7 @@ def _rates(tables: Sequence[Floats], at: Counts, least: Counts) -> Floats:
 
 
 def is_beginning(job: Job, now: float) -> bool:
-    """Say whether a job runs and nothing is known of its speed yet: it may be short."""
+    """Return whether a job runs and its speed is not known yet: the job may be short."""
     since = job.running_since
     return job.performance is None and since is not None and now - since < PATIENCE_S
 
@@ -189,9 +189,9 @@ def _grid(capacity: int, per_node: int, most: int) -> Counts:
 
 
 def _speeds(jobs: Sequence[Job], kinds: Sequence[str]) -> dict[str, float]:
-    """Tell what kinds are worth to a job of which nothing is known: as to others, on median.
+    """Return each kind's speed for a job of unknown speed: the median over jobs of known speed.
 
-    Relative to the fastest; 1 where nobody knows.
+    Relative to the fastest; 1 where no speed is known.
     """
     found: dict[str, list[float]] = {kind: [] for kind in kinds}
     known = [job for job in jobs if job.performance is not None][:MOST_ASKED]
@@ -206,7 +206,7 @@ def _speeds(jobs: Sequence[Job], kinds: Sequence[str]) -> dict[str, float]:
 
 
 def _kind_speed(job: Job, kind: str, kinds: Sequence[str], others: Mapping[str, float]) -> float:
-    """Tell what a kind is worth to a job of unknown speed: by its code, else as `others` say."""
+    """Return a kind's relative speed for a job of unknown speed: by its code, else `others`."""
     known = {one: job.kind_speeds.get(one, 0.0) for one in kinds if job.accepts(one)}
     if min(known.values()) > 0.0:
         return known[kind] / max(known.values())
@@ -214,9 +214,10 @@ def _kind_speed(job: Job, kind: str, kinds: Sequence[str], others: Mapping[str, 
 
 
 def _cannot_now(job: Job, room: Mapping[str, int], capacity: Mapping[str, int]) -> frozenset[str]:
-    """Name kinds where a job cannot start now, as jobs under change or new ones hold so much.
+    """Return kinds where a job cannot start now: jobs under change or new ones occupy them.
 
-    None if that goes for all that it could ever run on: it waits for any of them.
+    Empty if that holds for every kind on which the job could run: the job then waits for any of
+    them.
     """
     able = {k for k in capacity if job.accepts(k) and capacity[k] >= job.min_accelerators}
     full = {kind for kind in able if room[kind] < job.min_accelerators}
@@ -224,26 +225,26 @@ def _cannot_now(job: Job, room: Mapping[str, int], capacity: Mapping[str, int]) 
 
 
 def _ends_soon(job: Job, speed: float) -> bool:
-    """Say whether a job will be over before a wrong guess of its speed could be put right."""
+    """Return whether a job will be over before a wrong guess of its speed can be corrected."""
     if job.performance is None or job.remaining_examples is None:
         return False
     return job.remaining_examples < GUESS_S * speed
 
 
 def _most(job: Job, held: int, now: float) -> int:
-    """Say up to where a job may grow in this round."""
+    """Return the largest count that a job may have in this round."""
     if job.performance is None:
         is_due = job.running_since is not None and now - job.running_since > PATIENCE_S
         first = job.max_accelerators if is_due else FIRST_COUNT
         return min(max(job.min_accelerators, first, held), job.max_accelerators)
     seen = max(job.most_accelerators, held)
-    if seen == 0:  # somebody knows how fast it goes before it ever ran
+    if seen == 0:  # its speed was known before its first run
         return job.max_accelerators
     return min(max(GROWTH * seen, job.min_accelerators), job.max_accelerators)
 
 
 def _work(jobs: tuple[Job, ...], counts: Counts, rates: Floats) -> Floats:
-    """Give the useful examples that are left of each job. Shape (M,)."""
+    """Return the useful examples left of each job. Shape (M,)."""
     with np.errstate(divide="ignore", invalid="ignore"):
         each = np.where(counts > 0, rates / counts, 0.0)
     single = each.max(axis=(1, 2), initial=0.0)
@@ -252,14 +253,14 @@ def _work(jobs: tuple[Job, ...], counts: Counts, rates: Floats) -> Floats:
         left = job.remaining_examples if job.performance is not None else None
         if left is None and job.loss is not None and job.performance is not None:
             left = _until_settled(job)
-        if left is None:  # heavy-tailed: expect as much again as it has had
+        if left is None:  # heavy-tailed: expect as much again as the job has had
             left = single[row] * max(job.attained_accelerator_s, UNKNOWN_WORK_S)
         work[row] = max(left, single[row], 1e-9)
     return work
 
 
 def _until_settled(job: Job) -> float | None:
-    """Give the examples after which a job's loss hardly changes any more, by its forecast."""
+    """Return the examples after which a job's forecast loss hardly changes any more."""
     assert job.loss is not None
     examples = float(max(job.global_batch_size, 1))
     before = job.loss.loss(examples)

@@ -1,8 +1,8 @@
-"""What a useful example of each job is worth, so that completion times cost the least together.
+"""Worth of a useful example of each job that minimises the total cost of all completion times.
 
 Minimise the sum of cost_j(T_j) over all ways to share the accelerators. By Pontryagin's principle
-there is for every job one number u_j that holds all its life: at every moment the accelerators go
-where u_j * rate_j rises most, which makes a price p(t) of an accelerator; and a job ends when
+each job has one number u_j, constant over its life: at every moment the accelerators go where
+u_j * rate_j rises most, which yields a price p(t) of an accelerator; and a job ends when
 
     u_j = min over its counts n of (cost_j'(T_j) + p(T_j) * n) / rate_j(n).
 
@@ -23,20 +23,21 @@ from controlplane.core.policies.goodput_fair.fairness_cost import FairnessCost
 from controlplane.core.policies.goodput_fair.forecast import Fluid, Forecast
 from controlplane.core.policies.goodput_fair.rate_tables import Counts, Floats, Options
 
-#: Forecasts in a decision; the one that costs least is used. Of many jobs the ends are less sharp.
+#: Forecasts in a decision (the least costly one is used), fewer beyond `MANY_JOBS` jobs, whose
+#: ends are less sharp.
 NUM_FORECASTS, NUM_FORECASTS_OF_MANY, MANY_JOBS = 8, 4, 256
 
-#: An end that is not in sight counts as this far away, in seconds.
+#: Seconds that stand for an end that cannot be forecast.
 FOREVER_S = 1e9
 
 
 @dataclass(frozen=True)
 class Valuation:
-    """Worths, and the forecast that they lead to.
+    """Worths, and the forecast that results from them.
 
     Attributes:
         worth: weight-seconds of an example of each job. Shape (M,).
-        ends_s, starts_s: forecast of each job. Shape (M,).
+        ends_s, starts_s: forecast seconds until each job ends and starts. Shape (M,).
         prices: weight per accelerator of each kind, now. Shape (Q,).
     """
 
@@ -47,7 +48,7 @@ class Valuation:
 
 
 class Market:
-    """M jobs and the concave envelopes of what they do on each of Q kinds.
+    """M jobs and the concave envelopes of their rates on each of Q kinds.
 
     Attributes:
         counts, rates: vertices of the envelopes. Shape (M, Q, H).
@@ -63,7 +64,7 @@ class Market:
         self.rates = found.values.reshape(num, num_kinds, -1)
 
     def valuate(self, kinds: Counts, standing: FairnessCost) -> Valuation:
-        """Find worths for jobs on the given kinds. Shape (M,), -1: it cannot run."""
+        """Compute worths for jobs on the given kinds (shape (M,); -1: the job cannot run)."""
         rows = [np.flatnonzero(kinds == kind) for kind in range(len(self.options.kinds))]
         fluids = [self._fluid(members, kind) for kind, members in enumerate(rows)]
         worth = self._first_worth(standing)
@@ -82,7 +83,7 @@ class Market:
         return best
 
     def clear(self, kinds: Counts, worth: Floats) -> tuple[float, list[float]]:
-        """Give the worth a second of all jobs on these kinds, and the price of each kind."""
+        """Return the worth per second of all jobs on these kinds, and the price of each kind."""
         total, prices = 0.0, []
         for kind in range(len(self.options.kinds)):
             members = np.flatnonzero(kinds == kind)
@@ -96,7 +97,7 @@ class Market:
         return Fluid(envelopes, self.options.work[members], int(self.options.capacity[kind]))
 
     def _first_worth(self, standing: FairnessCost) -> Floats:
-        """Start between shortest first and equal shares: one over the root of what is left."""
+        """Initialise worths between shortest first and equal shares: 1 / root of the time left."""
         num = self.options.work.size
         first = self.counts[:, :, 1:2] if self.counts.shape[2] > 1 else np.ones((num, 1, 1))
         rate = self.rates[:, :, 1:2] if self.counts.shape[2] > 1 else np.ones((num, 1, 1))
@@ -111,7 +112,7 @@ class Market:
     def _last_worth(
         self, standing: FairnessCost, ends_s: Floats, forecasts: Sequence[Forecast]
     ) -> Floats:
-        """Give the worth that each job has at its end by a forecast. Shape (M,)."""
+        """Return the worth that each job has at its end by a forecast. Shape (M,)."""
         prices = np.stack([forecast.price_at(ends_s) for forecast in forecasts], axis=1)
         costs = standing.slope(ends_s)[:, None, None] + prices[:, :, None] * self.counts
         each = np.full(costs.shape, np.inf)

@@ -1,8 +1,8 @@
-"""Pollux: the places that maximise a mean of all jobs' speedups (OSDI 2021).
+"""Pollux: the placement that maximises a mean of all jobs' speed-ups (OSDI 2021).
 
-A job's speedup is its goodput divided by its goodput on a fair share of the accelerators. Which
-nodes it gets is part of the answer, because several nodes exchange gradients more slowly than one.
-Every kind of accelerator is searched on its own: Pollux knows only one.
+A job's speed-up is its goodput divided by its goodput on a fair share of the accelerators. The
+nodes are part of the answer, because several nodes exchange gradients more slowly than one.
+Every kind of accelerator is searched separately, as Pollux models only one kind.
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ from controlplane.core.policies.pollux.search import (
 )
 from controlplane.core.values.types import Decision, Job, JobId, Share, Snapshot
 
-#: What the cluster's fitness must gain before anything is changed: a random search finds a little
-#: more now and then, for ever.
+#: Least relative gain of the cluster's fitness for a change: a random search keeps finding slight
+#: improvements.
 LEAST_GAIN = 0.001
 
 
@@ -54,7 +54,7 @@ class _Carried:
 
 @dataclass(frozen=True, slots=True)
 class _Cluster:
-    """The accelerators of one kind and the jobs that are to share them, in order of conflict."""
+    """The accelerators of one kind and the jobs that share them, in order of conflict."""
 
     kind: str
     nodes: tuple[int, ...]
@@ -131,10 +131,10 @@ def _cluster(snapshot: Snapshot, kind: str, members: Sequence[Job]) -> _Cluster:
 
 
 def keep_factor(job: Job, now: float) -> float:
-    """Give what is left of a job's speedup after one more resize: (T - R*N) / (T + R).
+    """Return the part of a job's speed-up that one more resize leaves: (T - R*N) / (T + R).
 
-    T is its age, R what a resize costs it in seconds and N how many it has had: over its life so
-    far it would have been that much slower.
+    T is the job's age, R the cost of a resize in seconds and N the number of its resizes: the
+    relative speed over its life so far.
     """
     age_s = max(now - job.submitted_at, 1.0)
     cost_s = job.resize_s
@@ -153,9 +153,9 @@ def _held_state(snapshot: Snapshot, kind: str, jobs: Sequence[Job], nodes: Seque
 
 
 def _speedups(jobs: Sequence[Job], kind: str, fair: int, per_node: int, most: int) -> Floats:
-    """Tabulate speedups on one node and on several, which is all that Pollux' model tells apart.
+    """Tabulate speed-ups on one node and on several, the only distinction of Pollux' model.
 
-    Several are as few as can hold that many. Shape (jobs, 2, most + 1).
+    Several means as few nodes as can hold the count. Shape (jobs, 2, most + 1).
     """
     table = np.zeros((len(jobs), 2, most + 1))
     for row, job in enumerate(jobs):
@@ -171,7 +171,7 @@ def _speedups(jobs: Sequence[Job], kind: str, fair: int, per_node: int, most: in
 
 
 def _adapt(population: _Population, cluster: _Cluster) -> Counts:
-    """Carry a population over to the jobs and nodes that there are now."""
+    """Carry a population over to the present jobs and nodes."""
     states = np.zeros((len(population.states), *cluster.problem.base.shape), dtype=np.int16)
     rows = {job_id: row for row, job_id in enumerate(population.jobs)}
     columns = {node: column for column, node in enumerate(population.nodes)}
@@ -186,7 +186,7 @@ def _adapt(population: _Population, cluster: _Cluster) -> Counts:
 
 
 def _choose(problem: Problem, best: Counts) -> Counts:
-    """Take the best state, or leave things as they are where it is hardly better."""
+    """Return the best state, or the present one where the gain is negligible."""
     stay = repair(problem, problem.base[None], np.random.default_rng(0))
     values = fitness(problem, np.stack([stay[0], best]))
     if (stay[0] == problem.base).all() and values[1] <= values[0] * (1.0 + LEAST_GAIN):
@@ -195,10 +195,10 @@ def _choose(problem: Problem, best: Counts) -> Counts:
 
 
 def _starts(cluster: _Cluster, chosen: Counts) -> dict[JobId, float]:
-    """Predict when jobs start that nothing was found for: as others end, in order of conflict.
+    """Predict when jobs without a place start: as others end, in order of conflict.
 
-    Next to a first accelerator for somebody more for the others counts little, so that those who
-    wait have what becomes free.
+    Compared with a first accelerator for a waiting job, more for the others counts little, so
+    waiting jobs are assumed to get the accelerators that become free.
     """
     counts, nodes = chosen.sum(axis=1), np.count_nonzero(chosen, axis=1)
     per_node = int(cluster.problem.room.max())
@@ -253,7 +253,7 @@ def _explain(cluster: _Cluster, chosen: Counts, starts: Mapping[JobId, float]) -
 
 
 def _place_text(cluster: _Cluster, row: int, chosen: Counts, capacity: int) -> str:
-    """Say what becomes of a job's places."""
+    """Describe the change of a job's places."""
     base = cluster.problem.base[row]
     before, after = int(base.sum()), int(chosen.sum())
     num_before, num_after = int(np.count_nonzero(base)), int(np.count_nonzero(chosen))

@@ -1,6 +1,6 @@
-"""Pollux' genetic search for places (OSDI 2021, section 4.2), on whole populations at once.
+"""Pollux' genetic search for placements (OSDI 2021, section 4.2), on whole populations at once.
 
-A state says how many accelerators of each node every job has: integers of shape (jobs, nodes). A
+A state holds each job's number of accelerators on each node: integers of shape (jobs, nodes). A
 population has shape (states, jobs, nodes). Rows come in the order in which jobs win a conflict.
 """
 
@@ -18,38 +18,39 @@ Flags = NDArray[np.bool_]
 POPULATION = 100
 GENERATIONS = 100
 
-#: A search ends when nothing better came in so many generations, and one more for every four
+#: A search ends after so many generations without improvement, and one more for every four
 #: elements of a state: never early where there is much to place.
 PATIENCE = 5
 
-#: Chances of a row to go back to what the job holds, and to lose elements; and of each to be lost.
+#: Chance of a row to be reset to the job's present places, chance of a row to lose elements, and
+#: chance of each of its elements to be lost.
 RESET_CHANCE = 0.1
 LOSS_CHANCE = 0.1
 ELEMENT_LOSS_CHANCE = 0.1
 
-#: No job spans more nodes.
+#: Largest number of nodes of a job.
 MOST_NODES = 16
 
-#: Added to every speedup, so that a job that has nothing is bad but not infinitely so.
+#: Added to every speed-up, so that a job without accelerators is bad but not infinitely so.
 FLOOR = 1e-3
 
-#: Elements that a search may go through; beyond it has fewer generations, then fewer states.
+#: Elements processed by a search at most; beyond, generations are reduced, then states.
 EFFORT = 100_000_000
 FEWEST_STATES = 4
 
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """What is to be placed where.
+    """One placement problem.
 
     Attributes:
-        base: what jobs hold now. Shape (jobs, nodes).
+        base: accelerators that jobs hold now. Shape (jobs, nodes).
         room: accelerators of each node. Shape (nodes,).
-        least, most: bounds of a job's count when it has any. Shape (jobs,).
+        least, most: bounds of a job's count unless it is 0. Shape (jobs,).
         pinned: jobs whose row stays as it is. Shape (jobs,).
-        weights: what a job counts in the fitness. Shape (jobs,).
-        keep: what is left of a job's speedup after one more change of its row. Shape (jobs,).
-        speedups: of jobs on one node, and on several. Shape (jobs, 2, largest count + 1).
+        weights: weight of each job in the fitness. Shape (jobs,).
+        keep: part of a job's speed-up that one more change of its row leaves. Shape (jobs,).
+        speedups: speed-ups on one node, and on several. Shape (jobs, 2, largest count + 1).
     """
 
     base: Counts
@@ -63,7 +64,7 @@ class Problem:
 
 
 def speedups_of(problem: Problem, states: Counts) -> Floats:
-    """Give the speedup of every job in every state. Shape (states, jobs)."""
+    """Return the speed-up of every job in every state. Shape (states, jobs)."""
     counts = states.sum(axis=2, dtype=np.intp)
     is_spread = np.count_nonzero(states, axis=2) > 1
     rows = np.arange(states.shape[1])
@@ -72,9 +73,9 @@ def speedups_of(problem: Problem, states: Counts) -> Floats:
 
 
 def fitness(problem: Problem, states: Counts) -> Floats:
-    """Give the weighted harmonic mean of scaled speedups (power mean, p = -1) of each state.
+    """Return the weighted harmonic mean of scaled speed-ups (power mean, p = -1) of each state.
 
-    A speedup is scaled so that a node's worth of accelerators counts about 1. Shape (states,).
+    A speed-up is scaled so that a node's worth of accelerators counts about 1. Shape (states,).
     """
     scale = len(problem.room) / float(problem.room.sum())
     changed = (states != problem.base).any(axis=2)
@@ -85,12 +86,12 @@ def fitness(problem: Problem, states: Counts) -> Floats:
 def search(
     problem: Problem, population: Counts, random: np.random.Generator
 ) -> tuple[Counts, Floats]:
-    """Breed a population; gives it with its fitness, the fittest first.
+    """Breed a population; return it with its fitness, the fittest first.
 
     Args:
-        population: to start from; what the jobs hold is always added.
+        population: initial states; the present state is always added.
 
-    What the jobs hold, repaired, is in it to the end or fell behind a hundred fitter ones.
+    The repaired present state stays in the population unless a hundred fitter ones displace it.
     """
     num_jobs, num_nodes = problem.base.shape
     size, generations = _effort(num_jobs, num_nodes)
@@ -117,7 +118,7 @@ def search(
 
 
 def _effort(num_jobs: int, num_nodes: int) -> tuple[int, int]:
-    """Give the number of states and of generations: fewer for a huge problem."""
+    """Return the number of states and of generations: fewer for a huge problem."""
     elements = max(num_jobs * num_nodes, 1)
     size = max(min(POPULATION, EFFORT // (GENERATIONS * elements)), FEWEST_STATES)
     affordable = max(EFFORT // (elements * POPULATION), 1)
@@ -170,7 +171,7 @@ def _mutate(problem: Problem, states: Counts, random: np.random.Generator) -> Co
 
 
 def repair(problem: Problem, states: Counts, random: np.random.Generator) -> Counts:
-    """Change states as little as it takes to make them possible; earlier rows win."""
+    """Make states feasible with as few changes as possible; earlier rows win."""
     states = states.copy()
     states[:, problem.pinned] = problem.base[problem.pinned]
     _separate(problem, states)
@@ -183,7 +184,7 @@ def repair(problem: Problem, states: Counts, random: np.random.Generator) -> Cou
 
 
 def _separate(problem: Problem, states: Counts) -> None:
-    """Let at most one job that spans nodes stay on any node."""
+    """Leave at most one job that spans nodes on any node."""
     spanning = np.count_nonzero(states, axis=2) > 1
     of_state, row = np.nonzero(spanning)
     marked = np.zeros(states.shape, dtype=np.int16)
@@ -194,7 +195,7 @@ def _separate(problem: Problem, states: Counts) -> None:
 
 
 def _cap(problem: Problem, states: Counts, random: np.random.Generator) -> None:
-    """Cut rows that have too many accelerators or nodes, nodes in random order."""
+    """Cut rows with too many accelerators or nodes, in random order of nodes."""
     too_many = states.sum(axis=2) > problem.most
     if states.shape[2] > MOST_NODES:
         too_many |= np.count_nonzero(states, axis=2) > MOST_NODES
@@ -246,7 +247,7 @@ def _complete(problem: Problem, states: Counts) -> None:
 
 
 def settle(problem: Problem, state: Counts) -> Counts:
-    """Take back changes of rows that make a state no fitter, one after the other.
+    """Revert changes of rows that make a state no fitter, one after the other.
 
     A state with very many changes, as in a first decision, is left as it is.
     """
@@ -269,7 +270,7 @@ def settle(problem: Problem, state: Counts) -> Counts:
 
 
 def packed_minima(problem: Problem) -> Counts:
-    """Give the state in which each job in turn has its minimum, on as few nodes as possible."""
+    """Return the state in which each job in turn has its minimum, on as few nodes as possible."""
     state = np.zeros_like(problem.base)
     state[problem.pinned] = problem.base[problem.pinned]
     free = problem.room - state.sum(axis=0)

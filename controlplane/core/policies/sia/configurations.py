@@ -1,8 +1,8 @@
-"""Where Sia lets a job run: few configurations, that always fit on nodes beside each other.
+"""Sia's configurations: few per job, chosen so that they always fit beside each other on nodes.
 
 On each kind a job has 1, 2, 4, ... accelerators of one node, or all accelerators of so many nodes
-(SOSP 2023, section 3.3). Ours add the job's own bounds where none of these lies within them, so
-that every job has a place to run, and end at its maximum.
+(SOSP 2023, section 3.3). This implementation adds the job's own bounds where none of these lies
+within them, so that every job has a configuration, and ends at its maximum.
 """
 
 from __future__ import annotations
@@ -51,9 +51,9 @@ def counts_of(kind: Kind) -> tuple[int, ...]:
 
 
 def configurations_of(job: Job, kind: Kind, counts: Sequence[int]) -> list[Configuration]:
-    """List where a job may run on a kind next: within its bounds, at most twice what it had.
+    """List a job's next configurations on a kind: within bounds, at most twice its largest count.
 
-    A job that never ran starts on its least.
+    A job that never ran starts on its smallest configuration.
     """
     if not job.accepts(kind.name) or job.min_accelerators > kind.capacity:
         return []
@@ -72,7 +72,7 @@ def configurations_of(job: Job, kind: Kind, counts: Sequence[int]) -> list[Confi
 def goodputs_of(
     job: Job, configurations: Sequence[Configuration], kinds: dict[str, Kind]
 ) -> np.ndarray[tuple[int], np.dtype[np.float64]]:
-    """Give the goodput of each configuration, or its accelerators where nothing is known."""
+    """Return the goodput of each configuration, or its accelerators where the speed is unknown."""
     found = np.zeros(len(configurations))
     for name in {one.kind for one in configurations}:
         own = [i for i, one in enumerate(configurations) if one.kind == name]

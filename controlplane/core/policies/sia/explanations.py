@@ -1,4 +1,4 @@
-"""Says why Sia's program gives each job what it does, with the program's own numbers."""
+"""Reasons for the allotments of Sia's program, with the program's own numbers."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ from controlplane.core.values.types import Job, JobId
 
 @dataclass(frozen=True, slots=True)
 class Way:
-    """One job that would have to give up accelerators for another one.
+    """A reduction of one job that makes room for another one.
 
     Attributes:
         freed: accelerators that become free.
-        cost: what that costs in the program.
-        then: what it would be left with; None: nothing.
+        cost: cost of the reduction in the program.
+        then: accelerators left to the job; None: none.
     """
 
     freed: int
@@ -39,12 +39,12 @@ class Way:
 
 @dataclass(frozen=True)
 class Outcome:
-    """A decision of the program, before it is put in words.
+    """A decision of the program, before the reasons are written.
 
     Attributes:
-        options: the configurations of each job, by its row.
-        given: the one that each row has, if any.
-        current: what jobs hold.
+        options: the configurations of each job, by row.
+        given: the chosen one of each row, if any.
+        current: the present configurations of jobs.
     """
 
     jobs: Sequence[Job]
@@ -60,7 +60,7 @@ class Outcome:
 
     @cached_property
     def holders(self) -> dict[str, Holders]:
-        """Who is given what of each kind."""
+        """The holders of each kind in the decision."""
         found: dict[str, list[tuple[float, int]]] = {name: [] for name in self.kinds}
         for row, choice in self.given.items():
             configuration = choice.configuration
@@ -70,13 +70,13 @@ class Outcome:
         }
 
     def before(self, row: int, kind: str) -> int:
-        """Count what a job holds of a kind."""
+        """Count the accelerators of a kind that a job holds."""
         own = self.current.get(self.jobs[row].id)
         return own.count if own is not None and own.kind == kind else 0
 
     @cached_property
     def gainers(self) -> dict[str, JobId]:
-        """The job that gets most more of each kind."""
+        """The job with the largest increase on each kind."""
         return gainers(
             (
                 choice.configuration.kind,
@@ -88,7 +88,7 @@ class Outcome:
 
     @cached_property
     def ways(self) -> dict[str, list[Way]]:
-        """Every way in which one job alone would make room on a kind, the cheapest first."""
+        """Every reduction of a single job that makes room on a kind, the cheapest first."""
         found: dict[str, list[Way]] = {name: [] for name in self.kinds}
         for row, choice in self.given.items():
             job, had = self.jobs[row], choice.configuration
@@ -102,12 +102,12 @@ class Outcome:
         return {name: sorted(ways, key=lambda way: way.cost) for name, ways in found.items()}
 
     def cheapest(self, kind: str, missing: int) -> Way | None:
-        """Find who alone would make so much room at the least cost."""
+        """Find the cheapest reduction of a single job that frees enough accelerators."""
         return next((way for way in self.ways[kind] if way.freed >= missing), None)
 
 
 def held_text(outcome: Outcome, row: int) -> str:
-    """Say what a job is given and why it is not given more."""
+    """Describe a job's allotment and why it is not larger."""
     job, choice = outcome.jobs[row], outcome.given[row]
     own, configuration = outcome.current.get(job.id), choice.configuration
     kind, before = configuration.kind, outcome.before(row, configuration.kind)
@@ -127,7 +127,7 @@ def held_text(outcome: Outcome, row: int) -> str:
 
 
 def _best_text(outcome: Outcome, row: int) -> str:
-    """Compare what a job is given with the next that is faster, on its own kind if there is one."""
+    """Compare a job's configuration with the next faster one, on its own kind if there is one."""
     choice, job = outcome.given[row], outcome.jobs[row]
     kind, least = choice.configuration.kind, choice.goodput * (1.0 + MIN_REPORTED_GAIN)
     faster = [one for one in outcome.options[row] if one.goodput >= least]
@@ -146,7 +146,7 @@ def _best_text(outcome: Outcome, row: int) -> str:
 
 
 def waiting_text(outcome: Outcome, row: int, start_s: float | None) -> str:
-    """Say what a job waits for, who has it, and why nobody makes room."""
+    """Describe a waiting job's demand, the present holders, and why no job makes room."""
     job = outcome.jobs[row]
     least = min(outcome.options[row], key=lambda option: option.configuration.count)
     kind, count = least.configuration.kind, least.configuration.count
@@ -167,7 +167,7 @@ def waiting_text(outcome: Outcome, row: int, start_s: float | None) -> str:
 
 
 def configuration_left_s(job: Job, configuration: Configuration, kind: Kind) -> float | None:
-    """Predict when a job ends on a configuration, from the table that its goodput came from."""
+    """Predict the seconds until a job ends on a configuration, from its table of goodputs."""
     count = configuration.count
     if job.performance is None or job.remaining_examples is None:
         return left_s(job, kind.name, count, configuration.num_nodes)

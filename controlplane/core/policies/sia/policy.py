@@ -1,16 +1,17 @@
 """Sia: one configuration for each job by an integer program (SOSP 2023).
 
-Each job's goodput on a configuration is divided by its goodput on its worst one, times its least
-number of accelerators, which makes jobs and kinds comparable: G. What a resize costs makes every
-other configuration than the present one worse by (T - N*S)/(T + S), with T the age of the job, N
-its resizes and S the seconds that one costs. Then the sum over jobs of weight * G**p is minimised,
-p = -0.5, where a job that is left out counts 1.5, within the accelerators of each kind.
+Each job's goodput on a configuration is divided by its goodput on its worst one and multiplied by
+its minimum number of accelerators, which makes jobs and kinds comparable: G. The cost of a resize
+multiplies every configuration other than the present one by (T - N*S)/(T + S), with T the age of
+the job, N its number of resizes and S the seconds that one costs. Then the sum over jobs of
+weight * G**p is minimised, p = -0.5, where a job that is left out counts 1.5, within the
+accelerators of each kind.
 
-Differences from the paper: weights; a decision whenever it is asked for instead of every 60 s; and
-1.5 for a job that is left out instead of 1.1. With anything below 2 - 2**-0.5 = 1.29 a second
-accelerator for one job is worth more than a first one for another, and short jobs wait for hours:
-1.1 gives longer mean completion times, too. For the same reason part of the 1.5 counts at the
-heaviest weight, whatever the job's own.
+Differences from the paper: weights; a decision on demand instead of every 60 s; and 1.5 instead of
+1.1 for a job that is left out. With anything below 2 - 2**-0.5 = 1.29 a second accelerator for one
+job is worth more than a first one for another, and short jobs wait for hours: 1.1 gives longer mean
+completion times, too. For the same reason part of the 1.5 counts at the heaviest weight, whatever
+the job's own.
 """
 
 from __future__ import annotations
@@ -43,10 +44,10 @@ from controlplane.core.values.types import Decision, Job, JobId, Share, Snapshot
 #: The exponent: the more negative, the fairer.
 FAIRNESS_POWER = -0.5
 
-#: What is left of a configuration's goodput at least, however many resizes there were.
+#: Least part of a configuration's goodput that resizes leave, however many there were.
 LEAST_KEEP = 0.01
 
-#: And at most, so that no job moves for nothing where resizes are free.
+#: Largest such part, so that no job moves without gain where resizes are free.
 MOST_KEEP = 0.99
 
 
@@ -71,7 +72,7 @@ def sia(snapshot: Snapshot) -> Decision:
 
 
 def _current(snapshot: Snapshot, kinds: Mapping[str, Kind]) -> dict[JobId, Configuration]:
-    """Name the configuration that each job has, by its count: places are not Sia's to choose."""
+    """Return each job's configuration by its count, as Sia does not choose nodes."""
     current: dict[JobId, Configuration] = {}
     for job_id, counts in held_by_kind(snapshot).items():
         name = held_kind(counts)
@@ -119,10 +120,11 @@ def _starts(
     chosen: Sequence[Choice],
     kinds: Mapping[str, Kind],
 ) -> dict[JobId, float]:
-    """Predict when jobs start that are left out: on their least, on what ends leave.
+    """Predict when left-out jobs start: on their least, on accelerators of jobs that end.
 
-    The first is who gains the program most for each accelerator. Nobody shrinks for them: that was
-    just found to be worth less. Nobody grows either, which is worth less than any start.
+    Jobs are ordered by the program's gain per accelerator. Running jobs are not assumed to shrink
+    for them, which the program just found to be worth less, nor to grow, which is worth less than a
+    start.
     """
     given = {choice.row for choice in chosen}
     least: dict[int, dict[str, Choice]] = {}

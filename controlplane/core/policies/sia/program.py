@@ -1,8 +1,8 @@
-"""Sia's integer program: at most one configuration for each job, within what there is of each kind.
+"""Sia's integer program: at most one configuration for each job, within each kind's capacity.
 
 The linear relaxation, in which all but a few jobs have one whole configuration, is solved and
-rounded first. Its prices then tell which configurations cannot be part of anything better than the
-rounded answer, and the integer program is left with the few that can (reduced-cost fixing).
+rounded first. Its prices then exclude the configurations that cannot improve on the rounded
+answer, and the integer program is left with the few others (reduced-cost fixing).
 """
 
 from __future__ import annotations
@@ -21,23 +21,23 @@ from controlplane.core.policies.sia.configurations import Configuration
 Floats = NDArray[np.float64]
 Chosen = NDArray[np.intp]
 
-#: What leaving a job out counts, where its worst configuration counts 1: so much for its own weight
-#: and so much for the heaviest one. The latter is what doubling a job from 1 can save at most.
+#: Cost of leaving a job out, where its worst configuration costs 1: a part at its own weight and a
+#: part at the heaviest weight. The latter is the most that doubling a job from 1 can save.
 LEFT_OUT, LEFT_OUT_HEAVIEST = 1.2, 0.3
 
-#: What a job has already counts this much better, as a share of leaving the job out: of answers
-#: that are worth the same, that with fewer changes is taken.
+#: Relative bonus of a job's present configuration, as a share of the cost of leaving the job out:
+#: of equally good answers, that with fewer changes is taken.
 HELD = 1e-3
 
-#: The answer may be off by this share of the program's value.
+#: Allowed error of the answer, relative to the program's value.
 GAP = 1e-4
 
-#: After so many seconds the rounded answer is taken, which is possible and nearly as good.
+#: Time limit in seconds, after which the rounded answer is used: feasible and nearly as good.
 TIME_LIMIT_S = 5.0
 
-#: HiGHS prints a line of its own, whatever it is told, when the solution of a presolved program
-#: does not quite fit the whole one. So nothing is presolved, and no heuristic makes smaller
-#: programs, which always are. The program is small by then, and solved no slower.
+#: HiGHS prints a line of its own, whatever its options, when the solution of a presolved program
+#: does not quite fit the whole one. So presolve is off, and so are heuristics that make smaller
+#: programs, which always presolve. The program is small by then, and solved no slower.
 _QUIETLY = {
     "presolve": False,
     "mip_heuristic_run_rens": False,
@@ -53,10 +53,10 @@ class Choice:
     """One job on one configuration.
 
     Attributes:
-        row: of the job in the program.
-        utility: G, with what a resize costs.
+        row: row of the job in the program.
+        utility: G, including the cost of a resize.
         cost: weight * G**p, to be minimised.
-        is_held: whether the job has it now.
+        is_held: whether the job has this configuration now.
     """
 
     row: int
@@ -72,11 +72,11 @@ class Program:
     """Choices as arrays.
 
     Attributes:
-        gains: cost of each choice less that of leaving its job out, to be minimised; a little less
-            for what is held.
-        rows: number of its job, from 0 without gaps.
-        kinds: number of its kind.
-        counts: accelerators that it takes.
+        gains: cost of each choice less that of leaving its job out, to be minimised; slightly less
+            for present configurations.
+        rows: index of each choice's job, from 0 without gaps.
+        kinds: index of each choice's kind.
+        counts: accelerators of each choice.
         capacity: accelerators of each kind.
     """
 
@@ -92,7 +92,7 @@ class Program:
         return int(self.rows.max(initial=-1)) + 1
 
     def constraints(self, kept: Chosen) -> tuple[csr_array, Floats]:
-        """Write down one constraint for each job, then one for each kind, of some choices."""
+        """Build one constraint for each job, then one for each kind, over the kept choices."""
         columns = np.arange(len(kept))
         matrix = csr_array(
             (
@@ -110,7 +110,7 @@ class Program:
 def choose(
     choices: Sequence[Choice], weights: Sequence[float], capacity: Mapping[str, int]
 ) -> list[Choice]:
-    """Solve the program: the choices of least cost in all."""
+    """Solve the program: the choices of least total cost."""
     if not choices:
         return []
     program = program_make(choices, weights, capacity)
@@ -118,7 +118,7 @@ def choose(
 
 
 def left_out_cost(weight: float, heaviest: float) -> float:
-    """Give what it costs to leave out a job of this weight, beside one of the heaviest weight."""
+    """Return the cost of leaving out a job of this weight, given the heaviest weight."""
     return LEFT_OUT * weight + LEFT_OUT_HEAVIEST * heaviest
 
 
@@ -141,11 +141,11 @@ def program_make(
 
 
 def solve(program: Program) -> Chosen:
-    """Give the numbers of the choices of least cost in all."""
+    """Return the indices of the choices of least total cost."""
     every = np.arange(len(program.gains))
     matrix, limits = program.constraints(every)
     relaxed = linprog(program.gains, A_ub=matrix, b_ub=limits, bounds=(0, None), method="highs")
-    if relaxed.x is None:  # out of time or numbers: everything as if nothing were known
+    if relaxed.x is None:  # time limit or numerical trouble: round without a relaxed solution
         return rounded(program, np.zeros(len(program.gains)))
     answer = rounded(program, relaxed.x)
     slack = program.gains[answer].sum() - relaxed.fun
@@ -154,7 +154,7 @@ def solve(program: Program) -> Chosen:
     reduced = program.gains - matrix.T @ relaxed.ineqlin.marginals
     kept = np.nonzero(reduced <= slack + _TOLERANCE)[0]
     matrix, limits = program.constraints(kept)
-    with warnings.catch_warnings():  # of options that are handed on to HiGHS
+    with warnings.catch_warnings():  # about options that are passed on to HiGHS
         warnings.filterwarnings("ignore", "Unrecognized options", RuntimeWarning)
         found = milp(
             program.gains[kept],
@@ -169,7 +169,7 @@ def solve(program: Program) -> Chosen:
 def rounded(program: Program, fractions: Floats) -> Chosen:
     """Round a solution of the relaxation.
 
-    The largest fractions that fit first; then, as long as something fits, the change of one job's
+    The largest fractions that fit come first; then, as long as any fits, the change of one job's
     choice that gains most.
     """
     free = program.capacity.copy()
