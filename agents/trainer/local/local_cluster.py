@@ -15,7 +15,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO, Protocol
 
 from agents.trainer.contract.environment import heap_environment
 from agents.trainer.contract.ports import PortHolder
@@ -60,13 +60,47 @@ class NonfiniteJobError(LocalJobError):
         self.outputs = outputs
 
 
+class TrainerProcess(Protocol):
+    """The part of `subprocess.Popen` that a local job needs."""
+
+    pid: int
+
+    @property
+    def returncode(self) -> int | None: ...
+    def poll(self) -> int | None: ...
+    def wait(self, timeout: float | None = None) -> int: ...
+    def send_signal(self, sig: int, /) -> None: ...
+    def terminate(self) -> None: ...
+    def kill(self) -> None: ...
+
+
+#: Starts a command with an environment, inherited file numbers and a log.
+Spawn = Callable[[Sequence[str], dict[str, str], Sequence[int], BinaryIO], TrainerProcess]
+
+
+def trainer_spawn(
+    command: Sequence[str], environment: dict[str, str], files: Sequence[int], log: BinaryIO
+) -> subprocess.Popen[bytes]:
+    """Start a trainer as a child process in a session of its own."""
+    return subprocess.Popen(
+        command,
+        pass_fds=files,
+        env=environment,
+        cwd=REPOSITORY,
+        stdin=subprocess.DEVNULL,
+        stdout=log,
+        stderr=subprocess.STDOUT,
+        start_new_session=True,
+    )
+
+
 @dataclass
 class LocalTrainer:
     """One child process and its reports so far."""
 
     slot: int
     run_dir: Path
-    process: subprocess.Popen[bytes]
+    process: TrainerProcess
     reports: list[TrainerReport] = field(default_factory=list)
     offset: int = 0
 
@@ -96,6 +130,7 @@ class LocalJob:
 
     Attributes:
         program: starts a trainer; the run directory is appended. May change between starts.
+        spawn: starts the process of a command; a test may fork it instead.
         lost: slots whose trainers may fail without failing the run.
     """
 
@@ -111,6 +146,7 @@ class LocalJob:
         self.wants_profile = False
         self.parent_pid = os.getpid()
         self.program: Sequence[str] = TRAINER_PROGRAM
+        self.spawn: Spawn = trainer_spawn
         self.lost: set[int] = set()
         self._code = code
         self._next_slot = 0
@@ -445,17 +481,9 @@ class LocalJob:
         files = self._ports.files(slot)
         command = [*self.program, "--run-dir", str(run_dir), "--parent", str(self.parent_pid)]
         command += ["--held-port", *map(str, files)] if files else []
+        environment = {**os.environ, **heap_environment(self.threads)}
         with (run_dir / "log.txt").open("wb") as log:
-            process = subprocess.Popen(
-                command,
-                pass_fds=files,
-                env={**os.environ, **heap_environment(self.threads)},
-                cwd=REPOSITORY,
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=subprocess.STDOUT,
-                start_new_session=True,
-            )
+            process = self.spawn(command, environment, files, log)
         self.free_port(slot)
         self.trainers[slot] = LocalTrainer(slot, run_dir, process)
 

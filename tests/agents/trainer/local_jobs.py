@@ -15,6 +15,7 @@ from controlplane.core.protocol.wire import (
     StopKind,
     TrainingSpec,
 )
+from tests.warm_trainers import trainer_fork
 
 TEMPLATES = Path(__file__).resolve().parents[3] / "jobs" / "job_templates"
 
@@ -105,12 +106,23 @@ def membership_of(shares: dict[int, tuple[int, ...]], **changes: Any) -> Members
 
 
 def local_job(
-    folder: Path, spec: TrainingSpec, code: str | Path = UNEVEN_JOB, **options: Any
+    folder: Path,
+    spec: TrainingSpec,
+    code: str | Path = UNEVEN_JOB,
+    forked: bool = True,
+    **options: Any,
 ) -> LocalJob:
-    """Lay out a local job whose code is text or a file."""
+    """Lay out a local job whose code is text or a file.
+
+    Args:
+        forked: fork the trainers from a process that has imported TensorFlow.
+    """
     if isinstance(code, str):
         path = folder / spec.entry_file
         path.write_text(code)
     else:
         path = code
-    return LocalJob(spec, path, folder / "trainers", **options)
+    job = LocalJob(spec, path, folder / "trainers", **options)
+    if forked:
+        job.spawn = trainer_fork
+    return job
