@@ -33,6 +33,7 @@ INSTALLED_APPS = [
     "drf_spectacular_sidecar",
     "jobs",
     "frontend",
+    "django.contrib.admin.apps.SimpleAdminConfig",  # after frontend, whose templates come first
 ]
 MIDDLEWARE = [
     "django.middleware.security.SecurityMiddleware",

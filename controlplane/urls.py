@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from django.urls import include, path
 
+from jobs import admin
 from jobs.api import health
 
 urlpatterns = [
@@ -11,5 +12,6 @@ urlpatterns = [
     path("readyz", health.readyz, name="readyz"),
     path("api/v1/agent/", include("jobs.api.agent.urls")),
     path("api/v1/", include(("jobs.api.urls", "api"))),
+    path("admin/", admin.site.urls),
     path("", include("frontend.urls")),
 ]

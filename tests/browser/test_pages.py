@@ -146,6 +146,22 @@ def test_the_login_page_is_accessible_too(browser: Browser, site: Site) -> None:
         page.close()
 
 
+def test_an_admin_makes_an_account_and_looks_records_up(admin: Visitor) -> None:
+    admin.open("/")
+    page = admin.page
+    page.get_by_text("admin", exact=True).click()
+    page.get_by_role("link", name="Users and records").click()
+    page.locator("#jobs-job").get_by_role("link").click()
+    page.get_by_role("link", name=str(JOB["running"]), exact=True).click()
+    expect(page.get_by_role("heading", name="View job")).to_be_visible()
+    page.goto("/admin/auth/user/add/")
+    page.get_by_label("Username").fill("grace")
+    page.locator("#id_password1").fill("three-words-together")
+    page.locator("#id_password2").fill("three-words-together")
+    page.get_by_role("button", name="Save", exact=True).click()
+    expect(page.get_by_text("was added successfully")).to_be_visible()
+
+
 def test_charts_show_what_the_tables_beside_them_say(admin: Visitor) -> None:
     admin.open("/")
     allocation = admin.page.locator("[data-figure=allocation]")

@@ -26,6 +26,7 @@ ADMIN = "admin"  # admins; 403 for others
 ADMIN_WRITES = "admin writes"  # everybody who is known reads, admins write
 AGENT = "agent"  # agents only
 PAGE = "page"  # a page: redirects to the login; tests/frontend has the rest
+ADMIN_SITE = "admin site"  # redirects to the login; tests/jobs/test_admin.py has the rest
 
 WHO = {
     "healthz": OPEN,
@@ -85,6 +86,8 @@ def routes(patterns: object = None, prefix: str = "") -> Iterator[tuple[str, URL
 
 
 def who(route: str, pattern: URLPattern) -> str | None:
+    if route.startswith("admin/"):
+        return ADMIN_SITE
     is_page = pattern.callback.__module__.startswith(("frontend.", "django.contrib.auth"))
     return PAGE if is_page else WHO.get(route)
 
@@ -162,7 +165,7 @@ def expected(group: str, name: str, method: str) -> set[int] | None:
 
 @pytest.mark.django_db
 @pytest.mark.parametrize(
-    "route", [route for route, group in ALL_ROUTES.items() if group not in (None, PAGE)]
+    "route", [route for route, group in ALL_ROUTES.items() if group not in (None, PAGE, ADMIN_SITE)]
 )
 def test_the_matrix(route: str) -> None:
     group = ALL_ROUTES[route]
@@ -205,3 +208,20 @@ def test_pages_want_a_login(route: str) -> None:
         assert response.headers["Location"].startswith("/login/")
     else:
         assert response.status_code in (401, 403, 404, 405)
+
+
+@pytest.mark.django_db
+def test_the_admin_site_wants_an_admin() -> None:
+    cast_ = Cast()
+    routes_ = [route for route, group in ALL_ROUTES.items() if group == ADMIN_SITE]
+    plain = [route.replace("<path:object_id>", "1").replace("<id>", "1") for route in routes_]
+    paths = [f"/{path}" for path in plain if "(" not in path]
+    assert len(paths) > 40
+    for name in ("nobody", "owner", "other by session", "admin"):  # no API token counts here
+        for path in paths:
+            response = cast_.clients[name].get(path)
+            if path == "/admin/login/" and name == "other by session":
+                assert response.status_code == 403
+                continue
+            assert response.status_code == 302, (name, path)
+            assert response.headers["Location"].startswith(("/admin/login/", "/login/", "/admin/"))

@@ -45,7 +45,7 @@ EPOCH_LINE = re.compile(
 
 def test_the_log_of_a_job_holds_its_words_and_its_epochs(tmp_path: Path) -> None:
     spec = training_spec(stop=EPOCHS, global_batch_size=8)
-    with local_job(tmp_path, spec, TALKING_JOB) as job:
+    with local_job(tmp_path, spec, TALKING_JOB, forked=False) as job:
         job.resize(2)
         job.wait_finished()
         logs = [job.trainers[slot].run_dir / "log.txt" for slot in (0, 1)]

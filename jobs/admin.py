@@ -1,0 +1,144 @@
+"""Admin site: user accounts, and the records of the control plane to look up.
+
+Records are read-only here: jobs, nodes and allocations change through services alone.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from django.contrib import admin, messages
+from django.contrib.auth.admin import UserAdmin
+from django.contrib.auth.models import User
+from django.contrib.auth.views import redirect_to_login
+from django.core.exceptions import PermissionDenied
+from django.db.models import Model, QuerySet
+from django.http import HttpRequest, HttpResponseBase
+from django.utils import timezone
+
+from jobs.models import Accelerator, Allocation, ApiToken, Event, Generation, Job, Node, Replay
+from jobs.services.cluster.api_tokens import api_token_revoke
+
+
+class ControlPlaneAdmin(admin.AdminSite):
+    """Admin site whose login is the one of the pages."""
+
+    site_header = site_title = "VirtualFlow"
+    index_title = "Users and records"
+
+    def login(
+        self, request: HttpRequest, extra_context: dict[str, Any] | None = None
+    ) -> HttpResponseBase:
+        """Redirect to the login page.
+
+        Raises:
+            PermissionDenied: the user is logged in and not an admin.
+        """
+        if request.user.is_authenticated:
+            raise PermissionDenied
+        return redirect_to_login(request.GET.get("next", "") or "/admin/")
+
+
+class RecordAdmin(admin.ModelAdmin):
+    """Read-only list and detail page for every admin."""
+
+    show_full_result_count = False
+    list_per_page = 50
+
+    def has_module_permission(self, request: HttpRequest) -> bool:
+        return _is_admin(request)
+
+    def has_view_permission(self, request: HttpRequest, obj: Model | None = None) -> bool:
+        return _is_admin(request)
+
+    def has_add_permission(self, request: HttpRequest, obj: Model | None = None) -> bool:
+        return False
+
+    def has_change_permission(self, request: HttpRequest, obj: Model | None = None) -> bool:
+        return False
+
+    def has_delete_permission(self, request: HttpRequest, obj: Model | None = None) -> bool:
+        return False
+
+
+class JobAdmin(RecordAdmin):
+    list_display = ("id", "name", "owner", "status", "priority", "step", "submitted_at")
+    list_filter = ("status", "is_draft", "template")
+    list_select_related = ("owner",)
+    search_fields = ("name", "owner__username")
+    ordering = ("-id",)
+
+
+class NodeAdmin(RecordAdmin):
+    list_display = ("name", "host", "shown_status", "last_seen_at", "removed_at")
+    search_fields = ("name", "host")
+    exclude = ("agent_token_digest",)
+
+
+class AcceleratorAdmin(RecordAdmin):
+    list_display = ("id", "node", "index", "kind", "name", "is_present")
+    list_filter = ("kind", "is_present")
+    list_select_related = ("node",)
+
+
+class GenerationAdmin(RecordAdmin):
+    list_display = ("job", "number", "phase", "num_members", "switched_at", "closed_at")
+    list_filter = ("phase",)
+    list_select_related = ("job",)
+    search_fields = ("job__name",)
+    ordering = ("-id",)
+
+
+class AllocationAdmin(RecordAdmin):
+    list_display = ("job", "slot", "accelerator", "granted_at", "released_at", "lost_code")
+    list_select_related = ("job", "accelerator")
+    search_fields = ("job__name",)
+    ordering = ("-id",)
+
+
+class EventAdmin(RecordAdmin):
+    list_display = ("at", "kind", "job", "node", "actor", "message")
+    list_filter = ("kind",)
+    list_select_related = ("job", "node")
+    search_fields = ("message", "actor", "job__name")
+
+
+class ReplayAdmin(RecordAdmin):
+    list_display = ("id", "__str__", "status")
+
+
+class ApiTokenAdmin(RecordAdmin):
+    """API tokens of all users, with an action that revokes them."""
+
+    list_display = ("id", "name", "user", "scopes", "expires_at", "revoked_at", "last_used_at")
+    list_select_related = ("user",)
+    search_fields = ("name", "user__username")
+    exclude = ("digest",)
+    actions = ("revoke",)
+
+    @admin.action(description="Revoke selected tokens")
+    def revoke(self, request: HttpRequest, queryset: QuerySet[ApiToken]) -> None:
+        """Revoke tokens of any user."""
+        now = timezone.now()
+        for token in queryset.select_related("user"):
+            api_token_revoke(token.user, token.pk, now)
+        self.message_user(request, "The selected tokens are revoked.", messages.SUCCESS)
+
+
+def _is_admin(request: HttpRequest) -> bool:
+    return bool(request.user.is_active and request.user.is_staff)
+
+
+site = ControlPlaneAdmin(name="admin")
+site.register(User, UserAdmin)
+for model, page in (
+    (Job, JobAdmin),
+    (Node, NodeAdmin),
+    (Accelerator, AcceleratorAdmin),
+    (Generation, GenerationAdmin),
+    (Allocation, AllocationAdmin),
+    (Event, EventAdmin),
+    (Replay, ReplayAdmin),
+    (ApiToken, ApiTokenAdmin),
+):
+    site.register(model, page)

@@ -1,0 +1,104 @@
+"""The admin site: records that nobody can change there, accounts, and who gets in."""
+
+from __future__ import annotations
+
+import pytest
+from django.contrib.auth.models import Permission, User
+from django.test import Client
+from django.urls import reverse
+
+from jobs.admin import RecordAdmin, site
+from jobs.models import ApiToken, Event
+from tests.builders import api_token_make, at, job_make, node_make, user_make
+
+pytestmark = pytest.mark.django_db
+
+RECORDS = [model for model, page in site._registry.items() if isinstance(page, RecordAdmin)]
+
+
+@pytest.fixture
+def superuser() -> Client:
+    user = User.objects.create_superuser("root", password="only-for-this-test")
+    client = Client()
+    client.force_login(user)
+    return client
+
+
+@pytest.fixture
+def admin() -> Client:
+    client = Client()
+    client.force_login(user_make("boss", is_staff=True))
+    return client
+
+
+def address(model: type, what: str, *arguments: object) -> str:
+    return reverse(f"admin:jobs_{model.__name__.lower()}_{what}", args=arguments)
+
+
+def test_every_list_and_every_record_is_shown_and_none_can_be_changed(admin: Client) -> None:
+    owner = user_make("ada")
+    job = job_make(owner)
+    node, _ = node_make()
+    api_token_make(owner)
+    Event.objects.create(job=job, node=node, kind="submitted", message="submitted", at=at(0))
+    num_shown = 0
+    for model in RECORDS:
+        assert admin.get(address(model, "changelist")).status_code == 200, model
+        assert admin.get(address(model, "changelist"), {"q": "a"}).status_code == 200, model
+        assert admin.get(address(model, "add")).status_code == 403, model
+        for row in model.objects.all()[:1]:
+            num_shown += 1
+            assert admin.get(address(model, "change", row.pk)).status_code == 200, model
+            assert admin.post(address(model, "change", row.pk), {}).status_code == 403, model
+            assert admin.post(address(model, "delete", row.pk), {"post": "yes"}).status_code == 403
+    assert num_shown >= 5
+
+
+def test_digests_of_credentials_are_not_shown(admin: Client) -> None:
+    node, _ = node_make()
+    api_token_make(user_make("ada"))
+    token = ApiToken.objects.get()
+    for row, digest in ((node, node.agent_token_digest), (token, token.digest)):
+        page = admin.get(address(type(row), "change", row.pk))
+        assert page.status_code == 200
+        assert digest not in page.content.decode()
+
+
+def test_an_admin_revokes_the_tokens_of_anybody(admin: Client) -> None:
+    api_token_make(user_make("ada"))
+    token = ApiToken.objects.get()
+    fields = {"action": "revoke", "_selected_action": [token.pk]}
+    assert admin.post(address(ApiToken, "changelist"), fields).status_code == 302
+    token.refresh_from_db()
+    assert token.revoked_at is not None
+
+
+def test_a_superuser_makes_an_account_that_can_log_in(superuser: Client) -> None:
+    password = "three-words-together"
+    fields = {"username": "grace", "usable_password": "true"}
+    fields |= {"password1": password, "password2": password}
+    assert superuser.post(reverse("admin:auth_user_add"), fields).status_code == 302
+    assert Client().login(username="grace", password=password)
+    assert not User.objects.get(username="grace").is_staff
+
+
+def test_an_admin_without_permissions_gives_nobody_rights(admin: Client) -> None:
+    """Accounts are a superuser's, so that no admin makes itself one."""
+    assert admin.get(reverse("admin:auth_user_changelist")).status_code == 403
+    assert admin.get(reverse("admin:auth_user_add")).status_code == 403
+    assert reverse("admin:auth_user_changelist") not in admin.get("/admin/").content.decode()
+    boss = User.objects.get(username="boss")
+    boss.user_permissions.add(Permission.objects.get(codename="view_user"))
+    fields = {"username": "boss", "is_superuser": "on"}
+    assert admin.post(reverse("admin:auth_user_change", args=[boss.pk]), fields).status_code == 403
+    boss.refresh_from_db()
+    assert not boss.is_superuser
+
+
+def test_others_are_sent_to_the_login_or_away() -> None:
+    client = Client()
+    response = client.get("/admin/", follow=True)
+    assert response.redirect_chain[-1][0] == "/login/?next=/admin/"
+    client.force_login(user_make("ada"))
+    assert client.get("/admin/", follow=True).status_code == 403
+    assert "Users and records" not in client.get("/").content.decode()
