@@ -28,11 +28,17 @@ def tenures(job: FatedJob) -> list[dict[str, Any]]:
     return sorted(found, key=lambda row: row["slot"])
 
 
+@pytest.fixture(scope="module")
+def undisturbed(stack: Stack) -> dict[str, Any]:
+    """Train alone on one accelerator; give what the job ended with."""
+    return ending(FatedJob(stack, "alone", NUM_STEPS, PACE, max_accelerators=1))
+
+
 @pytest.mark.parametrize("is_leader", [True, False], ids=["leader", "follower"])
-def test_a_trainer_is_replaced_where_it_was(stack: Stack, is_leader: bool) -> None:
+def test_a_trainer_is_replaced_where_it_was(
+    stack: Stack, undisturbed: dict[str, Any], is_leader: bool
+) -> None:
     name = "leader" if is_leader else "follower"
-    undisturbed = FatedJob(stack, f"{name}-undisturbed", NUM_STEPS, PACE, max_accelerators=1)
-    expected = ending(undisturbed)
     job = FatedJob(
         stack, name, NUM_STEPS, PACE, min_accelerators=4, max_accelerators=4, priority=900
     )
@@ -50,6 +56,6 @@ def test_a_trainer_is_replaced_where_it_was(stack: Stack, is_leader: bool) -> No
     places = {row["slot"]: (row["node"], row["accelerator"]) for row in tenures(job)}
     assert places[new] == places[victim]
     assert not tenures(waiting)
-    assert ending(job) == expected
+    assert ending(job) == undisturbed
     assert job.state()["restarts"] == 0
     assert not job.events(*STOPPED)
