@@ -82,8 +82,8 @@ def main() -> int:
         "VIRTUALFLOW_LEASE_S": str(LEASE_S),
         "VIRTUALFLOW_HEARTBEAT_S": "1",
         "VIRTUALFLOW_CHECKPOINT_EVERY_S": str(CHECKPOINT_EVERY_S),
-        # What is done to these nodes on purpose must not get them set aside.
-        "VIRTUALFLOW_ASIDE_DEATHS": "0",
+        # What is done to these nodes on purpose must not get them quarantined.
+        "VIRTUALFLOW_QUARANTINE_DEATHS": "0",
     }
     hits = [case for case in chosen for _ in range(case.repeats)] * options.rounds
     with tempfile.TemporaryDirectory(prefix="virtualflow-failure-") as name:
@@ -154,7 +154,7 @@ def measure(job: FatedJob, case: Case, number: int, hit: Hit) -> Loss:
     def with_a_step() -> dict[str, Any] | None:
         newer = [row for row in job.generations() if row["number"] > number]
         # Not a growth that was asked for before, nor one that the loss undid.
-        asked = [row for row in newer if _seconds(row["asked_at"]) > hit.at]
+        asked = [row for row in newer if _seconds(row["requested_at"]) > hit.at]
         return next((row for row in reversed(asked) if row["first_step_at"]), None)
 
     if case.without_site:
@@ -166,7 +166,7 @@ def measure(job: FatedJob, case: Case, number: int, hit: Hit) -> Loss:
         )
     finally:
         hit.clean()
-    noticed = [entry["noticed_at"] for entry in row["lost"]] or [row["asked_at"]]
+    noticed = [entry["noticed_at"] for entry in row["lost"]] or [row["requested_at"]]
     times = (min(noticed), row["switched_at"], row["first_step_at"])
     noticed_s, switched_s, step_s = (_seconds(text) - hit.at for text in times)
     return Loss(case, noticed_s, switched_s, step_s, row["pause_s"] if row["lost"] else None)

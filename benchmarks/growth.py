@@ -152,7 +152,7 @@ def submit(stack: Stack, size: Size) -> int:
 def grow(stack: Stack, node_id: int, job_id: int) -> float:
     """Open the node; gives the seconds to the first step on both accelerators."""
     before = newest(stack, job_id)["number"]
-    asked_at = time.time()
+    requested_at = time.time()
     stack.post(f"nodes/{node_id}/uncordon/", {"reason": "to grow"})
     wait(
         stack,
@@ -161,9 +161,9 @@ def grow(stack: Stack, node_id: int, job_id: int) -> float:
     )
     row = newest(stack, job_id)
     assert row["num_members"] == 2, row
-    moments = ("asked_at", "ready_at", "switched_at", "first_step_at")
+    moments = ("requested_at", "ready_at", "switched_at", "first_step_at")
     decided_s, ready_s, switched_s, stepped_s = (
-        seconds_since_epoch(row[moment]) - asked_at for moment in moments
+        seconds_since_epoch(row[moment]) - requested_at for moment in moments
     )
     print(
         f"  decided after {decided_s:.2f} s, joiner ready {ready_s:.2f} s, "
@@ -174,10 +174,10 @@ def grow(stack: Stack, node_id: int, job_id: int) -> float:
 
 def shrink(stack: Stack, node_id: int, job_id: int) -> float:
     """Close the node; gives the seconds until its accelerator is free."""
-    asked_at = time.time()
+    requested_at = time.time()
     stack.post(f"nodes/{node_id}/cordon/", {"reason": "to shrink"})
     wait(stack, "the free accelerator", lambda: tenure_ends(stack, job_id).count(None) == 1)
-    return max(filter(None, tenure_ends(stack, job_id))) - asked_at
+    return max(filter(None, tenure_ends(stack, job_id))) - requested_at
 
 
 def tenure_ends(stack: Stack, job_id: int) -> list[float | None]:

@@ -169,10 +169,10 @@ RECOVERY_LIMIT = 10
 START_COOL_DOWN_S, START_COOL_DOWN_LIMIT_S = 10, 1800
 #: Deaths of trainers within the window (of two jobs at least, or while they started) after which a
 #: node is quarantined; twice as long each further time. 0: never.
-ASIDE_DEATHS = int(environment.number("VIRTUALFLOW_ASIDE_DEATHS", 3, low=0, high=1000))
-ASIDE_WINDOW_S = environment.number("VIRTUALFLOW_ASIDE_WINDOW_S", 600, low=1, high=86400)
-ASIDE_S = environment.number("VIRTUALFLOW_ASIDE_S", 300, low=1, high=86400)
-ASIDE_LIMIT_S = 86400
+QUARANTINE_DEATHS = int(environment.number("VIRTUALFLOW_QUARANTINE_DEATHS", 3, low=0, high=1000))
+QUARANTINE_WINDOW_S = environment.number("VIRTUALFLOW_QUARANTINE_WINDOW_S", 600, low=1, high=86400)
+QUARANTINE_S = environment.number("VIRTUALFLOW_QUARANTINE_S", 300, low=1, high=86400)
+QUARANTINE_LIMIT_S = 86400
 LIVE_JOBS_LIMIT = 1000  # of one user
 DEFAULT_POLICY = environment.choice(
     "VIRTUALFLOW_POLICY", policies.POLICIES, policies.DEFAULT_POLICY

@@ -40,18 +40,18 @@ class JobForm(forms.Form):
     )
     name = forms.CharField(
         label="Name",
-        help_text="To find it again; at most 100 characters.",
+        help_text="At most 100 characters.",
         required=False,
         widget=forms.TextInput(attrs={"maxlength": 100, "autocomplete": "off"}),
     )
     task = forms.ChoiceField(
         label="Task",
-        help_text="Predict: one pass over the data, what the model gives is kept in its order.",
+        help_text="Predict: one pass over the data, predictions in the order of the examples.",
         choices=[(task.value, task.value) for task in Task],
         required=False,
     )
     source_job = _whole(
-        "Model of job", "Number of a finished job of yours; empty: the code brings the model."
+        "Model of job", "Number of one of your finished jobs; empty: the code provides the model."
     )
     global_batch_size = _whole(
         "Global batch size", "Examples of one step, over all accelerators together."
@@ -67,29 +67,31 @@ class JobForm(forms.Form):
         "Fixed slices of the batch. More of them let the job grow further.",
         high=4096,
     )
-    seed = _whole("Seed", "The same seed gives the same result.", low=0)
+    seed = _whole("Seed", "The same seed reproduces the result.", low=0)
     reduction = forms.ChoiceField(
         label="Reduction",
-        help_text="Exact: the same bits on any number of accelerators.",
+        help_text="Exact: bitwise equal results on any number of accelerators.",
         choices=[(mode.value, mode.value) for mode in ReductionMode],
         required=False,
     )
     shuffle = forms.BooleanField(
-        label="Shuffle", help_text="Each epoch in a fresh seeded order.", required=False
+        label="Shuffle",
+        help_text="A new order in each epoch, derived from the seed.",
+        required=False,
     )
     settings = forms.CharField(
         label="Settings",
-        help_text="A JSON object; the code gets it as build(settings).",
+        help_text="A JSON object, passed to the code as build(settings).",
         required=False,
         widget=forms.Textarea(attrs={"rows": 5, "spellcheck": "false"}),
     )
     stop_kind = forms.ChoiceField(
         label="Stops after",
-        help_text="Steps, epochs, or when a metric is reached.",
+        help_text="A number of steps or epochs, or a metric's target.",
         choices=[(kind.value, kind.value) for kind in StopKind],
         required=False,
     )
-    stop_limit = _whole("How many", "Steps or epochs; for a metric the most epochs to try.")
+    stop_limit = _whole("How many", "Steps or epochs; for a metric, the maximum number of epochs.")
     stop_metric = forms.CharField(
         label="Metric",
         help_text="Its name in the epoch's logs, such as val_accuracy.",
@@ -104,12 +106,12 @@ class JobForm(forms.Form):
     )
     on_nonfinite = forms.ChoiceField(
         label="When the loss is not finite",
-        help_text="Or a metric: nan or infinite. Stop: the job fails at that step. Continue: it "
-        "trains on and says so.",
+        help_text="Or a metric (nan or infinite). Stop: the job fails at that step. Continue: "
+        "training goes on with a warning.",
         choices=[(choice.value, choice.value) for choice in OnNonfinite],
         required=False,
     )
-    min_accelerators = _whole("At least", "It runs on this many accelerators or not at all.")
+    min_accelerators = _whole("At least", "The job needs at least this many accelerators to run.")
     max_accelerators = _whole("At most", "At most one for each virtual node.")
     priority = _whole(
         "Priority", f"{_LOW} to {_HIGH}; twice the priority, twice the share.", _LOW, _HIGH
@@ -120,10 +122,10 @@ class JobForm(forms.Form):
         required=False,
         widget=forms.TextInput(attrs={"autocomplete": "off", "placeholder": "any"}),
     )
-    mixes_kinds = forms.BooleanField(
+    allow_mixed_kinds = forms.BooleanField(
         label="Mix kinds",
-        help_text="Idle accelerators of other kinds may help while nobody needs them. Results are "
-        "then equal within rounding, not bit for bit.",
+        help_text="Idle accelerators of other kinds may join while no other job needs them. "
+        "Results are then reproducible within rounding, not bitwise.",
         required=False,
     )
 
@@ -161,20 +163,20 @@ class TokenForm(forms.Form):
 
     name = forms.CharField(
         label="Name",
-        help_text="What uses it.",
+        help_text="The program that uses the token.",
         max_length=60,
         widget=forms.TextInput(attrs={"autocomplete": "off"}),
     )
     days = forms.IntegerField(
         label="Valid for (days)",
-        help_text="It stops working after that.",
+        help_text="The token expires after that.",
         min_value=1,
         max_value=LIFETIME_DAYS_LIMIT,
         initial=90,
     )
     may_write = forms.BooleanField(
         label="May submit and change jobs",
-        help_text="Off: it can only read.",
+        help_text="Off: read-only.",
         required=False,
         initial=True,
     )

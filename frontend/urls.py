@@ -41,7 +41,7 @@ urlpatterns = [
     _page("nodes/", admin.nodes, "nodes"),
     _page("nodes/tokens/", admin.node_token, "node_token"),
     _page("nodes/<int:node_id>/cordon/", admin.cordon, "node_cordon"),
-    _page("nodes/<int:node_id>/take-back/", admin.take_back, "node_take_back"),
+    _page("nodes/<int:node_id>/unquarantine/", admin.unquarantine, "node_unquarantine"),
     _page("account/", account.account, "account"),
     _page("account/tokens/", account.tokens, "tokens"),
     _page("account/tokens/<int:token_id>/revoke/", account.token_revoke, "token_revoke"),

@@ -75,7 +75,7 @@ class WantedPoller:
     def poll_once(self) -> float:
         """Poll once; return the delay before the next poll, in seconds."""
         version = self.newest.version if self.newest else ""
-        asked_at = time.monotonic()
+        requested_at = time.monotonic()
         try:
             newest = self._client.wanted(version, self._wait_s if version else 0.0)
         except NodeRemovedError:
@@ -94,4 +94,4 @@ class WantedPoller:
             self._wake()
             return 0.0
         # An immediate answer without a new state must not make this a busy loop.
-        return max(0.0, LEAST_WAIT_S - (time.monotonic() - asked_at))
+        return max(0.0, LEAST_WAIT_S - (time.monotonic() - requested_at))

@@ -50,7 +50,7 @@ def decision_check(snapshot: Snapshot, decision: Decision) -> None:
             f"job {job_id} is given {share.count} and {share.total} in all, outside "
             f"[{job.min_accelerators}, {job.max_accelerators}]"
         )
-        assert job.mixes_kinds or not share.extra, f"job {job_id} does not mix kinds"
+        assert job.allow_mixed_kinds or not share.extra, f"job {job_id} does not mix kinds"
         assert share.kind not in share.extra, f"job {job_id} has its own kind as an extra one"
         assert not share.by_node or sum(share.by_node.values()) == share.count, (
             f"job {job_id} is given {share.count}, but {sum(share.by_node.values())} by node"

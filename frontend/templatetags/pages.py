@@ -35,7 +35,7 @@ _JOB_TONES = {
 _NODE_TONES = {
     NodeStatus.ONLINE: "good",
     NodeStatus.CORDONED: "warn",
-    NodeStatus.ASIDE: "bad",
+    NodeStatus.QUARANTINED: "bad",
     NodeStatus.LOST: "bad",
 }
 _REPLAY_TONES = {
@@ -75,7 +75,7 @@ def nav_item(context: Context, name: str, text: str) -> SafeString:
 def status_pill(job: Job) -> SafeString:
     """Render a job's status; a job preempted for a pause shows as "pausing"."""
     tone = _JOB_TONES[JobStatus(job.status)]
-    text = "pausing" if job.status == JobStatus.PREEMPTING and job.is_pause_asked else job.status
+    text = "pausing" if job.status == JobStatus.PREEMPTING and job.pause_requested else job.status
     return format_html('<span class="pill pill-{}">{}</span>', tone, text)
 
 

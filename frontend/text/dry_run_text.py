@@ -57,8 +57,8 @@ def submission_check(submission: Submission) -> Check:
     if advice is None:
         return dataclasses.replace(
             check,
-            memory="How much memory it takes is not known: this code was never validated with "
-            "these settings. “Measure memory” tells.",
+            memory="Memory use is unknown: this code has not been validated with "
+            "these settings. “Measure memory” measures it.",
         )
     return _with_memory(check, advice)
 
@@ -70,29 +70,29 @@ def draft_check(draft: Job) -> Check:
         limit_s = settings.VALIDATION_TIMEOUT_S + TIME_LIMIT_GRACE_S
         return Check(
             "plain",
-            "It is being measured",
-            f"{draft.status_reason} You hear of it here, within {limit_s:.0f} s.",
+            "Measuring",
+            f"{draft.status_reason} The result appears here within {limit_s:.0f} s.",
             waits_at=reverse("measurement", args=[draft.pk]),
             page=page,
         )
     if draft.status == JobStatus.INVALID:
-        title = "It would be refused"
+        title = "Would be rejected"
         if draft.status_code == "validation_lost":
-            title = "It was not measured"
+            title = "Not measured"
         return Check("bad", title, draft.status_reason, traceback=draft.error_traceback)
     if draft.status_code != MEASURED:
-        return Check("warn", "It was not measured", draft.status_reason)
-    text = "Submitted like this, or with more virtual nodes, it is not built a second time."
-    check = Check("good", "It builds", text, page=page)
+        return Check("warn", "Not measured", draft.status_reason)
+    text = "A submission with these values, or with more virtual nodes, is not built again."
+    check = Check("good", "Builds", text, page=page)
     advice = job_memory_advice(draft)
     if advice is None:
-        unknown = "How much memory it takes could not be measured."
+        unknown = "Its memory use could not be measured."
         if draft.task == Task.PREDICT:
             unknown = "Memory is measured for jobs that train, not for those that predict."
         return dataclasses.replace(check, memory=unknown)
     if advice.short_kinds:
         where = "" if advice.fits_nowhere else " every kind of accelerator"
-        check = dataclasses.replace(check, title=f"It builds, but does not fit{where}")
+        check = dataclasses.replace(check, title=f"Builds, but does not fit{where}")
     return _with_memory(check, advice)
 
 
@@ -113,10 +113,12 @@ def _outlook_words(outlook: Outlook) -> tuple[str, str, str]:
     given = ""
     if outlook.num_shrunk:
         plural = "s" if outlook.num_shrunk > 1 else ""
-        given = f" {outlook.num_shrunk} other job{plural} would shrink for it and train on."
+        given = (
+            f" {outlook.num_shrunk} other job{plural} would shrink to make room and keep training."
+        )
     if outlook.kind is OutlookKind.NOW:
-        return "good", f"It would start now on {held}", f"{outlook.reason}{given}"
+        return "good", f"Would start now on {held}", f"{outlook.reason}{given}"
     if outlook.kind is OutlookKind.AFTER_RELEASE:
-        title = f"It would start on {held}, as soon as they are handed over"
+        title = f"Would start on {held} as soon as they are released"
         return "good", title, f"{outlook.reason}{given}"
-    return "warn", "It would have to wait", outlook.reason
+    return "warn", "Would have to wait", outlook.reason

@@ -20,7 +20,7 @@ from jobs.exceptions import ControlPlaneError
 from jobs.models import Node
 from jobs.selectors import pages
 from jobs.services.cluster.nodes import ENROLMENT_TOKEN_HOURS, enrolment_token_create, node_cordon
-from jobs.services.failures.quarantine import node_take_back
+from jobs.services.failures.quarantine import node_unquarantine
 from jobs.services.scheduling.policy import cluster_setting, policy_choose
 
 _TOKEN_HOURS_RANGE = (1, 168)
@@ -115,11 +115,11 @@ def cordon(request: HttpRequest, node_id: int) -> HttpResponse:
 
 @login_required
 @require_POST
-def take_back(request: HttpRequest, node_id: int) -> HttpResponse:
+def unquarantine(request: HttpRequest, node_id: int) -> HttpResponse:
     """End a node's quarantine before its time is over."""
     admin_or_404(request)
     node = get_object_or_404(Node, pk=node_id, removed_at=None)
-    if node_take_back(node, timezone.now(), actor=actor(request)):
+    if node_unquarantine(node, timezone.now(), actor=actor(request)):
         nudges.jobs_changed(cluster=True)
         messages.success(request, f"{node.name} is given work again.", extra_tags="good")
     return redirect("nodes")

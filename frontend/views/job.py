@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import datetime
 from dataclasses import dataclass
 from typing import Any
@@ -23,7 +24,7 @@ from frontend.views.pages import figures_response
 from jobs.models import Generation, Job
 from jobs.selectors import logs, pages, series
 from jobs.selectors.estimates.memory import advice_text, job_memory_advice
-from jobs.selectors.reproducibility import equality_of, kinds_used
+from jobs.selectors.reproducibility import kinds_used, reproducibility_of
 
 _PHASE_TONES = {
     GenerationPhase.PREPARING.value: "info pill-ring",
@@ -71,7 +72,7 @@ def job(request: HttpRequest, job_id: int) -> HttpResponse:
             "stop_text": _stop_text(found),
             "facts": shown_facts(found.facts),
             "memory_text": _memory_text(found),
-            "equality": equality_of(found, kinds_used(found)),
+            "reproducibility": reproducibility_of(found, kinds_used(found)),
             "actions": _actions(found),
             # A job that ended before it held any accelerator has no data for charts.
             "has_charts": found.ended_at is None or found.generation > 0,
@@ -97,12 +98,12 @@ def job_log(request: HttpRequest, job_id: int) -> HttpResponse:
         lines, has_more = logs.log_matches(found, slot, wanted)
         rows = [{"slot": line.slot, "number": line.number, "text": line.text} for line in lines]
         return JsonResponse({"lines": rows, "has_more": has_more})
-    after = request.GET.get("after", "")
-    if after.isascii() and after.isdecimal() and len(after) <= 18:
-        part = logs.log_since(found, slot, int(after))
+    cursor = request.GET.get("cursor", "")
+    if cursor.isascii() and cursor.isdecimal() and len(cursor) <= 18:
+        part = logs.log_since(found, slot, int(cursor))
     else:
         part = logs.log_tail(found, slot)
-    return JsonResponse({"text": part.text, "after": part.after, "is_cut": part.is_cut})
+    return JsonResponse(dataclasses.asdict(part))
 
 
 @login_required
@@ -166,8 +167,8 @@ def _resize_rows(generations: list[Generation]) -> list[ResizeRow]:
             generation=generation,
             num_before=members.get(generation.previous, 0) if generation.previous else 0,
             tone=_PHASE_TONES[generation.phase],
-            ready_after_s=_seconds(generation.asked_at, generation.ready_at),
-            switched_after_s=_seconds(generation.asked_at, generation.switched_at),
+            ready_after_s=_seconds(generation.requested_at, generation.ready_at),
+            switched_after_s=_seconds(generation.requested_at, generation.switched_at),
         )
         for generation in generations
     ]
@@ -197,8 +198,8 @@ def _actions(job: Job) -> dict[str, bool]:
     is_live = job.status not in ENDED_JOB_STATUSES
     return {
         "cancel": is_live,
-        "pause": job.status in _PAUSABLE and not job.is_pause_asked,
-        "resume": job.status == JobStatus.PAUSED or (is_live and job.is_pause_asked),
+        "pause": job.status in _PAUSABLE and not job.pause_requested,
+        "resume": job.status == JobStatus.PAUSED or (is_live and job.pause_requested),
         "reprioritise": is_live,
         "predict": job.task == Task.TRAIN and job.status == JobStatus.FINISHED,
     }

@@ -80,7 +80,7 @@ def ask(request: HttpRequest) -> HttpResponse:
 def replay(request: HttpRequest, replay_id: int) -> HttpResponse:
     """Show one replay: its progress, or both simulations side by side."""
     admin_or_404(request)
-    row = get_object_or_404(Replay.objects.select_related("asked_by"), pk=replay_id)
+    row = get_object_or_404(Replay.objects.select_related("requested_by"), pk=replay_id)
     context: dict[str, Any] = {"replay": row, "percent": round(100 * row.progress)}
     if row.status == ReplayStatus.DONE:
         context |= {"rows": _comparison(row.result), "result": row.result}
@@ -121,7 +121,7 @@ def _page(request: HttpRequest, given: dict[str, str], errors: dict[str, str]) -
         ],
         "hours_low": HOURS_RANGE[0],
         "hours_high": HOURS_RANGE[1],
-        "replays": Replay.objects.select_related("asked_by").defer("result")[:_SHOWN_REPLAYS],
+        "replays": Replay.objects.select_related("requested_by").defer("result")[:_SHOWN_REPLAYS],
     }
     return render(request, "frontend/what_if.html", context, status=400 if errors else 200)
 

@@ -24,7 +24,7 @@ def visible_jobs(request: Request) -> QuerySet[Job]:
     """Return the jobs visible to the user, with the number of accelerators each holds."""
     held = (
         Allocation.objects.filter(
-            job=OuterRef("pk"), released_at=None, release_asked_at=None, stop_asked_at=None
+            job=OuterRef("pk"), released_at=None, release_requested_at=None, stop_requested_at=None
         )
         .order_by()
         .values("job")

@@ -23,7 +23,7 @@ from jobs.models import (
 from jobs.selectors.estimates.noise import noise_scale_of
 from jobs.selectors.estimates.nonfinite import nonfinite_warning
 from jobs.selectors.forecast import forecast_of
-from jobs.selectors.reproducibility import Equality, equality_of, kinds_used
+from jobs.selectors.reproducibility import Reproducibility, kinds_used, reproducibility_of
 from jobs.services.submission.rules import PRIORITY_RANGE
 
 
@@ -80,7 +80,7 @@ class JobSummarySerializer(ChosenFieldsMixin, serializers.ModelSerializer):
             "min_accelerators",
             "max_accelerators",
             "accepted_kinds",
-            "mixes_kinds",
+            "allow_mixed_kinds",
             "global_batch_size",
             "batch_size",
             "batch_size_min",
@@ -122,7 +122,7 @@ class JobSerializer(JobSummarySerializer):
     forecast = serializers.SerializerMethodField(
         help_text="What its reports let expect of its speed and loss; null while nothing is known."
     )
-    equality = serializers.SerializerMethodField(
+    reproducibility = serializers.SerializerMethodField(
         help_text="What another run of the same job gives: the same bits, or equal within rounding."
     )
 
@@ -141,7 +141,7 @@ class JobSerializer(JobSummarySerializer):
             "on_nonfinite",
             "generation",
             "restarts",
-            "is_pause_asked",
+            "pause_requested",
             "facts",
             "metrics",
             "nonfinite",
@@ -153,7 +153,7 @@ class JobSerializer(JobSummarySerializer):
             "noise_scale",
             "forecast",
             "kinds_used",
-            "equality",
+            "reproducibility",
             "files",
         )
 
@@ -174,9 +174,9 @@ class JobSerializer(JobSummarySerializer):
     def get_forecast(self, job: Job) -> dict[str, Any] | None:
         return forecast_of(job)
 
-    @extend_schema_field(serializers.ChoiceField(choices=list(Equality)))
-    def get_equality(self, job: Job) -> str:
-        return equality_of(job, kinds_used(job))[0].value
+    @extend_schema_field(serializers.ChoiceField(choices=list(Reproducibility)))
+    def get_reproducibility(self, job: Job) -> str:
+        return reproducibility_of(job, kinds_used(job))[0].value
 
 
 class SubmissionSerializer(serializers.Serializer):
@@ -198,7 +198,7 @@ class SubmissionSerializer(serializers.Serializer):
     min_accelerators = serializers.IntegerField(required=False)
     max_accelerators = serializers.IntegerField(required=False)
     accepted_kinds = serializers.ListField(child=serializers.CharField(), required=False)
-    mixes_kinds = serializers.BooleanField(required=False)
+    allow_mixed_kinds = serializers.BooleanField(required=False)
     priority = serializers.IntegerField(required=False, min_value=PRIORITY_RANGE[0])
     stop = serializers.DictField(required=False, help_text="kind, limit, metric, target, ...")
     seed = serializers.IntegerField(required=False)
@@ -219,7 +219,7 @@ class MeasurementSerializer(serializers.Serializer):
     facts = serializers.DictField()
     error_field = serializers.CharField()
     error_traceback = serializers.CharField()
-    asked_at = serializers.DateTimeField()
+    requested_at = serializers.DateTimeField()
     ended_at = serializers.DateTimeField(allow_null=True)
 
 
@@ -265,8 +265,8 @@ class NodeSerializer(serializers.ModelSerializer):
             "host",
             "status",
             "is_cordoned",
-            "aside_until",
-            "aside_reason",
+            "quarantined_until",
+            "quarantine_reason",
             "last_seen_at",
             "enrolled_at",
             "accelerators",
@@ -291,9 +291,9 @@ class GenerationSerializer(serializers.ModelSerializer):
             "members",
             "reason",
             "actor",
-            "asked_at",
+            "requested_at",
             "ready_at",
-            "go_at",
+            "switch_ordered_at",
             "switched_at",
             "closed_at",
             "step",
@@ -339,7 +339,7 @@ class TokenSerializer(serializers.ModelSerializer):
 class ReplaySummarySerializer(serializers.ModelSerializer):
     """A what-if replay, without its result."""
 
-    asked_by = serializers.CharField(source="asked_by.username", default=None)
+    requested_by = serializers.CharField(source="requested_by.username", default=None)
     status = serializers.CharField()
 
     class Meta:
@@ -352,9 +352,9 @@ class ReplaySummarySerializer(serializers.ModelSerializer):
             "accelerators",
             "start_at",
             "end_at",
-            "asked_by",
-            "asked_at",
-            "done_at",
+            "requested_by",
+            "requested_at",
+            "finished_at",
             "error",
         )
 

@@ -43,7 +43,11 @@ urlpatterns = [
         cluster.NodeCordon.as_view(is_cordoned=False),
         name="node-uncordon",
     ),
-    path("nodes/<int:node_id>/take-back/", cluster.NodeTakeBack.as_view(), name="node-take-back"),
+    path(
+        "nodes/<int:node_id>/unquarantine/",
+        cluster.NodeUnquarantine.as_view(),
+        name="node-unquarantine",
+    ),
     path("enrolment-tokens/", cluster.EnrolmentTokens.as_view(), name="enrolment-tokens"),
     path("cluster/", cluster.Cluster.as_view(), name="cluster"),
     path("policy/", cluster.Policy.as_view(), name="policy"),

@@ -21,7 +21,7 @@ _LOOK_EVERY_S = 0.2
 _FILE = "set-aside.json"
 
 
-def jobs_set_aside(directory: Path, rest: httpx.Client, is_hurried: Callable[[], bool]) -> int:
+def jobs_pause(directory: Path, rest: httpx.Client, is_hurried: Callable[[], bool]) -> int:
     """Pause all training jobs and wait until their state is saved; return their number.
 
     Stops waiting at the deadline, or when `is_hurried`: unsaved jobs restart from an older state.

@@ -16,7 +16,7 @@ import httpx
 
 from jobs.demo.demo_jobs import Arrivals
 from jobs.demo.environment import kept_secret, socket_path
-from jobs.demo.pause_resume import jobs_resume, jobs_set_aside
+from jobs.demo.pause_resume import jobs_pause, jobs_resume
 from jobs.demo.stack import processes
 from jobs.demo.stack.ports import reserved_ports
 from jobs.demo.stack.supervisor import Part, Supervisor
@@ -57,8 +57,8 @@ def demo_run(directory: Path, environment: Mapping[str, str], announce: Announce
                     _welcome(environment, password, directory, announce)
                     _serve(supervisor, directory, rest, announce, stop)
                 announce("Stopping: saving the state of running jobs (Ctrl-C again: do not wait)")
-                num_saved = jobs_set_aside(directory, rest, stop.is_hurried)
-                announce(f"{num_saved} jobs were set aside; ending all processes")
+                num_saved = jobs_pause(directory, rest, stop.is_hurried)
+                announce(f"{num_saved} jobs were paused; stopping all processes")
         finally:
             supervisor.stop()
             processes.end_stray_trainers(directory)

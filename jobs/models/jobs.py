@@ -79,7 +79,7 @@ class Job(models.Model):
     min_accelerators = models.PositiveIntegerField(default=1)
     max_accelerators = models.PositiveIntegerField()
     accepted_kinds = models.JSONField(default=list, blank=True)
-    mixes_kinds = models.BooleanField(default=False)
+    allow_mixed_kinds = models.BooleanField(default=False)
     priority = models.PositiveSmallIntegerField(default=100)
 
     # State.
@@ -105,7 +105,7 @@ class Job(models.Model):
     vain_recoveries = models.PositiveSmallIntegerField(default=0)
     vain_crashes = models.PositiveSmallIntegerField(default=0)
     crash_generation = models.PositiveIntegerField(default=0)
-    is_pause_asked = models.BooleanField(default=False)
+    pause_requested = models.BooleanField(default=False)
     submitted_at = models.DateTimeField()
     pending_since = models.DateTimeField(null=True, blank=True)
     started_at = models.DateTimeField(null=True, blank=True)
@@ -139,7 +139,7 @@ class Job(models.Model):
     # State of rebalancing; see selectors/estimates/step_windows.py.
     moves = models.JSONField(default=dict, blank=True)
     noise = models.JSONField(default=dict, blank=True)  # see selectors/estimates/noise.py
-    learnt_at = models.DateTimeField(null=True, blank=True)  # see services/reports/model_fitting.py
+    fitted_at = models.DateTimeField(null=True, blank=True)  # see services/reports/model_fitting.py
     attained_accelerator_s = models.FloatField(default=0.0)
 
     class Meta:

@@ -14,8 +14,9 @@ class Node(models.Model):
     """A machine with an agent.
 
     `status` follows from heartbeats (online or lost); `is_cordoned` is set by an admin. Until
-    `aside_until` the node is in quarantine for `aside_reason`: trainers kept dying there.
-    `aside_at` is the start of the last quarantine, `aside_count` the number of them in a row.
+    `quarantined_until` the node is in quarantine for `quarantine_reason`: trainers kept dying
+    there. `quarantined_at` is the start of the last quarantine, `num_quarantines` the number of
+    them in a row.
     """
 
     name = models.CharField(max_length=63, unique=True)
@@ -28,10 +29,10 @@ class Node(models.Model):
         default=NodeStatus.ONLINE.value,
     )
     is_cordoned = models.BooleanField(default=False)
-    aside_until = models.DateTimeField(null=True, blank=True)
-    aside_at = models.DateTimeField(null=True, blank=True)
-    aside_count = models.PositiveSmallIntegerField(default=0)
-    aside_reason = models.TextField(blank=True)
+    quarantined_until = models.DateTimeField(null=True, blank=True)
+    quarantined_at = models.DateTimeField(null=True, blank=True)
+    num_quarantines = models.PositiveSmallIntegerField(default=0)
+    quarantine_reason = models.TextField(blank=True)
     boot_id = models.CharField(max_length=64)
     agent_token_digest = models.CharField(max_length=64, unique=True)
     last_seen_at = models.DateTimeField()
@@ -54,11 +55,11 @@ class Node(models.Model):
 
     @property
     def shown_status(self) -> NodeStatus:
-        """Status shown to users: lost before set aside before cordoned before online."""
+        """Status shown to users: lost before quarantined before cordoned before online."""
         if self.status == NodeStatus.LOST:
             return NodeStatus.LOST
-        if self.aside_until is not None:
-            return NodeStatus.ASIDE
+        if self.quarantined_until is not None:
+            return NodeStatus.QUARANTINED
         return NodeStatus.CORDONED if self.is_cordoned else NodeStatus.ONLINE
 
 

@@ -31,10 +31,10 @@ class Replay(models.Model):
     `services.cluster.replay_run`.
     """
 
-    asked_by = models.ForeignKey(
+    requested_by = models.ForeignKey(
         settings.AUTH_USER_MODEL, null=True, on_delete=models.SET_NULL, related_name="+"
     )
-    asked_at = models.DateTimeField()
+    requested_at = models.DateTimeField()
     policy = models.CharField(max_length=40)
     accelerators = models.JSONField(default=dict)
     start_at = models.DateTimeField()
@@ -45,7 +45,7 @@ class Replay(models.Model):
     attempts = models.PositiveSmallIntegerField(default=0)
     progress = models.FloatField(default=0.0)
     beat_at = models.DateTimeField(null=True, blank=True)
-    done_at = models.DateTimeField(null=True, blank=True)
+    finished_at = models.DateTimeField(null=True, blank=True)
     error = models.TextField(blank=True)
     result = models.JSONField(default=dict, blank=True)
 

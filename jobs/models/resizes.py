@@ -20,7 +20,7 @@ class Generation(models.Model):
     """One membership of a job, from request to end.
 
     `membership` is a `wire.Membership`. `previous` is the number of the generation that was active
-    when this one was requested; None if there was none. `told_at`: its event was added.
+    when this one was requested; None if there was none. `reported_at`: its event was added.
 
     A recovery lists its lost trainers in `lost`, as {"slot", "node", "code", "noticed_at"};
     `first_step_at` is the time of its first completed step. `speeds` is the members' own computing
@@ -37,9 +37,9 @@ class Generation(models.Model):
     num_switched = models.PositiveIntegerField(default=0)
     reason = models.TextField(blank=True)
     actor = models.CharField(max_length=160, blank=True)
-    asked_at = models.DateTimeField()
+    requested_at = models.DateTimeField()
     ready_at = models.DateTimeField(null=True, blank=True)
-    go_at = models.DateTimeField(null=True, blank=True)
+    switch_ordered_at = models.DateTimeField(null=True, blank=True)
     switched_at = models.DateTimeField(null=True, blank=True)
     closed_at = models.DateTimeField(null=True, blank=True)
     step = models.PositiveBigIntegerField(null=True, blank=True)
@@ -47,7 +47,7 @@ class Generation(models.Model):
     bytes_moved = models.PositiveBigIntegerField(null=True, blank=True)
     digest_before = models.CharField(max_length=64, blank=True)
     digest_after = models.CharField(max_length=64, blank=True)
-    told_at = models.DateTimeField(null=True, blank=True)
+    reported_at = models.DateTimeField(null=True, blank=True)
     lost = models.JSONField(default=list, blank=True)
     first_step_at = models.DateTimeField(null=True, blank=True)
     speeds = models.JSONField(default=dict, blank=True)
@@ -92,8 +92,8 @@ class Generation(models.Model):
 class Allocation(models.Model):
     """One trainer's tenure of one accelerator; open until the process has certainly exited.
 
-    `release_asked_at`: a resize takes the accelerator away; the trainer still takes part in the
-    switch. `stop_asked_at`: the trainer is not needed any more; its agent stops it.
+    `release_requested_at`: a resize takes the accelerator away; the trainer still takes part in the
+    switch. `stop_requested_at`: the trainer is not needed any more; its agent stops it.
     `released_at`: the process has exited, the accelerator is free. `switched_generation`: the
     newest membership that the trainer has switched to. `stalled_at`: the trainer waits since then,
     because the slots `unreachable` did not answer. `lost_code`: reason of the loss, empty if none.
@@ -108,8 +108,8 @@ class Allocation(models.Model):
     granted_at = models.DateTimeField()
     ready_at = models.DateTimeField(null=True, blank=True)
     joined_at = models.DateTimeField(null=True, blank=True)
-    release_asked_at = models.DateTimeField(null=True, blank=True)
-    stop_asked_at = models.DateTimeField(null=True, blank=True)
+    release_requested_at = models.DateTimeField(null=True, blank=True)
+    stop_requested_at = models.DateTimeField(null=True, blank=True)
     left_at = models.DateTimeField(null=True, blank=True)
     finished_at = models.DateTimeField(null=True, blank=True)
     released_at = models.DateTimeField(null=True, blank=True)
@@ -119,7 +119,7 @@ class Allocation(models.Model):
     stalled_step = models.PositiveBigIntegerField(null=True, blank=True)
     unreachable = models.JSONField(default=list, blank=True)
     lost_code = models.CharField(max_length=40, blank=True)
-    is_profile_asked = models.BooleanField(default=False)
+    profile_requested = models.BooleanField(default=False)
     phase = models.CharField(max_length=20, blank=True)
     last_sequence = models.IntegerField(default=-1)
 

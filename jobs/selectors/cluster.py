@@ -38,7 +38,7 @@ class ClusterView:
 def accelerators_open(now: datetime.datetime) -> QuerySet[Accelerator]:
     """Select the accelerators that may be given to jobs, held or not."""
     return Accelerator.objects.filter(
-        Q(node__aside_until=None) | Q(node__aside_until__lte=now),
+        Q(node__quarantined_until=None) | Q(node__quarantined_until__lte=now),
         is_present=True,
         node__status=NodeStatus.ONLINE,
         node__is_cordoned=False,
@@ -50,7 +50,7 @@ def cluster_snapshot(now: datetime.datetime, seed: int = 0) -> ClusterView:
     """Read the cluster for a policy, in a constant number of queries."""
     accelerators = _accelerators(now)
     jobs = list(
-        Job.objects.filter(status__in=[*SCHEDULABLE_JOB_STATUSES], is_pause_asked=False)
+        Job.objects.filter(status__in=[*SCHEDULABLE_JOB_STATUSES], pause_requested=False)
         .defer(*_UNREAD)
         .order_by("submitted_at", "id")
     )
@@ -73,7 +73,7 @@ def cluster_snapshot(now: datetime.datetime, seed: int = 0) -> ClusterView:
         _core_job(
             job,
             by_job.get(job.pk, []),
-            step_times[job.pk] if job.mixes_kinds else StepTimes(),
+            step_times[job.pk] if job.allow_mixed_kinds else StepTimes(),
             known[job.pk],
             histories.get(job.pk, ResizeHistory()),
             remaining=remaining_examples(job, in_epoch.get(job.pk, 0)),
@@ -153,7 +153,7 @@ def _held(generation: Generation | None, allocations: list[Allocation]) -> tuple
     """List the accelerators assigned to a job, in member order."""
     if generation is None:
         return ()
-    by_slot = {row.slot: row.accelerator_id for row in allocations if row.stop_asked_at is None}
+    by_slot = {row.slot: row.accelerator_id for row in allocations if row.stop_requested_at is None}
     slots = [member["slot"] for member in generation.membership["members"]]
     return tuple(by_slot[slot] for slot in slots if slot in by_slot)
 
@@ -183,7 +183,7 @@ def _core_job(
         remaining_examples=None if remaining is None else remaining * known.worth,
         attained_accelerator_s=job.attained_accelerator_s + held_s,
         pending_since=_seconds(job.pending_since),
-        mixes_kinds=job.mixes_kinds,
+        allow_mixed_kinds=job.allow_mixed_kinds,
         step_times=step_times.by_kind,
         sync_time=step_times.sync,
         performance=known.performance,

@@ -63,11 +63,11 @@ def submission_outlook(submission: Submission, now: datetime.datetime) -> Outloo
         min_accelerators=submission.min_accelerators,
         max_accelerators=submission.max_accelerators,
         accepted_kinds=frozenset(submission.accepted_kinds),
-        mixes_kinds=submission.mixes_kinds,
+        allow_mixed_kinds=submission.allow_mixed_kinds,
         global_batch_size=submission.global_batch_size,
         remaining_examples=remaining_examples(job, in_epoch=0),
-        step_times=step_times.by_kind if submission.mixes_kinds else {},
-        sync_time=step_times.sync if submission.mixes_kinds else None,
+        step_times=step_times.by_kind if submission.allow_mixed_kinds else {},
+        sync_time=step_times.sync if submission.allow_mixed_kinds else None,
         performance=known.performance,
     )
     snapshot = dataclasses.replace(snapshot, jobs=(*snapshot.jobs, asked))

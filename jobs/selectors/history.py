@@ -100,7 +100,7 @@ def _job(
         batch_size=job.global_batch_size,
         work=work,
         performance=performance,
-        mixes_kinds=job.mixes_kinds,
+        allow_mixed_kinds=job.allow_mixed_kinds,
     )
 
 
@@ -136,8 +136,10 @@ def _costs(job_ids: Iterable[int]) -> ResizeCosts:
         Generation.objects.filter(job_id__in=list(job_ids), num_members__gt=0)
         .exclude(switched_at=None)
         .aggregate(
-            start=Avg(F("switched_at") - F("asked_at"), filter=Q(previous=None)),
-            growth=Avg(F("switched_at") - F("asked_at"), filter=WAS_RESIZED & Q(bytes_moved__gt=0)),
+            start=Avg(F("switched_at") - F("requested_at"), filter=Q(previous=None)),
+            growth=Avg(
+                F("switched_at") - F("requested_at"), filter=WAS_RESIZED & Q(bytes_moved__gt=0)
+            ),
             pause=Avg("pause_s", filter=WAS_RESIZED),
         )
     )

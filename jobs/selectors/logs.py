@@ -25,13 +25,13 @@ class LogPart:
     """Part of a log.
 
     Attributes:
-        after: position to pass in for the next part.
-        is_cut: older text was left out.
+        next_cursor: position to pass in for the next part.
+        truncated: older text was left out.
     """
 
     text: str
-    after: int
-    is_cut: bool
+    next_cursor: int
+    truncated: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,20 +60,20 @@ def log_tail(job: Job, slot: int | None) -> LogPart:
         kept.append(chunk)
         size += len(chunk.text)
     text = parts_shown(_joined(kept[::-1], with_slots=slot is None))
-    is_cut = len(kept) < len(chunks) or len(text) > MAX_TEXT
-    return LogPart(text[-MAX_TEXT:], kept[0].pk if kept else 0, is_cut)
+    truncated = len(kept) < len(chunks) or len(text) > MAX_TEXT
+    return LogPart(text[-MAX_TEXT:], kept[0].pk if kept else 0, truncated)
 
 
-def log_since(job: Job, slot: int | None, after: int) -> LogPart:
+def log_since(job: Job, slot: int | None, cursor: int) -> LogPart:
     """Return the text that arrived after an earlier part.
 
     A carriage return as first character means: the text replaces the unfinished line before it.
     """
-    chunks = list(_chunks(job, slot).filter(pk__gt=after).order_by("id")[:MAX_CHUNKS])
-    last = chunks[-1].pk if chunks else after
+    chunks = list(_chunks(job, slot).filter(pk__gt=cursor).order_by("id")[:MAX_CHUNKS])
+    last = chunks[-1].pk if chunks else cursor
     text = _joined(chunks, with_slots=slot is None)
     mark = "\r" if "\r" in text.partition("\n")[0] else ""
-    return LogPart(mark + parts_shown(text), last, is_cut=False)
+    return LogPart(mark + parts_shown(text), last, truncated=False)
 
 
 def log_matches(job: Job, slot: int | None, wanted: str) -> tuple[list[LogLine], bool]:

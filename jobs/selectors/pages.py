@@ -210,7 +210,12 @@ def _cell(
 
 
 def _tenure_state(tenure: Allocation) -> str:
-    if tenure.stop_asked_at or tenure.release_asked_at or tenure.left_at or tenure.finished_at:
+    if (
+        tenure.stop_requested_at
+        or tenure.release_requested_at
+        or tenure.left_at
+        or tenure.finished_at
+    ):
         return "leaving"
     return "training" if tenure.joined_at else "starting"
 

@@ -9,7 +9,7 @@ from controlplane.core.protocol.wire import ReductionMode, Task
 from jobs.models import Accelerator, Job
 
 
-class Equality(StrEnum):
+class Reproducibility(StrEnum):
     """Guarantee about the result of another run of the same job."""
 
     BITWISE = "bitwise"
@@ -22,14 +22,17 @@ def kinds_used(job: Job) -> list[str]:
     return sorted(set(rows.values_list("kind", flat=True)))
 
 
-def equality_of(job: Job, kinds: Collection[str]) -> tuple[Equality, str]:
+def reproducibility_of(job: Job, kinds: Collection[str]) -> tuple[Reproducibility, str]:
     """Return the level of a job that has trained on `kinds`, and one sentence about it."""
     if job.reduction == ReductionMode.FAST and job.task == Task.TRAIN:
         text = "fast reduction adds in an order that changes with the number of accelerators"
-        return Equality.TOLERANCE, text
+        return Reproducibility.TOLERANCE, text
     if len(kinds) > 1:
         text = f"it has trained on {' and '.join(sorted(kinds))}, which round differently"
-        return Equality.TOLERANCE, text
+        return Reproducibility.TOLERANCE, text
     if job.task == Task.PREDICT:
-        return Equality.BITWISE, "one kind of accelerator so far; predictions are never added up"
-    return Equality.BITWISE, "one kind of accelerator so far, exact reduction"
+        return (
+            Reproducibility.BITWISE,
+            "one kind of accelerator so far; predictions are never added up",
+        )
+    return Reproducibility.BITWISE, "one kind of accelerator so far, exact reduction"

@@ -45,14 +45,14 @@ def short_jobs(
 def _lost_after(since: datetime.datetime, job: Job, newest: Generation | None) -> bool:
     """Return whether a job has been waiting since a loss of trainers after `since`."""
     if newest is not None:
-        return newest.is_held and newest.asked_at > since
+        return newest.is_held and newest.requested_at > since
     was_restarted = job.restarts > 0 and job.status_code != PREEMPTED
     return was_restarted and job.pending_since is not None and job.pending_since > since
 
 
 def _losses(job_ids: Iterable[int], since: datetime.datetime) -> Iterable[tuple[int, int]]:
     """List (job, accelerator) of trainers that took part and did not leave regularly."""
-    gone = Q(released_at__gt=since) | Q(released_at=None, stop_asked_at__isnull=False)
+    gone = Q(released_at__gt=since) | Q(released_at=None, stop_requested_at__isnull=False)
     rows = Allocation.objects.filter(
         gone,
         job_id__in=list(job_ids),

@@ -69,7 +69,7 @@ def draft_as_data(draft: Job) -> dict[str, Any]:
         "facts": draft.facts,
         "error_field": draft.error_field,
         "error_traceback": draft.error_traceback,
-        "asked_at": draft.submitted_at,
+        "requested_at": draft.submitted_at,
         "ended_at": draft.ended_at,
     }
 

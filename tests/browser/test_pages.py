@@ -366,7 +366,7 @@ def test_code_is_measured_before_it_is_submitted(ada: Visitor, site: Site, tmp_p
     result = page.locator("#check-result")
 
     page.get_by_role("button", name="Measure memory").click()
-    expect(result).to_contain_text("It is being measured")
+    expect(result).to_contain_text("Measuring")
     site.run(_ANSWER.format(report=_FAILING))
     expect(result).to_contain_text("line 2, in build", timeout=WAIT_MS)
     expect(page.locator("[data-error-for=code_from]")).to_have_text("ValueError: no data")
@@ -377,7 +377,7 @@ def test_code_is_measured_before_it_is_submitted(ada: Visitor, site: Site, tmp_p
     page.locator("#id_code").set_input_files(own)
     page.get_by_role("button", name="Measure memory").click()
     expect(page.locator("[data-error-for=code_from]")).to_be_hidden()
-    expect(result).to_contain_text("It is being measured")
+    expect(result).to_contain_text("Measuring")
     site.run(_ANSWER.format(report=_FITTING))
     expect(result).to_contain_text("10 virtual nodes would fit", timeout=WAIT_MS)
     assert page.evaluate(AUDIT) == []
@@ -444,7 +444,7 @@ def test_pages_work_without_scripts(browser: Browser, site: Site) -> None:
     expect(page.locator("#job-head [role=status]")).to_have_text("pending")
     page.goto("/jobs/new/")
     page.get_by_role("button", name="Measure memory").click()
-    expect(page.get_by_role("heading", name="It is being measured")).to_be_visible()
+    expect(page.get_by_role("heading", name="Measuring")).to_be_visible()
     site.run(_ANSWER.format(report=_FITTING))
     page.get_by_role("link", name="Look again").click()
     expect(page.locator("#check-result")).to_contain_text("Measured: 300.0 MB an example")

@@ -92,7 +92,7 @@ def job_make(
         min_accelerators=least,
         max_accelerators=most,
         accepted_kinds=frozenset(kinds.split()),
-        mixes_kinds=mixes is not None,
+        allow_mixed_kinds=mixes is not None,
         step_times=mixes or {},
         sync_time=sync_time,
     )
@@ -241,7 +241,7 @@ def snapshots(draw: st.DrawFn) -> Snapshot:
         count = draw(st.integers(0, job.max_accelerators))
         usable = [a for a in free if a.kind == kind and job.accepts(kind)][:count]
         if len(usable) >= job.min_accelerators:
-            if job.mixes_kinds:
+            if job.allow_mixed_kinds:
                 others = [a for a in free if a.kind != kind and job.accepts(a.kind)]
                 usable += others[: draw(st.integers(0, job.max_accelerators - len(usable)))]
             held[job.id] = tuple(accelerator.id for accelerator in usable)

@@ -60,7 +60,7 @@ class TestWhatIsKept:
         others = frozenset({2})
         row = short_job(TWO, (1,))
         assert kept_for(row, accelerators=mixed, others=others) == {}
-        mixing = dataclasses.replace(TWO, mixes_kinds=True)
+        mixing = dataclasses.replace(TWO, allow_mixed_kinds=True)
         assert kept_for(short_job(mixing, (1,)), accelerators=mixed, others=others) == {2: (3,)}
         only_cpu = dataclasses.replace(mixing, accepted_kinds=frozenset({"cpu"}))
         assert kept_for(short_job(only_cpu, (1,)), accelerators=mixed, others=others) == {}

@@ -16,8 +16,8 @@ from tests.servers import RunningServer
 #: What a page shows in a moment takes longer on a machine that is busy.
 expect.set_options(timeout=60_000)
 
-#: What is done to trainers on purpose must not get their nodes set aside.
-_VARIABLES = {"VIRTUALFLOW_ASIDE_DEATHS": "0"}
+#: What is done to trainers on purpose must not get their nodes quarantined.
+_VARIABLES = {"VIRTUALFLOW_QUARANTINE_DEATHS": "0"}
 _ENDED = "finished,failed,invalid,cancelled"
 _CLEAR_DEADLINE_S = 60.0
 

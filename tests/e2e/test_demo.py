@@ -148,7 +148,7 @@ def test_demo_moves_jobs_stops_without_a_trace_and_goes_on(tmp_path: Path) -> No
         wait_for("all four", lambda: count(demo, first) == 4, MOVE_DEADLINE_S)
         wait_for("the second job", lambda: count(demo, second) > 0, MOVE_DEADLINE_S)
         assert 0 < count(demo, first) < 4
-        assert "jobs were set aside" in demo.stop()
+        assert "jobs were paused" in demo.stop()
     wait_for("the end of all processes", lambda: not processes_below(directory), 10)
     assert not is_listening(port)
 

@@ -27,7 +27,7 @@ from tests.e2e.stack import Stack
 
 pytestmark = [pytest.mark.whole_stack, pytest.mark.timeout(900)]
 
-ASIDE_S = 8
+QUARANTINE_S = 8
 #: Longer than a request or a turn of the control loop takes.
 UNDER_WAY_S = 2
 STACK_VARIABLES = {
@@ -35,8 +35,8 @@ STACK_VARIABLES = {
     "VIRTUALFLOW_HEARTBEAT_S": "1",
     "VIRTUALFLOW_CHECKPOINT_EVERY_S": "2",
     # A job that loses trainers on both nodes says nothing about either.
-    "VIRTUALFLOW_ASIDE_DEATHS": "2",
-    "VIRTUALFLOW_ASIDE_S": str(ASIDE_S),
+    "VIRTUALFLOW_QUARANTINE_DEATHS": "2",
+    "VIRTUALFLOW_QUARANTINE_S": str(QUARANTINE_S),
 }
 AGENT_OPTIONS = ["--pulse-limit", "4"]
 HAS_LINKS = True
@@ -64,7 +64,7 @@ def ending(job: FatedJob) -> dict[str, Any]:
     }
 
 
-def test_code_that_fails_ends_its_job_and_a_node_that_kills_is_set_aside(
+def test_code_that_fails_ends_its_job_and_a_node_that_kills_is_quarantined(
     stack: Stack, undisturbed: dict[str, Any]
 ) -> None:
     large = FatedJob(stack, "large", NUM_STEPS, PACE, max_accelerators=3)
@@ -76,21 +76,21 @@ def test_code_that_fails_ends_its_job_and_a_node_that_kills_is_set_aside(
     (beside,) = (slot for slot in slots if stack.node_of(large.id, slot) == bad)
     large.hit([beside])
     small.hit([only])
-    shown = stack.wait_for("the node to be set aside", lambda: aside(stack, bad), DEADLINE_S)
+    shown = stack.wait_for("the quarantine", lambda: quarantined(stack, bad), DEADLINE_S)
     # The failure of before was the code's own fault.
-    assert shown["aside_reason"] == "2 trainers of 2 jobs died there within 10 min"
-    assert shown["status"] == "aside"
+    assert shown["quarantine_reason"] == "2 trainers of 2 jobs died there within 10 min"
+    assert shown["status"] == "quarantined"
     large.goes_on_without(beside)
-    stack.wait_for("the node to be back", lambda: not aside(stack, bad), DEADLINE_S)
+    stack.wait_for("the node to be back", lambda: not quarantined(stack, bad), DEADLINE_S)
     # Nobody else has room for the third one.
     large.slots(3)
     assert [ending(large), ending(small)] == [undisturbed, undisturbed]
     assert (large.state()["restarts"], small.state()["restarts"]) == (0, 1)
-    back_at = datetime.fromisoformat(shown["aside_until"])
-    aside_at = back_at - timedelta(seconds=ASIDE_S)
+    back_at = datetime.fromisoformat(shown["quarantined_until"])
+    quarantined_at = back_at - timedelta(seconds=QUARANTINE_S)
     given = [*given_to(large), *given_to(small)]
     # Both are noted with the moment at which they began, so one may not have seen the other.
-    is_known_at = aside_at + timedelta(seconds=UNDER_WAY_S)
+    is_known_at = quarantined_at + timedelta(seconds=UNDER_WAY_S)
     assert not [node for at, node in given if is_known_at < at < back_at and node == bad]
     assert [node for at, node in given if back_at <= at and node == bad]
 
@@ -110,10 +110,10 @@ def failed(job: FatedJob) -> dict[str, Any] | None:
     return state if (state["status"], state["num_accelerators"]) == ("failed", 0) else None
 
 
-def aside(stack: Stack, name: str) -> dict[str, Any] | None:
-    """Give a node if it is set aside."""
+def quarantined(stack: Stack, name: str) -> dict[str, Any] | None:
+    """Return a node if it is in quarantine."""
     (node,) = (node for node in stack.get("nodes/")["results"] if node["name"] == name)
-    return dict(node) if node["aside_until"] else None
+    return dict(node) if node["quarantined_until"] else None
 
 
 def given_to(job: FatedJob) -> list[tuple[datetime, str]]:

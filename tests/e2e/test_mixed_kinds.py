@@ -141,15 +141,19 @@ def test_kinds_are_lent_split_by_speed_refused_and_taken_back_and_stragglers_rel
         added_node(stack, "snail", 1, snail_ports),
     ):
         expected = Submitted(stack, "alone", max_accelerators=1, accepted_kinds=["cpu"]).finish()
-        assert (expected["equality"], expected["kinds_used"]) == ("bitwise", ["cpu"])
-        mixed = Submitted(stack, "mixed", mixes_kinds=True, accepted_kinds=["cpu", "slow"])
+        assert (expected["reproducibility"], expected["kinds_used"]) == ("bitwise", ["cpu"])
+        mixed = Submitted(stack, "mixed", allow_mixed_kinds=True, accepted_kinds=["cpu", "slow"])
         straggler = held_up(drifting)
         split = [*mixed.wait_until_split_over(4, START_DEADLINE_S).values()]
         assert sum(split) == 16
         # The slow ones joined last, and take about a third each of what the others take.
         assert max(split[2:]) < min(split[:2])
         other = Submitted(
-            stack, "other", mixes_kinds=True, accepted_kinds=["slow", "snail"], min_accelerators=2
+            stack,
+            "other",
+            allow_mixed_kinds=True,
+            accepted_kinds=["slow", "snail"],
+            min_accelerators=2,
         )
         other.wait_until_split_over(2, RESIZE_DEADLINE_S)
         mixed.wait_until_split_over(2, RESIZE_DEADLINE_S)
@@ -167,10 +171,10 @@ def test_kinds_are_lent_split_by_speed_refused_and_taken_back_and_stragglers_rel
     )
     assert pays, told
     assert int(pays[1]) < int(pays[2])
-    assert any("2 cpu + 2 slow mixed: " in reason for reason in mixed.told("resize_asked"))
+    assert any("2 cpu + 2 slow mixed: " in reason for reason in mixed.told("resize_requested"))
     assert len(mixed.told("kinds_mixed")) == 1
-    equality = [(job["equality"], job["kinds_used"]) for job in ended]
-    assert equality == [("tolerance", ["cpu", "slow"]), ("bitwise", ["cpu"])]
+    levels = [(job["reproducibility"], job["kinds_used"]) for job in ended]
+    assert levels == [("tolerance", ["cpu", "slow"]), ("bitwise", ["cpu"])]
     # Both kinds are threads of this processor here, as many each: nothing rounds differently.
     assert [job["digest"] for job in ended] == [expected["digest"]] * 2
 
@@ -213,4 +217,4 @@ def relieved(job: Submitted, straggler: int) -> None:
     assert sum(split.values()) == 16
     assert split[straggler] <= 5
     text = f"Virtual nodes move among the same 2 accelerators: {move['reason']}"
-    assert any(told.startswith(text) for told in job.told("resize_asked"))
+    assert any(told.startswith(text) for told in job.told("resize_requested"))

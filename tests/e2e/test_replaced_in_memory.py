@@ -14,7 +14,7 @@ pytestmark = [pytest.mark.whole_stack, pytest.mark.timeout(600)]
 NUM_STEPS = 300
 PACE = {"pace_s": 0.1, "slow_from": 200}
 #: What happens to a job whose state leaves memory, or that loses what it has.
-STOPPED = ("preemption_asked", "preempted", "restart", "digest_mismatch", "failed")
+STOPPED = ("preemption_requested", "preempted", "restart", "digest_mismatch", "failed")
 
 
 def ending(job: FatedJob) -> dict[str, Any]:

@@ -59,7 +59,7 @@ def moves(job: Submitted) -> list[dict[str, Any]]:
 def check_resize_event(event: dict[str, Any]) -> None:
     """Check that a resize tells when it came about, how long it took and what it moved."""
     data = event["data"]
-    assert data["asked_at"] <= data["ready_at"] <= data["switched_at"]
+    assert data["requested_at"] <= data["ready_at"] <= data["switched_at"]
     assert 0 < data["pause_ms"] < 30_000
     assert len(data["digest_before"]) == 64
     assert data["digest_before"] == data["digest_after"]

@@ -19,7 +19,7 @@ GET_ROUTES = {
 }  # fmt: skip
 POST_ROUTES = {
     "job_cancel", "job_pause", "job_resume", "job_reprioritise", "policy", "node_token",
-    "node_cordon", "node_take_back", "tokens", "token_revoke",
+    "node_cordon", "node_unquarantine", "tokens", "token_revoke",
     "what_if_ask", "replay_cancel",
 }  # fmt: skip
 JOB_ROUTES = sorted(name for name in GET_ROUTES | POST_ROUTES if name.startswith("job_"))
@@ -28,7 +28,7 @@ ADMIN_ROUTES = {
     "policy": "post",
     "node_token": "post",
     "node_cordon": "post",
-    "node_take_back": "post",
+    "node_unquarantine": "post",
     "what_if": "get",
     "what_if_ask": "post",
     "replay": "get",
@@ -42,7 +42,7 @@ def _address(name: str, world: World, job: str = "running") -> str:
         "job_file": [world.jobs[job].pk, "model.keras"],
         "measurement": [make_job(world.ada, "draft", is_draft=True).pk],
         "node_cordon": [world.nodes[0].pk],
-        "node_take_back": [world.nodes[0].pk],
+        "node_unquarantine": [world.nodes[0].pk],
         "token_revoke": [1],
     }
     if name.startswith("replay"):

@@ -98,15 +98,16 @@ def test_switching_the_policy(world: World, admin: Client) -> None:
 def test_a_node_that_was_set_aside_says_why_and_is_taken_back(world: World, admin: Client) -> None:
     node = world.nodes[0]
     Node.objects.filter(pk=node.pk).update(
-        aside_until=timezone.now(), aside_reason="3 trainers of 2 jobs died there within 10 min"
+        quarantined_until=timezone.now(),
+        quarantine_reason="3 trainers of 2 jobs died there within 10 min",
     )
     page = admin.get("/nodes/").content.decode()
     assert "3 trainers of 2 jobs died there within 10 min" in page
-    assert f"/nodes/{node.pk}/take-back/" in page
-    admin.post(f"/nodes/{node.pk}/take-back/")
-    assert Node.objects.get(pk=node.pk).aside_until is None
+    assert f"/nodes/{node.pk}/unquarantine/" in page
+    admin.post(f"/nodes/{node.pk}/unquarantine/")
+    assert Node.objects.get(pk=node.pk).quarantined_until is None
     assert Event.objects.filter(node=node, kind="node_taken_back", actor="user:admin").exists()
-    assert "Take it back now" not in admin.get("/nodes/").content.decode()
+    assert "Return to service" not in admin.get("/nodes/").content.decode()
 
 
 def test_a_job_that_waits_below_its_minimum_says_so(world: World, admin: Client) -> None:
@@ -114,7 +115,7 @@ def test_a_job_that_waits_below_its_minimum_says_so(world: World, admin: Client)
     text = "Waits with its state in memory: 1 of at least 2 accelerators are left."
     Job.objects.filter(pk=job.pk).update(status_code="below_minimum", status_reason=text)
     page = admin.get(f"/jobs/{job.pk}/").content.decode()
-    assert "It lost trainers and waits" in page
+    assert "Waiting: trainers were lost" in page
     assert text in page
 
 

@@ -92,7 +92,7 @@ def _batches(job: Job, *starts: tuple[int, int | None], number: int = 1) -> None
             phase="closed",
             membership={"members": [], "global_batch_size": size},
             num_members=2,
-            asked_at=_at(step),
+            requested_at=_at(step),
             switched_at=_at(step),
             step=step,
         )

@@ -37,7 +37,7 @@ def test_the_script_is_told_where_to_ask(ada: Client, world: World) -> None:
     before = Job.objects.count()
     sent = _values(do="measure", accepted_kinds="cpu", global_batch_size="20")
     check = ada.post("/jobs/new/", sent, headers=JSON).json()["check"]
-    assert (check["tone"], check["title"]) == ("plain", "It is being measured")
+    assert (check["tone"], check["title"]) == ("plain", "Measuring")
     assert "within 140 s" in check["text"]
     assert ada.get(check["waits_at"]).json()["check"] == check
     _answer()
@@ -45,7 +45,7 @@ def test_the_script_is_told_where_to_ask(ada: Client, world: World) -> None:
     assert found["errors"] == {}
     assert found["check"]["waits_at"] == ""
     assert (found["check"]["tone"], found["check"]["num_virtual_nodes"]) == ("warn", 10)
-    assert found["check"]["title"] == "It builds, but does not fit"
+    assert found["check"]["title"] == "Builds, but does not fit"
     assert "10 virtual nodes would fit" in found["check"]["memory"]
     # Neither a job, nor built again when it becomes one.
     assert f"#{_draft().pk}" not in ada.get("/jobs/").content.decode()
@@ -62,7 +62,7 @@ def test_without_scripts_the_page_is_asked_for_again(ada: Client, world: World) 
     address = response.headers["Location"]
     assert address == f"/jobs/new/?from={_draft().pk}"
     page = ada.get(address).content.decode()
-    assert "It is being measured" in page
+    assert "Measuring" in page
     assert f'<a class="button" href="{address}">Look again</a>' in page
     _answer()
     page = ada.get(address).content.decode()
@@ -126,12 +126,12 @@ def test_a_node_that_never_answers_is_nobodys_mistake(ada: Client, world: World)
         ended_at=timezone.now(),
     )
     found = ada.get(check["waits_at"]).json()
-    assert (found["errors"], found["check"]["title"]) == ({}, "It was not measured")
+    assert (found["errors"], found["check"]["title"]) == ({}, "Not measured")
 
 
 def test_a_check_of_new_code_names_the_way(ada: Client, world: World) -> None:
     check = ada.post("/jobs/new/", _values(do="check"), headers=JSON).json()["check"]
-    assert "How much memory it takes is not known" in check["memory"]
+    assert "Memory use is unknown" in check["memory"]
 
 
 def test_others_measurements_are_not_there(ada: Client, ben: Client, world: World) -> None:

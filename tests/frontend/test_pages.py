@@ -89,7 +89,7 @@ def test_the_figures_of_a_job(world: World, ada: Client) -> None:
 def test_the_page_of_a_running_job(world: World, ada: Client) -> None:
     text = _text(ada.get(f"/jobs/{world.jobs['running'].pk}/"))
     for expected in (
-        "Why it has what it has Weight 300 of 400 gives 3 of 8 accelerators; it can use 4.",
+        "Allocation reason Weight 300 of 400 gives 3 of 8 accelerators; it can use 4.",
         "62 % epoch 75 of 120",
         "3 wants 1 to 4",
         "8 virtual nodes of 16 examples",
@@ -113,11 +113,11 @@ def test_script_in_names_stays_text(world: World, ada: Client) -> None:
 @pytest.mark.parametrize(
     ("name", "expected", "buttons"),
     [
-        ("pending", "Why it waits Needs at least 4", "Pause Clone Cancel job"),
+        ("pending", "Why this job is waiting Needs at least 4", "Pause Clone Cancel job"),
         ("running", "running", "Pause Clone Cancel job"),
         ("paused", "Paused by user:ada", "Resume Clone Cancel job"),
-        ("failed", "It failed The code failed in step 17: ValueError", "Clone It failed"),
-        ("invalid", "It cannot run as it is: code build(settings)", "Clone It cannot"),
+        ("failed", "Failed The code failed in step 17: ValueError", "Clone Failed"),
+        ("invalid", "Invalid: code build(settings)", "Clone Invalid"),
         ("finished", "finished", "Clone"),
     ],
 )
@@ -138,7 +138,7 @@ def test_a_pending_job_knows_its_place(world: World, ada: Client) -> None:
     make_job(world.ben, "behind", JobStatus.PENDING, priority=50)
     make_job(world.ben, "ahead", JobStatus.PENDING, priority=51)
     text = _text(ada.get(f"/jobs/{world.jobs['pending'].pk}/"))
-    assert "It is number 2 in the queue." in text
+    assert "Position in the queue: 2." in text
 
 
 @pytest.mark.parametrize(
@@ -218,11 +218,11 @@ def test_a_new_person_is_told_what_to_do_next(address: str, client: Client, db: 
     client.force_login(User.objects.create_user("newcomer"))
     text = _text(client.get(address))
     hints = {
-        "/": "An admin has to add a node before jobs can run.",
+        "/": "An administrator has to add a node before jobs can run.",
         "/jobs/": "Submit the first job",
         "/jobs/new/": "My own code",
-        "/nodes/": "An admin has to add one before jobs can run.",
-        "/account/": "Make one below to use the REST API from a program.",
+        "/nodes/": "An administrator has to add a node before jobs can run.",
+        "/account/": "Create one below to use the REST API from a program.",
     }
     assert hints[address] in text
 
@@ -244,13 +244,13 @@ def test_the_log_comes_in_parts(world: World, ada: Client) -> None:
     part = ada.get(address + "?slot=0").json()
     assert part["text"].startswith("12:00:00 step 0 loss")
     assert part["text"].endswith(f"a line with {SCRIPT_NAME}\n")
-    assert not part["is_cut"]
-    nothing = ada.get(f"{address}?slot=0&after={part['after']}").json()
-    assert nothing == {"text": "", "after": part["after"], "is_cut": False}
+    assert not part["truncated"]
+    nothing = ada.get(f"{address}?slot=0&cursor={part['next_cursor']}").json()
+    assert nothing == {"text": "", "next_cursor": part["next_cursor"], "truncated": False}
     LogChunk.objects.create(
         job=job, slot=0, offset=99999, size_bytes=4, text="new\n", at=timezone.now()
     )
-    assert ada.get(f"{address}?slot=0&after={part['after']}").json()["text"] == "new\n"
+    assert ada.get(f"{address}?slot=0&cursor={part['next_cursor']}").json()["text"] == "new\n"
 
 
 def test_trainers_are_named_in_a_log_of_all(world: World, ada: Client) -> None:
@@ -266,7 +266,7 @@ def test_a_huge_log_is_cut_to_its_end(world: World, ada: Client) -> None:
             text=f"{i:05d}" + "x" * 19_994 + "\n", at=timezone.now(),
         )  # fmt: skip
     part = ada.get(f"/jobs/{job.pk}/log/?slot=0").json()
-    assert part["is_cut"]
+    assert part["truncated"]
     assert len(part["text"]) <= 200_000
     assert part["text"].rstrip("x\n").endswith("00029")
     whole = b"".join(ada.get(f"/jobs/{job.pk}/log/file/?slot=0").streaming_content)
@@ -323,7 +323,7 @@ def test_a_loss_that_is_not_finite_is_warned_about(world: World, ada: Client) ->
     text = _text(ada.get(f"/jobs/{job.pk}/"))
     assert f"Not finite {warning}" in text
     assert "Loss nan" in text
-    assert "Loss not finite continue" in text
+    assert "If the loss is not finite continue" in text
     assert warning in _text(ada.get("/jobs/"))
     json.loads(ada.get(f"/jobs/{job.pk}/figures/").content, parse_constant=pytest.fail)
     over = {state.name: encode(dataclasses.replace(state, until_step=140))}

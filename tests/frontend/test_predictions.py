@@ -86,7 +86,7 @@ def test_its_page_has_no_loss_and_offers_its_predictions(world: World, ada: Clie
     assert 'data-figure="loss"' not in page
     assert "<dt>Loss</dt>" not in page
     assert "100 of 100 examples" in page
-    assert "Predict with it" not in page
+    assert "Run predictions" not in page
     file = ada.get(f"/jobs/{job.pk}/files/predictions.npz/")
     assert b"".join(file.streaming_content) == b"whole"  # type: ignore[attr-defined]
 

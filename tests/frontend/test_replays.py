@@ -28,7 +28,7 @@ def test_a_question_is_asked(world: World, admin: Client) -> None:
     assert (replay.policy, replay.accelerators, replay.status) == (
         "priority", {"cpu": 32, "t4": 2}, "waiting",
     )  # fmt: skip
-    assert replay.asked_by == world.admin
+    assert replay.requested_by == world.admin
     assert b"as soon as the worker is free" in admin.get(response.headers["Location"]).content
 
 

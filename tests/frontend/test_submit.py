@@ -153,7 +153,7 @@ def test_a_mistake_is_shown_at_its_field(
     assert message in str(page.context["form"].errors[field])
     html = page.content.decode()
     assert f'data-error-for="{field}">' in html  # shown, not hidden
-    assert "Please look at the marked fields" in html
+    assert "Please correct the marked fields" in html
     answer = ada.post("/jobs/new/", _values(**changes), headers={"Accept": "application/json"})
     assert list(answer.json()["errors"]) == [field]
     assert Job.objects.count() == before
@@ -191,14 +191,14 @@ def test_a_dry_run_stores_nothing_and_says_when(ada: Client, world: World) -> No
     before = Job.objects.count()
     # Three of the ten accelerators are free: one of node-b and the two of the cordoned node.
     page = ada.post("/jobs/new/", _values(do="check", accepted_kinds="cpu"))
-    assert page.context["check"].title.startswith("It would start")
+    assert page.context["check"].title.startswith("Would start")
     assert "cpu" in page.context["check"].title
     late = ada.post(
         "/jobs/new/",
         _values(do="check", accepted_kinds="t4"),
         headers={"Accept": "application/json"},
     ).json()["check"]
-    assert (late["tone"], late["title"]) == ("warn", "It would have to wait")
+    assert (late["tone"], late["title"]) == ("warn", "Would have to wait")
     assert late["text"]
     assert Job.objects.count() == before
 

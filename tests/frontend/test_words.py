@@ -108,8 +108,8 @@ def test_facts_have_names_and_units() -> None:
         }
     ) == [
         Fact("Parameters", "151,308"),
-        Fact("State to move", "1.5 KiB"),
-        Fact("Build took", "1.0 s"),
+        Fact("Size of the state", "1.5 KiB"),
+        Fact("Build time", "1.0 s"),
         Fact("Metrics", "loss, accuracy"),
         Fact("Data fingerprint", "5" * 12 + "…", "5" * 64),
         Fact("Is deterministic", "yes"),

@@ -158,7 +158,7 @@ def give_history(job: Job, accelerators: list[Accelerator], counts: list[int]) -
             num_members=count,
             reason=f"Weight {job.priority} of 400 gives {count} of 8 accelerators.",
             actor="policy:weighted_fair",
-            asked_at=at - datetime.timedelta(seconds=8),
+            requested_at=at - datetime.timedelta(seconds=8),
             ready_at=at - datetime.timedelta(seconds=0.4),
             switched_at=at,
             step=number * 300 - 300,
@@ -274,7 +274,7 @@ def _give_replays(admin: User, jobs: dict[str, Job]) -> None:
     now = timezone.now()
     start = now - datetime.timedelta(minutes=10)
     values = {
-        "asked_by": admin, "asked_at": now, "accelerators": {"cpu": 16, "t4": 2},
+        "requested_by": admin, "requested_at": now, "accelerators": {"cpu": 16, "t4": 2},
         "start_at": start, "end_at": now,
     }  # fmt: skip
     running, urgent = jobs["running"], jobs["urgent"]
@@ -303,7 +303,7 @@ def _give_replays(admin: User, jobs: dict[str, Job]) -> None:
         ],
     }  # fmt: skip
     Replay.objects.create(
-        policy="priority", status=ReplayStatus.DONE, progress=1.0, done_at=now, result=result,
+        policy="priority", status=ReplayStatus.DONE, progress=1.0, finished_at=now, result=result,
         **values,
     )  # fmt: skip
     Replay.objects.create(

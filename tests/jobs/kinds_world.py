@@ -116,5 +116,5 @@ def settled(world: World, job: Job, num: int) -> None:
 
 
 def mixing_job(**other: Any) -> Job:
-    values = {"num_virtual_nodes": 8, "max_accelerators": 8, "mixes_kinds": True}
+    values = {"num_virtual_nodes": 8, "max_accelerators": 8, "allow_mixed_kinds": True}
     return job_make(**{**values, "stop_limit": 100_000, **other})

@@ -59,7 +59,7 @@ WHO = {
     "api/v1/nodes/<int:node_id>/": ADMIN_WRITES,
     "api/v1/nodes/<int:node_id>/cordon/": ADMIN,
     "api/v1/nodes/<int:node_id>/uncordon/": ADMIN,
-    "api/v1/nodes/<int:node_id>/take-back/": ADMIN,
+    "api/v1/nodes/<int:node_id>/unquarantine/": ADMIN,
     "api/v1/enrolment-tokens/": ADMIN,
     "api/v1/cluster/": USER,
     "api/v1/policy/": ADMIN_WRITES,

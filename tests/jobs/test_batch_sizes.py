@@ -112,7 +112,7 @@ def test_it_tries_twice_the_size_then_goes_to_the_best() -> None:
     ]  # fmt: skip
     row = Generation.objects.get(job=job, phase="active")
     assert (row.num_members, row.previous is not None) == (1, True)
-    assert Event.objects.filter(job=job, kind="resize_asked").count() == 1  # its start
+    assert Event.objects.filter(job=job, kind="resize_requested").count() == 1  # its start
     told = Event.objects.filter(job=job, kind="resize").order_by("id").last()
     assert told is not None
     assert told.message.startswith("Batch size 256 at step ")

@@ -105,7 +105,9 @@ def test_every_resize_leaves_its_figures_in_an_event() -> None:
     assert event is not None
     data = event.data
     assert (data["num_before"], data["num_after"], data["step"]) == (1, 2, 10)
-    assert data["asked_at"] < data["ready_at"] <= data["go_at"] < data["switched_at"]
+    assert (
+        data["requested_at"] < data["ready_at"] <= data["switch_ordered_at"] < data["switched_at"]
+    )
     assert (data["pause_ms"], data["bytes_moved"]) == (50.0, 4096)
     assert data["digest_before"] == data["digest_after"] != ""
     assert event.actor == "policy:weighted_fair"
@@ -155,10 +157,10 @@ def test_a_pause_during_a_switch_waits_for_its_end() -> None:
     Job.objects.filter(id=job.pk).update(max_accelerators=2)
     world.until(lambda: job.generations.filter(phase="switching").exists())
     job_pause(job.pk, world.now, actor="user:owner")
-    assert fresh(job).is_pause_asked
+    assert fresh(job).pause_requested
     assert fresh(job).status != JobStatus.PREEMPTING
     world.until(lambda: fresh(job).status == JobStatus.PAUSED)
-    assert not fresh(job).is_pause_asked
+    assert not fresh(job).pause_requested
 
 
 def test_cancel_ends_every_trainer() -> None:

@@ -14,7 +14,7 @@ from django.db import close_old_connections
 
 from controlplane.core.values.lifecycle import JobStatus
 from jobs.demo.demo_jobs import APART_S, ARRIVALS, Arrivals
-from jobs.demo.pause_resume import jobs_resume, jobs_set_aside
+from jobs.demo.pause_resume import jobs_pause, jobs_resume
 from jobs.job_templates import JOB_TEMPLATES
 from jobs.models import Job
 from jobs.services.cluster.bootstrap import ensure_admin, ensure_api_token
@@ -107,7 +107,7 @@ def test_running_jobs_rest_and_go_on(rest: httpx.Client, tmp_path: Path) -> None
     world.settle()
     Job.objects.filter(id=running.pk).update(status=JobStatus.RUNNING)
     waiting = job_make(accepted_kinds=["gpu-of-the-future"])
-    assert jobs_set_aside(tmp_path, rest, is_hurried=lambda: True) == 1
+    assert jobs_pause(tmp_path, rest, is_hurried=lambda: True) == 1
     assert json.loads((tmp_path / "set-aside.json").read_text()) == [running.pk]
     world.settle()
     running.refresh_from_db()

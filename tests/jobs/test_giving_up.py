@@ -80,7 +80,7 @@ class TestAllLost:
         assert (job.status, job.status_code, job.restarts) == ("pending", "state_lost", 1)
         assert "slot 0 on played0 ended with status -9 (SIGKILL)" in job.status_reason
         assert "nobody was left who had the job's state" in job.status_reason
-        assert not job.allocations.filter(released_at=None, stop_asked_at=None).exists()
+        assert not job.allocations.filter(released_at=None, stop_requested_at=None).exists()
         listened = job.allocations.get(slot=listener).accelerator_id
         assert not job.start_failures.filter(accelerator=listened).exists()
         world.until(lambda: newest(job).phase == "active" and newest(job).num_switched == 4)

@@ -142,7 +142,7 @@ def test_a_history_survives_its_file() -> None:
 def test_jobs_that_may_mix_kinds_are_told() -> None:
     world = TimedWorld(1, 2)
     finished_job(world)
-    Job.objects.update(mixes_kinds=True)
+    Job.objects.update(allow_mixed_kinds=True)
     history = history_read(*whole(world))
     again = history_from_dict(json.loads(json.dumps(history_to_dict(history))), "file")
     (note,) = history_workload(again).notes

@@ -203,7 +203,7 @@ class Lifecycle(RuleBasedStateMachine):
 
     @invariant()
     def only_holding_jobs_have_wanted_trainers(self) -> None:
-        wanted = Allocation.objects.filter(released_at=None, stop_asked_at=None)
+        wanted = Allocation.objects.filter(released_at=None, stop_requested_at=None)
         holding = {"starting", "running", "preempting", "finished"}
         assert set(wanted.values_list("job__status", flat=True)) <= holding
         for job in Job.objects.filter(status__in=["starting", "running", "preempting"]):
@@ -242,7 +242,9 @@ class Lifecycle(RuleBasedStateMachine):
             self.world.now_s += 400
             generations_expire(self.world.now)
         self.world.settle(8)
-        assert not Allocation.objects.filter(released_at=None, stop_asked_at__isnull=False).exists()
+        assert not Allocation.objects.filter(
+            released_at=None, stop_requested_at__isnull=False
+        ).exists()
         assert not Allocation.objects.filter(
             released_at=None, job__status__in=[*ENDED_JOB_STATUSES, "paused", "pending"]
         ).exists()

@@ -191,16 +191,16 @@ class TestKilledByTheKernel:
             memory_kill(world, job, *(trainer.slot for _, trainer in world.trainers_of(job)))
             assert fresh(job).status == status
         assert fresh(job).status_code == "out_of_memory"
-        assert Node.objects.get().aside_until is None
+        assert Node.objects.get().quarantined_until is None
 
     def test_nodes_are_not_set_aside_for_it(self, settings: Any) -> None:
-        settings.ASIDE_DEATHS = 1
+        settings.QUARANTINE_DEATHS = 1
         world = World(num_nodes=1)
         for job in [job_make(max_accelerators=1), job_make(max_accelerators=1)]:
             world.settle(4)
             memory_kill(world, job, *slots(newest(job)))
             assert fresh(job).status == "pending"
-        assert Node.objects.get().aside_until is None
+        assert Node.objects.get().quarantined_until is None
 
     def test_a_joiner_costs_the_resize_and_is_not_counted(self) -> None:
         world, job = training(num_nodes=1, max_accelerators=1)

@@ -147,7 +147,7 @@ class TestAnyOrder(TestCase):
             phase="active",
             membership={},
             num_members=1,
-            asked_at=at(0),
+            requested_at=at(0),
         )
         job.generation = 1
         for first, last in told:

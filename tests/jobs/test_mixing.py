@@ -11,7 +11,7 @@ from controlplane.core.protocol.wire import ReportKind
 from jobs.models import Event, Job, StepTimeProfile
 from jobs.selectors.desired_state.state import wanted_state
 from jobs.selectors.estimates.step_times import step_times_read
-from jobs.selectors.reproducibility import Equality, equality_of, kinds_used
+from jobs.selectors.reproducibility import Reproducibility, kinds_used, reproducibility_of
 from jobs.services.reports.batches import batch_take
 from jobs.services.submission.job_actions import job_cancel
 from tests.builders import job_make
@@ -139,7 +139,7 @@ def test_a_kind_that_is_too_slow_is_given_back_and_not_tried_again() -> None:
 
 def test_a_job_that_did_not_ask_for_it_is_never_mixed() -> None:
     world = KindsWorld("fast", "slow")
-    job = mixing_job(mixes_kinds=False)
+    job = mixing_job(allow_mixed_kinds=False)
     settled(world, job, 1)
     for _ in range(4):
         world.train_timed(job)
@@ -158,17 +158,17 @@ def test_lent_accelerators_go_to_whoever_needs_them() -> None:
     assert counts(job) == [8]
 
 
-def test_equality_drops_with_the_first_mixed_step_and_is_told_once() -> None:
+def test_reproducibility_drops_with_the_first_mixed_step_and_is_told_once() -> None:
     world = KindsWorld("fast", "slow")
     job = mixing_job()
     settled(world, job, 1)
-    assert equality_of(job, kinds_used(job))[0] is Equality.BITWISE
+    assert reproducibility_of(job, kinds_used(job))[0] is Reproducibility.BITWISE
     mixed(world, job)
     assert kinds_used(job) == ["fast", "slow"]
-    assert equality_of(job, kinds_used(job))[0] is Equality.TOLERANCE
+    assert reproducibility_of(job, kinds_used(job))[0] is Reproducibility.TOLERANCE
     event = Event.objects.get(job=job, kind="kinds_mixed")
     assert event.message.startswith(f"From step {active(job).step} on it has trained on fast and")
-    assert equality_of(job_make(reduction="fast"), ["cpu"])[0] is Equality.TOLERANCE
+    assert reproducibility_of(job_make(reduction="fast"), ["cpu"])[0] is Reproducibility.TOLERANCE
 
 
 def test_a_mixed_job_is_resized_with_the_split_that_is_known() -> None:

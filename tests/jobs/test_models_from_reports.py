@@ -138,8 +138,8 @@ def test_what_was_seen_on_more_accelerators_counts() -> None:
     assert seen.resize_s == pytest.approx((DEFAULT_RESIZE_S + 0.05) / 2)
     resize = Generation.objects.filter(job=job).order_by("-number")[0]
     first = Generation.objects.filter(job=job).order_by("number")[0]
-    assert seen.changed_at == resize.asked_at.timestamp()
-    assert seen.running_since == first.asked_at.timestamp()
+    assert seen.changed_at == resize.requested_at.timestamp()
+    assert seen.running_since == first.requested_at.timestamp()
 
 
 def test_how_fast_kinds_are_is_remembered_when_the_jobs_that_showed_it_have_gone() -> None:

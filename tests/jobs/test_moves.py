@@ -16,7 +16,7 @@ pytestmark = pytest.mark.django_db
 
 
 def job_of(world: KindsWorld, num: int, **fields: Any) -> Job:
-    job = mixing_job(mixes_kinds=False, num_virtual_nodes=16, global_batch_size=64, **fields)
+    job = mixing_job(allow_mixed_kinds=False, num_virtual_nodes=16, global_batch_size=64, **fields)
     settled(world, job, num)
     return job
 
@@ -72,7 +72,7 @@ def test_nothing_moves_while_members_have_just_begun() -> None:
     while not moves_of(job):
         train_for(world, job, 1.0)
         assert world.now_s < 60.0, "it is never found"
-    asked = moves_of(job)[0].asked_at
+    asked = moves_of(job)[0].requested_at
     assert 29.0 <= (asked - began.switched_at).total_seconds() <= 37.0
 
 
@@ -92,7 +92,7 @@ def test_a_straggler_gets_fewer_virtual_nodes_and_gets_them_back() -> None:
     assert moved.reason == (
         f"slot {second} is 1.9x slower: 8 → 5 virtual nodes; a step takes 114 ms instead of 156 ms"
     )
-    asked = Event.objects.filter(job=job, kind="resize_asked").first()
+    asked = Event.objects.filter(job=job, kind="resize_requested").first()
     assert asked is not None
     assert asked.message.startswith("Virtual nodes move among the same 2 accelerators: slot ")
     # The straggler has not taught its kind to be slow.
@@ -126,7 +126,7 @@ def test_a_cool_down_lies_between_two_moves() -> None:
     world.factor[second] = 1.0
     while active(job).number == moved.number:
         train_for(world, job, 1.0)
-    waited_s = (active(job).asked_at - moved.asked_at).total_seconds()
+    waited_s = (active(job).requested_at - moved.requested_at).total_seconds()
     assert MOVE_COOL_DOWN_S <= waited_s <= MOVE_COOL_DOWN_S + 5.0
     assert counts(job) == [8, 8]
 
@@ -166,7 +166,7 @@ def test_a_move_that_did_not_pay_is_taken_back_once_and_not_tried_again_soon() -
     world.extra_s = 0.2  # every stretch is far slower: that needs no half minute
     while active(job).number == again.number:
         train_for(world, job, 1.0)
-    assert (active(job).asked_at - again.asked_at).total_seconds() < 20.0
+    assert (active(job).requested_at - again.requested_at).total_seconds() < 20.0
     assert told(job, "move_undone")[1].endswith("No other move for 240 s")
 
 

@@ -91,7 +91,7 @@ def test_a_job_that_stops_is_not_tried_again_and_its_node_is_not_blamed(found: N
     assert event(job, "failed").data["code"] == found.code
     assert "history.csv" in event(job, "files_lost").message
     assert not Allocation.objects.filter(released_at=None).exists()
-    assert not Node.objects.exclude(aside_until=None).exists()
+    assert not Node.objects.exclude(quarantined_until=None).exists()
     assert not any(generation.is_recovery for generation in job.generations.all())
 
 

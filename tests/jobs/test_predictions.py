@@ -17,7 +17,7 @@ from jobs.models import Artifact, Event, Job
 from jobs.selectors.desired_state.agent_files import upload_target
 from jobs.selectors.desired_state.state import training_spec
 from jobs.selectors.estimates.step_times import profile_key
-from jobs.selectors.reproducibility import equality_of
+from jobs.selectors.reproducibility import reproducibility_of
 from jobs.services.lifecycle.artifacts import artifact_store
 from jobs.services.lifecycle.predictions import predictions_join_next
 from tests.builders import job_make
@@ -108,7 +108,7 @@ def test_a_start_and_a_recovery_say_where_to_go_on_and_a_resize_does_not() -> No
 def test_a_part_is_never_too_late_but_other_files_are() -> None:
     world, job = running(max_accelerators=1)
     (played, trainer), *_ = world.trainers_of(job)
-    job.allocations.filter(slot=trainer.slot).update(stop_asked_at=world.now)
+    job.allocations.filter(slot=trainer.slot).update(stop_requested_at=world.now)
     for name in ("metrics.json", "predictions-8-0.npz"):
         with pytest.raises(ConflictError):
             upload_target(played.node, job.pk, trainer.slot, trainer.generation, name)
@@ -172,5 +172,5 @@ def test_its_times_are_not_those_of_training_and_nothing_is_added_up() -> None:
     assert profile_key(predicts, 8) != profile_key(trains, 8)
     trains.task = "predict"
     assert profile_key(predicts, 8) == profile_key(trains, 8)
-    assert equality_of(predicts, ["cpu"])[0] == "bitwise"
-    assert equality_of(predicts, ["cpu", "slow"])[0] == "tolerance"
+    assert reproducibility_of(predicts, ["cpu"])[0] == "bitwise"
+    assert reproducibility_of(predicts, ["cpu", "slow"])[0] == "tolerance"

@@ -94,16 +94,16 @@ def test_a_plan_for_accelerators_that_went_meanwhile() -> None:
 
 
 class TestNodeThatTakesNoMoreWork:
-    """A node is cordoned or set aside between a snapshot and the plan that is made from it."""
+    """A node is cordoned or quarantined between a snapshot and the plan that is made from it."""
 
-    @pytest.fixture(params=["cordoned", "aside"])
+    @pytest.fixture(params=["cordoned", "quarantined"])
     def closed(self, request: pytest.FixtureRequest) -> Callable[[World, Node], None]:
         def close(world: World, node: Node) -> None:
             if request.param == "cordoned":
                 assert node_cordon(node, True, world.now, actor="user:x")
             else:
                 until = world.now + timedelta(seconds=60)
-                Node.objects.filter(id=node.pk).update(aside_until=until)
+                Node.objects.filter(id=node.pk).update(quarantined_until=until)
 
         return close
 
@@ -128,7 +128,9 @@ class TestNodeThatTakesNoMoreWork:
         closed(world, held.node)
         assert apply(world, plan) == {job.pk}
         assert phases(job) == ["active", "preparing"]
-        assert job.allocations.filter(stop_asked_at=None, release_asked_at=None).count() == 2
+        assert (
+            job.allocations.filter(stop_requested_at=None, release_requested_at=None).count() == 2
+        )
 
 
 class TestSupersedeAgainstReady:
@@ -151,7 +153,7 @@ class TestSupersedeAgainstReady:
         apply(world, plan)
         assert phases(job)[:2] == ["active", "aborted"]
         joiner.refresh_from_db()
-        assert joiner.stop_asked_at is not None
+        assert joiner.stop_requested_at is not None
         (node,) = world.nodes
         world.follow(node)  # the joiner's ready comes too late and changes nothing
         assert "switching" not in phases(job)[:2]
@@ -182,7 +184,7 @@ def test_a_superseded_growth_keeps_the_joiners_that_are_still_wanted() -> None:
     wanted = {m["slot"] for m in job.generations.get(number=2).membership["members"]}
     assert len(wanted) == 2
     assert wanted < booting
-    kept = job.allocations.filter(stop_asked_at=None)
+    kept = job.allocations.filter(stop_requested_at=None)
     assert set(kept.values_list("slot", flat=True)) == wanted
     assert set(kept.values_list("granted_generation", flat=True)) == {2}
     world.settle(8)
@@ -272,7 +274,7 @@ def test_one_resize_is_under_way_at_a_time() -> None:
                 phase=phase.value,
                 membership={},
                 num_members=1,
-                asked_at=job.submitted_at,
+                requested_at=job.submitted_at,
             )
 
     add(1, GenerationPhase.ACTIVE)

@@ -160,7 +160,7 @@ class TestResizesUnderWay:
         asked.refresh_from_db()
         assert asked.phase == "aborted"
         assert slots(newest(job)) == [B, joiners[0]]
-        assert job.allocations.get(slot=joiners[1]).stop_asked_at is not None
+        assert job.allocations.get(slot=joiners[1]).stop_requested_at is not None
         world.follow_all()
         assert newest(job).phase == "active"
 
@@ -182,7 +182,9 @@ class TestResizesUnderWay:
         assert (newest(job).phase, slots(newest(job))) == ("switching", [A, B])
         world.kill(job, A, B)
         assert slots(newest(job)) == [C, D]
-        assert not job.allocations.filter(released_at=None, release_asked_at__isnull=False).exists()
+        assert not job.allocations.filter(
+            released_at=None, release_requested_at__isnull=False
+        ).exists()
         world.follow_all()
         assert newest(job).phase == "active"
 
@@ -194,7 +196,7 @@ class TestResizesUnderWay:
         assert (newest(job).phase, slots(newest(job))) == ("switching", [A, B])
         world.kill(job, A)
         assert slots(newest(job)) == [B, C, D]
-        assert event(job, "recovery_asked").message.startswith("3 of 4 trainers go on: ")
+        assert event(job, "recovery_requested").message.startswith("3 of 4 trainers go on: ")
 
     def test_a_lost_source_of_a_preemption_is_survived_and_asked_again(self) -> None:
         world, job = training()
@@ -333,7 +335,7 @@ class TestTheEnd:
         world.tell(played)
         assert fresh(job).status == JobStatus.FINISHED
         assert newest(job).phase == "aborted"
-        waiting = job.allocations.filter(released_at=None, stop_asked_at__isnull=False)
+        waiting = job.allocations.filter(released_at=None, stop_requested_at__isnull=False)
         assert sorted(waiting.values_list("slot", flat=True)) == [B, C]
 
     def test_a_lost_leader_with_results_to_write_is_survived(self) -> None:

@@ -51,7 +51,7 @@ def goes_on(world: World, job: Job, num_members: int = 4) -> None:
     world.until(lambda: newest(job).num_members == num_members and newest(job).phase == "active")
     job = fresh(job)
     assert (job.status, job.status_code, job.restarts) == ("running", "", 0)
-    assert not Event.objects.filter(job=job, kind__in=["preemption_asked", "restart"]).exists()
+    assert not Event.objects.filter(job=job, kind__in=["preemption_requested", "restart"]).exists()
     assert not job.artifacts.filter(name="checkpoint.npz").exists()
 
 

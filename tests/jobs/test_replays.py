@@ -154,7 +154,7 @@ def test_by_rest_for_admins_only(ada: User, admin: User, client_of: Clients) -> 
         assert getattr(client_of(ada), method)(URL).status_code == 403
     client = client_of(admin)
     made = client.post(URL, {"policy": "fifo", "accelerators": {"cpu": 4}}, format="json")
-    assert (made.status_code, made.data["status"], made.data["asked_by"]) == (
+    assert (made.status_code, made.data["status"], made.data["requested_by"]) == (
         201, "waiting", "admin",
     )  # fmt: skip
     one = f"{URL}{made.data['id']}/"

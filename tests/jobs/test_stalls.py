@@ -35,7 +35,7 @@ class TestStalls:
         assert stalled_recover(world.now, [job.pk]) == {job.pk}
         assert slots(newest(job)) == [A, B, C]
         lost = job.allocations.get(slot=D)
-        assert (lost.lost_code, lost.stop_asked_at) == ("unreachable", world.now)
+        assert (lost.lost_code, lost.stop_requested_at) == ("unreachable", world.now)
         assert stalled_recover(world.now, [job.pk]) == set()
 
     def test_the_only_one_beside_a_silent_node_goes_on(self, settings: Any) -> None:

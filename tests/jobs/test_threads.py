@@ -93,7 +93,7 @@ def test_a_cycle_and_a_cancel(attempt: int) -> None:
         lambda: job_cancel(job.pk, world.now, actor="user:x"),
     )
     assert Job.objects.get().status == "cancelled"
-    assert not Allocation.objects.filter(released_at=None, stop_asked_at=None).exists()
+    assert not Allocation.objects.filter(released_at=None, stop_requested_at=None).exists()
     assert not Generation.objects.filter(phase__in=["preparing", "switching", "active"]).exists()
 
 

@@ -88,11 +88,11 @@ def wait_until_ready(address: str, generation: int, is_void: Callable[[], bool] 
 
 def _ask(asking: socket.socket, host: str, port: int) -> int | None:
     """Query once; returns None without a valid answer within ASK_EVERY_S."""
-    asked_at = time.monotonic()
+    requested_at = time.monotonic()
     try:
         asking.sendto(ASK, (host, port))
         tag, generation = ANSWER.unpack(asking.recv(64))
     except (OSError, struct.error):
-        time.sleep(max(0.0, ASK_EVERY_S - (time.monotonic() - asked_at)))
+        time.sleep(max(0.0, ASK_EVERY_S - (time.monotonic() - requested_at)))
         return None
     return int(generation) if tag == ANSWER_TAG else None

@@ -32,7 +32,7 @@ def mix(snapshot: Snapshot, decision: Decision) -> Decision:
     The most important job comes first. A kind that was never measured for a job's code is tried
     with one accelerator, once the job runs and its own kind has been measured.
     """
-    if not any(job.mixes_kinds for job in snapshot.jobs):
+    if not any(job.allow_mixed_kinds for job in snapshot.jobs):
         return decision
     idle = capacity_by_kind(snapshot)
     for share in decision.shares.values():
@@ -40,7 +40,7 @@ def mix(snapshot: Snapshot, decision: Decision) -> Decision:
     shares, reasons = dict(decision.shares), dict(decision.reasons)
     notes: dict[JobId, MixNote] = {}
     held = all_held_by_kind(snapshot)
-    for job in urgency_order(job for job in snapshot.jobs if job.mixes_kinds):
+    for job in urgency_order(job for job in snapshot.jobs if job.allow_mixed_kinds):
         own = shares.get(job.id)
         if own is None or own.count < 1:
             continue

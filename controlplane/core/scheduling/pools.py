@@ -26,7 +26,7 @@ def held_by_kind(snapshot: Snapshot) -> dict[JobId, Counter[str]]:
     The own kind of a job that mixes kinds is that of the first accelerator it still has: its
     leader's.
     """
-    mixing = {job.id for job in snapshot.jobs if job.mixes_kinds}
+    mixing = {job.id for job in snapshot.jobs if job.allow_mixed_kinds}
     return {
         job_id: Counter(dict(list(counts.items())[:1])) if job_id in mixing else counts
         for job_id, counts in all_held_by_kind(snapshot).items()

@@ -62,7 +62,7 @@ def replacements(
             for one in left.values()
             if one.id not in avoided
             and row.job.accepts(one.kind)
-            and (row.job.mixes_kinds or not kinds or one.kind in kinds)
+            and (row.job.allow_mixed_kinds or not kinds or one.kind in kinds)
             and (row.held or one.id in row.lost)
         ]
         fitting.sort(

@@ -102,7 +102,7 @@ class NodeStatus(StrEnum):
 
     ONLINE = "online"
     CORDONED = "cordoned"  # excluded from new work by an admin
-    ASIDE = "aside"  # in quarantine: trainers died on it repeatedly
+    QUARANTINED = "quarantined"  # trainers died on it repeatedly
     LOST = "lost"  # no heartbeat within the lease
 
 

@@ -47,7 +47,7 @@ class Job:
         remaining_examples: examples left until its stop condition, if that is known.
         attained_accelerator_s: accelerator-seconds it has had so far.
         pending_since: start of its present wait for accelerators; None: since submission.
-        mixes_kinds: whether it may hold accelerators of several kinds at once.
+        allow_mixed_kinds: whether it may hold accelerators of several kinds at once.
         step_times: kind -> measured seconds of a step by virtual nodes; only for jobs that mix.
         sync_time: measured seconds of the exchange by number of trainers, as far as known.
         performance: useful examples per second on any accelerators, as far as it can be predicted.
@@ -75,7 +75,7 @@ class Job:
     remaining_examples: float | None = None
     attained_accelerator_s: float = 0.0
     pending_since: float | None = None
-    mixes_kinds: bool = False
+    allow_mixed_kinds: bool = False
     step_times: Mapping[str, StepTime] = field(default_factory=dict)
     sync_time: StepTime | None = None
     performance: Performance | None = None

@@ -37,7 +37,7 @@ class HistoryJob:
         started_at, ended_at: None: not by the end of the record.
         work: total useful examples, as far as known to have been done or planned.
         performance: its fitted speed.
-        mixes_kinds: whether it may hold accelerators of several kinds at once.
+        allow_mixed_kinds: whether it may hold accelerators of several kinds at once.
     """
 
     id: int
@@ -52,7 +52,7 @@ class HistoryJob:
     batch_size: int
     work: float
     performance: RecordedPerformance
-    mixes_kinds: bool = False
+    allow_mixed_kinds: bool = False
 
     @property
     def label(self) -> str:
@@ -115,7 +115,7 @@ def history_workload(history: History) -> Workload:
 def history_notes(history: History) -> tuple[str, ...]:
     """Describe the jobs of a history that are left out, or simulated differently than they ran."""
     notes = [f"{_jobs(number)} left out: {why}." for why, number in history.left_out.items()]
-    mixing = sum(job.mixes_kinds for job in history.jobs)
+    mixing = sum(job.allow_mixed_kinds for job in history.jobs)
     if mixing:
         notes.append(
             f"{_jobs(mixing)} may mix kinds of accelerators: simulated on one kind at a time, "
@@ -201,7 +201,7 @@ def history_to_dict(history: History) -> dict[str, Any]:
                 "batch_size": job.batch_size,
                 "work": job.work,
                 "performance": _performance_to_dict(job.performance),
-                "mixes_kinds": job.mixes_kinds,
+                "allow_mixed_kinds": job.allow_mixed_kinds,
             }
             for job in history.jobs
         ],
@@ -252,7 +252,7 @@ def _job_read(row: Any, source: str) -> HistoryJob:
             batch_size=whole_of(row, "batch_size"),
             work=number_of(row, "work"),
             performance=_performance_from_dict(row["performance"]),
-            mixes_kinds=bool(row.get("mixes_kinds", False)),
+            allow_mixed_kinds=bool(row.get("allow_mixed_kinds", False)),
         )
 
 

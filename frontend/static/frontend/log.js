@@ -9,7 +9,7 @@ export function startLog() {
   const note = panel.querySelector("#log-note");
   const slot = panel.querySelector("#log-slot");
   const search = panel.querySelector("#log-search");
-  let after = null;
+  let cursor = null;
   let turn = 0;
   let timer = 0;
 
@@ -47,7 +47,7 @@ export function startLog() {
     const mine = ++turn;
     const query = new URLSearchParams({ slot: slot.value });
     if (search.value) query.set("q", search.value);
-    else if (!isFresh && after !== null) query.set("after", after);
+    else if (!isFresh && cursor !== null) query.set("cursor", cursor);
     const response = await fetch(`${panel.dataset.logUrl}?${query}`, { signal: AbortSignal.timeout(15000), redirect: "error" });
     if (!response.ok || mine !== turn) return;
     const answer = await response.json();
@@ -56,9 +56,9 @@ export function startLog() {
       showMatches(answer);
       return;
     }
-    const isWhole = isFresh || after === null;
-    after = answer.after;
-    if (isWhole) note.textContent = answer.is_cut ? "The newest part; download it for the rest." : "";
+    const isWhole = isFresh || cursor === null;
+    cursor = answer.next_cursor;
+    if (isWhole) note.textContent = answer.truncated ? "The newest part; download it for the rest." : "";
     if (isWhole || answer.text) show(answer.text || "Nothing has been written yet.", isWhole || box.textContent === "Nothing has been written yet.");
   }
 

@@ -30,7 +30,7 @@ function splitText(form) {
 }
 
 // What a job that predicts does not have, and what only it has.
-const TRAINING_FIELDS = ["batch_size_min", "batch_size_max", "shuffle", "mixes_kinds", "reduction"];
+const TRAINING_FIELDS = ["batch_size_min", "batch_size_max", "shuffle", "allow_mixed_kinds", "reduction"];
 
 function showTask(form) {
   const predicts = field(form, "task").value === "predict";

@@ -31,7 +31,7 @@ from jobs.selectors import series
 from jobs.selectors.pages import is_admin
 from jobs.services.cluster.api_tokens import api_token_create, api_token_revoke
 from jobs.services.cluster.nodes import enrolment_token_create, node_cordon, node_remove
-from jobs.services.failures.quarantine import node_take_back
+from jobs.services.failures.quarantine import node_unquarantine
 from jobs.services.scheduling.policy import cluster_setting, policy_choose
 
 _HOUR_S = 3600
@@ -89,7 +89,7 @@ class NodeCordon(APIView):
         return Response(NodeSerializer(_node(node_id)).data)
 
 
-class NodeTakeBack(APIView):
+class NodeUnquarantine(APIView):
     """End a node's quarantine before its time is over (admins)."""
 
     permission_classes = (AdminPermission,)
@@ -98,7 +98,7 @@ class NodeTakeBack(APIView):
     def post(self, request: Request, node_id: int) -> Response:
         node = _node(node_id)
         reason = text_field(body(request), "reason")
-        node_take_back(node, timezone.now(), actor=actor(request), reason=reason)
+        node_unquarantine(node, timezone.now(), actor=actor(request), reason=reason)
         nudges.jobs_changed(cluster=True)
         return Response(NodeSerializer(_node(node_id)).data)
 

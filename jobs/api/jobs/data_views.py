@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterator
 from typing import Any
 
@@ -89,7 +90,7 @@ def _tenure(row: Allocation) -> dict[str, Any]:
         "granted_at": row.granted_at,
         "ready_at": row.ready_at,
         "joined_at": row.joined_at,
-        "release_asked_at": row.release_asked_at,
+        "release_requested_at": row.release_requested_at,
         "released_at": row.released_at,
         "exit_code": row.exit_code,
     }
@@ -130,13 +131,13 @@ class JobMetrics(APIView):
 
 
 class JobLogs(APIView):
-    """A job's log: the newest part, the part `after` an earlier one, or all of it as a download."""
+    """A job's log: the newest part, the part since a cursor, or all of it as a download."""
 
     @extend_schema(
         responses=OpenApiTypes.OBJECT,
         parameters=[
             OpenApiParameter("slot", int, description="Only this trainer's."),
-            OpenApiParameter("after", int, description="As an earlier answer gave it."),
+            OpenApiParameter("cursor", int, description="`next_cursor` of an earlier answer."),
             OpenApiParameter("download", bool, description="All of it, as plain text."),
         ],
     )
@@ -147,9 +148,11 @@ class JobLogs(APIView):
         slot = None if number is None else int(number)
         if flag_param(request, "download"):
             return _download(logs.log_text(job, slot), f"job-{job_id}.log")
-        after = number_param(request, "after", None, 0, 2**53)
-        part = logs.log_tail(job, slot) if after is None else logs.log_since(job, slot, int(after))
-        data = {"text": part.text, "after": part.after, "is_cut": part.is_cut}
+        cursor = number_param(request, "cursor", None, 0, 2**53)
+        part = (
+            logs.log_tail(job, slot) if cursor is None else logs.log_since(job, slot, int(cursor))
+        )
+        data = dataclasses.asdict(part)
         return Response({**data, "slots": logs.log_slots(job)})
 
 

@@ -28,7 +28,7 @@ class ReplayList(generics.ListAPIView):
     """What-if replays, newest first."""
 
     permission_classes = (AdminPermission,)
-    queryset = Replay.objects.select_related("asked_by").defer("result")
+    queryset = Replay.objects.select_related("requested_by").defer("result")
     serializer_class = ReplaySummarySerializer
     filter_backends = ()
 
@@ -57,7 +57,7 @@ class ReplayDetail(APIView):
     @extend_schema(responses=ReplaySerializer)
     def get(self, _request: Request, replay_id: int) -> Response:
         """Get a replay, with its result when it is done."""
-        replay = Replay.objects.select_related("asked_by").filter(id=replay_id).first()
+        replay = Replay.objects.select_related("requested_by").filter(id=replay_id).first()
         if replay is None:
             raise Http404
         return Response(ReplaySerializer(replay).data)

@@ -102,7 +102,7 @@ class Stack:
         lines = [f"now {datetime.now(UTC)}"]
         try:
             nodes = self.get("nodes/")["results"]
-            lines += [f"{row['name']} {row['status']} {row['aside_reason']}" for row in nodes]
+            lines += [f"{row['name']} {row['status']} {row['quarantine_reason']}" for row in nodes]
             for job in self.get("jobs/", page_size=_TOLD_JOBS)["results"]:
                 lines.append(f"job {job['id']} {job['name']}: {job['status']}")
                 read = self.get(f"jobs/{job['id']}/events/", page_size=_READ_EVENTS)["results"]

@@ -177,9 +177,9 @@ def end_processes(leaders: Iterable[tuple[subprocess.Popen[bytes], float]]) -> N
     Args:
         leaders: processes with their grace periods in seconds.
     """
-    asked_at = time.monotonic()
+    requested_at = time.monotonic()
     ending = [
-        (process, asked_at + grace_s) for process, grace_s in leaders if not is_reaped(process)
+        (process, requested_at + grace_s) for process, grace_s in leaders if not is_reaped(process)
     ]
     for process, _ in ending:
         process.send_signal(signal.SIGTERM)

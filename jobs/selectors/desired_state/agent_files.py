@@ -74,7 +74,7 @@ def upload_target(node: Node, job_id: int, slot: int, generation: int, name: str
         number=generation,
         phase__in=[GenerationPhase.ACTIVE, GenerationPhase.SWITCHING],
     ).exists()
-    if tenure.stop_asked_at is not None or not is_open:
+    if tenure.stop_requested_at is not None or not is_open:
         raise ConflictError(
             f"Generation {generation} is over, or slot {slot} was told to stop.",
             code="stale_generation",

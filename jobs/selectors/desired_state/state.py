@@ -63,7 +63,7 @@ def wanted_state(node: Node) -> WantedState:
     """Return the desired state of `node`; always four queries."""
     rows = list(
         Allocation.objects.filter(
-            accelerator__node=node, released_at=None, stop_asked_at=None
+            accelerator__node=node, released_at=None, stop_requested_at=None
         ).select_related("job", "accelerator")
     )
     generations = _generations({row.job_id for row in rows})
@@ -145,6 +145,6 @@ def _wanted_trainer(
         go=generation.phase != GenerationPhase.PREPARING,
         code_name=row.job.code_name,
         checkpoint_sha256=checkpoint_sha256 if is_restoring else None,
-        profile=row.is_profile_asked,
+        profile=row.profile_requested,
         peers=tuple(sorted(peers)),
     )

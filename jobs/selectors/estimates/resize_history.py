@@ -49,8 +49,8 @@ def resize_histories(job_ids: Iterable[int]) -> dict[int, ResizeHistory]:
         .values("job_id")
         .annotate(
             memberships=Count("id", filter=holds),
-            changed_at=Max("asked_at"),
-            running_since=Max("asked_at", filter=holds & Q(previous=None)),
+            changed_at=Max("requested_at"),
+            running_since=Max("requested_at", filter=holds & Q(previous=None)),
             most=Max("num_members"),
             mean_pause_s=Avg("pause_s", filter=WAS_RESIZED),
             num_pauses=Count("pause_s", filter=WAS_RESIZED),

@@ -76,8 +76,8 @@ def replay_ask(
             f"{LIVE_LIMIT} replays are waiting or running. Cancel one, or wait until one is done."
         )
     replay = Replay.objects.create(
-        asked_by=user,
-        asked_at=now,
+        requested_by=user,
+        requested_at=now,
         policy=policy,
         accelerators=size,
         start_at=now - datetime.timedelta(hours=hours),
@@ -117,7 +117,7 @@ def replay_cancel(replay_id: int, now: datetime.datetime) -> None:
     """
     is_live = Q(status__in=LIVE_REPLAY_STATUSES)
     stopped = Replay.objects.filter(is_live, id=replay_id).update(
-        status=ReplayStatus.CANCELLED, done_at=now
+        status=ReplayStatus.CANCELLED, finished_at=now
     )
     if not stopped and not Replay.objects.filter(id=replay_id).delete()[0]:
         raise NotFoundError("There is no such replay.")
@@ -175,7 +175,7 @@ def replay_progress(replay: Replay, share: float) -> None:
 
 def _end(replay: Replay, status: ReplayStatus, now: datetime.datetime, **values: Any) -> None:
     is_ours = Q(id=replay.pk, attempts=replay.attempts, status__in=LIVE_REPLAY_STATUSES)
-    Replay.objects.filter(is_ours).update(status=status, done_at=now, **values)
+    Replay.objects.filter(is_ours).update(status=status, finished_at=now, **values)
     nudges.jobs_changed(cluster=True, cycle=False)
 
 

@@ -27,8 +27,10 @@ def exited_take(telling: ReportContext, allocation: Allocation, report: TrainerR
     now = telling.now
     code = report.data.get("exit_code")
     exit_code = code if isinstance(code, int) and not isinstance(code, bool) else None
-    allocation.refresh_from_db(fields=["stop_asked_at", "left_at", "finished_at", "released_at"])
-    is_expected = any((allocation.stop_asked_at, allocation.left_at, allocation.finished_at))
+    allocation.refresh_from_db(
+        fields=["stop_requested_at", "left_at", "finished_at", "released_at"]
+    )
+    is_expected = any((allocation.stop_requested_at, allocation.left_at, allocation.finished_at))
     if not allocation_release(allocation, now, exit_code):
         return
     telling.is_settle_due = True
@@ -101,7 +103,7 @@ def rows_release(
 ) -> None:
     """Release the trainers of a lost node, and let their locked job recover."""
     for row in rows:
-        was_needed = not (row.stop_asked_at or row.left_at or row.finished_at)
+        was_needed = not (row.stop_requested_at or row.left_at or row.finished_at)
         allocation_release(row, now, exit_code=None)
         if was_needed:
             Allocation.objects.filter(id=row.pk).update(lost_code=lost_code)

@@ -80,16 +80,16 @@ def _go_on(
         num_members=len(left),
         reason=preparing.reason,
         actor=preparing.actor,
-        asked_at=preparing.asked_at,
+        requested_at=preparing.requested_at,
         ready_at=now if are_ready else None,
-        go_at=now if are_ready else None,
+        switch_ordered_at=now if are_ready else None,
     )
     Allocation.objects.filter(id__in=[row.pk for row in left]).update(
         granted_generation=membership.generation
     )
     Allocation.objects.filter(
-        id__in=[row.pk for row in gone], released_at=None, stop_asked_at=None
-    ).update(stop_asked_at=now)
+        id__in=[row.pk for row in gone], released_at=None, stop_requested_at=None
+    ).update(stop_requested_at=now)
     event_add(
         "start_reduced",
         f"Starts on {len(left)} of {len(left) + len(gone)} accelerators: {losses_text(gone)}",

@@ -31,7 +31,7 @@ def is_lost(row: Allocation) -> bool:
     node = row.accelerator.node
     return bool(
         row.released_at
-        or row.stop_asked_at
+        or row.stop_requested_at
         or row.lost_code
         or node.removed_at
         or node.status == NodeStatus.LOST

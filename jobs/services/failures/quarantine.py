@@ -27,23 +27,25 @@ _DOUBLINGS_LIMIT = 16
 
 def node_judge(node_id: int, now: datetime.datetime) -> bool:
     """Quarantine a node if too many trainers died there recently; return whether that was done."""
-    node = Node.objects.filter(id=node_id, aside_until=None, removed_at=None).first()
-    if node is None or not settings.ASIDE_DEATHS:
+    node = Node.objects.filter(id=node_id, quarantined_until=None, removed_at=None).first()
+    if node is None or not settings.QUARANTINE_DEATHS:
         return False
-    rows = list(_deaths(now, node.aside_at).filter(accelerator__node=node))
+    rows = list(_deaths(now, node.quarantined_at).filter(accelerator__node=node))
     elsewhere = set(
         _deaths(now, None).exclude(accelerator__node=node).values_list("job_id", flat=True)
     )
     rows = [row for row in rows if row.job_id not in elsewhere]
     jobs = {row.job_id for row in rows}
     starts = [row for row in rows if row.lost_code in _FAILED_STARTS and row.ready_at is None]
-    if len(starts) < settings.ASIDE_DEATHS and (len(rows) < settings.ASIDE_DEATHS or len(jobs) < 2):
+    if len(starts) < settings.QUARANTINE_DEATHS and (
+        len(rows) < settings.QUARANTINE_DEATHS or len(jobs) < 2
+    ):
         return False
-    window = f"within {settings.ASIDE_WINDOW_S / 60:.0f} min"
+    window = f"within {settings.QUARANTINE_WINDOW_S / 60:.0f} min"
     reason = f"{len(rows)} trainers of {len(jobs)} jobs died there {window}"
-    if len(starts) >= settings.ASIDE_DEATHS:
+    if len(starts) >= settings.QUARANTINE_DEATHS:
         reason = f"{len(starts)} trainers could not be started there {window}"
-    return _set_aside(node, reason, now)
+    return _quarantine(node, reason, now)
 
 
 def nodes_judge(now: datetime.datetime) -> bool:
@@ -51,19 +53,19 @@ def nodes_judge(now: datetime.datetime) -> bool:
     suspects = _deaths(now, None).values_list("accelerator__node", flat=True)
     # Lists, not any(): every node must be judged.
     judged = [node_judge(node_id, now) for node_id in sorted(set(suspects))]
-    over = Node.objects.filter(aside_until__lte=now, removed_at=None)
-    ended = [node_take_back(node, now, actor=SYSTEM, reason="its time is over") for node in over]
+    over = Node.objects.filter(quarantined_until__lte=now, removed_at=None)
+    ended = [node_unquarantine(node, now, actor=SYSTEM, reason="its time is over") for node in over]
     return any(judged) or any(ended)
 
 
-def node_take_back(node: Node, now: datetime.datetime, *, actor: str, reason: str = "") -> bool:
+def node_unquarantine(node: Node, now: datetime.datetime, *, actor: str, reason: str = "") -> bool:
     """End a node's quarantine; return False if it was not in quarantine.
 
     A user who ends it has dealt with the cause: the next quarantine has the shortest length again.
     """
-    fields = {} if actor == SYSTEM else {"aside_count": 0}
-    changed = Node.objects.filter(id=node.pk, aside_until__isnull=False).update(
-        aside_until=None, aside_reason="", **fields
+    fields = {} if actor == SYSTEM else {"num_quarantines": 0}
+    changed = Node.objects.filter(id=node.pk, quarantined_until__isnull=False).update(
+        quarantined_until=None, quarantine_reason="", **fields
     )
     if changed:
         text = f"{node.name} takes work again" + (f": {reason}" if reason else "")
@@ -72,33 +74,33 @@ def node_take_back(node: Node, now: datetime.datetime, *, actor: str, reason: st
 
 
 def _deaths(now: datetime.datetime, after: datetime.datetime | None) -> QuerySet[Allocation]:
-    since = now - datetime.timedelta(seconds=settings.ASIDE_WINDOW_S)
+    since = now - datetime.timedelta(seconds=settings.QUARANTINE_WINDOW_S)
     since = since if after is None else max(since, after)
     own_fault = Q(job__status=JobStatus.FAILED, job__status_code__in=_OWN_FAULTS)
     return (
         Allocation.objects.filter(lost_code__in=_DEATHS)
-        .filter(Q(released_at__gt=since) | Q(released_at=None, stop_asked_at__gt=since))
+        .filter(Q(released_at__gt=since) | Q(released_at=None, stop_requested_at__gt=since))
         .exclude(own_fault)
     )
 
 
-def _set_aside(node: Node, reason: str, now: datetime.datetime) -> bool:
-    before = node.aside_at
-    is_old = before is None or (now - before).total_seconds() > 2 * settings.ASIDE_LIMIT_S
-    count = 1 if is_old else min(node.aside_count + 1, _DOUBLINGS_LIMIT)
-    aside_s = min(settings.ASIDE_S * 2 ** (count - 1), settings.ASIDE_LIMIT_S)
-    changed = Node.objects.filter(id=node.pk, aside_until=None).update(
-        aside_until=now + datetime.timedelta(seconds=aside_s),
-        aside_at=now,
-        aside_count=count,
-        aside_reason=reason,
+def _quarantine(node: Node, reason: str, now: datetime.datetime) -> bool:
+    before = node.quarantined_at
+    is_old = before is None or (now - before).total_seconds() > 2 * settings.QUARANTINE_LIMIT_S
+    count = 1 if is_old else min(node.num_quarantines + 1, _DOUBLINGS_LIMIT)
+    quarantine_s = min(settings.QUARANTINE_S * 2 ** (count - 1), settings.QUARANTINE_LIMIT_S)
+    changed = Node.objects.filter(id=node.pk, quarantined_until=None).update(
+        quarantined_until=now + datetime.timedelta(seconds=quarantine_s),
+        quarantined_at=now,
+        num_quarantines=count,
+        quarantine_reason=reason,
     )
     if changed:
         event_add(
-            "node_set_aside",
-            f"{node.name} is set aside for {aside_s / 60:.0f} min: {reason}",
+            "node_quarantined",
+            f"{node.name} is quarantined for {quarantine_s / 60:.0f} min: {reason}",
             now=now,
             node=node,
-            data={"reason": reason, "seconds": aside_s, "times": count},
+            data={"reason": reason, "seconds": quarantine_s, "times": count},
         )
     return bool(changed)

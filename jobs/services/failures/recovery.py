@@ -134,7 +134,7 @@ def _standings(scene: Scene) -> list[SurvivorState]:
             is_lost=is_lost(row),
             is_ready=row.ready_at is not None or row.joined_at is not None,
             has_state=row.joined_at is not None or slot in training,
-            is_leaving=row.release_asked_at is not None,
+            is_leaving=row.release_requested_at is not None,
             is_stalled=row.stalled_at is not None,
             unreachable=frozenset(row.unreachable),
             is_silent=since is not None and row.accelerator.node.last_seen_at < since,
@@ -269,9 +269,9 @@ def _go_on(
         num_members=len(membership.members),
         reason=reason,
         actor=actor,
-        asked_at=now,
+        requested_at=now,
         ready_at=now,
-        go_at=now,
+        switch_ordered_at=now,
         lost=lost,
     )
     _allocations_write(job, scene, verdict, now)
@@ -279,7 +279,7 @@ def _go_on(
         status_change(job, JobStatus.RUNNING, status_code="", status_reason="")
     num_left = len(membership.members)
     event_add(
-        "recovery_asked",
+        "recovery_requested",
         f"{num_left} of {num_left + len(gone)} trainers go on: {reason}",
         now=now,
         job=job,
@@ -326,7 +326,7 @@ def _membership(job: Job, scene: Scene, verdict: Verdict) -> Membership:
 def _allocations_write(job: Job, scene: Scene, verdict: Verdict, now: datetime.datetime) -> None:
     rows = Allocation.objects.filter(job=job, released_at=None)
     rows.filter(slot__in=verdict.survivors).update(
-        release_asked_at=None, stalled_at=None, stalled_step=None, unreachable=[]
+        release_requested_at=None, stalled_at=None, stalled_step=None, unreachable=[]
     )
     joiners = [slot for slot in verdict.survivors if slot not in _slots(scene.active)]
     rows.filter(slot__in=joiners).update(granted_generation=job.generation)

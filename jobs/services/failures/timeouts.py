@@ -37,14 +37,14 @@ def generations_expire(now: datetime.datetime) -> set[int]:
     )
     for generation in under_way:
         limit_s = _limit_s(generation)
-        since = generation.go_at or generation.asked_at
+        since = generation.switch_ordered_at or generation.requested_at
         if since < now - datetime.timedelta(seconds=limit_s) and _give_up(generation, limit_s, now):
             changed.add(generation.job_id)
     changed |= stalled_recover(now)
     changed |= _leavers_stop(now)
     since = now - datetime.timedelta(seconds=_DIGEST_LIMIT_S)
     for generation in Generation.objects.filter(
-        phase=GenerationPhase.ACTIVE, told_at=None, switched_at__lt=since
+        phase=GenerationPhase.ACTIVE, reported_at=None, switched_at__lt=since
     ):
         resize_event_write(generation, now, is_last_call=True)
     return changed
@@ -100,7 +100,7 @@ def _joiners_fail(job: Job, generation: Generation, now: datetime.datetime) -> N
 def _laggards_lose(job: Job, generation: Generation) -> bool:
     """Mark members that have not followed the others as lost; False if no member has followed."""
     slots = [member["slot"] for member in generation.membership["members"]]
-    rows = job.allocations.filter(slot__in=slots, released_at=None, stop_asked_at=None)
+    rows = job.allocations.filter(slot__in=slots, released_at=None, stop_requested_at=None)
     if generation.phase == GenerationPhase.PREPARING:
         late = rows.filter(ready_at=None)
     else:
@@ -113,13 +113,13 @@ def _laggards_lose(job: Job, generation: Generation) -> bool:
 def _leavers_stop(now: datetime.datetime) -> set[int]:
     """Stop trainers that did not exit in time after a switch or after the job's end."""
     since = now - datetime.timedelta(seconds=settings.LEAVE_LIMIT_S)
-    tenures = Allocation.objects.filter(released_at=None, stop_asked_at=None)
+    tenures = Allocation.objects.filter(released_at=None, stop_requested_at=None)
     late = set(
         tenures.filter(job__status__in=[*ENDED_JOB_STATUSES], job__ended_at__lt=since).values_list(
             "job_id", "slot"
         )
     )
-    for row in tenures.filter(release_asked_at__lt=since).select_related("job"):
+    for row in tenures.filter(release_requested_at__lt=since).select_related("job"):
         active = Generation.objects.filter(job=row.job, phase=GenerationPhase.ACTIVE).first()
         is_past = active is not None and (active.switched_at or now) < since
         if is_past and active is not None and not _is_member(active, row.slot):

@@ -20,14 +20,14 @@ def resize_event_write(
     them; `is_last_call` adds the event with the figures at hand (the generation has ended, or the
     time limit is over).
     """
-    if generation.told_at is not None or generation.go_at is None:
+    if generation.reported_at is not None or generation.switch_ordered_at is None:
         return False
     if not is_last_call and not _is_complete(generation):
         return False
-    changed = Generation.objects.filter(id=generation.pk, told_at=None).update(told_at=now)
+    changed = Generation.objects.filter(id=generation.pk, reported_at=None).update(reported_at=now)
     if not changed:
         return False
-    generation.told_at = now
+    generation.reported_at = now
     figures = resize_figures(generation)
     kind = _kind(generation)
     event_add(
@@ -60,9 +60,9 @@ def resize_figures(generation: Generation) -> dict[str, Any]:
         "num_after": generation.num_members,
         "split": [len(member["virtual_nodes"]) for member in generation.membership["members"]],
         "reason": generation.reason,
-        "asked_at": _text(generation.asked_at),
+        "requested_at": _text(generation.requested_at),
         "ready_at": _text(generation.ready_at),
-        "go_at": _text(generation.go_at),
+        "switch_ordered_at": _text(generation.switch_ordered_at),
         "switched_at": _text(generation.switched_at),
         "closed_at": _text(generation.closed_at),
         "step": generation.step,
@@ -87,7 +87,7 @@ def to_first_step_s(generation: Generation) -> float | None:
     if generation.first_step_at is None:
         return None
     noticed = [datetime.datetime.fromisoformat(row["noticed_at"]) for row in generation.lost]
-    since = min([*noticed, generation.asked_at])
+    since = min([*noticed, generation.requested_at])
     # Steps carry the time of a node's clock, which may be a little behind.
     return round(max((generation.first_step_at - since).total_seconds(), 0.0), 3)
 

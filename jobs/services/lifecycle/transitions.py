@@ -79,10 +79,10 @@ def generation_end(generation: Generation, phase: GenerationPhase, now: datetime
 
 def trainers_stop(job: Job, now: datetime.datetime, slots: list[int] | None = None) -> int:
     """Request the stop of trainers (all of the job's when `slots` is None); return their number."""
-    rows = Allocation.objects.filter(job=job, released_at=None, stop_asked_at=None)
+    rows = Allocation.objects.filter(job=job, released_at=None, stop_requested_at=None)
     if slots is not None:
         rows = rows.filter(slot__in=slots)
-    return rows.update(stop_asked_at=now)
+    return rows.update(stop_requested_at=now)
 
 
 def generations_end(job: Job, now: datetime.datetime) -> None:
@@ -101,13 +101,13 @@ def preparing_abort(job: Job, generation: Generation, now: datetime.datetime) ->
     if not generation_end(generation, GenerationPhase.ABORTED, now):
         return False
     Allocation.objects.filter(
-        job=job, released_at=None, granted_generation=generation.number, stop_asked_at=None
-    ).update(stop_asked_at=now)
+        job=job, released_at=None, granted_generation=generation.number, stop_requested_at=None
+    ).update(stop_requested_at=now)
     active = job.generations.filter(phase=GenerationPhase.ACTIVE).first()
     if active is not None:
         slots = [member["slot"] for member in active.membership["members"]]
         Allocation.objects.filter(job=job, released_at=None, slot__in=slots).update(
-            release_asked_at=None
+            release_requested_at=None
         )
     elif job.status == JobStatus.STARTING:
         trainers_stop(job, now)
@@ -130,7 +130,7 @@ def job_end(
         status_reason=reason,
         policy_reason="",
         expected_start_at=None,
-        is_pause_asked=False,
+        pause_requested=False,
         **fields,
     )
 
@@ -178,7 +178,7 @@ def job_restart(
         actor=actor,
         data={"code": code, "restarts": job.restarts, "tries": tries},
     )
-    if job.is_pause_asked:
+    if job.pause_requested:
         job_pause_now(job, now)
 
 
@@ -187,7 +187,7 @@ def job_pause_now(job: Job, now: datetime.datetime) -> None:
     status_change(
         job,
         JobStatus.PAUSED,
-        is_pause_asked=False,
+        pause_requested=False,
         status_code="paused",
         status_reason="Paused; resume it to let it wait for accelerators again.",
         policy_reason="",
@@ -234,5 +234,5 @@ def _preemption_settle(job: Job, now: datetime.datetime) -> None:
         status_reason="Its state is saved; it goes on when it gets accelerators again.",
     )
     event_add("preempted", "Holds no accelerators any more", now=now, job=job)
-    if job.is_pause_asked:
+    if job.pause_requested:
         job_pause_now(job, now)

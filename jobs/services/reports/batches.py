@@ -123,7 +123,7 @@ def _report_take(
     allocation.last_sequence = report.sequence
     if report.kind is ReportKind.EXITED:
         exited_take(telling, allocation, report)
-    elif allocation.stop_asked_at is None:
+    elif allocation.stop_requested_at is None:
         try:
             with transaction.atomic():
                 HANDLERS[report.kind](telling, allocation, report)
@@ -139,7 +139,7 @@ def _report_take(
     if report.kind not in _PROGRESS_KINDS:
         outcome.is_order_change = True
         # A handler may have stopped other trainers of this job.
-        allocation.refresh_from_db(fields=["stop_asked_at", "released_at"])
+        allocation.refresh_from_db(fields=["stop_requested_at", "released_at"])
 
 
 def _trainers_compare(
@@ -149,7 +149,7 @@ def _trainers_compare(
     open_rows = list(
         Allocation.objects.filter(accelerator__node=node, released_at=None).select_related("job")
     )
-    wanted = {(row.job_id, row.slot) for row in open_rows if row.stop_asked_at is None}
+    wanted = {(row.job_id, row.slot) for row in open_rows if row.stop_requested_at is None}
     owned = {(state.job_id, state.slot) for state in batch.trainers}
     outcome.reply = BatchReply(
         stale=tuple(state for state in batch.trainers if _key(state) not in wanted)
@@ -157,7 +157,7 @@ def _trainers_compare(
     unowned = [
         row
         for row in open_rows
-        if row.stop_asked_at is not None and (row.job_id, row.slot) not in owned
+        if row.stop_requested_at is not None and (row.job_id, row.slot) not in owned
     ]
     # Only an agent that has read the desired state without these trainers can confirm their end.
     if not unowned or batch.wanted_version != wanted_state(node).version:

@@ -30,7 +30,7 @@ from jobs.services.lifecycle.transitions import (
 from jobs.services.reports.nonfinite import nonfinite_told
 from jobs.services.reports.profiles import profile_take
 from jobs.services.reports.progress import digest_take, epoch_take, phase_take, steps_take
-from jobs.services.reports.reproducibility import equality_note
+from jobs.services.reports.reproducibility import reproducibility_note
 from jobs.services.scheduling.batch_sizes import batch_size_note
 from jobs.services.scheduling.rebalancing import generation_remap
 from jobs.services.scheduling.resizes import CHECKPOINT, job_empty
@@ -54,7 +54,7 @@ def generation_advance(job: Job, now: datetime.datetime) -> bool:
         return False
     return bool(
         Generation.objects.filter(id=generation.pk, phase=GenerationPhase.PREPARING).update(
-            phase=GenerationPhase.SWITCHING, ready_at=now, go_at=now
+            phase=GenerationPhase.SWITCHING, ready_at=now, switch_ordered_at=now
         )
     )
 
@@ -101,9 +101,9 @@ def _activate(telling: ReportContext, generation: Generation, step: int) -> None
     generation.phase, generation.switched_at = GenerationPhase.ACTIVE.value, now
     generation.step = step
     batch_size_note(job, generation)
-    equality_note(job, generation, now)
+    reproducibility_note(job, generation, now)
     hold_end(job, generation)
-    if telling.is_live and job.is_pause_asked:
+    if telling.is_live and job.pause_requested:
         job_empty(job, now, reason="paused by its owner or an admin", actor="system")
 
 
@@ -186,7 +186,7 @@ def _finished(telling: ReportContext, allocation: Allocation, report: TrainerRep
         status_reason=f"Finished at step {int(data['step'])}: {text}. {odd}".strip(),
         policy_reason="",
         expected_start_at=None,
-        is_pause_asked=False,
+        pause_requested=False,
         metrics=metrics,
         digest=str(data.get("digest") or "")[:64],
         error_traceback="",
@@ -243,8 +243,8 @@ def _failed(telling: ReportContext, allocation: Allocation, report: TrainerRepor
         return
     Job.objects.filter(id=job.pk).update(error_traceback=traceback)
     # The exit report of this trainer is only a formality from here on.
-    Allocation.objects.filter(id=allocation.pk, stop_asked_at=None).update(
-        stop_asked_at=now, lost_code=code
+    Allocation.objects.filter(id=allocation.pk, stop_requested_at=None).update(
+        stop_requested_at=now, lost_code=code
     )
     telling.is_loss_due = True
     if code == MEMORY_KILL:

@@ -43,7 +43,7 @@ _LEARN_EVERY = datetime.timedelta(seconds=LEARN_EVERY_S)
 def report_learn(telling: ReportContext, report: StepReport) -> None:
     """Fit the models to the reports since the last fit, unless that is too recent."""
     job, now = telling.job, telling.now
-    if job.learnt_at is not None and now < job.learnt_at + _LEARN_EVERY:
+    if job.fitted_at is not None and now < job.fitted_at + _LEARN_EVERY:
         return
     row = JobKnowledge.objects.filter(job=job).first() or JobKnowledge(job=job)
     generation = telling.generation(report.generation)
@@ -52,8 +52,8 @@ def report_learn(telling: ReportContext, report: StepReport) -> None:
     _progress_learn(job, row, report)
     row.updated_at = now
     row.save()
-    Job.objects.filter(id=job.pk).update(learnt_at=now)
-    job.learnt_at = now
+    Job.objects.filter(id=job.pk).update(fitted_at=now)
+    job.fitted_at = now
 
 
 def _speed_learn(job: Job, row: JobKnowledge, generation: Generation) -> None:

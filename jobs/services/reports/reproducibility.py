@@ -13,7 +13,7 @@ from jobs.services.lifecycle.events import event_add
 EVENT_KIND = "kinds_mixed"
 
 
-def equality_note(job: Job, generation: Generation, now: datetime.datetime) -> None:
+def reproducibility_note(job: Job, generation: Generation, now: datetime.datetime) -> None:
     """Add the event once, when a locked job first uses a second kind of accelerator."""
     if job.reduction == ReductionMode.FAST:
         return  # a fast reduction is never reproducible bit for bit

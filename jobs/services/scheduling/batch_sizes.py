@@ -61,7 +61,7 @@ def batch_changes_plan(now: datetime.datetime, *, busy: set[int]) -> tuple[Plan,
         phase=GenerationPhase.ACTIVE,
         switched_at__lte=since,
         job__status=JobStatus.RUNNING,
-        job__is_pause_asked=False,
+        job__pause_requested=False,
         job__batch_size_min__isnull=False,
     ).select_related("job")
     resizes, generations = [], {}
@@ -80,7 +80,7 @@ def batch_changes_plan(now: datetime.datetime, *, busy: set[int]) -> tuple[Plan,
 def _accelerators(generation: Generation) -> tuple[int, ...]:
     """List the members' accelerators in member order; empty if a member is leaving."""
     rows = generation.job.allocations.filter(
-        released_at=None, stop_asked_at=None, left_at=None, finished_at=None
+        released_at=None, stop_requested_at=None, left_at=None, finished_at=None
     )
     by_slot = dict(rows.values_list("slot", "accelerator_id"))
     slots = [member["slot"] for member in generation.membership["members"]]

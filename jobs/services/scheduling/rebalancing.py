@@ -96,7 +96,7 @@ def mappings_revise(now: datetime.datetime, *, busy: set[int]) -> set[int]:
             phase=GenerationPhase.ACTIVE,
             num_members__gte=2,
             job__status=JobStatus.RUNNING,
-            job__is_pause_asked=False,
+            job__pause_requested=False,
         ).select_related("job")
         if row.job_id not in busy
         and row.number == row.job.generation  # no newer generation is under way
@@ -218,7 +218,7 @@ def _keep(job: Job, moves: RebalancePlan) -> None:
 def _accelerators(generation: Generation, members: list[MemberSpeed]) -> tuple[int, ...]:
     """List the members' accelerators in member order; empty if a member is leaving or stalled."""
     rows = generation.job.allocations.filter(
-        released_at=None, stop_asked_at=None, left_at=None, finished_at=None, stalled_at=None
+        released_at=None, stop_requested_at=None, left_at=None, finished_at=None, stalled_at=None
     )
     by_slot = dict(rows.values_list("slot", "accelerator_id"))
     if any(member.slot not in by_slot for member in members):

@@ -82,7 +82,7 @@ def resize_apply(
         id=resize.job_id,
         generation=seen_generation,
         status__in=[*SCHEDULABLE_JOB_STATUSES],
-        is_pause_asked=False,
+        pause_requested=False,
     ).update(generation=F("generation") + 1, version=F("version") + 1)
     if not taken:
         raise StaleError("its generation or status changed")
@@ -132,7 +132,7 @@ def _grow_or_shrink(
     staying = {
         row.accelerator_id: row
         for row in standing.allocations
-        if row.slot in may_stay and row.stop_asked_at is None and row.left_at is None
+        if row.slot in may_stay and row.stop_requested_at is None and row.left_at is None
     }
     membership, next_slot = _membership(job, standing, staying, resize.wanted, resize.counts)
     membership = membership_ask_missed(job, membership_resume(job, membership))
@@ -159,9 +159,9 @@ def _grow_or_shrink(
         num_members=len(membership.members),
         reason=resize.reason,
         actor=actor,
-        asked_at=now,
+        requested_at=now,
         ready_at=now if are_ready else None,
-        go_at=now if are_ready else None,
+        switch_ordered_at=now if are_ready else None,
     )
     _allocations_write(job, standing, membership, kept, resize.wanted, now)
     Job.objects.filter(id=job.pk).update(next_slot=next_slot)
@@ -175,7 +175,7 @@ def _grow_or_shrink(
             status_reason="",
         )
     if resize.batch_size is None:
-        _event_asked(
+        _event_requested(
             job, len(resize.held), len(resize.wanted), membership.generation, resize, actor, now
         )
     if choice is not None:
@@ -210,7 +210,7 @@ def _batch_event(
     )
 
 
-def _event_asked(
+def _event_requested(
     job: Job,
     num_before: int,
     num_after: int,
@@ -223,7 +223,7 @@ def _event_asked(
     if resize.held == resize.wanted:
         change = f"Virtual nodes move among the same {num_after} accelerators"
     event_add(
-        "resize_asked",
+        "resize_requested",
         f"{change}: {resize.reason}",
         now=now,
         job=job,
@@ -306,18 +306,18 @@ def _allocations_write(
             slot=member.slot,
             granted_generation=membership.generation,
             granted_at=freed_at.get(accelerator_ids[member.slot], now),
-            is_profile_asked=kinds[accelerator_ids[member.slot]] in unknown,
+            profile_requested=kinds[accelerator_ids[member.slot]] in unknown,
         )
         for member in membership.members
         if member.slot not in kept
     )
     rows = Allocation.objects.filter(job=job, released_at=None)
-    rows.filter(slot__in=list(kept)).update(release_asked_at=None)
+    rows.filter(slot__in=list(kept)).update(release_requested_at=None)
     joiners = [slot for slot in kept if slot not in standing.active_slots]
     # A joiner kept from the aborted generation belongs to the new one from here on.
     rows.filter(slot__in=joiners).update(granted_generation=membership.generation)
     leavers = standing.active_slots - set(kept)
-    rows.filter(slot__in=leavers, release_asked_at=None).update(release_asked_at=now)
+    rows.filter(slot__in=leavers, release_requested_at=None).update(release_requested_at=now)
     unneeded = standing.booting_slots - set(kept)
     trainers_stop(job, now, sorted(unneeded))
 
@@ -351,12 +351,12 @@ def _empty(job: Job, standing: _Standing, reason: str, now: datetime.datetime, a
         num_members=0,
         reason=reason,
         actor=actor,
-        asked_at=now,
+        requested_at=now,
         ready_at=now,
-        go_at=now,
+        switch_ordered_at=now,
     )
-    Allocation.objects.filter(job=job, released_at=None, release_asked_at=None).update(
-        release_asked_at=now
+    Allocation.objects.filter(job=job, released_at=None, release_requested_at=None).update(
+        release_requested_at=now
     )
     status_change(
         job,
@@ -365,7 +365,7 @@ def _empty(job: Job, standing: _Standing, reason: str, now: datetime.datetime, a
         status_reason=f"Saves its state and gives up its accelerators: {reason}",
     )
     event_add(
-        "preemption_asked",
+        "preemption_requested",
         f"Asked to save its state and leave: {reason}",
         now=now,
         job=job,

@@ -119,13 +119,13 @@ def job_pause(job_id: int, now: datetime.datetime, *, actor: str, reason: str = 
     """
     with transaction.atomic():
         job = _locked(job_id)
-        if job.status == JobStatus.PAUSED or job.is_pause_asked:
+        if job.status == JobStatus.PAUSED or job.pause_requested:
             return job
         if job.status in ENDED_JOB_STATUSES or job.status == JobStatus.VALIDATING:
             raise _not_possible(job, "paused")
-        _revise(job, is_pause_asked=True)
+        _revise(job, pause_requested=True)
         text = f"Pause asked by {actor}" + (f": {reason}" if reason else "")
-        event_add("pause_asked", text, now=now, job=job, actor=actor, data={"reason": reason})
+        event_add("pause_requested", text, now=now, job=job, actor=actor, data={"reason": reason})
         if job.status in _RUNNING:
             job_empty(job, now, reason=text, actor=actor)
         if job.status == JobStatus.PENDING:
@@ -141,8 +141,8 @@ def job_resume(job_id: int, now: datetime.datetime, *, actor: str) -> Job:
     """
     with transaction.atomic():
         job = _locked(job_id)
-        if job.is_pause_asked:
-            _revise(job, is_pause_asked=False)
+        if job.pause_requested:
+            _revise(job, pause_requested=False)
         elif job.status == JobStatus.PAUSED:
             status_change(
                 job,

@@ -23,7 +23,7 @@ _NOT_FOR_PREDICTION = {
     "stop_metric": "A job that predicts has no metrics; leave this out.",
     "stop_target": "A job that predicts has no metrics; leave this out.",
     "shuffle": "Predictions come in the order of the data; leave this out or say false.",
-    "mixes_kinds": "A job that predicts runs on one kind; leave this out or say false.",
+    "allow_mixed_kinds": "A job that predicts runs on one kind; leave this out or say false.",
     "on_nonfinite": "A job that predicts has no loss; leave this out.",
     "batch_size_min": "The batch of a job that predicts is fixed; leave this out.",
     "batch_size_max": "The batch of a job that predicts is fixed; leave this out.",

@@ -54,7 +54,7 @@ def job_from(user: User, submission: Submission, now: datetime.datetime) -> Job:
         min_accelerators=submission.min_accelerators,
         max_accelerators=submission.max_accelerators,
         accepted_kinds=list(submission.accepted_kinds),
-        mixes_kinds=submission.mixes_kinds,
+        allow_mixed_kinds=submission.allow_mixed_kinds,
         priority=submission.priority,
         stop_kind=stop.kind.value,
         stop_limit=stop.limit,

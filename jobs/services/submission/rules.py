@@ -52,7 +52,7 @@ FIELDS = (
     "min_accelerators",
     "max_accelerators",
     "accepted_kinds",
-    "mixes_kinds",
+    "allow_mixed_kinds",
     "priority",
     "stop_kind",
     "stop_limit",
@@ -85,7 +85,7 @@ class Submission:
     min_accelerators: int
     max_accelerators: int
     accepted_kinds: tuple[str, ...]
-    mixes_kinds: bool
+    allow_mixed_kinds: bool
     priority: int
     stop: StopCondition
     seed: int
@@ -170,7 +170,7 @@ def submission_read(
             "max_accelerators", default_most, whole_number(1, VIRTUAL_NODES_LIMIT)
         ),
         accepted_kinds=reader.take("accepted_kinds", (), accelerator_kinds),
-        mixes_kinds=reader.take("mixes_kinds", False, yes_or_no),
+        allow_mixed_kinds=reader.take("allow_mixed_kinds", False, yes_or_no),
         priority=reader.take("priority", DEFAULT_PRIORITY, whole_number(*PRIORITY_RANGE)),
         stop=ONE_PASS if is_prediction else _stop(reader, template),
         seed=reader.take("seed", 0, whole_number(0, SEED_LIMIT)),

@@ -63,7 +63,7 @@ def _least_busy_node() -> Node | None:
         .annotate(num_validations=waiting, num_trainers=trainers)
         .order_by(
             "is_cordoned",
-            F("aside_until").asc(nulls_first=True),
+            F("quarantined_until").asc(nulls_first=True),
             "num_validations",
             "num_trainers",
             "id",

@@ -78,7 +78,7 @@ def test_pause_and_resume_twice_each(ada: User, client_of: Clients) -> None:
     for _ in range(2):
         assert client.post(url(job, "resume")).data["status"] == "pending"
     kinds = list(Event.objects.order_by("id").values_list("kind", flat=True))
-    assert kinds == ["pause_asked", "paused", "resumed"]
+    assert kinds == ["pause_requested", "paused", "resumed"]
 
 
 def test_an_owner_reprioritises_without_a_reason(ada: User, client_of: Clients) -> None:

@@ -61,11 +61,11 @@ def test_wrong_method(ada: User, story: Job, client_of: Clients, part: str) -> N
 
 def test_events(ada: User, story: Job, client_of: Clients) -> None:
     rows = client_of(ada).get(url(story, "events"), {"page_size": 3}).json()["results"]
-    assert [row["kind"] for row in rows] == ["resize", "resize_asked", "running"]
+    assert [row["kind"] for row in rows] == ["resize", "resize_requested", "running"]
     assert rows[0]["data"]["num_after"] == 2
     page = client_of(ada).get(url(story, "events"), {"page_size": 3}).json()
     rest = client_of(ada).get(page["next"]).json()["results"]
-    assert [row["kind"] for row in rest] == ["resize", "resize_asked"]
+    assert [row["kind"] for row in rest] == ["resize", "resize_requested"]
 
 
 def test_generations(ada: User, story: Job, client_of: Clients) -> None:
@@ -101,10 +101,10 @@ def test_logs(ada: User, client_of: Clients) -> None:
 
     say(0, 0, "<b>one</b>\n")
     part = client.get(url(job, "logs"), {"slot": 0}).json()
-    assert (part["text"], part["is_cut"], part["slots"]) == ("<b>one</b>\n", False, [0])
+    assert (part["text"], part["truncated"], part["slots"]) == ("<b>one</b>\n", False, [0])
     say(0, 11, "two\n")
     say(1, 0, "other\n")
-    more = client.get(url(job, "logs"), {"slot": 0, "after": part["after"]}).json()
+    more = client.get(url(job, "logs"), {"slot": 0, "cursor": part["next_cursor"]}).json()
     assert more["text"] == "two\n"
     whole = client.get(url(job, "logs"), {"slot": 0, "download": 1})
     assert content(whole) == b"<b>one</b>\ntwo\n"

@@ -1,4 +1,4 @@
-"""`mixes_kinds` in submissions, and `equality` in jobs, by REST and on the pages."""
+"""`allow_mixed_kinds` in submissions, and `reproducibility` in jobs, by REST and on the pages."""
 
 from __future__ import annotations
 
@@ -32,34 +32,34 @@ def trained_on(job: Job, *kinds: str) -> None:
         )
 
 
-@pytest.mark.parametrize(("given", "kept"), [({}, False), ({"mixes_kinds": True}, True)])
+@pytest.mark.parametrize(("given", "kept"), [({}, False), ({"allow_mixed_kinds": True}, True)])
 def test_kinds_are_mixed_only_when_asked(
     ada: User, client_of: Clients, given: dict[str, Any], kept: bool
 ) -> None:
     response = client_of(ada).post(URL, submission_values(**given))
     assert response.status_code == 201, response.data
-    assert response.data["mixes_kinds"] is kept
-    assert Job.objects.get().mixes_kinds is kept
+    assert response.data["allow_mixed_kinds"] is kept
+    assert Job.objects.get().allow_mixed_kinds is kept
 
 
 def test_it_is_said_in_a_plain_yes_or_no(ada: User, client_of: Clients) -> None:
-    response = client_of(ada).post(URL, submission_values(mixes_kinds="sometimes"))
+    response = client_of(ada).post(URL, submission_values(allow_mixed_kinds="sometimes"))
     assert response.status_code == 400
-    assert "mixes_kinds" in response.json()["errors"]
+    assert "allow_mixed_kinds" in response.json()["errors"]
 
 
 def test_a_clone_mixes_as_its_model_does(ada: User, client_of: Clients) -> None:
-    job = job_make(ada, mixes_kinds=True)
+    job = job_make(ada, allow_mixed_kinds=True)
     response = client_of(ada).post(f"{URL}{job.pk}/clone/", {})
     assert response.status_code == 201, response.data
-    assert response.data["mixes_kinds"] is True
+    assert response.data["allow_mixed_kinds"] is True
 
 
 @pytest.mark.parametrize(
-    ("reduction", "kinds", "equality", "words"),
+    ("reduction", "kinds", "reproducibility", "words"),
     [
-        ("exact", [], "bitwise", "bit for bit"),
-        ("exact", ["cpu", "cpu"], "bitwise", "bit for bit"),
+        ("exact", [], "bitwise", "bitwise"),
+        ("exact", ["cpu", "cpu"], "bitwise", "bitwise"),
         ("exact", ["slow", "fast"], "tolerance", "fast and slow, which round differently"),
         ("fast", ["cpu"], "tolerance", "fast reduction adds in an order that changes"),
     ],
@@ -70,12 +70,12 @@ def test_a_job_says_how_equal_another_run_would_be(
     client: Client,
     reduction: str,
     kinds: list[str],
-    equality: str,
+    reproducibility: str,
     words: str,
 ) -> None:
     job = job_make(ada, reduction=reduction)
     trained_on(job, *kinds)
     shown = client_of(ada).get(f"{URL}{job.pk}/").json()
-    assert (shown["equality"], shown["kinds_used"]) == (equality, sorted(set(kinds)))
+    assert (shown["reproducibility"], shown["kinds_used"]) == (reproducibility, sorted(set(kinds)))
     client.force_login(ada)
     assert words in client.get(f"/jobs/{job.pk}/").content.decode()

@@ -67,7 +67,7 @@ def test_its_own_code_may_bring_the_model(ada_client: APIClient) -> None:
         ({"stop": {"kind": "epochs", "limit": 3}}, "stop_limit"),
         ({"stop": {"kind": "metric", "metric": "loss"}}, "stop_metric"),
         ({"shuffle": True}, "shuffle"),
-        ({"mixes_kinds": True}, "mixes_kinds"),
+        ({"allow_mixed_kinds": True}, "allow_mixed_kinds"),
         ({"batch_size_max": 128}, "batch_size_max"),
         ({"task": "guess"}, "task"),
         ({"source_job": "x"}, "source_job"),

@@ -60,7 +60,7 @@ def trials_begin(
             job, most = options.jobs[row], int(options.counts[row, kind, -1])
             count = min(int(given[row]), idle, most)
             is_open = kinds[row] == options.held_kind[row] and name not in job.tried_kinds
-            is_able = bool(job.tried_kinds) and not job.mixes_kinds
+            is_able = bool(job.tried_kinds) and not job.allow_mixed_kinds
             if is_able and is_open and count >= job.min_accelerators:
                 kinds[row], given[row] = kind, count
                 break

@@ -1,4 +1,4 @@
-"""Accelerators that a job shuns for a while, and nodes that are set aside."""
+"""Accelerators that that a job excludes for a while, and nodes in quarantine."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from django.contrib.auth.models import User
 from controlplane.core.protocol.wire import ReportKind
 from jobs.models import Event, Job, Node, StartFailure
 from jobs.selectors.cluster import cluster_snapshot
-from jobs.services.failures.quarantine import node_take_back, nodes_judge
+from jobs.services.failures.quarantine import node_unquarantine, nodes_judge
 from jobs.services.failures.timeouts import generations_expire
 from jobs.services.submission.job_actions import job_cancel
 from tests.builders import job_make
@@ -96,7 +96,7 @@ class TestShunning:
 
     def test_each_failure_doubles_the_time_up_to_a_bound(self, settings: Any) -> None:
         settings.START_COOL_DOWN_LIMIT_S = 25
-        settings.ASIDE_DEATHS = 0
+        settings.QUARANTINE_DEATHS = 0
         world, job, other = self.growing()
         waits = []
         for _ in range(4):
@@ -128,22 +128,22 @@ class TestNodes:
         world.kill(one, *[slot for job_id, slot in played.trainers if job_id == one.pk])
         world.settle(3)
         world.kill(one, *[slot for job_id, slot in played.trainers if job_id == one.pk])
-        assert Node.objects.get().aside_until is None
+        assert Node.objects.get().quarantined_until is None
         world.kill(two, *[slot for job_id, slot in played.trainers if job_id == two.pk])
         return world, played
 
     def test_three_deaths_of_two_jobs_set_a_node_aside(self, settings: Any) -> None:
         world, _ = self.dying(settings)
         node = Node.objects.get()
-        assert node.shown_status == "aside"
-        assert (node.aside_until - world.now).total_seconds() == settings.ASIDE_S
-        assert node.aside_reason == "3 trainers of 2 jobs died there within 10 min"
+        assert node.shown_status == "quarantined"
+        assert (node.quarantined_until - world.now).total_seconds() == settings.QUARANTINE_S
+        assert node.quarantine_reason == "3 trainers of 2 jobs died there within 10 min"
         assert cluster_snapshot(world.now).snapshot.accelerators == ()
-        assert "set aside for 5 min" in Event.objects.get(kind="node_set_aside").message
+        assert "quarantined for 5 min" in Event.objects.get(kind="node_quarantined").message
 
     def test_it_comes_back_and_stays_away_twice_as_long_the_next_time(self, settings: Any) -> None:
         world, played = self.dying(settings)
-        world.now_s += settings.ASIDE_S
+        world.now_s += settings.QUARANTINE_S
         assert nodes_judge(world.now)
         assert Event.objects.filter(kind="node_taken_back", actor="system").exists()
         assert len(cluster_snapshot(world.now).snapshot.accelerators) == 2
@@ -155,8 +155,10 @@ class TestNodes:
                 world.kill(job, *[slot for job_id, slot in played.trainers if job_id == job.pk])
             world.settle(3)
         node = Node.objects.get()
-        assert node.aside_count == 2
-        assert (node.aside_until - node.aside_at).total_seconds() == 2 * settings.ASIDE_S
+        assert node.num_quarantines == 2
+        assert (
+            node.quarantined_until - node.quarantined_at
+        ).total_seconds() == 2 * settings.QUARANTINE_S
 
     def test_one_job_that_crashes_is_not_the_nodes_fault(self) -> None:
         world = World(num_nodes=1)
@@ -165,10 +167,10 @@ class TestNodes:
         for _ in range(5):
             world.settle(3)
             world.kill(job, *[slot for _, slot in played.trainers])
-        assert Node.objects.get().aside_until is None
+        assert Node.objects.get().quarantined_until is None
 
     def test_jobs_that_crash_everywhere_are_not_the_nodes_fault(self, settings: Any) -> None:
-        settings.ASIDE_DEATHS = 2
+        settings.QUARANTINE_DEATHS = 2
         world = World(num_nodes=2, num_accelerators=1)
         for _ in range(2):
             job = job_make()
@@ -177,18 +179,18 @@ class TestNodes:
             assert len(slots) == 2
             world.kill(job, *slots)
             job_cancel(job.pk, world.now, actor="user:x")
-        assert not Node.objects.filter(aside_until__isnull=False).exists()
+        assert not Node.objects.filter(quarantined_until__isnull=False).exists()
 
     def test_trainers_that_cannot_be_started_set_a_node_aside_alone(self, settings: Any) -> None:
         settings.RESTART_LIMIT = 10
         world = World(num_nodes=1, num_accelerators=1)
         job = job_make(max_accelerators=1)
         for _ in range(3):
-            assert Node.objects.get().aside_until is None
+            assert Node.objects.get().quarantined_until is None
             world.cycle()
             fail_start(world, world.nodes[0], job, "port_in_use")
             world.now_s += 100
-        assert Node.objects.get().aside_reason == (
+        assert Node.objects.get().quarantine_reason == (
             "3 trainers could not be started there within 10 min"
         )
 
@@ -198,25 +200,28 @@ class TestNodes:
         for _ in range(3):
             world.cycle()
             fail_start(world, world.nodes[0], job)
-            world.now_s += settings.ASIDE_WINDOW_S
-        assert Node.objects.get().aside_until is None
+            world.now_s += settings.QUARANTINE_WINDOW_S
+        assert Node.objects.get().quarantined_until is None
 
 
 def test_an_admin_takes_a_node_back(ada: User, admin: User, client_of: Any) -> None:
     world = World(num_nodes=1)
     node = world.nodes[0].node
     Node.objects.filter(id=node.pk).update(
-        aside_until=world.now, aside_at=world.now, aside_count=3, aside_reason="they died"
+        quarantined_until=world.now,
+        quarantined_at=world.now,
+        num_quarantines=3,
+        quarantine_reason="they died",
     )
-    url = f"/api/v1/nodes/{node.pk}/take-back/"
-    assert client_of(ada).get(f"/api/v1/nodes/{node.pk}/").data["status"] == "aside"
+    url = f"/api/v1/nodes/{node.pk}/unquarantine/"
+    assert client_of(ada).get(f"/api/v1/nodes/{node.pk}/").data["status"] == "quarantined"
     assert client_of(ada).post(url).status_code == 403
     for _ in range(2):
         response = client_of(admin).post(url, {"reason": "new fan"})
         assert (response.status_code, response.data["status"]) == (200, "online")
     node.refresh_from_db()
-    assert (node.aside_count, node.aside_reason) == (0, "")
+    assert (node.num_quarantines, node.quarantine_reason) == (0, "")
     event = Event.objects.get(kind="node_taken_back")
     assert (event.actor, event.data) == ("user:admin", {"reason": "new fan"})
-    assert not node_take_back(node, world.now, actor="user:admin")
-    assert client_of(admin).post("/api/v1/nodes/4711/take-back/").status_code == 404
+    assert not node_unquarantine(node, world.now, actor="user:admin")
+    assert client_of(admin).post("/api/v1/nodes/4711/unquarantine/").status_code == 404
