@@ -52,7 +52,7 @@ ifdef ARGS
 else
 	@$(MAKE) --no-print-directory --jobs 2 --keep-going types contracts
 	@$(MAKE) --no-print-directory --keep-going pytest-all pytest-sqlite
-	@echo "All checks passed. Next: 'make demo' shows the product running; docs/development.md says how to change it."
+	@echo "All checks passed. Next: 'make demo' shows the product running; CONTRIBUTING.md says how to change it."
 endif
 
 lint: $(DEV_STAMP)

@@ -2,15 +2,26 @@
 
 from __future__ import annotations
 
+import ast
 import re
+from collections import defaultdict
+from functools import cache
 from pathlib import Path
 
 import pytest
 
+from controlplane.core.protocol.wire import ReportKind
+from controlplane.core.values.lifecycle import GenerationPhase
+
 ROOT = Path(__file__).parent.parent
-PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
 LINK = re.compile(r"\]\(([^)\s]+)\)")
 SETTING = re.compile(r"environment\.\w+\(\s*\"(\w+)\"")
+SOURCE_PATH = re.compile(r"`((?:agents|controlplane|docs|frontend|jobs|tests)/[a-z_/.]*)`")
+DIAGRAM = re.compile(r"```mermaid\n(.*?)```", re.DOTALL)
+#: Names of code in a diagram: snake_case, _private, CamelCase and CONSTANT_CASE.
+CODE_NAME = re.compile(r"\b(_\w+|[A-Za-z0-9]+(?:_[A-Za-z0-9]+)+|(?:[A-Z][a-z]+){2,})\b")
+METHOD = re.compile(r"\b([A-Z]\w+)\.(\w+)")
 MAKE_COMMAND = re.compile(r"`make ([a-z]+)|^make ([a-z]+)", re.MULTILINE)
 
 
@@ -39,3 +50,58 @@ def test_make_targets_exist(page: Path) -> None:
     makefile = (ROOT / "Makefile").read_text()
     named = {word for pair in MAKE_COMMAND.findall(page.read_text()) for word in pair if word}
     assert [name for name in sorted(named) if f"\n{name}:" not in makefile] == []
+
+
+@cache
+def _code_names() -> dict[str, set[str]]:
+    """Return the methods and fields of each class, and all names of the product under ""."""
+    names: dict[str, set[str]] = defaultdict(set)
+    for package in ("agents", "controlplane", "jobs"):
+        for path in (ROOT / package).rglob("*.py"):
+            names[""].add(path.stem)
+            for statement in ast.parse(path.read_text()).body:
+                names[""] |= _defined(statement)
+                if isinstance(statement, ast.ClassDef):
+                    names[statement.name] |= set().union(*map(_defined, statement.body))
+                    names[""] |= names[statement.name]
+    return names
+
+
+def _defined(statement: ast.stmt) -> set[str]:
+    match statement:
+        case ast.FunctionDef(name=name) | ast.AsyncFunctionDef(name=name) | ast.ClassDef(name=name):
+            return {name}
+        case ast.Assign(targets=[ast.Name(id=name)]) | ast.AnnAssign(target=ast.Name(id=name)):
+            return {name}
+    return set()
+
+
+DIAGRAMS = DIAGRAM.findall((ROOT / "docs/architecture.md").read_text())
+
+
+def test_the_architecture_has_its_three_diagrams() -> None:
+    kinds = [diagram.split()[0] for diagram in DIAGRAMS]
+    assert kinds == ["flowchart", "sequenceDiagram", "sequenceDiagram"]
+
+
+@pytest.mark.parametrize("diagram", DIAGRAMS)
+def test_what_a_diagram_names_is_in_the_code(diagram: str) -> None:
+    names = _code_names()
+    named, methods = set(CODE_NAME.findall(diagram)), set(METHOD.findall(diagram))
+    assert sorted(named - names[""]) == []
+    assert sorted(f"{owner}.{name}" for owner, name in methods if name not in names[owner]) == []
+    assert len(named) >= 12
+    assert set(re.findall(r"\breport (\w+)", diagram)) <= {*ReportKind}
+    assert set(re.findall(r"\bphase (\w+)", diagram)) <= {*GenerationPhase}
+
+
+def test_the_glossary_is_short_and_sorted() -> None:
+    rows = re.findall(r"^\| (.+?) \|", (ROOT / "docs/glossary.md").read_text(), re.MULTILINE)
+    assert rows[1:] == sorted(rows[1:])
+    assert 10 < len(rows[1:]) <= 20
+
+
+def test_contributing_names_files_that_exist() -> None:
+    paths = set(SOURCE_PATH.findall((ROOT / "CONTRIBUTING.md").read_text()))
+    assert len(paths) >= 30
+    assert [path for path in sorted(paths) if not (ROOT / path).exists()] == []
