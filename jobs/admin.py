@@ -13,7 +13,7 @@ from django.contrib.auth.models import User
 from django.contrib.auth.views import redirect_to_login
 from django.core.exceptions import PermissionDenied
 from django.db.models import Model, QuerySet
-from django.http import HttpRequest, HttpResponseBase
+from django.http import HttpRequest, HttpResponse
 from django.utils import timezone
 
 from jobs.models import Accelerator, Allocation, ApiToken, Event, Generation, Job, Node, Replay
@@ -28,7 +28,7 @@ class ControlPlaneAdmin(admin.AdminSite):
 
     def login(
         self, request: HttpRequest, extra_context: dict[str, Any] | None = None
-    ) -> HttpResponseBase:
+    ) -> HttpResponse:
         """Redirect to the login page.
 
         Raises:

@@ -19,7 +19,7 @@ SOURCE_FILE = "source.keras"
 def trainer_prepare(
     wanted: WantedTrainer, directory: RunDirectory, client: ControlPlaneClient, cache: FileCache
 ) -> None:
-    """Create the run directory afresh, with the job's code, checkpoint and source model.
+    """Create the run directory from scratch, with the job's code, checkpoint and source model.
 
     Raises:
         ControlPlaneAwayError: retry later.

@@ -58,7 +58,7 @@ class RunDirectory:
         return [cls(parent, key) for key in keys]
 
     def prepare(self) -> None:
-        """Create the folder afresh, with empty subfolders."""
+        """Create the folder from scratch, with empty subfolders."""
         self.delete()
         self.path.mkdir(mode=0o700)
         self.code.mkdir()

@@ -60,7 +60,7 @@ class Arms:
             virtual_nodes=tuple(range(spec.num_virtual_nodes)),
         )
         membership = Membership(
-            generation=1, members=(member,), leader_slot=0, source_slot=None, declaration=()
+            generation=1, members=(member,), leader_slot=0, source_slot=None, cluster_addresses=()
         )
         planner = Planner(spec, membership, (0,), 0)
         data = dataclasses.replace(work.data, spec=spec)

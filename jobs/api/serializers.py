@@ -278,7 +278,7 @@ class GenerationSerializer(serializers.ModelSerializer):
 
     members = serializers.SerializerMethodField()
     recover = serializers.BooleanField(source="is_recovery")
-    hold = serializers.BooleanField(source="is_held")
+    parked = serializers.BooleanField(source="is_parked")
 
     class Meta:
         model = Generation
@@ -302,7 +302,7 @@ class GenerationSerializer(serializers.ModelSerializer):
             "digest_before",
             "digest_after",
             "recover",
-            "hold",
+            "parked",
             "lost",
             "first_step_at",
         )

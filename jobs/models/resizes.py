@@ -84,9 +84,9 @@ class Generation(models.Model):
         return bool(self.membership.get("recover"))
 
     @property
-    def is_held(self) -> bool:
+    def is_parked(self) -> bool:
         """True if the members, being too few, only keep the state in memory."""
-        return bool(self.membership.get("hold"))
+        return bool(self.membership.get("parked"))
 
 
 class Allocation(models.Model):

@@ -45,7 +45,7 @@ def short_jobs(
 def _lost_after(since: datetime.datetime, job: Job, newest: Generation | None) -> bool:
     """Return whether a job has been waiting since a loss of trainers after `since`."""
     if newest is not None:
-        return newest.is_held and newest.requested_at > since
+        return newest.is_parked and newest.requested_at > since
     was_restarted = job.restarts > 0 and job.status_code != PREEMPTED
     return was_restarted and job.pending_since is not None and job.pending_since > since
 

@@ -74,7 +74,7 @@ def membership(generation: int, *slots: int, source: int | None = None) -> Membe
         members=members,
         leader_slot=slots[0] if slots else None,
         source_slot=source,
-        declaration=tuple(
+        cluster_addresses=tuple(
             SlotAddress(slot=slot, address=f"127.0.0.1:{21000 + slot}") for slot in range(8)
         ),
     )

@@ -29,7 +29,7 @@ def wanted_for_real(plane: ControlPlane, job_id: int) -> WantedTrainer:
     return dataclasses.replace(
         wanted,
         spec=dataclasses.replace(wanted.spec, code_sha256=sha256, global_batch_size=20),
-        membership=dataclasses.replace(membership(1, 0), declaration=(address,)),
+        membership=dataclasses.replace(membership(1, 0), cluster_addresses=(address,)),
     )
 
 

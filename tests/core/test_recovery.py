@@ -162,7 +162,7 @@ def member(slot: int, *virtual_nodes: int) -> Member:
 def recovered(*slots: int, least: int = 1, **other: Any) -> Any:
     values: dict[str, Any] = {
         "leader_slot": 0,
-        "declaration": tuple(SlotAddress(slot=n, address=f"h:{n}") for n in range(8)),
+        "cluster_addresses": tuple(SlotAddress(slot=n, address=f"h:{n}") for n in range(8)),
         "generation": 5,
         "num_virtual_nodes": 4,
         "min_accelerators": least,
@@ -176,15 +176,19 @@ class TestMembership:
         membership = recovered(0, 3)
         assert [m.slot for m in membership.members] == [0, 3]
         assert [m.virtual_nodes for m in membership.members] == [(0, 1), (2, 3)]
-        assert (membership.recover, membership.hold, membership.source_slot) == (True, False, None)
+        assert (membership.recover, membership.parked, membership.source_slot) == (
+            True,
+            False,
+            None,
+        )
 
     def test_the_leader_stays_or_the_senior_follows(self) -> None:
         assert recovered(2, 0).leader_slot == 0
         assert recovered(2, 3).leader_slot == 2
 
     def test_too_few_hold(self) -> None:
-        assert recovered(0, 3, least=3).hold
-        assert not recovered(0, 3, least=2).hold
+        assert recovered(0, 3, least=3).parked
+        assert not recovered(0, 3, least=2).parked
 
     def test_a_survivor_must_be_declared(self) -> None:
         with pytest.raises(AssertionError, match="not declared"):

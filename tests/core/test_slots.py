@@ -48,7 +48,7 @@ class Life:
         )
         self.newest = membership
         self.active = membership if wanted else None
-        by_address = {row.slot: row.address for row in membership.declaration}
+        by_address = {row.slot: row.address for row in membership.cluster_addresses}
         self.live = {
             next(a for a in wanted if PLACES[a].owns(by_address[member.slot])): member.slot
             for member in membership.members
@@ -88,7 +88,7 @@ def test_grow_keeps_slots_leader_and_declaration() -> None:
     three = life.resize(10, 11, 20)
     assert three.members[0].slot == one.members[0].slot
     assert three.leader_slot == three.source_slot == one.leader_slot
-    assert three.declaration == one.declaration
+    assert three.cluster_addresses == one.cluster_addresses
 
 
 def test_leader_that_leaves_hands_over_its_state() -> None:
@@ -112,10 +112,10 @@ def test_coming_back_often_makes_a_new_declaration() -> None:
     life = Life()
     first = life.resize(10)
     for _ in range(SPARE_SLOTS_PER_ACCELERATOR):
-        assert life.resize(10, 20).declaration == first.declaration
+        assert life.resize(10, 20).cluster_addresses == first.cluster_addresses
         life.resize(10)
     again = life.resize(10, 20)
-    assert again.declaration != first.declaration
+    assert again.cluster_addresses != first.cluster_addresses
     assert again.members[0].slot == first.members[0].slot
 
 
@@ -130,8 +130,8 @@ def test_slots_are_never_reused_and_always_declared(steps: list[list[int]]) -> N
     for wanted in steps:
         before = dict(life.live)
         membership = life.resize(*wanted)
-        addresses = {row.slot: row.address for row in membership.declaration}
-        assert len(addresses) == len(membership.declaration) <= MAX_DECLARED_SLOTS
+        addresses = {row.slot: row.address for row in membership.cluster_addresses}
+        assert len(addresses) == len(membership.cluster_addresses) <= MAX_DECLARED_SLOTS
         assert len(set(addresses.values())) == len(addresses)
         for accelerator, slot in life.live.items():
             assert PLACES[accelerator].owns(addresses[slot])

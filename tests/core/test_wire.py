@@ -40,7 +40,7 @@ ORDERS = TrainerOrders(
         members=(Member(slot=2, node_id=1, accelerator_index=0, virtual_nodes=(0, 1, 2, 3)),),
         leader_slot=2,
         source_slot=None,
-        declaration=(SlotAddress(slot=2, address="10.0.0.1:5000"),),
+        cluster_addresses=(SlotAddress(slot=2, address="10.0.0.1:5000"),),
     ),
     go=True,
 )

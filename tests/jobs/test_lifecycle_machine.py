@@ -222,9 +222,9 @@ class Lifecycle(RuleBasedStateMachine):
             assert len(members) == row.num_members
             if members:
                 assert len(members) <= row.job.max_accelerators
-                is_held = row.membership["hold"]
-                assert is_held == (len(members) < row.job.min_accelerators)
-                assert row.membership["recover"] or not is_held
+                is_parked = row.membership["parked"]
+                assert is_parked == (len(members) < row.job.min_accelerators)
+                assert row.membership["recover"] or not is_parked
                 covered = sorted(v for m in members for v in m["virtual_nodes"])
                 assert covered == list(range(row.job.num_virtual_nodes))
 
@@ -250,7 +250,7 @@ class Lifecycle(RuleBasedStateMachine):
         ).exists()
         under_way = Generation.objects.filter(phase__in=["preparing", "switching"])
         assert not under_way.exists()
-        held = Generation.objects.filter(phase="active", membership__hold=True)
+        held = Generation.objects.filter(phase="active", membership__parked=True)
         assert {row.job.status_code for row in held.select_related("job")} <= {"below_minimum"}
         # Accelerators that are free are free because nobody who waits could use them.
         num_free = 4 - Allocation.objects.filter(released_at=None).count()

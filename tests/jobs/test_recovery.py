@@ -46,11 +46,11 @@ class TestSurvivors:
         assert (after.number, after.phase, after.previous) == (before.number + 1, "switching", 1)
         assert slots(after) == [A, B, D]
         membership = after.membership
-        assert (membership["recover"], membership["hold"], membership["restore"]) == (
+        assert (membership["recover"], membership["parked"], membership["restore"]) == (
             True, False, False,
         )  # fmt: skip
         assert membership["source_slot"] is None
-        assert membership["declaration"] == before.membership["declaration"]
+        assert membership["cluster_addresses"] == before.membership["cluster_addresses"]
         assert [member["virtual_nodes"] for member in membership["members"]] == [[0], [1], [2, 3]]
         assert (fresh(job).status, fresh(job).restarts) == ("running", 0)
         orders = [row for n in world.nodes for row in wanted_state(n.node).trainers]
@@ -222,7 +222,7 @@ class TestTooFew:
     def test_they_wait_with_their_state_and_say_so(self) -> None:
         world, job = training(min_accelerators=3)
         lose_node(world, world.nodes[1])
-        assert newest(job).membership["hold"]
+        assert newest(job).membership["parked"]
         job = fresh(job)
         assert (job.status, job.status_code) == ("running", "below_minimum")
         assert "2 of at least 3 accelerators are left" in job.status_reason
@@ -238,7 +238,7 @@ class TestTooFew:
         world, job = training(min_accelerators=3)
         world.kill(job, B, C)
         world.follow_all()
-        assert newest(job).membership["hold"]
+        assert newest(job).membership["parked"]
         world.until(lambda: newest(job).num_members == 4 and newest(job).phase == "active")
         assert fresh(job).status_code == ""
         assert newest(job).membership["source_slot"] == A

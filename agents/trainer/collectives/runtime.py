@@ -59,7 +59,7 @@ PEER_ERRORS = (
 
 
 class CollectiveRuntime:
-    """A process's part in the collective runtime: its slot, and the declaration now in force."""
+    """A process's part in the collective runtime: its slot, and the addresses in force."""
 
     def __init__(
         self, slot: int, accelerator: AcceleratorInfo, held: HeldPort | None = None
@@ -72,7 +72,7 @@ class CollectiveRuntime:
         self.slot = slot
         self._held = held
         self.hint = "auto" if is_emulated(accelerator) else "nccl"
-        self._declaration: tuple[SlotAddress, ...] = ()
+        self._cluster_addresses: tuple[SlotAddress, ...] = ()
         self._leader_slot: int | None = None
         #: The present membership; None during boot, when peers may not be reachable yet.
         self.membership: Membership | None = None
@@ -81,31 +81,31 @@ class CollectiveRuntime:
         #: Makes an abort atomic with the check of the generation that it is meant for.
         self._lock = threading.Lock()
         self._generation = NO_GENERATION
-        self._void_below = 0
+        self._min_generation = 0
         self._is_renewed = False
         self._is_given_up = False
         self._failed_at = -math.inf
         threading.Thread(target=self._guard, name="guard", daemon=True).start()
 
-    def connect(self, membership: Membership, afresh: bool = False) -> bool:
-        """Use the membership's declaration and leader; return whether the runtime is initialised.
+    def connect(self, membership: Membership, reinitialize: bool = False) -> bool:
+        """Use a membership's addresses and leader; return whether the runtime is initialised.
 
         Args:
-            afresh: initialise in any case, as after a failed collective. Variables are kept.
+            reinitialize: initialise in any case, as after a failed collective. Variables are kept.
 
         Raises:
             TrainerError: `port_in_use`, this trainer's own port is taken by another process;
                 `peer_lost`, there are orders to recover in a later generation.
         """
         with self._lock:
-            if membership.generation < self._void_below:
+            if membership.generation < self._min_generation:
                 raise TrainerError(PEER_LOST, f"generation {membership.generation} is over")
-            is_new_runtime = afresh or self._is_renewed or self.needs_connect(membership)
-            if self._declaration:  # not the first call, which is part of the boot
+            is_new_runtime = reinitialize or self._is_renewed or self.needs_connect(membership)
+            if self._cluster_addresses:  # not the first call, which is part of the boot
                 self.membership = membership
-            if self.needs_connect(membership) or (afresh and not self._is_renewed):
-                if not self._declaration:
-                    self._port_hold(declared_address(membership.declaration, self.slot))
+            if self.needs_connect(membership) or (reinitialize and not self._is_renewed):
+                if not self._cluster_addresses:
+                    self._port_hold(declared_address(membership.cluster_addresses, self.slot))
                 self._enable(membership)
                 self.port.hand_on()
             self._is_renewed = False
@@ -115,8 +115,8 @@ class CollectiveRuntime:
     def renew(self, membership: Membership) -> None:
         """Initialise the runtime after a failure, before the orders to recover arrive.
 
-        If the orders name the declaration and leader of `membership`, `connect` keeps the runtime
-        and the functions compiled meanwhile. Until then no collective can run.
+        If the orders name the addresses and leader of `membership`, `connect` keeps the runtime and
+        the functions compiled meanwhile. Until then no collective can run.
         """
         with self._lock:
             self._enable(membership)
@@ -130,9 +130,9 @@ class CollectiveRuntime:
         return self._held
 
     @property
-    def is_void(self) -> bool:
+    def is_superseded(self) -> bool:
         """Return whether the generation of the last `connect` was aborted."""
-        return self._generation < self._void_below
+        return self._generation < self._min_generation
 
     def abort_before(self, generation: int) -> None:
         """Fail the collectives of all generations before `generation`, from another thread.
@@ -140,16 +140,17 @@ class CollectiveRuntime:
         The lock is held while a generation is entered, so a late call cannot hit the next one.
         """
         with self._lock:
-            if generation <= self._void_below:
+            if generation <= self._min_generation:
                 return
-            self._void_below = generation
+            self._min_generation = generation
             if NO_GENERATION < self._generation < generation:
                 self._abort(f"generation {self._generation} is over")
 
     def needs_connect(self, membership: Membership) -> bool:
         """Return whether `connect` with `membership` initialises the runtime (again)."""
         leader_slot = self._leader(membership)
-        return (membership.declaration, leader_slot) != (self._declaration, self._leader_slot)
+        wanted = membership.cluster_addresses, leader_slot
+        return wanted != (self._cluster_addresses, self._leader_slot)
 
     def _port_hold(self, address: str) -> None:
         """Hold this trainer's own port and let TensorFlow's server, and no other, listen there."""
@@ -175,7 +176,7 @@ class CollectiveRuntime:
         )
         job = definition.cluster.job.add()
         job.name = JOB_NAME
-        for declared in membership.declaration:
+        for declared in membership.cluster_addresses:
             job.tasks[declared.slot] = declared.address
         leader = f"/job:{JOB_NAME}/replica:0/task:{leader_slot}"
         definition.default_session_config.experimental.collective_group_leader = leader
@@ -183,12 +184,12 @@ class CollectiveRuntime:
             context.context().enable_collective_ops(definition)
             context.ensure_initialized()
         except tf.errors.OpError as error:
-            address = declared_address(membership.declaration, self.slot)
+            address = declared_address(membership.cluster_addresses, self.slot)
             raise TrainerError(
                 "port_in_use", f"the collective server cannot listen on {address}: {error.message}"
             ) from error
         self._is_given_up = False
-        self._declaration = membership.declaration
+        self._cluster_addresses = membership.cluster_addresses
         self._leader_slot = leader_slot
 
     def _let_others_out(self) -> None:
@@ -223,7 +224,7 @@ class CollectiveRuntime:
         Raises:
             TrainerError: `peer_lost`, or `internal` if no peer is the cause.
         """
-        if self.is_void or self._is_renewed:
+        if self.is_superseded or self._is_renewed:
             raise TrainerError(PEER_LOST, f"generation {self._generation} is over")
         thread, now = threading.get_ident(), time.monotonic()
         self._spans[thread] = now, now + limit_s

@@ -117,19 +117,19 @@ def port_hold(orders: TrainerOrders, files: Sequence[int] | None = None) -> Held
     if files:
         return HeldPort.inherit(files)
     with contextlib.suppress(OSError, TrainerError):
-        return HeldPort.take(declared_address(orders.membership.declaration, orders.slot))
+        return HeldPort.take(declared_address(orders.membership.cluster_addresses, orders.slot))
     return None
 
 
-def declared_address(declaration: tuple[SlotAddress, ...], slot: int) -> str:
+def declared_address(cluster_addresses: tuple[SlotAddress, ...], slot: int) -> str:
     """Return the address, HOST:PORT, of a slot.
 
     Raises:
         TrainerError: the slot is not declared.
     """
-    address = next((entry.address for entry in declaration if entry.slot == slot), None)
+    address = next((entry.address for entry in cluster_addresses if entry.slot == slot), None)
     if address is None:
-        raise TrainerError("internal", f"slot {slot} is not in its own declaration")
+        raise TrainerError("internal", f"slot {slot} is not in its own cluster_addresses")
     return address
 
 

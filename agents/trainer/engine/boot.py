@@ -96,7 +96,7 @@ def _warm_task(
         except TrainerError as failure:  # the leader, which resolves groups, is gone
             if failure.code != PEER_LOST:
                 raise
-            if not runtime.is_void:  # orders to recover initialise it later anyway
-                runtime.connect(membership, afresh=True)
+            if not runtime.is_superseded:  # orders to recover initialise it later anyway
+                runtime.connect(membership, reinitialize=True)
     task.warm_up(planner, lambda: True)
     return task

@@ -69,7 +69,7 @@ def _planner(spec: TrainingSpec, number: int) -> Planner:
         if part
     )
     membership = Membership(
-        generation=0, members=members, leader_slot=0, source_slot=None, declaration=()
+        generation=0, members=members, leader_slot=0, source_slot=None, cluster_addresses=()
     )
     return Planner(spec, membership, [member.slot for member in members], 0)
 

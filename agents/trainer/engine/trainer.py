@@ -113,7 +113,7 @@ class Trainer:
 
     def _train(self) -> TrainerOrders | None:
         """Run steps until there are orders to follow now; returns None when the job is over."""
-        if self.membership.hold and not self.progress.is_over:
+        if self.membership.parked and not self.progress.is_over:
             return self.watcher.wait_for(self._is_next)  # all members are at the same point
         while not self.progress.is_over:
             orders = self.watcher.recovery_after(self.membership.generation)
@@ -279,7 +279,7 @@ class Trainer:
         if orders is not None:
             return orders
         peers = {member.slot for member in self.membership.members} - {self.slot}
-        lost = slots_unreachable(self.membership.declaration, peers)
+        lost = slots_unreachable(self.membership.cluster_addresses, peers)
         self.reports.write(
             ReportKind.STALLED,
             {
@@ -363,7 +363,7 @@ class Trainer:
                 "joined": joined,
             },
         )
-        if not self.membership.hold:
+        if not self.membership.parked:
             self.reports.phase(self.task.phase)
 
     # ---- end -----------------------------------------------------------------------------------

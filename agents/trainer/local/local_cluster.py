@@ -152,7 +152,7 @@ class LocalJob:
         self._next_slot = 0
         self._generation = 0
         self._ports = PortHolder(num_slots)
-        self.declaration = tuple(
+        self.cluster_addresses = tuple(
             SlotAddress(slot=slot, address=f"127.0.0.1:{port}")
             for slot, port in enumerate(self._ports.numbers)
         )
@@ -184,7 +184,7 @@ class LocalJob:
         fresh = range(self._next_slot, self._next_slot + num_workers - len(stay))
         self._next_slot += len(fresh)
         slots = [*stay, *fresh]
-        if slots and max(slots) >= len(self.declaration):
+        if slots and max(slots) >= len(self.cluster_addresses):
             raise LocalJobError(f"slot {max(slots)} was not declared; allow more slots")
         shares = mapping or (
             even_mapping(self.spec.num_virtual_nodes, num_workers) if slots else ()
@@ -199,7 +199,7 @@ class LocalJob:
             ),
             leader_slot=leader,
             source_slot=held[0] if held else None,
-            declaration=self.declaration,
+            cluster_addresses=self.cluster_addresses,
             restore=restore,
             resume_at=None if held else resume_at(self.spec, self.folder),
         )
@@ -308,7 +308,7 @@ class LocalJob:
         self,
         slots: Sequence[int],
         mapping: Mapping | None = None,
-        hold: bool = False,
+        parked: bool = False,
         checkpoint: Path | None = None,
     ) -> Membership:
         """Order the trainers in `slots`, members or ready joiners, to recover, without waiting.
@@ -325,10 +325,10 @@ class LocalJob:
             ),
             leader_slot=slots[0],
             source_slot=None,
-            declaration=self.declaration,
+            cluster_addresses=self.cluster_addresses,
             restore=checkpoint is not None,
             recover=True,
-            hold=hold,
+            parked=parked,
             resume_at=resume_at(self.spec, self.folder),
             epochs_known=len(self.epochs()),
             steps_known=self.steps_known(),

@@ -45,7 +45,7 @@ class PeerWatch:
             self._generation = membership.generation
             self._suspects.clear()
         peers = {member.slot for member in membership.members} - {self._runtime.slot}
-        silent = {*slots_unreachable(membership.declaration, peers)}
+        silent = {*slots_unreachable(membership.cluster_addresses, peers)}
         lost, self._suspects = sorted(silent & self._suspects), silent
         if lost:
             self._runtime.give_up(membership, f"slots {lost} cannot be reached any more")

@@ -16,7 +16,7 @@ IN_PROGRESS = (0, errno.EINPROGRESS, errno.EWOULDBLOCK)
 
 
 def slots_unreachable(
-    declaration: tuple[SlotAddress, ...], slots: Iterable[int], limit_s: float = PROBE_LIMIT_S
+    cluster_addresses: tuple[SlotAddress, ...], slots: Iterable[int], limit_s: float = PROBE_LIMIT_S
 ) -> list[int]:
     """List, ascending, the slots whose ports accept no connection within `limit_s`.
 
@@ -25,7 +25,7 @@ def slots_unreachable(
     trying: dict[int, tuple[int, socket.socket]] = {}
     lost = []
     for slot in slots:
-        probe = _connect(declared_address(declaration, slot))
+        probe = _connect(declared_address(cluster_addresses, slot))
         if probe is None:
             lost.append(slot)
         else:

@@ -57,12 +57,14 @@ def _never() -> bool:
     return False
 
 
-def wait_until_ready(address: str, generation: int, is_void: Callable[[], bool] = _never) -> None:
+def wait_until_ready(
+    address: str, generation: int, is_superseded: Callable[[], bool] = _never
+) -> None:
     """Wait until the trainer at `address` is ready for `generation`.
 
     Raises:
-        TrainerError: `peer_lost`, the trainer answered but was not ready in time, or `is_void`
-            returned True: the generation is over.
+        TrainerError: `peer_lost`, the trainer answered but was not ready in time, or
+            `is_superseded` returned True: the generation is over.
     """
     host, _, port = address.rpartition(":")
     started_at = time.monotonic()
@@ -73,7 +75,7 @@ def wait_until_ready(address: str, generation: int, is_void: Callable[[], bool] 
             answer = _ask(asking, host, int(port))
             if answer is not None and answer >= generation:
                 return
-            if is_void():
+            if is_superseded():
                 raise TrainerError(PEER_LOST, f"generation {generation} is over")
             has_answered = has_answered or answer is not None
             waited_s = time.monotonic() - started_at

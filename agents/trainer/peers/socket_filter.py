@@ -142,7 +142,7 @@ def peer_filter_start(orders: TrainerOrders) -> PeerFilter | None:
     if not HAS_FILTERS:
         logger.warning("this system has no socket filters: everybody can reach this trainer")
         return None
-    address = declared_address(orders.membership.declaration, orders.slot)
+    address = declared_address(orders.membership.cluster_addresses, orders.slot)
     peer_filter = PeerFilter(int(address.rpartition(":")[2]))
     peer_filter.follow(hosts_allowed(orders))
     peer_filter.start()

@@ -182,7 +182,7 @@ class MembershipChange:
         membership = orders.membership
         assert membership.leader_slot is not None, "a membership with members has a leader"
         self.end_beside()
-        self._arrive(membership, afresh=True)
+        self._arrive(membership, reinitialize=True)
         self._wait_for_leader(membership)
         standings = gather_progress(self._runtime, training_group(membership), held)
         source = state_source(standings)
@@ -225,13 +225,13 @@ class MembershipChange:
         self.stream.check(waits=True)
         self._digests.settle()
 
-    def _arrive(self, membership: Membership, afresh: bool = False) -> bool:
+    def _arrive(self, membership: Membership, reinitialize: bool = False) -> bool:
         """Connect the runtime for a membership and announce that on the beacon.
 
         Returns:
             Whether the runtime was initialised.
         """
-        is_new_runtime = self._runtime.connect(membership, afresh)
+        is_new_runtime = self._runtime.connect(membership, reinitialize)
         self._beacon.generation = membership.generation
         return is_new_runtime
 
@@ -239,8 +239,8 @@ class MembershipChange:
         leader = membership.leader_slot
         assert leader is not None, "a membership with members has a leader"
         if leader != self._slot:
-            address = declared_address(membership.declaration, leader)
-            wait_until_ready(address, membership.generation, lambda: self._runtime.is_void)
+            address = declared_address(membership.cluster_addresses, leader)
+            wait_until_ready(address, membership.generation, lambda: self._runtime.is_superseded)
 
     def _first_progress(self, orders: TrainerOrders) -> Progress:
         """Start from the state as built (from the seed) or from a checkpoint."""
@@ -260,7 +260,7 @@ class MembershipChange:
 
     def _can_rehearse(self, old: Membership, new: Membership, joiners: Sequence[int]) -> bool:
         """Return whether to rehearse `new`; all members of `old` that stay decide alike."""
-        if not joiners or old.hold or new.recover or new.member(self._slot) is None:
+        if not joiners or old.parked or new.recover or new.member(self._slot) is None:
             return False
         has_source = new.source_slot is not None and new.member(new.source_slot) is not None
         return has_source and self._can_work_beside and not self._runtime.needs_connect(new)
@@ -270,7 +270,7 @@ class MembershipChange:
     ) -> CatchUpPlan | None:
         """Plan the start of `new` during the transfer; None: the members wait for the state."""
         is_worth_it = self._state.num_bytes >= STREAM_FROM_BYTES
-        if not self._can_work_beside or not is_worth_it or old.hold:
+        if not self._can_work_beside or not is_worth_it or old.parked:
             return None
         note = stream_note(old, new, joiners, progress)
         return note if note is not None and stream_fits(note, len(joiners)) else None

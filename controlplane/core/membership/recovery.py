@@ -139,7 +139,7 @@ def membership_recover(
     members: Sequence[Member],
     *,
     leader_slot: int | None,
-    declaration: tuple[SlotAddress, ...],
+    cluster_addresses: tuple[SlotAddress, ...],
     generation: int,
     num_virtual_nodes: int,
     min_accelerators: int,
@@ -152,14 +152,14 @@ def membership_recover(
     Args:
         members: the survivors by seniority, with their present places; at least one.
         leader_slot: present leader, which stays leader if it is among them.
-        declaration: declaration of the newest membership; it contains every survivor.
+        cluster_addresses: cluster_addresses of the newest membership; it contains every survivor.
         restore: no trainer has trained yet, and the job starts from a checkpoint.
         global_batch_size: examples of a step; None: as submitted.
         step_times: step times of survivors by slot, as far as known.
     """
     slots = [member.slot for member in members]
     assert slots, "nobody is left to recover"
-    assert {*slots} <= {row.slot for row in declaration}, "a survivor is not declared"
+    assert {*slots} <= {row.slot for row in cluster_addresses}, "a survivor is not declared"
     mapping = mapping_for(num_virtual_nodes, [(step_times or {}).get(slot) for slot in slots])
     return Membership(
         generation=generation,
@@ -174,9 +174,9 @@ def membership_recover(
         ),
         leader_slot=leader_slot if leader_slot in slots else slots[0],
         source_slot=None,
-        declaration=declaration,
+        cluster_addresses=cluster_addresses,
         restore=restore,
         recover=True,
-        hold=len(members) < min_accelerators,
+        parked=len(members) < min_accelerators,
         global_batch_size=global_batch_size,
     )

@@ -1,8 +1,8 @@
 """Slots: the numbered places of a job's trainers, declared to TensorFlow's runtime in advance.
 
 A trainer's slot number and RPC address are fixed for its life and never reused in its job. A
-declaration lists more slots than are used, so that most resizes need no new one: a changed
-declaration costs every trainer a re-initialisation of its collectives.
+cluster_addresses lists more slots than are used, so that most resizes need no new one: a changed
+cluster_addresses costs every trainer a re-initialisation of its collectives.
 
 Each accelerator has a port range of its own on its node. Two trainers that are alive at once are on
 different accelerators, so their ports differ whatever jobs they belong to.
@@ -19,7 +19,7 @@ from controlplane.core.values.types import AcceleratorId
 from controlplane.core.virtual_nodes.uneven_split import SecondsBySplit, mapping_for, runs
 
 #: Slots declared for each accelerator: the number of times that a job can use one without a new
-#: declaration.
+#: cluster_addresses.
 SPARE_SLOTS_PER_ACCELERATOR = 4
 
 #: At most this many slots are declared at a time, those of the wanted accelerators first.
@@ -123,13 +123,15 @@ def membership_next(
         ValueError: more accelerators than virtual nodes.
     """
     active = history.active
-    declaration: tuple[SlotAddress, ...] = history.newest.declaration if history.newest else ()
-    slots, missing = _slots_assign(history, wanted, places, declaration)
+    cluster_addresses: tuple[SlotAddress, ...] = (
+        history.newest.cluster_addresses if history.newest else ()
+    )
+    slots, missing = _slots_assign(history, wanted, places, cluster_addresses)
     next_slot = history.next_slot
     if missing:
-        declaration = _declare(history, wanted, places, declaration)
-        next_slot = max(row.slot for row in declaration) + 1
-        slots, missing = _slots_assign(history, wanted, places, declaration)
+        cluster_addresses = _declare(history, wanted, places, cluster_addresses)
+        next_slot = max(row.slot for row in cluster_addresses) + 1
+        slots, missing = _slots_assign(history, wanted, places, cluster_addresses)
         assert not missing, f"no slot declared for accelerators {missing}"
     seniority = {member.slot: rank for rank, member in enumerate(active.members if active else ())}
     ordered = sorted(wanted, key=lambda a: (seniority.get(slots[a], len(seniority)), slots[a]))
@@ -154,7 +156,7 @@ def membership_next(
         members=members,
         leader_slot=leader,
         source_slot=_source(active, leader),
-        declaration=declaration,
+        cluster_addresses=cluster_addresses,
         restore=active is None and has_checkpoint,
     )
     return membership, next_slot
@@ -164,7 +166,7 @@ def _slots_assign(
     history: SlotHistory,
     wanted: Sequence[AcceleratorId],
     places: Mapping[AcceleratorId, Place],
-    declaration: Sequence[SlotAddress],
+    cluster_addresses: Sequence[SlotAddress],
 ) -> tuple[dict[AcceleratorId, int], list[AcceleratorId]]:
     """Find a slot for each wanted accelerator: its live one, else a declared one never used."""
     used = set(history.used)
@@ -173,7 +175,7 @@ def _slots_assign(
     for accelerator in wanted:
         fresh = (
             row.slot
-            for row in declaration
+            for row in cluster_addresses
             if row.slot not in used and places[accelerator].owns(row.address)
         )
         slot = history.live.get(accelerator, next(fresh, None))

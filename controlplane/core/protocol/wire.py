@@ -158,11 +158,11 @@ class Membership:
         source_slot: a trainer of the previous generation that sends its state to the joiners; it
             takes part in the switch even if it is no longer a member. None: no trainer has the
             state, the leader creates it (from the seed, or from the checkpoint with `restore`).
-        declaration: every slot declared to the runtime, a superset of members and source. While
-            (declaration, leader_slot) stay the same a switch needs no re-initialisation.
+        cluster_addresses: every slot known to the runtime, a superset of members and source. While
+            (cluster_addresses, leader_slot) stay the same a switch needs no re-initialisation.
         recover: a trainer was lost. Members abort their waits, initialise their runtimes, and the
             most advanced member sends its state to the others (`source_slot` is None).
-        hold: too few are left: the members keep their state and do no steps until the next orders.
+        parked: the members are too few: they keep their state and do no steps until new orders.
         global_batch_size: examples of a training step; None: as in the spec.
         resume_at: number of examples, from the first on, with safe predictions; a prediction job
             continues after them, whatever its members' positions. None: at their positions.
@@ -177,10 +177,10 @@ class Membership:
     members: tuple[Member, ...]
     leader_slot: int | None
     source_slot: int | None
-    declaration: tuple[SlotAddress, ...]
+    cluster_addresses: tuple[SlotAddress, ...]
     restore: bool = False
     recover: bool = False
-    hold: bool = False
+    parked: bool = False
     global_batch_size: int | None = None
     resume_at: int | None = None
     epochs_known: int | None = None
@@ -192,8 +192,8 @@ class Membership:
 
     @property
     def hosts(self) -> frozenset[str]:
-        """The hosts of the declaration, names or addresses, as listed in it."""
-        hosts = (entry.address.rpartition(":")[0] for entry in self.declaration)
+        """The hosts of the cluster_addresses, names or addresses, as listed in it."""
+        hosts = (entry.address.rpartition(":")[0] for entry in self.cluster_addresses)
         return frozenset(host.strip("[]") for host in hosts)
 
 
@@ -208,8 +208,8 @@ class TrainerOrders:
             member continues as before. True: old members switch after a common step, joiners join.
         checkpoint_path: a local checkpoint file to start from when `membership.restore` is set.
         profile: whether a joiner times its own virtual nodes while it gets ready; see `ready`.
-        peers: hosts whose trainers may connect besides those of the membership's declaration: those
-            of a generation in preparation that is otherwise unknown to this trainer.
+        peers: hosts whose trainers may connect besides those of `cluster_addresses`: those of a
+            generation in preparation that is otherwise unknown to this trainer.
     """
 
     spec: TrainingSpec

@@ -22,9 +22,9 @@ from jobs.services.lifecycle.transitions import allocation_release, job_end, job
 _TAIL_CHARACTERS = 4000
 
 
-def exited_take(telling: ReportContext, allocation: Allocation, report: TrainerReport) -> None:
+def exited_take(context: ReportContext, allocation: Allocation, report: TrainerReport) -> None:
     """Release the accelerator of an exited trainer; an unexpected exit is a crash."""
-    now = telling.now
+    now = context.now
     code = report.data.get("exit_code")
     exit_code = code if isinstance(code, int) and not isinstance(code, bool) else None
     allocation.refresh_from_db(
@@ -33,44 +33,44 @@ def exited_take(telling: ReportContext, allocation: Allocation, report: TrainerR
     is_expected = any((allocation.stop_requested_at, allocation.left_at, allocation.finished_at))
     if not allocation_release(allocation, now, exit_code):
         return
-    telling.is_settle_due = True
-    if is_expected or not telling.is_live:
+    context.is_settle_due = True
+    if is_expected or not context.is_live:
         return
     allocation.exit_code, allocation.lost_code = exit_code, "crash"
     Allocation.objects.filter(id=allocation.pk).update(lost_code="crash")
-    telling.is_loss_due = True
-    telling.crashed.append(allocation)
+    context.is_loss_due = True
+    context.crashed.append(allocation)
 
 
-def losses_settle(telling: ReportContext) -> None:
+def losses_settle(context: ReportContext) -> None:
     """Apply the consequences of all reports of a batch about one locked job."""
-    job, now = telling.job, telling.now
-    if telling.is_loss_due:
+    job, now = context.job, context.now
+    if context.is_loss_due:
         job.refresh_from_db()
-        if job.status not in ENDED_JOB_STATUSES and not _crash_loop_end(telling):
-            job_recover(job, now, actor=f"node:{telling.node.name}")
-    if telling.is_settle_due:
+        if job.status not in ENDED_JOB_STATUSES and not _crash_loop_end(context):
+            job_recover(job, now, actor=f"node:{context.node.name}")
+    if context.is_settle_due:
         job_settle(job, now)
 
 
-def _crash_loop_end(telling: ReportContext) -> bool:
+def _crash_loop_end(context: ReportContext) -> bool:
     """End a job whose trainers crash repeatedly without a new step."""
-    job = telling.job
-    crashes = [row for row in telling.crashed if is_held_up(job, row)]
+    job = context.job
+    crashes = [row for row in context.crashed if is_held_up(job, row)]
     counts = [crash_count(job, row) for row in crashes]
     if max(counts, default=0) <= settings.CRASH_LIMIT:
         return False
     text = _crash_sentence(job, crashes[-1], max(counts))
     tail = _log_tail(job, crashes[-1].slot)
     job_end(
-        job, JobStatus.FAILED, telling.now, code="crash_loop", reason=text, error_traceback=tail
+        job, JobStatus.FAILED, context.now, code="crash_loop", reason=text, error_traceback=tail
     )
     event_add(
         "failed",
         text,
-        now=telling.now,
+        now=context.now,
         job=job,
-        actor=f"node:{telling.node.name}",
+        actor=f"node:{context.node.name}",
         data={"code": "crash_loop", "crashes": max(counts), "step": job.furthest_step},
     )
     return True

@@ -26,19 +26,19 @@ def memory_kill_again(job: Job, allocation: Allocation) -> str:
     return "" if job.step > step else f"twice before the job got past step {step}"
 
 
-def memory_kill_tell(telling: ReportContext, allocation: Allocation, message: str) -> None:
+def memory_kill_tell(context: ReportContext, allocation: Allocation, message: str) -> None:
     """Add the event of such a loss, with advice in case the job itself is too large."""
-    job = telling.job
+    job = context.job
     is_counted = _is_counted(job, allocation, _last_counted(job))
     warning = "; if it happens again before a new step is done, it ends" if is_counted else ""
     advice = out_of_memory_text(job, allocation.accelerator.kind)
     event_add(
         MEMORY_KILL,
-        f"Slot {allocation.slot} on {telling.node.name}: {message}. Others may have used it up, so "
+        f"Slot {allocation.slot} on {context.node.name}: {message}. Others may have used it up, so "
         f"the job goes on{warning}. In case it is this job: {advice[:1].lower()}{advice[1:]}",
-        now=telling.now,
+        now=context.now,
         job=job,
-        actor=f"node:{telling.node.name}",
+        actor=f"node:{context.node.name}",
         data={
             "slot": allocation.slot,
             "code": MEMORY_KILL,

@@ -286,7 +286,7 @@ def _go_on(
         actor=actor,
         data={"generation": membership.generation, "lost": lost},
     )
-    if membership.hold:
+    if membership.parked:
         _hold_tell(job, num_left, now, actor)
 
 
@@ -309,8 +309,8 @@ def _membership(job: Job, scene: Scene, verdict: Verdict) -> Membership:
     return membership_recover(
         [decode(Member, members[slot]) for slot in verdict.survivors],
         leader_slot=ruling.membership["leader_slot"],
-        declaration=tuple(
-            decode(SlotAddress, row) for row in scene.newest.membership["declaration"]
+        cluster_addresses=tuple(
+            decode(SlotAddress, row) for row in scene.newest.membership["cluster_addresses"]
         ),
         generation=job.generation,
         num_virtual_nodes=job.num_virtual_nodes,
@@ -354,7 +354,7 @@ def _hold_tell(job: Job, num_left: int, now: datetime.datetime, actor: str) -> N
 
 def hold_end(job: Job, generation: Generation) -> None:
     """Clear the status of a job held below its minimum once a membership trains again."""
-    if job.status_code == BELOW_MINIMUM and not generation.is_held:
+    if job.status_code == BELOW_MINIMUM and not generation.is_parked:
         Job.objects.filter(id=job.pk).update(
             status_code="", status_reason="", revision=F("revision") + 1
         )

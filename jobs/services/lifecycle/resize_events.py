@@ -75,7 +75,7 @@ def resize_figures(generation: Generation) -> dict[str, Any]:
     if generation.is_recovery:
         figures |= {
             "lost": generation.lost,
-            "hold": generation.is_held,
+            "parked": generation.is_parked,
             "first_step_at": _text(generation.first_step_at),
             "to_first_step_s": to_first_step_s(generation),
         }
@@ -97,7 +97,7 @@ def _is_complete(generation: Generation) -> bool:
         return False
     if generation.is_recovery:
         # Digests are reported only if members had reached different steps.
-        return generation.first_step_at is not None or generation.is_held
+        return generation.first_step_at is not None or generation.is_parked
     is_moved = generation.previous is not None
     has_digests = bool(generation.digest_after) and bool(generation.digest_before)
     return has_digests if is_moved else bool(generation.digest_after or generation.digest_before)
@@ -133,7 +133,7 @@ def _sentence(generation: Generation, figures: dict[str, Any]) -> str:
 
 def _recovery_sentence(generation: Generation, figures: dict[str, Any], text: str) -> str:
     text += f", went on from step {generation.step} in memory"
-    if generation.is_held:
+    if generation.is_parked:
         text += ", waiting for more accelerators"
     elif figures["to_first_step_s"] is not None:
         text += f", {figures['to_first_step_s']:.2f} s from the loss to the next step"

@@ -98,40 +98,40 @@ def _job_reports_take(
         if job is None:
             return
         allocations = {row.slot: row for row in known.select_related("accelerator")}
-        telling = ReportContext(job=job, node=node, now=now)
+        context = ReportContext(job=job, node=node, now=now)
         for report in reports:
             allocation = allocations.get(report.slot)
             if allocation is not None and allocation.released_at is None:
-                _report_take(telling, allocation, report, outcome)
+                _report_take(context, allocation, report, outcome)
         for allocation in allocations.values():
             Allocation.objects.filter(id=allocation.pk).update(
                 last_sequence=allocation.last_sequence
             )
-        losses_settle(telling)
+        losses_settle(context)
     outcome.changed_jobs.add(job_id)
-    if telling.is_stalled:
+    if context.is_stalled:
         outcome.stalled_jobs.add(job_id)
-    if telling.is_loss_due:
+    if context.is_loss_due:
         node_judge(node.pk, now)
 
 
 def _report_take(
-    telling: ReportContext, allocation: Allocation, report: TrainerReport, outcome: BatchOutcome
+    context: ReportContext, allocation: Allocation, report: TrainerReport, outcome: BatchOutcome
 ) -> None:
     if report.sequence <= allocation.last_sequence:
         return
     allocation.last_sequence = report.sequence
     if report.kind is ReportKind.EXITED:
-        exited_take(telling, allocation, report)
+        exited_take(context, allocation, report)
     elif allocation.stop_requested_at is None:
         try:
             with transaction.atomic():
-                HANDLERS[report.kind](telling, allocation, report)
+                HANDLERS[report.kind](context, allocation, report)
         except (KeyError, TypeError, ValueError) as error:
             # One malformed report must not block the other reports of a node.
             logger.warning(
                 "job %s slot %s: a %s report is not understood: %r",
-                telling.job.pk,
+                context.job.pk,
                 allocation.slot,
                 report.kind,
                 error,

@@ -59,20 +59,20 @@ def generation_advance(job: Job, now: datetime.datetime) -> bool:
     )
 
 
-def _ready(telling: ReportContext, allocation: Allocation, report: TrainerReport) -> None:
-    preparing = telling.job.generations.filter(phase=GenerationPhase.PREPARING).first()
-    if profile_take(telling, allocation, report) and preparing is not None:
-        generation_remap(telling.job, preparing)
-    Allocation.objects.filter(id=allocation.pk, ready_at=None).update(ready_at=telling.now)
+def _ready(context: ReportContext, allocation: Allocation, report: TrainerReport) -> None:
+    preparing = context.job.generations.filter(phase=GenerationPhase.PREPARING).first()
+    if profile_take(context, allocation, report) and preparing is not None:
+        generation_remap(context.job, preparing)
+    Allocation.objects.filter(id=allocation.pk, ready_at=None).update(ready_at=context.now)
     start_failure_forget(allocation)
-    generation_advance(telling.job, telling.now)
+    generation_advance(context.job, context.now)
 
 
-def _switched(telling: ReportContext, allocation: Allocation, report: TrainerReport) -> None:
-    generation = telling.generation(report.generation)
+def _switched(context: ReportContext, allocation: Allocation, report: TrainerReport) -> None:
+    generation = context.generation(report.generation)
     if generation is None:
         return
-    Allocation.objects.filter(id=allocation.pk, joined_at=None).update(joined_at=telling.now)
+    Allocation.objects.filter(id=allocation.pk, joined_at=None).update(joined_at=context.now)
     Allocation.objects.filter(id=allocation.pk, switched_generation__lt=generation.number).update(
         switched_generation=generation.number, stalled_at=None, stalled_step=None, unreachable=[]
     )
@@ -86,12 +86,12 @@ def _switched(telling: ReportContext, allocation: Allocation, report: TrainerRep
     generation.save(update_fields=["pause_s", "bytes_moved", "num_switched"])
     is_leader = allocation.slot == generation.membership["leader_slot"]
     if is_leader and generation.phase == GenerationPhase.SWITCHING:
-        _activate(telling, generation, int(report.data["step"]))
-    resize_event_write(generation, telling.now)
+        _activate(context, generation, int(report.data["step"]))
+    resize_event_write(generation, context.now)
 
 
-def _activate(telling: ReportContext, generation: Generation, step: int) -> None:
-    job, now = telling.job, telling.now
+def _activate(context: ReportContext, generation: Generation, step: int) -> None:
+    job, now = context.job, context.now
     before = job.generations.filter(phase=GenerationPhase.ACTIVE).first()
     if before is not None:
         generation_end(before, GenerationPhase.CLOSED, now)
@@ -103,58 +103,58 @@ def _activate(telling: ReportContext, generation: Generation, step: int) -> None
     batch_size_note(job, generation)
     reproducibility_note(job, generation, now)
     hold_end(job, generation)
-    if telling.is_live and job.pause_requested:
+    if context.is_live and job.pause_requested:
         job_empty(job, now, reason="paused by its owner or an admin", actor="system")
 
 
-def _checkpointed(telling: ReportContext, allocation: Allocation, report: TrainerReport) -> None:
+def _checkpointed(context: ReportContext, allocation: Allocation, report: TrainerReport) -> None:
     step = int(report.data["step"])
     errors = report.data.get("upload_errors")
     if errors:
         event_add(
             "checkpoint_lost",
             f"The checkpoint of step {step} could not be stored: {str(errors)[:500]}",
-            now=telling.now,
-            job=telling.job,
-            actor=f"node:{telling.node.name}",
+            now=context.now,
+            job=context.job,
+            actor=f"node:{context.node.name}",
         )
     elif Artifact.objects.filter(
         # Matched by generation: the report's digest is of the state, not of the file.
-        job=telling.job,
+        job=context.job,
         name=CHECKPOINT,
         generation=report.generation,
     ).update(step=step):
         event_add(
             "checkpointed",
             f"State of step {step} saved ({int(report.data['bytes']) / 1e6:.1f} MB)",
-            now=telling.now,
-            job=telling.job,
+            now=context.now,
+            job=context.job,
             data={"step": step, "sha256": str(report.data["sha256"])},
         )
     if report.data.get("is_last") is False:
         return  # a checkpoint during training, which continues
-    job = telling.job
+    job = context.job
     job.generations.filter(number=report.generation, num_members=0).update(
-        step=step, switched_at=telling.now
+        step=step, switched_at=context.now
     )
-    Allocation.objects.filter(id=allocation.pk, left_at=None).update(left_at=telling.now)
+    Allocation.objects.filter(id=allocation.pk, left_at=None).update(left_at=context.now)
 
 
-def _part(telling: ReportContext, _allocation: Allocation, report: TrainerReport) -> None:
+def _part(context: ReportContext, _allocation: Allocation, report: TrainerReport) -> None:
     errors = report.data.get("upload_errors")
     if errors:
         text = f"A part of the predictions could not be stored: {str(errors)[:500]}"
-        event_add("part_lost", text, now=telling.now, job=telling.job)
+        event_add("part_lost", text, now=context.now, job=context.job)
 
 
-def _left(telling: ReportContext, allocation: Allocation, _report: TrainerReport) -> None:
-    Allocation.objects.filter(id=allocation.pk, left_at=None).update(left_at=telling.now)
+def _left(context: ReportContext, allocation: Allocation, _report: TrainerReport) -> None:
+    Allocation.objects.filter(id=allocation.pk, left_at=None).update(left_at=context.now)
 
 
-def _finished(telling: ReportContext, allocation: Allocation, report: TrainerReport) -> None:
-    job, now, data = telling.job, telling.now, report.data
+def _finished(context: ReportContext, allocation: Allocation, report: TrainerReport) -> None:
+    job, now, data = context.job, context.now, report.data
     Allocation.objects.filter(id=allocation.pk, finished_at=None).update(finished_at=now)
-    if not telling.is_live or "metrics" not in data:
+    if not context.is_live or "metrics" not in data:
         return  # only the leader's report carries results
     if job.task == Task.PREDICT and not predictions_are_whole(job, data):
         text = "some of its predictions were lost with a node before they were stored"
@@ -199,20 +199,20 @@ def _finished(telling: ReportContext, allocation: Allocation, report: TrainerRep
         job=job,
         data={"metrics": metrics, "digest": job.digest, "files": list(data.get("files", []))},
     )
-    _files_lost_tell(telling, report)
+    _files_lost_tell(context, report)
 
 
-def _files_lost_tell(telling: ReportContext, report: TrainerReport) -> None:
+def _files_lost_tell(context: ReportContext, report: TrainerReport) -> None:
     if errors := report.data.get("upload_errors"):
         text = f"Not stored: {str(errors)[:500]}"
-        event_add("files_lost", text, now=telling.now, job=telling.job)
+        event_add("files_lost", text, now=context.now, job=context.job)
 
 
-def _nonfinite_fields(telling: ReportContext, report: TrainerReport) -> dict[str, Any]:
+def _nonfinite_fields(context: ReportContext, report: TrainerReport) -> dict[str, Any]:
     """Read the step of a non-finite value that ended the job; its checkpoint is of that step."""
     told = number_read(report.data.get("step"))
-    step = telling.job.step if told is None else int(told)
-    Artifact.objects.filter(job=telling.job, name=CHECKPOINT, generation=report.generation).update(
+    step = context.job.step if told is None else int(told)
+    Artifact.objects.filter(job=context.job, name=CHECKPOINT, generation=report.generation).update(
         step=step
     )
     found = nonfinite_told(report.data.get("nonfinite"))
@@ -220,39 +220,39 @@ def _nonfinite_fields(telling: ReportContext, report: TrainerReport) -> dict[str
     return {"step": step, "nonfinite": kept}
 
 
-def _failed(telling: ReportContext, allocation: Allocation, report: TrainerReport) -> None:
-    job, now, data = telling.job, telling.now, report.data
-    if not telling.is_live:
+def _failed(context: ReportContext, allocation: Allocation, report: TrainerReport) -> None:
+    job, now, data = context.job, context.now, report.data
+    if not context.is_live:
         return
     code, message = str(data["code"])[:40], str(data.get("message", ""))[:1000]
     traceback = str(data.get("traceback") or "")[-_TEXT_LIMIT:]
-    actor = f"node:{telling.node.name}"
+    actor = f"node:{context.node.name}"
     if code == MEMORY_KILL and (since := memory_kill_again(job, allocation)):
         code, message = "out_of_memory", f"{message}, {since}"
     if code in _OWN_FAILURES:
         fields: dict[str, Any] = {"error_traceback": traceback}
         if code in NONFINITE_CODES:
-            fields |= _nonfinite_fields(telling, report)
+            fields |= _nonfinite_fields(context, report)
         if code == "out_of_memory":
             message = f"{message}. {out_of_memory_text(job, allocation.accelerator.kind)}"
             fields["error_field"] = "num_virtual_nodes"
         job_end(job, JobStatus.FAILED, now, code=code, reason=message, **fields)
         event = {"code": code, **fields.get("nonfinite", {})}
         event_add("failed", message, now=now, job=job, actor=actor, data=event)
-        _files_lost_tell(telling, report)
+        _files_lost_tell(context, report)
         return
     Job.objects.filter(id=job.pk).update(error_traceback=traceback)
     # The exit report of this trainer is only a formality from here on.
     Allocation.objects.filter(id=allocation.pk, stop_requested_at=None).update(
         stop_requested_at=now, lost_code=code
     )
-    telling.is_loss_due = True
+    context.is_loss_due = True
     if code == MEMORY_KILL:
-        memory_kill_tell(telling, allocation, message)
+        memory_kill_tell(context, allocation, message)
         return
     event_add(
         "trainer_failed",
-        f"Slot {allocation.slot} on {telling.node.name}: {message or code}",
+        f"Slot {allocation.slot} on {context.node.name}: {message or code}",
         now=now,
         job=job,
         actor=actor,
@@ -260,23 +260,23 @@ def _failed(telling: ReportContext, allocation: Allocation, report: TrainerRepor
     )
 
 
-def _stalled(telling: ReportContext, allocation: Allocation, report: TrainerReport) -> None:
-    ruling = telling.job.generations.filter(
+def _stalled(context: ReportContext, allocation: Allocation, report: TrainerReport) -> None:
+    ruling = context.job.generations.filter(
         phase__in=(GenerationPhase.SWITCHING, GenerationPhase.ACTIVE)
     ).order_by("number")
     numbers = [row.number for row in ruling if row.is_recovery or row.phase == "active"]
-    if not telling.is_live or report.generation < max(numbers, default=0):
+    if not context.is_live or report.generation < max(numbers, default=0):
         return  # the trainer is about to receive a newer membership
     slots = report.data.get("unreachable")
     unreachable = [slot for slot in slots if isinstance(slot, int)] if slots else []
     step = number_read(report.data.get("step"))
-    allocation.stalled_at = allocation.stalled_at or telling.now
+    allocation.stalled_at = allocation.stalled_at or context.now
     Allocation.objects.filter(id=allocation.pk).update(
         stalled_at=allocation.stalled_at,
         stalled_step=None if step is None else int(step),
         unreachable=unreachable[:_SLOTS_LIMIT],
     )
-    telling.is_loss_due = telling.is_stalled = True
+    context.is_loss_due = context.is_stalled = True
 
 
 HANDLERS: Mapping[ReportKind, Callable[[ReportContext, Allocation, TrainerReport], None]] = {

@@ -40,13 +40,13 @@ _NEWEST_WEIGHT = 0.3
 _LEARN_EVERY = datetime.timedelta(seconds=LEARN_EVERY_S)
 
 
-def report_learn(telling: ReportContext, report: StepReport) -> None:
+def report_learn(context: ReportContext, report: StepReport) -> None:
     """Fit the models to the reports since the last fit, unless that is too recent."""
-    job, now = telling.job, telling.now
+    job, now = context.job, context.now
     if job.fitted_at is not None and now < job.fitted_at + _LEARN_EVERY:
         return
     row = JobKnowledge.objects.filter(job=job).first() or JobKnowledge(job=job)
-    generation = telling.generation(report.generation)
+    generation = context.generation(report.generation)
     if generation is not None:
         _speed_learn(job, row, generation)
     _progress_learn(job, row, report)

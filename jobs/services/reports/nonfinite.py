@@ -23,16 +23,16 @@ _TIMES = "num_times"
 logger = logging.getLogger(__name__)
 
 
-def loss_note(telling: ReportContext, row: StepReport, told: Any) -> None:
+def loss_note(context: ReportContext, row: StepReport, told: Any) -> None:
     """Record from a step report whether the loss is finite, and since when it is not."""
     finite = {} if row.loss is None else {"loss": row.first_step}
-    _note(telling, _read([told] if told is not None else []), finite)
+    _note(context, _read([told] if told is not None else []), finite)
 
 
-def metrics_note(telling: ReportContext, logs: Mapping[str, Any], step: int, told: Any) -> None:
+def metrics_note(context: ReportContext, logs: Mapping[str, Any], step: int, told: Any) -> None:
     """Record which metrics of the newest epoch are not finite."""
     finite = {f"metric:{name}": step for name, value in logs.items() if value is not None}
-    _note(telling, _read(told if isinstance(told, list) else []), finite)
+    _note(context, _read(told if isinstance(told, list) else []), finite)
 
 
 def nonfinite_told(told: Any) -> Nonfinite | None:
@@ -50,53 +50,53 @@ def _read(values: Iterable[Any]) -> list[Nonfinite]:
     return found
 
 
-def _note(telling: ReportContext, found: Iterable[Nonfinite], finite: Mapping[str, int]) -> None:
+def _note(context: ReportContext, found: Iterable[Nonfinite], finite: Mapping[str, int]) -> None:
     """Store which values are not finite and which are finite again; add an event per change.
 
     Args:
         finite: finite losses and metrics, with the step since which each is finite.
     """
-    job = telling.job
-    if not telling.is_live or job.on_nonfinite != OnNonfinite.CONTINUE:
+    job = context.job
+    if not context.is_live or job.on_nonfinite != OnNonfinite.CONTINUE:
         return
     states: dict[str, dict[str, Any]] = dict(job.nonfinite)
     for state in found:
         old = states.get(state.name)
         if old is None and len(states) >= NAMES_LIMIT:
             continue
-        states[state.name] = _begun(telling, state, old)
+        states[state.name] = _begun(context, state, old)
     for name, step in finite.items():
         old = states.get(name)
         if old is None or old["until_step"] is not None or step < old["step"]:
             if old is not None and step < old["step"]:
                 del states[name]  # the job resumed from an earlier step and repeats this one
             continue
-        states[name] = _ended(telling, nonfinite_read(old), step, old[_TIMES])
+        states[name] = _ended(context, nonfinite_read(old), step, old[_TIMES])
     if states != job.nonfinite:
         Job.objects.filter(id=job.pk).update(nonfinite=states)
         job.nonfinite = states
 
 
-def _begun(telling: ReportContext, state: Nonfinite, old: dict[str, Any] | None) -> dict[str, Any]:
+def _begun(context: ReportContext, state: Nonfinite, old: dict[str, Any] | None) -> dict[str, Any]:
     times = old[_TIMES] if old is not None else 0
     is_known = old is not None and (old["until_step"] is None or old["step"] == state.step)
     if not is_known:
         times += 1
-        _tell(telling, "nonfinite", f"{state.became_text}; the job trains on", state, times)
+        _tell(context, "nonfinite", f"{state.became_text}; the job trains on", state, times)
     if state.until_step is not None and (old is None or old["until_step"] != state.until_step):
-        return _ended(telling, state, state.until_step, times)
+        return _ended(context, state, state.until_step, times)
     return {**encode(state), _TIMES: times}
 
 
-def _ended(telling: ReportContext, state: Nonfinite, step: int, times: int) -> dict[str, Any]:
+def _ended(context: ReportContext, state: Nonfinite, step: int, times: int) -> dict[str, Any]:
     over = dataclasses.replace(state, until_step=step)
-    _tell(telling, "finite_again", over.again_text, over, times)
+    _tell(context, "finite_again", over.again_text, over, times)
     return {**encode(over), _TIMES: times}
 
 
-def _tell(telling: ReportContext, kind: str, text: str, state: Nonfinite, times: int) -> None:
+def _tell(context: ReportContext, kind: str, text: str, state: Nonfinite, times: int) -> None:
     if times > TIMES_LIMIT:
         return
     if times == TIMES_LIMIT and kind == "finite_again":
         text += f". That was the case {times} times; from now on it is not recorded any more"
-    event_add(kind, text, now=telling.now, job=telling.job, data=encode(state))
+    event_add(kind, text, now=context.now, job=context.job, data=encode(state))

@@ -52,7 +52,7 @@ PROFILES_LIMIT = 10_000
 _POINTS_LIMIT = 32
 
 
-def profile_take(telling: ReportContext, allocation: Allocation, report: TrainerReport) -> bool:
+def profile_take(context: ReportContext, allocation: Allocation, report: TrainerReport) -> bool:
     """Store the profile that a joiner measured while preparing; return whether it had one."""
     measured = report.data.get("profile")
     if not isinstance(measured, Mapping):
@@ -63,17 +63,17 @@ def profile_take(telling: ReportContext, allocation: Allocation, report: Trainer
         if str(number).isdecimal() and (seconds := number_read(value)) is not None and seconds > 0
     }
     points.pop(0, None)
-    job, kind = telling.job, allocation.accelerator.kind
+    job, kind = context.job, allocation.accelerator.kind
     key = profile_key(job, job.global_batch_size)  # the batch size that a trainer starts with
     for number, seconds in points.items():
-        _add(telling, key, StepTimeProfile.COMPUTE, kind, number, 1, seconds)
+        _add(context, key, StepTimeProfile.COMPUTE, kind, number, 1, seconds)
     return bool(points)
 
 
-def speeds_take(telling: ReportContext, report: TrainerReport) -> None:
+def speeds_take(context: ReportContext, report: TrainerReport) -> None:
     """Store the computing times that a generation's members reported with their steps."""
     data = report.data
-    generation = telling.generation(report.generation)
+    generation = context.generation(report.generation)
     heard = data.get("compute_s")
     if generation is None or not isinstance(heard, Mapping):
         return
@@ -90,7 +90,7 @@ def speeds_take(telling: ReportContext, report: TrainerReport) -> None:
         generation.speeds["reports"] == _FEED_FIRST
         or not generation.speeds["reports"] % _FEED_EVERY
     ):
-        _feed(telling, generation)
+        _feed(context, generation)
         generation.speeds["steps"] = 0
     Generation.objects.filter(id=generation.pk).update(speeds=generation.speeds)
 
@@ -125,13 +125,13 @@ def _smoothed(old: float | None, new: float) -> float:
     return new if old is None else old + _MEMBER_SMOOTHING * (new - old)
 
 
-def _feed(telling: ReportContext, generation: Generation) -> None:
+def _feed(context: ReportContext, generation: Generation) -> None:
     """Add the typical members' times to the profiles of the generation's kinds."""
     members = members_read(generation, kinds_by_place([generation]))
-    times = step_times_read([telling.job])[telling.job.pk].by_kind
+    times = step_times_read([context.job])[context.job.pk].by_kind
     speeds = generation.speeds
-    batch_size = generation.membership.get("global_batch_size") or telling.job.global_batch_size
-    key = profile_key(telling.job, batch_size)
+    batch_size = generation.membership.get("global_batch_size") or context.job.global_batch_size
+    key = profile_key(context.job, batch_size)
     kinds = sorted({member.kind for member in members})
     for kind in kinds:
         own = [member for member in members if member.kind == kind]
@@ -141,14 +141,14 @@ def _feed(telling: ReportContext, generation: Generation) -> None:
             told.setdefault(member.num_virtual_nodes, []).append(member.seconds)
         for number, seconds in sorted(told.items()):
             mean_s = sum(seconds) / len(seconds)
-            _add(telling, key, StepTimeProfile.COMPUTE, kind, number, speeds["steps"], mean_s)
+            _add(context, key, StepTimeProfile.COMPUTE, kind, number, speeds["steps"], mean_s)
     if len(members) > 1 and len(speeds["seconds"]) == len(members):
         sync_s = max(speeds["step_s"] - max(speeds["seconds"].values()), _LEAST_SYNC_S)
         together = "+".join(kinds)[:200]
-        is_exact = telling.job.reduction == ReductionMode.EXACT
+        is_exact = context.job.reduction == ReductionMode.EXACT
         num_rows = rows_of([member.num_virtual_nodes for member in members]) if is_exact else 1
         _add(
-            telling,
+            context,
             key,
             StepTimeProfile.SYNC,
             together,
@@ -160,7 +160,7 @@ def _feed(telling: ReportContext, generation: Generation) -> None:
 
 
 def _add(
-    telling: ReportContext,
+    context: ReportContext,
     key: Key,
     measures: str,
     kind: str,
@@ -176,7 +176,7 @@ def _add(
         measures=measures,
         kind=kind,
         num_rows=num_rows,
-        defaults={"updated_at": telling.now},
+        defaults={"updated_at": context.now},
     )
     samples = samples_read(row)
     samples[number] = sample_add(samples.get(number), max(count, 1), seconds)
@@ -184,7 +184,7 @@ def _add(
         str(point): [sample.count, sample.mean_s, sample.recent_s]
         for point, sample in samples_bounded(samples).items()
     }
-    row.updated_at = telling.now
+    row.updated_at = context.now
     row.save(update_fields=["samples", "updated_at"])
     if is_new:
         newest_first = StepTimeProfile.objects.order_by("-updated_at", "-id")

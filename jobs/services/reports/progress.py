@@ -32,8 +32,8 @@ def phase_take(_telling: ReportContext, allocation: Allocation, report: TrainerR
     Allocation.objects.filter(id=allocation.pk).update(phase=phase)
 
 
-def digest_take(telling: ReportContext, allocation: Allocation, report: TrainerReport) -> None:
-    generation = telling.generation(report.generation)
+def digest_take(context: ReportContext, allocation: Allocation, report: TrainerReport) -> None:
+    generation = context.generation(report.generation)
     if generation is None:
         return
     name = "digest_before" if report.data["role"] == "before" else "digest_after"
@@ -44,30 +44,30 @@ def digest_take(telling: ReportContext, allocation: Allocation, report: TrainerR
             "digest_mismatch",
             f"Slot {allocation.slot} has another state than the others at step "
             f"{report.data['step']}",
-            now=telling.now,
-            job=telling.job,
-            actor=f"node:{telling.node.name}",
+            now=context.now,
+            job=context.job,
+            actor=f"node:{context.node.name}",
             data={"generation": generation.number, "expected": old, "got": sha256},
         )
         return
     setattr(generation, name, sha256)
     generation.save(update_fields=[name])
-    resize_event_write(generation, telling.now)
+    resize_event_write(generation, context.now)
 
 
-def steps_take(telling: ReportContext, _allocation: Allocation, report: TrainerReport) -> None:
+def steps_take(context: ReportContext, _allocation: Allocation, report: TrainerReport) -> None:
     first, last = int(report.data["first_step"]), int(report.data["last_step"])
     if not 0 <= first <= last:
         raise ValueError(f"steps {first} to {last}")
-    for span in list(steps_untold(telling.job, report.generation, first, last)):
-        _span_take(telling, report, *span, share=(span[1] - span[0] + 1) / (last - first + 1))
+    for span in list(steps_untold(context.job, report.generation, first, last)):
+        _span_take(context, report, *span, share=(span[1] - span[0] + 1) / (last - first + 1))
 
 
 def _span_take(
-    telling: ReportContext, report: TrainerReport, first: int, last: int, share: float
+    context: ReportContext, report: TrainerReport, first: int, last: int, share: float
 ) -> None:
     """Take the steps `first` to `last` of a report; `share` is their part of its steps."""
-    job, data = telling.job, report.data
+    job, data = context.job, report.data
     seconds = max(float(data["seconds"]) * share, 1e-9)
     row = StepReport(
         job=job,
@@ -81,17 +81,17 @@ def _span_take(
         num_accelerators=int(data["num_accelerators"]),
         batch_size=_whole_read(data.get("batch_size")),
         learning_rate=number_read(data.get("learning_rate")),
-        at=time_read(report, telling.now),
+        at=time_read(report, context.now),
     )
     noise = _noise_read(data.get("noise"))
     if noise is not None:
         row.noise_sqr, row.noise_var = noise.sqr, noise.var
     StepReport.objects.bulk_create([row], ignore_conflicts=True)
-    _first_step_note(telling, row)
-    if not telling.is_live or (row.last_step < job.step and _is_told_late(telling, row)):
+    _first_step_note(context, row)
+    if not context.is_live or (row.last_step < job.step and _is_told_late(context, row)):
         return
-    speeds_take(telling, report)
-    batch_times_take(telling, report)
+    speeds_take(context, report)
+    batch_times_take(context, report)
     speed = row.examples / seconds
     by_count = dict(job.throughput_by_count)
     key = str(row.num_accelerators)
@@ -106,30 +106,30 @@ def _span_take(
         throughput_by_count=by_count,
         noise=job.noise if noise is None else noise_taken(job, noise, row.batch_size),
     )
-    loss_note(telling, row, data.get("nonfinite"))
-    report_learn(telling, row)
+    loss_note(context, row, data.get("nonfinite"))
+    report_learn(context, row)
     if job.status == JobStatus.STARTING:
         status_change(job, JobStatus.RUNNING, status_code="", status_reason="")
-        event_add("running", "Does its first steps", now=telling.now, job=job)
+        event_add("running", "Does its first steps", now=context.now, job=job)
 
 
-def _is_told_late(telling: ReportContext, row: StepReport) -> bool:
+def _is_told_late(context: ReportContext, row: StepReport) -> bool:
     """Return whether the job was further already: a late report is no measure of today's speed."""
     newer = StepReport.objects.filter(
-        job=telling.job, generation__gte=row.generation, last_step__gt=row.last_step
+        job=context.job, generation__gte=row.generation, last_step__gt=row.last_step
     )
     return newer.exists()
 
 
-def _first_step_note(telling: ReportContext, row: StepReport) -> None:
+def _first_step_note(context: ReportContext, row: StepReport) -> None:
     """Record the first step of a generation; the event of a recovery waits for this time."""
-    generation = telling.generation(row.generation)
+    generation = context.generation(row.generation)
     if generation is None or generation.first_step_at is not None:
         return
     generation.first_step_at = row.at
     generation.save(update_fields=["first_step_at"])
     if generation.is_recovery:
-        resize_event_write(generation, telling.now)
+        resize_event_write(generation, context.now)
 
 
 def _noise_read(told: Any) -> GradientNoise | None:
@@ -145,26 +145,26 @@ def _whole_read(value: Any) -> int | None:
     return value if is_whole and 0 < value < 2**31 else None
 
 
-def epoch_take(telling: ReportContext, _allocation: Allocation, report: TrainerReport) -> None:
+def epoch_take(context: ReportContext, _allocation: Allocation, report: TrainerReport) -> None:
     logs = numbers_read(report.data["logs"])
     number = int(report.data["epoch"])
     step = int(report.data["step"])
-    told = EpochReport.objects.filter(job=telling.job, epoch=number).first()
+    told = EpochReport.objects.filter(job=context.job, epoch=number).first()
     # A new leader may repeat its predecessor's report: then the time of the first report stays.
     if told is None or (told.step, told.logs) != (step, logs):
         EpochReport.objects.update_or_create(
-            job=telling.job,
+            job=context.job,
             epoch=number,
             defaults={
                 "generation": report.generation,
                 "step": step,
                 "logs": logs,
-                "at": time_read(report, telling.now),
+                "at": time_read(report, context.now),
             },
         )
-    if number + 1 >= telling.job.epoch:
-        _progress(telling.job, epoch=number + 1, metrics=logs)
-        metrics_note(telling, logs, step, report.data.get("nonfinite"))
+    if number + 1 >= context.job.epoch:
+        _progress(context.job, epoch=number + 1, metrics=logs)
+        metrics_note(context, logs, step, report.data.get("nonfinite"))
 
 
 def _progress(job: Job, **fields: Any) -> None:

@@ -17,9 +17,9 @@ from jobs.services.lifecycle.report_context import ReportContext
 _TIMES_LIMIT = 64
 
 
-def batch_times_take(telling: ReportContext, report: TrainerReport) -> None:
+def batch_times_take(context: ReportContext, report: TrainerReport) -> None:
     """Record the step times of a job with an adaptive batch size."""
-    job, data = telling.job, report.data
+    job, data = context.job, report.data
     size = data.get("batch_size")
     if not job.adapts_batch_size or not isinstance(size, int) or not data.get("compute_s"):
         return  # the first step of a membership is not representative
@@ -66,7 +66,7 @@ def batch_changes_plan(now: datetime.datetime, *, busy: set[int]) -> tuple[Plan,
     ).select_related("job")
     resizes, generations = [], {}
     for row in rows:
-        is_calm = row.number == row.job.generation and not row.is_held
+        is_calm = row.number == row.job.generation and not row.is_parked
         if not is_calm or row.job_id in busy:
             continue
         choice = batch_choice(row.job, row.num_members, may_try=True)

@@ -100,7 +100,7 @@ def mappings_revise(now: datetime.datetime, *, busy: set[int]) -> set[int]:
         ).select_related("job")
         if row.job_id not in busy
         and row.number == row.job.generation  # no newer generation is under way
-        and not row.is_held
+        and not row.is_parked
         and (row.job.moves.get("trial") or is_telling(window_read(row)))
     ]
     if not rows:

@@ -98,7 +98,7 @@ def membership_of(shares: dict[int, tuple[int, ...]], **changes: Any) -> Members
         ),
         "leader_slot": slots[0] if slots else None,
         "source_slot": None,
-        "declaration": tuple(
+        "cluster_addresses": tuple(
             SlotAddress(slot=slot, address=f"127.0.0.1:{40_000 + slot}") for slot in slots
         ),
     }

@@ -83,12 +83,12 @@ def test_closed_ports_are_named_and_a_silent_one_costs_no_more_than_the_limit() 
             3: "192.0.2.1:9",  # reserved for documents: no answer, or no way there
             4: "name.invalid:9",
         }
-        declaration = tuple(SlotAddress(slot=k, address=v) for k, v in addresses.items())
+        cluster_addresses = tuple(SlotAddress(slot=k, address=v) for k, v in addresses.items())
         started_at = time.monotonic()
-        assert slots_unreachable(declaration, [3, 2, 1], limit_s=0.3) == [2, 3]
+        assert slots_unreachable(cluster_addresses, [3, 2, 1], limit_s=0.3) == [2, 3]
         assert time.monotonic() - started_at < 20.0  # a silent address is given up after minutes
-        assert slots_unreachable(declaration, [1, 4]) == [4]
-        assert slots_unreachable(declaration, []) == []
+        assert slots_unreachable(cluster_addresses, [1, 4]) == [4]
+        assert slots_unreachable(cluster_addresses, []) == []
 
 
 def test_the_leader_stays_if_it_can_else_the_next_in_line_leads() -> None:
@@ -176,28 +176,31 @@ def test_no_generation_is_entered_or_used_that_is_over(monkeypatch: pytest.Monke
 
     def enable(membership: object) -> None:
         enabled.append(getattr(membership, "generation", None))
-        runtime._declaration, runtime._leader_slot = first.declaration, first.leader_slot
+        runtime._cluster_addresses, runtime._leader_slot = (
+            first.cluster_addresses,
+            first.leader_slot,
+        )
 
     first = membership_of({0: (0,)}, generation=1)
     monkeypatch.setattr(runtime, "_enable", enable)
     later = [dataclasses.replace(first, generation=number) for number in range(2, 6)]
     runtime.abort_before(1)
     assert runtime.connect(first)
-    assert not runtime.connect(later[0])  # generation 2: same declaration, same leader
+    assert not runtime.connect(later[0])  # generation 2: same cluster_addresses, same leader
     with runtime.collective():
         pass
     runtime.abort_before(4)
     runtime.abort_before(4)
     runtime.abort_before(3)
     assert aborted == ["generation 2 is over"]
-    assert runtime.is_void
+    assert runtime.is_superseded
     with pytest.raises(TrainerError, match="generation 3 is over") as refused:
         runtime.connect(later[1])
     assert refused.value.code == PEER_LOST
     with pytest.raises(TrainerError, match="over"), runtime.collective():
         raise AssertionError("a collective was run in a generation that is over")
-    assert runtime.connect(later[2], afresh=True)
-    assert not runtime.is_void
+    assert runtime.connect(later[2], reinitialize=True)
+    assert not runtime.is_superseded
     runtime.abort_before(4)
     assert aborted == ["generation 2 is over"]
     # Renewed ahead of the orders: nothing to abort, and nothing to initialise when they come.
@@ -205,7 +208,7 @@ def test_no_generation_is_entered_or_used_that_is_over(monkeypatch: pytest.Monke
     with pytest.raises(TrainerError, match="over"), runtime.collective():
         raise AssertionError("a collective was run before the orders were there")
     runtime.abort_before(5)
-    assert runtime.connect(later[3], afresh=True)
+    assert runtime.connect(later[3], reinitialize=True)
     assert aborted == ["generation 2 is over"]
     assert enabled == [1, 4, 4]
     with runtime.collective():

@@ -275,7 +275,7 @@ def test_hangs_steps_not_done_by_all_evaluation_holding_and_saving(
         steps_go_on(job, 3)
         job.resume(2)
         job.wait_lost(0)
-        held = job.recover([1], hold=True)
+        held = job.recover([1], parked=True)
         job.wait_switched(held)
         held_at = switched_of(job, 1, held)["step"]
         grown = join(job, [1, 3])
@@ -287,7 +287,7 @@ def test_hangs_steps_not_done_by_all_evaluation_holding_and_saving(
         # The one that saves is lost over it; the other keeps the state, saves it and leaves.
         job.go(job.plan(0, job.membership))
         job.wait_lost(1)
-        job.wait_switched(job.recover([3], hold=True))
+        job.wait_switched(job.recover([3], parked=True))
         checkpoint = job.preempt()
         assert reports_of(job, 3, ReportKind.CHECKPOINTED)[-1].data["is_last"] is True
         job.program = dying_program([])

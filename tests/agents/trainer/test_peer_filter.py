@@ -31,7 +31,7 @@ def filters(job: LocalJob, slot: int) -> list[list[Any]]:
 
 def gets_through(job: LocalJob, slot: int, source: str) -> bool:
     """Try to connect to a trainer from an address of this machine."""
-    port = int(job.declaration[slot].address.rpartition(":")[2])
+    port = int(job.cluster_addresses[slot].address.rpartition(":")[2])
     with closing(socket.socket()) as caller:
         caller.bind((source, 0))
         caller.setblocking(False)

@@ -45,8 +45,13 @@ def watch(runtime: Waiting) -> PeerWatch:
 
 def membership_with(peer: socket.socket, generation: int) -> Membership:
     address = f"127.0.0.1:{peer.getsockname()[1]}"
-    declaration = (SlotAddress(slot=0, address="127.0.0.1:1"), SlotAddress(slot=1, address=address))
-    return membership_of({0: (0,), 1: (1,)}, generation=generation, declaration=declaration)
+    cluster_addresses = (
+        SlotAddress(slot=0, address="127.0.0.1:1"),
+        SlotAddress(slot=1, address=address),
+    )
+    return membership_of(
+        {0: (0,), 1: (1,)}, generation=generation, cluster_addresses=cluster_addresses
+    )
 
 
 def test_a_peer_that_is_there_may_take_its_time(watch: PeerWatch, runtime: Waiting) -> None:

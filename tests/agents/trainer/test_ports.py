@@ -126,8 +126,8 @@ class TestHolding:
             squatter.bind(("", 0))
             squatter.listen()
             address = f"127.0.0.1:{squatter.getsockname()[1]}"
-            declaration = (SlotAddress(slot=0, address=address),)
-            membership = membership_of({0: (0, 1, 2, 3, 4)}, declaration=declaration)
+            cluster_addresses = (SlotAddress(slot=0, address=address),)
+            membership = membership_of({0: (0, 1, 2, 3, 4)}, cluster_addresses=cluster_addresses)
             accelerator = AcceleratorInfo(
                 index=0, kind="cpu", name="emulated 0", memory_bytes=0, threads=1
             )
@@ -157,7 +157,7 @@ def test_a_port_is_held_while_its_trainer_starts(
     with local_job(tmp_path, training_spec()) as job:
         gate = tmp_path / "gate"
         job.program = patient_program(before, gate)
-        port = int(job.declaration[0].address.rpartition(":")[2])
+        port = int(job.cluster_addresses[0].address.rpartition(":")[2])
         if not inherits:
             job.free_port(0)
         membership = job.plan(1, None)

@@ -178,7 +178,7 @@ def trained_by_engine(work: Workload) -> list[dict[str, float]]:
     virtual_nodes = tuple(range(work.data.spec.num_virtual_nodes))
     lone = Member(slot=0, node_id=0, accelerator_index=0, virtual_nodes=virtual_nodes)
     membership = Membership(
-        generation=0, members=(lone,), leader_slot=0, source_slot=None, declaration=()
+        generation=0, members=(lone,), leader_slot=0, source_slot=None, cluster_addresses=()
     )
     planner = Planner(work.data.spec, membership, (0,), 0)
     functions = work.trace()

@@ -91,7 +91,7 @@ def test_a_model_that_fails_in_a_step_is_reported_with_its_own_frames(tmp_path: 
 def test_a_taken_port_is_said_so(tmp_path: Path) -> None:
     with local_job(tmp_path, training_spec()) as job:
         membership = job.plan(1, None)
-        port = int(job.declaration[0].address.rpartition(":")[2])
+        port = int(job.cluster_addresses[0].address.rpartition(":")[2])
         job.free_port(0)
         with socket.socket() as squatter:
             squatter.bind(("", port))
