@@ -4,32 +4,54 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
+from enum import Enum
 from typing import Any
 
 from django import forms
+from rest_framework import serializers
 
-from controlplane.core.protocol.wire import OnNonfinite, ReductionMode, StopKind, Task
+from controlplane.core.protocol.wire import StopKind, Task
 from controlplane.core.values.lifecycle import JobStatus
+from jobs.api.jobs.submission_serializer import SubmissionSerializer
 from jobs.job_templates import JOB_TEMPLATES, JobTemplate
 from jobs.models import Job
 from jobs.services.cluster.api_tokens import LIFETIME_DAYS_LIMIT
-from jobs.services.submission.prediction_rules import prediction_values
 from jobs.services.submission.rows import job_clone_values
-from jobs.services.submission.rules import DEFAULT_PRIORITY, PRIORITY_RANGE
+from jobs.submission import prediction_values
 
-_LOW, _HIGH = PRIORITY_RANGE
+_NOT_SHOWN = ("template", "code", "code_name", "stop")
+#: Attributes of text fields beyond those of their serializer field.
+_ATTRIBUTES = {
+    "name": {"autocomplete": "off"},
+    "stop_metric": {"autocomplete": "off"},
+    "accepted_kinds": {"autocomplete": "off", "placeholder": "any"},
+}
 
 
-def _whole(label: str, help_text: str, low: int = 1, high: int | None = None) -> forms.CharField:
-    attributes = {"min": low, "inputmode": "numeric", "step": 1}
-    if high is not None:
-        attributes["max"] = high
-    widget = forms.NumberInput(attrs=attributes)
-    return forms.CharField(label=label, help_text=help_text, required=False, widget=widget)
+def _form_field(name: str, field: serializers.Field) -> forms.Field:
+    """Return the widget of a serializer's field; the serializer validates the text."""
+    options: dict[str, Any] = {"label": field.label, "help_text": field.help_text}
+    options["required"] = False
+    attributes: dict[str, Any] = dict(_ATTRIBUTES.get(name, {}))
+    match field:
+        case serializers.ChoiceField():
+            return forms.ChoiceField(choices=[*field.choices.items()], **options)
+        case serializers.BooleanField():
+            return forms.BooleanField(**options)
+        case serializers.DictField():
+            attributes |= {"rows": 5, "spellcheck": "false"}
+            return forms.CharField(widget=forms.Textarea(attrs=attributes), **options)
+        case serializers.IntegerField():
+            attributes |= {"min": field.min_value, "max": field.max_value}
+            attributes |= {"inputmode": "numeric", "step": 1}
+            return forms.CharField(widget=forms.NumberInput(attrs=attributes), **options)
+    if isinstance(field, serializers.CharField) and field.max_length:
+        attributes["maxlength"] = field.max_length
+    return forms.CharField(widget=forms.TextInput(attrs=attributes), **options)
 
 
 class JobForm(forms.Form):
-    """A submission as text, with the fields of `submission_read`."""
+    """A submission as text: the fields of `SubmissionSerializer`, and where its code comes from."""
 
     code_from = forms.CharField(required=False)
     code = forms.FileField(
@@ -38,96 +60,12 @@ class JobForm(forms.Form):
         required=False,
         widget=forms.FileInput(attrs={"accept": ".py,.zip"}),
     )
-    name = forms.CharField(
-        label="Name",
-        help_text="At most 100 characters.",
-        required=False,
-        widget=forms.TextInput(attrs={"maxlength": 100, "autocomplete": "off"}),
-    )
-    task = forms.ChoiceField(
-        label="Task",
-        help_text="Predict: one pass over the data, predictions in the order of the examples.",
-        choices=[(task.value, task.value) for task in Task],
-        required=False,
-    )
-    source_job = _whole(
-        "Model of job", "Number of one of your finished jobs; empty: the code provides the model."
-    )
-    global_batch_size = _whole(
-        "Global batch size", "Examples of one step, over all accelerators together."
-    )
-    batch_size_min = _whole(
-        "Batch size from", "The platform may choose a smaller batch, down to this. Empty: never."
-    )
-    batch_size_max = _whole(
-        "Batch size to", "And a larger one, up to this; learning rates follow. Empty: never."
-    )
-    num_virtual_nodes = _whole(
-        "Virtual nodes",
-        "Fixed slices of the batch. More of them let the job grow further.",
-        high=4096,
-    )
-    seed = _whole("Seed", "The same seed reproduces the result.", low=0)
-    reduction = forms.ChoiceField(
-        label="Reduction",
-        help_text="Exact: bitwise equal results on any number of accelerators.",
-        choices=[(mode.value, mode.value) for mode in ReductionMode],
-        required=False,
-    )
-    shuffle = forms.BooleanField(
-        label="Shuffle",
-        help_text="A new order in each epoch, derived from the seed.",
-        required=False,
-    )
-    settings = forms.CharField(
-        label="Settings",
-        help_text="A JSON object, passed to the code as build(settings).",
-        required=False,
-        widget=forms.Textarea(attrs={"rows": 5, "spellcheck": "false"}),
-    )
-    stop_kind = forms.ChoiceField(
-        label="Stops after",
-        help_text="A number of steps or epochs, or a metric's target.",
-        choices=[(kind.value, kind.value) for kind in StopKind],
-        required=False,
-    )
-    stop_limit = _whole("How many", "Steps or epochs; for a metric, the maximum number of epochs.")
-    stop_metric = forms.CharField(
-        label="Metric",
-        help_text="Its name in the epoch's logs, such as val_accuracy.",
-        required=False,
-        widget=forms.TextInput(attrs={"maxlength": 100, "autocomplete": "off"}),
-    )
-    stop_target = forms.CharField(
-        label="Target", help_text="The value to reach.", required=False, widget=forms.TextInput()
-    )
-    stop_higher_is_better = forms.BooleanField(
-        label="Higher is better", help_text="Off for a loss.", required=False
-    )
-    on_nonfinite = forms.ChoiceField(
-        label="When the loss is not finite",
-        help_text="Or a metric (nan or infinite). Stop: the job fails at that step. Continue: "
-        "training goes on with a warning.",
-        choices=[(choice.value, choice.value) for choice in OnNonfinite],
-        required=False,
-    )
-    min_accelerators = _whole("At least", "The job needs at least this many accelerators to run.")
-    max_accelerators = _whole("At most", "At most one for each virtual node.")
-    priority = _whole(
-        "Priority", f"{_LOW} to {_HIGH}; twice the priority, twice the share.", _LOW, _HIGH
-    )
-    accepted_kinds = forms.CharField(
-        label="Kinds of accelerator",
-        help_text="Separated by commas; empty means any.",
-        required=False,
-        widget=forms.TextInput(attrs={"autocomplete": "off", "placeholder": "any"}),
-    )
-    allow_mixed_kinds = forms.BooleanField(
-        label="Mix kinds",
-        help_text="Idle accelerators of other kinds may join while no other job needs them. "
-        "Results are then reproducible within rounding, not bitwise.",
-        required=False,
-    )
+
+    def __init__(self, *args: Any, **options: Any) -> None:
+        super().__init__(*args, **options)
+        for name, field in SubmissionSerializer().fields.items():
+            if name not in _NOT_SHOWN:
+                self.fields[name] = _form_field(name, field)
 
     def submission_values(self) -> dict[str, Any]:
         """Return the text fields for `submission_read`; the code is passed separately.
@@ -193,18 +131,13 @@ def values_shown(values: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def blank_values() -> dict[str, Any]:
-    """Return the initial values of an empty form."""
-    return {
-        "task": Task.TRAIN.value,
-        "seed": 0,
-        "reduction": ReductionMode.EXACT.value,
-        "shuffle": True,
-        "on_nonfinite": OnNonfinite.STOP.value,
-        "stop_higher_is_better": True,
-        "min_accelerators": 1,
-        "priority": DEFAULT_PRIORITY,
-        "settings": {},
-    }
+    """Return the initial values of an empty form: the serializer's defaults."""
+    values: dict[str, Any] = {"shuffle": True}
+    for name, field in SubmissionSerializer().fields.items():
+        default = field.default() if callable(field.default) else field.default
+        if name not in _NOT_SHOWN and default not in (serializers.empty, None, []):
+            values[name] = default.value if isinstance(default, Enum) else default
+    return values
 
 
 def template_values(template: JobTemplate) -> dict[str, Any]:
@@ -237,7 +170,7 @@ def draft_errors(draft: Job) -> dict[str, list[str]]:
         return {}
     name = draft.error_field.replace(".", "_")
     # Errors of the code or its data are shown where the code was chosen.
-    target = name if name in JobForm.base_fields and name != "code" else "code_from"
+    target = name if name in JobForm().fields and name != "code" else "code_from"
     return {target: [draft.status_reason]}
 
 

@@ -21,8 +21,8 @@ from jobs.selectors.estimates.memory import (
     shortage_text,
     submission_memory_advice,
 )
-from jobs.services.submission.rules import Submission
 from jobs.services.submission.validations import TIME_LIMIT_GRACE_S
+from jobs.submission import Submission
 
 
 @dataclass(frozen=True, slots=True)

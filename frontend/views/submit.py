@@ -20,6 +20,11 @@ from frontend import forms
 from frontend.text.dry_run_text import Check, draft_check, submission_check
 from frontend.views.changes import person, words
 from jobs import nudges
+from jobs.api.jobs.submission_serializer import (
+    SubmissionSerializer,
+    stop_flattened,
+    submission_read,
+)
 from jobs.api.parsers import LIMIT_BYTES as YAML_LIMIT_BYTES
 from jobs.api.parsers import yaml_read
 from jobs.exceptions import ControlPlaneError, InvalidInputError, NotFoundError
@@ -29,8 +34,8 @@ from jobs.selectors import pages
 from jobs.selectors.validations import draft_visible_to
 from jobs.services.submission.job_actions import job_submit
 from jobs.services.submission.measurements import draft_measure
-from jobs.services.submission.prediction_rules import source_find
-from jobs.services.submission.rules import FIELDS, Submission, submission_read
+from jobs.services.submission.rows import source_find
+from jobs.submission import Submission
 
 
 @login_required
@@ -169,14 +174,12 @@ def _yaml_values(text: str) -> dict[str, Any]:
         raise InvalidInputError.of(yaml=str(error.detail)) from None
     if not isinstance(given, dict) or not given:
         raise InvalidInputError.of(yaml="Give fields with values, such as “name: digits”.")
-    values = {str(name): value for name, value in given.items()}
-    stop = values.pop("stop", None)
-    if isinstance(stop, dict):
-        values |= {f"stop_{name}": value for name, value in stop.items()}
-    unknown = sorted(set(values) - set(FIELDS))
+    values = stop_flattened(given)
+    fields = SubmissionSerializer().fields
+    unknown = sorted(set(values) - set(fields))
     if unknown:
         names = ", ".join(unknown)
-        raise InvalidInputError.of(yaml=f"No such field: {names}. Use {', '.join(FIELDS)}.")
+        raise InvalidInputError.of(yaml=f"No such field: {names}. Use {', '.join(fields)}.")
     return _with_code_choice(values)
 
 

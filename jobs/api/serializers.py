@@ -8,7 +8,6 @@ from typing import Any
 from drf_spectacular.utils import extend_schema_field
 from rest_framework import serializers
 
-from controlplane.core.protocol.wire import OnNonfinite, Task
 from jobs.models import (
     Accelerator,
     ApiToken,
@@ -24,7 +23,7 @@ from jobs.selectors.estimates.noise import noise_scale_of
 from jobs.selectors.estimates.nonfinite import nonfinite_warning
 from jobs.selectors.forecast import forecast_of
 from jobs.selectors.reproducibility import Reproducibility, kinds_used, reproducibility_of
-from jobs.services.submission.rules import PRIORITY_RANGE
+from jobs.submission import PRIORITY_RANGE
 
 
 class ChosenFieldsMixin:
@@ -177,34 +176,6 @@ class JobSerializer(JobSummarySerializer):
     @extend_schema_field(serializers.ChoiceField(choices=list(Reproducibility)))
     def get_reproducibility(self, job: Job) -> str:
         return reproducibility_of(job, kinds_used(job))[0].value
-
-
-class SubmissionSerializer(serializers.Serializer):
-    """A submission; the full rules are in docs/rest-api.md. Only for the OpenAPI document."""
-
-    name = serializers.CharField(required=False)
-    task = serializers.ChoiceField(required=False, choices=list(Task))
-    source_job = serializers.IntegerField(
-        required=False, help_text="Predict with the model of this job."
-    )
-    template = serializers.CharField(required=False)
-    code = serializers.CharField(required=False, help_text="Python text, or a .py or .zip file.")
-    code_name = serializers.CharField(required=False)
-    settings = serializers.DictField(required=False)
-    global_batch_size = serializers.IntegerField(required=False)
-    batch_size_min = serializers.IntegerField(required=False, allow_null=True)
-    batch_size_max = serializers.IntegerField(required=False, allow_null=True)
-    num_virtual_nodes = serializers.IntegerField(required=False)
-    min_accelerators = serializers.IntegerField(required=False)
-    max_accelerators = serializers.IntegerField(required=False)
-    accepted_kinds = serializers.ListField(child=serializers.CharField(), required=False)
-    allow_mixed_kinds = serializers.BooleanField(required=False)
-    priority = serializers.IntegerField(required=False, min_value=PRIORITY_RANGE[0])
-    stop = serializers.DictField(required=False, help_text="kind, limit, metric, target, ...")
-    seed = serializers.IntegerField(required=False)
-    reduction = serializers.CharField(required=False)
-    shuffle = serializers.BooleanField(required=False)
-    on_nonfinite = serializers.ChoiceField(required=False, choices=list(OnNonfinite))
 
 
 class MeasurementSerializer(serializers.Serializer):

@@ -18,7 +18,7 @@ from jobs.selectors.cluster import cluster_snapshot, remaining_examples
 from jobs.selectors.estimates.batch_sizes import accelerator_sizes
 from jobs.selectors.estimates.job import known_read
 from jobs.selectors.estimates.step_times import step_times_read
-from jobs.services.submission.rules import Submission
+from jobs.submission import Submission
 
 #: Id of the job in question, above every id of the database.
 _ASKED_JOB_ID = 2**62

@@ -14,9 +14,9 @@ from django.test import Client
 from pytest_django import Settings
 
 from frontend.forms import JobForm, all_template_values
+from jobs.api.jobs.submission_serializer import SubmissionSerializer
 from jobs.job_templates import JOB_TEMPLATES
 from jobs.models import ClusterSetting, Job
-from jobs.services.submission.rules import FIELDS
 from tests.frontend.world import CODE, World, make_job
 
 TEMPLATE = "digits_cnn"
@@ -40,7 +40,8 @@ def _upload(content: bytes = CODE, name: str = "mine.py") -> SimpleUploadedFile:
 
 def test_the_form_has_exactly_the_fields_of_a_submission() -> None:
     # The code is a file here, its name goes with it, and the choice of a template is a button.
-    assert set(JobForm.base_fields) - {"code_from"} == set(FIELDS) - {"template", "code_name"}
+    shown = set(SubmissionSerializer().fields) - {"template", "code_name", "stop"}
+    assert set(JobForm().fields) - {"code_from"} == shown
 
 
 def test_submitting_a_template(world: World, ada: Client) -> None:

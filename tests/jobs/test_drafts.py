@@ -12,12 +12,12 @@ from django.core.management import call_command
 from rest_framework.test import APIClient
 
 from controlplane.core.protocol.wire import ReportBatch, ValidationReport
+from jobs.api.jobs.submission_serializer import submission_read
 from jobs.models import Job, Node
 from jobs.selectors.desired_state.state import wanted_state
 from jobs.services.cluster.nodes import nodes_expire
 from jobs.services.reports.batches import batch_take
 from jobs.services.submission.measurements import KEPT_FOR, KEPT_LIMIT, draft_measure, drafts_forget
-from jobs.services.submission.rules import submission_read
 from jobs.services.submission.validations import validations_expire
 from tests.builders import at, node_make, submission_values, user_make
 from tests.jobs.test_memory import EXAMPLE_BYTES, facts

@@ -13,6 +13,7 @@ from controlplane.core.estimates.loss_prediction import NoForecast
 from controlplane.core.protocol.codec import encode
 from controlplane.core.protocol.nonfinite import Nonfinite
 from controlplane.core.protocol.wire import OnNonfinite, ReportKind
+from jobs.api.jobs.submission_serializer import submission_read
 from jobs.models import Allocation, Artifact, Event, Job, Node
 from jobs.selectors.desired_state.state import training_spec
 from jobs.selectors.estimates.job import known_read
@@ -20,7 +21,6 @@ from jobs.selectors.estimates.nonfinite import nonfinite_warning
 from jobs.services.reports.batches import batch_take
 from jobs.services.reports.nonfinite import NAMES_LIMIT, TIMES_LIMIT
 from jobs.services.submission.rows import job_clone_values
-from jobs.services.submission.rules import submission_read
 from tests.builders import submission_values
 from tests.jobs.losses import event, fresh, training
 from tests.jobs.world import World

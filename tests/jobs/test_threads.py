@@ -12,6 +12,7 @@ from django.conf import settings
 from django.db import connection, connections
 
 from controlplane.core.protocol.wire import ReportKind
+from jobs.api.jobs.submission_serializer import submission_read
 from jobs.exceptions import ConflictError
 from jobs.models import Allocation, Generation, Job
 from jobs.selectors.desired_state.state import wanted_state
@@ -19,7 +20,6 @@ from jobs.services.reports.batches import batch_take
 from jobs.services.scheduling.cycle import cycle_run
 from jobs.services.submission.job_actions import job_cancel, job_submit
 from jobs.services.submission.measurements import draft_measure
-from jobs.services.submission.rules import submission_read
 from tests.builders import at, job_make, node_make, submission_values, user_make
 from tests.jobs.world import PlayedTrainer, World
 

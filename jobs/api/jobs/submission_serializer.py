@@ -1,4 +1,4 @@
-"""Conversion of a request, in any supported format, to a submission."""
+"""Serializer of submissions: one check for REST, YAML and the web form, and their document."""
 
 from __future__ import annotations
 
@@ -8,18 +8,288 @@ from typing import Any
 from django.conf import settings
 from django.core.files.uploadedfile import UploadedFile
 from django.http import QueryDict
+from rest_framework import serializers
 from rest_framework.request import Request
 
+from controlplane.core.protocol.code_archive import CodeArchiveError, archive_check
+from controlplane.core.protocol.wire import (
+    OnNonfinite,
+    ReductionMode,
+    StopCondition,
+    StopKind,
+    Task,
+)
+from jobs.api.jobs.submission_fields import (
+    EnumField,
+    FlagField,
+    KindsField,
+    NumberField,
+    SettingsField,
+    TextField,
+    WholeField,
+)
 from jobs.api.parsers import yaml_read
 from jobs.exceptions import InvalidInputError, TooLargeError
-from jobs.services.submission.rules import Submission, submission_read
+from jobs.job_templates import JOB_TEMPLATES, JobTemplate
+from jobs.submission import (
+    BATCH_LIMIT,
+    DEFAULT_PRIORITY,
+    JOB_ID_LIMIT,
+    ONE_PASS,
+    PRIORITY_RANGE,
+    SEED_LIMIT,
+    STOP_LIMIT,
+    VIRTUAL_NODES_LIMIT,
+    Submission,
+    field_conflicts,
+)
 
 #: Form fields that are not job fields.
 _IGNORED = ("csrfmiddlewaretoken",)
+_REQUIRED = "This field is required."
+_NO_CODE = "Give a .py or .zip file, its text, or the name of a template."
+_STOP_FIELDS = ("stop_kind", "stop_limit", "stop_metric", "stop_target", "stop_higher_is_better")
+
+
+class SubmissionSerializer(serializers.Serializer):
+    """A submission; missing, null and empty fields get the template's value or the default.
+
+    The context's `file` is (content, name) of an uploaded code file, if there is one.
+    """
+
+    name = TextField(100, label="Name", help_text="At most 100 characters.")
+    task = EnumField(
+        Task,
+        default=Task.TRAIN,
+        label="Task",
+        help_text="Predict: one pass over the data, predictions in the order of the examples.",
+    )
+    source_job = WholeField(
+        1,
+        JOB_ID_LIMIT,
+        default=None,
+        label="Model of job",
+        help_text="Number of one of your finished jobs; empty: the code provides the model.",
+    )
+    template = serializers.ChoiceField(
+        choices=list(JOB_TEMPLATES),
+        default="",
+        error_messages={"invalid_choice": f"Choose one of {', '.join(JOB_TEMPLATES)}."},
+    )
+    code = serializers.CharField(
+        required=False, trim_whitespace=False, help_text="Python text, or a .py or .zip file."
+    )
+    code_name = serializers.CharField(default="job.py")
+    settings = SettingsField(
+        default=dict,
+        label="Settings",
+        help_text="A JSON object, passed to the code as build(settings).",
+    )
+    global_batch_size = WholeField(
+        1,
+        BATCH_LIMIT,
+        label="Global batch size",
+        help_text="Examples of one step, over all accelerators together.",
+    )
+    batch_size_min = WholeField(
+        1,
+        BATCH_LIMIT,
+        default=None,
+        label="Batch size from",
+        help_text="The platform may choose a smaller batch, down to this. Empty: never.",
+    )
+    batch_size_max = WholeField(
+        1,
+        BATCH_LIMIT,
+        default=None,
+        label="Batch size to",
+        help_text="And a larger one, up to this; learning rates follow. Empty: never.",
+    )
+    num_virtual_nodes = WholeField(
+        1,
+        VIRTUAL_NODES_LIMIT,
+        default=8,
+        label="Virtual nodes",
+        help_text="Fixed slices of the batch. More of them let the job grow further.",
+    )
+    min_accelerators = WholeField(
+        1,
+        VIRTUAL_NODES_LIMIT,
+        default=1,
+        label="At least",
+        help_text="The job needs at least this many accelerators to run.",
+    )
+    max_accelerators = WholeField(
+        1,
+        VIRTUAL_NODES_LIMIT,
+        required=False,
+        label="At most",
+        help_text="At most one for each virtual node.",
+    )
+    accepted_kinds = KindsField(
+        default=list,
+        label="Kinds of accelerator",
+        help_text="Separated by commas; empty means any.",
+    )
+    allow_mixed_kinds = FlagField(
+        default=False,
+        label="Mix kinds",
+        help_text="Idle accelerators of other kinds may join while no other job needs them. "
+        "Results are then reproducible within rounding, not bitwise.",
+    )
+    priority = WholeField(
+        *PRIORITY_RANGE,
+        default=DEFAULT_PRIORITY,
+        label="Priority",
+        help_text="{} to {}; twice the priority, twice the share.".format(*PRIORITY_RANGE),
+    )
+    stop = serializers.DictField(
+        required=False, help_text="The `stop_` fields as one object: kind, limit, metric, ..."
+    )
+    stop_kind = EnumField(
+        StopKind,
+        required=False,
+        label="Stops after",
+        help_text="A number of steps or epochs, or a metric's target.",
+    )
+    stop_limit = WholeField(
+        1,
+        STOP_LIMIT,
+        required=False,
+        label="How many",
+        help_text="Steps or epochs; for a metric, the maximum number of epochs.",
+    )
+    stop_metric = TextField(
+        100,
+        required=False,
+        label="Metric",
+        help_text="Its name in the epoch's logs, such as val_accuracy.",
+    )
+    stop_target = NumberField(required=False, label="Target", help_text="The value to reach.")
+    stop_higher_is_better = FlagField(
+        default=True, label="Higher is better", help_text="Off for a loss."
+    )
+    seed = WholeField(
+        0, SEED_LIMIT, default=0, label="Seed", help_text="The same seed reproduces the result."
+    )
+    reduction = EnumField(
+        ReductionMode,
+        default=ReductionMode.EXACT,
+        label="Reduction",
+        help_text="Exact: bitwise equal results on any number of accelerators.",
+    )
+    shuffle = FlagField(
+        required=False,
+        label="Shuffle",
+        help_text="A new order in each epoch, derived from the seed.",
+    )
+    on_nonfinite = EnumField(
+        OnNonfinite,
+        default=OnNonfinite.STOP,
+        label="When the loss is not finite",
+        help_text="Or a metric (nan or infinite). Stop: the job fails at that step. Continue: "
+        "training goes on with a warning.",
+    )
+
+    def to_internal_value(self, data: Mapping[str, Any]) -> dict[str, Any]:
+        """Check every field, then the rules between those that are valid."""
+        given = {name: value for name, value in data.items() if value is not None and value != ""}
+        errors = {name: [_no_such_field(name)] for name in given if name not in self.fields}
+        template = JOB_TEMPLATES.get(str(given.get("template")))
+        complete = given if template is None else _template_values(template, given) | given
+        values: dict[str, Any] = {}
+        for name, field in self.fields.items():
+            try:
+                values[name] = field.run_validation(field.get_value(complete))
+            except serializers.ValidationError as error:
+                errors[name] = [str(message) for message in error.detail]
+            except serializers.SkipField:
+                pass
+        if "max_accelerators" not in values | errors and "num_virtual_nodes" in values:
+            most = VIRTUAL_NODES_LIMIT if template is None else template.max_accelerators
+            values["max_accelerators"] = min(most, values["num_virtual_nodes"])
+        values.setdefault("shuffle", values.get("task") is not Task.PREDICT)
+        self._code_check(values, template, errors)
+        _stop_check(values, errors)
+        if "task" in values:
+            for name, message in field_conflicts(values, given):
+                errors.setdefault(name, []).append(message)
+        if errors:
+            raise serializers.ValidationError(errors)
+        return values
+
+    def _code_check(
+        self, values: dict[str, Any], template: JobTemplate | None, errors: dict[str, list[str]]
+    ) -> None:
+        """Replace `code` by its bytes and add `entry_file`."""
+        text, name = values.get("code"), values.get("code_name", "")
+        if (file := self.context.get("file")) is not None:
+            content, name = file[0], file[1] or name
+        elif text is not None:
+            content = text.encode()
+        elif template is not None:
+            content, name = template.code.encode(), template.path.name
+        else:
+            if "template" not in errors:
+                errors.setdefault("code", []).append(_NO_CODE)
+            return
+        try:
+            entry_file = archive_check(content, name)
+        except CodeArchiveError as error:
+            errors["code"] = [str(error)]
+            return
+        if name.lower().endswith(".py") and (message := _syntax_error(content, entry_file)):
+            errors["code"] = [message]
+        # Only the last part of the name: browsers and clients may send a path.
+        code_name = name.replace("\\", "/").rsplit("/", 1)[-1][:120]
+        values |= {"code": content, "code_name": code_name, "entry_file": entry_file}
+
+
+def submission_read(
+    data: Mapping[str, Any], code: bytes | None = None, code_name: str | None = None
+) -> Submission:
+    """Check a submission.
+
+    Args:
+        data: the fields, as JSON values or as a form's text; `stop` may also be an object.
+        code: content of an uploaded file; otherwise `data` has `code` (text) or `template`.
+        code_name: the uploaded file's name.
+
+    Raises:
+        InvalidInputError: with a message for every invalid field.
+    """
+    file = None if code is None else (code, code_name)
+    serializer = SubmissionSerializer(data=stop_flattened(data), context={"file": file})
+    if not serializer.is_valid():
+        errors = {name: [*map(str, messages)] for name, messages in serializer.errors.items()}
+        raise InvalidInputError("The submission is not valid.", fields=errors)
+    values = {**serializer.validated_data}
+    values["accepted_kinds"] = tuple(values["accepted_kinds"])
+    stop = {name.removeprefix("stop_"): values.pop(name, None) for name in _STOP_FIELDS}
+    if values["task"] is Task.PREDICT:
+        return Submission(**values, stop=ONE_PASS)
+    if stop["kind"] is not StopKind.METRIC:
+        stop = {"kind": stop["kind"], "limit": stop["limit"]}
+    return Submission(**values, stop=StopCondition(**stop))
+
+
+def stop_flattened(data: Mapping[str, Any]) -> dict[str, Any]:
+    """Turn `stop: {kind: ..., limit: ...}` into `stop_kind`, `stop_limit`, as in a form.
+
+    Raises:
+        InvalidInputError: `stop` is no object.
+    """
+    values = {str(name): value for name, value in data.items()}
+    stop = values.pop("stop", None)
+    if isinstance(stop, Mapping):
+        return values | {f"stop_{name}": value for name, value in stop.items()}
+    if stop is not None:
+        raise InvalidInputError.of(stop="Give an object with kind and limit.")
+    return values
 
 
 def submission_of(request: Request) -> Submission:
-    """Read and check a submission.
+    """Read and check the submission of a request in any supported format.
 
     A multipart request may carry the code as a file `code`, and a YAML or JSON file `spec` with
     fields that the request's own fields override.
@@ -59,3 +329,42 @@ def _values(data: Any) -> dict[str, Any]:
     if not isinstance(data, Mapping):
         raise InvalidInputError("The body must be an object of fields.")
     return dict(data)
+
+
+def _no_such_field(_name: str) -> str:
+    return f"There is no such field; use {', '.join(SubmissionSerializer().fields)}."
+
+
+def _template_values(template: JobTemplate, given: Mapping[str, Any]) -> dict[str, Any]:
+    values = {
+        "name": template.title,
+        "settings": template.settings,
+        "global_batch_size": template.global_batch_size,
+        "num_virtual_nodes": template.num_virtual_nodes,
+    }
+    if given.get("task") == Task.PREDICT:
+        return values
+    kind = template.stop.kind.value
+    stop = {"stop_kind": kind, "stop_limit": template.stop.limit}
+    return values | (stop if given.get("stop_kind", kind) == kind else {})
+
+
+def _stop_check(values: dict[str, Any], errors: dict[str, list[str]]) -> None:
+    """Require the fields of the stop condition; a prediction has none."""
+    if values.get("task") is Task.PREDICT:
+        values.setdefault("stop_kind", ONE_PASS.kind)
+        return
+    is_metric = values.get("stop_kind") is StopKind.METRIC
+    for name in _STOP_FIELDS[: 4 if is_metric else 2]:
+        if name not in values and name not in errors:
+            errors[name] = [_REQUIRED]
+
+
+def _syntax_error(content: bytes, file_name: str) -> str | None:
+    try:
+        compile(content, file_name, "exec", dont_inherit=True)
+    except SyntaxError as error:
+        return f"Line {error.lineno}: {error.msg}."
+    except (ValueError, RecursionError, MemoryError) as error:
+        return f"This is no Python text: {error}."
+    return None

@@ -19,7 +19,11 @@ from rest_framework.views import APIView
 from controlplane.core.protocol.wire import Task
 from controlplane.core.values.lifecycle import JobStatus
 from jobs import nudges
-from jobs.api.jobs.submission_serializer import submission_of
+from jobs.api.jobs.submission_serializer import (
+    SubmissionSerializer,
+    submission_of,
+    submission_read,
+)
 from jobs.api.parsers import BoundedJsonParser, YamlParser
 from jobs.api.requests import (
     actor,
@@ -40,7 +44,6 @@ from jobs.api.serializers import (
     JobSummarySerializer,
     PrioritySerializer,
     ReasonSerializer,
-    SubmissionSerializer,
 )
 from jobs.api.waiting import changes_await
 from jobs.exceptions import InvalidInputError, NotFoundError
@@ -49,9 +52,8 @@ from jobs.selectors.dry_run import submission_outlook
 from jobs.selectors.estimates.memory import submission_memory_advice
 from jobs.selectors.pages import jobs_visible_to
 from jobs.services.submission import job_actions
-from jobs.services.submission.prediction_rules import prediction_values, source_find
-from jobs.services.submission.rows import job_clone_values
-from jobs.services.submission.rules import FIELDS, submission_read
+from jobs.services.submission.rows import job_clone_values, source_find
+from jobs.submission import prediction_values
 
 _KEY_LIMIT = 120
 
@@ -259,7 +261,7 @@ class JobClone(APIView):
         changes = dict(body(request))
         values = {**job_clone_values(original), **changes}
         if "stop" in changes:
-            values = {k: v for k, v in values.items() if k not in FIELDS or k[:5] != "stop_"}
+            values = {k: v for k, v in values.items() if not k.startswith("stop_")}
         if changes.get("task") == Task.PREDICT:
             values = prediction_values(values, changes)
         with original.code.open("rb") as file:

@@ -13,10 +13,10 @@ from rest_framework.views import APIView
 
 from controlplane.core.values.lifecycle import JobStatus
 from jobs import nudges
-from jobs.api.jobs.submission_serializer import submission_of
+from jobs.api.jobs.submission_serializer import SubmissionSerializer, submission_of
 from jobs.api.parsers import BoundedJsonParser, YamlParser
 from jobs.api.requests import number_param, person
-from jobs.api.serializers import MeasurementSerializer, SubmissionSerializer
+from jobs.api.serializers import MeasurementSerializer
 from jobs.api.waiting import changes_await
 from jobs.selectors.validations import draft_as_data, draft_visible_to
 from jobs.services.submission.measurements import draft_measure

@@ -12,7 +12,7 @@ from django.db.models import Min
 from controlplane.core.estimates.memory import Fit, MemoryNeed, fit_of, memory_need_read
 from controlplane.core.values.lifecycle import NodeStatus
 from jobs.models import Accelerator, Job
-from jobs.services.submission.rules import Submission
+from jobs.submission import Submission
 
 _KINDS_NAMED = 4
 

@@ -23,8 +23,8 @@ from jobs.services.lifecycle.transitions import job_end, job_lock, job_pause_now
 from jobs.services.scheduling.resizes import job_empty
 from jobs.services.submission.measurements import draft_take_over
 from jobs.services.submission.rows import job_from, live_jobs_check
-from jobs.services.submission.rules import PRIORITY_RANGE, Submission
 from jobs.services.submission.validations import validation_assign
+from jobs.submission import PRIORITY_RANGE, Submission
 
 _RUNNING = (JobStatus.STARTING, JobStatus.RUNNING)
 _REASON_LIMIT = 500

@@ -22,8 +22,8 @@ from jobs.selectors.validations import draft_of, drafts_live
 from jobs.services.lifecycle.events import event_add, user_actor
 from jobs.services.lifecycle.transitions import job_lock, status_change
 from jobs.services.submission.rows import job_clone_values, job_from, live_jobs_check
-from jobs.services.submission.rules import Submission
 from jobs.services.submission.validations import validation_assign, validation_pass
+from jobs.submission import Submission
 
 #: Drafts measured at a time, per online node.
 LIVE_LIMIT_PER_NODE = 2

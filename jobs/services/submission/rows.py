@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import dataclasses
 import datetime
 import hashlib
+from enum import StrEnum
 from typing import Any
 
 from django.conf import settings
@@ -11,21 +13,18 @@ from django.contrib.auth.models import User
 
 from controlplane.core.protocol.wire import Task
 from controlplane.core.values.lifecycle import JobStatus
-from jobs.exceptions import ConflictError
-from jobs.models import Job
+from jobs.exceptions import ConflictError, InvalidInputError
+from jobs.models import Artifact, Job
 from jobs.models.jobs import LIVE_JOB_STATUSES
-from jobs.services.submission.prediction_rules import prediction_values, source_find
-from jobs.services.submission.rules import FIELDS, Submission
+from jobs.submission import Submission, prediction_values
 
-#: Submission fields that have no column of the same name, or that not every job has.
-_NOT_ALIKE = {
-    "source_job",
-    "code",
-    "code_name",
-    "stop_metric",
-    "stop_target",
-    "stop_higher_is_better",
-}
+MODEL_FILE = "model.keras"
+#: Fields of a submission that are columns of a job, by the same name.
+_COLUMNS = tuple(
+    field.name
+    for field in dataclasses.fields(Submission)
+    if field.name not in ("source_job", "code", "stop")
+)
 
 
 def job_from(user: User, submission: Submission, now: datetime.datetime) -> Job:
@@ -37,39 +36,47 @@ def job_from(user: User, submission: Submission, now: datetime.datetime) -> Job:
     source = source_find(user, submission.source_job)
     stop = submission.stop
     return Job(
+        **{name: _as_column(getattr(submission, name)) for name in _COLUMNS},
         owner=user,
-        name=submission.name,
-        task=submission.task.value,
         source_job_id=None if source is None else source.job_id,
         source_sha256="" if source is None else source.sha256,
-        template=submission.template,
-        code_name=submission.code_name,
         code_sha256=hashlib.sha256(submission.code).hexdigest(),
-        entry_file=submission.entry_file,
-        settings=submission.settings,
-        global_batch_size=submission.global_batch_size,
-        batch_size_min=submission.batch_size_min,
-        batch_size_max=submission.batch_size_max,
-        num_virtual_nodes=submission.num_virtual_nodes,
-        min_accelerators=submission.min_accelerators,
-        max_accelerators=submission.max_accelerators,
-        accepted_kinds=list(submission.accepted_kinds),
-        allow_mixed_kinds=submission.allow_mixed_kinds,
-        priority=submission.priority,
         stop_kind=stop.kind.value,
         stop_limit=stop.limit,
         stop_metric=stop.metric or "",
         stop_target=stop.target,
         stop_higher_is_better=stop.higher_is_better,
-        seed=submission.seed,
-        reduction=submission.reduction.value,
-        shuffle=submission.shuffle,
-        on_nonfinite=submission.on_nonfinite.value,
         status=JobStatus.VALIDATING.value,
         status_code="no_node",
         status_reason="Waits for a node to build its code on.",
         submitted_at=now,
     )
+
+
+def _as_column(value: Any) -> Any:
+    if isinstance(value, StrEnum):
+        return value.value
+    return list(value) if isinstance(value, tuple) else value
+
+
+def source_find(user: User, source_job: int | None) -> Artifact | None:
+    """Return the model of the source job; None without a source job.
+
+    Raises:
+        InvalidInputError: the user has no such job, or the job has no model.
+    """
+    if source_job is None:
+        return None
+    job = Job.objects.filter(id=source_job, owner=user, is_draft=False).first()
+    if job is None:
+        raise InvalidInputError.of(source_job=f"You have no job {source_job}.")
+    model = job.artifacts.filter(name=MODEL_FILE).first()
+    if job.status != JobStatus.FINISHED or model is None:
+        raise InvalidInputError.of(
+            source_job=f"Job {source_job} is {job.status} and has left no model; choose one that "
+            "has finished its training."
+        )
+    return model
 
 
 def live_jobs_check(user: User) -> None:
@@ -85,7 +92,8 @@ def live_jobs_check(user: User) -> None:
 
 def job_clone_values(job: Job) -> dict[str, Any]:
     """Return the fields of a submission equal to `job`, without its code."""
-    values: dict[str, Any] = {name: getattr(job, name) for name in FIELDS if name not in _NOT_ALIKE}
+    names = [name for name in _COLUMNS if name not in ("code_name", "entry_file")]
+    values = {name: getattr(job, name) for name in (*names, "stop_kind", "stop_limit")}
     if job.task == Task.PREDICT:
         source = {} if job.source_job_id is None else {"source_job": job.source_job_id}
         return prediction_values(values, given={}) | source

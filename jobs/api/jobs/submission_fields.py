@@ -1,0 +1,128 @@
+"""Serializer fields of a submission; each takes JSON values and the text of a form alike."""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from enum import StrEnum
+from typing import Any, ClassVar
+
+from rest_framework import serializers
+
+SETTINGS_LIMIT_BYTES = 64 * 1024
+KINDS_LIMIT = 20
+
+_KIND = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,39}")
+
+
+class WholeField(serializers.IntegerField):
+    """A whole number within `[low, high]`."""
+
+    def __init__(self, low: int, high: int, **options: Any) -> None:
+        message = f"Give a whole number from {low} to {high}."
+        codes = ("invalid", "min_value", "max_value", "max_string_length")
+        options["error_messages"] = dict.fromkeys(codes, message)
+        super().__init__(min_value=low, max_value=high, **options)
+
+    def to_internal_value(self, data: Any) -> int:
+        if isinstance(data, bool) or not isinstance(data, int | str):
+            self.fail("invalid")
+        return super().to_internal_value(data)
+
+
+class NumberField(serializers.FloatField):
+    """A finite number."""
+
+    default_error_messages: ClassVar = {
+        "invalid": "Give a number.",
+        "infinite": "Give a finite number.",
+    }
+
+    def to_internal_value(self, data: Any) -> float:
+        if isinstance(data, bool):
+            self.fail("invalid")
+        number = super().to_internal_value(data)
+        if not math.isfinite(number):
+            self.fail("infinite")
+        return number
+
+
+class TextField(serializers.CharField):
+    """Printable text of 1 to `limit` characters."""
+
+    default_error_messages: ClassVar = {"invalid": "Give text."}
+
+    def __init__(self, limit: int, **options: Any) -> None:
+        message = f"Give 1 to {limit} printable characters."
+        options["error_messages"] = dict.fromkeys(("blank", "max_length", "unprintable"), message)
+        super().__init__(max_length=limit, **options)
+
+    def to_internal_value(self, data: Any) -> str:
+        if not isinstance(data, str):
+            self.fail("invalid")
+        text = super().to_internal_value(data)
+        if not text.isprintable():
+            self.fail("unprintable")
+        return text
+
+
+class EnumField(serializers.ChoiceField):
+    """A member of an enumeration, by its value."""
+
+    def __init__(self, options: type[StrEnum], **more: Any) -> None:
+        names = [option.value for option in options]
+        more["error_messages"] = {"invalid_choice": f"Choose one of {', '.join(names)}."}
+        super().__init__(choices=names, **more)
+        self.options = options
+
+    def to_internal_value(self, data: Any) -> StrEnum:
+        return self.options(super().to_internal_value(data))
+
+
+class FlagField(serializers.BooleanField):
+    """True or false, as a boolean or as a word."""
+
+    default_error_messages: ClassVar = {"invalid": "Give true or false."}
+
+
+class SettingsField(serializers.DictField):
+    """An object of plain JSON values, as an object or as JSON text."""
+
+    def to_internal_value(self, data: Any) -> dict[str, Any]:
+        if isinstance(data, str):
+            try:
+                data = json.loads(data)
+            except ValueError as error:
+                raise serializers.ValidationError(f"This is no JSON: {error}.") from None
+        if not isinstance(data, dict) or not all(isinstance(key, str) for key in data):
+            raise serializers.ValidationError(
+                'Give an object with text keys, such as {"learning_rate": 0.001}.'
+            )
+        try:
+            size_bytes = len(json.dumps(data, allow_nan=False).encode())
+        except (TypeError, ValueError):
+            raise serializers.ValidationError(
+                "Use text, finite numbers, true, false, null, lists and objects."
+            ) from None
+        if size_bytes > SETTINGS_LIMIT_BYTES:
+            raise serializers.ValidationError(f"At most {SETTINGS_LIMIT_BYTES} bytes of JSON.")
+        return data
+
+
+class KindsField(serializers.ListField):
+    """Kinds of accelerator, as a list or as comma-separated text."""
+
+    child = serializers.CharField()
+
+    def to_internal_value(self, data: Any) -> list[str]:
+        words = [word.strip() for word in data.split(",")] if isinstance(data, str) else data
+        if not isinstance(words, list | tuple) or len(words) > KINDS_LIMIT:
+            raise serializers.ValidationError(f"Give a list of at most {KINDS_LIMIT} kinds.")
+        words = [word for word in words if word != ""]
+        for word in words:
+            if not isinstance(word, str) or not _KIND.fullmatch(word):
+                raise serializers.ValidationError(
+                    f"{word!r:.50} is no kind of accelerator; see the nodes page."
+                )
+        return list(dict.fromkeys(words))

@@ -1,0 +1,143 @@
+"""A checked submission, its limits, and the rules between its fields."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from controlplane.core.estimates.batch_size import batch_bounds
+from controlplane.core.protocol.wire import (
+    OnNonfinite,
+    ReductionMode,
+    StopCondition,
+    StopKind,
+    Task,
+)
+
+VIRTUAL_NODES_LIMIT = 4096
+BATCH_LIMIT = 10_000_000
+STOP_LIMIT = 100_000_000
+SEED_LIMIT = JOB_ID_LIMIT = 2**63 - 1
+PRIORITY_RANGE = (1, 1000)
+DEFAULT_PRIORITY = 100
+#: Stop condition of a prediction: one pass over the data.
+ONE_PASS = StopCondition(kind=StopKind.EPOCHS, limit=1)
+
+_NOT_FOR_PREDICTION = {
+    "stop_kind": "A job that predicts ends with its data; leave this out.",
+    "stop_limit": "A job that predicts ends with its data; leave this out.",
+    "stop_metric": "A job that predicts has no metrics; leave this out.",
+    "stop_target": "A job that predicts has no metrics; leave this out.",
+    "shuffle": "Predictions come in the order of the data; leave this out or say false.",
+    "allow_mixed_kinds": "A job that predicts runs on one kind; leave this out or say false.",
+    "on_nonfinite": "A job that predicts has no loss; leave this out.",
+    "batch_size_min": "The batch of a job that predicts is fixed; leave this out.",
+    "batch_size_max": "The batch of a job that predicts is fixed; leave this out.",
+}
+_OFF = ("", None, False, "false", "False", "off", "no", "0", 0)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Submission:
+    """A checked submission, complete and within bounds."""
+
+    name: str
+    task: Task
+    source_job: int | None
+    template: str
+    code: bytes
+    code_name: str
+    entry_file: str
+    settings: dict[str, Any]
+    global_batch_size: int
+    batch_size_min: int | None
+    batch_size_max: int | None
+    num_virtual_nodes: int
+    min_accelerators: int
+    max_accelerators: int
+    accepted_kinds: tuple[str, ...]
+    allow_mixed_kinds: bool
+    priority: int
+    stop: StopCondition
+    seed: int
+    reduction: ReductionMode
+    shuffle: bool
+    on_nonfinite: OnNonfinite
+
+
+def prediction_values(values: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
+    """Drop from a training job's values those that a prediction cannot have, unless `given`."""
+    return {k: v for k, v in values.items() if k in given or k not in _NOT_FOR_PREDICTION}
+
+
+def field_conflicts(
+    values: Mapping[str, Any], given: Mapping[str, Any]
+) -> Iterator[tuple[str, str]]:
+    """Yield (field, message) for every broken rule between fields.
+
+    Args:
+        values: valid values by field; a rule with a missing or invalid field is skipped.
+        given: the fields as they were given, without defaults.
+    """
+    if values["task"] is Task.PREDICT:
+        wrong = (name for name in _NOT_FOR_PREDICTION if given.get(name) not in _OFF)
+        yield from ((name, _NOT_FOR_PREDICTION[name]) for name in wrong)
+    elif values.get("source_job") is not None:
+        yield "source_job", "Only a job with task: predict takes the model of another job."
+    yield from _size_conflicts(values)
+    yield from _batch_conflicts(values)
+
+
+def _size_conflicts(values: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    batch_size, num_virtual_nodes = values.get("global_batch_size"), values.get("num_virtual_nodes")
+    least, most = values.get("min_accelerators"), values.get("max_accelerators")
+    if batch_size and num_virtual_nodes and batch_size < num_virtual_nodes:
+        yield (
+            "num_virtual_nodes",
+            f"A batch of {batch_size} examples cannot be split over {num_virtual_nodes} virtual "
+            "nodes; use at most as many as examples.",
+        )
+    if most and num_virtual_nodes and most > num_virtual_nodes:
+        yield (
+            "max_accelerators",
+            f"Its {num_virtual_nodes} virtual nodes can use at most as many accelerators.",
+        )
+    if least and most and least > most:
+        yield "min_accelerators", f"This is more than the {most} it may have at most."
+
+
+def _batch_conflicts(values: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    names = ("batch_size_min", "batch_size_max", "global_batch_size", "num_virtual_nodes")
+    if not {*names, "stop_kind"} <= {*values}:
+        return
+    low, high, batch_size, num_virtual_nodes = (values[name] for name in names)
+    if low is None or high is None:
+        if low is not None or high is not None:
+            missing = "batch_size_min" if low is None else "batch_size_max"
+            message = "Give both batch_size_min and batch_size_max, or neither: a fixed batch."
+            yield missing, message
+        return
+    if values["stop_kind"] is StopKind.STEPS:
+        yield (
+            "stop_kind",
+            "With a batch size that may change a step is no fixed amount of work: stop after "
+            "epochs or at a metric, or leave out batch_size_min and batch_size_max.",
+        )
+    if num_virtual_nodes < 2:
+        yield (
+            "num_virtual_nodes",
+            "Use at least 2: the batch size follows the noise between their gradients.",
+        )
+    if low > batch_size:
+        yield "batch_size_min", f"Give at most {batch_size}, the batch that it begins with."
+    if high < batch_size:
+        yield "batch_size_max", f"Give at least {batch_size}, the batch that it begins with."
+    if low < num_virtual_nodes:
+        yield "batch_size_min", f"Give at least {num_virtual_nodes}, one example a virtual node."
+    elif low <= high and batch_bounds(low, high, num_virtual_nodes) is None:
+        yield (
+            "batch_size_max",
+            f"No multiple of the {num_virtual_nodes} virtual nodes lies between {low} and {high}; "
+            "give wider bounds.",
+        )
