@@ -88,7 +88,7 @@ def weighted_fair_power_of_two(snapshot: Snapshot) -> Decision:
 def _pools_assign(snapshot: Snapshot, capacity: Mapping[str, int]) -> dict[JobId, str]:
     """Put each job in one pool: the kind it holds, else where its share would be largest."""
     held = held_by_kind(snapshot)
-    pools: dict[JobId, Reason] = {}
+    pools: dict[JobId, str] = {}
     weights = dict.fromkeys(capacity, 0.0)
     ordered = urgency_order(snapshot.jobs)
     for job in ordered:
