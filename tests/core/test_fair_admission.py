@@ -151,12 +151,12 @@ def test_expected_start_follows_from_ends_and_ageing() -> None:
     decision = POLICIES["weighted_fair"](snapshot_make(four, ending, *waiting, held=held, now=1.0))
     # 2400 examples at 4 x 10 a second; its minimum then makes room for both.
     assert decision.starts_in_s == {2: 60.0, 3: 60.0}
-    assert decision.reasons[2].endswith("Expected to start in about 60 s.")
+    assert str(decision.reasons[2]).endswith("Expected to start in about 60 s.")
     # With a minimum of 1 it would only lose shares: from 3 times 600 s on nobody is in the way.
     elastic = replace(ending, min_accelerators=1, remaining_examples=None)
     aged = POLICIES["weighted_fair"](snapshot_make(four, elastic, *waiting, held=held, now=1.0))
     assert aged.starts_in_s == pytest.approx({2: 1199.0, 3: 1200.0})
-    assert aged.reasons[3].endswith("Expected to start in about 20 min.")
+    assert str(aged.reasons[3]).endswith("Expected to start in about 20 min.")
     endless = replace(ending, performance=None)
     unknown = POLICIES["weighted_fair"](snapshot_make(four, endless, *waiting, held=held, now=1.0))
     assert unknown.starts_in_s == {}

@@ -377,12 +377,12 @@ def test_sentences_have_the_numbers_of_the_decision() -> None:
     assert set(decision.shares) == {1, 2}
     given_1, given_2 = decision.shares[1].count, decision.shares[2].count
     assert given_1 + given_2 == 8
-    assert decision.reasons[1].startswith(
+    assert str(decision.reasons[1]).startswith(
         f"Was shrunk 8→{given_1} gpu for job 2 that should end sooner: the cluster does "
     )
-    assert decision.reasons[2].startswith(f"Is given {given_2} of 8 gpu; ")
-    assert decision.reasons[3].startswith("Cannot start: needs 9")
-    assert decision.reasons[4].startswith(
+    assert str(decision.reasons[2]).startswith(f"Is given {given_2} of 8 gpu; ")
+    assert str(decision.reasons[3]).startswith("Cannot start: needs 9")
+    assert str(decision.reasons[4]).startswith(
         f"Waits for 8 of kind gpu; 8 of 8 held by jobs that gain more from them, {given_1} by jobs "
         "of higher priority; expected in about "
     )
@@ -393,7 +393,7 @@ def test_sentences_have_the_numbers_of_the_decision() -> None:
 def test_a_job_that_is_faster_on_fewer_is_told_so() -> None:
     slowed = known(1, 1e5, Speed(company=2.0, distance=1.0))
     decision = goodput_fair(holding(snapshot_make(cluster(2), slowed, now=500.0), {1: 8}))
-    assert decision.reasons[1] == (
+    assert str(decision.reasons[1]) == (
         "Was shrunk 8→1 gpu, on which it is 275% faster; 2 would make it no faster; "
         "done in about 2.8 h."
     )
@@ -402,9 +402,9 @@ def test_a_job_that_is_faster_on_fewer_is_told_so() -> None:
 def test_who_is_late_is_told_how_late() -> None:
     late, early = (replace(known(i, 1e4), submitted_at=at) for i, at in ((1, 0.0), (2, 1000.0)))
     decision = goodput_fair(holding(snapshot_make(cluster(1), late, now=1000.0), {1: 4}))
-    assert decision.reasons[1].endswith("times as long as alone on its share.")
+    assert str(decision.reasons[1]).endswith("times as long as alone on its share.")
     decision = goodput_fair(holding(snapshot_make(cluster(1), early, now=1000.0), {2: 4}))
-    assert decision.reasons[2].endswith("done in about 42 min.")
+    assert str(decision.reasons[2]).endswith("done in about 42 min.")
 
 
 @pytest.mark.parametrize("end", [1e4, None], ids=["known end", "unknown end"])

@@ -41,7 +41,7 @@ def test_what_is_idle_is_lent_where_it_shortens_the_step() -> None:
     # 8 + 8: 80 ms. 6 + 6 + 2 + 2: 60 ms.
     extra, decision = lent(cluster())
     assert extra == {"slow": 2}
-    assert decision.reasons[1].endswith(
+    assert str(decision.reasons[1]).endswith(
         "2 fast + 2 slow mixed: 61 ms a step instead of 81 ms on 2 fast."
     )
     assert decision.mixes[1].key == "mixed fast + slow"

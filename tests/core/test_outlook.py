@@ -10,11 +10,11 @@ import pytest
 
 from controlplane.core.policies import POLICIES
 from controlplane.core.policies.common.start_forecast import (
-    expected_text,
     starts_by_kind,
     starts_in_turn,
 )
 from controlplane.core.policies.gavel.forecast import WAITS, Course, first_turns
+from controlplane.core.values.explanations import reason
 from controlplane.core.values.types import Decision, Job
 from tests.core.snapshots import Speed, accelerators_make, job_make, snapshot_make
 
@@ -61,8 +61,9 @@ def test_each_goes_to_the_kind_where_it_is_first() -> None:
     ("seconds", "told"), [(0.0, "10 s"), (83.0, "80 s"), (360.0, "6 min"), (7200.0, "2.0 h")]
 )
 def test_an_expected_start_is_told_in_a_handy_unit(seconds: float, told: str) -> None:
-    assert expected_text(seconds) == f" Expected to start in about {told}."
-    assert expected_text(None) == ""
+    waits = reason("queue_next", wanted=2, have=(), start_s=seconds)
+    assert str(waits).endswith(f"; . Expected to start in about {told}.")
+    assert "xpected" not in str(waits.plus(start_s=None))
 
 
 def decide(name: str, *jobs: Job, held: dict[int, tuple[int, ...]] | None = None) -> Decision:
@@ -83,7 +84,7 @@ def test_who_waits_starts_as_others_end(name: str) -> None:
     running = [replace(job, **changes) for job in jobs[:2]]
     decision = decide(name, *running, *jobs[2:], held=held)
     assert decision.starts_in_s == {3: 100.0, 4: 200.0}
-    assert decision.reasons[3].endswith(". Expected to start in about 2 min.")
+    assert str(decision.reasons[3]).endswith(". Expected to start in about 2 min.")
 
 
 @pytest.mark.parametrize("name", ["pollux", "sia", "srtf", "tiresias", "optimus"])
@@ -97,7 +98,7 @@ def test_nobody_is_told_a_start_that_nobody_knows(name: str) -> None:
         other = known(job_make(2, least=4, most=4, at=1.0), 100.0)
         decision = decide(name, endless, other, held={1: (1, 2, 3, 4)})
     assert decision.starts_in_s == {}
-    assert "xpected" not in decision.reasons[2]
+    assert "xpected" not in str(decision.reasons[2])
 
 
 def test_sia_serves_first_who_gains_most_for_each_accelerator() -> None:
@@ -152,4 +153,6 @@ def test_gavel_tells_the_next_round() -> None:
     jobs = [known(job_make(i, least=4, most=4), 1e6) for i in (1, 2)]
     decision = POLICIES["gavel"](snapshot_make(FOUR, *jobs))
     assert decision.starts_in_s == {2: 360.0}
-    assert decision.reasons[2].endswith("next round is in 360 s. Expected to start in about 6 min.")
+    assert str(decision.reasons[2]).endswith(
+        "next round is in 360 s. Expected to start in about 6 min."
+    )

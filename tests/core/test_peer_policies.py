@@ -171,7 +171,9 @@ def test_sia_gives_each_kind_to_who_gains_most_by_it() -> None:
     ]
     decision = sia(snapshot_make(TWO_KINDS, *jobs, now=1000.0))
     assert {i: share.kind for i, share in decision.shares.items()} == {1: "slow", 2: "fast"}
-    assert decision.reasons[2] == ("Is given 1 of 1 fast; 10 useful examples/s; all it can use.")
+    assert str(decision.reasons[2]) == (
+        "Is given 1 of 1 fast; 10 useful examples/s; all it can use."
+    )
 
 
 def test_sia_leaves_a_job_where_a_resize_would_cost_more_than_it_brings() -> None:
@@ -181,18 +183,18 @@ def test_sia_leaves_a_job_where_a_resize_would_cost_more_than_it_brings() -> Non
     young = sia(snapshot_make(TWO_NODES, job, held=held, now=200.0))
     old = sia(snapshot_make(TWO_NODES, job, held=held, now=20000.0))
     assert (young.shares[1].count, old.shares[1].count) == (2, 4)
-    assert young.reasons[1] == (
+    assert str(young.reasons[1]) == (
         "Keeps 2 of 8 gpu; 1.6 useful examples/s; 4 would be 43% faster, which is not worth a "
         "resize after 3 before."
     )
-    assert old.reasons[1].startswith("Was grown 2→4 gpu; 2.29 useful examples/s")
+    assert str(old.reasons[1]).startswith("Was grown 2→4 gpu; 2.29 useful examples/s")
 
 
 def test_sia_says_why_a_job_waits() -> None:
     jobs = [job_of(i, most=1, weight=2.0 if i < 9 else 1.0) for i in range(1, 10)]
     decision = sia(snapshot_make(TWO_NODES, *jobs, now=1000.0))
     assert set(decision.shares) == set(range(1, 9))
-    assert decision.reasons[9] == (
+    assert str(decision.reasons[9]) == (
         "Waits for 1 of kind gpu; 8 of 8 held by 8 jobs, 8 by jobs of higher priority; job 1 would "
         "have to stop, which counts 1 against 0.8 for a start."
     )
@@ -207,7 +209,7 @@ def test_sia_says_for_whom_a_job_shrinks() -> None:
     ]  # fmt: skip
     held = {1: (1, 2, 3, 4), 2: (5, 6, 7, 8)}
     reasons = sia(snapshot_make(TWO_NODES, *jobs, held=held, now=1000.0)).reasons
-    assert reasons[2] == (
+    assert str(reasons[2]) == (
         "Was shrunk 4→2 gpu for job 3; 1.82 useful examples/s; 4 would be 69% faster, but others "
         "need them more; done in about 1.5 h."
     )
@@ -216,7 +218,7 @@ def test_sia_says_for_whom_a_job_shrinks() -> None:
 def test_sia_says_where_accelerators_come_from() -> None:
     job = job_of(1, most=1, performance=Curve({"fast": 10.0, "slow": 1.0}))
     reasons = sia(snapshot_make(TWO_KINDS, job, held={1: (2,)}, now=1000.0)).reasons
-    assert reasons[1] == (
+    assert str(reasons[1]) == (
         "Goes over from 1 slow to 1 of 1 fast; 10 useful examples/s; all it can use."
     )
 
@@ -303,8 +305,8 @@ def test_gavel_keeps_a_round_and_gives_out_what_becomes_free() -> None:
     assert set(gavel(ended).shares) == {2, 3}
     later = gavel(dataclasses.replace(during, now=ROUND_S))
     assert 3 in later.shares
-    assert "33%" not in later.reasons[3]
-    assert "67% of the time on 1 gpu" in later.reasons[3]
+    assert "33%" not in str(later.reasons[3])
+    assert "67% of the time on 1 gpu" in str(later.reasons[3])
 
 
 # Shortest remaining time first
@@ -319,14 +321,14 @@ def test_srtf_serves_who_ends_first_and_the_unknown_last() -> None:
     decision = srtf(snapshot_make(TWO_NODES, *jobs))
     assert {i: share.count for i, share in decision.shares.items()} == {2: 8}
     assert decision.starts_in_s == {1: 50.0, 3: 150.0}
-    assert decision.reasons[2] == (
+    assert str(decision.reasons[2]) == (
         "Gets its full demand of 8 of 8 gpu: it would end in 50 s, 0 jobs would end sooner."
     )
-    assert decision.reasons[1] == (
+    assert str(decision.reasons[1]) == (
         "Waits for 8 of kind gpu, its full demand: 0 of 8 gpu free, the rest goes to 1 job before "
         "it; once started it would end in 2 min. Expected to start in about 50 s."
     )
-    assert "how long it will take is not known" in decision.reasons[3]
+    assert "how long it will take is not known" in str(decision.reasons[3])
 
 
 def test_srtf_demand_is_what_a_job_goes_fastest_with() -> None:
@@ -352,6 +354,6 @@ def test_srtf_tries_out_jobs_of_unknown_speed_for_a_minute() -> None:
     new = job_of(2, remaining_examples=1e9, performance=None)
     first = srtf(snapshot_make(TWO_NODES, known, new))
     assert set(first.shares) == {2}
-    assert "has 60 s to show how fast it goes" in first.reasons[2]
+    assert "has 60 s to show how fast it goes" in str(first.reasons[2])
     tried = dataclasses.replace(new, attained_accelerator_s=8 * 60.0)
     assert set(srtf(snapshot_make(TWO_NODES, known, tried)).shares) == {1}

@@ -8,6 +8,7 @@ import pytest
 
 from controlplane.core.policies import POLICIES, policy_summary
 from controlplane.core.policies.weighted_fair import AGEING_S, progressive_fill
+from controlplane.core.values.explanations import reason
 from tests.core.snapshots import Speed, accelerators_make, job_make, snapshot_make
 
 FOUR = accelerators_make("cpu cpu", "cpu cpu")
@@ -59,7 +60,9 @@ def test_lower_priority_waits_while_it_would_take_from_the_higher() -> None:
     )
     decision = POLICIES["weighted_fair"](snapshot)
     assert {job: share.count for job, share in decision.shares.items()} == {1: 4}
-    assert "4 of 4 are held by 1 jobs, 4 of them by jobs of higher priority" in decision.reasons[2]
+    assert "4 of 4 are held by 1 job, 4 of them by jobs of higher priority" in str(
+        decision.reasons[2]
+    )
 
 
 def test_waiting_lets_a_lower_priority_in_at_last() -> None:
@@ -103,7 +106,9 @@ def test_job_that_can_never_run_says_so() -> None:
     for name in POLICIES:
         decision = POLICIES[name](snapshot_make(FOUR, job_make(1, least=6)))
         assert decision.shares == {}
-        assert "needs 6 accelerators of one accepted kind, the cluster has 4" in decision.reasons[1]
+        assert "needs 6 accelerators of one accepted kind, the cluster has 4" in str(
+            decision.reasons[1]
+        )
 
 
 def test_fifo_first_job_that_does_not_fit_blocks_the_rest() -> None:
@@ -114,7 +119,7 @@ def test_fifo_first_job_that_does_not_fit_blocks_the_rest() -> None:
     )
     decision = POLICIES["fifo"](snapshot_make(FOUR, *jobs, now=2))
     assert {job: share.count for job, share in decision.shares.items()} == {1: 2}
-    assert "behind job 2" in decision.reasons[3]
+    assert "behind job 2" in str(decision.reasons[3])
 
 
 def test_priority_serves_the_highest_first_and_takes_nothing_back() -> None:
@@ -139,7 +144,7 @@ def test_a_queue_tells_when_each_of_it_is_expected_to_start() -> None:
     decision = POLICIES["fifo"](snapshot)
     # 3000 examples at 30 a second; then 8000 at 40.
     assert decision.starts_in_s == {2: 100.0, 3: 300.0}
-    assert decision.reasons[2].endswith("Expected to start in about 2 min.")
+    assert str(decision.reasons[2]).endswith("Expected to start in about 2 min.")
     endless = replace(running, remaining_examples=None)
     unknown = snapshot_make(FOUR, endless, second, third, held={1: (1, 2, 3)}, now=2)
     assert POLICIES["fifo"](unknown).starts_in_s == {}
@@ -151,5 +156,5 @@ def test_a_queue_says_that_it_leaves_what_runs_as_it_is() -> None:
     jobs = [job_make(1, most=4), job_make(2, most=2)]
     decision = POLICIES["fifo"](snapshot_make(FOUR, *jobs, held=held))
     assert {job_id: share.count for job_id, share in decision.shares.items()} == {1: 1, 2: 2}
-    assert decision.reasons[1].startswith("Keeps 1 of kind cpu: its full demand would be 4")
-    assert decision.reasons[2] == "Holds its full demand of 2 of kind cpu."
+    assert decision.reasons[1] == reason("queue_keeps", count=1, kind="cpu", demand=4)
+    assert decision.reasons[2] == reason("queue_holds", count=2, kind="cpu")

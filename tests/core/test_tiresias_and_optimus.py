@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from controlplane.core.cycle import decide
 from controlplane.core.policies.optimus import optimus
 from controlplane.core.policies.tiresias import THRESHOLD_S, tiresias
+from controlplane.core.values.explanations import reason
 from controlplane.core.values.types import Job, Snapshot
 from tests.core.snapshots import Speed, accelerators_make, after, job_make, snapshot_make
 
@@ -34,7 +35,7 @@ def test_tiresias_serves_who_had_little_first() -> None:
     snapshot = snapshot_make(FOUR, old, new, held={1: (1, 2, 3, 4)})
     decision = tiresias(snapshot)
     assert {job_id: share.count for job_id, share in decision.shares.items()} == {2: 2}
-    assert "place 1 of the second queue, 16.0 accelerator-hours" in decision.reasons[1]
+    assert "place 1 of the second queue, 16.0 accelerator-hours" in str(decision.reasons[1])
 
 
 def test_tiresias_remembers_who_came_to_the_second_queue_first() -> None:
@@ -85,7 +86,7 @@ def test_optimus_gives_nobody_what_slows_it_down() -> None:
     jobs = [with_rates(job_make(1, most=4), 100.0, 1.0, 2.0, 1.5, 1.4)]
     decision = optimus(snapshot_make(FOUR, *jobs))
     assert decision.shares[1].count == 2
-    assert "about 50 s are left, one more would not shorten that" in decision.reasons[1]
+    assert "about 50 s are left, one more would not shorten that" in str(decision.reasons[1])
 
 
 def test_optimus_without_predictions_shares_alike() -> None:
@@ -119,10 +120,10 @@ def test_optimus_serves_in_order_of_arrival_while_there_are_any() -> None:
     jobs = [job_make(n, least=2, most=4, at=float(n)) for n in (1, 2, 3)]
     decision = optimus(snapshot_make(FOUR, *jobs))
     assert {job_id: share.count for job_id, share in decision.shares.items()} == {1: 2, 2: 2}
-    assert "Waits for 2 of kind gpu: 4 of 4 are with 2 jobs" in decision.reasons[3]
+    assert "Waits for 2 of kind gpu: 4 of 4 are with 2 jobs" in str(decision.reasons[3])
 
 
 @pytest.mark.parametrize("policy", [tiresias, optimus])
 def test_who_can_never_start_is_told(policy) -> None:
     decision = policy(snapshot_make(FOUR, job_make(1, least=5, most=8)))
-    assert "Cannot start: needs 5" in decision.reasons[1]
+    assert decision.reasons[1] == reason("cannot_start", needed=5, most=4)

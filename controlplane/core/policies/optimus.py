@@ -17,12 +17,11 @@ import numpy as np
 from controlplane.core.policies.common.kinds import cannot_start, kinds_assign
 from controlplane.core.policies.common.rates import Floats, left_s, packed_rates, rooms_of
 from controlplane.core.policies.common.start_forecast import (
-    duration,
     ends_in_s,
-    expected_text,
     starts_in_turn,
 )
 from controlplane.core.scheduling.pools import arrival_order
+from controlplane.core.values.explanations import Reason, reason
 from controlplane.core.values.types import Decision, Job, JobId, Share, Snapshot
 
 #: Assumed seconds of a job on one accelerator while no job's time is known.
@@ -129,23 +128,25 @@ def _starts(pool: _Pool, counts: Mapping[JobId, int]) -> dict[JobId, float]:
     return starts_in_turn(queue, free, releases)
 
 
-def _explain(job: Job, pool: _Pool, counts: Mapping[JobId, int], start_s: float | None) -> str:
+def _explain(job: Job, pool: _Pool, counts: Mapping[JobId, int], start_s: float | None) -> Reason:
     if job.id not in counts:
-        ahead = sum(other.id in counts for other in pool.jobs)
-        return (
-            f"Waits for {job.min_accelerators} of kind {pool.kind}: {sum(counts.values())} of "
-            f"{pool.capacity} are with {ahead} jobs that came earlier.{expected_text(start_s)}"
+        return reason(
+            "optimus_waits",
+            needed=job.min_accelerators,
+            kind=pool.kind,
+            held=sum(counts.values()),
+            capacity=pool.capacity,
+            jobs=len(counts),
+            start_s=start_s,
         )
     count, left = counts[job.id], pool.left_s[job.id]
-    has = f"Gets {count} of {pool.capacity} {pool.kind}"
-    if count + 1 >= left.size:
-        return f"{has}, all it can use: about {duration(left[count])} are left."
-    if not np.isfinite(left[count]):
-        return f"{has}: how long it takes there is not known."
-    gain_s = float(left[count] - left[count + 1])
-    if gain_s <= 0.0:
-        return f"{has}: about {duration(left[count])} are left, one more would not shorten that."
-    return (
-        f"{has}: about {duration(left[count])} are left, one more would save {duration(gain_s)}, "
-        "less than it saves others."
+    end_s = float(left[count])
+    code, gain_s = "optimus_most", None
+    if count + 1 < left.size:
+        gain_s = float(left[count] - left[count + 1]) if np.isfinite(end_s) else None
+        code = "optimus_unknown" if gain_s is None else "optimus_gain"
+        if gain_s is not None and gain_s <= 0.0:
+            code = "optimus_no_gain"
+    return reason(
+        code, count=count, capacity=pool.capacity, kind=pool.kind, end_s=end_s, gain_s=gain_s
     )

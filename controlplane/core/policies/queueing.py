@@ -11,7 +11,6 @@ from collections.abc import Mapping
 from controlplane.core.policies.common.rates import left_s, rooms_of
 from controlplane.core.policies.common.start_forecast import (
     ends_in_s,
-    expected_text,
     starts_in_turn,
 )
 from controlplane.core.scheduling.pools import (
@@ -22,24 +21,25 @@ from controlplane.core.scheduling.pools import (
     pool_choose,
     urgency_order,
 )
+from controlplane.core.values.explanations import Reason, reason
 from controlplane.core.values.types import Decision, Job, JobId, Share, Snapshot
 
 
 def fifo(snapshot: Snapshot) -> Decision:
     """Serve jobs in order of arrival, each with its full demand."""
-    return _serve(snapshot, arrival_order(snapshot.jobs), "arrived earlier")
+    return _serve(snapshot, arrival_order(snapshot.jobs), reason("queue_earlier"))
 
 
 def priority(snapshot: Snapshot) -> Decision:
     """Serve jobs in order of priority, each with its full demand."""
-    return _serve(snapshot, urgency_order(snapshot.jobs), "of higher or equal priority")
+    return _serve(snapshot, urgency_order(snapshot.jobs), reason("queue_higher"))
 
 
-def _serve(snapshot: Snapshot, queue: list[Job], ahead: str) -> Decision:
+def _serve(snapshot: Snapshot, queue: list[Job], ahead: Reason) -> Decision:
     capacity = capacity_by_kind(snapshot)
     free = dict(capacity)
     shares: dict[JobId, Share] = {}
-    reasons: dict[JobId, str] = {}
+    reasons: dict[JobId, Reason] = {}
     for job_id, counts in held_by_kind(snapshot).items():
         kind = held_kind(counts)
         if kind is not None:
@@ -62,7 +62,7 @@ def _serve(snapshot: Snapshot, queue: list[Job], ahead: str) -> Decision:
         blocker = blocker or job
     waiting = [job for job in queue if job.id not in shares]
     starts = _starts(snapshot, waiting, shares, free)
-    reasons |= {job_id: reasons[job_id] + expected_text(starts[job_id]) for job_id in starts}
+    reasons |= {job_id: reasons[job_id].plus(start_s=starts[job_id]) for job_id in starts}
     for job in queue:
         if job.id in shares:
             share = shares[job.id]
@@ -104,13 +104,10 @@ def _demand(job: Job, capacity: int) -> int:
     return max(min(job.max_accelerators, capacity), job.min_accelerators)
 
 
-def _holding(share: Share, demand: int) -> str:
+def _holding(share: Share, demand: int) -> Reason:
     if share.count == demand:
-        return f"Holds its full demand of {share.count} of kind {share.kind}."
-    return (
-        f"Keeps {share.count} of kind {share.kind}: its full demand would be {demand}, but a queue "
-        "leaves what runs as it is."
-    )
+        return reason("queue_holds", count=share.count, kind=share.kind)
+    return reason("queue_keeps", count=share.count, kind=share.kind, demand=demand)
 
 
 def _waiting(
@@ -119,16 +116,24 @@ def _waiting(
     free: dict[str, int],
     position: int,
     blocker: Job | None,
-    ahead: str,
-) -> str:
+    ahead: Reason,
+) -> Reason:
     rooms = {kind: room for kind, room in free.items() if job.accepts(kind)}
-    if max((capacity[kind] for kind in rooms), default=0) < job.min_accelerators:
-        return (
-            f"Cannot start: needs {job.min_accelerators} accelerators of one accepted kind, "
-            f"the cluster has {max((capacity[kind] for kind in rooms), default=0)}."
-        )
-    have = ", ".join(f"{room} of {capacity[kind]} {kind} free" for kind, room in rooms.items())
+    most = max((capacity[kind] for kind in rooms), default=0)
+    if most < job.min_accelerators:
+        return reason("cannot_start", needed=job.min_accelerators, most=most)
+    have = tuple(
+        reason("free", free=room, capacity=capacity[kind], kind=kind)
+        for kind, room in rooms.items()
+    )
     if blocker is not None:
-        return f"Waits in place {position + 1} behind job {blocker.id}, which {ahead}; {have}."
+        return reason(
+            "queue_behind",
+            place=position + 1,
+            blocker=blocker.id,
+            ahead=ahead,
+            have=have,
+            start_s=None,
+        )
     wanted = min(_demand(job, capacity[kind]) for kind in rooms)
-    return f"Waits for {wanted} accelerators at once, next in the queue; {have}."
+    return reason("queue_next", wanted=wanted, have=have, start_s=None)

@@ -23,19 +23,17 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from controlplane.core.estimates.loss_prediction import NoForecast
-from controlplane.core.policies.common.explanations import jobs_text
 from controlplane.core.policies.common.fair_fill import progressive_fill
 from controlplane.core.policies.common.kinds import cannot_start, kinds_assign
 from controlplane.core.policies.common.loss_gains import EPOCH_S, Gains, gains_of
 from controlplane.core.policies.common.rates import rooms_of
 from controlplane.core.policies.common.start_forecast import (
-    duration,
     ends_in_s,
-    expected_text,
     least_wish,
     starts_in_turn,
 )
 from controlplane.core.scheduling.pools import arrival_order, capacity_by_kind, held_by_kind
+from controlplane.core.values.explanations import Reason, reason
 from controlplane.core.values.types import Decision, Job, JobId, Share, Snapshot
 
 #: Seconds after its start within which a job is not stopped for others ...
@@ -223,38 +221,37 @@ def _explain(
     counts: Mapping[JobId, int],
     gains: Mapping[JobId, Gains],
     expected: Mapping[JobId, float],
-) -> dict[JobId, str]:
+) -> dict[JobId, Reason]:
     given = sum(counts.values())
-    reasons: dict[JobId, str] = {}
+    reasons: dict[JobId, Reason] = {}
     for job in pool.jobs:
         if job.id in counts:
             reasons[job.id] = _explain_share(pool, gains[job.id], counts[job.id], len(counts))
         else:
-            reasons[job.id] = (
-                f"Waits for {job.min_accelerators} of kind {pool.kind}: {given} of "
-                f"{pool.capacity} are held by {jobs_text(len(counts))} with more to gain; it has "
-                f"waited {duration(job.waited_s(pool.now))}.{expected_text(expected.get(job.id))}"
+            reasons[job.id] = reason(
+                "slaq_waits",
+                needed=job.min_accelerators,
+                kind=pool.kind,
+                held=given,
+                capacity=pool.capacity,
+                jobs=len(counts),
+                waited_s=job.waited_s(pool.now),
+                start_s=expected.get(job.id),
             )
     return reasons
 
 
-def _explain_share(pool: _Pool, row: Gains, count: int, num_running: int) -> str:
-    gets = f"Gets {count} of {pool.capacity} {pool.kind}"
+def _explain_share(pool: _Pool, row: Gains, count: int, num_running: int) -> Reason:
+    gets = {"count": count, "capacity": pool.capacity, "kind": pool.kind}
     if not row.is_known:
         reports = row.job.loss.num_points if row.job.loss is not None else 0
-        return (
-            f"{gets}, its fair share among {jobs_text(num_running)}: {reports} reports of its loss "
-            f"are too few to foretell it, or its speed is not known yet."
-        )
+        return reason("slaq_fair", **gets, jobs=num_running, reports=reports)
     if isinstance(row.job.loss, NoForecast):
-        return f"{gets}: its loss is not finite, so that no accelerator lowers it."
+        return reason("slaq_nonfinite", **gets)
     place = row.place(count)
-    fall, whole = row.fall(place), row.normaliser
-    text = (
-        f"{gets}: its loss is expected to fall by {fall:.3g} in {EPOCH_S:.0f} s, "
-        f"{fall / whole:.0%} of its largest change so far"
-    )
+    fall = row.fall(place)
+    fewer = reason("slaq_least")
     if place > 0:
-        less = row.fall(place - 1)
-        return f"{text}; on {row.counts[place - 1]} it would be {less:.3g}."
-    return f"{text}; that is its minimum."
+        fewer = reason("slaq_fewer", count=row.counts[place - 1], fall=row.fall(place - 1))
+    part = fall / row.normaliser
+    return reason("slaq_gain", **gets, fall=fall, epoch=EPOCH_S, part=part, fewer=fewer)

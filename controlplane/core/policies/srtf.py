@@ -12,17 +12,15 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from controlplane.core.policies.common.explanations import jobs_text
 from controlplane.core.policies.common.kinds import cannot_start
 from controlplane.core.policies.common.rates import full_demand, left_s, rooms_of
 from controlplane.core.policies.common.start_forecast import (
-    duration,
-    expected_text,
     releases_by_kind,
     starts_by_kind,
     wishes_of,
 )
 from controlplane.core.scheduling.pools import capacity_by_kind, held_by_kind, held_kind
+from controlplane.core.values.explanations import Reason, reason
 from controlplane.core.values.types import Decision, Job, JobId, Share, Snapshot
 
 #: A running job counts as this share of its remaining time, less the cost of a resize.
@@ -69,7 +67,7 @@ def srtf(snapshot: Snapshot) -> Decision:
     )
     free = dict(capacity)
     shares: dict[JobId, Share] = {}
-    reasons: dict[JobId, str] = {}
+    reasons: dict[JobId, Reason] = {}
     running: list[_Claim] = []
     waiting: list[_Claim] = []
     for claim in claims:
@@ -85,13 +83,17 @@ def srtf(snapshot: Snapshot) -> Decision:
         count = claim.demands[kind]
         shares[job.id] = Share(kind, count)
         free[kind] -= count
-        reasons[job.id] = (
-            f"Gets its full demand of {count} of {capacity[kind]} {kind}: "
-            f"{_left_text(claim)}, {jobs_text(len(running))} would end sooner."
+        reasons[job.id] = reason(
+            "srtf_holds",
+            count=count,
+            capacity=capacity[kind],
+            kind=kind,
+            end=_end(claim),
+            jobs=len(running),
         )
         running.append(claim)
     starts = _starts(snapshot, waiting, shares, free, per_node)
-    reasons |= {job_id: reasons[job_id] + expected_text(starts[job_id]) for job_id in starts}
+    reasons |= {job_id: reasons[job_id].plus(start_s=starts[job_id]) for job_id in starts}
     return Decision(shares, reasons, starts_in_s=starts)
 
 
@@ -124,24 +126,29 @@ def _claim(
     return _Claim(job, ordered, best_s, rank_s, own is not None, on_trial)
 
 
-def _left_text(claim: _Claim) -> str:
+def _end(claim: _Claim) -> Reason:
     if claim.is_on_trial:
-        return f"it has {TRIAL_S:.0f} s to show how fast it goes"
+        return reason("srtf_trial", trial=TRIAL_S)
     if claim.left_s is None:
-        return "how long it will take is not known"
-    return f"it would end in {duration(claim.left_s)}"
+        return reason("srtf_unknown")
+    return reason("srtf_end", end_s=claim.left_s)
 
 
 def _waiting(
     claim: _Claim, running: list[_Claim], free: Mapping[str, int], capacity: Mapping[str, int]
-) -> str:
+) -> Reason:
     kind, count = next(iter(claim.demands.items()))
-    have = ", ".join(f"{free[k]} of {capacity[k]} {k} free" for k in claim.demands)
+    have = tuple(reason("free", free=free[k], capacity=capacity[k], kind=k) for k in claim.demands)
     is_known = claim.is_on_trial or claim.left_s is not None
-    return (
-        f"Waits for {count} of kind {kind}, its full demand: {have}, the rest goes to "
-        f"{jobs_text(len(running))} before it; {'once started ' if is_known else ''}"
-        f"{_left_text(claim)}."
+    return reason(
+        "srtf_waits",
+        count=count,
+        kind=kind,
+        have=have,
+        jobs=len(running),
+        once=reason("srtf_once") if is_known else None,
+        end=_end(claim),
+        start_s=None,
     )
 
 

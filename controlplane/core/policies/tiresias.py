@@ -13,7 +13,6 @@ from dataclasses import dataclass
 from controlplane.core.policies.common.kinds import cannot_start
 from controlplane.core.policies.common.rates import rooms_of
 from controlplane.core.policies.common.start_forecast import (
-    expected_text,
     releases_by_kind,
     starts_by_kind,
     wishes_of,
@@ -24,6 +23,7 @@ from controlplane.core.scheduling.pools import (
     held_by_kind,
     held_kind,
 )
+from controlplane.core.values.explanations import Reason, reason
 from controlplane.core.values.types import Decision, Job, JobId, Share, Snapshot
 
 #: Accelerator-seconds after which a job goes to the second queue: 16 hours.
@@ -52,7 +52,7 @@ def tiresias(snapshot: Snapshot) -> Decision:
     held = held_by_kind(snapshot)
     free = dict(capacity)
     shares: dict[JobId, Share] = {}
-    reasons: dict[JobId, str] = {}
+    reasons: dict[JobId, Reason] = {}
     waiting: list[_Place] = []
     second = _second_queue(snapshot)
     for place in _line(snapshot, second):
@@ -69,9 +69,12 @@ def tiresias(snapshot: Snapshot) -> Decision:
         kind = min(fitting, key=lambda kind: (kind != own, -free[kind], kind))
         shares[job.id] = Share(kind, demands[kind])
         free[kind] -= demands[kind]
-        reasons[job.id] = (
-            f"Holds its full demand of {demands[kind]} of {capacity[kind]} {kind}: "
-            f"{_place_text(place)}."
+        reasons[job.id] = reason(
+            "tiresias_holds",
+            count=demands[kind],
+            capacity=capacity[kind],
+            kind=kind,
+            place=_place_reason(place),
         )
     starts = _starts(snapshot, waiting, shares, free)
     for place in waiting:
@@ -112,12 +115,15 @@ def _line(snapshot: Snapshot, second: _SecondQueue) -> list[_Place]:
     ]
 
 
-def _place_text(place: _Place) -> str:
+def _place_reason(place: _Place) -> Reason:
     hours = place.job.attained_accelerator_s / 3600.0
     name = "first" if place.queue == 1 else "second"
-    return (
-        f"place {place.ahead + 1} of the {name} queue, {hours:.1f} accelerator-hours used "
-        f"(the second begins at {THRESHOLD_S / 3600.0:.0f})"
+    return reason(
+        "tiresias_place",
+        place=place.ahead + 1,
+        queue=name,
+        hours=hours,
+        threshold=THRESHOLD_S / 3600.0,
     )
 
 
@@ -126,14 +132,13 @@ def _waiting(
     free: Mapping[str, int],
     capacity: Mapping[str, int],
     start_s: float | None,
-) -> str:
+) -> Reason:
     job = place.job
     kinds = [kind for kind in capacity if job.accepts(kind)]
-    have = ", ".join(f"{free[kind]} of {capacity[kind]} {kind} left" for kind in kinds)
+    have = tuple(reason("left", free=free[k], capacity=capacity[k], kind=k) for k in kinds)
     needed = min(max(min(job.max_accelerators, capacity[k]), job.min_accelerators) for k in kinds)
-    return (
-        f"Waits for {needed} accelerators at once, {have} by those before it: "
-        f"{_place_text(place)}.{expected_text(start_s)}"
+    return reason(
+        "tiresias_waits", needed=needed, have=have, place=_place_reason(place), start_s=start_s
     )
 
 

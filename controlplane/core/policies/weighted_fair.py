@@ -26,10 +26,10 @@ from controlplane.core.policies.common.fair_admission import (
     pool_share,
 )
 from controlplane.core.policies.common.fair_fill import Fill, power_of_two_fill, progressive_fill
+from controlplane.core.policies.common.kinds import cannot_start
 from controlplane.core.policies.common.rates import rooms_of
 from controlplane.core.policies.common.start_forecast import (
     ends_in_s,
-    expected_text,
     least_wish,
     starts_in_turn,
 )
@@ -40,6 +40,7 @@ from controlplane.core.scheduling.pools import (
     pool_choose,
     urgency_order,
 )
+from controlplane.core.values.explanations import Reason, reason
 from controlplane.core.values.types import Decision, Job, JobId, Share, Snapshot
 
 __all__ = ["AGEING_S", "progressive_fill", "weighted_fair", "weighted_fair_power_of_two"]
@@ -55,18 +56,14 @@ def weighted_fair(
     held = held_by_kind(snapshot)
     pools = _pools_assign(snapshot, capacity)
     shares: dict[JobId, Share] = {}
-    reasons: dict[JobId, str] = {}
+    reasons: dict[JobId, Reason] = {}
     starts: dict[JobId, float] = {}
     members: dict[str, list[Job]] = {kind: [] for kind in capacity}
     for job in urgency_order(snapshot.jobs):
         if job.id in pools:
             members[pools[job.id]].append(job)
             continue
-        most = max((capacity[kind] for kind in capacity if job.accepts(kind)), default=0)
-        reasons[job.id] = (
-            f"Cannot start: needs {job.min_accelerators} accelerators of one accepted kind, "
-            f"the cluster has {most}."
-        )
+        reasons[job.id] = cannot_start(snapshot, job)
     for kind, total in capacity.items():
         pool = Pool(
             kind=kind,
@@ -171,7 +168,7 @@ class _Standing:
 
 def _explain(
     pool: Pool, counts: Mapping[JobId, int], expected: Mapping[JobId, float]
-) -> dict[JobId, str]:
+) -> dict[JobId, Reason]:
     """Return the reason for each job's share, with numbers."""
     members = (*pool.running, *pool.queued)
     inside = sorted((job for job in members if job.id in counts), key=lambda job: job.weight)
@@ -185,16 +182,24 @@ def _explain(
     }
 
 
-def _explain_share(job: Job, pool: Pool, counts: Mapping[JobId, int], total_weight: float) -> str:
+def _explain_share(
+    job: Job, pool: Pool, counts: Mapping[JobId, int], total_weight: float
+) -> Reason:
     count = counts[job.id]
-    bound = ""
+    bound = None
     if count == job.max_accelerators:
-        bound = ", all it can use"
+        bound = reason("weighted_most")
     elif count == job.min_accelerators:
-        bound = ", its minimum"
-    return (
-        f"Gets {count} of {pool.capacity} {pool.kind}{bound}: weight {job.weight:g} of "
-        f"{total_weight:g} among {len(counts)} running."
+        bound = reason("weighted_least")
+    return reason(
+        "weighted_share",
+        count=count,
+        capacity=pool.capacity,
+        kind=pool.kind,
+        bound=bound,
+        weight=job.weight,
+        total_weight=total_weight,
+        running=len(counts),
     )
 
 
@@ -204,11 +209,18 @@ def _explain_wait(
     counts: Mapping[JobId, int],
     standing: _Standing,
     expected_s: float | None,
-) -> str:
+) -> Reason:
     given = standing.counts[-1] if standing.counts else 0
-    return (
-        f"Waits for {job.min_accelerators} of kind {pool.kind}: {given} of "
-        f"{pool.capacity} are held by {len(counts)} jobs, {standing.above(job.weight)} of them by "
-        f"jobs of higher priority; waiting {job.waited_s(pool.now):.0f} s has raised its weight "
-        f"from {job.weight:g} to {aged_weight(job, pool.now):.0f}.{expected_text(expected_s)}"
+    return reason(
+        "weighted_waits",
+        needed=job.min_accelerators,
+        kind=pool.kind,
+        held=given,
+        capacity=pool.capacity,
+        jobs=len(counts),
+        higher=standing.above(job.weight),
+        waited=job.waited_s(pool.now),
+        weight=job.weight,
+        aged=aged_weight(job, pool.now),
+        start_s=expected_s,
     )

@@ -29,7 +29,7 @@ def plan_between(snapshot: Snapshot, allocation: Allocation) -> Plan:
     given = {chosen for row in allocation.accelerators.values() for chosen in row}
     resizes: list[Resize] = []
     waiting: dict[JobId, tuple[AcceleratorId, ...]] = {}
-    reasons = dict(allocation.reasons)
+    reasons = {job_id: str(one) for job_id, one in allocation.reasons.items()}
     for job in snapshot.jobs:
         if job.id in snapshot.resizing:
             continue

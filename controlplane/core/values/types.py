@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from controlplane.core.estimates.step_time import StepTime
+from controlplane.core.values.explanations import Reason
 from controlplane.core.values.performance import LossForecast, Performance
 
 JobId = int
@@ -188,14 +189,14 @@ class Decision:
 
     Attributes:
         shares: job -> share; a missing job is to hold none.
-        reasons: job -> one sentence with numbers, for every job of the snapshot.
+        reasons: job -> reason, or a sentence, with numbers; for every job of the snapshot.
         mixes: job -> finding on mixing, for jobs that allow it and where there is one.
         starts_in_s: waiting job -> seconds until its expected start, where known.
         carried: state for the policy's next snapshot.
     """
 
     shares: Mapping[JobId, Share]
-    reasons: Mapping[JobId, str]
+    reasons: Mapping[JobId, Reason | str]
     mixes: Mapping[JobId, MixNote] = field(default_factory=dict)
     starts_in_s: Mapping[JobId, float] = field(default_factory=dict)
     carried: object | None = None
@@ -206,7 +207,7 @@ class Allocation:
     """A placed decision: job -> accelerators, in the order of the job's slots."""
 
     accelerators: Mapping[JobId, tuple[AcceleratorId, ...]]
-    reasons: Mapping[JobId, str] = field(default_factory=dict)
+    reasons: Mapping[JobId, Reason | str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,34 +9,31 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
+from controlplane.core.values.explanations import Reason, reason
 from controlplane.core.values.types import JobId
 
-#: Relative gains below this are not reported.
-MIN_REPORTED_GAIN = 0.005
 
-
-def jobs_text(number: int) -> str:
-    """Count jobs: "1 job", "3 jobs"."""
-    return f"{number} job{'' if number == 1 else 's'}"
-
-
-def rate_text(per_s: float) -> str:
-    """Format useful examples per second."""
-    return f"{per_s:,.0f}" if per_s >= 100.0 else f"{per_s:.3g}"
-
-
-def change_text(kind: str, capacity: int, before: int, given: int, came_from: str = "") -> str:
+def change(
+    kind: str,
+    capacity: int,
+    before: int,
+    given: int,
+    came_from: tuple[int, str] | None = None,
+    cause: Reason | None = None,
+) -> Reason:
     """Describe the change of a job's accelerators of a kind.
 
     Args:
-        came_from: accelerators held of another kind, as "2 k80"; empty: none.
+        came_from: accelerators held of another kind, if any.
+        cause: the job for which this one is shrunk, if any.
     """
-    pool = f"{given} of {capacity} {kind}"
-    if before == given:
-        return f"Keeps {pool}"
-    if before:
-        return f"Was {'grown' if given > before else 'shrunk'} {before}→{given} {kind}"
-    return f"Goes over from {came_from} to {pool}" if came_from else f"Is given {pool}"
+    code = "keeps" if before == given else "given"
+    if before and before != given:
+        code = "grown" if given > before else "shrunk"
+    fields = {"given": given, "before": before, "capacity": capacity, "kind": kind, "cause": cause}
+    if code == "given" and came_from is not None:
+        code, fields["from_count"], fields["from_kind"] = "changes_kind", *came_from
+    return Reason(code, fields)
 
 
 def gainers(changes: Iterable[tuple[str, JobId, int]]) -> dict[str, JobId]:
@@ -82,13 +79,15 @@ class Holders:
         """Count the accelerators that must become free before a job can have its minimum."""
         return max(least - (self.capacity - self.held), 0)
 
-    def waits_text(self, least: int, weight: float) -> str:
+    def waits(self, least: int, weight: float) -> Reason:
         """Describe the demand of a waiting job of this weight, and the jobs that hold it."""
-        missing = self.missing(least)
-        wish = f"{missing} more" if 0 < missing < least else f"{least}"
-        text = (
-            f"Waits for {wish} of kind {self.kind}; {self.held} of {self.capacity} held by "
-            f"{jobs_text(len(self.given))}"
+        missing, higher = self.missing(least), self.above(weight)
+        return reason(
+            "holders",
+            wish=reason("more", count=missing) if 0 < missing < least else least,
+            kind=self.kind,
+            held=self.held,
+            capacity=self.capacity,
+            jobs=len(self.given),
+            higher=reason("higher", count=higher) if higher else None,
         )
-        higher = self.above(weight)
-        return f"{text}, {higher} by jobs of higher priority" if higher else text

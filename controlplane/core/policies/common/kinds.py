@@ -9,6 +9,7 @@ from controlplane.core.scheduling.pools import (
     held_by_kind,
     held_kind,
 )
+from controlplane.core.values.explanations import Reason, reason
 from controlplane.core.values.types import Job, JobId, Snapshot
 
 
@@ -47,11 +48,8 @@ def kinds_assign(snapshot: Snapshot) -> dict[JobId, str]:
     return kinds
 
 
-def cannot_start(snapshot: Snapshot, job: Job) -> str:
+def cannot_start(snapshot: Snapshot, job: Job) -> Reason:
     """Explain that no accepted kind has a job's minimum."""
     capacity = capacity_by_kind(snapshot)
     most = max((capacity[kind] for kind in capacity if job.accepts(kind)), default=0)
-    return (
-        f"Cannot start: needs {job.min_accelerators} accelerators of one accepted kind, "
-        f"the cluster has {most}."
-    )
+    return reason("cannot_start", needed=job.min_accelerators, most=most)

@@ -130,17 +130,3 @@ def starts_in_turn(
     """
     wishes = ((job_id, {"": (needed, seconds)}) for job_id, needed, seconds in queue)
     return starts_by_kind(wishes, {"": free}, {"": releases})
-
-
-def duration(seconds: float) -> str:
-    """Format seconds, coarsely enough that the text does not change every few seconds."""
-    if seconds < 90.0:
-        return f"{max(round(seconds, -1), 10.0):.0f} s"
-    if seconds < 5400.0:
-        return f"{seconds / 60.0:.0f} min"
-    return f"{seconds / 3600.0:.1f} h"
-
-
-def expected_text(seconds: float | None) -> str:
-    """Return a sentence on a job's expected start, with a leading space; empty when unknown."""
-    return "" if seconds is None else f" Expected to start in about {duration(seconds)}."

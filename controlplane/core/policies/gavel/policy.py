@@ -17,10 +17,10 @@ import numpy as np
 
 from controlplane.core.policies.common.kinds import cannot_start
 from controlplane.core.policies.common.rates import full_demand, left_s, packed_rates, rooms_of
-from controlplane.core.policies.common.start_forecast import expected_text
 from controlplane.core.policies.gavel.forecast import WAITS, Course, first_turns
 from controlplane.core.policies.gavel.program import Floats, time_fractions
 from controlplane.core.scheduling.pools import arrival_order, capacity_by_kind
+from controlplane.core.values.explanations import Reason, reason
 from controlplane.core.values.types import Decision, Job, JobId, Share, Snapshot
 
 ROUND_S = 360.0
@@ -245,33 +245,43 @@ def _explain(
     capacity: Mapping[str, int],
     left_s: float,
     starts: Mapping[JobId, float],
-) -> dict[JobId, str]:
+) -> dict[JobId, Reason]:
     used = dict.fromkeys(capacity, 0)
     for share in shares.values():
         used[share.kind] += share.count
     by_job: dict[JobId, list[_Wish]] = {}
     for wish in wishes:
         by_job.setdefault(wish.job.id, []).append(wish)
-    reasons: dict[JobId, str] = {}
+    reasons: dict[JobId, Reason] = {}
     for job in jobs:
         own = max(by_job[job.id], key=lambda wish: (wish.priority, wish.kind))
-        plans = " and ".join(
-            f"{wish.fraction:.0%} of the time on {wish.count} {wish.kind}"
+        plans = tuple(
+            reason("gavel_plan", fraction=wish.fraction, count=wish.count, kind=wish.kind)
             for wish in by_job[job.id]
             if wish.fraction > 0.0 or wish is own
         )
         if job.id in shares:
             share = shares[job.id]
             had = next(wish for wish in by_job[job.id] if wish.kind == share.kind)
-            reasons[job.id] = (
-                f"Gets {share.count} of {capacity[share.kind]} {share.kind} for this round, "
-                f"{left_s:.0f} s more: it is to have {plans} and has had {had.received:.0%} there."
+            reasons[job.id] = reason(
+                "gavel_holds",
+                count=share.count,
+                capacity=capacity[share.kind],
+                kind=share.kind,
+                left=left_s,
+                plans=plans,
+                received=had.received,
             )
         else:
-            reasons[job.id] = (
-                f"Waits for {own.count} of kind {own.kind}: {used[own.kind]} of "
-                f"{capacity[own.kind]} are with jobs further behind; it is to have {plans}, has "
-                f"had {own.received:.0%}, and the next round is in {left_s:.0f} s."
-                f"{expected_text(starts.get(job.id))}"
+            reasons[job.id] = reason(
+                "gavel_waits",
+                count=own.count,
+                kind=own.kind,
+                used=used[own.kind],
+                capacity=capacity[own.kind],
+                plans=plans,
+                received=own.received,
+                left=left_s,
+                start_s=starts.get(job.id),
             )
     return reasons

@@ -9,14 +9,11 @@ from functools import cached_property
 import numpy as np
 
 from controlplane.core.policies.common.kinds import cannot_start
-from controlplane.core.policies.common.start_forecast import duration
 from controlplane.core.policies.goodput_fair.fairness_cost import FAIR, FairnessCost
 from controlplane.core.policies.goodput_fair.rate_tables import Counts, Floats, Options
 from controlplane.core.policies.goodput_fair.shadow_prices import FOREVER_S, Valuation
+from controlplane.core.values.explanations import MIN_REPORTED_GAIN, Reason, reason
 from controlplane.core.values.types import Job, JobId, Snapshot
-
-#: Relative gains below this are not reported.
-MIN_REPORTED_GAIN = 0.005
 
 
 @dataclass(frozen=True)
@@ -115,35 +112,35 @@ class Outcome:
         return sums[bisect_right(weights, weight)]
 
     @cached_property
-    def gain(self) -> str:
-        """Text on the gain in total speed of all jobs; empty when negligible."""
+    def gain(self) -> Reason | None:
+        """Gain in total speed of all jobs; None when negligible."""
         now, then = self.speeds
         total = float(now.sum())
-        gain = then.sum() / total - 1.0 if total > 0.0 else 0.0
-        return f": the cluster does {gain:.0%} more" if gain >= MIN_REPORTED_GAIN else ""
+        gain = float(then.sum()) / total - 1.0 if total > 0.0 else 0.0
+        return reason("goodput_cluster", gain=gain) if gain >= MIN_REPORTED_GAIN else None
 
-    def cause(self, row: int) -> str:
+    def faster(self, row: int) -> Reason | None:
+        """Gain of one job in speed; None when negligible."""
+        now, then = self.speeds
+        gain = float(then[row] / now[row]) - 1.0 if now[row] > 0.0 else 0.0
+        return reason("goodput_faster", gain=gain) if gain >= MIN_REPORTED_GAIN else None
+
+    def cause(self, row: int) -> Reason | None:
         """Name the job for which a job gives up accelerators, or its own gain from doing so."""
         kind = int(self.kinds[row])
         winner = self.winners[kind]
         if winner is None or winner == row:
-            now, then = self.speeds
-            faster = then[row] / now[row] - 1.0 if now[row] > 0.0 else 0.0
-            return (
-                f", on which it is {faster:.0%} faster"
-                if faster >= MIN_REPORTED_GAIN
-                else self.gain
-            )
+            return self.faster(row) or self.gain
         job, other = self.options.jobs[row], self.options.jobs[winner]
-        because = ""
+        because = None
         if other.weight > job.weight:
-            because = " of higher priority"
+            because = reason("goodput_priority")
         elif self.valuation.ends_s[winner] < self.valuation.ends_s[row]:
-            because = " that should end sooner"
-        return f" for job {other.id}{because}{self.gain}"
+            because = reason("goodput_sooner")
+        return reason("goodput_for_job", winner=other.id, because=because, cluster=self.gain)
 
 
-def explain(outcome: Outcome) -> tuple[dict[JobId, str], dict[JobId, float]]:
+def explain(outcome: Outcome) -> tuple[dict[JobId, Reason], dict[JobId, float]]:
     """Return a reason for every job, and the expected seconds until each waiting job starts."""
     options = outcome.options
     known = options.index
@@ -164,67 +161,71 @@ def explain(outcome: Outcome) -> tuple[dict[JobId, str], dict[JobId, float]]:
     return reasons, starts
 
 
-def _holding(outcome: Outcome, row: int, job: Job) -> str:
+def _holding(outcome: Outcome, row: int, job: Job) -> Reason:
     kind = int(outcome.kinds[row])
     name, given, before = outcome.options.kinds[kind], outcome.given[row], outcome.before[row]
-    pool = f"{given} of {outcome.options.capacity[kind]} {name}"
+    cause = None
     if before == 0:
-        what = f"Is given {pool}"
+        code = "given"
         if outcome.options.held[row] > 0:
             is_trial = job.tried_kinds and name not in job.tried_kinds
-            what = f"Goes over to {pool}" + (" to see how fast it is there" if is_trial else "")
+            code = "goodput_measures" if is_trial else "goodput_moves"
     elif given < before:
-        what = f"Was shrunk {before}→{given} {name}{outcome.cause(row)}"
+        code, cause = "shrunk", outcome.cause(row)
     elif given > before:
-        now, then = outcome.speeds
-        more = then[row] / now[row] - 1.0 if now[row] > 0.0 else 0.0
-        is_told = more >= MIN_REPORTED_GAIN and job.performance is not None
-        faster = f", on which it is {more:.0%} faster" if is_told else ""
-        what = f"Was grown {before}→{given} {name}{faster}"
+        code = "grown"
+        cause = outcome.faster(row) if job.performance is not None else None
     else:
-        what = f"Keeps {pool}"
-    return f"{what}; {_prospects(outcome, row, job)}."
+        code = "keeps"
+    change = reason(
+        code,
+        given=int(given),
+        before=int(before),
+        capacity=int(outcome.options.capacity[kind]),
+        kind=name,
+        cause=cause,
+    )
+    return reason("parts", parts=(change, *_prospects(outcome, row, job)))
 
 
-def _prospects(outcome: Outcome, row: int, job: Job) -> str:
+def _prospects(outcome: Outcome, row: int, job: Job) -> list[Reason]:
     """Describe the gain from a larger count, the expected end, and any unfairness."""
     parts = []
-    following, more = int(outcome.following[0][row]), outcome.following[1][row]
+    following, more = int(outcome.following[0][row]), float(outcome.following[1][row])
     if outcome.given[row] >= job.max_accelerators:
-        parts.append("all it can use")
+        parts.append(reason("all_usable"))
     elif job.performance is None:
-        parts.append("its speed is not known yet")
+        parts.append(reason("speed_unknown"))
     elif following and more >= MIN_REPORTED_GAIN:
-        parts.append(f"{following} would be {more:.0%} faster, but others gain more")
+        parts.append(reason("goodput_others", count=following, gain=more))
     elif following:
-        parts.append(f"{following} would make it no faster")
-    ends = float(outcome.valuation.ends_s[row])
-    if ends < FOREVER_S and job.performance is not None:
+        parts.append(reason("goodput_no_faster", count=following))
+    end_s = float(outcome.valuation.ends_s[row])
+    if end_s < FOREVER_S and job.performance is not None:
         fairness = float(outcome.fairness[row])
-        late = f", {fairness:.1f} times as long as alone on its share" if fairness > FAIR else ""
-        parts.append(f"done in about {duration(ends)}{late}")
-    return "; ".join(parts) or "nobody else gains more from them"
+        late = reason("goodput_late", fairness=fairness) if fairness > FAIR else None
+        parts.append(reason("goodput_end", end_s=end_s, late=late))
+    return parts or [reason("goodput_rest")]
 
 
-def _waiting(outcome: Outcome, row: int, job: Job, start_s: float | None) -> str:
+def _waiting(outcome: Outcome, row: int, job: Job, start_s: float | None) -> Reason:
     options = outcome.options
     kind = int(outcome.kinds[row])
-    name = options.kinds[kind]
     held = outcome.held_above(kind, 0.0)
     higher = outcome.held_above(kind, job.weight)
     free = int(options.capacity[kind]) - held
     needed = job.min_accelerators - free
-    wish = (
-        f"{needed} more of kind {name}"
-        if free > 0 < needed
-        else (f"{job.min_accelerators} of kind {name}")
+    is_stopped = options.held[row] > 0
+    return reason(
+        "goodput_waits",
+        stopped=reason("stopped", cause=outcome.cause(row)) if is_stopped else None,
+        wish=reason("more", count=needed) if free > 0 < needed else job.min_accelerators,
+        kind=options.kinds[kind],
+        held=held,
+        capacity=int(options.capacity[kind]),
+        higher=reason("higher", count=higher) if higher > 0 else None,
+        when=None if start_s is None else reason("goodput_when", wait_s=start_s),
     )
-    stopped = f"Was stopped{outcome.cause(row)}. " if options.held[row] > 0 else ""
-    others = f"{held} of {options.capacity[kind]} held by jobs that gain more from them"
-    if higher > 0:
-        others += f", {higher} by jobs of higher priority"
-    when = f"; expected in about {duration(start_s)}" if start_s is not None else ""
-    return f"{stopped}Waits for {wish}; {others}{when}."
 
 
 def _start_s(outcome: Outcome, row: int) -> float | None:

@@ -13,12 +13,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from controlplane.core.policies.common.explanations import Holders, change_text, gainers, jobs_text
+from controlplane.core.policies.common.explanations import Holders, change, gainers
 from controlplane.core.policies.common.kinds import cannot_start, kinds_assign
 from controlplane.core.policies.common.rates import left_s, packed_rates, rate, rooms_of
 from controlplane.core.policies.common.start_forecast import (
-    duration,
-    expected_text,
     least_wish,
     starts_in_turn,
 )
@@ -33,6 +31,7 @@ from controlplane.core.policies.pollux.search import (
     settle,
     speedups_of,
 )
+from controlplane.core.values.explanations import Reason, reason
 from controlplane.core.values.types import Decision, Job, JobId, Share, Snapshot
 
 #: Least relative gain of the cluster's fitness for a change: a random search keeps finding slight
@@ -214,7 +213,9 @@ def _starts(cluster: _Cluster, chosen: Counts) -> dict[JobId, float]:
     return starts_in_turn(queue, int(cluster.problem.room.sum() - counts.sum()), releases)
 
 
-def _explain(cluster: _Cluster, chosen: Counts, starts: Mapping[JobId, float]) -> dict[JobId, str]:
+def _explain(
+    cluster: _Cluster, chosen: Counts, starts: Mapping[JobId, float]
+) -> dict[JobId, Reason]:
     problem, kind = cluster.problem, cluster.kind
     after = chosen.sum(axis=1)
     states = np.stack([problem.base, chosen])
@@ -224,44 +225,53 @@ def _explain(cluster: _Cluster, chosen: Counts, starts: Mapping[JobId, float]) -
     changes = after - problem.base.sum(axis=1)
     rows = zip(cluster.jobs, changes, strict=True)
     winner = gainers((kind, job.id, int(more)) for job, more in rows).get(kind)
-    mean = f"the mean speedup of {jobs_text(len(cluster.jobs))}"
-    reasons: dict[JobId, str] = {}
+    num_jobs = len(cluster.jobs)
+    reasons: dict[JobId, Reason] = {}
     for row, job in enumerate(cluster.jobs):
         is_changed = bool((chosen[row] != problem.base[row]).any())
-        for_whom = f" for job {winner}" if winner is not None and changes[row] < 0 else ""
+        is_cut = winner is not None and changes[row] < 0
+        cause = reason("for_job", winner=winner) if is_cut else None
         if not after[row]:
-            stopped = f"Was stopped{for_whom}. " if is_changed else ""
-            reasons[job.id] = (
-                f"{stopped}{holders.waits_text(job.min_accelerators, job.weight)}; no way to start "
-                f"it was found that makes {mean} higher than {values[1]:.2g}."
-                f"{expected_text(starts.get(job.id))}"
+            reasons[job.id] = reason(
+                "pollux_waits",
+                stopped=reason("stopped", cause=cause) if is_changed else None,
+                holders=holders.waits(job.min_accelerators, job.weight),
+                jobs=num_jobs,
+                mean=float(values[1]),
+                start_s=starts.get(job.id),
             )
             continue
-        parts = [_place_text(cluster, row, chosen[row], holders.capacity) + for_whom]
-        speed = f"{speedups[1, row]:.2f} times as fast as on its fair share of {cluster.fair}"
+        parts = [_place_reason(cluster, row, chosen[row], holders.capacity, cause)]
         if job.performance is None:
-            parts.append("its speed is not known yet")
-        elif is_changed and problem.base[row].any():
-            parts += [f"{speed}, {speedups[0, row]:.2f} before", _mean_text(mean, values)]
+            parts.append(reason("speed_unknown"))
         else:
-            parts.append(speed)
+            is_resized = is_changed and problem.base[row].any()
+            before = reason("pollux_before", speedup=speedups[0, row]) if is_resized else None
+            parts.append(
+                reason("pollux_speed", after=speedups[1, row], fair=cluster.fair, before=before)
+            )
+            if is_resized:
+                parts.append(
+                    reason("pollux_mean", jobs=num_jobs, before=values[0], after=values[1])
+                )
         ends = left_s(job, kind, int(after[row]), int(np.count_nonzero(chosen[row])))
         if ends is not None:
-            parts.append(f"done in about {duration(ends)}")
-        reasons[job.id] = f"{'; '.join(parts)}."
+            parts.append(reason("done_in", end_s=ends))
+        reasons[job.id] = reason("parts", parts=tuple(parts))
     return reasons
 
 
-def _place_text(cluster: _Cluster, row: int, chosen: Counts, capacity: int) -> str:
+def _place_reason(
+    cluster: _Cluster, row: int, chosen: Counts, capacity: int, cause: Reason | None
+) -> Reason:
     """Describe the change of a job's places."""
     base = cluster.problem.base[row]
     before, after = int(base.sum()), int(chosen.sum())
-    num_before, num_after = int(np.count_nonzero(base)), int(np.count_nonzero(chosen))
-    nodes = f"{num_after} node{'' if num_after == 1 else 's'}"
+    num_before, nodes = int(np.count_nonzero(base)), int(np.count_nonzero(chosen))
+    kind = cluster.kind
     if before == after and (base != chosen).any():
-        return f"Moves {after} {cluster.kind} from {num_before} to {nodes}"
-    return f"{change_text(cluster.kind, capacity, before, after)} on {nodes}"
-
-
-def _mean_text(mean: str, values: Floats) -> str:
-    return f"{mean} goes {values[0]:.2g}→{values[1]:.2g}"
+        return reason(
+            "pollux_moves", given=after, kind=kind, before=num_before, nodes=nodes, cause=cause
+        )
+    moved = change(kind, capacity, before, after)
+    return reason("pollux_change", change=moved, nodes=nodes, cause=cause)

@@ -6,17 +6,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
-from controlplane.core.policies.common.explanations import (
-    MIN_REPORTED_GAIN,
-    Holders,
-    change_text,
-    gainers,
-    rate_text,
-)
+from controlplane.core.policies.common.explanations import Holders, change, gainers
 from controlplane.core.policies.common.rates import left_s, packed_rates
-from controlplane.core.policies.common.start_forecast import duration, expected_text
 from controlplane.core.policies.sia.configurations import Configuration, Kind
 from controlplane.core.policies.sia.program import Choice, left_out_cost
+from controlplane.core.values.explanations import MIN_REPORTED_GAIN, Reason, reason
 from controlplane.core.values.types import Job, JobId
 
 
@@ -106,64 +100,75 @@ class Outcome:
         return next((way for way in self.ways[kind] if way.freed >= missing), None)
 
 
-def held_text(outcome: Outcome, row: int) -> str:
+def held_reason(outcome: Outcome, row: int) -> Reason:
     """Describe a job's allotment and why it is not larger."""
     job, choice = outcome.jobs[row], outcome.given[row]
     own, configuration = outcome.current.get(job.id), choice.configuration
     kind, before = configuration.kind, outcome.before(row, configuration.kind)
-    came_from = f"{own.count} {own.kind}" if own is not None and own.kind != kind else ""
+    came_from = (own.count, own.kind) if own is not None and own.kind != kind else None
     capacity = outcome.kinds[kind].capacity
-    what = change_text(kind, capacity, before, configuration.count, came_from)
-    winner = outcome.gainers.get(kind)
-    if configuration.count < before and winner is not None:
-        what = f"{what} for job {winner}"
+    cause = _cause(outcome, kind) if configuration.count < before else None
+    parts = [change(kind, capacity, before, configuration.count, came_from, cause)]
     if job.performance is None:
-        return f"{what}; its speed is not known yet."
-    parts = [what, f"{rate_text(choice.goodput)} useful examples/s", _best_text(outcome, row)]
+        return reason("parts", parts=(*parts, reason("speed_unknown")))
+    parts += [reason("sia_goodput", goodput=choice.goodput), _best(outcome, row)]
     left = configuration_left_s(job, configuration, outcome.kinds[kind])
     if left is not None:
-        parts.append(f"done in about {duration(left)}")
-    return f"{'; '.join(parts)}."
+        parts.append(reason("done_in", end_s=left))
+    return reason("parts", parts=tuple(parts))
 
 
-def _best_text(outcome: Outcome, row: int) -> str:
+def _cause(outcome: Outcome, kind: str) -> Reason | None:
+    """Name the job with the largest increase on a kind, if any."""
+    winner = outcome.gainers.get(kind)
+    return None if winner is None else reason("for_job", winner=winner)
+
+
+def _best(outcome: Outcome, row: int) -> Reason:
     """Compare a job's configuration with the next faster one, on its own kind if there is one."""
     choice, job = outcome.given[row], outcome.jobs[row]
     kind, least = choice.configuration.kind, choice.goodput * (1.0 + MIN_REPORTED_GAIN)
     faster = [one for one in outcome.options[row] if one.goodput >= least]
     if not faster:
         is_most = choice.configuration.count >= job.max_accelerators
-        return "all it can use" if is_most else "nothing that it may have now is faster"
+        return reason("all_usable" if is_most else "sia_most")
     best = min(faster, key=lambda one: (one.configuration.kind != kind, one.configuration))
-    more = best.goodput / choice.goodput - 1.0
-    name = f"{best.configuration.count}"
-    if best.configuration.kind != kind:
-        name += f" {best.configuration.kind}"
-    why = "but others need them more"
+    other = best.configuration.kind
+    obstacle = reason("sia_needed")
     if best.utility <= choice.utility:
-        why = f"which is not worth a resize after {job.num_resizes} before"
-    return f"{name} would be {more:.0%} faster, {why}"
+        obstacle = reason("sia_resizes", resizes=job.num_resizes)
+    return reason(
+        "sia_faster",
+        count=best.configuration.count,
+        kind=None if other == kind else reason("sia_kind", kind=other),
+        gain=best.goodput / choice.goodput - 1.0,
+        obstacle=obstacle,
+    )
 
 
-def waiting_text(outcome: Outcome, row: int, start_s: float | None) -> str:
+def waiting_reason(outcome: Outcome, row: int, start_s: float | None) -> Reason:
     """Describe a waiting job's demand, the present holders, and why no job makes room."""
     job = outcome.jobs[row]
     least = min(outcome.options[row], key=lambda option: option.configuration.count)
     kind, count = least.configuration.kind, least.configuration.count
     holders = outcome.holders[kind]
-    text = holders.waits_text(count, job.weight)
     way = outcome.cheapest(kind, holders.missing(count))
     gain = left_out_cost(job.weight, outcome.heaviest) - least.cost
+    obstacle = stopped = None
     if way is not None and way.cost > gain:
-        then = "stop" if way.then is None else f"go {way.before}→{way.then}"
-        text += (
-            f"; job {way.job_id} would have to {then}, which counts {way.cost:.2g} against "
-            f"{gain:.2g} for a start"
-        )
+        step = reason("sia_stop")
+        if way.then is not None:
+            step = reason("sia_shrink", before=way.before, given=way.then)
+        obstacle = reason("sia_way", job=way.job_id, change=step, cost=way.cost, gain=gain)
     if own := outcome.current.get(job.id):
-        winner = outcome.gainers.get(own.kind)
-        text = f"Was stopped{f' for job {winner}' if winner is not None else ''}. {text}"
-    return f"{text}.{expected_text(start_s)}"
+        stopped = reason("stopped", cause=_cause(outcome, own.kind))
+    return reason(
+        "sia_waits",
+        stopped=stopped,
+        holders=holders.waits(count, job.weight),
+        way=obstacle,
+        start_s=start_s,
+    )
 
 
 def configuration_left_s(job: Job, configuration: Configuration, kind: Kind) -> float | None:

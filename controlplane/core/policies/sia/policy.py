@@ -34,11 +34,12 @@ from controlplane.core.policies.sia.configurations import (
 from controlplane.core.policies.sia.explanations import (
     Outcome,
     configuration_left_s,
-    held_text,
-    waiting_text,
+    held_reason,
+    waiting_reason,
 )
 from controlplane.core.policies.sia.program import Choice, choose, left_out_cost
 from controlplane.core.scheduling.pools import arrival_order, held_by_kind, held_kind
+from controlplane.core.values.explanations import Reason
 from controlplane.core.values.types import Decision, Job, JobId, Share, Snapshot
 
 #: The exponent: the more negative, the fairer.
@@ -172,17 +173,17 @@ def _explain(
     chosen: Sequence[Choice],
     current: Mapping[JobId, Configuration],
     starts: Mapping[JobId, float],
-) -> dict[JobId, str]:
+) -> dict[JobId, Reason]:
     options: dict[int, list[Choice]] = {}
     for choice in choices:
         options.setdefault(choice.row, []).append(choice)
     outcome = Outcome(jobs, kinds, options, {one.row: one for one in chosen}, current)
-    reasons: dict[JobId, str] = {}
+    reasons: dict[JobId, Reason] = {}
     for row, job in enumerate(jobs):
         if row not in options:
             reasons[job.id] = cannot_start(snapshot, job)
         elif row in outcome.given:
-            reasons[job.id] = held_text(outcome, row)
+            reasons[job.id] = held_reason(outcome, row)
         else:
-            reasons[job.id] = waiting_text(outcome, row, starts.get(job.id))
+            reasons[job.id] = waiting_reason(outcome, row, starts.get(job.id))
     return reasons

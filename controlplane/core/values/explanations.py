@@ -1,0 +1,195 @@
+"""Reasons for the decisions of policies, as data, and the sentence for each code."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Any
+
+#: Relative gains below this are not reported.
+MIN_REPORTED_GAIN = 0.005
+
+
+@dataclass(frozen=True)
+class Reason:
+    """Reason for the accelerators that a job holds or waits for; `str` renders the sentence.
+
+    Attributes:
+        code: key of `TEXTS`.
+        fields: values of the text: numbers, names, nested reasons, or tuples of reasons. None
+            leaves a part out. Names ending in `_s` are durations in seconds.
+    """
+
+    code: str
+    fields: Mapping[str, Any]
+
+    def __str__(self) -> str:
+        shown = {name: _shown(name, value) for name, value in self.fields.items()}
+        return TEXTS[self.code].format_map(shown)
+
+    def plus(self, **fields: Any) -> Reason:
+        """Return the reason with some fields replaced."""
+        return Reason(self.code, {**self.fields, **fields})
+
+
+def reason(code: str, /, **fields: Any) -> Reason:
+    """Return the reason of a code with these fields."""
+    return Reason(code, fields)
+
+
+def _shown(name: str, value: Any) -> Any:
+    """Return a field in the form in which it is put into the text."""
+    if value is None:
+        return ""
+    if isinstance(value, Reason):
+        return str(value)
+    if isinstance(value, tuple):
+        return _SEPARATORS.get(name, "; ").join(map(str, value))
+    if name == "start_s":
+        return f" Expected to start in about {duration(value)}."
+    if name.endswith("_s"):
+        return duration(value)
+    if name == "jobs":
+        return f"{value} job{'' if value == 1 else 's'}"
+    if name == "nodes":
+        return f"{value} node{'' if value == 1 else 's'}"
+    if name == "goodput":
+        return f"{value:,.0f}" if value >= 100.0 else f"{value:.3g}"
+    return value
+
+
+def duration(seconds: float) -> str:
+    """Format seconds, coarsely enough that the text does not change every few seconds."""
+    if seconds < 90.0:
+        return f"{max(round(seconds, -1), 10.0):.0f} s"
+    if seconds < 5400.0:
+        return f"{seconds / 60.0:.0f} min"
+    return f"{seconds / 3600.0:.1f} h"
+
+
+_SEPARATORS = {"have": ", ", "plans": " and "}
+
+#: Code -> text with the fields of the reason.
+TEXTS: Mapping[str, str] = MappingProxyType(
+    {
+        "cannot_start": "Cannot start: needs {needed} accelerators of one accepted kind, "
+        "the cluster has {most}.",
+        # changes and prospects, for several policies
+        "keeps": "Keeps {given} of {capacity} {kind}",
+        "grown": "Was grown {before}→{given} {kind}{cause}",
+        "shrunk": "Was shrunk {before}→{given} {kind}{cause}",
+        "given": "Is given {given} of {capacity} {kind}",
+        "changes_kind": "Goes over from {from_count} {from_kind} to {given} of {capacity} {kind}",
+        "for_job": " for job {winner}",
+        "stopped": "Was stopped{cause}. ",
+        "free": "{free} of {capacity} {kind} free",
+        "left": "{free} of {capacity} {kind} left",
+        "parts": "{parts}.",
+        "all_usable": "all it can use",
+        "speed_unknown": "its speed is not known yet",
+        "done_in": "done in about {end_s}",
+        "holders": "Waits for {wish} of kind {kind}; {held} of {capacity} held by {jobs}{higher}",
+        "more": "{count} more",
+        "higher": ", {count} by jobs of higher priority",
+        # fifo and priority
+        "queue_holds": "Holds its full demand of {count} of kind {kind}.",
+        "queue_keeps": "Keeps {count} of kind {kind}: its full demand would be {demand}, but a "
+        "queue leaves what runs as it is.",
+        "queue_behind": "Waits in place {place} behind job {blocker}, which {ahead}; "
+        "{have}.{start_s}",
+        "queue_earlier": "arrived earlier",
+        "queue_higher": "is of higher or equal priority",
+        "queue_next": "Waits for {wanted} accelerators at once, next in the queue; "
+        "{have}.{start_s}",
+        # srtf
+        "srtf_holds": "Gets its full demand of {count} of {capacity} {kind}: {end}, {jobs} would "
+        "end sooner.",
+        "srtf_waits": "Waits for {count} of kind {kind}, its full demand: {have}, the rest goes "
+        "to {jobs} before it; {once}{end}.{start_s}",
+        "srtf_once": "once started ",
+        "srtf_trial": "it has {trial:.0f} s to show how fast it goes",
+        "srtf_unknown": "how long it will take is not known",
+        "srtf_end": "it would end in {end_s}",
+        # tiresias
+        "tiresias_holds": "Holds its full demand of {count} of {capacity} {kind}: {place}.",
+        "tiresias_waits": "Waits for {needed} accelerators at once, {have} by those before it: "
+        "{place}.{start_s}",
+        "tiresias_place": "place {place} of the {queue} queue, {hours:.1f} accelerator-hours used "
+        "(the second begins at {threshold:.0f})",
+        # optimus
+        "optimus_waits": "Waits for {needed} of kind {kind}: {held} of {capacity} are with {jobs} "
+        "that came earlier.{start_s}",
+        "optimus_most": "Gets {count} of {capacity} {kind}, all it can use: about {end_s} are "
+        "left.",
+        "optimus_unknown": "Gets {count} of {capacity} {kind}: how long it takes there is not "
+        "known.",
+        "optimus_no_gain": "Gets {count} of {capacity} {kind}: about {end_s} are left, one more "
+        "would not shorten that.",
+        "optimus_gain": "Gets {count} of {capacity} {kind}: about {end_s} are left, one more "
+        "would save {gain_s}, less than it saves others.",
+        # weighted_fair
+        "weighted_share": "Gets {count} of {capacity} {kind}{bound}: weight {weight:g} of "
+        "{total_weight:g} among {running} running.",
+        "weighted_most": ", all it can use",
+        "weighted_least": ", its minimum",
+        "weighted_waits": "Waits for {needed} of kind {kind}: {held} of {capacity} are held by "
+        "{jobs}, {higher} of them by jobs of higher priority; waiting {waited:.0f} s has raised "
+        "its weight from {weight:g} to {aged:.0f}.{start_s}",
+        # slaq
+        "slaq_waits": "Waits for {needed} of kind {kind}: {held} of {capacity} are held by {jobs} "
+        "with more to gain; it has waited {waited_s}.{start_s}",
+        "slaq_fair": "Gets {count} of {capacity} {kind}, its fair share among {jobs}: {reports} "
+        "reports of its loss are too few to foretell it, or its speed is not known yet.",
+        "slaq_nonfinite": "Gets {count} of {capacity} {kind}: its loss is not finite, so that no "
+        "accelerator lowers it.",
+        "slaq_gain": "Gets {count} of {capacity} {kind}: its loss is expected to fall by "
+        "{fall:.3g} in {epoch:.0f} s, {part:.0%} of its largest change so far; {fewer}.",
+        "slaq_fewer": "on {count} it would be {fall:.3g}",
+        "slaq_least": "that is its minimum",
+        # pollux
+        "pollux_waits": "{stopped}{holders}; no way to start it was found that makes the mean "
+        "speedup of {jobs} higher than {mean:.2g}.{start_s}",
+        "pollux_moves": "Moves {given} {kind} from {before} to {nodes}{cause}",
+        "pollux_change": "{change} on {nodes}{cause}",
+        "pollux_speed": "{after:.2f} times as fast as on its fair share of {fair}{before}",
+        "pollux_before": ", {speedup:.2f} before",
+        "pollux_mean": "the mean speedup of {jobs} goes {before:.2g}→{after:.2g}",
+        # gavel
+        "gavel_holds": "Gets {count} of {capacity} {kind} for this round, {left:.0f} s more: it is "
+        "to have {plans} and has had {received:.0%} there.",
+        "gavel_waits": "Waits for {count} of kind {kind}: {used} of {capacity} are with jobs "
+        "further behind; it is to have {plans}, has had {received:.0%}, and the next round is in "
+        "{left:.0f} s.{start_s}",
+        "gavel_plan": "{fraction:.0%} of the time on {count} {kind}",
+        # sia
+        "sia_goodput": "{goodput} useful examples/s",
+        "sia_most": "nothing that it may have now is faster",
+        "sia_faster": "{count}{kind} would be {gain:.0%} faster, {obstacle}",
+        "sia_kind": " {kind}",
+        "sia_needed": "but others need them more",
+        "sia_resizes": "which is not worth a resize after {resizes} before",
+        "sia_waits": "{stopped}{holders}{way}.{start_s}",
+        "sia_way": "; job {job} would have to {change}, which counts {cost:.2g} against "
+        "{gain:.2g} for a start",
+        "sia_stop": "stop",
+        "sia_shrink": "go {before}→{given}",
+        # goodput_fair
+        "goodput_moves": "Goes over to {given} of {capacity} {kind}",
+        "goodput_measures": "Moving to {given} of {capacity} {kind} to measure its speed",
+        "goodput_faster": ", on which it is {gain:.0%} faster",
+        "goodput_cluster": ": the cluster does {gain:.0%} more",
+        "goodput_for_job": " for job {winner}{because}{cluster}",
+        "goodput_priority": " of higher priority",
+        "goodput_sooner": " that should end sooner",
+        "goodput_others": "{count} would be {gain:.0%} faster, but other jobs gain more from these "
+        "accelerators",
+        "goodput_no_faster": "{count} would make it no faster",
+        "goodput_end": "done in about {end_s}{late}",
+        "goodput_late": ", {fairness:.1f} times as long as alone on its share",
+        "goodput_rest": "no other job gains more from them",
+        "goodput_waits": "{stopped}Waits for {wish} of kind {kind}; {held} of {capacity} held by "
+        "jobs that gain more from them{higher}{when}.",
+        "goodput_when": "; expected in about {wait_s}",
+    }
+)

@@ -1,0 +1,233 @@
+"""The sentence of every reason that a policy can give."""
+
+from __future__ import annotations
+
+from string import Formatter
+
+import pytest
+
+from controlplane.core.values.explanations import TEXTS, reason
+
+#: A value for each field of the texts.
+FIELDS = {
+    "after": 1.5,
+    "aged": 12.4,
+    "ahead": reason("queue_earlier"),
+    "because": reason("goodput_sooner"),
+    "before": 3,
+    "blocker": 7,
+    "bound": None,
+    "capacity": 8,
+    "cause": reason("for_job", winner=7),
+    "change": reason("sia_stop"),
+    "cluster": reason("goodput_cluster", gain=0.25),
+    "cost": 2.5,
+    "count": 2,
+    "demand": 6,
+    "end": reason("srtf_end", end_s=600.0),
+    "end_s": 600.0,
+    "epoch": 3.0,
+    "fair": 4,
+    "fairness": 1.26,
+    "fall": 0.0125,
+    "fewer": reason("slaq_least"),
+    "fraction": 0.5,
+    "free": 1,
+    "from_count": 2,
+    "from_kind": "cpu",
+    "gain": 0.25,
+    "gain_s": 60.0,
+    "given": 4,
+    "goodput": 1234.5,
+    "have": tuple(
+        reason("free", free=n, capacity=8, kind=kind) for n, kind in ((0, "a"), (1, "b"))
+    ),
+    "held": 6,
+    "higher": None,
+    "holders": "Waits",
+    "hours": 16.04,
+    "job": 7,
+    "jobs": 1,
+    "kind": "gpu",
+    "late": None,
+    "left": 120.0,
+    "mean": 1.25,
+    "most": 4,
+    "needed": 5,
+    "nodes": 2,
+    "obstacle": reason("sia_needed"),
+    "once": None,
+    "part": 0.12,
+    "parts": (reason("all_usable"), reason("done_in", end_s=7200.0)),
+    "place": 1,
+    "plans": tuple(reason("gavel_plan", fraction=0.5, count=n, kind="a") for n in (1, 2)),
+    "queue": "first",
+    "received": 0.25,
+    "reports": 4,
+    "resizes": 3,
+    "running": 3,
+    "speedup": 0.75,
+    "start_s": 120.0,
+    "stopped": reason("stopped", cause=None),
+    "threshold": 16.0,
+    "total_weight": 7.0,
+    "trial": 60.0,
+    "used": 6,
+    "wait_s": 300.0,
+    "waited": 30.0,
+    "waited_s": 30.0,
+    "wanted": 4,
+    "way": None,
+    "weight": 2.0,
+    "when": None,
+    "winner": 7,
+    "wish": reason("more", count=2),
+}
+
+#: Code -> sentence with these values.
+SENTENCES = {
+    "cannot_start": ("Cannot start: needs 5 accelerators of one accepted kind, the cluster has 4."),
+    "keeps": "Keeps 4 of 8 gpu",
+    "grown": "Was grown 3→4 gpu for job 7",
+    "shrunk": "Was shrunk 3→4 gpu for job 7",
+    "given": "Is given 4 of 8 gpu",
+    "changes_kind": "Goes over from 2 cpu to 4 of 8 gpu",
+    "for_job": " for job 7",
+    "stopped": "Was stopped for job 7. ",
+    "free": "1 of 8 gpu free",
+    "left": "1 of 8 gpu left",
+    "parts": "all it can use; done in about 2.0 h.",
+    "all_usable": "all it can use",
+    "speed_unknown": "its speed is not known yet",
+    "done_in": "done in about 10 min",
+    "holders": "Waits for 2 more of kind gpu; 6 of 8 held by 1 job",
+    "more": "2 more",
+    "higher": ", 2 by jobs of higher priority",
+    "queue_holds": "Holds its full demand of 2 of kind gpu.",
+    "queue_keeps": (
+        "Keeps 2 of kind gpu: its full demand would be 6, but a queue leaves what runs as it is."
+    ),
+    "queue_behind": (
+        "Waits in place 1 behind job 7, which arrived earlier; 0 of 8 a free, 1 of 8 b free. "
+        "Expected to start in about 2 min."
+    ),
+    "queue_earlier": "arrived earlier",
+    "queue_higher": "is of higher or equal priority",
+    "queue_next": (
+        "Waits for 4 accelerators at once, next in the queue; 0 of 8 a free, 1 of 8 b free. "
+        "Expected to start in about 2 min."
+    ),
+    "srtf_holds": (
+        "Gets its full demand of 2 of 8 gpu: it would end in 10 min, 1 job would end sooner."
+    ),
+    "srtf_waits": (
+        "Waits for 2 of kind gpu, its full demand: 0 of 8 a free, 1 of 8 b free, the rest "
+        "goes to 1 job before it; it would end in 10 min. Expected to start in about 2 min."
+    ),
+    "srtf_once": "once started ",
+    "srtf_trial": "it has 60 s to show how fast it goes",
+    "srtf_unknown": "how long it will take is not known",
+    "srtf_end": "it would end in 10 min",
+    "tiresias_holds": "Holds its full demand of 2 of 8 gpu: 1.",
+    "tiresias_waits": (
+        "Waits for 5 accelerators at once, 0 of 8 a free, 1 of 8 b free by those before it: "
+        "1. Expected to start in about 2 min."
+    ),
+    "tiresias_place": (
+        "place 1 of the first queue, 16.0 accelerator-hours used (the second begins at 16)"
+    ),
+    "optimus_waits": (
+        "Waits for 5 of kind gpu: 6 of 8 are with 1 job that came earlier. Expected to start "
+        "in about 2 min."
+    ),
+    "optimus_most": "Gets 2 of 8 gpu, all it can use: about 10 min are left.",
+    "optimus_unknown": "Gets 2 of 8 gpu: how long it takes there is not known.",
+    "optimus_no_gain": ("Gets 2 of 8 gpu: about 10 min are left, one more would not shorten that."),
+    "optimus_gain": (
+        "Gets 2 of 8 gpu: about 10 min are left, one more would save 60 s, less than it "
+        "saves others."
+    ),
+    "weighted_share": "Gets 2 of 8 gpu: weight 2 of 7 among 3 running.",
+    "weighted_most": ", all it can use",
+    "weighted_least": ", its minimum",
+    "weighted_waits": (
+        "Waits for 5 of kind gpu: 6 of 8 are held by 1 job,  of them by jobs of higher "
+        "priority; waiting 30 s has raised its weight from 2 to 12. Expected to start in "
+        "about 2 min."
+    ),
+    "slaq_waits": (
+        "Waits for 5 of kind gpu: 6 of 8 are held by 1 job with more to gain; it has waited "
+        "30 s. Expected to start in about 2 min."
+    ),
+    "slaq_fair": (
+        "Gets 2 of 8 gpu, its fair share among 1 job: 4 reports of its loss are too few to "
+        "foretell it, or its speed is not known yet."
+    ),
+    "slaq_nonfinite": (
+        "Gets 2 of 8 gpu: its loss is not finite, so that no accelerator lowers it."
+    ),
+    "slaq_gain": (
+        "Gets 2 of 8 gpu: its loss is expected to fall by 0.0125 in 3 s, 12% of its largest "
+        "change so far; that is its minimum."
+    ),
+    "slaq_fewer": "on 2 it would be 0.0125",
+    "slaq_least": "that is its minimum",
+    "pollux_waits": (
+        "Was stopped. Waits; no way to start it was found that makes the mean speedup of 1 "
+        "job higher than 1.2. Expected to start in about 2 min."
+    ),
+    "pollux_moves": "Moves 4 gpu from 3 to 2 nodes for job 7",
+    "pollux_change": "stop on 2 nodes for job 7",
+    "pollux_speed": "1.50 times as fast as on its fair share of 4",
+    "pollux_before": ", 0.75 before",
+    "pollux_mean": "the mean speedup of 1 job goes 3→1.5",
+    "gavel_holds": (
+        "Gets 2 of 8 gpu for this round, 120 s more: it is to have 50% of the time on 1 a "
+        "and 50% of the time on 2 a and has had 25% there."
+    ),
+    "gavel_waits": (
+        "Waits for 2 of kind gpu: 6 of 8 are with jobs further behind; it is to have 50% of "
+        "the time on 1 a and 50% of the time on 2 a, has had 25%, and the next round is in "
+        "120 s. Expected to start in about 2 min."
+    ),
+    "gavel_plan": "50% of the time on 2 gpu",
+    "sia_goodput": "1,234 useful examples/s",
+    "sia_most": "nothing that it may have now is faster",
+    "sia_faster": "2gpu would be 25% faster, but others need them more",
+    "sia_kind": " gpu",
+    "sia_needed": "but others need them more",
+    "sia_resizes": "which is not worth a resize after 3 before",
+    "sia_waits": "Was stopped. Waits. Expected to start in about 2 min.",
+    "sia_way": "; job 7 would have to stop, which counts 2.5 against 0.25 for a start",
+    "sia_stop": "stop",
+    "sia_shrink": "go 3→4",
+    "goodput_moves": "Goes over to 4 of 8 gpu",
+    "goodput_measures": "Moving to 4 of 8 gpu to measure its speed",
+    "goodput_faster": ", on which it is 25% faster",
+    "goodput_cluster": ": the cluster does 25% more",
+    "goodput_for_job": " for job 7 that should end sooner: the cluster does 25% more",
+    "goodput_priority": " of higher priority",
+    "goodput_sooner": " that should end sooner",
+    "goodput_others": "2 would be 25% faster, but other jobs gain more from these accelerators",
+    "goodput_no_faster": "2 would make it no faster",
+    "goodput_end": "done in about 10 min",
+    "goodput_late": ", 1.3 times as long as alone on its share",
+    "goodput_rest": "no other job gains more from them",
+    "goodput_waits": (
+        "Was stopped. Waits for 2 more of kind gpu; 6 of 8 held by jobs that gain more from them."
+    ),
+    "goodput_when": "; expected in about 5 min",
+}
+
+
+def test_every_code_has_its_sentence() -> None:
+    assert SENTENCES.keys() == TEXTS.keys()
+
+
+@pytest.mark.parametrize("code", SENTENCES)
+def test_a_reason_is_rendered(code: str) -> None:
+    names = {name for _, name, _, _ in Formatter().parse(TEXTS[code]) if name}
+    fields = {name: FIELDS[name] for name in names}
+    if code == "pollux_speed":
+        fields["before"] = None
+    assert str(reason(code, **fields)) == SENTENCES[code]
