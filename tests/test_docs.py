@@ -105,3 +105,21 @@ def test_contributing_names_files_that_exist() -> None:
     paths = set(SOURCE_PATH.findall((ROOT / "CONTRIBUTING.md").read_text()))
     assert len(paths) >= 30
     assert [path for path in sorted(paths) if not (ROOT / path).exists()] == []
+
+
+def test_decisions_are_one_page_of_short_lines() -> None:
+    for page in (ROOT / "docs/decisions").glob("*.md"):
+        assert len(page.read_text().splitlines()) <= 25, page.name
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda path: str(path.relative_to(ROOT)))
+def test_lines_are_short(page: Path) -> None:
+    """Rows of tables, code and the generated page cannot be broken."""
+    if page.name == "keras-support.md":
+        return
+    lines = re.sub(r"^ *```.*?^ *```", "", page.read_text(), flags=re.DOTALL | re.MULTILINE)
+    assert [
+        line
+        for line in lines.splitlines()
+        if len(line) > 100 and line[:1] != "|" and line[:4] != "    "
+    ] == []

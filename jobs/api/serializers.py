@@ -178,8 +178,8 @@ class JobSerializer(JobSummarySerializer):
         return reproducibility_of(job, kinds_used(job))[0].value
 
 
-class MeasurementSerializer(serializers.Serializer):
-    """Result of a measurement. Only for the OpenAPI document."""
+class ValidationSerializer(serializers.Serializer):
+    """Result of a validation. Only for the OpenAPI document."""
 
     id = serializers.IntegerField()
     status = serializers.CharField(help_text="measuring, measured, invalid or replaced.")

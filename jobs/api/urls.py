@@ -10,7 +10,7 @@ from jobs.api.jobs import data_views as data
 from jobs.api.jobs import views as jobs
 from jobs.api.openapi import ApiPages
 from jobs.api.replays import views as replays
-from jobs.api.validations import views as measurements
+from jobs.api.validations import views as validations
 
 urlpatterns = [
     path("jobs/", jobs.JobList.as_view(), name="job-list"),
@@ -29,11 +29,11 @@ urlpatterns = [
     path("jobs/<int:job_id>/logs/", data.JobLogs.as_view(), name="job-logs"),
     path("jobs/<int:job_id>/code/", data.JobCode.as_view(), name="job-code"),
     path("jobs/<int:job_id>/files/<str:name>/", data.JobFile.as_view(), name="job-file"),
-    path("measurements/", measurements.MeasurementList.as_view(), name="measurement-list"),
+    path("validations/", validations.ValidationList.as_view(), name="validation-list"),
     path(
-        "measurements/<int:draft_id>/",
-        measurements.MeasurementDetail.as_view(),
-        name="measurement-detail",
+        "validations/<int:draft_id>/",
+        validations.ValidationDetail.as_view(),
+        name="validation-detail",
     ),
     path("nodes/", cluster.NodeList.as_view(), name="node-list"),
     path("nodes/<int:node_id>/", cluster.NodeDetail.as_view(), name="node-detail"),

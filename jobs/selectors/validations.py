@@ -26,7 +26,7 @@ def draft_visible_to(person: Person, draft_id: int) -> Job:
     drafts = Job.objects.filter(is_draft=True, id=draft_id).select_related("owner")
     draft = (drafts if is_admin(person) else drafts.filter(owner_id=person.pk)).first()
     if draft is None:
-        raise NotFoundError("There is no such measurement, or it is not yours.")
+        raise NotFoundError("There is no such validation, or it is not yours.")
     return draft
 
 

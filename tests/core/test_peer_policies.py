@@ -219,7 +219,7 @@ def test_sia_says_where_accelerators_come_from() -> None:
     job = job_of(1, most=1, performance=Curve({"fast": 10.0, "slow": 1.0}))
     reasons = sia(snapshot_make(TWO_KINDS, job, held={1: (2,)}, now=1000.0)).reasons
     assert str(reasons[1]) == (
-        "Goes over from 1 slow to 1 of 1 fast; 10 useful examples/s; all it can use."
+        "Moves from 1 slow to 1 of 1 fast; 10 useful examples/s; all it can use."
     )
 
 

@@ -22,7 +22,7 @@ from jobs.services.submission.validations import validations_expire
 from tests.builders import at, node_make, submission_values, user_make
 from tests.jobs.test_memory import EXAMPLE_BYTES, facts
 
-URL = "/api/v1/measurements/"
+URL = "/api/v1/validations/"
 JOBS = "/api/v1/jobs/"
 
 pytestmark = pytest.mark.django_db
@@ -203,7 +203,7 @@ def test_there_is_room_for_two_drafts_a_node(client: APIClient, client_of: Any) 
     for name in ("ben", "eve"):
         ask(client_of(user_make(name)))
     refused = ask(client, expect=409)
-    assert refused["code"] == "too_many_measurements"
+    assert refused["code"] == "too_many_validations"
     answer(node, at(1))
     ask(client)
 

@@ -80,7 +80,7 @@ TEXTS: Mapping[str, str] = MappingProxyType(
         "grown": "Was grown {before}→{given} {kind}{cause}",
         "shrunk": "Was shrunk {before}→{given} {kind}{cause}",
         "given": "Is given {given} of {capacity} {kind}",
-        "changes_kind": "Goes over from {from_count} {from_kind} to {given} of {capacity} {kind}",
+        "changes_kind": "Moves from {from_count} {from_kind} to {given} of {capacity} {kind}",
         "for_job": " for job {winner}",
         "stopped": "Was stopped{cause}. ",
         "free": "{free} of {capacity} {kind} free",
@@ -175,7 +175,7 @@ TEXTS: Mapping[str, str] = MappingProxyType(
         "sia_stop": "stop",
         "sia_shrink": "go {before}→{given}",
         # goodput_fair
-        "goodput_moves": "Goes over to {given} of {capacity} {kind}",
+        "goodput_moves": "Moves to {given} of {capacity} {kind}",
         "goodput_measures": "Moving to {given} of {capacity} {kind} to measure its speed",
         "goodput_faster": ", on which it is {gain:.0%} faster",
         "goodput_cluster": ": the cluster does {gain:.0%} more",

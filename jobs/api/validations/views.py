@@ -1,4 +1,4 @@
-"""Measurements by REST: build code and measure its memory before submission."""
+"""Validations by REST: build code and measure its memory before submission."""
 
 from __future__ import annotations
 
@@ -16,20 +16,20 @@ from jobs import nudges
 from jobs.api.jobs.submission_serializer import SubmissionSerializer, submission_of
 from jobs.api.parsers import BoundedJsonParser, YamlParser
 from jobs.api.requests import number_param, person
-from jobs.api.serializers import MeasurementSerializer
+from jobs.api.serializers import ValidationSerializer
 from jobs.api.waiting import changes_await
 from jobs.selectors.validations import draft_as_data, draft_visible_to
 from jobs.services.submission.measurements import draft_measure
 
 
-class MeasurementList(APIView):
+class ValidationList(APIView):
     """POST builds and measures a submission without submitting it."""
 
     parser_classes = (BoundedJsonParser, MultiPartParser, FormParser, YamlParser)
 
     @extend_schema(
         request=SubmissionSerializer,
-        responses={200: MeasurementSerializer, 202: MeasurementSerializer},
+        responses={200: ValidationSerializer, 202: ValidationSerializer},
     )
     def post(self, request: Request) -> Response:
         """Measure a submission (JSON, YAML, form or multipart)."""
@@ -37,20 +37,20 @@ class MeasurementList(APIView):
         is_under_way = draft.status == JobStatus.VALIDATING
         if is_under_way:
             nudges.jobs_changed([draft.pk], orders=True, cycle=False)
-        location = reverse("api:measurement-detail", [draft.pk], request=request)
+        location = reverse("api:validation-detail", [draft.pk], request=request)
         status = 202 if is_under_way else 200
         return Response(draft_as_data(draft), status=status, headers={"Location": location})
 
 
-class MeasurementDetail(APIView):
-    """One measurement; `wait` delays the response until it has ended."""
+class ValidationDetail(APIView):
+    """One validation; `wait` delays the response until it has ended."""
 
     @extend_schema(
-        responses=MeasurementSerializer,
+        responses=ValidationSerializer,
         parameters=[OpenApiParameter("wait", float, description="Seconds to wait for it, to 30.")],
     )
     def get(self, request: Request, draft_id: int) -> Response:
-        """Get a measurement."""
+        """Get a validation."""
         wait_s = number_param(request, "wait", 0, 0, settings.WAIT_LIMIT_S) or 0.0
 
         def is_over() -> bool:

@@ -103,7 +103,7 @@ def _room_check() -> None:
         raise ConflictError(
             "The nodes are busy measuring for others. Try again in a minute, or submit it as it "
             "is: then its code waits for its turn.",
-            code="too_many_measurements",
+            code="too_many_validations",
         )
 
 
