@@ -122,7 +122,7 @@ class TestLogs:
                 job_id=job.pk, slot=0, offset=start, text=text[start : start + 17]
             )
             log_chunks_store(played.node, [chunk], world.now)
-            seen = log_since(job, 0, seen.after)
+            seen = log_since(job, 0, seen.next_cursor)
             if seen.text.startswith("\r"):  # as the page does
                 shown = shown[: shown.rfind("\n") + 1]
             shown += seen.text.removeprefix("\r")
