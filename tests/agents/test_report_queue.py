@@ -43,6 +43,7 @@ def test_queue_passes_over_what_is_no_report_of_this_trainer(tmp_path: Path) -> 
         + line(AGENT_SEQUENCE)  # only the agent may number like this
         + line(2, kind="exited")  # and only it can see the end
         + line(3, data="text")
+        + line(3, at=10**400)
         + b"[" * 100_000
         + b"\n"
         + line(4)

@@ -69,6 +69,9 @@ def test_unknown_fields_of_a_newer_writer_are_ignored() -> None:
             r"members\[0\].virtual_nodes\[0\] must be a whole number",
         ),
         (("spec", "stop", "target"), "x", "TrainerOrders.spec.stop.target must be a number"),
+        pytest.param(
+            ("spec", "stop", "target"), 10**400, "stop.target is too large: int 1", id="huge"
+        ),
     ],
 )
 def test_ill_typed_field_is_named(path: tuple, value: object, message: str) -> None:

@@ -94,7 +94,10 @@ def _type_hints(expected: Any) -> dict[str, Any]:
 
 def _decode_scalar(expected: Any, value: Any, path: str) -> Any:
     if expected is float and isinstance(value, int) and not isinstance(value, bool):
-        return float(value)
+        try:
+            return float(value)
+        except OverflowError:
+            raise ValueError(f"{path} is too large: {_describe(value)}") from None
     if not isinstance(value, expected) or (isinstance(value, bool) and expected is not bool):
         raise ValueError(f"{path} must be {_NAMES[expected]}, got {_describe(value)}")
     return value
