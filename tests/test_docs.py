@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from controlplane.core.policies import POLICIES
 from controlplane.core.protocol.wire import ReportKind
 from controlplane.core.values.lifecycle import GenerationPhase
 
@@ -105,6 +106,11 @@ def test_contributing_names_files_that_exist() -> None:
     paths = set(SOURCE_PATH.findall((ROOT / "CONTRIBUTING.md").read_text()))
     assert len(paths) >= 30
     assert [path for path in sorted(paths) if not (ROOT / path).exists()] == []
+
+
+def test_every_policy_has_a_page() -> None:
+    pages = {page.stem for page in (ROOT / "docs/policies").glob("*.md")}
+    assert pages == {*POLICIES, "index", "common"}
 
 
 def test_decisions_are_one_page_of_short_lines() -> None:
