@@ -108,14 +108,23 @@ def test_contributing_names_files_that_exist() -> None:
     assert [path for path in sorted(paths) if not (ROOT / path).exists()] == []
 
 
-def test_every_policy_has_a_page() -> None:
-    pages = {page.stem for page in (ROOT / "docs/policies").glob("*.md")}
-    assert pages == {*POLICIES, "index", "common"}
+def test_every_policy_has_a_page_and_every_page_a_policy() -> None:
+    pages = {path.stem for path in (ROOT / "docs/policies").glob("*.md")}
+    assert pages == {*POLICIES, "index"}
+    index = (ROOT / "docs/policies/index.md").read_text()
+    assert [name for name in POLICIES if f"[`{name}`]({name}.md)" not in index] == []
 
 
-def test_decisions_are_one_page_of_short_lines() -> None:
-    for page in (ROOT / "docs/decisions").glob("*.md"):
-        assert len(page.read_text().splitlines()) <= 25, page.name
+@pytest.mark.parametrize(
+    "page", sorted((ROOT / "docs/decisions").glob("*.md")), ids=lambda path: path.stem
+)
+def test_a_decision_is_one_short_page(page: Path) -> None:
+    lines = page.read_text().splitlines()
+    assert len(lines) <= 25
+    assert re.fullmatch(rf"# {int(page.stem[:4])}\. .+", lines[0])
+    assert re.fullmatch(r"Date: \d{4}-\d\d-\d\d", lines[2])
+    parts = re.findall(r"^\*\*(Question|Choice|Why|Price)\.\*\*", page.read_text(), re.MULTILINE)
+    assert parts == ["Question", "Choice", "Why", "Price"]
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda path: str(path.relative_to(ROOT)))
