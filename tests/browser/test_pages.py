@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from playwright.sync_api import Browser, Page, expect, sync_playwright
+from playwright.sync_api import Browser, Page, Route, expect, sync_playwright
 
 from tests.browser.page_site import Site, running_site
 from tests.frontend.world import PASSWORD
@@ -334,6 +334,25 @@ def test_the_form_helps_checks_and_submits(ada: Visitor, tmp_path: Path) -> None
     page.wait_for_url(re.compile(r"/jobs/\d+/$"))
     expect(page.get_by_role("heading", level=1)).to_contain_text("my own")
     expect(page.get_by_text("mine.py")).to_be_visible()
+
+
+def test_a_late_answer_does_not_interrupt_typing(ada: Visitor) -> None:
+    page = ada.page
+    ada.open("/jobs/new/")
+    page.get_by_label("At most").fill("9")
+    held: list[Route] = []
+    page.route(
+        "**/jobs/new/",
+        lambda route: held.append(route) if route.request.method == "POST" else route.continue_(),
+    )
+    with page.expect_request(lambda request: request.method == "POST"):
+        page.get_by_role("button", name="Check only").click()
+    name = page.get_by_label("Name", exact=True)
+    name.fill("typed meanwhile")
+    assert held
+    held[0].continue_()
+    expect(page.locator("[data-error-for=max_accelerators]")).to_contain_text("can use at most")
+    expect(name).to_be_focused()
 
 
 _ANSWER = """

@@ -141,6 +141,7 @@ async function send(form, button) {
   body.set("do", button?.value ?? "submit");
   follower = null;
   const buttons = form.querySelectorAll(".submit-bar button");
+  const focused = document.activeElement;
   buttons.forEach((each) => { each.disabled = true; });
   try {
     const response = await fetch(form.action || window.location.href, {
@@ -151,7 +152,8 @@ async function send(form, button) {
       window.location.assign(answer.location);
       return;
     }
-    showErrors(form, answer.errors ?? {});
+    const isElsewhere = document.activeElement !== focused && form.contains(document.activeElement);
+    showErrors(form, answer.errors ?? {}, !isElsewhere); // a late answer must not interrupt typing
     showCheck(answer.check);
     if (answer.check?.waits_at) follow(form, answer.check.waits_at);
   } catch {
