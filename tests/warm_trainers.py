@@ -21,7 +21,7 @@ from typing import Any, BinaryIO
 from unittest import mock
 
 from agents.trainer.contract.environment import QUIET_ENVIRONMENT, heap_environment
-from agents.trainer.local.local_cluster import REPOSITORY
+from agents.trainer.local.local_trainer import REPOSITORY
 
 _CONTEXT = multiprocessing.get_context("forkserver")
 _CONTEXT.set_forkserver_preload(["tests.warm_imports"])

@@ -5,7 +5,6 @@ Used by the launcher, the benchmarks and the tests. The trainers get orders as f
 
 from __future__ import annotations
 
-import json
 import os
 import shutil
 import signal
@@ -13,13 +12,13 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, BinaryIO, Protocol
+from typing import Any
 
 from agents.trainer.contract.environment import heap_environment
 from agents.trainer.contract.ports import PortHolder
-from agents.trainer.contract.run_dir import REPORTS_FILE, orders_write
+from agents.trainer.contract.run_dir import orders_write
+from agents.trainer.local.local_trainer import LocalTrainer, Spawn, trainer_spawn
 from agents.trainer.local.predictions import resume_at
 from controlplane.core.protocol.nonfinite import NONFINITE_CODES
 from controlplane.core.protocol.wire import (
@@ -31,7 +30,6 @@ from controlplane.core.protocol.wire import (
     TrainerOrders,
     TrainerReport,
     TrainingSpec,
-    decode,
 )
 from controlplane.core.virtual_nodes.mapping import even_mapping
 
@@ -39,7 +37,6 @@ Mapping = Sequence[Sequence[int]]
 POLL_S = 0.02
 STOP_GRACE_S = 5.0
 TRAINER_PROGRAM = (sys.executable, "-m", "agents.trainer")
-REPOSITORY = Path(__file__).resolve().parents[3]
 
 
 class LocalJobError(Exception):
@@ -58,71 +55,6 @@ class NonfiniteJobError(LocalJobError):
         super().__init__(data["message"])
         self.data = data
         self.outputs = outputs
-
-
-class TrainerProcess(Protocol):
-    """The part of `subprocess.Popen` that a local job needs."""
-
-    pid: int
-
-    @property
-    def returncode(self) -> int | None: ...
-    def poll(self) -> int | None: ...
-    def wait(self, timeout: float | None = None) -> int: ...
-    def send_signal(self, sig: int, /) -> None: ...
-    def terminate(self) -> None: ...
-    def kill(self) -> None: ...
-
-
-#: Starts a command with an environment, inherited file numbers and a log.
-Spawn = Callable[[Sequence[str], dict[str, str], Sequence[int], BinaryIO], TrainerProcess]
-
-
-def trainer_spawn(
-    command: Sequence[str], environment: dict[str, str], files: Sequence[int], log: BinaryIO
-) -> subprocess.Popen[bytes]:
-    """Start a trainer as a child process in a session of its own."""
-    return subprocess.Popen(
-        command,
-        pass_fds=files,
-        env=environment,
-        cwd=REPOSITORY,
-        stdin=subprocess.DEVNULL,
-        stdout=log,
-        stderr=subprocess.STDOUT,
-        start_new_session=True,
-    )
-
-
-@dataclass
-class LocalTrainer:
-    """One child process and its reports so far."""
-
-    slot: int
-    run_dir: Path
-    process: TrainerProcess
-    reports: list[TrainerReport] = field(default_factory=list)
-    offset: int = 0
-
-    def read(self) -> None:
-        """Read reports that were written since the last call."""
-        path = self.run_dir / REPORTS_FILE
-        if not path.exists():
-            return
-        with path.open("rb") as stream:
-            stream.seek(self.offset)
-            text = stream.read()
-        end = text.rfind(b"\n") + 1
-        self.offset += end
-        lines = text[:end].splitlines()
-        self.reports.extend(decode(TrainerReport, json.loads(line)) for line in lines)
-
-    def last(self, kind: ReportKind, generation: int | None = None) -> TrainerReport | None:
-        """Return the newest report of a kind, of any or one generation."""
-        for report in reversed(self.reports):
-            if report.kind is kind and generation in (None, report.generation):
-                return report
-        return None
 
 
 class LocalJob:
