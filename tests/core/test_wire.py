@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 
 import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
 
 from controlplane.core.protocol.wire import (
     AcceleratorInfo,
@@ -89,3 +91,44 @@ def test_missing_field_is_named() -> None:
     del raw["spec"]["seed"]
     with pytest.raises(ValueError, match=r"TrainerOrders\.spec\.seed is missing"):
         decode(TrainerOrders, raw)
+
+
+#: Whatever a line of JSON can hold, numbers beyond every float included.
+ANY_JSON = st.recursive(
+    st.none()
+    | st.booleans()
+    | st.integers()
+    | st.integers(min_value=10**300, max_value=10**400)
+    | st.floats()
+    | st.text(max_size=5),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner),
+    max_leaves=5,
+)
+
+
+def places_of(message: object, path: tuple[str | int, ...] = ()) -> list[tuple[str | int, ...]]:
+    """List the paths of everything in an encoded message."""
+    entries: list[tuple[str | int, object]] = []
+    if isinstance(message, dict):
+        entries = list(message.items())
+    elif isinstance(message, list):
+        entries = list(enumerate(message))
+    return [path, *(place for key, entry in entries for place in places_of(entry, (*path, key)))]
+
+
+@given(ANY_JSON)
+@example(10**400)
+def test_a_message_with_anything_in_any_place_is_read_or_refused(value: object) -> None:
+    whole = json.dumps(encode(ORDERS))
+    for place in places_of(json.loads(whole)):
+        message = {"": json.loads(whole)}
+        owner, key = message, ""
+        for step in place:
+            owner, key = owner[key], step
+        owner[key] = value
+        refusal = None
+        try:
+            decode(TrainerOrders, message[""])
+        except ValueError as error:
+            refusal = str(error)
+        assert refusal is None or refusal.startswith("TrainerOrders")
