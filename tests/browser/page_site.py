@@ -23,6 +23,22 @@ from tests.frontend.world import make_person, make_world
 make_world()
 make_person("newcomer")
 """
+#: Code for `Site.run`: a node's answer to the newest validation, and two reports for it.
+VALIDATION_ANSWER = """
+from django.utils import timezone
+from controlplane.core.protocol.wire import ValidationReport
+from jobs import nudges
+from jobs.models import Job
+from jobs.services.submission.validations import validation_take
+draft = Job.objects.filter(is_draft=True).latest("id")
+report = ValidationReport(job_id=draft.pk, attempt=draft.validation_attempt, {report})
+assert validation_take(draft.validation_node, report, timezone.now())
+"""
+#: 0.9 * 2 GiB - 1 GB - 64 MiB leave room for 2 examples.
+FITTING = """ok=True, facts={
+    "memory": {"process_bytes": 1e9, "base_bytes": 0, "bytes_per_example": 3e8}}"""
+FAILING = """ok=False, code="user_code", field="code.build", message="ValueError: no data",
+    traceback="line 2, in build" """
 
 
 @dataclass(frozen=True, slots=True)

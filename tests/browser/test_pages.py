@@ -3,22 +3,16 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
-from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 import pytest
-from playwright.sync_api import Browser, Page, Route, expect, sync_playwright
+from playwright.sync_api import Browser, Page, expect
 
-from tests.browser.page_site import Site, running_site
-from tests.frontend.world import PASSWORD
+from tests.browser.page_site import FITTING, VALIDATION_ANSWER, Site, running_site
+from tests.browser.visitor import AUDIT, WAIT_MS, Visitor, visit
 
 pytestmark = [pytest.mark.browser, pytest.mark.timeout(300)]
 
-AUDIT = (Path(__file__).parent / "audit.js").read_text().split("\n", 1)[1]
-WAIT_MS = 60_000
-expect.set_options(timeout=WAIT_MS)
 #: Names of seeded jobs are looked up by the order in which they were made.
 JOB = {
     "finished": 1,
@@ -44,81 +38,13 @@ new PerformanceObserver((list) => {
 """
 
 
-@dataclass
-class Visitor:
-    """A browser window of one person, and everything the browser complained about."""
-
-    page: Page
-    complaints: list[str] = field(default_factory=list)
-
-    def open(self, address: str) -> None:
-        self.page.goto(address)
-        figures = self.page.locator("[data-figure]")
-        expect(self.page.locator("[data-figure][data-drawn]")).to_have_count(
-            figures.count(), timeout=WAIT_MS
-        )
-
-
-@pytest.fixture(scope="module")
-def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
-    with running_site(tmp_path_factory.mktemp("pages")) as site:
-        yield site
-
-
-@pytest.fixture(scope="module")
-def browser(chromium: str) -> Iterator[Browser]:
-    with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(
-            executable_path=chromium, args=["--no-sandbox", "--disable-gpu"]
-        )
-        yield browser
-        browser.close()
-
-
-def _visit(browser: Browser, site: Site, person: str, **options: Any) -> Visitor:
-    context = browser.new_context(base_url=site.address, **options)
-    visitor = Visitor(context.new_page())
-    visitor.page.set_default_timeout(WAIT_MS)
-    visitor.page.on(
-        "console",
-        lambda message: (
-            visitor.complaints.append(message.text) if message.type == "error" else None
-        ),
-    )
-    visitor.page.on("pageerror", lambda error: visitor.complaints.append(str(error)))
-    visitor.page.goto("/login/")
-    visitor.page.get_by_label("Username").fill(person)
-    visitor.page.get_by_label("Password").fill(PASSWORD)
-    visitor.page.get_by_role("button", name="Log in").click()
-    visitor.page.wait_for_url("**/")
-    return visitor
-
-
-def _visit_without_complaints(browser: Browser, site: Site, person: str) -> Iterator[Visitor]:
-    """Give a window; what the browser complained about until the end fails the test."""
-    visitor = _visit(browser, site, person, viewport={"width": 1280, "height": 900})
-    yield visitor
-    visitor.page.context.close()
-    assert visitor.complaints == []
-
-
-@pytest.fixture
-def admin(browser: Browser, site: Site) -> Iterator[Visitor]:
-    yield from _visit_without_complaints(browser, site, "admin")
-
-
-@pytest.fixture
-def ada(browser: Browser, site: Site) -> Iterator[Visitor]:
-    yield from _visit_without_complaints(browser, site, "ada")
-
-
 @pytest.mark.parametrize(("width", "scheme"), LOOKS)
 def test_every_page_is_drawn_accessible_and_fits(
     width: int, scheme: str, browser: Browser, site: Site
 ) -> None:
     size = {"width": width, "height": 844 if width < 500 else 1080}
     for person in ("admin", "newcomer"):
-        visitor = _visit(browser, site, person, viewport=size, color_scheme=scheme)
+        visitor = visit(browser, site, person, viewport=size, color_scheme=scheme)
         faults = {}
         for address in PAGES if person == "admin" else ["/", "/jobs/", "/jobs/new/", "/nodes/"]:
             visitor.open(address)
@@ -203,7 +129,7 @@ def test_script_in_a_name_stays_text_everywhere(admin: Visitor) -> None:
 
 
 def test_times_are_in_the_readers_zone(browser: Browser, site: Site) -> None:
-    visitor = _visit(browser, site, "ada", timezone_id="Asia/Tokyo", locale="en-GB")
+    visitor = visit(browser, site, "ada", timezone_id="Asia/Tokyo", locale="en-GB")
     visitor.open(f"/jobs/{JOB['running']}/")
     time = visitor.page.locator("#spec time").first
     expected = time.evaluate(
@@ -270,7 +196,7 @@ def test_others_changes_do_not_wake_a_page(ada: Visitor, site: Site) -> None:
 
 def test_without_a_stream_the_page_asks_every_few_seconds(browser: Browser, tmp_path: Path) -> None:
     with running_site(tmp_path / "site", with_stream=False) as site:
-        visitor = _visit(browser, site, "ada")
+        visitor = visit(browser, site, "ada")
         visitor.open(f"/jobs/{JOB['running']}/")
         expect(visitor.page.locator("#live-state")).to_have_text("Every few seconds")
         site.run(_EVENT.format(job_id=JOB["running"], message="Found by asking"))
@@ -283,7 +209,7 @@ def test_without_a_stream_the_page_asks_every_few_seconds(browser: Browser, tmp_
 def test_a_changed_priority_is_seen_by_another_admin(
     admin: Visitor, browser: Browser, site: Site
 ) -> None:
-    other = _visit(browser, site, "admin")
+    other = visit(browser, site, "admin")
     other.open("/queue/")
     expect(other.page.locator("#live-state")).to_have_text("Live")
     admin.open("/queue/")
@@ -295,119 +221,6 @@ def test_a_changed_priority_is_seen_by_another_admin(
     expect(other.page.locator("#queue tbody tr").first).to_contain_text("tabular", timeout=WAIT_MS)
     expect(other.page.get_by_label("Priority of job 5")).to_have_value("900")
     other.page.context.close()
-
-
-def test_the_form_helps_checks_and_submits(ada: Visitor, tmp_path: Path) -> None:
-    page = ada.page
-    ada.open("/jobs/new/")
-    page.get_by_role("radio", name=re.compile("Tabular data")).check()
-    expect(page.get_by_label("Name", exact=True)).to_have_value(re.compile("Tabular"))
-    page.get_by_label("Global batch size").fill("64")
-    page.get_by_label("Virtual nodes").fill("8")
-    page.get_by_label("At most").fill("3")
-    help_line = page.locator("#split-help")
-    expect(help_line).to_have_text(
-        "Each virtual node takes 8 of 64 examples. "
-        "On 3 accelerators, each runs 2 or 3 of the 8 virtual nodes."
-    )
-    page.get_by_role("button", name="Check only").click()
-    expect(page.locator("#check-result")).to_contain_text("Would")
-
-    page.get_by_label("At most").fill("9")
-    page.get_by_role("button", name="Check only").click()
-    error = page.locator("[data-error-for=max_accelerators]")
-    expect(error).to_contain_text("can use at most as many accelerators")
-    expect(page.get_by_label("At most")).to_be_focused()
-    expect(page.get_by_label("At most")).to_have_attribute("aria-invalid", "true")
-    expect(page.locator("#check-result")).to_be_empty()
-
-    # A chosen file stays chosen when something else was wrong.
-    own = tmp_path / "mine.py"
-    own.write_text("def build(settings):\n    return None, None\n")
-    page.get_by_role("radio", name=re.compile("My own code")).check()
-    page.locator("#id_code").set_input_files(own)
-    page.get_by_role("button", name="Submit the job").click()
-    expect(error).to_be_visible()
-    page.get_by_label("At most").fill("2")
-    page.get_by_label("Name", exact=True).fill("my own")
-    page.get_by_role("button", name="Submit the job").click()
-    page.wait_for_url(re.compile(r"/jobs/\d+/$"))
-    expect(page.get_by_role("heading", level=1)).to_contain_text("my own")
-    expect(page.get_by_text("mine.py")).to_be_visible()
-
-
-def test_a_late_answer_does_not_interrupt_typing(ada: Visitor) -> None:
-    page = ada.page
-    ada.open("/jobs/new/")
-    page.get_by_label("At most").fill("9")
-    held: list[Route] = []
-    page.route(
-        "**/jobs/new/",
-        lambda route: held.append(route) if route.request.method == "POST" else route.continue_(),
-    )
-    with page.expect_request(lambda request: request.method == "POST"):
-        page.get_by_role("button", name="Check only").click()
-    name = page.get_by_label("Name", exact=True)
-    name.fill("typed meanwhile")
-    assert held
-    held[0].continue_()
-    expect(page.locator("[data-error-for=max_accelerators]")).to_contain_text("can use at most")
-    expect(name).to_be_focused()
-
-
-_ANSWER = """
-from django.utils import timezone
-from controlplane.core.protocol.wire import ValidationReport
-from jobs import nudges
-from jobs.models import Job
-from jobs.services.submission.validations import validation_take
-draft = Job.objects.filter(is_draft=True).latest("id")
-report = ValidationReport(job_id=draft.pk, attempt=draft.validation_attempt, {report})
-assert validation_take(draft.validation_node, report, timezone.now())
-"""
-#: 0.9 * 2 GiB - 1 GB - 64 MiB leave room for 2 examples.
-_FITTING = """ok=True, facts={
-    "memory": {"process_bytes": 1e9, "base_bytes": 0, "bytes_per_example": 3e8}}"""
-_FAILING = """ok=False, code="user_code", field="code.build", message="ValueError: no data",
-    traceback="line 2, in build" """
-
-
-def test_code_is_measured_before_it_is_submitted(ada: Visitor, site: Site, tmp_path: Path) -> None:
-    page = ada.page
-    ada.open("/jobs/new/")
-    own = tmp_path / "measured.py"
-    own.write_text("def build(settings):\n    return 'large', None\n")
-    page.get_by_role("radio", name=re.compile("My own code")).check()
-    page.locator("#id_code").set_input_files(own)
-    page.get_by_label("Name", exact=True).fill("measured first")
-    page.get_by_label("Global batch size").fill("20")
-    page.get_by_label("Kinds of accelerator").fill("cpu")
-    result = page.locator("#check-result")
-
-    page.get_by_role("button", name="Measure memory").click()
-    expect(result).to_contain_text("Measuring")
-    site.run(_ANSWER.format(report=_FAILING))
-    expect(result).to_contain_text("line 2, in build", timeout=WAIT_MS)
-    expect(page.locator("[data-error-for=code_from]")).to_have_text("ValueError: no data")
-    assert page.evaluate(AUDIT) == []
-
-    # The mistake is corrected; the new measurement says what fits, and one click takes it over.
-    own.write_text("def build(settings):\n    return 'smaller', None\n")
-    page.locator("#id_code").set_input_files(own)
-    page.get_by_role("button", name="Measure memory").click()
-    expect(page.locator("[data-error-for=code_from]")).to_be_hidden()
-    expect(result).to_contain_text("Measuring")
-    site.run(_ANSWER.format(report=_FITTING))
-    expect(result).to_contain_text("10 virtual nodes would fit", timeout=WAIT_MS)
-    assert page.evaluate(AUDIT) == []
-    page.get_by_role("button", name="Use 10 virtual nodes").click()
-    expect(page.get_by_label("Virtual nodes", exact=True)).to_have_value("10")
-    expect(page.locator("#split-help")).to_contain_text("Each virtual node takes 2 of 20 examples")
-
-    page.get_by_role("button", name="Submit the job").click()
-    page.wait_for_url(re.compile(r"/jobs/\d+/$"))
-    expect(page.get_by_role("heading", level=1)).to_contain_text("measured first")
-    expect(page.locator("#job-head [role=status]")).to_have_text("pending")
 
 
 def test_the_log_is_searched_without_reading_all_of_it(ada: Visitor) -> None:
@@ -454,7 +267,7 @@ def test_everything_is_reached_by_keyboard(admin: Visitor) -> None:
 
 
 def test_pages_work_without_scripts(browser: Browser, site: Site) -> None:
-    visitor = _visit(browser, site, "ada", java_script_enabled=False)
+    visitor = visit(browser, site, "ada", java_script_enabled=False)
     page = visitor.page
     page.goto(f"/jobs/{JOB['paused']}/")
     expect(page.get_by_role("heading", level=1)).to_contain_text("weekend run")
@@ -464,7 +277,7 @@ def test_pages_work_without_scripts(browser: Browser, site: Site) -> None:
     page.goto("/jobs/new/")
     page.get_by_role("button", name="Measure memory").click()
     expect(page.get_by_role("heading", name="Measuring")).to_be_visible()
-    site.run(_ANSWER.format(report=_FITTING))
+    site.run(VALIDATION_ANSWER.format(report=FITTING))
     page.get_by_role("link", name="Look again").click()
     expect(page.locator("#check-result")).to_contain_text("Measured: 300.0 MB an example")
     page.goto("/jobs/new/")

@@ -1,0 +1,47 @@
+"""The seeded site, a browser, and people who visit."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+from playwright.sync_api import Browser, expect, sync_playwright
+
+from tests.browser.page_site import Site, running_site
+from tests.browser.visitor import WAIT_MS, Visitor, visit
+
+expect.set_options(timeout=WAIT_MS)
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
+    with running_site(tmp_path_factory.mktemp("pages")) as site:
+        yield site
+
+
+@pytest.fixture(scope="module")
+def browser(chromium: str) -> Iterator[Browser]:
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(
+            executable_path=chromium, args=["--no-sandbox", "--disable-gpu"]
+        )
+        yield browser
+        browser.close()
+
+
+def _visit_without_complaints(browser: Browser, site: Site, person: str) -> Iterator[Visitor]:
+    """Give a window; what the browser complained about until the end fails the test."""
+    visitor = visit(browser, site, person, viewport={"width": 1280, "height": 900})
+    yield visitor
+    visitor.page.context.close()
+    assert visitor.complaints == []
+
+
+@pytest.fixture
+def admin(browser: Browser, site: Site) -> Iterator[Visitor]:
+    yield from _visit_without_complaints(browser, site, "admin")
+
+
+@pytest.fixture
+def ada(browser: Browser, site: Site) -> Iterator[Visitor]:
+    yield from _visit_without_complaints(browser, site, "ada")

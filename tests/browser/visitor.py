@@ -1,0 +1,50 @@
+"""A person's browser window on a seeded site."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from playwright.sync_api import Browser, Page, expect
+
+from tests.browser.page_site import Site
+from tests.frontend.world import PASSWORD
+
+#: Script that returns the accessibility faults of a page.
+AUDIT = (Path(__file__).parent / "audit.js").read_text().split("\n", 1)[1]
+WAIT_MS = 60_000
+
+
+@dataclass
+class Visitor:
+    """A browser window of one person, and everything the browser complained about."""
+
+    page: Page
+    complaints: list[str] = field(default_factory=list)
+
+    def open(self, address: str) -> None:
+        self.page.goto(address)
+        figures = self.page.locator("[data-figure]")
+        expect(self.page.locator("[data-figure][data-drawn]")).to_have_count(
+            figures.count(), timeout=WAIT_MS
+        )
+
+
+def visit(browser: Browser, site: Site, person: str, **options: Any) -> Visitor:
+    context = browser.new_context(base_url=site.address, **options)
+    visitor = Visitor(context.new_page())
+    visitor.page.set_default_timeout(WAIT_MS)
+    visitor.page.on(
+        "console",
+        lambda message: (
+            visitor.complaints.append(message.text) if message.type == "error" else None
+        ),
+    )
+    visitor.page.on("pageerror", lambda error: visitor.complaints.append(str(error)))
+    visitor.page.goto("/login/")
+    visitor.page.get_by_label("Username").fill(person)
+    visitor.page.get_by_label("Password").fill(PASSWORD)
+    visitor.page.get_by_role("button", name="Log in").click()
+    visitor.page.wait_for_url("**/")
+    return visitor
