@@ -82,7 +82,7 @@ def main() -> int:
         "VIRTUALFLOW_LEASE_S": str(LEASE_S),
         "VIRTUALFLOW_HEARTBEAT_S": "1",
         "VIRTUALFLOW_CHECKPOINT_EVERY_S": str(CHECKPOINT_EVERY_S),
-        # What is done to these nodes on purpose must not get them quarantined.
+        # Losses that are caused on purpose must not quarantine a node.
         "VIRTUALFLOW_QUARANTINE_DEATHS": "0",
     }
     hits = [case for case in chosen for _ in range(case.repeats)] * options.rounds

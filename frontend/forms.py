@@ -1,4 +1,4 @@
-"""Forms of the pages: fields and their texts; services validate the input."""
+"""Forms of the pages; serializers and services validate the input."""
 
 from __future__ import annotations
 

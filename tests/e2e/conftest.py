@@ -16,7 +16,7 @@ from tests.servers import RunningServer
 #: What a page shows in a moment takes longer on a machine that is busy.
 expect.set_options(timeout=60_000)
 
-#: What is done to trainers on purpose must not get their nodes quarantined.
+#: Losses that are caused on purpose must not quarantine a node.
 _VARIABLES = {"VIRTUALFLOW_QUARANTINE_DEATHS": "0"}
 _ENDED = "finished,failed,invalid,cancelled"
 _CLEAR_DEADLINE_S = 60.0

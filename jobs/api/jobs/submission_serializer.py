@@ -194,7 +194,8 @@ class SubmissionSerializer(serializers.Serializer):
     def to_internal_value(self, data: Mapping[str, Any]) -> dict[str, Any]:
         """Check every field, then the rules between those that are valid."""
         given = {name: value for name, value in data.items() if value is not None and value != ""}
-        errors = {name: [_no_such_field(name)] for name in given if name not in self.fields}
+        unknown = f"There is no such field; use {', '.join(self.fields)}."
+        errors = {name: [unknown] for name in given if name not in self.fields}
         template = JOB_TEMPLATES.get(str(given.get("template")))
         complete = given if template is None else _template_values(template, given) | given
         values: dict[str, Any] = {}
@@ -329,10 +330,6 @@ def _values(data: Any) -> dict[str, Any]:
     if not isinstance(data, Mapping):
         raise InvalidInputError("The body must be an object of fields.")
     return dict(data)
-
-
-def _no_such_field(_name: str) -> str:
-    return f"There is no such field; use {', '.join(SubmissionSerializer().fields)}."
 
 
 def _template_values(template: JobTemplate, given: Mapping[str, Any]) -> dict[str, Any]:
