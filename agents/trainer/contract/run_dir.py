@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+from agents.trainer.contract.atomic_write import text_write
 from agents.trainer.contract.failures import EXIT_FAILED, TrainerError
 from controlplane.core.protocol.wire import (
     ReportKind,
@@ -50,9 +51,7 @@ def orders_read(run_dir: Path) -> TrainerOrders:
 
 def orders_write(run_dir: Path, orders: TrainerOrders) -> None:
     """Write orders atomically, as an agent does."""
-    partial = run_dir / f".{ORDERS_FILE}.partial"
-    partial.write_text(json.dumps(encode(orders)))
-    partial.replace(run_dir / ORDERS_FILE)
+    text_write(run_dir / ORDERS_FILE, json.dumps(encode(orders)))
 
 
 class OrderWatcher:

@@ -19,6 +19,7 @@ from typing import Any
 import keras
 import tensorflow as tf
 
+from agents.trainer.contract.atomic_write import text_write
 from agents.trainer.contract.failures import TrainerError
 from agents.trainer.contract.user_errors import user_code
 from agents.trainer.data.fingerprint import data_fingerprint, data_warnings
@@ -72,9 +73,7 @@ def validation_run(directory: Path) -> int:
     _runtime_prepare()
     _memory_bound()
     report = job_validate(spec, directory / CODE_FOLDER)
-    partial = directory / f".{REPORT_FILE}.partial"
-    partial.write_text(json.dumps(encode(report)), encoding="utf-8")
-    partial.replace(directory / REPORT_FILE)
+    text_write(directory / REPORT_FILE, json.dumps(encode(report)))
     return 0
 
 
