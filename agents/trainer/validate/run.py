@@ -27,7 +27,7 @@ from agents.trainer.model.keras_private import model_build
 from agents.trainer.model.state import ModelState
 from agents.trainer.validate.job_file import JobCodeError, LoadedJob, job_load
 from agents.trainer.validate.model_checks import built_model_check, metric_names, model_check
-from agents.trainer.validate.model_summary import model_summary
+from agents.trainer.validate.model_summary import model_facts, model_summary
 from agents.trainer.validate.split_checks import splitting_check
 from agents.trainer.validate.trial_prediction import prediction_try
 from agents.trainer.validate.trial_steps import free_bytes, memory_read, steps_try
@@ -142,7 +142,7 @@ def loaded_job_check(
         findings.facts["summary"] = model_summary(job.model)
     with user_code(code_dir, "code.build", "building the model for the first examples", sample):
         model_build(job.model, sample)
-    findings.facts |= _model_facts(job.model)
+    findings.facts |= model_facts(job.model)
     findings.warnings += built_model_check(job.model, min(sizes))
     _check_stop(spec, job)
 
@@ -216,16 +216,6 @@ def _data_facts(spec: TrainingSpec, job: LoadedJob) -> dict[str, Any]:
         "num_validation_examples": 0 if job.validation is None else len(job.validation),
         "steps_per_epoch": math.ceil(len(job.train) / spec.global_batch_size),
         "data_fingerprint": data_fingerprint(job.train, job.validation),
-    }
-
-
-def _model_facts(model: keras.Model) -> dict[str, Any]:
-    return {
-        "num_parameters": sum(math.prod(v.shape) for v in model.variables),
-        "num_trainable_parameters": sum(math.prod(v.shape) for v in model.trainable_variables),
-        "state_bytes": ModelState(model).num_bytes,
-        "metrics": metric_names(model),
-        "summary": model_summary(model),
     }
 
 
