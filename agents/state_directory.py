@@ -7,10 +7,10 @@ import hashlib
 import json
 import os
 import socket
-import tempfile
 from pathlib import Path
 from typing import Any
 
+from agents.trainer.contract.atomic_write import text_write
 from controlplane.core.protocol.wire import EnrolReply, decode, encode
 
 _KERNEL_BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
@@ -20,17 +20,9 @@ class StateDirectoryBusyError(Exception):
     """Another living agent holds the state directory."""
 
 
-def write_atomically(path: Path, text: str, mode: int = 0o600) -> None:
-    """Write `text` to `path` so that a reader sees the old or the new content, never a part."""
-    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-    try:
-        with os.fdopen(handle, "w", encoding="utf-8") as file:
-            file.write(text)
-        Path(temporary).chmod(mode)
-        Path(temporary).replace(path)
-    except BaseException:
-        Path(temporary).unlink(missing_ok=True)
-        raise
+def write_atomically(path: Path, text: str) -> None:
+    """Write `text` to `path` atomically, readable by the owner only."""
+    text_write(path, text, mode=0o600)
 
 
 def read_json(path: Path) -> Any:
@@ -117,4 +109,4 @@ class StateDirectory:
     def keep_credentials(self, server: str, reply: EnrolReply) -> None:
         """Store the reply of an enrolment, readable by the owner only."""
         text = json.dumps({"server": server, "reply": encode(reply)}, indent=1)
-        write_atomically(self._credentials, text, mode=0o600)
+        write_atomically(self._credentials, text)

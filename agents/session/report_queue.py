@@ -12,10 +12,10 @@ from collections import deque
 from collections.abc import Container, Iterator
 from dataclasses import dataclass
 from itertools import islice
-from pathlib import Path
 from typing import Any
 
 from agents.supervision.run_directory import AGENT_SEQUENCE, RunDirectory
+from agents.trainer.contract.run_dir import whole_lines
 from controlplane.core.protocol.wire import ReportKind, TrainerReport, decode
 
 #: Size of one read from a file; a longer line is dropped.
@@ -91,7 +91,7 @@ def read_reports(
     """
     path = directory.own_reports if is_agents_own else directory.reports
     found = []
-    for line, end_offset in _whole_lines(path, offset):
+    for line, end_offset in whole_lines(path, offset, READ_BYTES):
         offset = end_offset
         try:
             report = decode(TrainerReport, storable(json.loads(line)))
@@ -115,22 +115,6 @@ def last_report(
         found, after = read_reports(directory, offset, is_agents_own=is_agents_own)
         last = next((item.report for item in reversed(found) if item.report.kind in kinds), last)
     return last
-
-
-def _whole_lines(path: Path, offset: int) -> Iterator[tuple[bytes, int]]:
-    """Yield lines that end in a newline, with the offset after each; too long lines are split."""
-    try:
-        with path.open("rb") as file:
-            file.seek(offset)
-            block = file.read(READ_BYTES)
-    except OSError:
-        return
-    if len(block) == READ_BYTES and b"\n" not in block:
-        yield b"", offset + len(block)
-    start = 0
-    while (end := block.find(b"\n", start)) >= 0:
-        yield block[start:end], offset + end + 1
-        start = end + 1
 
 
 def storable(value: Any) -> Any:

@@ -5,11 +5,12 @@ from __future__ import annotations
 import os
 import re
 import shutil
-import tempfile
 import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import BinaryIO
+
+from agents.trainer.contract.atomic_write import PARTIAL_PREFIX, atomic_write
 
 _SHA256 = re.compile(r"[0-9a-f]{64}")
 
@@ -26,7 +27,7 @@ class FileCache:
         self._max_bytes = max_bytes
         self._lock = threading.Lock()
         self._fetching: dict[str, threading.Lock] = {}
-        for leftover in folder.glob(".fetch.*"):
+        for leftover in folder.glob(f"{PARTIAL_PREFIX}*"):
             leftover.unlink(missing_ok=True)
 
     def take(self, sha256: str, fetch: Callable[[BinaryIO], None], target: Path) -> None:
@@ -54,14 +55,8 @@ class FileCache:
             self._evict(keep=sha256)
 
     def _fetch(self, fetch: Callable[[BinaryIO], None], cached: Path) -> None:
-        handle, name = tempfile.mkstemp(dir=self._folder, prefix=".fetch.")
-        try:
-            with os.fdopen(handle, "wb") as file:
-                fetch(file)
-            Path(name).replace(cached)
-        except BaseException:
-            Path(name).unlink(missing_ok=True)
-            raise
+        with atomic_write(cached, mode=0o600) as partial, partial.open("wb") as file:
+            fetch(file)
 
     def _evict(self, keep: str) -> None:
         files = [path for path in self._folder.iterdir() if _SHA256.fullmatch(path.name)]

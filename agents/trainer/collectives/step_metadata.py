@@ -7,11 +7,13 @@ all notes, so the seconds are at the trainer's own rank in a row of one place pe
 
 from __future__ import annotations
 
+import time
 from dataclasses import dataclass
 
 import numpy as np
 
 from agents.trainer.collectives.groups import Group
+from agents.trainer.model.progress import Activity
 from controlplane.core.protocol.wire import ReductionMode
 
 
@@ -29,6 +31,24 @@ class StepMetadata:
     is_agreed: bool
     slots: tuple[int, ...]
     busy_s: tuple[float, ...]
+
+
+class BusyTimer:
+    """Measures the seconds from the end of an exchange to the start of the next one."""
+
+    def __init__(self) -> None:
+        self._since: float | None = None
+        self._activity: Activity | None = None
+
+    def stop(self, activity: Activity) -> float:
+        """Return the seconds since the last exchange; 0 for the first step of its kind."""
+        is_first = activity is not self._activity
+        self._activity = activity
+        return 0.0 if is_first or self._since is None else time.monotonic() - self._since
+
+    def start(self) -> None:
+        """Measure from now on: an exchange has ended."""
+        self._since = time.monotonic()
 
 
 def notes_write(

@@ -7,10 +7,11 @@ import math
 import os
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from agents.trainer.contract.atomic_write import text_write
 from agents.trainer.contract.failures import EXIT_FAILED, TrainerError
 from controlplane.core.protocol.wire import (
     ReportKind,
@@ -50,9 +51,27 @@ def orders_read(run_dir: Path) -> TrainerOrders:
 
 def orders_write(run_dir: Path, orders: TrainerOrders) -> None:
     """Write orders atomically, as an agent does."""
-    partial = run_dir / f".{ORDERS_FILE}.partial"
-    partial.write_text(json.dumps(encode(orders)))
-    partial.replace(run_dir / ORDERS_FILE)
+    text_write(run_dir / ORDERS_FILE, json.dumps(encode(orders)))
+
+
+def whole_lines(path: Path, offset: int, limit: int = -1) -> Iterator[tuple[bytes, int]]:
+    """Yield the lines from byte `offset` on that end in a newline, with the offset after each.
+
+    Args:
+        limit: largest number of bytes to read, -1: all; a longer line is split.
+    """
+    try:
+        with path.open("rb") as file:
+            file.seek(offset)
+            block = file.read(limit)
+    except OSError:
+        return
+    if len(block) == limit and b"\n" not in block:
+        yield b"", offset + len(block)
+    start = 0
+    while (end := block.find(b"\n", start)) >= 0:
+        yield block[start:end], offset + end + 1
+        start = end + 1
 
 
 class OrderWatcher:

@@ -11,8 +11,7 @@ from dataclasses import replace
 from agents.trainer.collectives.groups import training_group
 from agents.trainer.contract.failures import TrainerError
 from agents.trainer.contract.run_dir import ReportWriter
-from agents.trainer.engine.epoch_lines import epoch_line
-from agents.trainer.engine.step_reports import StepReports
+from agents.trainer.engine.step_reports import StepReports, epoch_line
 from agents.trainer.engine.workload import Workload
 from agents.trainer.model.history import EpochRow, metrics_nonfinite
 from agents.trainer.model.outputs import json_numbers

@@ -1,19 +1,25 @@
-"""Aggregates finished steps into STEPS reports: two a second, and each membership's first step."""
+"""Reports of finished steps and epochs.
+
+Steps are aggregated into STEPS reports: two a second, and each membership's first step. An epoch is
+a line in the job's log.
+"""
 
 from __future__ import annotations
 
+import datetime
 import math
 import time
 from collections.abc import Callable
 from dataclasses import replace
 
 from agents.trainer.contract.run_dir import ReportWriter
+from agents.trainer.model.history import EpochRow
 from agents.trainer.model.progress import Progress
 from agents.trainer.step.stepper import StepOutcome
 from controlplane.core.estimates.noise_scale import GradientNoise
 from controlplane.core.protocol.codec import encode
 from controlplane.core.protocol.nonfinite import Nonfinite
-from controlplane.core.protocol.wire import ReportKind
+from controlplane.core.protocol.wire import ReportKind, StopCondition, StopKind
 
 REPORT_EVERY_S = 0.5
 
@@ -118,3 +124,20 @@ class StepReports:
             "sqr": sum(noise.sqr for noise in self._noises) / len(self._noises),
             "var": sum(noise.var for noise in self._noises) / len(self._noises),
         }
+
+
+def epoch_line(
+    row: EpochRow, stop: StopCondition, num_accelerators: int, at: datetime.datetime
+) -> str:
+    """Describe a finished epoch: when it ended, its metrics, its time and its speed."""
+    stamp = at.astimezone(datetime.UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+    is_by_steps = stop.kind is StopKind.STEPS
+    epoch = f"epoch {row.epoch + 1}" + ("" if is_by_steps else f"/{stop.limit}")
+    step = f"step {row.step}" + (f"/{stop.limit}" if is_by_steps else "")
+    facts = [f"{name} {value:.6g}" for name, value in row.logs.items()]
+    facts += [
+        f"{row.seconds:.2f} s",
+        f"{row.examples_per_s:,.0f} examples/s",
+        f"{num_accelerators} accelerator" + "s" * (num_accelerators != 1),
+    ]
+    return f"{stamp} {epoch}, {step}: {', '.join(facts)}"

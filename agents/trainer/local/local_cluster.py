@@ -118,22 +118,29 @@ class LocalJob:
         slots = [*stay, *fresh]
         if slots and max(slots) >= len(self.cluster_addresses):
             raise LocalJobError(f"slot {max(slots)} was not declared; allow more slots")
-        shares = mapping or (
-            even_mapping(self.spec.num_virtual_nodes, num_workers) if slots else ()
+        return self._membership(
+            slots,
+            mapping,
+            source_slot=held[0] if held else None,
+            restore=restore,
+            resume_at=None if held else resume_at(self.spec, self.folder),
         )
+
+    def _membership(
+        self, slots: Sequence[int], mapping: Mapping | None, **others: Any
+    ) -> Membership:
+        """Make the membership of the next generation; `others` are further fields of it."""
         self._generation += 1
-        leader = None if not slots else slots[0]
+        even = even_mapping(self.spec.num_virtual_nodes, len(slots)) if slots else ()
         return Membership(
             generation=self._generation,
             members=tuple(
                 Member(slot=slot, node_id=0, accelerator_index=slot, virtual_nodes=tuple(share))
-                for slot, share in zip(slots, shares, strict=True)
+                for slot, share in zip(slots, mapping or even, strict=True)
             ),
-            leader_slot=leader,
-            source_slot=held[0] if held else None,
+            leader_slot=slots[0] if slots else None,
             cluster_addresses=self.cluster_addresses,
-            restore=restore,
-            resume_at=None if held else resume_at(self.spec, self.folder),
+            **others,
         )
 
     def prepare(self, membership: Membership, checkpoint: Path | None = None) -> None:
@@ -247,17 +254,10 @@ class LocalJob:
 
         The first one is the leader.
         """
-        shares = mapping or even_mapping(self.spec.num_virtual_nodes, len(slots))
-        self._generation += 1
-        membership = Membership(
-            generation=self._generation,
-            members=tuple(
-                Member(slot=slot, node_id=0, accelerator_index=slot, virtual_nodes=tuple(share))
-                for slot, share in zip(slots, shares, strict=True)
-            ),
-            leader_slot=slots[0],
+        membership = self._membership(
+            slots,
+            mapping,
             source_slot=None,
-            cluster_addresses=self.cluster_addresses,
             restore=checkpoint is not None,
             recover=True,
             parked=parked,

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import BinaryIO, Protocol
 
-from agents.trainer.contract.run_dir import REPORTS_FILE
+from agents.trainer.contract.run_dir import REPORTS_FILE, whole_lines
 from controlplane.core.protocol.wire import ReportKind, TrainerReport, decode
 
 REPOSITORY = Path(__file__).resolve().parents[3]
@@ -61,16 +61,9 @@ class LocalTrainer:
 
     def read(self) -> None:
         """Read reports that were written since the last call."""
-        path = self.run_dir / REPORTS_FILE
-        if not path.exists():
-            return
-        with path.open("rb") as stream:
-            stream.seek(self.offset)
-            text = stream.read()
-        end = text.rfind(b"\n") + 1
-        self.offset += end
-        lines = text[:end].splitlines()
-        self.reports.extend(decode(TrainerReport, json.loads(line)) for line in lines)
+        for line, end_offset in whole_lines(self.run_dir / REPORTS_FILE, self.offset):
+            self.offset = end_offset
+            self.reports.append(decode(TrainerReport, json.loads(line)))
 
     def last(self, kind: ReportKind, generation: int | None = None) -> TrainerReport | None:
         """Return the newest report of a kind, of any or one generation."""

@@ -13,6 +13,7 @@ from typing import Any
 
 import keras
 
+from agents.trainer.contract.atomic_write import atomic_write, text_write
 from agents.trainer.model.history import EpochRow
 from agents.trainer.model.progress import Progress
 from agents.trainer.model.state import ModelState, VariableSpec, checkpoint_write, state_digest
@@ -93,9 +94,8 @@ def outputs_write(
     """
     folder.mkdir(parents=True, exist_ok=True)
     metrics = progress.history[-1].logs if progress.history else {}
-    partial = folder / f"partial-{MODEL_FILE}"  # Keras requires the suffix
-    model.save(partial)
-    partial.replace(folder / MODEL_FILE)
+    with atomic_write(folder / MODEL_FILE) as partial:
+        model.save(partial)
     files = results_write(folder, progress, digest, progress.ended_by)
     return [MODEL_FILE, *files], metrics
 
@@ -127,10 +127,3 @@ def history_csv(history: tuple[EpochRow, ...]) -> str:
         values = [repr(row.logs[name]) if name in row.logs else "" for name in names]
         writer.writerow([row.epoch, row.step, *values])
     return text.getvalue()
-
-
-def text_write(path: Path, text: str) -> None:
-    """Write a file atomically."""
-    partial = path.with_name(f".{path.name}.partial")
-    partial.write_text(text)
-    partial.replace(path)

@@ -15,7 +15,6 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-import os
 import zipfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -26,6 +25,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
+from agents.trainer.contract.atomic_write import atomic_write
 from agents.trainer.contract.failures import TrainerError
 from agents.trainer.model.batch_scaling import BatchScaling
 from agents.trainer.model.keras_private import global_random_state, optimizer_variables
@@ -142,12 +142,8 @@ def checkpoint_write(
     }
     arrays = {f"v{index}": _bytes_of(value) for index, value in enumerate(values)}
     arrays["meta"] = np.frombuffer(json.dumps(meta).encode(), np.uint8)
-    partial = path.with_name(f".{path.name}.partial")
-    with partial.open("wb") as stream:
+    with atomic_write(path, is_synced=True) as partial, partial.open("wb") as stream:
         np.savez(stream, allow_pickle=False, **arrays)
-        stream.flush()
-        os.fsync(stream.fileno())
-    partial.replace(path)
     return digest
 
 

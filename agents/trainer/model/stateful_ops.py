@@ -1,7 +1,8 @@
-"""Rejects random operations whose state belongs to a process instead of the job."""
+"""Rejects operations whose result depends on the process that runs them."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 from agents.trainer.contract.user_errors import JobCodeError
@@ -28,23 +29,40 @@ HIDDEN_STATE_OPERATIONS = frozenset(
         "RngReadAndSkip",
     }
 )
+#: Operations that call back into Python; their effects and order depend on the process.
+PYTHON_OPERATIONS = frozenset({"PyFunc", "PyFuncStateless", "EagerPyFunc"})
 
 
-def refuse_hidden_state(function: Any) -> None:
-    """Search a traced function and all functions it calls for such operations.
+def refuse_process_operations(graph: Any, *, may_call_python: bool = False) -> None:
+    """Search a traced function's graph and all functions it calls for such operations.
+
+    Args:
+        may_call_python: for predictions, whose examples depend on nothing but the example.
 
     Raises:
-        JobCodeError: one was found; names the operation and the fix.
+        JobCodeError: `python_function` or `process_random`; names the operation and the fix.
     """
-    definition = function.graph.as_graph_def()
-    nodes = [*definition.node]
-    for inner in definition.library.function:
-        nodes.extend(inner.node_def)
-    found = sorted({node.op for node in nodes} & HIDDEN_STATE_OPERATIONS)
-    if found:
+    found = {node.op for node in graph_nodes(graph)}
+    if (python := sorted(found & PYTHON_OPERATIONS)) and not may_call_python:
         raise JobCodeError(
-            "hidden_random_state",
-            "code",
-            f"the model draws random numbers with {', '.join(found)}, whose state belongs to a "
+            "python_function",
+            "code.build",
+            f"the model calls back into Python ({', '.join(python)}: tf.py_function or "
+            "tf.numpy_function); its results would belong to one process. Write it with keras.ops, "
+            "or do it to the data in build",
+        )
+    if random := sorted(found & HIDDEN_STATE_OPERATIONS):
+        raise JobCodeError(
+            "process_random",
+            "code.build",
+            f"the model draws random numbers with {', '.join(random)}, whose state belongs to a "
             "process and not to the job; use keras.random with a keras.random.SeedGenerator",
         )
+
+
+def graph_nodes(graph: Any) -> Iterator[Any]:
+    """Yield the nodes of a graph and of all functions that it calls."""
+    definition = graph.as_graph_def()
+    yield from definition.node
+    for function in definition.library.function:
+        yield from function.node_def

@@ -18,7 +18,7 @@ import tensorflow as tf
 from agents.trainer.contract.user_errors import JobCodeError
 from agents.trainer.model.keras_private import model_call
 from agents.trainer.model.state import WORD_BYTES, ModelState
-from agents.trainer.model.stateful_ops import refuse_hidden_state
+from agents.trainer.model.stateful_ops import refuse_process_operations
 from agents.trainer.step.functions import example_specs
 from agents.trainer.step.prefetch import LocalPiece
 
@@ -103,7 +103,7 @@ class PredictFunctions:
         self._one = tf.function(self._predict_one, autograph=False).get_concrete_function(
             self.example_specs, seeds_spec
         )
-        refuse_hidden_state(self._one)
+        refuse_process_operations(self._one.graph, may_call_python=True)
         self.layout = OutputLayout(
             tuple(
                 _output(name, tensor)

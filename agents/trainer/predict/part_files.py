@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import time
 from collections.abc import Mapping
 from pathlib import Path
@@ -11,8 +10,9 @@ from typing import Any
 
 import numpy as np
 
+from agents.trainer.contract.atomic_write import atomic_write, text_write
 from agents.trainer.contract.run_dir import ReportWriter
-from agents.trainer.model.outputs import METRICS_FILE, text_write
+from agents.trainer.model.outputs import METRICS_FILE
 from agents.trainer.model.progress import Progress
 from agents.trainer.model.state import ModelState, state_digest
 from agents.trainer.predict.functions import OutputLayout
@@ -74,13 +74,9 @@ class PartWriter:
         self._batches = []
         self._num_bytes = 0
         self._folder.mkdir(parents=True, exist_ok=True)
-        partial = self._folder / f".{part.name}.partial"
-        with partial.open("wb") as stream:
-            np.savez(stream, allow_pickle=False, **joined)
-            stream.flush()
-            os.fsync(stream.fileno())
         path = self._folder / part.name
-        partial.replace(path)
+        with atomic_write(path, is_synced=True) as partial, partial.open("wb") as stream:
+            np.savez(stream, allow_pickle=False, **joined)
         self._reports.write(
             ReportKind.PART,
             {

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -12,15 +11,22 @@ import tensorflow as tf
 
 from agents.trainer.collectives.groups import Group, lone_group
 from agents.trainer.collectives.runtime import CollectiveRuntime, all_gather
+from agents.trainer.collectives.step_metadata import (
+    BusyTimer,
+    StepMetadata,
+    notes_read,
+    notes_write,
+)
 from agents.trainer.contract.failures import TrainerError
 from agents.trainer.predict.functions import PredictFunctions
 from agents.trainer.step.prefetch import LocalBatch
 from agents.trainer.step.stepper import StepOutcome, step_failures
+from controlplane.core.protocol.wire import ReductionMode
 
 Tensor = Any
 #: Instance key above the keys of training exchanges, below the keys of meetings.
 INSTANCE_PREDICTIONS = 90
-#: int32 words before the rows: vote on the next orders, slot, busy seconds (a float32).
+#: Words before the rows: the notes of an exact step, as float32 in the int32 message.
 NOTE_WORDS = 3
 
 
@@ -58,7 +64,7 @@ class PredictStepper:
     def enter(self, group: Group) -> None:
         """Use `group` from the next step on."""
         self._group = group
-        self._busy_since: float | None = None
+        self._busy = BusyTimer()
 
     def step(self, batch: LocalBatch, holds_next: Callable[[], bool]) -> PredictOutcome:
         """Predict `batch` and vote on whether this trainer holds the next orders.
@@ -72,48 +78,46 @@ class PredictStepper:
         """
         with step_failures():
             rows = np.concatenate([self.functions.predict(piece) for piece in batch.pieces])
-        now = time.monotonic()
-        busy_s = 0.0 if self._busy_since is None else now - self._busy_since
+        busy_s = self._busy.stop(batch.place[2])
+        places = batch.plan.positions
         if self._group.size == 1:
-            outcome = PredictOutcome(
-                loss=float("nan"),
-                is_agreed=holds_next(),
-                busy_s={self._runtime.slot: busy_s},
-                rows=_in_order(batch.plan.positions, rows, batch.plan.num_examples),
-            )
+            noted = StepMetadata(holds_next(), self._group.slots, (busy_s,))
         else:
-            outcome = self._exchange(batch, rows, holds_next(), busy_s)
-        self._busy_since = time.monotonic()
-        return outcome
+            noted, places, rows = self._exchange(batch, rows, holds_next(), busy_s)
+        self._busy.start()
+        return PredictOutcome(
+            loss=float("nan"),
+            is_agreed=noted.is_agreed,
+            busy_s=dict(zip(noted.slots, noted.busy_s, strict=True)),
+            rows=_in_order(places, rows, batch.plan.num_examples),
+        )
 
     def _exchange(
         self, batch: LocalBatch, rows: np.ndarray, holds_next: bool, busy_s: float
-    ) -> PredictOutcome:
+    ) -> tuple[StepMetadata, np.ndarray, np.ndarray]:
         """All-gather each trainer's notes and rows, each row with its place in the batch plus one.
 
         All trainers pad to the same number of rows for every batch, because an instance key
         identifies one shape within a group. A padded row has place 0.
+
+        Returns:
+            The notes, and the places and rows of all examples, trainer by trainer.
         """
-        stride, width = batch.plan.examples_per_worker, rows.shape[1]
+        group, stride, width = self._group, batch.plan.examples_per_worker, rows.shape[1]
         message = np.zeros(NOTE_WORDS + stride * (1 + width), np.int32)
-        message[:2] = [holds_next, self._runtime.slot]
-        message[2:3].view(np.float32)[0] = busy_s
+        notes = notes_write(ReductionMode.EXACT, group, self._runtime.slot, holds_next, busy_s)
+        message[:NOTE_WORDS].view(np.float32)[:] = notes
         table = message[NOTE_WORDS:].reshape(stride, 1 + width)
         table[: len(rows), 0] = batch.plan.positions + 1
         table[: len(rows), 1:] = rows
         with self._runtime.collective():
-            gathered = self._gather(message, self._group)
-        by_rank = gathered.reshape(self._group.size, -1)
-        slots = [int(slot) for slot in by_rank[:, 1]]
-        seconds = by_rank[:, 2].copy().view(np.float32)
+            gathered = self._gather(message, group)
+        by_rank = gathered.reshape(group.size, -1)
+        received = np.ascontiguousarray(by_rank[:, :NOTE_WORDS]).view(np.float32)
         tables = by_rank[:, NOTE_WORDS:].reshape(-1, 1 + width)
         known = tables[tables[:, 0] > 0]
-        return PredictOutcome(
-            loss=float("nan"),
-            is_agreed=bool(by_rank[:, 0].all()),
-            busy_s=dict(zip(slots, map(float, seconds), strict=True)),
-            rows=_in_order(known[:, 0] - 1, known[:, 1:], batch.plan.num_examples),
-        )
+        noted = notes_read(ReductionMode.EXACT, group, received)
+        return noted, known[:, 0] - 1, known[:, 1:]
 
     def _gather(self, message: np.ndarray, group: Group) -> np.ndarray:
         key = tf.constant([group.size, group.key], tf.int32)

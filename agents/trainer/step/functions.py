@@ -19,7 +19,7 @@ import tensorflow as tf
 from agents.trainer.collectives.stack_machine import stack_reduce
 from agents.trainer.model.keras_private import learning_rates_scaled
 from agents.trainer.model.state import ModelState
-from agents.trainer.model.stateful_ops import refuse_hidden_state
+from agents.trainer.model.stateful_ops import refuse_process_operations
 from agents.trainer.step.gradient_layout import (
     FieldKind,
     LayoutField,
@@ -128,7 +128,7 @@ class StepFunctions:
             tf.TensorSpec([], tf.bool),
             tf.TensorSpec([len(self.seeds), 2], tf.int64),
         )
-        refuse_hidden_state(one_virtual_node)
+        refuse_process_operations(one_virtual_node.graph)
         widths = [segment.shape[0] for segment in one_virtual_node.structured_outputs]
         assert sum(widths) == message_width(pieces)
 

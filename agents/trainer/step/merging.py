@@ -17,7 +17,7 @@ import psutil
 import tensorflow as tf
 
 from agents.trainer.contract.user_errors import JobCodeError
-from agents.trainer.model.stateful_ops import refuse_hidden_state
+from agents.trainer.model.stateful_ops import graph_nodes, refuse_process_operations
 from agents.trainer.step.gradient_layout import LayoutField, MessageWriter, message_width
 from agents.trainer.step.virtual_node import SliceResults, VirtualNode
 from controlplane.core.protocol.wire import ReductionMode, TrainingSpec
@@ -89,7 +89,7 @@ class PassTracer:
         except Exception as error:
             message = f"its operations cannot be run on stacked slices ({error!s:.200})"
             raise NotMergeableError(message) from error
-        refuse_hidden_state(one_pass)
+        refuse_process_operations(one_pass.graph)
         _refuse_custom_gradients(one_pass.graph)
         self.bytes_per_example = max(self.bytes_per_example, _bytes_per_example(one_pass.graph))
         return self._sweep(one_pass, message_width(pieces))
@@ -225,12 +225,10 @@ def pass_examples(bytes_per_example: int, memory_bytes: int) -> int:
 
 def _refuse_custom_gradients(graph: Any) -> None:
     """Raise if an operation has a custom gradient: vectorised operations would lose it."""
-    definition = graph.as_graph_def()
-    inner = (node for function in definition.library.function for node in function.node_def)
     places = sorted(
         {
             node.name.removeprefix("loop_body/").rpartition("/")[0] or node.name
-            for node in (*definition.node, *inner)
+            for node in graph_nodes(graph)
             if node.attr[_GRADIENT_NAME].s.startswith(_CUSTOM_GRADIENT)
         }
     )

@@ -16,7 +16,12 @@ import tensorflow as tf
 
 from agents.trainer.collectives.groups import Group, lone_group
 from agents.trainer.collectives.runtime import CollectiveRuntime
-from agents.trainer.collectives.step_metadata import StepMetadata, notes_read, notes_write
+from agents.trainer.collectives.step_metadata import (
+    BusyTimer,
+    StepMetadata,
+    notes_read,
+    notes_write,
+)
 from agents.trainer.collectives.tree_reduction import Exchange
 from agents.trainer.contract.failures import TrainerError
 from agents.trainer.model.progress import Activity
@@ -143,8 +148,7 @@ class Stepper:
         self._group = group
         # Learners cannot foresee a refusal; the job then stops once they have caught up.
         self._can_refuse = self._is_refusable and group.phase == 0
-        self._busy_since: float | None = None
-        self._last_activity: Activity | None = None
+        self._busy = BusyTimer()
         self._is_group_checked = group.size == 1 or self._mode is ReductionMode.FAST
 
     def step(self, batch: LocalBatch, holds_next: Callable[[], bool]) -> StepOutcome:
@@ -162,10 +166,10 @@ class Stepper:
             rows = local_rows(compute, batch)
             if self._runtime.hint != "auto":  # GPU operations are asynchronous
                 tf.test.experimental.sync_devices()
-        busy_s = self._busy_time(batch.place[2])
+        busy_s = self._busy.stop(batch.place[2])
         exchange = self._exchange(batch.place[2])
         vector, notes = self._reduce(exchange, rows, batch, holds_next(), busy_s)
-        self._busy_since = time.monotonic()
+        self._busy.start()
         noted = dict(zip(self._group.slots, notes.busy_s, strict=True))
         if is_train and self._can_refuse and not math.isfinite(loss := self._loss(vector)):
             return StepOutcome(loss, notes.is_agreed, noted, is_refused=True)
@@ -213,12 +217,6 @@ class Stepper:
             if self.functions.state.scaling is not None:
                 self.functions.state.scaling.observe(noise, num_examples)
             return StepOutcome(loss, False, {}, noise=noise, is_skipped=bool(is_skipped))
-
-    def _busy_time(self, activity: Activity) -> float:
-        """Return the seconds since the last exchange; 0 for the first step of its kind."""
-        is_first = self._busy_since is None or activity is not self._last_activity
-        since, self._last_activity = self._busy_since, activity
-        return 0.0 if is_first or since is None else time.monotonic() - since
 
     def _reduce(
         self, exchange: Exchange, rows: Tensor, batch: LocalBatch, holds_next: bool, busy_s: float

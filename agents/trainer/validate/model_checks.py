@@ -19,8 +19,6 @@ from agents.trainer.model.keras_private import compiled_losses, compiled_metrics
 REPLACED_METHODS = ("train_step", "test_step", "fit", "make_train_function", "train_on_batch")
 #: Loss reductions for which the mean (or sum) over virtual nodes equals that over the batch.
 ACCEPTED_REDUCTIONS = frozenset({"sum_over_batch_size", "mean", "sum"})
-#: Operations that call back into Python; their effects and order depend on the process.
-PYTHON_OPERATIONS = frozenset({"PyFunc", "PyFuncStateless", "EagerPyFunc"})
 
 #: Policies of layers that Keras runs only after calibration.
 CALIBRATED_POLICIES = (keras.dtype_policies.GPTQDTypePolicy, keras.dtype_policies.AWQDTypePolicy)
@@ -82,39 +80,6 @@ def built_model_check(model: keras.Model, smallest_slice: int) -> list[str]:
         if isinstance(layer, keras.layers.BatchNormalization) and smallest_slice < 2:
             warnings.append(SMALL_SLICES)
     return list(dict.fromkeys(warnings))
-
-
-def graph_check(graph: Any, random_operations: frozenset[str]) -> None:
-    """Check the operations of a traced function.
-
-    Args:
-        graph: a TensorFlow graph.
-        random_operations: random operations that keep a state of their own.
-
-    Raises:
-        JobCodeError: the result of an operation depends on the process that runs it.
-    """
-    found = graph_operations(graph)
-    if python := sorted(found & PYTHON_OPERATIONS):
-        raise _refusal(
-            "python_function",
-            f"the model calls back into Python ({', '.join(python)}: tf.py_function or "
-            "tf.numpy_function); its results would belong to one process. Write it with keras.ops, "
-            "or do it to the data in build",
-        )
-    if random := sorted(found & random_operations):
-        raise _refusal(
-            "process_random",
-            f"the model draws random numbers with {', '.join(random)}, whose state belongs to a "
-            "process and not to the job; use keras.random with a keras.random.SeedGenerator",
-        )
-
-
-def graph_operations(graph: Any) -> frozenset[str]:
-    """Return the kinds of operations in a graph and in all functions that it calls."""
-    definition = graph.as_graph_def()
-    inner = (node for function in definition.library.function for node in function.node_def)
-    return frozenset(node.op for node in (*definition.node, *inner))
 
 
 def model_variables(model: keras.Model) -> list[Any]:

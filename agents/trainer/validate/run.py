@@ -19,6 +19,7 @@ from typing import Any
 import keras
 import tensorflow as tf
 
+from agents.trainer.contract.atomic_write import text_write
 from agents.trainer.contract.failures import TrainerError
 from agents.trainer.contract.user_errors import user_code
 from agents.trainer.data.fingerprint import data_fingerprint, data_warnings
@@ -26,7 +27,7 @@ from agents.trainer.model.keras_private import model_build
 from agents.trainer.model.state import ModelState
 from agents.trainer.validate.job_file import JobCodeError, LoadedJob, job_load
 from agents.trainer.validate.model_checks import built_model_check, metric_names, model_check
-from agents.trainer.validate.model_summary import model_summary
+from agents.trainer.validate.model_summary import model_facts, model_summary
 from agents.trainer.validate.split_checks import splitting_check
 from agents.trainer.validate.trial_prediction import prediction_try
 from agents.trainer.validate.trial_steps import free_bytes, memory_read, steps_try
@@ -72,9 +73,7 @@ def validation_run(directory: Path) -> int:
     _runtime_prepare()
     _memory_bound()
     report = job_validate(spec, directory / CODE_FOLDER)
-    partial = directory / f".{REPORT_FILE}.partial"
-    partial.write_text(json.dumps(encode(report)), encoding="utf-8")
-    partial.replace(directory / REPORT_FILE)
+    text_write(directory / REPORT_FILE, json.dumps(encode(report)))
     return 0
 
 
@@ -143,7 +142,7 @@ def loaded_job_check(
         findings.facts["summary"] = model_summary(job.model)
     with user_code(code_dir, "code.build", "building the model for the first examples", sample):
         model_build(job.model, sample)
-    findings.facts |= _model_facts(job.model)
+    findings.facts |= model_facts(job.model)
     findings.warnings += built_model_check(job.model, min(sizes))
     _check_stop(spec, job)
 
@@ -217,16 +216,6 @@ def _data_facts(spec: TrainingSpec, job: LoadedJob) -> dict[str, Any]:
         "num_validation_examples": 0 if job.validation is None else len(job.validation),
         "steps_per_epoch": math.ceil(len(job.train) / spec.global_batch_size),
         "data_fingerprint": data_fingerprint(job.train, job.validation),
-    }
-
-
-def _model_facts(model: keras.Model) -> dict[str, Any]:
-    return {
-        "num_parameters": sum(math.prod(v.shape) for v in model.variables),
-        "num_trainable_parameters": sum(math.prod(v.shape) for v in model.trainable_variables),
-        "state_bytes": ModelState(model).num_bytes,
-        "metrics": metric_names(model),
-        "summary": model_summary(model),
     }
 
 

@@ -26,8 +26,8 @@ from agents.trainer.model.keras_private import (
     unweighted_trackers,
 )
 from agents.trainer.model.state import ModelState
-from agents.trainer.model.stateful_ops import HIDDEN_STATE_OPERATIONS
-from agents.trainer.validate.model_checks import graph_check, loss_reductions
+from agents.trainer.model.stateful_ops import refuse_process_operations
+from agents.trainer.validate.model_checks import loss_reductions
 
 Tensor = Any
 #: Relative differences attributed to rounding, for single and for half precision.
@@ -81,7 +81,7 @@ class Trial:
             tf.TensorSpec([], tf.int64),
         ]
         self._function = tf.function(self._run, autograph=False).get_concrete_function(*signature)
-        graph_check(self._function.graph, HIDDEN_STATE_OPERATIONS)
+        refuse_process_operations(self._function.graph)
 
     def __call__(self, examples: tuple[Any, ...], conditions: Conditions) -> Outcome:
         """Run a batch."""

@@ -20,10 +20,9 @@ from agents.trainer.predict.job import SOURCE_FILE
 from agents.trainer.step.batch_plan import TRAINING_STREAM, step_seeds
 from agents.trainer.step.prefetch import LocalPiece
 from agents.trainer.validate.job_file import LoadedJob, job_load
+from agents.trainer.validate.model_summary import model_facts
 from controlplane.core.protocol.wire import TrainingSpec
 from controlplane.core.virtual_nodes.mapping import example_bounds
-
-SUMMARY_LIMIT = 10_000
 
 
 def prediction_try(spec: TrainingSpec, code_dir: Path) -> dict[str, Any]:
@@ -46,7 +45,7 @@ def prediction_try(spec: TrainingSpec, code_dir: Path) -> dict[str, Any]:
     sizes = sorted({high - low for low, high in bounds if high > low})
     with user_code(code_dir, "code.build", "building the model for the first examples"):
         model_build_inputs(job.model, _examples(job, sizes[-1])[0])
-    facts |= _model_facts(job.model)
+    facts |= model_facts(job.model, is_trained=False)
     with user_code(code_dir, "code.build", "a prediction"):
         facts |= _slices_try(job, sizes)
     return facts
@@ -82,14 +81,4 @@ def _slices_try(job: LoadedJob, sizes: list[int]) -> dict[str, Any]:
         "trace_s": round(trace_s, 3),
         "slice_s": round(slice_s, 5),
         "slice_examples": sizes[-1],
-    }
-
-
-def _model_facts(model: keras.Model) -> dict[str, Any]:
-    lines: list[str] = []
-    model.summary(print_fn=lambda line, **_: lines.append(line), line_length=88)
-    return {
-        "num_parameters": sum(math.prod(variable.shape) for variable in model.variables),
-        "state_bytes": ModelState(model, is_trained=False).num_bytes,
-        "summary": "\n".join(lines)[:SUMMARY_LIMIT],
     }

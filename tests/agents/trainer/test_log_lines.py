@@ -14,8 +14,8 @@ import pytest
 
 from agents.supervision.processes import trainer_environment
 from agents.supervision.validations import VALIDATION_ENVIRONMENT
-from agents.trainer.engine.epoch_lines import epoch_line
 from agents.trainer.engine.startup_noise import is_startup_noise, startup_noise_dropped
+from agents.trainer.engine.step_reports import epoch_line
 from agents.trainer.local.local_trainer import REPOSITORY
 from agents.trainer.model.progress import EpochRow, Progress, TrainingSchedule
 from controlplane.core.protocol.wire import StopCondition, StopKind, encode
