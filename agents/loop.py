@@ -209,7 +209,7 @@ class Agent:
             self.trainers[key].follow(item)
 
     def _reconcile_validations(self, wanted: WantedState) -> None:
-        by_key = {(item.spec.job_id, item.attempt): item for item in wanted.validations}
+        by_key = {(item.validation_id, item.attempt): item for item in wanted.validations}
         for key in [key for key in self._validations if key not in by_key]:
             self._validations[key].end()
             if self._validations[key].is_over:

@@ -11,10 +11,10 @@ from django import forms
 from rest_framework import serializers
 
 from controlplane.core.protocol.wire import StopKind, Task
-from controlplane.core.values.lifecycle import JobStatus
+from controlplane.core.values.lifecycle import ValidationStatus
 from jobs.api.jobs.submission_serializer import SubmissionSerializer
 from jobs.job_templates import JOB_TEMPLATES, JobTemplate
-from jobs.models import Job
+from jobs.models import Job, Validation
 from jobs.services.cluster.api_tokens import LIFETIME_DAYS_LIMIT
 from jobs.services.submission.rows import job_clone_values
 from jobs.submission import prediction_values
@@ -164,14 +164,15 @@ def all_template_values() -> dict[str, dict[str, Any]]:
     return {f"template:{name}": template_values(t) for name, t in JOB_TEMPLATES.items()}
 
 
-def draft_errors(draft: Job) -> dict[str, list[str]]:
-    """Return the messages of an invalid measurement, by form field."""
-    if draft.status != JobStatus.INVALID or draft.status_code == "validation_lost":
+def validation_errors(validation: Validation) -> dict[str, list[str]]:
+    """Return the messages of a failed validation, by form field."""
+    is_failed = validation.status == ValidationStatus.FAILED
+    if not is_failed or validation.status_code == "validation_lost":
         return {}
-    name = draft.error_field.replace(".", "_")
+    name = validation.error_field.replace(".", "_")
     # Errors of the code or its data are shown where the code was chosen.
     target = name if name in JobForm().fields and name != "code" else "code_from"
-    return {target: [draft.status_reason]}
+    return {target: [validation.status_reason]}
 
 
 def clone_values(job: Job) -> dict[str, Any]:

@@ -20,7 +20,7 @@ urlpatterns = [
     _page("figures/", pages.overview_figures, "overview_figures"),
     _page("jobs/", pages.jobs, "jobs"),
     _page("jobs/new/", submit.submit, "submit"),
-    _page("jobs/new/measured/<int:draft_id>/", submit.measurement, "measurement"),
+    _page("jobs/new/validations/<int:validation_id>/", submit.validation, "validation"),
     _page("jobs/<int:job_id>/", job.job, "job"),
     _page("jobs/<int:job_id>/figures/", job.job_figures, "job_figures"),
     _page("jobs/<int:job_id>/log/", job.job_log, "job_log"),

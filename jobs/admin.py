@@ -63,7 +63,7 @@ class RecordAdmin(admin.ModelAdmin):
 
 class JobAdmin(RecordAdmin):
     list_display = ("id", "name", "owner", "status", "priority", "step", "submitted_at")
-    list_filter = ("status", "is_draft", "template")
+    list_filter = ("status", "template")
     list_select_related = ("owner",)
     search_fields = ("name", "owner__username")
     ordering = ("-id",)

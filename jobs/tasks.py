@@ -13,8 +13,8 @@ from jobs.services.failures.timeouts import generations_expire, stalled_recover
 from jobs.services.failures.watch import watch_is_kept, watch_keep
 from jobs.services.lifecycle.predictions import predictions_join_next
 from jobs.services.scheduling.cycle import cycle_run
-from jobs.services.submission.measurements import drafts_forget
-from jobs.services.submission.validations import validations_assign_waiting, validations_expire
+from jobs.services.submission.validation_requests import validations_delete_old
+from jobs.services.submission.validations import validations_expire, validations_start_waiting
 
 
 @shared_task(time_limit=60)
@@ -75,12 +75,12 @@ def answer_replay() -> int | None:
 
 @shared_task(time_limit=60)
 def expire_validations() -> list[int]:
-    """Assign waiting validations, retry overdue ones, and delete old drafts; return the jobs."""
+    """Assign waiting validations, retry overdue ones, delete old ones; return the jobs."""
     now = timezone.now()
-    changed = validations_assign_waiting(now)
+    changed = validations_start_waiting(now)
     if watch_is_kept(now):
         changed |= validations_expire(now)
-    drafts_forget(now)
+    validations_delete_old(now)
     if changed:
         nudges.jobs_changed(changed, orders=True)
     return sorted(changed)

@@ -11,10 +11,11 @@ from django.contrib.auth.models import User
 from django.core.files.base import ContentFile
 
 from controlplane.core.protocol.wire import AcceleratorInfo, EnrolRequest
-from controlplane.core.values.lifecycle import ENDED_JOB_STATUSES, JobStatus
-from jobs.models import ApiToken, Job, Node
+from controlplane.core.values.lifecycle import ENDED_JOB_STATUSES, JobStatus, ValidationStatus
+from jobs.models import ApiToken, Job, Node, Validation
 from jobs.services.cluster.nodes import enrolment_token_create, node_enrol
 from jobs.services.cluster.tokens import token_digest, token_make
+from jobs.services.submission.rows import SUBMITTED_COLUMNS
 
 START = datetime(2026, 3, 2, 9, 0, tzinfo=UTC)
 CODE = b"def build(settings):\n    return None, None, None\n"
@@ -95,7 +96,20 @@ def job_make(
     job = Job(**{**values, **other})
     job.code.save("job.py", ContentFile(CODE), save=False)
     job.save()
+    if status is JobStatus.VALIDATING:
+        Validation.objects.create(owner=job.owner, job=job, requested_at=START)
     return job
+
+
+def validation_make(job: Job) -> Validation:
+    """Make a passed validation, without a job, of the same computation as `job`."""
+    return Validation.objects.create(
+        owner=job.owner,
+        job_fields={name: getattr(job, name) for name in SUBMITTED_COLUMNS},
+        code_sha256=job.code_sha256,
+        status=ValidationStatus.PASSED.value,
+        requested_at=START,
+    )
 
 
 def submission_values(**other: Any) -> dict[str, Any]:

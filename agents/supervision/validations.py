@@ -35,7 +35,7 @@ VALIDATION_ENVIRONMENT = {
 
 
 class Validation:
-    """Validation of one (job, attempt). Call `step` until `report` is set; then it does nothing.
+    """One attempt of a validation. Call `step` until `report` is set; then it does nothing.
 
     Attributes:
         path: its folder, deleted when the validation is no longer in the desired state.
@@ -47,7 +47,7 @@ class Validation:
         self.report: ValidationReport | None = None
         self.is_accepted = False
         self._wanted = wanted
-        self.path = parent / f"{wanted.spec.job_id}-{wanted.attempt}"
+        self.path = parent / f"{wanted.validation_id}-{wanted.attempt}"
         self._around = surroundings
         settings = surroundings.settings
         self._backoff = Backoff(settings.backoff_first_s, settings.backoff_cap_s)
@@ -96,15 +96,16 @@ class Validation:
         self.delete()
         (self.path / "code").mkdir(parents=True)
         spec = self._wanted.spec
+        owner = f"validations/{self._wanted.validation_id}"
         code_fetch(
-            spec.job_id,
+            owner,
             spec.code_sha256,
             self._wanted.code_name,
             self.path / "code",
             self._around.client,
             self._around.cache,
         )
-        source_fetch(spec, self.path, self._around.client, self._around.cache)
+        source_fetch(owner, spec, self.path, self._around.client, self._around.cache)
         write_atomically(self.path / "orders.json", json.dumps(encode(spec)))
 
     def _start(self, now: float, error: BaseException | None) -> None:
@@ -150,11 +151,11 @@ class Validation:
             self._take_result(process.exit_code)
 
     def _take_result(self, exit_code: int | None) -> None:
-        job_id, attempt = self._wanted.spec.job_id, self._wanted.attempt
+        number, attempt = self._wanted.validation_id, self._wanted.attempt
         report = _result_read(self.path / "validation.json")
-        if report and exit_code == 0 and report.job_id == job_id:
-            self.report = dataclasses.replace(report, attempt=attempt)
-            log.info("validated job %d: %s", job_id, report.code or "fine")
+        if report and exit_code == 0:
+            self.report = dataclasses.replace(report, validation_id=number, attempt=attempt)
+            log.info("validation %d: %s", number, report.code or "passed")
             return
         self._finish(
             code="crashed",
@@ -162,13 +163,13 @@ class Validation:
             at_fault="code",
             traceback=self._log_tail(),
         )
-        log.info("the validation of job %d, attempt %d crashed", job_id, attempt)
+        log.info("validation %d, attempt %d crashed", number, attempt)
 
     def _finish(
         self, *, code: str, message: str, at_fault: str | None = None, traceback: str = ""
     ) -> None:
         self.report = ValidationReport(
-            job_id=self._wanted.spec.job_id,
+            validation_id=self._wanted.validation_id,
             attempt=self._wanted.attempt,
             ok=False,
             code=code,

@@ -10,9 +10,8 @@ from django.urls import reverse
 from django.utils import timezone
 
 from controlplane.core.protocol.wire import Task
-from controlplane.core.values.lifecycle import JobStatus
-from jobs.models import Job
-from jobs.models.jobs import MEASURED
+from controlplane.core.values.lifecycle import ValidationStatus
+from jobs.models import Validation
 from jobs.selectors.dry_run import Outlook, OutlookKind, submission_outlook
 from jobs.selectors.estimates.memory import (
     MemoryAdvice,
@@ -63,31 +62,33 @@ def submission_check(submission: Submission) -> Check:
     return _with_memory(check, advice)
 
 
-def draft_check(draft: Job) -> Check:
-    """Describe the state or result of a measurement."""
-    page = f"{reverse('submit')}?from={draft.pk}"
-    if draft.status == JobStatus.VALIDATING:
+def validation_check(validation: Validation) -> Check:
+    """Describe the state or result of a validation without submission."""
+    page = f"{reverse('submit')}?validation={validation.pk}"
+    if validation.status == ValidationStatus.RUNNING:
         limit_s = settings.VALIDATION_TIMEOUT_S + TIME_LIMIT_GRACE_S
         return Check(
             "plain",
             "Measuring",
-            f"{draft.status_reason} The result appears here within {limit_s:.0f} s.",
-            waits_at=reverse("measurement", args=[draft.pk]),
+            f"{validation.status_reason} The result appears here within {limit_s:.0f} s.",
+            waits_at=reverse("validation", args=[validation.pk]),
             page=page,
         )
-    if draft.status == JobStatus.INVALID:
+    if validation.status == ValidationStatus.FAILED:
         title = "Would be rejected"
-        if draft.status_code == "validation_lost":
+        if validation.status_code == "validation_lost":
             title = "Not measured"
-        return Check("bad", title, draft.status_reason, traceback=draft.error_traceback)
-    if draft.status_code != MEASURED:
-        return Check("warn", "Not measured", draft.status_reason)
+        reason, traceback = validation.status_reason, validation.error_traceback
+        return Check("bad", title, reason, traceback=traceback)
+    if validation.status != ValidationStatus.PASSED:
+        return Check("warn", "Not measured", validation.status_reason)
     text = "A submission with these values, or with more virtual nodes, is not built again."
     check = Check("good", "Builds", text, page=page)
-    advice = job_memory_advice(draft)
+    job = validation.validated_job
+    advice = job_memory_advice(job)
     if advice is None:
         unknown = "Its memory use could not be measured."
-        if draft.task == Task.PREDICT:
+        if job.task == Task.PREDICT:
             unknown = "Memory is measured for jobs that train, not for those that predict."
         return dataclasses.replace(check, memory=unknown)
     if advice.short_kinds:

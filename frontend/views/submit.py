@@ -17,7 +17,7 @@ from rest_framework.exceptions import ParseError
 from controlplane.core.protocol.wire import Task
 from controlplane.core.values.lifecycle import JobStatus
 from frontend import forms
-from frontend.text.dry_run_text import Check, draft_check, submission_check
+from frontend.text.dry_run_text import Check, submission_check, validation_check
 from frontend.views.changes import person, words
 from jobs import nudges
 from jobs.api.jobs.submission_serializer import (
@@ -29,12 +29,12 @@ from jobs.api.parsers import LIMIT_BYTES as YAML_LIMIT_BYTES
 from jobs.api.parsers import yaml_read
 from jobs.exceptions import ControlPlaneError, InvalidInputError, NotFoundError
 from jobs.job_templates import JOB_TEMPLATES
-from jobs.models import Job
+from jobs.models import Job, Validation
 from jobs.selectors import pages
-from jobs.selectors.validations import draft_visible_to
+from jobs.selectors.validations import validation_visible_to
 from jobs.services.submission.job_actions import job_submit
-from jobs.services.submission.measurements import draft_measure
 from jobs.services.submission.rows import source_find
+from jobs.services.submission.validation_requests import validation_request
 from jobs.submission import Submission
 
 
@@ -43,10 +43,8 @@ from jobs.submission import Submission
 def submit(request: HttpRequest) -> HttpResponse:
     """Show the form, fill it from YAML, check or measure a submission, or submit it."""
     if request.method != "POST":
-        source = request.GET.get("from")
-        job = _cloned(request, source) if source else None
-        if job is not None and job.is_draft:
-            return _draft_page(request, job)
+        if number := request.GET.get("validation"):
+            return _validation_page(request, _validation(request, number))
         return _page(request, _first_form(request))
     if request.POST.get("do") == "yaml":
         return _filled_from_yaml(request)
@@ -84,11 +82,10 @@ def _read(request: HttpRequest, form: forms.JobForm) -> tuple[Submission, int | 
     kind, _, name = form.cleaned_data["code_from"].partition(":")
     if kind == "template":
         return submission_read(values | {"template": name}), None
-    if kind == "clone":
-        job = _cloned(request, name)
+    if kind in ("clone", "validation"):
+        job = _code_source(request, kind, name)
         with job.code.open("rb") as file:
-            submission = submission_read(values, file.read(), job.code_name)
-        return submission, None if job.is_draft else job.pk
+            return submission_read(values, file.read(), job.code_name), job.pk
     upload = form.cleaned_data.get("code")
     if kind != "upload":
         raise InvalidInputError.of(code_from="Choose a template, or your own code.")
@@ -101,10 +98,9 @@ def _read(request: HttpRequest, form: forms.JobForm) -> tuple[Submission, int | 
 
 
 def _measured(request: HttpRequest, form: forms.JobForm, submission: Submission) -> HttpResponse:
-    draft = draft_measure(person(request), submission, timezone.now())
-    check = draft_check(draft)
+    check = validation_check(validation_request(person(request), submission, timezone.now()))
     if check.waits_at:
-        nudges.jobs_changed([draft.pk], orders=True, cycle=False)
+        nudges.jobs_changed(orders=True, cycle=False)
     if not _wants_json(request):  # redirect to an address that can be reloaded
         return redirect(check.page)
     return _answer(request, form, check=check)
@@ -112,29 +108,30 @@ def _measured(request: HttpRequest, form: forms.JobForm, submission: Submission)
 
 @login_required
 @require_GET
-def measurement(request: HttpRequest, draft_id: int) -> HttpResponse:
-    """Return the state of a measurement for the form's script."""
-    draft = _draft(request, draft_id)
-    check = dataclasses.asdict(draft_check(draft))
-    return JsonResponse({"errors": forms.draft_errors(draft), "check": check})
+def validation(request: HttpRequest, validation_id: int) -> HttpResponse:
+    """Return the state of a validation for the form's script."""
+    found = _validation(request, str(validation_id))
+    check = dataclasses.asdict(validation_check(found))
+    return JsonResponse({"errors": forms.validation_errors(found), "check": check})
 
 
-def _draft_page(request: HttpRequest, draft: Job) -> HttpResponse:
-    """Show the form as it was measured, with the result."""
-    values = forms.blank_values() | forms.clone_values(draft)
+def _validation_page(request: HttpRequest, found: Validation) -> HttpResponse:
+    """Show the form as it was validated, with the result."""
+    job = found.validated_job
+    values = forms.blank_values() | forms.clone_values(job)
     if number := request.GET.get("virtual_nodes"):  # from the button, without scripts
         values["num_virtual_nodes"] = number
-    code_from = f"template:{draft.template}" if draft.template else f"clone:{draft.pk}"
+    code_from = f"template:{job.template}" if job.template else f"validation:{found.pk}"
     form = forms.JobForm(values | {"code_from": code_from})
     form.full_clean()
-    form.errors_add(forms.draft_errors(draft))
-    return _page(request, form, check=draft_check(draft))
+    form.errors_add(forms.validation_errors(found))
+    return _page(request, form, check=validation_check(found))
 
 
 def _first_form(request: HttpRequest) -> forms.JobForm:
     """Return the form of a fresh page: a clone, the requested template, or the first one."""
     if clone_of := request.GET.get("from"):
-        job = _cloned(request, clone_of)
+        job = _code_source(request, "clone", clone_of)
         values = forms.clone_values(job) | {"code_from": f"clone:{job.pk}"}
         if job.task == Task.TRAIN and job.status == JobStatus.FINISHED:
             values["source_job"] = job.pk  # shown when a prediction is chosen
@@ -206,13 +203,12 @@ def _answer(
 
 def _page(request: HttpRequest, form: forms.JobForm, **more: Any) -> HttpResponse:
     code_from = (form["code_from"].value() or "").strip()
-    cloned = None
-    if code_from.startswith("clone:"):
-        cloned = _cloned(request, code_from.removeprefix("clone:"))
+    kind, _, name = code_from.partition(":")
+    is_kept = kind in ("clone", "validation")
     context = {
         "form": form,
         "code_from": code_from,
-        "cloned": cloned,
+        "kept_code": _code_source(request, kind, name) if is_kept else None,
         "templates": [
             {"name": name, "title": t.title, "description": t.description,
              "choice": f"template:{name}"}
@@ -225,22 +221,21 @@ def _page(request: HttpRequest, form: forms.JobForm, **more: Any) -> HttpRespons
     return render(request, "frontend/submit.html", context)
 
 
-def _cloned(request: HttpRequest, text: str) -> Job:
-    """Return the job or draft to clone; raise Http404 if absent or not visible."""
+def _code_source(request: HttpRequest, kind: str, number: str) -> Job:
+    """Return the job to clone, or the unsaved one of a validation; raise Http404 if hidden."""
+    if kind == "validation":
+        return _validation(request, number).validated_job
     try:
-        number = int(text)
-        return pages.job_visible_to(request.user, number)
-    except Job.DoesNotExist:
-        return _draft(request, number)
-    except (ValueError, OverflowError):
+        return pages.job_visible_to(request.user, int(number))
+    except (Job.DoesNotExist, ValueError, OverflowError):
         raise Http404("No such job.") from None
 
 
-def _draft(request: HttpRequest, draft_id: int) -> Job:
+def _validation(request: HttpRequest, number: str) -> Validation:
     try:
-        return draft_visible_to(request.user, draft_id)
-    except NotFoundError as error:
-        raise Http404(error.detail) from None
+        return validation_visible_to(request.user, int(number))
+    except (NotFoundError, ValueError, OverflowError):
+        raise Http404("No such validation.") from None
 
 
 def _wants_json(request: HttpRequest) -> bool:

@@ -18,7 +18,9 @@ from jobs.models import (
     Job,
     Node,
     Replay,
+    Validation,
 )
+from jobs.selectors.estimates.memory import advice_text, job_memory_advice, shortage_text
 from jobs.selectors.estimates.noise import noise_scale_of
 from jobs.selectors.estimates.nonfinite import nonfinite_warning
 from jobs.selectors.forecast import forecast_of
@@ -178,20 +180,38 @@ class JobSerializer(JobSummarySerializer):
         return reproducibility_of(job, kinds_used(job))[0].value
 
 
-class ValidationSerializer(serializers.Serializer):
-    """Result of a validation. Only for the OpenAPI document."""
+class ValidationSerializer(serializers.ModelSerializer):
+    """A validation of a submission that is not submitted."""
 
-    id = serializers.IntegerField()
-    status = serializers.CharField(help_text="measuring, measured, invalid or replaced.")
-    code = serializers.CharField(help_text="Machine word; of an invalid one, why.")
-    text = serializers.CharField()
-    num_virtual_nodes = serializers.IntegerField()
-    memory = serializers.DictField(allow_null=True, help_text="As in a dry run.")
-    facts = serializers.DictField()
-    error_field = serializers.CharField()
-    error_traceback = serializers.CharField()
-    requested_at = serializers.DateTimeField()
-    ended_at = serializers.DateTimeField(allow_null=True)
+    code = serializers.CharField(source="status_code", help_text="Machine word; if failed, why.")
+    text = serializers.SerializerMethodField()
+    num_virtual_nodes = serializers.IntegerField(source="validated_job.num_virtual_nodes")
+    memory = serializers.SerializerMethodField(help_text="As in a dry run.")
+
+    class Meta:
+        model = Validation
+        fields = (
+            "id",
+            "status",
+            "code",
+            "text",
+            "num_virtual_nodes",
+            "memory",
+            "facts",
+            "error_field",
+            "error_traceback",
+            "requested_at",
+            "ended_at",
+        )
+
+    def get_text(self, validation: Validation) -> str:
+        advice = job_memory_advice(validation.validated_job)
+        texts = [] if advice is None else [advice_text(advice), shortage_text(advice)]
+        return " ".join([validation.status_reason, *texts]).strip()
+
+    def get_memory(self, validation: Validation) -> dict[str, Any] | None:
+        advice = job_memory_advice(validation.validated_job)
+        return None if advice is None else advice.as_data()
 
 
 class ReasonSerializer(serializers.Serializer):

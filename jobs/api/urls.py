@@ -31,7 +31,7 @@ urlpatterns = [
     path("jobs/<int:job_id>/files/<str:name>/", data.JobFile.as_view(), name="job-file"),
     path("validations/", validations.ValidationList.as_view(), name="validation-list"),
     path(
-        "validations/<int:draft_id>/",
+        "validations/<int:validation_id>/",
         validations.ValidationDetail.as_view(),
         name="validation-detail",
     ),

@@ -14,8 +14,12 @@ from jobs import nudges
 _WAITS = threading.BoundedSemaphore(max(settings.WAITS_LIMIT, 1))
 
 
-def changes_await(is_over: Callable[[], bool], job_id: int, wait_s: float) -> None:
-    """Wait until `is_over` holds, checked at each change of the job, for at most `wait_s`."""
+def changes_await(is_over: Callable[[], bool], job_id: int | None, wait_s: float) -> None:
+    """Wait until `is_over` holds, checked at each change, for at most `wait_s`.
+
+    Args:
+        job_id: check at changes of this job only.
+    """
     if not settings.WAITS_LIMIT or not _WAITS.acquire(blocking=False):
         return
     try:

@@ -8,6 +8,7 @@ from jobs.models.nodes import Accelerator, EnrolmentToken, Node
 from jobs.models.profiles import StepTimeProfile
 from jobs.models.replays import LIVE_REPLAY_STATUSES, Replay, ReplayStatus
 from jobs.models.resizes import Allocation, Generation, StartFailure
+from jobs.models.validations import Validation
 
 __all__ = [
     "LIVE_REPLAY_STATUSES",
@@ -30,4 +31,5 @@ __all__ = [
     "StartFailure",
     "StepReport",
     "StepTimeProfile",
+    "Validation",
 ]

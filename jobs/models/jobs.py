@@ -14,8 +14,6 @@ from jobs.models.choices import choices, values
 
 LIVE_JOB_STATUSES = tuple(status for status in JobStatus if status not in ENDED_JOB_STATUSES)
 _ENDED = values(ENDED_JOB_STATUSES)
-#: Status code of a draft whose code builds.
-MEASURED = "measured"
 #: Status code of a job that has saved its state and given up its accelerators.
 PREEMPTED = "preempted"
 
@@ -111,16 +109,7 @@ class Job(models.Model):
     started_at = models.DateTimeField(null=True, blank=True)
     ended_at = models.DateTimeField(null=True, blank=True)
     results_claimed_at = models.DateTimeField(null=True, blank=True)
-
-    # One-off validation on a node.
-    validation_attempt = models.PositiveSmallIntegerField(default=0)
-    validation_node = models.ForeignKey(
-        "jobs.Node", null=True, blank=True, on_delete=models.SET_NULL, related_name="validations"
-    )
-    validation_deadline_at = models.DateTimeField(null=True, blank=True)
-    facts = models.JSONField(default=dict, blank=True)
-    # Validated without submission, ends as invalid or cancelled: services/submission/measurements.
-    is_draft = models.BooleanField(default=False)
+    facts = models.JSONField(default=dict, blank=True)  # from its validation
 
     # Progress.
     step = models.PositiveBigIntegerField(default=0)
@@ -207,7 +196,6 @@ class Job(models.Model):
             models.Index(
                 name="job_live", fields=("id",), condition=Q(status__in=values(LIVE_JOB_STATUSES))
             ),
-            models.Index(name="job_draft", fields=("id",), condition=Q(is_draft=True)),
         )
 
     def __str__(self) -> str:

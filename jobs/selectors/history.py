@@ -34,9 +34,7 @@ def history_read(start_at: datetime.datetime, end_at: datetime.datetime) -> Hist
     The history holds jobs submitted in that time with their whole work: all work until their end,
     or work done plus work remaining. Jobs that cannot be simulated are left out and counted.
     """
-    submitted = Job.objects.filter(
-        is_draft=False, submitted_at__gte=start_at, submitted_at__lte=end_at
-    )
+    submitted = Job.objects.filter(submitted_at__gte=start_at, submitted_at__lte=end_at)
     rows = submitted.order_by("-id")
     jobs = list(rows[:MOST_JOBS])
     left_out: Counter[str] = Counter()

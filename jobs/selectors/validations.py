@@ -1,77 +1,45 @@
-"""Drafts: validations without submission, and the submissions that match them."""
+"""Validations without a job, and the jobs that match them."""
 
 from __future__ import annotations
 
 import dataclasses
-from typing import Any
-
-from django.db.models import QuerySet
 
 from controlplane.core.protocol.wire import OnNonfinite, TrainingSpec
-from controlplane.core.values.lifecycle import JobStatus
+from controlplane.core.values.lifecycle import ValidationStatus
 from jobs.exceptions import NotFoundError
-from jobs.models import Job
-from jobs.models.jobs import MEASURED
+from jobs.models import Job, Validation
 from jobs.selectors.desired_state.state import training_spec
-from jobs.selectors.estimates.memory import advice_text, job_memory_advice, shortage_text
 from jobs.selectors.pages import Person, is_admin
 
 
-def draft_visible_to(person: Person, draft_id: int) -> Job:
-    """Find a draft.
+def validation_visible_to(person: Person, validation_id: int) -> Validation:
+    """Find a validation without a job.
 
     Raises:
-        NotFoundError: no draft has this id, or the person may not see it.
+        NotFoundError: no validation has this id, or the person may not see it.
     """
-    drafts = Job.objects.filter(is_draft=True, id=draft_id).select_related("owner")
-    draft = (drafts if is_admin(person) else drafts.filter(owner_id=person.pk)).first()
-    if draft is None:
+    found = Validation.objects.filter(job=None, id=validation_id).select_related("owner")
+    validation = (found if is_admin(person) else found.filter(owner_id=person.pk)).first()
+    if validation is None:
         raise NotFoundError("There is no such validation, or it is not yours.")
-    return draft
+    return validation
 
 
-def drafts_live() -> QuerySet[Job]:
-    """Return the drafts in validation."""
-    return Job.objects.filter(is_draft=True, status=JobStatus.VALIDATING)
-
-
-def draft_of(job: Job) -> Job | None:
-    """Find the owner's validated draft that matches the computation of `job`.
+def validation_matching(job: Job) -> Validation | None:
+    """Find the owner's passed validation that matches the computation of a new job.
 
     The job may have more virtual nodes: its slices are smaller than the validated ones.
     """
-    drafts = Job.objects.filter(
+    passed = Validation.objects.filter(
         owner_id=job.owner_id,
-        is_draft=True,
-        status_code=MEASURED,
+        job=None,
+        status=ValidationStatus.PASSED,
         code_sha256=job.code_sha256,
-        num_virtual_nodes__lte=job.num_virtual_nodes,
-    )
+        job_fields__num_virtual_nodes__lte=job.num_virtual_nodes,
+    ).select_related("owner")
     spec = _validated_part(job)
-    drafts = drafts.order_by("-num_virtual_nodes", "-id")
-    return next((draft for draft in drafts if _validated_part(draft) == spec), None)
-
-
-def draft_as_data(draft: Job) -> dict[str, Any]:
-    """Return a draft's result for the API."""
-    advice = job_memory_advice(draft) if draft.status_code == MEASURED else None
-    texts = [] if advice is None else [advice_text(advice), shortage_text(advice)]
-    status = "measuring" if draft.status == JobStatus.VALIDATING else draft.status
-    if draft.status == JobStatus.CANCELLED:
-        status = draft.status_code  # measured, or replaced
-    return {
-        "id": draft.pk,
-        "status": status,
-        "code": draft.status_code,
-        "text": " ".join([draft.status_reason, *texts]).strip(),
-        "num_virtual_nodes": draft.num_virtual_nodes,
-        "memory": None if advice is None else advice.as_data(),
-        "facts": draft.facts,
-        "error_field": draft.error_field,
-        "error_traceback": draft.error_traceback,
-        "requested_at": draft.submitted_at,
-        "ended_at": draft.ended_at,
-    }
+    passed = passed.order_by("-job_fields__num_virtual_nodes", "-id")
+    return next((one for one in passed if _validated_part(one.validated_job) == spec), None)
 
 
 def _validated_part(job: Job) -> TrainingSpec:
@@ -83,5 +51,6 @@ def _validated_part(job: Job) -> TrainingSpec:
         name="",
         num_virtual_nodes=1,
         stop=dataclasses.replace(spec.stop, limit=1),
+        merges=True,
         on_nonfinite=OnNonfinite.STOP,
     )

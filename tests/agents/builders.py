@@ -106,6 +106,7 @@ def wanted_validation(
     plane: ControlPlane, job_id: int = 1, timeout_s: float = 20.0, **settings: Any
 ) -> WantedValidation:
     return WantedValidation(
+        validation_id=job_id,
         spec=training_spec(plane.add_code(job_id, CODE), job_id, **settings),
         attempt=1,
         code_name="job.py",

@@ -88,6 +88,7 @@ class ControlPlane:
 
     def add_code(self, job_id: int, content: bytes) -> str:
         self.files[f"jobs/{job_id}/code/"] = content
+        self.files[f"validations/{job_id}/code/"] = content
         return hashlib.sha256(content).hexdigest()
 
     def add_checkpoint(self, job_id: int, content: bytes) -> str:

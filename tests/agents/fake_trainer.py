@@ -182,8 +182,6 @@ def validate(directory: Path) -> int:
         sys.stderr.write("Killed in native code\n")
         return 42
     report = ValidationReport(
-        job_id=spec.job_id,
-        attempt=0,
         ok=play == "fine",
         code=None if play == "fine" else "user_code",
         traceback="" if play == "fine" else f"in {Path.cwd().name}",

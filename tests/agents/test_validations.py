@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -31,7 +32,7 @@ def test_what_the_process_found_is_passed_on_once(
     driven.until(lambda: len(plane.batches) > sent + 2)
     (report,) = results(plane)
     assert report.ok
-    assert (report.job_id, report.attempt) == (1, 1)
+    assert (report.validation_id, report.attempt) == (1, 1)
     assert report.facts == {"num_parameters": 12}
 
     plane.want()
@@ -74,11 +75,8 @@ def test_code_that_cannot_be_unpacked_is_refused(plane: ControlPlane, drive: Dri
     driven = drive()
     wanted = wanted_validation(plane)
     sha256 = plane.add_code(1, b"PK\x03\x04 this is no archive")
-    spec = type(wanted.spec)(
-        **{name: getattr(wanted.spec, name) for name in wanted.spec.__slots__}
-        | {"code_sha256": sha256}
-    )
-    broken = type(wanted)(spec=spec, attempt=1, code_name="job.zip", timeout_s=5.0)
+    spec = dataclasses.replace(wanted.spec, code_sha256=sha256)
+    broken = dataclasses.replace(wanted, spec=spec, code_name="job.zip")
     plane.want(validations=[broken])
     driven.until(lambda: results(plane))
     (report,) = results(plane)

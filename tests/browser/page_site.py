@@ -28,11 +28,11 @@ VALIDATION_ANSWER = """
 from django.utils import timezone
 from controlplane.core.protocol.wire import ValidationReport
 from jobs import nudges
-from jobs.models import Job
+from jobs.models import Validation
 from jobs.services.submission.validations import validation_take
-draft = Job.objects.filter(is_draft=True).latest("id")
-report = ValidationReport(job_id=draft.pk, attempt=draft.validation_attempt, {report})
-assert validation_take(draft.validation_node, report, timezone.now())
+validation = Validation.objects.filter(job=None).latest("id")
+report = ValidationReport(validation_id=validation.pk, attempt=validation.attempt, {report})
+assert validation_take(validation.node, report, timezone.now())
 """
 #: 0.9 * 2 GiB - 1 GB - 64 MiB leave room for 2 examples.
 FITTING = """ok=True, facts={

@@ -8,14 +8,15 @@ from django.urls import reverse
 
 from frontend.urls import urlpatterns
 from jobs.models import Replay
-from tests.frontend.world import PASSWORD, World, make_job
+from tests.builders import validation_make
+from tests.frontend.world import PASSWORD, World
 
 #: Routes that need no login, by name.
 OPEN = {"login", "logout", "stream"}
 GET_ROUTES = {
     "overview", "overview_figures", "jobs", "submit", "job", "job_figures", "job_log",
     "job_log_file", "job_code", "job_file", "queue", "nodes", "account", "what_if", "replay",
-    "replay_figures", "measurement",
+    "replay_figures", "validation",
 }  # fmt: skip
 POST_ROUTES = {
     "job_cancel", "job_pause", "job_resume", "job_reprioritise", "policy", "node_token",
@@ -40,7 +41,7 @@ ADMIN_ROUTES = {
 def _address(name: str, world: World, job: str = "running") -> str:
     arguments = {
         "job_file": [world.jobs[job].pk, "model.keras"],
-        "measurement": [make_job(world.ada, "draft", is_draft=True).pk],
+        "validation": [validation_make(world.jobs["running"]).pk],
         "node_cordon": [world.nodes[0].pk],
         "node_unquarantine": [world.nodes[0].pk],
         "token_revoke": [1],

@@ -10,7 +10,7 @@ from django.test import Client
 from django.utils import timezone
 
 from controlplane.core.protocol.wire import ValidationReport
-from jobs.models import Job, Node
+from jobs.models import Job, Node, Validation
 from jobs.services.submission.validations import validation_take
 from tests.frontend.test_submit import TEMPLATE, _values
 from tests.frontend.world import CODE, World
@@ -20,17 +20,18 @@ JSON = {"Accept": "application/json"}
 FACTS = {"memory": {"process_bytes": 1e9, "base_bytes": 0, "bytes_per_example": 3e8}}
 
 
-def _draft() -> Job:
-    return Job.objects.get(is_draft=True)
+def _validation() -> Validation:
+    return Validation.objects.get(job=None)
 
 
 def _answer(**values: Any) -> None:
     """Let the node that was chosen report."""
-    draft = _draft()
-    assert draft.validation_node is not None
+    validation = _validation()
+    assert validation.node is not None
     report = {"ok": True, "facts": FACTS} | values
-    taken = ValidationReport(job_id=draft.pk, attempt=draft.validation_attempt, **report)
-    assert validation_take(draft.validation_node, taken, timezone.now())
+    number, attempt = validation.pk, validation.attempt
+    taken = ValidationReport(validation_id=number, attempt=attempt, **report)
+    assert validation_take(validation.node, taken, timezone.now())
 
 
 def test_the_script_is_told_where_to_ask(ada: Client, world: World) -> None:
@@ -47,12 +48,11 @@ def test_the_script_is_told_where_to_ask(ada: Client, world: World) -> None:
     assert (found["check"]["tone"], found["check"]["num_virtual_nodes"]) == ("warn", 10)
     assert found["check"]["title"] == "Builds, but does not fit"
     assert "10 virtual nodes would fit" in found["check"]["memory"]
-    # Neither a job, nor built again when it becomes one.
-    assert f"#{_draft().pk}" not in ada.get("/jobs/").content.decode()
-    assert ada.get(f"/jobs/{_draft().pk}/").status_code == 404
+    # No job, nor built again when it becomes one.
+    assert Job.objects.count() == before
     ada.post("/jobs/new/", sent | {"do": "submit", "num_virtual_nodes": "10"})
     job = Job.objects.latest("id")
-    assert (job.status, Job.objects.count()) == ("pending", before + 2)
+    assert (job.status, Job.objects.count()) == ("pending", before + 1)
 
 
 def test_without_scripts_the_page_is_asked_for_again(ada: Client, world: World) -> None:
@@ -60,7 +60,7 @@ def test_without_scripts_the_page_is_asked_for_again(ada: Client, world: World) 
     sent = _values(do="measure", code_from="upload", code=code, global_batch_size="20")
     response = ada.post("/jobs/new/", sent | {"accepted_kinds": "cpu"})
     address = response.headers["Location"]
-    assert address == f"/jobs/new/?from={_draft().pk}"
+    assert address == f"/jobs/new/?validation={_validation().pk}"
     page = ada.get(address).content.decode()
     assert "Measuring" in page
     assert f'<a class="button" href="{address}">Look again</a>' in page
@@ -76,7 +76,7 @@ def test_without_scripts_the_page_is_asked_for_again(ada: Client, world: World) 
     again = {name: "on" if v is True else v for name, v in shown.items() if v not in (None, False)}
     ada.post(address, again | {"do": "submit"})
     job = Job.objects.latest("id")
-    assert (job.status, job.num_virtual_nodes, job.is_draft) == ("pending", 10, False)
+    assert (job.status, job.num_virtual_nodes) == ("pending", 10)
     assert job.code.read() == CODE
     assert job.events.get(kind="submitted").data == {}
 
@@ -108,7 +108,7 @@ def test_code_that_fails_is_marked_with_its_traceback(
 def test_wrong_fields_are_marked_before_anything_is_measured(ada: Client, world: World) -> None:
     answer = ada.post("/jobs/new/", _values(do="measure", seed="-1"), headers=JSON).json()
     assert list(answer["errors"]) == ["seed"]
-    assert not Job.objects.filter(is_draft=True).exists()
+    assert not Validation.objects.filter(job=None).exists()
 
 
 def test_without_a_node_it_is_said_at_once(ada: Client, world: World) -> None:
@@ -119,10 +119,11 @@ def test_without_a_node_it_is_said_at_once(ada: Client, world: World) -> None:
 
 def test_a_node_that_never_answers_is_nobodys_mistake(ada: Client, world: World) -> None:
     check = ada.post("/jobs/new/", _values(do="measure"), headers=JSON).json()["check"]
-    Job.objects.filter(id=_draft().pk).update(
-        status="invalid",
+    Validation.objects.filter(id=_validation().pk).update(
+        status="failed",
         status_code="validation_lost",
         status_reason="No node",
+        deadline_at=None,
         ended_at=timezone.now(),
     )
     found = ada.get(check["waits_at"]).json()

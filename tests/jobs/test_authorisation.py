@@ -17,7 +17,7 @@ from rest_framework.test import APIClient
 
 from jobs.models import Job
 from jobs.services.lifecycle.artifacts import artifact_store
-from tests.builders import api_token_make, at, job_make, node_make, user_make
+from tests.builders import api_token_make, at, job_make, node_make, user_make, validation_make
 
 OPEN = "open"  # everybody
 OWN = "own"  # the owner of the job, and admins; 404 for others
@@ -38,6 +38,8 @@ WHO = {
     "api/v1/agent/jobs/<int:job_id>/code/": AGENT,
     "api/v1/agent/jobs/<int:job_id>/checkpoint/": AGENT,
     "api/v1/agent/jobs/<int:job_id>/source/": AGENT,
+    "api/v1/agent/validations/<int:validation_id>/code/": AGENT,
+    "api/v1/agent/validations/<int:validation_id>/source/": AGENT,
     "api/v1/agent/jobs/<int:job_id>/files/<str:name>/": AGENT,
     "api/v1/jobs/": USER,
     "api/v1/jobs/<int:job_id>/": OWN,
@@ -54,7 +56,7 @@ WHO = {
     "api/v1/jobs/<int:job_id>/code/": OWN,
     "api/v1/jobs/<int:job_id>/files/<str:name>/": OWN,
     "api/v1/validations/": USER,
-    "api/v1/validations/<int:draft_id>/": OWN,
+    "api/v1/validations/<int:validation_id>/": OWN,
     "api/v1/nodes/": USER,
     "api/v1/nodes/<int:node_id>/": ADMIN_WRITES,
     "api/v1/nodes/<int:node_id>/cordon/": ADMIN,
@@ -106,7 +108,7 @@ class Cast:
     def __init__(self) -> None:
         self.owner = user_make("owner")
         self.job = job_make(self.owner)
-        self.draft = job_make(self.owner, is_draft=True)
+        self.validation = validation_make(self.job)
         data = b"x"
         digest = "2d711642b726b04401627ca9fbac32f5c8530fb1903cc4db02258717921a4881"
         artifact_store(self.job, "model.keras", 1, io.BytesIO(data), digest, at(0))
@@ -135,7 +137,7 @@ class Cast:
     def path(self, route: str) -> str:
         return "/" + (
             route.replace("<int:job_id>", str(self.job.pk))
-            .replace("<int:draft_id>", str(self.draft.pk))
+            .replace("<int:validation_id>", str(self.validation.pk))
             .replace("<int:node_id>", str(self.node.pk))
             .replace("<int:token_id>", "999999")
             .replace("<int:replay_id>", "999999")

@@ -10,7 +10,7 @@ import pytest
 from controlplane.core.protocol import wire
 from controlplane.core.protocol.wire import ReportKind, ValidationReport
 from controlplane.core.values.lifecycle import JobStatus
-from jobs.models import Allocation, Event, Job, LogChunk, Node
+from jobs.models import Allocation, Event, Job, LogChunk, Node, Validation
 from jobs.selectors.desired_state.state import wanted_state
 from jobs.services.cluster.nodes import nodes_expire
 from jobs.services.failures.timeouts import generations_expire
@@ -18,10 +18,10 @@ from jobs.services.reports.batches import batch_take
 from jobs.services.reports.log_chunks import log_chunks_store
 from jobs.services.submission.job_actions import job_cancel
 from jobs.services.submission.validations import (
-    validation_assign,
+    validation_start,
     validation_take,
-    validations_assign_waiting,
     validations_expire,
+    validations_start_waiting,
 )
 from tests.builders import at, job_make, node_make
 from tests.jobs.world import World
@@ -201,25 +201,26 @@ def test_a_node_is_lost_when_its_lease_is_over(settings: Any) -> None:
 
 class TestValidations:
     def report(self, job: Job, **other: Any) -> ValidationReport:
-        values: dict[str, Any] = {"job_id": job.pk, "attempt": job.validation_attempt, "ok": True}
+        asked = Validation.objects.get(job=job)
+        values: dict[str, Any] = {"validation_id": asked.pk, "attempt": asked.attempt, "ok": True}
         return ValidationReport(**{**values, **other})
 
     def waiting(self) -> Job:
         job = job_make(status=JobStatus.VALIDATING)
-        validation_assign(job.pk, at(0))
+        validation_start(job.validation, at(0))
         return Job.objects.get(id=job.pk)
 
     def test_the_least_busy_node_is_asked(self) -> None:
         first, _ = node_make()
         second, _ = node_make()
-        assert [self.waiting().validation_node for _ in range(3)] == [first, second, first]
+        assert [self.waiting().validation.node for _ in range(3)] == [first, second, first]
 
     def test_a_job_waits_for_a_node(self) -> None:
         job = self.waiting()
-        assert job.validation_node is None
+        assert job.validation.node is None
         node_make()
-        assert validations_assign_waiting(at(5)) == {job.pk}
-        assert validations_assign_waiting(at(5)) == set()
+        assert validations_start_waiting(at(5)) == {job.pk}
+        assert validations_start_waiting(at(5)) == set()
 
     def test_the_node_is_told_what_to_build(self) -> None:
         node, _ = node_make()
@@ -269,7 +270,7 @@ class TestValidations:
         assert validations_expire(at(1)) == set()
         assert validations_expire(now) == {job.pk}
         job.refresh_from_db()
-        assert (job.validation_node, job.validation_attempt) == (other, 2)
+        assert (job.validation.node, job.validation.attempt) == (other, 2)
         assert not validation_take(node, late, now)
 
     def test_a_lost_node_gives_its_validations_to_another(self, settings: Any) -> None:
@@ -278,7 +279,7 @@ class TestValidations:
         other, _ = node_make(now=at(settings.LEASE_S))
         assert nodes_expire(at(settings.LEASE_S + 1)) == ({node.pk}, {job.pk})
         job.refresh_from_db()
-        assert (job.validation_node, job.validation_attempt) == (other, 2)
+        assert (job.validation.node, job.validation.attempt) == (other, 2)
 
     def test_in_the_end_it_is_given_up(self, settings: Any) -> None:
         node_make()

@@ -40,8 +40,10 @@ def facts(num_fitting: int) -> dict[str, Any]:
 class MeasuringWorld(World):
     """Its validations find that slices of 3 examples fit."""
 
-    def validate(self, played: PlayedNode, job_id: int, attempt: int) -> None:
-        report = ValidationReport(job_id=job_id, attempt=attempt, ok=True, facts=facts(3))
+    def validate(self, played: PlayedNode, validation_id: int, attempt: int) -> None:
+        report = ValidationReport(
+            validation_id=validation_id, attempt=attempt, ok=True, facts=facts(3)
+        )
         batch = ReportBatch(
             boot_id=played.node.boot_id,
             sent_at=0.0,

@@ -15,7 +15,7 @@ from jobs.models import Job, LogChunk
 from jobs.selectors.logs import log_matches, log_since, log_tail, log_text
 from jobs.services.reports.batches import batch_take
 from jobs.services.reports.log_chunks import log_chunks_store
-from jobs.services.submission.validations import validation_assign
+from jobs.services.submission.validations import validation_start
 from tests.builders import at, job_make, node_make
 from tests.jobs.world import World
 
@@ -55,9 +55,9 @@ def test_names_of_metrics_are_plain() -> None:
 def test_validations_are_told_in_plain_text() -> None:
     node, _ = node_make()
     job = job_make(status=JobStatus.VALIDATING)
-    validation_assign(job.pk, at(0))
+    validation_start(job.validation, at(0))
     report = ValidationReport(
-        job_id=job.pk,
+        validation_id=job.validation.pk,
         attempt=1,
         ok=False,
         code="user_code",

@@ -11,15 +11,21 @@ import pytest
 from django.conf import settings
 from django.db import connection, connections
 
-from controlplane.core.protocol.wire import ReportKind
+from controlplane.core.protocol.wire import ReportKind, ValidationReport
+from controlplane.core.values.lifecycle import JobStatus
 from jobs.api.jobs.submission_serializer import submission_read
 from jobs.exceptions import ConflictError
-from jobs.models import Allocation, Generation, Job
+from jobs.models import Allocation, Generation, Job, Validation
 from jobs.selectors.desired_state.state import wanted_state
 from jobs.services.reports.batches import batch_take
 from jobs.services.scheduling.cycle import cycle_run
 from jobs.services.submission.job_actions import job_cancel, job_submit
-from jobs.services.submission.measurements import draft_measure
+from jobs.services.submission.validation_requests import validation_request
+from jobs.services.submission.validations import (
+    validation_start,
+    validation_take,
+    validations_start_waiting,
+)
 from tests.builders import at, job_make, node_make, submission_values, user_make
 from tests.jobs.world import PlayedTrainer, World
 
@@ -85,6 +91,22 @@ def test_four_cycles(attempt: int) -> None:
 
 
 @pytest.mark.parametrize("attempt", range(5))
+def test_the_result_of_a_validation_and_a_cancel(attempt: int) -> None:
+    node, _ = node_make()
+    job = job_make(status=JobStatus.VALIDATING)
+    assert validation_start(job.validation, at(0))
+    report = ValidationReport(validation_id=job.validation.pk, attempt=1, ok=True)
+    at_once(
+        lambda: validation_take(node, report, at(1)),
+        lambda: validations_start_waiting(at(1)),
+        lambda: job_cancel(job.pk, at(1), actor="user:ada"),
+    )
+    job.refresh_from_db()
+    assert job.status == "cancelled"
+    assert Validation.objects.get().status in ("passed", "cancelled")
+
+
+@pytest.mark.parametrize("attempt", range(5))
 def test_a_cycle_and_a_cancel(attempt: int) -> None:
     world = World()
     job = job_make()
@@ -134,11 +156,11 @@ def test_measurements_at_once_leave_one_of_a_user() -> None:
     user = user_make()
     same = submission_read(submission_values())
     others = [submission_read(submission_values(seed=seed)) for seed in (1, 2)]
-    at_once(*(lambda wanted=wanted: draft_measure(user, wanted, at(0)) for wanted in others * 2))
-    assert Job.objects.filter(status="validating").count() == 1
+    at_once(*(lambda one=one: validation_request(user, one, at(0)) for one in others * 2))
+    assert Validation.objects.filter(status="running").count() == 1
     at_once(
-        lambda: draft_measure(user, same, at(1)),
+        lambda: validation_request(user, same, at(1)),
         lambda: job_submit(user, same, at(1)),
     )
-    assert Job.objects.filter(is_draft=False, status="validating").count() == 1
-    assert Job.objects.filter(is_draft=True, status="validating").count() <= 1
+    assert Job.objects.get().status == "validating"
+    assert Validation.objects.filter(job=None, status="running").count() <= 1

@@ -136,14 +136,15 @@ class World:
                 played.trainers[key] = trainer
             self._obey(played, trainer, orders, boots=boots)
         for validation in state.validations:
-            self.validate(played, validation.spec.job_id, validation.attempt)
+            self.validate(played, validation.validation_id, validation.attempt)
         outcome = batch_take(played.node, played.batch(state.version), self.now)
         played.stale = outcome.reply.stale
 
-    def validate(self, played: PlayedNode, job_id: int, attempt: int) -> None:
+    def validate(self, played: PlayedNode, validation_id: int, attempt: int) -> None:
         """Report that a job's code builds."""
+        facts = {"num_examples": 64}
         report = ValidationReport(
-            job_id=job_id, attempt=attempt, ok=True, facts={"num_examples": 64}
+            validation_id=validation_id, attempt=attempt, ok=True, facts=facts
         )
         batch = ReportBatch(
             boot_id=played.node.boot_id,

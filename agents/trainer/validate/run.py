@@ -100,8 +100,6 @@ def job_validate(spec: TrainingSpec, code_dir: Path) -> ValidationReport:
         refusal = JobCodeError("internal", "code", f"the validation itself failed: {error}", trace)
     findings.facts["warnings"] = findings.warnings[:WARNINGS_LIMIT]
     return ValidationReport(
-        job_id=spec.job_id,
-        attempt=0,
         ok=refusal is None,
         code=refusal.code if refusal else None,
         field=refusal.field if refusal else None,

@@ -318,8 +318,13 @@ class WantedTrainer:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WantedValidation:
-    """A job whose code is to be built once on this node, in a process that is then discarded."""
+    """A job whose code is to be built once on this node, in a process that is then discarded.
 
+    Attributes:
+        spec: its `job_id` is 0 before the job is submitted.
+    """
+
+    validation_id: int
     spec: TrainingSpec
     attempt: int
     code_name: str
@@ -365,13 +370,14 @@ class ValidationReport:
     """Result of a validation.
 
     Attributes:
+        validation_id, attempt: of the `WantedValidation`, set by the agent.
         code: machine-readable error code ("user_code", "custom_train_step"), None when valid.
         field: the field of the submission that has to change.
         facts: num_parameters, num_examples, steps_per_epoch, state_bytes, warnings ...
     """
 
-    job_id: int
-    attempt: int
+    validation_id: int = 0
+    attempt: int = 0
     ok: bool
     code: str | None = None
     field: str | None = None

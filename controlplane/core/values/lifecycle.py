@@ -76,6 +76,16 @@ HOLDING_JOB_STATUSES = frozenset({JobStatus.STARTING, JobStatus.RUNNING, JobStat
 SCHEDULABLE_JOB_STATUSES = frozenset({JobStatus.PENDING, JobStatus.STARTING, JobStatus.RUNNING})
 
 
+class ValidationStatus(StrEnum):
+    """State of a validation."""
+
+    WAITING = "waiting"  # for a node
+    RUNNING = "running"
+    PASSED = "passed"
+    FAILED = "failed"
+    CANCELLED = "cancelled"  # its job was cancelled, or a newer submission replaced it
+
+
 class GenerationPhase(StrEnum):
     """Progress of one membership of a job (one resize is one generation)."""
 

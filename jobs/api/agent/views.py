@@ -44,8 +44,9 @@ from jobs.models import Node
 from jobs.selectors.desired_state.agent_files import (
     checkpoint_for_node,
     code_for_node,
-    source_for_node,
+    source_model,
     upload_target,
+    validated_code_for_node,
 )
 from jobs.selectors.desired_state.state import wanted_state
 from jobs.services.cluster.nodes import node_enrol, node_heartbeat, node_hello
@@ -184,7 +185,21 @@ def checkpoint(request: HttpRequest, node: Node, job_id: int) -> StreamingHttpRe
 @agent_view("GET")
 def source(request: HttpRequest, node: Node, job_id: int) -> StreamingHttpResponse:
     """Send the source job's model to a prediction job."""
-    artifact = source_for_node(node, job_id)
+    artifact = source_model(code_for_node(node, job_id))
+    return file_response(request, artifact.file, name=artifact.name, sha256=artifact.sha256)
+
+
+@agent_view("GET")
+def validated_code(request: HttpRequest, node: Node, validation_id: int) -> StreamingHttpResponse:
+    """Send the code to validate."""
+    job = validated_code_for_node(node, validation_id)
+    return file_response(request, job.code, name=job.code_name, sha256=job.code_sha256)
+
+
+@agent_view("GET")
+def validated_source(request: HttpRequest, node: Node, validation_id: int) -> StreamingHttpResponse:
+    """Send the source job's model to the validation of a prediction job."""
+    artifact = source_model(validated_code_for_node(node, validation_id))
     return file_response(request, artifact.file, name=artifact.name, sha256=artifact.sha256)
 
 

@@ -11,15 +11,15 @@ from rest_framework.response import Response
 from rest_framework.reverse import reverse
 from rest_framework.views import APIView
 
-from controlplane.core.values.lifecycle import JobStatus
+from controlplane.core.values.lifecycle import ValidationStatus
 from jobs import nudges
 from jobs.api.jobs.submission_serializer import SubmissionSerializer, submission_of
 from jobs.api.parsers import BoundedJsonParser, YamlParser
 from jobs.api.requests import number_param, person
 from jobs.api.serializers import ValidationSerializer
 from jobs.api.waiting import changes_await
-from jobs.selectors.validations import draft_as_data, draft_visible_to
-from jobs.services.submission.measurements import draft_measure
+from jobs.selectors.validations import validation_visible_to
+from jobs.services.submission.validation_requests import validation_request
 
 
 class ValidationList(APIView):
@@ -33,13 +33,14 @@ class ValidationList(APIView):
     )
     def post(self, request: Request) -> Response:
         """Measure a submission (JSON, YAML, form or multipart)."""
-        draft = draft_measure(person(request), submission_of(request), timezone.now())
-        is_under_way = draft.status == JobStatus.VALIDATING
-        if is_under_way:
-            nudges.jobs_changed([draft.pk], orders=True, cycle=False)
-        location = reverse("api:validation-detail", [draft.pk], request=request)
-        status = 202 if is_under_way else 200
-        return Response(draft_as_data(draft), status=status, headers={"Location": location})
+        validation = validation_request(person(request), submission_of(request), timezone.now())
+        is_running = validation.status == ValidationStatus.RUNNING
+        if is_running:
+            nudges.jobs_changed(orders=True, cycle=False)
+        location = reverse("api:validation-detail", [validation.pk], request=request)
+        status = 202 if is_running else 200
+        data = ValidationSerializer(validation).data
+        return Response(data, status=status, headers={"Location": location})
 
 
 class ValidationDetail(APIView):
@@ -49,13 +50,15 @@ class ValidationDetail(APIView):
         responses=ValidationSerializer,
         parameters=[OpenApiParameter("wait", float, description="Seconds to wait for it, to 30.")],
     )
-    def get(self, request: Request, draft_id: int) -> Response:
+    def get(self, request: Request, validation_id: int) -> Response:
         """Get a validation."""
         wait_s = number_param(request, "wait", 0, 0, settings.WAIT_LIMIT_S) or 0.0
 
         def is_over() -> bool:
-            return draft_visible_to(request.user, draft_id).status != JobStatus.VALIDATING
+            validation = validation_visible_to(request.user, validation_id)
+            return validation.status != ValidationStatus.RUNNING
 
         if wait_s:
-            changes_await(is_over, draft_id, wait_s)
-        return Response(draft_as_data(draft_visible_to(request.user, draft_id)))
+            changes_await(is_over, None, wait_s)
+        validation = validation_visible_to(request.user, validation_id)
+        return Response(ValidationSerializer(validation).data)

@@ -6,7 +6,7 @@ from django.db.models import QuerySet
 
 from controlplane.core.protocol.prediction_parts import part_of
 from controlplane.core.protocol.wire import Task
-from controlplane.core.values.lifecycle import GenerationPhase, JobStatus
+from controlplane.core.values.lifecycle import GenerationPhase, ValidationStatus
 from jobs.exceptions import ConflictError, NotFoundError
 from jobs.models import Allocation, Artifact, Generation, Job, Node
 
@@ -14,17 +14,27 @@ _HIDDEN = "This node has nothing to do with such a job."
 
 
 def code_for_node(node: Node, job_id: int) -> Job:
-    """Find a job whose code the node may read.
+    """Find a job whose code the node's trainers may read.
 
     Raises:
-        NotFoundError: the job has neither a trainer nor a validation on the node.
+        NotFoundError: the job has no trainer on the node.
     """
-    is_validating = Job.objects.filter(
-        id=job_id, status=JobStatus.VALIDATING, validation_node=node
-    ).exists()
-    if not is_validating and not _tenures(node, job_id).exists():
+    if not _tenures(node, job_id).exists():
         raise NotFoundError(_HIDDEN)
     return Job.objects.get(id=job_id)
+
+
+def validated_code_for_node(node: Node, validation_id: int) -> Job:
+    """Find a job that the node is to validate; unsaved if it is not submitted.
+
+    Raises:
+        NotFoundError: the validation does not run on the node.
+    """
+    running = node.validations.filter(id=validation_id, status=ValidationStatus.RUNNING)
+    validation = running.select_related("job", "owner").first()
+    if validation is None:
+        raise NotFoundError(_HIDDEN)
+    return validation.validated_job
 
 
 def checkpoint_for_node(node: Node, job_id: int) -> Artifact:
@@ -41,15 +51,14 @@ def checkpoint_for_node(node: Node, job_id: int) -> Artifact:
     return artifact
 
 
-def source_for_node(node: Node, job_id: int) -> Artifact:
+def source_model(job: Job) -> Artifact:
     """Find the model that a prediction job uses, made by another job.
 
     Raises:
-        NotFoundError: the job has nothing on the node, or the model is gone.
+        NotFoundError: the model is gone.
     """
-    job = code_for_node(node, job_id)
     models = Artifact.objects.filter(name="model.keras", sha256=job.source_sha256)
-    artifact = models.filter(job__used_by=job).first()
+    artifact = models.filter(job=job.source_job).first()
     if artifact is None:
         raise NotFoundError("The model of its source job is not there.")
     return artifact

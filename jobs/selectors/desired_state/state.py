@@ -6,6 +6,7 @@ import hashlib
 import json
 
 from django.conf import settings
+from django.db.models import F
 
 from controlplane.core.protocol.wire import (
     Membership,
@@ -21,17 +22,17 @@ from controlplane.core.protocol.wire import (
     decode,
     encode,
 )
-from controlplane.core.values.lifecycle import GenerationPhase, JobStatus
+from controlplane.core.values.lifecycle import GenerationPhase, ValidationStatus
 from jobs.models import Allocation, Artifact, Generation, Job, Node
 
 _OPEN_PHASES = (GenerationPhase.PREPARING, GenerationPhase.SWITCHING, GenerationPhase.ACTIVE)
 
 
 def training_spec(job: Job) -> TrainingSpec:
-    """Return the specification of a job's computation, for trainers."""
+    """Return the specification of a job's computation, for trainers; `job_id` is 0 if unsaved."""
     is_prediction = job.task == Task.PREDICT
     return TrainingSpec(
-        job_id=job.pk,
+        job_id=job.pk or 0,
         name=job.name,
         entry_file=job.entry_file,
         code_sha256=job.code_sha256,
@@ -77,14 +78,15 @@ def wanted_state(node: Node) -> WantedState:
             trainers.append(_wanted_trainer(row, generation, checkpoint, preparing))
     validations = [
         WantedValidation(
-            spec=training_spec(job),
-            attempt=job.validation_attempt,
-            code_name=job.code_name,
+            validation_id=validation.pk,
+            spec=training_spec(validation.validated_job),
+            attempt=validation.attempt,
+            code_name=validation.validated_job.code_name,
             timeout_s=float(settings.VALIDATION_TIMEOUT_S),
         )
-        for job in Job.objects.filter(
-            validation_node=node, status=JobStatus.VALIDATING, validation_deadline_at__isnull=False
-        ).order_by("is_draft", "id")  # submitted jobs come before drafts
+        for validation in node.validations.filter(status=ValidationStatus.RUNNING)
+        .select_related("job", "owner")
+        .order_by(F("job").asc(nulls_last=True), "id")  # submitted jobs come first
     ]
     trainers.sort(key=lambda trainer: (trainer.spec.job_id, trainer.slot))
     content = json.dumps(encode([trainers, validations]), sort_keys=True)

@@ -11,7 +11,7 @@ from django.db.models import Min
 
 from controlplane.core.estimates.memory import Fit, MemoryNeed, fit_of, memory_need_read
 from controlplane.core.values.lifecycle import NodeStatus
-from jobs.models import Accelerator, Job
+from jobs.models import Accelerator, Job, Validation
 from jobs.submission import Submission
 
 _KINDS_NAMED = 4
@@ -67,12 +67,16 @@ class MemoryAdvice:
 
 
 def memory_need_known(code_sha256: str, settings: dict[str, Any]) -> MemoryNeed | None:
-    """Return the memory need measured by the newest validation of this code and settings."""
-    rows = Job.objects.filter(code_sha256=code_sha256).exclude(facts={}).order_by("-id")
-    for row in rows.values("settings", "facts")[:20]:
-        if row["settings"] == settings and (need := memory_need_read(row["facts"])):
-            return need
-    return None
+    """Return the memory need measured by one of the newest validations of this code and settings.
+
+    Those of jobs come before those of submissions that were not submitted.
+    """
+    jobs = Job.objects.filter(code_sha256=code_sha256).exclude(facts={}).order_by("-id")
+    others = Validation.objects.filter(code_sha256=code_sha256).exclude(facts={}).order_by("-id")
+    found = [*jobs.values_list("settings", "facts")[:20]]
+    found += others.values_list("job_fields__settings", "facts")[:20]
+    needs = (memory_need_read(facts) for used, facts in found if used == settings)
+    return next((need for need in needs if need is not None), None)
 
 
 def memory_advice(

@@ -65,9 +65,10 @@ def batch_take(node: Node, batch: ReportBatch, now: datetime.datetime) -> BatchO
     outcome = BatchOutcome(BatchReply(stale=()))
     for told in batch.validations:
         report = decode(ValidationReport, plain_values(encode(told)))
-        if validation_take(node, report, now):
-            outcome.changed_jobs.add(report.job_id)
+        if validation := validation_take(node, report, now):
             outcome.is_order_change = True
+            if validation.job_id is not None:
+                outcome.changed_jobs.add(validation.job_id)
     plain = (replace(report, data=plain_values(report.data)) for report in batch.reports)
     reports = sorted(plain, key=lambda report: report.job_id)
     for job_id, group in groupby(reports, key=lambda report: report.job_id):

@@ -17,13 +17,13 @@ from django.db.models import F
 
 from controlplane.core.values.lifecycle import ENDED_JOB_STATUSES, JobStatus
 from jobs.exceptions import ConflictError, InvalidInputError, StaleVersionError
-from jobs.models import IdempotencyKey, Job
+from jobs.models import IdempotencyKey, Job, Validation
 from jobs.services.lifecycle.events import event_add, user_actor
 from jobs.services.lifecycle.transitions import job_end, job_lock, job_pause_now, status_change
 from jobs.services.scheduling.resizes import job_empty
-from jobs.services.submission.measurements import draft_take_over
 from jobs.services.submission.rows import job_from, live_jobs_check
-from jobs.services.submission.validations import validation_assign
+from jobs.services.submission.validation_requests import validation_reuse
+from jobs.services.submission.validations import validation_start, validations_cancel
 from jobs.submission import PRIORITY_RANGE, Submission
 
 _RUNNING = (JobStatus.STARTING, JobStatus.RUNNING)
@@ -40,7 +40,7 @@ def job_submit(
 ) -> Job:
     """Store a checked submission and queue its validation; the same key returns the same job.
 
-    A submission whose draft was measured is not validated again.
+    A submission that was validated before is not validated again.
 
     Raises:
         ConflictError: the user has too many live jobs, or used the key for another submission.
@@ -62,14 +62,17 @@ def job_submit(
                 )
             data = {"cloned_from": cloned_from} if cloned_from else {}
             event_add("submitted", "Submitted", now=now, job=job, actor=user_actor(user), data=data)
-            draft_take_over(job, now)
+            validation = None
+            if not validation_reuse(job, now):
+                validation = Validation.objects.create(owner=user, job=job, requested_at=now)
     except (IntegrityError, ConflictError):
         job.code.delete(save=False)
         known = _replayed(user, idempotency_key, digest) if idempotency_key else None
         if known is None:
             raise
         return known
-    validation_assign(job.pk, now)
+    if validation is not None:
+        validation_start(validation, now)
     job.refresh_from_db()
     return job
 
@@ -104,7 +107,8 @@ def job_cancel(job_id: int, now: datetime.datetime, *, actor: str, reason: str =
             raise _not_possible(job, "cancelled")
         text = f"Cancelled by {actor}" + (f": {reason}" if reason else "")
         job_end(job, JobStatus.CANCELLED, now, code="cancelled", reason=text)
-        Job.objects.filter(id=job.pk).update(validation_deadline_at=None)
+        own = Validation.objects.filter(job=job)
+        validations_cancel(own, now, code="cancelled", reason=text)
         event_add("cancelled", text, now=now, job=job, actor=actor, data={"reason": reason})
     return job
 

@@ -25,6 +25,9 @@ _COLUMNS = tuple(
     for field in dataclasses.fields(Submission)
     if field.name not in ("source_job", "code", "stop")
 )
+_STOP = ("stop_kind", "stop_limit", "stop_metric", "stop_target", "stop_higher_is_better")
+#: Columns of a job that are fixed by its submission, except its code.
+SUBMITTED_COLUMNS = (*_COLUMNS, *_STOP, "source_job_id", "source_sha256", "code_sha256")
 
 
 def job_from(user: User, submission: Submission, now: datetime.datetime) -> Job:
@@ -67,7 +70,7 @@ def source_find(user: User, source_job: int | None) -> Artifact | None:
     """
     if source_job is None:
         return None
-    job = Job.objects.filter(id=source_job, owner=user, is_draft=False).first()
+    job = Job.objects.filter(id=source_job, owner=user).first()
     if job is None:
         raise InvalidInputError.of(source_job=f"You have no job {source_job}.")
     model = job.artifacts.filter(name=MODEL_FILE).first()

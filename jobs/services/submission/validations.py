@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import datetime
+from collections.abc import Iterable
 from typing import Any
 
 from django.conf import settings
+from django.contrib.auth.models import User
 from django.db import transaction
-from django.db.models import Count, F, Q
+from django.db.models import Count, F, Q, QuerySet
 
 from controlplane.core.protocol.wire import ValidationReport
-from controlplane.core.values.lifecycle import JobStatus, NodeStatus
-from jobs.models import Job, Node
-from jobs.models.jobs import MEASURED
+from controlplane.core.values.lifecycle import JobStatus, NodeStatus, ValidationStatus
+from jobs.models import Job, Node, Validation
+from jobs.models.validations import OPEN_STATUSES
 from jobs.selectors.estimates.memory import memory_shortage
 from jobs.services.lifecycle.events import event_add
 from jobs.services.lifecycle.transitions import job_lock, status_change
@@ -22,35 +24,40 @@ TIME_LIMIT_GRACE_S = 20.0
 _TEXT_LIMIT = 20_000
 
 
-def validation_assign(job_id: int, now: datetime.datetime) -> bool:
+def validation_start(validation: Validation, now: datetime.datetime) -> bool:
     """Assign a waiting validation to the least busy online node.
 
     Two callers may assign at once; the conditional update lets one of them through.
 
     Returns:
-        Whether it was assigned; False without an online node or a waiting validation.
+        Whether it was assigned; False without an online node or if it does not wait.
     """
     node = _least_busy_node()
     if node is None:
         return False
     deadline = now + datetime.timedelta(seconds=settings.VALIDATION_TIMEOUT_S + TIME_LIMIT_GRACE_S)
-    return bool(
-        Job.objects.filter(
-            id=job_id, status=JobStatus.VALIDATING, validation_deadline_at=None
-        ).update(
-            validation_node=node,
-            validation_attempt=F("validation_attempt") + 1,
-            validation_deadline_at=deadline,
-            status_code="validating",
-            status_reason=f"Its code is being built once on {node.name}.",
-            version=F("version") + 1,
+    text = f"Its code is being built once on {node.name}."
+    waiting = Validation.objects.filter(id=validation.pk, status=ValidationStatus.WAITING)
+    told = {"status_code": "validating", "status_reason": text}
+    with transaction.atomic():
+        # The job is locked first, as by everything that changes jobs.
+        Job.objects.filter(validation=validation, status=JobStatus.VALIDATING).update(
+            version=F("version") + 1, **told
         )
-    )
+        is_started = waiting.update(
+            status=ValidationStatus.RUNNING,
+            node=node,
+            attempt=F("attempt") + 1,
+            deadline_at=deadline,
+            **told,
+        )
+        transaction.set_rollback(not is_started)
+    return bool(is_started)
 
 
 def _least_busy_node() -> Node | None:
-    waiting = Count(
-        "validations", filter=Q(validations__status=JobStatus.VALIDATING), distinct=True
+    running = Count(
+        "validations", filter=Q(validations__status=ValidationStatus.RUNNING), distinct=True
     )
     trainers = Count(
         "accelerators__allocations",
@@ -60,7 +67,7 @@ def _least_busy_node() -> Node | None:
     )
     return (
         Node.objects.filter(status=NodeStatus.ONLINE, removed_at=None)
-        .annotate(num_validations=waiting, num_trainers=trainers)
+        .annotate(num_validations=running, num_trainers=trainers)
         .order_by(
             "is_cordoned",
             F("quarantined_until").asc(nulls_first=True),
@@ -72,37 +79,58 @@ def _least_busy_node() -> Node | None:
     )
 
 
-def validations_assign_waiting(now: datetime.datetime) -> set[int]:
-    """Assign every validation that waits for a node; return the assigned jobs."""
-    waiting = Job.objects.filter(status=JobStatus.VALIDATING, validation_deadline_at=None)
-    ids = list(waiting.order_by("id").values_list("id", flat=True)[:100])
-    return {job_id for job_id in ids if validation_assign(job_id, now)}
+def validations_start_waiting(now: datetime.datetime) -> set[int]:
+    """Assign every validation that waits for a node; return the jobs of those assigned."""
+    waiting = Validation.objects.filter(status=ValidationStatus.WAITING).order_by("id")[:100]
+    return _jobs_of(validation for validation in waiting if validation_start(validation, now))
 
 
-def validation_take(node: Node, report: ValidationReport, now: datetime.datetime) -> bool:
-    """Take a validation's result: pending or invalid; return False if it is not awaited."""
+def validation_take(
+    node: Node, report: ValidationReport, now: datetime.datetime
+) -> Validation | None:
+    """Take a validation's result; return None if it is not awaited from this node."""
+    awaited = Validation.objects.filter(
+        id=report.validation_id,
+        status=ValidationStatus.RUNNING,
+        node=node,
+        attempt=report.attempt,
+    )
     with transaction.atomic():
-        job = job_lock(report.job_id) if _is_awaited(node, report) else None
-        if job is None or not _is_awaited(node, report):
-            return False
-        if not report.ok:
-            _invalidate(job, report, now)
-        elif job.is_draft:
-            status_change(
-                job,
-                JobStatus.CANCELLED,
-                ended_at=now,
-                facts=report.facts,
-                validation_deadline_at=None,
-                status_code=MEASURED,
-                status_reason="Its code builds.",
-            )
+        return _settle(awaited, report, now)
+
+
+def _settle(
+    awaited: QuerySet[Validation], report: ValidationReport, now: datetime.datetime
+) -> Validation | None:
+    """End a validation, unless it has left `awaited`, and queue or reject its job."""
+    validation = awaited.first()
+    if validation is None:
+        return None
+    # The job is locked first, as by everything that changes jobs.
+    job = None if validation.job_id is None else job_lock(validation.job_id)
+    result: dict[str, Any] = {"status_code": "passed", "status_reason": "Its code builds."}
+    if not report.ok:
+        result = {
+            "status_code": (report.code or "invalid")[:40],
+            "status_reason": report.message[:2000] or "Its code does not build.",
+            "error_field": (report.field or "")[:60],
+            "error_traceback": report.traceback[-_TEXT_LIMIT:],
+        }
+    status = ValidationStatus.PASSED if report.ok else ValidationStatus.FAILED
+    kept = result | {"facts": report.facts} if job is None else {}
+    if not awaited.update(status=status, ended_at=now, deadline_at=None, **kept):
+        return None
+    if job is not None and job.status == JobStatus.VALIDATING:
+        if report.ok:
+            job_queue(job, report.facts, now)
         else:
-            validation_pass(job, report.facts, now)
-        return True
+            status_change(job, JobStatus.INVALID, ended_at=now, facts=report.facts, **result)
+            data = {"code": job.status_code, "field": report.field}
+            event_add("invalid", job.status_reason, now=now, job=job, data=data)
+    return validation
 
 
-def validation_pass(
+def job_queue(
     job: Job, facts: dict[str, Any], now: datetime.datetime, *, text: str = "Its code builds"
 ) -> None:
     """Queue a locked job that passed validation."""
@@ -112,7 +140,6 @@ def validation_pass(
         JobStatus.PENDING,
         pending_since=now,
         facts=facts,
-        validation_deadline_at=None,
         status_code="waiting",
         status_reason=f"Waits for accelerators. {shortage}".strip(),
     )
@@ -121,77 +148,59 @@ def validation_pass(
         event_add("memory_short", shortage, now=now, job=job)
 
 
-def _is_awaited(node: Node, report: ValidationReport) -> bool:
-    return Job.objects.filter(
-        id=report.job_id,
-        status=JobStatus.VALIDATING,
-        validation_node=node,
-        validation_attempt=report.attempt,
-        validation_deadline_at__isnull=False,
-    ).exists()
-
-
-def _invalidate(job: Job, report: ValidationReport, now: datetime.datetime) -> None:
-    code = (report.code or "invalid")[:40]
-    status_change(
-        job,
-        JobStatus.INVALID,
+def validations_cancel(
+    validations: QuerySet[Validation], now: datetime.datetime, *, code: str, reason: str
+) -> None:
+    """Cancel those of `validations` that have not ended."""
+    validations.filter(status__in=OPEN_STATUSES).update(
+        status=ValidationStatus.CANCELLED,
         ended_at=now,
+        deadline_at=None,
         status_code=code,
-        status_reason=report.message[:2000] or "Its code does not build.",
-        error_field=(report.field or "")[:60],
-        error_traceback=report.traceback[-_TEXT_LIMIT:],
-        facts=report.facts,
-        validation_deadline_at=None,
+        status_reason=reason,
     )
-    data = {"code": code, "field": report.field}
-    event_add("invalid", job.status_reason, now=now, job=job, data=data)
+
+
+def unsubmitted_cancel(user: User, now: datetime.datetime) -> None:
+    """Cancel the user's running validation without a job: a newer submission replaces it."""
+    reason = "A newer submission of yours replaced it."
+    mine = Validation.objects.filter(owner=user, job=None)
+    validations_cancel(mine, now, code="replaced", reason=reason)
 
 
 def validations_expire(now: datetime.datetime) -> set[int]:
     """Retry overdue validations on another node, or fail them; return the changed jobs."""
-    overdue = Job.objects.filter(
-        status=JobStatus.VALIDATING, validation_deadline_at__lt=now
-    ).values_list("id", flat=True)
-    return {job_id for job_id in overdue if _expire(job_id, now)}
+    return _expire(Validation.objects.filter(deadline_at__lt=now), now)
 
 
 def validations_of_node_expire(node: Node, now: datetime.datetime) -> set[int]:
     """Expire a lost node's validations at once; return the changed jobs."""
-    held = Job.objects.filter(
-        status=JobStatus.VALIDATING, validation_node=node, validation_deadline_at__isnull=False
+    return _expire(Validation.objects.filter(node=node), now)
+
+
+def _expire(validations: QuerySet[Validation], now: datetime.datetime) -> set[int]:
+    running = validations.filter(status=ValidationStatus.RUNNING)
+    return _jobs_of(validation for validation in running if _expire_one(validation, now))
+
+
+def _expire_one(validation: Validation, now: datetime.datetime) -> bool:
+    awaited = Validation.objects.filter(
+        id=validation.pk, status=ValidationStatus.RUNNING, attempt=validation.attempt
     )
-    held.update(validation_deadline_at=now - datetime.timedelta(seconds=1))
-    return {job_id for job_id in held.values_list("id", flat=True) if _expire(job_id, now)}
-
-
-def _expire(job_id: int, now: datetime.datetime) -> bool:
-    with transaction.atomic():
-        job = job_lock(job_id)
-        is_overdue = (
-            job is not None
-            and job.status == JobStatus.VALIDATING
-            and job.validation_deadline_at is not None
-            and job.validation_deadline_at < now
-        )
-        if job is None or not is_overdue:
+    # Without a job its user is waiting and can ask again.
+    attempts = 1 if validation.job_id is None else settings.VALIDATION_ATTEMPTS_LIMIT
+    if validation.attempt < attempts:
+        if not awaited.update(status=ValidationStatus.WAITING, deadline_at=None, node=None):
             return False
-        # A draft gets one attempt: its user is waiting and can ask again.
-        attempts = 1 if job.is_draft else settings.VALIDATION_ATTEMPTS_LIMIT
-        if job.validation_attempt < attempts:
-            Job.objects.filter(id=job_id).update(validation_deadline_at=None, validation_node=None)
-        else:
-            text = f"No node said in time whether it builds, {job.validation_attempt} times."
-            if job.is_draft:
-                text = "No node measured it in time. Try again, or submit it as it is."
-            report = ValidationReport(
-                job_id=job_id,
-                attempt=job.validation_attempt,
-                ok=False,
-                code="validation_lost",
-                message=text,
-            )
-            _invalidate(job, report, now)
-            return True
-    validation_assign(job_id, now)
-    return True
+        validation_start(validation, now)
+        return True
+    text = f"No node said in time whether it builds, {validation.attempt} times."
+    if validation.job_id is None:
+        text = "No node measured it in time. Try again, or submit it as it is."
+    report = ValidationReport(ok=False, code="validation_lost", message=text)
+    with transaction.atomic():
+        return _settle(awaited, report, now) is not None
+
+
+def _jobs_of(validations: Iterable[Validation]) -> set[int]:
+    return {found.job_id for found in validations if found.job_id is not None}

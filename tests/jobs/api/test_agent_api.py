@@ -12,12 +12,13 @@ import pytest
 from django.test import Client
 from django.utils import timezone
 
-from controlplane.core.protocol.wire import HelloRequest, ReportKind, encode
+from controlplane.core.protocol.wire import HelloRequest, ReportKind, ValidationReport, encode
 from controlplane.core.values.lifecycle import JobStatus
 from jobs.models import Allocation, Artifact, EnrolmentToken, Event, Job, LogChunk, Node
 from jobs.selectors.desired_state.state import wanted_state
 from jobs.services.cluster.nodes import enrolment_token_create, node_cordon
-from tests.builders import CODE, accelerators, enrol_request, job_make, node_make
+from jobs.services.submission.validations import validation_start, validation_take
+from tests.builders import CODE, accelerators, at, enrol_request, job_make, node_make
 from tests.jobs.world import PlayedNode, World
 
 pytestmark = [pytest.mark.django_db, pytest.mark.database]
@@ -394,9 +395,17 @@ class TestFiles:
 
     def test_a_validating_node_reads_the_code_only(self, fresh_node: tuple[Node, Client]) -> None:
         node, client = fresh_node
-        job = job_make(status=JobStatus.VALIDATING, validation_node=node, validation_attempt=1)
-        assert client.get(f"{BASE}jobs/{job.pk}/code/").status_code == 200
+        job = job_make(status=JobStatus.VALIDATING)
+        code = f"{BASE}validations/{job.validation.pk}/code/"
+        assert client.get(code).status_code == 404
+        validation_start(job.validation, at(0))
+        assert client.get(code).status_code == 200
+        assert client.get(f"{BASE}jobs/{job.pk}/code/").status_code == 404
         assert client.get(f"{BASE}jobs/{job.pk}/checkpoint/").status_code == 404
+        job.validation.refresh_from_db()
+        report = ValidationReport(validation_id=job.validation.pk, attempt=1, ok=True)
+        assert validation_take(node, report, at(1))
+        assert client.get(code).status_code == 404
 
     @pytest.mark.parametrize(
         ("name", "change", "status"),

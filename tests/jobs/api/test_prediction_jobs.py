@@ -13,6 +13,7 @@ from rest_framework.test import APIClient
 from controlplane.core.values.lifecycle import JobStatus
 from jobs.models import Artifact, Job
 from jobs.selectors.desired_state.state import training_spec
+from jobs.services.submission.validations import validation_start
 from tests.builders import at, job_make, node_make, submission_values, user_make
 
 Clients = Callable[..., APIClient]
@@ -119,11 +120,12 @@ def test_only_its_nodes_fetch_the_model(ada: User, ada_client: APIClient) -> Non
     source = trained(ada)
     job = Job.objects.get(id=ada_client.post(URL, values(source_job=source.pk)).data["id"])
     for is_own in (True, False):
-        node, text = node_make(f"node{int(is_own)}")
+        _, text = node_make(f"node{int(is_own)}")
         headers = {"Authorization": f"Agent {text}"}
         if is_own:
-            Job.objects.filter(id=job.pk).update(validation_node=node, validation_deadline_at=at(0))
-        response = APIClient().get(f"/api/v1/agent/jobs/{job.pk}/source/", headers=headers)
+            assert validation_start(job.validation, at(0))
+        url = f"/api/v1/agent/validations/{job.validation.pk}/source/"
+        response = APIClient().get(url, headers=headers)
         assert response.status_code == (200 if is_own else 404)
         if is_own:
             assert b"".join(response.streaming_content) == b"model"  # type: ignore[attr-defined]

@@ -53,7 +53,7 @@ def test_a_complete_submission_is_stored_and_sent_to_a_node(
     assert (job.seed, job.reduction, job.stop_limit) == (7, "fast", 100)
     assert job.code.read() == CODE
     assert job.code_sha256 == hashlib.sha256(CODE).hexdigest()
-    assert (job.status, job.validation_node, job.validation_attempt) == ("validating", node, 1)
+    assert (job.status, job.validation.node, job.validation.attempt) == ("validating", node, 1)
     assert response.data["status"] == "validating"
     assert response.data["stop"]["kind"] == "steps"
     assert Event.objects.get(job=job).actor == "user:ada"

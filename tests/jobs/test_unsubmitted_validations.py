@@ -13,11 +13,16 @@ from rest_framework.test import APIClient
 
 from controlplane.core.protocol.wire import ReportBatch, ValidationReport
 from jobs.api.jobs.submission_serializer import submission_read
-from jobs.models import Job, Node
+from jobs.models import Job, Node, Validation
 from jobs.selectors.desired_state.state import wanted_state
 from jobs.services.cluster.nodes import nodes_expire
 from jobs.services.reports.batches import batch_take
-from jobs.services.submission.measurements import KEPT_FOR, KEPT_LIMIT, draft_measure, drafts_forget
+from jobs.services.submission.validation_requests import (
+    KEPT_FOR,
+    KEPT_LIMIT,
+    validation_request,
+    validations_delete_old,
+)
 from jobs.services.submission.validations import validations_expire
 from tests.builders import at, node_make, submission_values, user_make
 from tests.jobs.test_memory import EXAMPLE_BYTES, facts
@@ -38,7 +43,7 @@ def answer(node: Node, now: datetime.datetime, **values: Any) -> None:
     """Let a node report on every validation that it was given."""
     reports = tuple(
         ValidationReport(
-            job_id=wanted.spec.job_id,
+            validation_id=wanted.validation_id,
             attempt=wanted.attempt,
             **({"ok": True, "facts": facts(3)} | values),
         )
@@ -66,11 +71,11 @@ def test_new_code_is_measured_and_a_number_suggested(client: APIClient) -> None:
     """32 examples in slices of at most 3: 11 virtual nodes, not the 4 that were asked for."""
     node, _ = node_make()
     asked = ask(client)
-    assert (asked["status"], asked["memory"]) == ("measuring", None)
+    assert (asked["status"], asked["memory"]) == ("running", None)
     assert node.name in asked["text"]
     answer(node, at(1))
     found = told(client, asked)
-    assert (found["status"], found["num_virtual_nodes"]) == ("measured", 4)
+    assert (found["status"], found["num_virtual_nodes"]) == ("passed", 4)
     assert found["memory"]["bytes_per_example"] == EXAMPLE_BYTES
     assert found["memory"]["num_virtual_nodes"] == 11
     assert "11 virtual nodes would fit" in found["text"]
@@ -79,19 +84,26 @@ def test_new_code_is_measured_and_a_number_suggested(client: APIClient) -> None:
     assert dry["memory"]["num_virtual_nodes"] == 11
 
 
-def test_a_draft_is_nowhere_among_the_jobs(client: APIClient) -> None:
+def test_no_job_is_made(client: APIClient) -> None:
     node, _ = node_make()
     asked = ask(client)
-    for _ in range(2):
-        assert client.get(JOBS).data["results"] == []
-        assert client.get(f"{JOBS}{asked['id']}/").status_code == 404
-        for action in ("cancel", "pause", "reprioritise", "clone"):
-            assert client.post(f"{JOBS}{asked['id']}/{action}/").status_code == 404
-        values = {"task": "predict", "source_job": asked["id"], "stop": None}
-        response = client.post(JOBS, submission_values(**values), format="json")
-        assert "You have no job" in str(response.data["errors"]["source_job"])
-        answer(node, at(1))
-    assert told(client, asked)["status"] == "measured"
+    answer(node, at(1))
+    assert told(client, asked)["status"] == "passed"
+    assert not Job.objects.exists()
+
+
+def test_the_validation_of_a_job_is_no_resource_of_its_own(client: APIClient) -> None:
+    node_make()
+    job = Job.objects.get(id=client.post(JOBS, submission_values(), format="json").data["id"])
+    assert client.get(f"{URL}{job.validation.pk}/").status_code == 404
+
+
+def test_the_validation_of_a_cancelled_job_ends(client: APIClient) -> None:
+    node, _ = node_make()
+    job = client.post(JOBS, submission_values(), format="json").data
+    client.post(f"{JOBS}{job['id']}/cancel/")
+    assert wanted_state(node).validations == ()
+    assert Validation.objects.get().status == "cancelled"
 
 
 def test_what_was_measured_is_not_validated_again(client: APIClient) -> None:
@@ -104,8 +116,8 @@ def test_what_was_measured_is_not_validated_again(client: APIClient) -> None:
     job = client.post(JOBS, values, format="json").data
     assert job["status"] == "pending"
     row = Job.objects.get(id=job["id"])
-    draft = Job.objects.get(id=asked["id"])
-    assert row.facts["memory"] == draft.facts["memory"]
+    validation = Validation.objects.get(id=asked["id"])
+    assert row.facts["memory"] == validation.facts["memory"]
     assert "validated with 4 virtual nodes" in row.facts["warnings"][-1]
     kinds = list(row.events.order_by("id").values_list("kind", flat=True))
     assert kinds == ["submitted", "validated"]
@@ -144,7 +156,7 @@ def test_nobody_else_profits_or_sees(client: APIClient, client_of: Any) -> None:
     assert ben.post(JOBS, submission_values(), format="json").data["status"] == "validating"
 
 
-def test_the_same_again_is_the_same_draft(client: APIClient) -> None:
+def test_the_same_again_is_the_same_validation(client: APIClient) -> None:
     node, _ = node_make()
     asked = ask(client)
     assert ask(client)["id"] == asked["id"]
@@ -157,10 +169,10 @@ def test_a_newer_one_takes_the_place_of_ones_own(client: APIClient) -> None:
     node, _ = node_make()
     first = ask(client)
     second = ask(client, seed=8)
-    assert told(client, first)["status"] == "replaced"
-    assert [row.spec.job_id for row in wanted_state(node).validations] == [second["id"]]
+    assert told(client, first)["code"] == "replaced"
+    assert [row.validation_id for row in wanted_state(node).validations] == [second["id"]]
     client.post(JOBS, submission_values(seed=8), format="json")  # nor twice what is submitted
-    assert told(client, second)["status"] == "replaced"
+    assert told(client, second)["status"] == "cancelled"
 
 
 def test_code_that_fails_says_why(client: APIClient) -> None:
@@ -177,7 +189,7 @@ def test_code_that_fails_says_why(client: APIClient) -> None:
         traceback="line 2, in build",
     )
     found = told(client, asked)
-    assert (found["status"], found["code"], found["memory"]) == ("invalid", "user_code", None)
+    assert (found["status"], found["code"], found["memory"]) == ("failed", "user_code", None)
     assert (found["error_field"], found["text"]) == ("code.build", "ValueError: no data")
     assert found["error_traceback"] == "line 2, in build"
     job = client.post(JOBS, submission_values(), format="json").data
@@ -188,17 +200,17 @@ def test_wrong_fields_are_refused_as_in_a_submission(client: APIClient) -> None:
     node_make()
     errors = ask(client, expect=400, num_virtual_nodes=0, seed=-1)["errors"]
     assert set(errors) == {"num_virtual_nodes", "seed"}
-    assert not Job.objects.exists()
+    assert not Validation.objects.exists()
 
 
 def test_without_a_node_nothing_waits(client: APIClient, settings: Any) -> None:
     refused = ask(client, expect=409)
-    assert (refused["code"], Job.objects.count()) == ("no_node", 0)
+    assert (refused["code"], Validation.objects.count()) == ("no_node", 0)
     assert "No node is online" in refused["detail"]
     assert not list(Path(settings.MEDIA_ROOT).glob("code/*"))
 
 
-def test_there_is_room_for_two_drafts_a_node(client: APIClient, client_of: Any) -> None:
+def test_there_is_room_for_two_a_node(client: APIClient, client_of: Any) -> None:
     node, _ = node_make()
     for name in ("ben", "eve"):
         ask(client_of(user_make(name)))
@@ -217,10 +229,11 @@ def test_the_limit_of_live_jobs_counts(client: APIClient, settings: Any) -> None
 
 def test_submitted_jobs_are_validated_first(client: APIClient, client_of: Any) -> None:
     node, _ = node_make()
-    draft = ask(client_of(user_make("ben")))
+    first = ask(client_of(user_make("ben")))
     job = client.post(JOBS, submission_values(), format="json").data
-    order = [row.spec.job_id for row in wanted_state(node).validations]
-    assert order == [job["id"], draft["id"]]
+    asked = wanted_state(node).validations
+    assert [row.spec.job_id for row in asked] == [job["id"], 0]
+    assert asked[1].validation_id == first["id"]
 
 
 @pytest.mark.parametrize("how", ["silent", "lost"])
@@ -229,37 +242,38 @@ def test_a_node_that_says_nothing_ends_it(client: APIClient, how: str) -> None:
     node_make("one")
     node_make("two")
     asked = ask(client)
-    late = Job.objects.get().validation_deadline_at
+    validation = Validation.objects.get()
+    late = validation.deadline_at
     assert late is not None
-    assert (late - Job.objects.get().submitted_at).total_seconds() <= 140
+    assert (late - validation.requested_at).total_seconds() <= 140
     if how == "silent":
         validations_expire(late + datetime.timedelta(seconds=1))
     else:
         nodes_expire(at(10_000))
     found = told(client, asked)
-    assert (found["status"], found["code"]) == ("invalid", "validation_lost")
+    assert (found["status"], found["code"]) == ("failed", "validation_lost")
     assert "No node measured it in time" in found["text"]
 
 
-def test_drafts_are_forgotten_with_their_files(ada: User, settings: Any) -> None:
+def test_old_ones_are_deleted_with_their_files(ada: User, settings: Any) -> None:
     node, _ = node_make()
     for seed in range(KEPT_LIMIT + 3):
-        draft_measure(ada, submission_read(submission_values(seed=seed)), at(seed))
-    assert Job.objects.count() == KEPT_LIMIT
+        validation_request(ada, submission_read(submission_values(seed=seed)), at(seed))
+    assert Validation.objects.count() == KEPT_LIMIT
     answer(node, at(50))
     codes = Path(settings.MEDIA_ROOT) / "code"
     assert len(list(codes.iterdir())) == KEPT_LIMIT
-    assert drafts_forget(at(0) + KEPT_FOR) == 0
-    assert drafts_forget(at(100) + KEPT_FOR) == KEPT_LIMIT
-    assert (Job.objects.count(), list(codes.iterdir())) == (0, [])
+    assert validations_delete_old(at(0) + KEPT_FOR) == 0
+    assert validations_delete_old(at(100) + KEPT_FOR) == KEPT_LIMIT
+    assert (Validation.objects.count(), list(codes.iterdir())) == (0, [])
 
 
 def test_a_measurement_is_waited_for(client: APIClient) -> None:
     node, _ = node_make()
     asked = ask(client)
-    assert client.get(f"{URL}{asked['id']}/?wait=0.01").data["status"] == "measuring"
+    assert client.get(f"{URL}{asked['id']}/?wait=0.01").data["status"] == "running"
     answer(node, at(1))
-    assert client.get(f"{URL}{asked['id']}/?wait=30").data["status"] == "measured"
+    assert client.get(f"{URL}{asked['id']}/?wait=30").data["status"] == "passed"
     assert client.get(f"{URL}{asked['id']}/?wait=x").status_code == 400
 
 
