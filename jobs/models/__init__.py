@@ -1,6 +1,6 @@
 """All persisted state. Services write it, selectors read it."""
 
-from jobs.models.access import ApiToken, ClusterSetting, IdempotencyKey
+from jobs.models.access import ApiToken, ClusterSetting, IdempotencyKey, PolicyState
 from jobs.models.history import EpochReport, Event, LogChunk, StepReport
 from jobs.models.jobs import Artifact, Job
 from jobs.models.knowledge import JobKnowledge
@@ -26,6 +26,7 @@ __all__ = [
     "JobKnowledge",
     "LogChunk",
     "Node",
+    "PolicyState",
     "Replay",
     "ReplayStatus",
     "StartFailure",

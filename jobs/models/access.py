@@ -1,4 +1,4 @@
-"""API tokens, idempotency keys, and the one row of cluster-wide settings."""
+"""API tokens, idempotency keys, cluster-wide settings, and the state of policies."""
 
 from __future__ import annotations
 
@@ -68,3 +68,13 @@ class ClusterSetting(models.Model):
 
     def __str__(self) -> str:
         return f"policy {self.policy}"
+
+
+class PolicyState(models.Model):
+    """State that a policy carries from one cycle to the next: one of `POLICY_STATES`, encoded."""
+
+    policy = models.CharField(max_length=40, primary_key=True)
+    state = models.JSONField()
+
+    def __str__(self) -> str:
+        return f"state of {self.policy}"

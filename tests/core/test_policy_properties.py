@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 import math
 import re
 
@@ -11,7 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from controlplane.core.cycle import decide, decision_check
-from controlplane.core.policies import POLICIES
+from controlplane.core.policies import POLICIES, POLICY_STATES
+from controlplane.core.protocol.codec import decode, encode
 from controlplane.core.scheduling.kind_lending import mix
 from controlplane.core.scheduling.placement import place
 from controlplane.core.values.types import Plan, Snapshot
@@ -76,6 +78,20 @@ def test_memory_is_part_of_the_input_and_may_be_missing_or_strange(
     for carried in (None, first.carried, {"of": "another policy"}):
         decision = POLICIES[name](dataclasses.replace(then, carried=carried))
         decision_check(then, decision)
+
+
+@every_policy
+@given(snapshot=snapshots())
+def test_state_survives_its_storage(name: str, snapshot: Snapshot) -> None:
+    first = decide(snapshot, name)
+    then = after(snapshot, first)
+    assert first.carried is None or name in POLICY_STATES
+    if first.carried is not None:
+        stored = json.loads(json.dumps(encode(first.carried)))
+        carried = decode(POLICY_STATES[name], stored)
+        assert _told(decide(dataclasses.replace(then, carried=carried), name)) == _told(
+            decide(then, name)
+        )
 
 
 def _told(plan: Plan) -> object:

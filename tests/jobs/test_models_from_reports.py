@@ -14,15 +14,17 @@ from rest_framework.test import APIClient
 from controlplane.core import cycle
 from controlplane.core.estimates.loss_prediction import LossFit
 from controlplane.core.estimates.throughput import ThroughputModel, slices_of
+from controlplane.core.policies.tiresias import SecondQueue
 from controlplane.core.protocol.wire import ReportKind
 from controlplane.core.values import types
 from controlplane.core.values.lifecycle import JobStatus
-from jobs.models import ClusterSetting, Generation, Job, JobKnowledge
+from jobs.models import ClusterSetting, Generation, Job, JobKnowledge, PolicyState
 from jobs.selectors.cluster import cluster_snapshot
 from jobs.selectors.estimates.job import Configuration, fits_forget, samples_read
 from jobs.selectors.estimates.resize_history import DEFAULT_RESIZE_S
 from jobs.services.reports.batches import batch_take
 from jobs.services.reports.model_fitting import CONFIGURATIONS_LIMIT
+from jobs.services.scheduling import policy
 from jobs.services.scheduling.policy import cluster_setting
 from tests.builders import accelerators, at, job_make, node_make
 from tests.jobs.world import PlayedNode, World
@@ -318,9 +320,11 @@ def test_a_policy_finds_what_it_left(monkeypatch: pytest.MonkeyPatch) -> None:
     def counting(snapshot: types.Snapshot) -> types.Decision:
         found.append(snapshot.carried)
         reasons = {job.id: "it waits" for job in snapshot.jobs}
-        return types.Decision(shares={}, reasons=reasons, carried=len(found))
+        return types.Decision(shares={}, reasons=reasons, carried=SecondQueue((len(found),)))
 
     monkeypatch.setattr(cycle, "POLICIES", {"weighted_fair": counting, "fifo": counting})
+    states = {"weighted_fair": SecondQueue, "fifo": SecondQueue}
+    monkeypatch.setattr(policy, "POLICY_STATES", states)
     world, _ = TimedWorld(1, 1), timed_job()
     cluster_setting()
     ClusterSetting.objects.update(policy="weighted_fair")
@@ -330,7 +334,9 @@ def test_a_policy_finds_what_it_left(monkeypatch: pytest.MonkeyPatch) -> None:
     world.cycle()
     ClusterSetting.objects.update(policy="weighted_fair")
     world.cycle()
-    assert found == [None, 1, None, 2]
+    PolicyState.objects.update(state={"jobs": "of an older release"})
+    world.cycle()
+    assert found == [None, SecondQueue((1,)), None, SecondQueue((2,)), None]
 
 
 def test_the_api_tells_what_is_expected(ada: User, client_of: Callable[..., APIClient]) -> None:

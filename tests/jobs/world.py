@@ -26,7 +26,7 @@ from jobs.selectors.desired_state.state import wanted_state
 from jobs.selectors.estimates.job import fits_forget
 from jobs.services.lifecycle.artifacts import artifact_store
 from jobs.services.reports.batches import batch_take
-from jobs.services.scheduling.cycle import carried_by_policy, cycle_run
+from jobs.services.scheduling.cycle import cycle_run
 from tests.builders import at, node_make
 
 
@@ -104,7 +104,6 @@ class World:
     ) -> None:
         ClusterSetting.objects.update_or_create(id=1, defaults={"policy": policy})
         # As in a new process: what stayed of another world is about other jobs of the same numbers.
-        carried_by_policy.clear()
         fits_forget()
         self.nodes = [
             PlayedNode(node_make(f"played{i}", num_accelerators)[0]) for i in range(num_nodes)

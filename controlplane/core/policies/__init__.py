@@ -9,15 +9,16 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
 
-from controlplane.core.policies.gavel.policy import gavel
+from controlplane.core.policies.gavel.policy import GavelState, gavel
+from controlplane.core.policies.goodput_fair.fairness_cost import ContentionHistory
 from controlplane.core.policies.goodput_fair.policy import goodput_fair
 from controlplane.core.policies.optimus import optimus
-from controlplane.core.policies.pollux.policy import pollux
+from controlplane.core.policies.pollux.policy import PolluxState, pollux
 from controlplane.core.policies.queueing import fifo, priority
 from controlplane.core.policies.sia.policy import sia
-from controlplane.core.policies.slaq import slaq
+from controlplane.core.policies.slaq import SlaqState, slaq
 from controlplane.core.policies.srtf import srtf
-from controlplane.core.policies.tiresias import tiresias
+from controlplane.core.policies.tiresias import SecondQueue, tiresias
 from controlplane.core.policies.weighted_fair import weighted_fair, weighted_fair_power_of_two
 from controlplane.core.values.types import Decision, Snapshot
 
@@ -37,6 +38,17 @@ POLICIES: Mapping[str, Policy] = MappingProxyType(
         "tiresias": tiresias,
         "weighted_fair": weighted_fair,
         "weighted_fair_power_of_two": weighted_fair_power_of_two,
+    }
+)
+
+#: Type of the state that a policy carries from one decision to the next; others carry none.
+POLICY_STATES: Mapping[str, type] = MappingProxyType(
+    {
+        "gavel": GavelState,
+        "goodput_fair": ContentionHistory,
+        "pollux": PolluxState,
+        "slaq": SlaqState,
+        "tiresias": SecondQueue,
     }
 )
 

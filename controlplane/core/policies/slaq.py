@@ -51,7 +51,7 @@ _Claim = tuple[float, float, float, JobId, int]
 
 
 @dataclass(frozen=True, slots=True)
-class _Carried:
+class SlaqState:
     """The last decision, and the time until which it is kept."""
 
     until: float
@@ -74,7 +74,7 @@ def slaq(snapshot: Snapshot) -> Decision:
     kinds = kinds_assign(snapshot)
     capacity = capacity_by_kind(snapshot)
     held = held_by_kind(snapshot)
-    carried = snapshot.carried if isinstance(snapshot.carried, _Carried) else _Carried(0.0, {})
+    carried = snapshot.carried if isinstance(snapshot.carried, SlaqState) else SlaqState(0.0, {})
     going_on = 0.0 < carried.until - snapshot.now <= EPOCH_S
     shares: dict[JobId, Share] = {}
     reasons = {job.id: cannot_start(snapshot, job) for job in snapshot.jobs if job.id not in kinds}
@@ -101,7 +101,7 @@ def slaq(snapshot: Snapshot) -> Decision:
         starts |= expected
     until = carried.until if going_on else snapshot.now + EPOCH_S
     chosen = {job_id: (share.kind, share.count) for job_id, share in shares.items()}
-    return Decision(shares, reasons, starts_in_s=starts, carried=_Carried(until, chosen))
+    return Decision(shares, reasons, starts_in_s=starts, carried=SlaqState(until, chosen))
 
 
 def _pool_share(pool: _Pool) -> tuple[dict[JobId, int], dict[JobId, Gains]]:

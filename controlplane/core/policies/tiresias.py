@@ -31,7 +31,7 @@ THRESHOLD_S = 57_600.0
 
 
 @dataclass(frozen=True, slots=True)
-class _SecondQueue:
+class SecondQueue:
     """Jobs of the second queue in the order in which they came to it."""
 
     jobs: tuple[JobId, ...]
@@ -91,9 +91,9 @@ def _demands(job: Job, capacity: Mapping[str, int]) -> dict[str, int]:
     }
 
 
-def _second_queue(snapshot: Snapshot) -> _SecondQueue:
+def _second_queue(snapshot: Snapshot) -> SecondQueue:
     """Carry over the second queue and append jobs past the threshold, in order of arrival."""
-    before = snapshot.carried.jobs if isinstance(snapshot.carried, _SecondQueue) else ()
+    before = snapshot.carried.jobs if isinstance(snapshot.carried, SecondQueue) else ()
     present = {job.id for job in snapshot.jobs}
     kept = tuple(job_id for job_id in before if job_id in present)
     come = tuple(
@@ -101,10 +101,10 @@ def _second_queue(snapshot: Snapshot) -> _SecondQueue:
         for job in arrival_order(snapshot.jobs)
         if job.id not in kept and job.attained_accelerator_s >= THRESHOLD_S
     )
-    return _SecondQueue(kept + come)
+    return SecondQueue(kept + come)
 
 
-def _line(snapshot: Snapshot, second: _SecondQueue) -> list[_Place]:
+def _line(snapshot: Snapshot, second: SecondQueue) -> list[_Place]:
     """List all jobs in the order in which they are served."""
     by_id = {job.id: job for job in snapshot.jobs}
     demoted = set(second.jobs)

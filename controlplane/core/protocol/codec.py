@@ -48,14 +48,9 @@ def _decode(expected: Any, value: Any, path: str) -> Any:
     if origin in (types.UnionType, typing.Union):
         return _decode_optional(expected, value, path)
     if origin is tuple:
-        (item_type, _) = typing.get_args(expected)
-        if not isinstance(value, list | tuple):
-            raise ValueError(f"{path} must be a list, got {_describe(value)}")
-        return tuple(_decode(item_type, item, f"{path}[{i}]") for i, item in enumerate(value))
-    if origin is dict:
-        if not isinstance(value, Mapping):
-            raise ValueError(f"{path} must be an object, got {_describe(value)}")
-        return dict(value)
+        return _decode_tuple(expected, value, path)
+    if origin in (dict, Mapping):
+        return _decode_mapping(expected, value, path)
     if dataclasses.is_dataclass(expected):
         return _decode_message(expected, value, path)
     if isinstance(expected, type) and issubclass(expected, StrEnum):
@@ -72,6 +67,35 @@ def _decode_optional(expected: Any, value: Any, path: str) -> Any:
         return None
     (inner,) = (option for option in typing.get_args(expected) if option is not type(None))
     return _decode(inner, value, path)
+
+
+def _decode_tuple(expected: Any, value: Any, path: str) -> tuple[Any, ...]:
+    types_of_items = typing.get_args(expected)
+    if not isinstance(value, list | tuple):
+        raise ValueError(f"{path} must be a list, got {_describe(value)}")
+    if types_of_items[-1] is Ellipsis:
+        types_of_items = types_of_items[:1] * len(value)
+    if len(types_of_items) != len(value):
+        raise ValueError(f"{path} must have {len(types_of_items)} items, got {len(value)}")
+    pairs = zip(types_of_items, value, strict=True)
+    return tuple(_decode(kind, item, f"{path}[{i}]") for i, (kind, item) in enumerate(pairs))
+
+
+def _decode_mapping(expected: Any, value: Any, path: str) -> dict[Any, Any]:
+    if not isinstance(value, Mapping):
+        raise ValueError(f"{path} must be an object, got {_describe(value)}")
+    key_type, value_type = typing.get_args(expected)
+    return {
+        _decode_key(key_type, key, path): _decode(value_type, item, f"{path}[{key}]")
+        for key, item in value.items()
+    }
+
+
+def _decode_key(expected: Any, key: Any, path: str) -> Any:
+    try:
+        return expected(key)
+    except ValueError:
+        raise ValueError(f"{path} has the key {key!r:.60}, which is no {expected}") from None
 
 
 def _decode_message(expected: Any, value: Any, path: str) -> Any:

@@ -115,9 +115,9 @@ class Snapshot:
         releasing: accelerators whose former trainer has not gone yet; they cannot be given out now.
         resizing: jobs with a resize under way that can no longer be revoked; a plan leaves them.
         excluded: accelerators on which a job's trainers did not come up lately, by job.
-        carried: state that the same policy left in its last decision. It may be missing at any time
-            (a new process, another policy); losing it costs decision quality or speed, not
-            correctness.
+        carried: state that the same policy left in its last decision, of the type in
+            `policies.POLICY_STATES`. It may be missing at any time (another policy, an upgrade);
+            losing it costs decision quality or speed, not correctness.
     """
 
     now: float

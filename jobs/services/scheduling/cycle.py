@@ -4,22 +4,14 @@ from __future__ import annotations
 
 import dataclasses
 import datetime
-import logging
 
 from controlplane.core.cycle import decide
 from jobs.models.resizes import BATCH_ACTOR
 from jobs.selectors.cluster import cluster_snapshot
 from jobs.services.scheduling.batch_sizes import batch_changes_plan
 from jobs.services.scheduling.plans import plan_apply
-from jobs.services.scheduling.policy import cluster_setting
+from jobs.services.scheduling.policy import cluster_setting, policy_state_read, policy_state_write
 from jobs.services.scheduling.rebalancing import mappings_revise
-
-logger = logging.getLogger(__name__)
-
-#: State that a policy carries from one cycle to the next, by policy name. It lives in this process
-#: only: a restart loses it, and each of several deciding processes has its own. Losing it costs
-#: decision quality, not correctness.
-carried_by_policy: dict[str, object] = {}
 
 
 def cycle_run(now: datetime.datetime) -> set[int]:
@@ -28,12 +20,9 @@ def cycle_run(now: datetime.datetime) -> set[int]:
     view = cluster_snapshot(now)
     if not view.snapshot.jobs:
         return set()
-    carried = carried_by_policy.get(policy)
-    plan = decide(dataclasses.replace(view.snapshot, carried=carried), policy)
-    if plan.carried is None:
-        carried_by_policy.pop(policy, None)
-    else:
-        carried_by_policy[policy] = plan.carried
+    snapshot = dataclasses.replace(view.snapshot, carried=policy_state_read(policy))
+    plan = decide(snapshot, policy)
+    policy_state_write(policy, plan.carried)
     changed = plan_apply(plan, view.generations, now, actor=f"policy:{policy}")
     busy = {row.job_id for row in plan.resizes}
     moved = mappings_revise(now, busy=busy)

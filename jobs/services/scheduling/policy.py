@@ -1,16 +1,20 @@
-"""Cluster-wide choice of the scheduling policy."""
+"""Cluster-wide choice of the scheduling policy, and the state that policies carry."""
 
 from __future__ import annotations
 
 import datetime
+import logging
 
 from django.conf import settings
 from django.db.models import F
 
-from controlplane.core.policies import POLICIES
+from controlplane.core.policies import POLICIES, POLICY_STATES
+from controlplane.core.protocol.codec import decode, encode
 from jobs.exceptions import InvalidInputError, StaleVersionError
-from jobs.models import ClusterSetting
+from jobs.models import ClusterSetting, PolicyState
 from jobs.services.lifecycle.events import event_add
+
+logger = logging.getLogger(__name__)
 
 
 def cluster_setting() -> ClusterSetting:
@@ -42,3 +46,24 @@ def policy_choose(
     text = f"Policy {row.policy} → {name}"
     event_add("policy", text, now=now, actor=actor, data={"before": row.policy, "after": name})
     return cluster_setting()
+
+
+def policy_state_read(policy: str) -> object | None:
+    """Return the state that a policy left in its last cycle; None if there is none."""
+    row = PolicyState.objects.filter(policy=policy).first()
+    if row is None or policy not in POLICY_STATES:
+        return None
+    try:
+        state: object = decode(POLICY_STATES[policy], row.state)
+    except ValueError as error:
+        logger.warning("the state of policy %s is not understood: %s", policy, error)
+        return None
+    return state
+
+
+def policy_state_write(policy: str, state: object | None) -> None:
+    """Keep a policy's state for its next cycle."""
+    if state is None:
+        PolicyState.objects.filter(policy=policy).delete()
+    else:
+        PolicyState.objects.update_or_create(policy=policy, defaults={"state": encode(state)})

@@ -30,19 +30,19 @@ _HEAD_START_S = 1.0
 
 
 @dataclass(frozen=True, slots=True)
-class _Carried:
+class GavelState:
     """State carried between decisions.
 
     Attributes:
         round_began_at: start of the present round.
         seen_at: time up to which `received_s` counts.
-        received_s: (job, kind) -> seconds that the job ran there.
+        received_s: job -> kind -> seconds that the job ran there.
         given: job -> share, since `seen_at`.
     """
 
     round_began_at: float
     seen_at: float
-    received_s: Mapping[tuple[JobId, str], float]
+    received_s: Mapping[JobId, Mapping[str, float]]
     given: Mapping[JobId, Share]
 
 
@@ -79,7 +79,7 @@ def gavel(snapshot: Snapshot) -> Decision:
         np.array([job.weight for job in jobs], dtype=float),
         np.array(list(capacity.values()), dtype=float),
     )
-    carried = snapshot.carried if isinstance(snapshot.carried, _Carried) else None
+    carried = snapshot.carried if isinstance(snapshot.carried, GavelState) else None
     received_s = _received(snapshot, jobs, capacity, carried)
     wishes = [
         _Wish(
@@ -100,7 +100,7 @@ def gavel(snapshot: Snapshot) -> Decision:
         began_at = carried.round_began_at
         kept = _kept(jobs, carried.given, capacity)
     shares = _round(wishes, capacity, kept)
-    rest = _Carried(began_at, snapshot.now, received_s, shares)
+    rest = GavelState(began_at, snapshot.now, received_s, shares)
     left_s = began_at + ROUND_S - snapshot.now
     starts = _starts(snapshot, jobs, wishes, shares, left_s)
     reasons |= _explain(jobs, wishes, shares, capacity, left_s, starts)
@@ -128,32 +128,30 @@ def _received(
     snapshot: Snapshot,
     jobs: Sequence[Job],
     kinds: Iterable[str],
-    carried: _Carried | None,
-) -> dict[tuple[JobId, str], float]:
+    carried: GavelState | None,
+) -> dict[JobId, dict[str, float]]:
     """Return the seconds that each job has had on each kind so far.
 
     Without a carried state, the attained accelerator time counts on every kind.
     """
     if carried is None:
         return {
-            (job.id, kind): job.attained_accelerator_s / job.max_accelerators
+            job.id: dict.fromkeys(kinds, job.attained_accelerator_s / job.max_accelerators)
             for job in jobs
-            for kind in kinds
         }
-    present = {job.id for job in jobs}
-    received = {key: value for key, value in carried.received_s.items() if key[0] in present}
+    received = {job.id: dict(carried.received_s.get(job.id, {})) for job in jobs}
     passed_s = max(snapshot.now - carried.seen_at, 0.0)
     for job_id, share in carried.given.items():
-        if job_id in present and snapshot.held.get(job_id):
-            key = (job_id, share.kind)
-            received[key] = received.get(key, 0.0) + passed_s
+        if job_id in received and snapshot.held.get(job_id):
+            by_kind = received[job_id]
+            by_kind[share.kind] = by_kind.get(share.kind, 0.0) + passed_s
     return received
 
 
 def _received_fraction(
-    job: Job, kind: str, received_s: Mapping[tuple[JobId, str], float], now: float
+    job: Job, kind: str, received_s: Mapping[JobId, Mapping[str, float]], now: float
 ) -> float:
-    return (received_s.get((job.id, kind), 0.0) + _HEAD_START_S) / _age_s(job, now)
+    return (received_s[job.id].get(kind, 0.0) + _HEAD_START_S) / _age_s(job, now)
 
 
 def _age_s(job: Job, now: float) -> float:

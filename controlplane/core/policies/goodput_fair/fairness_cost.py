@@ -52,7 +52,7 @@ class ContentionHistory:
 
 def crowds_of(snapshot: Snapshot) -> ContentionHistory:
     """Add up the weights in the system up to now; the record of a new job starts here."""
-    before = snapshot.carried.crowds if isinstance(snapshot.carried, Carried) else None
+    before = snapshot.carried if isinstance(snapshot.carried, ContentionHistory) else None
     total = sum(job.weight for job in snapshot.jobs)
     areas: dict[JobId, tuple[float, float]] = {}
     for job in snapshot.jobs:
@@ -62,13 +62,6 @@ def crowds_of(snapshot: Snapshot) -> ContentionHistory:
         else:
             areas[job.id] = (known[0], known[1] + total * max(snapshot.now - before.at, 0.0))
     return ContentionHistory(snapshot.now, areas)
-
-
-@dataclass(frozen=True)
-class Carried:
-    """State that one decision of this policy leaves to the next."""
-
-    crowds: ContentionHistory
 
 
 @dataclass(frozen=True)

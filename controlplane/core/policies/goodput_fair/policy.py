@@ -23,7 +23,6 @@ from controlplane.core.policies.common.rates import rooms_by_kind
 from controlplane.core.policies.goodput_fair.counts import LEAST_CHANGE_S, Claims, allot
 from controlplane.core.policies.goodput_fair.explanations import Outcome, explain
 from controlplane.core.policies.goodput_fair.fairness_cost import (
-    Carried,
     FairnessCost,
     crowds_of,
     standing_of,
@@ -57,7 +56,7 @@ def goodput_fair(snapshot: Snapshot) -> Decision:
     options = options_of(snapshot)
     if not options.jobs:
         reasons = {job.id: cannot_start(snapshot, job) for job in snapshot.jobs}
-        return Decision({}, reasons, carried=Carried(crowds))
+        return Decision({}, reasons, carried=crowds)
     standing = standing_of(snapshot, options, crowds)
     market = Market(options)
     held_kinds = [options.kinds[kind] if kind >= 0 else None for kind in options.held_kind]
@@ -78,7 +77,7 @@ def goodput_fair(snapshot: Snapshot) -> Decision:
         if _is_kind_ring(snapshot, options, shares):  # no job changes its kind
             outcome, shares = _draft(snapshot, market, standing, is_held)
     reasons, starts = explain(outcome)
-    return Decision(shares, reasons, starts_in_s=starts, carried=Carried(crowds))
+    return Decision(shares, reasons, starts_in_s=starts, carried=crowds)
 
 
 def _is_at_its_place(snapshot: Snapshot, job: Job, kind: str | None) -> bool:

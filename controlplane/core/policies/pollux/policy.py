@@ -40,15 +40,17 @@ LEAST_GAIN = 0.001
 
 
 @dataclass(frozen=True, slots=True)
-class _Population:
+class Population:
+    """The best allocations of the last search, by count. Shape (states, jobs, nodes)."""
+
     jobs: tuple[JobId, ...]
     nodes: tuple[int, ...]
-    states: Counts
+    states: tuple[tuple[tuple[int, ...], ...], ...]
 
 
 @dataclass(frozen=True, slots=True)
-class _Carried:
-    populations: Mapping[str, _Population]
+class PolluxState:
+    populations: Mapping[str, Population]
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,8 +70,8 @@ def pollux(snapshot: Snapshot) -> Decision:
     shares: dict[JobId, Share] = {}
     reasons = {job.id: cannot_start(snapshot, job) for job in snapshot.jobs if job.id not in kinds}
     starts: dict[JobId, float] = {}
-    carried = snapshot.carried.populations if isinstance(snapshot.carried, _Carried) else {}
-    populations: dict[str, _Population] = {}
+    carried = snapshot.carried.populations if isinstance(snapshot.carried, PolluxState) else {}
+    populations: dict[str, Population] = {}
     for number, kind in enumerate(sorted(set(kinds.values()))):
         members = [job for job in snapshot.jobs if kinds.get(job.id) == kind]
         cluster = _cluster(snapshot, kind, members)
@@ -78,8 +80,8 @@ def pollux(snapshot: Snapshot) -> Decision:
         if kind in carried:
             start.insert(0, _adapt(carried[kind], cluster))
         states, _ = search(cluster.problem, np.concatenate(start), random)
-        populations[kind] = _Population(
-            tuple(job.id for job in cluster.jobs), cluster.nodes, states
+        populations[kind] = Population(
+            tuple(job.id for job in cluster.jobs), cluster.nodes, states.tolist()
         )
         chosen = _choose(cluster.problem, states[0])
         for job, row in zip(cluster.jobs, chosen, strict=True):
@@ -93,7 +95,7 @@ def pollux(snapshot: Snapshot) -> Decision:
         expected = _starts(cluster, chosen)
         reasons |= _explain(cluster, chosen, expected)
         starts |= expected
-    return Decision(shares, reasons, starts_in_s=starts, carried=_Carried(populations))
+    return Decision(shares, reasons, starts_in_s=starts, carried=PolluxState(populations))
 
 
 def _cluster(snapshot: Snapshot, kind: str, members: Sequence[Job]) -> _Cluster:
@@ -169,7 +171,7 @@ def _speedups(jobs: Sequence[Job], kind: str, fair: int, per_node: int, most: in
     return table
 
 
-def _adapt(population: _Population, cluster: _Cluster) -> Counts:
+def _adapt(population: Population, cluster: _Cluster) -> Counts:
     """Carry a population over to the present jobs and nodes."""
     states = np.zeros((len(population.states), *cluster.problem.base.shape), dtype=np.int16)
     rows = {job_id: row for row, job_id in enumerate(population.jobs)}
@@ -178,7 +180,7 @@ def _adapt(population: _Population, cluster: _Cluster) -> Counts:
     new_columns = [column for column, node in enumerate(cluster.nodes) if node in columns]
     old_rows = [rows[cluster.jobs[row].id] for row in new_rows]
     old_columns = [columns[cluster.nodes[column]] for column in new_columns]
-    known = population.states[:, old_rows][:, :, old_columns]
+    known = np.array(population.states, dtype=np.int16)[:, old_rows][:, :, old_columns]
     for row, of_job in zip(new_rows, np.moveaxis(known, 1, 0), strict=True):
         states[:, row, new_columns] = of_job
     return states
