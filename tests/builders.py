@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from itertools import count
 from typing import Any
@@ -10,7 +11,7 @@ from typing import Any
 from django.contrib.auth.models import User
 from django.core.files.base import ContentFile
 
-from controlplane.core.protocol.wire import AcceleratorInfo, EnrolRequest
+from controlplane.core.protocol.wire import AcceleratorInfo, EnrolRequest, Member, Membership
 from controlplane.core.values.lifecycle import ENDED_JOB_STATUSES, JobStatus, ValidationStatus
 from jobs.models import ApiToken, Job, Node, Validation
 from jobs.services.cluster.nodes import enrolment_token_create, node_enrol
@@ -99,6 +100,24 @@ def job_make(
     if status is JobStatus.VALIDATING:
         Validation.objects.create(owner=job.owner, job=job, requested_at=START)
     return job
+
+
+def membership_make(
+    generation: int, shares: Mapping[int, Sequence[int]] | None = None, **other: Any
+) -> Membership:
+    """Make a membership of slot -> virtual nodes; the first slot leads."""
+    members = tuple(
+        Member(slot=slot, node_id=1, accelerator_index=slot, virtual_nodes=tuple(share))
+        for slot, share in (shares or {}).items()
+    )
+    return Membership(
+        generation=generation,
+        members=members,
+        leader_slot=members[0].slot if members else None,
+        source_slot=None,
+        cluster_addresses=(),
+        **other,
+    )
 
 
 def validation_make(job: Job) -> Validation:

@@ -8,6 +8,7 @@ from typing import Any
 from drf_spectacular.utils import extend_schema_field
 from rest_framework import serializers
 
+from controlplane.core.protocol.codec import encode
 from jobs.models import (
     Accelerator,
     ApiToken,
@@ -300,7 +301,8 @@ class GenerationSerializer(serializers.ModelSerializer):
 
     @extend_schema_field(serializers.ListField(child=serializers.DictField()))
     def get_members(self, generation: Generation) -> list[dict[str, Any]]:
-        return generation.membership["members"]
+        members: list[dict[str, Any]] = encode(generation.membership.members)
+        return members
 
 
 class PolicySerializer(serializers.ModelSerializer):

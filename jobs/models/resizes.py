@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING, Any
+
 from django.db import models
 from django.db.models import Q
+from django.db.models.fields.json import KeyTransform
 
+from controlplane.core.protocol.wire import Membership, decode, encode
 from controlplane.core.values.lifecycle import GenerationPhase
 from jobs.models.choices import choices
 from jobs.models.jobs import Job
@@ -16,10 +20,26 @@ BATCH_ACTOR, MAPPING_ACTOR = "system:batch_size", "system:mapping"
 _UNDER_WAY = [GenerationPhase.PREPARING.value, GenerationPhase.SWITCHING.value]
 
 
+class MembershipField(models.JSONField):
+    """A `wire.Membership`, stored as JSON."""
+
+    if TYPE_CHECKING:
+        _pyi_private_set_type: Membership
+        _pyi_private_get_type: Membership
+
+    def from_db_value(self, value: Any, expression: Any, connection: Any) -> Any:
+        stored = super().from_db_value(value, expression, connection)
+        # A transform such as `membership__global_batch_size` gives a part of it.
+        return stored if isinstance(expression, KeyTransform) else decode(Membership, stored)
+
+    def get_prep_value(self, value: Membership) -> Any:
+        return super().get_prep_value(encode(value))
+
+
 class Generation(models.Model):
     """One membership of a job, from request to end.
 
-    `membership` is a `wire.Membership`. `previous` is the number of the generation that was active
+    `previous` is the number of the generation that was active
     when this one was requested; None if there was none. `reported_at`: its event was added.
 
     A recovery lists its lost trainers in `lost`, as {"slot", "node", "code", "noticed_at"};
@@ -32,7 +52,7 @@ class Generation(models.Model):
     number = models.PositiveIntegerField()
     previous = models.PositiveIntegerField(null=True, blank=True)
     phase = models.CharField(max_length=10, choices=choices(GenerationPhase))
-    membership = models.JSONField()
+    membership = MembershipField()
     num_members = models.PositiveIntegerField()
     num_switched = models.PositiveIntegerField(default=0)
     reason = models.TextField(blank=True)
@@ -81,12 +101,12 @@ class Generation(models.Model):
     @property
     def is_recovery(self) -> bool:
         """True if the generation was made because trainers were lost."""
-        return bool(self.membership.get("recover"))
+        return self.membership.recover
 
     @property
     def is_parked(self) -> bool:
         """True if the members, being too few, only keep the state in memory."""
-        return bool(self.membership.get("parked"))
+        return self.membership.parked
 
 
 class Allocation(models.Model):

@@ -146,7 +146,7 @@ def _is_ending(generation: Generation, allocations: list[Allocation]) -> bool:
     training = {
         row.slot for row in allocations if row.finished_at is None and row.stalled_at is None
     }
-    return any(member["slot"] not in training for member in generation.membership["members"])
+    return any(member.slot not in training for member in generation.membership.members)
 
 
 def _held(generation: Generation | None, allocations: list[Allocation]) -> tuple[int, ...]:
@@ -154,7 +154,7 @@ def _held(generation: Generation | None, allocations: list[Allocation]) -> tuple
     if generation is None:
         return ()
     by_slot = {row.slot: row.accelerator_id for row in allocations if row.stop_requested_at is None}
-    slots = [member["slot"] for member in generation.membership["members"]]
+    slots = generation.membership.slots
     return tuple(by_slot[slot] for slot in slots if slot in by_slot)
 
 

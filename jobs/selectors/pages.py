@@ -227,9 +227,9 @@ def _virtual_nodes_by_slot(job_ids: Iterable[int]) -> dict[tuple[int, int], tupl
     for generation in sorted(
         generations, key=lambda g: (g.phase != GenerationPhase.ACTIVE.value, g.number)
     ):
-        for member in generation.membership.get("members", ()):
-            key = (generation.job_id, member["slot"])
-            found.setdefault(key, tuple(member["virtual_nodes"]))
+        for member in generation.membership.members:
+            key = (generation.job_id, member.slot)
+            found.setdefault(key, tuple(member.virtual_nodes))
     return found
 
 
@@ -239,8 +239,8 @@ def nodes() -> list[Node]:
 
 
 def generations_of(job: Job) -> list[Generation]:
-    """List the newest generations of a job, newest first."""
-    return list(job.generations.order_by("-number")[:MAX_GENERATIONS])
+    """List the newest generations of a job, newest first, without their memberships."""
+    return list(job.generations.defer("membership").order_by("-number")[:MAX_GENERATIONS])
 
 
 def events_of(job: Job, before_id: int | None = None) -> list[Event]:

@@ -180,10 +180,14 @@ def epoch_reports_of(job: Job) -> list[EpochReport]:
 
 
 def resizes_of(job: Job) -> list[tuple[Generation, int]]:
-    """Read a job's switches, oldest first, each with the number of members before it."""
+    """Read a job's switches, oldest first, each with the number of members before it.
+
+    Without the memberships, which take long to decode.
+    """
     generations = list(
         Generation.objects.filter(job=job)
         .exclude(switched_at=None)
+        .defer("membership")
         .order_by("-number")[:MAX_RESIZES]
     )[::-1]
     members = {generation.number: generation.num_members for generation in generations}

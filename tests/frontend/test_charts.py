@@ -20,6 +20,7 @@ from jobs.selectors.series import (
     rates_between,
     step_bins_of,
 )
+from tests.builders import membership_make
 from tests.frontend.world import World, make_job, make_person
 
 START = datetime.datetime(2026, 3, 1, 12, tzinfo=datetime.UTC)
@@ -90,7 +91,7 @@ def _batches(job: Job, *starts: tuple[int, int | None], number: int = 1) -> None
             number=place,
             previous=place - 1 or None,
             phase="closed",
-            membership={"members": [], "global_batch_size": size},
+            membership=membership_make(place, global_batch_size=size),
             num_members=2,
             requested_at=_at(step),
             switched_at=_at(step),

@@ -27,6 +27,7 @@ from jobs.models import (
     ReplayStatus,
     StepReport,
 )
+from tests.builders import membership_make
 
 PASSWORD = "rowing-boat-on-a-lake"
 CODE = b"def build(settings):\n    raise SystemExit\n"
@@ -149,12 +150,7 @@ def give_history(job: Job, accelerators: list[Accelerator], counts: list[int]) -
             number=number,
             previous=number - 1 or None,
             phase=(GenerationPhase.ACTIVE if is_last else GenerationPhase.CLOSED).value,
-            membership={
-                "members": [
-                    {"slot": slot, "virtual_nodes": list(numbers)}
-                    for slot, numbers in zip(slots, mapping, strict=True)
-                ]
-            },
+            membership=membership_make(number, dict(zip(slots, mapping, strict=True))),
             num_members=count,
             reason=f"Weight {job.priority} of 400 gives {count} of 8 accelerators.",
             actor="policy:weighted_fair",

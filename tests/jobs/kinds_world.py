@@ -90,13 +90,13 @@ def active(job: Job) -> Generation:
 
 def split(job: Job) -> list[tuple[int, int, int]]:
     """List (slot, node, number of virtual nodes) of a job's members."""
-    members = active(job).membership["members"]
+    members = active(job).membership.members
     for row in members:
-        low = row["virtual_nodes"][0]
-        assert row["virtual_nodes"] == [*range(low, low + len(row["virtual_nodes"]))]
-    taken = [number for row in members for number in row["virtual_nodes"]]
+        low = row.virtual_nodes[0]
+        assert row.virtual_nodes == (*range(low, low + len(row.virtual_nodes)),)
+    taken = [number for row in members for number in row.virtual_nodes]
     assert taken == [*range(job.num_virtual_nodes)]
-    return [(row["slot"], row["node_id"], len(row["virtual_nodes"])) for row in members]
+    return [(row.slot, row.node_id, len(row.virtual_nodes)) for row in members]
 
 
 def counts(job: Job) -> list[int]:

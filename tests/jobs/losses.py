@@ -31,7 +31,7 @@ def newest(job: Job) -> Generation:
 
 
 def slots(generation: Generation) -> list[int]:
-    return [member["slot"] for member in generation.membership["members"]]
+    return list(generation.membership.slots)
 
 
 def event(job: Job, kind: str) -> Event:

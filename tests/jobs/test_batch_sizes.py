@@ -31,8 +31,8 @@ class SizedWorld(World):
         """Let a job's leader report ten steps; gives the batch size that it has."""
         played, trainer = self.leader_of(job)
         membership = job.generations.get(phase="active").membership
-        batch_size = membership["global_batch_size"] or job.global_batch_size
-        num = len(membership["members"])
+        batch_size = membership.global_batch_size or job.global_batch_size
+        num = len(membership.members)
         seconds = 10 * (BASE_S + EXAMPLE_S * batch_size / num)
         first = self.steps.get(job.pk, 0)
         self.steps[job.pk] = first + 10
@@ -45,7 +45,7 @@ class SizedWorld(World):
             "seconds": seconds,
             "loss": 0.5,
             "num_accelerators": num,
-            "compute_s": {str(row["slot"]): seconds / 10 for row in membership["members"]},
+            "compute_s": {str(row.slot): seconds / 10 for row in membership.members},
             "batch_size": batch_size,
             "learning_rate": 0.1,
             # var falls as 1 / batch size; the noise scale is batch size * var / sqr.
@@ -129,7 +129,7 @@ def test_a_job_that_did_not_ask_for_it_keeps_its_size() -> None:
     assert set(world.train_on(job, 40)) == {64}
     assert (job.batch_size, job.batch_times, sizes_asked(job)) == (None, {}, [])
     membership = Generation.objects.get(job=job, phase="active").membership
-    assert membership["global_batch_size"] is None
+    assert membership.global_batch_size is None
 
 
 def test_without_noise_nothing_is_chosen() -> None:
@@ -176,7 +176,7 @@ def test_a_resize_chooses_anew_and_a_recovery_keeps_what_was_chosen() -> None:
     world.until(lambda: job.generations.filter(phase="active", num_members=4).exists())
     # Four accelerators take a quarter of the time for an example: the best is at 599, two steps up.
     row = Generation.objects.get(job=job, phase="active")
-    assert row.membership["global_batch_size"] == 512
+    assert row.membership.global_batch_size == 512
     job.refresh_from_db()
     assert job.batch_size == 512
     resize = Event.objects.get(job=job, kind="batch_size", data__after=512)
@@ -184,12 +184,12 @@ def test_a_resize_chooses_anew_and_a_recovery_keeps_what_was_chosen() -> None:
     assert {number for number, _ in batch_times_read(job)} == {1}
 
     world.report(job)
-    slots = [row["slot"] for row in row.membership["members"]]
+    slots = row.membership.slots
     world.kill(job, slots[-1])
     world.until(lambda: job.generations.filter(phase="active", num_members=3).exists())
     recovered = Generation.objects.get(job=job, phase="active").membership
-    assert recovered["recover"]
-    assert recovered["global_batch_size"] == 512
+    assert recovered.recover
+    assert recovered.global_batch_size == 512
 
 
 def test_the_first_step_of_a_membership_is_no_measure() -> None:

@@ -145,8 +145,8 @@ def test_pause_saves_the_state_and_resume_restores_it() -> None:
     running(world, job, 4)
     newest = job.generations.order_by("-number").first()
     assert newest is not None
-    assert newest.membership["restore"] is True
-    assert newest.membership["source_slot"] is None
+    assert newest.membership.restore is True
+    assert newest.membership.source_slot is None
     assert fresh(job).restarts == 0
 
 

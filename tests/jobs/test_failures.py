@@ -63,7 +63,7 @@ def test_other_failures_cost_the_trainer_and_not_the_job(code: str) -> None:
     assert (job.status, job.restarts) == ("starting", 0)
     generation = job.generations.get(number=2)
     assert [row["code"] for row in generation.lost] == [code]
-    assert generation.membership["leader_slot"] == 4
+    assert generation.membership.leader_slot == 4
     world.settle(8)
     now_open = set(job.allocations.filter(released_at=None).values_list("slot", flat=True))
     assert len(now_open) == 2
@@ -348,5 +348,5 @@ def test_a_leaver_that_crashes_before_the_switch_is_a_loss() -> None:
     job.refresh_from_db()
     assert (job.status, job.restarts) == ("starting", 0)
     recovery = job.generations.get(number=3)
-    assert [member["slot"] for member in recovery.membership["members"]] == [0]
-    assert recovery.membership["recover"]
+    assert recovery.membership.slots == (0,)
+    assert recovery.membership.recover

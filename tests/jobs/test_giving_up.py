@@ -185,4 +185,4 @@ class TestCheckpointsBesideTheTraining:
         assert job.allocations.get(slot=leader.slot).left_at is None
         world.kill(job, leader.slot)
         assert leader.slot not in slots(newest(job))
-        assert newest(job).membership["recover"]
+        assert newest(job).membership.recover

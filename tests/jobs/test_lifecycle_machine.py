@@ -140,7 +140,7 @@ class Lifecycle(RuleBasedStateMachine):
         job = self.pick(number, ("starting", "running"))
         if job is None or not job.generations.filter(phase=GenerationPhase.ACTIVE).exists():
             return None
-        slot = job.generations.get(phase=GenerationPhase.ACTIVE).membership["leader_slot"]
+        slot = job.generations.get(phase=GenerationPhase.ACTIVE).membership.leader_slot
         is_there = any(t.slot == slot for _, t in self.world.trainers_of(job))
         return job if is_there else None
 
@@ -218,14 +218,14 @@ class Lifecycle(RuleBasedStateMachine):
     @invariant()
     def members_are_within_the_jobs_bounds(self) -> None:
         for row in Generation.objects.select_related("job"):
-            members = row.membership["members"]
+            members = row.membership.members
             assert len(members) == row.num_members
             if members:
                 assert len(members) <= row.job.max_accelerators
-                is_parked = row.membership["parked"]
+                is_parked = row.membership.parked
                 assert is_parked == (len(members) < row.job.min_accelerators)
-                assert row.membership["recover"] or not is_parked
-                covered = sorted(v for m in members for v in m["virtual_nodes"])
+                assert row.membership.recover or not is_parked
+                covered = sorted(v for m in members for v in m.virtual_nodes)
                 assert covered == list(range(row.job.num_virtual_nodes))
 
     def come_to_rest(self) -> None:

@@ -12,7 +12,7 @@ from controlplane.core.values.lifecycle import JobStatus
 from jobs.models import Generation, Job, StepReport
 from jobs.selectors.series import step_bins_of
 from jobs.services.lifecycle.missed_reports import steps_known, steps_untold
-from tests.builders import at, job_make
+from tests.builders import at, job_make, membership_make
 from tests.jobs.world import World
 
 pytestmark = [pytest.mark.django_db, pytest.mark.database]
@@ -56,7 +56,7 @@ def spans(job: Job) -> list[tuple[int, int, float | None, int]]:
 
 def test_the_next_leader_is_asked_for_the_steps_after_those_that_were_heard_of() -> None:
     world, job = training()
-    first_asked = newest(job).membership["steps_known"]
+    first_asked = newest(job).membership.steps_known
     assert first_asked == 0
     start = steps_known(job)
     tell(world, job, start + 1, start + 8)
@@ -64,7 +64,7 @@ def test_the_next_leader_is_asked_for_the_steps_after_those_that_were_heard_of()
     _, leader = world.leader_of(job)
     world.kill(job, leader.slot)
     assert newest(job).is_recovery
-    assert newest(job).membership["steps_known"] == start + 12
+    assert newest(job).membership.steps_known == start + 12
 
 
 def test_a_gap_is_asked_for_again() -> None:
@@ -145,7 +145,7 @@ class TestAnyOrder(TestCase):
             number=1,
             previous=None,
             phase="active",
-            membership={},
+            membership=membership_make(1),
             num_members=1,
             requested_at=at(0),
         )

@@ -74,7 +74,7 @@ def test_idle_accelerators_of_another_kind_are_tried_measured_and_kept() -> None
     # Before anybody was told to go the joiner's own profile had come: 6 + 2, never 4 + 4.
     assert counts(job) == [6, 2]
     assert all(
-        [len(m["virtual_nodes"]) for m in row.membership["members"]] in ([8], [6, 2])
+        [len(m.virtual_nodes) for m in row.membership.members] in ([8], [6, 2])
         for row in job.generations.filter(num_switched__gt=0)
     )
     assert world.train_timed(job) == pytest.approx(0.064)

@@ -44,10 +44,10 @@ class TimedWorld(World):
         """Let a job's leader report ten steps."""
         played, trainer = self.leader_of(job)
         generation = job.generations.get(phase="active")
-        members = generation.membership["members"]
-        batch_size = generation.membership["global_batch_size"] or job.global_batch_size
+        members = generation.membership.members
+        batch_size = generation.membership.global_batch_size or job.global_batch_size
         num = len(members)
-        nodes = len({row["node_id"] for row in members})
+        nodes = len({row.node_id for row in members})
         slices = int(slices_of(job.num_virtual_nodes, num))
         slice_size = batch_size / job.num_virtual_nodes
         step_s = float(TRUTH.step_s(num, nodes, slice_size, slices))
@@ -63,7 +63,7 @@ class TimedWorld(World):
             "seconds": 10 * step_s,
             "loss": 0.3 + 2.0 / (1.0 + 0.01 * first),
             "num_accelerators": num,
-            "compute_s": {str(row["slot"]): own_s for row in members},
+            "compute_s": {str(row.slot): own_s for row in members},
             "batch_size": batch_size,
             "noise": {"sqr": 1.0, "var": self.phi / batch_size},
         }

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from controlplane.core.protocol.wire import Membership, ReportKind, decode
+from controlplane.core.protocol.wire import Membership, ReportKind
 from jobs import tasks
 from jobs.exceptions import ConflictError
 from jobs.models import Artifact, Event, Job
@@ -63,7 +63,7 @@ def running(**other: Any) -> tuple[World, Job]:
 
 
 def newest(job: Job) -> Membership:
-    return decode(Membership, job.generations.order_by("-number")[0].membership)
+    return job.generations.order_by("-number")[0].membership
 
 
 def finish(world: World, job: Job) -> None:
@@ -88,7 +88,7 @@ def test_trainers_are_told_what_to_do() -> None:
 
 def test_a_start_and_a_recovery_say_where_to_go_on_and_a_resize_does_not() -> None:
     world, job = running(max_accelerators=4)
-    rows = [decode(Membership, row.membership) for row in job.generations.order_by("number")]
+    rows = [row.membership for row in job.generations.order_by("number")]
     assert rows[0].resume_at == 0
     assert all(row.resume_at is None for row in rows if row.source_slot is not None)
     part_store(world, job, 0, 16)

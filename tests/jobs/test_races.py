@@ -18,7 +18,7 @@ from jobs.services.cluster.nodes import node_cordon
 from jobs.services.reports.batches import batch_take
 from jobs.services.scheduling.plans import plan_apply
 from jobs.services.submission.job_actions import job_cancel, job_pause
-from tests.builders import job_make
+from tests.builders import job_make, membership_make
 from tests.jobs.world import World
 
 pytestmark = [pytest.mark.django_db, pytest.mark.database]
@@ -181,7 +181,7 @@ def test_a_superseded_growth_keeps_the_joiners_that_are_still_wanted() -> None:
     job_make()
     world.cycle()
     assert phases(job) == ["aborted", "preparing"]
-    wanted = {m["slot"] for m in job.generations.get(number=2).membership["members"]}
+    wanted = set(job.generations.get(number=2).membership.slots)
     assert len(wanted) == 2
     assert wanted < booting
     kept = job.allocations.filter(stop_requested_at=None)
@@ -272,7 +272,7 @@ def test_one_resize_is_under_way_at_a_time() -> None:
                 job=job,
                 number=number,
                 phase=phase.value,
-                membership={},
+                membership=membership_make(number),
                 num_members=1,
                 requested_at=job.submitted_at,
             )
@@ -302,7 +302,7 @@ class TestLossAgainstOthers:
         world.kill(job, 12)
         apply(world, plan)
         assert phases(job) == ["active", "switching"]
-        assert job.generations.get(number=2).membership["recover"]
+        assert job.generations.get(number=2).membership.recover
 
     def test_a_loss_right_after_the_plan_takes_its_place(self) -> None:
         world, job = self.story()

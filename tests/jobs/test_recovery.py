@@ -46,12 +46,12 @@ class TestSurvivors:
         assert (after.number, after.phase, after.previous) == (before.number + 1, "switching", 1)
         assert slots(after) == [A, B, D]
         membership = after.membership
-        assert (membership["recover"], membership["parked"], membership["restore"]) == (
+        assert (membership.recover, membership.parked, membership.restore) == (
             True, False, False,
         )  # fmt: skip
-        assert membership["source_slot"] is None
-        assert membership["cluster_addresses"] == before.membership["cluster_addresses"]
-        assert [member["virtual_nodes"] for member in membership["members"]] == [[0], [1], [2, 3]]
+        assert membership.source_slot is None
+        assert membership.cluster_addresses == before.membership.cluster_addresses
+        assert [member.virtual_nodes for member in membership.members] == [(0,), (1,), (2, 3)]
         assert (fresh(job).status, fresh(job).restarts) == ("running", 0)
         orders = [row for n in world.nodes for row in wanted_state(n.node).trainers]
         assert sorted((row.slot, row.go, row.membership.recover) for row in orders) == [
@@ -79,7 +79,7 @@ class TestSurvivors:
     def test_the_leader_is_followed_by_the_senior(self) -> None:
         world, job = training()
         world.kill(job, A)
-        assert newest(job).membership["leader_slot"] == B
+        assert newest(job).membership.leader_slot == B
         world.follow_all()
         assert newest(job).phase == "active"
 
@@ -89,7 +89,7 @@ class TestSurvivors:
         world.settle(4)
         assert slots(newest(job)) == [A, B, C, newest_slot(job)]
         assert newest(job).phase == "active"
-        assert not newest(job).membership["recover"]
+        assert not newest(job).membership.recover
 
     def test_a_lost_node_costs_its_trainers_only(self) -> None:
         world, job = training()
@@ -121,7 +121,7 @@ class TestSurvivors:
         second = newest(job)
         first.refresh_from_db()
         assert first.phase == "aborted"
-        assert (slots(second), second.membership["leader_slot"]) == ([B, C], B)
+        assert (slots(second), second.membership.leader_slot) == ([B, C], B)
         assert [row["slot"] for row in second.lost] == [D, A]
         world.follow_all()
         assert newest(job).phase == "active"
@@ -202,7 +202,7 @@ class TestResizesUnderWay:
         world, job = training()
         job_pause(job.pk, world.now, actor="user:x")
         assert (fresh(job).status, newest(job).num_members) == ("preempting", 0)
-        world.kill(job, newest(job).membership["source_slot"])
+        world.kill(job, newest(job).membership.source_slot)
         assert (fresh(job).status, slots(newest(job))) == ("running", [B, C, D])
         world.until(lambda: fresh(job).status == "paused")
         assert job.artifacts.filter(name="checkpoint.npz").exists()
@@ -222,7 +222,7 @@ class TestTooFew:
     def test_they_wait_with_their_state_and_say_so(self) -> None:
         world, job = training(min_accelerators=3)
         lose_node(world, world.nodes[1])
-        assert newest(job).membership["parked"]
+        assert newest(job).membership.parked
         job = fresh(job)
         assert (job.status, job.status_code) == ("running", "below_minimum")
         assert "2 of at least 3 accelerators are left" in job.status_reason
@@ -238,10 +238,10 @@ class TestTooFew:
         world, job = training(min_accelerators=3)
         world.kill(job, B, C)
         world.follow_all()
-        assert newest(job).membership["parked"]
+        assert newest(job).membership.parked
         world.until(lambda: newest(job).num_members == 4 and newest(job).phase == "active")
         assert fresh(job).status_code == ""
-        assert newest(job).membership["source_slot"] == A
+        assert newest(job).membership.source_slot == A
         assert fresh(job).restarts == 0
 
     def test_they_make_room_for_others_by_saving_first(self) -> None:
@@ -288,7 +288,7 @@ class TestFirstGeneration:
         world.kill(job, D)
         assert (newest(job).number, newest(job).phase) == (2, "preparing")
         assert slots(newest(job)) == [A, B, C]
-        assert not newest(job).membership["recover"]
+        assert not newest(job).membership.recover
         for played in world.nodes:
             world.follow(played)
         world.follow_all()
@@ -311,7 +311,7 @@ class TestFirstGeneration:
         world.follow_all()
         assert newest(job).phase == "switching"
         world.kill(job, A)
-        assert newest(job).membership["recover"]
+        assert newest(job).membership.recover
         assert newest(job).previous is None
         world.follow_all()
         assert (newest(job).phase, slots(newest(job))) == ("active", [B, C, D])
@@ -379,9 +379,9 @@ class TestEpochs:
         world, job = training()
         for epoch in (0, 1, 3):
             self.tell(world, job, epoch)
-        assert newest(job).membership["epochs_known"] == 0  # from its start
+        assert newest(job).membership.epochs_known == 0  # from its start
         world.kill(job, A)
-        assert newest(job).membership["epochs_known"] == 2
+        assert newest(job).membership.epochs_known == 2
 
     def test_one_that_is_told_again_stays_as_it_was(self) -> None:
         world, job = training()
@@ -402,4 +402,4 @@ class TestEpochs:
         Job.objects.filter(id=job.pk).update(max_accelerators=2)
         world.cycle()
         assert newest(job).num_members == 2
-        assert newest(job).membership["epochs_known"] is None
+        assert newest(job).membership.epochs_known is None

@@ -62,7 +62,7 @@ class TestEveryPolicy:
         world, job, waiting = on_all(policy)
         before = accelerators_of(job)
         world.kill(job, slot)
-        assert newest(job).membership["parked"]
+        assert newest(job).membership.parked
         goes_on(world, job)
         assert accelerators_of(job) == before
         assert not waiting.allocations.exists()
@@ -124,7 +124,7 @@ class TestWhatReplaces:
         small = [job_make(submitted_at=world.now, max_accelerators=1) for _ in range(2)]
         lose_node(world, lost)
         world.hear(*(played for played in world.nodes if played is not lost))
-        assert newest(job).membership["parked"]
+        assert newest(job).membership.parked
         snapshot = cluster_snapshot(world.now).snapshot
         assert {one.id for one in snapshot.accelerators} == {*snapshot.held[job.pk]}
         assert {

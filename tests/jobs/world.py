@@ -308,7 +308,7 @@ class World:
     def leader_of(self, job: Job) -> tuple[PlayedNode, PlayedTrainer]:
         """Find the trainer that reports for its job now."""
         generation = job.generations.get(phase="active")
-        slot = generation.membership["leader_slot"]
+        slot = generation.membership.leader_slot
         return next(row for row in self.trainers_of(job) if row[1].slot == slot)
 
     def until(self, is_so: Callable[[], bool], *, rounds: int = 30) -> None:

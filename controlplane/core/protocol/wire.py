@@ -186,6 +186,11 @@ class Membership:
     epochs_known: int | None = None
     steps_known: int | None = None
 
+    @property
+    def slots(self) -> tuple[int, ...]:
+        """The slots of the members, in order."""
+        return tuple(member.slot for member in self.members)
+
     def member(self, slot: int) -> Member | None:
         """Find the member in `slot`."""
         return next((member for member in self.members if member.slot == slot), None)

@@ -9,7 +9,6 @@ from django.conf import settings
 from django.db.models import F
 
 from controlplane.core.protocol.wire import (
-    Membership,
     OnNonfinite,
     ReductionMode,
     StopCondition,
@@ -19,7 +18,6 @@ from controlplane.core.protocol.wire import (
     WantedState,
     WantedTrainer,
     WantedValidation,
-    decode,
     encode,
 )
 from controlplane.core.values.lifecycle import GenerationPhase, ValidationStatus
@@ -109,7 +107,7 @@ def _checkpoints(generations: dict[int, dict[str, Generation]]) -> dict[int, str
     restoring = [
         job_id
         for job_id, phases in generations.items()
-        if any(generation.membership["restore"] for generation in phases.values())
+        if any(generation.membership.restore for generation in phases.values())
     ]
     rows = Artifact.objects.filter(job_id__in=restoring, name="checkpoint.npz")
     return dict(rows.values_list("job_id", "sha256"))
@@ -134,11 +132,11 @@ def _wanted_trainer(
     checkpoint_sha256: str | None,
     preparing: Generation | None,
 ) -> WantedTrainer:
-    membership = decode(Membership, generation.membership)
+    membership = generation.membership
     peers: frozenset[str] = frozenset()
     if preparing is not None and preparing.pk != generation.pk:
-        peers = decode(Membership, preparing.membership).hosts - membership.hosts
-    is_restoring = generation.membership["restore"] and generation.phase != GenerationPhase.ACTIVE
+        peers = preparing.membership.hosts - membership.hosts
+    is_restoring = generation.membership.restore and generation.phase != GenerationPhase.ACTIVE
     return WantedTrainer(
         spec=training_spec(row.job),
         slot=row.slot,

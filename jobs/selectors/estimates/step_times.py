@@ -143,19 +143,19 @@ def members_read(generation: Generation, kinds: Mapping[tuple[int, int], str]) -
     window = window_read(generation)
     return [
         MemberSpeed(
-            slot=member["slot"],
-            kind=kinds.get((member["node_id"], member["accelerator_index"]), ""),
-            num_virtual_nodes=len(member["virtual_nodes"]),
-            seconds=seconds.get(str(member["slot"])),
-            over_time=member_seconds(window, member["slot"]),
+            slot=member.slot,
+            kind=kinds.get((member.node_id, member.accelerator_index), ""),
+            num_virtual_nodes=len(member.virtual_nodes),
+            seconds=seconds.get(str(member.slot)),
+            over_time=member_seconds(window, member.slot),
         )
-        for member in generation.membership["members"]
+        for member in generation.membership.members
     ]
 
 
 def kinds_by_place(generations: Iterable[Generation]) -> dict[tuple[int, int], str]:
     """Return the kind of every accelerator on the nodes of some generations, in one query."""
-    nodes = {m["node_id"] for row in generations for m in row.membership["members"]}
+    nodes = {m.node_id for row in generations for m in row.membership.members}
     rows = Accelerator.objects.filter(node_id__in=nodes, is_present=True)
     return {
         (node_id, index): kind

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 
 from django.db.models import F
 
-from controlplane.core.protocol.wire import Membership, decode, encode
+from controlplane.core.protocol.wire import Membership
 from controlplane.core.values.lifecycle import GenerationPhase
 from controlplane.core.virtual_nodes.uneven_split import mapping_for
 from jobs.models import Allocation, Generation, Job
@@ -34,14 +34,14 @@ def first_generation_check(
     Args:
         rows: the allocations of the generation's members by slot, with accelerator and node.
     """
-    members = preparing.membership["members"]
-    gone = [row for member in members if is_lost(row := rows[member["slot"]])]
+    members = preparing.membership.members
+    gone = [row for member in members if is_lost(row := rows[member.slot])]
     if not gone:
         return False
     for row in gone:
         if row.lost_code != "node_lost":
             start_failure_note(row, now)
-    left = [member["slot"] for member in members if not is_lost(rows[member["slot"]])]
+    left = [member.slot for member in members if not is_lost(rows[member.slot])]
     if len(left) >= job.min_accelerators and generation_end(
         preparing, GenerationPhase.ABORTED, now
     ):
@@ -76,7 +76,7 @@ def _go_on(
         number=membership.generation,
         previous=None,
         phase=GenerationPhase.SWITCHING if are_ready else GenerationPhase.PREPARING,
-        membership=encode(membership),
+        membership=membership,
         num_members=len(left),
         reason=preparing.reason,
         actor=preparing.actor,
@@ -104,7 +104,7 @@ def _go_on(
 
 
 def _membership(job: Job, preparing: Generation, slots: list[int]) -> Membership:
-    old = decode(Membership, preparing.membership)
+    old = preparing.membership
     rows = job.allocations.filter(slot__in=slots).select_related("accelerator")
     known = slot_step_times(job, rows)
     kept = [member for member in old.members if member.slot in slots]

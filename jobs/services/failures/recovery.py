@@ -10,13 +10,12 @@ from __future__ import annotations
 import datetime
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from django.conf import settings
 from django.db.models import F
 
 from controlplane.core.membership.recovery import SurvivorState, Verdict, judge, membership_recover
-from controlplane.core.protocol.wire import Member, Membership, SlotAddress, decode, encode
+from controlplane.core.protocol.wire import Member, Membership
 from controlplane.core.values.lifecycle import (
     HOLDING_JOB_STATUSES,
     GenerationPhase,
@@ -62,12 +61,12 @@ class Scene:
         assert newest is not None
         return newest
 
-    def members(self) -> dict[int, dict[str, Any]]:
+    def members(self) -> dict[int, Member]:
         """List members by slot: training members first, then switching, then joiners."""
-        found: dict[int, dict[str, Any]] = {}
+        found: dict[int, Member] = {}
         for generation in (self.active, self.switching, self.preparing):
-            for member in generation.membership["members"] if generation else ():
-                found.setdefault(member["slot"], member)
+            for member in generation.membership.members if generation else ():
+                found.setdefault(member.slot, member)
         return found
 
 
@@ -113,7 +112,7 @@ def scene_read(job: Job) -> Scene | None:
     by_phase = {row.phase: row for row in job.generations.filter(phase__in=open_phases)}
     if not by_phase:
         return None
-    slots = {m["slot"] for row in by_phase.values() for m in row.membership["members"]}
+    slots = {slot for row in by_phase.values() for slot in row.membership.slots}
     rows = job.allocations.filter(slot__in=slots).select_related("accelerator__node")
     return Scene(
         active=by_phase.get(GenerationPhase.ACTIVE),
@@ -151,7 +150,7 @@ def _needed_slots(scene: Scene) -> set[int]:
         return _slots(scene.active)
     if switching.is_recovery:
         return _slots(switching)
-    source = scene.rows.get(switching.membership["source_slot"])
+    source = scene.rows.get(switching.membership.source_slot)
     if not switching.num_members and source is not None and source.left_at is not None:
         return set()  # the state is saved
     return _slots(switching) | _slots(scene.active)
@@ -160,7 +159,7 @@ def _needed_slots(scene: Scene) -> set[int]:
 def _slots(generation: Generation | None) -> set[int]:
     if generation is None:
         return set()
-    return {member["slot"] for member in generation.membership["members"]}
+    return set(generation.membership.slots)
 
 
 def _stalled_since(scene: Scene) -> datetime.datetime | None:
@@ -265,7 +264,7 @@ def _go_on(
         number=membership.generation,
         previous=None if scene.active is None else scene.active.number,
         phase=GenerationPhase.SWITCHING,
-        membership=encode(membership),
+        membership=membership,
         num_members=len(membership.members),
         reason=reason,
         actor=actor,
@@ -307,16 +306,14 @@ def _membership(job: Job, scene: Scene, verdict: Verdict) -> Membership:
     ruling = scene.active or scene.switching
     assert ruling is not None
     return membership_recover(
-        [decode(Member, members[slot]) for slot in verdict.survivors],
-        leader_slot=ruling.membership["leader_slot"],
-        cluster_addresses=tuple(
-            decode(SlotAddress, row) for row in scene.newest.membership["cluster_addresses"]
-        ),
+        [members[slot] for slot in verdict.survivors],
+        leader_slot=ruling.membership.leader_slot,
+        cluster_addresses=scene.newest.membership.cluster_addresses,
         generation=job.generation,
         num_virtual_nodes=job.num_virtual_nodes,
         min_accelerators=job.min_accelerators,
         global_batch_size=job.batch_size,
-        restore=scene.active is None and ruling.membership["restore"],
+        restore=scene.active is None and ruling.membership.restore,
         step_times=slot_step_times(
             job, job.allocations.filter(slot__in=verdict.survivors).select_related("accelerator")
         ),

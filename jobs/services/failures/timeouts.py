@@ -99,7 +99,7 @@ def _joiners_fail(job: Job, generation: Generation, now: datetime.datetime) -> N
 
 def _laggards_lose(job: Job, generation: Generation) -> bool:
     """Mark members that have not followed the others as lost; False if no member has followed."""
-    slots = [member["slot"] for member in generation.membership["members"]]
+    slots = generation.membership.slots
     rows = job.allocations.filter(slot__in=slots, released_at=None, stop_requested_at=None)
     if generation.phase == GenerationPhase.PREPARING:
         late = rows.filter(ready_at=None)
@@ -130,7 +130,7 @@ def _leavers_stop(now: datetime.datetime) -> set[int]:
 
 
 def _is_member(generation: Generation, slot: int) -> bool:
-    return any(member["slot"] == slot for member in generation.membership["members"])
+    return slot in generation.membership.slots
 
 
 def _stop(job_id: int, slot: int, now: datetime.datetime) -> None:

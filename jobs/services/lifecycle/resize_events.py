@@ -58,7 +58,7 @@ def resize_figures(generation: Generation) -> dict[str, Any]:
         "generation": generation.number,
         "num_before": before,
         "num_after": generation.num_members,
-        "split": [len(member["virtual_nodes"]) for member in generation.membership["members"]],
+        "split": [len(member.virtual_nodes) for member in generation.membership.members],
         "reason": generation.reason,
         "requested_at": _text(generation.requested_at),
         "ready_at": _text(generation.ready_at),
@@ -68,7 +68,7 @@ def resize_figures(generation: Generation) -> dict[str, Any]:
         "step": generation.step,
         "pause_ms": None if generation.pause_s is None else round(generation.pause_s * 1000, 1),
         "bytes_moved": generation.bytes_moved,
-        "batch_size": generation.membership.get("global_batch_size"),
+        "batch_size": generation.membership.global_batch_size,
         "digest_before": generation.digest_before,
         "digest_after": generation.digest_after,
     }

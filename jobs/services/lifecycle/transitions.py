@@ -105,7 +105,7 @@ def preparing_abort(job: Job, generation: Generation, now: datetime.datetime) ->
     ).update(stop_requested_at=now)
     active = job.generations.filter(phase=GenerationPhase.ACTIVE).first()
     if active is not None:
-        slots = [member["slot"] for member in active.membership["members"]]
+        slots = active.membership.slots
         Allocation.objects.filter(job=job, released_at=None, slot__in=slots).update(
             release_requested_at=None
         )

@@ -46,7 +46,7 @@ def generation_advance(job: Job, now: datetime.datetime) -> bool:
     generation = job.generations.filter(phase=GenerationPhase.PREPARING).first()
     if generation is None:
         return False
-    slots = [member["slot"] for member in generation.membership["members"]]
+    slots = generation.membership.slots
     num_ready = job.allocations.filter(
         slot__in=slots, released_at=None, ready_at__isnull=False
     ).count()
@@ -84,7 +84,7 @@ def _switched(context: ReportContext, allocation: Allocation, report: TrainerRep
     generation.bytes_moved = max(generation.bytes_moved or 0, moved)
     generation.num_switched += 1
     generation.save(update_fields=["pause_s", "bytes_moved", "num_switched"])
-    is_leader = allocation.slot == generation.membership["leader_slot"]
+    is_leader = allocation.slot == generation.membership.leader_slot
     if is_leader and generation.phase == GenerationPhase.SWITCHING:
         _activate(context, generation, int(report.data["step"]))
     resize_event_write(generation, context.now)
@@ -167,7 +167,7 @@ def _finished(context: ReportContext, allocation: Allocation, report: TrainerRep
         number__gt=report.generation,
     ).first()
     if overtaken is not None:
-        slots = [member["slot"] for member in overtaken.membership["members"]]
+        slots = overtaken.membership.slots
         waiting = job.allocations.filter(slot__in=slots).exclude(slot=allocation.slot)
         if not overtaken.is_recovery:  # in a recovery all but the leader wait for the others
             waiting = waiting.filter(joined_at=None)

@@ -86,12 +86,12 @@ def _look(job: Job, generation: Generation) -> tuple[Configuration, Measured] | 
         return None
     slowest = max(members, key=lambda member: (member.seconds or 0.0, member.num_virtual_nodes))
     num_slices = max(member.num_virtual_nodes for member in members)
-    places = {member["node_id"] for member in generation.membership["members"]}
+    places = {member.node_id for member in generation.membership.members}
     key = Configuration(
         kind=kinds.pop(),
         num_nodes=len(places),
         num_accelerators=len(members),
-        batch_size=generation.membership.get("global_batch_size") or job.global_batch_size,
+        batch_size=generation.membership.global_batch_size or job.global_batch_size,
         num_slices=num_slices,
     )
     # Both numbers are smoothed; a step still takes no less time than its own computing.

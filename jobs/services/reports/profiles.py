@@ -77,7 +77,7 @@ def speeds_take(context: ReportContext, report: TrainerReport) -> None:
     heard = data.get("compute_s")
     if generation is None or not isinstance(heard, Mapping):
         return
-    slots = {str(member["slot"]) for member in generation.membership["members"]}
+    slots = {str(member.slot) for member in generation.membership.members}
     seconds = {
         slot: value
         for slot, number in heard.items()
@@ -130,7 +130,7 @@ def _feed(context: ReportContext, generation: Generation) -> None:
     members = members_read(generation, kinds_by_place([generation]))
     times = step_times_read([context.job])[context.job.pk].by_kind
     speeds = generation.speeds
-    batch_size = generation.membership.get("global_batch_size") or context.job.global_batch_size
+    batch_size = generation.membership.global_batch_size or context.job.global_batch_size
     key = profile_key(context.job, batch_size)
     kinds = sorted({member.kind for member in members})
     for kind in kinds:

@@ -41,7 +41,7 @@ def batch_times_take(context: ReportContext, report: TrainerReport) -> None:
 
 def batch_size_note(job: Job, generation: Generation) -> None:
     """Store a locked job's batch size from a generation that has become active."""
-    batch_size = generation.membership.get("global_batch_size")
+    batch_size = generation.membership.global_batch_size
     if job.adapts_batch_size and job.batch_size != batch_size:
         Job.objects.filter(id=job.pk).update(batch_size=batch_size)
         job.batch_size = batch_size
@@ -83,5 +83,5 @@ def _accelerators(generation: Generation) -> tuple[int, ...]:
         released_at=None, stop_requested_at=None, left_at=None, finished_at=None
     )
     by_slot = dict(rows.values_list("slot", "accelerator_id"))
-    slots = [member["slot"] for member in generation.membership["members"]]
+    slots = generation.membership.slots
     return tuple(by_slot[slot] for slot in slots) if {*slots} <= {*by_slot} else ()

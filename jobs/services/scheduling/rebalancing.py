@@ -16,7 +16,6 @@ from dataclasses import dataclass
 
 from django.db import IntegrityError, transaction
 
-from controlplane.core.protocol.wire import Membership, decode, encode
 from controlplane.core.values.lifecycle import GenerationPhase, JobStatus
 from controlplane.core.values.types import Resize
 from controlplane.core.virtual_nodes.rebalance_trial import (
@@ -64,8 +63,8 @@ def generation_remap(job: Job, generation: Generation) -> bool:
     """
     if generation.phase != GenerationPhase.PREPARING:
         return False
-    membership = decode(Membership, generation.membership)
-    slots = [member.slot for member in membership.members]
+    membership = generation.membership
+    slots = membership.slots
     rows = job.allocations.filter(slot__in=slots).select_related("accelerator")
     known = slot_step_times(job, rows)
     exchange = step_times_read([job])[job.pk].exchange(job)
@@ -76,7 +75,7 @@ def generation_remap(job: Job, generation: Generation) -> bool:
     )
     if members == membership.members:
         return False
-    generation.membership = encode(dataclasses.replace(membership, members=members))
+    generation.membership = dataclasses.replace(membership, members=members)
     return bool(
         Generation.objects.filter(id=generation.pk, phase=GenerationPhase.PREPARING).update(
             membership=generation.membership

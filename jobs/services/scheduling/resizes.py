@@ -11,7 +11,7 @@ from django.db.models import F
 
 from controlplane.core.estimates.batch_size import BatchChoice
 from controlplane.core.membership.slots import Place, SlotHistory, membership_next, places_on_node
-from controlplane.core.protocol.wire import Membership, Task, decode, encode
+from controlplane.core.protocol.wire import Membership, Task
 from controlplane.core.values.lifecycle import (
     SCHEDULABLE_JOB_STATUSES,
     GenerationPhase,
@@ -58,14 +58,14 @@ class _Standing:
     def active_slots(self) -> set[int]:
         if self.active is None:
             return set()
-        return {member["slot"] for member in self.active.membership["members"]}
+        return set(self.active.membership.slots)
 
     @property
     def booting_slots(self) -> set[int]:
         """Slots of joiners that the preparing generation requested and that do not train yet."""
         if self.preparing is None:
             return set()
-        asked = {member["slot"] for member in self.preparing.membership["members"]}
+        asked = set(self.preparing.membership.slots)
         return asked - self.active_slots
 
 
@@ -143,7 +143,7 @@ def _grow_or_shrink(
         standing.preparing, GenerationPhase.ABORTED, now
     ):
         raise StaleError("its joiners got ready just now")
-    slots = {member.slot for member in membership.members}
+    slots = set(membership.slots)
     kept = {row.slot: row for row in staying.values() if row.slot in slots}
     new = {*resize.wanted} - {row.accelerator_id for row in kept.values()}
     if accelerators_open(now).filter(id__in=new).count() < len(new):
@@ -155,7 +155,7 @@ def _grow_or_shrink(
         number=membership.generation,
         previous=None if standing.active is None else standing.active.number,
         phase=GenerationPhase.SWITCHING if are_ready else GenerationPhase.PREPARING,
-        membership=encode(membership),
+        membership=membership,
         num_members=len(membership.members),
         reason=resize.reason,
         actor=actor,
@@ -241,8 +241,8 @@ def _membership(
 ) -> tuple[Membership, int]:
     history = SlotHistory(
         job_id=job.pk,
-        active=None if standing.active is None else _decoded(standing.active),
-        newest=None if standing.newest is None else _decoded(standing.newest),
+        active=None if standing.active is None else standing.active.membership,
+        newest=None if standing.newest is None else standing.newest.membership,
         live={accelerator_id: row.slot for accelerator_id, row in staying.items()},
         used=set(job.allocations.values_list("slot", flat=True)),
         next_slot=job.next_slot,
@@ -262,10 +262,6 @@ def _membership(
         exchange=step_times_read([job])[job.pk].exchange(job),
         counts=None if counts is None else dict(zip(wanted, counts, strict=True)),
     )
-
-
-def _decoded(generation: Generation) -> Membership:
-    return decode(Membership, generation.membership)
 
 
 def places_read() -> dict[int, Place]:
@@ -347,7 +343,7 @@ def _empty(job: Job, standing: _Standing, reason: str, now: datetime.datetime, a
         number=membership.generation,
         previous=standing.active.number,
         phase=GenerationPhase.SWITCHING,
-        membership=encode(membership),
+        membership=membership,
         num_members=0,
         reason=reason,
         actor=actor,
