@@ -16,6 +16,7 @@ app.autodiscover_tasks()
 _PERIODS_S = {
     "allocate_cluster": settings.CYCLE_PERIOD_S,
     "expire_nodes": settings.EXPIRE_PERIOD_S,
+    "fit_models": settings.CYCLE_PERIOD_S,
     "expire_generations": settings.CYCLE_PERIOD_S,
     "join_predictions": settings.CYCLE_PERIOD_S,
     "expire_validations": settings.CYCLE_PERIOD_S,

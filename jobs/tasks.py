@@ -12,6 +12,7 @@ from jobs.services.failures.quarantine import nodes_judge
 from jobs.services.failures.timeouts import generations_expire, stalled_recover
 from jobs.services.failures.watch import watch_is_kept, watch_keep
 from jobs.services.lifecycle.predictions import predictions_join_next
+from jobs.services.reports.model_fitting import models_fit
 from jobs.services.scheduling.cycle import cycle_run
 from jobs.services.submission.validation_requests import validations_delete_old
 from jobs.services.submission.validations import validations_expire, validations_start_waiting
@@ -47,6 +48,12 @@ def expire_generations() -> list[int]:
     if changed:
         nudges.jobs_changed(changed, orders=True)
     return sorted(changed)
+
+
+@shared_task(time_limit=60)
+def fit_models() -> int:
+    """Fit the models of jobs with new reports; return the number of jobs."""
+    return models_fit(timezone.now())
 
 
 @shared_task(time_limit=60)

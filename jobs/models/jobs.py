@@ -128,7 +128,6 @@ class Job(models.Model):
     # State of rebalancing; see selectors/estimates/step_windows.py.
     moves = models.JSONField(default=dict, blank=True)
     noise = models.JSONField(default=dict, blank=True)  # see selectors/estimates/noise.py
-    fitted_at = models.DateTimeField(null=True, blank=True)  # see services/reports/model_fitting.py
     attained_accelerator_s = models.FloatField(default=0.0)
 
     class Meta:

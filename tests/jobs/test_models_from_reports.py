@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -22,8 +23,9 @@ from jobs.models import ClusterSetting, Generation, Job, JobKnowledge, PolicySta
 from jobs.selectors.cluster import cluster_snapshot
 from jobs.selectors.estimates.job import Configuration, fits_forget, samples_read
 from jobs.selectors.estimates.resize_history import DEFAULT_RESIZE_S
+from jobs.services.reports import model_fitting
 from jobs.services.reports.batches import batch_take
-from jobs.services.reports.model_fitting import CONFIGURATIONS_LIMIT
+from jobs.services.reports.model_fitting import CONFIGURATIONS_LIMIT, models_fit
 from jobs.services.scheduling import policy
 from jobs.services.scheduling.policy import cluster_setting
 from tests.builders import accelerators, at, job_make, node_make
@@ -69,6 +71,7 @@ class TimedWorld(World):
         }
         played.say(trainer, ReportKind.STEPS, **(data | changes))
         batch_take(played.node, played.batch(), self.now)
+        models_fit(self.now)
         job.refresh_from_db()
 
     def train_on(self, job: Job, num_reports: int) -> None:
@@ -216,6 +219,33 @@ def test_a_job_that_goes_back_forgets_what_came_after() -> None:
     loss = world.seen(job).loss
     assert isinstance(loss, LossFit)
     assert loss.last_x == 210 * 64
+
+
+def test_a_fit_overtaken_by_another_is_dropped(monkeypatch: pytest.MonkeyPatch) -> None:
+    world, job = TimedWorld(1, 1), timed_job()
+    started(world, job)
+    world.train_on(job, 2)
+
+    def overtaken(*arguments: Any) -> ThroughputModel:
+        JobKnowledge.objects.update(step=999, updated_at=world.now)
+        return TRUTH
+
+    monkeypatch.setattr(model_fitting, "throughput_fit", overtaken)
+    world.now_s += 10.0
+    world.report(job)
+    assert JobKnowledge.objects.get(job=job).step == 999
+
+
+def test_the_last_reports_of_a_job_that_ended_are_learnt_from() -> None:
+    world, job = TimedWorld(1, 1), timed_job()
+    started(world, job)
+    world.train_on(job, 3)
+    Job.objects.filter(id=job.pk).update(status="finished", ended_at=world.now)
+    assert JobKnowledge.objects.get(job=job).step == 10
+    assert models_fit(world.now + timedelta(minutes=2)) == 0
+    assert models_fit(world.now + timedelta(seconds=10)) == 1
+    assert JobKnowledge.objects.get(job=job).step == 30
+    assert models_fit(world.now + timedelta(seconds=20)) == 0
 
 
 def test_odd_reports_teach_nothing_wrong() -> None:

@@ -1,15 +1,16 @@
 """Models fitted to a job's reports: its speed per configuration, and the course of its loss.
 
-Models are fitted here, once for many reports, and never by a policy. Runs under the job's lock,
-after the step report has been stored.
+A task fits them, once for many reports and outside of transactions: fits take long beside taking a
+report, which locks the job.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import datetime
+import time
 
-from django.db.models import Avg, Sum
+from django.db.models import Avg, F, Q, Sum
 
 from controlplane.core.estimates.loss_prediction import POINTS_LIMIT, loss_fit
 from controlplane.core.estimates.throughput import ThroughputModel, throughput_fit
@@ -26,34 +27,63 @@ from jobs.selectors.estimates.job import (
     throughput_samples,
 )
 from jobs.selectors.estimates.step_times import kinds_by_place, members_read
-from jobs.services.lifecycle.report_context import ReportContext
 
 #: Seconds between two fits of a job's models; reports in between are summed up.
-LEARN_EVERY_S = 5.0
+FIT_EVERY_S = 5.0
+
+#: Most seconds of one call of `models_fit`; the jobs fitted longest ago come first.
+FIT_LIMIT_S = 5.0
+
+#: Jobs that ended so recently are fitted once more.
+_ENDED_RECENTLY = datetime.timedelta(minutes=1)
 
 #: Remembered configurations of a job; those without a sample for longest are dropped first.
 CONFIGURATIONS_LIMIT = 64
 
+#: Columns that a fit writes.
+_FITTED = ("step", "useful_examples", "samples", "throughput", "losses", "loss_fit", "updated_at")
+
 #: Least weight of the newest sample of a configuration.
 _NEWEST_WEIGHT = 0.3
 
-_LEARN_EVERY = datetime.timedelta(seconds=LEARN_EVERY_S)
+
+def models_fit(now: datetime.datetime) -> int:
+    """Fit the models of all jobs with reports since their last fit; return the number of jobs."""
+    before = now - datetime.timedelta(seconds=FIT_EVERY_S)
+    jobs = (
+        Job.objects.filter(Q(ended_at=None) | Q(ended_at__gt=now - _ENDED_RECENTLY), step__gt=0)
+        .exclude(knowledge__step=F("step"))
+        .exclude(knowledge__updated_at__gt=before)
+        .order_by(F("knowledge__updated_at").asc(nulls_first=True))
+    )
+    deadline = time.monotonic() + FIT_LIMIT_S
+    num_fitted = 0
+    for job in jobs:
+        if time.monotonic() > deadline:
+            break
+        num_fitted += _job_fit(job, now)
+    return num_fitted
 
 
-def report_learn(context: ReportContext, report: StepReport) -> None:
-    """Fit the models to the reports since the last fit, unless that is too recent."""
-    job, now = context.job, context.now
-    if job.fitted_at is not None and now < job.fitted_at + _LEARN_EVERY:
-        return
-    row = JobKnowledge.objects.filter(job=job).first() or JobKnowledge(job=job)
-    generation = context.generation(report.generation)
+def _job_fit(job: Job, now: datetime.datetime) -> bool:
+    """Fit a job's models; return False if there is no report, or another process was faster."""
+    report = StepReport.objects.filter(job=job).order_by("-id").first()
+    if report is None:
+        return False
+    known = JobKnowledge.objects.filter(job=job).first()
+    row = known or JobKnowledge(job=job)
+    seen_at = row.updated_at
+    generation = job.generations.filter(number=report.generation).first()
     if generation is not None:
         _speed_learn(job, row, generation)
     _progress_learn(job, row, report)
     row.updated_at = now
-    row.save()
-    Job.objects.filter(id=job.pk).update(fitted_at=now)
-    job.fitted_at = now
+    if known is None:
+        JobKnowledge.objects.bulk_create([row], ignore_conflicts=True)
+        return True
+    values = {name: getattr(row, name) for name in _FITTED}
+    unchanged = JobKnowledge.objects.filter(job=job, updated_at=seen_at)
+    return bool(unchanged.update(**values))
 
 
 def _speed_learn(job: Job, row: JobKnowledge, generation: Generation) -> None:

@@ -19,7 +19,6 @@ from jobs.services.lifecycle.report_context import (
 )
 from jobs.services.lifecycle.resize_events import resize_event_write
 from jobs.services.lifecycle.transitions import status_change
-from jobs.services.reports.model_fitting import report_learn
 from jobs.services.reports.nonfinite import loss_note, metrics_note
 from jobs.services.reports.profiles import speeds_take
 from jobs.services.scheduling.batch_sizes import batch_times_take
@@ -107,7 +106,6 @@ def _span_take(
         noise=job.noise if noise is None else noise_taken(job, noise, row.batch_size),
     )
     loss_note(context, row, data.get("nonfinite"))
-    report_learn(context, row)
     if job.status == JobStatus.STARTING:
         status_change(job, JobStatus.RUNNING, status_code="", status_reason="")
         event_add("running", "Does its first steps", now=context.now, job=job)
