@@ -127,7 +127,7 @@ def _end_all(agent: Agent, settings: AgentSettings) -> int:
     agent.end(started_at)
     _run_until(agent, lambda: not agent.running, started_at + settings.grace_s + KILL_S)
     if agent.fatal is None:
-        _run_until(agent, lambda: agent.has_told_all, time.monotonic() + FAREWELL_S)
+        _run_until(agent, lambda: agent.is_all_acknowledged, time.monotonic() + FAREWELL_S)
     left = ", ".join(str(path) for path in agent.running)
     log.info("stopped; %s", f"could not end {left}" if left else "no trainer is left")
     return len(agent.running)

@@ -116,16 +116,20 @@ class Agent:
         ]
 
     @property
-    def has_told_all(self) -> bool:
+    def is_all_acknowledged(self) -> bool:
         """Whether the control plane has acknowledged all reports."""
-        return self._contact.is_idle and all(item.is_told for item in self.trainers.values())
+        return self._contact.is_idle and all(
+            item.is_acknowledged for item in self.trainers.values()
+        )
 
     @property
     def has_settled(self) -> bool:
         """Whether the newest desired state is in place and a report of that is acknowledged."""
         newest = self._poller.newest
         is_starting = any(item.stage is Stage.FETCHING for item in self.trainers.values())
-        return newest is not None and not is_starting and self._outbox.has_told(newest.version)
+        return (
+            newest is not None and not is_starting and self._outbox.is_acknowledged(newest.version)
+        )
 
     def run_once(self, now: float) -> bool:
         """Run one round.
@@ -259,7 +263,7 @@ class Agent:
         gone = [
             key
             for key, trainer in self.trainers.items()
-            if trainer.stage is Stage.GONE and key not in wanted_keys and trainer.is_told
+            if trainer.stage is Stage.GONE and key not in wanted_keys and trainer.is_acknowledged
         ]
         for key in gone:
             self._closed.append(self.trainers.pop(key).directory)

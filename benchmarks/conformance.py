@@ -66,20 +66,20 @@ def outcomes_measure(names: Sequence[str], num_workers: int) -> Iterator[tuple[s
     """Try cases in worker processes; gives outcomes as they come."""
     num_shares = max(num_workers, -(-len(names) // CASES_PER_WORKER))
     shares = [share for number in range(num_shares) if (share := names[number::num_shares])]
-    told: queue.Queue[tuple[str, Outcome] | None] = queue.Queue()
+    results: queue.Queue[tuple[str, Outcome] | None] = queue.Queue()
     with ThreadPoolExecutor(num_workers) as pool:
         for share in shares:
-            pool.submit(_share_run, share, told)
+            pool.submit(_share_run, share, results)
         left = len(shares)
         while left:
-            found = told.get(timeout=WORKER_LIMIT_S)
+            found = results.get(timeout=WORKER_LIMIT_S)
             if found is None:
                 left -= 1
             else:
                 yield found
 
 
-def _share_run(names: Sequence[str], told: queue.Queue[tuple[str, Outcome] | None]) -> None:
+def _share_run(names: Sequence[str], results: queue.Queue[tuple[str, Outcome] | None]) -> None:
     """Try a share of the cases in one process; None says that it has ended."""
     command = [sys.executable, "-m", "benchmarks.conformance", "--worker"]
     pipes: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
@@ -92,9 +92,9 @@ def _share_run(names: Sequence[str], told: queue.Queue[tuple[str, Outcome] | Non
             for line in process.stdout:
                 with suppress(json.JSONDecodeError):
                     name, stored, seconds = json.loads(line)
-                    told.put((name, replace(Outcome.from_json(stored), seconds=seconds)))
+                    results.put((name, replace(Outcome.from_json(stored), seconds=seconds)))
     finally:
-        told.put(None)
+        results.put(None)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -115,7 +115,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         wanted = [n for n in wanted if n not in outcomes or outcomes[n].result == "failed"]
     for name, outcome in outcomes_measure(wanted, options.workers):
         outcomes[name] = outcome
-        print(f"{outcome.result:<8} {name} ({outcome.seconds:.1f} s) {outcome.told}", flush=True)
+        print(f"{outcome.result:<8} {name} ({outcome.seconds:.1f} s) {outcome.results}", flush=True)
         outcomes_write(outcomes)
     Path(PAGE_FILE).write_text(page_text(outcomes), encoding="utf-8")
     print(f"{OUTCOMES_FILE.name} and {PAGE_FILE.name} written")

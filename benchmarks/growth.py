@@ -182,8 +182,8 @@ def shrink(stack: Stack, node_id: int, job_id: int) -> float:
 
 def tenure_ends(stack: Stack, job_id: int) -> list[float | None]:
     """Tell of each accelerator that a job ever had when it was free again; None: not yet."""
-    tenures = stack.get(f"jobs/{job_id}/allocations/")["tenures"]
-    moments = [row["released_at"] for row in tenures]
+    allocations = stack.get(f"jobs/{job_id}/allocations/")["allocations"]
+    moments = [row["released_at"] for row in allocations]
     return [moment and seconds_since_epoch(moment) for moment in moments]
 
 

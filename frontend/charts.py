@@ -44,7 +44,7 @@ def overview_charts(person: Person, window_s: int, now: datetime) -> dict[str, F
     if born_at := series.cluster_born_at():
         # Before the first node there is no data.
         start_at = max(start_at, min(born_at, now - timedelta(seconds=SHORTEST_WINDOW_S)))
-    changes = allocation_changes(series.tenures_between(start_at, now), person)
+    changes = allocation_changes(series.allocation_spans_between(start_at, now), person)
     bin_s = _bin_s((now - start_at).total_seconds())
     spans = [
         WorkSpan(rate.until.timestamp() - rate.seconds, rate.until.timestamp(), rate.examples)
@@ -101,7 +101,7 @@ def replay_charts(replay: Replay, person: Person) -> dict[str, Figure]:
     recorded = [
         change
         for change in allocation_changes(
-            series.tenures_between(replay.start_at, replay.end_at), person
+            series.allocation_spans_between(replay.start_at, replay.end_at), person
         )
         if change.job_id in names
     ]
@@ -117,20 +117,22 @@ def replay_charts(replay: Replay, person: Person) -> dict[str, Figure]:
     }
 
 
-def allocation_changes(tenures: Sequence[series.Tenure], person: Person) -> list[AllocationChange]:
+def allocation_changes(
+    allocations: Sequence[series.AllocationSpan], person: Person
+) -> list[AllocationChange]:
     """Count each job's accelerators after every grant and release, in time order.
 
     Jobs hidden from the person are merged into one without a name.
     """
     steps: list[tuple[datetime, int, int]] = []
     names: dict[int, str] = {}
-    for tenure in tenures:
-        is_visible = is_admin(person) or tenure.owner_id == person.pk
-        job_id = tenure.job_id if is_visible else HIDDEN_JOB_ID
-        names[job_id] = tenure.job_name if is_visible else ""
-        steps.append((tenure.granted_at, job_id, 1))
-        if tenure.released_at is not None:
-            steps.append((tenure.released_at, job_id, -1))
+    for allocation in allocations:
+        is_visible = is_admin(person) or allocation.owner_id == person.pk
+        job_id = allocation.job_id if is_visible else HIDDEN_JOB_ID
+        names[job_id] = allocation.job_name if is_visible else ""
+        steps.append((allocation.granted_at, job_id, 1))
+        if allocation.released_at is not None:
+            steps.append((allocation.released_at, job_id, -1))
     held: dict[int, int] = defaultdict(int)
     changes: dict[tuple[datetime, int], AllocationChange] = {}
     for at, job_id, difference in sorted(steps):

@@ -101,7 +101,7 @@ class Outbox:
         )
         return parcel
 
-    def has_told(self, wanted_version: str) -> bool:
+    def is_acknowledged(self, wanted_version: str) -> bool:
         """Return whether a batch made under this desired state has been acknowledged."""
         return self._accepted_version == wanted_version
 

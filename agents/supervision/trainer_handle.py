@@ -103,7 +103,7 @@ class TrainerHandle:
         return self.directory.key
 
     @property
-    def is_told(self) -> bool:
+    def is_acknowledged(self) -> bool:
         """Whether the trainer is gone and the control plane has acknowledged all its reports."""
         if self.stage is not Stage.GONE or not self.queue.is_empty:
             return False
@@ -224,7 +224,7 @@ class TrainerHandle:
             if self._take_over_by is not None and not self._is_unwanted:
                 self._start_cold()  # the standby was dead or did not react
             else:
-                self._tell_memory_kill(process)
+                self._report_memory_kill(process)
                 self._close(self._exit_code(process))
         elif self._take_over_by is not None:
             if now >= self._take_over_by and not process.is_ending:
@@ -236,7 +236,7 @@ class TrainerHandle:
             self.log_tail.trim()
             self._watch_pulse(now, process)
 
-    def _tell_memory_kill(self, process: OwnedProcess) -> None:
+    def _report_memory_kill(self, process: OwnedProcess) -> None:
         """Report that the kernel killed the trainer because memory ran out.
 
         Condition: killed, not by the agent, and the kernel counted such a kill in the last

@@ -115,7 +115,7 @@ class Hub:
             try:
                 async for change in nudges.changes(KEEP_ALIVE_S):
                     if change is not None:
-                        await self._tell(change)
+                        await self._send(change)
             except (RedisError, OSError) as error:
                 logger.warning("event streams have lost Redis: %s", error)
             except Exception:
@@ -126,7 +126,7 @@ class Hub:
             for subscriber in self.subscribers:
                 subscriber.add((), is_cluster_changed=True)
 
-    async def _tell(self, change: dict[str, object]) -> None:
+    async def _send(self, change: dict[str, object]) -> None:
         named = change.get("jobs")
         job_ids = [i for i in named if isinstance(i, int)] if isinstance(named, list) else []
         is_cluster_changed = bool(change.get("cluster"))

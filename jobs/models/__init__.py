@@ -1,9 +1,9 @@
 """All persisted state. Services write it, selectors read it."""
 
 from jobs.models.access import ApiToken, ClusterSetting, IdempotencyKey, PolicyState
+from jobs.models.estimates import JobEstimates
 from jobs.models.history import EpochReport, Event, LogChunk, StepReport
 from jobs.models.jobs import Artifact, Job
-from jobs.models.knowledge import JobKnowledge
 from jobs.models.nodes import Accelerator, EnrolmentToken, Node
 from jobs.models.profiles import StepTimeProfile
 from jobs.models.replays import LIVE_REPLAY_STATUSES, Replay, ReplayStatus
@@ -23,7 +23,7 @@ __all__ = [
     "Generation",
     "IdempotencyKey",
     "Job",
-    "JobKnowledge",
+    "JobEstimates",
     "LogChunk",
     "Node",
     "PolicyState",

@@ -99,9 +99,9 @@ class Job(models.Model):
     restarts = models.PositiveSmallIntegerField(default=0)
     # Attempts since the job last exceeded `furthest_step`; see services/lifecycle/attempts.py.
     furthest_step = models.PositiveBigIntegerField(default=0)
-    vain_restarts = models.PositiveSmallIntegerField(default=0)
-    vain_recoveries = models.PositiveSmallIntegerField(default=0)
-    vain_crashes = models.PositiveSmallIntegerField(default=0)
+    restarts_without_progress = models.PositiveSmallIntegerField(default=0)
+    recoveries_without_progress = models.PositiveSmallIntegerField(default=0)
+    crashes_without_progress = models.PositiveSmallIntegerField(default=0)
     crash_generation = models.PositiveIntegerField(default=0)
     pause_requested = models.BooleanField(default=False)
     submitted_at = models.DateTimeField()

@@ -1,4 +1,4 @@
-"""Generations (one per change of a job's membership) and allocations (one trainer's tenure)."""
+"""Generations (one per change of a job's membership) and allocations (one trainer each)."""
 
 from __future__ import annotations
 
@@ -110,7 +110,7 @@ class Generation(models.Model):
 
 
 class Allocation(models.Model):
-    """One trainer's tenure of one accelerator; open until the process has certainly exited.
+    """The time for which one trainer holds an accelerator, until its process has certainly exited.
 
     `release_requested_at`: a resize takes the accelerator away; the trainer still takes part in the
     switch. `stop_requested_at`: the trainer is not needed any more; its agent stops it.

@@ -20,7 +20,7 @@ def forecast_of(job: Job) -> dict[str, Any] | None:
         the fitted `curve`, its number of points `num_points`, its value `now`, and its value
         `at_end` of the job (None if the end is unknown).
     """
-    row = getattr(job, "knowledge", None)
+    row = getattr(job, "estimates", None)
     if row is None:
         return None
     known = known_read([job], {}, accelerator_sizes())[job.pk]

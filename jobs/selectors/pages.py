@@ -174,14 +174,14 @@ def live_jobs(person: Person) -> list[Job]:
 def cluster_map(person: Person, job_id: int | None = None) -> list[NodeMap]:
     """Read every node with its accelerators and their holders; or only those of one job."""
     accelerators = Accelerator.objects.filter(node__removed_at=None).select_related("node")
-    tenures = Allocation.objects.filter(released_at=None).select_related("job")
+    allocations = Allocation.objects.filter(released_at=None).select_related("job")
     if job_id is not None:
-        tenures = tenures.filter(job_id=job_id)
-        accelerators = accelerators.filter(pk__in=tenures.values("accelerator_id"))
+        allocations = allocations.filter(job_id=job_id)
+        accelerators = accelerators.filter(pk__in=allocations.values("accelerator_id"))
     else:
         accelerators = accelerators.filter(is_present=True)
-    holders = {tenure.accelerator_id: tenure for tenure in tenures}
-    slots = _virtual_nodes_by_slot({tenure.job_id for tenure in holders.values()})
+    holders = {allocation.accelerator_id: allocation for allocation in allocations}
+    slots = _virtual_nodes_by_slot({allocation.job_id for allocation in holders.values()})
     cells: dict[Node, list[AcceleratorCell]] = {}
     for accelerator in accelerators.order_by("node__name", "index")[:MAX_ACCELERATORS]:
         cell = _cell(accelerator, holders.get(accelerator.pk), slots, person)
@@ -191,33 +191,33 @@ def cluster_map(person: Person, job_id: int | None = None) -> list[NodeMap]:
 
 def _cell(
     accelerator: Accelerator,
-    tenure: Allocation | None,
+    allocation: Allocation | None,
     slots: Mapping[tuple[int, int], tuple[int, ...]],
     person: Person,
 ) -> AcceleratorCell:
-    if tenure is None:
+    if allocation is None:
         return AcceleratorCell(accelerator)
-    if not (is_admin(person) or tenure.job.owner_id == person.pk):
+    if not (is_admin(person) or allocation.job.owner_id == person.pk):
         return AcceleratorCell(accelerator, is_held=True, state="in use")
     return AcceleratorCell(
         accelerator,
         is_held=True,
-        job=tenure.job,
-        slot=tenure.slot,
-        state=_tenure_state(tenure),
-        virtual_nodes=slots.get((tenure.job_id, tenure.slot), ()),
+        job=allocation.job,
+        slot=allocation.slot,
+        state=_allocation_state(allocation),
+        virtual_nodes=slots.get((allocation.job_id, allocation.slot), ()),
     )
 
 
-def _tenure_state(tenure: Allocation) -> str:
+def _allocation_state(allocation: Allocation) -> str:
     if (
-        tenure.stop_requested_at
-        or tenure.release_requested_at
-        or tenure.left_at
-        or tenure.finished_at
+        allocation.stop_requested_at
+        or allocation.release_requested_at
+        or allocation.left_at
+        or allocation.finished_at
     ):
         return "leaving"
-    return "training" if tenure.joined_at else "starting"
+    return "training" if allocation.joined_at else "starting"
 
 
 def _virtual_nodes_by_slot(job_ids: Iterable[int]) -> dict[tuple[int, int], tuple[int, ...]]:

@@ -11,7 +11,7 @@ from django.db.models.functions import TruncHour, TruncMinute, TruncSecond
 from jobs.models import Accelerator, Allocation, EpochReport, Generation, Job, Node, StepReport
 
 #: Most rows read for one chart; the newest are taken.
-MAX_TENURES = 20_000
+MAX_SPANS = 20_000
 MAX_RATES = 20_000
 MAX_STEP_BINS = 600
 MAX_EPOCHS = 5_000
@@ -22,7 +22,7 @@ _STEP_SERIES = frozenset({"loss", "learning_rate"})
 
 
 @dataclass(frozen=True, slots=True)
-class Tenure:
+class AllocationSpan:
     """A job held one accelerator from `granted_at` on, until `released_at` or still."""
 
     job_id: int
@@ -68,15 +68,15 @@ class StepBin:
     noise_var: float | None = None
 
 
-def tenures_between(start_at: datetime, end_at: datetime) -> list[Tenure]:
-    """Read the tenures of accelerators between two times."""
+def allocation_spans_between(start_at: datetime, end_at: datetime) -> list[AllocationSpan]:
+    """Read the allocations of accelerators between two times."""
     rows = (
         Allocation.objects.filter(granted_at__lte=end_at)
         .filter(Q(released_at=None) | Q(released_at__gte=start_at))
         .order_by("-id")
         .values_list("job_id", "job__name", "job__owner_id", "granted_at", "released_at")
     )
-    return [Tenure(*row) for row in rows[:MAX_TENURES]][::-1]
+    return [AllocationSpan(*row) for row in rows[:MAX_SPANS]][::-1]
 
 
 def cluster_born_at() -> datetime | None:
@@ -167,10 +167,12 @@ def metric_names_of(job: Job) -> list[str]:
 
     Names come from the validation, before the first epoch; `val_` names belong to the same metrics.
     """
-    told = job.facts.get("metrics")
-    foreseen = [name for name in told if isinstance(name, str)] if isinstance(told, list) else []
+    reported = job.facts.get("metrics")
+    expected = (
+        [name for name in reported if isinstance(name, str)] if isinstance(reported, list) else []
+    )
     logged = [name.removeprefix("val_") for name in job.metrics]
-    names = dict.fromkeys(name for name in (*foreseen, *logged) if name not in _STEP_SERIES)
+    names = dict.fromkeys(name for name in (*expected, *logged) if name not in _STEP_SERIES)
     return list(names)[:MAX_METRICS]
 
 

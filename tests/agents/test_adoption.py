@@ -205,7 +205,7 @@ def test_told_and_accepted_work_is_not_told_again(plane: ControlPlane, drive: Dr
     first = drive()
     plane.want(wanted_trainer(plane, play="finish"))
     first.until(lambda: ReportKind.EXITED in plane.kinds(1, 0))
-    first.until(lambda: first.agent.has_told_all)
+    first.until(lambda: first.agent.is_all_acknowledged)
     first.vanish()
     before = len(plane.batches)
 

@@ -15,7 +15,7 @@ from controlplane.core.virtual_nodes.step_window import (
     Interval,
     Window,
     high_decile,
-    is_telling,
+    is_conclusive,
     low_decile,
     member_seconds,
     typical_step_s,
@@ -57,10 +57,10 @@ def test_only_the_newest_stretches_are_kept() -> None:
 
 
 def test_a_window_tells_after_24_seconds_in_five_stretches() -> None:
-    assert not is_telling(window_of(*[0.1] * 11))
-    assert is_telling(window_of(*[0.1] * 12))
-    assert not is_telling(window_of(*[10.0] * 4))  # 40 s, but four steps
-    assert is_telling(window_of(*[10.0] * 5))
+    assert not is_conclusive(window_of(*[0.1] * 11))
+    assert is_conclusive(window_of(*[0.1] * 12))
+    assert not is_conclusive(window_of(*[10.0] * 4))  # 40 s, but four steps
+    assert is_conclusive(window_of(*[10.0] * 5))
     assert typical_step_s(window_of(*[0.1] * 11)) is None
     # 11 steps of 0.19 and 7 of 0.3 s are a stretch; the median is between the sixth and seventh.
     mixed = window_of(*[0.19] * 6, *[0.3] * 6)

@@ -118,8 +118,8 @@ def quarantined(stack: Stack, name: str) -> dict[str, Any] | None:
 
 def given_to(job: FatedJob) -> list[tuple[datetime, str]]:
     """List when a job was given its accelerators, and on which nodes."""
-    tenures = job.stack.get(f"jobs/{job.id}/allocations/")["tenures"]
-    return [(datetime.fromisoformat(row["granted_at"]), row["node"]) for row in tenures]
+    allocations = job.stack.get(f"jobs/{job.id}/allocations/")["allocations"]
+    return [(datetime.fromisoformat(row["granted_at"]), row["node"]) for row in allocations]
 
 
 @pytest.mark.nightly  # tests/agents/trainer/test_peer_failures.py has these phases one by one

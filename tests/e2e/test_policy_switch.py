@@ -185,13 +185,13 @@ def check_steps(job: Submitted) -> None:
 
 def check_that_nothing_was_held_twice(cluster: Switching) -> None:
     """Check that nobody was given an accelerator before the one before had let go of it."""
-    tenures = [
-        (tenure["accelerator"], tenure["granted_at"], tenure["released_at"])
+    allocations = [
+        (allocation["accelerator"], allocation["granted_at"], allocation["released_at"])
         for job in cluster.jobs
-        for tenure in cluster.stack.get(f"jobs/{job.id}/allocations/")["tenures"]
+        for allocation in cluster.stack.get(f"jobs/{job.id}/allocations/")["allocations"]
     ]
-    assert len({accelerator for accelerator, *_ in tenures}) == ACCELERATORS
-    for before, after in itertools.pairwise(sorted(tenures)):
+    assert len({accelerator for accelerator, *_ in allocations}) == ACCELERATORS
+    for before, after in itertools.pairwise(sorted(allocations)):
         if before[0] == after[0]:
             released, granted = (datetime.fromisoformat(text) for text in (before[2], after[1]))
             assert released <= granted, (before, after)

@@ -22,9 +22,9 @@ def ending(job: FatedJob) -> dict[str, Any]:
     return {"digest": state["digest"], "step": state["step"], "epochs": job.epochs()}
 
 
-def tenures(job: FatedJob) -> list[dict[str, Any]]:
+def allocations(job: FatedJob) -> list[dict[str, Any]]:
     """List the trainers that a job ever had, the first one first."""
-    found = job.stack.get(f"jobs/{job.id}/allocations/")["tenures"]
+    found = job.stack.get(f"jobs/{job.id}/allocations/")["allocations"]
     return sorted(found, key=lambda row: row["slot"])
 
 
@@ -53,9 +53,9 @@ def test_a_trainer_is_replaced_where_it_was(
     (held,) = job.events("held")
     assert held["data"] == {"num_left": 3, "min_accelerators": 4}
     (new,) = {*again} - {*slots}
-    places = {row["slot"]: (row["node"], row["accelerator"]) for row in tenures(job)}
+    places = {row["slot"]: (row["node"], row["accelerator"]) for row in allocations(job)}
     assert places[new] == places[victim]
-    assert not tenures(waiting)
+    assert not allocations(waiting)
     assert ending(job) == undisturbed
     assert job.state()["restarts"] == 0
     assert not job.events(*STOPPED)

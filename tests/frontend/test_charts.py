@@ -13,8 +13,8 @@ from frontend.charts import allocation_changes, job_charts, overview_charts
 from frontend.figures.rows import AllocationChange
 from jobs.models import Allocation, Generation, Job, Node, StepReport
 from jobs.selectors.series import (
+    AllocationSpan,
     BatchSpan,
-    Tenure,
     batch_spans_of,
     cluster_born_at,
     rates_between,
@@ -30,8 +30,8 @@ def _at(seconds: float) -> datetime.datetime:
     return START + datetime.timedelta(seconds=seconds)
 
 
-def _tenure(job_id: int, owner_id: int, since: float, until: float | None) -> Tenure:
-    return Tenure(
+def _span(job_id: int, owner_id: int, since: float, until: float | None) -> AllocationSpan:
+    return AllocationSpan(
         job_id, f"job {job_id}", owner_id, _at(since), None if until is None else _at(until)
     )
 
@@ -41,11 +41,11 @@ def test_tenures_become_counts() -> None:
     ada = make_person("ada")
     changes = allocation_changes(
         [
-            _tenure(1, ada.pk, 0, 30),
-            _tenure(1, ada.pk, 0, None),
-            _tenure(2, ada.pk, 10, 20),
-            _tenure(3, ada.pk + 1, 10, 40),
-            _tenure(4, ada.pk + 1, 15, 40),
+            _span(1, ada.pk, 0, 30),
+            _span(1, ada.pk, 0, None),
+            _span(2, ada.pk, 10, 20),
+            _span(3, ada.pk + 1, 10, 40),
+            _span(4, ada.pk + 1, 15, 40),
         ],
         ada,
     )

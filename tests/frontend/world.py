@@ -126,19 +126,19 @@ def give_history(job: Job, accelerators: list[Accelerator], counts: list[int]) -
     start = now - datetime.timedelta(minutes=10)
     part = datetime.timedelta(minutes=10) / len(counts)
     digest = hashlib.sha256(job.name.encode()).hexdigest()
-    open_tenures: dict[int, Allocation] = {}
+    open_allocations: dict[int, Allocation] = {}
     next_slot = 0
     slots: list[int] = []
     for number, count in enumerate(counts, start=1):
         at = start + (number - 1) * part
         is_last = number == len(counts)
         for slot in slots[count:]:
-            tenure = open_tenures.pop(slot)
-            tenure.released_at = tenure.left_at = at
-            tenure.save()
+            allocation = open_allocations.pop(slot)
+            allocation.released_at = allocation.left_at = at
+            allocation.save()
         slots = slots[:count]
         while len(slots) < count:
-            open_tenures[next_slot] = Allocation.objects.create(
+            open_allocations[next_slot] = Allocation.objects.create(
                 job=job, accelerator=accelerators[len(slots)], slot=next_slot,
                 granted_generation=number, granted_at=at, joined_at=at,
             )  # fmt: skip

@@ -19,7 +19,7 @@ from controlplane.core.policies.tiresias import SecondQueue
 from controlplane.core.protocol.wire import ReportKind
 from controlplane.core.values import types
 from controlplane.core.values.lifecycle import JobStatus
-from jobs.models import ClusterSetting, Generation, Job, JobKnowledge, PolicyState
+from jobs.models import ClusterSetting, Generation, Job, JobEstimates, PolicyState
 from jobs.selectors.cluster import cluster_snapshot
 from jobs.selectors.estimates.job import Configuration, fits_forget, samples_read
 from jobs.selectors.estimates.resize_history import DEFAULT_RESIZE_S
@@ -133,7 +133,7 @@ def test_what_was_seen_on_more_accelerators_counts() -> None:
     rates = [seen.performance.goodput("cpu", number, number) for number in (1, 2)]
     expected = [float(TRUTH.step_s(n, n, 8.0, slices_of(8, n))) for n in (1, 2)]
     assert rates == pytest.approx([64 / step_s for step_s in expected], rel=0.05)
-    row = JobKnowledge.objects.get(job=job)
+    row = JobEstimates.objects.get(job=job)
     assert list(samples_read(row)) == [
         Configuration("cpu", 2, 2, 64, 4),
         Configuration("cpu", 1, 1, 64, 8),
@@ -156,7 +156,7 @@ def test_how_fast_kinds_are_is_remembered_when_the_jobs_that_showed_it_have_gone
     training, fresh = timed_job(), timed_job()
     models = {"a": TRUTH, "b": TRUTH.slower(3.0)}
     for job, kinds in ((gone, "ab"), (training, "b")):
-        JobKnowledge.objects.create(
+        JobEstimates.objects.create(
             job=job,
             samples=[[kind, 1, 1, 64, 8, 1, 0.1, 0.01] for kind in kinds],
             throughput={kind: models[kind].parameters for kind in kinds},
@@ -190,7 +190,7 @@ def test_models_are_fitted_now_and_then() -> None:
     world, job = TimedWorld(1, 1), timed_job()
     started(world, job)
     world.train_on(job, 11)  # one a second: the first, the sixth and the eleventh
-    row = JobKnowledge.objects.get(job=job)
+    row = JobEstimates.objects.get(job=job)
     assert len(row.losses) == 3
     assert row.losses[1][0] == 60 * 64
     # the second point is the mean of five reports
@@ -210,7 +210,7 @@ def test_a_job_that_goes_back_forgets_what_came_after() -> None:
     world.steps[job.pk] = 200
     world.now_s += 10.0
     world.report(job)
-    row = JobKnowledge.objects.get(job=job)
+    row = JobEstimates.objects.get(job=job)
     assert row.step == 210
     assert [point[0] for point in row.losses] == [
         *(steps * 64 for steps in (10, 60, 110, 160)),
@@ -227,13 +227,13 @@ def test_a_fit_overtaken_by_another_is_dropped(monkeypatch: pytest.MonkeyPatch) 
     world.train_on(job, 2)
 
     def overtaken(*arguments: Any) -> ThroughputModel:
-        JobKnowledge.objects.update(step=999, updated_at=world.now)
+        JobEstimates.objects.update(step=999, updated_at=world.now)
         return TRUTH
 
     monkeypatch.setattr(model_fitting, "throughput_fit", overtaken)
     world.now_s += 10.0
     world.report(job)
-    assert JobKnowledge.objects.get(job=job).step == 999
+    assert JobEstimates.objects.get(job=job).step == 999
 
 
 def test_the_last_reports_of_a_job_that_ended_are_learnt_from() -> None:
@@ -241,10 +241,10 @@ def test_the_last_reports_of_a_job_that_ended_are_learnt_from() -> None:
     started(world, job)
     world.train_on(job, 3)
     Job.objects.filter(id=job.pk).update(status="finished", ended_at=world.now)
-    assert JobKnowledge.objects.get(job=job).step == 10
+    assert JobEstimates.objects.get(job=job).step == 10
     assert models_fit(world.now + timedelta(minutes=2)) == 0
     assert models_fit(world.now + timedelta(seconds=10)) == 1
-    assert JobKnowledge.objects.get(job=job).step == 30
+    assert JobEstimates.objects.get(job=job).step == 30
     assert models_fit(world.now + timedelta(seconds=20)) == 0
 
 
@@ -252,7 +252,7 @@ def test_odd_reports_teach_nothing_wrong() -> None:
     world, job = TimedWorld(1, 1), timed_job()
     started(world, job)
     world.report(job, compute_s=None, loss=None)
-    row = JobKnowledge.objects.get(job=job)
+    row = JobEstimates.objects.get(job=job)
     assert (row.samples, row.throughput, row.losses) == ([], {}, [])
 
 
@@ -260,9 +260,9 @@ def test_the_least_lately_seen_configurations_make_room() -> None:
     world, job = TimedWorld(1, 1), timed_job()
     started(world, job)
     many = [["cpu", 1, 1, 8 * i, 8, 1, 0.1, 0.01] for i in range(1, CONFIGURATIONS_LIMIT + 10)]
-    JobKnowledge.objects.create(job=job, samples=many, updated_at=at(0))
+    JobEstimates.objects.create(job=job, samples=many, updated_at=at(0))
     world.train_on(job, 7)
-    samples = list(samples_read(JobKnowledge.objects.get(job=job)))
+    samples = list(samples_read(JobEstimates.objects.get(job=job)))
     assert len(samples) == CONFIGURATIONS_LIMIT
     assert samples[-1].batch_size == 64
     assert samples[0].batch_size == 88  # nine of 73 made room, 64 was heard of again
@@ -334,9 +334,9 @@ def test_a_kind_that_was_never_tried_is_judged_by_other_jobs() -> None:
     world.nodes.append(PlayedNode(node_make("fast", 1, accelerators=accelerators(1, "fast"))[0]))
     job, other = timed_job(), timed_job(code_sha256="0" * 64)
     models = {"cpu": list(TRUTH.parameters), "fast": list(TRUTH.slower(0.25).parameters)}
-    JobKnowledge.objects.create(job=other, throughput=models, updated_at=at(0))
+    JobEstimates.objects.create(job=other, throughput=models, updated_at=at(0))
     models = {"cpu": list(TRUTH.slower(2.0).parameters)}
-    JobKnowledge.objects.create(job=job, throughput=models, updated_at=at(0))
+    JobEstimates.objects.create(job=job, throughput=models, updated_at=at(0))
     seen = world.seen(job).performance
     assert seen is not None
     # slices of 36 ms; four times as fast where the other job is so, too

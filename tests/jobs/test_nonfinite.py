@@ -209,8 +209,8 @@ def test_losses_of_any_size_are_learnt_from_as_json() -> None:
         steps(world, job, 11 + 10 * place, 20 + 10 * place, loss=loss)
     job = fresh(job)
     assert job.loss == 1.7e308
-    assert len(job.knowledge.losses) == 10
-    json.dumps([job.knowledge.loss_fit, job.knowledge.losses], allow_nan=False)
+    assert len(job.estimates.losses) == 10
+    json.dumps([job.estimates.loss_fit, job.estimates.losses], allow_nan=False)
     forecast = known_read([job], {}, ())[job.pk].loss
     assert forecast is None or not math.isnan(forecast.loss(1e6))
 

@@ -148,7 +148,7 @@ class TestNodes:
         assert Event.objects.filter(kind="node_taken_back", actor="system").exists()
         assert len(cluster_snapshot(world.now).snapshot.accelerators) == 2
         for job in Job.objects.filter(status="pending"):
-            Job.objects.filter(id=job.pk).update(furthest_step=0, vain_crashes=0)
+            Job.objects.filter(id=job.pk).update(furthest_step=0, crashes_without_progress=0)
         world.settle(4)
         for _ in range(2):
             for job in Job.objects.filter(status="starting"):

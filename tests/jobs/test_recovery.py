@@ -302,7 +302,11 @@ class TestFirstGeneration:
         assert newest(job).phase == "switching"
         lose_node(world, world.nodes[1])
         job = fresh(job)
-        assert (job.status, job.status_code, job.vain_restarts) == ("pending", "node_lost", 0)
+        assert (job.status, job.status_code, job.restarts_without_progress) == (
+            "pending",
+            "node_lost",
+            0,
+        )
 
     def test_a_loss_among_those_told_to_begin_is_a_recovery(self) -> None:
         world = World(num_nodes=2)

@@ -126,9 +126,9 @@ def test_nothing_is_given_on_nodes_that_are_away(
         for resize in plan.resizes:
             assert away.isdisjoint(set(resize.wanted) - set(resize.held))
         original(self, plan)
-        for tenure in self._live.values():
-            assert self._lost.isdisjoint(tenure.job.held)
-            assert self._lost.isdisjoint(tenure.job.active)
+        for holding in self._live.values():
+            assert self._lost.isdisjoint(holding.job.held)
+            assert self._lost.isdisjoint(holding.job.active)
 
     monkeypatch.setattr(run_module.EventRun, "_apply", watched)
     jobs = workload(*(job(f"j{n}", 40.0 * n, most=1 + n % 4) for n in range(12)), work=300.0)

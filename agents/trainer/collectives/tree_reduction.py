@@ -88,22 +88,22 @@ class Exchange:
         first_row = tf.zeros([1, 2], tf.int32)
         self(rows, tf.zeros([3], self.dtype), rows_per_worker, first_row, group)
 
-    def tell(self, vector: Tensor, holds_next: bool, group: Group) -> bool:
+    def result_send(self, vector: Tensor, holds_next: bool, group: Group) -> bool:
         """Send the sum [width] of a step to the learners, as the sole worker.
 
         Returns:
             Whether all trainers of the group voted `holds_next`.
         """
-        broadcast_send(vector, group, self._told_instance(group, 0), self.hint)
+        broadcast_send(vector, group, self._result_instance(group, 0), self.hint)
         return self._all_hold(holds_next, group)
 
-    def hear(self, holds_next: bool, group: Group) -> tuple[Tensor, bool]:
+    def result_receive(self, holds_next: bool, group: Group) -> tuple[Tensor, bool]:
         """Receive the sum [width] of a step from the sole worker.
 
         Returns:
             The sum, and whether all trainers of the group voted `holds_next`.
         """
-        instance = self._told_instance(group, 0)
+        instance = self._result_instance(group, 0)
         vector = broadcast_receive((self.width,), group, instance, self.hint, self.dtype)
         return vector, self._all_hold(holds_next, group)
 
@@ -111,12 +111,12 @@ class Exchange:
         flags = all_gather(
             tf.constant([holds_next], tf.int32),
             tf.constant([group.size, group.key], tf.int32),
-            self._told_instance(group, 1),
+            self._result_instance(group, 1),
             self.hint,
         )
         return bool(tf.reduce_all(flags == 1).numpy())
 
-    def _told_instance(self, group: Group, number: int) -> int:
+    def _result_instance(self, group: Group, number: int) -> int:
         return self.instance + number + INSTANCES_PER_PHASE * group.phase
 
     def _gathered(

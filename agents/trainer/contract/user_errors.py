@@ -90,9 +90,9 @@ def user_code(
     except (Exception, SystemExit) as error:
         if not is_all_theirs and _is_own_fault(error):
             raise
-        told = _told(error)
-        place = user_place(told, code_dir)
-        headline = _headline(told, doing, place, _example_shapes(sample))
+        shown = _unwrapped(error)
+        place = user_place(shown, code_dir)
+        headline = _headline(shown, doing, place, _example_shapes(sample))
         below = f"{place or _maker(code_dir)}\n\n{user_traceback(error, code_dir)}".lstrip("\n")
         raise JobCodeError("user_code", field, user_frames(headline, code_dir), below) from error
 
@@ -181,7 +181,7 @@ def _unknown(what: str, reason: str, place: str) -> str:
     return f"{what}{_cut(said, SENTENCE_LIMIT)}{where}"
 
 
-def _told(error: BaseException) -> BaseException:
+def _unwrapped(error: BaseException) -> BaseException:
     """Return the error to report: Keras wraps some in advice on building a model."""
     while str(error).startswith(_ADVICE) and (cause := error.__cause__ or error.__context__):
         error = cause

@@ -214,8 +214,8 @@ class Trainer:
 
         def hear(cursor: Progress) -> ReceivedStep:
             self._yield_to_recovery()
-            heard: ReceivedStep = stepper.listen(session.batch(cursor))
-            return heard
+            received: ReceivedStep = stepper.listen(session.batch(cursor))
+            return received
 
         def arrive(progress: Progress) -> None:
             self.progress = progress
@@ -223,10 +223,10 @@ class Trainer:
             self.membership_change.digest_beside("after", progress)
             self._take_up_scaling()
 
-        def replay(heard: ReceivedStep) -> None:
-            outcome = stepper.replay(heard)
+        def replay(received: ReceivedStep) -> None:
+            outcome = stepper.replay(received)
             self.progress = session.advance(
-                self.progress, heard.num_examples, outcome, heard.seconds
+                self.progress, received.num_examples, outcome, received.seconds
             )
 
         listen(arrival, self.work.state.num_bytes, session.data.course, hear, arrive, replay)

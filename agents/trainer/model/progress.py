@@ -216,7 +216,7 @@ class TrainingSchedule:
         )
         return self.after_activity(resumed, {}) if is_over else resumed
 
-    def foreseen(self, progress: Progress) -> Progress | None:
+    def predicted_next(self, progress: Progress) -> Progress | None:
         """Return the cursor after the next batch, without logs; None if it depends on a metric."""
         moved = self.after_batch(progress, seconds=0.0)
         if not self.is_activity_over(moved):
@@ -226,7 +226,7 @@ class TrainingSchedule:
     def positions(self, progress: Progress) -> Iterator[Progress]:
         """Yield the cursor of each coming batch.
 
-        A stop at a metric cannot be foreseen; the positions then continue to its epoch limit.
+        A stop at a metric cannot be predicted_next; the positions then continue to its epoch limit.
         """
         stop = replace(self.stop, kind=StopKind.EPOCHS) if self._is_metric_stop() else self.stop
         course = replace(self, stop=stop)

@@ -88,7 +88,7 @@ class PeerFilter:
         try:
             program = filter_program(self._addresses.find(self._hosts) | own_addresses())
             for each in sockets_of(self.port):
-                self._tell_of_dropped(each)
+                self._log_dropped(each)
                 if program != self._program or not has_filter(each):
                     filter_attach(each, program)
             self._program = program
@@ -122,7 +122,7 @@ class PeerFilter:
                 logger.warning("only this job's hosts can reach port %d again", self.port)
             self._warned = ""
 
-    def _tell_of_dropped(self, which: socket.socket) -> None:
+    def _log_dropped(self, which: socket.socket) -> None:
         """Log once that packets were dropped, since these may come from a peer behind NAT."""
         is_listening = bool(which.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN))
         if is_listening and not self._has_dropped and num_dropped(which):

@@ -154,18 +154,18 @@ class StepLog:
         """Return whether another step as large as the largest so far would exceed the limit."""
         return self._num_bytes + self._largest_bytes > self._limit_bytes
 
-    def add(self, heard: ReceivedStep) -> None:
+    def add(self, received: ReceivedStep) -> None:
         """Append a step."""
-        size = _num_bytes(heard)
+        size = _num_bytes(received)
         self._largest_bytes = max(self._largest_bytes, size)
         self._num_bytes += size
-        self._kept.append(heard)
+        self._kept.append(received)
 
     def take(self) -> ReceivedStep:
         """Remove and return the oldest step."""
-        heard = self._kept.popleft()
-        self._num_bytes -= _num_bytes(heard)
-        return heard
+        received = self._kept.popleft()
+        self._num_bytes -= _num_bytes(received)
+        return received
 
 
 def stream_note(
@@ -220,8 +220,8 @@ def listen(
                 return
         assert cursor is not None, "who waits for the state catches up"
         kept.add(hear(cursor))
-        cursor = course.foreseen(cursor)
+        cursor = course.predicted_next(cursor)
 
 
-def _num_bytes(heard: ReceivedStep) -> int:
-    return int(heard.vector.shape.num_elements()) * int(heard.vector.dtype.size)
+def _num_bytes(received: ReceivedStep) -> int:
+    return int(received.vector.shape.num_elements()) * int(received.vector.dtype.size)

@@ -109,8 +109,8 @@ class Stepper:
         self._train_exchange = Exchange(functions.train_width, functions.dtype, mode, hint, 0)
         self._validate_exchange = Exchange(functions.validate_width, functions.dtype, mode, hint, 1)
         self._mode = mode
-        self._teller = ThreadPoolExecutor(1, thread_name_prefix="teller")
-        self._told: Future[bool] | None = None
+        self._sender = ThreadPoolExecutor(1, thread_name_prefix="sender")
+        self._sent: Future[bool] | None = None
         self._group = group
         self.enter(group)
 
@@ -143,7 +143,7 @@ class Stepper:
     def enter(self, group: Group) -> None:
         """Use `group` from the next step on."""
         if group.key != self._group.key:
-            self._told = None  # a send under way failed with its generation
+            self._sent = None  # a send under way failed with its generation
         self._was_agreed = False
         self._group = group
         # Learners cannot foresee a refusal; the job then stops once they have caught up.
@@ -191,13 +191,13 @@ class Stepper:
         seconds = time.monotonic() - started_at
         return ReceivedStep(activity, batch.plan.num_examples, vector, seconds)
 
-    def replay(self, heard: ReceivedStep) -> StepOutcome:
+    def replay(self, received: ReceivedStep) -> StepOutcome:
         """Apply the update of a received step.
 
         Raises:
             TrainerError: an error of `step_failures`.
         """
-        return self._update(heard.vector, heard.activity, heard.num_examples)
+        return self._update(received.vector, received.activity, received.num_examples)
 
     def _exchange(self, activity: Activity) -> Exchange:
         return self._train_exchange if activity is Activity.TRAIN else self._validate_exchange
@@ -224,9 +224,9 @@ class Stepper:
         group = self._group
         if group.size == 1:
             return rows[0], StepMetadata(holds_next, group.slots, (busy_s,))
-        is_agreed = self._hear_back()
+        is_agreed = self._sent_await()
         if group.sole_worker is not None:
-            return self._tell_or_hear(exchange, rows, holds_next, busy_s, is_agreed)
+            return self._result_share(exchange, rows, holds_next, busy_s, is_agreed)
         written = notes_write(self._mode, group, self._runtime.slot, holds_next, busy_s)
         notes = tf.constant(written, self.functions.dtype)
         with self._runtime.collective():
@@ -235,7 +235,7 @@ class Stepper:
         self._check_ranks(noted.slots)
         return vector, noted
 
-    def _tell_or_hear(
+    def _result_share(
         self, exchange: Exchange, rows: Tensor, holds_next: bool, busy_s: float, is_agreed: bool
     ) -> tuple[Tensor, StepMetadata]:
         """Send the sole worker's sums to the learners in a thread, or receive them as a learner.
@@ -246,26 +246,28 @@ class Stepper:
         group, slot = self._group, self._runtime.slot
         if slot == group.sole_worker:
             vector = rows[0]
-            self._told = self._teller.submit(self._tell, exchange, vector, holds_next, group)
+            self._sent = self._sender.submit(self._result_send, exchange, vector, holds_next, group)
         else:
             is_agreed = self._was_agreed
             with self._runtime.collective():
-                vector, self._was_agreed = exchange.hear(holds_next, group)
+                vector, self._was_agreed = exchange.result_receive(holds_next, group)
         busy = tuple(busy_s if each == slot else 0.0 for each in group.slots)
         return vector, StepMetadata(is_agreed, group.slots, busy)
 
-    def _tell(self, exchange: Exchange, vector: Tensor, holds_next: bool, group: Group) -> bool:
+    def _result_send(
+        self, exchange: Exchange, vector: Tensor, holds_next: bool, group: Group
+    ) -> bool:
         with self._runtime.collective():
-            return exchange.tell(vector, holds_next, group)
+            return exchange.result_send(vector, holds_next, group)
 
-    def _hear_back(self) -> bool:
+    def _sent_await(self) -> bool:
         """Wait until the learners have received the last step sent, if any; returns the agreement.
 
         Raises:
             TrainerError: `peer_lost`.
         """
-        told, self._told = self._told, None
-        return told is not None and told.result()
+        sent, self._sent = self._sent, None
+        return sent is not None and sent.result()
 
     def _check_ranks(self, slots: tuple[int, ...]) -> None:
         """Check, once per membership, that rows arrive in the order that the plan assumes."""

@@ -143,9 +143,9 @@ def _rehearsed(x: Floats, y: Floats) -> tuple[tuple[Curves, ...], tuple[float, f
 
 
 def _judged(
-    before: tuple[float, float] | None, foretold: Curves, x: float, loss: float
+    before: tuple[float, float] | None, predicted: Curves, x: float, loss: float
 ) -> tuple[float, float]:
-    now = abs(foretold.sublinear(x) - loss), abs(foretold.exponential(x) - loss)
+    now = abs(predicted.sublinear(x) - loss), abs(predicted.exponential(x) - loss)
     if before is None:
         return now
     return (

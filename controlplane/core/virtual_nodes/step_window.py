@@ -73,7 +73,7 @@ def window_closed(window: Window) -> Window:
     return window if not window or window[-1].is_closed else window[:-1]
 
 
-def is_telling(window: Window) -> bool:
+def is_conclusive(window: Window) -> bool:
     """Return whether a window covers enough time for a conclusion."""
     closed = window_closed(window)
     long_enough = sum(stretch.seconds for stretch in closed) >= WINDOW_S
@@ -82,16 +82,16 @@ def is_telling(window: Window) -> bool:
 
 def member_seconds(window: Window, slot: int) -> tuple[float, ...]:
     """List a member's own computing seconds per step, by stretch; empty: insufficient data."""
-    if not is_telling(window):
+    if not is_conclusive(window):
         return ()
-    heard = [stretch.busy_s.get(slot, 0.0) for stretch in window_closed(window)]
-    known = tuple(seconds for seconds in heard if seconds > 0.0)
+    busy = [stretch.busy_s.get(slot, 0.0) for stretch in window_closed(window)]
+    known = tuple(seconds for seconds in busy if seconds > 0.0)
     return known if len(known) >= WINDOW_STRETCHES else ()
 
 
 def typical_step_s(window: Window) -> float | None:
     """Return the median seconds of a whole step; None where the window is too short."""
-    if not is_telling(window):
+    if not is_conclusive(window):
         return None
     return median(stretch.step_s for stretch in window_closed(window))
 

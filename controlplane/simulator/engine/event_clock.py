@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from controlplane.core.cycle import decide
 from controlplane.core.scheduling.plan import plan_between
 from controlplane.core.values.types import AcceleratorId, Allocation, Job, Plan, Snapshot
-from controlplane.simulator.engine.changes import Releases, Tenure
+from controlplane.simulator.engine.changes import Holding, Releases
 from controlplane.simulator.engine.estimates import Comparisons
 from controlplane.simulator.engine.failures import Outages, Turn, silence, survive
 from controlplane.simulator.engine.jobs import SimulatedJob, Terms
@@ -29,7 +29,7 @@ STUCK_ROUNDS = 2_000
 LONGEST_S = 400 * 86_400.0
 
 #: Wall-clock seconds after which progress is reported, if no job ends before.
-TELL_S = 2.0
+REPORT_EVERY_S = 2.0
 
 #: Largest number of consecutive plans at one moment; more mean that they never converge.
 MOST_PLANS = 20
@@ -69,7 +69,7 @@ class EventRun:
         self.now = 0.0
         self._progress = progress
         self._arrived = 0
-        self._live: dict[int, Tenure] = {}
+        self._live: dict[int, Holding] = {}
         self._events: list[tuple[float, int, int]] = []  # (time, job, version)
         self._versions: dict[int, int] = {}
         self._releases: list[tuple[float, AcceleratorId]] = []
@@ -86,7 +86,7 @@ class EventRun:
         self._silent: dict[int, float] = {}  # node -> end of its lease
         self._lost: set[AcceleratorId] = set()
         self._idle_rounds = 0
-        self._told_at = time.monotonic()
+        self._reported_at = time.monotonic()
         self._counted_at = 0.0  # time of the last arrival or end of a job
 
     def run(self) -> None:
@@ -125,7 +125,7 @@ class EventRun:
             job = self.jobs[self._arrived]
             if job.spec.submitted_at > self.now:
                 break
-            self._live[job.id] = Tenure(job)
+            self._live[job.id] = Holding(job)
             self._arrived += 1
             self._counted_at = self.now
         return self._arrived > before
@@ -139,22 +139,22 @@ class EventRun:
                 is_ended |= self._job_step(self._live[job_id])
         return is_ended
 
-    def _job_step(self, tenure: Tenure) -> bool:
-        job = tenure.job
+    def _job_step(self, holding: Holding) -> bool:
+        job = holding.job
         job.advance(self.now)
         if job.is_done:
             job.ended_at = self._counted_at = self.now
             self._comparisons.remember(job.code, job.memory)
-            self._give_back(tenure.end(self.now))
+            self._give_back(holding.end(self.now))
             self._note_held(job)
             del self._live[job.id]
             self._versions.pop(job.id, None)
             self._waiting_seen.pop(job.id, None)
-            self._tell()
+            self._report()
             return True
-        if tenure.switch_at <= self.now:
-            self._give_back(tenure.switch(self.now))
-        self._plan_event(tenure)
+        if holding.switch_at <= self.now:
+            self._give_back(holding.switch(self.now))
+        self._plan_event(holding)
         return False
 
     def _nodes_step(self) -> bool:
@@ -170,21 +170,21 @@ class EventRun:
                 del self._silent[event.node]
                 self._lost.update(rows)
             is_changed |= event.turn is not Turn.SILENT
-            for tenure in self._live.values():
+            for holding in self._live.values():
                 if event.turn is Turn.LOST:
-                    held = tenure.job.held
-                    self._give_back(survive(tenure, rows, self.now))
-                    if tenure.job.held != held:
-                        self._note_held(tenure.job)
+                    held = holding.job.held
+                    self._give_back(survive(holding, rows, self.now))
+                    if holding.job.held != held:
+                        self._note_held(holding.job)
                 for node, until in self._silent.items():
-                    silence(tenure, self._nodes[node], self.now, until)
-                self._plan_event(tenure)
+                    silence(holding, self._nodes[node], self.now, until)
+                self._plan_event(holding)
         return is_changed
 
-    def _plan_event(self, tenure: Tenure) -> None:
-        job_id = tenure.job.id
+    def _plan_event(self, holding: Holding) -> None:
+        job_id = holding.job.id
         self._versions[job_id] = self._versions.get(job_id, 0) + 1
-        at = tenure.next_at(self.now)
+        at = holding.next_at(self.now)
         if at < math.inf:
             heapq.heappush(self._events, (max(at, self.now), job_id, self._versions[job_id]))
 
@@ -200,9 +200,9 @@ class EventRun:
         return is_freed
 
     def _decide(self, is_tick: bool) -> None:
-        for tenure in list(self._live.values()):
-            if tenure.job.active:
-                self._job_step(tenure)
+        for holding in list(self._live.values()):
+            if holding.job.active:
+                self._job_step(holding)
         self._release()
         if is_tick:
             self._tick_at = (math.floor(self.now / self.round_s) + 1) * self.round_s
@@ -219,8 +219,8 @@ class EventRun:
         self._check_alive(is_tick, bool(plan.resizes))
         if is_tick:
             self._note_quality()
-            if time.monotonic() - self._told_at > TELL_S:
-                self._tell()
+            if time.monotonic() - self._reported_at > REPORT_EVERY_S:
+                self._report()
 
     def _follow_up(self) -> None:
         """Continue with the last decision, as far as releases by now allow."""
@@ -238,17 +238,17 @@ class EventRun:
 
     def _apply(self, plan: Plan) -> None:
         for resize in plan.resizes:
-            tenure = self._live[resize.job_id]
-            self._give_back(tenure.resize(resize.wanted, self.now))
-            self._note_held(tenure.job)
-            self._plan_event(tenure)
+            holding = self._live[resize.job_id]
+            self._give_back(holding.resize(resize.wanted, self.now))
+            self._note_held(holding.job)
+            self._plan_event(holding)
 
     def _placed(self, snapshot: Snapshot) -> Snapshot:
         """Return a snapshot with the present held and releasing accelerators."""
         held = {number: row.job.held for number, row in self._live.items() if row.job.held}
         releasing = {accelerator for _, accelerator in self._releases}
-        for tenure in self._live.values():
-            releasing |= tenure.leaving
+        for holding in self._live.values():
+            releasing |= holding.leaving
         for node in self._silent:
             releasing.update(self._nodes[node])
         return dataclasses.replace(
@@ -269,14 +269,14 @@ class EventRun:
                 accelerators=tuple(
                     one for one in self.cluster.accelerators if one.id not in self._lost
                 ),
-                jobs=tuple(self._seen(tenure.job) for tenure in self._live.values()),
+                jobs=tuple(self._seen(holding.job) for holding in self._live.values()),
                 carried=self._carried,
             )
         )
 
     def _compare_kinds(self) -> None:
         """Update every job's relative speeds of kinds from the other jobs."""
-        jobs = [tenure.job for tenure in self._live.values()]
+        jobs = [holding.job for holding in self._live.values()]
         if self._comparisons.update((job.code, job.memory) for job in jobs):
             self._waiting_seen.clear()
         for job in jobs:
@@ -292,8 +292,8 @@ class EventRun:
             self._waiting_seen[job.id] = job.seen()
         return self._waiting_seen[job.id]
 
-    def _tell(self) -> None:
-        self._told_at = time.monotonic()
+    def _report(self) -> None:
+        self._reported_at = time.monotonic()
         if self._progress is not None:
             self._progress(self._arrived - len(self._live), len(self.jobs), self.now)
 

@@ -16,7 +16,7 @@ from enum import IntEnum
 import numpy as np
 
 from controlplane.core.values.types import AcceleratorId
-from controlplane.simulator.engine.changes import Releases, Tenure
+from controlplane.simulator.engine.changes import Holding, Releases
 from controlplane.simulator.settings import Failures
 
 
@@ -79,43 +79,43 @@ class Outages:
             heapq.heappush(self._events, Event(at, node, turn))
 
 
-def silence(tenure: Tenure, gone: Collection[AcceleratorId], now: float, until: float) -> None:
+def silence(holding: Holding, gone: Collection[AcceleratorId], now: float, until: float) -> None:
     """Let a job wait on a node that has fallen silent.
 
     Its accelerators do not change before the lease expires, and trainers starting there never
     finish. The job stands still only if it trains there.
     """
-    job = tenure.job
+    job = holding.job
     if (set(job.held) | set(job.active)).isdisjoint(gone):
         return
     job.advance(now)
-    tenure.paused_until = max(tenure.paused_until, until)
-    tenure.switch_at = math.inf
+    holding.paused_until = max(holding.paused_until, until)
+    holding.switch_at = math.inf
     if not set(job.active).isdisjoint(gone):
         job.still_until = math.inf
 
 
-def survive(tenure: Tenure, gone: Collection[AcceleratorId], now: float) -> Releases:
+def survive(holding: Holding, gone: Collection[AcceleratorId], now: float) -> Releases:
     """Continue without lost accelerators; return the releases and their times.
 
     A change under way is abandoned: present trainers continue, also those that were to leave.
     """
-    job, lost = tenure.job, set(gone)
+    job, lost = holding.job, set(gone)
     rows = set(job.held) | set(job.active)
     if not rows & lost:
         return {}
     job.advance(now)
-    is_starting = now < tenure.starting_until
+    is_starting = now < holding.starting_until
     left = () if is_starting else tuple(one for one in job.active if one not in lost)
     if not left:
         if not is_starting:
             job.restore()
-        tenure.resize((), now)
+        holding.resize((), now)
         job.still_until = now
     else:
-        tenure.change_drop()
+        holding.change_drop()
         if left != job.active:
-            tenure.paused_until = job.still_until = now + job.terms.costs.pause_s
+            holding.paused_until = job.still_until = now + job.terms.costs.pause_s
         job.held = job.active = left
         job.changed_at = now
         job.pace_set()

@@ -156,21 +156,21 @@ class Cluster(APIView):
         last_s = number_param(request, "last_s", _HOUR_S, 1, _HISTORY_LIMIT_S) or _HOUR_S
         start = now - datetime.timedelta(seconds=last_s)
         sees_all = is_admin(request.user)
-        tenures = series.tenures_between(start, now)
-        own = {row.job_id for row in tenures if sees_all or row.owner_id == request.user.pk}
+        allocations = series.allocation_spans_between(start, now)
+        own = {row.job_id for row in allocations if sees_all or row.owner_id == request.user.pk}
         return Response(
             {
                 "from": start,
                 "to": now,
                 "num_accelerators": series.num_accelerators_present(),
-                "tenures": [
+                "allocations": [
                     {
                         "job": row.job_id if row.job_id in own else None,
                         "name": row.job_name if row.job_id in own else None,
                         "granted_at": row.granted_at,
                         "released_at": row.released_at,
                     }
-                    for row in tenures
+                    for row in allocations
                 ],
                 "throughput": _throughput(start, now, last_s / _BINS, own, sees_all=sees_all),
             }

@@ -57,14 +57,14 @@ class JobAllocations(APIView):
     def get(self, request: Request, job_id: int) -> Response:
         """Get both series."""
         job = job_exists(request, job_id)
-        tenures = list(
+        allocations = list(
             Allocation.objects.filter(job=job)
             .select_related("accelerator__node")
             .order_by("-id")[:_TENURES_LIMIT]
         )[::-1]
         return Response(
             {
-                "tenures": [_tenure(row) for row in tenures],
+                "allocations": [_allocation_data(row) for row in allocations],
                 "sizes": [
                     {
                         "at": generation.switched_at,
@@ -79,7 +79,7 @@ class JobAllocations(APIView):
         )
 
 
-def _tenure(row: Allocation) -> dict[str, Any]:
+def _allocation_data(row: Allocation) -> dict[str, Any]:
     return {
         "slot": row.slot,
         "node": row.accelerator.node.name,

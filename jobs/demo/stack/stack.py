@@ -31,8 +31,8 @@ _REQUEST_TIMEOUT_S = 30.0
 _PREPARE_DEADLINE_S = 120.0
 _NODES_DEADLINE_S = 60.0
 #: Jobs and events in the message of a wait that timed out.
-_TOLD_JOBS, _READ_EVENTS, _TOLD_EVENTS = 5, 200, 30
-_UNTOLD_KIND = "checkpointed"
+_TOLD_JOBS, _READ_EVENTS, _SHOWN_EVENTS = 5, 200, 30
+_HIDDEN_KIND = "checkpointed"
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,8 +106,8 @@ class Stack:
             for job in self.get("jobs/", page_size=_TOLD_JOBS)["results"]:
                 lines.append(f"job {job['id']} {job['name']}: {job['status']}")
                 read = self.get(f"jobs/{job['id']}/events/", page_size=_READ_EVENTS)["results"]
-                told = [row for row in read if row["kind"] != _UNTOLD_KIND][:_TOLD_EVENTS]
-                lines += [f"  {row['at']} {row['kind']}: {row['message']}" for row in told]
+                shown = [row for row in read if row["kind"] != _HIDDEN_KIND][:_SHOWN_EVENTS]
+                lines += [f"  {row['at']} {row['kind']}: {row['message']}" for row in shown]
         except (AssertionError, httpx.TransportError) as error:  # some tests stop the site
             lines.append(f"nothing more is known: {error}")
         return "\n".join(lines)

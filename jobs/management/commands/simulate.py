@@ -117,7 +117,7 @@ class Command(BaseCommand):
         every_s, start, end = (0.0, "\r", "") if is_terminal else (15.0, "", "\n")
         shown, shown_at = 0, time.monotonic()
 
-        def tell(ended: int, total: int, now: float) -> None:
+        def report(ended: int, total: int, now: float) -> None:
             nonlocal shown, shown_at
             percent, at = 100 * ended // total, time.monotonic()
             if percent >= shown + 25 or ended == total or at - shown_at >= every_s:
@@ -126,7 +126,7 @@ class Command(BaseCommand):
                 self.stderr.write(text, ending="\n" if ended == total else end)
                 self.stderr.flush()
 
-        return tell
+        return report
 
     def _write(self, option: str, path: Path, text: str) -> None:
         try:

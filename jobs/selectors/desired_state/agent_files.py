@@ -19,7 +19,7 @@ def code_for_node(node: Node, job_id: int) -> Job:
     Raises:
         NotFoundError: the job has no trainer on the node.
     """
-    if not _tenures(node, job_id).exists():
+    if not _allocations(node, job_id).exists():
         raise NotFoundError(_HIDDEN)
     return Job.objects.get(id=job_id)
 
@@ -43,7 +43,7 @@ def checkpoint_for_node(node: Node, job_id: int) -> Artifact:
     Raises:
         NotFoundError: the job has no trainer on the node, or no checkpoint.
     """
-    if not _tenures(node, job_id).exists():
+    if not _allocations(node, job_id).exists():
         raise NotFoundError(_HIDDEN)
     artifact = Artifact.objects.filter(job_id=job_id, name="checkpoint.npz").first()
     if artifact is None:
@@ -73,23 +73,23 @@ def upload_target(node: Node, job_id: int, slot: int, generation: int, name: str
         NotFoundError: the job has no trainer in this slot on the node.
         ConflictError: the trainer was ordered to stop, or the generation has ended.
     """
-    tenure = _tenures(node, job_id).filter(slot=slot).select_related("job").first()
-    if tenure is None:
+    allocation = _allocations(node, job_id).filter(slot=slot).select_related("job").first()
+    if allocation is None:
         raise NotFoundError(_HIDDEN)
-    if part_of(name) is not None and tenure.job.task == Task.PREDICT:
-        return tenure.job
+    if part_of(name) is not None and allocation.job.task == Task.PREDICT:
+        return allocation.job
     is_open = Generation.objects.filter(
         job_id=job_id,
         number=generation,
         phase__in=[GenerationPhase.ACTIVE, GenerationPhase.SWITCHING],
     ).exists()
-    if tenure.stop_requested_at is not None or not is_open:
+    if allocation.stop_requested_at is not None or not is_open:
         raise ConflictError(
             f"Generation {generation} is over, or slot {slot} was told to stop.",
             code="stale_generation",
         )
-    return tenure.job
+    return allocation.job
 
 
-def _tenures(node: Node, job_id: int) -> QuerySet[Allocation]:
+def _allocations(node: Node, job_id: int) -> QuerySet[Allocation]:
     return Allocation.objects.filter(job_id=job_id, accelerator__node=node, released_at=None)

@@ -25,7 +25,7 @@ from controlplane.core.estimates.step_time import sync_seconds
 from controlplane.core.estimates.throughput import ThroughputModel, ThroughputSample
 from controlplane.core.protocol.codec import decode
 from controlplane.core.values.performance import LossForecast, Performance
-from jobs.models import Job, JobKnowledge
+from jobs.models import Job, JobEstimates
 from jobs.selectors.estimates.batch_sizes import AcceleratorSize, largest_batch
 from jobs.selectors.estimates.noise import noise_scale_of
 from jobs.selectors.estimates.nonfinite import loss_nonfinite
@@ -46,7 +46,7 @@ Speeds = tuple[tuple[str, float], ...]
 
 @dataclass(frozen=True, slots=True)
 class Configuration:
-    """Configuration of a measured step: key of `JobKnowledge.samples`."""
+    """Configuration of a measured step: key of `JobEstimates.samples`."""
 
     kind: str
     num_nodes: int
@@ -64,7 +64,7 @@ class Measured:
     grad_s: float
 
 
-def samples_read(row: JobKnowledge) -> dict[Configuration, Measured]:
+def samples_read(row: JobEstimates) -> dict[Configuration, Measured]:
     """Read the measured steps of a job, the most recently sampled configuration last."""
     return {Configuration(*key[:5]): Measured(*key[5:]) for key in row.samples}
 
@@ -104,7 +104,7 @@ def throughput_samples(
     ]
 
 
-def models_read(row: JobKnowledge) -> Models:
+def models_read(row: JobEstimates) -> Models:
     """Read the fitted models of a job, the kind with the most samples first."""
     seen: dict[str, int] = {}
     for key, measured in samples_read(row).items():
@@ -113,7 +113,7 @@ def models_read(row: JobKnowledge) -> Models:
     return tuple((kind, ThroughputModel(*row.throughput[kind])) for kind in kinds)
 
 
-def loss_fit_read(row: JobKnowledge) -> LossFit | None:
+def loss_fit_read(row: JobEstimates) -> LossFit | None:
     """Read the newest fit of a job's loss; None while there are too few points."""
     return decode(LossFit, row.loss_fit) if row.loss_fit else None
 
@@ -139,7 +139,7 @@ def fits_forget() -> None:
 
 def _fits_read(job_ids: Sequence[int]) -> Mapping[int, Fits]:
     """Return the fits of jobs, in two queries; the second reads only updated ones."""
-    rows = JobKnowledge.objects.filter(job_id__in=job_ids)
+    rows = JobEstimates.objects.filter(job_id__in=job_ids)
     times = dict(rows.values_list("job_id", "updated_at"))
     news = [
         job_id
@@ -149,7 +149,7 @@ def _fits_read(job_ids: Sequence[int]) -> Mapping[int, Fits]:
     if len(_fits_seen) + len(news) > _FITS_LIMIT:
         for job_id in _fits_seen.keys() - times.keys():
             del _fits_seen[job_id]
-    for row in JobKnowledge.objects.filter(job_id__in=news).defer("losses"):
+    for row in JobEstimates.objects.filter(job_id__in=news).defer("losses"):
         _fits_seen[row.job_id] = Fits(
             row.updated_at, row.useful_examples, models_read(row), loss_fit_read(row)
         )
@@ -214,7 +214,7 @@ def _kind_speeds(
     if len({size.kind for size in sizes}) < 2:
         return {}
     known = [(dict(models[job.pk]), job.batch_size_now / job.num_virtual_nodes) for job in jobs]
-    rows = JobKnowledge.objects.order_by("-job_id").values_list(
+    rows = JobEstimates.objects.order_by("-job_id").values_list(
         "job_id", "throughput", "job__global_batch_size", "job__num_virtual_nodes"
     )
     for job_id, throughput, batch_size, num_virtual_nodes in rows[:_COMPARED_LIMIT]:

@@ -35,11 +35,13 @@ def moves_read(job: Job) -> RebalancePlan:
     kept = job.moves
     if not kept:
         return RebalancePlan()
-    told = kept["trial"]
+    stored = kept["trial"]
     trial = None
-    if told is not None:
-        counts = {int(slot): count for slot, count in told["counts"].items()}
-        trial = RebalanceTrial(told["generation"], counts, told["before_s"], told["promised_s"])
+    if stored is not None:
+        counts = {int(slot): count for slot, count in stored["counts"].items()}
+        trial = RebalanceTrial(
+            stored["generation"], counts, stored["before_s"], stored["promised_s"]
+        )
     return RebalancePlan(kept["failures"], kept["until_s"], trial)
 
 

@@ -25,7 +25,7 @@ from controlplane.simulator.workloads.history import (
 from jobs.models import Replay
 from jobs.selectors.estimates.resize_history import resize_histories
 from jobs.selectors.history import history_read
-from jobs.selectors.series import tenures_between
+from jobs.selectors.series import allocation_spans_between
 
 Progress = Callable[[float], None]
 
@@ -103,13 +103,13 @@ def _simulate(
 def _half(progress: Progress, half: int, deadline: float) -> Callable[[int, int, float], None]:
     """Report the progress of one of the two simulations, and stop it at the deadline."""
 
-    def tell(ended: int, total: int, _at: float) -> None:
+    def report(ended: int, total: int, _at: float) -> None:
         if time.monotonic() > deadline:
             text = f"It took longer than {TIME_LIMIT_S / 60:.0f} minutes; ask about fewer hours."
             raise ReplayStoppedError(text, _now())
         progress((half + ended / max(total, 1)) / 2)
 
-    return tell
+    return report
 
 
 def _recorded(replay: Replay, history: History) -> dict[str, float | None]:
@@ -145,7 +145,7 @@ def _utilisation(replay: Replay, history: History, end_at: float) -> float | Non
     held_s = sum(
         min(row.released_at.timestamp() if row.released_at else end_at, end_at)
         - min(row.granted_at.timestamp(), end_at)
-        for row in tenures_between(replay.start_at, replay.end_at)
+        for row in allocation_spans_between(replay.start_at, replay.end_at)
         if row.job_id in numbers
     )
     return held_s / there_s if there_s > 0.0 else None

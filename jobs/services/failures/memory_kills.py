@@ -26,7 +26,7 @@ def memory_kill_again(job: Job, allocation: Allocation) -> str:
     return "" if job.step > step else f"twice before the job got past step {step}"
 
 
-def memory_kill_tell(context: ReportContext, allocation: Allocation, message: str) -> None:
+def memory_kill_report(context: ReportContext, allocation: Allocation, message: str) -> None:
     """Add the event of such a loss, with advice in case the job itself is too large."""
     job = context.job
     is_counted = _is_counted(job, allocation, _last_counted(job))

@@ -97,7 +97,7 @@ def job_recover(job: Job, now: datetime.datetime, *, actor: str = SYSTEM) -> boo
     _crashes_note(gone, now)
     if not _is_worth_going_on(job, scene, verdict, gone):
         _start_anew(job, scene, gone, now, actor)
-    elif attempt_count(job, "vain_recoveries") > settings.RECOVERY_LIMIT:
+    elif attempt_count(job, "recoveries_without_progress") > settings.RECOVERY_LIMIT:
         text = f"{settings.RECOVERY_LIMIT} recoveries in a row led to no step; the last loss: "
         reason = text + (losses_text(gone) or "all trainers stalled")
         job_restart(job, now, code="recovery_limit", reason=reason, actor=actor)
@@ -286,7 +286,7 @@ def _go_on(
         data={"generation": membership.generation, "lost": lost},
     )
     if membership.parked:
-        _hold_tell(job, num_left, now, actor)
+        _hold_report(job, num_left, now, actor)
 
 
 def _reason(scene: Scene, gone: Sequence[Allocation]) -> str:
@@ -330,7 +330,7 @@ def _allocations_write(job: Job, scene: Scene, verdict: Verdict, now: datetime.d
     trainers_stop(job, now, sorted(verdict.lost | verdict.suspects | verdict.dropped))
 
 
-def _hold_tell(job: Job, num_left: int, now: datetime.datetime, actor: str) -> None:
+def _hold_report(job: Job, num_left: int, now: datetime.datetime, actor: str) -> None:
     text = (
         f"Waits with its state in memory: {num_left} of at least {job.min_accelerators} "
         "accelerators are left. It goes on when it has enough again."

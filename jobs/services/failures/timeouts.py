@@ -113,13 +113,13 @@ def _laggards_lose(job: Job, generation: Generation) -> bool:
 def _leavers_stop(now: datetime.datetime) -> set[int]:
     """Stop trainers that did not exit in time after a switch or after the job's end."""
     since = now - datetime.timedelta(seconds=settings.LEAVE_LIMIT_S)
-    tenures = Allocation.objects.filter(released_at=None, stop_requested_at=None)
+    allocations = Allocation.objects.filter(released_at=None, stop_requested_at=None)
     late = set(
-        tenures.filter(job__status__in=[*ENDED_JOB_STATUSES], job__ended_at__lt=since).values_list(
-            "job_id", "slot"
-        )
+        allocations.filter(
+            job__status__in=[*ENDED_JOB_STATUSES], job__ended_at__lt=since
+        ).values_list("job_id", "slot")
     )
-    for row in tenures.filter(release_requested_at__lt=since).select_related("job"):
+    for row in allocations.filter(release_requested_at__lt=since).select_related("job"):
         active = Generation.objects.filter(job=row.job, phase=GenerationPhase.ACTIVE).first()
         is_past = active is not None and (active.switched_at or now) < since
         if is_past and active is not None and not _is_member(active, row.slot):

@@ -24,10 +24,10 @@ def watch_keep(now: datetime.datetime) -> bool:
     (then a fault of the control plane is more likely), up to `ALL_SILENT_LEASES`.
     """
     row = cluster_setting()
-    heard_at = Node.objects.filter(status=NodeStatus.ONLINE, removed_at=None).aggregate(
+    last_heartbeat_at = Node.objects.filter(status=NodeStatus.ONLINE, removed_at=None).aggregate(
         last=Max("last_seen_at")
     )["last"]
-    silence = _lease() if heard_at is None else now - heard_at
+    silence = _lease() if last_heartbeat_at is None else now - last_heartbeat_at
     is_deaf = _lease() < silence <= settings.ALL_SILENT_LEASES * _lease()
     is_gap = row.watched_at is None or now - row.watched_at > _longest_gap()
     since = row.watch_since

@@ -6,19 +6,21 @@ zero. So a job that keeps making progress is never given up, and one without pro
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Literal, get_args
 
 from controlplane.core.values.lifecycle import GenerationPhase
 from jobs.models import Allocation, Job
 
-Kind = Literal["vain_restarts", "vain_recoveries", "vain_crashes"]
+Kind = Literal[
+    "restarts_without_progress", "recoveries_without_progress", "crashes_without_progress"
+]
 
 
 def attempt_count(job: Job, kind: Kind) -> int:
     """Count one more attempt of a locked job; return the attempts since it last made progress."""
     fields: dict[str, int] = {}
     if job.step > job.furthest_step:
-        fields = {"vain_restarts": 0, "vain_recoveries": 0, "vain_crashes": 0}
+        fields = dict.fromkeys(get_args(Kind), 0)
         fields["furthest_step"] = job.step
     count = fields.get(kind, getattr(job, kind)) + 1
     fields[kind] = count
@@ -34,8 +36,8 @@ def crash_count(job: Job, allocation: Allocation) -> int:
     """
     began = max(allocation.granted_generation, allocation.switched_generation)
     if began <= job.crash_generation and job.step <= job.furthest_step:
-        return job.vain_crashes
-    count = attempt_count(job, "vain_crashes")
+        return job.crashes_without_progress
+    count = attempt_count(job, "crashes_without_progress")
     _save(job, {"crash_generation": job.generation})
     return count
 

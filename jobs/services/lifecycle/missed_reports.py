@@ -29,8 +29,8 @@ def membership_ask_missed(job: Job, membership: Membership) -> Membership:
 
 def first_missing_epoch(job: Job) -> int:
     """Return the first epoch without a report; gaps are searched from epoch 0."""
-    told = set(job.epoch_reports.values_list("epoch", flat=True))
-    return next(number for number in range(len(told) + 1) if number not in told)
+    reported = set(job.epoch_reports.values_list("epoch", flat=True))
+    return next(number for number in range(len(reported) + 1) if number not in reported)
 
 
 def steps_known(job: Job) -> int:
@@ -48,18 +48,18 @@ def steps_known(job: Job) -> int:
     return known
 
 
-def steps_untold(job: Job, generation: int, first: int, last: int) -> Iterator[tuple[int, int]]:
+def steps_unreported(job: Job, generation: int, first: int, last: int) -> Iterator[tuple[int, int]]:
     """Yield the spans of steps `first` to `last` not reported yet since the job's start.
 
     Two leaders may report the same steps in different spans. Steps repeated after a restart are
     reported again.
     """
-    told = _reports_since(job, _start_of(job, generation))
-    overlapping = told.filter(last_step__gte=first, first_step__lte=last).order_by("first_step")
-    for told_first, told_last in overlapping.values_list("first_step", "last_step"):
-        if told_first > first:
-            yield first, told_first - 1
-        first = max(first, told_last + 1)
+    reported = _reports_since(job, _start_of(job, generation))
+    overlapping = reported.filter(last_step__gte=first, first_step__lte=last).order_by("first_step")
+    for reported_first, reported_last in overlapping.values_list("first_step", "last_step"):
+        if reported_first > first:
+            yield first, reported_first - 1
+        first = max(first, reported_last + 1)
     if first <= last:
         yield first, last
 

@@ -149,7 +149,7 @@ def job_restart(
     Steps since that checkpoint are repeated; the result is the same, because steps are
     deterministic. After `RESTART_LIMIT` counted restarts without a new step the job fails.
     """
-    tries = attempt_count(job, "vain_restarts") if is_counted else 0
+    tries = attempt_count(job, "restarts_without_progress") if is_counted else 0
     if tries > settings.RESTART_LIMIT:
         text = (
             f"Given up: it was started again {tries - 1} times without getting past step "

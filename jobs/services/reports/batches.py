@@ -63,8 +63,8 @@ class BatchOutcome:
 def batch_take(node: Node, batch: ReportBatch, now: datetime.datetime) -> BatchOutcome:
     """Take a whole batch of a node that holds its lease; a repeated call changes nothing."""
     outcome = BatchOutcome(BatchReply(stale=()))
-    for told in batch.validations:
-        report = decode(ValidationReport, plain_values(encode(told)))
+    for received in batch.validations:
+        report = decode(ValidationReport, plain_values(encode(received)))
         if validation := validation_take(node, report, now):
             outcome.is_order_change = True
             if validation.job_id is not None:
@@ -76,9 +76,11 @@ def batch_take(node: Node, batch: ReportBatch, now: datetime.datetime) -> BatchO
     if batch.logs:
         outcome.changed_jobs |= log_chunks_store(node, batch.logs, now)
     _trainers_compare(node, batch, now, outcome)
-    heard_of = {chunk.job_id for chunk in batch.logs}
-    heard_of |= {report.job_id for report in batch.reports if report.kind is ReportKind.EXITED}
-    outcome.changed_jobs |= logs_file(heard_of, now)
+    reporting_jobs = {chunk.job_id for chunk in batch.logs}
+    reporting_jobs |= {
+        report.job_id for report in batch.reports if report.kind is ReportKind.EXITED
+    }
+    outcome.changed_jobs |= logs_file(reporting_jobs, now)
     return outcome
 
 

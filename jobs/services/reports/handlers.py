@@ -13,7 +13,7 @@ from controlplane.core.values.lifecycle import GenerationPhase, JobStatus
 from jobs.models import Allocation, Artifact, Generation, Job
 from jobs.selectors.estimates.memory import out_of_memory_text
 from jobs.selectors.estimates.nonfinite import nonfinite_states, nonfinite_text
-from jobs.services.failures.memory_kills import MEMORY_KILL, memory_kill_again, memory_kill_tell
+from jobs.services.failures.memory_kills import MEMORY_KILL, memory_kill_again, memory_kill_report
 from jobs.services.failures.recovery import hold_end
 from jobs.services.failures.start_failures import start_failure_forget
 from jobs.services.lifecycle.events import event_add
@@ -27,7 +27,7 @@ from jobs.services.lifecycle.transitions import (
     status_change,
     trainers_stop,
 )
-from jobs.services.reports.nonfinite import nonfinite_told
+from jobs.services.reports.nonfinite import failure_nonfinite
 from jobs.services.reports.profiles import profile_take
 from jobs.services.reports.progress import digest_take, epoch_take, phase_take, steps_take
 from jobs.services.reports.reproducibility import reproducibility_note
@@ -199,10 +199,10 @@ def _finished(context: ReportContext, allocation: Allocation, report: TrainerRep
         job=job,
         data={"metrics": metrics, "digest": job.digest, "files": list(data.get("files", []))},
     )
-    _files_lost_tell(context, report)
+    _lost_files_report(context, report)
 
 
-def _files_lost_tell(context: ReportContext, report: TrainerReport) -> None:
+def _lost_files_report(context: ReportContext, report: TrainerReport) -> None:
     if errors := report.data.get("upload_errors"):
         text = f"Not stored: {str(errors)[:500]}"
         event_add("files_lost", text, now=context.now, job=context.job)
@@ -210,12 +210,12 @@ def _files_lost_tell(context: ReportContext, report: TrainerReport) -> None:
 
 def _nonfinite_fields(context: ReportContext, report: TrainerReport) -> dict[str, Any]:
     """Read the step of a non-finite value that ended the job; its checkpoint is of that step."""
-    told = number_read(report.data.get("step"))
-    step = context.job.step if told is None else int(told)
+    reported = number_read(report.data.get("step"))
+    step = context.job.step if reported is None else int(reported)
     Artifact.objects.filter(job=context.job, name=CHECKPOINT, generation=report.generation).update(
         step=step
     )
-    found = nonfinite_told(report.data.get("nonfinite"))
+    found = failure_nonfinite(report.data.get("nonfinite"))
     kept = {} if found is None else {found.name: encode(found)}
     return {"step": step, "nonfinite": kept}
 
@@ -239,7 +239,7 @@ def _failed(context: ReportContext, allocation: Allocation, report: TrainerRepor
         job_end(job, JobStatus.FAILED, now, code=code, reason=message, **fields)
         event = {"code": code, **fields.get("nonfinite", {})}
         event_add("failed", message, now=now, job=job, actor=actor, data=event)
-        _files_lost_tell(context, report)
+        _lost_files_report(context, report)
         return
     Job.objects.filter(id=job.pk).update(error_traceback=traceback)
     # The exit report of this trainer is only a formality from here on.
@@ -248,7 +248,7 @@ def _failed(context: ReportContext, allocation: Allocation, report: TrainerRepor
     )
     context.is_loss_due = True
     if code == MEMORY_KILL:
-        memory_kill_tell(context, allocation, message)
+        memory_kill_report(context, allocation, message)
         return
     event_add(
         "trainer_failed",

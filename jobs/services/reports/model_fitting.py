@@ -16,7 +16,7 @@ from controlplane.core.estimates.loss_prediction import POINTS_LIMIT, loss_fit
 from controlplane.core.estimates.throughput import ThroughputModel, throughput_fit
 from controlplane.core.protocol.codec import encode
 from controlplane.core.protocol.wire import Task
-from jobs.models import Generation, Job, JobKnowledge, StepReport
+from jobs.models import Generation, Job, JobEstimates, StepReport
 from jobs.selectors.estimates.job import (
     Configuration,
     Measured,
@@ -52,9 +52,9 @@ def models_fit(now: datetime.datetime) -> int:
     before = now - datetime.timedelta(seconds=FIT_EVERY_S)
     jobs = (
         Job.objects.filter(Q(ended_at=None) | Q(ended_at__gt=now - _ENDED_RECENTLY), step__gt=0)
-        .exclude(knowledge__step=F("step"))
-        .exclude(knowledge__updated_at__gt=before)
-        .order_by(F("knowledge__updated_at").asc(nulls_first=True))
+        .exclude(estimates__step=F("step"))
+        .exclude(estimates__updated_at__gt=before)
+        .order_by(F("estimates__updated_at").asc(nulls_first=True))
     )
     deadline = time.monotonic() + FIT_LIMIT_S
     num_fitted = 0
@@ -70,8 +70,8 @@ def _job_fit(job: Job, now: datetime.datetime) -> bool:
     report = StepReport.objects.filter(job=job).order_by("-id").first()
     if report is None:
         return False
-    known = JobKnowledge.objects.filter(job=job).first()
-    row = known or JobKnowledge(job=job)
+    known = JobEstimates.objects.filter(job=job).first()
+    row = known or JobEstimates(job=job)
     seen_at = row.updated_at
     generation = job.generations.filter(number=report.generation).first()
     if generation is not None:
@@ -79,14 +79,14 @@ def _job_fit(job: Job, now: datetime.datetime) -> bool:
     _progress_learn(job, row, report)
     row.updated_at = now
     if known is None:
-        JobKnowledge.objects.bulk_create([row], ignore_conflicts=True)
+        JobEstimates.objects.bulk_create([row], ignore_conflicts=True)
         return True
     values = {name: getattr(row, name) for name in _FITTED}
-    unchanged = JobKnowledge.objects.filter(job=job, updated_at=seen_at)
+    unchanged = JobEstimates.objects.filter(job=job, updated_at=seen_at)
     return bool(unchanged.update(**values))
 
 
-def _speed_learn(job: Job, row: JobKnowledge, generation: Generation) -> None:
+def _speed_learn(job: Job, row: JobEstimates, generation: Generation) -> None:
     """Add a generation's step time to the speed model if all members are of one kind."""
     seen = _look(job, generation)
     if seen is None:
@@ -140,30 +140,30 @@ def _smoothed(old: Measured | None, new: Measured) -> Measured:
     )
 
 
-def _progress_learn(job: Job, row: JobKnowledge, report: StepReport) -> None:
+def _progress_learn(job: Job, row: JobEstimates, report: StepReport) -> None:
     """Add the useful examples and the mean loss of all steps since the last fit."""
     if report.last_step <= row.step:
         _go_back(row, report.first_step - 1)
-    told = StepReport.objects.filter(
+    since = StepReport.objects.filter(
         job=job, last_step__gt=row.step, last_step__lte=report.last_step
     ).aggregate(loss=Avg("loss"), examples=Sum("examples"))
     if job.adapts_batch_size:
-        row.useful_examples += example_worth(job) * (told["examples"] or 0)
+        row.useful_examples += example_worth(job) * (since["examples"] or 0)
     else:
         row.useful_examples = float(report.last_step * job.global_batch_size)
     row.step = report.last_step
-    if job.task == Task.TRAIN and told["loss"] is not None:
-        _loss_learn(row, told["loss"])
+    if job.task == Task.TRAIN and since["loss"] is not None:
+        _loss_learn(row, since["loss"])
 
 
-def _go_back(row: JobKnowledge, step: int) -> None:
+def _go_back(row: JobEstimates, step: int) -> None:
     """Drop samples after the step from which a job has resumed."""
     row.useful_examples *= step / row.step if row.step else 0.0
     row.step = step
     row.losses = [point for point in row.losses if point[0] <= row.useful_examples]
 
 
-def _loss_learn(row: JobKnowledge, loss: float) -> None:
+def _loss_learn(row: JobEstimates, loss: float) -> None:
     points = [(x, y) for x, y in row.losses if x < row.useful_examples]
     points = [*points, (row.useful_examples, loss)][-POINTS_LIMIT:]
     row.losses = points

@@ -23,21 +23,21 @@ _TIMES = "num_times"
 logger = logging.getLogger(__name__)
 
 
-def loss_note(context: ReportContext, row: StepReport, told: Any) -> None:
+def loss_note(context: ReportContext, row: StepReport, reported: Any) -> None:
     """Record from a step report whether the loss is finite, and since when it is not."""
     finite = {} if row.loss is None else {"loss": row.first_step}
-    _note(context, _read([told] if told is not None else []), finite)
+    _note(context, _read([reported] if reported is not None else []), finite)
 
 
-def metrics_note(context: ReportContext, logs: Mapping[str, Any], step: int, told: Any) -> None:
+def metrics_note(context: ReportContext, logs: Mapping[str, Any], step: int, reported: Any) -> None:
     """Record which metrics of the newest epoch are not finite."""
     finite = {f"metric:{name}": step for name, value in logs.items() if value is not None}
-    _note(context, _read(told if isinstance(told, list) else []), finite)
+    _note(context, _read(reported if isinstance(reported, list) else []), finite)
 
 
-def nonfinite_told(told: Any) -> Nonfinite | None:
+def failure_nonfinite(reported: Any) -> Nonfinite | None:
     """Read a trainer's report of a non-finite value; None if it has another form."""
-    return next(iter(_read([told])), None)
+    return next(iter(_read([reported])), None)
 
 
 def _read(values: Iterable[Any]) -> list[Nonfinite]:
@@ -82,7 +82,7 @@ def _begun(context: ReportContext, state: Nonfinite, old: dict[str, Any] | None)
     is_known = old is not None and (old["until_step"] is None or old["step"] == state.step)
     if not is_known:
         times += 1
-        _tell(context, "nonfinite", f"{state.became_text}; the job trains on", state, times)
+        _event_write(context, "nonfinite", f"{state.became_text}; the job trains on", state, times)
     if state.until_step is not None and (old is None or old["until_step"] != state.until_step):
         return _ended(context, state, state.until_step, times)
     return {**encode(state), _TIMES: times}
@@ -90,11 +90,13 @@ def _begun(context: ReportContext, state: Nonfinite, old: dict[str, Any] | None)
 
 def _ended(context: ReportContext, state: Nonfinite, step: int, times: int) -> dict[str, Any]:
     over = dataclasses.replace(state, until_step=step)
-    _tell(context, "finite_again", over.again_text, over, times)
+    _event_write(context, "finite_again", over.again_text, over, times)
     return {**encode(over), _TIMES: times}
 
 
-def _tell(context: ReportContext, kind: str, text: str, state: Nonfinite, times: int) -> None:
+def _event_write(
+    context: ReportContext, kind: str, text: str, state: Nonfinite, times: int
+) -> None:
     if times > TIMES_LIMIT:
         return
     if times == TIMES_LIMIT and kind == "finite_again":

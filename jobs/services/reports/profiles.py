@@ -74,18 +74,18 @@ def speeds_take(context: ReportContext, report: TrainerReport) -> None:
     """Store the computing times that a generation's members reported with their steps."""
     data = report.data
     generation = context.generation(report.generation)
-    heard = data.get("compute_s")
-    if generation is None or not isinstance(heard, Mapping):
+    compute_s = data.get("compute_s")
+    if generation is None or not isinstance(compute_s, Mapping):
         return
     slots = {str(member.slot) for member in generation.membership.members}
     seconds = {
         slot: value
-        for slot, number in heard.items()
+        for slot, number in compute_s.items()
         if slot in slots and (value := number_read(number)) is not None and value > 0
     }
     if not seconds:
         return  # the first step of a membership is not representative
-    _generation_hears(generation, seconds, data)
+    _generation_speeds_update(generation, seconds, data)
     if (
         generation.speeds["reports"] == _FEED_FIRST
         or not generation.speeds["reports"] % _FEED_EVERY
@@ -95,7 +95,7 @@ def speeds_take(context: ReportContext, report: TrainerReport) -> None:
     Generation.objects.filter(id=generation.pk).update(speeds=generation.speeds)
 
 
-def _generation_hears(
+def _generation_speeds_update(
     generation: Generation, seconds: Mapping[str, float], data: Mapping[str, Any]
 ) -> None:
     """Merge one report into a generation's smoothed times and its window of recent steps."""
@@ -135,11 +135,11 @@ def _feed(context: ReportContext, generation: Generation) -> None:
     kinds = sorted({member.kind for member in members})
     for kind in kinds:
         own = [member for member in members if member.kind == kind]
-        told: dict[int, list[float]] = {}
+        by_count: dict[int, list[float]] = {}
         for member in typical_members(own, times.get(kind)):
             assert member.seconds is not None
-            told.setdefault(member.num_virtual_nodes, []).append(member.seconds)
-        for number, seconds in sorted(told.items()):
+            by_count.setdefault(member.num_virtual_nodes, []).append(member.seconds)
+        for number, seconds in sorted(by_count.items()):
             mean_s = sum(seconds) / len(seconds)
             _add(context, key, StepTimeProfile.COMPUTE, kind, number, speeds["steps"], mean_s)
     if len(members) > 1 and len(speeds["seconds"]) == len(members):

@@ -10,7 +10,7 @@ from controlplane.core.values.lifecycle import JobStatus
 from jobs.models import Allocation, EpochReport, Job, StepReport
 from jobs.selectors.estimates.noise import noise_taken
 from jobs.services.lifecycle.events import event_add
-from jobs.services.lifecycle.missed_reports import steps_untold
+from jobs.services.lifecycle.missed_reports import steps_unreported
 from jobs.services.lifecycle.report_context import (
     ReportContext,
     number_read,
@@ -26,7 +26,7 @@ from jobs.services.scheduling.batch_sizes import batch_times_take
 _SPEED_SMOOTHING = 0.3
 
 
-def phase_take(_telling: ReportContext, allocation: Allocation, report: TrainerReport) -> None:
+def phase_take(_context: ReportContext, allocation: Allocation, report: TrainerReport) -> None:
     phase = str(report.data["phase"])[:20]
     Allocation.objects.filter(id=allocation.pk).update(phase=phase)
 
@@ -58,7 +58,7 @@ def steps_take(context: ReportContext, _allocation: Allocation, report: TrainerR
     first, last = int(report.data["first_step"]), int(report.data["last_step"])
     if not 0 <= first <= last:
         raise ValueError(f"steps {first} to {last}")
-    for span in list(steps_untold(context.job, report.generation, first, last)):
+    for span in list(steps_unreported(context.job, report.generation, first, last)):
         _span_take(context, report, *span, share=(span[1] - span[0] + 1) / (last - first + 1))
 
 
@@ -87,7 +87,7 @@ def _span_take(
         row.noise_sqr, row.noise_var = noise.sqr, noise.var
     StepReport.objects.bulk_create([row], ignore_conflicts=True)
     _first_step_note(context, row)
-    if not context.is_live or (row.last_step < job.step and _is_told_late(context, row)):
+    if not context.is_live or (row.last_step < job.step and _is_late(context, row)):
         return
     speeds_take(context, report)
     batch_times_take(context, report)
@@ -111,7 +111,7 @@ def _span_take(
         event_add("running", "Does its first steps", now=context.now, job=job)
 
 
-def _is_told_late(context: ReportContext, row: StepReport) -> bool:
+def _is_late(context: ReportContext, row: StepReport) -> bool:
     """Return whether the job was further already: a late report is no measure of today's speed."""
     newer = StepReport.objects.filter(
         job=context.job, generation__gte=row.generation, last_step__gt=row.last_step
@@ -130,11 +130,11 @@ def _first_step_note(context: ReportContext, row: StepReport) -> None:
         resize_event_write(generation, context.now)
 
 
-def _noise_read(told: Any) -> GradientNoise | None:
+def _noise_read(known: Any) -> GradientNoise | None:
     """Read the gradient noise of a report; None if it is missing or not finite."""
-    if not isinstance(told, dict):
+    if not isinstance(known, dict):
         return None
-    sqr, var = number_read(told.get("sqr")), number_read(told.get("var"))
+    sqr, var = number_read(known.get("sqr")), number_read(known.get("var"))
     return None if sqr is None or var is None else GradientNoise(sqr, var)
 
 
@@ -147,9 +147,9 @@ def epoch_take(context: ReportContext, _allocation: Allocation, report: TrainerR
     logs = numbers_read(report.data["logs"])
     number = int(report.data["epoch"])
     step = int(report.data["step"])
-    told = EpochReport.objects.filter(job=context.job, epoch=number).first()
+    known = EpochReport.objects.filter(job=context.job, epoch=number).first()
     # A new leader may repeat its predecessor's report: then the time of the first report stays.
-    if told is None or (told.step, told.logs) != (step, logs):
+    if known is None or (known.step, known.logs) != (step, logs):
         EpochReport.objects.update_or_create(
             job=context.job,
             epoch=number,

@@ -42,12 +42,12 @@ def plan_apply(
             logger.info("resize of job %s was overtaken: %s", resize.job_id, error)
         else:
             changed.add(resize.job_id)
-    return changed | reasons_save(plan, now) | _mixes_tell(plan, now, actor)
+    return changed | reasons_save(plan, now) | _mixes_report(plan, now, actor)
 
 
-def _mixes_tell(plan: Plan, now: datetime.datetime, actor: str) -> set[int]:
+def _mixes_report(plan: Plan, now: datetime.datetime, actor: str) -> set[int]:
     """Add an event for each job whose finding about mixing accelerator kinds has changed."""
-    told = set()
+    changed = set()
     for job_id, note in plan.mixes.items():
         with transaction.atomic():
             rows = Job.objects.filter(id=job_id, status__in=[*SCHEDULABLE_JOB_STATUSES])
@@ -61,5 +61,5 @@ def _mixes_tell(plan: Plan, now: datetime.datetime, actor: str) -> set[int]:
                     actor=actor,
                     data={"finding": key},
                 )
-                told.add(job_id)
-    return told
+                changed.add(job_id)
+    return changed

@@ -24,7 +24,7 @@ from controlplane.core.virtual_nodes.rebalance_trial import (
     RebalanceVerdict,
     move_verdict,
 )
-from controlplane.core.virtual_nodes.step_window import is_telling, typical_step_s
+from controlplane.core.virtual_nodes.step_window import is_conclusive, typical_step_s
 from controlplane.core.virtual_nodes.stragglers import MemberSpeed, revision_between
 from controlplane.core.virtual_nodes.uneven_split import mapping_for
 from jobs.models import Generation, Job
@@ -100,7 +100,7 @@ def mappings_revise(now: datetime.datetime, *, busy: set[int]) -> set[int]:
         if row.job_id not in busy
         and row.number == row.job.generation  # no newer generation is under way
         and not row.is_parked
-        and (row.job.moves.get("trial") or is_telling(window_read(row)))
+        and (row.job.moves.get("trial") or is_conclusive(window_read(row)))
     ]
     if not rows:
         return set()

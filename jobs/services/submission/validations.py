@@ -38,18 +38,18 @@ def validation_start(validation: Validation, now: datetime.datetime) -> bool:
     deadline = now + datetime.timedelta(seconds=settings.VALIDATION_TIMEOUT_S + TIME_LIMIT_GRACE_S)
     text = f"Its code is being built once on {node.name}."
     waiting = Validation.objects.filter(id=validation.pk, status=ValidationStatus.WAITING)
-    told = {"status_code": "validating", "status_reason": text}
+    changes = {"status_code": "validating", "status_reason": text}
     with transaction.atomic():
         # The job is locked first, as by everything that changes jobs.
         Job.objects.filter(validation=validation, status=JobStatus.VALIDATING).update(
-            version=F("version") + 1, **told
+            version=F("version") + 1, **changes
         )
         is_started = waiting.update(
             status=ValidationStatus.RUNNING,
             node=node,
             attempt=F("attempt") + 1,
             deadline_at=deadline,
-            **told,
+            **changes,
         )
         transaction.set_rollback(not is_started)
     return bool(is_started)

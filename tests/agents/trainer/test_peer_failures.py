@@ -27,6 +27,7 @@ from tests.agents.trainer.streaming_trainer import streaming_program
 
 NUM_EXAMPLES = 61
 NUM_STEPS = 900
+EXCHANGE = "agents.trainer.collectives.tree_reduction:Exchange"
 
 #: Convolution, batch statistics, dropout, Adam and averaged weights; two metrics know which
 #: examples were seen.
@@ -250,7 +251,7 @@ def test_hangs_steps_not_done_by_all_evaluation_holding_and_saving(
     endings = [
         Ending(
             slot=1,
-            place="agents.trainer.collectives.tree_reduction:Exchange.__call__",
+            place=f"{EXCHANGE}.__call__",
             call=40,
             survives=True,
         ),
@@ -302,9 +303,7 @@ def test_two_at_once_a_loss_in_a_recovery_and_the_loss_of_all(
     tmp_path: Path, expected: dict[str, Any]
 ) -> None:
     endings = [
-        Ending(
-            slot=3, place="agents.trainer.collectives.tree_reduction:Exchange.__call__", call=30
-        ),  # reducing
+        Ending(slot=3, place=f"{EXCHANGE}.__call__", call=30),  # reducing
         Ending(slot=2, place="agents.trainer.resize.membership_change:gather_progress"),
     ]
     spec = spec_of(checkpoint_every_s=0.2)
@@ -343,11 +342,15 @@ def test_a_lone_worker_and_who_listens_to_it_killed(
     one. `test_streaming` lets a job end while somebody listens to it.
     """
     endings = [
-        Ending(slot=1, place="agents.trainer.collectives.tree_reduction:Exchange.hear", call=4),
+        Ending(
+            slot=1,
+            place=f"{EXCHANGE}.result_receive",
+            call=4,
+        ),
         # It has told five steps, and has done one more than anybody can have heard.
         Ending(
             slot=0,
-            place="agents.trainer.collectives.tree_reduction:Exchange.tell",
+            place=f"{EXCHANGE}.result_send",
             generation=6,
             call=6,
         ),

@@ -76,17 +76,17 @@ def test_the_cursor_can_be_foreseen_until_a_metric_tells() -> None:
     places = []
     while cursor is not None and not cursor.is_over:
         places.append((cursor.step, cursor.epoch, str(cursor.activity)))
-        cursor = course.foreseen(cursor)
+        cursor = course.predicted_next(cursor)
     assert places == [
         *((0, 0, "train"), (1, 0, "train"), (2, 0, "validate")),
         *((2, 1, "train"), (3, 1, "validate")),
     ]
     stop = StopCondition(kind=StopKind.METRIC, limit=5, metric="loss", target=0.1)
     watched = TrainingSchedule(num_train=10, num_validation=0, batch_size=5, stop=stop)
-    moved = watched.foreseen(Progress())
+    moved = watched.predicted_next(Progress())
     assert moved is not None
     assert moved.step == 1
-    assert watched.foreseen(moved) is None
+    assert watched.predicted_next(moved) is None
 
 
 def test_a_rehearsal_runs_once_for_a_generation_and_passes_its_failure_on() -> None:

@@ -86,12 +86,12 @@ def test_the_cluster_hides_whose_other_jobs_are(
     token = client_of(ada)
     data = token.get("/api/v1/cluster/", {"last_s": 600}).json()
     assert data["num_accelerators"] == 2
-    assert sorted((row["job"] or 0, row["name"]) for row in data["tenures"]) == [
+    assert sorted((row["job"] or 0, row["name"]) for row in data["allocations"]) == [
         (0, None),
         (mine.pk, "a job"),
     ]
     everything = client_of(admin).get("/api/v1/cluster/", {"last_s": 600}).json()
-    assert {row["job"] for row in everything["tenures"]} == {mine.pk, theirs.pk}
+    assert {row["job"] for row in everything["allocations"]} == {mine.pk, theirs.pk}
     wrong = token.get("/api/v1/cluster/", {"last_s": "1e9"})
     assert (wrong.status_code, set(wrong.json()["errors"])) == (400, {"last_s"})
 

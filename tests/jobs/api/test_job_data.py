@@ -79,8 +79,8 @@ def test_generations(ada: User, story: Job, client_of: Clients) -> None:
 def test_allocations(ada: User, story: Job, client_of: Clients) -> None:
     data = client_of(ada).get(url(story, "allocations")).json()
     assert [row["num_accelerators"] for row in data["sizes"]] == [1, 2]
-    assert len(data["tenures"]) == 2
-    assert all(row["released_at"] is None for row in data["tenures"])
+    assert len(data["allocations"]) == 2
+    assert all(row["released_at"] is None for row in data["allocations"])
 
 
 def test_metrics(ada: User, story: Job, client_of: Clients) -> None:

@@ -7,7 +7,7 @@ from django.db import models
 from jobs.models.jobs import Job
 
 
-class JobKnowledge(models.Model):
+class JobEstimates(models.Model):
     """One row for each job that has trained, separate from the job because of its size.
 
     `samples` are measured steps by configuration, the newest last, as [kind, nodes, accelerators,
@@ -18,7 +18,7 @@ class JobKnowledge(models.Model):
     """
 
     job = models.OneToOneField(
-        Job, on_delete=models.CASCADE, primary_key=True, related_name="knowledge"
+        Job, on_delete=models.CASCADE, primary_key=True, related_name="estimates"
     )
     step = models.PositiveBigIntegerField(default=0)
     useful_examples = models.FloatField(default=0.0)
@@ -29,4 +29,4 @@ class JobKnowledge(models.Model):
     updated_at = models.DateTimeField()
 
     def __str__(self) -> str:
-        return f"knowledge of job {self.job_id} at step {self.step}"
+        return f"estimates of job {self.job_id} at step {self.step}"
