@@ -165,7 +165,7 @@ def test_progress_is_told_and_may_stop_it() -> None:
 
 
 def test_progress_is_told_between_ends(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("controlplane.simulator.engine.event_clock.TELL_S", -1.0)
+    monkeypatch.setattr("controlplane.simulator.engine.event_clock.REPORT_EVERY_S", -1.0)
     seen: list[tuple[int, int, float]] = []
     simulate(
         workload(job("a")), cluster_make(1, 4), "fifo", costs=COSTS, round_s=60.0,
