@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_left, bisect_right
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate
 
@@ -28,8 +28,11 @@ MOST_DECISIONS = 64
 UNCERTAINTY = 1.2
 
 #: Seconds that a play covers in which no job ends, in steps that grow in proportion to the time
-#: passed, from `FIRST_S` on.
+#: passed, from `FIRST_S` on. A quarter of its decisions is kept for ends after that.
 HORIZON_S, FIRST_S = 86_400.0, 30.0
+
+#: A range tells nothing whose latest end is later than this, and than so many times the earliest.
+WIDE_S, WIDE_RATIO = 600.0, 10.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +41,11 @@ class ExpectedStart:
 
     earliest_s: float
     latest_s: float
+
+    @property
+    def is_wide(self) -> bool:
+        """True if the range is too wide to tell anything."""
+        return self.latest_s > max(WIDE_RATIO * self.earliest_s, WIDE_S)
 
     def __str__(self) -> str:
         return str(reason("expected_start", start_s=(self.earliest_s, self.latest_s)))
@@ -60,7 +68,7 @@ def expected_starts(
     The cost is that of at most `most_decisions` decisions, 64 or fewer. With fewer, the ends of
     several jobs share a decision, which widens the ranges. With less than two, the policy is not
     played: a job then starts between the time when its minimum would be free if it came first, and
-    the time when the minima of all waiting jobs would be.
+    the time when the minima of all waiting jobs would be. Ranges that are too wide are left out.
 
     Args:
         plan: the plan of `decide` for this snapshot and policy.
@@ -74,22 +82,22 @@ def expected_starts(
     if not waiting:
         return {}
     first = _obeyed(snapshot, plan.allocation, plan.carried)
-    if most_decisions < 2:
-        return _bounds(first, waiting)
     num_each = min(most_decisions, MOST_DECISIONS) // 2
-    policy = POLICIES[policy_name]
-    less, more = (
-        _play(_scaled(first, factor), policy, waiting, num_each)
-        for factor in (1.0 / UNCERTAINTY, UNCERTAINTY)
-    )
-    return {
-        job_id: ExpectedStart(
-            min(less[job_id].earliest_s, more[job_id].earliest_s),
-            max(less[job_id].latest_s, more[job_id].latest_s),
+    if num_each == 0:
+        starts = _bounds(first, waiting)
+    else:
+        less, more = (
+            _play(_scaled(first, factor), POLICIES[policy_name], waiting, num_each)
+            for factor in (1.0 / UNCERTAINTY, UNCERTAINTY)
         )
-        for job_id in waiting
-        if job_id in less and job_id in more
-    }
+        starts = {
+            job_id: ExpectedStart(
+                min(less[job_id].earliest_s, more[job_id].earliest_s),
+                max(less[job_id].latest_s, more[job_id].latest_s),
+            )
+            for job_id in less.keys() & more.keys()
+        }
+    return {job_id: starts[job_id] for job_id in sorted(starts) if not starts[job_id].is_wide}
 
 
 def _waiting(snapshot: Snapshot, allocation: Allocation) -> frozenset[JobId]:
@@ -125,13 +133,17 @@ def _play(
     first end of a job after the decision before it, or else that decision.
     """
     began_at = snapshot.now
-    growth = (HORIZON_S / FIRST_S) ** (1.0 / num_decisions)
+    num_late = max(num_decisions // 4, 1)
+    growth = (HORIZON_S / FIRST_S) ** (1.0 / max(num_decisions - num_late, 1))
     starts: dict[JobId, ExpectedStart] = {}
     for num_left in range(num_decisions, 0, -1):
         holdings = _holdings(snapshot)
         passed_s = snapshot.now - began_at
+        ends = sorted(one.left_s for one in holdings.values() if one.left_s is not None)
         limit_s = max(passed_s, FIRST_S) * growth - passed_s
-        first_s, last_s = _next_ends(holdings.values(), limit_s, num_left)
+        if num_left <= num_late:
+            limit_s = max([limit_s, *ends])
+        first_s, last_s = _next_ends(ends, limit_s, num_left)
         snapshot = _later(snapshot, holdings, last_s)
         decision = policy(snapshot)
         allocation = place(snapshot, decision)
@@ -145,15 +157,12 @@ def _play(
     return starts
 
 
-def _next_ends(
-    holdings: Collection[_Holding], limit_s: float, num_decisions: int
-) -> tuple[float, float]:
+def _next_ends(ends: Sequence[float], limit_s: float, num_decisions: int) -> tuple[float, float]:
     """Return the seconds until the first and the last end that the next decision covers.
 
     With `num_decisions` left it covers at least as large a part of the known ends, up to `limit_s`.
     Where no job ends until then, the decision is at the limit.
     """
-    ends = sorted(one.left_s for one in holdings if one.left_s is not None)
     num_within = bisect_right(ends, limit_s)
     if num_within == 0:
         return 0.0, limit_s

@@ -65,7 +65,7 @@ def test_slaq_stops_a_job_for_one_that_has_waited() -> None:
     """Job 3 may be stopped after a minute: it counts 2 then, and job 4 after 1160 s 2.9."""
     found = forecast(queue(), "slaq")
     assert rounded(found)[3] == (83.3, 120.0)
-    assert found[4].latest_s < 200.0
+    assert found[4].earliest_s < 150.0  # job 2 ends after 166.7 s at the earliest
 
 
 @pytest.mark.parametrize("most_decisions", [0, 2])
@@ -93,7 +93,7 @@ def test_turns_of_gavel_are_found_within_a_step_of_the_play() -> None:
     """Two jobs that need all there is take turns of 360 s."""
     jobs = [known(job_make(i, least=4, most=4), 1e6) for i in (1, 2)]
     (turn,) = forecast(snapshot_make(FOUR, *jobs), "gavel").values()
-    assert turn.earliest_s < 360.0 <= turn.latest_s < 1.3 * turn.earliest_s
+    assert turn.earliest_s < 360.0 <= turn.latest_s < 1.4 * turn.earliest_s
 
 
 def test_a_job_that_ages_starts_while_another_runs_on() -> None:
@@ -101,7 +101,7 @@ def test_a_job_that_ages_starts_while_another_runs_on() -> None:
     heavy = replace(job_make(1, weight=3, most=4), performance=Speed(10.0))
     snapshot = snapshot_make(FOUR, heavy, job_make(2), held={1: (1, 2, 3, 4)})
     start = forecast(snapshot, "weighted_fair")[2]
-    assert start.earliest_s <= 1200.0 <= start.latest_s < 1.3 * start.earliest_s
+    assert start.earliest_s <= 1200.0 <= start.latest_s < 1.4 * start.earliest_s
 
 
 def test_a_job_that_can_never_start_has_no_expected_start() -> None:
@@ -123,6 +123,18 @@ def test_bounds_are_those_of_the_best_accepted_kind() -> None:
     snapshot = snapshot_make(two_kinds, *jobs, held=held, now=3.0)
     # Both minima together, 5, are never free on the fast kind.
     assert rounded(forecast(snapshot, "fifo", 0)) == {4: (16.7, 108.0)}
+
+
+def test_a_range_that_tells_nothing_is_left_out() -> None:
+    """The first of the waiting jobs starts after 10 s, the last after 1000: 8.3 to 1200 s."""
+    jobs = [
+        known(job_make(1, least=2, most=2), 200.0),
+        known(job_make(2, least=2, most=2), 20_000.0),
+        *(known(job_make(i, least=2, most=2, at=1.0), 100.0) for i in (3, 4)),
+    ]
+    snapshot = snapshot_make(FOUR, *jobs, held={1: (1, 2), 2: (3, 4)}, now=2.0)
+    assert forecast(snapshot, "fifo", 0) == {}
+    assert not ExpectedStart(8.3, 600.0).is_wide
 
 
 @pytest.mark.parametrize(
@@ -184,7 +196,7 @@ def test_all_starts_are_expected_where_all_ends_are_known(
         replace(
             job,
             performance=known.draw(st.sampled_from([Speed(), Speed(company=0.2, distance=0.5)])),
-            remaining_examples=known.draw(st.sampled_from([0.0, 50.0, 1e4, 1e5])),
+            remaining_examples=known.draw(st.sampled_from([0.0, 50.0, 1e4, 1e7])),
         )
         for job in snapshot.jobs
     )
