@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+import time
 
 import pytest
 from django.db import connection
@@ -10,7 +11,9 @@ from django.test.utils import CaptureQueriesContext
 
 from controlplane.core.expected_starts import ExpectedStart
 from controlplane.core.values.lifecycle import JobStatus
+from controlplane.core.values.types import Snapshot
 from jobs.models import Job
+from jobs.selectors.expected_starts import decide_timed
 from jobs.services.scheduling.explanations import reasons_save
 from tests.builders import START, job_make, user_make
 
@@ -70,3 +73,14 @@ def test_many_jobs_take_few_statements() -> None:
     ) as queries:
         reasons_save({job.pk: "Waits." for job in jobs}, {}, START)
     assert len(queries) <= 4  # a read, and a write with its transaction
+
+
+@pytest.mark.parametrize(("took_s", "num"), [(0.6, 0), (0.26, 1), (0.24, 2), (0.01, 32)])
+def test_slow_decisions_leave_a_forecast_few(
+    took_s: float, num: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Half a second is for 50 decisions of 10 ms: 32, the power of two below."""
+    times = iter((0.0, took_s))
+    monkeypatch.setattr(time, "perf_counter", lambda: next(times))
+    empty = Snapshot(now=0.0, seed=0, accelerators=(), jobs=())
+    assert decide_timed(empty, "fifo")[1] == num
