@@ -22,10 +22,14 @@ from jobs.services.submission.validations import validations_expire, validations
 def allocate_cluster() -> list[int]:
     """Run one scheduling cycle; return the changed jobs."""
     with nudges.cycle_turn() as has_turn:
-        changed = cycle_run(timezone.now()) if has_turn else set()
+        changed = cycle_run(timezone.now(), applied=_orders_changed) if has_turn else set()
+    nudges.jobs_changed(changed)
+    return sorted(changed)
+
+
+def _orders_changed(changed: set[int]) -> None:
     if changed:
         nudges.jobs_changed(changed, orders=True, cycle=False)
-    return sorted(changed)
 
 
 @shared_task(time_limit=60)

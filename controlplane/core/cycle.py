@@ -28,7 +28,6 @@ def decide(snapshot: Snapshot, policy_name: str) -> Plan:
     return dataclasses.replace(
         plan,
         mixes=decision.mixes,
-        starts_in_s=decision.starts_in_s,
         carried=decision.carried,
         allocation=allocation,
     )

@@ -89,7 +89,9 @@ class Job(models.Model):
     status_code = models.CharField(max_length=40, blank=True)
     status_reason = models.TextField(blank=True)
     policy_reason = models.TextField(blank=True)
-    expected_start_at = models.DateTimeField(null=True, blank=True)  # as estimated by the policy
+    # Range of the expected start of a waiting job; both or neither.
+    expected_start_earliest_at = models.DateTimeField(null=True, blank=True)
+    expected_start_latest_at = models.DateTimeField(null=True, blank=True)
     error_field = models.CharField(max_length=60, blank=True)
     error_traceback = models.TextField(blank=True)
     version = models.PositiveIntegerField(default=1)

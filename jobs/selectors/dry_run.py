@@ -11,13 +11,14 @@ from enum import StrEnum
 
 from django.conf import settings
 
-from controlplane.core.cycle import decide
+from controlplane.core.expected_starts import expected_starts
 from controlplane.core.values import types
 from jobs.models import ClusterSetting, Job
 from jobs.selectors.cluster import cluster_snapshot, remaining_examples
 from jobs.selectors.estimates.batch_sizes import accelerator_sizes
 from jobs.selectors.estimates.job import known_read
 from jobs.selectors.estimates.step_times import step_times_read
+from jobs.selectors.expected_starts import decide_timed
 from jobs.submission import Submission
 
 #: Id of the job in question, above every id of the database.
@@ -71,7 +72,8 @@ def submission_outlook(submission: Submission, now: datetime.datetime) -> Outloo
         performance=known.performance,
     )
     snapshot = dataclasses.replace(snapshot, jobs=(*snapshot.jobs, asked))
-    plan = decide(snapshot, chosen or settings.DEFAULT_POLICY)
+    policy = chosen or settings.DEFAULT_POLICY
+    plan, num_decisions = decide_timed(snapshot, policy)
     kinds = {accelerator.id: accelerator.kind for accelerator in snapshot.accelerators}
     shrunk = sum(len(resize.wanted) < len(resize.held) for resize in plan.resizes)
     reason = plan.reasons.get(_ASKED_JOB_ID, "")
@@ -80,7 +82,8 @@ def submission_outlook(submission: Submission, now: datetime.datetime) -> Outloo
             return Outlook(OutlookKind.NOW, _by_kind(resize.wanted, kinds), shrunk, reason)
     if waiting := plan.waiting.get(_ASKED_JOB_ID):
         return Outlook(OutlookKind.AFTER_RELEASE, _by_kind(waiting, kinds), shrunk, reason)
-    return Outlook(OutlookKind.LATER, {}, 0, reason)
+    start = expected_starts(snapshot, plan, policy, num_decisions).get(_ASKED_JOB_ID)
+    return Outlook(OutlookKind.LATER, {}, 0, reason if start is None else f"{reason} {start}")
 
 
 def _job(submission: Submission) -> Job:

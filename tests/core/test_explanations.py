@@ -67,19 +67,17 @@ FIELDS = {
     "resizes": 3,
     "running": 3,
     "speedup": 0.75,
-    "start_s": 120.0,
+    "start_s": (120.0, 300.0),
     "stopped": reason("stopped", cause=None),
     "threshold": 16.0,
     "total_weight": 7.0,
     "trial": 60.0,
     "used": 6,
-    "wait_s": 300.0,
     "waited": 30.0,
     "waited_s": 30.0,
     "wanted": 4,
     "way": None,
     "weight": 2.0,
-    "when": None,
     "winner": 7,
     "wish": reason("more", count=2),
 }
@@ -92,6 +90,7 @@ SENTENCES = {
     "shrunk": "Was shrunk 3→4 gpu for job 7",
     "given": "Is given 4 of 8 gpu",
     "changes_kind": "Moves from 2 cpu to 4 of 8 gpu",
+    "expected_start": "Expected to start in about 2 to 5 min.",
     "for_job": " for job 7",
     "stopped": "Was stopped for job 7. ",
     "free": "1 of 8 gpu free",
@@ -108,21 +107,19 @@ SENTENCES = {
         "Keeps 2 of kind gpu: its full demand would be 6, but a queue leaves what runs as it is."
     ),
     "queue_behind": (
-        "Waits in place 1 behind job 7, which arrived earlier; 0 of 8 a free, 1 of 8 b free. "
-        "Expected to start in about 2 min."
+        "Waits in place 1 behind job 7, which arrived earlier; 0 of 8 a free, 1 of 8 b free."
     ),
     "queue_earlier": "arrived earlier",
     "queue_higher": "is of higher or equal priority",
     "queue_next": (
-        "Waits for 4 accelerators at once, next in the queue; 0 of 8 a free, 1 of 8 b free. "
-        "Expected to start in about 2 min."
+        "Waits for 4 accelerators at once, next in the queue; 0 of 8 a free, 1 of 8 b free."
     ),
     "srtf_holds": (
         "Gets its full demand of 2 of 8 gpu: it would end in 10 min, 1 job would end sooner."
     ),
     "srtf_waits": (
         "Waits for 2 of kind gpu, its full demand: 0 of 8 a free, 1 of 8 b free, the rest "
-        "goes to 1 job before it; it would end in 10 min. Expected to start in about 2 min."
+        "goes to 1 job before it; it would end in 10 min."
     ),
     "srtf_once": "once started ",
     "srtf_trial": "it has 60 s to show how fast it goes",
@@ -130,16 +127,12 @@ SENTENCES = {
     "srtf_end": "it would end in 10 min",
     "tiresias_holds": "Holds its full demand of 2 of 8 gpu: 1.",
     "tiresias_waits": (
-        "Waits for 5 accelerators at once, 0 of 8 a free, 1 of 8 b free by those before it: "
-        "1. Expected to start in about 2 min."
+        "Waits for 5 accelerators at once, 0 of 8 a free, 1 of 8 b free by those before it: 1."
     ),
     "tiresias_place": (
         "place 1 of the first queue, 16.0 accelerator-hours used (the second begins at 16)"
     ),
-    "optimus_waits": (
-        "Waits for 5 of kind gpu: 6 of 8 are with 1 job that came earlier. Expected to start "
-        "in about 2 min."
-    ),
+    "optimus_waits": ("Waits for 5 of kind gpu: 6 of 8 are with 1 job that came earlier."),
     "optimus_most": "Gets 2 of 8 gpu, all it can use: about 10 min are left.",
     "optimus_unknown": "Gets 2 of 8 gpu: how long it takes there is not known.",
     "optimus_no_gain": ("Gets 2 of 8 gpu: about 10 min are left, one more would not shorten that."),
@@ -152,12 +145,10 @@ SENTENCES = {
     "weighted_least": ", its minimum",
     "weighted_waits": (
         "Waits for 5 of kind gpu: 6 of 8 are held by 1 job,  of them by jobs of higher "
-        "priority; waiting 30 s has raised its weight from 2 to 12. Expected to start in "
-        "about 2 min."
+        "priority; waiting 30 s has raised its weight from 2 to 12."
     ),
     "slaq_waits": (
-        "Waits for 5 of kind gpu: 6 of 8 are held by 1 job with more to gain; it has waited "
-        "30 s. Expected to start in about 2 min."
+        "Waits for 5 of kind gpu: 6 of 8 are held by 1 job with more to gain; it has waited 30 s."
     ),
     "slaq_fair": (
         "Gets 2 of 8 gpu, its fair share among 1 job: 4 reports of its loss are too few to "
@@ -174,7 +165,7 @@ SENTENCES = {
     "slaq_least": "that is its minimum",
     "pollux_waits": (
         "Was stopped. Waits; no way to start it was found that makes the mean speedup of 1 "
-        "job higher than 1.2. Expected to start in about 2 min."
+        "job higher than 1.2."
     ),
     "pollux_moves": "Moves 4 gpu from 3 to 2 nodes for job 7",
     "pollux_change": "stop on 2 nodes for job 7",
@@ -188,7 +179,7 @@ SENTENCES = {
     "gavel_waits": (
         "Waits for 2 of kind gpu: 6 of 8 are with jobs further behind; it is to have 50% of "
         "the time on 1 a and 50% of the time on 2 a, has had 25%, and the next round is in "
-        "120 s. Expected to start in about 2 min."
+        "120 s."
     ),
     "gavel_plan": "50% of the time on 2 gpu",
     "sia_goodput": "1,234 useful examples/s",
@@ -197,7 +188,7 @@ SENTENCES = {
     "sia_kind": " gpu",
     "sia_needed": "but others need them more",
     "sia_resizes": "which is not worth a resize after 3 before",
-    "sia_waits": "Was stopped. Waits. Expected to start in about 2 min.",
+    "sia_waits": "Was stopped. Waits.",
     "sia_way": "; job 7 would have to stop, which counts 2.5 against 0.25 for a start",
     "sia_stop": "stop",
     "sia_shrink": "go 3→4",
@@ -216,7 +207,6 @@ SENTENCES = {
     "goodput_waits": (
         "Was stopped. Waits for 2 more of kind gpu; 6 of 8 held by jobs that gain more from them."
     ),
-    "goodput_when": "; expected in about 5 min",
 }
 
 

@@ -11,7 +11,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from controlplane.core.policies import POLICIES
 from controlplane.core.policies.common.fair_admission import (
     Pool,
     aged_weight,
@@ -21,7 +20,7 @@ from controlplane.core.policies.common.fair_admission import (
 from controlplane.core.policies.common.fair_fill import Fill, power_of_two_fill, progressive_fill
 from controlplane.core.scheduling.pools import urgency_order
 from controlplane.core.values.types import Job
-from tests.core.snapshots import Speed, accelerators_make, job_make, snapshot_make
+from tests.core.snapshots import job_make
 
 
 def by_trial(pool: Pool, fill: Fill) -> dict[int, int]:
@@ -139,27 +138,6 @@ def test_shares_are_those_that_the_authors_computed() -> None:
         ]
         shares = power_of_two_fill(jobs, row["gpus"])
         assert {str(job_id): count for job_id, count in shares.items()} == row["alloc"]
-
-
-def test_expected_start_follows_from_ends_and_ageing() -> None:
-    four = accelerators_make("cpu cpu", "cpu cpu")
-    ending = replace(
-        job_make(1, weight=3, least=4, most=4), performance=Speed(10.0), remaining_examples=2400.0
-    )
-    waiting = (job_make(2, weight=1), job_make(3, weight=1, at=1.0))
-    held = {1: (1, 2, 3, 4)}
-    decision = POLICIES["weighted_fair"](snapshot_make(four, ending, *waiting, held=held, now=1.0))
-    # 2400 examples at 4 x 10 a second; its minimum then makes room for both.
-    assert decision.starts_in_s == {2: 60.0, 3: 60.0}
-    assert str(decision.reasons[2]).endswith("Expected to start in about 60 s.")
-    # With a minimum of 1 it would only lose shares: from 3 times 600 s on nobody is in the way.
-    elastic = replace(ending, min_accelerators=1, remaining_examples=None)
-    aged = POLICIES["weighted_fair"](snapshot_make(four, elastic, *waiting, held=held, now=1.0))
-    assert aged.starts_in_s == pytest.approx({2: 1199.0, 3: 1200.0})
-    assert str(aged.reasons[3]).endswith("Expected to start in about 20 min.")
-    endless = replace(ending, performance=None)
-    unknown = POLICIES["weighted_fair"](snapshot_make(four, endless, *waiting, held=held, now=1.0))
-    assert unknown.starts_in_s == {}
 
 
 def test_thousands_ask_to_enter_at_once() -> None:

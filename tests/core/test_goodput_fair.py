@@ -384,10 +384,8 @@ def test_sentences_have_the_numbers_of_the_decision() -> None:
     assert str(decision.reasons[3]).startswith("Cannot start: needs 9")
     assert str(decision.reasons[4]).startswith(
         f"Waits for 8 of kind gpu; 8 of 8 held by jobs that gain more from them, {given_1} by jobs "
-        "of higher priority; expected in about "
+        "of higher priority."
     )
-    assert decision.starts_in_s[4] > 0.0
-    assert set(decision.starts_in_s) == {4}
 
 
 def test_a_job_that_is_faster_on_fewer_is_told_so() -> None:
@@ -430,7 +428,6 @@ def test_fluid_serves_the_steepest_segments_and_then_those_that_are_left() -> No
     assert fluid.clear(np.ones(3)) == (5.0, 1.0)
     found = fluid.forecast(np.ones(3))
     assert found.ends_s.tolist() == [2.0, 4.0, 5.0]
-    assert found.starts_s.tolist() == [0.0, 0.0, 2.0]
     assert found.prices.tolist() == [1.0, 0.0, 0.0]
     alone = Fluid(Envelopes(counts[:1], values[:1]), np.array([6.0]), 3)
     assert alone.clear(np.ones(1)) == (4.0, 0.0)

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
 
 from controlplane.core.policies import POLICIES, policy_summary
 from controlplane.core.policies.weighted_fair import AGEING_S, progressive_fill
 from controlplane.core.values.explanations import reason
-from tests.core.snapshots import Speed, accelerators_make, job_make, snapshot_make
+from tests.core.snapshots import accelerators_make, job_make, snapshot_make
 
 FOUR = accelerators_make("cpu cpu", "cpu cpu")
 
@@ -134,20 +132,6 @@ def test_every_policy_says_what_it_does(name: str) -> None:
     summary = policy_summary(name)
     assert summary.endswith(".")
     assert 20 < len(summary) < 100
-
-
-def test_a_queue_tells_when_each_of_it_is_expected_to_start() -> None:
-    running = replace(job_make(1, most=3), performance=Speed(10.0), remaining_examples=3000.0)
-    second = replace(job_make(2, most=4, at=1), performance=Speed(10.0), remaining_examples=8000.0)
-    third = job_make(3, most=1, at=2)
-    snapshot = snapshot_make(FOUR, running, second, third, held={1: (1, 2, 3)}, now=2)
-    decision = POLICIES["fifo"](snapshot)
-    # 3000 examples at 30 a second; then 8000 at 40.
-    assert decision.starts_in_s == {2: 100.0, 3: 300.0}
-    assert str(decision.reasons[2]).endswith("Expected to start in about 2 min.")
-    endless = replace(running, remaining_examples=None)
-    unknown = snapshot_make(FOUR, endless, second, third, held={1: (1, 2, 3)}, now=2)
-    assert POLICIES["fifo"](unknown).starts_in_s == {}
 
 
 def test_a_queue_says_that_it_leaves_what_runs_as_it_is() -> None:

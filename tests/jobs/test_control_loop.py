@@ -9,7 +9,7 @@ import pytest
 
 from controlplane.core.protocol.wire import LogChunk, ReportKind
 from controlplane.core.values.lifecycle import GenerationPhase, JobStatus
-from jobs.models import Allocation, Event, Generation, Job
+from jobs.models import Allocation, ClusterSetting, Event, Generation, Job
 from jobs.services.cluster.nodes import node_cordon, nodes_expire
 from jobs.services.reports.batches import batch_take
 from jobs.services.scheduling.cycle import cycle_run
@@ -273,3 +273,24 @@ def test_the_log_is_among_the_files_once_nothing_runs_any_more() -> None:
     write(8, "the end\n")
     log = job.artifacts.get(name="log.txt")
     assert log.file.read().decode().endswith("epoch 1\nthe end\n")
+
+
+def test_a_waiting_job_has_a_range_of_its_expected_start() -> None:
+    """Job 1 has 90 steps of 32 examples left, at 320 a second: 9 s, at least 7.5, at most 10.8."""
+    world = World()
+    ClusterSetting.objects.update_or_create(id=1, defaults={"policy": "fifo"})
+    first = job_make(max_accelerators=4)
+    running(world, first, 4)
+    world.train(first)
+    second = job_make(max_accelerators=4)
+    world.settle(1)  # its code is tried
+    Job.objects.filter(id=second.pk).update(
+        policy_reason="", expected_start_earliest_at=None, expected_start_latest_at=None
+    )
+    told: list[str] = []
+    changed = cycle_run(world.now, lambda _: told.append(fresh(second).policy_reason))
+    assert (changed, told) == ({second.pk}, [""])  # the plan is applied before starts are forecast
+    waiting = fresh(second)
+    assert waiting.policy_reason.endswith("Expected to start in about 10 s.")
+    assert waiting.expected_start_earliest_at == at(world.now_s + 7.5)
+    assert waiting.expected_start_latest_at == at(world.now_s + 10.8)

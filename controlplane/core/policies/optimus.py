@@ -16,10 +16,6 @@ import numpy as np
 
 from controlplane.core.policies.common.kinds import cannot_start, kinds_assign
 from controlplane.core.policies.common.rates import Floats, left_s, packed_rates, rooms_of
-from controlplane.core.policies.common.start_forecast import (
-    ends_in_s,
-    starts_in_turn,
-)
 from controlplane.core.scheduling.pools import arrival_order
 from controlplane.core.values.explanations import Reason, reason
 from controlplane.core.values.types import Decision, Job, JobId, Share, Snapshot
@@ -38,7 +34,6 @@ class _Pool:
 
     kind: str
     capacity: int
-    per_node: int
     jobs: tuple[Job, ...]
     left_s: Mapping[JobId, Floats]
 
@@ -48,7 +43,6 @@ def optimus(snapshot: Snapshot) -> Decision:
     kinds = kinds_assign(snapshot)
     shares: dict[JobId, Share] = {}
     reasons = {job.id: cannot_start(snapshot, job) for job in snapshot.jobs if job.id not in kinds}
-    starts: dict[JobId, float] = {}
     for kind in sorted(set(kinds.values())):
         members = [job for job in arrival_order(snapshot.jobs) if kinds.get(job.id) == kind]
         pool = _pool(snapshot, kind, members)
@@ -56,10 +50,9 @@ def optimus(snapshot: Snapshot) -> Decision:
         # Smallest first: placement in this order leaves whole nodes to the large shares.
         in_order = sorted(counts.items(), key=lambda item: item[1])
         shares |= {job_id: Share(kind, count) for job_id, count in in_order}
-        starts |= _starts(pool, counts)
         for job in pool.jobs:
-            reasons[job.id] = _explain(job, pool, counts, starts.get(job.id))
-    return Decision(shares, reasons, starts_in_s=starts)
+            reasons[job.id] = _explain(job, pool, counts)
+    return Decision(shares, reasons)
 
 
 def _pool(snapshot: Snapshot, kind: str, members: Sequence[Job]) -> _Pool:
@@ -79,7 +72,7 @@ def _pool(snapshot: Snapshot, kind: str, members: Sequence[Job]) -> _Pool:
             seconds = alone[job.id]
             work = (typical if seconds is None else seconds) * float(rates[1])
         left[job.id] = np.divide(work, rates, out=np.full(rates.shape, np.inf), where=rates > 0.0)
-    return _Pool(kind, capacity, per_node, tuple(members), left)
+    return _Pool(kind, capacity, tuple(members), left)
 
 
 def _fill(pool: _Pool) -> dict[JobId, int]:
@@ -114,21 +107,7 @@ def _offer(
         heapq.heappush(heap, (-gain_s, order, job.id))
 
 
-def _starts(pool: _Pool, counts: Mapping[JobId, int]) -> dict[JobId, float]:
-    by_id = {job.id: job for job in pool.jobs}
-    ends = ends_in_s(by_id, counts, pool.kind, pool.per_node)
-    # Running jobs shrink to their minimum for waiting ones, so only minima are counted.
-    releases = sorted((seconds, by_id[i].min_accelerators) for i, seconds in ends.items())
-    free = pool.capacity - sum(by_id[i].min_accelerators for i in counts)
-    queue: list[tuple[JobId, int, float | None]] = [
-        (job.id, job.min_accelerators, float(pool.left_s[job.id][job.min_accelerators]))
-        for job in pool.jobs
-        if job.id not in counts
-    ]
-    return starts_in_turn(queue, free, releases)
-
-
-def _explain(job: Job, pool: _Pool, counts: Mapping[JobId, int], start_s: float | None) -> Reason:
+def _explain(job: Job, pool: _Pool, counts: Mapping[JobId, int]) -> Reason:
     if job.id not in counts:
         return reason(
             "optimus_waits",
@@ -137,7 +116,6 @@ def _explain(job: Job, pool: _Pool, counts: Mapping[JobId, int], start_s: float 
             held=sum(counts.values()),
             capacity=pool.capacity,
             jobs=len(counts),
-            start_s=start_s,
         )
     count, left = counts[job.id], pool.left_s[job.id]
     end_s = float(left[count])

@@ -6,13 +6,6 @@ that does not fit (VirtualFlow, MLSys 2022, section 6.4, as its baselines).
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
-from controlplane.core.policies.common.rates import left_s, rooms_of
-from controlplane.core.policies.common.start_forecast import (
-    ends_in_s,
-    starts_in_turn,
-)
 from controlplane.core.scheduling.pools import (
     arrival_order,
     capacity_by_kind,
@@ -60,43 +53,11 @@ def _serve(snapshot: Snapshot, queue: list[Job], ahead: Reason) -> Decision:
             continue
         reasons[job.id] = _waiting(job, capacity, free, position, blocker, ahead)
         blocker = blocker or job
-    waiting = [job for job in queue if job.id not in shares]
-    starts = _starts(snapshot, waiting, shares, free)
-    reasons |= {job_id: reasons[job_id].plus(start_s=starts[job_id]) for job_id in starts}
     for job in queue:
         if job.id in shares:
             share = shares[job.id]
             reasons[job.id] = _holding(share, _demand(job, capacity[share.kind]))
-    return Decision(shares, reasons, starts_in_s=starts)
-
-
-def _starts(
-    snapshot: Snapshot,
-    waiting: list[Job],
-    shares: Mapping[JobId, Share],
-    free: Mapping[str, int],
-) -> dict[JobId, float]:
-    """Predict when waiting jobs start, each in the accepted kind that has most accelerators."""
-    jobs = {job.id: job for job in snapshot.jobs}
-    capacity = capacity_by_kind(snapshot)
-    queues: dict[str, list[Job]] = {kind: [] for kind in capacity}
-    for job in waiting:
-        kind = pool_choose(job, capacity, job.min_accelerators)
-        if kind is not None:
-            queues[kind].append(job)
-    starts: dict[JobId, float] = {}
-    for kind, queue in queues.items():
-        per_node = max(rooms_of(snapshot, kind).values())
-        held = {job_id: share.count for job_id, share in shares.items() if share.kind == kind}
-        ends = ends_in_s(jobs, held, kind, per_node)
-        turns = []
-        for job in queue:
-            demand = _demand(job, capacity[kind])
-            turns.append((job.id, demand, left_s(job, kind, demand, -(-demand // per_node))))
-        starts |= starts_in_turn(
-            turns, free[kind], [(seconds, held[job_id]) for job_id, seconds in ends.items()]
-        )
-    return starts
+    return Decision(shares, reasons)
 
 
 def _demand(job: Job, capacity: int) -> int:
@@ -133,7 +94,6 @@ def _waiting(
             blocker=blocker.id,
             ahead=ahead,
             have=have,
-            start_s=None,
         )
     wanted = min(_demand(job, capacity[kind]) for kind in rooms)
-    return reason("queue_next", wanted=wanted, have=have, start_s=None)
+    return reason("queue_next", wanted=wanted, have=have)

@@ -27,11 +27,6 @@ from controlplane.core.policies.common.fair_fill import progressive_fill
 from controlplane.core.policies.common.kinds import cannot_start, kinds_assign
 from controlplane.core.policies.common.loss_gains import EPOCH_S, Gains, gains_of
 from controlplane.core.policies.common.rates import rooms_of
-from controlplane.core.policies.common.start_forecast import (
-    ends_in_s,
-    least_wish,
-    starts_in_turn,
-)
 from controlplane.core.scheduling.pools import arrival_order, capacity_by_kind, held_by_kind
 from controlplane.core.values.explanations import Reason, reason
 from controlplane.core.values.types import Decision, Job, JobId, Share, Snapshot
@@ -78,7 +73,6 @@ def slaq(snapshot: Snapshot) -> Decision:
     going_on = 0.0 < carried.until - snapshot.now <= EPOCH_S
     shares: dict[JobId, Share] = {}
     reasons = {job.id: cannot_start(snapshot, job) for job in snapshot.jobs if job.id not in kinds}
-    starts: dict[JobId, float] = {}
     for kind, total in capacity.items():
         members = [job for job in arrival_order(snapshot.jobs) if kinds.get(job.id) == kind]
         pool = _Pool(
@@ -95,13 +89,11 @@ def slaq(snapshot: Snapshot) -> Decision:
             },
         )
         counts, gains = _pool_share(pool)
-        expected = _starts(pool, counts)
         shares |= {job_id: Share(kind, count) for job_id, count in counts.items()}
-        reasons |= _explain(pool, counts, gains, expected)
-        starts |= expected
+        reasons |= _explain(pool, counts, gains)
     until = carried.until if going_on else snapshot.now + EPOCH_S
     chosen = {job_id: (share.kind, share.count) for job_id, share in shares.items()}
-    return Decision(shares, reasons, starts_in_s=starts, carried=SlaqState(until, chosen))
+    return Decision(shares, reasons, carried=SlaqState(until, chosen))
 
 
 def _pool_share(pool: _Pool) -> tuple[dict[JobId, int], dict[JobId, Gains]]:
@@ -205,22 +197,8 @@ def _total(counts: Mapping[JobId, int], pool: _Pool, gains: Mapping[JobId, Gains
     return total
 
 
-def _starts(pool: _Pool, counts: Mapping[JobId, int]) -> dict[JobId, float]:
-    jobs = {job.id: job for job in pool.jobs}
-    ends = ends_in_s(jobs, counts, pool.kind, pool.per_node)
-    waiting = [job for job in pool.jobs if job.id not in counts]
-    return starts_in_turn(
-        [least_wish(job, pool.kind, pool.per_node) for job in waiting],
-        pool.capacity - sum(jobs[job_id].min_accelerators for job_id in counts),
-        [(seconds, jobs[job_id].min_accelerators) for job_id, seconds in ends.items()],
-    )
-
-
 def _explain(
-    pool: _Pool,
-    counts: Mapping[JobId, int],
-    gains: Mapping[JobId, Gains],
-    expected: Mapping[JobId, float],
+    pool: _Pool, counts: Mapping[JobId, int], gains: Mapping[JobId, Gains]
 ) -> dict[JobId, Reason]:
     given = sum(counts.values())
     reasons: dict[JobId, Reason] = {}
@@ -236,7 +214,6 @@ def _explain(
                 capacity=pool.capacity,
                 jobs=len(counts),
                 waited_s=job.waited_s(pool.now),
-                start_s=expected.get(job.id),
             )
     return reasons
 

@@ -9,16 +9,11 @@ shorter than it is.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from controlplane.core.policies.common.kinds import cannot_start
 from controlplane.core.policies.common.rates import full_demand, left_s, rooms_of
-from controlplane.core.policies.common.start_forecast import (
-    releases_by_kind,
-    starts_by_kind,
-    wishes_of,
-)
 from controlplane.core.scheduling.pools import capacity_by_kind, held_by_kind, held_kind
 from controlplane.core.values.explanations import Reason, reason
 from controlplane.core.values.types import Decision, Job, JobId, Share, Snapshot
@@ -69,7 +64,6 @@ def srtf(snapshot: Snapshot) -> Decision:
     shares: dict[JobId, Share] = {}
     reasons: dict[JobId, Reason] = {}
     running: list[_Claim] = []
-    waiting: list[_Claim] = []
     for claim in claims:
         job = claim.job
         if not claim.demands:
@@ -78,7 +72,6 @@ def srtf(snapshot: Snapshot) -> Decision:
         kind = next((k for k, count in claim.demands.items() if count <= free[k]), None)
         if kind is None:
             reasons[job.id] = _waiting(claim, running, free, capacity)
-            waiting.append(claim)
             continue
         count = claim.demands[kind]
         shares[job.id] = Share(kind, count)
@@ -92,9 +85,7 @@ def srtf(snapshot: Snapshot) -> Decision:
             jobs=len(running),
         )
         running.append(claim)
-    starts = _starts(snapshot, waiting, shares, free, per_node)
-    reasons |= {job_id: reasons[job_id].plus(start_s=starts[job_id]) for job_id in starts}
-    return Decision(shares, reasons, starts_in_s=starts)
+    return Decision(shares, reasons)
 
 
 def _claim(
@@ -148,17 +139,4 @@ def _waiting(
         jobs=len(running),
         once=reason("srtf_once") if is_known else None,
         end=_end(claim),
-        start_s=None,
     )
-
-
-def _starts(
-    snapshot: Snapshot,
-    waiting: Sequence[_Claim],
-    shares: Mapping[JobId, Share],
-    free: Mapping[str, int],
-    per_node: Mapping[str, int],
-) -> dict[JobId, float]:
-    """Predict starts from the ends of running jobs, without further arrivals."""
-    queue = [(claim.job.id, wishes_of(claim.job, claim.demands, per_node)) for claim in waiting]
-    return starts_by_kind(queue, free, releases_by_kind(snapshot.jobs, shares, per_node))

@@ -7,16 +7,10 @@ short jobs need not wait for long ones, without any knowledge of job lengths.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from controlplane.core.policies.common.kinds import cannot_start
-from controlplane.core.policies.common.rates import rooms_of
-from controlplane.core.policies.common.start_forecast import (
-    releases_by_kind,
-    starts_by_kind,
-    wishes_of,
-)
 from controlplane.core.scheduling.pools import (
     arrival_order,
     capacity_by_kind,
@@ -76,10 +70,9 @@ def tiresias(snapshot: Snapshot) -> Decision:
             kind=kind,
             place=_place_reason(place),
         )
-    starts = _starts(snapshot, waiting, shares, free)
     for place in waiting:
-        reasons[place.job.id] = _waiting(place, free, capacity, starts.get(place.job.id))
-    return Decision(shares, reasons, starts_in_s=starts, carried=second)
+        reasons[place.job.id] = _waiting(place, free, capacity)
+    return Decision(shares, reasons, carried=second)
 
 
 def _demands(job: Job, capacity: Mapping[str, int]) -> dict[str, int]:
@@ -127,30 +120,9 @@ def _place_reason(place: _Place) -> Reason:
     )
 
 
-def _waiting(
-    place: _Place,
-    free: Mapping[str, int],
-    capacity: Mapping[str, int],
-    start_s: float | None,
-) -> Reason:
+def _waiting(place: _Place, free: Mapping[str, int], capacity: Mapping[str, int]) -> Reason:
     job = place.job
     kinds = [kind for kind in capacity if job.accepts(kind)]
     have = tuple(reason("left", free=free[k], capacity=capacity[k], kind=k) for k in kinds)
     needed = min(max(min(job.max_accelerators, capacity[k]), job.min_accelerators) for k in kinds)
-    return reason(
-        "tiresias_waits", needed=needed, have=have, place=_place_reason(place), start_s=start_s
-    )
-
-
-def _starts(
-    snapshot: Snapshot,
-    waiting: Sequence[_Place],
-    shares: Mapping[JobId, Share],
-    free: Mapping[str, int],
-) -> dict[JobId, float]:
-    """Predict starts from the ends of running jobs, without overtaking."""
-    capacity = capacity_by_kind(snapshot)
-    per_node = {kind: max(rooms_of(snapshot, kind).values()) for kind in capacity}
-    jobs = [place.job for place in waiting]
-    queue = [(job.id, wishes_of(job, _demands(job, capacity), per_node)) for job in jobs]
-    return starts_by_kind(queue, free, releases_by_kind(snapshot.jobs, shares, per_node))
+    return reason("tiresias_waits", needed=needed, have=have, place=_place_reason(place))

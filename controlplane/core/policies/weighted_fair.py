@@ -22,17 +22,10 @@ from controlplane.core.policies.common.fair_admission import (
     AGEING_S,
     Pool,
     aged_weight,
-    entry_order,
     pool_share,
 )
 from controlplane.core.policies.common.fair_fill import Fill, power_of_two_fill, progressive_fill
 from controlplane.core.policies.common.kinds import cannot_start
-from controlplane.core.policies.common.rates import rooms_of
-from controlplane.core.policies.common.start_forecast import (
-    ends_in_s,
-    least_wish,
-    starts_in_turn,
-)
 from controlplane.core.scheduling.pools import (
     capacity_by_kind,
     held_by_kind,
@@ -57,7 +50,6 @@ def weighted_fair(
     pools = _pools_assign(snapshot, capacity)
     shares: dict[JobId, Share] = {}
     reasons: dict[JobId, Reason] = {}
-    starts: dict[JobId, float] = {}
     members: dict[str, list[Job]] = {kind: [] for kind in capacity}
     for job in urgency_order(snapshot.jobs):
         if job.id in pools:
@@ -73,11 +65,9 @@ def weighted_fair(
             queued=tuple(job for job in members[kind] if held[job.id][kind] == 0),
         )
         counts = pool_share(pool, _FILLS[rounding])
-        expected = _starts(pool, counts, max(rooms_of(snapshot, kind).values()))
         shares |= {job_id: Share(kind, count) for job_id, count in counts.items()}
-        reasons |= _explain(pool, counts, expected)
-        starts |= expected
-    return Decision(shares, reasons, starts_in_s=starts)
+        reasons |= _explain(pool, counts)
+    return Decision(shares, reasons)
 
 
 def weighted_fair_power_of_two(snapshot: Snapshot) -> Decision:
@@ -111,34 +101,6 @@ def _pools_assign(snapshot: Snapshot, capacity: Mapping[str, int]) -> dict[JobId
     return pools
 
 
-def _starts(pool: Pool, counts: Mapping[JobId, int], per_node: int) -> dict[JobId, float]:
-    """Predict when waiting jobs enter, without further arrivals.
-
-    Two conditions must hold by then: enough of the others have ended for the minima of all jobs
-    ahead, and the job has waited until no more important job is left to lose anything.
-    """
-    jobs = {job.id: job for job in (*pool.running, *pool.queued)}
-    waiting = entry_order(_left_out(pool, counts), pool.now)
-    if not waiting:
-        return {}
-    inside = [jobs[job_id] for job_id in counts]
-    ends = ends_in_s(jobs, counts, pool.kind, per_node)
-    in_turn = starts_in_turn(
-        [least_wish(job, pool.kind, per_node) for job in waiting],
-        pool.capacity - sum(job.min_accelerators for job in inside),
-        [(seconds, jobs[job_id].min_accelerators) for job_id, seconds in ends.items()],
-    )
-    losing = [job.weight for job in inside if counts[job.id] > job.min_accelerators]
-    heaviest = max(losing, default=0.0)
-    return {
-        job.id: max(
-            in_turn[job.id], (heaviest / aged_weight(job, pool.now) - 1.0) * _age_s(job, pool)
-        )
-        for job in waiting
-        if job.id in in_turn
-    }
-
-
 def _left_out(pool: Pool, counts: Mapping[JobId, int]) -> list[Job]:
     """List jobs that get nothing; a job that is stopped now begins to wait."""
     stopped = [job for job in pool.running if job.id not in counts]
@@ -146,11 +108,6 @@ def _left_out(pool: Pool, counts: Mapping[JobId, int]) -> list[Job]:
         *(replace(job, pending_since=pool.now) for job in stopped),
         *(job for job in pool.queued if job.id not in counts),
     ]
-
-
-def _age_s(job: Job, pool: Pool) -> float:
-    """Return the seconds in which a job's standing doubles from its present value."""
-    return AGEING_S + job.waited_s(pool.now)
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,9 +123,7 @@ class _Standing:
         return self.counts[-1] - (self.counts[place - 1] if place else 0) if self.counts else 0
 
 
-def _explain(
-    pool: Pool, counts: Mapping[JobId, int], expected: Mapping[JobId, float]
-) -> dict[JobId, Reason]:
+def _explain(pool: Pool, counts: Mapping[JobId, int]) -> dict[JobId, Reason]:
     """Return the reason for each job's share, with numbers."""
     members = (*pool.running, *pool.queued)
     inside = sorted((job for job in members if job.id in counts), key=lambda job: job.weight)
@@ -177,9 +132,7 @@ def _explain(
     given = tuple(accumulate(counts[job.id] for job in inside))
     standing = _Standing(tuple(job.weight for job in inside), given)
     shares = {job.id: _explain_share(job, pool, counts, total_weight) for job in inside}
-    return shares | {
-        job.id: _explain_wait(job, pool, counts, standing, expected.get(job.id)) for job in outside
-    }
+    return shares | {job.id: _explain_wait(job, pool, counts, standing) for job in outside}
 
 
 def _explain_share(
@@ -203,13 +156,7 @@ def _explain_share(
     )
 
 
-def _explain_wait(
-    job: Job,
-    pool: Pool,
-    counts: Mapping[JobId, int],
-    standing: _Standing,
-    expected_s: float | None,
-) -> Reason:
+def _explain_wait(job: Job, pool: Pool, counts: Mapping[JobId, int], standing: _Standing) -> Reason:
     given = standing.counts[-1] if standing.counts else 0
     return reason(
         "weighted_waits",
@@ -222,5 +169,4 @@ def _explain_wait(
         waited=job.waited_s(pool.now),
         weight=job.weight,
         aged=aged_weight(job, pool.now),
-        start_s=expected_s,
     )

@@ -18,7 +18,7 @@ class Reason:
     Attributes:
         code: key of `TEXTS`.
         fields: values of the text: numbers, names, nested reasons, or tuples of reasons. None
-            leaves a part out. Names ending in `_s` are durations in seconds.
+            leaves a part out. Names ending in `_s` are durations in seconds; `start_s` is a pair.
     """
 
     code: str
@@ -27,10 +27,6 @@ class Reason:
     def __str__(self) -> str:
         shown = {name: _shown(name, value) for name, value in self.fields.items()}
         return TEXTS[self.code].format_map(shown)
-
-    def plus(self, **fields: Any) -> Reason:
-        """Return the reason with some fields replaced."""
-        return Reason(self.code, {**self.fields, **fields})
 
 
 def reason(code: str, /, **fields: Any) -> Reason:
@@ -44,10 +40,10 @@ def _shown(name: str, value: Any) -> Any:
         return ""
     if isinstance(value, Reason):
         return str(value)
+    if name == "start_s":
+        return durations(*value)
     if isinstance(value, tuple):
         return _SEPARATORS.get(name, "; ").join(map(str, value))
-    if name == "start_s":
-        return f" Expected to start in about {duration(value)}."
     if name.endswith("_s"):
         return duration(value)
     if name == "jobs":
@@ -68,11 +64,21 @@ def duration(seconds: float) -> str:
     return f"{seconds / 3600.0:.1f} h"
 
 
+def durations(least_s: float, most_s: float) -> str:
+    """Format a range of seconds, as a single duration where both ends look alike."""
+    least, most = duration(least_s), duration(most_s)
+    if least == most:
+        return most
+    number, unit = least.split()
+    return f"{number if most.endswith(f' {unit}') else least} to {most}"
+
+
 _SEPARATORS = {"have": ", ", "plans": " and "}
 
 #: Code -> text with the fields of the reason.
 TEXTS: Mapping[str, str] = MappingProxyType(
     {
+        "expected_start": "Expected to start in about {start_s}.",
         "cannot_start": "Cannot start: needs {needed} accelerators of one accepted kind, "
         "the cluster has {most}.",
         # changes and prospects, for several policies
@@ -96,17 +102,15 @@ TEXTS: Mapping[str, str] = MappingProxyType(
         "queue_holds": "Holds its full demand of {count} of kind {kind}.",
         "queue_keeps": "Keeps {count} of kind {kind}: its full demand would be {demand}, but a "
         "queue leaves what runs as it is.",
-        "queue_behind": "Waits in place {place} behind job {blocker}, which {ahead}; "
-        "{have}.{start_s}",
+        "queue_behind": "Waits in place {place} behind job {blocker}, which {ahead}; {have}.",
         "queue_earlier": "arrived earlier",
         "queue_higher": "is of higher or equal priority",
-        "queue_next": "Waits for {wanted} accelerators at once, next in the queue; "
-        "{have}.{start_s}",
+        "queue_next": "Waits for {wanted} accelerators at once, next in the queue; {have}.",
         # srtf
         "srtf_holds": "Gets its full demand of {count} of {capacity} {kind}: {end}, {jobs} would "
         "end sooner.",
         "srtf_waits": "Waits for {count} of kind {kind}, its full demand: {have}, the rest goes "
-        "to {jobs} before it; {once}{end}.{start_s}",
+        "to {jobs} before it; {once}{end}.",
         "srtf_once": "once started ",
         "srtf_trial": "it has {trial:.0f} s to show how fast it goes",
         "srtf_unknown": "how long it will take is not known",
@@ -114,12 +118,12 @@ TEXTS: Mapping[str, str] = MappingProxyType(
         # tiresias
         "tiresias_holds": "Holds its full demand of {count} of {capacity} {kind}: {place}.",
         "tiresias_waits": "Waits for {needed} accelerators at once, {have} by those before it: "
-        "{place}.{start_s}",
+        "{place}.",
         "tiresias_place": "place {place} of the {queue} queue, {hours:.1f} accelerator-hours used "
         "(the second begins at {threshold:.0f})",
         # optimus
         "optimus_waits": "Waits for {needed} of kind {kind}: {held} of {capacity} are with {jobs} "
-        "that came earlier.{start_s}",
+        "that came earlier.",
         "optimus_most": "Gets {count} of {capacity} {kind}, all it can use: about {end_s} are "
         "left.",
         "optimus_unknown": "Gets {count} of {capacity} {kind}: how long it takes there is not "
@@ -135,12 +139,12 @@ TEXTS: Mapping[str, str] = MappingProxyType(
         "weighted_least": ", its minimum",
         "weighted_waits": "Waits for {needed} of kind {kind}: {held} of {capacity} are held by "
         "{jobs}, {higher} of them by jobs of higher priority; waiting {waited:.0f} s has raised "
-        "its weight from {weight:g} to {aged:.0f}.{start_s}",
+        "its weight from {weight:g} to {aged:.0f}.",
         # slaq
         "slaq_waits": "Waits for {needed} of kind {kind}: {held} of {capacity} are held by {jobs} "
-        "with more to gain; it has waited {waited_s}.{start_s}",
+        "with more to gain; it has waited {waited_s}.",
         "slaq_fair": "Gets {count} of {capacity} {kind}, its fair share among {jobs}: {reports} "
-        "reports of its loss are too few to foretell it, or its speed is not known yet.",
+        "reports of its loss are too few to predict it, or its speed is not known yet.",
         "slaq_nonfinite": "Gets {count} of {capacity} {kind}: its loss is not finite, so that no "
         "accelerator lowers it.",
         "slaq_gain": "Gets {count} of {capacity} {kind}: its loss is expected to fall by "
@@ -149,7 +153,7 @@ TEXTS: Mapping[str, str] = MappingProxyType(
         "slaq_least": "that is its minimum",
         # pollux
         "pollux_waits": "{stopped}{holders}; no way to start it was found that makes the mean "
-        "speedup of {jobs} higher than {mean:.2g}.{start_s}",
+        "speedup of {jobs} higher than {mean:.2g}.",
         "pollux_moves": "Moves {given} {kind} from {before} to {nodes}{cause}",
         "pollux_change": "{change} on {nodes}{cause}",
         "pollux_speed": "{after:.2f} times as fast as on its fair share of {fair}{before}",
@@ -160,7 +164,7 @@ TEXTS: Mapping[str, str] = MappingProxyType(
         "to have {plans} and has had {received:.0%} there.",
         "gavel_waits": "Waits for {count} of kind {kind}: {used} of {capacity} are with jobs "
         "further behind; it is to have {plans}, has had {received:.0%}, and the next round is in "
-        "{left:.0f} s.{start_s}",
+        "{left:.0f} s.",
         "gavel_plan": "{fraction:.0%} of the time on {count} {kind}",
         # sia
         "sia_goodput": "{goodput} useful examples/s",
@@ -169,7 +173,7 @@ TEXTS: Mapping[str, str] = MappingProxyType(
         "sia_kind": " {kind}",
         "sia_needed": "but others need them more",
         "sia_resizes": "which is not worth a resize after {resizes} before",
-        "sia_waits": "{stopped}{holders}{way}.{start_s}",
+        "sia_waits": "{stopped}{holders}{way}.",
         "sia_way": "; job {job} would have to {change}, which counts {cost:.2g} against "
         "{gain:.2g} for a start",
         "sia_stop": "stop",
@@ -189,7 +193,6 @@ TEXTS: Mapping[str, str] = MappingProxyType(
         "goodput_late": ", {fairness:.1f} times as long as alone on its share",
         "goodput_rest": "no other job gains more from them",
         "goodput_waits": "{stopped}Waits for {wish} of kind {kind}; {held} of {capacity} held by "
-        "jobs that gain more from them{higher}{when}.",
-        "goodput_when": "; expected in about {wait_s}",
+        "jobs that gain more from them{higher}.",
     }
 )

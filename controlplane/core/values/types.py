@@ -191,14 +191,12 @@ class Decision:
         shares: job -> share; a missing job is to hold none.
         reasons: job -> reason, or a sentence, with numbers; for every job of the snapshot.
         mixes: job -> finding on mixing, for jobs that allow it and where there is one.
-        starts_in_s: waiting job -> seconds until its expected start, where known.
         carried: state for the policy's next snapshot.
     """
 
     shares: Mapping[JobId, Share]
     reasons: Mapping[JobId, Reason | str]
     mixes: Mapping[JobId, MixNote] = field(default_factory=dict)
-    starts_in_s: Mapping[JobId, float] = field(default_factory=dict)
     carried: object | None = None
 
 
@@ -241,7 +239,7 @@ class Plan:
         resizes: in the order in which they are to be applied.
         waiting: job -> accelerators that it gets once their former trainers have gone.
         reasons: job -> the policy's sentence about it.
-        mixes, starts_in_s, carried: as in the decision.
+        mixes, carried: as in the decision.
         allocation: accelerators of all jobs when none has to wait any more.
     """
 
@@ -249,6 +247,5 @@ class Plan:
     waiting: Mapping[JobId, tuple[AcceleratorId, ...]]
     reasons: Mapping[JobId, str]
     mixes: Mapping[JobId, MixNote] = field(default_factory=dict)
-    starts_in_s: Mapping[JobId, float] = field(default_factory=dict)
     carried: object | None = None
     allocation: Allocation | None = None

@@ -129,7 +129,8 @@ def job_end(
         status_code=code,
         status_reason=reason,
         policy_reason="",
-        expected_start_at=None,
+        expected_start_earliest_at=None,
+        expected_start_latest_at=None,
         pause_requested=False,
         **fields,
     )
@@ -191,7 +192,8 @@ def job_pause_now(job: Job, now: datetime.datetime) -> None:
         status_code="paused",
         status_reason="Paused; resume it to let it wait for accelerators again.",
         policy_reason="",
-        expected_start_at=None,
+        expected_start_earliest_at=None,
+        expected_start_latest_at=None,
     )
     event_add("paused", "Paused", now=now, job=job)
 

@@ -1,31 +1,45 @@
-"""One scheduling cycle: take a snapshot, decide, apply the plan."""
+"""One scheduling cycle: take a snapshot, decide, apply the plan, forecast starts, explain."""
 
 from __future__ import annotations
 
 import dataclasses
 import datetime
+from collections.abc import Callable
 
-from controlplane.core.cycle import decide
+from controlplane.core.expected_starts import expected_starts
 from jobs.models.resizes import BATCH_ACTOR
 from jobs.selectors.cluster import cluster_snapshot
+from jobs.selectors.expected_starts import decide_timed
 from jobs.services.scheduling.batch_sizes import batch_changes_plan
+from jobs.services.scheduling.explanations import reasons_save
 from jobs.services.scheduling.plans import plan_apply
 from jobs.services.scheduling.policy import cluster_setting, policy_state_read, policy_state_write
 from jobs.services.scheduling.rebalancing import mappings_revise
 
 
-def cycle_run(now: datetime.datetime) -> set[int]:
-    """Bring the cluster one step closer to the policy's decision; return the changed jobs."""
+def cycle_run(
+    now: datetime.datetime, applied: Callable[[set[int]], None] | None = None
+) -> set[int]:
+    """Bring the cluster one step closer to the policy's decision; return the changed jobs.
+
+    Args:
+        applied: called with the changed jobs before starts are forecast, so that nothing waits for
+            that.
+    """
     policy = cluster_setting().policy
     view = cluster_snapshot(now)
     if not view.snapshot.jobs:
         return set()
     snapshot = dataclasses.replace(view.snapshot, carried=policy_state_read(policy))
-    plan = decide(snapshot, policy)
+    plan, num_decisions = decide_timed(snapshot, policy)
     policy_state_write(policy, plan.carried)
     changed = plan_apply(plan, view.generations, now, actor=f"policy:{policy}")
     busy = {row.job_id for row in plan.resizes}
     moved = mappings_revise(now, busy=busy)
     changed, busy = changed | moved, busy | moved
     batches, generations = batch_changes_plan(now, busy=busy)
-    return changed | plan_apply(batches, generations, now, actor=BATCH_ACTOR)
+    changed |= plan_apply(batches, generations, now, actor=BATCH_ACTOR)
+    if applied is not None:
+        applied(changed)
+    starts = expected_starts(snapshot, plan, policy, num_decisions)
+    return changed | reasons_save(plan.reasons, starts, now)

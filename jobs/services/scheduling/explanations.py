@@ -3,48 +3,59 @@
 from __future__ import annotations
 
 import datetime
+from collections.abc import Mapping
 
 from django.db.models import F
 
+from controlplane.core.expected_starts import ExpectedStart
 from controlplane.core.values.lifecycle import SCHEDULABLE_JOB_STATUSES
-from controlplane.core.values.types import Plan
+from controlplane.core.values.types import JobId
 from jobs.models import Job
 
 #: Rows per UPDATE statement.
 _BATCH = 500
 
-#: Ignore changes of a start expected in t seconds that are at most this share of t ...
+#: Ignore changes of a bound of a start, in t seconds, that are at most this share of t ...
 _MOVE_SHARE = 0.1
 
 #: ... or at most this many seconds, whichever is larger.
 _MOVE_S = 15.0
 
+_FIELDS = ("policy_reason", "expected_start_earliest_at", "expected_start_latest_at")
 
-def reasons_save(plan: Plan, now: datetime.datetime) -> set[int]:
-    """Store changed explanations of a plan; return the jobs that changed."""
+
+def reasons_save(
+    reasons: Mapping[JobId, str], starts: Mapping[JobId, ExpectedStart], now: datetime.datetime
+) -> set[int]:
+    """Store changed reasons and expected starts of jobs; return the jobs that changed."""
     live = Job.objects.filter(status__in=[*SCHEDULABLE_JOB_STATUSES])
-    rows = live.filter(id__in=list(plan.reasons)).only("id", "policy_reason", "expected_start_at")
     changed = []
-    for job in rows:
-        start_at = _start_at(plan.starts_in_s.get(job.pk), job.expected_start_at, now)
-        if (job.policy_reason, job.expected_start_at) != (plan.reasons[job.pk], start_at):
-            job.policy_reason = plan.reasons[job.pk]
-            job.expected_start_at = start_at
+    for job in live.filter(id__in=list(reasons)).only("id", *_FIELDS):
+        reason, start = reasons[job.pk], starts.get(job.pk)
+        bounds: tuple[datetime.datetime | None, ...] = (None, None)
+        if start is not None:
+            reason = f"{reason} {start}"
+            before = (job.expected_start_earliest_at, job.expected_start_latest_at)
+            bounds = _bounds(start, before, now)
+        values = dict(zip(_FIELDS, (reason, *bounds), strict=True))
+        if any(getattr(job, name) != value for name, value in values.items()):
+            for name, value in values.items():
+                setattr(job, name, value)
             job.version = F("version") + 1
             changed.append(job)
     # `live` leaves out jobs that have ended meanwhile: these keep the explanation of their end.
-    live.bulk_update(changed, ["policy_reason", "expected_start_at", "version"], batch_size=_BATCH)
+    live.bulk_update(changed, [*_FIELDS, "version"], batch_size=_BATCH)
     return {job.pk for job in changed}
 
 
-def _start_at(
-    starts_in_s: float | None, before: datetime.datetime | None, now: datetime.datetime
-) -> datetime.datetime | None:
-    if starts_in_s is None:
-        return None
-    expected = now + datetime.timedelta(seconds=starts_in_s)
-    if before is not None:
-        moved_s = abs((expected - before).total_seconds())
-        if moved_s <= max(_MOVE_S, _MOVE_SHARE * starts_in_s):
-            return before
-    return expected
+def _bounds(
+    start: ExpectedStart, before: tuple[datetime.datetime | None, ...], now: datetime.datetime
+) -> tuple[datetime.datetime | None, ...]:
+    """Return the times of an expected start, or those before if the differences are negligible."""
+    bounds_s = (start.earliest_s, start.latest_s)
+    times = tuple(now + datetime.timedelta(seconds=seconds) for seconds in bounds_s)
+    for seconds, at, at_before in zip(bounds_s, times, before, strict=True):
+        limit_s = max(_MOVE_S, _MOVE_SHARE * seconds)
+        if at_before is None or abs((at - at_before).total_seconds()) > limit_s:
+            return times
+    return before

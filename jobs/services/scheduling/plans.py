@@ -18,7 +18,6 @@ from controlplane.core.values.lifecycle import SCHEDULABLE_JOB_STATUSES
 from controlplane.core.values.types import Plan
 from jobs.models import Job
 from jobs.services.lifecycle.events import event_add
-from jobs.services.scheduling.explanations import reasons_save
 from jobs.services.scheduling.resizes import StaleError, resize_apply
 
 logger = logging.getLogger(__name__)
@@ -27,7 +26,7 @@ logger = logging.getLogger(__name__)
 def plan_apply(
     plan: Plan, generations: Mapping[int, int], now: datetime.datetime, *, actor: str
 ) -> set[int]:
-    """Apply the parts of a plan that are still valid; return the changed jobs.
+    """Apply the parts of a plan that are still valid, but no reasons; return the changed jobs.
 
     Args:
         generations: each job's generation at the time of the snapshot.
@@ -42,7 +41,7 @@ def plan_apply(
             logger.info("resize of job %s was overtaken: %s", resize.job_id, error)
         else:
             changed.add(resize.job_id)
-    return changed | reasons_save(plan, now) | _mixes_report(plan, now, actor)
+    return changed | _mixes_report(plan, now, actor)
 
 
 def _mixes_report(plan: Plan, now: datetime.datetime, actor: str) -> set[int]:

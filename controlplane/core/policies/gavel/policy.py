@@ -9,15 +9,13 @@ Difference from the paper: accelerators that become free within a round go at on
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from controlplane.core.policies.common.kinds import cannot_start
-from controlplane.core.policies.common.rates import full_demand, left_s, packed_rates, rooms_of
-from controlplane.core.policies.gavel.forecast import WAITS, Course, first_turns
+from controlplane.core.policies.common.rates import full_demand, packed_rates, rooms_of
 from controlplane.core.policies.gavel.program import Floats, time_fractions
 from controlplane.core.scheduling.pools import arrival_order, capacity_by_kind
 from controlplane.core.values.explanations import Reason, reason
@@ -51,7 +49,6 @@ class _Wish:
     job: Job
     kind: str
     count: int
-    throughput: float
     fraction: float
     received: float
 
@@ -86,7 +83,6 @@ def gavel(snapshot: Snapshot) -> Decision:
             job,
             kind,
             int(demands[row, column]),
-            float(throughputs[row, column]),
             float(fractions[row, column]),
             _received_fraction(job, kind, received_s, snapshot.now),
         )
@@ -102,9 +98,8 @@ def gavel(snapshot: Snapshot) -> Decision:
     shares = _round(wishes, capacity, kept)
     rest = GavelState(began_at, snapshot.now, received_s, shares)
     left_s = began_at + ROUND_S - snapshot.now
-    starts = _starts(snapshot, jobs, wishes, shares, left_s)
-    reasons |= _explain(jobs, wishes, shares, capacity, left_s, starts)
-    return Decision(shares, reasons, starts_in_s=starts, carried=rest)
+    reasons |= _explain(jobs, wishes, shares, capacity, left_s)
+    return Decision(shares, reasons, carried=rest)
 
 
 def _demands(
@@ -195,54 +190,12 @@ def _round(
     return shares
 
 
-def _starts(
-    snapshot: Snapshot,
-    jobs: Sequence[Job],
-    wishes: Sequence[_Wish],
-    shares: Mapping[JobId, Share],
-    until_s: float,
-) -> dict[JobId, float]:
-    """Predict the first turn of waiting jobs by simulating the rounds."""
-    if len(shares) == len(jobs):
-        return {}
-    capacity = capacity_by_kind(snapshot)
-    rows = {job.id: row for row, job in enumerate(jobs)}
-    numbers = {kind: number for number, kind in enumerate(capacity)}
-    shape = (len(jobs), len(capacity))
-    ages_s = np.array([_age_s(job, snapshot.now) for job in jobs])
-    course = Course(
-        fractions=np.zeros(shape),
-        received_s=np.ones(shape),
-        ages_s=ages_s,
-        demands=np.zeros(shape, dtype=np.int64),
-        left_s=np.full(shape, np.inf),
-        capacity=np.array(list(capacity.values()), dtype=np.int64),
-    )
-    for wish in wishes:
-        place = rows[wish.job.id], numbers[wish.kind]
-        course.fractions[place] = wish.fraction
-        course.received_s[place] = wish.received * ages_s[place[0]]
-        course.demands[place] = wish.count
-        course.left_s[place] = _left_s(wish)
-    running = [numbers[shares[job.id].kind] if job.id in shares else WAITS for job in jobs]
-    turns = first_turns(course, running, until_s, ROUND_S)
-    return {jobs[row].id: seconds for row, seconds in turns.items()}
-
-
-def _left_s(wish: _Wish) -> float:
-    """Predict how long a job takes to its end on its wish; inf: unknown."""
-    if wish.job.performance is None or wish.job.remaining_examples is None:
-        return left_s(wish.job, wish.kind, wish.count, 1) or math.inf
-    return max(wish.job.remaining_examples, 0.0) / wish.throughput
-
-
 def _explain(
     jobs: Sequence[Job],
     wishes: Sequence[_Wish],
     shares: Mapping[JobId, Share],
     capacity: Mapping[str, int],
     left_s: float,
-    starts: Mapping[JobId, float],
 ) -> dict[JobId, Reason]:
     used = dict.fromkeys(capacity, 0)
     for share in shares.values():
@@ -280,6 +233,5 @@ def _explain(
                 plans=plans,
                 received=own.received,
                 left=left_s,
-                start_s=starts.get(job.id),
             )
     return reasons

@@ -86,15 +86,6 @@ class Outcome:
         return found
 
     @cached_property
-    def first_ends(self) -> list[float]:
-        """For each kind, the seconds until the first forecast end of its jobs."""
-        ends = self.valuation.ends_s
-        return [
-            float(ends[(self.kinds == kind) & (self.given > 0)].min(initial=np.inf))
-            for kind in range(len(self.options.kinds))
-        ]
-
-    @cached_property
     def _held_by_weight(self) -> list[tuple[list[float], list[int]]]:
         """For each kind, its jobs' weights, ascending, and suffix sums of their accelerators."""
         weights = np.array([job.weight for job in self.options.jobs])
@@ -140,8 +131,8 @@ class Outcome:
         return reason("goodput_for_job", winner=other.id, because=because, cluster=self.gain)
 
 
-def explain(outcome: Outcome) -> tuple[dict[JobId, Reason], dict[JobId, float]]:
-    """Return a reason for every job, and the expected seconds until each waiting job starts."""
+def explain(outcome: Outcome) -> dict[JobId, Reason]:
+    """Return a reason for every job."""
     options = outcome.options
     known = options.index
     reasons = {
@@ -149,16 +140,10 @@ def explain(outcome: Outcome) -> tuple[dict[JobId, Reason], dict[JobId, float]]:
         for job in outcome.snapshot.jobs
         if job.id not in known
     }
-    starts: dict[JobId, float] = {}
     for row, job in enumerate(options.jobs):
-        if outcome.given[row] > 0:
-            reasons[job.id] = _holding(outcome, row, job)
-            continue
-        start = _start_s(outcome, row)
-        if start is not None:
-            starts[job.id] = start
-        reasons[job.id] = _waiting(outcome, row, job, start)
-    return reasons, starts
+        is_given = outcome.given[row] > 0
+        reasons[job.id] = (_holding if is_given else _waiting)(outcome, row, job)
+    return reasons
 
 
 def _holding(outcome: Outcome, row: int, job: Job) -> Reason:
@@ -208,7 +193,7 @@ def _prospects(outcome: Outcome, row: int, job: Job) -> list[Reason]:
     return parts or [reason("goodput_rest")]
 
 
-def _waiting(outcome: Outcome, row: int, job: Job, start_s: float | None) -> Reason:
+def _waiting(outcome: Outcome, row: int, job: Job) -> Reason:
     options = outcome.options
     kind = int(outcome.kinds[row])
     held = outcome.held_above(kind, 0.0)
@@ -224,14 +209,4 @@ def _waiting(outcome: Outcome, row: int, job: Job, start_s: float | None) -> Rea
         held=held,
         capacity=int(options.capacity[kind]),
         higher=reason("higher", count=higher) if higher > 0 else None,
-        when=None if start_s is None else reason("goodput_when", wait_s=start_s),
     )
-
-
-def _start_s(outcome: Outcome, row: int) -> float | None:
-    """Return the seconds until a waiting job starts: the forecast, or the first end on its kind."""
-    start = float(outcome.valuation.starts_s[row])
-    if 0.0 < start < FOREVER_S:
-        return start
-    first = outcome.first_ends[outcome.kinds[row]]
-    return first if first < FOREVER_S else None

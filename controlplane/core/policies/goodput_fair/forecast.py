@@ -24,12 +24,10 @@ class Forecast:
 
     Attributes:
         ends_s: seconds until each job ends; infinite: never. Shape (N,).
-        starts_s: seconds until each job has accelerators. Shape (N,).
         stages_s, prices: when each stage begins, and its price (weight per accelerator).
     """
 
     ends_s: Floats
-    starts_s: Floats
     stages_s: Floats
     prices: Floats
 
@@ -85,7 +83,7 @@ class Fluid:
         runs, slopes = self._runs[order], self._slopes[order]
         num = self._work.size
         left = self._work.copy()
-        ends, starts = np.full(num, np.inf), np.full(num, np.inf)
+        ends = np.full(num, np.inf)
         takes = np.empty(num)
         is_alive = np.zeros(num, dtype=bool)
         is_alive[rows] = True
@@ -103,7 +101,6 @@ class Fluid:
             num_running = int(np.count_nonzero(is_running))
             if num_running == 0:
                 break
-            np.minimum(starts, now, out=starts, where=is_running)
             takes.fill(np.inf)
             np.divide(left, speed, out=takes, where=is_running)
             last = min(-(-num_alive // stages_left), num_running) - 1
@@ -118,7 +115,7 @@ class Fluid:
             now += takes_last
             on = np.flatnonzero(is_alive[rows])
             gain, rows, runs, slopes = gain[on], rows[on], runs[on], slopes[on]
-        return Forecast(ends, starts, np.array(stages), np.array(prices))
+        return Forecast(ends, np.array(stages), np.array(prices))
 
 
 def _best_first(gain: Floats, most: int) -> Counts:

@@ -76,8 +76,7 @@ def goodput_fair(snapshot: Snapshot) -> Decision:
         outcome, shares = _draft(snapshot, market, standing, is_held & ~_may_move(outcome))
         if _is_kind_ring(snapshot, options, shares):  # no job changes its kind
             outcome, shares = _draft(snapshot, market, standing, is_held)
-    reasons, starts = explain(outcome)
-    return Decision(shares, reasons, starts_in_s=starts, carried=crowds)
+    return Decision(shares, explain(outcome), carried=crowds)
 
 
 def _is_at_its_place(snapshot: Snapshot, job: Job, kind: str | None) -> bool:

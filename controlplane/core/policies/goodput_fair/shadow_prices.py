@@ -37,13 +37,12 @@ class Valuation:
 
     Attributes:
         worth: weight-seconds of an example of each job. Shape (M,).
-        ends_s, starts_s: forecast seconds until each job ends and starts. Shape (M,).
+        ends_s: forecast seconds until each job ends. Shape (M,).
         prices: weight per accelerator of each kind, now. Shape (Q,).
     """
 
     worth: Floats
     ends_s: Floats
-    starts_s: Floats
     prices: Floats
 
 
@@ -122,9 +121,8 @@ class Market:
 
 
 def _gather(worth: Floats, rows: Sequence[Counts], forecasts: Sequence[Forecast]) -> Valuation:
-    ends, starts = np.full(worth.size, FOREVER_S), np.full(worth.size, np.inf)
+    ends = np.full(worth.size, FOREVER_S)
     for members, forecast in zip(rows, forecasts, strict=True):
         ends[members] = np.minimum(forecast.ends_s, FOREVER_S)
-        starts[members] = forecast.starts_s
     prices = [forecast.prices[0] if forecast.prices.size else 0.0 for forecast in forecasts]
-    return Valuation(worth, ends, starts, np.array(prices))
+    return Valuation(worth, ends, np.array(prices))

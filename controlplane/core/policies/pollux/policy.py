@@ -16,10 +16,6 @@ import numpy as np
 from controlplane.core.policies.common.explanations import Holders, change, gainers
 from controlplane.core.policies.common.kinds import cannot_start, kinds_assign
 from controlplane.core.policies.common.rates import left_s, packed_rates, rate, rooms_of
-from controlplane.core.policies.common.start_forecast import (
-    least_wish,
-    starts_in_turn,
-)
 from controlplane.core.policies.pollux.search import (
     Counts,
     Floats,
@@ -69,7 +65,6 @@ def pollux(snapshot: Snapshot) -> Decision:
     kinds = kinds_assign(snapshot)
     shares: dict[JobId, Share] = {}
     reasons = {job.id: cannot_start(snapshot, job) for job in snapshot.jobs if job.id not in kinds}
-    starts: dict[JobId, float] = {}
     carried = snapshot.carried.populations if isinstance(snapshot.carried, PolluxState) else {}
     populations: dict[str, Population] = {}
     for number, kind in enumerate(sorted(set(kinds.values()))):
@@ -92,10 +87,8 @@ def pollux(snapshot: Snapshot) -> Decision:
                     if count
                 }
                 shares[job.id] = Share(kind, int(row.sum()), by_node=by_node)
-        expected = _starts(cluster, chosen)
-        reasons |= _explain(cluster, chosen, expected)
-        starts |= expected
-    return Decision(shares, reasons, starts_in_s=starts, carried=PolluxState(populations))
+        reasons |= _explain(cluster, chosen)
+    return Decision(shares, reasons, carried=PolluxState(populations))
 
 
 def _cluster(snapshot: Snapshot, kind: str, members: Sequence[Job]) -> _Cluster:
@@ -195,29 +188,7 @@ def _choose(problem: Problem, best: Counts) -> Counts:
     return settle(problem, best)
 
 
-def _starts(cluster: _Cluster, chosen: Counts) -> dict[JobId, float]:
-    """Predict when jobs without a place start: as others end, in order of conflict.
-
-    Compared with a first accelerator for a waiting job, more for the others counts little, so
-    waiting jobs are assumed to get the accelerators that become free.
-    """
-    counts, nodes = chosen.sum(axis=1), np.count_nonzero(chosen, axis=1)
-    per_node = int(cluster.problem.room.max())
-    queue: list[tuple[JobId, int, float | None]] = []
-    releases: list[tuple[float, int]] = []
-    for row, job in enumerate(cluster.jobs):
-        if not counts[row]:
-            queue.append(least_wish(job, cluster.kind, per_node))
-            continue
-        ends = left_s(job, cluster.kind, int(counts[row]), int(nodes[row]))
-        if ends is not None:
-            releases.append((ends, int(counts[row])))
-    return starts_in_turn(queue, int(cluster.problem.room.sum() - counts.sum()), releases)
-
-
-def _explain(
-    cluster: _Cluster, chosen: Counts, starts: Mapping[JobId, float]
-) -> dict[JobId, Reason]:
+def _explain(cluster: _Cluster, chosen: Counts) -> dict[JobId, Reason]:
     problem, kind = cluster.problem, cluster.kind
     after = chosen.sum(axis=1)
     states = np.stack([problem.base, chosen])
@@ -240,7 +211,6 @@ def _explain(
                 holders=holders.waits(job.min_accelerators, job.weight),
                 jobs=num_jobs,
                 mean=float(values[1]),
-                start_s=starts.get(job.id),
             )
             continue
         parts = [_place_reason(cluster, row, chosen[row], holders.capacity, cause)]

@@ -146,7 +146,7 @@ def _best(outcome: Outcome, row: int) -> Reason:
     )
 
 
-def waiting_reason(outcome: Outcome, row: int, start_s: float | None) -> Reason:
+def waiting_reason(outcome: Outcome, row: int) -> Reason:
     """Describe a waiting job's demand, the present holders, and why no job makes room."""
     job = outcome.jobs[row]
     least = min(outcome.options[row], key=lambda option: option.configuration.count)
@@ -167,7 +167,6 @@ def waiting_reason(outcome: Outcome, row: int, start_s: float | None) -> Reason:
         stopped=stopped,
         holders=holders.waits(count, job.weight),
         way=obstacle,
-        start_s=start_s,
     )
 
 

@@ -22,7 +22,6 @@ import numpy as np
 
 from controlplane.core.policies.common.kinds import cannot_start
 from controlplane.core.policies.common.rates import rooms_of
-from controlplane.core.policies.common.start_forecast import Release, Request, starts_by_kind
 from controlplane.core.policies.pollux.policy import keep_factor
 from controlplane.core.policies.sia.configurations import (
     Configuration,
@@ -33,11 +32,10 @@ from controlplane.core.policies.sia.configurations import (
 )
 from controlplane.core.policies.sia.explanations import (
     Outcome,
-    configuration_left_s,
     held_reason,
     waiting_reason,
 )
-from controlplane.core.policies.sia.program import Choice, choose, left_out_cost
+from controlplane.core.policies.sia.program import Choice, choose
 from controlplane.core.scheduling.pools import arrival_order, held_by_kind, held_kind
 from controlplane.core.values.explanations import Reason
 from controlplane.core.values.types import Decision, Job, JobId, Share, Snapshot
@@ -67,9 +65,8 @@ def sia(snapshot: Snapshot) -> Decision:
         jobs[choice.row].id: Share(choice.configuration.kind, choice.configuration.count)
         for choice in chosen
     }
-    starts = _starts(jobs, choices, chosen, kinds)
-    reasons = _explain(snapshot, jobs, kinds, choices, chosen, current, starts)
-    return Decision(shares, reasons, starts_in_s=starts)
+    reasons = _explain(snapshot, jobs, kinds, choices, chosen, current)
+    return Decision(shares, reasons)
 
 
 def _current(snapshot: Snapshot, kinds: Mapping[str, Kind]) -> dict[JobId, Configuration]:
@@ -115,56 +112,6 @@ def _choices(
     return choices
 
 
-def _starts(
-    jobs: Sequence[Job],
-    choices: Sequence[Choice],
-    chosen: Sequence[Choice],
-    kinds: Mapping[str, Kind],
-) -> dict[JobId, float]:
-    """Predict when left-out jobs start: on their least, on accelerators of jobs that end.
-
-    Jobs are ordered by the program's gain per accelerator. Running jobs are not assumed to shrink
-    for them, which the program just found to be worth less, nor to grow, which is worth less than a
-    start.
-    """
-    given = {choice.row for choice in chosen}
-    least: dict[int, dict[str, Choice]] = {}
-    for choice in choices:
-        if choice.row not in given:
-            own = least.setdefault(choice.row, {})
-            before = own.setdefault(choice.configuration.kind, choice)
-            if choice.configuration.count < before.configuration.count:
-                own[choice.configuration.kind] = choice
-    if not least:
-        return {}
-    heaviest = max(job.weight for job in jobs)
-
-    def gain(row: int) -> float:
-        left_out = left_out_cost(jobs[row].weight, heaviest)
-        return max((left_out - one.cost) / one.configuration.count for one in least[row].values())
-
-    queue: list[tuple[JobId, dict[str, Request]]] = []
-    for row in sorted(least, key=lambda row: (-gain(row), row)):
-        wishes = {
-            kind: (
-                one.configuration.count,
-                configuration_left_s(jobs[row], one.configuration, kinds[kind]),
-            )
-            for kind, one in least[row].items()
-        }
-        queue.append((jobs[row].id, wishes))
-    free = {name: kind.capacity for name, kind in kinds.items()}
-    releases: dict[str, list[Release]] = {kind: [] for kind in kinds}
-    for choice in chosen:
-        configuration = choice.configuration
-        kind = configuration.kind
-        free[kind] -= configuration.count
-        seconds = configuration_left_s(jobs[choice.row], configuration, kinds[kind])
-        if seconds is not None:
-            releases[kind].append((seconds, configuration.count))
-    return starts_by_kind(queue, free, releases)
-
-
 def _explain(
     snapshot: Snapshot,
     jobs: Sequence[Job],
@@ -172,7 +119,6 @@ def _explain(
     choices: Sequence[Choice],
     chosen: Sequence[Choice],
     current: Mapping[JobId, Configuration],
-    starts: Mapping[JobId, float],
 ) -> dict[JobId, Reason]:
     options: dict[int, list[Choice]] = {}
     for choice in choices:
@@ -185,5 +131,5 @@ def _explain(
         elif row in outcome.given:
             reasons[job.id] = held_reason(outcome, row)
         else:
-            reasons[job.id] = waiting_reason(outcome, row, starts.get(job.id))
+            reasons[job.id] = waiting_reason(outcome, row)
     return reasons
