@@ -23,7 +23,7 @@ from frontend.figures.rows import (
 )
 from jobs.models import Job, Replay
 from jobs.selectors import series
-from jobs.selectors.pages import Person, is_admin
+from jobs.selectors.access import Person, is_admin
 
 #: Time windows of the overview: seconds -> label.
 WINDOWS: Mapping[int, str] = {

@@ -28,7 +28,7 @@ from redis.exceptions import RedisError
 
 from jobs import nudges
 from jobs.models import Job
-from jobs.selectors.pages import is_admin
+from jobs.selectors.access import is_admin
 
 #: Most open streams of one process; further pages receive 429 and poll.
 MAX_STREAMS = 2_000

@@ -16,7 +16,7 @@ from frontend.views.job import job_or_404
 from jobs import nudges
 from jobs.exceptions import ControlPlaneError
 from jobs.models import Job
-from jobs.selectors import pages
+from jobs.selectors import access
 from jobs.services.submission import job_actions
 
 
@@ -63,7 +63,7 @@ def job_priority(request: HttpRequest, job_id: int) -> HttpResponse:
     job = job_or_404(request, job_id)
     text = request.POST.get("priority", "")
     priority = int(text) if text.isascii() and text.isdecimal() and len(text) < 9 else -1
-    is_queue = request.POST.get("next") == "queue" and pages.is_admin(request.user)
+    is_queue = request.POST.get("next") == "queue" and access.is_admin(request.user)
     return _do(
         request,
         job,

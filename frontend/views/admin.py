@@ -18,7 +18,7 @@ from frontend.views.changes import actor, person, words
 from jobs import nudges
 from jobs.exceptions import ControlPlaneError
 from jobs.models import Node
-from jobs.selectors import pages
+from jobs.selectors import access, pages
 from jobs.services.cluster.nodes import ENROLMENT_TOKEN_HOURS, enrolment_token_create, node_cordon
 from jobs.services.failures.quarantine import node_unquarantine
 from jobs.services.scheduling.policy import cluster_setting, policy_choose
@@ -28,7 +28,7 @@ _TOKEN_HOURS_RANGE = (1, 168)
 
 def admin_or_404(request: HttpRequest) -> None:
     """Raise Http404 for users who are not admins."""
-    if not pages.is_admin(request.user):
+    if not access.is_admin(request.user):
         raise Http404("No such page.")
 
 

@@ -22,7 +22,7 @@ from frontend.live.progress import job_progress
 from frontend.text.job_facts import shown_facts
 from frontend.views.pages import figures_response
 from jobs.models import Generation, Job
-from jobs.selectors import logs, pages, series
+from jobs.selectors import access, logs, pages, series
 from jobs.selectors.estimates.memory import advice_text, job_memory_advice
 from jobs.selectors.reproducibility import kinds_used, reproducibility_of
 
@@ -139,7 +139,7 @@ def job_code(request: HttpRequest, job_id: int) -> HttpResponseBase:
 def job_or_404(request: HttpRequest, job_id: int) -> Job:
     """Return a job; raise Http404 if it does not exist or the user may not see it."""
     try:
-        return pages.job_visible_to(request.user, job_id)
+        return access.job_visible_to(request.user, job_id)
     except (Job.DoesNotExist, OverflowError):
         raise Http404("No such job.") from None
 

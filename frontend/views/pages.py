@@ -16,7 +16,7 @@ from django.views.decorators.http import require_safe
 from controlplane.core.values.lifecycle import JobStatus, NodeStatus
 from frontend.charts import DEFAULT_WINDOW_S, WINDOWS, overview_charts
 from frontend.live.progress import job_progress
-from jobs.selectors import pages
+from jobs.selectors import access, pages
 
 _TRAINING = frozenset({JobStatus.STARTING, JobStatus.RUNNING, JobStatus.PREEMPTING})
 _WAITING = frozenset({JobStatus.VALIDATING, JobStatus.PENDING})
@@ -74,7 +74,7 @@ def jobs(request: HttpRequest) -> HttpResponse:
     query = pages.JobQuery(
         text=given.get("q", "")[:100].strip(),
         status=given.get("status", ""),
-        owner=given.get("owner", "")[:150].strip() if pages.is_admin(request.user) else "",
+        owner=given.get("owner", "")[:150].strip() if access.is_admin(request.user) else "",
         before_id=_id_or_none(given.get("before")),
         after_id=_id_or_none(given.get("after")),
     )

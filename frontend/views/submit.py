@@ -30,8 +30,8 @@ from jobs.api.parsers import yaml_read
 from jobs.exceptions import ControlPlaneError, InvalidInputError, NotFoundError
 from jobs.job_templates import JOB_TEMPLATES
 from jobs.models import Job, Validation
-from jobs.selectors import pages
-from jobs.selectors.validations import validation_visible_to
+from jobs.selectors import access
+from jobs.selectors.access import validation_visible_to
 from jobs.services.submission.job_actions import job_submit
 from jobs.services.submission.rows import source_find
 from jobs.services.submission.validation_requests import validation_request
@@ -226,7 +226,7 @@ def _code_source(request: HttpRequest, kind: str, number: str) -> Job:
     if kind == "validation":
         return _validation(request, number).validated_job
     try:
-        return pages.job_visible_to(request.user, int(number))
+        return access.job_visible_to(request.user, int(number))
     except (Job.DoesNotExist, ValueError, OverflowError):
         raise Http404("No such job.") from None
 

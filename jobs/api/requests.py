@@ -14,7 +14,7 @@ from rest_framework.request import Request
 
 from jobs.exceptions import InvalidInputError, NotFoundError
 from jobs.models import Allocation, Job
-from jobs.selectors.pages import jobs_visible_to
+from jobs.selectors.access import jobs_visible_to
 from jobs.services.lifecycle.events import user_actor
 
 _ETAG = re.compile(r'(?:W/)?"(\d{1,10})\.(\d{1,10})"')

@@ -1,7 +1,7 @@
 """Data of the pages, read in few queries; read-only.
 
-Users see their own jobs, admins see all. The cluster map shows every user that an accelerator is
-held, but the job only to users who may see it.
+The cluster map shows every user that an accelerator is held, but the job only to users who may see
+it.
 """
 
 from __future__ import annotations
@@ -9,17 +9,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from django.contrib.auth.models import AbstractBaseUser, AnonymousUser, User
 from django.db.models import F, Q, QuerySet
 
 from controlplane.core.values.lifecycle import GenerationPhase, JobStatus
 from jobs.models import Accelerator, Allocation, Event, Generation, Job, Node
 from jobs.models.jobs import LIVE_JOB_STATUSES
+from jobs.selectors.access import Person, is_admin, jobs_visible_to
 
-Person = User | AbstractBaseUser | AnonymousUser
-
-#: Job columns that lists leave out; some hold many kilobytes.
-_HEAVY = ("settings", "facts", "metrics", "error_traceback", "throughput_by_count")
 #: Most rows of one response, whatever the request.
 MAX_PAGE = 200
 MAX_LIVE_JOBS = 500
@@ -106,26 +102,6 @@ class NodeMap:
     def num_held(self) -> int:
         """Number of accelerators held by jobs."""
         return sum(cell.is_held for cell in self.cells)
-
-
-def is_admin(person: Person) -> bool:
-    """Return whether a person may see and change all jobs."""
-    return bool(getattr(person, "is_staff", False))
-
-
-def jobs_visible_to(person: Person) -> QuerySet[Job]:
-    """Return the jobs that a person may see, with their owners, without the heavy columns."""
-    jobs = Job.objects.select_related("owner").defer(*_HEAVY)
-    return jobs if is_admin(person) else jobs.filter(owner_id=person.pk)
-
-
-def job_visible_to(person: Person, job_id: int) -> Job:
-    """Find one job with all its columns.
-
-    Raises:
-        Job.DoesNotExist: no job has this id, or the person may not see it.
-    """
-    return jobs_visible_to(person).defer(None).select_related("owner").get(pk=job_id)
 
 
 def job_page(person: Person, query: JobQuery, size: int = 50) -> JobPage:

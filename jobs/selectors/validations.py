@@ -1,4 +1,4 @@
-"""Validations without a job, and the jobs that match them."""
+"""Validations without a job that match a new job."""
 
 from __future__ import annotations
 
@@ -6,23 +6,8 @@ import dataclasses
 
 from controlplane.core.protocol.wire import OnNonfinite, TrainingSpec
 from controlplane.core.values.lifecycle import ValidationStatus
-from jobs.exceptions import NotFoundError
 from jobs.models import Job, Validation
 from jobs.selectors.desired_state.state import training_spec
-from jobs.selectors.pages import Person, is_admin
-
-
-def validation_visible_to(person: Person, validation_id: int) -> Validation:
-    """Find a validation without a job.
-
-    Raises:
-        NotFoundError: no validation has this id, or the person may not see it.
-    """
-    found = Validation.objects.filter(job=None, id=validation_id).select_related("owner")
-    validation = (found if is_admin(person) else found.filter(owner_id=person.pk)).first()
-    if validation is None:
-        raise NotFoundError("There is no such validation, or it is not yours.")
-    return validation
 
 
 def validation_matching(job: Job) -> Validation | None:

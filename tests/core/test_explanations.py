@@ -152,7 +152,7 @@ SENTENCES = {
     ),
     "slaq_fair": (
         "Gets 2 of 8 gpu, its fair share among 1 job: 4 reports of its loss are too few to "
-        "foretell it, or its speed is not known yet."
+        "predict it, or its speed is not known yet."
     ),
     "slaq_nonfinite": (
         "Gets 2 of 8 gpu: its loss is not finite, so that no accelerator lowers it."

@@ -28,7 +28,7 @@ from jobs.exceptions import InvalidInputError, NotFoundError
 from jobs.job_templates import JOB_TEMPLATES
 from jobs.models import ApiToken, Node
 from jobs.selectors import series
-from jobs.selectors.pages import is_admin
+from jobs.selectors.access import is_admin
 from jobs.services.cluster.api_tokens import api_token_create, api_token_revoke
 from jobs.services.cluster.nodes import enrolment_token_create, node_cordon, node_remove
 from jobs.services.failures.quarantine import node_unquarantine

@@ -48,9 +48,9 @@ from jobs.api.serializers import (
 from jobs.api.waiting import changes_await
 from jobs.exceptions import InvalidInputError, NotFoundError
 from jobs.models import Job
+from jobs.selectors.access import jobs_visible_to
 from jobs.selectors.dry_run import submission_outlook
 from jobs.selectors.estimates.memory import submission_memory_advice
-from jobs.selectors.pages import jobs_visible_to
 from jobs.services.submission import job_actions
 from jobs.services.submission.rows import job_clone_values, source_find
 from jobs.submission import prediction_values

@@ -18,7 +18,7 @@ from jobs.api.parsers import BoundedJsonParser, YamlParser
 from jobs.api.requests import number_param, person
 from jobs.api.serializers import ValidationSerializer
 from jobs.api.waiting import changes_await
-from jobs.selectors.validations import validation_visible_to
+from jobs.selectors.access import validation_visible_to
 from jobs.services.submission.validation_requests import validation_request
 
 

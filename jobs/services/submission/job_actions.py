@@ -1,7 +1,7 @@
 """User actions on jobs: submit, cancel, pause, resume, reprioritise, clone.
 
 Services check whether the job's state allows an action. Permission is checked in the request
-handlers, which select only jobs visible to the user (selectors.pages).
+handlers, which select only jobs visible to the user (selectors.access).
 """
 
 from __future__ import annotations

@@ -1,0 +1,47 @@
+"""Access rules: users see and change their own jobs and validations, admins all of them."""
+
+from __future__ import annotations
+
+from django.contrib.auth.models import AbstractBaseUser, AnonymousUser, User
+from django.db.models import QuerySet
+
+from jobs.exceptions import NotFoundError
+from jobs.models import Job, Validation
+
+Person = User | AbstractBaseUser | AnonymousUser
+
+#: Job columns that lists leave out; some hold many kilobytes.
+_HEAVY = ("settings", "facts", "metrics", "error_traceback", "throughput_by_count")
+
+
+def is_admin(person: Person) -> bool:
+    """Return whether a person may see and change all jobs."""
+    return bool(getattr(person, "is_staff", False))
+
+
+def jobs_visible_to(person: Person) -> QuerySet[Job]:
+    """Return the jobs that a person may see, with their owners, without the heavy columns."""
+    jobs = Job.objects.select_related("owner").defer(*_HEAVY)
+    return jobs if is_admin(person) else jobs.filter(owner_id=person.pk)
+
+
+def job_visible_to(person: Person, job_id: int) -> Job:
+    """Find one job with all its columns.
+
+    Raises:
+        Job.DoesNotExist: no job has this id, or the person may not see it.
+    """
+    return jobs_visible_to(person).defer(None).select_related("owner").get(pk=job_id)
+
+
+def validation_visible_to(person: Person, validation_id: int) -> Validation:
+    """Find a validation without a job.
+
+    Raises:
+        NotFoundError: no validation has this id, or the person may not see it.
+    """
+    found = Validation.objects.filter(job=None, id=validation_id).select_related("owner")
+    validation = (found if is_admin(person) else found.filter(owner_id=person.pk)).first()
+    if validation is None:
+        raise NotFoundError("There is no such validation, or it is not yours.")
+    return validation
