@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import uuid
+from typing import Any
 
 from django.conf import settings
 from django.db import models
@@ -201,6 +202,12 @@ class Job(models.Model):
 
     def __str__(self) -> str:
         return f"job {self.pk} ({self.name})"
+
+    def update_columns(self, **values: Any) -> None:
+        """Write columns of the row, and of this object; other columns of the row stay."""
+        Job.objects.filter(pk=self.pk).update(**values)
+        for name, value in values.items():
+            setattr(self, name, value)
 
     @property
     def batch_size_now(self) -> int:

@@ -6,8 +6,6 @@ import dataclasses
 import datetime
 from collections.abc import Mapping
 
-from django.db.models import F
-
 from controlplane.core.protocol.wire import Membership
 from controlplane.core.values.lifecycle import GenerationPhase
 from controlplane.core.virtual_nodes.uneven_split import mapping_for
@@ -67,8 +65,7 @@ def _go_on(
     now: datetime.datetime,
     actor: str,
 ) -> None:
-    Job.objects.filter(id=job.pk).update(generation=F("generation") + 1)
-    job.generation += 1
+    job.update_columns(generation=job.generation + 1)
     membership = _membership(job, preparing, [row.slot for row in left])
     are_ready = all(row.ready_at for row in left)
     Generation.objects.create(

@@ -12,7 +12,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from django.conf import settings
-from django.db.models import F
 
 from controlplane.core.membership.recovery import SurvivorState, Verdict, judge, membership_recover
 from controlplane.core.protocol.wire import Member, Membership
@@ -248,8 +247,7 @@ def _go_on(
     now: datetime.datetime,
     actor: str,
 ) -> None:
-    Job.objects.filter(id=job.pk).update(generation=F("generation") + 1)
-    job.generation += 1
+    job.update_columns(generation=job.generation + 1)
     membership = membership_resume(job, _membership(job, scene, verdict))
     membership = membership_ask_missed(job, membership)
     reason = _reason(scene, gone)
@@ -335,10 +333,7 @@ def _hold_report(job: Job, num_left: int, now: datetime.datetime, actor: str) ->
         f"Waits with its state in memory: {num_left} of at least {job.min_accelerators} "
         "accelerators are left. It goes on when it has enough again."
     )
-    Job.objects.filter(id=job.pk).update(
-        status_code=BELOW_MINIMUM, status_reason=text, revision=F("revision") + 1
-    )
-    job.status_code, job.status_reason = BELOW_MINIMUM, text
+    job.update_columns(status_code=BELOW_MINIMUM, status_reason=text, revision=job.revision + 1)
     event_add(
         "held",
         text,
@@ -352,7 +347,4 @@ def _hold_report(job: Job, num_left: int, now: datetime.datetime, actor: str) ->
 def hold_end(job: Job, generation: Generation) -> None:
     """Clear the status of a job held below its minimum once a membership trains again."""
     if job.status_code == BELOW_MINIMUM and not generation.is_parked:
-        Job.objects.filter(id=job.pk).update(
-            status_code="", status_reason="", revision=F("revision") + 1
-        )
-        job.status_code = job.status_reason = ""
+        job.update_columns(status_code="", status_reason="", revision=job.revision + 1)

@@ -24,7 +24,7 @@ def attempt_count(job: Job, kind: Kind) -> int:
         fields["furthest_step"] = job.step
     count = fields.get(kind, getattr(job, kind)) + 1
     fields[kind] = count
-    _save(job, fields)
+    job.update_columns(**fields)
     return count
 
 
@@ -38,7 +38,7 @@ def crash_count(job: Job, allocation: Allocation) -> int:
     if began <= job.crash_generation and job.step <= job.furthest_step:
         return job.crashes_without_progress
     count = attempt_count(job, "crashes_without_progress")
-    _save(job, {"crash_generation": job.generation})
+    job.update_columns(crash_generation=job.generation)
     return count
 
 
@@ -50,9 +50,3 @@ def is_held_up(job: Job, row: Allocation) -> bool:
         phase__in=(GenerationPhase.PREPARING, GenerationPhase.SWITCHING, GenerationPhase.ACTIVE)
     )
     return not open_generations.filter(phase=GenerationPhase.ACTIVE).exists()
-
-
-def _save(job: Job, fields: dict[str, int]) -> None:
-    Job.objects.filter(id=job.pk).update(**fields)
-    for name, value in fields.items():
-        setattr(job, name, value)

@@ -10,7 +10,7 @@ from typing import Any
 from controlplane.core.protocol.codec import encode
 from controlplane.core.protocol.nonfinite import Nonfinite, nonfinite_read
 from controlplane.core.protocol.wire import OnNonfinite
-from jobs.models import Job, StepReport
+from jobs.models import StepReport
 from jobs.services.lifecycle.events import event_add
 from jobs.services.lifecycle.report_context import ReportContext
 
@@ -73,8 +73,7 @@ def _note(context: ReportContext, found: Iterable[Nonfinite], finite: Mapping[st
             continue
         states[name] = _ended(context, nonfinite_read(old), step, old[_TIMES])
     if states != job.nonfinite:
-        Job.objects.filter(id=job.pk).update(nonfinite=states)
-        job.nonfinite = states
+        job.update_columns(nonfinite=states)
 
 
 def _begun(context: ReportContext, state: Nonfinite, old: dict[str, Any] | None) -> dict[str, Any]:

@@ -7,7 +7,7 @@ from typing import Any
 from controlplane.core.estimates.noise_scale import GradientNoise
 from controlplane.core.protocol.wire import TrainerReport
 from controlplane.core.values.lifecycle import JobStatus
-from jobs.models import Allocation, EpochReport, Job, StepReport
+from jobs.models import Allocation, EpochReport, StepReport
 from jobs.selectors.estimates.noise import noise_taken
 from jobs.services.lifecycle.events import event_add
 from jobs.services.lifecycle.missed_reports import steps_unreported
@@ -96,8 +96,7 @@ def _span_take(
     key = str(row.num_accelerators)
     old = by_count.get(key, speed)
     by_count[key] = old + _SPEED_SMOOTHING * (speed - old)
-    _progress(
-        job,
+    job.update_columns(
         step=row.last_step,
         epoch=row.epoch,
         loss=row.loss,
@@ -161,11 +160,5 @@ def epoch_take(context: ReportContext, _allocation: Allocation, report: TrainerR
             },
         )
     if number + 1 >= context.job.epoch:
-        _progress(context.job, epoch=number + 1, metrics=logs)
+        context.job.update_columns(epoch=number + 1, metrics=logs)
         metrics_note(context, logs, step, report.data.get("nonfinite"))
-
-
-def _progress(job: Job, **fields: Any) -> None:
-    Job.objects.filter(id=job.pk).update(**fields)
-    for name, value in fields.items():
-        setattr(job, name, value)

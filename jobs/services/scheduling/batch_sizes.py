@@ -43,8 +43,7 @@ def batch_size_note(job: Job, generation: Generation) -> None:
     """Store a locked job's batch size from a generation that has become active."""
     batch_size = generation.membership.global_batch_size
     if job.adapts_batch_size and job.batch_size != batch_size:
-        Job.objects.filter(id=job.pk).update(batch_size=batch_size)
-        job.batch_size = batch_size
+        job.update_columns(batch_size=batch_size)
 
 
 def batch_changes_plan(now: datetime.datetime, *, busy: set[int]) -> tuple[Plan, dict[int, int]]:

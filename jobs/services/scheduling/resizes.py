@@ -98,8 +98,7 @@ def job_empty(job: Job, now: datetime.datetime, *, reason: str, actor: str) -> b
     """Preempt a locked job, which saves its state; return False while a switch is under way."""
     if job.generations.filter(phase=GenerationPhase.SWITCHING).exists():
         return False
-    Job.objects.filter(id=job.pk).update(generation=F("generation") + 1)
-    job.generation += 1
+    job.update_columns(generation=job.generation + 1)
     _empty(job, _standing(job), reason, now, actor)
     return True
 

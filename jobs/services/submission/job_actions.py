@@ -8,12 +8,10 @@ from __future__ import annotations
 
 import datetime
 import hashlib
-from typing import Any
 
 from django.contrib.auth.models import User
 from django.core.files.base import ContentFile
 from django.db import IntegrityError, transaction
-from django.db.models import F
 
 from controlplane.core.values.lifecycle import ENDED_JOB_STATUSES, JobStatus
 from jobs.exceptions import ConflictError, InvalidInputError, StaleVersionError
@@ -127,7 +125,7 @@ def job_pause(job_id: int, now: datetime.datetime, *, actor: str, reason: str = 
             return job
         if job.status in ENDED_JOB_STATUSES or job.status == JobStatus.VALIDATING:
             raise _not_possible(job, "paused")
-        _revise(job, pause_requested=True)
+        job.update_columns(revision=job.revision + 1, pause_requested=True)
         text = f"Pause asked by {actor}" + (f": {reason}" if reason else "")
         event_add("pause_requested", text, now=now, job=job, actor=actor, data={"reason": reason})
         if job.status in _RUNNING:
@@ -146,7 +144,7 @@ def job_resume(job_id: int, now: datetime.datetime, *, actor: str) -> Job:
     with transaction.atomic():
         job = _locked(job_id)
         if job.pause_requested:
-            _revise(job, pause_requested=False)
+            job.update_columns(revision=job.revision + 1, pause_requested=False)
         elif job.status == JobStatus.PAUSED:
             status_change(
                 job,
@@ -195,7 +193,7 @@ def job_reprioritise(
             raise _not_possible(job, "reprioritised")
         before = job.priority
         if before != priority:
-            _revise(job, priority=priority)
+            job.update_columns(revision=job.revision + 1, priority=priority)
             text = f"Priority {before} → {priority}" + (f": {reason}" if reason else "")
             data = {"before": before, "after": priority, "reason": reason}
             event_add("reprioritised", text, now=now, job=job, actor=actor, data=data)
@@ -207,13 +205,6 @@ def _locked(job_id: int) -> Job:
     if job is None:
         raise ConflictError("The job is gone.", code="gone")
     return job
-
-
-def _revise(job: Job, **fields: Any) -> None:
-    Job.objects.filter(id=job.pk).update(revision=F("revision") + 1, **fields)
-    job.revision += 1
-    for name, value in fields.items():
-        setattr(job, name, value)
 
 
 def _not_possible(job: Job, verb: str) -> ConflictError:
