@@ -29,6 +29,7 @@ from typing import Any
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 
+from agents.trainer.contract.environment import heap_environment
 from tests.conformance.architecture_cases import all_cases as architecture_cases
 from tests.conformance.cases import Case, Outcome, case_try
 from tests.conformance.harness import process_prepare
@@ -82,9 +83,14 @@ def outcomes_measure(names: Sequence[str], num_workers: int) -> Iterator[tuple[s
 def _share_run(names: Sequence[str], results: queue.Queue[tuple[str, Outcome] | None]) -> None:
     """Try a share of the cases in one process; None says that it has ended."""
     command = [sys.executable, "-m", "benchmarks.conformance", "--worker"]
-    pipes: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
+    options: dict[str, Any] = {
+        "stdin": subprocess.PIPE,
+        "stdout": subprocess.PIPE,
+        "stderr": subprocess.DEVNULL,
+        "env": {**os.environ, **heap_environment(os.cpu_count() or 1)},
+    }
     try:
-        with subprocess.Popen(command, stderr=subprocess.DEVNULL, text=True, **pipes) as process:
+        with subprocess.Popen(command, text=True, **options) as process:
             assert process.stdin is not None
             assert process.stdout is not None
             process.stdin.write(json.dumps(list(names)))
