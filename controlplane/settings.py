@@ -7,6 +7,7 @@ from pathlib import Path
 from controlplane import environment
 from controlplane.core import policies
 from controlplane.core.protocol import code_archive
+from controlplane.core.values.lifecycle import JobStatus, ValidationStatus
 
 BASE_DIR = Path(__file__).resolve().parent.parent
 STATE_DIR = Path(environment.text("VIRTUALFLOW_STATE_DIR", str(BASE_DIR / "var")))
@@ -212,6 +213,10 @@ SPECTACULAR_SETTINGS = {
     "SWAGGER_UI_DIST": "SIDECAR",
     "SWAGGER_UI_FAVICON_HREF": "SIDECAR",
     "COMPONENT_SPLIT_REQUEST": True,
+    "ENUM_NAME_OVERRIDES": {
+        enum.__name__: [(member.value, member.value) for member in enum]
+        for enum in (JobStatus, ValidationStatus)
+    },
 }
 LOGGING = {
     "version": 1,
