@@ -19,7 +19,7 @@ from controlplane.core.policies.tiresias import SecondQueue
 from controlplane.core.protocol.wire import ReportKind
 from controlplane.core.values import types
 from controlplane.core.values.lifecycle import JobStatus
-from jobs.models import ClusterSetting, Generation, Job, JobEstimates, PolicyState
+from jobs.models import ClusterSetting, Generation, Job, JobEstimates, PolicyState, StepReport
 from jobs.selectors.cluster import cluster_snapshot
 from jobs.selectors.estimates.job import Configuration, fits_forget, samples_read
 from jobs.selectors.estimates.resize_history import DEFAULT_RESIZE_S
@@ -246,6 +246,32 @@ def test_the_last_reports_of_a_job_that_ended_are_learnt_from() -> None:
     assert models_fit(world.now + timedelta(seconds=10)) == 1
     assert JobEstimates.objects.get(job=job).step == 30
     assert models_fit(world.now + timedelta(seconds=20)) == 0
+
+
+def test_a_late_report_takes_nothing_back() -> None:
+    world, job = TimedWorld(1, 1), timed_job()
+    started(world, job)
+    world.train_on(job, 12)
+    assert JobEstimates.objects.get(job=job).step == 110  # the twelfth is not learnt from yet
+    late = StepReport.objects.filter(job=job).order_by("id")[2]
+    late.pk = None
+    late.generation = 0
+    late.save(force_insert=True)
+    assert models_fit(world.now + timedelta(seconds=10)) == 1
+    row = JobEstimates.objects.get(job=job)
+    assert (row.step, len(row.losses)) == (120, 4)
+
+
+def test_nothing_is_learnt_twice_of_a_job_that_ended_beyond_its_last_report() -> None:
+    world, job = TimedWorld(1, 1), timed_job()
+    started(world, job)
+    world.train_on(job, 3)
+    Job.objects.filter(id=job.pk).update(status="finished", ended_at=world.now, step=35)
+    assert models_fit(world.now + timedelta(seconds=10)) == 1
+    before = JobEstimates.objects.values().get()
+    assert before["step"] == 30
+    assert models_fit(world.now + timedelta(seconds=20)) == 0
+    assert JobEstimates.objects.values().get() == before
 
 
 def test_odd_reports_teach_nothing_wrong() -> None:

@@ -66,12 +66,17 @@ def models_fit(now: datetime.datetime) -> int:
 
 
 def _job_fit(job: Job, now: datetime.datetime) -> bool:
-    """Fit a job's models; return False if there is no report, or another process was faster."""
-    report = StepReport.objects.filter(job=job).order_by("-id").first()
-    if report is None:
-        return False
+    """Fit a job's models to its reports up to its present step; late ones are left out.
+
+    Returns:
+        False if there is nothing new, or another process was faster.
+    """
+    reports = StepReport.objects.filter(job=job, last_step__lte=job.step)
+    report = reports.order_by("-last_step", "-id").first()
     known = JobEstimates.objects.filter(job=job).first()
     row = known or JobEstimates(job=job)
+    if report is None or report.last_step == row.step:
+        return False
     seen_at = row.updated_at
     generation = job.generations.filter(number=report.generation).first()
     if generation is not None:
@@ -144,16 +149,16 @@ def _progress_learn(job: Job, row: JobEstimates, report: StepReport) -> None:
     """Add the useful examples and the mean loss of all steps since the last fit."""
     if report.last_step <= row.step:
         _go_back(row, report.first_step - 1)
-    since = StepReport.objects.filter(
+    totals = StepReport.objects.filter(
         job=job, last_step__gt=row.step, last_step__lte=report.last_step
     ).aggregate(loss=Avg("loss"), examples=Sum("examples"))
     if job.adapts_batch_size:
-        row.useful_examples += example_worth(job) * (since["examples"] or 0)
+        row.useful_examples += example_worth(job) * (totals["examples"] or 0)
     else:
         row.useful_examples = float(report.last_step * job.global_batch_size)
     row.step = report.last_step
-    if job.task == Task.TRAIN and since["loss"] is not None:
-        _loss_learn(row, since["loss"])
+    if job.task == Task.TRAIN and totals["loss"] is not None:
+        _loss_learn(row, totals["loss"])
 
 
 def _go_back(row: JobEstimates, step: int) -> None:

@@ -129,11 +129,11 @@ def _first_step_note(context: ReportContext, row: StepReport) -> None:
         resize_event_write(generation, context.now)
 
 
-def _noise_read(known: Any) -> GradientNoise | None:
+def _noise_read(value: Any) -> GradientNoise | None:
     """Read the gradient noise of a report; None if it is missing or not finite."""
-    if not isinstance(known, dict):
+    if not isinstance(value, dict):
         return None
-    sqr, var = number_read(known.get("sqr")), number_read(known.get("var"))
+    sqr, var = number_read(value.get("sqr")), number_read(value.get("var"))
     return None if sqr is None or var is None else GradientNoise(sqr, var)
 
 
