@@ -1,0 +1,360 @@
+"""Job files with a fault each, and the headlines that they end with."""
+
+from __future__ import annotations
+
+#: A family of errors -> the code, the headline, and the text of the line that is at fault (whose
+#: number stands in the headline as {line}; None: no line of the job's was running).
+FAULTS = {
+    "features": (
+        """
+        def build(settings):
+            model = keras.Sequential([keras.Input((4,)), layers.Dense(1, name="dense")])
+            model.compile("sgd","mse")
+            return model, (np.zeros((24,5),"float32"), np.zeros((24,1),"float32")), None
+        """,
+        "The model does not accept the data: dense expects 4 features, the data have 5",
+        None,
+    ),
+    "rank": (
+        """
+        def build(settings):
+            model = keras.Sequential([layers.Conv2D(4, 3, name="conv"), layers.Flatten()])
+            model.compile("sgd","mse")
+            return model, (np.zeros((24,5),"float32"), np.zeros((24,1),"float32")), None
+        """,
+        "The model does not accept the data: conv expects examples with at least 3 "
+        "dimensions, the data have 1 (shape (5,))",
+        None,
+    ),
+    "an image of another depth": (
+        """
+        def build(settings):
+            i = keras.Input((8,8,3), name="image")
+            model = keras.Model(i, layers.Dense(1)(layers.Flatten()(i)))
+            model.compile("sgd","mse")
+            return model, (np.zeros((24,8,8,1),"float32"), np.zeros((24,1),"float32")), None
+        """,
+        "The model does not accept the data: dense expects 192 features, its input has 64",
+        None,
+    ),
+    "a matrix product": (
+        """
+        class Mine(keras.Model):
+            def __init__(self):
+                super().__init__()
+                self.w = self.add_weight(shape=(4,2))
+            def call(self, x):
+                return ops.matmul(x, self.w)
+        def build(settings):
+            model = Mine()
+            model.compile("sgd","mse")
+            return model, (np.zeros((24,5),"float32"), np.zeros((24,2),"float32")), None
+        """,
+        "The model does not accept the data: a matrix product expects 4 features, the data have 5",
+        None,
+    ),
+    "classes": (
+        """
+        def build(settings):
+            model = keras.Sequential([layers.Dense(3, activation="softmax")])
+            model.compile("sgd","categorical_crossentropy")
+            return model, (X, np.zeros((24,4),"float32")), None
+        """,
+        "The labels do not fit the model's output: the labels have the shape (4,), the output (3,)",
+        None,
+    ),
+    "outputs of a regression": (
+        """
+        def build(settings):
+            model = keras.Sequential([layers.Dense(3)])
+            model.compile("sgd","mse")
+            return model, (X, np.zeros((24,4),"float32")), None
+        """,
+        "The labels do not fit the model's output: the labels have the shape (4,), the output (3,)",
+        None,
+    ),
+    "a number for each example and several outputs": (
+        """
+        def build(settings):
+            model = keras.Sequential([layers.Dense(3, activation="sigmoid")])
+            model.compile("sgd","binary_crossentropy")
+            return model, (X, np.zeros((24,),"float32")), None
+        """,
+        "The labels do not fit the model's output: the labels have the shape of a single "
+        "number, the output (3,); for class numbers use a sparse loss, or convert them to "
+        "one-hot rows",
+        None,
+    ),
+    "one-hot rows for a sparse loss": (
+        """
+        def build(settings):
+            model = keras.Sequential([layers.Dense(3, activation="softmax")])
+            model.compile("sgd","sparse_categorical_crossentropy")
+            return model, (X, np.zeros((24,3),"float32")), None
+        """,
+        "The labels do not fit the model's output: a sparse loss expects one class number an "
+        "example, the labels have the shape (3,); for one-hot rows use "
+        "categorical_crossentropy",
+        None,
+    ),
+    "a label out of range": (
+        """
+        def build(settings):
+            model = keras.Sequential([layers.Dense(3, activation="softmax")])
+            model.compile("sgd","sparse_categorical_crossentropy")
+            return model, (X, np.arange(24) % 10), None
+        """,
+        "A label is out of range: there is a label 9, the model has 3 classes (0 to 2)",
+        None,
+    ),
+    "a label out of range of logits": (
+        """
+        def build(settings):
+            model = keras.Sequential([layers.Dense(3)])
+            model.compile("sgd",keras.losses.SparseCategoricalCrossentropy(from_logits=True))
+            return model, (X, np.arange(24) % 10), None
+        """,
+        "A label is out of range: there is a label 9, the model has 3 classes (0 to 2)",
+        None,
+    ),
+    "an index out of range": (
+        """
+        def build(settings):
+            model = keras.Sequential([layers.Embedding(5, 2), layers.Flatten(), layers.Dense(1)])
+            model.compile("sgd","mse")
+            return model, (np.full((24, 3), 9), np.zeros((24,1),"float32")), None
+        """,
+        "A number in the data is out of range: embedding takes 0 to 4, the data have 9",
+        None,
+    ),
+    "a missing input": (
+        """
+        def build(settings):
+            a, b = keras.Input((4,), name="a"), keras.Input((4,), name="b")
+            model = keras.Model({"a": a, "b": b}, layers.Dense(1)(a+b))
+            model.compile("sgd","mse")
+            return model, ({"a": X}, Y), None
+        """,
+        "The model does not accept the data: its input 'b' is missing, the data have 'a'",
+        None,
+    ),
+    "a missing input of an own model": (
+        """
+        class Mine(keras.Model):
+            def __init__(self):
+                super().__init__()
+                self.d = layers.Dense(1)
+            def call(self, x):
+                return self.d(x["b"])
+        def build(settings):
+            model = Mine()
+            model.compile("sgd","mse")
+            return model, ({"a": X}, Y), None
+        """,
+        "The model does not accept the data: its input 'b' is missing, the data have 'a'",
+        None,
+    ),
+    "too few inputs": (
+        """
+        def build(settings):
+            a, b = keras.Input((4,), name="a"), keras.Input((4,), name="b")
+            model = keras.Model([a, b], layers.Dense(1)(a+b))
+            model.compile("sgd","mse")
+            return model, (X, Y), None
+        """,
+        "The model does not accept the data: it has 2 inputs (a, b), the data have 1; give "
+        "the inputs as a tuple, or as a dict by these names",
+        None,
+    ),
+    "too many inputs": (
+        """
+        def build(settings):
+            a = keras.Input((4,), name="a")
+            model = keras.Model(a, layers.Dense(1)(a))
+            model.compile("sgd","mse")
+            return model, ((X, X), Y), None
+        """,
+        "The model does not accept the data: it has 1 input (a), the data have 2; give the "
+        "inputs as a tuple, or as a dict by these names",
+        None,
+    ),
+    "too few labels": (
+        """
+        def build(settings):
+            a = keras.Input((4,), name="a")
+            model = keras.Model(a, [layers.Dense(1)(a), layers.Dense(2)(a)])
+            model.compile("sgd",["mse", "mse"])
+            return model, (X, Y), None
+        """,
+        "The labels do not fit the model's outputs: the model has 2 outputs, the data have "
+        "labels for 1",
+        None,
+    ),
+    "types": (
+        """
+        class Mine(keras.Model):
+            def __init__(self):
+                super().__init__()
+                self.d = layers.Dense(1)
+            def call(self, x):
+                import tensorflow as tf
+                return self.d(x) + tf.reduce_sum(tf.cast(x, tf.float64))
+        def build(settings):
+            model = Mine()
+            model.compile("sgd","mse")
+            return model, (X, Y), None
+        """,
+        "Types do not match: AddV2 gets float32 and float64; convert one of them with "
+        "keras.ops.cast",
+        None,
+    ),
+    "a sum": (
+        """
+        class Mine(keras.Model):
+            def __init__(self):
+                super().__init__()
+                self.d = layers.Dense(3)
+            def call(self, x):
+                return self.d(x) + x
+        def build(settings):
+            model = Mine()
+            model.compile("sgd","mse")
+            return model, (X, Y), None
+        """,
+        "Two tensors in the model do not fit together: they have the shapes (5, 3) and (5, 4)",
+        None,
+    ),
+    "a missing module": (
+        """
+        import pandas_is_not_here
+        def build(settings):
+            pass
+        """,
+        "There is no module 'pandas_is_not_here' on the node; put it into the uploaded .zip "
+        "beside the job's file, or do without it",
+        None,
+    ),
+    "a missing name": (
+        """
+        from math import cosinus
+        def build(settings):
+            pass
+        """,
+        "An import failed: cannot import name 'cosinus' from 'math'",
+        None,
+    ),
+    "syntax": (
+        """
+        def build(settings)
+            pass
+        """,
+        "job.py, line {line}, is not valid Python: expected ':'",
+        "def build(settings)",
+    ),
+    "indentation": (
+        """
+        def build(settings):
+            x = 1
+              y = 2
+        """,
+        "job.py, line {line}, is not valid Python: unexpected indent",
+        "y = 2",
+    ),
+    "nothing returned": (
+        """
+        def build(settings):
+            model = net()
+        """,
+        "build(settings) returned nothing; end it with `return` and (compiled keras.Model, "
+        "training data, validation data or None)",
+        None,
+    ),
+    "only the model returned": (
+        """
+        def build(settings):
+            return compiled(net())
+        """,
+        "build(settings) returned a Functional alone; end it with `return` and (compiled "
+        "keras.Model, training data, validation data or None)",
+        None,
+    ),
+    "an error of the user's own": (
+        """
+        def load():
+            raise ValueError("the file has no rows")
+        def build(settings):
+            return load()
+        """,
+        "build(settings) in job.py raised ValueError: the file has no rows (job.py, line {line})",
+        "raise ValueError",
+    ),
+    "an error in an own layer": (
+        """
+        class Mine(layers.Layer):
+            def call(self, x):
+                raise ValueError("I want more")
+        def build(settings):
+            return compiled(net(Mine())), (X, Y), None
+        """,
+        "build(settings) in job.py raised ValueError: I want more (job.py, line {line})",
+        'raise ValueError("I want more")',
+    ),
+    "a missing setting": (
+        """
+        def build(settings):
+            return settings["width"]
+        """,
+        "build(settings) in job.py raised KeyError: 'width' (job.py, line {line})",
+        'settings["width"]',
+    ),
+    "an error without a message": (
+        """
+        def build(settings):
+            assert settings.get("x")
+        """,
+        "build(settings) in job.py raised AssertionError (job.py, line {line})",
+        "assert settings",
+    ),
+    "an unknown loss": (
+        """
+        def build(settings):
+            model = net()
+            model.compile("sgd", "meen")
+            return model, (X, Y), None
+        """,
+        "Keras knows no loss named 'meen'",
+        None,
+    ),
+    "an unknown activation": (
+        """
+        def build(settings):
+            model = keras.Sequential([layers.Dense(1, activation="rellu")])
+            model.compile("sgd", "mse")
+            return model, (X, Y), None
+        """,
+        "Keras knows no activation named 'rellu'",
+        None,
+    ),
+    "an end of the process": (
+        """
+        import sys
+        def build(settings):
+            sys.exit(1)
+        """,
+        "build(settings) in job.py raised SystemExit: 1 (job.py, line {line})",
+        "sys.exit(1)",
+    ),
+}
+
+LABEL_OUT_OF_RANGE = """
+import keras
+import numpy as np
+
+def build(settings):
+    x = np.zeros((60, 4), "float32")
+    labels = np.arange(60) % 3
+    labels[-1] = 12
+    model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(3, activation="softmax")])
+    model.compile("sgd", "sparse_categorical_crossentropy")
+    return model, (x, labels), None
+"""
