@@ -123,16 +123,16 @@ class ControlPlaneClient:
             return None
         return _understood(WantedState, _parsed(body))
 
-    def fetch_code(self, owner: str, sha256: str, target: BinaryIO) -> None:
+    def fetch_code(self, resource: str, sha256: str, target: BinaryIO) -> None:
         """Write uploaded code to `target`.
 
         Args:
-            owner: "jobs/7", or "validations/7".
+            resource: "jobs/7", or "validations/7".
 
         Raises:
             DigestMismatchError: the bytes do not have the announced SHA-256.
         """
-        self._download(f"{owner}/code/", sha256, target, MAX_CODE_BYTES)
+        self._download(f"{resource}/code/", sha256, target, MAX_CODE_BYTES)
 
     def fetch_checkpoint(self, job_id: int, sha256: str, target: BinaryIO) -> None:
         """Write the job's newest durable checkpoint to `target`.
@@ -142,16 +142,16 @@ class ControlPlaneClient:
         """
         self._download(f"jobs/{job_id}/checkpoint/", sha256, target, MAX_FILE_BYTES)
 
-    def fetch_source(self, owner: str, sha256: str, target: BinaryIO) -> None:
-        """Write the model of another job, with which `owner` predicts, to `target`.
+    def fetch_source(self, resource: str, sha256: str, target: BinaryIO) -> None:
+        """Write the model of another job, with which `resource` predicts, to `target`.
 
         Args:
-            owner: as of `fetch_code`.
+            resource: as of `fetch_code`.
 
         Raises:
             DigestMismatchError: the bytes do not have the announced SHA-256.
         """
-        self._download(f"{owner}/source/", sha256, target, MAX_FILE_BYTES)
+        self._download(f"{resource}/source/", sha256, target, MAX_FILE_BYTES)
 
     def upload(self, job_id: int, slot: int, generation: int, name: str, path: Path) -> None:
         """Send one file of a trainer's outputs.

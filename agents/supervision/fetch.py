@@ -28,33 +28,33 @@ def trainer_prepare(
     directory.prepare()
     job_id = wanted.spec.job_id
     code_sha256 = wanted.spec.code_sha256
-    owner = f"jobs/{job_id}"
-    code_fetch(owner, code_sha256, wanted.code_name, directory.code, client, cache)
-    source_fetch(owner, wanted.spec, directory.path, client, cache)
+    resource = f"jobs/{job_id}"
+    code_fetch(resource, code_sha256, wanted.code_name, directory.code, client, cache)
+    source_fetch(resource, wanted.spec, directory.path, client, cache)
     if wanted.checkpoint_sha256 is not None:
         fetch = partial(client.fetch_checkpoint, job_id, wanted.checkpoint_sha256)
         cache.take(wanted.checkpoint_sha256, fetch, directory.restore)
 
 
 def source_fetch(
-    owner: str, spec: TrainingSpec, folder: Path, client: ControlPlaneClient, cache: FileCache
+    resource: str, spec: TrainingSpec, folder: Path, client: ControlPlaneClient, cache: FileCache
 ) -> None:
     """Place the model with which a job predicts, if it is another job's, into `folder`."""
     if spec.model_sha256 is not None:
-        fetch = partial(client.fetch_source, owner, spec.model_sha256)
+        fetch = partial(client.fetch_source, resource, spec.model_sha256)
         cache.take(spec.model_sha256, fetch, folder / SOURCE_FILE)
 
 
 def code_fetch(
-    owner: str,
+    resource: str,
     sha256: str,
     code_name: str,
     target: Path,
     client: ControlPlaneClient,
     cache: FileCache,
 ) -> None:
-    """Unpack the code of `owner`, "jobs/7" or "validations/7", into the empty folder `target`."""
+    """Unpack the code of `resource` (see `fetch_code`) into the empty folder `target`."""
     with tempfile.TemporaryDirectory(dir=target.parent) as passing:
         archive = Path(passing) / "archive"
-        cache.take(sha256, partial(client.fetch_code, owner, sha256), archive)
+        cache.take(sha256, partial(client.fetch_code, resource, sha256), archive)
         archive_unpack(archive.read_bytes(), code_name, target)

@@ -96,16 +96,16 @@ class Validation:
         self.delete()
         (self.path / "code").mkdir(parents=True)
         spec = self._wanted.spec
-        owner = f"validations/{self._wanted.validation_id}"
+        resource = f"validations/{self._wanted.validation_id}"
         code_fetch(
-            owner,
+            resource,
             spec.code_sha256,
             self._wanted.code_name,
             self.path / "code",
             self._around.client,
             self._around.cache,
         )
-        source_fetch(owner, spec, self.path, self._around.client, self._around.cache)
+        source_fetch(resource, spec, self.path, self._around.client, self._around.cache)
         write_atomically(self.path / "orders.json", json.dumps(encode(spec)))
 
     def _start(self, now: float, error: BaseException | None) -> None:

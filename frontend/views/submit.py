@@ -31,7 +31,6 @@ from jobs.exceptions import ControlPlaneError, InvalidInputError, NotFoundError
 from jobs.job_templates import JOB_TEMPLATES
 from jobs.models import Job, Validation
 from jobs.selectors import access
-from jobs.selectors.access import validation_visible_to
 from jobs.services.submission.job_actions import job_submit
 from jobs.services.submission.rows import source_find
 from jobs.services.submission.validation_requests import validation_request
@@ -233,7 +232,7 @@ def _code_source(request: HttpRequest, kind: str, number: str) -> Job:
 
 def _validation(request: HttpRequest, number: str) -> Validation:
     try:
-        return validation_visible_to(request.user, int(number))
+        return access.validation_visible_to(request.user, int(number))
     except (NotFoundError, ValueError, OverflowError):
         raise Http404("No such validation.") from None
 

@@ -206,14 +206,17 @@ class ValidationSerializer(serializers.ModelSerializer):
             "ended_at",
         )
 
+    def to_representation(self, validation: Validation) -> Any:
+        self._advice = job_memory_advice(validation.validated_job)
+        return super().to_representation(validation)
+
     def get_text(self, validation: Validation) -> str:
-        advice = job_memory_advice(validation.validated_job)
+        advice = self._advice
         texts = [] if advice is None else [advice_text(advice), shortage_text(advice)]
         return " ".join([validation.status_reason, *texts]).strip()
 
-    def get_memory(self, validation: Validation) -> dict[str, Any] | None:
-        advice = job_memory_advice(validation.validated_job)
-        return None if advice is None else advice.as_data()
+    def get_memory(self, _validation: Validation) -> dict[str, Any] | None:
+        return None if self._advice is None else self._advice.as_data()
 
 
 class ReasonSerializer(serializers.Serializer):

@@ -39,8 +39,8 @@ class MembershipField(models.JSONField):
 class Generation(models.Model):
     """One membership of a job, from request to end.
 
-    `previous` is the number of the generation that was active
-    when this one was requested; None if there was none. `reported_at`: its event was added.
+    `previous` is the number of the generation that was active when this one was requested; None if
+    there was none. `reported_at`: its event was added.
 
     A recovery lists its lost trainers in `lost`, as {"slot", "node", "code", "noticed_at"};
     `first_step_at` is the time of its first completed step. `speeds` is the members' own computing

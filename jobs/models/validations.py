@@ -16,8 +16,7 @@ OPEN_STATUSES = (ValidationStatus.WAITING, ValidationStatus.RUNNING)
 class Validation(models.Model):
     """One validation: of a submitted job, or of a submission that was not submitted.
 
-    A job keeps the result of its own validation; `job_fields`, `code` and the result of the others
-    are kept here.
+    A job has its own columns, code and facts; `job_fields`, `code` and `facts` are of the others.
 
     Attributes:
         job_fields: columns of the job that the submission would make.

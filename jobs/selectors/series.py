@@ -167,12 +167,11 @@ def metric_names_of(job: Job) -> list[str]:
 
     Names come from the validation, before the first epoch; `val_` names belong to the same metrics.
     """
-    reported = job.facts.get("metrics")
-    expected = (
-        [name for name in reported if isinstance(name, str)] if isinstance(reported, list) else []
-    )
+    validated = job.facts.get("metrics")
+    expected = validated if isinstance(validated, list) else []
     logged = [name.removeprefix("val_") for name in job.metrics]
-    names = dict.fromkeys(name for name in (*expected, *logged) if name not in _STEP_SERIES)
+    known = [name for name in (*expected, *logged) if isinstance(name, str)]
+    names = dict.fromkeys(name for name in known if name not in _STEP_SERIES)
     return list(names)[:MAX_METRICS]
 
 

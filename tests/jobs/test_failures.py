@@ -235,6 +235,8 @@ class TestValidations:
         assert validation_take(node, self.report(job, facts={"num_examples": 9}), at(3))
         job.refresh_from_db()
         assert (job.status, job.facts, job.pending_since) == ("pending", {"num_examples": 9}, at(3))
+        validation = Validation.objects.get(job=job)
+        assert (validation.status, validation.status_code) == ("passed", "passed")
         assert wanted_state(node).validations == ()
         assert not validation_take(node, self.report(job), at(4))
 

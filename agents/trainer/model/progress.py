@@ -226,7 +226,7 @@ class TrainingSchedule:
     def positions(self, progress: Progress) -> Iterator[Progress]:
         """Yield the cursor of each coming batch.
 
-        A stop at a metric cannot be predicted_next; the positions then continue to its epoch limit.
+        A stop at a metric cannot be predicted; the positions then continue to its epoch limit.
         """
         stop = replace(self.stop, kind=StopKind.EPOCHS) if self._is_metric_stop() else self.stop
         course = replace(self, stop=stop)

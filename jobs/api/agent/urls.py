@@ -12,15 +12,7 @@ urlpatterns = [
     path("jobs/<int:job_id>/code/", views.code, name="agent-code"),
     path("jobs/<int:job_id>/checkpoint/", views.checkpoint, name="agent-checkpoint"),
     path("jobs/<int:job_id>/source/", views.source, name="agent-source"),
-    path(
-        "validations/<int:validation_id>/code/",
-        views.validated_code,
-        name="agent-validated-code",
-    ),
-    path(
-        "validations/<int:validation_id>/source/",
-        views.validated_source,
-        name="agent-validated-source",
-    ),
+    path("validations/<int:validation_id>/code/", views.code, name="agent-validation-code"),
+    path("validations/<int:validation_id>/source/", views.source, name="agent-validation-source"),
     path("jobs/<int:job_id>/files/<str:name>/", views.files, name="agent-files"),
 ]

@@ -46,7 +46,6 @@ from jobs.selectors.desired_state.agent_files import (
     code_for_node,
     source_model,
     upload_target,
-    validated_code_for_node,
 )
 from jobs.selectors.desired_state.state import wanted_state
 from jobs.services.cluster.nodes import node_enrol, node_heartbeat, node_hello
@@ -169,9 +168,9 @@ def reports(request: HttpRequest, node: Node) -> HttpResponse:
 
 
 @agent_view("GET")
-def code(request: HttpRequest, node: Node, job_id: int) -> StreamingHttpResponse:
-    """Send a job's uploaded code."""
-    job = code_for_node(node, job_id)
+def code(request: HttpRequest, node: Node, **identity: int) -> StreamingHttpResponse:
+    """Send the uploaded code of a job or a validation."""
+    job = code_for_node(node, **identity)
     return file_response(request, job.code, name=job.code_name, sha256=job.code_sha256)
 
 
@@ -183,23 +182,9 @@ def checkpoint(request: HttpRequest, node: Node, job_id: int) -> StreamingHttpRe
 
 
 @agent_view("GET")
-def source(request: HttpRequest, node: Node, job_id: int) -> StreamingHttpResponse:
-    """Send the source job's model to a prediction job."""
-    artifact = source_model(code_for_node(node, job_id))
-    return file_response(request, artifact.file, name=artifact.name, sha256=artifact.sha256)
-
-
-@agent_view("GET")
-def validated_code(request: HttpRequest, node: Node, validation_id: int) -> StreamingHttpResponse:
-    """Send the code to validate."""
-    job = validated_code_for_node(node, validation_id)
-    return file_response(request, job.code, name=job.code_name, sha256=job.code_sha256)
-
-
-@agent_view("GET")
-def validated_source(request: HttpRequest, node: Node, validation_id: int) -> StreamingHttpResponse:
-    """Send the source job's model to the validation of a prediction job."""
-    artifact = source_model(validated_code_for_node(node, validation_id))
+def source(request: HttpRequest, node: Node, **identity: int) -> StreamingHttpResponse:
+    """Send the source job's model to a prediction job or its validation."""
+    artifact = source_model(code_for_node(node, **identity))
     return file_response(request, artifact.file, name=artifact.name, sha256=artifact.sha256)
 
 

@@ -31,7 +31,7 @@ _REQUEST_TIMEOUT_S = 30.0
 _PREPARE_DEADLINE_S = 120.0
 _NODES_DEADLINE_S = 60.0
 #: Jobs and events in the message of a wait that timed out.
-_TOLD_JOBS, _READ_EVENTS, _SHOWN_EVENTS = 5, 200, 30
+_SHOWN_JOBS, _READ_EVENTS, _SHOWN_EVENTS = 5, 200, 30
 _HIDDEN_KIND = "checkpointed"
 
 
@@ -103,7 +103,7 @@ class Stack:
         try:
             nodes = self.get("nodes/")["results"]
             lines += [f"{row['name']} {row['status']} {row['quarantine_reason']}" for row in nodes]
-            for job in self.get("jobs/", page_size=_TOLD_JOBS)["results"]:
+            for job in self.get("jobs/", page_size=_SHOWN_JOBS)["results"]:
                 lines.append(f"job {job['id']} {job['name']}: {job['status']}")
                 read = self.get(f"jobs/{job['id']}/events/", page_size=_READ_EVENTS)["results"]
                 shown = [row for row in read if row["kind"] != _HIDDEN_KIND][:_SHOWN_EVENTS]

@@ -13,28 +13,22 @@ from jobs.models import Allocation, Artifact, Generation, Job, Node
 _HIDDEN = "This node has nothing to do with such a job."
 
 
-def code_for_node(node: Node, job_id: int) -> Job:
-    """Find a job whose code the node's trainers may read.
+def code_for_node(node: Node, job_id: int | None = None, validation_id: int | None = None) -> Job:
+    """Find a job whose code the node may read, by its id or that of its validation.
+
+    A job that is not submitted is unsaved.
 
     Raises:
-        NotFoundError: the job has no trainer on the node.
+        NotFoundError: the job has no trainer on the node, or the validation does not run there.
     """
-    if not _allocations(node, job_id).exists():
-        raise NotFoundError(_HIDDEN)
-    return Job.objects.get(id=job_id)
-
-
-def validated_code_for_node(node: Node, validation_id: int) -> Job:
-    """Find a job that the node is to validate; unsaved if it is not submitted.
-
-    Raises:
-        NotFoundError: the validation does not run on the node.
-    """
-    running = node.validations.filter(id=validation_id, status=ValidationStatus.RUNNING)
-    validation = running.select_related("job", "owner").first()
-    if validation is None:
-        raise NotFoundError(_HIDDEN)
-    return validation.validated_job
+    if validation_id is not None:
+        running = node.validations.filter(id=validation_id, status=ValidationStatus.RUNNING)
+        validation = running.select_related("job", "owner").first()
+        if validation is not None:
+            return validation.validated_job
+    elif job_id is not None and _allocations(node, job_id).exists():
+        return Job.objects.get(id=job_id)
+    raise NotFoundError(_HIDDEN)
 
 
 def checkpoint_for_node(node: Node, job_id: int) -> Artifact:

@@ -21,7 +21,7 @@ from controlplane.core.protocol.wire import (
     encode,
 )
 from controlplane.core.values.lifecycle import GenerationPhase, ValidationStatus
-from jobs.models import Allocation, Artifact, Generation, Job, Node
+from jobs.models import Allocation, Artifact, Generation, Job, Node, Validation
 
 _OPEN_PHASES = (GenerationPhase.PREPARING, GenerationPhase.SWITCHING, GenerationPhase.ACTIVE)
 
@@ -74,24 +74,28 @@ def wanted_state(node: Node) -> WantedState:
             preparing = generations[row.job_id].get(GenerationPhase.PREPARING)
             checkpoint = checkpoints.get(row.job_id)
             trainers.append(_wanted_trainer(row, generation, checkpoint, preparing))
-    validations = [
-        WantedValidation(
-            validation_id=validation.pk,
-            spec=training_spec(validation.validated_job),
-            attempt=validation.attempt,
-            code_name=validation.validated_job.code_name,
-            timeout_s=float(settings.VALIDATION_TIMEOUT_S),
-        )
-        for validation in node.validations.filter(status=ValidationStatus.RUNNING)
-        .select_related("job", "owner")
-        .order_by(F("job").asc(nulls_last=True), "id")  # submitted jobs come first
-    ]
+    running = node.validations.filter(status=ValidationStatus.RUNNING)
+    submitted_first = running.select_related("job", "owner").order_by(
+        F("job").asc(nulls_last=True), "id"
+    )
+    validations = [_wanted_validation(validation) for validation in submitted_first]
     trainers.sort(key=lambda trainer: (trainer.spec.job_id, trainer.slot))
     content = json.dumps(encode([trainers, validations]), sort_keys=True)
     return WantedState(
         version=hashlib.sha256(content.encode()).hexdigest()[:24],
         trainers=tuple(trainers),
         validations=tuple(validations),
+    )
+
+
+def _wanted_validation(validation: Validation) -> WantedValidation:
+    job = validation.validated_job
+    return WantedValidation(
+        validation_id=validation.pk,
+        spec=training_spec(job),
+        attempt=validation.attempt,
+        code_name=job.code_name,
+        timeout_s=float(settings.VALIDATION_TIMEOUT_S),
     )
 
 

@@ -117,8 +117,8 @@ def _settle(
             "error_traceback": report.traceback[-_TEXT_LIMIT:],
         }
     status = ValidationStatus.PASSED if report.ok else ValidationStatus.FAILED
-    kept = result | {"facts": report.facts} if job is None else {}
-    if not awaited.update(status=status, ended_at=now, deadline_at=None, **kept):
+    facts = report.facts if job is None else {}  # a job keeps its own
+    if not awaited.update(status=status, ended_at=now, deadline_at=None, facts=facts, **result):
         return None
     if job is not None and job.status == JobStatus.VALIDATING:
         if report.ok:
