@@ -121,7 +121,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         wanted = [n for n in wanted if n not in outcomes or outcomes[n].result == "failed"]
     for name, outcome in outcomes_measure(wanted, options.workers):
         outcomes[name] = outcome
-        print(f"{outcome.result:<8} {name} ({outcome.seconds:.1f} s) {outcome.results}", flush=True)
+        print(f"{outcome.result:<8} {name} ({outcome.seconds:.1f} s) {outcome.summary}", flush=True)
         outcomes_write(outcomes)
     Path(PAGE_FILE).write_text(page_text(outcomes), encoding="utf-8")
     print(f"{OUTCOMES_FILE.name} and {PAGE_FILE.name} written")

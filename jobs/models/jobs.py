@@ -125,9 +125,8 @@ class Job(models.Model):
     digest = models.CharField(max_length=64, blank=True)
     mix_finding = models.CharField(max_length=200, blank=True)  # key of the newest core MixNote
     throughput_by_count = models.JSONField(default=dict, blank=True)
-    # Adaptive batch size and its measured times; see services/scheduling/batch_sizes.py.
+    # Adaptive batch size, None: the submitted one; see services/scheduling/batch_sizes.py.
     batch_size = models.PositiveIntegerField(null=True, blank=True)
-    batch_times = models.JSONField(default=dict, blank=True)
     # State of rebalancing; see selectors/estimates/step_windows.py.
     moves = models.JSONField(default=dict, blank=True)
     noise = models.JSONField(default=dict, blank=True)  # see selectors/estimates/noise.py

@@ -24,7 +24,7 @@ from jobs.selectors.estimates.step_times import StepTimes, step_times_read
 from jobs.selectors.short_jobs import short_jobs
 
 #: Columns of a job that no policy uses; reading them takes longer than all others.
-_UNREAD = ("metrics", "moves", "batch_times", "error_traceback", "status_reason", "policy_reason")
+_UNREAD = ("metrics", "moves", "error_traceback", "status_reason", "policy_reason")
 
 
 @dataclass(frozen=True, slots=True)

@@ -66,8 +66,8 @@ class Outcome:
     seconds: float = 0.0
 
     @property
-    def told(self) -> str:
-        """Say in a line what came of it."""
+    def summary(self) -> str:
+        """The reason in one line: a failure's note, a refusal's code, or the largest error."""
         return self.note if self.result is Result.FAILED else self.code or f"{self.error:.1e}"
 
     def to_json(self) -> dict[str, Any]:

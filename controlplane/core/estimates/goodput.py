@@ -20,7 +20,7 @@ from functools import lru_cache
 from typing import Protocol
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
 from controlplane.core.estimates.throughput import Floats, ThroughputModel, slices_of
 
@@ -70,6 +70,21 @@ def speeds_completed(own: Mapping[str, float], others: Mapping[str, float]) -> d
         return dict(others or own)
     ratio = statistics.median(ratios)
     return {**{kind: speed * ratio for kind, speed in others.items()}, **own}
+
+
+def efficiency(batch_size: ArrayLike, submitted: float, noise_scale: float) -> Floats:
+    """Return the worth of an example, 1 in the submitted batch: (phi + M0) / (phi + M).
+
+    Raises:
+        ValueError: the noise scale is negative or not a number.
+    """
+    if not noise_scale >= 0.0:
+        raise ValueError(f"a noise scale is not negative, got {noise_scale}")
+    batch = np.asarray(batch_size, dtype=float)
+    if math.isinf(noise_scale):
+        return np.ones_like(batch)
+    worth: Floats = (noise_scale + submitted) / (noise_scale + batch)
+    return worth
 
 
 class Split(Hashable, Protocol):
@@ -170,6 +185,14 @@ class _ModelledPerformance:
         known, model = next(iter(self.models.items()))
         return model.slower(self.speeds.get(known, 1.0) / self.speeds.get(kind, 1.0))
 
+    def step_s(self, batch_size: int, kind: str, num_accelerators: int, num_nodes: int) -> float:
+        """Return the seconds of a step over `batch_size` examples; infinite if impossible."""
+        count = np.array([num_accelerators])
+        batch, size, several = self.split.slices(np.array([float(batch_size)]), count)
+        if batch[0] <= 0.0:
+            return math.inf
+        return float(self.model(kind).step_s(count, np.array([num_nodes]), size, several)[0])
+
     def _table(self, kind: str, most: int, per_node: int) -> tuple[Floats, Counts]:
         useful = min(most, self.most_accelerators)
         goodput, batch = np.zeros(most + 1), np.zeros(most + 1, dtype=np.int64)
@@ -264,19 +287,12 @@ class AdaptiveBatchPerformance(_ModelledPerformance):
         candidates = (self.low, self.high, self.submitted, self.multiple)
         count, batch, size, several = _slices_of_candidates(self.split, candidates, counts)
         step_s = model.step_s(count, nodes, size, several)
-        goodput = batch / step_s * self._efficiency(batch)
+        possible = np.maximum(batch, 1.0)  # 0 stands for an impossible batch
+        goodput = batch / step_s * efficiency(possible, self.submitted, self.noise_scale)
         best = np.argmax(goodput, axis=0)
         columns = np.arange(len(counts))
         found = goodput[best, columns]
         return found, np.where(found > 0.0, batch[best, columns], 0.0).astype(np.int64)
-
-    def _efficiency(self, batch: Floats) -> Floats:
-        """Return the worth of an example, 1 in the submitted batch."""
-        if math.isinf(self.noise_scale):
-            return np.ones_like(batch)
-        possible = np.maximum(batch, 1.0)  # 0 stands for an impossible batch
-        worth: Floats = (self.noise_scale + self.submitted) / (self.noise_scale + possible)
-        return worth
 
 
 @lru_cache(maxsize=4096)

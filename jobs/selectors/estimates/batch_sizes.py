@@ -1,4 +1,4 @@
-"""Choice of a job's adaptive batch size, and the data behind it."""
+"""Bounds of adaptive batch sizes, and the examples that jobs have done with them."""
 
 from __future__ import annotations
 
@@ -7,50 +7,9 @@ from dataclasses import dataclass
 
 from django.db.models import F, Sum
 
-from controlplane.core.estimates.batch_size import (
-    NOISE_REPORTS,
-    BatchChoice,
-    BatchQuestion,
-    BatchTimes,
-    batch_bounds,
-    batch_size_choose,
-    step_line,
-)
 from controlplane.core.estimates.memory import largest_slice, memory_need_read
-from controlplane.core.estimates.step_time import Sample
 from controlplane.core.values.lifecycle import NodeStatus
 from jobs.models import Accelerator, Job, StepReport
-from jobs.selectors.estimates.noise import noise_scale_of
-from jobs.selectors.estimates.step_times import step_times_read
-
-
-def batch_choice(job: Job, num_accelerators: int, *, may_try: bool) -> BatchChoice | None:
-    """Choose another batch size for a job on `num_accelerators`; None: keep the present one.
-
-    Args:
-        may_try: a batch size without measured time may be tried.
-    """
-    if job.batch_size_min is None or job.batch_size_max is None:
-        return None
-    noise = noise_scale_of(job)
-    if noise is None or noise.num_reports < NOISE_REPORTS:
-        return None
-    at_most = largest_batch(job, accelerator_sizes())
-    bounds = batch_bounds(
-        job.batch_size_min, job.batch_size_max, job.num_virtual_nodes, at_most=at_most
-    )
-    if bounds is None:
-        return None
-    sync = step_times_read([job])[job.pk].sync
-    question = BatchQuestion(
-        batch_size=job.batch_size_now,
-        submitted=job.global_batch_size,
-        bounds=bounds,
-        noise_scale=noise.examples,
-        num_accelerators=num_accelerators,
-        line=step_line(batch_times_read(job), num_accelerators, sync),
-    )
-    return batch_size_choose(question, may_try=may_try)
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,12 +77,3 @@ def examples_done(job: Job, per_epoch: int, in_epoch: int | None = None) -> int:
         return job.step * job.global_batch_size
     current = epoch_examples([job]).get(job.pk, 0) if in_epoch is None else in_epoch
     return job.epoch * per_epoch + min(current, per_epoch)
-
-
-def batch_times_read(job: Job) -> BatchTimes:
-    """Read the measured step times of a job by number of accelerators and batch size."""
-    return {
-        (int(number), int(size)): Sample(int(count), float(mean_s), float(recent_s))
-        for key, (count, mean_s, recent_s) in job.batch_times.items()
-        for number, size in [key.split("x")]
-    }

@@ -1,8 +1,9 @@
 """Speed and loss estimates of jobs, as input of policies.
 
 Sources of a job's speed on a kind, best first: the model fitted to the job's own steps; the profile
-of its code on that kind, measured by other jobs or by a preparing joiner; its best-known kind,
-scaled by the relative speed of the two kinds on other jobs.
+of its code on that kind, measured by other jobs or by a preparing joiner, as a factor of the job's
+own model where it has one; its best-known kind, scaled by the relative speed of the two kinds on
+other jobs.
 """
 
 from __future__ import annotations
@@ -13,11 +14,12 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any
 
-from controlplane.core.estimates.batch_size import NOISE_REPORTS, batch_bounds, efficiency
+from controlplane.core.estimates.batch_size import NOISE_REPORTS, batch_bounds
 from controlplane.core.estimates.goodput import (
     AdaptiveBatchPerformance,
     FixedBatchPerformance,
     VirtualNodes,
+    efficiency,
     relative_speeds,
 )
 from controlplane.core.estimates.loss_prediction import LossFit, NoForecast
@@ -230,7 +232,7 @@ def example_worth(job: Job) -> float:
     phi = _noise(job)
     if phi is None:
         return 1.0
-    return efficiency(job.batch_size_now, job.global_batch_size, phi)
+    return float(efficiency(job.batch_size_now, job.global_batch_size, phi))
 
 
 def _noise(job: Job) -> float | None:
@@ -249,18 +251,27 @@ def _useful_done(job: Job, fits: Fits) -> float:
 
 
 def _models(job: Job, own: Models, profile: StepTimes) -> Models:
-    """Return a job's own models, then those derived from its code's profile."""
-    kinds = {kind for kind, _ in own}
-    slice_size = job.batch_size_now / job.num_virtual_nodes
-    others = []
+    """Return a job's own models, then those derived from its code's profile.
+
+    A kind on which the job has not trained is its best-known kind with computing scaled by the
+    ratio of both kinds' profiled times.
+    """
+    trained = {kind for kind, _ in own}
+    number = job.num_virtual_nodes
+    derived = []
     for kind, step_time in sorted(profile.by_kind.items()):
-        if kind not in kinds:
-            grad_s = step_time(job.num_virtual_nodes) / job.num_virtual_nodes
-            sync_s = sync_seconds(profile.sync, 2)
-            # Slices of one size do not show how a slice's time splits into base and slope.
-            base_s, slope_s = grad_s / 2.0, grad_s / 2.0 / slice_size
-            others.append((kind, ThroughputModel(base_s, slope_s, sync_s, 0.0, sync_s, 0.0)))
-    return (*own, *others)
+        if kind in trained:
+            continue
+        known = next((pair for pair in own if pair[0] in profile.by_kind), None)
+        if known is not None and (known_s := profile.by_kind[known[0]](number)) > 0.0:
+            derived.append((kind, known[1].slower(step_time(number) / known_s)))
+            continue
+        grad_s = step_time(number) / number
+        sync_s = sync_seconds(profile.sync, 2)
+        # Slices of one size do not show how a slice's time splits into base and slope.
+        base_s, slope_s = grad_s / 2.0, grad_s / 2.0 / (job.batch_size_now / number)
+        derived.append((kind, ThroughputModel(base_s, slope_s, sync_s, 0.0, sync_s, 0.0)))
+    return (*own, *derived)
 
 
 def _performance_of(
@@ -288,7 +299,7 @@ def _performance_of(
         speeds,
         job.num_virtual_nodes,
         job.global_batch_size,
-        (bounds.low, bounds.high),
+        bounds,
         phi,
     )
 

@@ -21,7 +21,6 @@ from jobs.services.lifecycle.resize_events import resize_event_write
 from jobs.services.lifecycle.transitions import status_change
 from jobs.services.reports.nonfinite import loss_note, metrics_note
 from jobs.services.reports.profiles import speeds_take
-from jobs.services.scheduling.batch_sizes import batch_times_take
 
 _SPEED_SMOOTHING = 0.3
 
@@ -90,7 +89,6 @@ def _span_take(
     if not context.is_live or (row.last_step < job.step and _is_late(context, row)):
         return
     speeds_take(context, report)
-    batch_times_take(context, report)
     speed = row.examples / seconds
     by_count = dict(job.throughput_by_count)
     key = str(row.num_accelerators)

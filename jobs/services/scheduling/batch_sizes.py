@@ -1,42 +1,50 @@
-"""Adaptive batch sizes: record step times per batch size, and plan size changes in the cycle."""
+"""Adaptive batch sizes: changes for new accelerators, and for running jobs in the cycle."""
 
 from __future__ import annotations
 
 import datetime
+from collections.abc import Iterable, Sequence
 
-from controlplane.core.estimates.batch_size import CHANGE_COOL_DOWN_S
-from controlplane.core.estimates.step_time import sample_add
-from controlplane.core.protocol.wire import TrainerReport
+from controlplane.core.estimates.batch_size import (
+    CHANGE_COOL_DOWN_S,
+    BatchChoice,
+    batch_size_choose,
+)
+from controlplane.core.estimates.goodput import AdaptiveBatchPerformance
 from controlplane.core.values.lifecycle import GenerationPhase, JobStatus
 from controlplane.core.values.types import Plan, Resize
-from jobs.models import Generation, Job
-from jobs.selectors.estimates.batch_sizes import batch_choice, batch_times_read
-from jobs.services.lifecycle.report_context import ReportContext
-
-#: Remembered pairs of accelerators and batch size; the least sampled ones are dropped first.
-_TIMES_LIMIT = 64
+from jobs.models import Accelerator, Generation, Job
+from jobs.selectors.estimates.batch_sizes import accelerator_sizes
+from jobs.selectors.estimates.job import known_read
+from jobs.selectors.estimates.step_times import step_times_read
 
 
-def batch_times_take(context: ReportContext, report: TrainerReport) -> None:
-    """Record the step times of a job with an adaptive batch size."""
-    job, data = context.job, report.data
-    size = data.get("batch_size")
-    if not job.adapts_batch_size or not isinstance(size, int) or not data.get("compute_s"):
-        return  # the first step of a membership is not representative
-    num_steps = int(data["last_step"]) - int(data["first_step"]) + 1
-    seconds = float(data["seconds"]) / max(num_steps, 1)
-    if num_steps < 1 or not seconds > 0.0:
-        return
-    times = dict(batch_times_read(job))
-    key = (int(data["num_accelerators"]), size)
-    times[key] = sample_add(times.get(key), num_steps, seconds)
-    most = sorted(times, key=lambda pair: (pair != key, -times[pair].count, pair))[:_TIMES_LIMIT]
-    job.batch_times = {
-        f"{number}x{size}": [times[number, size].count, times[number, size].mean_s,
-                             times[number, size].recent_s]
-        for number, size in sorted(most)
-    }  # fmt: skip
-    Job.objects.filter(id=job.pk).update(batch_times=job.batch_times)
+def batch_choices(held: Iterable[tuple[Job, Sequence[int]]]) -> dict[int, BatchChoice]:
+    """Choose other batch sizes for jobs on given accelerators, by job; most keep theirs.
+
+    A job on accelerators of several kinds keeps its size: no model covers such a step.
+    """
+    adapting = [(job, ids) for job, ids in held if job.adapts_batch_size and ids]
+    if not adapting:
+        return {}
+    jobs = [job for job, _ in adapting]
+    known = known_read(jobs, step_times_read(jobs), accelerator_sizes())
+    every = {accelerator_id for _, ids in adapting for accelerator_id in ids}
+    rows = Accelerator.objects.filter(id__in=every).values_list("id", "kind", "node_id")
+    places = {accelerator_id: (kind, node_id) for accelerator_id, kind, node_id in rows}
+    choices = {}
+    for job, ids in adapting:
+        performance = known[job.pk].performance
+        kinds = {places[accelerator_id][0] for accelerator_id in ids}
+        if not isinstance(performance, AdaptiveBatchPerformance) or len(kinds) != 1:
+            continue
+        num_nodes = len({places[accelerator_id][1] for accelerator_id in ids})
+        choice = batch_size_choose(
+            performance, job.batch_size_now, kinds.pop(), len(ids), num_nodes
+        )
+        if choice is not None:
+            choices[job.pk] = choice
+    return choices
 
 
 def batch_size_note(job: Job, generation: Generation) -> None:
@@ -63,15 +71,17 @@ def batch_changes_plan(now: datetime.datetime, *, busy: set[int]) -> tuple[Plan,
         job__pause_requested=False,
         job__batch_size_min__isnull=False,
     ).select_related("job")
+    held = {
+        row: _accelerators(row)
+        for row in rows
+        if row.number == row.job.generation and not row.is_parked and row.job_id not in busy
+    }
+    choices = batch_choices((row.job, ids) for row, ids in held.items())
     resizes, generations = [], {}
-    for row in rows:
-        is_calm = row.number == row.job.generation and not row.is_parked
-        if not is_calm or row.job_id in busy:
-            continue
-        choice = batch_choice(row.job, row.num_members, may_try=True)
-        held = _accelerators(row) if choice is not None else ()
-        if choice is not None and held:
-            resizes.append(Resize(row.job_id, held, held, choice.reason, choice.batch_size))
+    for row, ids in held.items():
+        choice = choices.get(row.job_id)
+        if choice is not None:
+            resizes.append(Resize(row.job_id, ids, ids, choice.reason, choice.batch_size))
             generations[row.job_id] = row.number
     return Plan(tuple(resizes), {}, {}), generations
 

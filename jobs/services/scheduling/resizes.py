@@ -21,7 +21,6 @@ from controlplane.core.values.lifecycle import (
 from controlplane.core.values.types import Resize
 from jobs.models import Accelerator, Allocation, Artifact, Generation, Job, Node
 from jobs.selectors.cluster import accelerators_open
-from jobs.selectors.estimates.batch_sizes import batch_choice
 from jobs.selectors.estimates.step_times import (
     accelerator_step_times,
     kinds_without_profile,
@@ -37,6 +36,7 @@ from jobs.services.lifecycle.transitions import (
     status_change,
     trainers_stop,
 )
+from jobs.services.scheduling.batch_sizes import batch_choices
 
 CHECKPOINT = "checkpoint.npz"
 
@@ -182,13 +182,13 @@ def _grow_or_shrink(
 
 
 def _batch_choice(job: Job, standing: _Standing, resize: Resize) -> BatchChoice | None:
-    """Return the requested batch size, or a better one for the new number of accelerators."""
+    """Return the requested batch size, or a better one for another number of accelerators."""
     if resize.batch_size is not None:
         return BatchChoice(resize.batch_size, 1.0, resize.reason)
     before = 0 if standing.active is None else standing.active.num_members
     if len(resize.wanted) == before:
         return None
-    return batch_choice(job, len(resize.wanted), may_try=False)
+    return batch_choices([(job, resize.wanted)]).get(job.pk)
 
 
 def _batch_event(
