@@ -19,6 +19,7 @@ from agents.settings import AgentSettings, settings_from
 from agents.state_directory import StateDirectory, StateDirectoryBusyError
 from agents.supervision.devices import accelerators_found
 from agents.supervision.port_range import port_range_warning
+from agents.supervision.processes import orphans_reap, subreaper_set
 
 log = logging.getLogger("agents")
 
@@ -68,6 +69,7 @@ def run(settings: AgentSettings) -> int:
         accelerators = accelerators_found(settings)
         host = settings.host or local_address(settings.server)
         state = StateDirectory(settings.state_dir)
+        subreaper_set()
     except StateDirectoryBusyError as error:
         return _refused(error, EXIT_BUSY)
     except (ValueError, OSError) as error:
@@ -142,6 +144,7 @@ def _run_until(agent: Agent, is_reached: Callable[[], bool], deadline: float) ->
 
 def _round(agent: Agent) -> bool:
     """Run one round; an OSError, such as a full disk, must not end the agent."""
+    orphans_reap(agent.pids)
     try:
         return agent.run_once(time.monotonic())
     except OSError:

@@ -23,8 +23,8 @@ from agents.session.uploads import Uploads
 from agents.settings import AgentSettings
 from agents.state_directory import StateDirectory
 from agents.supervision.cache import FileCache
+from agents.supervision.fork_servers import ForkServers
 from agents.supervision.run_directory import RunDirectory, TrainerKey
-from agents.supervision.standbys import Standbys
 from agents.supervision.trainer_handle import AgentContext, Stage, TrainerHandle
 from agents.supervision.validations import Validation, ValidationKey, validations_sweep
 from controlplane.core.protocol.wire import AcceleratorInfo, TrainerState, WantedState
@@ -57,7 +57,7 @@ class Agent:
         self._settings = settings
         self._state = state
         self._client = ControlPlaneClient(settings.server, settings.request_timeout_s)
-        self._standbys = Standbys(settings, accelerators, state.standbys)
+        self._fork_servers = ForkServers(settings, accelerators, state.fork_servers)
         transfers = Background(settings.max_transfers, self.wake.set)
         self._around = AgentContext(
             settings,
@@ -65,7 +65,7 @@ class Agent:
             self._client,
             FileCache(state.cache, settings.cache_bytes),
             transfers,
-            self._standbys,
+            self._fork_servers,
         )
         self._introduction = Introduction(settings, state, self._client, host, accelerators)
         uploading = Background(settings.max_transfers, self.wake.set)
@@ -105,15 +105,22 @@ class Agent:
     def running(self) -> list[Path]:
         """Folders for which processes of this agent still run.
 
-        Standbys, which belong to no job, count only while the agent is ending.
+        Fork servers, which belong to no job, count only while the agent is ending.
         """
         trainers = [*self.trainers.values(), *self._foreign]
         validations = self._validations.values()
         return [
             *(trainer.directory.path for trainer in trainers if trainer.stage is Stage.RUNNING),
             *(validation.path for validation in validations if validation.is_running),
-            *(self._standbys.folders if self._is_ending else ()),
+            *(self._fork_servers.folders if self._is_ending else ()),
         ]
+
+    @property
+    def pids(self) -> set[int]:
+        """Ids of the processes whose exit status the agent collects."""
+        trainers = {item.state.pid for item in [*self.trainers.values(), *self._foreign]}
+        validations = {item.pid for item in self._validations.values()}
+        return trainers | validations | self._fork_servers.pids
 
     @property
     def is_all_acknowledged(self) -> bool:
@@ -148,6 +155,7 @@ class Agent:
             self._reconcile_trainers(now, wanted)
             self._reconcile_validations(wanted)
         stages = [trainer.stage for trainer in self.trainers.values()]
+        self._fork_servers.step(now)
         self._step(now)
         self._uploads.step(now, self.trainers.values())
         version = wanted.version if wanted and not self._foreign else ""
@@ -155,7 +163,6 @@ class Agent:
         for state in self._contact.step(now, trainers, validations, version):
             self._end_stale(now, state)
         self._touch_alive(now)
-        self._standbys.step(now, may_start=wanted is not None and self._is_quiet())
         if wanted is not None:
             self._clean(wanted)
         return stages != [trainer.stage for trainer in self.trainers.values()]
@@ -167,12 +174,12 @@ class Agent:
             trainer.end(now)
         for validation in self._validations.values():
             validation.end()
-        self._standbys.close()
+        self._fork_servers.close()
 
     def close(self, *, keep_trainers: bool) -> None:
         """Stop polling and close connections. Validations are never left running."""
         self._poller.stop()
-        self._standbys.close()
+        self._fork_servers.close()
         if keep_trainers:
             for validation in self._validations.values():
                 validation.end()
@@ -237,11 +244,6 @@ class Agent:
             trainer.stage is Stage.RUNNING and trainer.accelerator_index == index
             for trainer in trainers
         )
-
-    def _is_quiet(self) -> bool:
-        """Return whether no trainer or validation is starting, so that a standby may start."""
-        is_starting = any(trainer.is_booting for trainer in self.trainers.values())
-        return not (is_starting or self._validations or self._foreign or self._is_ending)
 
     def _end_stale(self, now: float, state: TrainerState) -> None:
         """End a trainer of an old generation, unless it has newer orders by now."""

@@ -37,8 +37,7 @@ class AgentSettings:
         grace_s: time between SIGTERM and SIGKILL.
         pulse_limit_s: longest silence of a running trainer before it is killed.
         boot_pulse_limit_s: the same for a trainer before its first pulse.
-        standbys: most standby processes; None: one per accelerator.
-        standby_memory_bytes: most memory of all standbys; None: a quarter of the machine's.
+        fork_servers: start trainers from processes that have TensorFlow imported.
     """
 
     server: str
@@ -61,8 +60,7 @@ class AgentSettings:
     grace_s: float = 10.0
     pulse_limit_s: float = 10.0
     boot_pulse_limit_s: float = 300.0
-    standbys: int | None = None
-    standby_memory_bytes: int | None = None
+    fork_servers: bool = True
     long_poll_s: float = 25.0
     request_timeout_s: float = 15.0
     backoff_first_s: float = 0.25
@@ -140,10 +138,7 @@ def settings_from(arguments: Sequence[str], environment: Mapping[str, str]) -> A
         kept_environment=tuple(given.keep_environment),
         grace_s=_positive_number("--grace-s", given.grace_s),
         pulse_limit_s=_positive_number("--pulse-limit", given.pulse_limit),
-        standbys=_whole_number("--standbys", given.standbys) if given.standbys else None,
-        standby_memory_bytes=_whole_number("--standby-memory-bytes", given.standby_memory_bytes)
-        if given.standby_memory_bytes
-        else None,
+        fork_servers=_switch("--fork-servers", given.fork_servers),
         max_validations=_whole_number("--max-validations", given.max_validations),
         cache_bytes=_whole_number("--cache-mib", given.cache_mib) * MEBIBYTE,
     )
@@ -171,11 +166,11 @@ def _parser(environment: Mapping[str, str]) -> argparse.ArgumentParser:
     add("--threads", default=variable("THREADS", "1"), help="CPU threads of each of them")
     add("--grace-s", default=variable("GRACE_S", "10"), help="seconds from SIGTERM to SIGKILL")
     add("--pulse-limit", default=variable("PULSE_LIMIT", "10"), help="seconds, then it is killed")
-    add("--standbys", default=variable("STANDBYS"), help="most warm processes; 0: none")
     add(
-        "--standby-memory-bytes",
-        default=variable("STANDBY_MEMORY_BYTES"),
-        help="most memory of all warm processes together; a quarter of all if not given",
+        "--fork-servers",
+        action=argparse.BooleanOptionalAction,
+        default=variable("FORK_SERVERS", "1"),
+        help="keep TensorFlow imported to start trainers fast (variable: 1 or 0)",
     )
     add("--max-validations", default=variable("MAX_VALIDATIONS", "1"), help="at the same time")
     add("--cache-mib", default=variable("CACHE_MIB", "4096"), help="bound of the download cache")

@@ -50,7 +50,7 @@ class StateDirectory:
         self.path = path
         self.trainers = path / "trainers"
         self.validations = path / "validations"
-        self.standbys = path / "standbys"
+        self.fork_servers = path / "fork_servers"
         self.cache = path / "cache"
         self._credentials = path / "credentials.json"
         path.mkdir(parents=True, exist_ok=True, mode=0o700)
@@ -68,7 +68,7 @@ class StateDirectory:
         self._lock.truncate(0)
         self._lock.write(str(os.getpid()))
         self._lock.flush()
-        for folder in (self.trainers, self.validations, self.standbys, self.cache):
+        for folder in (self.trainers, self.validations, self.fork_servers, self.cache):
             folder.mkdir(exist_ok=True, mode=0o700)
 
     def close(self) -> None:

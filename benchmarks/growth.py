@@ -3,8 +3,8 @@
 Two measurements. *Resizes* go through web, worker, beat and two agents as processes of their own:
 a node with one accelerator is opened to a job and closed again. Asked is when the request is sent;
 grown is when the first step of the larger membership is complete, and shrunk when the control plane
-counts the accelerator as free, which it does when the trainer's process is gone. Agents keep warm
-standbys, and once, with the smallest model, they do not. A shrink waits for the end of a step; so
+counts the accelerator as free, which it does when the trainer's process is gone. Agents have fork
+servers, and once, with the smallest model, they have not. A shrink waits for the end of a step; so
 the step's time stands beside it.
 
 *Pauses* are what the trainers that stay notice of a trainer that joins: from the last step of the
@@ -64,7 +64,7 @@ def main() -> int:
     options = parser.parse_args()
     print(f"{os.cpu_count()} processors, other load at the start: {os.getloadavg()[0]:.1f}")
     smallest = SIZES[0]
-    cold_s, cold_shrinks_s = resizes("cold", smallest, options.resizes, ("--standbys", "0"))
+    cold_s, cold_shrinks_s = resizes("cold", smallest, options.resizes, ("--no-fork-servers",))
     print_times({f"grow {smallest.name}, cold": cold_s, "shrink": cold_shrinks_s})
     warm: dict[str, tuple[list[float], list[float]]] = {}
     for size in SIZES:
@@ -119,7 +119,7 @@ def resizes(
         wait(stack, "its first steps", lambda: newest_phase(stack, job_id) == (1, "active", 1))
         for repeat in range(number):
             if what == "warm":
-                wait(stack, "a standby", lambda: standby_is_warm(stack))
+                wait(stack, "a fork server", lambda: fork_server_is_warm(stack))
             grows_s.append(grow(stack, second, job_id))
             settle(stack, job_id, size)
             shrinks_s.append(shrink(stack, second, job_id))
@@ -222,9 +222,9 @@ def settle(stack: Stack, job_id: int, size: Size) -> float:
     return 1e3 * (time.monotonic() - began_at) / num_steps
 
 
-def standby_is_warm(stack: Stack) -> bool:
-    """Say whether the second node has a warm process."""
-    return any(stack.directory.glob("node-b/standbys/*/warm"))
+def fork_server_is_warm(stack: Stack) -> bool:
+    """Return whether the second node has a warm fork server."""
+    return any(stack.directory.glob("node-b/fork_servers/*/warm"))
 
 
 def seconds_since_epoch(text: str) -> float:

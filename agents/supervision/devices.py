@@ -35,6 +35,15 @@ def accelerators_found(settings: AgentSettings, nvml: Any = pynvml) -> tuple[Acc
     return found
 
 
+#: Limits of a validation: no GPU, and a single heap as trainers have; with several, a step's memory
+#: depends on the timing of threads.
+VALIDATION_ENVIRONMENT = {
+    "CUDA_VISIBLE_DEVICES": "-1",
+    "OMP_NUM_THREADS": "1",
+    **heap_environment(1),
+}
+
+
 def accelerator_environment(accelerator: AcceleratorInfo) -> Mapping[str, str]:
     """Return the variables that limit a trainer to its accelerator, and settings to match."""
     if accelerator.uuid:

@@ -9,18 +9,19 @@ cleared environment) are not found; see docs/node-agents.md on the limits of iso
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import os
 import signal
 import subprocess
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import IO
 
 import psutil
 
 from agents.trainer.contract.environment import FILTER_VARIABLE, QUIET_ENVIRONMENT
-from agents.trainer.contract.standby import ROOM_VARIABLE, take_over_line
+from agents.trainer.contract.fork_server import RUN_DIR_VARIABLE
 
-RUN_DIR_VARIABLE = "VIRTUALFLOW_RUN_DIR"
 #: psutil derives start times from the boot time, which shifts a little when the clock is set.
 CREATE_TIME_TOLERANCE_S = 2.0
 #: Time between SIGTERM and SIGKILL for children of a dead leader.
@@ -39,6 +40,8 @@ KEPT_VARIABLES = (
     "SSL_CERT_FILE",
     *QUIET_ENVIRONMENT,
 )
+_PR_SET_CHILD_SUBREAPER = 36
+_REAPED_AT_ONCE = 100
 PROJECT_ROOT = Path(__file__).resolve().parents[2]
 
 
@@ -70,13 +73,24 @@ def trainer_environment(
     }
 
 
-def standby_environment(trainer: Mapping[str, str], folder: Path, longest: Path) -> dict[str, str]:
-    """Derive a standby's environment from a trainer's, with room for the later run directory.
+class _ForkedChild:
+    """Child process that a fork server has handed to this process: `poll` as of `Popen`."""
 
-    The two variables come last, side by side: the standby overwrites them in place.
-    """
-    room = "." * len(str(longest))
-    return {**trainer, RUN_DIR_VARIABLE: str(folder), ROOM_VARIABLE: room}
+    def __init__(self, pid: int) -> None:
+        self._pid = pid
+        self._exit_code: int | None = None
+
+    def poll(self) -> int | None:
+        """Return the exit status, negative for a signal; None while it runs.
+
+        Raises:
+            ChildProcessError: it is no child of this process, which is no child subreaper then.
+        """
+        if self._exit_code is None:
+            found, status = os.waitpid(self._pid, os.WNOHANG)
+            if found:
+                self._exit_code = os.waitstatus_to_exitcode(status)
+        return self._exit_code
 
 
 class OwnedProcess:
@@ -93,7 +107,7 @@ class OwnedProcess:
         self.create_time = create_time
         self.exit_code: int | None = None
         self._run_dir = run_dir
-        self._child: subprocess.Popen[bytes] | None = None
+        self._child: subprocess.Popen[bytes] | _ForkedChild | None = None
         self._group: int | None = None
         self._is_leader_gone = False
         self._is_gone = False
@@ -107,11 +121,12 @@ class OwnedProcess:
         run_dir: Path,
         working_dir: Path,
         *,
-        is_standby: bool = False,
+        has_pipes: bool = False,
     ) -> OwnedProcess:
         """Start `command` in a session of its own, its output appended to `run_dir`/log.txt.
 
-        A standby's stdin is a pipe that closes when the agent ends; other processes have none.
+        Args:
+            has_pipes: standard input and output are `pipes`, which close when the agent ends.
 
         Raises:
             OSError: the command or a folder is missing, or no process can be created.
@@ -123,9 +138,9 @@ class OwnedProcess:
                 list(command),
                 env=dict(environment),
                 cwd=working_dir,
-                stdin=subprocess.PIPE if is_standby else subprocess.DEVNULL,
-                stdout=log,
-                stderr=subprocess.STDOUT,
+                stdin=subprocess.PIPE if has_pipes else subprocess.DEVNULL,
+                stdout=subprocess.PIPE if has_pipes else log,
+                stderr=log,
                 start_new_session=True,
             )
         finally:
@@ -151,17 +166,28 @@ class OwnedProcess:
             return None
         return process
 
-    def take_over(self, run_dir: Path) -> None:
-        """Make a standby the trainer of `run_dir`, and close its input.
+    @classmethod
+    def forked(cls, pid: int, run_dir: Path) -> OwnedProcess:
+        """Own a process that a fork server has just forked; it leads a session.
 
         Raises:
-            OSError: the standby is dead.
+            OSError: it is gone, and its status was collected by another process.
         """
-        assert self._child is not None, "only a standby of this agent can be told"
-        assert self._child.stdin is not None, "only a standby can be told"
-        self._run_dir = run_dir
-        with self._child.stdin as pipe:
-            pipe.write(take_over_line(run_dir))
+        try:
+            process = cls(pid, psutil.Process(pid).create_time(), run_dir)
+        except psutil.Error as error:
+            raise OSError(f"process {pid} is gone: {error}") from None
+        process._child = _ForkedChild(pid)
+        process._group = pid
+        return process
+
+    @property
+    def pipes(self) -> tuple[IO[bytes], IO[bytes]]:
+        """Standard input and output of a process that was started with `has_pipes`."""
+        assert isinstance(self._child, subprocess.Popen), "no pipes"
+        assert self._child.stdin is not None, "no pipes"
+        assert self._child.stdout is not None, "no pipes"
+        return self._child.stdin, self._child.stdout
 
     @property
     def is_ending(self) -> bool:
@@ -198,10 +224,14 @@ class OwnedProcess:
         return self._is_gone
 
     def _has_leader_ended(self) -> bool:
-        if self._child is None:
-            return self._leader() is None
-        self.exit_code = self._child.poll()
-        return self.exit_code is not None
+        if self._child is not None:
+            try:
+                self.exit_code = self._child.poll()
+            except ChildProcessError:
+                self._child = None
+            else:
+                return self.exit_code is not None
+        return self._leader() is None
 
     def _leader(self) -> psutil.Process | None:
         try:
@@ -225,6 +255,28 @@ class OwnedProcess:
     def _members(self) -> Iterator[psutil.Process]:
         found = processes_of(self._run_dir, self._group)
         return (member for member in found if member.pid != self.pid)
+
+
+def subreaper_set() -> None:
+    """Make this process the parent of its orphaned descendants; see prctl(2).
+
+    Raises:
+        OSError: the kernel refuses.
+    """
+    if ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) != 0:
+        raise OSError(ctypes.get_errno(), "prctl(PR_SET_CHILD_SUBREAPER)")
+
+
+def orphans_reap(owned: Container[int]) -> None:
+    """Collect the status of ended children of this process that are not `owned`."""
+    for _ in range(_REAPED_AT_ONCE):
+        try:
+            found = os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+        except ChildProcessError:
+            return
+        if found is None or found.si_pid in owned:
+            return
+        os.waitpid(found.si_pid, os.WNOHANG)
 
 
 def _signal_each(processes: Iterable[psutil.Process], number: signal.Signals) -> None:

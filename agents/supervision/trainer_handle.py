@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import logging
-import os
 import signal
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future
@@ -19,12 +18,12 @@ from agents.settings import AgentSettings
 from agents.supervision.cache import FileCache
 from agents.supervision.devices import accelerator_environment
 from agents.supervision.fetch import trainer_prepare
+from agents.supervision.fork_servers import ForkServers
 from agents.supervision.heartbeat import Pulse
 from agents.supervision.log_tail import LogTail
 from agents.supervision.oom_kills import OomKillCounter
-from agents.supervision.processes import OwnedProcess, processes_of, trainer_environment
+from agents.supervision.processes import OwnedProcess, processes_of
 from agents.supervision.run_directory import RunDirectory, TrainerKey
-from agents.supervision.standbys import Standbys
 from controlplane.core.protocol.wire import (
     AcceleratorInfo,
     ReportKind,
@@ -47,8 +46,6 @@ _AFTER_BOOT = frozenset({ReportKind.READY, ReportKind.SWITCHED, ReportKind.FAILE
 
 #: Number of tries of a download that is refused or has a wrong digest.
 FETCH_ATTEMPTS = 3
-#: Time limit for a standby to take over, before a cold start replaces it.
-TAKE_OVER_S = 2.0
 
 
 class Stage(Enum):
@@ -68,7 +65,7 @@ class AgentContext:
     client: ControlPlaneClient
     cache: FileCache
     transfers: Background
-    standbys: Standbys
+    fork_servers: ForkServers
 
 
 class TrainerHandle:
@@ -93,7 +90,6 @@ class TrainerHandle:
         self._is_deaf = False
         self._pulse = Pulse(directory.pulse, settings.pulse_limit_s, settings.boot_pulse_limit_s)
         self._kill_reason: str | None = None
-        self._take_over_by: float | None = None
         self._has_booted = False
         self._memory_kills = OomKillCounter()
 
@@ -214,27 +210,18 @@ class TrainerHandle:
             self._num_refused += not is_passing(error)
             if self._num_refused >= FETCH_ATTEMPTS:
                 self._give_up(f"{type(error).__name__}: {error}")
-        elif is_accelerator_free(wanted.accelerator_index):
-            self._start(now, wanted)
+        elif is_accelerator_free(wanted.accelerator_index) and not self._is_server_warming(wanted):
+            self._start(wanted)
 
     def _step_running(self, now: float, process: OwnedProcess) -> None:
-        if self._take_over_by is not None and self.directory.log.exists():
-            self._take_over_by = None
         if process.is_gone(now):
-            if self._take_over_by is not None and not self._is_unwanted:
-                self._start_cold()  # the standby was dead or did not react
-            else:
-                self._report_memory_kill(process)
-                self._close(self._exit_code(process))
-        elif self._take_over_by is not None:
-            if now >= self._take_over_by and not process.is_ending:
-                log.warning("the standby for job %d, slot %d does not answer", *self.key)
-                process.kill()
-        else:
-            if process.exit_code is None:
-                self._memory_kills.note(now)
-            self.log_tail.trim()
-            self._watch_pulse(now, process)
+            self._report_memory_kill(process)
+            self._close(self._exit_code(process))
+            return
+        if process.exit_code is None:
+            self._memory_kills.note(now)
+        self.log_tail.trim()
+        self._watch_pulse(now, process)
 
     def _report_memory_kill(self, process: OwnedProcess) -> None:
         """Report that the kernel killed the trainer because memory ran out.
@@ -268,46 +255,18 @@ class TrainerHandle:
             lambda: trainer_prepare(wanted, directory, client, cache),
         )
 
-    def _start(self, now: float, wanted: WantedTrainer) -> None:
-        """Make a standby the trainer, or start a process cold."""
+    def _is_server_warming(self, wanted: WantedTrainer) -> bool:
+        limits = self._accelerator_environment(wanted)
+        return self._around.fork_servers.is_warming(limits)
+
+    def _start(self, wanted: WantedTrainer) -> None:
         self._write_orders(wanted)
-        self.directory.touch_alive()
-        standby = self._around.standbys.take(self._accelerator_environment(wanted))
-        if standby is None or not self._take_over(now, standby):
-            self._start_cold()
-
-    def _take_over(self, now: float, standby: OwnedProcess) -> bool:
-        """Hand the run directory to a standby; returns False if the standby is dead.
-
-        The process id is written to disk first: an agent killed in between leaves only the record
-        of a process that ends by itself, never an unrecorded trainer.
-        """
+        directory = self.directory
+        directory.touch_alive()
         try:
-            self.directory.write_process(standby.pid, standby.create_time)
-            standby.take_over(self.directory.path)
-        except OSError as error:
-            log.warning("a standby cannot take over: %s", error)
-            standby.kill()
-            return False
-        self._process, self.stage = standby, Stage.RUNNING
-        self._take_over_by = now + TAKE_OVER_S
-        log.info("job %d, slot %d is taken over by process %d", *self.key, standby.pid)
-        return True
-
-    def _start_cold(self) -> None:
-        settings, directory, wanted = self._around.settings, self.directory, self._wanted
-        assert wanted is not None, "what was started was wanted"
-        self._take_over_by = None
-        environment = trainer_environment(
-            os.environ,
-            directory.path,
-            self._accelerator_environment(wanted),
-            settings.kept_environment,
-            filters_peers=settings.peer_filter,
-        )
-        command = (*settings.trainer_command, "--run-dir", str(directory.path))
-        try:
-            process = OwnedProcess.start(command, environment, directory.path, directory.code)
+            process = self._around.fork_servers.start(
+                "--run-dir", directory.path, self._accelerator_environment(wanted)
+            )
         except OSError as error:
             self._give_up(f"the trainer does not start: {error}")
             return

@@ -14,10 +14,10 @@ from agents.session.backoff import Backoff
 from agents.session.client import is_passing, wished_wait_s
 from agents.session.report_queue import storable
 from agents.state_directory import read_json, write_atomically
+from agents.supervision.devices import VALIDATION_ENVIRONMENT
 from agents.supervision.fetch import code_fetch, source_fetch
-from agents.supervision.processes import OwnedProcess, processes_of, trainer_environment
+from agents.supervision.processes import OwnedProcess, processes_of
 from agents.supervision.trainer_handle import AgentContext
-from agents.trainer.contract.environment import heap_environment
 from controlplane.core.protocol.wire import ValidationReport, WantedValidation, decode, encode
 
 log = logging.getLogger("agents")
@@ -26,12 +26,6 @@ ValidationKey = tuple[int, int]
 #: Bytes from the end of a crashed validation's log that are copied into its report.
 LOG_TAIL_BYTES = 8 * 1024
 MAX_RESULT_BYTES = 512 * 1024
-#: Uses a single heap, as trainers do: with several, a step's memory depends on thread timing.
-VALIDATION_ENVIRONMENT = {
-    "CUDA_VISIBLE_DEVICES": "-1",
-    "OMP_NUM_THREADS": "1",
-    **heap_environment(1),
-}
 
 
 class Validation:
@@ -64,6 +58,11 @@ class Validation:
         return self.report is not None
 
     @property
+    def pid(self) -> int:
+        """The process id; 0 without a process."""
+        return self._process.pid if self._process else 0
+
+    @property
     def is_running(self) -> bool:
         """Whether any process of it is left."""
         return self._process is not None and not self.is_over
@@ -89,7 +88,9 @@ class Validation:
         elif self._fetch is None:
             if now >= self._fetch_after:
                 self._fetch = self._around.transfers.start(self.path.name, self._prepare)
-        elif self._fetch.done():
+        elif self._fetch.done() and not self._around.fork_servers.is_warming(
+            VALIDATION_ENVIRONMENT
+        ):
             self._start(now, self._fetch.exception())
 
     def _prepare(self) -> None:
@@ -119,13 +120,10 @@ class Validation:
         if error is not None:
             self._finish(code="internal", message=f"{type(error).__name__}: {error}")
             return
-        settings = self._around.settings
-        environment = trainer_environment(
-            os.environ, self.path, VALIDATION_ENVIRONMENT, settings.kept_environment
-        )
-        command = (*settings.trainer_command, "--validate", str(self.path))
         try:
-            self._process = OwnedProcess.start(command, environment, self.path, self.path / "code")
+            self._process = self._around.fork_servers.start(
+                "--validate", self.path, VALIDATION_ENVIRONMENT
+            )
         except OSError as failure:
             self._finish(code="internal", message=f"the validation does not start: {failure}")
             return

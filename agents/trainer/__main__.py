@@ -11,13 +11,14 @@ from pathlib import Path
 from types import ModuleType
 
 from agents.trainer.contract.environment import QUIET_ENVIRONMENT
+from agents.trainer.contract.fork_server import fork_server_run
 from agents.trainer.contract.ports import port_hold
 from agents.trainer.contract.run_dir import OrderWatcher
-from agents.trainer.contract.standby import standby_wait
 from agents.trainer.engine.startup_noise import startup_noise_dropped
 from agents.trainer.local.cli import launcher_arguments, launcher_run
 
 _ENGINE = "agents.trainer.engine.trainer"
+_VALIDATION = "agents.trainer.validate.run"
 
 #: If installed, Keras imports this package for wrappers that no trainer needs, which takes a fifth
 #: of the processor time of a start, and 60 MiB. Job code may still import it.
@@ -32,7 +33,7 @@ def main(arguments: list[str] | None = None) -> int:
     )
     parser.add_argument("--run-dir", type=Path, help="be one trainer: follow DIR/orders.json")
     parser.add_argument(
-        "--standby", type=Path, help="import everything, then wait to be told a run directory"
+        "--fork-server", type=Path, help="import everything, then fork trainers on request"
     )
     parser.add_argument("--validate", type=Path, help="build the job in DIR once and report on it")
     parser.add_argument(
@@ -47,17 +48,18 @@ def main(arguments: list[str] | None = None) -> int:
     )
     launcher_arguments(parser)
     options = parser.parse_args(arguments)
-    if any((options.run_dir, options.validate, options.standby)):
+    if any((options.run_dir, options.validate, options.fork_server)):
         # TensorFlow reads these variables on import, so it is imported only after this point.
         for name, value in {**QUIET_ENVIRONMENT, "KERAS_BACKEND": "tensorflow"}.items():
             os.environ.setdefault(name, value)
+    if options.fork_server is not None:
+        request = fork_server_run(options.fork_server, _import_all)
+        # The generator of NumPy is the only one that forked processes would share.
+        importlib.import_module("numpy").random.seed()
+        options = parser.parse_args([request.option, request.run_dir])
     if options.validate is not None:
-        validation = _with_tensorflow("agents.trainer.validate.run")
+        validation = _with_tensorflow(_VALIDATION)
         return int(validation.validation_run(options.validate) or 0)
-    if options.standby is not None:
-        # NumPy's threads inherit the importer's priority; all else is imported at a low one.
-        importlib.import_module("numpy")
-        options.run_dir = standby_wait(options.standby, lambda: _with_tensorflow(_ENGINE))
     if options.run_dir is not None:
         # The watcher touches the pulse file from the start; importing TensorFlow takes seconds.
         watcher = OrderWatcher(options.run_dir, options.parent)
@@ -71,6 +73,12 @@ def main(arguments: list[str] | None = None) -> int:
     if options.job is None:
         parser.error("give a JOB.py to train, or --run-dir, or --validate")
     return launcher_run(options)
+
+
+def _import_all() -> None:
+    """Import what a trainer or a validation needs."""
+    for module in (_ENGINE, _VALIDATION):
+        _with_tensorflow(module)
 
 
 def _with_tensorflow(module: str) -> ModuleType:

@@ -37,7 +37,7 @@ def agent_settings(plane_address: str, state_dir: Path, **changes: Any) -> Agent
         "emulated": 2,
         "trainer_command": FAKE_TRAINER,
         "grace_s": 0.5,
-        "standbys": 0,
+        "fork_servers": False,
         "long_poll_s": 5.0,
         "request_timeout_s": 3.0,
         "backoff_first_s": 0.02,

@@ -19,6 +19,7 @@ from agents.loop import Agent
 from agents.settings import AgentSettings
 from agents.state_directory import StateDirectory
 from agents.supervision.devices import accelerators_found
+from agents.supervision.processes import subreaper_set
 from tests.agents.builders import agent_settings
 from tests.agents.control_plane import ControlPlane
 
@@ -97,6 +98,12 @@ class AgentProcess:
         self.process.send_signal(number)
 
 
+@pytest.fixture(autouse=True, scope="session")
+def _parent_of_forked_trainers() -> None:
+    """Make this process what an agent's is; agents driven in it collect the exit statuses."""
+    subreaper_set()
+
+
 @pytest.fixture
 def plane() -> Iterator[ControlPlane]:
     control_plane = ControlPlane()
@@ -140,7 +147,7 @@ def spawn(plane: ControlPlane, state_dir: Path) -> Iterator[Callable[..., AgentP
 
     def make(*arguments: str, **environment: str) -> AgentProcess:
         basic = ["--server", plane.address, "--node", "node-a", "--state-dir", str(state_dir)]
-        basic += ["--emulate", "2", "--grace-s", "0.5", "--standbys", "0"]
+        basic += ["--emulate", "2", "--grace-s", "0.5", "--no-fork-servers"]
         agent = AgentProcess([*basic, *arguments], environment)
         made.append(agent)
         return agent

@@ -4,7 +4,8 @@ What it plays is in the job's settings: `train` (until told to leave), `finish`,
 (ignores SIGTERM), `parent` (starts children), `noisy`, `diverge`, `nonfinite`, `silent` (has no
 pulse), `save` (leaves checkpoints beside the training); for validations `fine`, `hang`, `die`,
 `refuse`.
-What a standby plays is in FAKE_STANDBY: `deaf` (never takes over), `broken` (does not get warm).
+What a fork server plays is in FAKE_FORK_SERVER: `deaf` (does not reply), `broken` (does not get
+warm), `forgetful` (forks nothing).
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from agents.trainer.contract.standby import WARM_FILE, standby_wait
+from agents.trainer.contract import fork_server
 from controlplane.core.protocol.wire import (
     ReportKind,
     TrainerOrders,
@@ -191,22 +192,28 @@ def validate(directory: Path) -> int:
     return 0
 
 
-def standby(folder: Path) -> Path:
-    """Wait as the real one does, with nothing to import."""
-    play = os.environ.get("FAKE_STANDBY")
+def serve(folder: Path) -> tuple[str, str]:
+    """Fork as the real one does, with nothing to import."""
+    play = os.environ.get("FAKE_FORK_SERVER")
     if play == "deaf":
-        (folder / WARM_FILE).touch()
+        (folder / fork_server.WARM_FILE).touch()
         time.sleep(LIFE_S)
     if play == "broken":
         sys.stderr.write("no such module\n")
         sys.exit(1)
-    return standby_wait(folder, lambda: None)
+    if play == "forgetful":
+        (folder / fork_server.WARM_FILE).touch()
+        for _ in sys.stdin:
+            sys.stdout.write("0\n")
+            sys.stdout.flush()
+    request = fork_server.fork_server_run(folder, lambda: None)
+    return request.option, request.run_dir
 
 
 if __name__ == "__main__":
     option, path = sys.argv[1:]
+    if option == "--fork-server":
+        option, path = serve(Path(path))
     if option == "--validate":
         sys.exit(validate(Path(path)))
-    if option == "--standby":
-        path = str(standby(Path(path)))
     sys.exit(FakeTrainer(Path(path)).play())

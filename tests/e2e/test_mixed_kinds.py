@@ -36,7 +36,7 @@ def added_node(stack: Stack, kind: str, num_accelerators: int, ports: range) -> 
         sys.executable, "-m", "agents", "--server", server, "--node", node,
         "--state-dir", str(stack.directory / node), "--host", "127.0.0.1",
         "--ports", f"{ports.start}-{ports.stop - 1}", "--gpus", "none",
-        "--emulate", str(num_accelerators), "--kind", kind, "--standbys", "0",
+        "--emulate", str(num_accelerators), "--kind", kind,
     ]  # fmt: skip
     environment = {**os.environ, "VIRTUALFLOW_ENROLMENT_TOKEN": token}
     with (stack.directory / "logs" / f"{node}.log").open("wb") as log:

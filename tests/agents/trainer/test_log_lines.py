@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
+from agents.supervision.devices import VALIDATION_ENVIRONMENT
 from agents.supervision.processes import trainer_environment
-from agents.supervision.validations import VALIDATION_ENVIRONMENT
 from agents.trainer.engine.startup_noise import is_startup_noise, startup_noise_dropped
 from agents.trainer.engine.step_reports import epoch_line
 from agents.trainer.local.local_trainer import REPOSITORY

@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from agents.supervision.validations import VALIDATION_ENVIRONMENT
+from agents.supervision.devices import VALIDATION_ENVIRONMENT
 from agents.trainer.model.keras_private import model_build
 from agents.trainer.validate.job_file import job_load
 from agents.trainer.validate.trial_steps import free_bytes, memory_read, slice_ladder, steps_try

@@ -1,4 +1,4 @@
-"""The real thing: a process that had TensorFlow imported trains like one started for the job."""
+"""A trainer that was forked from a fork server trains like one started from nothing."""
 
 from __future__ import annotations
 
@@ -34,23 +34,23 @@ def wanted_for_real(plane: ControlPlane, job_id: int) -> WantedTrainer:
 
 
 @pytest.mark.timeout(180)
-def test_a_warm_and_a_cold_trainer_end_with_the_same_bits(
+def test_a_forked_and_a_cold_trainer_end_with_the_same_bits(
     plane: ControlPlane, drive: Drive, state_dir: Path
 ) -> None:
-    driven = drive(standbys=1, trainer_command=TRAINER_COMMAND, grace_s=5.0)
-    folder = state_dir / "standbys"
+    driven = drive(fork_servers=True, trainer_command=TRAINER_COMMAND, grace_s=5.0)
+    folder = state_dir / "fork_servers"
     driven.until(lambda: list(folder.glob("*/warm")))
     digests = {}
-    for job_id, is_warm in ((1, True), (2, False)):
-        if not is_warm:
-            driven.agent._standbys.close()
+    for job_id, is_forked in ((1, True), (2, False)):
+        if not is_forked:
+            driven.agent._fork_servers.close()
             driven.until(lambda: not list(folder.iterdir()))
         plane.want(wanted_for_real(plane, job_id))
         driven.until(lambda job=job_id: ReportKind.EXITED in plane.kinds(job, 0))
         finished = plane.report(job_id, 0, ReportKind.FINISHED)
         assert finished is not None, plane.log(job_id, 0)
         assert finished.data["step"] == 10
-        digests[is_warm] = finished.data["digest"]
+        digests[is_forked] = finished.data["digest"]
         exited = plane.report(job_id, 0, ReportKind.EXITED)
         assert exited is not None
         assert exited.data["exit_code"] == 0

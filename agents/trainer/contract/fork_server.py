@@ -1,0 +1,134 @@
+"""Fork server: a process with all modules imported that forks trainers and validations.
+
+A request is one line of JSON on standard input, the reply one line on standard output: the process
+id of the forked process, or 0 if forking failed. At end of input (the agent is gone) the server
+ends; what it has forked goes on. The server has no port, no model and no device: TensorFlow is
+imported, but its runtime is not initialised, and CUDA's driver library is not loaded before that.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import os
+import sys
+import traceback
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+RUN_DIR_VARIABLE = "VIRTUALFLOW_RUN_DIR"
+#: Padding that the agent places behind RUN_DIR_VARIABLE, to leave room for a longer path.
+ROOM_VARIABLE = "VIRTUALFLOW_ROOM"
+#: File in the server's folder that marks it as ready for requests.
+WARM_FILE = "warm"
+LOG_FILE = "log.txt"
+EXIT_NOT_FORKED = 5
+
+
+@dataclass(frozen=True, slots=True)
+class ForkRequest:
+    """What a forked process becomes.
+
+    Attributes:
+        option: of `python -m agents.trainer`, --run-dir or --validate.
+        run_dir: its value, the folder to take over.
+        environment: variables that differ from the server's.
+    """
+
+    option: str
+    run_dir: str
+    environment: Mapping[str, str]
+
+    def line(self) -> bytes:
+        """Return the request as the server reads it."""
+        return json.dumps(asdict(self)).encode() + b"\n"
+
+
+def fork_server_run(folder: Path, warm_up: Callable[[], object]) -> ForkRequest:
+    """Serve requests until the input ends; returns in forked processes only, with their request."""
+    requests = sys.stdin.buffer
+    replies = os.dup(sys.stdout.fileno())
+    os.dup2(sys.stderr.fileno(), sys.stdout.fileno())  # whatever imports print is no reply
+    warm_up()
+    (folder / WARM_FILE).touch()
+    while True:
+        line = requests.readline()
+        if not line.endswith(b"\n"):
+            os._exit(0)
+        request = ForkRequest(**json.loads(line))
+        pid = _fork(request)
+        if pid is None:
+            os.close(replies)
+            return request
+        os.write(replies, b"%d\n" % pid)
+
+
+def _fork(request: ForkRequest) -> int | None:
+    """Fork a process that is no child of this one; returns its id (0: failed), None inside it.
+
+    The process in between ends at once, so that the agent, a child subreaper, becomes the parent.
+    """
+    read_end, write_end = os.pipe()
+    between = os.fork()
+    if between:
+        os.close(write_end)
+        os.waitpid(between, 0)
+        with os.fdopen(read_end, "rb") as pipe:
+            return int(pipe.read() or 0)
+    try:
+        if os.fork():
+            os._exit(0)
+        os.close(read_end)
+        os.setsid()
+        _become(request)
+        os.write(write_end, b"%d" % os.getpid())
+        os.close(write_end)
+    except BaseException:
+        traceback.print_exc()
+        sys.stderr.flush()
+        os._exit(EXIT_NOT_FORKED)
+    return None
+
+
+def _become(request: ForkRequest) -> None:
+    """Take over the run directory: cwd, environment, stdio."""
+    run_dir = Path(request.run_dir)
+    flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW
+    log = os.open(run_dir / LOG_FILE, flags, 0o600)
+    os.chdir(run_dir / "code")
+    os.environ.update(request.environment)
+    os.environ[RUN_DIR_VARIABLE] = request.run_dir
+    os.environ.pop(ROOM_VARIABLE, None)
+    _environment_rewrite(f"{RUN_DIR_VARIABLE}={run_dir}".encode())
+    nothing = os.open(os.devnull, os.O_RDONLY)
+    os.dup2(nothing, 0)
+    os.close(nothing)
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os.dup2(log, 1)
+    os.dup2(log, 2)
+    os.close(log)
+
+
+def _environment_rewrite(entry: bytes) -> None:
+    """Overwrite the run directory in `/proc/<pid>/environ`, by which agents find a trainer.
+
+    The file shows the memory of the environment at process start. The agent places the two
+    variables of this module last, side by side.
+
+    Raises:
+        RuntimeError: the variables are not there, or leave too little room.
+    """
+    shown = Path("/proc/self/environ").read_bytes()
+    start = shown.find(f"\0{RUN_DIR_VARIABLE}=".encode()) + 1
+    room = len(shown) - start
+    if start == 0 or f"\0{ROOM_VARIABLE}=".encode() not in shown[start:] or len(entry) >= room:
+        raise RuntimeError(f"no room for {entry!r} at the end of the environment")
+    fields = Path("/proc/self/stat").read_text().rpartition(") ")[2].split()
+    env_start = int(fields[_ENV_START_FIELD])
+    ctypes.memmove(env_start + start, entry.ljust(room, b"\0"), room)
+
+
+#: Field 50 of /proc/<pid>/stat, counted from the state, which is field 3.
+_ENV_START_FIELD = 50 - 3
