@@ -11,12 +11,15 @@ from django.contrib.auth.decorators import login_required
 from django.http import HttpRequest, HttpResponse
 from django.shortcuts import render
 from django.utils import timezone
+from django.utils.datastructures import MultiValueDict
 from django.views.decorators.http import require_safe
 
 from controlplane.core.values.lifecycle import JobStatus, NodeStatus
 from frontend.charts import DEFAULT_WINDOW_S, WINDOWS, overview_charts
 from frontend.live.progress import job_progress
+from jobs.models import Job
 from jobs.selectors import access, pages
+from jobs.selectors.job_filter import STATUS_GROUPS, JobFilter
 
 _TRAINING = frozenset({JobStatus.STARTING, JobStatus.RUNNING, JobStatus.PREEMPTING})
 _WAITING = frozenset({JobStatus.VALIDATING, JobStatus.PENDING})
@@ -71,23 +74,23 @@ def overview_figures(request: HttpRequest) -> HttpResponse:
 def jobs(request: HttpRequest) -> HttpResponse:
     """List jobs, newest first, filtered and page by page."""
     given = request.GET
-    query = pages.JobQuery(
-        text=given.get("q", "")[:100].strip(),
-        status=given.get("status", ""),
-        owner=given.get("owner", "")[:150].strip() if access.is_admin(request.user) else "",
+    names = ["q", "status", *(["owner"] if access.is_admin(request.user) else [])]
+    filters = {name: value for name in names if (value := given.get(name, "").strip())}
+    matching = JobFilter(
+        MultiValueDict({name: [value] for name, value in filters.items()}),
+        queryset=access.jobs_visible_to(request.user),
+    )
+    page = pages.job_page(
+        matching.qs if matching.is_valid() else Job.objects.none(),
         before_id=_id_or_none(given.get("before")),
         after_id=_id_or_none(given.get("after")),
     )
-    page = pages.job_page(request.user, query)
-    filters = {"q": query.text, "status": query.status, "owner": query.owner}
-    filters = {name: value for name, value in filters.items() if value}
     context: dict[str, Any] = {
         "page": page,
         "rows": [(row, job_progress(row, page.steps_per_epoch[row.pk])) for row in page.jobs],
-        "query": query,
-        "is_filtered": bool(filters),
+        "filters": filters,
         "statuses": [status.value for status in JobStatus],
-        "status_groups": list(pages.STATUS_GROUPS),
+        "status_groups": [*STATUS_GROUPS],
     }
     if page.jobs:
         context["newer_query"] = urlencode({**filters, "after": page.jobs[0].pk})

@@ -29,29 +29,6 @@ _OPEN_PHASES = (
     GenerationPhase.SWITCHING.value,
     GenerationPhase.ACTIVE.value,
 )
-STATUS_GROUPS: Mapping[str, tuple[JobStatus, ...]] = {
-    "live": LIVE_JOB_STATUSES,
-    "waiting": (JobStatus.VALIDATING, JobStatus.PENDING, JobStatus.PAUSED),
-    "active": (JobStatus.STARTING, JobStatus.RUNNING, JobStatus.PREEMPTING),
-    "ended": tuple(status for status in JobStatus if status not in LIVE_JOB_STATUSES),
-}
-
-
-@dataclass(frozen=True, slots=True)
-class JobQuery:
-    """Filter of the job list; empty fields do not restrict.
-
-    Attributes:
-        status: a `JobStatus` or a key of `STATUS_GROUPS`.
-        text: part of the name, or a job's id.
-        before_id: only jobs older than this one; `after_id`: only newer ones.
-    """
-
-    text: str = ""
-    status: str = ""
-    owner: str = ""
-    before_id: int | None = None
-    after_id: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,40 +81,33 @@ class NodeMap:
         return sum(cell.is_held for cell in self.cells)
 
 
-def job_page(person: Person, query: JobQuery, size: int = 50) -> JobPage:
-    """Read one page of matching jobs; its cost does not depend on the number of jobs."""
+def job_page(
+    jobs: QuerySet[Job],
+    *,
+    before_id: int | None = None,
+    after_id: int | None = None,
+    size: int = 50,
+) -> JobPage:
+    """Read one page of `jobs`; its cost does not depend on their number.
+
+    Args:
+        before_id: only older jobs than this one; `after_id`: only newer ones.
+    """
     size = min(size, MAX_PAGE)
     # Ids first: sorting whole rows of all matching jobs would take most of the time.
-    matching = _matching(jobs_visible_to(person), query).select_related(None).defer(None)
-    numbers = matching.values_list("pk", flat=True)
-    if query.after_id is not None:
-        found = list(numbers.filter(pk__gt=query.after_id).order_by("pk")[: size + 1])
+    numbers = jobs.select_related(None).defer(None).values_list("pk", flat=True)
+    if after_id is not None:
+        found = list(numbers.filter(pk__gt=after_id).order_by("pk")[: size + 1])
         has_newer, has_older = len(found) > size, bool(found)
     else:
-        if query.before_id is not None:
-            numbers = numbers.filter(pk__lt=query.before_id)
+        if before_id is not None:
+            numbers = numbers.filter(pk__lt=before_id)
         found = list(numbers.order_by("-pk")[: size + 1])
-        has_newer, has_older = query.before_id is not None, len(found) > size
-    rows = jobs_visible_to(person).filter(pk__in=found[:size]).order_by("-pk")
+        has_newer, has_older = before_id is not None, len(found) > size
+    rows = jobs.filter(pk__in=found[:size]).order_by("-pk")
     shown = list(rows.annotate(steps_per_epoch=F("facts__steps_per_epoch")))
     steps = {job.pk: job.steps_per_epoch for job in shown}
     return JobPage(shown, has_newer, has_older, steps)
-
-
-def _matching(jobs: QuerySet[Job], query: JobQuery) -> QuerySet[Job]:
-    if query.status in STATUS_GROUPS:
-        jobs = jobs.filter(status__in=[status.value for status in STATUS_GROUPS[query.status]])
-    elif query.status:
-        jobs = jobs.filter(status=query.status)
-    if query.owner:
-        jobs = jobs.filter(owner__username=query.owner)
-    if query.text:
-        wanted = Q(name__icontains=query.text)
-        number = query.text.removeprefix("#")
-        if number.isdecimal() and len(number) <= 18:
-            wanted |= Q(pk=int(number))
-        jobs = jobs.filter(wanted)
-    return jobs
 
 
 def live_jobs(person: Person) -> list[Job]:

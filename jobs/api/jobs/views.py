@@ -5,7 +5,6 @@ from __future__ import annotations
 import abc
 from typing import Any
 
-import django_filters
 from django.conf import settings
 from django.utils import timezone
 from drf_spectacular.utils import OpenApiParameter, extend_schema
@@ -17,7 +16,6 @@ from rest_framework.reverse import reverse
 from rest_framework.views import APIView
 
 from controlplane.core.protocol.wire import Task
-from controlplane.core.values.lifecycle import JobStatus
 from jobs import nudges
 from jobs.api.jobs.submission_serializer import (
     SubmissionSerializer,
@@ -51,26 +49,12 @@ from jobs.models import Job
 from jobs.selectors.access import jobs_visible_to
 from jobs.selectors.dry_run import submission_outlook
 from jobs.selectors.estimates.memory import submission_memory_advice
+from jobs.selectors.job_filter import JobFilter
 from jobs.services.submission import job_actions
 from jobs.services.submission.rows import job_clone_values, source_find
 from jobs.submission import prediction_values
 
 _KEY_LIMIT = 120
-
-
-class JobFilter(django_filters.FilterSet):
-    """`?status=running&status=pending&owner=ada&name=cnn&submitted_after=...`."""
-
-    status = django_filters.MultipleChoiceFilter(choices=[(s.value, s.value) for s in JobStatus])
-    owner = django_filters.CharFilter(field_name="owner__username")
-    name = django_filters.CharFilter(lookup_expr="icontains")
-    template = django_filters.CharFilter()
-    submitted_after = django_filters.IsoDateTimeFilter("submitted_at", lookup_expr="gte")
-    submitted_before = django_filters.IsoDateTimeFilter("submitted_at", lookup_expr="lt")
-
-    class Meta:
-        model = Job
-        fields = ("status", "owner", "name", "template")
 
 
 class JobList(generics.ListAPIView):

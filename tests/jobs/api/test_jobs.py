@@ -42,7 +42,12 @@ def test_filters(ada: User, bob: User, admin: User, client_of: Clients) -> None:
     done = job_make(bob, status=JobStatus.FINISHED, submitted_at=at(100), template="tabular")
     assert ids(client.get(URL, {"status": "running"})) == [run.pk]
     assert ids(client.get(URL, {"status": ["running", "finished"]})) == [done.pk, run.pk]
+    assert ids(client.get(URL, {"status": "live"})) == [run.pk]
+    assert ids(client.get(URL, {"status": ["ended", "running"]})) == [done.pk, run.pk]
     assert ids(client.get(URL, {"owner": "bob"})) == [done.pk]
+    assert ids(client.get(URL, {"q": "DIGITS"})) == [run.pk]
+    assert ids(client.get(URL, {"q": f"#{done.pk}"})) == [done.pk]
+    assert client.get(URL, {"q": "\0"}).status_code == 400
     assert ids(client.get(URL, {"name": "digits"})) == [run.pk]
     assert ids(client.get(URL, {"template": "tabular"})) == [done.pk]
     assert ids(client.get(URL, {"submitted_after": at(50).isoformat()})) == [done.pk]
