@@ -85,7 +85,7 @@ def cluster_snapshot(now: datetime.datetime, seed: int = 0) -> ClusterView:
     releasing = frozenset(
         row.accelerator_id for row in allocations if row.accelerator_id not in in_hands
     )
-    excluded = _shunned(now)
+    excluded = _accelerators_excluded(now)
     kept = replacements(
         short_jobs(zip(jobs, core_jobs, strict=True), generations, manned, now),
         accelerators,
@@ -119,7 +119,7 @@ def _accelerators(now: datetime.datetime) -> tuple[types.Accelerator, ...]:
     )
 
 
-def _shunned(now: datetime.datetime) -> dict[int, frozenset[int]]:
+def _accelerators_excluded(now: datetime.datetime) -> dict[int, frozenset[int]]:
     """List by job the accelerators in cool-down after failed starts of its trainers."""
     rows = StartFailure.objects.filter(until_at__gt=now).values_list("job_id", "accelerator_id")
     by_job: dict[int, set[int]] = {}

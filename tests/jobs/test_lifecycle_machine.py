@@ -144,13 +144,13 @@ class Lifecycle(RuleBasedStateMachine):
         is_there = any(t.slot == slot for _, t in self.world.trainers_of(job))
         return job if is_there else None
 
-    @rule(number=picks, is_told=st.booleans())
-    def crash(self, number: int, is_told: bool) -> None:
+    @rule(number=picks, is_reported=st.booleans())
+    def crash(self, number: int, is_reported: bool) -> None:
         rows = [(n, t) for n in self.world.nodes for t in n.trainers.values()]
         if not rows:
             return
         played, trainer = rows[number % len(rows)]
-        if is_told:
+        if is_reported:
             played.say(trainer, ReportKind.FAILED, code="peer_lost", message="", traceback="")
         played.say(trainer, ReportKind.EXITED, exit_code=-9)
         del played.trainers[trainer.job_id, trainer.slot]

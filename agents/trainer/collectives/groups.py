@@ -63,7 +63,7 @@ def transfer_group(membership: Membership, source_slot: int, joiners: Sequence[i
 def receipt_group(membership: Membership) -> Group:
     """Group the leader of a generation and the leaving source of its state."""
     assert membership.leader_slot is not None, "a membership with members has a leader"
-    assert membership.source_slot is not None, "what is received has a source"
+    assert membership.source_slot is not None, "a receiver without a source"
     meeting = meeting_group(membership)
     slots = {membership.leader_slot, membership.source_slot}
     return meeting if slots == set(meeting.slots) else _group(slots, _key(membership, 3))

@@ -212,7 +212,7 @@ class Trainer:
         self.progress = arrival.note.cursor
         session, stepper = self._enter(new, arrival.note), self.stepper
 
-        def hear(cursor: Progress) -> ReceivedStep:
+        def receive_step(cursor: Progress) -> ReceivedStep:
             self._yield_to_recovery()
             received: ReceivedStep = stepper.listen(session.batch(cursor))
             return received
@@ -229,7 +229,9 @@ class Trainer:
                 self.progress, received.num_examples, outcome, received.seconds
             )
 
-        listen(arrival, self.work.state.num_bytes, session.data.course, hear, arrive, replay)
+        listen(
+            arrival, self.work.state.num_bytes, session.data.course, receive_step, arrive, replay
+        )
         self.has_state = True
         self._report_switched(pause_s=0.0, bytes_moved=arrival.num_bytes, joined=True)
 

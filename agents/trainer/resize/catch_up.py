@@ -194,14 +194,14 @@ def listen(
     arrival: IncomingState,
     state_bytes: int,
     course: TrainingSchedule,
-    hear: Callable[[Progress], ReceivedStep],
+    receive_step: Callable[[Progress], ReceivedStep],
     arrive: Callable[[Progress], None],
     replay: Callable[[ReceivedStep], None],
 ) -> None:
     """Receive steps as a learner until the state is complete and all of them are replayed.
 
     Args:
-        hear: takes part in the step at the cursor and returns its reduced vector.
+        receive_step: takes part in the step at the cursor and returns its reduced vector.
         arrive: called once with the state's progress, when the variables are set.
         replay: applies a received step.
     """
@@ -218,8 +218,8 @@ def listen(
                 replay(kept.take())
             if not kept:
                 return
-        assert cursor is not None, "who waits for the state catches up"
-        kept.add(hear(cursor))
+        assert cursor is not None, "a learner has a cursor"
+        kept.add(receive_step(cursor))
         cursor = course.predicted_next(cursor)
 
 

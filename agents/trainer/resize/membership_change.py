@@ -121,7 +121,7 @@ class MembershipChange:
             else:
                 assert new.source_slot is not None, "those who rehearse have a source"
                 meeting_receive(self._runtime, new, self._state, new.source_slot)
-            assert self._rehearse is not None, "who does not train does not rehearse"
+            assert self._rehearse is not None, "only a training member rehearses"
             self._rehearse(new)
 
         self._beacon.generation = new.generation  # this runtime is the one that `new` will use

@@ -45,8 +45,8 @@ class Outcome:
         rows = np.arange(kinds.size)
         at = np.minimum((counts < numbers[:, None]).sum(axis=1), counts.shape[1] - 1)
         first = rates[rows, np.argmax(rates > 0.0, axis=1)]
-        is_told = (kinds >= 0) & (numbers > 0) & (first > 0.0)
-        speeds: Floats = np.divide(rates[rows, at], first, out=np.zeros(rows.size), where=is_told)
+        is_known = (kinds >= 0) & (numbers > 0) & (first > 0.0)
+        speeds: Floats = np.divide(rates[rows, at], first, out=np.zeros(rows.size), where=is_known)
         return speeds
 
     def _points(self, kinds: Counts) -> tuple[Counts, Floats]:
@@ -64,11 +64,11 @@ class Outcome:
         rows, most = np.arange(self.kinds.size), counts.shape[1] - 1
         here = np.minimum((counts < self.given[:, None]).sum(axis=1), most)
         after = (counts <= self.given[:, None]).sum(axis=1)
-        is_told = (after <= most) & (rates[rows, here] > 0.0)
+        is_known = (after <= most) & (rates[rows, here] > 0.0)
         after = np.minimum(after, most)
         ratio = np.ones(rows.size)
-        np.divide(rates[rows, after], rates[rows, here], out=ratio, where=is_told)
-        return np.where(is_told, counts[rows, after], 0), ratio - 1.0
+        np.divide(rates[rows, after], rates[rows, here], out=ratio, where=is_known)
+        return np.where(is_known, counts[rows, after], 0), ratio - 1.0
 
     @cached_property
     def fairness(self) -> Floats:
