@@ -20,7 +20,7 @@ import hypothesis
 import pytest
 from xdist.scheduler.loadfile import LoadFileScheduling
 
-from tests import servers
+from tests.support import servers
 
 # How long one example takes says something about the machine, not about the code.
 hypothesis.settings.register_profile("ci", deadline=None, max_examples=50)

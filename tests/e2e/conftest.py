@@ -11,7 +11,7 @@ from playwright.sync_api import expect
 
 from benchmarks.failures.links import open_links
 from tests.e2e.stack import Stack, running_stack
-from tests.servers import RunningServer
+from tests.support.servers import RunningServer
 
 #: What a page shows in a moment takes longer on a machine that is busy.
 expect.set_options(timeout=60_000)

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from jobs.demo.stack import stack as demo_stack
 from jobs.demo.stack.stack import ADMIN, Stack, stack_environment
-from tests.servers import RunningServer, create_database
+from tests.support.servers import RunningServer, create_database
 
 __all__ = ["ADMIN", "PASSWORD", "Stack", "running_stack"]
 

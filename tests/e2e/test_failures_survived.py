@@ -122,7 +122,7 @@ def given_to(job: FatedJob) -> list[tuple[datetime, str]]:
     return [(datetime.fromisoformat(row["granted_at"]), row["node"]) for row in allocations]
 
 
-@pytest.mark.nightly  # tests/agents/trainer/test_peer_failures.py has these phases one by one
+@pytest.mark.nightly  # tests/agents/trainer/peers/test_peer_failures.py has these phases one by one
 def test_lost_in_many_phases(stack: Stack, undisturbed: dict[str, Any]) -> None:
     job = FatedJob(stack, "phases", NUM_STEPS, PACE, min_accelerators=2, max_accelerators=3)
     # Fates are set before the loss that leads to the growth in which they are met.

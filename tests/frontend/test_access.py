@@ -8,8 +8,8 @@ from django.urls import reverse
 
 from frontend.urls import urlpatterns
 from jobs.models import Replay
-from tests.builders import validation_make
 from tests.frontend.world import PASSWORD, World
+from tests.support.builders import validation_make
 
 #: Routes that need no login, by name.
 OPEN = {"login", "logout", "stream"}

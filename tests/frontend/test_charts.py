@@ -20,8 +20,8 @@ from jobs.selectors.series import (
     rates_between,
     step_bins_of,
 )
-from tests.builders import membership_make
 from tests.frontend.world import World, make_job, make_person
+from tests.support.builders import membership_make
 
 START = datetime.datetime(2026, 3, 1, 12, tzinfo=datetime.UTC)
 

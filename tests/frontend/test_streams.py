@@ -17,7 +17,7 @@ from frontend.live import streams
 from frontend.live.streams import Hub, Subscriber
 from jobs import nudges
 from tests.frontend.world import World, make_job, make_person
-from tests.servers import RunningServer
+from tests.support.servers import RunningServer
 
 # Streams read the database in threads of their own, so what tests write has to be committed.
 pytestmark = [pytest.mark.redis, pytest.mark.django_db(transaction=True)]

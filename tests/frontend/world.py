@@ -27,7 +27,7 @@ from jobs.models import (
     ReplayStatus,
     StepReport,
 )
-from tests.builders import membership_make
+from tests.support.builders import membership_make
 
 PASSWORD = "rowing-boat-on-a-lake"
 CODE = b"def build(settings):\n    raise SystemExit\n"

@@ -11,7 +11,7 @@ from django.conf import settings
 from django.contrib.auth.models import User
 from rest_framework.test import APIClient
 
-from tests.builders import api_token_make, user_make
+from tests.support.builders import api_token_make, user_make
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -9,8 +9,8 @@ from controlplane.core.protocol.wire import ReportKind, WantedTrainer
 from controlplane.core.values.lifecycle import GenerationPhase
 from jobs.models import Allocation, Generation, Job
 from jobs.services.reports.batches import batch_take
-from tests.builders import accelerators, job_make, node_make
 from tests.jobs.world import PlayedNode, World
+from tests.support.builders import accelerators, job_make, node_make
 
 #: Seconds that a virtual node takes on each kind, and that every step takes beyond computing.
 PACE_S = {"fast": 0.01, "slow": 0.03, "snail": 5.0}

@@ -6,8 +6,8 @@ from typing import Any
 
 from jobs.models import Allocation, Event, Generation, Job, Node
 from jobs.services.cluster.nodes import nodes_expire
-from tests.builders import job_make
 from tests.jobs.world import PlayedNode, World
+from tests.support.builders import job_make
 
 #: The first slots of four accelerators: four are declared for each.
 A, B, C, D = 0, 4, 8, 12

@@ -9,7 +9,7 @@ from django.urls import reverse
 
 from jobs.admin import RecordAdmin, site
 from jobs.models import ApiToken, Event
-from tests.builders import api_token_make, at, job_make, node_make, user_make
+from tests.support.builders import api_token_make, at, job_make, node_make, user_make
 
 pytestmark = pytest.mark.django_db
 

@@ -17,7 +17,14 @@ from rest_framework.test import APIClient
 
 from jobs.models import Job
 from jobs.services.lifecycle.artifacts import artifact_store
-from tests.builders import api_token_make, at, job_make, node_make, user_make, validation_make
+from tests.support.builders import (
+    api_token_make,
+    at,
+    job_make,
+    node_make,
+    user_make,
+    validation_make,
+)
 
 OPEN = "open"  # everybody
 OWN = "own"  # the owner of the job, and admins; 404 for others

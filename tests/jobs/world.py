@@ -27,7 +27,7 @@ from jobs.selectors.estimates.job import fits_forget
 from jobs.services.lifecycle.artifacts import artifact_store
 from jobs.services.reports.batches import batch_take
 from jobs.services.scheduling.cycle import cycle_run
-from tests.builders import at, node_make
+from tests.support.builders import at, node_make
 
 
 @dataclass

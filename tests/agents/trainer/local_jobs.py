@@ -15,7 +15,7 @@ from controlplane.core.protocol.wire import (
     StopKind,
     TrainingSpec,
 )
-from tests.warm_trainers import trainer_fork
+from tests.support.warm_trainers import trainer_fork
 
 TEMPLATES = Path(__file__).resolve().parents[3] / "jobs" / "job_templates"
 

@@ -18,8 +18,8 @@ from jobs.models import Allocation, Artifact, EnrolmentToken, Event, Job, LogChu
 from jobs.selectors.desired_state.state import wanted_state
 from jobs.services.cluster.nodes import enrolment_token_create, node_cordon
 from jobs.services.submission.validations import validation_start, validation_take
-from tests.builders import CODE, accelerators, at, enrol_request, job_make, node_make
 from tests.jobs.world import PlayedNode, World
+from tests.support.builders import CODE, accelerators, at, enrol_request, job_make, node_make
 
 pytestmark = [pytest.mark.django_db, pytest.mark.database]
 BASE = "/api/v1/agent/"

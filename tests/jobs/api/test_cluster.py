@@ -18,8 +18,8 @@ from jobs.job_templates import JOB_TEMPLATES
 from jobs.models import ApiToken, Event, Node
 from jobs.services.cluster.api_tokens import api_token_create
 from jobs.services.scheduling.cycle import cycle_run
-from tests.builders import api_token_make, job_make, node_make
 from tests.jobs.world import World
+from tests.support.builders import api_token_make, job_make, node_make
 
 Clients = Callable[..., APIClient]
 

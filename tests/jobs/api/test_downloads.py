@@ -10,7 +10,7 @@ from asgiref.sync import async_to_sync
 from django.contrib.auth.models import User
 from django.test import AsyncClient, Client
 
-from tests.builders import CODE, api_token_make, job_make
+from tests.support.builders import CODE, api_token_make, job_make
 
 
 @pytest.mark.django_db(transaction=True)

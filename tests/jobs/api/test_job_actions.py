@@ -10,7 +10,7 @@ from rest_framework.test import APIClient
 
 from controlplane.core.values.lifecycle import ENDED_JOB_STATUSES, JobStatus
 from jobs.models import Event, Job
-from tests.builders import CODE, at, job_make
+from tests.support.builders import CODE, at, job_make
 
 Clients = Callable[..., APIClient]
 ACTIONS = ("cancel", "pause", "resume", "reprioritise", "clone")

@@ -13,8 +13,8 @@ from rest_framework.test import APIClient
 
 from jobs.models import Event, Job, LogChunk
 from jobs.services.lifecycle.artifacts import artifact_store
-from tests.builders import CODE, at, job_make
 from tests.jobs.world import World
+from tests.support.builders import CODE, at, job_make
 
 pytestmark = pytest.mark.database
 

@@ -11,8 +11,8 @@ from rest_framework.test import APIClient
 
 from controlplane.core.values.lifecycle import JobStatus
 from jobs.models import Job
-from tests.builders import at, job_make
 from tests.jobs.world import World
+from tests.support.builders import at, job_make
 
 pytestmark = pytest.mark.database
 

@@ -11,7 +11,7 @@ from django.test import Client
 from rest_framework.test import APIClient
 
 from jobs.models import Accelerator, Allocation, Job
-from tests.builders import accelerators, at, job_make, node_make, submission_values
+from tests.support.builders import accelerators, at, job_make, node_make, submission_values
 
 Clients = Callable[..., APIClient]
 URL = "/api/v1/jobs/"

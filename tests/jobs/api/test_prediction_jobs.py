@@ -14,7 +14,7 @@ from controlplane.core.values.lifecycle import JobStatus
 from jobs.models import Artifact, Job
 from jobs.selectors.desired_state.state import training_spec
 from jobs.services.submission.validations import validation_start
-from tests.builders import at, job_make, node_make, submission_values, user_make
+from tests.support.builders import at, job_make, node_make, submission_values, user_make
 
 Clients = Callable[..., APIClient]
 URL = "/api/v1/jobs/"

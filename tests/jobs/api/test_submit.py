@@ -22,7 +22,7 @@ from jobs.job_templates import JOB_TEMPLATES
 from jobs.models import ClusterSetting, Event, Job, StepTimeProfile
 from jobs.selectors.desired_state.state import training_spec
 from jobs.selectors.estimates.step_times import profile_key
-from tests.builders import CODE, job_make, node_make, submission_values
+from tests.support.builders import CODE, job_make, node_make, submission_values
 
 pytestmark = pytest.mark.database
 

@@ -1,0 +1,89 @@
+"""The standalone command line."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from agents.trainer.__main__ import main
+from agents.trainer.local.cli import resizes_read, settings_read
+
+REPOSITORY = Path(__file__).resolve().parents[4]
+
+
+def test_help_does_not_load_tensorflow() -> None:
+    code = (
+        "import sys, agents.trainer.__main__ as m\n"
+        "try: m.main(['--help'])\n"
+        "except SystemExit: pass\n"
+        "print('loaded' if {'tensorflow', 'keras'} & set(sys.modules) else 'light')"
+    )
+    result = subprocess.run(
+        [sys.executable, "-c", code], cwd=REPOSITORY, capture_output=True, text=True, timeout=60
+    )
+    assert result.stdout.splitlines()[-1] == "light"
+    assert "--virtual-nodes" in result.stdout
+
+
+def test_a_trainer_has_scikit_learn_only_when_its_job_wants_it(tmp_path: Path) -> None:
+    """Keras would import it for wrappers, which takes a fifth of a trainer's start."""
+    job = tmp_path / "job.py"
+    job.write_text(
+        "import gc, sys\n"
+        "is_collected, num_frozen = gc.isenabled(), gc.get_freeze_count()\n"
+        "were_there = sorted({'keras', 'sklearn', 'tensorflow'} & set(sys.modules))\n"
+        "from sklearn.datasets import load_iris\n"
+        "import keras\n"
+        "def build(settings):\n"
+        "    assert were_there == ['keras', 'tensorflow'], were_there\n"
+        "    assert is_collected and num_frozen > 100_000, num_frozen\n"
+        "    model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(1)])\n"
+        "    model.compile('sgd', 'mse')\n"
+        "    data, targets = load_iris(return_X_y=True)\n"
+        "    return model, (data.astype('float32'), targets), None\n"
+    )
+    assert main([str(job), "--steps", "2", "--virtual-nodes", "2"]) == 0
+
+
+def test_resizes_are_read_in_order() -> None:
+    assert resizes_read("") == []
+    assert resizes_read("20:3, 40:2,60:4") == [(20, 3), (40, 2), (60, 4)]
+
+
+@pytest.mark.parametrize("text", ["20", "20:", "20:0", "a:2", "40:2,20:3", "20:-1"])
+def test_resizes_that_make_no_sense_are_refused(text: str) -> None:
+    with pytest.raises(ValueError, match="--resize"):
+        resizes_read(text)
+
+
+def test_settings_are_json_or_text() -> None:
+    pairs = ["units=[8, 4]", "rate=0.5", "name=wide net", "deep=true", "path=a=b"]
+    assert settings_read(pairs) == {
+        "units": [8, 4],
+        "rate": 0.5,
+        "name": "wide net",
+        "deep": True,
+        "path": "a=b",
+    }
+    with pytest.raises(ValueError, match="write NAME=VALUE"):
+        settings_read(["units"])
+
+
+def test_a_missing_job_file_is_named(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["nowhere.py"]) == 1
+    assert "there is no file nowhere.py" in capsys.readouterr().err
+    with pytest.raises(SystemExit):
+        main([])
+    assert "give a JOB.py" in capsys.readouterr().err
+
+
+def test_more_workers_than_virtual_nodes_are_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    job = tmp_path / "job.py"
+    job.write_text("")
+    assert main([str(job), "--virtual-nodes", "2", "--workers", "3"]) == 1
+    assert "2 virtual nodes cannot occupy 3 accelerators" in capsys.readouterr().err

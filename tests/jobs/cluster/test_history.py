@@ -1,0 +1,218 @@
+"""The past as the simulator takes it, and questions about it answered from end to end."""
+
+from __future__ import annotations
+
+import datetime
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from django.conf import settings
+from django.core.management import CommandError, call_command
+from django.db import connection
+from django.test.utils import CaptureQueriesContext
+
+from controlplane.core.values.lifecycle import JobStatus
+from controlplane.simulator.workloads.history import (
+    history_cluster,
+    history_from_dict,
+    history_to_dict,
+    history_workload,
+)
+from jobs.models import Event, Job, Replay
+from jobs.selectors import history as selector
+from jobs.selectors.history import history_read
+from jobs.services.cluster import replay_run
+from jobs.services.cluster.replays import replay_ask, replay_next
+from jobs.services.lifecycle.events import event_add
+from jobs.services.scheduling.policy import cluster_setting, policy_choose
+from tests.jobs.reports.test_model_fitting import TRUTH, TimedWorld, started, timed_job
+from tests.support.builders import at, job_make
+
+pytestmark = [pytest.mark.django_db, pytest.mark.database]
+
+
+def finished_job(world: TimedWorld, **changes: Any) -> Job:
+    """Let a job do 100 steps of 64 examples."""
+    job = timed_job(**changes)
+    valid_at = job.submitted_at + datetime.timedelta(seconds=0.25)
+    event_add("validated", "Its code builds", now=valid_at, job=job)
+    started(world, job)
+    world.train_on(job, 10)
+    world.finish(job)
+    job.refresh_from_db()
+    assert job.status == JobStatus.FINISHED
+    return job
+
+
+def whole(world: TimedWorld) -> tuple[datetime.datetime, datetime.datetime]:
+    return at(-3600.0), world.now
+
+
+def test_a_finished_job_has_the_work_that_it_did_and_its_measured_speed() -> None:
+    world = TimedWorld(1, 2)
+    job = finished_job(world, max_accelerators=2)
+    history = history_read(*whole(world))
+    (row,) = history.jobs
+    assert (row.id, row.work, row.batch_size, row.max_accelerators) == (job.pk, 100 * 64, 64, 2)
+    assert job.ended_at is not None
+    validated_at = job.events.get(kind="validated").at
+    assert (row.submitted_at, row.ended_at) == (validated_at.timestamp(), job.ended_at.timestamp())
+    step_s = float(TRUTH.step_s(2, 1, 8.0, 4))
+    assert row.performance.goodput("cpu", 2, 1) == pytest.approx(64 / step_s, rel=0.02)
+    assert (history.nodes, history.accelerators) == ((("cpu", 2),), {"cpu": 2})
+    assert history.costs.start_s >= 0.0
+
+
+def test_what_cannot_be_replayed_is_counted() -> None:
+    world = TimedWorld(1, 1)
+    finished_job(world)
+    endless = timed_job(stop_kind="metric", stop_metric="loss", stop_target=0.1)
+    started(world, endless)
+    world.train_on(endless, 10)
+    job_make(stop_kind="steps", stop_limit=10, code_sha256="f" * 64)  # waits, of new code
+    history = history_read(*whole(world))
+    assert [why.split()[0] for why in sorted(history.left_out)] == ["never", "still"]
+    assert sum(history.left_out.values()) == 2
+    assert len(history.jobs) == 1
+
+
+def test_a_job_that_still_trains_has_its_whole_work() -> None:
+    world = TimedWorld(1, 1)
+    job = timed_job(stop_limit=1000)
+    started(world, job)
+    world.train_on(job, 12)
+    (row,) = history_read(*whole(world)).jobs
+    assert (row.work, row.ended_at) == (pytest.approx(1000 * 64), None)
+
+
+def test_only_the_newest_are_taken(monkeypatch: pytest.MonkeyPatch) -> None:
+    world = TimedWorld(1, 1)
+    old, new = finished_job(world), finished_job(world)
+    monkeypatch.setattr(selector, "MOST_JOBS", 1)
+    history = history_read(*whole(world))
+    assert [row.id for row in history.jobs] == [new.pk]
+    assert old.pk != new.pk
+    assert list(history.left_out.values()) == [1]
+
+
+def test_queries_do_not_grow_with_the_jobs() -> None:
+    world = TimedWorld(1, 1)
+
+    def count() -> int:
+        with CaptureQueriesContext(connection) as queries:
+            history_read(*whole(world))
+        return len(queries)
+
+    finished_job(world)
+    one = count()
+    for _ in range(3):
+        finished_job(world)
+    assert count() == one
+
+
+def test_the_policy_is_the_one_that_was_in_force_longest() -> None:
+    cluster_setting()
+    policy_choose("fifo", at(100.0), actor="user:admin")
+    policy_choose("priority", at(400.0), actor="user:admin")
+    assert Event.objects.filter(kind="policy").count() == 2
+    for end_s, name in ((150.0, settings.DEFAULT_POLICY), (390.0, "fifo"), (900.0, "priority")):
+        assert history_read(at(0.0), at(end_s)).policy == name
+    job_make(submitted_at=at(90.0))  # what was in force before the first job counts for nothing
+    assert history_read(at(0.0), at(150.0)).policy == "fifo"
+
+
+def test_a_history_survives_its_file() -> None:
+    world = TimedWorld(1, 2)
+    finished_job(world)
+    history = history_read(*whole(world))
+    values = json.loads(json.dumps(history_to_dict(history)))
+    again = history_from_dict(values, "file")
+    assert history_to_dict(again) == values
+    for count in (1, 2):
+        assert again.jobs[0].performance.goodput("cpu", count, 1) == pytest.approx(
+            history.jobs[0].performance.goodput("cpu", count, 1)
+        )
+    del values["jobs"][0]["work"]
+    with pytest.raises(ValueError, match=r"job \d+ of file: 'work' is missing"):
+        history_from_dict(values, "file")
+
+
+def test_jobs_that_may_mix_kinds_are_told() -> None:
+    world = TimedWorld(1, 2)
+    finished_job(world)
+    Job.objects.update(allow_mixed_kinds=True)
+    history = history_read(*whole(world))
+    again = history_from_dict(json.loads(json.dumps(history_to_dict(history))), "file")
+    (note,) = history_workload(again).notes
+    assert note.startswith("1 job may mix kinds of accelerators: simulated on one kind at a time")
+
+
+def test_other_sizes_are_built_of_the_machines_that_there_are() -> None:
+    world = TimedWorld(3, 2)
+    history = history_read(*whole(world))
+    for number, sizes in ((6, [2, 2, 2]), (3, [2, 1]), (9, [2, 2, 2, 2, 1])):
+        cluster = history_cluster(history, {"cpu": number})
+        nodes = [one.node_id for one in cluster.accelerators]
+        assert [nodes.count(node) for node in sorted(set(nodes))] == sizes
+
+
+def test_a_question_is_answered_from_the_record() -> None:
+    """Two jobs one after the other on one accelerator, replayed with two."""
+    world = TimedWorld(1, 1)
+    first = finished_job(world, max_accelerators=1)
+    second = finished_job(world, max_accelerators=1)
+    replay = replay_ask(None, policy="fifo", accelerators={"cpu": 2}, hours=1, now=world.now)
+    assert replay_next(world.now) == replay.pk
+    replay.refresh_from_db()
+    assert (replay.status, replay.error, replay.progress) == ("done", "", 1.0)
+    result = replay.result
+    assert result["num_jobs"] == 2
+    assert [row["id"] for row in result["jobs"]] == [first.pk, second.pk]
+    taken_s = [
+        (job.ended_at - job.events.get(kind="validated").at).total_seconds()
+        for job in (first, second)
+    ]
+    assert [row["recorded_s"] for row in result["jobs"]] == pytest.approx(taken_s)
+    assert result["recorded"]["mean_jct_s"] == pytest.approx(sum(taken_s) / 2)
+    # Alone on one accelerator: the start, and 100 steps of 8 slices of 18 ms.
+    costs = history_read(*whole(world)).costs
+    alone_s = costs.start_s + 100 * 8 * 0.018
+    assert result["jobs"][0]["changed_s"] == pytest.approx(alone_s, rel=0.05)
+    assert (result["as_is_policy"], result["as_is_accelerators"]) == (
+        "weighted_fair", {"cpu": 1},
+    )  # fmt: skip
+    ends = {job_id: number for _, job_id, number in result["allocation"]}
+    assert ends == {first.pk: 0, second.pk: 0}
+
+
+def test_nothing_to_replay_is_said() -> None:
+    world = TimedWorld(1, 1)
+    replay = replay_ask(None, policy="fifo", accelerators={}, hours=1, now=world.now)
+    replay_next(world.now)
+    replay.refresh_from_db()
+    assert (replay.status, replay.error) == (
+        "failed", "No job was submitted in that time; ask about more hours.",
+    )  # fmt: skip
+
+
+def test_a_replay_has_a_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+    world = TimedWorld(1, 1)
+    finished_job(world)
+    monkeypatch.setattr(replay_run, "TIME_LIMIT_S", -1.0)
+    replay_ask(None, policy="fifo", accelerators={}, hours=1, now=world.now)
+    replay_next(world.now)
+    replay = Replay.objects.get()
+    assert (replay.status, "fewer hours" in replay.error) == ("failed", True)
+
+
+def test_the_export(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "history.json"
+    call_command("export_history", str(path), hours=2.0)
+    assert json.loads(path.read_text())["format"] == "virtualflow-history-1"
+    assert "manage.py simulate --workload" in capsys.readouterr().out
+    with pytest.raises(CommandError, match="cannot be written"):
+        call_command("export_history", str(tmp_path / "nowhere" / "history.json"))
+    with pytest.raises(CommandError, match="--hours"):
+        call_command("export_history", str(path), hours=-1.0)

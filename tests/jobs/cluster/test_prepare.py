@@ -1,0 +1,79 @@
+"""`manage.py prepare`: safe to run again, loud without a password."""
+
+from __future__ import annotations
+
+import stat
+from pathlib import Path
+
+import pytest
+from django.contrib.auth.models import User
+from django.core.management import CommandError, call_command
+
+from controlplane.core.protocol.wire import AcceleratorInfo, EnrolRequest
+from jobs.models import ApiToken, EnrolmentToken, Node
+from jobs.services.cluster.nodes import node_enrol
+from jobs.services.cluster.tokens import token_digest
+from tests.support.builders import at
+
+pytestmark = [pytest.mark.django_db, pytest.mark.database]
+
+
+@pytest.fixture(autouse=True)
+def password(monkeypatch: pytest.MonkeyPatch) -> str:
+    monkeypatch.setenv("ADMIN_PASSWORD", "a good long one")
+    return "a good long one"
+
+
+def prepare(directory: Path, *nodes: str) -> None:
+    call_command("prepare", *nodes, admin="root-of-all", enrolment_dir=directory / "enrolment",
+                 token_file=directory / "token")  # fmt: skip
+
+
+def enrol(name: str, token: str) -> None:
+    accelerator = AcceleratorInfo(index=0, kind="cpu", name="emulated", memory_bytes=0)
+    node_enrol(
+        EnrolRequest(
+            token=token, name=name, host="127.0.0.1", first_port=2000, last_port=2001,
+            boot_id="b", accelerators=(accelerator,),
+        ),
+        at(0),
+    )  # fmt: skip
+
+
+def test_makes_the_admin_a_token_and_lets_nodes_in(tmp_path: Path, password: str) -> None:
+    prepare(tmp_path, "node-a")
+    admin = User.objects.get(username="root-of-all")
+    assert admin.is_superuser
+    assert admin.check_password(password)
+    token = (tmp_path / "token").read_text().strip()
+    assert ApiToken.objects.get(digest=token_digest(token)).user == admin
+    enrolment = tmp_path / "enrolment" / "node-a"
+    assert stat.S_IMODE(enrolment.stat().st_mode) == 0o600
+    enrol("node-a", enrolment.read_text().strip())
+    assert Node.objects.filter(name="node-a").exists()
+
+
+def test_a_second_run_changes_nothing_that_is_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    prepare(tmp_path, "node-a")
+    enrol("node-a", (tmp_path / "enrolment" / "node-a").read_text().strip())
+    token = (tmp_path / "token").read_text()
+    monkeypatch.setenv("ADMIN_PASSWORD", "another one")
+    prepare(tmp_path, "node-a")
+    assert User.objects.get().check_password("a good long one")
+    assert (tmp_path / "token").read_text() == token
+    assert ApiToken.objects.count() == 1
+    assert EnrolmentToken.objects.count() == 1
+
+
+def test_refuses_to_run_without_a_password(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("ADMIN_PASSWORD")
+    with pytest.raises(CommandError, match="Set ADMIN_PASSWORD"):
+        prepare(tmp_path)
+    assert not User.objects.exists()
+
+
+def test_asks_where_the_tokens_of_nodes_shall_go() -> None:
+    with pytest.raises(CommandError, match="--enrolment-dir"):
+        call_command("prepare", "node-a", admin="root-of-all")

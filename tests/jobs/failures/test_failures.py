@@ -1,0 +1,354 @@
+"""What goes wrong with trainers, validations and waits, and what the control plane makes of it."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+from controlplane.core.protocol import wire
+from controlplane.core.protocol.wire import ReportKind, ValidationReport
+from controlplane.core.values.lifecycle import JobStatus
+from jobs.models import Allocation, Event, Job, LogChunk, Node, Validation
+from jobs.selectors.desired_state.state import wanted_state
+from jobs.services.cluster.nodes import nodes_expire
+from jobs.services.failures.timeouts import generations_expire
+from jobs.services.reports.batches import batch_take
+from jobs.services.reports.log_chunks import log_chunks_store
+from jobs.services.submission.job_actions import job_cancel
+from jobs.services.submission.validations import (
+    validation_start,
+    validation_take,
+    validations_expire,
+    validations_start_waiting,
+)
+from tests.jobs.world import World
+from tests.support.builders import at, job_make, node_make
+
+pytestmark = pytest.mark.django_db
+
+
+def settled(**other: Any) -> tuple[World, Job]:
+    world = World(num_nodes=1)
+    job = job_make(**other)
+    world.settle(4)
+    return world, Job.objects.get(id=job.pk)
+
+
+def fail(world: World, job: Job, code: str, slot: int = 0) -> None:
+    played, trainer = next(row for row in world.trainers_of(job) if row[1].slot == slot)
+    played.say(trainer, ReportKind.FAILED, code=code, message="it broke", traceback="Trace...")
+    played.say(trainer, ReportKind.EXITED, exit_code=3)
+    del played.trainers[job.pk, slot]
+    batch_take(played.node, played.batch(), world.now)
+
+
+def test_the_users_own_error_ends_the_job_with_its_traceback() -> None:
+    world, job = settled()
+    fail(world, job, "user_code")
+    job.refresh_from_db()
+    assert (job.status, job.status_code, job.status_reason) == ("failed", "user_code", "it broke")
+    assert job.error_traceback == "Trace..."
+    assert job.ended_at is not None
+    world.settle(2)
+    assert not Allocation.objects.filter(released_at=None).exists()
+
+
+@pytest.mark.parametrize("code", ["peer_lost", "port_in_use", "internal"])
+def test_other_failures_cost_the_trainer_and_not_the_job(code: str) -> None:
+    world, job = settled()
+    fail(world, job, code)
+    job.refresh_from_db()
+    assert (job.status, job.restarts) == ("starting", 0)
+    generation = job.generations.get(number=2)
+    assert [row["code"] for row in generation.lost] == [code]
+    assert generation.membership.leader_slot == 4
+    world.settle(8)
+    now_open = set(job.allocations.filter(released_at=None).values_list("slot", flat=True))
+    assert len(now_open) == 2
+    assert 0 not in now_open
+
+
+def test_a_crash_is_told_by_the_exit_alone() -> None:
+    world, job = settled(max_accelerators=1)
+    world.kill(job, 0)
+    job.refresh_from_db()
+    assert (job.status, job.status_code) == ("pending", "crash")
+    assert "ended with status -9" in job.status_reason
+
+
+def test_a_job_is_given_up_after_some_restarts(settings: Any) -> None:
+    settings.RESTART_LIMIT = 1
+    world, job = settled(max_accelerators=1)
+    fail(world, job, "internal", slot=world.trainers_of(job)[0][1].slot)
+    world.settle(8)
+    fail(world, job, "internal", slot=world.trainers_of(job)[0][1].slot)
+    job.refresh_from_db()
+    assert (job.status, job.status_code) == ("failed", "restart_limit")
+    world.settle(3)
+    assert not Allocation.objects.filter(released_at=None).exists()
+
+
+def test_a_joiner_that_fails_does_not_touch_the_members() -> None:
+    world, job = settled(max_accelerators=1)
+    member = set(job.allocations.values_list("slot", flat=True))
+    Job.objects.filter(id=job.pk).update(max_accelerators=2)
+    world.cycle()
+    (played,) = world.nodes
+    world.follow(played, boots=False)
+    (joiner,) = set(job.allocations.values_list("slot", flat=True)) - member
+    fail(world, job, "port_in_use", slot=joiner)
+    job.refresh_from_db()
+    assert (job.status, job.restarts) == ("starting", 0)
+    open_slots = set(job.allocations.filter(released_at=None).values_list("slot", flat=True))
+    assert open_slots == member
+    assert Event.objects.filter(job=job, kind="resize_given_up").exists()
+
+
+def test_a_report_of_odd_shape_does_not_keep_out_the_others() -> None:
+    world, job = settled()
+    played, leader = world.leader_of(job)
+    played.say(leader, ReportKind.STEPS, first_step="?")
+    played.say(leader, ReportKind.EPOCH, epoch=0, step=9, logs={"loss": None, "acc": 0.5})
+    batch_take(played.node, played.batch(), world.now)
+    job.refresh_from_db()
+    assert job.metrics == {"loss": None, "acc": 0.5}
+    assert job.step_reports.count() == 0
+
+
+def test_two_states_that_differ_are_told() -> None:
+    world, job = settled()
+    played, trainer = world.trainers_of(job)[0]
+    played.say(trainer, ReportKind.DIGEST, step=0, sha256="f" * 64, role="after")
+    batch_take(played.node, played.batch(), world.now)
+    event = Event.objects.get(job=job, kind="digest_mismatch")
+    assert event.data["got"] == "f" * 64
+
+
+def test_a_finished_job_waits_for_its_trainers_but_not_for_ever(settings: Any) -> None:
+    world, job = settled()
+    played, leader = world.leader_of(job)
+    played.say(leader, ReportKind.FINISHED, step=100, epoch=1, reason="steps", metrics={})
+    batch_take(played.node, played.batch(), world.now)
+    assert len(wanted_state(played.node).trainers) == 2
+    assert generations_expire(world.now) == set()
+    world.now_s += settings.LEAVE_LIMIT_S + 1
+    assert generations_expire(world.now) == {job.pk}
+    assert wanted_state(played.node).trainers == ()
+
+
+def test_a_job_that_finishes_before_it_switches_sends_its_joiners_away() -> None:
+    world, job = settled(max_accelerators=1)
+    Job.objects.filter(id=job.pk).update(max_accelerators=2)
+    world.cycle()
+    (played,) = world.nodes
+    _, leader = world.leader_of(job)
+    world.follow(played)
+    assert job.generations.filter(phase="switching").exists()
+    played.say(leader, ReportKind.FINISHED, step=100, epoch=1, reason="steps", metrics={})
+    batch_take(played.node, played.batch(), world.now)
+    assert [trainer.slot for trainer in wanted_state(played.node).trainers] == [leader.slot]
+    assert job.generations.order_by("-number")[0].phase == "aborted"
+    assert Job.objects.get(id=job.pk).status == JobStatus.FINISHED
+
+
+def test_a_growth_that_never_gets_ready_is_given_up(settings: Any) -> None:
+    world, job = settled(max_accelerators=1)
+    Job.objects.filter(id=job.pk).update(max_accelerators=2)
+    world.cycle()
+    world.now_s += settings.PREPARE_LIMIT_S + 1
+    assert generations_expire(world.now) == {job.pk}
+    job.refresh_from_db()
+    assert (job.status, job.restarts) == ("starting", 0)
+    assert len(wanted_state(world.nodes[0].node).trainers) == 1
+    assert generations_expire(world.now) == set()
+
+
+def test_a_switch_that_never_happens_restarts_the_job(settings: Any) -> None:
+    world = World(num_nodes=1)
+    job = job_make()
+    world.cycle()
+    (played,) = world.nodes
+    world.follow(played)
+    assert job.generations.get().phase == "switching"
+    world.now_s += settings.SWITCH_LIMIT_S + 1
+    assert generations_expire(world.now) == {job.pk}
+    job.refresh_from_db()
+    assert (job.status, job.restarts) == ("pending", 1)
+
+
+def test_a_trainer_that_never_came_up_is_released_without_a_word() -> None:
+    world = World(num_nodes=1)
+    job = job_make()
+    world.cycle()
+    job_cancel(job.pk, world.now, actor="user:x")
+    (played,) = world.nodes
+    # The agent never saw the orders in between; its next heartbeat knows of nothing.
+    batch_take(played.node, played.batch("an old version"), world.now)
+    assert Allocation.objects.filter(released_at=None).count() == 2
+    batch_take(played.node, played.batch(wanted_state(played.node).version), world.now)
+    assert not Allocation.objects.filter(released_at=None).exists()
+
+
+def test_a_node_is_lost_when_its_lease_is_over(settings: Any) -> None:
+    node, _ = node_make(now=at(0))
+    assert nodes_expire(at(settings.LEASE_S - 1)) == (set(), set())
+    assert nodes_expire(at(settings.LEASE_S + 1)) == ({node.pk}, set())
+    assert Node.objects.get().shown_status == "lost"
+    assert nodes_expire(at(settings.LEASE_S + 1)) == (set(), set())
+
+
+class TestValidations:
+    def report(self, job: Job, **other: Any) -> ValidationReport:
+        asked = Validation.objects.get(job=job)
+        values: dict[str, Any] = {"validation_id": asked.pk, "attempt": asked.attempt, "ok": True}
+        return ValidationReport(**{**values, **other})
+
+    def waiting(self) -> Job:
+        job = job_make(status=JobStatus.VALIDATING)
+        validation_start(job.validation, at(0))
+        return Job.objects.get(id=job.pk)
+
+    def test_the_least_busy_node_is_asked(self) -> None:
+        first, _ = node_make()
+        second, _ = node_make()
+        assert [self.waiting().validation.node for _ in range(3)] == [first, second, first]
+
+    def test_a_job_waits_for_a_node(self) -> None:
+        job = self.waiting()
+        assert job.validation.node is None
+        node_make()
+        assert validations_start_waiting(at(5)) == {job.pk}
+        assert validations_start_waiting(at(5)) == set()
+
+    def test_the_node_is_told_what_to_build(self) -> None:
+        node, _ = node_make()
+        job = self.waiting()
+        (wanted,) = wanted_state(node).validations
+        assert (wanted.spec.job_id, wanted.attempt, wanted.code_name) == (job.pk, 1, "job.py")
+        assert wanted.spec.stop.metric is None
+
+    def test_good_code_is_queued_with_its_facts(self) -> None:
+        node, _ = node_make()
+        job = self.waiting()
+        assert validation_take(node, self.report(job, facts={"num_examples": 9}), at(3))
+        job.refresh_from_db()
+        assert (job.status, job.facts, job.pending_since) == ("pending", {"num_examples": 9}, at(3))
+        validation = Validation.objects.get(job=job)
+        assert (validation.status, validation.status_code) == ("passed", "passed")
+        assert wanted_state(node).validations == ()
+        assert not validation_take(node, self.report(job), at(4))
+
+    def test_bad_code_comes_back_with_its_traceback(self) -> None:
+        node, _ = node_make()
+        job = self.waiting()
+        bad = self.report(
+            job, ok=False, code="user_code", field="code", message="no build", traceback="Trace"
+        )
+        validation_take(node, bad, at(3))
+        job.refresh_from_db()
+        assert (job.status, job.status_code, job.error_field) == ("invalid", "user_code", "code")
+        assert (job.status_reason, job.error_traceback) == ("no build", "Trace")
+        assert job.ended_at == at(3)
+
+    def test_only_the_node_that_was_asked_may_answer(self) -> None:
+        node_make()
+        other, _ = node_make()
+        job = self.waiting()
+        assert not validation_take(other, self.report(job), at(3))
+        job.refresh_from_db()
+        assert job.status == "validating"
+
+    def test_an_overdue_one_goes_elsewhere_and_the_late_answer_is_dropped(
+        self, settings: Any
+    ) -> None:
+        node, _ = node_make()
+        job = self.waiting()
+        late = self.report(job)
+        other, _ = node_make()
+        Node.objects.filter(id=node.pk).update(status="lost")
+        now = at(settings.VALIDATION_TIMEOUT_S + 60)
+        assert validations_expire(at(1)) == set()
+        assert validations_expire(now) == {job.pk}
+        job.refresh_from_db()
+        assert (job.validation.node, job.validation.attempt) == (other, 2)
+        assert not validation_take(node, late, now)
+
+    def test_a_lost_node_gives_its_validations_to_another(self, settings: Any) -> None:
+        node, _ = node_make(now=at(0))
+        job = self.waiting()
+        other, _ = node_make(now=at(settings.LEASE_S))
+        assert nodes_expire(at(settings.LEASE_S + 1)) == ({node.pk}, {job.pk})
+        job.refresh_from_db()
+        assert (job.validation.node, job.validation.attempt) == (other, 2)
+
+    def test_in_the_end_it_is_given_up(self, settings: Any) -> None:
+        node_make()
+        job = self.waiting()
+        now = at(0)
+        for _ in range(settings.VALIDATION_ATTEMPTS_LIMIT):
+            now += timedelta(seconds=settings.VALIDATION_TIMEOUT_S + 60)
+            validations_expire(now)
+        job.refresh_from_db()
+        assert (job.status, job.status_code) == ("invalid", "validation_lost")
+
+
+class TestLogs:
+    def store(self, world: World, job: Job, *chunks: tuple[int, str]) -> str:
+        (played,) = world.nodes
+        rows = [wire.LogChunk(job_id=job.pk, slot=0, offset=o, text=t) for o, t in chunks]
+        log_chunks_store(played.node, rows, world.now)
+        return "".join(
+            LogChunk.objects.filter(job=job).order_by("offset").values_list("text", flat=True)
+        )
+
+    def test_chunks_join_whatever_comes_again(self) -> None:
+        world, job = settled()
+        assert self.store(world, job, (0, "one ")) == "one "
+        assert self.store(world, job, (0, "one "), (4, "two ")) == "one two "
+        assert self.store(world, job, (4, "two three")) == "one two three"
+        assert self.store(world, job, (4, "two three")) == "one two three"
+
+    def test_offsets_are_bytes_not_letters(self) -> None:
+        world, job = settled()
+        assert self.store(world, job, (0, "é"), (2, "è")) == "éè"
+        assert self.store(world, job, (2, "èê")) == "éèê"
+
+    def test_a_log_is_bounded(self, settings: Any) -> None:
+        settings.LOG_LIMIT_BYTES = 6
+        world, job = settled()
+        assert self.store(world, job, (0, "1234")) == "1234"
+        assert self.store(world, job, (4, "5678"), (8, "9")) == "123456"
+
+
+def test_a_leaver_that_crashes_after_the_switch_harms_nobody() -> None:
+    world, job = settled()
+    Job.objects.filter(id=job.pk).update(max_accelerators=1)
+    world.cycle()
+    (played,) = world.nodes
+    played_leader, leader = world.leader_of(job)
+    (leaver,) = (t for _, t in world.trainers_of(job) if t is not leader)
+    assert job.generations.get(number=2).phase == "switching"
+    played.say(leader, ReportKind.SWITCHED, 2, step=5, pause_s=0.1, bytes_moved=0, joined=False)
+    played.say(leaver, ReportKind.EXITED, exit_code=-11)
+    del played.trainers[job.pk, leaver.slot]
+    leader.generation = 2
+    batch_take(played.node, played.batch(), world.now)
+    assert played_leader is played
+    job.refresh_from_db()
+    assert (job.status, job.restarts) == ("starting", 0)
+    assert job.generations.get(number=2).phase == "active"
+    assert job.allocations.filter(released_at=None).count() == 1
+
+
+def test_a_leaver_that_crashes_before_the_switch_is_a_loss() -> None:
+    world, job = settled()
+    Job.objects.filter(id=job.pk).update(max_accelerators=1)
+    world.cycle()
+    world.kill(job, 4, exit_code=-11)
+    job.refresh_from_db()
+    assert (job.status, job.restarts) == ("starting", 0)
+    recovery = job.generations.get(number=3)
+    assert recovery.membership.slots == (0,)
+    assert recovery.membership.recover

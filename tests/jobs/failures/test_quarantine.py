@@ -1,0 +1,227 @@
+"""Accelerators that that a job excludes for a while, and nodes in quarantine."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from django.contrib.auth.models import User
+
+from controlplane.core.protocol.wire import ReportKind
+from jobs.models import Event, Job, Node, StartFailure
+from jobs.selectors.cluster import cluster_snapshot
+from jobs.services.failures.quarantine import node_unquarantine, nodes_judge
+from jobs.services.failures.timeouts import generations_expire
+from jobs.services.submission.job_actions import job_cancel
+from tests.jobs.world import PlayedNode, World
+from tests.support.builders import job_make
+
+pytestmark = pytest.mark.django_db
+
+
+def fail_start(world: World, played: PlayedNode, job: Job, code: str = "internal") -> None:
+    """Let every trainer of a job on a node fail before it is ready."""
+    world.follow(played, boots=False)
+    for key in [key for key in played.trainers if key[0] == job.pk]:
+        trainer = played.trainers.pop(key)
+        played.say(trainer, ReportKind.FAILED, code=code, message="no room", traceback="")
+        played.say(trainer, ReportKind.EXITED, exit_code=3)
+    world.tell(played)
+
+
+class TestShunning:
+    def growing(self) -> tuple[World, Job, PlayedNode]:
+        """Let a job train on one node; the other has one accelerator that it would grow to."""
+        world = World(num_nodes=2, num_accelerators=1)
+        job = job_make(max_accelerators=1)
+        world.settle(4)
+        Job.objects.filter(id=job.pk).update(max_accelerators=2)
+        (other,) = [played for played in world.nodes if not played.trainers]
+        return world, Job.objects.get(id=job.pk), other
+
+    def test_a_first_crash_does_not_make_an_accelerator_wait(self) -> None:
+        world, job, other = self.growing()
+        world.cycle()
+        fail_start(world, other, job)
+        number = Job.objects.get(id=job.pk).generation
+        world.cycle()
+        assert Job.objects.get(id=job.pk).generation == number + 1
+
+    def test_a_first_one_that_was_found_out_late_does(self, settings: Any) -> None:
+        world, job, other = self.growing()
+        world.cycle()
+        world.follow(other, boots=False)
+        world.now_s += settings.PREPARE_LIMIT_S + 1
+        assert generations_expire(world.now) == {job.pk}
+        failure = StartFailure.objects.get(job=job)
+        assert failure.accelerator.node == other.node
+        assert (failure.until_at - world.now).total_seconds() == settings.START_COOL_DOWN_S
+
+    def test_a_crash_long_after_another_one_is_a_first_one(self, settings: Any) -> None:
+        world, job, other = self.growing()
+        for wait_s in (0.0, settings.START_COOL_DOWN_LIMIT_S + 1.0):
+            world.now_s += wait_s
+            world.hear()
+            world.cycle()
+            fail_start(world, other, job)
+            failure = StartFailure.objects.get(job=job)
+            assert (failure.count, failure.until_at) == (1, world.now)
+
+    def test_a_crash_while_training_is_the_first_one(self, settings: Any) -> None:
+        world, job, other = self.growing()
+        world.settle(4)
+        (slot,) = [slot for _, slot in other.trainers]
+        world.kill(job, slot)
+        world.follow_all()
+        world.cycle()
+        fail_start(world, other, job)
+        failure = StartFailure.objects.get(job=job)
+        assert (failure.until_at - world.now).total_seconds() == settings.START_COOL_DOWN_S
+
+    def test_an_accelerator_that_fails_is_not_offered_for_a_while(self, settings: Any) -> None:
+        world, job, other = self.growing()
+        for _ in range(2):
+            world.cycle()
+            fail_start(world, other, job)
+        failure = StartFailure.objects.get(job=job)
+        assert failure.accelerator.node == other.node
+        assert (failure.until_at - world.now).total_seconds() == settings.START_COOL_DOWN_S
+        number = Job.objects.get(id=job.pk).generation
+        world.cycle()
+        assert Job.objects.get(id=job.pk).generation == number
+        assert "did not come up there" in Job.objects.get(id=job.pk).policy_reason
+        world.now_s += settings.START_COOL_DOWN_S
+        world.cycle()
+        assert Job.objects.get(id=job.pk).generation == number + 1
+
+    def test_each_failure_doubles_the_time_up_to_a_bound(self, settings: Any) -> None:
+        settings.START_COOL_DOWN_LIMIT_S = 25
+        settings.QUARANTINE_DEATHS = 0
+        world, job, other = self.growing()
+        waits = []
+        for _ in range(4):
+            world.cycle()
+            fail_start(world, other, job)
+            failure = StartFailure.objects.get(job=job)
+            waits.append((failure.until_at - world.now).total_seconds())
+            world.now_s += waits[-1]
+        assert waits == [0, 10, 20, 25]
+
+    def test_a_trainer_that_gets_ready_makes_up_for_them(self, settings: Any) -> None:
+        world, job, other = self.growing()
+        world.cycle()
+        fail_start(world, other, job)
+        world.now_s += settings.START_COOL_DOWN_S
+        world.settle(3)
+        assert not StartFailure.objects.exists()
+        assert job.allocations.filter(released_at=None).count() == 2
+
+
+class TestNodes:
+    def dying(self, settings: Any) -> tuple[World, PlayedNode]:
+        """Let three trainers of two jobs crash on one node."""
+        world = World(num_nodes=1)
+        (played,) = world.nodes
+        one = job_make(max_accelerators=1)
+        two = job_make(max_accelerators=1)
+        world.settle(4)
+        world.kill(one, *[slot for job_id, slot in played.trainers if job_id == one.pk])
+        world.settle(3)
+        world.kill(one, *[slot for job_id, slot in played.trainers if job_id == one.pk])
+        assert Node.objects.get().quarantined_until is None
+        world.kill(two, *[slot for job_id, slot in played.trainers if job_id == two.pk])
+        return world, played
+
+    def test_three_deaths_of_two_jobs_set_a_node_aside(self, settings: Any) -> None:
+        world, _ = self.dying(settings)
+        node = Node.objects.get()
+        assert node.shown_status == "quarantined"
+        assert (node.quarantined_until - world.now).total_seconds() == settings.QUARANTINE_S
+        assert node.quarantine_reason == "3 trainers of 2 jobs died there within 10 min"
+        assert cluster_snapshot(world.now).snapshot.accelerators == ()
+        assert "quarantined for 5 min" in Event.objects.get(kind="node_quarantined").message
+
+    def test_it_comes_back_and_stays_away_twice_as_long_the_next_time(self, settings: Any) -> None:
+        world, played = self.dying(settings)
+        world.now_s += settings.QUARANTINE_S
+        assert nodes_judge(world.now)
+        assert Event.objects.filter(kind="node_taken_back", actor="system").exists()
+        assert len(cluster_snapshot(world.now).snapshot.accelerators) == 2
+        for job in Job.objects.filter(status="pending"):
+            Job.objects.filter(id=job.pk).update(furthest_step=0, crashes_without_progress=0)
+        world.settle(4)
+        for _ in range(2):
+            for job in Job.objects.filter(status="starting"):
+                world.kill(job, *[slot for job_id, slot in played.trainers if job_id == job.pk])
+            world.settle(3)
+        node = Node.objects.get()
+        assert node.num_quarantines == 2
+        assert (
+            node.quarantined_until - node.quarantined_at
+        ).total_seconds() == 2 * settings.QUARANTINE_S
+
+    def test_one_job_that_crashes_is_not_the_nodes_fault(self) -> None:
+        world = World(num_nodes=1)
+        (played,) = world.nodes
+        job = job_make(max_accelerators=1)
+        for _ in range(5):
+            world.settle(3)
+            world.kill(job, *[slot for _, slot in played.trainers])
+        assert Node.objects.get().quarantined_until is None
+
+    def test_jobs_that_crash_everywhere_are_not_the_nodes_fault(self, settings: Any) -> None:
+        settings.QUARANTINE_DEATHS = 2
+        world = World(num_nodes=2, num_accelerators=1)
+        for _ in range(2):
+            job = job_make()
+            world.settle(3)
+            slots = [trainer.slot for _, trainer in world.trainers_of(job)]
+            assert len(slots) == 2
+            world.kill(job, *slots)
+            job_cancel(job.pk, world.now, actor="user:x")
+        assert not Node.objects.filter(quarantined_until__isnull=False).exists()
+
+    def test_trainers_that_cannot_be_started_set_a_node_aside_alone(self, settings: Any) -> None:
+        settings.RESTART_LIMIT = 10
+        world = World(num_nodes=1, num_accelerators=1)
+        job = job_make(max_accelerators=1)
+        for _ in range(3):
+            assert Node.objects.get().quarantined_until is None
+            world.cycle()
+            fail_start(world, world.nodes[0], job, "port_in_use")
+            world.now_s += 100
+        assert Node.objects.get().quarantine_reason == (
+            "3 trainers could not be started there within 10 min"
+        )
+
+    def test_deaths_long_ago_are_forgotten(self, settings: Any) -> None:
+        world = World(num_nodes=1, num_accelerators=1)
+        job = job_make(max_accelerators=1)
+        for _ in range(3):
+            world.cycle()
+            fail_start(world, world.nodes[0], job)
+            world.now_s += settings.QUARANTINE_WINDOW_S
+        assert Node.objects.get().quarantined_until is None
+
+
+def test_an_admin_takes_a_node_back(ada: User, admin: User, client_of: Any) -> None:
+    world = World(num_nodes=1)
+    node = world.nodes[0].node
+    Node.objects.filter(id=node.pk).update(
+        quarantined_until=world.now,
+        quarantined_at=world.now,
+        num_quarantines=3,
+        quarantine_reason="they died",
+    )
+    url = f"/api/v1/nodes/{node.pk}/unquarantine/"
+    assert client_of(ada).get(f"/api/v1/nodes/{node.pk}/").data["status"] == "quarantined"
+    assert client_of(ada).post(url).status_code == 403
+    for _ in range(2):
+        response = client_of(admin).post(url, {"reason": "new fan"})
+        assert (response.status_code, response.data["status"]) == (200, "online")
+    node.refresh_from_db()
+    assert (node.num_quarantines, node.quarantine_reason) == (0, "")
+    event = Event.objects.get(kind="node_taken_back")
+    assert (event.actor, event.data) == ("user:admin", {"reason": "new fan"})
+    assert not node_unquarantine(node, world.now, actor="user:admin")
+    assert client_of(admin).post("/api/v1/nodes/4711/unquarantine/").status_code == 404

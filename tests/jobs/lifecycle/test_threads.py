@@ -1,0 +1,166 @@
+"""Real concurrency, on a database that has it: what interleaving in one thread cannot show."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from django.conf import settings
+from django.db import connection, connections
+
+from controlplane.core.protocol.wire import ReportKind, ValidationReport
+from controlplane.core.values.lifecycle import JobStatus
+from jobs.api.jobs.submission_serializer import submission_read
+from jobs.exceptions import ConflictError
+from jobs.models import Allocation, Generation, Job, Validation
+from jobs.selectors.desired_state.state import wanted_state
+from jobs.services.reports.batches import batch_take
+from jobs.services.scheduling.cycle import cycle_run
+from jobs.services.submission.job_actions import job_cancel, job_submit
+from jobs.services.submission.validation_requests import validation_request
+from jobs.services.submission.validations import (
+    validation_start,
+    validation_take,
+    validations_start_waiting,
+)
+from tests.jobs.world import PlayedTrainer, World
+from tests.support.builders import at, job_make, node_make, submission_values, user_make
+
+pytestmark = pytest.mark.django_db(transaction=True)
+DEADLINE_S = 30.0
+
+
+@pytest.fixture(autouse=True)
+def _needs_concurrency(db: None) -> None:
+    if connection.vendor != "postgresql":
+        pytest.skip("needs PostgreSQL: SQLite lets one writer in at a time")
+
+
+def at_once(*acts: Callable[[], object]) -> None:
+    """Run all acts together, each with a connection of its own; raise what one of them raised."""
+    barrier = threading.Barrier(len(acts), timeout=DEADLINE_S)
+    errors: list[BaseException] = []
+
+    def run(act: Callable[[], object]) -> None:
+        try:
+            barrier.wait()
+            act()
+        except BaseException as error:
+            errors.append(error)
+        finally:
+            connections.close_all()
+
+    threads = [threading.Thread(target=run, args=[act]) for act in acts]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(DEADLINE_S)
+    assert not any(thread.is_alive() for thread in threads)
+    if errors:
+        raise errors[0]
+
+
+@pytest.mark.parametrize("attempt", range(5))
+def test_two_last_joiners_on_two_nodes(attempt: int) -> None:
+    world = World(num_nodes=2, num_accelerators=1)
+    job = job_make()
+    world.cycle()
+    batches = []
+    for played in world.nodes:
+        (orders,) = wanted_state(played.node).trainers
+        trainer = PlayedTrainer(job.pk, orders.slot, 0, generation=1)
+        played.say(trainer, ReportKind.READY)
+        batches.append((played.node, played.batch()))
+    at_once(*(lambda row=row: batch_take(row[0], row[1], world.now) for row in batches))
+    assert Generation.objects.get(job=job).phase == "switching"
+
+
+@pytest.mark.parametrize("attempt", range(5))
+def test_four_cycles(attempt: int) -> None:
+    world = World()
+    jobs = [job_make() for _ in range(3)]
+    at_once(*(lambda: cycle_run(world.now) for _ in range(4)))
+    assert Allocation.objects.filter(released_at=None).count() <= 4
+    assert all(Generation.objects.filter(job=job).count() <= 1 for job in jobs)
+    assert Generation.objects.exists()
+    world.settle(10)
+    assert Allocation.objects.filter(released_at=None).count() == 4
+
+
+@pytest.mark.parametrize("attempt", range(5))
+def test_the_result_of_a_validation_and_a_cancel(attempt: int) -> None:
+    node, _ = node_make()
+    job = job_make(status=JobStatus.VALIDATING)
+    assert validation_start(job.validation, at(0))
+    report = ValidationReport(validation_id=job.validation.pk, attempt=1, ok=True)
+    at_once(
+        lambda: validation_take(node, report, at(1)),
+        lambda: validations_start_waiting(at(1)),
+        lambda: job_cancel(job.pk, at(1), actor="user:ada"),
+    )
+    job.refresh_from_db()
+    assert job.status == "cancelled"
+    assert Validation.objects.get().status in ("passed", "cancelled")
+
+
+@pytest.mark.parametrize("attempt", range(5))
+def test_a_cycle_and_a_cancel(attempt: int) -> None:
+    world = World()
+    job = job_make()
+    at_once(
+        lambda: cycle_run(world.now),
+        lambda: job_cancel(job.pk, world.now, actor="user:x"),
+    )
+    assert Job.objects.get().status == "cancelled"
+    assert not Allocation.objects.filter(released_at=None, stop_requested_at=None).exists()
+    assert not Generation.objects.filter(phase__in=["preparing", "switching", "active"]).exists()
+
+
+def test_one_key_at_once_makes_one_job() -> None:
+    user = user_make()
+    wanted = submission_read(submission_values())
+    found: list[int] = []
+
+    def submit() -> None:
+        found.append(job_submit(user, wanted, at(0), idempotency_key="same").pk)
+
+    at_once(submit, submit, submit, submit)
+    assert Job.objects.count() == 1
+    assert set(found) == {Job.objects.get().pk}
+    assert len(list(Path(settings.MEDIA_ROOT).rglob("*.py"))) == 1
+
+
+def test_submissions_at_once_keep_the_limit(settings: Any) -> None:
+    settings.LIVE_JOBS_LIMIT = 2
+    user = user_make()
+    wanted = submission_read(submission_values())
+    refused: list[str] = []
+
+    def submit() -> None:
+        try:
+            job_submit(user, wanted, at(0))
+        except ConflictError as error:
+            refused.append(error.code)
+
+    at_once(*[submit] * 5)
+    assert Job.objects.count() == 2
+    assert refused == ["too_many_jobs"] * 3
+    assert len(list(Path(settings.MEDIA_ROOT).rglob("*.py"))) == 2
+
+
+def test_measurements_at_once_leave_one_of_a_user() -> None:
+    node_make()
+    user = user_make()
+    same = submission_read(submission_values())
+    others = [submission_read(submission_values(seed=seed)) for seed in (1, 2)]
+    at_once(*(lambda one=one: validation_request(user, one, at(0)) for one in others * 2))
+    assert Validation.objects.filter(status="running").count() == 1
+    at_once(
+        lambda: validation_request(user, same, at(1)),
+        lambda: job_submit(user, same, at(1)),
+    )
+    assert Job.objects.get().status == "validating"
+    assert Validation.objects.filter(job=None, status="running").count() <= 1

@@ -1,0 +1,416 @@
+"""What reports teach about jobs: models fitted as they train, and how policies see them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from django.contrib.auth.models import User
+from django.db import connection
+from django.test.utils import CaptureQueriesContext
+from rest_framework.test import APIClient
+
+from controlplane.core import cycle
+from controlplane.core.estimates.loss_prediction import LossFit
+from controlplane.core.estimates.throughput import ThroughputModel, slices_of
+from controlplane.core.policies.tiresias import SecondQueue
+from controlplane.core.protocol.wire import ReportKind
+from controlplane.core.values import types
+from controlplane.core.values.lifecycle import JobStatus
+from jobs.models import ClusterSetting, Generation, Job, JobEstimates, PolicyState, StepReport
+from jobs.selectors.cluster import cluster_snapshot
+from jobs.selectors.estimates.job import Configuration, fits_forget, samples_read
+from jobs.selectors.estimates.resize_history import DEFAULT_RESIZE_S
+from jobs.services.reports import model_fitting
+from jobs.services.reports.batches import batch_take
+from jobs.services.reports.model_fitting import CONFIGURATIONS_LIMIT, models_fit
+from jobs.services.scheduling import policy
+from jobs.services.scheduling.policy import cluster_setting
+from tests.jobs.world import PlayedNode, World
+from tests.support.builders import accelerators, at, job_make, node_make
+
+pytestmark = pytest.mark.django_db
+
+#: 10 ms and 1 ms an example for a slice; 30 ms to exchange on one machine, 80 ms between two.
+TRUTH = ThroughputModel(0.01, 0.001, 0.03, 0.0, 0.08, 0.0, 1.0)
+
+
+class TimedWorld(World):
+    """A world whose trainers take time by a known model, and whose losses fall by a known curve."""
+
+    phi = 448.0
+
+    def report(self, job: Job, **changes: Any) -> None:
+        """Let a job's leader report ten steps."""
+        played, trainer = self.leader_of(job)
+        generation = job.generations.get(phase="active")
+        members = generation.membership.members
+        batch_size = generation.membership.global_batch_size or job.global_batch_size
+        num = len(members)
+        nodes = len({row.node_id for row in members})
+        slices = int(slices_of(job.num_virtual_nodes, num))
+        slice_size = batch_size / job.num_virtual_nodes
+        step_s = float(TRUTH.step_s(num, nodes, slice_size, slices))
+        own_s = slices * float(TRUTH.grad_s(slice_size))
+        first = self.steps.get(job.pk, 0)
+        self.steps[job.pk] = first + 10
+        self.now_s += 1.0
+        data: dict[str, Any] = {
+            "first_step": first + 1,
+            "last_step": first + 10,
+            "epoch": 0,
+            "examples": 10 * batch_size,
+            "seconds": 10 * step_s,
+            "loss": 0.3 + 2.0 / (1.0 + 0.01 * first),
+            "num_accelerators": num,
+            "compute_s": {str(row.slot): own_s for row in members},
+            "batch_size": batch_size,
+            "noise": {"sqr": 1.0, "var": self.phi / batch_size},
+        }
+        played.say(trainer, ReportKind.STEPS, **(data | changes))
+        batch_take(played.node, played.batch(), self.now)
+        models_fit(self.now)
+        job.refresh_from_db()
+
+    def train_on(self, job: Job, num_reports: int) -> None:
+        for _ in range(num_reports):
+            self.report(job)
+
+    def seen(self, job: Job) -> types.Job:
+        """Give a job as policies see it."""
+        jobs = cluster_snapshot(self.now).snapshot.jobs
+        return next(row for row in jobs if row.id == job.pk)
+
+
+def timed_job(**changes: Any) -> Job:
+    values: dict[str, Any] = {
+        "global_batch_size": 64,
+        "num_virtual_nodes": 8,
+        "max_accelerators": 4,
+    }
+    return job_make(**(values | {"stop_kind": "steps", "stop_limit": 1000} | changes))
+
+
+def started(world: World, job: Job) -> None:
+    world.until(lambda: job.generations.filter(phase="active").exists())
+
+
+def test_a_job_that_never_trained_is_unknown() -> None:
+    world, job = TimedWorld(1, 1), timed_job()
+    seen = world.seen(job)
+    assert (seen.performance, seen.loss, seen.done_examples) == (None, None, 0.0)
+    assert (seen.resize_s, seen.num_resizes, seen.most_accelerators) == (DEFAULT_RESIZE_S, 0, 0)
+    assert (seen.changed_at, seen.running_since) == (None, None)
+
+
+def test_a_job_on_one_accelerator_is_taken_to_scale() -> None:
+    world, job = TimedWorld(1, 1), timed_job()
+    started(world, job)
+    world.train_on(job, 12)
+    seen = world.seen(job)
+    assert seen.performance is not None
+    # eight slices of eight examples, 18 ms each; two of them on each of four accelerators
+    assert seen.performance.goodput("cpu", 1, 1) == pytest.approx(64 / 0.144, rel=0.02)
+    assert seen.performance.goodput("cpu", 4, 1) == pytest.approx(64 / 0.036, rel=0.02)
+    assert seen.performance.batch_size("cpu", 4, 1) == 64
+    # 120 of 1000 steps
+    assert seen.done_examples == 120 * 64
+    assert seen.remaining_examples == 880 * 64
+
+
+def test_what_was_seen_on_more_accelerators_counts() -> None:
+    world, job = TimedWorld(2, 1), timed_job()
+    started(world, job)
+    world.train_on(job, 12)
+    other = timed_job()
+    started(world, other)
+    world.settle()
+    world.train_on(job, 12)
+    seen = world.seen(job)
+    assert seen.performance is not None
+    rates = [seen.performance.goodput("cpu", number, number) for number in (1, 2)]
+    expected = [float(TRUTH.step_s(n, n, 8.0, slices_of(8, n))) for n in (1, 2)]
+    assert rates == pytest.approx([64 / step_s for step_s in expected], rel=0.05)
+    row = JobEstimates.objects.get(job=job)
+    assert list(samples_read(row)) == [
+        Configuration("cpu", 2, 2, 64, 4),
+        Configuration("cpu", 1, 1, 64, 8),
+    ]
+    # it began with both and gave one away, which cost the played trainers 50 ms
+    assert (seen.most_accelerators, seen.num_resizes) == (2, 1)
+    assert seen.resize_s == pytest.approx((DEFAULT_RESIZE_S + 0.05) / 2)
+    resize = Generation.objects.filter(job=job).order_by("-number")[0]
+    first = Generation.objects.filter(job=job).order_by("number")[0]
+    assert seen.changed_at == resize.requested_at.timestamp()
+    assert seen.running_since == first.requested_at.timestamp()
+
+
+def test_how_fast_kinds_are_is_remembered_when_the_jobs_that_showed_it_have_gone() -> None:
+    """A job that has ended was three times as fast on kind a; one that trains knows b only."""
+    world = TimedWorld(0)
+    for kind in ("a", "b"):
+        world.nodes.append(PlayedNode(node_make(kind, 1, accelerators=accelerators(1, kind))[0]))
+    gone = timed_job(status=JobStatus.FINISHED)
+    training, fresh = timed_job(), timed_job()
+    models = {"a": TRUTH, "b": TRUTH.slower(3.0)}
+    for job, kinds in ((gone, "ab"), (training, "b")):
+        JobEstimates.objects.create(
+            job=job,
+            samples=[[kind, 1, 1, 64, 8, 1, 0.1, 0.01] for kind in kinds],
+            throughput={kind: models[kind].parameters for kind in kinds},
+            updated_at=world.now,
+        )
+    assert world.seen(fresh).performance is None
+    speeds = world.seen(fresh).kind_speeds
+    assert speeds["a"] / speeds["b"] == pytest.approx(3.0, rel=0.02)
+    known = world.seen(training).performance
+    assert known is not None
+    assert known.goodput("a", 1, 1) == pytest.approx(3.0 * known.goodput("b", 1, 1), rel=0.02)
+
+
+def test_losses_are_foretold() -> None:
+    world, job = TimedWorld(1, 1), timed_job()
+    started(world, job)
+    world.train_on(job, 16)
+    assert world.seen(job).loss is None  # four points
+    world.train_on(job, 60)
+    loss = world.seen(job).loss
+    assert isinstance(loss, LossFit)
+    assert loss.num_points == 16
+    # a point is the mean of five reports of ten steps, told at their end: 25 steps late
+    ahead = 200
+    expected = 0.3 + 2.0 / (1.0 + 0.01 * (760 + ahead - 30))
+    assert loss.loss(ahead * 64.0) == pytest.approx(expected, rel=0.03)
+    assert 0.0 < loss.normaliser < 2.0
+
+
+def test_models_are_fitted_now_and_then() -> None:
+    world, job = TimedWorld(1, 1), timed_job()
+    started(world, job)
+    world.train_on(job, 11)  # one a second: the first, the sixth and the eleventh
+    row = JobEstimates.objects.get(job=job)
+    assert len(row.losses) == 3
+    assert row.losses[1][0] == 60 * 64
+    # the second point is the mean of five reports
+    means = [0.3 + 2.0 / (1.0 + 0.01 * first) for first in range(10, 60, 10)]
+    assert row.losses[1][1] == pytest.approx(sum(means) / 5)
+
+
+def test_a_job_that_goes_back_forgets_what_came_after() -> None:
+    world, job = TimedWorld(1, 1), timed_job()
+    started(world, job)
+    world.train_on(job, 51)
+    _, trainer = world.leader_of(job)
+    trainer.generation += 1  # as if it had been started again from a checkpoint
+    active = job.generations.filter(phase="active")
+    active.update(number=trainer.generation, previous=None, step=200)
+    Job.objects.filter(id=job.pk).update(generation=trainer.generation)
+    world.steps[job.pk] = 200
+    world.now_s += 10.0
+    world.report(job)
+    row = JobEstimates.objects.get(job=job)
+    assert row.step == 210
+    assert [point[0] for point in row.losses] == [
+        *(steps * 64 for steps in (10, 60, 110, 160)),
+        210 * 64,
+    ]
+    loss = world.seen(job).loss
+    assert isinstance(loss, LossFit)
+    assert loss.last_x == 210 * 64
+
+
+def test_a_fit_overtaken_by_another_is_dropped(monkeypatch: pytest.MonkeyPatch) -> None:
+    world, job = TimedWorld(1, 1), timed_job()
+    started(world, job)
+    world.train_on(job, 2)
+
+    def overtaken(*arguments: Any) -> ThroughputModel:
+        JobEstimates.objects.update(step=999, updated_at=world.now)
+        return TRUTH
+
+    monkeypatch.setattr(model_fitting, "throughput_fit", overtaken)
+    world.now_s += 10.0
+    world.report(job)
+    assert JobEstimates.objects.get(job=job).step == 999
+
+
+def test_the_last_reports_of_a_job_that_ended_are_learnt_from() -> None:
+    world, job = TimedWorld(1, 1), timed_job()
+    started(world, job)
+    world.train_on(job, 3)
+    Job.objects.filter(id=job.pk).update(status="finished", ended_at=world.now)
+    assert JobEstimates.objects.get(job=job).step == 10
+    assert models_fit(world.now + timedelta(minutes=2)) == 0
+    assert models_fit(world.now + timedelta(seconds=10)) == 1
+    assert JobEstimates.objects.get(job=job).step == 30
+    assert models_fit(world.now + timedelta(seconds=20)) == 0
+
+
+def test_a_late_report_takes_nothing_back() -> None:
+    world, job = TimedWorld(1, 1), timed_job()
+    started(world, job)
+    world.train_on(job, 12)
+    assert JobEstimates.objects.get(job=job).step == 110  # the twelfth is not learnt from yet
+    late = StepReport.objects.filter(job=job).order_by("id")[2]
+    late.pk = None
+    late.generation = 0
+    late.save(force_insert=True)
+    assert models_fit(world.now + timedelta(seconds=10)) == 1
+    row = JobEstimates.objects.get(job=job)
+    assert (row.step, len(row.losses)) == (120, 4)
+
+
+def test_nothing_is_learnt_twice_of_a_job_that_ended_beyond_its_last_report() -> None:
+    world, job = TimedWorld(1, 1), timed_job()
+    started(world, job)
+    world.train_on(job, 3)
+    Job.objects.filter(id=job.pk).update(status="finished", ended_at=world.now, step=35)
+    assert models_fit(world.now + timedelta(seconds=10)) == 1
+    before = JobEstimates.objects.values().get()
+    assert before["step"] == 30
+    assert models_fit(world.now + timedelta(seconds=20)) == 0
+    assert JobEstimates.objects.values().get() == before
+
+
+def test_odd_reports_teach_nothing_wrong() -> None:
+    world, job = TimedWorld(1, 1), timed_job()
+    started(world, job)
+    world.report(job, compute_s=None, loss=None)
+    row = JobEstimates.objects.get(job=job)
+    assert (row.samples, row.throughput, row.losses) == ([], {}, [])
+
+
+def test_the_least_lately_seen_configurations_make_room() -> None:
+    world, job = TimedWorld(1, 1), timed_job()
+    started(world, job)
+    many = [["cpu", 1, 1, 8 * i, 8, 1, 0.1, 0.01] for i in range(1, CONFIGURATIONS_LIMIT + 10)]
+    JobEstimates.objects.create(job=job, samples=many, updated_at=at(0))
+    world.train_on(job, 7)
+    samples = list(samples_read(JobEstimates.objects.get(job=job)))
+    assert len(samples) == CONFIGURATIONS_LIMIT
+    assert samples[-1].batch_size == 64
+    assert samples[0].batch_size == 88  # nine of 73 made room, 64 was heard of again
+
+
+def test_a_batch_that_the_platform_chooses_is_worth_less() -> None:
+    world = TimedWorld(1, 1)
+    job = timed_job(stop_kind="epochs", stop_limit=10, batch_size_min=64, batch_size_max=512)
+    Job.objects.filter(id=job.pk).update(facts={"num_examples": 100_000})
+    started(world, job)
+    world.train_on(job, 25)
+    seen = world.seen(job)
+    assert seen.performance is not None
+    # step time a + b*M with a = 8 * 10 ms, b = 1 ms: sqrt(a*phi/b) = 189; in multiples of 8
+    assert seen.performance.batch_size("cpu", 1, 1) == pytest.approx(189, rel=0.15)
+    assert seen.remaining_examples == 1_000_000 - 250 * 64
+    Job.objects.filter(id=job.pk).update(batch_size=128)
+    # (448 + 64) / (448 + 128)
+    assert world.seen(job).remaining_examples == pytest.approx((1_000_000 - 250 * 64) / 1.125)
+
+
+def test_a_new_job_knows_what_its_code_takes() -> None:
+    world, job = TimedWorld(1, 1), timed_job()
+    started(world, job)
+    world.train_on(job, 12)
+    seen = world.seen(timed_job())
+    assert seen.performance is not None
+    assert seen.performance.goodput("cpu", 1, 1) == pytest.approx(64 / 0.144, rel=0.02)
+    other = world.seen(timed_job(code_sha256="0" * 64))
+    assert other.performance is None
+
+
+def test_the_same_models_give_the_same_object() -> None:
+    world, job = TimedWorld(1, 1), timed_job()
+    started(world, job)
+    world.train_on(job, 3)
+    first = world.seen(job).performance
+    assert first is not None
+    assert world.seen(job).performance is first
+    world.train_on(job, 6)
+    assert world.seen(job).performance is not None
+
+
+def test_a_snapshot_takes_as_many_queries_for_many_jobs() -> None:
+    def queries() -> int:
+        fits_forget()
+        with CaptureQueriesContext(
+            connection,
+        ) as context:
+            cluster_snapshot(world.now)
+        return len(context)
+
+    world = TimedWorld(1, 2)
+    adaptive = {"stop_kind": "epochs", "batch_size_min": 64, "batch_size_max": 512}
+    jobs = [timed_job(max_accelerators=1), timed_job(max_accelerators=1, **adaptive)]
+    for job in jobs:
+        Job.objects.filter(id=job.pk).update(facts={"num_examples": 1000})
+        started(world, job)
+        world.train_on(job, 2)
+    few = queries()
+    for _ in range(4):
+        timed_job()
+        timed_job(**adaptive)
+    assert queries() == few <= 12
+
+
+def test_a_kind_that_was_never_tried_is_judged_by_other_jobs() -> None:
+    world = TimedWorld(1, 1)
+    world.nodes.append(PlayedNode(node_make("fast", 1, accelerators=accelerators(1, "fast"))[0]))
+    job, other = timed_job(), timed_job(code_sha256="0" * 64)
+    models = {"cpu": list(TRUTH.parameters), "fast": list(TRUTH.slower(0.25).parameters)}
+    JobEstimates.objects.create(job=other, throughput=models, updated_at=at(0))
+    models = {"cpu": list(TRUTH.slower(2.0).parameters)}
+    JobEstimates.objects.create(job=job, throughput=models, updated_at=at(0))
+    seen = world.seen(job).performance
+    assert seen is not None
+    # slices of 36 ms; four times as fast where the other job is so, too
+    assert seen.goodput("cpu", 1, 1) == pytest.approx(64 / (8 * 0.036))
+    assert seen.goodput("fast", 1, 1) == pytest.approx(64 / (8 * 0.009))
+
+
+def test_a_policy_finds_what_it_left(monkeypatch: pytest.MonkeyPatch) -> None:
+    found: list[object] = []
+
+    def counting(snapshot: types.Snapshot) -> types.Decision:
+        found.append(snapshot.carried)
+        reasons = {job.id: "it waits" for job in snapshot.jobs}
+        return types.Decision(shares={}, reasons=reasons, carried=SecondQueue((len(found),)))
+
+    monkeypatch.setattr(cycle, "POLICIES", {"weighted_fair": counting, "fifo": counting})
+    states = {"weighted_fair": SecondQueue, "fifo": SecondQueue}
+    monkeypatch.setattr(policy, "POLICY_STATES", states)
+    world, _ = TimedWorld(1, 1), timed_job()
+    cluster_setting()
+    ClusterSetting.objects.update(policy="weighted_fair")
+    world.cycle()
+    world.cycle()
+    ClusterSetting.objects.update(policy="fifo")
+    world.cycle()
+    ClusterSetting.objects.update(policy="weighted_fair")
+    world.cycle()
+    PolicyState.objects.update(state={"jobs": "of an older release"})
+    world.cycle()
+    assert found == [None, SecondQueue((1,)), None, SecondQueue((2,)), None]
+
+
+def test_the_api_tells_what_is_expected(ada: User, client_of: Callable[..., APIClient]) -> None:
+    world, job = TimedWorld(1, 1), timed_job(owner=ada, max_accelerators=3)
+    path, client = f"/api/v1/jobs/{job.pk}/", client_of(ada)
+    assert client.get(path).json()["forecast"] is None
+    started(world, job)
+    world.train_on(job, 26)
+    told = client.get(path).json()["forecast"]
+    rates = told["useful_examples_per_s"]["cpu"]
+    assert {count: round(rate) for count, rate in rates.items()} == {
+        "1": round(64 / 0.144),
+        "2": round(64 / 0.072),
+        "3": round(64 / 0.054),
+    }
+    loss = world.seen(job).loss
+    assert isinstance(loss, LossFit)
+    assert told["loss"]["num_points"] == 6
+    assert told["loss"]["now"] == pytest.approx(loss.loss(0.0))
+    assert told["loss"]["at_end"] == pytest.approx(loss.loss(740 * 64.0))
+    assert told["loss"]["at_end"] < told["loss"]["now"]

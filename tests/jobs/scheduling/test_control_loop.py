@@ -1,0 +1,296 @@
+"""Whole stories of jobs: the real services and policies, trainers that are played."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+
+import pytest
+
+from controlplane.core.protocol.wire import LogChunk, ReportKind
+from controlplane.core.values.lifecycle import GenerationPhase, JobStatus
+from jobs.models import Allocation, ClusterSetting, Event, Generation, Job
+from jobs.services.cluster.nodes import node_cordon, nodes_expire
+from jobs.services.reports.batches import batch_take
+from jobs.services.scheduling.cycle import cycle_run
+from jobs.services.submission.job_actions import job_cancel, job_pause, job_reprioritise, job_resume
+from tests.jobs.world import World
+from tests.support.builders import at, job_make
+
+pytestmark = [pytest.mark.django_db, pytest.mark.database]
+
+
+def fresh(job: Job) -> Job:
+    return Job.objects.get(id=job.pk)
+
+
+def num_held(job: Job) -> int:
+    return Allocation.objects.filter(job=job, released_at=None).count()
+
+
+def running(world: World, job: Job, num: int) -> None:
+    """Bring a job to `num` accelerators with everything settled."""
+
+    def is_so() -> bool:
+        active = job.generations.filter(phase=GenerationPhase.ACTIVE).first()
+        is_calm = not job.generations.filter(phase__in=["preparing", "switching"]).exists()
+        return active is not None and active.num_members == num == num_held(job) and is_calm
+
+    world.until(is_so)
+
+
+def test_a_job_starts_on_all_it_can_use_and_finishes() -> None:
+    world = World()
+    job = job_make(max_accelerators=3)
+    running(world, job, 3)
+    assert fresh(job).status == JobStatus.STARTING
+    world.train(job)
+    assert fresh(job).status == JobStatus.RUNNING
+    assert fresh(job).step == 10
+    assert fresh(job).examples_per_s == 320.0
+    world.finish(job)
+    done = fresh(job)
+    assert (done.status, done.metrics, done.digest) == (
+        JobStatus.FINISHED,
+        {"loss": 0.25},
+        "d" * 64,
+    )
+    assert num_held(job) == 0
+    assert [row.phase for row in job.generations.all()] == [GenerationPhase.CLOSED]
+
+
+def test_a_job_whose_first_trainer_has_finished_is_not_resized_any_more() -> None:
+    world = World()
+    job = job_make(max_accelerators=4)
+    running(world, job, 4)
+    world.train(job)
+    leader = world.leader_of(job)[1]
+    played, trainer = next(row for row in world.trainers_of(job) if row[1] is not leader)
+    played.say(trainer, ReportKind.FINISHED, step=100, epoch=1, reason="steps")
+    played.say(trainer, ReportKind.EXITED, exit_code=0)
+    del played.trainers[trainer.job_id, trainer.slot]
+    batch_take(played.node, played.batch(), world.now)
+    assert num_held(job) == 3
+    assert world.cycle() == set()
+    world.finish(job)
+    assert fresh(job).status == JobStatus.FINISHED
+    assert job.generations.count() == 1
+
+
+def test_a_second_job_shrinks_the_first_and_both_keep_their_slots() -> None:
+    world = World()
+    first = job_make()
+    running(world, first, 4)
+    world.train(first)
+    slots = {row.slot for row in first.allocations.all()}
+    second = job_make()
+    running(world, second, 2)
+    running(world, first, 2)
+    left = set(first.allocations.filter(released_at=None).values_list("slot", flat=True))
+    assert left < slots
+    assert {row.exit_code for row in first.allocations.exclude(released_at=None)} == {0}
+    # When the first ends, the second grows over what it leaves.
+    world.finish(first)
+    running(world, second, 4)
+
+
+def test_every_resize_leaves_its_figures_in_an_event() -> None:
+    world = World(num_nodes=1, num_accelerators=2)
+    job = job_make(max_accelerators=1, num_virtual_nodes=4)
+    running(world, job, 1)
+    world.train(job)
+    Job.objects.filter(id=job.pk).update(max_accelerators=2)
+    running(world, job, 2)
+    event = Event.objects.filter(job=job, kind="resize").first()
+    assert event is not None
+    data = event.data
+    assert (data["num_before"], data["num_after"], data["step"]) == (1, 2, 10)
+    assert (
+        data["requested_at"] < data["ready_at"] <= data["switch_ordered_at"] < data["switched_at"]
+    )
+    assert (data["pause_ms"], data["bytes_moved"]) == (50.0, 4096)
+    assert data["digest_before"] == data["digest_after"] != ""
+    assert event.actor == "policy:weighted_fair"
+    assert "1 → 2 accelerators at step 10, paused 50 ms" in event.message
+
+
+def test_priority_moves_accelerators() -> None:
+    world = World()
+    low, high = job_make(priority=100), job_make(priority=100)
+    running(world, low, 2)
+    running(world, high, 2)
+    job_reprioritise(high.pk, 300, world.now, actor="user:root", reason="deadline")
+    running(world, high, 3)
+    running(world, low, 1)
+    assert Event.objects.filter(job=high, kind="reprioritised").get().data == {
+        "before": 100,
+        "after": 300,
+        "reason": "deadline",
+    }
+
+
+def test_pause_saves_the_state_and_resume_restores_it() -> None:
+    world = World()
+    job = job_make()
+    running(world, job, 4)
+    world.train(job)
+    job_pause(job.pk, world.now, actor="user:owner")
+    assert fresh(job).status == JobStatus.PREEMPTING
+    world.until(lambda: fresh(job).status == JobStatus.PAUSED)
+    assert num_held(job) == 0
+    assert job.artifacts.get().step == 10
+    world.settle(3)
+    assert fresh(job).status == JobStatus.PAUSED
+    job_resume(job.pk, world.now, actor="user:owner")
+    running(world, job, 4)
+    newest = job.generations.order_by("-number").first()
+    assert newest is not None
+    assert newest.membership.restore is True
+    assert newest.membership.source_slot is None
+    assert fresh(job).restarts == 0
+
+
+def test_a_pause_during_a_switch_waits_for_its_end() -> None:
+    world = World(num_nodes=1, num_accelerators=2)
+    job = job_make(max_accelerators=1)
+    running(world, job, 1)
+    Job.objects.filter(id=job.pk).update(max_accelerators=2)
+    world.until(lambda: job.generations.filter(phase="switching").exists())
+    job_pause(job.pk, world.now, actor="user:owner")
+    assert fresh(job).pause_requested
+    assert fresh(job).status != JobStatus.PREEMPTING
+    world.until(lambda: fresh(job).status == JobStatus.PAUSED)
+    assert not fresh(job).pause_requested
+
+
+def test_cancel_ends_every_trainer() -> None:
+    world = World()
+    job = job_make()
+    running(world, job, 4)
+    job_cancel(job.pk, world.now, actor="user:owner", reason="wrong data")
+    assert fresh(job).status == JobStatus.CANCELLED
+    assert num_held(job) == 4  # not free before the processes are gone
+    world.until(lambda: num_held(job) == 0)
+    assert set(job.allocations.values_list("exit_code", flat=True)) == {-15}
+    assert not job.generations.filter(phase__in=["preparing", "switching", "active"]).exists()
+
+
+def test_a_cancelled_jobs_accelerators_go_to_the_next_only_when_free() -> None:
+    world = World(num_nodes=1, num_accelerators=2)
+    first = job_make()
+    running(world, first, 2)
+    job_cancel(first.pk, world.now, actor="user:owner")
+    second = job_make()
+    world.cycle()
+    assert num_held(second) == 0
+    running(world, second, 2)
+
+
+def test_a_cycle_that_began_before_a_release_grants_from_the_release_on() -> None:
+    world = World()
+    first = job_make(max_accelerators=4)
+    running(world, first, 4)
+    world.train(first)
+    world.finish(first)
+    second = job_make(max_accelerators=4)
+    world.settle(1)  # its code is tried
+    Allocation.objects.filter(job=second).delete()
+    Generation.objects.filter(job=second).delete()
+    freed = {row.accelerator_id: row.released_at for row in Allocation.objects.filter(job=first)}
+    assert cycle_run(at(world.now_s - 60.0)) == {second.pk}
+    granted = {row.accelerator_id: row.granted_at for row in Allocation.objects.filter(job=second)}
+    assert granted == freed
+
+
+def test_a_job_whose_only_node_is_lost_starts_anew_elsewhere() -> None:
+    world = World()
+    job = job_make(max_accelerators=2)
+    running(world, job, 2)
+    world.train(job)
+    used = job.allocations.filter(released_at=None).first().accelerator.node_id
+    (dead,) = (played for played in world.nodes if played.node.pk == used)
+    world.nodes.remove(dead)
+    world.now_s += 1000
+    for played in world.nodes:
+        played.node.__class__.objects.filter(id=played.node.pk).update(last_seen_at=world.now)
+    lost, changed = nodes_expire(world.now)
+    assert lost == {dead.node.pk}
+    assert changed == {job.pk}
+    assert (fresh(job).status, fresh(job).status_code) == (JobStatus.PENDING, "node_lost")
+    assert fresh(job).restarts == 1
+    running(world, job, 2)
+    assert fresh(job).status == JobStatus.STARTING
+
+
+def test_a_cordoned_node_is_left() -> None:
+    world = World()
+    job = job_make(max_accelerators=2)
+    running(world, job, 2)
+    used = {row.accelerator.node_id for row in job.allocations.all()}
+    assert len(used) == 1
+    (node,) = (played.node for played in world.nodes if played.node.pk in used)
+    node_cordon(node, True, world.now, actor="user:root", reason="new memory")
+
+    def is_elsewhere() -> bool:
+        rows = job.allocations.filter(released_at=None)
+        return rows.count() == 2 and not rows.filter(accelerator__node=node).exists()
+
+    world.until(is_elsewhere)
+    assert fresh(job).restarts == 0
+
+
+def test_the_clock_of_a_job() -> None:
+    world = World(num_nodes=1, num_accelerators=1)
+    job = job_make()
+    running(world, job, 1)
+    world.now_s = 500.0
+    world.finish(job)
+    done = fresh(job)
+    assert done.ended_at == at(500.0)
+    granted = job.allocations.get().granted_at
+    assert done.attained_accelerator_s == pytest.approx((at(500.0) - granted).total_seconds())
+    assert Generation.objects.filter(job=job).count() == 1
+
+
+def test_the_log_is_among_the_files_once_nothing_runs_any_more() -> None:
+    world = World()
+    job = job_make(max_accelerators=1)
+    running(world, job, 1)
+    world.train(job)
+    played, trainer = world.leader_of(job)
+
+    def write(offset: int, text: str) -> None:
+        chunk = LogChunk(job_id=job.pk, slot=trainer.slot, offset=offset, text=text)
+        batch_take(played.node, dataclasses.replace(played.batch(), logs=(chunk,)), world.now)
+
+    write(0, "epoch 1\n")
+    assert not job.artifacts.exists()
+    world.finish(job)
+    log = job.artifacts.get(name="log.txt")
+    assert log.file.read().decode() == f"\n── trainer {trainer.slot} ──\nepoch 1\n"
+    assert log.sha256 == hashlib.sha256(log.file.open().read()).hexdigest()
+    # What an agent could not send before comes in too.
+    write(8, "the end\n")
+    log = job.artifacts.get(name="log.txt")
+    assert log.file.read().decode().endswith("epoch 1\nthe end\n")
+
+
+def test_a_waiting_job_has_a_range_of_its_expected_start() -> None:
+    """Job 1 has 90 steps of 32 examples left, at 320 a second: 9 s, at least 7.5, at most 10.8."""
+    world = World()
+    ClusterSetting.objects.update_or_create(id=1, defaults={"policy": "fifo"})
+    first = job_make(max_accelerators=4)
+    running(world, first, 4)
+    world.train(first)
+    second = job_make(max_accelerators=4)
+    world.settle(1)  # its code is tried
+    Job.objects.filter(id=second.pk).update(
+        policy_reason="", expected_start_earliest_at=None, expected_start_latest_at=None
+    )
+    told: list[str] = []
+    changed = cycle_run(world.now, lambda _: told.append(fresh(second).policy_reason))
+    assert (changed, told) == ({second.pk}, [""])  # the plan is applied before starts are forecast
+    waiting = fresh(second)
+    assert waiting.policy_reason.endswith("Expected to start in about 10 s.")
+    assert waiting.expected_start_earliest_at == at(world.now_s + 7.5)
+    assert waiting.expected_start_latest_at == at(world.now_s + 10.8)

@@ -1,0 +1,176 @@
+"""Jobs that predict: where they go on after a loss, and the one file that comes of their parts."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+from datetime import timedelta
+from typing import Any
+
+import numpy as np
+import pytest
+
+from controlplane.core.protocol.wire import Membership, ReportKind
+from jobs import tasks
+from jobs.exceptions import ConflictError
+from jobs.models import Artifact, Event, Job
+from jobs.selectors.desired_state.agent_files import upload_target
+from jobs.selectors.desired_state.state import training_spec
+from jobs.selectors.estimates.step_times import profile_key
+from jobs.selectors.reproducibility import reproducibility_of
+from jobs.services.lifecycle.artifacts import artifact_store
+from jobs.services.lifecycle.predictions import predictions_join_next
+from tests.jobs.world import World
+from tests.support.builders import job_make
+
+pytestmark = pytest.mark.django_db
+
+PREDICTION: dict[str, Any] = {
+    "task": "predict",
+    "stop_kind": "epochs",
+    "stop_limit": 1,
+    "shuffle": False,
+}
+ROWS = np.random.default_rng(2).normal(size=(64, 3)).astype(np.float32)
+
+
+def part_bytes(first: int, end: int) -> bytes:
+    stream = io.BytesIO()
+    np.savez(stream, scores=ROWS[first:end])
+    return stream.getvalue()
+
+
+def part_store(world: World, job: Job, first: int, end: int) -> None:
+    """Let the leader leave a part, as its agent does: the file first, then the report."""
+    content = part_bytes(first, end)
+    sha256 = hashlib.sha256(content).hexdigest()
+    played, trainer = world.leader_of(job)
+    name = f"predictions-{first}-{end}.npz"
+    target = upload_target(played.node, job.pk, trainer.slot, trainer.generation, name)
+    artifact_store(target, name, trainer.generation, io.BytesIO(content), sha256, world.now)
+    played.say(trainer, ReportKind.PART, first=first, end=end, file=name, bytes=len(content))
+    world.tell(played)
+
+
+def running(**other: Any) -> tuple[World, Job]:
+    world = World(num_nodes=2)
+    job = job_make(global_batch_size=8, num_virtual_nodes=4, **PREDICTION, **other)
+    world.until(lambda: job.generations.filter(phase="active").exists())
+    world.settle(4)
+    world.train(job, 3)
+    job.refresh_from_db()
+    return world, job
+
+
+def newest(job: Job) -> Membership:
+    return job.generations.order_by("-number")[0].membership
+
+
+def finish(world: World, job: Job) -> None:
+    """Let every trainer say that the pass is over, and go."""
+    leader = world.leader_of(job)[1]
+    for played, trainer in world.trainers_of(job):
+        results: dict[str, Any] = {}
+        if trainer is leader:
+            results = {"metrics": {}, "digest": "d" * 64, "files": [], "num_examples": 64}
+        played.say(trainer, ReportKind.FINISHED, step=8, epoch=1, reason="epochs", **results)
+        played.say(trainer, ReportKind.EXITED, exit_code=0)
+        del played.trainers[trainer.job_id, trainer.slot]
+        world.tell(played)
+    job.refresh_from_db()
+
+
+def test_trainers_are_told_what_to_do() -> None:
+    spec = training_spec(job_make(**PREDICTION))
+    assert (spec.task, spec.stop.limit, spec.shuffle) == ("predict", 1, False)
+    assert spec.checkpoint_every_s == 0.0
+
+
+def test_a_start_and_a_recovery_say_where_to_go_on_and_a_resize_does_not() -> None:
+    world, job = running(max_accelerators=4)
+    rows = [row.membership for row in job.generations.order_by("number")]
+    assert rows[0].resume_at == 0
+    assert all(row.resume_at is None for row in rows if row.source_slot is not None)
+    part_store(world, job, 0, 16)
+    part_store(world, job, 24, 32)  # after a gap: not safe
+    leader = world.leader_of(job)[1].slot
+    world.kill(job, leader)
+    assert newest(job).recover
+    assert newest(job).resume_at == 16
+    world.follow_all()
+    part_store(world, job, 16, 24)
+    for _, trainer in world.trainers_of(job):
+        world.kill(job, trainer.slot)
+    world.until(lambda: newest(job).source_slot is None and not newest(job).recover)
+    assert newest(job).resume_at == 32
+
+
+def test_a_part_is_never_too_late_but_other_files_are() -> None:
+    world, job = running(max_accelerators=1)
+    (played, trainer), *_ = world.trainers_of(job)
+    job.allocations.filter(slot=trainer.slot).update(stop_requested_at=world.now)
+    for name in ("metrics.json", "predictions-8-0.npz"):
+        with pytest.raises(ConflictError):
+            upload_target(played.node, job.pk, trainer.slot, trainer.generation, name)
+    part = "predictions-0-8.npz"
+    assert upload_target(played.node, job.pk, trainer.slot, 0, part) == job
+
+
+def test_the_parts_of_a_finished_job_become_one_file() -> None:
+    world, job = running()
+    part_store(world, job, 0, 24)
+    part_store(world, job, 16, 40)
+    part_store(world, job, 40, 64)
+    assert predictions_join_next(world.now) is None
+    finish(world, job)
+    assert job.status == "finished"
+    assert tasks.join_predictions() == job.pk
+    assert predictions_join_next(world.now) is None
+    names = set(job.artifacts.exclude(name="log.txt").values_list("name", flat=True))
+    assert names == {"predictions.npz"}
+    whole = Artifact.objects.get(job=job, name="predictions.npz")
+    content = whole.file.read()
+    assert whole.sha256 == hashlib.sha256(content).hexdigest()
+    assert whole.size_bytes == len(content)
+    with np.load(io.BytesIO(content), allow_pickle=False) as archive:
+        np.testing.assert_array_equal(archive["scores"], ROWS)
+    event = Event.objects.get(job=job, kind="predictions_stored")
+    assert event.data == {"num_examples": 64, "parts": 3}
+
+
+def test_a_job_that_ends_with_a_gap_makes_what_is_missing_again() -> None:
+    world, job = running()
+    part_store(world, job, 0, 24)
+    part_store(world, job, 40, 64)  # what was between went with a node
+    finish(world, job)
+    assert (job.status, job.status_code) == ("pending", "predictions_lost")
+    world.until(lambda: job.generations.filter(phase="active").exists())
+    assert newest(job).resume_at == 24 or newest(job).source_slot is not None
+    part_store(world, job, 24, 40)
+    finish(world, job)
+    assert job.status == "finished"
+    assert predictions_join_next(world.now) == job.pk
+
+
+def test_parts_that_cannot_be_joined_stay_and_say_so() -> None:
+    world, job = running()
+    content = b"no archive"
+    sha256 = hashlib.sha256(content).hexdigest()
+    name = "predictions-0-64.npz"
+    artifact_store(job, name, job.generation, io.BytesIO(content), sha256, world.now)
+    finish(world, job)
+    assert predictions_join_next(world.now) == job.pk
+    assert Event.objects.filter(job=job, kind="predictions_damaged").exists()
+    assert job.artifacts.filter(name=name).exists()
+    assert predictions_join_next(world.now + timedelta(hours=1)) is None
+
+
+def test_its_times_are_not_those_of_training_and_nothing_is_added_up() -> None:
+    predicts = job_make(reduction="fast", **PREDICTION)
+    trains = Job(**{name: getattr(predicts, name) for name in ("settings", "code_sha256")})
+    trains.reduction, trains.num_virtual_nodes = "fast", predicts.num_virtual_nodes
+    assert profile_key(predicts, 8) != profile_key(trains, 8)
+    trains.task = "predict"
+    assert profile_key(predicts, 8) == profile_key(trains, 8)
+    assert reproducibility_of(predicts, ["cpu"])[0] == "bitwise"
+    assert reproducibility_of(predicts, ["cpu", "slow"])[0] == "tolerance"
