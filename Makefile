@@ -75,7 +75,7 @@ pytest: $(DEV_STAMP)
 # A file runs on one worker, and so do all stories of the whole product (tests/conftest.py).
 WORKERS ?= 2
 PYTEST_ALL := $(BIN)/python -m pytest --quiet --numprocesses $(WORKERS) --dist loadfile \
-	--no-loadscope-reorder --durations=0 --durations-min=5
+	--no-loadscope-reorder --durations=0 --durations-min=3
 
 pytest-all: $(DEV_STAMP)
 	$(PYTEST_ALL)

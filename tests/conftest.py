@@ -23,7 +23,7 @@ from xdist.scheduler.loadfile import LoadFileScheduling
 from tests.support import servers
 
 # How long one example takes says something about the machine, not about the code.
-hypothesis.settings.register_profile("ci", deadline=None, max_examples=50)
+hypothesis.settings.register_profile("ci", deadline=None, max_examples=30)
 hypothesis.settings.register_profile("nightly", deadline=None, max_examples=500)
 hypothesis.settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "ci"))
 

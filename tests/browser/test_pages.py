@@ -28,7 +28,12 @@ PAGES = [
     "/jobs/new/?from=1", "/nodes/", "/queue/", "/account/", "/nowhere/",
     "/what-if/", "/what-if/1/", "/what-if/2/",
 ]  # fmt: skip
-LOOKS = [(390, "light"), (390, "dark"), (1920, "light"), (1920, "dark")]
+LOOKS = [
+    (390, "light"),
+    (1920, "dark"),
+    pytest.param(390, "dark", marks=pytest.mark.nightly),
+    pytest.param(1920, "light", marks=pytest.mark.nightly),
+]
 
 _HEAR_SHIFTS = """
 window.shifts = 0;

@@ -152,6 +152,7 @@ def test_lost_in_many_phases(stack: Stack, undisturbed: dict[str, Any]) -> None:
     assert not job.events("digest_mismatch")
 
 
+@pytest.mark.nightly  # tests/jobs/failures has these without trainers, tests/agents with one agent
 def test_cut_off_asleep_away_and_all_lost(stack: Stack, undisturbed: dict[str, Any]) -> None:
     job = FatedJob(stack, "cuts", NUM_STEPS, PACE, max_accelerators=3)
     control_plane_away(job)

@@ -34,7 +34,11 @@ def undisturbed(stack: Stack) -> dict[str, Any]:
     return ending(FatedJob(stack, "alone", NUM_STEPS, PACE, max_accelerators=1))
 
 
-@pytest.mark.parametrize("is_leader", [True, False], ids=["leader", "follower"])
+@pytest.mark.parametrize(
+    "is_leader",
+    [True, pytest.param(False, marks=pytest.mark.nightly)],
+    ids=["leader", "follower"],
+)
 def test_a_trainer_is_replaced_where_it_was(
     stack: Stack, undisturbed: dict[str, Any], is_leader: bool
 ) -> None:

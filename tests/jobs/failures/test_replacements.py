@@ -55,8 +55,17 @@ def goes_on(world: World, job: Job, num_members: int = 4) -> None:
     assert not job.artifacts.filter(name="checkpoint.npz").exists()
 
 
-@pytest.mark.parametrize("policy", sorted(POLICIES))
+#: For what hardly depends on the policy; all others in `make nightly`.
+FEW_POLICIES = [
+    name
+    if name in ("fifo", "goodput_fair", "sia")
+    else pytest.param(name, marks=pytest.mark.nightly)
+    for name in sorted(POLICIES)
+]
+
+
 class TestEveryPolicy:
+    @pytest.mark.parametrize("policy", sorted(POLICIES))
     @pytest.mark.parametrize("slot", [A, D])
     def test_a_lost_trainer_is_replaced_where_it_was(self, policy: str, slot: int) -> None:
         world, job, waiting = on_all(policy)
@@ -67,6 +76,7 @@ class TestEveryPolicy:
         assert accelerators_of(job) == before
         assert not waiting.allocations.exists()
 
+    @pytest.mark.parametrize("policy", sorted(POLICIES))
     def test_the_cycle_may_run_at_any_moment_of_it(self, policy: str) -> None:
         world, job, waiting = on_all(policy)
         world.kill(job, B)
@@ -78,12 +88,14 @@ class TestEveryPolicy:
         goes_on(world, job)
         assert not waiting.allocations.exists()
 
+    @pytest.mark.parametrize("policy", FEW_POLICIES)
     def test_two_are_replaced_as_well(self, policy: str) -> None:
         world, job, waiting = on_all(policy)
         world.kill(job, A, D)
         goes_on(world, job)
         assert not waiting.allocations.exists()
 
+    @pytest.mark.parametrize("policy", FEW_POLICIES)
     def test_a_job_of_one_starts_again_where_it_was(self, policy: str) -> None:
         world = World(num_nodes=1, num_accelerators=1, policy=policy)
         job = job_make(stop_limit=10_000)
