@@ -41,8 +41,6 @@ _EXIT_CODE_AFTER = {
     ReportKind.FINISHED: 0,
     ReportKind.FAILED: 3,
 }
-#: Reports that no trainer writes while it boots.
-_AFTER_BOOT = frozenset({ReportKind.READY, ReportKind.SWITCHED, ReportKind.FAILED})
 
 #: Number of tries of a download that is refused or has a wrong digest.
 FETCH_ATTEMPTS = 3
@@ -90,7 +88,6 @@ class TrainerHandle:
         self._is_deaf = False
         self._pulse = Pulse(directory.pulse, settings.pulse_limit_s, settings.boot_pulse_limit_s)
         self._kill_reason: str | None = None
-        self._has_booted = False
         self._memory_kills = OomKillCounter()
 
     @property
@@ -115,16 +112,6 @@ class TrainerHandle:
             generation=self._generation(),
             accelerator_index=self.accelerator_index,
             pid=self._process.pid if self._process else 0,
-        )
-
-    @property
-    def is_booting(self) -> bool:
-        """Whether the trainer is not ready yet, according to its reports."""
-        if self.stage is Stage.RUNNING and not self._has_booted:
-            found = last_report(self.directory, _AFTER_BOOT, is_agents_own=False)
-            self._has_booted = found is not None
-        return self.stage is Stage.FETCHING or (
-            self.stage is Stage.RUNNING and not self._has_booted
         )
 
     def follow(self, wanted: WantedTrainer) -> None:
