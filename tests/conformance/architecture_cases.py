@@ -29,21 +29,23 @@ from tests.conformance.models import (
 FAMILIES = {
     "DenseNet121": 96, "EfficientNetB0": 96, "MobileNet": 64, "MobileNetV2": 96,
     "MobileNetV3Small": 64, "ResNet50V2": 96, "VGG16": 32, "VGG19": 32,
+    "InceptionResNetV2": 96, "NASNetMobile": 96,
 }  # fmt: skip
 #: 20 steps of 24 images, in slices of six.
 DEEP = Schedule(batch_size=24, epochs=20)
 DEEP_NOTE = "in double precision: in single precision a hundred batch normalisations magnify \
 rounding to any size"
-#: Families of which 20 steps at so many pixels take from ten minutes to an hour.
+#: Families of which 20 steps cannot be compared at up to 96 pixels, because rounding grows to any
+#: size (ResNet50: `fit` and `fit` with first weights moved by one unit in the last place differ by
+#: 0.23), or take an hour (ConvNeXtTiny).
 LARGE_FAMILIES = {
-    "ConvNeXtTiny": 32, "EfficientNetV2B0": 32, "InceptionResNetV2": 75, "InceptionV3": 75,
-    "NASNetMobile": 32, "ResNet50": 32, "Xception": 71,
+    "ConvNeXtTiny": 32, "EfficientNetV2B0": 32, "InceptionV3": 75, "ResNet50": 32, "Xception": 71,
 }  # fmt: skip
 #: Three steps of eight images.
 FEW = Schedule(batch_size=8, epochs=1)
 #: Three steps of 24 images, for families that normalise maps of a single pixel.
 FEW_LARGE = Schedule(batch_size=24, epochs=3)
-FAMILIES_OF_SINGLE_PIXELS = {"InceptionResNetV2", "ResNet50"}
+FAMILIES_OF_SINGLE_PIXELS = {"ResNet50"}
 FEW_NOTE = f"3 steps {DEEP_NOTE}"
 #: Batches of equal slices: Keras gives the losses of single outputs one vote per call.
 EVEN = Schedule(batch_size=12, epochs=5)
