@@ -286,7 +286,7 @@ def test_a_failing_item_shows_the_users_own_line() -> None:
     error = refusal(Broken())
     assert (error.code, error.field) == ("user_code", "data.train")
     assert "data[0] raised KeyError: 'tabel'" in error.message
-    assert 'File "test_data.py"' in error.traceback
+    assert 'File "test_sources.py"' in error.traceback
     assert "data/items.py" not in error.traceback
 
 
