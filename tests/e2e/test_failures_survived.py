@@ -31,7 +31,7 @@ QUARANTINE_S = 8
 #: Longer than a request or a turn of the control loop takes.
 UNDER_WAY_S = 2
 STACK_VARIABLES = {
-    "VIRTUALFLOW_LEASE_S": "5",
+    "VIRTUALFLOW_LEASE_S": "8",
     "VIRTUALFLOW_HEARTBEAT_S": "1",
     "VIRTUALFLOW_CHECKPOINT_EVERY_S": "2",
     # A job that loses trainers on both nodes says nothing about either.
@@ -44,7 +44,7 @@ HAS_LINKS = True
 NUM_STEPS = 800
 PACE = {"pace_s": 0.1, "slow_from": 600}
 #: Longer than the six leases for which a control plane bears that all nodes are silent.
-AWAY_S = 36.0
+AWAY_S = 52.0
 
 
 @pytest.fixture(scope="module")
