@@ -89,8 +89,7 @@ def jobs(request: HttpRequest) -> HttpResponse:
         "page": page,
         "rows": [(row, job_progress(row, page.steps_per_epoch[row.pk])) for row in page.jobs],
         "filters": filters,
-        "statuses": [status.value for status in JobStatus],
-        "status_groups": [*STATUS_GROUPS],
+        "statuses": {"Groups": [*STATUS_GROUPS], "One status": [one.value for one in JobStatus]},
     }
     if page.jobs:
         context["newer_query"] = urlencode({**filters, "after": page.jobs[0].pk})

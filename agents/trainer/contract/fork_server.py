@@ -28,7 +28,7 @@ EXIT_NOT_FORKED = 5
 
 @dataclass(frozen=True, slots=True)
 class ForkRequest:
-    """What a forked process becomes.
+    """Request for one forked process.
 
     Attributes:
         option: of `python -m agents.trainer`, --run-dir or --validate.

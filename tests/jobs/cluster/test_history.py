@@ -27,7 +27,7 @@ from jobs.services.cluster import replay_run
 from jobs.services.cluster.replays import replay_ask, replay_next
 from jobs.services.lifecycle.events import event_add
 from jobs.services.scheduling.policy import cluster_setting, policy_choose
-from tests.jobs.reports.test_model_fitting import TRUTH, TimedWorld, started, timed_job
+from tests.jobs.timed_world import TRUTH, TimedWorld, started, timed_job
 from tests.support.builders import at, job_make
 
 pytestmark = [pytest.mark.django_db, pytest.mark.database]

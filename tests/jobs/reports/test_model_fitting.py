@@ -16,85 +16,30 @@ from controlplane.core import cycle
 from controlplane.core.estimates.loss_prediction import LossFit
 from controlplane.core.estimates.throughput import ThroughputModel, slices_of
 from controlplane.core.policies.tiresias import SecondQueue
-from controlplane.core.protocol.wire import ReportKind
 from controlplane.core.values import types
 from controlplane.core.values.lifecycle import JobStatus
-from jobs.models import ClusterSetting, Generation, Job, JobEstimates, PolicyState, StepReport
+from jobs.models import (
+    ClusterSetting,
+    Generation,
+    Job,
+    JobEstimates,
+    PolicyState,
+    StepReport,
+    StepTimeProfile,
+)
 from jobs.selectors.cluster import cluster_snapshot
 from jobs.selectors.estimates.job import Configuration, fits_forget, samples_read
 from jobs.selectors.estimates.resize_history import DEFAULT_RESIZE_S
+from jobs.selectors.estimates.step_times import profile_key
 from jobs.services.reports import model_fitting
-from jobs.services.reports.batches import batch_take
 from jobs.services.reports.model_fitting import CONFIGURATIONS_LIMIT, models_fit
 from jobs.services.scheduling import policy
 from jobs.services.scheduling.policy import cluster_setting
-from tests.jobs.world import PlayedNode, World
-from tests.support.builders import accelerators, at, job_make, node_make
+from tests.jobs.timed_world import TRUTH, TimedWorld, started, timed_job
+from tests.jobs.world import PlayedNode
+from tests.support.builders import accelerators, at, node_make
 
 pytestmark = pytest.mark.django_db
-
-#: 10 ms and 1 ms an example for a slice; 30 ms to exchange on one machine, 80 ms between two.
-TRUTH = ThroughputModel(0.01, 0.001, 0.03, 0.0, 0.08, 0.0, 1.0)
-
-
-class TimedWorld(World):
-    """A world whose trainers take time by a known model, and whose losses fall by a known curve."""
-
-    phi = 448.0
-
-    def report(self, job: Job, **changes: Any) -> None:
-        """Let a job's leader report ten steps."""
-        played, trainer = self.leader_of(job)
-        generation = job.generations.get(phase="active")
-        members = generation.membership.members
-        batch_size = generation.membership.global_batch_size or job.global_batch_size
-        num = len(members)
-        nodes = len({row.node_id for row in members})
-        slices = int(slices_of(job.num_virtual_nodes, num))
-        slice_size = batch_size / job.num_virtual_nodes
-        step_s = float(TRUTH.step_s(num, nodes, slice_size, slices))
-        own_s = slices * float(TRUTH.grad_s(slice_size))
-        first = self.steps.get(job.pk, 0)
-        self.steps[job.pk] = first + 10
-        self.now_s += 1.0
-        data: dict[str, Any] = {
-            "first_step": first + 1,
-            "last_step": first + 10,
-            "epoch": 0,
-            "examples": 10 * batch_size,
-            "seconds": 10 * step_s,
-            "loss": 0.3 + 2.0 / (1.0 + 0.01 * first),
-            "num_accelerators": num,
-            "compute_s": {str(row.slot): own_s for row in members},
-            "batch_size": batch_size,
-            "noise": {"sqr": 1.0, "var": self.phi / batch_size},
-        }
-        played.say(trainer, ReportKind.STEPS, **(data | changes))
-        batch_take(played.node, played.batch(), self.now)
-        models_fit(self.now)
-        job.refresh_from_db()
-
-    def train_on(self, job: Job, num_reports: int) -> None:
-        for _ in range(num_reports):
-            self.report(job)
-
-    def seen(self, job: Job) -> types.Job:
-        """Give a job as policies see it."""
-        jobs = cluster_snapshot(self.now).snapshot.jobs
-        return next(row for row in jobs if row.id == job.pk)
-
-
-def timed_job(**changes: Any) -> Job:
-    values: dict[str, Any] = {
-        "global_batch_size": 64,
-        "num_virtual_nodes": 8,
-        "max_accelerators": 4,
-    }
-    return job_make(**(values | {"stop_kind": "steps", "stop_limit": 1000} | changes))
-
-
-def started(world: World, job: Job) -> None:
-    world.until(lambda: job.generations.filter(phase="active").exists())
 
 
 def test_a_job_that_never_trained_is_unknown() -> None:
@@ -368,6 +313,29 @@ def test_a_kind_that_was_never_tried_is_judged_by_other_jobs() -> None:
     # slices of 36 ms; four times as fast where the other job is so, too
     assert seen.goodput("cpu", 1, 1) == pytest.approx(64 / (8 * 0.036))
     assert seen.goodput("fast", 1, 1) == pytest.approx(64 / (8 * 0.009))
+
+
+def test_a_profiled_kind_is_the_own_one_times_the_ratio_of_their_profiles() -> None:
+    world, job = TimedWorld(1, 1), timed_job()
+    world.nodes.append(PlayedNode(node_make("fast", 1, accelerators=accelerators(1, "fast"))[0]))
+    code_sha256, settings_sha256 = profile_key(job, job.batch_size_now)
+    for kind, seconds in (("cpu", 0.8), ("fast", 0.2)):
+        StepTimeProfile.objects.create(
+            code_sha256=code_sha256,
+            settings_sha256=settings_sha256,
+            kind=kind,
+            measures=StepTimeProfile.COMPUTE,
+            samples={"8": [50, seconds, seconds]},
+            updated_at=at(0),
+        )
+    own = list(TRUTH.parameters)
+    JobEstimates.objects.create(job=job, throughput={"cpu": own}, updated_at=at(0))
+    seen = world.seen(job).performance
+    assert seen is not None
+    assert seen.goodput("cpu", 1, 1) == pytest.approx(64 / (8 * 0.018))
+    # A quarter of the computing; the exchange of 30 ms is the own model's.
+    assert seen.goodput("fast", 1, 1) == pytest.approx(64 / (8 * 0.018 / 4))
+    assert seen.goodput("fast", 2, 1) == pytest.approx(64 / (4 * 0.018 / 4 + 0.03))
 
 
 def test_a_policy_finds_what_it_left(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -6,65 +6,27 @@ from typing import Any
 
 import pytest
 
-from controlplane.core.protocol.wire import ReportKind
+from controlplane.core.estimates.throughput import ThroughputModel
 from jobs.models import Event, Generation, Job, StepReport
 from jobs.selectors.estimates.batch_sizes import examples_done
 from jobs.selectors.series import BatchSpan, batch_spans_of
-from jobs.services.reports.batches import batch_take
-from jobs.services.reports.model_fitting import models_fit
-from tests.jobs.world import World
+from tests.jobs.timed_world import TimedWorld, started
 from tests.support.builders import job_make
 
 pytestmark = pytest.mark.django_db
 
-#: Seconds of a virtual node and of an example on one accelerator, and of an exchange.
-SLICE_S, EXAMPLE_S, EXCHANGE_S = 0.0025, 0.0001, 0.06
 
+class SizedWorld(TimedWorld):
+    """A world whose control plane acts while jobs train."""
 
-class SizedWorld(World):
-    """A world whose trainers take time by their batch, and tell the noise of their gradients."""
+    #: 2.5 ms and 0.1 ms an example for a slice, and 60 ms for any exchange.
+    truth = ThroughputModel(0.0025, 0.0001, 0.06, 0.0, 0.06)
 
-    def __init__(self, num_nodes: int = 1, num_accelerators: int = 1) -> None:
-        super().__init__(num_nodes, num_accelerators)
-        self.noise_scale = 448.0
-
-    def report(self, job: Job, **changes: Any) -> int:
-        """Let a job's leader report ten steps; gives the batch size that it has."""
-        played, trainer = self.leader_of(job)
-        membership = job.generations.get(phase="active").membership
-        batch_size = membership.global_batch_size or job.global_batch_size
-        num = len(membership.members)
-        slices = max(len(member.virtual_nodes) for member in membership.members)
-        own_s = slices * (SLICE_S + EXAMPLE_S * batch_size / job.num_virtual_nodes)
-        seconds = 10 * (own_s + (EXCHANGE_S if num > 1 else 0.0))
-        first = self.steps.get(job.pk, 0)
-        self.steps[job.pk] = first + 10
-        self.now_s += 1.0
-        data: dict[str, Any] = {
-            "first_step": first + 1,
-            "last_step": first + 10,
-            "epoch": 0,
-            "examples": 10 * batch_size,
-            "seconds": seconds,
-            "loss": 0.5,
-            "num_accelerators": num,
-            "compute_s": {str(row.slot): own_s for row in membership.members},
-            "batch_size": batch_size,
-            "learning_rate": 0.1,
-            # var falls as 1 / batch size; the noise scale is batch size * var / sqr.
-            "noise": {"sqr": 1.0, "var": self.noise_scale / batch_size},
-        }
-        played.say(trainer, ReportKind.STEPS, **(data | changes))
-        batch_take(played.node, played.batch(), self.now)
-        job.refresh_from_db()
-        return batch_size
-
-    def train_on(self, job: Job, num_reports: int) -> list[int]:
+    def train_and_act(self, job: Job, num_reports: int) -> list[int]:
         """Let a job report, and everybody act after every fifth report; gives its batch sizes."""
         sizes = []
         for number in range(1, num_reports + 1):
             sizes.append(self.report(job))
-            models_fit(self.now)
             if number % 5 == 0:
                 self.cycle()
                 self.follow_all()
@@ -83,19 +45,15 @@ def adaptive_job(**changes: Any) -> Job:
     return job_make(**(values | changes))
 
 
-def started(world: World, job: Job) -> None:
-    world.until(lambda: job.generations.filter(phase="active").exists())
-
-
 def sizes_asked(job: Job) -> list[tuple[int, int]]:
     rows = Event.objects.filter(job=job, kind="batch_size").order_by("id")
     return [(row.data["before"], row.data["after"]) for row in rows]
 
 
 def test_it_tries_twice_the_size_then_goes_to_the_best() -> None:
-    world, job = SizedWorld(), adaptive_job()
+    world, job = SizedWorld(1, 1), adaptive_job()
     started(world, job)
-    sizes = world.train_on(job, 110)
+    sizes = world.train_and_act(job, 110)
     # Noise from 20 reports and 30 s first; then doublings, 30 s apart. The best is at 299, but from
     # 256 on it promises less than 5 % more.
     changes = [place for place in range(1, len(sizes)) if sizes[place] != sizes[place - 1]]
@@ -128,17 +86,17 @@ def test_it_tries_twice_the_size_then_goes_to_the_best() -> None:
 
 
 def test_a_job_that_did_not_ask_for_it_keeps_its_size() -> None:
-    world = SizedWorld()
+    world = SizedWorld(1, 1)
     job = adaptive_job(batch_size_min=None, batch_size_max=None)
     started(world, job)
-    assert set(world.train_on(job, 40)) == {64}
+    assert set(world.train_and_act(job, 40)) == {64}
     assert (job.batch_size, sizes_asked(job)) == (None, [])
     membership = Generation.objects.get(job=job, phase="active").membership
     assert membership.global_batch_size is None
 
 
 def test_without_noise_nothing_is_chosen() -> None:
-    world, job = SizedWorld(), adaptive_job()
+    world, job = SizedWorld(1, 1), adaptive_job()
     started(world, job)
     for _ in range(40):
         world.report(job, noise=None)
@@ -165,9 +123,9 @@ def test_without_noise_nothing_is_chosen() -> None:
     ],
 )
 def test_data_and_memory_are_bounds_too(facts: dict[str, Any], largest: int) -> None:
-    world, job = SizedWorld(), adaptive_job(facts=facts)
+    world, job = SizedWorld(1, 1), adaptive_job(facts=facts)
     started(world, job)
-    world.train_on(job, 50)
+    world.train_and_act(job, 50)
     assert [after for _, after in sizes_asked(job)] == [largest]
 
 
@@ -175,7 +133,7 @@ def test_a_recovery_keeps_what_was_chosen_and_a_resize_chooses_anew() -> None:
     world = SizedWorld(num_nodes=2, num_accelerators=2)
     job = adaptive_job()
     world.until(lambda: job.generations.filter(phase="active", num_members=4).exists())
-    world.train_on(job, 110)
+    world.train_and_act(job, 110)
     # The exchange makes the best size 1079 on four accelerators; three doublings lead to 512.
     assert job.batch_size == 512
     assert sizes_asked(job) == [(64, 128), (128, 256), (256, 512)]
