@@ -110,7 +110,7 @@ class ForkServers:
             if pid:
                 log.debug("process %d was forked for %s", pid, run_dir.name)
                 return OwnedProcess.forked(pid, run_dir)
-            log.warning("a fork server does not answer; %s is started anew", run_dir.name)
+            log.warning("a fork server has forked nothing; %s is started without it", run_dir.name)
             self._end(key)
         command = (*self._settings.trainer_command, option, str(run_dir))
         return OwnedProcess.start(
