@@ -413,7 +413,12 @@ class LocalJob:
         files = self._ports.files(slot)
         command = [*self.program, "--run-dir", str(run_dir), "--parent", str(self.parent_pid)]
         command += ["--held-port", *map(str, files)] if files else []
-        environment = {**os.environ, **heap_environment(self.threads)}
+        # Unbuffered, so that a trainer that is killed leaves all that its job has printed.
+        environment = {
+            **os.environ,
+            **heap_environment(self.threads),
+            "PYTHONUNBUFFERED": "1",
+        }
         with (run_dir / "log.txt").open("wb") as log:
             process = self.spawn(command, environment, files, log)
         self.free_port(slot)

@@ -16,6 +16,7 @@ from agents.supervision.devices import VALIDATION_ENVIRONMENT
 from agents.supervision.processes import trainer_environment
 from agents.trainer.engine.startup_noise import is_startup_noise, startup_noise_dropped
 from agents.trainer.engine.step_reports import epoch_line
+from agents.trainer.local.local_cluster import LocalJobError
 from agents.trainer.local.local_trainer import REPOSITORY
 from agents.trainer.model.progress import EpochRow, Progress, TrainingSchedule
 from controlplane.core.protocol.wire import StopCondition, StopKind, encode
@@ -64,6 +65,19 @@ def test_the_log_of_a_job_holds_its_words_and_its_epochs(tmp_path: Path) -> None
             "I load the data",
             "job.py: UserWarning: one row is odd",
         ]
+
+
+def test_a_killed_trainer_leaves_what_its_job_has_printed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("PYTHONUNBUFFERED", raising=False)
+    kill = "    __import__('os').kill(__import__('os').getpid(), 9)\n"
+    code = TALKING_JOB.replace("    warnings.warn", f"{kill}    warnings.warn")
+    with (
+        local_job(tmp_path, training_spec(stop=EPOCHS), code, forked=False) as job,
+        pytest.raises(LocalJobError, match="I load the data"),
+    ):
+        job.resize(1)
 
 
 def test_a_validation_writes_nothing_of_its_own(tmp_path: Path) -> None:
