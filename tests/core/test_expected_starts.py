@@ -8,7 +8,7 @@ from dataclasses import replace
 from unittest import mock
 
 import pytest
-from hypothesis import assume, given, settings
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from controlplane.core import expected_starts as module
@@ -170,7 +170,6 @@ def counted(name: str) -> Iterator[list[Snapshot]]:
 
 
 @every_policy
-@settings(max_examples=30, deadline=None)
 @given(snapshot=snapshots(), most_decisions=st.sampled_from([0, 1, 2, 7, MOST_DECISIONS, 999]))
 def test_a_forecast_is_sound_and_bounded(
     name: str, snapshot: Snapshot, most_decisions: int
@@ -187,7 +186,6 @@ def test_a_forecast_is_sound_and_bounded(
 
 
 @every_policy
-@settings(max_examples=30, deadline=None)
 @given(snapshot=snapshots(), known=st.data())
 def test_all_starts_are_expected_where_all_ends_are_known(
     name: str, snapshot: Snapshot, known: st.DataObject
@@ -210,7 +208,6 @@ def test_all_starts_are_expected_where_all_ends_are_known(
 
 
 @every_policy
-@settings(max_examples=30, deadline=None)
 @given(
     seconds=st.floats(0.1, 100.0),
     count=st.integers(1, 4),

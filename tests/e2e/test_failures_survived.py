@@ -64,6 +64,7 @@ def ending(job: FatedJob) -> dict[str, Any]:
     }
 
 
+@pytest.mark.nightly  # tests/jobs/failures has these decisions
 def test_code_that_fails_ends_its_job_and_a_node_that_kills_is_quarantined(
     stack: Stack, undisturbed: dict[str, Any]
 ) -> None:

@@ -128,6 +128,7 @@ class Submitted:
         return self.state()
 
 
+@pytest.mark.nightly  # tests/jobs/scheduling has these decisions
 def test_kinds_are_lent_split_by_speed_refused_and_taken_back_and_stragglers_relieved(
     stack: Stack,
 ) -> None:

@@ -135,9 +135,8 @@ def switch_through_the_others(cluster: Switching) -> None:
     cluster.wait_until(num_training=3)
 
 
-@pytest.mark.parametrize(
-    "is_every", [False, pytest.param(True, marks=pytest.mark.nightly)], ids=["three", "every"]
-)
+@pytest.mark.nightly  # tests/jobs/scheduling/test_policy_switch.py has no trainers
+@pytest.mark.parametrize("is_every", [False, True], ids=["three", "every"])
 def test_jobs_train_on_through_policies(stack: Stack, chromium: str, is_every: bool) -> None:
     """Every policy in `make nightly`; tests/jobs switches through all of them without trainers."""
     expected = undisturbed_digest(stack)

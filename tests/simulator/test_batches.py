@@ -6,7 +6,7 @@ import math
 
 import numpy as np
 import pytest
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from controlplane.core.estimates.goodput import AdaptiveBatchPerformance, FixedBatchPerformance
@@ -84,7 +84,6 @@ def test_every_worker_may_have_a_batch_of_its_own() -> None:
     assert job.goodputs("a100", 12, 4)[8:].tolist() == [pytest.approx(8 * 32 / 0.152), 0, 0, 0, 0]
 
 
-@settings(max_examples=20, deadline=None)
 @given(st.integers(1, 64), st.floats(0.0, 1e5), st.integers(1, 8))
 @example(1, 0.0, 1)  # noiseless, and batches that cannot be
 def test_batches_that_cannot_be_have_no_goodput(

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from agents.session.report_queue import READ_BYTES, ReportQueue
@@ -78,7 +78,6 @@ def test_queue_ends_with_the_agents_own_reports(tmp_path: Path) -> None:
     assert found == [0, 1, AGENT_SEQUENCE, AGENT_SEQUENCE + 1]
 
 
-@settings(max_examples=20)
 @given(cuts=st.lists(st.integers(1, 12), max_size=6))
 def test_queue_goes_on_after_a_restart_where_acceptance_ended(
     tmp_path_factory: pytest.TempPathFactory, cuts: list[int]

@@ -5,14 +5,13 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from agents.supervision.log_tail import LogTail
 from tests.agents.builders import run_directory
 
 
-@settings(max_examples=40)
 @given(st.lists(st.binary(max_size=9), max_size=12))
 def test_log_chunks_stand_for_exactly_their_bytes(
     tmp_path_factory: pytest.TempPathFactory, parts: list[bytes]

@@ -6,7 +6,7 @@ import math
 
 import numpy as np
 import pytest
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from controlplane.core.estimates.goodput import (
@@ -165,7 +165,6 @@ def test_wrong_bounds_are_refused() -> None:
         adaptive(high=32)
 
 
-@settings(max_examples=20, deadline=None)
 @given(
     st.integers(1, 64),
     st.floats(0.0, 1e5),

@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from controlplane.core.estimates.loss_curves import (
@@ -131,7 +131,6 @@ def test_impossible_histories_are_refused(points: list[tuple[float, float]]) -> 
         loss_fit(points)
 
 
-@settings(max_examples=40, deadline=None)
 @given(
     st.lists(st.floats(-1e6, 1e6), min_size=5, max_size=20),
     st.floats(0.1, 1e9),

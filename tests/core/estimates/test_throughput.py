@@ -6,7 +6,7 @@ import itertools
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from controlplane.core.estimates.throughput import (
@@ -125,7 +125,6 @@ def test_nothing_measured_is_refused() -> None:
         throughput_fit([])
 
 
-@settings(max_examples=20, deadline=None)
 @given(
     st.lists(
         st.tuples(

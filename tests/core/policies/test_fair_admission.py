@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from controlplane.core.policies.common.fair_admission import (
@@ -81,13 +81,11 @@ def pools(draw: st.DrawFn) -> Pool:
 
 
 @pytest.mark.parametrize("fill", [progressive_fill, power_of_two_fill])
-@settings(max_examples=200, deadline=None)
 @given(pool=pools())
 def test_admission_decides_as_trial_fills_would(fill: Fill, pool: Pool) -> None:
     assert pool_share(pool, fill) == by_trial(pool, fill)
 
 
-@settings(max_examples=100, deadline=None)
 @given(pool=pools())
 def test_powers_of_two_keep_capacity_and_bounds(pool: Pool) -> None:
     counts = pool_share(pool, power_of_two_fill)

@@ -8,7 +8,7 @@ import random
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from controlplane.core.policies.gavel.policy import ROUND_S, gavel
@@ -114,7 +114,6 @@ def _fits(chosen: list[Choice] | tuple[Choice | None, ...], capacity: dict[str, 
     return all(used[kind] <= total for kind, total in capacity.items())
 
 
-@settings(max_examples=25)
 @given(program=programs())
 def test_program_is_solved_exactly(
     program: tuple[list[Choice], list[float], dict[str, int]],
@@ -143,7 +142,6 @@ def test_solving_writes_nothing_on_stdout(seed: int, capfd: pytest.CaptureFixtur
     assert capfd.readouterr().out == ""
 
 
-@settings(max_examples=25)
 @given(drawn=programs(), fractions=st.lists(st.floats(0.0, 1.0), min_size=24, max_size=24))
 def test_rounding_is_possible_and_leaves_nothing_to_gain(
     drawn: tuple[list[Choice], list[float], dict[str, int]], fractions: list[float]

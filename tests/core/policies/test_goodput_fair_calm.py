@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
@@ -151,7 +151,6 @@ def test_somebody_is_stopped_for_one_that_has_waited_for_long() -> None:
     assert 9 in goodput_fair(waited).shares
 
 
-@settings(max_examples=60, deadline=None)
 @given(data=st.data())
 def test_what_others_hold_beyond_their_minimum_is_enough_for_newcomers(data: st.DataObject) -> None:
     """Whoever runs goes on, on its minimum at least, however many come of unknown speed."""

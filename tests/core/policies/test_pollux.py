@@ -6,7 +6,7 @@ import dataclasses
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from controlplane.core.policies.pollux.policy import LEAST_GAIN, keep_factor, pollux
@@ -195,7 +195,6 @@ def test_every_job_of_a_crowd_has_something_and_the_rest_waits_with_numbers() ->
     )
 
 
-@settings(max_examples=20)
 @given(
     seed=st.integers(0, 1000),
     drags=st.lists(st.floats(0.0, 0.5), min_size=1, max_size=5),

@@ -6,7 +6,7 @@ import dataclasses
 import json
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from controlplane.core.cycle import decide, decision_check
@@ -17,14 +17,8 @@ from controlplane.core.scheduling.placement import place
 from controlplane.core.values.types import Plan, Snapshot
 from tests.core.snapshots import after, snapshots
 
-#: Every policy is tried on so many drawn clusters by each test.
-EXAMPLES = 60
-
-
-def every_policy(test):
-    """Run a test of drawn clusters once for each policy of the registry."""
-    few = settings(max_examples=EXAMPLES, deadline=None)(test)
-    return pytest.mark.parametrize("name", sorted(POLICIES))(few)
+#: Runs a test once for each policy of the registry.
+every_policy = pytest.mark.parametrize("name", sorted(POLICIES))
 
 
 @every_policy
@@ -138,7 +132,6 @@ def test_lending_takes_nothing_from_anybody(name: str, snapshot: Snapshot) -> No
             assert " mixed: " in str(mixed.reasons[job.id])
 
 
-@settings(max_examples=200)
 @given(snapshot=snapshots())
 def test_weighted_fair_leaves_nothing_idle_that_a_running_job_could_use(snapshot: Snapshot) -> None:
     decision = POLICIES["weighted_fair"](snapshot)

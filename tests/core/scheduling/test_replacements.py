@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 
 from controlplane.core.cycle import decide
 from controlplane.core.policies import POLICIES
@@ -115,7 +115,6 @@ class TestPlan:
 
 
 @pytest.mark.parametrize("name", sorted(POLICIES))
-@settings(max_examples=60, deadline=None)
 @given(snapshot=snapshots())
 def test_every_policy_decides_as_if_nothing_had_been_lost(name: str, snapshot: Snapshot) -> None:
     """Every job that holds something is at its minimum, and has lost its last trainer."""

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from itertools import product
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from controlplane.core.estimates.step_time import Sample, StepTime, step_time_fit, sync_time_fit
@@ -71,7 +71,6 @@ def rising(steps: list[int]) -> Seconds:
     return lambda number: 0.001 * sum(steps[: min(number, len(steps))]) + 0.0
 
 
-@settings(max_examples=150, deadline=None)
 @given(
     st.lists(st.lists(st.integers(0, 20), min_size=9, max_size=9), min_size=1, max_size=4),
     st.integers(0, 5),

@@ -273,7 +273,7 @@ def test_whatever_happens() -> None:
     run_state_machine_as_test(
         Lifecycle,
         settings=settings(
-            max_examples=10,
+            max_examples=settings.default.max_examples // 3,
             stateful_step_count=25,
             deadline=None,
             suppress_health_check=[*HealthCheck],

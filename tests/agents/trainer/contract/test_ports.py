@@ -148,7 +148,11 @@ class TestHolding:
 
 @pytest.mark.parametrize(
     ("before", "inherits"),
-    [(BEFORE_ALL, True), (BEFORE_TENSORFLOW, True), (BEFORE_TENSORFLOW, False)],
+    [
+        pytest.param(BEFORE_ALL, True, marks=pytest.mark.nightly),
+        (BEFORE_TENSORFLOW, True),
+        pytest.param(BEFORE_TENSORFLOW, False, marks=pytest.mark.nightly),
+    ],
 )
 def test_a_port_is_held_while_its_trainer_starts(
     tmp_path: Path, before: str, inherits: bool

@@ -9,7 +9,7 @@ from typing import Any
 import keras
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from agents.trainer.data.sources import source_open
@@ -87,7 +87,6 @@ def assert_same(given: Parts, wanted: Parts, kind: str) -> None:
     seed=st.integers(0, 99),
     chosen=st.lists(st.integers(0, MOST_EXAMPLES - 1), max_size=30),
 )
-@settings(max_examples=30)
 def test_every_kind_gives_the_same_examples_in_any_order(
     parts: Parts, batch_size: int, seed: int, chosen: list[int]
 ) -> None:

@@ -8,7 +8,7 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from agents.trainer.contract.user_errors import JobCodeError
@@ -179,7 +179,6 @@ def test_class_weights_need_plain_labels(data: Any) -> None:
 
 
 @given(num_rows=st.integers(1, 40), batch_size=st.integers(1, 9), seed=st.integers(0, 99))
-@settings(max_examples=40, deadline=None)
 def test_a_pydataset_is_numbered_by_rows(num_rows: int, batch_size: int, seed: int) -> None:
     source = opened(Rows(num_rows, batch_size))
     assert len(source) == num_rows

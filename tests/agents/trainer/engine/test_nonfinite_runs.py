@@ -149,7 +149,9 @@ def told(job: LocalJob, kind: ReportKind) -> list[dict[str, Any]]:
     return [report.data for report in reports]
 
 
-@pytest.mark.parametrize("reduction", ReductionMode)
+@pytest.mark.parametrize(
+    "reduction", [pytest.param(ReductionMode.EXACT, marks=pytest.mark.nightly), ReductionMode.FAST]
+)
 def test_three_trainers_that_were_one_stop_before_the_same_step(
     tmp_path: Path, reduction: ReductionMode
 ) -> None:
@@ -199,6 +201,7 @@ def test_the_checkpoint_is_of_before_the_bad_step_and_can_be_gone_on_from(tmp_pa
     assert result["step"] == BAD_STEP + 5
 
 
+@pytest.mark.nightly  # one trainer that goes on: below
 def test_one_that_goes_on_remembers_across_resizes_and_checkpoints(tmp_path: Path) -> None:
     spec = spec_of(OnNonfinite.CONTINUE, limit=3000)
     with local_job(tmp_path, spec, JOB, num_slots=8) as job:
@@ -269,6 +272,7 @@ def test_a_metric_alone_that_is_not_finite(tmp_path: Path, choice: OnNonfinite) 
     assert summary["ended_by"] == "nonfinite_metric"
 
 
+@pytest.mark.nightly  # three trainers without a listener: above
 def test_all_stop_together_once_a_listener_has_caught_up(tmp_path: Path) -> None:
     """The bad step comes while a joiner listens, which cannot foresee an end."""
     bad = 1000

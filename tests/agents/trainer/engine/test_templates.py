@@ -100,7 +100,11 @@ def test_a_template_passes_validation_without_a_warning(template: JobTemplate) -
 
 @pytest.mark.parametrize(
     ("name", "epochs", "least_accuracy"),
-    [("digits_cnn", 10, 0.93), ("tabular", 20, 0.92), ("residual", 8, 0.9)],
+    [
+        ("digits_cnn", 10, 0.93),
+        ("tabular", 20, 0.92),
+        pytest.param("residual", 8, 0.9, marks=pytest.mark.nightly),
+    ],
 )
 def test_a_classifier_learns(name: str, epochs: int, least_accuracy: float) -> None:
     job = loaded(JOB_TEMPLATES[name])
@@ -108,6 +112,7 @@ def test_a_classifier_learns(name: str, epochs: int, least_accuracy: float) -> N
     assert metrics["accuracy"] >= least_accuracy
 
 
+@pytest.mark.nightly  # says nothing of the engine
 def test_the_transformer_learns_more_than_the_frequency_of_characters() -> None:
     job = loaded(JOB_TEMPLATES["char_transformer"])
     _, following = job.train.fetch(np.arange(len(job.train)))

@@ -217,6 +217,7 @@ def test_killed_while_computing_joining_giving_state_and_writing_results(
         check_end(job, expected, writer=4)
 
 
+@pytest.mark.nightly  # `make test` kills in other phases of a step
 def test_killed_while_listening_and_while_one_listens(
     tmp_path: Path, expected: dict[str, Any]
 ) -> None:
@@ -244,6 +245,7 @@ def test_killed_while_listening_and_while_one_listens(
         check_end(job, expected, writer=1)
 
 
+@pytest.mark.nightly  # `make test` kills in other phases of a step
 def test_hangs_steps_not_done_by_all_evaluation_holding_and_saving(
     tmp_path: Path, expected: dict[str, Any]
 ) -> None:
@@ -333,6 +335,7 @@ def test_two_at_once_a_loss_in_a_recovery_and_the_loss_of_all(
         check_end(job, expected, writer=restored.members[0].slot)
 
 
+@pytest.mark.nightly  # `make test` kills in other phases of a step
 def test_a_lone_worker_and_who_listens_to_it_killed(
     tmp_path: Path, expected: dict[str, Any]
 ) -> None:

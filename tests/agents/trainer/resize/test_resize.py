@@ -92,14 +92,14 @@ def test_a_template_resized_1_3_2_4_ends_with_the_bits_of_the_undisturbed_run(
         settings=TEMPLATE_JOBS[name],
         num_virtual_nodes=8,
         global_batch_size=30,
-        stop=steps(450),
+        stop=steps(300),
     )
     code = TEMPLATES / f"{name}.py"
     expected = undisturbed(tmp_path / "one", spec=spec, code=code)
     with local_job(tmp_path, spec, code, num_slots=5) as job:
         if name in STREAMED_JOBS:
             job.program = streaming_program(HEARD_STEPS)
-        result = resized(job, [1, 3, 2, 4], every=40)
+        result = resized(job, [1, 3, 2, 4], every=30)
         job.wait(lambda: set(digests(job)) == {1, 2, 3, 4}, "digests", 30.0)
         if name in STREAMED_JOBS:
             assert switched_at(job, 1, 2) >= switched_at(job, 0, 2) + HEARD_STEPS // 2
@@ -163,6 +163,7 @@ def check_outputs(outputs: Path, result: dict[str, Any]) -> None:
     assert len(rows) == 1 + 100  # 101 examples in batches of 20 are 6 steps an epoch
 
 
+@pytest.mark.nightly  # tests/jobs/lifecycle has the orders for this
 def test_a_joiner_can_be_turned_to_another_membership_while_it_waits(tmp_path: Path) -> None:
     """Generation 2 is given up before its go; its joiner comes in with generation 3."""
     spec = training_spec(stop=steps(400))
