@@ -57,12 +57,18 @@ class Result(StrEnum):
 
 @dataclass(frozen=True)
 class Outcome:
-    """The outcome of a case and its reason."""
+    """The outcome of a case and its reason.
+
+    Attributes:
+        error: the largest difference from Keras, relative to the change of the variable.
+        control: for a case with a control schedule, by how much `fit` differs from itself there.
+    """
 
     result: Result
     note: str = ""
     code: str = ""
     error: float = 0.0
+    control: float = 0.0
     seconds: float = 0.0
 
     @property
@@ -72,12 +78,13 @@ class Outcome:
 
     def to_json(self) -> dict[str, Any]:
         """Turn into what is kept: no times, which differ from run to run."""
-        return {
+        stored = {
             "result": self.result.value,
             "code": self.code,
             "note": self.note,
             "error": float(f"{self.error:.1e}"),
         }
+        return {**stored, "control": float(f"{self.control:.1e}")} if self.control else stored
 
     @classmethod
     def from_json(cls, stored: Mapping[str, Any]) -> Outcome:
@@ -95,6 +102,8 @@ class Case:
         arrays: `(x[, y[, sample_weight]])`.
         refused: the code with which the validation has to refuse it; empty when it trains.
         tolerance: see `TOLERANCE`; another one has a reason in `note`.
+        control: a longer schedule over which the model cannot be compared: there `fit` differs from
+            `fit` with first weights moved by one unit in their last place, too. Measured each time.
         is_sum: the loss is a sum over the batch.
         note: what the generated page says about it.
         is_dense: `fit` is given the sums of gradients of repeated rows. Keras's Adam and others
@@ -109,6 +118,7 @@ class Case:
     refused: str = ""
     tolerance: float = TOLERANCE
     schedule: Schedule = field(default_factory=Schedule)
+    control: Schedule | None = None
     is_sum: bool = False
     note: str = ""
     is_dense: bool = False
@@ -223,7 +233,27 @@ def _trained(case: Case, engine: Engine) -> Outcome:
         return Outcome(Result.FAILED, f"differs: {', '.join(faults[:4])}", error=worst)
     if not any(changed(whole, start)):
         return Outcome(Result.FAILED, "nothing was trained")
-    return Outcome(Result.EQUAL, case.note, error=worst)
+    control = 0.0 if case.control is None else control_difference(case, start, case.control)
+    if case.control is not None and control <= case.tolerance:
+        note = f"{case.control} can be compared: fit differs from itself by {control:.2g} only"
+        return Outcome(Result.FAILED, note, error=worst)
+    return Outcome(Result.EQUAL, case.note, error=worst, control=control)
+
+
+def control_difference(case: Case, start: Mapping[int, np.ndarray], schedule: Schedule) -> float:
+    """Give by how much `fit` differs from `fit` with all weights moved by one unit in last place.
+
+    No implementation can be nearer to `fit` than `fit` itself is under such a change.
+    """
+    moved = {
+        number: np.nextafter(value, value.dtype.type(np.inf)) if value.dtype.kind == "f" else value
+        for number, value in start.items()
+    }
+    trained, expected = (
+        train_by_fit(_like(case, values), case.arrays, schedule, case.is_dense)
+        for values in (moved, start)
+    )
+    return max(differences(trained, expected, start).values(), default=0.0)
 
 
 def _like(case: Case, start: Mapping[int, np.ndarray]) -> keras.Model:

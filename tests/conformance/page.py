@@ -34,6 +34,10 @@ is what rounding makes of sums in another order; where more is allowed, the note
 Batch statistics are those of a virtual node's slice, as they are those of a replica's slice in any
 data-parallel training.
 """
+CONTROL = (
+    "after 20, `fit` differs by {:.1g} from `fit` with first weights moved by one unit in the \
+last place"
+)
 PRIVATE = """
 ## Private parts of Keras
 
@@ -88,6 +92,8 @@ def _note(found: Sequence[tuple[Case, Outcome]]) -> str:
             notes.append(f"{name}refused (`{outcome.code}`)")
         elif outcome.result is Result.FAILED:
             notes.append(f"{name}fails")
+        elif outcome.control:
+            notes.append(f"{name}{case.note}; {CONTROL.format(outcome.control)}")
         elif case.note:
             notes.append(f"{name}{case.note}")
     return "; ".join(notes)

@@ -7,7 +7,6 @@ run is killed: the kernel ends the servers with the process that started them.
 
 from __future__ import annotations
 
-import ctypes
 import os
 import pwd
 import shutil
@@ -17,13 +16,14 @@ import tempfile
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import psycopg
 import redis
 
-_LIBC = ctypes.CDLL(None, use_errno=True)
-_PR_SET_PDEATHSIG = 1
+from jobs.demo.stack.supervisor import end_with_parent
+
 _START_DEADLINE_S = 30.0
 _STOP_DEADLINE_S = 15.0
 _CHECK_EVERY_S = 0.02
@@ -150,14 +150,6 @@ def start_redis() -> RunningServer:
     return RunningServer(process, directory, url)
 
 
-def end_with_parent() -> None:
-    """Ask the kernel to end this process when the process that started it is gone.
-
-    Runs between fork and exec, so it does nothing but one system call.
-    """
-    _LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-
-
 def _unprivileged_user() -> str | None:
     if os.geteuid() != 0:
         return None
@@ -180,7 +172,7 @@ def _start(command: list[str], directory: Path, user: str | None) -> subprocess.
             stdout=log,
             stderr=log,
             start_new_session=True,
-            preexec_fn=end_with_parent,
+            preexec_fn=partial(end_with_parent, signal.SIGKILL),
         )
 
 

@@ -14,6 +14,7 @@ import subprocess
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 
 FIRST_BACKOFF_S = 1.0
@@ -148,7 +149,7 @@ class Supervisor:
                 # A session of its own: Ctrl-C in the terminal reaches only the supervisor, which
                 # then stops the parts in order.
                 start_new_session=True,
-                preexec_fn=_end_with_parent,
+                preexec_fn=partial(end_with_parent, signal.SIGTERM),
             )
 
     def _wait_until_ready(self, running: _Running) -> None:
@@ -212,6 +213,6 @@ def reap(process: subprocess.Popen[bytes]) -> None:
     process.wait(timeout=_KILL_DEADLINE_S)
 
 
-def _end_with_parent() -> None:
-    """Request SIGTERM from the kernel at the parent's exit; runs between fork and exec."""
-    _LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
+def end_with_parent(number: signal.Signals) -> None:
+    """Request a signal from the kernel at the parent's exit; runs between fork and exec."""
+    _LIBC.prctl(_PR_SET_PDEATHSIG, number)
