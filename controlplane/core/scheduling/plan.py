@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from controlplane.core.scheduling.circular_waits import BlockedMove, detours
 from controlplane.core.values.types import (
     AcceleratorId,
     Allocation,
@@ -21,13 +22,15 @@ def plan_between(snapshot: Snapshot, allocation: Allocation) -> Plan:
     because others may wait for them. A job that lost trainers and holds less than its minimum keeps
     its accelerators, and the state in them, until they are given to another job; accelerators kept
     for it are as free as any other once the policy gives them to another job. A job is not given
-    accelerators excluded for it: it runs on the rest, if that reaches its minimum. Jobs in
+    accelerators excluded for it: it runs on the rest, if that reaches its minimum. Of jobs that
+    would wait for each other without end, one makes way (see `circular_waits`). Jobs in
     `snapshot.resizing` are left unchanged.
     """
     schedulable = {accelerator.id for accelerator in snapshot.accelerators}
     in_use = snapshot.in_use
     given = {chosen for row in allocation.accelerators.values() for chosen in row}
-    resizes: list[Resize] = []
+    targets: dict[JobId, tuple[AcceleratorId, ...]] = {}
+    blocked_moves: list[BlockedMove] = []
     waiting: dict[JobId, tuple[AcceleratorId, ...]] = {}
     reasons = {job_id: str(one) for job_id, one in allocation.reasons.items()}
     for job in snapshot.jobs:
@@ -45,14 +48,27 @@ def plan_between(snapshot: Snapshot, allocation: Allocation) -> Plan:
             wanted = rest if is_enough else _meanwhile(job, held, rest, schedulable)
         own = set(held)
         blocked = tuple(one for one in wanted if one in in_use and one not in own)
+        targets[job.id] = wanted
         if blocked:
             waiting[job.id] = blocked
-            wanted = _meanwhile(job, held, wanted, schedulable)
-        if set(wanted) != own:
-            reason = reasons.get(job.id, "")
-            resizes.append(Resize(job.id, held, wanted, reason))
+            reasons[job.id] = f"{reasons.get(job.id, '')} {_waiting_text(wanted, blocked)}".strip()
+            targets[job.id] = _meanwhile(job, held, wanted, schedulable)
+            if targets[job.id] == held and held:
+                blocked_moves.append(BlockedMove(job, held, wanted, blocked))
+    for job_id, detour in detours(snapshot, blocked_moves, given).items():
+        targets[job_id] = detour.accelerators
+        reasons[job_id] = f"{reasons.get(job_id, '')} {detour.reason}".strip()
+    resizes = [
+        Resize(job_id, held, target, reasons.get(job_id, ""))
+        for job_id, target in targets.items()
+        if set(target) != set(held := snapshot.manned(job_id))
+    ]
     resizes.sort(key=lambda resize: len(resize.wanted) - len(resize.held))
     return Plan(tuple(resizes), waiting, reasons)
+
+
+def _waiting_text(wanted: tuple[AcceleratorId, ...], blocked: tuple[AcceleratorId, ...]) -> str:
+    return f"{len(blocked)} of these {len(wanted)} are in use until other jobs have left them."
 
 
 def _shunned_text(wanted: tuple[AcceleratorId, ...], rest: tuple[AcceleratorId, ...]) -> str:
