@@ -34,10 +34,8 @@ is what rounding makes of sums in another order; where more is allowed, the note
 Batch statistics are those of a virtual node's slice, as they are those of a replica's slice in any
 data-parallel training.
 """
-CONTROL = (
-    "after 20, `fit` differs by {:.1g} from `fit` with first weights moved by one unit in the \
-last place"
-)
+CONTROL = "after 20, `fit` from first weights moved by one unit in their last place differs from \
+`fit` by {:.1f} times the largest change"
 PRIVATE = """
 ## Private parts of Keras
 
