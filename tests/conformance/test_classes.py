@@ -14,7 +14,8 @@ from tests.conformance.registry import MODULES, all_cases, module_cases, public_
 
 #: Of how many cases the normal run tries one; `make conformance` tries all.
 SAMPLED = 24
-#: Cases that are always tried: what was wrong here once, and what is most easily wrong.
+#: Cases that are always tried, beside those that are refused: what was wrong here once, and what is
+#: most easily wrong.
 ALWAYS = frozenset(
     {
         "layers.BatchNormalization: images",
@@ -31,7 +32,8 @@ ALWAYS = frozenset(
 
 def is_tried(case: Case) -> bool:
     is_sampled = zlib.crc32(case.key.encode()) % SAMPLED == 0
-    return bool(os.environ.get(EVERYTHING)) or is_sampled or case.key in ALWAYS
+    is_always = bool(case.refused) or case.key in ALWAYS
+    return bool(os.environ.get(EVERYTHING)) or is_sampled or is_always
 
 
 @pytest.mark.parametrize("module", MODULES)

@@ -38,6 +38,7 @@ _FRAME_IN_TEXT = re.compile(
 #: Start of Keras's message when a model's call fails before the model is built.
 _ADVICE = "Unable to automatically build the model"
 #: An ordinary word at the beginning of a sentence; identifiers have dots and brackets.
+_OWN_PACKAGES = "trainers have the product's packages only, so use what needs no other"
 _WORD = re.compile(r"[a-z]+(?:'s)?[ ,]")
 _SHOWN_ESCAPE = re.compile(r"\\x1b\[[0-9;]*m")
 _PROJECT_FOLDER = Path(__file__).resolve().parents[2]
@@ -166,7 +167,8 @@ def _headline(error: BaseException, doing: str, place: str, shapes: DataShapes) 
         return syntax_sentence(error, place.partition(",")[0] or "The file")
     if isinstance(error, ImportError):
         owner = _keras_class_of(error)
-        return import_sentence(error) + (f". {owner} asks for it" if owner else "")
+        said = import_sentence(error)
+        return f"{said}. {owner} asks for it; {_OWN_PACKAGES}" if owner else said
     # str() of a KeyError is the repr of its argument, into which Keras puts a text of many lines.
     is_story = isinstance(error, KeyError) and error.args and "\n" in str(error.args[0])
     text = plain_text(str(error.args[0]) if is_story else str(error))

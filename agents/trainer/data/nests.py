@@ -119,13 +119,11 @@ def number_array(value: Any, path: str) -> np.ndarray:
 def _type_hint(dtype: np.dtype) -> str:
     if dtype.names:
         return "give its fields as a dict: {name: data[name] for name in data.dtype.names}"
+    text = "turn text into numbers in build (apply StringLookup or TextVectorization there)"
     if dtype.kind in "SU":
-        return (
-            "turn text into numbers in build (a StringLookup or TextVectorization layer can be "
-            "applied there)"
-        )
+        return text
     if dtype.kind == "O":
-        return "pad or crop rows of different lengths to one, and turn text into numbers, in build"
+        return f"pad or crop rows of different lengths to one, and {text}"
     return "turn them into numbers in build"
 
 
