@@ -7,8 +7,9 @@ cost: it moves on by way of idle accelerators, or gives up a part of its own, or
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 from controlplane.core.values.types import AcceleratorId, Job, JobId, Snapshot
 
@@ -55,13 +56,15 @@ def detours(
     if not waits:
         return {}
     taken = snapshot.in_use.union(given, *snapshot.held.values())
-    idle = {one.id: one.kind for one in snapshot.accelerators if one.id not in taken}
+    kinds = {one.id: one.kind for one in snapshot.accelerators}
+    idle = dict.fromkeys(one for one in kinds if one not in taken)
+    stopover = partial(_stopover, snapshot, kinds, idle)
     found: dict[JobId, Detour] = {}
     for cycle in _cycles(waits):
         options = (
             option
             for place, number in enumerate(cycle)
-            for option in _options(snapshot, by_id[number], by_id[cycle[place - 1]], idle)
+            for option in _options(by_id[number], by_id[cycle[place - 1]], stopover)
         )
         _, number, detour = min(options, key=lambda option: option[0])
         found[number] = detour
@@ -91,10 +94,9 @@ def _cycles(waits: Mapping[JobId, set[JobId]]) -> Iterator[list[JobId]]:
 
 
 def _options(
-    snapshot: Snapshot,
     move: BlockedMove,
     waiter: BlockedMove,
-    idle: Mapping[AcceleratorId, str],
+    stopover: Callable[[BlockedMove], tuple[AcceleratorId, ...]],
 ) -> Iterator[tuple[tuple[float, ...], JobId, Detour]]:
     """Yield what a job can do for `waiter`, which waits for it: (cost, job, detour)."""
     job = move.job
@@ -106,7 +108,7 @@ def _options(
         cost = (rank, job.weight * lost, -job.submitted_at, job.id)
         return cost, job.id, Detour(accelerators, f"{words}, {_CAUSE}")
 
-    between = _stopover(snapshot, move, idle)
+    between = stopover(move)
     if between:
         is_part = set(between) <= set(move.wanted)
         where = "of its new" if is_part else "idle"
@@ -124,14 +126,16 @@ def _options(
 
 
 def _stopover(
-    snapshot: Snapshot, move: BlockedMove, idle: Mapping[AcceleratorId, str]
+    snapshot: Snapshot,
+    kinds: Mapping[AcceleratorId, str],
+    idle: Iterable[AcceleratorId],
+    move: BlockedMove,
 ) -> tuple[AcceleratorId, ...]:
     """Return idle accelerators of one kind on which the job can run meanwhile, the most there are.
 
     Those that it is to get anyway come first. Empty: there are less than its minimum.
     """
     job = move.job
-    kinds = {one.id: one.kind for one in snapshot.accelerators}
     excluded = snapshot.excluded.get(job.id, frozenset())
     own = [one for one in move.wanted if one not in move.blocked]
     by_kind: dict[str, list[AcceleratorId]] = {}
