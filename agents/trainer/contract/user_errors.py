@@ -37,8 +37,8 @@ _FRAME_IN_TEXT = re.compile(
 )
 #: Start of Keras's message when a model's call fails before the model is built.
 _ADVICE = "Unable to automatically build the model"
-#: An ordinary word at the beginning of a sentence; identifiers have dots and brackets.
 _OWN_PACKAGES = "trainers have the product's packages only, so use what needs no other"
+#: An ordinary word at the beginning of a sentence; identifiers have dots and brackets.
 _WORD = re.compile(r"[a-z]+(?:'s)?[ ,]")
 _SHOWN_ESCAPE = re.compile(r"\\x1b\[[0-9;]*m")
 _PROJECT_FOLDER = Path(__file__).resolve().parents[2]
