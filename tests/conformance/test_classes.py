@@ -13,7 +13,7 @@ from tests.conformance.conftest import EVERYTHING
 from tests.conformance.registry import MODULES, all_cases, module_cases, public_classes
 
 #: Of how many cases the normal run tries one; `make conformance` tries all.
-SAMPLED = 24
+SAMPLED = 48
 #: Cases that are always tried, beside those that are refused: what was wrong here once, and what is
 #: most easily wrong.
 ALWAYS = frozenset(

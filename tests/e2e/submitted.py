@@ -8,9 +8,9 @@ from typing import Any
 from tests.e2e.stack import Stack
 
 CODE = (Path(__file__).parent / "paced_job.py").read_text()
-NUM_STEPS = 800
-#: While its go file is missing a job takes this long per example: 800 ms a step on one accelerator.
-PAUSE_S = 0.05
+NUM_STEPS = 416
+#: While its go file is missing a job takes this long per example: 1.6 s a step on one accelerator.
+PAUSE_S = 0.1
 BATCH = 16
 START_DEADLINE_S = 150.0
 RESIZE_DEADLINE_S = 120.0

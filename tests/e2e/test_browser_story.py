@@ -51,30 +51,36 @@ def status_shows(page: Page, word: str, within_ms: int) -> None:
     expect(page.locator("#job-head [role=status]")).to_contain_text(word, timeout=within_ms)
 
 
-def test_submit_wait_resize_reprioritise_finish_and_cancel(stack: Stack, page: Page) -> None:
-    log_in(page)
-
-    # From a template: validated, then on everything there is.
-    page.get_by_role("link", name="Submit").first.click()
-    page.get_by_label("Name").fill("first of all")
-    page.get_by_label("How many").fill(str(EPOCHS_WITHOUT_END))
-    page.get_by_role("button", name="Submit the job").click()
-    page.wait_for_url(re.compile(r"/jobs/\d+/"))
-    first = page.url.rstrip("/").rpartition("/")[2]
-    expect(page.get_by_text("Its code builds").first).to_be_visible(timeout=START_MS)
-    status_shows(page, "running", START_MS)
-
-    # Own code, less important: it has to wait, and the page says for what.
-    go_file = stack.directory / "go-story"
-    page.goto("/jobs/new/")
+def fill_in_own_code(page: Page, name: str, go_file: Path) -> None:
+    """Fill in what a paced job needs; it trains slowly until its go file is there."""
     page.get_by_role("radio", name=re.compile("My own code")).check()
     page.locator("#id_code").set_input_files(CODE)
-    page.get_by_label("Name").fill("second")
+    page.get_by_label("Name").fill(name)
     page.get_by_label("Global batch size").fill("16")
     page.get_by_label("Virtual nodes").fill("8")
     page.get_by_role("textbox", name="Settings").fill(
         json.dumps({"go_file": str(go_file), "pause_s": 0.05})
     )
+
+
+def test_submit_wait_resize_reprioritise_finish_and_cancel(stack: Stack, page: Page) -> None:
+    log_in(page)
+
+    # Validated, then on everything there is.
+    page.get_by_role("link", name="Submit").first.click()
+    fill_in_own_code(page, "first of all", stack.directory / "go-first")
+    page.get_by_label("How many").fill(str(EPOCHS_WITHOUT_END))
+    page.get_by_label("At most").fill("4")
+    page.get_by_role("button", name="Submit the job").click()
+    page.wait_for_url(re.compile(r"/jobs/\d+/$"))
+    first = page.url.rstrip("/").rpartition("/")[2]
+    expect(page.get_by_text("Its code builds").first).to_be_visible(timeout=START_MS)
+    status_shows(page, "running", START_MS)
+
+    # Less important: it has to wait, and the page says for what.
+    go_file = stack.directory / "go-story"
+    page.goto("/jobs/new/")
+    fill_in_own_code(page, "second", go_file)
     page.get_by_label("Stops after").select_option("steps")
     page.get_by_label("How many").fill("300")
     page.get_by_label("At most").fill("2")

@@ -168,7 +168,8 @@ def give_history(job: Job, accelerators: list[Accelerator], counts: list[int]) -
 
 
 def _give_steps(job: Job, start: datetime.datetime, counts: list[int]) -> None:
-    num_reports = 300
+    """Let a job have reported 900 steps, 15 at a time, and the end of each epoch of 12."""
+    num_reports, num_epochs = 60, 75
     per_part = num_reports // len(counts)
     reports, epochs = [], []
     for place in range(num_reports):
@@ -178,19 +179,19 @@ def _give_steps(job: Job, start: datetime.datetime, counts: list[int]) -> None:
             StepReport(
                 job=job,
                 generation=part + 1,
-                first_step=place * 3 + 1,
-                last_step=place * 3 + 3,
-                epoch=place // 4,
-                examples=3 * 128,
-                seconds=1.9 / count * (1 + 0.06 * math.sin(place)),
-                loss=2.3 * math.exp(-place / 90) + 0.12 + 0.03 * math.sin(place * 1.7),
+                first_step=place * 15 + 1,
+                last_step=place * 15 + 15,
+                epoch=place * 15 // 12,
+                examples=15 * 128,
+                seconds=9.5 / count * (1 + 0.06 * math.sin(place)),
+                loss=2.3 * math.exp(-place / 18) + 0.12 + 0.03 * math.sin(place * 1.7),
                 num_accelerators=count,
                 batch_size=128,
-                learning_rate=0.001 * 0.99**place,
-                at=start + datetime.timedelta(seconds=2 * (place + 1)),
+                learning_rate=0.001 * 0.95**place,
+                at=start + datetime.timedelta(seconds=10 * (place + 1)),
             )
         )
-    for epoch in range(num_reports // 4):
+    for epoch in range(num_epochs):
         fall = math.exp(-epoch * 4 / 90)
         epochs.append(
             EpochReport(
@@ -212,7 +213,7 @@ def _give_steps(job: Job, start: datetime.datetime, counts: list[int]) -> None:
     StepReport.objects.bulk_create(reports)
     EpochReport.objects.bulk_create(epochs)
     Job.objects.filter(pk=job.pk).update(
-        step=num_reports * 3, epoch=num_reports * 3 // 12, loss=0.1432,
+        step=num_epochs * 12, epoch=num_epochs, loss=0.1432,
         examples_per_s=384 / (1.9 / max(counts[-1], 1)), started_at=start,
         attained_accelerator_s=1234.5,
     )  # fmt: skip

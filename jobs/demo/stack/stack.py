@@ -26,7 +26,7 @@ from jobs.demo.stack.ports import free_port, reserved_ports
 from jobs.demo.stack.supervisor import Part, Supervisor
 
 ADMIN = "admin"
-_LOOK_EVERY_S = 0.1
+_LOOK_EVERY_S = 0.25
 _REQUEST_TIMEOUT_S = 30.0
 _PREPARE_DEADLINE_S = 120.0
 _NODES_DEADLINE_S = 60.0

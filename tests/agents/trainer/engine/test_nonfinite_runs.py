@@ -26,6 +26,7 @@ from controlplane.core.protocol.wire import (
 )
 from tests.agents.trainer.dying_trainer import Ending, dying_program
 from tests.agents.trainer.local_jobs import local_job, training_spec
+from tests.agents.trainer.scheduled_trainer import scheduled_program
 from tests.agents.trainer.streaming_trainer import streaming_program
 
 #: The target of one example makes the loss of its step nan, or infinite without a gradient.
@@ -155,10 +156,11 @@ def told(job: LocalJob, kind: ReportKind) -> list[dict[str, Any]]:
 def test_three_trainers_that_were_one_stop_before_the_same_step(
     tmp_path: Path, reduction: ReductionMode
 ) -> None:
-    bad = 700
-    settings = {"examples": 20 * 1000, "bad": 20 * (bad - 1)}
-    spec = spec_of(OnNonfinite.STOP, limit=2000, reduction=reduction, settings=settings)
+    bad = 60
+    settings = {"examples": 20 * 100, "bad": 20 * (bad - 1)}
+    spec = spec_of(OnNonfinite.STOP, limit=200, reduction=reduction, settings=settings)
     with local_job(tmp_path, spec, JOB, num_slots=4) as job:
+        job.program = scheduled_program({1: 20})
         for membership in ready(job, 1, 3):
             job.go(membership)
             job.wait_switched(membership)

@@ -301,6 +301,7 @@ def test_hangs_steps_not_done_by_all_evaluation_holding_and_saving(
         assert not [r for r in job.trainers[2].reports if r.generation >= with_joiner.generation]
 
 
+@pytest.mark.nightly  # tests/jobs/failures has the orders for these
 def test_two_at_once_a_loss_in_a_recovery_and_the_loss_of_all(
     tmp_path: Path, expected: dict[str, Any]
 ) -> None:
