@@ -8,7 +8,7 @@ from typing import Any
 
 import httpx
 
-from controlplane.core.values.lifecycle import ENDED_JOB_STATUSES, JobStatus
+from controlplane.core.values.lifecycle import ENDED_JOB_STATUSES, JobStatus, NodeStatus
 
 _LOOK_EVERY_S = 1.0
 #: Seconds for which a job trains before the next one is submitted.
@@ -36,13 +36,17 @@ ARRIVALS = (
 class Arrivals:
     """Submits the next job when the previous one has trained for a while, or has ended.
 
+    The first job waits for all nodes: a job that starts on one of them may find that more
+    accelerators, which share this machine's cores, make it no faster.
+
     No state is kept between demo runs: the idempotency key of a repeated submission returns the
     existing job.
     """
 
-    def __init__(self, rest: httpx.Client, announce: Callable[[str], None]) -> None:
+    def __init__(self, rest: httpx.Client, announce: Callable[[str], None], num_nodes: int) -> None:
         self._rest = rest
         self._announce = announce
+        self._num_nodes = num_nodes
         self._num_submitted = 0
         self._latest_id: int | None = None
         self._trains_since: float | None = None
@@ -68,10 +72,9 @@ class Arrivals:
 
     def _may_submit(self, now: float) -> bool:
         if self._latest_id is None:
-            return True
-        response = self._rest.get(f"jobs/{self._latest_id}/")
-        response.raise_for_status()
-        status = JobStatus(response.json()["status"])
+            nodes = self._read("nodes/")["results"]
+            return sum(node["status"] == NodeStatus.ONLINE for node in nodes) >= self._num_nodes
+        status = JobStatus(self._read(f"jobs/{self._latest_id}/")["status"])
         if status in ENDED_JOB_STATUSES:
             return True
         if status != JobStatus.RUNNING:
@@ -79,6 +82,11 @@ class Arrivals:
         if self._trains_since is None:
             self._trains_since = now
         return now - self._trains_since >= APART_S
+
+    def _read(self, path: str) -> Any:
+        response = self._rest.get(path)
+        response.raise_for_status()
+        return response.json()
 
     def _submit(self, arrival: Arrival) -> None:
         body: dict[str, Any] = {

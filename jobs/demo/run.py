@@ -71,7 +71,7 @@ def _serve(
     num_resumed = jobs_resume(directory, rest)
     if num_resumed:
         announce(f"{num_resumed} jobs go on where they stopped")
-    arrivals = Arrivals(rest, announce)
+    arrivals = Arrivals(rest, announce, len(processes.NODES))
     while not stop.wait(_LOOK_EVERY_S):
         now = time.monotonic()
         supervisor.run_once(now)

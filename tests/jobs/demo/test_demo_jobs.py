@@ -11,6 +11,7 @@ import pytest
 from django.core.signals import request_finished, request_started
 from django.core.wsgi import get_wsgi_application
 from django.db import close_old_connections
+from django.utils import timezone
 
 from controlplane.core.values.lifecycle import JobStatus
 from jobs.demo.demo_jobs import APART_S, ARRIVALS, Arrivals
@@ -19,7 +20,7 @@ from jobs.job_templates import JOB_TEMPLATES
 from jobs.models import Job
 from jobs.services.cluster.bootstrap import ensure_admin, ensure_api_token
 from tests.jobs.world import World
-from tests.support.builders import at, job_make
+from tests.support.builders import at, job_make, node_make
 
 pytestmark = pytest.mark.django_db
 
@@ -57,7 +58,7 @@ def test_the_three_are_templates_of_different_priorities() -> None:
 
 def test_a_job_arrives_when_the_one_before_has_trained_for_a_while(rest: httpx.Client) -> None:
     said: list[str] = []
-    arrivals = Arrivals(rest, said.append)
+    arrivals = Arrivals(rest, said.append, num_nodes=0)
     arrivals.run_once(0.0)
     assert names() == [ARRIVALS[0].name]
     first = Job.objects.get()
@@ -71,8 +72,18 @@ def test_a_job_arrives_when_the_one_before_has_trained_for_a_while(rest: httpx.C
     assert said[-1].startswith(f"Job {first.pk + 1} ({ARRIVALS[1].name}, priority 300)")
 
 
+def test_the_first_job_waits_for_all_nodes(rest: httpx.Client) -> None:
+    arrivals = Arrivals(rest, lambda _line: None, num_nodes=2)
+    node_make(now=timezone.now())
+    arrivals.run_once(0.0)
+    assert names() == []
+    node_make(now=timezone.now())
+    arrivals.run_once(2.0)
+    assert names() == [ARRIVALS[0].name]
+
+
 def test_a_job_arrives_at_once_when_the_one_before_has_ended(rest: httpx.Client) -> None:
-    arrivals = Arrivals(rest, lambda _line: None)
+    arrivals = Arrivals(rest, lambda _line: None, num_nodes=0)
     for second in (0.0, 2.0, 4.0, 6.0):
         arrivals.run_once(second)
         set_status(Job.objects.order_by("-id")[0].pk, JobStatus.FINISHED)
@@ -82,7 +93,7 @@ def test_a_job_arrives_at_once_when_the_one_before_has_ended(rest: httpx.Client)
 
 def test_another_run_finds_the_jobs_of_the_one_before(rest: httpx.Client) -> None:
     for _ in range(2):
-        arrivals = Arrivals(rest, lambda _line: None)
+        arrivals = Arrivals(rest, lambda _line: None, num_nodes=0)
         for second in (0.0, 2.0, 4.0):
             arrivals.run_once(second)
             set_status(Job.objects.order_by("id")[0].pk, JobStatus.FINISHED)
@@ -92,7 +103,7 @@ def test_another_run_finds_the_jobs_of_the_one_before(rest: httpx.Client) -> Non
 def test_a_site_that_is_away_is_asked_again_later() -> None:
     said: list[str] = []
     with httpx.Client(base_url="http://127.0.0.1:1/api/v1/", trust_env=False) as nobody:
-        arrivals = Arrivals(nobody, said.append)
+        arrivals = Arrivals(nobody, said.append, num_nodes=0)
         arrivals.run_once(0.0)
         arrivals.run_once(APART_S - 1)
         assert len(said) == 1
