@@ -30,6 +30,7 @@ from typing import Any
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 
 from agents.trainer.contract.environment import heap_environment
+from benchmarks.figures import figures_print
 from tests.conformance.architecture_cases import all_cases as architecture_cases
 from tests.conformance.cases import Case, Outcome, case_try
 from tests.conformance.harness import process_prepare
@@ -126,7 +127,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     Path(PAGE_FILE).write_text(page_text(outcomes), encoding="utf-8")
     print(f"{OUTCOMES_FILE.name} and {PAGE_FILE.name} written")
     result = figures(outcomes)
-    print(json.dumps(result))
+    figures_print("conformance", result)
     return 0 if result["failed"] == 0 and len(outcomes) == len(known) else 1
 
 

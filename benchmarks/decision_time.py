@@ -21,7 +21,6 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
-import json
 import os
 import statistics
 import sys
@@ -31,6 +30,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from benchmarks.figures import figures_print
 from controlplane.core.cycle import decide
 from controlplane.core.estimates.goodput import AdaptiveBatchPerformance, VirtualNodes
 from controlplane.core.estimates.throughput import ThroughputModel
@@ -277,7 +277,7 @@ def main() -> int:
         )
         if (policy, number) in CASES:
             figures[key] = round(found.clock_ms, 2)
-    print(json.dumps({"benchmark": "decision_time", "figures": figures}))
+    figures_print("decision_time", figures)
     return 0
 
 

@@ -21,7 +21,6 @@ from __future__ import annotations
 
 import argparse
 import datetime
-import json
 import statistics
 import sys
 import tempfile
@@ -32,6 +31,7 @@ from typing import Any
 from benchmarks.failures.cases import CASES, Case, Hit
 from benchmarks.failures.hits import DEADLINE_S, FatedJob, answers
 from benchmarks.failures.links import open_links
+from benchmarks.figures import figures_print
 from jobs.demo.stack.stack import Stack, embedded_stack
 
 LEASE_S = 5.0
@@ -101,7 +101,7 @@ def main() -> int:
     figures: dict[str, Any] = {name: _median(losses, name) for name in FIGURES}
     figures["digests_equal"] = int(are_equal)
     print_table(losses, figures)
-    print(json.dumps({"benchmark": "failure", **figures}))
+    figures_print("failure", figures)
     return 0 if are_equal else 1
 
 

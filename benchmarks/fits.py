@@ -28,7 +28,6 @@ from __future__ import annotations
 
 import argparse
 import csv
-import json
 import re
 import statistics
 import sys
@@ -44,6 +43,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.optimize import OptimizeWarning, curve_fit, minimize
 
+from benchmarks.figures import figures_print
 from controlplane.core.estimates.loss_curves import DECAY, CurveClass
 from controlplane.core.estimates.loss_prediction import (
     POINTS_LEAST,
@@ -351,7 +351,7 @@ def main() -> int:
     applications = applications_read(options.traces) if is_there else applications_invent()
     figures = throughput_run(applications, options.draws, options.every)
     figures |= loss_run(series_read(options.traces) if is_there else series_invent(), options.every)
-    print(json.dumps({"benchmark": "fits", "figures": figures}))
+    figures_print("fits", figures)
     return 0
 
 

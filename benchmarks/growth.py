@@ -23,7 +23,6 @@ from __future__ import annotations
 
 import argparse
 import datetime
-import json
 import os
 import statistics
 import sys
@@ -33,6 +32,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+from benchmarks.figures import figures_print
 from benchmarks.pauses import (
     BATCH,
     COMPARED,
@@ -96,7 +96,7 @@ def main() -> int:
         **{f"pause_ms_{name}": round(1e3 * statistics.median(s), 1) for name, s in grown.items()},
         "restart_over_pause": round(statistics.median(ratios), 1),
     }
-    print(json.dumps({"benchmark": "growth", "figures": figures}))
+    figures_print("growth", figures)
     return 0
 
 

@@ -21,7 +21,6 @@ in one job: a split is changed live.
 from __future__ import annotations
 
 import argparse
-import json
 import statistics
 import sys
 import tempfile
@@ -31,6 +30,7 @@ from pathlib import Path
 
 from agents.trainer.local.local_cluster import LocalJob
 from benchmarks.cpu_quota import CpuQuota
+from benchmarks.figures import figures_print
 from controlplane.core.estimates.step_time import (
     Sample,
     StepTime,
@@ -247,7 +247,7 @@ def main() -> int:
             bench = Bench(job, options.steps)
             profiles = bench.start(quota, (options.fast, options.slow))
             figures = run(bench, profiles, options.repeats)
-    print(json.dumps({"benchmark": "heterogeneous", "figures": figures}))
+    figures_print("heterogeneous", figures)
     return 0
 
 

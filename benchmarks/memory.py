@@ -36,6 +36,7 @@ from pathlib import Path
 from typing import Any
 
 from agents.trainer.local.local_cluster import LocalJob, LocalJobError
+from benchmarks.figures import figures_print
 from controlplane.core.protocol.wire import ReductionMode, StopCondition, StopKind, TrainingSpec
 
 JOB = """
@@ -152,7 +153,7 @@ def main() -> int:
     figures = summarise(repeats)
     print_table(repeats)
     limited = {} if options.skip_limit else limit_compare()
-    print(json.dumps({"benchmark": "memory", "figures": figures | limited}))
+    figures_print("memory", figures | limited)
     return 0 if all(limited.values()) else 1
 
 

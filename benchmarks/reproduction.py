@@ -16,7 +16,6 @@ on the last line, too.
 from __future__ import annotations
 
 import argparse
-import json
 import statistics
 import sys
 import time
@@ -24,6 +23,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from benchmarks import slaq_runs, virtualflow_runs
+from benchmarks.figures import figures_print
 from controlplane.simulator import Report, cluster_make, pollux_workload, profiles_read, simulate
 
 #: Mean completion times in seconds, of the run that was published and of ours.
@@ -96,7 +96,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     figures: dict[str, float] = {}
     for name, measure in parts.items():
         figures |= measure(options.traces / name)
-    print(json.dumps({name: figures[name] for name in FIGURES}))
+    figures_print("reproduction", {name: figures[name] for name in FIGURES})
     return 0
 
 

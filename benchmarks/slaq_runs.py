@@ -37,7 +37,6 @@ Forecasts are the product's (`loss_prediction`), fitted to the losses so far of 
 from __future__ import annotations
 
 import argparse
-import json
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -47,6 +46,7 @@ from statistics import fmean, median
 import numpy as np
 from numpy.typing import NDArray
 
+from benchmarks.figures import figures_print
 from controlplane.core.estimates.loss_prediction import POINTS_LEAST, LossFit, loss_fit
 from controlplane.core.values.performance import LossForecast
 from controlplane.simulator import (
@@ -316,7 +316,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if not folder.is_dir():
         print(f"{folder} is missing: nothing to compare with", file=sys.stderr)
         return 1
-    print(json.dumps(measure(folder, options.load, options.seeds)))
+    figures_print("slaq_runs", measure(folder, options.load, options.seeds))
     return 0
 
 

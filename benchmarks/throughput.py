@@ -36,6 +36,7 @@ from pathlib import Path
 
 from agents.trainer.contract.environment import heap_environment
 from agents.trainer.local.local_cluster import LocalJob
+from benchmarks.figures import figures_print
 from benchmarks.throughput_arms import job as job_module
 from benchmarks.throughput_arms.described import job_spec
 from benchmarks.throughput_arms.job import NETWORKS
@@ -187,7 +188,7 @@ def main() -> int:
     if 2 in sizes:
         figures["two_process_fast_ratio"] = lowest(measured[2], "fast", "fit", "loop")
         figures["two_process_exact_ratio"] = lowest(measured[2], "exact", "fit", "loop")
-    print(json.dumps({"benchmark": "throughput", "figures": figures}))
+    figures_print("throughput", figures)
     return 0
 
 

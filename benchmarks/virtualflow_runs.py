@@ -39,6 +39,7 @@ from typing import Any
 
 import numpy as np
 
+from benchmarks.figures import figures_print
 from controlplane.core.policies.common.fair_fill import power_of_two_fill
 from controlplane.core.values.types import Job
 from controlplane.simulator import (
@@ -209,7 +210,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if not folder.is_dir():
         print(f"{folder} is missing: nothing to compare with", file=sys.stderr)
         return 1
-    print(json.dumps(measure(folder)))
+    figures_print("virtualflow_runs", measure(folder))
     return 0
 
 
