@@ -124,14 +124,14 @@ class Agent:
 
     @property
     def is_all_acknowledged(self) -> bool:
-        """Whether the control plane has acknowledged all reports."""
+        """True once the control plane has acknowledged all reports."""
         return self._contact.is_idle and all(
             item.is_acknowledged for item in self.trainers.values()
         )
 
     @property
     def has_settled(self) -> bool:
-        """Whether the newest desired state is in place and a report of that is acknowledged."""
+        """True once the newest desired state is in place and a report of that acknowledged."""
         newest = self._poller.newest
         is_starting = any(item.stage is Stage.FETCHING for item in self.trainers.values())
         return (

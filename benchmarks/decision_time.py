@@ -1,4 +1,4 @@
-"""What one decision takes, from the snapshot to the plan, for clusters of three sizes.
+"""Time of one decision, from the snapshot to the plan, for clusters of three sizes.
 
 Every policy decides about the same clusters: 64 accelerators of one kind (16 nodes of 4, 40 jobs),
 2,048 of three kinds (256 nodes of 8, 1,000 jobs) and 10,240 of three kinds (1,280 nodes of 8, 5,000
@@ -70,7 +70,7 @@ SIZES = {
     10240: Size({"a100": 320, "v100": 480, "t4": 480}, 8, 5000),
 }
 
-#: What the figures are about.
+#: Subject of the figures.
 CASES = ((OURS, 64), (OURS, 2048), (OURS, 10240), ("pollux", 64), ("sia", 2048))
 
 

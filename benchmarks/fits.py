@@ -1,4 +1,4 @@
-"""What fitting costs and how well it foretells: throughput of jobs, and where their loss goes.
+"""Cost and accuracy of the fitted models: throughput of jobs, and the course of their loss.
 
 Throughput (Pollux' measurements, all placements and all spread ones of six applications): the mean
 of |predicted - measured| / measured seconds of a step over all configurations of an application,
@@ -66,7 +66,7 @@ ORIGINAL_EXPONENTIAL = ("logreg", "linreg", "exponential")
 
 @dataclass(frozen=True)
 class Timed:
-    """What a baseline took beside what we took for the same, in milliseconds."""
+    """Milliseconds that a baseline and our model took for the same fits."""
 
     ours_ms: list[float]
     theirs_ms: list[float]

@@ -86,7 +86,7 @@ START_LIMIT_S = 240.0
 
 @dataclass(frozen=True)
 class Pace:
-    """What some steps of one split took, by the reports of the job's leader.
+    """Duration of steps of one split, from the reports of the job's leader.
 
     Attributes:
         step_s: mean seconds of a whole step.
@@ -193,7 +193,7 @@ def even(num_trainers: int) -> Split:
 
 @dataclass(frozen=True)
 class Plan:
-    """What the product would do, and what it expects of it."""
+    """The split that the product would choose, and the speed that it predicts."""
 
     counts: Split
     step_times: tuple[StepTime, ...]

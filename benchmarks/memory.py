@@ -114,7 +114,7 @@ MIB = 1024**2
 
 @dataclass
 class Peaks:
-    """What one repeat measured for one model, in bytes.
+    """Bytes that one repeat measured for one model.
 
     Attributes:
         level: the Keras process before its first step.

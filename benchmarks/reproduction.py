@@ -43,7 +43,7 @@ FIGURES = (
     "slaq_delay_change",
 )
 
-#: What the policies know.
+#: Source of the speeds that policies use.
 KNOWLEDGE = {"tiresias": "true", "optimus": "true", "pollux": "fitted"}
 
 

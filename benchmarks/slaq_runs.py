@@ -118,7 +118,7 @@ class RecordedLoss(ScaledApplication):
 
 @dataclass(frozen=True, slots=True)
 class Foreseen:
-    """What is foreseen of a job's loss after some reports; fitted when a policy first asks."""
+    """Forecast of a job's loss after some reports; fitted when a policy first asks."""
 
     application: RecordedLoss
     num_points: int
@@ -166,7 +166,7 @@ def workload(series: Mapping[str, NDArray[np.float64]], load: float, seed: int) 
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What came of one run.
+    """Result of one run.
 
     Attributes:
         loss: mean normalised loss of the jobs in the system.

@@ -65,7 +65,7 @@ COLD_START_S = 78.0
 
 COSTS = ResizeCosts(start_s=COLD_START_S, pause_s=0.7, growth_s=80.0, release_s=10.0)
 
-#: What the authors measured on their cluster: makespan, mean, median and 95th percentile of
+#: Figures that the authors measured on their cluster: makespan, mean, median and 95th percentile of
 #: completion, mean and median of queueing, part allocated.
 PUBLISHED = {
     "priority": (11929.0, 4005.0, 2667.0, 9518.0, 3102.0, 1840.0, 0.711),

@@ -84,7 +84,7 @@ class Contact:
 
     @property
     def is_idle(self) -> bool:
-        """Whether no request is under way."""
+        """True while no request is under way."""
         return self._hello is None and self._sending is None
 
     def step(

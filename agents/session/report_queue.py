@@ -71,7 +71,7 @@ class ReportQueue:
 
     @property
     def is_empty(self) -> bool:
-        """Whether no report that was read waits for acknowledgement."""
+        """True while no report that was read waits for acknowledgement."""
         return not self._pending
 
     def _read_trainers(self) -> bool:

@@ -71,7 +71,7 @@ class RunDirectory:
 
     @property
     def has_traces(self) -> bool:
-        """Whether a trainer ever wrote a log, a report or a pulse here."""
+        """True if a trainer ever wrote a log, a report or a pulse here."""
         has_output = self.log.exists() and self.log.stat().st_size > 0
         return has_output or self.reports.exists() or self.pulse.exists()
 

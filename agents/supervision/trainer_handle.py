@@ -97,7 +97,7 @@ class TrainerHandle:
 
     @property
     def is_acknowledged(self) -> bool:
-        """Whether the trainer is gone and the control plane has acknowledged all its reports."""
+        """True once the trainer is gone and the control plane has acknowledged all its reports."""
         if self.stage is not Stage.GONE or not self.queue.is_empty:
             return False
         self.queue.fill()

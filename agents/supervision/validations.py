@@ -54,7 +54,7 @@ class Validation:
 
     @property
     def is_over(self) -> bool:
-        """Whether its process is gone and its result known (or no longer wanted)."""
+        """True once the process is gone and the result is known, or no longer wanted."""
         return self.report is not None
 
     @property
@@ -64,7 +64,7 @@ class Validation:
 
     @property
     def is_running(self) -> bool:
-        """Whether any process of it is left."""
+        """True while a process of the validation is left."""
         return self._process is not None and not self.is_over
 
     def end(self) -> None:

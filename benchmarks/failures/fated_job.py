@@ -99,7 +99,7 @@ class Failing:
 
 
 class Fate:
-    """What becomes of the trainer in one slot."""
+    """The losses planned for the trainer in one slot."""
 
     def __init__(self, folder, slot, settings):
         self.folder, self.slot = folder, slot

@@ -17,7 +17,7 @@ from ipaddress import IPv4Network, IPv6Network
 
 Network = IPv4Network | IPv6Network
 
-#: Whether this system supports socket filters.
+#: True on systems with socket filters.
 HAS_FILTERS = sys.platform == "linux"
 #: From Linux's asm-generic/socket.h; Python's socket module lacks them.
 SO_ATTACH_FILTER = SO_GET_FILTER = 26

@@ -52,7 +52,7 @@ class MemoryNeed:
 
 @dataclass(frozen=True, slots=True)
 class Fit:
-    """Whether a job fits one kind of accelerator.
+    """Fit of a job on one kind of accelerator.
 
     Attributes:
         memory_bytes: memory of the smallest accelerator of the kind.

@@ -108,7 +108,7 @@ GENERATION_TRANSITIONS: Mapping[GenerationPhase, frozenset[GenerationPhase]] = {
 
 
 class NodeStatus(StrEnum):
-    """Whether a node may be given work."""
+    """Status of a node: only an online one is given work."""
 
     ONLINE = "online"
     CORDONED = "cordoned"  # excluded from new work by an admin

@@ -63,7 +63,7 @@ class RebalancePlan:
 
     @property
     def is_doubtful(self) -> bool:
-        """Whether the last move, based on apparent differences of members, made nothing faster."""
+        """True if the last move, made for apparent differences of members, made nothing faster."""
         return self.failures > 0
 
     def tried(self, trial: RebalanceTrial, now_s: float) -> RebalancePlan:

@@ -214,7 +214,7 @@ def team_plan(
 
 @dataclass(frozen=True, slots=True)
 class MixVerdict:
-    """Whether accelerators of several kinds together are faster than the best of one kind.
+    """Comparison of accelerators of several kinds together with the best of one kind.
 
     Attributes:
         alone: the fastest team of one kind.
