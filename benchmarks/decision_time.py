@@ -1,20 +1,22 @@
-"""Time of one decision, from the snapshot to the plan, for clusters of three sizes.
+"""Processor time of one decision, from the snapshot to the plan, for clusters of four sizes.
 
-Every policy decides about the same clusters: 64 accelerators of one kind (16 nodes of 4, 40 jobs),
-2,048 of three kinds (256 nodes of 8, 1,000 jobs) and 10,240 of three kinds (1,280 nodes of 8, 5,000
-jobs). Jobs adapt their batch sizes; their models are made up from the ranges that fits of real jobs
-come to. A cluster is first brought to rest; then before every decision two in a hundred jobs end,
-as many new ones arrive, and one in ten has reported something new, so that its predictions have to
-be worked out again. `decide()` is timed as a whole: policy, check, places and plan, on one core.
+Every policy decides about the same clusters: 64 accelerators of one kind (16 nodes of 4, 40 jobs)
+and 2,048, 10,240 and 100,000 of three kinds (nodes of 8; 1,000, 5,000 and 20,000 jobs). Jobs adapt
+their batch sizes; their models are made up from the ranges that fits of real jobs come to. A
+cluster is first brought to rest; then before every decision two in a hundred jobs end, as many new
+ones arrive, and one in ten has reported something new, so that its predictions have to be worked
+out again. `decide()` is timed as a whole: policy, check, places and plan, on one core.
 
 The column "cold" is a decision in a process that remembers nothing: no predictions, no population.
 
-* ours_64_ms, ours_2048_ms, ours_10240_ms: `goodput_fair`; null while it is not registered.
+Figures are medians of the processor time, which other load changes least:
+
+* ours_64_ms, ours_2048_ms, ours_10240_ms, ours_100000_s: `goodput_fair`;
 * pollux_64_ms, sia_2048_ms: the peers, on the same clusters in the same minutes.
 
-    python -m benchmarks.decision_time [--repeats 7] [--all]
+    python -m benchmarks.decision_time [--repeats 7] [--sizes 64 2048 10240 100000] [--all]
 
-`--all` adds every other policy at every size but Pollux at the larger ones.
+`--all` adds every other policy at every size below 100,000 but Pollux at the larger ones.
 """
 
 from __future__ import annotations
@@ -68,10 +70,13 @@ SIZES = {
     64: Size({"t4": 16}, 4, 40),
     2048: Size({"a100": 64, "v100": 96, "t4": 96}, 8, 1000),
     10240: Size({"a100": 320, "v100": 480, "t4": 480}, 8, 5000),
+    100_000: Size({"a100": 3125, "v100": 4687, "t4": 4688}, 8, 20_000),
 }
 
 #: Subject of the figures.
-CASES = ((OURS, 64), (OURS, 2048), (OURS, 10240), ("pollux", 64), ("sia", 2048))
+CASES = (
+    (OURS, 64), (OURS, 2048), (OURS, 10240), (OURS, 100_000), ("pollux", 64), ("sia", 2048),
+)  # fmt: skip
 
 
 @dataclass
@@ -248,37 +253,40 @@ def main() -> int:
     """Measure every case, print the table and the figures."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--repeats", type=int, default=7)
+    parser.add_argument("--sizes", type=int, nargs="+", choices=list(SIZES), default=list(SIZES))
     parser.add_argument("--all", action="store_true", help="every policy at every size")
     options = parser.parse_args()
     os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
     cases = list(CASES)
     if options.all:
-        others = [(name, size) for size in SIZES for name in POLICIES]
+        others = [(name, size) for size in SIZES if size < max(SIZES) for name in POLICIES]
         cases += [
             case for case in others if case not in CASES and (case[0] != "pollux" or case[1] == 64)
         ]
     print(f"{'policy':<28}{'median':>10}{'worst':>10}{'processor':>11}{'cold':>10}{'resizes':>9}")
-    figures: dict[str, float | None] = {}
-    shown = 0
-    for policy, number in sorted(cases, key=lambda case: case[1]):
-        if number != shown:
-            shown = number
-            print(f"{SIZES[number].name}:")
-        key = f"{'ours' if policy == OURS else policy}_{number}_ms"
-        if policy not in POLICIES:
-            print(f"  {policy}: no policy of that name is registered, not measured")
-            figures[key] = None
-            continue
-        found = measure(policy, SIZES[number], options.repeats)
-        print(
-            f"  {policy:<26}{found.clock_ms:>7.1f} ms{found.worst_ms:>7.1f} ms"
-            f"{found.processor_ms:>8.1f} ms{found.cold_ms:>7.0f} ms{found.num_resizes:>9.0f}",
-            flush=True,
-        )
-        if (policy, number) in CASES:
-            figures[key] = round(found.clock_ms, 2)
+    figures: dict[str, float] = {}
+    for number in options.sizes:
+        print(f"{SIZES[number].name}:")
+        for policy in [name for name, size in cases if size == number]:
+            found = measure(policy, SIZES[number], options.repeats)
+            print(
+                f"  {policy:<26}{found.clock_ms:>7.1f} ms{found.worst_ms:>7.1f} ms"
+                f"{found.processor_ms:>8.1f} ms{found.cold_ms:>7.0f} ms{found.num_resizes:>9.0f}",
+                flush=True,
+            )
+            if (policy, number) in CASES:
+                name, value = figure_of(policy, number, found)
+                figures[name] = value
     figures_print("decision_time", figures)
     return 0
+
+
+def figure_of(policy: str, num_accelerators: int, found: Result) -> tuple[str, float]:
+    """Return name and value of a figure: milliseconds, or seconds for the largest cluster."""
+    name = f"{'ours' if policy == OURS else policy}_{num_accelerators}"
+    if num_accelerators == max(SIZES):
+        return f"{name}_s", round(found.processor_ms / 1e3, 3)
+    return f"{name}_ms", round(found.processor_ms, 2)
 
 
 if __name__ == "__main__":

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from benchmarks.decision_time import SIZES, Size, World, measure
+from benchmarks.decision_time import OURS, SIZES, Size, World, figure_of, measure
 from controlplane.core.cycle import decide
 
 SMALL = Size({"a100": 2, "t4": 2}, 4, 12)
@@ -12,7 +12,7 @@ SMALL = Size({"a100": 2, "t4": 2}, 4, 12)
 
 def test_sizes_are_those_that_are_asked_for() -> None:
     assert {name: size.num_accelerators for name, size in SIZES.items()} == {n: n for n in SIZES}
-    assert SIZES[10240].num_jobs == 5000
+    assert (SIZES[10240].num_jobs, SIZES[100_000].num_jobs) == (5000, 20_000)
 
 
 def test_clusters_come_to_rest_and_live_on() -> None:
@@ -32,3 +32,5 @@ def test_a_decision_is_timed_by_clock_and_processor() -> None:
     found = measure("srtf", SMALL, repeats=2)
     assert found.processor_ms > 0.0
     assert 0.0 < found.clock_ms <= found.worst_ms
+    assert figure_of("srtf", 64, found) == ("srtf_64_ms", round(found.processor_ms, 2))
+    assert figure_of(OURS, 100_000, found)[0] == "ours_100000_s"
