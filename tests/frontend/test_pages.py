@@ -141,16 +141,19 @@ def test_a_pending_job_knows_its_place(world: World, ada: Client) -> None:
     assert "Position in the queue: 2." in text
 
 
-def test_a_pending_job_shows_the_range_of_its_expected_start(world: World, ada: Client) -> None:
+@pytest.mark.parametrize("page", ["/jobs/{}/", "/", "/queue/"])
+def test_a_pending_job_shows_the_range_of_its_expected_start(
+    world: World, admin: Client, page: str
+) -> None:
     job = world.jobs["pending"]
     job.expected_start_earliest_at = datetime.datetime(2026, 3, 2, 9, 5, tzinfo=datetime.UTC)
     job.expected_start_latest_at = datetime.datetime(2026, 3, 2, 9, 12, tzinfo=datetime.UTC)
     job.save()
-    text = _text(ada.get(f"/jobs/{job.pk}/"))
+    text = _text(admin.get(page.format(job.pk)))
     assert "Expected start: 2026-03-02 09:05:00 UTC to 2026-03-02 09:12:00 UTC ." in text
     job.expected_start_latest_at = job.expected_start_earliest_at
     job.save()
-    text = _text(ada.get(f"/jobs/{job.pk}/"))
+    text = _text(admin.get(page.format(job.pk)))
     assert "Expected start: 2026-03-02 09:05:00 UTC ." in text
 
 

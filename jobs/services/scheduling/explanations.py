@@ -34,7 +34,6 @@ def reasons_save(
         reason, start = reasons[job.pk], starts.get(job.pk)
         bounds: tuple[datetime.datetime | None, ...] = (None, None)
         if start is not None:
-            reason = f"{reason} {start}"
             before = (job.expected_start_earliest_at, job.expected_start_latest_at)
             bounds = _bounds(start, before, now)
         values = dict(zip(_FIELDS, (reason, *bounds), strict=True))
