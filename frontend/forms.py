@@ -20,6 +20,15 @@ from jobs.services.submission.rows import job_clone_values
 from jobs.submission import prediction_values
 
 _NOT_SHOWN = ("template", "code", "code_name", "stop")
+#: Sections of the page with their fields; all others are those of the training.
+_SECTIONS = {
+    "stop": ("stop_kind", "stop_limit", "on_nonfinite"),
+    "metric": ("stop_metric", "stop_target", "stop_higher_is_better"),
+    "resources": (
+        *("min_accelerators", "max_accelerators", "priority"),
+        *("accepted_kinds", "allow_mixed_kinds"),
+    ),
+}
 #: Attributes of text fields beyond those of their serializer field.
 _ATTRIBUTES = {
     "name": {"autocomplete": "off"},
@@ -66,6 +75,15 @@ class JobForm(forms.Form):
         for name, field in SubmissionSerializer().fields.items():
             if name not in _NOT_SHOWN:
                 self.fields[name] = _form_field(name, field)
+
+    def sections(self) -> dict[str, list[forms.BoundField]]:
+        """Return the fields of each section, "training" included, without the code's."""
+        placed = {name for names in _SECTIONS.values() for name in names} | {"code_from", "code"}
+        others = [name for name in self.fields if name not in placed]
+        return {
+            section: [self[name] for name in names]
+            for section, names in {"training": others, **_SECTIONS}.items()
+        }
 
     def submission_values(self) -> dict[str, Any]:
         """Return the text fields for `submission_read`; the code is passed separately.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any
 
 from controlplane.core.estimates.batch_size import batch_bounds
@@ -64,6 +64,12 @@ class Submission:
     reduction: ReductionMode
     shuffle: bool
     on_nonfinite: OnNonfinite
+
+
+#: Fields of a submission that are columns of a job, by the same name.
+SUBMISSION_COLUMNS = tuple(
+    field.name for field in fields(Submission) if field.name not in ("source_job", "code", "stop")
+)
 
 
 def prediction_values(values: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:

@@ -19,6 +19,7 @@ PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").r
 LINK = re.compile(r"\]\(([^)\s]+)\)")
 SETTING = re.compile(r"environment\.\w+\(\s*\"(\w+)\"")
 SOURCE_PATH = re.compile(r"`((?:agents|controlplane|docs|frontend|jobs|tests)/[a-z_/.]*)`")
+TEST_NAME = re.compile(r"\btest_[a-z_]+\.py")
 DIAGRAM = re.compile(r"```mermaid\n(.*?)```", re.DOTALL)
 #: Names of code in a diagram: snake_case, _private, CamelCase and CONSTANT_CASE.
 CODE_NAME = re.compile(r"\b(_\w+|[A-Za-z0-9]+(?:_[A-Za-z0-9]+)+|(?:[A-Z][a-z]+){2,})\b")
@@ -44,6 +45,12 @@ def test_every_page_is_in_the_index() -> None:
     index = (ROOT / "docs/index.md").read_text()
     pages = [path.name for path in (ROOT / "docs").glob("*.md") if path.name != "index.md"]
     assert [name for name in pages if f"({name})" not in index] == []
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda path: str(path.relative_to(ROOT)))
+def test_named_tests_exist(page: Path) -> None:
+    tests = {path.name for path in (ROOT / "tests").rglob("test_*.py")}
+    assert set(TEST_NAME.findall(page.read_text())) - tests == set()
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda path: str(path.relative_to(ROOT)))

@@ -1,5 +1,6 @@
 """Runs workloads through the production policies without a cluster. Pure: imports the core only."""
 
+from controlplane.core.policies import BatchMode
 from controlplane.simulator.engine.event_clock import StuckError
 from controlplane.simulator.engine.report import JobOutcome, Report
 from controlplane.simulator.engine.simulate import simulate
@@ -8,7 +9,6 @@ from controlplane.simulator.settings import (
     FLAT_30,
     FREE,
     MEASURED,
-    BatchMode,
     Failures,
     Knowledge,
     ResizeCosts,

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
-from types import MappingProxyType
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,51 +77,3 @@ class Knowledge(StrEnum):
 
     FITTED = "fitted"
     TRUE = "true"
-
-
-class BatchMode(StrEnum):
-    """Chooser of batch sizes: the platform, or the owner of the job."""
-
-    CHOSEN = "chosen"
-    SUBMITTED = "submitted"
-
-
-@dataclass(frozen=True, slots=True)
-class Demand:
-    """Freedom that a policy has with the jobs of a workload.
-
-    Attributes:
-        batch: chooser of batch sizes.
-        is_rigid: whether a job demands exactly the accelerators that its owner requested.
-    """
-
-    batch: BatchMode
-    is_rigid: bool = False
-
-
-_RIGID = Demand(BatchMode.SUBMITTED, is_rigid=True)
-_ELASTIC = Demand(BatchMode.SUBMITTED)
-_ADAPTIVE = Demand(BatchMode.CHOSEN)
-
-#: Demand for which each policy was designed: fixed demands, elastic jobs, or chosen batch sizes.
-DEMANDS: Mapping[str, Demand] = MappingProxyType(
-    {
-        "fifo": _RIGID,
-        "priority": _RIGID,
-        "tiresias": _RIGID,
-        "gavel": _RIGID,
-        "srtf": _RIGID,
-        "weighted_fair": _ELASTIC,
-        "weighted_fair_power_of_two": _ELASTIC,
-        "optimus": _ELASTIC,
-        "slaq": _ELASTIC,
-        "pollux": _ADAPTIVE,
-        "sia": _ADAPTIVE,
-        "goodput_fair": _ADAPTIVE,
-    }
-)
-
-
-def demand_of(policy: str) -> Demand:
-    """Return the demand for a policy; an unknown one has every freedom."""
-    return DEMANDS.get(policy, _ADAPTIVE)

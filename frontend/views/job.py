@@ -5,11 +5,11 @@ from __future__ import annotations
 import dataclasses
 import datetime
 from dataclasses import dataclass
-from typing import Any
 
 from django.contrib.auth.decorators import login_required
-from django.http import FileResponse, Http404, HttpRequest, HttpResponse, JsonResponse
-from django.http.response import HttpResponseBase, StreamingHttpResponse
+from django.core.files import File
+from django.http import Http404, HttpRequest, HttpResponse, JsonResponse
+from django.http.response import HttpResponseBase
 from django.shortcuts import render
 from django.utils import timezone
 from django.views.decorators.http import require_safe
@@ -21,6 +21,7 @@ from frontend.figures.metrics import metric_key
 from frontend.live.progress import job_progress
 from frontend.text.job_facts import shown_facts
 from frontend.views.pages import figures_response
+from jobs.api.downloads import file_response, text_response
 from jobs.models import Generation, Job
 from jobs.selectors import access, logs, pages, series
 from jobs.selectors.estimates.memory import advice_text, job_memory_advice
@@ -111,11 +112,7 @@ def job_log(request: HttpRequest, job_id: int) -> HttpResponse:
 def job_log_file(request: HttpRequest, job_id: int) -> HttpResponseBase:
     """Send the whole log as a text file."""
     found = job_or_404(request, job_id)
-    response = StreamingHttpResponse(
-        logs.log_text(found, _slot(request)), content_type="text/plain; charset=utf-8"
-    )
-    response.headers["Content-Disposition"] = f'attachment; filename="job-{found.pk}.log"'
-    return response
+    return text_response(logs.log_text(found, _slot(request)), f"job-{found.pk}.log")
 
 
 @login_required
@@ -125,7 +122,7 @@ def job_file(request: HttpRequest, job_id: int, name: str) -> HttpResponseBase:
     artifact = job_or_404(request, job_id).artifacts.filter(name=name).first()
     if artifact is None:
         raise Http404("No such file.")
-    return _download(artifact.file, f"job-{job_id}-{artifact.name}")
+    return _download(request, artifact.file, f"job-{job_id}-{artifact.name}", artifact.sha256)
 
 
 @login_required
@@ -133,7 +130,7 @@ def job_file(request: HttpRequest, job_id: int, name: str) -> HttpResponseBase:
 def job_code(request: HttpRequest, job_id: int) -> HttpResponseBase:
     """Send the job's code as submitted."""
     found = job_or_404(request, job_id)
-    return _download(found.code, found.code_name)
+    return _download(request, found.code, found.code_name, found.code_sha256)
 
 
 def job_or_404(request: HttpRequest, job_id: int) -> Job:
@@ -144,15 +141,12 @@ def job_or_404(request: HttpRequest, job_id: int) -> Job:
         raise Http404("No such job.") from None
 
 
-def _download(stored: Any, name: str) -> HttpResponseBase:
+def _download(request: HttpRequest, file: File, name: str, sha256: str) -> HttpResponseBase:
     """Send a stored file as a download only: its content comes from users."""
     try:
-        content = stored.open("rb")
+        return file_response(request, file, name=name, sha256=sha256)
     except FileNotFoundError:
         raise Http404("The file is gone.") from None
-    return FileResponse(
-        content, as_attachment=True, filename=name, content_type="application/octet-stream"
-    )
 
 
 def _slot(request: HttpRequest) -> int | None:

@@ -1,8 +1,8 @@
-"""Downloads of files without loading them into memory, under WSGI and ASGI."""
+"""Downloads, of REST, pages and agents: stored files, under WSGI and ASGI alike, and logs."""
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from typing import IO, Any
 
 from asgiref.sync import sync_to_async
@@ -34,6 +34,15 @@ def file_response(
             opened, as_attachment=True, filename=name, content_type=_CONTENT_TYPE
         )
     response.headers["X-Sha256"] = sha256
+    return response
+
+
+def text_response(pieces: Iterator[str], name: str) -> StreamingHttpResponse:
+    """Send text as a download called `name`."""
+    response = StreamingHttpResponse(
+        (piece.encode() for piece in pieces), content_type="text/plain; charset=utf-8"
+    )
+    response.headers["Content-Disposition"] = f'attachment; filename="{name}"'
     return response
 
 

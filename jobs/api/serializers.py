@@ -26,7 +26,7 @@ from jobs.selectors.estimates.noise import noise_scale_of
 from jobs.selectors.estimates.nonfinite import nonfinite_warning
 from jobs.selectors.forecast import forecast_of
 from jobs.selectors.reproducibility import Reproducibility, kinds_used, reproducibility_of
-from jobs.submission import PRIORITY_RANGE
+from jobs.submission import PRIORITY_RANGE, SUBMISSION_COLUMNS
 
 
 class ChosenFieldsMixin:
@@ -133,15 +133,9 @@ class JobSerializer(JobSummarySerializer):
         model = Job
         fields = (
             *JobSummarySerializer.Meta.fields,
+            *(name for name in SUBMISSION_COLUMNS if name not in JobSummarySerializer.Meta.fields),
             "source_job",
-            "code_name",
             "code_sha256",
-            "entry_file",
-            "settings",
-            "seed",
-            "reduction",
-            "shuffle",
-            "on_nonfinite",
             "generation",
             "restarts",
             "pause_requested",

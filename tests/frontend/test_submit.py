@@ -42,6 +42,10 @@ def test_the_form_has_exactly_the_fields_of_a_submission() -> None:
     # The code is a file here, its name goes with it, and the choice of a template is a button.
     shown = set(SubmissionSerializer().fields) - {"template", "code_name", "stop"}
     assert set(JobForm().fields) - {"code_from"} == shown
+    sections = JobForm().sections()
+    assert sorted(field.name for row in sections.values() for field in row) == sorted(
+        shown - {"code"}
+    )
 
 
 def test_submitting_a_template(world: World, ada: Client) -> None:

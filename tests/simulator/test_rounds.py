@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import pytest
 
+from controlplane.core.policies import BatchMode, Demand
 from controlplane.core.values.types import Decision, Share
 from controlplane.simulator import cluster_make, pollux_workload, profiles_read, simulate
 from controlplane.simulator.engine.jobs import SimulatedJob, Terms
 from controlplane.simulator.engine.pollux_clock import places
-from controlplane.simulator.settings import FREE, BatchMode, Demand, Knowledge
+from controlplane.simulator.settings import FREE, Knowledge
 from tests.simulator.worlds import TRACES, job, workload
 
 needs_traces = pytest.mark.skipif(

@@ -7,6 +7,8 @@ determines how many accelerators of which kind a job holds, and why; `placement`
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from enum import StrEnum
 from types import MappingProxyType
 
 from controlplane.core.policies.gavel.policy import GavelState, gavel
@@ -24,32 +26,76 @@ from controlplane.core.values.types import Decision, Snapshot
 
 Policy = Callable[[Snapshot], Decision]
 
+
+class BatchMode(StrEnum):
+    """Chooser of batch sizes: the platform, or the owner of the job."""
+
+    CHOSEN = "chosen"
+    SUBMITTED = "submitted"
+
+
+@dataclass(frozen=True, slots=True)
+class Demand:
+    """Freedom that a policy has with the jobs of a workload.
+
+    Attributes:
+        batch: chooser of batch sizes.
+        is_rigid: whether a job demands exactly the accelerators that its owner requested.
+    """
+
+    batch: BatchMode
+    is_rigid: bool = False
+
+
+_RIGID = Demand(BatchMode.SUBMITTED, is_rigid=True)
+_ELASTIC = Demand(BatchMode.SUBMITTED)
+_ADAPTIVE = Demand(BatchMode.CHOSEN)
+
+
+@dataclass(frozen=True, slots=True)
+class _Entry:
+    """A policy as registered, under the name of its function.
+
+    Attributes:
+        demand: the freedom that it was designed for.
+        state: type of the state that it carries from one decision to the next; None: it has none.
+    """
+
+    decide: Policy
+    demand: Demand
+    state: type | None = None
+
+
+_REGISTRY = {
+    entry.decide.__name__: entry
+    for entry in (
+        _Entry(fifo, _RIGID),
+        _Entry(gavel, _RIGID, GavelState),
+        _Entry(goodput_fair, _ADAPTIVE, ContentionHistory),
+        _Entry(optimus, _ELASTIC),
+        _Entry(pollux, _ADAPTIVE, PolluxState),
+        _Entry(priority, _RIGID),
+        _Entry(sia, _ADAPTIVE),
+        _Entry(slaq, _ELASTIC, SlaqState),
+        _Entry(srtf, _RIGID),
+        _Entry(tiresias, _RIGID, SecondQueue),
+        _Entry(weighted_fair, _ELASTIC),
+        _Entry(weighted_fair_power_of_two, _ELASTIC),
+    )
+}
+
 POLICIES: Mapping[str, Policy] = MappingProxyType(
-    {
-        "fifo": fifo,
-        "gavel": gavel,
-        "goodput_fair": goodput_fair,
-        "optimus": optimus,
-        "pollux": pollux,
-        "priority": priority,
-        "sia": sia,
-        "slaq": slaq,
-        "srtf": srtf,
-        "tiresias": tiresias,
-        "weighted_fair": weighted_fair,
-        "weighted_fair_power_of_two": weighted_fair_power_of_two,
-    }
+    {name: entry.decide for name, entry in _REGISTRY.items()}
+)
+
+#: Demand for which each policy was designed: fixed demands, elastic jobs, or chosen batch sizes.
+DEMANDS: Mapping[str, Demand] = MappingProxyType(
+    {name: entry.demand for name, entry in _REGISTRY.items()}
 )
 
 #: Type of the state that a policy carries from one decision to the next; others carry none.
 POLICY_STATES: Mapping[str, type] = MappingProxyType(
-    {
-        "gavel": GavelState,
-        "goodput_fair": ContentionHistory,
-        "pollux": PolluxState,
-        "slaq": SlaqState,
-        "tiresias": SecondQueue,
-    }
+    {name: entry.state for name, entry in _REGISTRY.items() if entry.state is not None}
 )
 
 #: Policy of a fresh installation.

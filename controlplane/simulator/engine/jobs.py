@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from controlplane.core.policies import BatchMode, Demand
 from controlplane.core.values.performance import Performance
 from controlplane.core.values.types import Accelerator, AcceleratorId, Job
 from controlplane.simulator.applications.applications import Application, Learnt, Pace
@@ -14,8 +15,6 @@ from controlplane.simulator.applications.batches import Batch
 from controlplane.simulator.applications.step_times import Placement
 from controlplane.simulator.engine.estimates import Memory, Speeds, TruePerformance
 from controlplane.simulator.settings import (
-    BatchMode,
-    Demand,
     Failures,
     Knowledge,
     ResizeCosts,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from controlplane.core.policies import POLICIES
+from controlplane.core.policies import DEMANDS, POLICIES, BatchMode, Demand
 from controlplane.simulator.engine.event_clock import EventRun, Progress
 from controlplane.simulator.engine.jobs import SimulatedJob, Terms
 from controlplane.simulator.engine.pollux_clock import RoundRun
@@ -10,13 +10,10 @@ from controlplane.simulator.engine.report import Report, report_make
 from controlplane.simulator.settings import (
     FLAT_30,
     MEASURED,
-    BatchMode,
-    Demand,
     Failures,
     Knowledge,
     ResizeCosts,
     Rules,
-    demand_of,
 )
 from controlplane.simulator.workloads.workloads import Cluster, Workload
 
@@ -43,7 +40,7 @@ def simulate(
         costs: costs of resizes; the rules of Pollux have their own.
         round_s: interval of decisions in addition to those at arrivals and ends.
         knowledge: source of job speeds for the policy.
-        batch: chooser of batch sizes; None: as the policy was designed (`settings.DEMANDS`).
+        batch: chooser of batch sizes; None: as the policy was designed (`policies.DEMANDS`).
         failures: failure model of nodes; None: no failures. Not with the rules of Pollux.
         progress: called with jobs ended, jobs in all and the simulated time after every end and
             every other second; may raise to stop the simulation.
@@ -59,7 +56,7 @@ def simulate(
         raise ValueError("--workload: there is no job in it, so there is nothing to simulate")
     if failures is not None and Rules(rules) is Rules.POLLUX:
         raise ValueError("--failures: the rules of Pollux know none; take --rules own")
-    demand = demand_of(policy)
+    demand = DEMANDS[policy]
     if batch is not None:
         demand = Demand(BatchMode(batch), demand.is_rigid and batch == BatchMode.SUBMITTED)
     terms = Terms(

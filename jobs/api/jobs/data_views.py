@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator
 from typing import Any
 
 from django.http import StreamingHttpResponse
@@ -14,7 +13,7 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 from rest_framework.views import APIView
 
-from jobs.api.downloads import file_response
+from jobs.api.downloads import file_response, text_response
 from jobs.api.requests import flag_param, job_exists, number_param, plain, visible_job
 from jobs.api.serializers import EventSerializer, GenerationSerializer
 from jobs.exceptions import NotFoundError
@@ -147,21 +146,13 @@ class JobLogs(APIView):
         number = number_param(request, "slot", None, 0, 2**31)
         slot = None if number is None else int(number)
         if flag_param(request, "download"):
-            return _download(logs.log_text(job, slot), f"job-{job_id}.log")
+            return text_response(logs.log_text(job, slot), f"job-{job_id}.log")
         cursor = number_param(request, "cursor", None, 0, 2**53)
         part = (
             logs.log_tail(job, slot) if cursor is None else logs.log_since(job, slot, int(cursor))
         )
         data = dataclasses.asdict(part)
         return Response({**data, "slots": logs.log_slots(job)})
-
-
-def _download(pieces: Iterator[str], name: str) -> StreamingHttpResponse:
-    response = StreamingHttpResponse(
-        (piece.encode() for piece in pieces), content_type="text/plain; charset=utf-8"
-    )
-    response.headers["Content-Disposition"] = f'attachment; filename="{name}"'
-    return response
 
 
 class JobFile(APIView):

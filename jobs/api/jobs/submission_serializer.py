@@ -80,16 +80,18 @@ class SubmissionSerializer(serializers.Serializer):
         required=False, trim_whitespace=False, help_text="Python text, or a .py or .zip file."
     )
     code_name = serializers.CharField(default="job.py")
-    settings = SettingsField(
-        default=dict,
-        label="Settings",
-        help_text="A JSON object, passed to the code as build(settings).",
-    )
     global_batch_size = WholeField(
         1,
         BATCH_LIMIT,
         label="Global batch size",
         help_text="Examples of one step, over all accelerators together.",
+    )
+    num_virtual_nodes = WholeField(
+        1,
+        VIRTUAL_NODES_LIMIT,
+        default=8,
+        label="Virtual nodes",
+        help_text="Fixed slices of the batch. More of them let the job grow further.",
     )
     batch_size_min = WholeField(
         1,
@@ -104,13 +106,6 @@ class SubmissionSerializer(serializers.Serializer):
         default=None,
         label="Batch size to",
         help_text="And a larger one, up to this; learning rates follow. Empty: never.",
-    )
-    num_virtual_nodes = WholeField(
-        1,
-        VIRTUAL_NODES_LIMIT,
-        default=8,
-        label="Virtual nodes",
-        help_text="Fixed slices of the batch. More of them let the job grow further.",
     )
     min_accelerators = WholeField(
         1,
@@ -182,6 +177,11 @@ class SubmissionSerializer(serializers.Serializer):
         required=False,
         label="Shuffle",
         help_text="A new order in each epoch, derived from the seed.",
+    )
+    settings = SettingsField(
+        default=dict,
+        label="Settings",
+        help_text="A JSON object, passed to the code as build(settings).",
     )
     on_nonfinite = EnumField(
         OnNonfinite,

@@ -10,11 +10,11 @@ from typing import Any
 
 import numpy as np
 
-from controlplane.core.policies import POLICIES
+from controlplane.core.policies import POLICIES, BatchMode
 from controlplane.simulator.engine.event_clock import StuckError
 from controlplane.simulator.engine.report import Report
 from controlplane.simulator.engine.simulate import simulate
-from controlplane.simulator.settings import BatchMode, Knowledge
+from controlplane.simulator.settings import Knowledge
 from controlplane.simulator.workloads.history import (
     History,
     HistoryJob,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import datetime
 import hashlib
 from enum import StrEnum
@@ -16,18 +15,12 @@ from controlplane.core.values.lifecycle import JobStatus
 from jobs.exceptions import ConflictError, InvalidInputError
 from jobs.models import Artifact, Job
 from jobs.models.jobs import LIVE_JOB_STATUSES
-from jobs.submission import Submission, prediction_values
+from jobs.submission import SUBMISSION_COLUMNS, Submission, prediction_values
 
 MODEL_FILE = "model.keras"
-#: Fields of a submission that are columns of a job, by the same name.
-_COLUMNS = tuple(
-    field.name
-    for field in dataclasses.fields(Submission)
-    if field.name not in ("source_job", "code", "stop")
-)
 _STOP = ("stop_kind", "stop_limit", "stop_metric", "stop_target", "stop_higher_is_better")
 #: Columns of a job that are fixed by its submission, except its code.
-SUBMITTED_COLUMNS = (*_COLUMNS, *_STOP, "source_job_id", "source_sha256", "code_sha256")
+SUBMITTED_COLUMNS = (*SUBMISSION_COLUMNS, *_STOP, "source_job_id", "source_sha256", "code_sha256")
 
 
 def job_from(user: User, submission: Submission, now: datetime.datetime) -> Job:
@@ -39,7 +32,7 @@ def job_from(user: User, submission: Submission, now: datetime.datetime) -> Job:
     source = source_find(user, submission.source_job)
     stop = submission.stop
     return Job(
-        **{name: _as_column(getattr(submission, name)) for name in _COLUMNS},
+        **{name: _as_column(getattr(submission, name)) for name in SUBMISSION_COLUMNS},
         owner=user,
         source_job_id=None if source is None else source.job_id,
         source_sha256="" if source is None else source.sha256,
@@ -95,7 +88,7 @@ def live_jobs_check(user: User) -> None:
 
 def job_clone_values(job: Job) -> dict[str, Any]:
     """Return the fields of a submission equal to `job`, without its code."""
-    names = [name for name in _COLUMNS if name not in ("code_name", "entry_file")]
+    names = [name for name in SUBMISSION_COLUMNS if name not in ("code_name", "entry_file")]
     values = {name: getattr(job, name) for name in (*names, "stop_kind", "stop_limit")}
     if job.task == Task.PREDICT:
         source = {} if job.source_job_id is None else {"source_job": job.source_job_id}
