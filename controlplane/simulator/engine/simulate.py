@@ -18,6 +18,7 @@ from controlplane.simulator.settings import (
     Rules,
     demand_of,
 )
+from controlplane.simulator.version import code_version
 from controlplane.simulator.workloads.workloads import Cluster, Workload
 
 
@@ -82,6 +83,9 @@ def simulate(
         _fits_check(job, cluster)
     run.run()
     settings = {
+        "workload": workload.source or "of the caller",
+        "resize_cost": str(terms.costs),
+        "version": code_version(),
         "rules": str(rules),
         "knowledge": str(Knowledge(knowledge)),
         "batch": str(demand.batch),
