@@ -97,6 +97,24 @@ def _rows_run(cases: Sequence[Case], processes: int) -> Iterator[Row]:
         yield from pool.imap(case_run, cases)
 
 
+def reportable(rows: Sequence[Row]) -> list[Row]:
+    """Choose the rows of this version of the code that figures may be made from, in order.
+
+    Raises:
+        ValueError: there is none.
+    """
+    version, profiles = code_version(), profiles_there()
+    found = sorted(
+        row for row in rows
+        if row.version == version
+        and row.case.profiles == profiles
+        and row.case.seed not in TUNING_SEEDS
+    )  # fmt: skip
+    if not found:
+        raise ValueError(f"--write: no row of version {version} is kept; run some draws first")
+    return found
+
+
 def _tell(text: str) -> None:
     print(text, file=sys.stderr, flush=True)
 
@@ -129,8 +147,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run what is missing, print the tables and the figures."""
     options = options_parse(arguments)
     if options.write:
-        rows = [row for row in rows_read(options.rows) if row.version == code_version()]
-        rows = sorted(row for row in rows if row.case.seed not in TUNING_SEEDS)
+        rows = reportable(rows_read(options.rows))
         page_write(rows)
     else:
         if profiles_there() == "synthetic":

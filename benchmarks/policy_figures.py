@@ -25,6 +25,15 @@ COMPARISONS: Mapping[str, tuple[str, str]] = {
     "equal 30 s": ("30 s", "30 s"),
 }
 
+_HEAD = (
+    "| policy | draws | mean at 30 s | mean, measured | ours over it: system | equal measured "
+    "| equal 30 s | worst at 30 s | resizes |",
+    "|---|---:|---:|---:|---:|---:|---:|---:|---:|",
+)
+
+#: Workload, kinds, load.
+World = tuple[str, int, float]
+
 
 def rows_write(rows: Sequence[Row], path: Path) -> None:
     """Write rows as JSON, a line each, replacing the file at once."""
@@ -33,10 +42,6 @@ def rows_write(rows: Sequence[Row], path: Path) -> None:
     part = path.with_suffix(".part")
     part.write_text(f"[\n{lines}\n]\n")
     part.replace(path)
-
-
-#: Workload, kinds, load.
-World = tuple[str, int, float]
 
 
 class Results:
@@ -121,13 +126,6 @@ def tables(rows: Sequence[Row]) -> list[str]:
         policies = {row.case.policy for row in rows if row.case.world == world}
         lines += [_line(results, world, policy) for policy in sorted(policies, key=_place)]
     return lines
-
-
-_HEAD = (
-    "| policy | draws | mean at 30 s | mean, measured | ours over it: system | equal measured "
-    "| equal 30 s | worst at 30 s | resizes |",
-    "|---|---:|---:|---:|---:|---:|---:|---:|---:|",
-)
 
 
 def _place(policy: str) -> tuple[int, str]:

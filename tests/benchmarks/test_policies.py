@@ -92,7 +92,7 @@ def test_the_table_shows_three_columns_for_each_peer() -> None:
     assert lines.count("2 times the published load, one kind:") == 1
 
 
-def test_nothing_is_reported_on_tuning_seeds() -> None:
+def test_nothing_is_reported_on_tuning_seeds(monkeypatch: pytest.MonkeyPatch) -> None:
     assert not set(TUNING_SEEDS) & {*REPORTING_SEEDS, 6}
     assert len(REPORTING_SEEDS) >= 8
     tuned = replace(ROWS[0], case=replace(ROWS[0].case, seed=TUNING_SEEDS[0]))
@@ -100,6 +100,12 @@ def test_nothing_is_reported_on_tuning_seeds() -> None:
         figures_of([*ROWS, tuned])
     with pytest.raises(ValueError, match="not made from TUNING_SEEDS"):
         page_make([*ROWS, tuned])
+    monkeypatch.setattr(policies, "code_version", lambda: "v")
+    monkeypatch.setattr(policies, "profiles_there", lambda: "pollux")
+    stale = replace(ROWS[0], version="before")
+    assert policies.reportable([tuned, stale, *ROWS]) == sorted(ROWS)
+    with pytest.raises(ValueError, match="--write: no row of version v is kept; run some"):
+        policies.reportable([tuned, stale])
 
 
 def test_cases_are_chosen_by_option() -> None:
