@@ -3,13 +3,34 @@
 import os
 import sys
 
-from django.core.management import execute_from_command_line
+#: Settings of a process that needs neither secret nor server: it reads files and computes.
+ALONE = {
+    "VIRTUALFLOW_SECRET_KEY": "of-a-simulation-which-signs-nothing",
+    "REDIS_URL": "redis://localhost",
+    "DATABASE_URL": "sqlite:///:memory:",
+}
 
-from jobs.demo.environment import demo_directory, demo_environment
 
-if __name__ == "__main__":
+def main() -> None:
+    """Run the command that the arguments name."""
+    from django.core.management import execute_from_command_line
+
+    from jobs.demo.environment import demo_directory, demo_environment
+
     os.environ.setdefault("DJANGO_SETTINGS_MODULE", "controlplane.settings")
     if sys.argv[1:2] == ["demo"]:
         # The demo makes its own settings, and Django reads them before it runs a command.
         os.environ.update(demo_environment(demo_directory()))
+    if "simulate" in sys.argv[1:3]:
+        os.environ.update(
+            {name: value for name, value in ALONE.items() if not os.environ.get(name)}
+        )
     execute_from_command_line(sys.argv)
+
+
+if __name__ == "__main__":
+    try:
+        main()
+    except KeyboardInterrupt:
+        sys.stderr.write("\nStopped by Ctrl-C before the end.\n")
+        sys.exit(130)

@@ -14,8 +14,16 @@ from controlplane.simulator.settings import (
     ResizeCosts,
     Rules,
 )
+from controlplane.simulator.version import code_version
 from controlplane.simulator.workloads.profiles import profiles_read
-from controlplane.simulator.workloads.workloads import Cluster, Workload, WorkloadJob, cluster_make
+from controlplane.simulator.workloads.workloads import (
+    Cluster,
+    NodeGroup,
+    Workload,
+    WorkloadJob,
+    cluster_build,
+    cluster_make,
+)
 
 __all__ = [
     "FLAT_30",
@@ -26,13 +34,16 @@ __all__ = [
     "Failures",
     "JobOutcome",
     "Knowledge",
+    "NodeGroup",
     "Report",
     "ResizeCosts",
     "Rules",
     "StuckError",
     "Workload",
     "WorkloadJob",
+    "cluster_build",
     "cluster_make",
+    "code_version",
     "pollux_workload",
     "profiles_read",
     "simulate",

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 
-from controlplane.simulator.applications.recorded import RecordedApplication
-from controlplane.simulator.published.gavel import (
-    JOBS_PER_HOUR,
-    MeasuredApplication,
-    gavel_workload,
-)
+from controlplane.simulator.applications.profiled import ProfiledApplication
+from controlplane.simulator.cluster_files import ClusterFile, cluster_read
+from controlplane.simulator.published.gavel import JOBS_PER_HOUR, gavel_workload
+from controlplane.simulator.published.scaled import ScaledApplication
 from controlplane.simulator.published.synthetic import synthetic_workload
 from controlplane.simulator.published.workload_files import (
     philly_workload,
@@ -18,10 +18,23 @@ from controlplane.simulator.published.workload_files import (
     virtualflow_workload,
     workload_is,
 )
-from controlplane.simulator.settings import FLAT_30, MEASURED, Failures, ResizeCosts
+from controlplane.simulator.settings import MEASURED, Failures, ResizeCosts
 from controlplane.simulator.workloads.history import history_cluster, history_read, history_workload
 from controlplane.simulator.workloads.profiles import profiles_read
+from controlplane.simulator.workloads.reading import MOST_COUNT
 from controlplane.simulator.workloads.workloads import Cluster, Workload, cluster_make
+
+#: Largest cost of a resize in seconds: a day.
+MOST_COST_S = 86_400.0
+
+#: Least seconds between decisions.
+LEAST_ROUND_S = 1.0
+
+#: Application with the speeds of jobs that scale as ResNet-50 does (Philly's, VirtualFlow's).
+SCALED = "imagenet"
+
+#: Largest number of jobs.
+MOST_JOBS = 1_000_000
 
 #: The word for the workload that is shipped with the project.
 SYNTHETIC = "synthetic"
@@ -31,21 +44,19 @@ def costs_parse(text: str) -> ResizeCosts:
     """Read --resize-cost: measured, flat:SECONDS, or start,pause,growth[,release] in seconds.
 
     Raises:
-        ValueError: the text has none of these forms.
+        ValueError: the text has none of these forms, or a cost is negative or above a day.
     """
     if text == "measured":
         return MEASURED
-    try:
-        if text.startswith("flat:"):
-            seconds = float(text.removeprefix("flat:"))
-            return FLAT_30 if seconds == FLAT_30.pause_s else ResizeCosts(seconds, seconds, 0.0)
-        values = [float(value) for value in text.split(",")]
-        if len(values) in (3, 4):
-            return ResizeCosts(*values)
-    except ValueError as error:
-        raise ValueError(f"--resize-cost: {error}") from error
+    flat = text.startswith("flat:")
+    costs = _numbers(text.removeprefix("flat:"))
+    if len(costs) in ((1,) if flat else (3, 4)) and 0.0 <= min(costs) <= max(costs) <= MOST_COST_S:
+        if flat:
+            return ResizeCosts(costs[0], costs[0], 0.0)
+        return ResizeCosts(*costs)
     raise ValueError(
-        f"--resize-cost: give measured, flat:30 or start,pause,growth[,release], not {text!r}"
+        "--resize-cost: give measured, flat:30 or start,pause,growth[,release], each from 0 to "
+        f"{MOST_COST_S:g} seconds, not {text!r}"
     )
 
 
@@ -53,18 +64,26 @@ def failures_parse(text: str | None) -> Failures | None:
     """Read --failures: mean hours between two losses of a node, and until its return.
 
     Raises:
-        ValueError: the text is not two positive numbers.
+        ValueError: the text is not two positive, finite numbers.
     """
     if text is None:
         return None
+    hours = _numbers(text)
+    if len(hours) == 2 and 0.0 < min(hours) <= max(hours) < math.inf:
+        return Failures(hours[0] * 3600.0, hours[1] * 3600.0)
+    raise ValueError(
+        f"--failures: give hours between two losses of a node and until it is back, as 48,0.5, "
+        f"both positive and finite, not {text!r}"
+    )
+
+
+def _numbers(text: str) -> list[float]:
+    """Return numbers with commas between; none where one is no number."""
     try:
-        between_h, back_h = (float(value) for value in text.split(","))
-        return Failures(between_h * 3600.0, back_h * 3600.0)
-    except ValueError as error:
-        raise ValueError(
-            f"--failures: give hours between two losses of a node and until it is back, as 48,0.5, "
-            f"both positive, not {text!r}"
-        ) from error
+        found = [float(value) for value in text.split(",")]
+    except ValueError:
+        return []
+    return [] if any(math.isnan(value) for value in found) else found
 
 
 def cluster_parse(num_nodes: int | None, per_node: int | None, kinds: str | None) -> Cluster:
@@ -80,7 +99,7 @@ def cluster_parse(num_nodes: int | None, per_node: int | None, kinds: str | None
         if not part:
             continue
         name, _, number = part.partition(":")
-        if not name or not number.isdigit() or name in by_kind:
+        if not name or not number.isdecimal() or name in by_kind:
             raise ValueError(
                 f"--kinds: give kinds with numbers of nodes, as v100:8,k80:8, not {kinds!r}"
             )
@@ -93,28 +112,89 @@ def cluster_parse(num_nodes: int | None, per_node: int | None, kinds: str | None
         raise ValueError(f"--nodes, --accelerators, --kinds: {error}") from error
 
 
+def round_parse(seconds: float) -> float:
+    """Check --round.
+
+    Raises:
+        ValueError: it is below a second or not finite.
+    """
+    if not LEAST_ROUND_S <= seconds < math.inf:
+        raise ValueError(f"--round: give at least {LEAST_ROUND_S:g} second, not {seconds:g}")
+    return seconds
+
+
+def cluster_load(
+    path: Path | None, num_nodes: int | None, per_node: int | None, kinds: str | None, workload: str
+) -> ClusterFile:
+    """Read --cluster, or --nodes, --accelerators and --kinds; without all, a history's cluster.
+
+    Raises:
+        ValueError: naming the option and the fix.
+    """
+    if path is not None:
+        if (num_nodes, per_node, kinds) != (None, None, None):
+            raise ValueError(
+                "--cluster: the file says all of the nodes; leave out --nodes, --accelerators and "
+                "--kinds"
+            )
+        return cluster_read(path)
+    if (num_nodes, per_node, kinds) == (None, None, None):
+        recorded = recorded_cluster(workload)
+        if recorded is not None:
+            return ClusterFile(recorded)
+    return ClusterFile(cluster_parse(num_nodes, per_node, kinds))
+
+
 def workload_load(
     name: str,
     profiles: Path | None,
-    speeds: Mapping[str, Mapping[str, float]],
+    file: ClusterFile,
+    kind_speeds: Mapping[str, Mapping[str, float]],
     *,
     num_jobs: int,
     seed: int,
 ) -> Workload:
-    """Read --workload in any supported form.
+    """Read --workload in any supported form, with notes on speeds that are missing or not used.
 
     Args:
-        speeds: application -> kind -> relative speed.
+        kind_speeds: application -> kind -> relative speed, for kinds that `file` says nothing of.
         num_jobs: largest number of jobs of a Philly list, exact number of a generated workload.
 
     Raises:
         ValueError: naming the option and the fix.
     """
-    if num_jobs < 1:
-        raise ValueError(f"--jobs: give a positive number, not {num_jobs}")
+    if not 1 <= num_jobs <= MOST_JOBS:
+        raise ValueError(f"--jobs: give a positive number up to {MOST_JOBS}, not {num_jobs}")
+    if not 0 <= seed <= MOST_COUNT:
+        raise ValueError(f"--seed: give a number from 0 to {MOST_COUNT}, not {seed}")
+    speeds = {
+        application: {**kind_speeds.get(application, {}), **file.speeds.get(application, {})}
+        for application in {*kind_speeds, *file.speeds}
+    }
     if name == SYNTHETIC:
-        return synthetic_workload(num_jobs, hours=num_jobs / 20.0, seed=seed)
-    path = Path(name)
+        most = max(file.cluster.kinds.values())
+        found = synthetic_workload(num_jobs, hours=num_jobs / 20.0, seed=seed, most=most)
+        for application in found.applications.values():
+            assert isinstance(application, ProfiledApplication)
+            application.speeds = speeds.get(application.name, {})
+        source = f"{SYNTHETIC}, {num_jobs} jobs"
+    else:
+        found = _file_load(Path(name), profiles, file, speeds, num_jobs, seed)
+        source = name
+    notes = [*found.notes, *speed_notes(found, file, speeds)]
+    if profiles is not None and (name == SYNTHETIC or workload_is(Path(name)) != "pollux"):
+        notes.append("--profiles is not used: the jobs of this workload bring speeds of their own.")
+    return replace(found, notes=tuple(notes), source=source)
+
+
+def _file_load(
+    path: Path,
+    profiles: Path | None,
+    file: ClusterFile,
+    speeds: Mapping[str, Mapping[str, float]],
+    num_jobs: int,
+    seed: int,
+) -> Workload:
     if not path.is_file():
         raise ValueError(
             f"--workload: there is no file {path}; name one, or {SYNTHETIC!r} for the workload "
@@ -126,13 +206,13 @@ def workload_load(
                 raise ValueError(
                     f"--profiles: {path} names applications; say in which folder their profiles are"
                 )
-            return pollux_workload(path, profiles_read(profiles, speeds))
+            return pollux_workload(path, profiles_read(profiles, speeds, file.profiles))
         case "philly":
-            return philly_workload(path, num_jobs, speeds.get("imagenet", {}))
+            return philly_workload(path, num_jobs, speeds.get(SCALED, {}))
         case "gavel":
             return gavel_workload(path, num_jobs, hours=num_jobs / JOBS_PER_HOUR, seed=seed)
         case "virtualflow":
-            return virtualflow_workload(path, None, speeds.get("imagenet", {}))
+            return virtualflow_workload(path, None, speeds.get(SCALED, {}))
         case _:
             return history_workload(history_read(path))
 
@@ -145,7 +225,45 @@ def recorded_cluster(name: str) -> Cluster | None:
     return history_cluster(history_read(path))
 
 
-def kinds_are_alike(workload: Workload, speeds: Mapping[str, Mapping[str, float]]) -> bool:
-    """Return whether all kinds count as equally fast for lack of information."""
-    knowing = (MeasuredApplication, RecordedApplication)
-    return not speeds and not any(isinstance(a, knowing) for a in workload.applications.values())
+def speed_notes(
+    workload: Workload, file: ClusterFile, speeds: Mapping[str, Mapping[str, float]]
+) -> list[str]:
+    """Say on which kinds speeds are missing, and which given ones are not used."""
+    used = [workload.applications[name] for name in {job.application for job in workload.jobs}]
+    relative = [one for one in used if isinstance(one, ProfiledApplication | ScaledApplication)]
+    notes = []
+    if (speeds or file.profiles) and not relative:
+        notes.append(
+            "Speeds and profiles of --cluster and --kind-speeds are not used: the jobs of this "
+            "workload bring speeds of their own."
+        )
+    elif file.speeds or file.profiles:
+        names = {one.name if isinstance(one, ProfiledApplication) else SCALED for one in relative}
+        unused = sorted(set(file.speeds) - names)
+        if unused:
+            notes.append(
+                f"Speeds of {', '.join(unused)} in --cluster are not used: no job runs these."
+            )
+        measured = {kind for one in relative for kind in _kinds_measured(one)}
+        notes += [
+            f"Profiles of {kind} in --cluster are not used: this workload takes none."
+            for kind in sorted(set(file.profiles) - measured)
+        ]
+    if len(file.cluster.kinds) > 1:
+        for kind in file.cluster.kinds:
+            lacking = sorted(one.name for one in relative if not _is_known(one, kind))
+            if lacking:
+                named = ", ".join(lacking[:6]) + (", ..." if len(lacking) > 6 else "")
+                notes.append(
+                    f"No speeds on {kind} are given of {named}: as fast there as where they were "
+                    "measured."
+                )
+    return notes
+
+
+def _is_known(application: ProfiledApplication | ScaledApplication, kind: str) -> bool:
+    return kind in application.speeds or kind in _kinds_measured(application)
+
+
+def _kinds_measured(application: ProfiledApplication | ScaledApplication) -> set[str]:
+    return set(application.times_by_kind if isinstance(application, ProfiledApplication) else ())

@@ -76,7 +76,7 @@ def _settings(reports: Sequence[Report]) -> str:
     notes = str(settings.pop("notes", ""))
     settings.pop("batch")  # differs between policies
     settings["asked"] = f"every {settings.pop('round_s'):g} s, at arrivals and ends"
-    shown = "; ".join(f"{name}: {value}" for name, value in settings.items())
+    shown = "; ".join(f"{name.replace('_', ' ')}: {value}" for name, value in settings.items())
     return (
         f"<p>{len(reports[0].jobs)} jobs on {html.escape(kinds)}. {html.escape(shown)}.</p>"
         f"<p>{html.escape(notes)}</p>"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -24,8 +25,15 @@ class ResizeCosts:
     release_s: float = 0.0
 
     def __post_init__(self) -> None:
-        if min(self.start_s, self.pause_s, self.growth_s, self.release_s) < 0.0:
-            raise ValueError("costs of a resize must not be negative")
+        costs = (self.start_s, self.pause_s, self.growth_s, self.release_s)
+        if not all(0.0 <= seconds < math.inf for seconds in costs):
+            raise ValueError("costs of a resize must be finite and not negative; give 0 or more")
+
+    def __str__(self) -> str:
+        return (
+            f"start {self.start_s:g} s, pause {self.pause_s:g} s, growth {self.growth_s:g} s, "
+            f"release {self.release_s:g} s"
+        )
 
 
 #: As measured on this project (benchmarks.growth, two busy cores): see docs/simulator.md.

@@ -8,14 +8,27 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from controlplane.simulator import profiles_read, simulate
+from controlplane.simulator import Workload, cluster_make, profiles_read, simulate
 from controlplane.simulator.applications.batches import fixed_batch
 from controlplane.simulator.applications.step_times import Measurement, StepTimes, smallest_rotation
-from controlplane.simulator.options import cluster_parse, costs_parse, workload_load
+from controlplane.simulator.cluster_files import ClusterFile
+from controlplane.simulator.options import (
+    cluster_parse,
+    costs_parse,
+    failures_parse,
+    round_parse,
+    workload_load,
+)
 from controlplane.simulator.published.scaled import scaling
 from controlplane.simulator.published.speeds import gavel_speeds
 from controlplane.simulator.published.synthetic import synthetic_workload, synthetic_write
 from controlplane.simulator.settings import FLAT_30, MEASURED, ResizeCosts
+
+ONE_KIND = ClusterFile(cluster_make(1, 4))
+
+
+def load(path: Path, profiles: Path | None = None, cluster: ClusterFile = ONE_KIND) -> Workload:
+    return workload_load(str(path), profiles, cluster, {}, num_jobs=5, seed=0)
 
 
 def test_step_times_of_known_and_unknown_placements() -> None:
@@ -44,13 +57,12 @@ def test_resnet_scaling_goes_on_as_it_ended() -> None:
     assert found[3] == pytest.approx((2446 + 4660) / 2 / 1248)
 
 
-def test_synthetic_files_are_read_like_any_others(tmp_path: Path) -> None:
-    synthetic_write(tmp_path, num_jobs=6, hours=0.2, seed=4)
-    loaded = workload_load(str(tmp_path / "workload.csv"), tmp_path, {}, num_jobs=5, seed=0)
-    made = synthetic_workload(6, 0.2, 4)
-    assert loaded.jobs == made.jobs
-    assert len({one.application for one in synthetic_workload(60, 1.0, 1).jobs}) == 5
-    assert synthetic_workload(6, 0.2, 5).jobs != made.jobs
+def test_the_same_seed_makes_the_same_workload() -> None:
+    made = synthetic_workload(60, 1.0, 1)
+    assert made.jobs == synthetic_workload(60, 1.0, 1).jobs
+    assert made.jobs != synthetic_workload(60, 1.0, 2).jobs
+    assert {one.application for one in made.jobs} <= set(made.applications)
+    assert len(made.applications) == 5
 
 
 def test_what_is_fitted_comes_near_the_truth() -> None:
@@ -73,7 +85,7 @@ def test_virtualflow_and_philly_files(tmp_path: Path) -> None:
     trace.write_text(json.dumps(rows))
     measured = {"two": {"0": 178.0, "1": 278.0}}
     (tmp_path / "measured_seconds_at_demand.json").write_text(json.dumps(measured))
-    loaded = workload_load(str(trace), None, {}, num_jobs=5, seed=0)
+    loaded = load(trace)
     assert [job.weight for job in loaded.jobs] == [5.0, 1.0]
     # 100 s beyond the cold start, at the speed of two.
     assert loaded.applications["0-bert"].progress_ends[-1] == pytest.approx(100 * 2446 / 1248)
@@ -84,7 +96,7 @@ def test_virtualflow_and_philly_files(tmp_path: Path) -> None:
         "2017-10-09 07:01:55,66.0,1,66.0,11cb48\n"
         "2017-10-09 07:00:55,10.0,4,40.0,11cb48\n"
     )
-    loaded = workload_load(str(philly), None, {}, num_jobs=5, seed=0)
+    loaded = load(philly)
     assert [job.submitted_at for job in loaded.jobs] == [0.0, 60.0]
     assert [job.requested for job in loaded.jobs] == [4, 1]
 
@@ -110,7 +122,7 @@ def test_speeds_of_kinds_are_relative_to_the_level(tmp_path: Path) -> None:
 
 
 def test_a_faster_kind_computes_faster_and_exchanges_as_fast(tmp_path: Path) -> None:
-    synthetic_write(tmp_path, num_jobs=1)
+    synthetic_write(tmp_path)
     app = profiles_read(tmp_path, {"speech": {"fast": 2.0}})["speech"]
     batch = fixed_batch(app.bounds, 64, 4)
     slow, fast = (app.pace(kind, (4,), batch, 0) for kind in ("slow", "fast"))
@@ -131,10 +143,29 @@ def test_costs_are_read(text: str, expected: ResizeCosts) -> None:
     assert costs_parse(text) == expected
 
 
-@pytest.mark.parametrize("text", ["free", "1,2", "flat:x", "1,2,-3"])
+@pytest.mark.parametrize(
+    "text",
+    [
+        "free", "1,2", "1,2,3,4,5", "flat:x", "1,2,-3", "flat:nan", "flat:inf", "flat:-1",
+        "flat:1e300", "nan,1,1", "flat:1,2,3",
+    ],
+)  # fmt: skip
 def test_bad_costs_name_the_option(text: str) -> None:
-    with pytest.raises(ValueError, match="--resize-cost"):
+    with pytest.raises(ValueError, match=r"--resize-cost: give measured, flat:30 or .* 0 to 86400"):
         costs_parse(text)
+
+
+@pytest.mark.parametrize("text", ["48", "0,1", "nan,1", "inf,1", "1,2,3"])
+def test_bad_failures_name_the_option(text: str) -> None:
+    with pytest.raises(ValueError, match=r"--failures: give hours .*, as 48,0.5"):
+        failures_parse(text)
+
+
+@pytest.mark.parametrize("seconds", [0.0, 0.5, -60.0, float("nan"), float("inf")])
+def test_rounds_last_a_second_at_least(seconds: float) -> None:
+    assert round_parse(1.0) == 1.0
+    with pytest.raises(ValueError, match="--round: give at least 1 second"):
+        round_parse(seconds)
 
 
 def test_clusters_are_read() -> None:
@@ -163,6 +194,14 @@ def test_clusters_are_read() -> None:
             "line 2 of .*: 'num_replicas' must be a number, not 'two'",
         ),
         ("name,time,application,num_replicas,batch_size\nx,-5,speech,2,64\n", "x arrives -5 s"),
+        (
+            "name,time,application,num_replicas,batch_size\nx,5,speech,2,1e17\n",
+            "--workload: line 2 of .*: 'batch_size' must be at most 9007199254740991, not 1e17",
+        ),
+        (
+            "name,time,application,num_replicas,batch_size\nx,5,speech,1e9,64\n",
+            "'num_replicas' must be at most 100000, not 1e9",
+        ),
         ("timestamp,duration,num_gpus\nnever,1,1\n", "line 2"),
         ("timestamp,duration,num_gpus\n2017-10-09 07:01:55,inf,1\n", "'duration' must be a number"),
         ("[1]", "job 0 .* must be an object with 'gpu_demand', not 1"),
@@ -175,9 +214,9 @@ def test_clusters_are_read() -> None:
 def test_bad_files_are_named(tmp_path: Path, content: str, message: str) -> None:
     path = tmp_path / "workload.csv"
     path.write_text(content)
-    synthetic_write(tmp_path / "profiles", num_jobs=1)
+    synthetic_write(tmp_path / "profiles")
     with pytest.raises(ValueError, match=message):
-        workload_load(str(path), tmp_path / "profiles", {}, num_jobs=5, seed=0)
+        load(path, tmp_path / "profiles")
 
 
 @pytest.mark.parametrize(
@@ -196,7 +235,7 @@ def test_bad_files_are_named(tmp_path: Path, content: str, message: str) -> None
     ],
 )  # fmt: skip
 def test_bad_profiles_are_named(tmp_path: Path, file: str, content: str, message: str) -> None:
-    synthetic_write(tmp_path, num_jobs=1)
+    synthetic_write(tmp_path)
     (tmp_path / "tabular" / file).write_text(content)
     with pytest.raises(ValueError, match=f"--profiles: .*{message}"):
         profiles_read(tmp_path)
@@ -212,7 +251,17 @@ def test_a_run_time_that_nobody_measured_is_told(tmp_path: Path) -> None:
     trace = tmp_path / "one.json"
     row = {"arrival_time": 1, "workload": "bert", "priority": 5, "gpu_demand": 2, "batch_size": 8}
     trace.write_text(json.dumps([row]))
-    loaded = workload_load(str(trace), None, {}, num_jobs=5, seed=0)
+    loaded = load(trace)
+    assert loaded.source == str(trace)
     assert loaded.notes == ("Nobody measured how long 1 of 1 jobs run: 15 minutes each.",)
     report = simulate(loaded, cluster_parse(1, 4, None), "fifo")
     assert report.settings["notes"] == loaded.notes[0]
+
+
+def test_a_missing_folder_is_named_itself(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=r"--profiles: there is no folder /nowhere; name one"):
+        profiles_read(Path("/nowhere"))
+    synthetic_write(tmp_path / "main")
+    (tmp_path / "own").mkdir()
+    with pytest.raises(ValueError, match=r"--cluster: there is no folder \S+own/language; measure"):
+        profiles_read(tmp_path / "main", by_kind={"a100": tmp_path / "own"})

@@ -47,7 +47,9 @@ class ProfiledApplication:
     """A fully measured application (see `profiles`).
 
     Attributes:
-        speeds: kind of accelerator -> speed of computing relative to the measured kind.
+        times: steps on the accelerators that the profile was measured on.
+        speeds: kind of accelerator -> speed of computing relative to these.
+        times_by_kind: steps measured on a kind itself, for which `speeds` does not count.
     """
 
     name: str
@@ -56,6 +58,7 @@ class ProfiledApplication:
     validations: Mapping[int, Validation]
     times: StepTimes
     speeds: Mapping[str, float] = field(default_factory=dict)
+    times_by_kind: Mapping[str, StepTimes] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self._sizes = np.array(sorted(self.validations), dtype=float)
@@ -246,6 +249,8 @@ class ProfiledApplication:
         return self._candidates[key]
 
     def _step_seconds(self, kind: str, placement: Placement, local: NDArray[np.int64]) -> Floats:
+        if kind in self.times_by_kind:
+            return self.times_by_kind[kind].seconds(placement, local)
         step, sync = self.times.seconds(placement, local)
         speed = self.speeds.get(kind, 1.0)
         if speed == 1.0:

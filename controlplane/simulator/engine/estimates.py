@@ -33,20 +33,21 @@ class TruePerformance:
 
     Attributes:
         batch_size_asked: None: the platform chooses; else the unit is an example of that batch.
+        per_node: accelerators of the largest node of each kind.
         slices_alone: whether a single accelerator counts with at least two slices.
     """
 
     application: Application
     epoch: int
     batch_size_asked: int | None
-    per_node: int
+    per_node: Mapping[str, int]
     slices_alone: bool = False
 
     def goodput(self, kind: str, num_accelerators: int, num_nodes: int) -> float:
         if num_accelerators < 1:
             return 0.0
         app, asked = self.application, self.batch_size_asked
-        placement = _placement(num_accelerators, num_nodes, self.per_node)
+        placement = _placement(num_accelerators, num_nodes, self.per_node[kind])
         if asked is not None:
             return app.examples_per_s(kind, placement, asked, slices_alone=self.slices_alone)
         batch = app.batch(kind, placement, None, self.epoch)
@@ -67,7 +68,7 @@ class TruePerformance:
     def batch_size(self, kind: str, num_accelerators: int, num_nodes: int) -> int:
         if self.batch_size_asked is not None:
             return self.batch_size_asked
-        placement = _placement(num_accelerators, num_nodes, self.per_node)
+        placement = _placement(num_accelerators, num_nodes, self.per_node[kind])
         batch = self.application.batch(kind, placement, None, self.epoch)
         return 0 if batch is None else batch.size
 

@@ -41,12 +41,12 @@ def crowding(jobs: list[SimulatedJob], ended_at: dict[int, float]) -> dict[int, 
 def alone_s(job: SimulatedJob, cluster: Cluster, share: float) -> float:
     """Return the seconds that a job takes alone on `share` accelerators, its start included."""
     kinds = {k: n for k, n in cluster.kinds.items() if job.accepts(k)}
-    total = sum(kinds.values())
+    total, per_node = sum(kinds.values()), cluster.per_node
     ends = job.application.progress_ends
     seconds = job.terms.costs.start_s
     for epoch in range(len(ends) - 1):
         rate = sum(
-            number / total * _rate(job, kind, cluster.per_node, min(share, total), epoch)
+            number / total * _rate(job, kind, per_node[kind], min(share, total), epoch)
             for kind, number in kinds.items()
         )
         if rate <= 0.0:

@@ -28,10 +28,14 @@ TOLERANCE_S = 1e-6
 
 @dataclass(frozen=True, slots=True)
 class Terms:
-    """Settings common to all jobs of a simulation."""
+    """Settings common to all jobs of a simulation.
+
+    Attributes:
+        per_node: accelerators of the largest node of each kind.
+    """
 
     accelerators: Mapping[AcceleratorId, Accelerator]
-    per_node: int
+    per_node: Mapping[str, int]
     demand: Demand
     knowledge: Knowledge
     costs: ResizeCosts

@@ -15,6 +15,7 @@ from controlplane.simulator.settings import (
     ResizeCosts,
     Rules,
 )
+from controlplane.simulator.version import code_version
 from controlplane.simulator.workloads.workloads import Cluster, Workload
 
 
@@ -79,6 +80,9 @@ def simulate(
         _fits_check(job, cluster)
     run.run()
     settings = {
+        "workload": workload.source or "of the caller",
+        "resize_cost": str(terms.costs),
+        "version": code_version(),
         "rules": str(rules),
         "knowledge": str(Knowledge(knowledge)),
         "batch": str(demand.batch),

@@ -2,9 +2,7 @@
 
 Five applications, from seconds to hours of work, are written in the format of Pollux' profiles and
 read back like any others. Their steps follow the throughput model with a scatter of some percent;
-their gradient noise grows while they train. Jobs arrive at random, more densely in the middle of
-the time than at its ends, most of them small; owners request sensible, not optimal, numbers of
-accelerators and batches.
+their gradient noise grows while they train. Jobs are drawn by the published recipe (`recipe`).
 """
 
 from __future__ import annotations
@@ -20,7 +18,8 @@ from pathlib import Path
 
 import numpy as np
 
-from controlplane.simulator.published.workload_files import pollux_workload
+from controlplane.simulator.applications.profiled import ProfiledApplication
+from controlplane.simulator.published.recipe import workload_draw
 from controlplane.simulator.workloads.profiles import profiles_read
 from controlplane.simulator.workloads.workloads import Workload
 
@@ -30,18 +29,15 @@ class _Kind:
     """One made-up application.
 
     Attributes:
-        share: share of the jobs that run it.
         locals: examples on one accelerator at once, from, to.
         batches: initial and largest batch.
         epoch_steps: steps of an epoch at the initial batch.
         base_s, example_s: seconds of a slice, fixed and for each example.
         local_s, network_s: seconds of the exchange on one machine and between machines.
         noise: gradient noise scale at the beginning and at the end, over the initial batch.
-        asks: numbers of accelerators that owners request.
     """
 
     name: str
-    share: float
     locals: tuple[int, int]
     batches: tuple[int, int]
     epochs: int
@@ -51,50 +47,55 @@ class _Kind:
     local_s: float
     network_s: float
     noise: tuple[float, float]
-    asks: tuple[int, ...]
 
 
 _KINDS = (
-    _Kind("tabular", 0.3, (64, 4096), (256, 16384), 12, 700, 0.004, 4e-6, 0.003, 0.012, (2, 9),
-          (1, 2)),
-    _Kind("pictures", 0.38, (16, 512), (64, 4096), 60, 500, 0.018, 5e-4, 0.012, 0.06, (1, 24),
-          (1, 2, 4, 8)),
-    _Kind("speech", 0.16, (8, 64), (16, 512), 50, 350, 0.11, 0.012, 0.08, 0.21, (2, 16),
-          (2, 4, 8)),
-    _Kind("language", 0.12, (4, 32), (32, 1024), 6, 2400, 0.09, 0.02, 0.16, 0.42, (6, 30),
-          (4, 8, 16)),
-    _Kind("panorama", 0.04, (16, 192), (192, 6144), 45, 2600, 0.07, 0.0021, 0.09, 0.19, (2, 26),
-          (8, 16, 32)),
+    _Kind("tabular", (64, 4096), (256, 16384), 12, 700, 0.004, 4e-6, 0.003, 0.012, (2, 9)),
+    _Kind("pictures", (16, 512), (64, 4096), 60, 500, 0.018, 5e-4, 0.012, 0.06, (1, 24)),
+    _Kind("speech", (8, 64), (16, 512), 50, 350, 0.11, 0.012, 0.08, 0.21, (2, 16)),
+    _Kind("language", (4, 32), (32, 1024), 6, 2400, 0.09, 0.02, 0.16, 0.42, (6, 30)),
+    _Kind("panorama", (16, 192), (192, 6144), 45, 2600, 0.07, 0.0021, 0.09, 0.19, (2, 26)),
 )  # fmt: skip
+
+#: Category of jobs -> applications.
+MODELS = {
+    "small": ("tabular", "pictures"),
+    "medium": ("speech",),
+    "large": ("language",),
+    "xlarge": ("panorama",),
+}
 
 #: Numbers of machines of the measurements in `scalability.csv`.
 _SPREAD_NODES = (6, 8, 12, 16)
 
 
-def synthetic_workload(num_jobs: int = 120, hours: float = 6.0, seed: int = 0) -> Workload:
-    """Make a workload with its applications; same arguments, same workload.
+def synthetic_workload(
+    num_jobs: int = 120, hours: float = 6.0, seed: int = 0, *, most: int = 32
+) -> Workload:
+    """Draw a workload of made-up applications; same arguments, same workload.
+
+    Args:
+        most: largest number of accelerators that an owner asks for.
 
     Raises:
         ValueError: a number is not positive.
     """
-    with tempfile.TemporaryDirectory() as name:
-        folder = Path(name)
-        synthetic_write(folder, num_jobs, hours, seed)
-        return pollux_workload(folder / "workload.csv", profiles_read(folder))
+    applications = synthetic_applications()
+    return workload_draw(applications, num_jobs, hours, seed, models=MODELS, most=most)
 
 
-def synthetic_write(folder: Path, num_jobs: int = 120, hours: float = 6.0, seed: int = 0) -> None:
-    """Write `workload.csv` and one folder for each application.
+def synthetic_applications() -> dict[str, ProfiledApplication]:
+    """Make the applications."""
+    with tempfile.TemporaryDirectory() as folder:
+        synthetic_write(Path(folder))
+        return profiles_read(Path(folder))
 
-    Raises:
-        ValueError: a number is not positive.
-    """
-    if num_jobs < 1 or not hours > 0.0:
-        raise ValueError("jobs and hours of a synthetic workload must be positive")
-    random = np.random.default_rng(seed)
+
+def synthetic_write(folder: Path) -> None:
+    """Write one folder of measurements for each application."""
+    random = np.random.default_rng(0)
     for kind in _KINDS:
         _profile_write(folder / kind.name, kind, random)
-    _workload_write(folder / "workload.csv", num_jobs, hours, random)
 
 
 def _profile_write(folder: Path, kind: _Kind, random: np.random.Generator) -> None:
@@ -159,20 +160,6 @@ def _validation(kind: _Kind, batch: int) -> Iterable[tuple[float, ...]]:
             1.0,
             round(noise, 6),
         )
-
-
-def _workload_write(path: Path, num_jobs: int, hours: float, random: np.random.Generator) -> None:
-    moments = np.sort(random.beta(2.0, 2.0, num_jobs)) * hours * 3600.0
-    shares = np.array([kind.share for kind in _KINDS])
-    chosen = random.choice(len(_KINDS), num_jobs, p=shares / shares.sum())
-    rows = []
-    for number, (at_s, index) in enumerate(zip(moments, chosen, strict=True)):
-        kind = _KINDS[int(index)]
-        count = int(random.choice(kind.asks))
-        initial, largest = kind.batches
-        batch = min(max(initial, 2 * count * kind.locals[0]), largest)
-        rows.append((f"{kind.name}-{number}", round(float(at_s)), kind.name, count, batch))
-    _rows_write(path, ("name", "time", "application", "num_replicas", "batch_size"), rows)
 
 
 def _doubled(low: int, high: int) -> list[int]:

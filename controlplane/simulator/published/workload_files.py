@@ -6,6 +6,7 @@ import datetime
 from collections.abc import Mapping
 from itertools import islice
 from pathlib import Path
+from typing import Any
 
 from controlplane.simulator.applications.applications import Application
 from controlplane.simulator.published.scaled import ScaledApplication, scaling
@@ -17,7 +18,7 @@ from controlplane.simulator.workloads.reading import (
     text_of,
     whole_of,
 )
-from controlplane.simulator.workloads.workloads import Workload, WorkloadJob
+from controlplane.simulator.workloads.workloads import MOST_ACCELERATORS, Workload, WorkloadJob
 
 #: Applications that Pollux does not adapt: always with the requested batch on one accelerator.
 _NEVER_ADAPTED = frozenset({"ncf"})
@@ -65,19 +66,36 @@ def pollux_workload(path: Path, applications: Mapping[str, Application]) -> Work
     jobs = []
     for line, row in csv_read(path, "--workload"):
         with row_of("--workload", f"line {line} of {path}"):
-            is_fixed = text_of(row, "application") in _NEVER_ADAPTED
             jobs.append(
-                WorkloadJob(
-                    name=text_of(row, "name"),
-                    submitted_at=number_of(row, "time"),
-                    application=text_of(row, "application"),
-                    requested=whole_of(row, "num_replicas"),
-                    batch_size=whole_of(row, "batch_size"),
-                    is_fixed=is_fixed,
-                    max_accelerators=1 if is_fixed else None,
+                pollux_job(
+                    text_of(row, "name"),
+                    number_of(row, "time"),
+                    text_of(row, "application"),
+                    _accelerators(row, "num_replicas"),
+                    whole_of(row, "batch_size"),
                 )
             )
     return Workload(tuple(jobs), applications)
+
+
+def _accelerators(row: Any, name: str) -> int:
+    return whole_of(row, name, MOST_ACCELERATORS)
+
+
+def pollux_job(
+    name: str, submitted_at: float, application: str, requested: int, batch_size: int
+) -> WorkloadJob:
+    """Make a job as Pollux' simulator runs it: NeuMF keeps its batch and one accelerator."""
+    is_fixed = application in _NEVER_ADAPTED
+    return WorkloadJob(
+        name=name,
+        submitted_at=submitted_at,
+        application=application,
+        requested=requested,
+        batch_size=batch_size,
+        is_fixed=is_fixed,
+        max_accelerators=1 if is_fixed else None,
+    )
 
 
 def philly_workload(path: Path, num_jobs: int, speeds: Mapping[str, float]) -> Workload:
@@ -97,7 +115,7 @@ def philly_workload(path: Path, num_jobs: int, speeds: Mapping[str, float]) -> W
         with row_of("--workload", f"line {line} of {path}"):
             at = datetime.datetime.fromisoformat(text_of(row, "timestamp"))
             at_s = at.replace(tzinfo=datetime.UTC).timestamp()
-            rows.append((at_s, number_of(row, "duration"), whole_of(row, "num_gpus")))
+            rows.append((at_s, number_of(row, "duration"), _accelerators(row, "num_gpus")))
     chosen = list(islice((row for row in sorted(rows) if row[1] > 0.0 and row[2] > 0), num_jobs))
     jobs, applications = [], {}
     for index, (at_s, duration_s, count) in enumerate(chosen):
@@ -138,7 +156,7 @@ def virtualflow_workload(
     jobs, applications = [], {}
     for index, row in enumerate(trace):
         with row_of("--workload", f"job {index} of {path}"):
-            demand, name = whole_of(row, "gpu_demand"), f"{index}-{text_of(row, 'workload')}"
+            demand, name = _accelerators(row, "gpu_demand"), f"{index}-{text_of(row, 'workload')}"
             run_s = seconds.get(str(index), UNKNOWN_RUN_S + COLD_START_S) - COLD_START_S
             rates = scaling(demand)[: demand + 1]
             applications[name] = ScaledApplication(

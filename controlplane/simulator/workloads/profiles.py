@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 from types import MappingProxyType
+from typing import Any
 
 import numpy as np
 
@@ -32,16 +33,21 @@ _OPTION = "--profiles"
 
 
 def profiles_read(
-    directory: Path, speeds: Mapping[str, Mapping[str, float]] | None = None
+    directory: Path,
+    speeds: Mapping[str, Mapping[str, float]] | None = None,
+    by_kind: Mapping[str, Path] | None = None,
 ) -> dict[str, ProfiledApplication]:
     """Read every application below `directory`, by name.
 
     Args:
         speeds: application -> kind -> speed relative to the accelerators that were measured.
+        by_kind: kind -> folder like `directory`, of which the steps measured on that kind are read.
 
     Raises:
-        ValueError: there is none, or a file has the wrong format.
+        ValueError: there is none, a file has the wrong format, or a kind lacks an application.
     """
+    if not directory.is_dir():
+        raise ValueError(f"{_OPTION}: there is no folder {directory}; name one that exists")
     folders = sorted(path.parent for path in directory.glob("*/placements.csv"))
     if not folders:
         raise ValueError(
@@ -49,13 +55,19 @@ def profiles_read(
             "holds one folder for each application"
         )
     return {
-        folder.name: application_read(folder, (speeds or {}).get(folder.name, {}))
+        folder.name: application_read(
+            folder,
+            (speeds or {}).get(folder.name, {}),
+            {kind: above / folder.name for kind, above in (by_kind or {}).items()},
+        )
         for folder in folders
     }
 
 
-def application_read(folder: Path, speeds: Mapping[str, float]) -> ProfiledApplication:
-    """Read one application.
+def application_read(
+    folder: Path, speeds: Mapping[str, float], by_kind: Mapping[str, Path]
+) -> ProfiledApplication:
+    """Read one application; its slices are those that were measured on every kind.
 
     Raises:
         ValueError: a file or column is missing or does not hold numbers.
@@ -65,32 +77,61 @@ def application_read(folder: Path, speeds: Mapping[str, float]) -> ProfiledAppli
     }
     if not validations:
         raise ValueError(f"{_OPTION}: {folder} has no validation-BATCH.csv")
-    placed = _placed_read(folder / "placements.csv")
-    local = [row[0] for rows in placed.values() for row in rows]
+    times, (least, most) = _times_read(folder)
+    times_by_kind = {}
+    for kind, own in by_kind.items():
+        if not own.is_dir():
+            raise ValueError(
+                f"--cluster: there is no folder {own}; measure {folder.name} on {kind}, or give "
+                "'speeds' of the kind instead of 'profiles'"
+            )
+        times_by_kind[kind], (low, high) = _times_read(own)
+        least, most = max(least, low), min(most, high)
+    if least > most:
+        raise ValueError(
+            f"{_OPTION}: no 'local_bsz' of {folder} was measured on all kinds; measure one on each"
+        )
     about = json_read(folder / "app.json", _OPTION) if (folder / "app.json").exists() else {}
     num_rows = min(run.progress.size for run in validations.values())
     with row_of(_OPTION, str(folder / "app.json")):
         num_epochs = whole_of({"epochs": num_rows, **about}, "epochs")
         if not 1 <= num_epochs <= num_rows:
             raise ValueError(f"'epochs' must be 1 to {num_rows}, the rows of validation-BATCH.csv")
-        most = {"largest_local": _LARGEST_LOCAL.get(folder.name, max(local)), **about}
-        own_speeds = about.get("speeds", {})
-        by_kind = {str(kind): number_of(own_speeds, kind) for kind in own_speeds} | dict(speeds)
-        if min(by_kind.values(), default=1.0) <= 0.0:
-            raise ValueError("'speeds' must be positive")
+        limits = {"largest_local": _LARGEST_LOCAL.get(folder.name, most), **about}
+        all_speeds = speeds_of(about.get("speeds", {})) | dict(speeds)
         return ProfiledApplication(
             name=folder.name,
             bounds=BatchBounds(
                 initial=min(validations),
                 largest=max(validations),
-                smallest_local=min(local),
-                largest_local=whole_of(most, "largest_local"),
+                smallest_local=least,
+                largest_local=min(whole_of(limits, "largest_local"), most),
             ),
             num_epochs=num_epochs,
             validations=validations,
-            times=StepTimes(placed, _spread_read(folder / "scalability.csv")),
-            speeds=by_kind,
+            times=times,
+            speeds=all_speeds,
+            times_by_kind=times_by_kind,
         )
+
+
+def speeds_of(factors: Any) -> dict[str, float]:
+    """Check relative speeds by name.
+
+    Raises:
+        ValueError: one is not a positive number.
+    """
+    found = {str(name): number_of(factors, name) for name in dict(factors)}
+    if min(found.values(), default=1.0) <= 0.0:
+        raise ValueError("'speeds' must be positive")
+    return found
+
+
+def _times_read(folder: Path) -> tuple[StepTimes, tuple[int, int]]:
+    """Read the measured steps of a folder, and the least and most examples of a slice in them."""
+    placed = _placed_read(folder / "placements.csv")
+    local = [row[0] for rows in placed.values() for row in rows]
+    return StepTimes(placed, _spread_read(folder / "scalability.csv")), (min(local), max(local))
 
 
 def _batch_of(path: Path) -> int:

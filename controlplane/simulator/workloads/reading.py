@@ -10,6 +10,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+#: Largest whole number up to which floats hold every one: 53 bits.
+MOST_COUNT = 2**53 - 1
+
 
 def json_read(path: Path, option: str) -> Any:
     """Read a JSON file.
@@ -88,13 +91,15 @@ def number_of(row: Any, name: str) -> float:
     return found
 
 
-def whole_of(row: Any, name: str) -> int:
-    """Return a whole number.
+def whole_of(row: Any, name: str, most: int = MOST_COUNT) -> int:
+    """Return a whole number of at most `most`.
 
     Raises:
-        ValueError: the value is missing or not a whole number.
+        ValueError: the value is missing, not a whole number or too large.
     """
     found = number_of(row, name)
     if not found.is_integer():
         raise ValueError(f"{name!r} must be a whole number, not {found:g}")
+    if found > most:
+        raise ValueError(f"{name!r} must be at most {most}, not {text_of(row, name)}")
     return int(found)

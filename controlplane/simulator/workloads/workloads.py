@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from controlplane.core.values.types import Accelerator
 from controlplane.simulator.applications.applications import Application
+from controlplane.simulator.workloads.reading import MOST_COUNT
 
 #: Latest arrival of a job in seconds: ten years.
 LATEST_S = 10 * 365 * 86_400.0
@@ -51,6 +52,7 @@ class Workload:
 
     Attributes:
         notes: sentences for people on assumptions and on differences from a recording.
+        source: file that it was read from, or generator that made it.
 
     Raises:
         ValueError: an application is missing, a name is not unique, or a number is impossible.
@@ -59,6 +61,7 @@ class Workload:
     jobs: tuple[WorkloadJob, ...]
     applications: Mapping[str, Application] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
+    source: str = ""
 
     def __post_init__(self) -> None:
         ordered = tuple(sorted(self.jobs, key=lambda job: job.submitted_at))
@@ -72,6 +75,11 @@ class Workload:
                     f"profile; there are {known}"
                 )
             numbers = (job.requested, job.batch_size, job.min_accelerators, job.weight)
+            if job.batch_size > MOST_COUNT:
+                raise ValueError(
+                    f"workload: the batch of job {job.name} has {job.batch_size} examples; give at "
+                    f"most {MOST_COUNT}"
+                )
             if min(numbers) <= 0 or not math.isfinite(job.weight):
                 raise ValueError(
                     f"workload: job {job.name} needs positive numbers of accelerators and examples "
@@ -103,12 +111,12 @@ class Cluster:
     accelerators: tuple[Accelerator, ...]
 
     @property
-    def per_node(self) -> int:
-        """Accelerators of the largest node."""
-        counts: dict[int, int] = {}
-        for accelerator in self.accelerators:
-            counts[accelerator.node_id] = counts.get(accelerator.node_id, 0) + 1
-        return max(counts.values())
+    def per_node(self) -> dict[str, int]:
+        """Accelerators of the largest node of each kind."""
+        found: dict[str, int] = {}
+        for (_, kind), number in Counter((a.node_id, a.kind) for a in self.accelerators).items():
+            found[kind] = max(found.get(kind, 0), number)
+        return found
 
     @property
     def kinds(self) -> dict[str, int]:
@@ -117,6 +125,42 @@ class Cluster:
         for kind in sorted(accelerator.kind for accelerator in self.accelerators):
             counts[kind] = counts.get(kind, 0) + 1
         return counts
+
+
+@dataclass(frozen=True, slots=True)
+class NodeGroup:
+    """Nodes that are all alike.
+
+    Raises:
+        ValueError: a number is not positive, or the kind has no name.
+    """
+
+    kind: str
+    num_nodes: int
+    per_node: int
+
+    def __post_init__(self) -> None:
+        if not self.kind or min(self.num_nodes, self.per_node) < 1:
+            raise ValueError("nodes, accelerators and kinds must be positive numbers")
+
+
+def cluster_build(groups: Sequence[NodeGroup]) -> Cluster:
+    """Build a cluster of nodes of several sizes and kinds, in the order of the groups.
+
+    Raises:
+        ValueError: there is no group, or there are more than `MOST_ACCELERATORS`.
+    """
+    total = sum(group.num_nodes * group.per_node for group in groups)
+    if not 1 <= total <= MOST_ACCELERATORS:
+        raise ValueError(f"{total} accelerators are not between 1 and {MOST_ACCELERATORS}")
+    nodes = [group for group in groups for _ in range(group.num_nodes)]
+    places = [(node, group, index) for node, group in enumerate(nodes)
+              for index in range(group.per_node)]  # fmt: skip
+    return Cluster(
+        tuple(
+            Accelerator(i, node, index, group.kind) for i, (node, group, index) in enumerate(places)
+        )
+    )
 
 
 def cluster_make(
@@ -128,17 +172,8 @@ def cluster_make(
         ValueError: a number is not positive, or the nodes by kind are not `num_nodes`.
     """
     nodes = dict(kinds) if kinds else {default: num_nodes}
-    if num_nodes < 1 or per_node < 1 or min(nodes.values()) < 1:
+    if num_nodes < 1:
         raise ValueError("nodes, accelerators and kinds must be positive numbers")
-    if num_nodes * per_node > MOST_ACCELERATORS:
-        raise ValueError(f"{num_nodes * per_node} accelerators are more than {MOST_ACCELERATORS}")
     if sum(nodes.values()) != num_nodes:
         raise ValueError(f"kinds has {sum(nodes.values())} nodes, nodes says {num_nodes}")
-    kind_of_node = [kind for kind, number in nodes.items() for _ in range(number)]
-    return Cluster(
-        tuple(
-            Accelerator(node * per_node + index, node, index, kind)
-            for node, kind in enumerate(kind_of_node)
-            for index in range(per_node)
-        )
-    )
+    return cluster_build([NodeGroup(kind, number, per_node) for kind, number in nodes.items()])

@@ -14,17 +14,19 @@ from django.core.management.base import BaseCommand, CommandError
 
 from controlplane.core.policies import POLICIES
 from controlplane.simulator import BatchMode, Knowledge, Report, Rules, StuckError, simulate
+from controlplane.simulator.native_output import native_output_dropped
 from controlplane.simulator.options import (
     SYNTHETIC,
-    cluster_parse,
+    cluster_load,
     costs_parse,
     failures_parse,
-    kinds_are_alike,
-    recorded_cluster,
+    round_parse,
     workload_load,
 )
 from controlplane.simulator.page import FIGURES, page_make
 from controlplane.simulator.published.speeds import gavel_speeds
+
+_DEFAULT = " (default: %(default)s)"
 
 #: Most characters in a line of the table.
 MOST_COLUMNS = 100
@@ -39,32 +41,42 @@ class Command(BaseCommand):
     def add_arguments(self, parser: ArgumentParser) -> None:
         add = parser.add_argument
         add("--workload", required=True, help=f"a file (see docs/simulator.md), or {SYNTHETIC!r}")
-        add("--profiles", type=Path, help="folder with one folder of measurements an application")
+        add("--profiles", type=Path, help="folder with one folder of measurements an application; "
+            "default: none, which only a workload of Pollux' needs")  # fmt: skip
+        add("--cluster", type=Path, help="YAML file of nodes and kinds (see docs/simulator.md); "
+            "default: as --nodes, --accelerators and --kinds say")  # fmt: skip
         add("--nodes", type=int, help="default: as recorded, as many as --kinds says, or 16")
         add("--accelerators", type=int, help="on each node; default: as recorded, or 4")
-        add("--kinds", help="nodes by kind, as v100:8,k80:8")
-        add("--kind-speeds", type=Path, help="Gavel's table of steps a second by kind")
+        add("--kinds", help="nodes by kind, as v100:8,k80:8; default: all of one kind, gpu")
+        add("--kind-speeds", type=Path, help="Gavel's table of steps a second by kind; default: "
+            "all kinds are equally fast")  # fmt: skip
         add("--policy", required=True, choices=sorted(POLICIES))
-        add("--compare", nargs="*", default=[], choices=sorted(POLICIES), metavar="POLICY")
-        add("--resize-cost", default="measured", help="measured, flat:30 or start,pause,growth")
-        add("--rules", default=Rules.OWN.value, choices=[rule.value for rule in Rules])
-        add("--knowledge", default=Knowledge.FITTED.value, choices=[k.value for k in Knowledge])
+        add("--compare", nargs="*", default=[], choices=sorted(POLICIES), metavar="POLICY",
+            help="policies to run besides; default: none")  # fmt: skip
+        add("--resize-cost", default="measured",
+            help="measured, flat:30 or start,pause,growth[,release] in s" + _DEFAULT)  # fmt: skip
+        add("--rules", default=Rules.OWN.value, choices=[rule.value for rule in Rules],
+            help="rules of time" + _DEFAULT)  # fmt: skip
+        add("--knowledge", default=Knowledge.FITTED.value, choices=[k.value for k in Knowledge],
+            help="job speeds as policies see them" + _DEFAULT)  # fmt: skip
         add("--batch", choices=[mode.value for mode in BatchMode], help="default: by policy")
-        add("--round", type=float, default=60.0, help="seconds between decisions")
-        add("--failures", help="hours between losses of a node and until it is back, as 48,0.5")
-        add("--jobs", type=int, default=120, help="of a Philly list, or made up")
-        add("--seed", type=int, default=0)
-        add("--json", type=Path, help="file for everything, jobs included")
-        add("--page", type=Path, help="file for a page with figures")
+        add("--round", type=float, default=60.0, help="seconds between decisions" + _DEFAULT)
+        add("--failures", help="hours between losses of a node and until it is back, as 48,0.5; "
+            "default: no failures")  # fmt: skip
+        add("--jobs", type=int, default=120, help="of a Philly list, or made up" + _DEFAULT)
+        add("--seed", type=int, default=0, help="of policies and workload" + _DEFAULT)
+        add("--json", type=Path, help="file for everything, jobs included; default: none")
+        add("--page", type=Path, help="file for a page with figures; default: none")
 
     def handle(self, *_args: Any, **options: Any) -> None:
         for option in ("json", "page"):
             _place_check(f"--{option}", options[option])
         try:
-            reports = self._run(options)
+            with native_output_dropped():
+                reports = self._run(options)
         except (ValueError, StuckError) as error:
             raise CommandError(str(error)) from error
-        for line in table(reports):
+        for line in [*heading(reports[0]), "", *table(reports)]:
             self.stdout.write(line)
         if options["json"] is not None:
             text = json.dumps([report.to_dict() for report in reports]) + "\n"
@@ -74,35 +86,35 @@ class Command(BaseCommand):
             self._write("--page", options["page"], page_make(reports, package.read_text()))
 
     def _run(self, options: dict[str, Any]) -> list[Report]:
-        if not options["round"] > 0.0:
-            raise ValueError(f"--round: give a positive number of seconds, not {options['round']}")
+        """Read all options, then simulate each policy.
+
+        Raises:
+            ValueError: naming the option and the fix.
+        """
+        round_s, seed = round_parse(options["round"]), options["seed"]
+        costs, failures = costs_parse(options["resize_cost"]), failures_parse(options["failures"])
         speeds = gavel_speeds(options["kind_speeds"]) if options["kind_speeds"] else {}
-        costs = costs_parse(options["resize_cost"])
-        failures = failures_parse(options["failures"])
-        size = (options["nodes"], options["accelerators"], options["kinds"])
-        cluster = recorded_cluster(options["workload"]) if size == (None, None, None) else None
-        if cluster is None:
-            cluster = cluster_parse(*size)
+        nodes = (options["nodes"], options["accelerators"], options["kinds"])
+        file = cluster_load(options["cluster"], *nodes, options["workload"])
         workload = workload_load(
             options["workload"],
             options["profiles"],
+            file,
             speeds,
             num_jobs=options["jobs"],
-            seed=options["seed"],
+            seed=seed,
         )
-        if len(cluster.kinds) > 1 and kinds_are_alike(workload, speeds):
-            self.stderr.write("All kinds are taken to be equally fast; --kind-speeds tells more.")
         for note in workload.notes:
-            self.stderr.write(note)
+            self._tell(note)
         return [
             simulate(
                 workload,
-                cluster,
+                file.cluster,
                 policy,
                 costs=costs,
                 rules=options["rules"],
-                seed=options["seed"],
-                round_s=options["round"],
+                seed=seed,
+                round_s=round_s,
                 knowledge=options["knowledge"],
                 batch=options["batch"],
                 failures=failures,
@@ -110,6 +122,10 @@ class Command(BaseCommand):
             )
             for policy in dict.fromkeys([options["policy"], *options["compare"]])
         ]
+
+    def _tell(self, text: str, ending: str = "\n") -> None:
+        """Write to standard error, which Django colours red unless a style is named."""
+        self.stderr.write(text, style_func=self.style.HTTP_INFO, ending=ending)
 
     def _progress(self, policy: str) -> Callable[[int, int, float], None]:
         """Print the progress: always on a terminal, else every 25 % of the jobs or 15 s."""
@@ -123,7 +139,7 @@ class Command(BaseCommand):
             if percent >= shown + 25 or ended == total or at - shown_at >= every_s:
                 shown, shown_at = percent, at
                 text = f"{start}{policy}: {ended} of {total} jobs after {now / 3600.0:.1f} h"
-                self.stderr.write(text, ending="\n" if ended == total else end)
+                self._tell(text, ending="\n" if ended == total else end)
                 self.stderr.flush()
 
         return report
@@ -133,7 +149,7 @@ class Command(BaseCommand):
             path.write_text(text)
         except OSError as error:
             raise CommandError(f"{option}: cannot write {path}: {error.strerror}.") from error
-        self.stdout.write(f"Wrote {path}")
+        self._tell(f"Wrote {path}")
 
 
 def _place_check(option: str, path: Path | None) -> None:
@@ -142,6 +158,13 @@ def _place_check(option: str, path: Path | None) -> None:
         raise CommandError(f"{option}: {path} is a folder; name a file in it.")
     if path is not None and not path.absolute().parent.is_dir():
         raise CommandError(f"{option}: there is no folder {path.parent}; make it first.")
+
+
+def heading(report: Report) -> list[str]:
+    """Return the settings that all reports share, one a line."""
+    settings = report.settings
+    names = ("workload", "resize_cost", "seed", "version")
+    return [f"{name.replace('_', ' ')}: {settings[name]}" for name in names]
 
 
 def table(reports: Sequence[Report]) -> list[str]:
