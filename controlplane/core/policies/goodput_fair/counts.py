@@ -64,6 +64,7 @@ class Claims:
         lacking_s: seconds for which it has lacked accelerators. Shape (N,).
         is_known: whether anything is known of its speed. Shape (N,).
         is_new: whether it never ran and its speed is unknown. Shape (N,).
+        is_trying: whether it measures its speed on what it holds (`probes`). Shape (N,).
     """
 
     counts: Counts
@@ -82,6 +83,7 @@ class Claims:
     lacking_s: Floats
     is_known: NDArray[np.bool_]
     is_new: NDArray[np.bool_]
+    is_trying: NDArray[np.bool_]
 
     def values(self) -> Floats:
         """Return the worth per second of each point over that of nothing, less the cost of change.
@@ -100,6 +102,11 @@ class Claims:
         gain = self.worth[:, None] * self.rates
         is_same = (self.counts == self.held[:, None]) & is_held[:, None]
         values = np.where(is_same, gain, gain * left)
+        # A trial is worth what the job would have without it, so that it keeps nobody from growing.
+        is_less = self.counts < self.held[:, None]
+        before = np.where(is_less, values, 0.0).max(axis=1, initial=0.0)
+        is_trial = is_same & self.is_trying[:, None]
+        values = np.where(is_trial, np.maximum(values, before[:, None]), values)
         holding = np.where(is_same, gain, 0.0).max(axis=1, initial=0.0)
         left = part_left(self.change_s + RESTART_S, life_s, self.ends_s)
         stopping = holding * (1.0 - (1.0 - LEAST_GAIN) * left)

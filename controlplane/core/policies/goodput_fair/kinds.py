@@ -23,7 +23,7 @@ from controlplane.core.policies.goodput_fair.counts import (
 )
 from controlplane.core.policies.goodput_fair.fairness_cost import FairnessCost
 from controlplane.core.policies.goodput_fair.rate_tables import Counts, Floats, Options
-from controlplane.core.policies.goodput_fair.shadow_prices import Market, Valuation
+from controlplane.core.policies.goodput_fair.shadow_prices import MANY_JOBS, Market, Valuation
 
 #: Rounds of moves in a decision.
 NUM_ROUNDS = 8
@@ -143,7 +143,8 @@ def kinds_choose(
         trade = moved
         if trade.value > best.value * (1.0 + 1e-9):
             best = trade
-    best = _chained(best)
+    if kinds.size <= MANY_JOBS:  # of many jobs no single one matters to prices
+        best = _chained(best)
     if np.array_equal(best.kinds, first):
         return first, valuation
     return best.kinds, market.valuate(best.kinds, standing)

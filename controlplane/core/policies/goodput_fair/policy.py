@@ -35,7 +35,12 @@ from controlplane.core.policies.goodput_fair.fairness_cost import (
 )
 from controlplane.core.policies.goodput_fair.kinds import kinds_choose
 from controlplane.core.policies.goodput_fair.placement import Tenant, arrange
-from controlplane.core.policies.goodput_fair.probes import is_probing, trials_begin
+from controlplane.core.policies.goodput_fair.probes import (
+    counts_try,
+    is_probing,
+    is_trying,
+    trials_begin,
+)
 from controlplane.core.policies.goodput_fair.rate_tables import (
     Counts,
     Floats,
@@ -98,10 +103,12 @@ def _draft(
         claims = _claims(snapshot, options, standing, valuation, change_s, members, kind)
         given[members] = allot(claims, int(capacity))
     kinds = kinds.copy()
-    trials_begin(options, valuation.ends_s, standing.since_s, change_s, is_pinned, kinds, given)
+    calm = options, valuation.ends_s, standing.since_s, change_s, is_pinned, kinds, given
+    trials_begin(*calm)
+    tries = counts_try(*calm)
     shares = _shares(snapshot, options, standing, valuation, change_s, kinds, given)
     given = np.array([shares[j.id].count if j.id in shares else 0 for j in options.jobs])
-    return Outcome(snapshot, options, standing, valuation, kinds, given), shares
+    return Outcome(snapshot, options, standing, valuation, kinds, given, tries), shares
 
 
 def _is_stranded(outcome: Outcome) -> NDArray[np.bool_]:
@@ -173,6 +180,12 @@ def _together(job: Job, by_node: Mapping[int, int]) -> Mapping[int, int]:
     return {node: by_node[node]}
 
 
+def _is_settling(job: Job, now: float) -> bool:
+    """Return whether a job has started so recently that stopping it would not pay."""
+    least_s = LEAST_RUN_STARTS * max(job.resize_s, START_S)
+    return job.running_since is not None and now - job.running_since < least_s
+
+
 def _claims(
     snapshot: Snapshot,
     options: Options,
@@ -190,14 +203,7 @@ def _claims(
         held=np.where(is_here, options.held[members], 0),
         is_elsewhere=~is_here & (options.held_kind[members] >= 0),
         is_fixed=np.array([job.id in snapshot.resizing for job in jobs], dtype=bool),
-        is_settling=np.array(
-            [
-                job.running_since is not None
-                and snapshot.now - job.running_since < LEAST_RUN_STARTS * max(job.resize_s, START_S)
-                for job in jobs
-            ],
-            dtype=bool,
-        ),
+        is_settling=np.array([_is_settling(job, snapshot.now) for job in jobs], dtype=bool),
         least=np.array([job.min_accelerators for job in jobs], dtype=np.int64),
         worth=valuation.worth[members],
         weights=np.array([job.weight for job in jobs], dtype=float),
@@ -210,4 +216,8 @@ def _claims(
         is_new=np.array(
             [job.changed_at is None and job.performance is None for job in jobs], dtype=bool
         ),
+        is_trying=is_trying(
+            jobs, options.held[members], standing.since_s[members], change_s[members]
+        )
+        & is_here,
     )
