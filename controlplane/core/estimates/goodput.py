@@ -15,7 +15,7 @@ import math
 import statistics
 from collections import Counter
 from collections.abc import Hashable, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from typing import Protocol
 
@@ -130,7 +130,7 @@ class VirtualNodes:
 
 
 @dataclass(frozen=True, eq=False)
-class _ModelledPerformance:
+class ModelledPerformance:
     """Common part of fixed and chosen batches: models by kind, and cached answers.
 
     Attributes:
@@ -185,6 +185,12 @@ class _ModelledPerformance:
         known, model = next(iter(self.models.items()))
         return model.slower(self.speeds.get(known, 1.0) / self.speeds.get(kind, 1.0))
 
+    def bound(self, kind: str, num_accelerators: int, num_nodes: int) -> float:
+        """Return `goodput` if the exchange took no time: no measurement can be better."""
+        base_s, slope_s, *_ = self.model(kind).parameters
+        ideal = replace(self, models={kind: ThroughputModel(base_s, slope_s)})
+        return ideal.goodput(kind, num_accelerators, num_nodes)
+
     def step_s(self, batch_size: int, kind: str, num_accelerators: int, num_nodes: int) -> float:
         """Return the seconds of a step over `batch_size` examples; infinite if impossible."""
         count = np.array([num_accelerators])
@@ -228,7 +234,7 @@ class _ModelledPerformance:
 
 
 @dataclass(frozen=True, eq=False)
-class FixedBatchPerformance(_ModelledPerformance):
+class FixedBatchPerformance(ModelledPerformance):
     """Speed of a job with one batch size: every example is a useful one.
 
     Attributes:
@@ -252,7 +258,7 @@ class FixedBatchPerformance(_ModelledPerformance):
 
 
 @dataclass(frozen=True, eq=False)
-class AdaptiveBatchPerformance(_ModelledPerformance):
+class AdaptiveBatchPerformance(ModelledPerformance):
     """Speed of a job whose batch size the platform chooses for the most goodput.
 
     Attributes:

@@ -181,6 +181,7 @@ TEXTS: Mapping[str, str] = MappingProxyType(
         # goodput_fair
         "goodput_moves": "Moves to {given} of {capacity} {kind}",
         "goodput_measures": "Moving to {given} of {capacity} {kind} to measure its speed",
+        "goodput_tries": "Tries {given} of {capacity} {kind}, which are idle, to measure its speed",
         "goodput_faster": ", on which it is {gain:.0%} faster",
         "goodput_cluster": ": the cluster does {gain:.0%} more",
         "goodput_for_job": " for job {winner}{because}{cluster}",

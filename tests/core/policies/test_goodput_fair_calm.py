@@ -273,3 +273,20 @@ def test_nobody_gives_up_its_kind_for_one_of_which_nothing_is_left() -> None:
     begun = after(snapshot, decide(snapshot, "goodput_fair"))
     assert begun.held == {1: (1, 2), 2: (3, 4, 5)}
     assert decide(begun, "goodput_fair").resizes == ()
+
+
+@pytest.mark.parametrize(("resize_s", "expected"), [(0.8, {2}), (30.0, {1})])
+def test_what_has_just_started_runs_for_a_while(resize_s: float, expected: set[int]) -> None:
+    """A job started three minutes ago, and a far shorter one that waits for the only place."""
+    begun = replace(
+        job_make(1, most=1),
+        performance=Speed(),
+        remaining_examples=1e6,
+        running_since=820.0,
+        changed_at=820.0,
+        most_accelerators=1,
+        resize_s=resize_s,
+    )
+    short = replace(begun, id=2, remaining_examples=600.0, running_since=None, pending_since=0.0)
+    snapshot = snapshot_make(nodes(1), begun, short, held={1: (1,)}, now=1000.0)
+    assert set(goodput_fair(snapshot).shares) == expected

@@ -127,6 +127,19 @@ def test_nobody_is_stopped_over_and_over() -> None:
     assert sum(world.stops.values()) / len(world.ended) < 0.5
 
 
+def test_jobs_of_hours_in_a_crowd_do_not_overtake_each_other() -> None:
+    """Twelve equal jobs of three hours on four accelerators: they take turns by the hour at most.
+
+    A wait that is short for jobs of that length is no reason to stop one for another.
+    """
+    world = World(accelerators_make("gpu gpu gpu gpu"))
+    for number in range(1, 13):
+        job = job_of(number, 10_000.0, 0.0, most=1)
+        world.submit(replace(job, resize_s=30.0))
+    world.run(7200.0, lambda number, now: None)
+    assert max(world.stops.values()) <= 1
+
+
 def test_heavier_jobs_end_first_and_lighter_ones_in_time() -> None:
     world = World(accelerators_make(*["gpu gpu gpu gpu"] * 2))
     for number in range(1, 9):

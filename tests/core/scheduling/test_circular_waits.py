@@ -129,18 +129,35 @@ def test_whatever_is_wanted_is_reached(
     assert held == {job_id: set(row) for job_id, row in allocation.accelerators.items()}
 
 
-@pytest.mark.parametrize("name", ["gavel", "sia"])
+@pytest.mark.parametrize("name", ["gavel", "goodput_fair", "sia"])
 def test_jobs_that_are_faster_on_each_others_kind_swap(name: str) -> None:
+    snapshot = ten_times_as_fast_elsewhere()
+    for _ in range(6):
+        snapshot = after(snapshot, decide(snapshot, name))
+    assert set(snapshot.held[1]) <= {5, 6, 7, 8}
+    assert set(snapshot.held[2]) <= {1, 2, 3, 4}
+
+
+@pytest.mark.parametrize("name", ["goodput_fair", "sia"])
+def test_job_that_is_given_a_part_of_what_is_swapped_starts(name: str) -> None:
+    """A third job of unknown speed waits for one of kind x."""
+    pair = ten_times_as_fast_elsewhere()
+    snapshot = replace(pair, jobs=(*pair.jobs, swap().jobs[2]))
+    assert decide(snapshot, name).reasons[3].startswith("Is given 1 of 4 x;")
+    for _ in range(6):
+        snapshot = after(snapshot, decide(snapshot, name))
+    assert set(snapshot.held[1]) <= {5, 6, 7, 8}
+    assert set(snapshot.held[2]) | set(snapshot.held[3]) <= {1, 2, 3, 4}
+
+
+def ten_times_as_fast_elsewhere() -> Snapshot:
+    """Make two jobs, each of which holds the kind on which the other one is ten times as fast."""
     first, second = swap().jobs[:2]
     jobs = (
         replace(first, performance=Speed(by_kind={"y": 10.0}), remaining_examples=1e6),
         replace(second, performance=Speed(by_kind={"x": 10.0}), remaining_examples=1e6),
     )
-    snapshot = swap(jobs=jobs, now=500.0)
-    for _ in range(6):
-        snapshot = after(snapshot, decide(snapshot, name))
-    assert set(snapshot.held[1]) <= {5, 6, 7, 8}
-    assert set(snapshot.held[2]) <= {1, 2, 3, 4}
+    return swap(jobs=jobs, now=500.0)
 
 
 @pytest.mark.parametrize("name", sorted(POLICIES))

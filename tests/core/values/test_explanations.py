@@ -194,6 +194,7 @@ SENTENCES = {
     "sia_shrink": "go 3→4",
     "goodput_moves": "Moves to 4 of 8 gpu",
     "goodput_measures": "Moving to 4 of 8 gpu to measure its speed",
+    "goodput_tries": "Tries 4 of 8 gpu, which are idle, to measure its speed",
     "goodput_faster": ", on which it is 25% faster",
     "goodput_cluster": ": the cluster does 25% more",
     "goodput_for_job": " for job 7 that should end sooner: the cluster does 25% more",

@@ -21,8 +21,12 @@ from controlplane.core.policies.goodput_fair.rate_tables import (
     Floats,
 )
 
-#: Seconds for which a change is made at most: until the next one is worth while.
-CHANGE_LASTS_S = 240.0
+#: Expected life of a change, as a part of the time since the one before: what has lasted for long
+#: lasts for longer, and what has just been changed is soon changed again.
+LIFE = 0.4
+
+#: Changes' worth of time that is added to the time since the last change: a prior for its life.
+LIFE_CHANGES = 4.0
 
 #: Seconds of training that a change costs a job at least: accelerators idle while it comes about.
 LEAST_CHANGE_S = 3.0
@@ -31,14 +35,7 @@ LEAST_CHANGE_S = 3.0
 RESTART_S = 10.0
 
 #: Least relative gain of a change for a job that holds accelerators: measured speeds err.
-LEAST_GAIN = 0.05
-
-#: Additional gain required right after the last change, as little has been measured since and
-#: changing back costs twice, and the time constant in seconds with which it fades.
-FRESH_GAIN, FRESH_S = 0.3, 60.0
-
-#: Least part of a change's gain that counts: even a costly change is better than standing idle.
-LEAST_LEFT = 0.05
+LEAST_GAIN = 0.1
 
 #: A job that has lacked accelerators for this many seconds is to have its minimum.
 OWED_S = 1800.0
@@ -67,6 +64,7 @@ class Claims:
         lacking_s: seconds for which it has lacked accelerators. Shape (N,).
         is_known: whether anything is known of its speed. Shape (N,).
         is_new: whether it never ran and its speed is unknown. Shape (N,).
+        is_trying: whether it measures its speed on what it holds (`probes`). Shape (N,).
     """
 
     counts: Counts
@@ -85,6 +83,7 @@ class Claims:
     lacking_s: Floats
     is_known: NDArray[np.bool_]
     is_new: NDArray[np.bool_]
+    is_trying: NDArray[np.bool_]
 
     def values(self) -> Floats:
         """Return the worth per second of each point over that of nothing, less the cost of change.
@@ -92,20 +91,25 @@ class Claims:
         Shape (N, G); -inf between nothing and the minimum. Stopping a job costs it its restart.
         """
         is_held = self.held > 0
-        lost = np.where(is_held | self.is_elsewhere, self.change_s, 0.0)
-        lost = lost + np.where(self.is_elsewhere, RESTART_S, 0.0)
-        doubt = doubt_of(self.since_s)
-        # A change takes its part of the time until the job ends with it, or until the next one.
+        is_begun = is_held | self.is_elsewhere | np.isfinite(self.since_s)
+        lost_s = np.where(is_begun, self.change_s, 0.0) + np.where(~is_held, RESTART_S, 0.0)
+        lost_s = np.where(is_begun, lost_s, 0.0)  # a first start has to be made anyway
+        life_s = lives_s(self.since_s, self.change_s)
         with np.errstate(divide="ignore"):
-            until_s = lost[:, None] + self.work[:, None] / self.rates
-        left = 1.0 - lost[:, None] / np.minimum(np.maximum(until_s, 1.0), CHANGE_LASTS_S)
-        left = np.maximum(left - np.where(is_held, doubt, 0.0)[:, None], LEAST_LEFT)
+            lasts_s = np.minimum(self.work[:, None] / self.rates, life_s[:, None])
+        left = part_left(lost_s[:, None], lasts_s)
+        left = np.where(is_held[:, None], (1.0 - LEAST_GAIN) * left, left)
         gain = self.worth[:, None] * self.rates
         is_same = (self.counts == self.held[:, None]) & is_held[:, None]
         values = np.where(is_same, gain, gain * left)
+        # A trial is worth what the job would have without it, so that it keeps nobody from growing.
+        is_less = self.counts < self.held[:, None]
+        before = np.where(is_less, values, 0.0).max(axis=1, initial=0.0)
+        is_trial = is_same & self.is_trying[:, None]
+        values = np.where(is_trial, np.maximum(values, before[:, None]), values)
         holding = np.where(is_same, gain, 0.0).max(axis=1, initial=0.0)
-        lasts = np.minimum(CHANGE_LASTS_S, np.maximum(self.ends_s, 1.0))
-        stopping = holding * np.minimum((self.change_s + RESTART_S) / lasts + doubt, 1.0)
+        left = part_left(self.change_s + RESTART_S, life_s, self.ends_s)
+        stopping = holding * (1.0 - (1.0 - LEAST_GAIN) * left)
         values = values + stopping[:, None]
         values = np.where(self.counts < self.least[:, None], -np.inf, values)
         is_other = (self.is_fixed & is_held)[:, None] & ~is_same & (self.counts > 0)
@@ -121,8 +125,12 @@ class Claims:
         return self._first(np.where(is_beginning, self.worth, -1.0), capacity, self.held)
 
     def seniors(self, capacity: int) -> NDArray[np.bool_]:
-        """Mask (N,) of jobs that get their minimum now because they lacked it longest."""
-        order = np.where(self.lacking_s >= OWED_S, self.lacking_s, -1.0)
+        """Mask (N,) of jobs that get their minimum now because they lacked it longest.
+
+        A job that has its turn keeps it until another one has lacked `OWED_S` more than it.
+        """
+        since_s = self.lacking_s + np.where(self.held > 0, OWED_S, 0.0)
+        order = np.where(self.lacking_s >= OWED_S, since_s, -1.0)
         return self._first(order, capacity, self.least)
 
     def newcomers(self, capacity: int) -> NDArray[np.bool_]:
@@ -144,10 +152,25 @@ class Claims:
         return is_first
 
 
-def doubt_of(since_s: Floats) -> Floats:
-    """Return the relative gain that a change needs so many seconds after the previous one."""
-    doubt: Floats = LEAST_GAIN + FRESH_GAIN * np.exp(-since_s / FRESH_S)
-    return doubt
+def lives_s(since_s: Floats, change_s: Floats) -> Floats:
+    """Return the expected seconds until a change is followed by another one.
+
+    It is in proportion to the time since the last one (Lindy's law), in which `LIFE_CHANGES`
+    changes are counted in advance. A change pays if it gains more than it costs in that time.
+    """
+    lives: Floats = np.maximum(LIFE * (since_s + LIFE_CHANGES * change_s), 1.0)
+    return lives
+
+
+def part_left(lost_s: Floats, lasts_s: Floats, ends_s: Floats | float = np.inf) -> Floats:
+    """Return what is left of the gain of a change that costs some time and lasts for some more.
+
+    Args:
+        ends_s: seconds until the job ends without the change; nothing is left if it costs as much.
+    """
+    left = 1.0 / (1.0 + lost_s / np.maximum(lasts_s, 1.0))
+    until_end = np.maximum(1.0 - lost_s / np.maximum(ends_s, 1.0), 0.0)
+    return np.asarray(np.minimum(left, until_end))
 
 
 def allot(claims: Claims, capacity: int) -> Counts:

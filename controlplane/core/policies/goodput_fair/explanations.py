@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
+from numpy.typing import NDArray
 
 from controlplane.core.policies.common.kinds import cannot_start
 from controlplane.core.policies.goodput_fair.fairness_cost import FAIR, FairnessCost
@@ -18,7 +19,11 @@ from controlplane.core.values.types import Job, JobId, Snapshot
 
 @dataclass(frozen=True)
 class Outcome:
-    """A decision of the policy, before the reasons are written. Arrays of shape (M,)."""
+    """A decision of the policy, before the reasons are written. Arrays of shape (M,).
+
+    Attributes:
+        tries: jobs that measure their speed on more accelerators (`probes.counts_try`).
+    """
 
     snapshot: Snapshot
     options: Options
@@ -26,6 +31,7 @@ class Outcome:
     valuation: Valuation
     kinds: Counts
     given: Counts
+    tries: NDArray[np.bool_]
 
     @cached_property
     def before(self) -> Counts:
@@ -157,6 +163,8 @@ def _holding(outcome: Outcome, row: int, job: Job) -> Reason:
             code = "goodput_measures" if is_trial else "goodput_moves"
     elif given < before:
         code, cause = "shrunk", outcome.cause(row)
+    elif given > before and outcome.tries[row]:
+        code = "goodput_tries"
     elif given > before:
         code = "grown"
         cause = outcome.faster(row) if job.performance is not None else None

@@ -28,8 +28,9 @@ START_S = 10.0
 #: Seconds until a job that gets nothing in this cycle is likely to be considered again.
 STARVATION_HORIZON_S = 30.0
 
-#: A job that has lacked accelerators for this many seconds counts four times, after twice that
-#: nine times.
+#: A job that has lacked accelerators for its fair time, or for so many seconds if that is more,
+#: counts four times, after twice that nine times. In absolute time, long jobs in a crowd would
+#: overtake each other every few minutes.
 AGEING_S = 600.0
 
 #: This part of every pool, or one job, goes by seniority to jobs that have lacked accelerators for
@@ -108,14 +109,17 @@ def standing_of(snapshot: Snapshot, options: Options, crowds: ContentionHistory)
     now = snapshot.now
     crowd = np.array([_crowd(crowds, job, total, now) for job in jobs])
     lacking = _lacking_s(options, now)
-    weights = np.array([job.weight for job in jobs]) * (1.0 + lacking / AGEING_S) ** 2
+    fair_s = _fair_s(options, crowd)
+    ageing = lacking / np.maximum(fair_s, AGEING_S)
+    weights = np.array([job.weight for job in jobs]) * (1.0 + ageing) ** 2
     ages = [
         max(now - job.submitted_at, 0.0)
         + (0.0 if options.held[row] else STARVATION_HORIZON_S + job.resize_s)
         for row, job in enumerate(jobs)
     ]
-    since = [np.inf if job.changed_at is None else now - job.changed_at for job in jobs]
-    return FairnessCost(weights, np.array(ages), _fair_s(options, crowd), lacking, np.array(since))
+    changed = [job.running_since if job.changed_at is None else job.changed_at for job in jobs]
+    since = np.array([np.inf if at is None else now - at for at in changed])
+    return FairnessCost(weights, np.array(ages), fair_s, lacking, since)
 
 
 def _lacking_s(options: Options, now: float) -> Floats:

@@ -52,14 +52,22 @@ class Fluid:
         self._work, self._capacity = work, float(capacity)
         self._most_served = capacity + 1
 
-    def clear(self, worth: Floats) -> tuple[float, float]:
-        """Return the worth per second of all jobs now, and the price of an accelerator."""
+    def clear(self, worth: Floats) -> tuple[float, float, float]:
+        """Return the worth per second of all jobs now, and two prices of an accelerator.
+
+        Another job would displace the last accelerator's gain, the first price; a job that leaves
+        makes room for the best gain that is not served, the second and lower one.
+        """
         gain = worth[self._rows] * self._slopes
         order = _best_first(gain, self._most_served)
-        gain = gain[order]
-        given, is_full = self._given(self._runs[order])
-        price = float(gain[given.size - 1]) if is_full else 0.0
-        return float(given @ gain[: given.size]), price
+        gain, runs = gain[order], self._runs[order]
+        given, is_more = self._given(runs)
+        last, total = given.size - 1, float(given @ gain[: given.size])
+        if not is_more and runs.sum() < self._capacity:
+            return total, 0.0, 0.0
+        is_cut = is_more and given[last] < runs[last]
+        following = float(gain[last + 1]) if is_more and not is_cut else 0.0
+        return total, float(gain[last]), float(gain[last]) if is_cut else following
 
     def _given(self, runs: Floats) -> tuple[Floats, bool]:
         """Serve segments in order, and return whether they exceed the capacity.

@@ -1,25 +1,29 @@
 """Assignment of each job to one kind of accelerator.
 
 Every kind has a price, and a job belongs where its worth most exceeds the price of its
-accelerators. Jobs move a few at a time, the largest gains first, and prices follow. A job that
-holds one kind moves to another only if the gain there exceeds the cost of starting there.
+accelerators. Jobs move a few at a time, the largest gains first, and prices follow. Prices alone do
+not find every exchange, because a job that could go elsewhere at no loss is priced like any other.
+So chains of moves are tried as well: one job moves whether there is room or not, and others follow
+one by one (an ejection chain, as in local search for assignment problems). A job that holds one
+kind moves to another only if the gain there exceeds the cost of starting there.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping
 
 import numpy as np
 from numpy.typing import NDArray
 
 from controlplane.core.policies.goodput_fair.counts import (
-    CHANGE_LASTS_S,
+    LEAST_GAIN,
     RESTART_S,
-    doubt_of,
+    lives_s,
+    part_left,
 )
 from controlplane.core.policies.goodput_fair.fairness_cost import FairnessCost
 from controlplane.core.policies.goodput_fair.rate_tables import Counts, Floats, Options
-from controlplane.core.policies.goodput_fair.shadow_prices import Market, Valuation
+from controlplane.core.policies.goodput_fair.shadow_prices import MANY_JOBS, Market, Valuation
 
 #: Rounds of moves in a decision.
 NUM_ROUNDS = 8
@@ -27,8 +31,94 @@ NUM_ROUNDS = 8
 #: Number of new jobs that choose at a time.
 AT_A_TIME = 32
 
-#: Least relative gain of a move over staying.
-LEAST_GAIN = 0.02
+#: Least relative gain of a move over staying, by prices.
+LEAST_NET_GAIN = 0.02
+
+#: Chains of moves that are applied at most, jobs that may begin one for each pair of kinds, and
+#: jobs that follow.
+NUM_CHAINS, NUM_STARTS, CHAIN_LENGTH = 4, 2, 6
+
+
+class _Trade:
+    """A state of the search: the kind of each job, and what each kind is worth and costs.
+
+    Attributes:
+        left: part of its remaining time that each job keeps on each kind. Shape (M, Q).
+        value: worth per second of all jobs.
+    """
+
+    def __init__(
+        self,
+        market: Market,
+        kinds: Counts,
+        worth: Floats,
+        left: Floats,
+        cleared: Mapping[int, tuple[float, float, float]] | None = None,
+    ) -> None:
+        self.market, self.kinds, self._worth, self._left = market, kinds, worth, left
+        num_kinds = left.shape[1]
+        own = worth * np.where(kinds >= 0, left[np.arange(kinds.size), kinds], 1.0)
+        known = cleared or {}
+        self._cleared = {
+            kind: known[kind] if kind in known else market.clear(kinds, own, kind)
+            for kind in range(num_kinds)
+        }
+        values, coming, staying = np.array([self._cleared[kind] for kind in range(num_kinds)]).T
+        self.value = float(values.sum())
+        self._coming, self._staying = coming, staying
+
+    def with_moves(self, rows: Counts, to: Counts) -> _Trade:
+        """Return the state after jobs have moved."""
+        kinds = self.kinds.copy()
+        kinds[rows] = to
+        changed = {*self.kinds[rows].tolist(), *to.tolist()}
+        kept = {kind: found for kind, found in self._cleared.items() if kind not in changed}
+        return _Trade(self.market, kinds, self._worth, self._left, kept)
+
+    def moved(self, most: int, is_free: NDArray[np.bool_] | None = None) -> _Trade | None:
+        """Move the jobs with most to gain; None: no job gains from a move."""
+        is_there = self.kinds[:, None] == np.arange(self._left.shape[1])
+        net = self._net(np.where(is_there, self._staying, self._coming))
+        rows, best, gain = self._wishes(net)
+        if is_free is not None:
+            gain = np.where(is_free[rows], gain, 0.0)
+        wishes = np.flatnonzero(gain > 0.0)
+        if wishes.size == 0:
+            return None
+        chosen = wishes[np.argsort(-gain[wishes], kind="stable")[:most]]
+        return self.with_moves(rows[chosen], best[chosen])
+
+    def starts(self) -> list[tuple[int, int]]:
+        """List first moves of chains, for each pair of kinds those that promise most.
+
+        They promise what they would gain if the job on the kind with most to gain made room.
+        """
+        net = self._net(np.broadcast_to(self._staying, self._left.shape))
+        found: list[tuple[int, int]] = []
+        for own in range(self._left.shape[1]):
+            rows = np.flatnonzero(self.kinds == own)
+            for kind in range(self._left.shape[1]):
+                gain = net[rows, kind] - net[rows, own] if kind != own else np.zeros(rows.size)
+                order = np.argsort(-gain, kind="stable")[:NUM_STARTS]
+                found += [(int(rows[at]), kind) for at in order if gain[at] > 0.0]
+        return found
+
+    def _net(self, prices: Floats) -> Floats:
+        """Return each job's worth on each kind, less the price of its accelerators. Shape (M, Q).
+
+        On a kind where a job cannot run, or must not go, it is 0.
+        """
+        gross = (self._worth[:, None] * self._left)[:, :, None] * self.market.rates
+        net: Floats = (gross - prices[:, :, None] * self.market.counts).max(axis=2)
+        return net
+
+    def _wishes(self, net: Floats) -> tuple[Counts, Counts, Floats]:
+        """Return jobs, the kind on which each is worth most, and its gain; 0: too little."""
+        rows = np.flatnonzero(self.kinds >= 0)
+        best = np.argmax(net[rows], axis=1)
+        stay = net[rows, self.kinds[rows]]
+        gain = net[rows, best] - stay
+        return rows, best, np.where(gain > LEAST_NET_GAIN * np.maximum(stay, 1e-12), gain, 0.0)
 
 
 def kinds_choose(
@@ -44,19 +134,55 @@ def kinds_choose(
     if len(options.kinds) < 2:
         return kinds, valuation
     left = _left_after_move(options, standing, valuation, change_s, is_pinned)
-    best, most = kinds, -np.inf
-    for turn in range(NUM_ROUNDS + 1):
-        own = np.where(kinds >= 0, left[np.arange(kinds.size), kinds], 1.0)
-        value, prices = market.clear(kinds, valuation.worth * own)
-        if value > most * (1.0 + 1e-9) or not np.isfinite(most):
-            best, most = kinds, value
-        moved = _moved(market, kinds, valuation.worth, prices, left, turn)
+    trade = _Trade(market, kinds, valuation.worth, left)
+    best = trade
+    for turn in range(NUM_ROUNDS):
+        moved = trade.moved(_step_of(kinds, turn))
         if moved is None:
             break
-        kinds = moved
-    if np.array_equal(best, first):
-        return best, valuation
-    return best, market.valuate(best, standing)
+        trade = moved
+        if trade.value > best.value * (1.0 + 1e-9):
+            best = trade
+    if kinds.size <= MANY_JOBS:  # of many jobs no single one matters to prices
+        best = _chained(best)
+    if np.array_equal(best.kinds, first):
+        return first, valuation
+    return best.kinds, market.valuate(best.kinds, standing)
+
+
+def _step_of(kinds: Counts, turn: int) -> int:
+    """Return the number of jobs that move in a round: a quarter of all, then ever fewer."""
+    return max(int((kinds >= 0).sum()) >> (turn + 2), 1)
+
+
+def _chained(best: _Trade) -> _Trade:
+    """Apply chains of moves as long as they raise the worth of all, less the cost of moves."""
+    for _ in range(NUM_CHAINS):
+        found = max(
+            (_chain(best, row, kind) for row, kind in best.starts()),
+            key=lambda trade: trade.value,
+            default=best,
+        )
+        if found.value <= best.value * (1.0 + 1e-9):
+            break
+        best = found
+    return best
+
+
+def _chain(trade: _Trade, row: int, kind: int) -> _Trade:
+    """Move one job and let others follow, each at most once; return the best state on the way."""
+    is_free = np.ones(trade.kinds.size, dtype=bool)
+    trade = best = trade.with_moves(np.array([row]), np.array([kind]))
+    is_free[row] = False
+    for _ in range(CHAIN_LENGTH):
+        moved = trade.moved(1, is_free)
+        if moved is None:
+            break
+        is_free &= moved.kinds == trade.kinds
+        trade = moved
+        if trade.value > best.value:
+            best = trade
+    return best
 
 
 def _first_kinds(options: Options, standing: FairnessCost) -> Counts:
@@ -90,41 +216,13 @@ def _left_after_move(
 ) -> Floats:
     """Return the part of its remaining time that each job keeps on each kind; 1 on its own. (M, Q).
 
-    The part is 0 for a move that takes as long as the job lasts and for a move that is not allowed.
+    The part is 0 for a move that is not allowed.
     """
     left = np.ones((options.held_kind.size, len(options.kinds)))
     rows = np.flatnonzero(options.held_kind >= 0)
-    lasts = np.minimum(CHANGE_LASTS_S, np.maximum(valuation.ends_s[rows], 1.0))
-    doubt = doubt_of(standing.since_s[rows])
-    part = np.maximum(1.0 - (change_s[rows] + RESTART_S) / lasts - doubt, 0.0)
+    lives = lives_s(standing.since_s[rows], change_s[rows])
+    ends_s = valuation.ends_s[rows]
+    part = (1.0 - LEAST_GAIN) * part_left(change_s[rows] + RESTART_S, lives, ends_s)
     left[rows] = np.where(is_pinned[rows], 0.0, part)[:, None]
     left[rows, options.held_kind[rows]] = 1.0
     return left
-
-
-def _moved(
-    market: Market,
-    kinds: Counts,
-    worth: Floats,
-    prices: Sequence[float],
-    left: Floats,
-    turn: int,
-) -> Counts | None:
-    """Move the jobs with most to gain; None: no job gains from a move.
-
-    On a kind where a job cannot run, or must not go, its net worth is 0.
-    """
-    gross = (worth[:, None] * left)[:, :, None] * market.rates
-    net = (gross - np.array(prices)[:, None] * market.counts).max(axis=2)
-    rows = np.flatnonzero(kinds >= 0)
-    best = np.argmax(net[rows], axis=1)
-    stay = net[rows, kinds[rows]]
-    gain = net[rows, best] - stay
-    wishes = np.flatnonzero(gain > LEAST_GAIN * np.maximum(np.abs(stay), 1e-12))
-    if wishes.size == 0:
-        return None
-    most = max(rows.size >> (turn + 2), 1)
-    chosen = wishes[np.argsort(-gain[wishes], kind="stable")[:most]]
-    moved = kinds.copy()
-    moved[rows[chosen]] = best[chosen]
-    return moved

@@ -16,7 +16,6 @@ from dataclasses import dataclass
 from typing import Generic, TypeVar
 
 from controlplane.core.policies.common.rates import rate
-from controlplane.core.policies.goodput_fair.counts import CHANGE_LASTS_S
 from controlplane.core.values.types import Job
 
 NodeId = int
@@ -97,11 +96,6 @@ def _kept(tenant: Tenant) -> Places:
             kept[node] = min(count, left)
             left -= kept[node]
     return kept
-
-
-def lasts_s(ends_s: float) -> float:
-    """Return for how many seconds an arrangement serves a job that ends in `ends_s`."""
-    return min(CHANGE_LASTS_S, max(ends_s, 1.0))
 
 
 def _value(
@@ -209,11 +203,6 @@ class Move(Generic[Key]):
     least: int
     now: Mapping[Key, int]
     wanted: Mapping[Key, int]
-
-
-def is_ring(rooms: Mapping[Key, int], moves: Sequence[Move[Key]]) -> bool:
-    """Return whether jobs would wait for each other for ever; see `waits`."""
-    return waits(rooms, moves) is None
 
 
 def waits(rooms: Mapping[Key, int], moves: Sequence[Move[Key]]) -> list[int] | None:

@@ -20,22 +20,27 @@ from numpy.typing import NDArray
 
 from controlplane.core.policies.common.kinds import cannot_start
 from controlplane.core.policies.common.rates import rooms_by_kind
-from controlplane.core.policies.goodput_fair.counts import LEAST_CHANGE_S, Claims, allot
+from controlplane.core.policies.goodput_fair.counts import (
+    LEAST_CHANGE_S,
+    Claims,
+    allot,
+    lives_s,
+)
 from controlplane.core.policies.goodput_fair.explanations import Outcome, explain
 from controlplane.core.policies.goodput_fair.fairness_cost import (
+    START_S,
     FairnessCost,
     crowds_of,
     standing_of,
 )
 from controlplane.core.policies.goodput_fair.kinds import kinds_choose
-from controlplane.core.policies.goodput_fair.placement import (
-    Move,
-    Tenant,
-    arrange,
-    is_ring,
-    lasts_s,
+from controlplane.core.policies.goodput_fair.placement import Tenant, arrange
+from controlplane.core.policies.goodput_fair.probes import (
+    counts_try,
+    is_probing,
+    is_trying,
+    trials_begin,
 )
-from controlplane.core.policies.goodput_fair.probes import is_probing, trials_begin
 from controlplane.core.policies.goodput_fair.rate_tables import (
     Counts,
     Floats,
@@ -46,8 +51,8 @@ from controlplane.core.policies.goodput_fair.rate_tables import (
 from controlplane.core.policies.goodput_fair.shadow_prices import Market, Valuation
 from controlplane.core.values.types import Decision, Job, JobId, Share, Snapshot
 
-#: Seconds after its start within which a job is not stopped.
-LEAST_RUN_S = 120.0
+#: A job is not stopped before it has run for so many times as long as its start takes.
+LEAST_RUN_STARTS = 12.0
 
 
 def goodput_fair(snapshot: Snapshot) -> Decision:
@@ -71,11 +76,6 @@ def goodput_fair(snapshot: Snapshot) -> Decision:
     is_stranded = _is_stranded(outcome)
     if is_stranded.any():
         outcome, shares = _draft(snapshot, market, standing, is_pinned | is_stranded)
-    if _is_kind_ring(snapshot, options, shares):  # only jobs that find idle accelerators move
-        is_held = options.held_kind >= 0
-        outcome, shares = _draft(snapshot, market, standing, is_held & ~_may_move(outcome))
-        if _is_kind_ring(snapshot, options, shares):  # no job changes its kind
-            outcome, shares = _draft(snapshot, market, standing, is_held)
     return Decision(shares, explain(outcome), carried=crowds)
 
 
@@ -103,10 +103,12 @@ def _draft(
         claims = _claims(snapshot, options, standing, valuation, change_s, members, kind)
         given[members] = allot(claims, int(capacity))
     kinds = kinds.copy()
-    trials_begin(options, valuation.ends_s, standing.since_s, change_s, is_pinned, kinds, given)
+    calm = options, valuation.ends_s, standing.since_s, change_s, is_pinned, kinds, given
+    trials_begin(*calm)
+    tries = counts_try(*calm)
     shares = _shares(snapshot, options, standing, valuation, change_s, kinds, given)
     given = np.array([shares[j.id].count if j.id in shares else 0 for j in options.jobs])
-    return Outcome(snapshot, options, standing, valuation, kinds, given), shares
+    return Outcome(snapshot, options, standing, valuation, kinds, given, tries), shares
 
 
 def _is_stranded(outcome: Outcome) -> NDArray[np.bool_]:
@@ -115,49 +117,6 @@ def _is_stranded(outcome: Outcome) -> NDArray[np.bool_]:
     is_leaving = (held_kind >= 0) & (outcome.kinds != held_kind)
     is_stranded: NDArray[np.bool_] = is_leaving & (outcome.given == 0)
     return is_stranded
-
-
-def _may_move(outcome: Outcome) -> NDArray[np.bool_]:
-    """Mask (M,) of jobs that gain on idle accelerators of another kind, allotted by most gain."""
-    options = outcome.options
-    held = np.bincount(options.held_kind + 1, options.held, len(options.kinds) + 1)[1:]
-    idle = options.capacity - held.astype(np.int64)
-    is_moving = (options.held_kind >= 0) & (outcome.given > 0)
-    moves = []
-    for row in np.flatnonzero(is_moving & (options.held_kind != outcome.kinds)).tolist():
-        count = min(int(outcome.given[row]), int(idle[outcome.kinds[row]]))
-        gain = options.rate(row, int(outcome.kinds[row]), count)
-        gain -= options.rate(row, int(options.held_kind[row]), int(options.held[row]))
-        moves.append((-gain * outcome.valuation.worth[row], row, count))
-    found = np.zeros(len(options.jobs), dtype=bool)
-    for loss, row, count in sorted(moves):
-        kind = outcome.kinds[row]
-        if loss < 0.0 and options.jobs[row].min_accelerators <= count <= idle[kind]:
-            idle[kind] -= count
-            found[row] = True
-    return found
-
-
-def _is_kind_ring(snapshot: Snapshot, options: Options, shares: Mapping[JobId, Share]) -> bool:
-    """Return whether jobs that change kinds would wait for each other's accelerators for ever."""
-    changers = [
-        job.id
-        for row, job in enumerate(options.jobs)
-        if options.held_kind[row] >= 0
-        and job.id in shares
-        and shares[job.id].kind != options.kinds[options.held_kind[row]]
-    ]
-    if not changers:
-        return False
-    place_of = {one.id: (one.node_id, one.kind) for one in snapshot.accelerators}
-    moves = []
-    for job in options.jobs:
-        share = shares.get(job.id)
-        if share is not None and share.by_node:
-            held = (place_of[one] for one in snapshot.held.get(job.id, ()) if one in place_of)
-            wanted = {(node, share.kind): count for node, count in share.by_node.items()}
-            moves.append(Move(job.min_accelerators, Counter(held), wanted))
-    return is_ring(Counter(place_of.values()), moves)
 
 
 def _shares(
@@ -173,6 +132,9 @@ def _shares(
     node_of = {one.id: (one.node_id, one.kind) for one in snapshot.accelerators}
     shares: dict[JobId, Share] = {}
     slopes = standing.slope(valuation.ends_s)
+    lives = lives_s(standing.since_s, change_s)
+    if (options.held > 0).any():
+        lives[options.held == 0] = np.median(lives[options.held > 0])
     rooms = rooms_by_kind(snapshot)
     for number, kind in enumerate(options.kinds):
         rows = np.flatnonzero((kinds == number) & (given > 0)).tolist()
@@ -182,7 +144,7 @@ def _shares(
             job = options.jobs[row]
             held = (node_of[one] for one in snapshot.held.get(job.id, ()) if one in node_of)
             now = Counter(node for node, its_kind in held if its_kind == kind)
-            lasts = lasts_s(float(valuation.ends_s[row]))
+            lasts = max(min(float(lives[row]), float(valuation.ends_s[row])), 1.0)
             worth = float(valuation.worth[row])
             is_fixed = _is_at_its_place(snapshot, job, None)
             tenants.append(
@@ -218,6 +180,12 @@ def _together(job: Job, by_node: Mapping[int, int]) -> Mapping[int, int]:
     return {node: by_node[node]}
 
 
+def _is_settling(job: Job, now: float) -> bool:
+    """Return whether a job has started so recently that stopping it would not pay."""
+    least_s = LEAST_RUN_STARTS * max(job.resize_s, START_S)
+    return job.running_since is not None and now - job.running_since < least_s
+
+
 def _claims(
     snapshot: Snapshot,
     options: Options,
@@ -235,13 +203,7 @@ def _claims(
         held=np.where(is_here, options.held[members], 0),
         is_elsewhere=~is_here & (options.held_kind[members] >= 0),
         is_fixed=np.array([job.id in snapshot.resizing for job in jobs], dtype=bool),
-        is_settling=np.array(
-            [
-                job.running_since is not None and snapshot.now - job.running_since < LEAST_RUN_S
-                for job in jobs
-            ],
-            dtype=bool,
-        ),
+        is_settling=np.array([_is_settling(job, snapshot.now) for job in jobs], dtype=bool),
         least=np.array([job.min_accelerators for job in jobs], dtype=np.int64),
         worth=valuation.worth[members],
         weights=np.array([job.weight for job in jobs], dtype=float),
@@ -254,4 +216,8 @@ def _claims(
         is_new=np.array(
             [job.changed_at is None and job.performance is None for job in jobs], dtype=bool
         ),
+        is_trying=is_trying(
+            jobs, options.held[members], standing.since_s[members], change_s[members]
+        )
+        & is_here,
     )

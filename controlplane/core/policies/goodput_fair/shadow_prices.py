@@ -81,15 +81,10 @@ class Market:
         assert best is not None
         return best
 
-    def clear(self, kinds: Counts, worth: Floats) -> tuple[float, list[float]]:
-        """Return the worth per second of all jobs on these kinds, and the price of each kind."""
-        total, prices = 0.0, []
-        for kind in range(len(self.options.kinds)):
-            members = np.flatnonzero(kinds == kind)
-            value, price = self._fluid(members, kind).clear(worth[members])
-            total += value
-            prices.append(price)
-        return total, prices
+    def clear(self, kinds: Counts, worth: Floats, kind: int) -> tuple[float, float, float]:
+        """Return `Fluid.clear` of one kind, for all jobs on their `kinds`."""
+        members = np.flatnonzero(kinds == kind)
+        return self._fluid(members, kind).clear(worth[members])
 
     def _fluid(self, members: Counts, kind: int) -> Fluid:
         envelopes = Envelopes(self.counts[members, kind], self.rates[members, kind])
