@@ -228,6 +228,8 @@ class Migration(migrations.Migration):
                 ("changed_at", models.DateTimeField(auto_now=True)),
                 ("watched_at", models.DateTimeField(blank=True, null=True)),
                 ("watch_since", models.DateTimeField(blank=True, null=True)),
+                ("cycle_failed_at", models.DateTimeField(blank=True, null=True)),
+                ("cycle_failure", models.TextField(blank=True)),
             ],
             options={
                 "constraints": [
