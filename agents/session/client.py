@@ -10,6 +10,7 @@ from typing import Any, BinaryIO
 
 import httpx
 
+from agents.trainer.contract.plain_files import plain_file_open
 from controlplane.core.protocol.wire import (
     BatchReply,
     EnrolReply,
@@ -163,9 +164,9 @@ class ControlPlaneClient:
         """Send one file of a trainer's outputs.
 
         Raises:
-            OSError: the file cannot be read.
+            OSError: the file cannot be read, or is no regular file.
         """
-        with path.open("rb") as file:
+        with plain_file_open(path) as file:
             headers = {
                 "X-Sha256": hashlib.file_digest(file, "sha256").hexdigest(),
                 "Content-Length": str(file.tell()),
