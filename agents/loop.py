@@ -157,7 +157,8 @@ class Agent:
             self._reconcile_trainers(now, wanted)
             self._reconcile_validations(wanted)
         stages = [trainer.stage for trainer in self.trainers.values()]
-        self._fork_servers.step(now)
+        with self._contained(self._state.fork_servers):
+            self._fork_servers.step(now)
         self._step(now)
         self._uploads.step(now, self.trainers.values())
         version = wanted.version if wanted and not self._foreign else ""

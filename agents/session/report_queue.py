@@ -15,7 +15,7 @@ from itertools import islice
 from typing import Any
 
 from agents.supervision.run_directory import AGENT_SEQUENCE, RunDirectory
-from agents.trainer.contract.plain_files import json_parse
+from agents.trainer.contract.plain_files import json_parse, plain_file_size
 from agents.trainer.contract.run_dir import whole_lines
 from controlplane.core.protocol.wire import ReportKind, TrainerReport, decode
 
@@ -53,7 +53,7 @@ class ReportQueue:
         if sum(queued.size_bytes for queued in self._pending) >= READ_BYTES:
             return
         directory = self._directory
-        has_own = directory.own_reports.exists()
+        has_own = plain_file_size(directory.own_reports) > 0
         self._read_trainers()
         if has_own and not self._read_trainers():
             found, self._own_read = read_reports(directory, self._own_read, is_agents_own=True)

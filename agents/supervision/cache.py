@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import os
 import re
@@ -64,13 +65,14 @@ class FileCache:
 
     def _evict(self, keep: str) -> None:
         files = [path for path in self._folder.iterdir() if _SHA256.fullmatch(path.name)]
-        facts = sorted((path.stat().st_mtime, path.stat().st_size, path) for path in files)
+        facts = sorted((path.lstat().st_mtime, path.lstat().st_size, path) for path in files)
         total_bytes = sum(size_bytes for _, size_bytes, _ in facts)
         for _, size_bytes, path in facts:
             if total_bytes <= self._max_bytes:
                 return
             if path.name != keep:
-                path.unlink(missing_ok=True)
+                with contextlib.suppress(OSError):  # job code has put a folder there
+                    path.unlink()
                 total_bytes -= size_bytes
 
 

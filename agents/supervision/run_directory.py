@@ -63,10 +63,11 @@ class RunDirectory:
         return [cls(parent, key) for key in keys]
 
     def ensure(self) -> None:
-        """Create the folder if user code has deleted it, or put something else in its place."""
+        """Create the folder if user code has deleted, closed or replaced it."""
         if self.path.is_symlink() or (self.path.exists() and not self.path.is_dir()):
             self.path.unlink()
         self.path.mkdir(exist_ok=True, mode=0o700)
+        self.path.chmod(0o700)
 
     def prepare(self) -> None:
         """Create the folder from scratch, with empty subfolders."""

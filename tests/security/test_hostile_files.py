@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -103,6 +104,35 @@ def test_any_content_is_read_or_passed_over(name: str, tmp_path: Path) -> None:
         directory = run_directory(tmp_path)
         (directory.path / name).write_bytes(content)
         everything_read(directory)
+
+
+def test_a_folder_that_cannot_be_looked_into_is_passed_over(tmp_path: Path) -> None:
+    """A name that is too long gives the same kind of error as a folder without permissions."""
+    directory = run_directory(tmp_path)
+    for name in ("log", "own_reports", "reports", "pulse"):
+        setattr(directory, name, directory.path / ("a" * 300))
+    queue = ReportQueue(directory)
+    queue.fill()
+    assert queue.is_empty
+    assert LogTail(directory, 1000, 100).next_chunk(is_writer_gone=True) is None
+
+
+@pytest.mark.parametrize("kind", ["file", "gone", "closed", "link"])
+def test_the_last_report_is_written_whatever_became_of_the_folder(
+    kind: str, tmp_path: Path
+) -> None:
+    directory = run_directory(tmp_path)
+    if kind == "closed":
+        directory.path.chmod(0)
+    else:
+        shutil.rmtree(directory.path)
+    if kind == "file":
+        directory.path.write_bytes(b"")
+    elif kind == "link":
+        directory.path.symlink_to(tmp_path / "elsewhere")
+    directory.add_own_report(0, ReportKind.EXITED, {"exit_code": None})
+    assert last_report(directory, {ReportKind.EXITED}, is_agents_own=True)
+    assert (directory.path.stat().st_mode & 0o777) == 0o700
 
 
 @pytest.mark.parametrize("kind", ["pipe", "link", "directory"])

@@ -45,6 +45,18 @@ def test_a_cached_file_with_another_content_is_fetched_again(change: str, tmp_pa
     assert second.read_bytes() == CONTENT
 
 
+@pytest.mark.parametrize("kind", ["dangling", "folder"])
+def test_odd_entries_of_the_cache_do_not_keep_out_others(kind: str, tmp_path: Path) -> None:
+    (tmp_path / "cache").mkdir()
+    odd = tmp_path / "cache" / ("f" * 64)
+    if kind == "dangling":
+        odd.symlink_to(tmp_path / "nowhere")
+    else:
+        odd.mkdir()
+    FileCache(tmp_path / "cache", 1).take(SHA256, fetch, tmp_path / "target")
+    assert (tmp_path / "target").read_bytes() == CONTENT
+
+
 def test_a_fetched_file_with_another_digest_is_refused(tmp_path: Path) -> None:
     (tmp_path / "cache").mkdir()
     cache = FileCache(tmp_path / "cache", 10_000)

@@ -118,8 +118,7 @@ def node_hello(
 
     Raises:
         InvalidInputError: a field is out of bounds.
-        ConflictError: another agent of this node is alive, another node has its ports, or the node
-            has another shape than the pinned one.
+        ConflictError: another agent is alive, its ports are taken, or its shape has changed.
     """
     _node_check(request)
     host_check(request.host)
