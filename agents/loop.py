@@ -10,7 +10,8 @@ from __future__ import annotations
 import logging
 import threading
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
 from agents.session.background import Background
@@ -84,6 +85,7 @@ class Agent:
         self._validations: dict[ValidationKey, Validation] = {}
         self._foreign: list[TrainerHandle] = []
         self._closed: deque[RunDirectory] = deque()
+        self._faulty: set[Path] = set()
         self._alive_at = float("-inf")
         self._is_ending = False
         self._adopt()
@@ -155,7 +157,8 @@ class Agent:
             self._reconcile_trainers(now, wanted)
             self._reconcile_validations(wanted)
         stages = [trainer.stage for trainer in self.trainers.values()]
-        self._fork_servers.step(now)
+        with self._contained(self._state.fork_servers):
+            self._fork_servers.step(now)
         self._step(now)
         self._uploads.step(now, self.trainers.values())
         version = wanted.version if wanted and not self._foreign else ""
@@ -190,8 +193,9 @@ class Agent:
         validations_sweep(self._state.validations)
         for directory in RunDirectory.all_in(self._state.trainers):
             trainer = TrainerHandle(directory, self._around)
-            if trainer.adopt():
-                self.trainers[trainer.key] = trainer
+            with self._contained(directory.path):
+                if trainer.adopt():
+                    self.trainers[trainer.key] = trainer
 
     def _take_over_node(self, now: float) -> None:
         """After an enrolment, end and delete the trainers of this agent's former node."""
@@ -210,14 +214,16 @@ class Agent:
         by_key = {(item.spec.job_id, item.slot): item for item in wanted.trainers}
         for key, trainer in self.trainers.items():
             if key not in by_key:
-                trainer.end(now)
+                with self._contained(trainer.directory.path):
+                    trainer.end(now)
         for key, item in by_key.items():
             if key not in self.trainers:
                 # A reused folder must not be deleted as an old one.
                 self._closed = deque(old for old in self._closed if old.key != key)
                 directory = RunDirectory(self._state.trainers, key)
                 self.trainers[key] = TrainerHandle(directory, self._around)
-            self.trainers[key].follow(item)
+            with self._contained(self.trainers[key].directory.path):
+                self.trainers[key].follow(item)
 
     def _reconcile_validations(self, wanted: WantedState) -> None:
         by_key = {(item.validation_id, item.attempt): item for item in wanted.validations}
@@ -234,9 +240,23 @@ class Agent:
         """Advance all; trainers that hold accelerators come first, so that these become free."""
         mine = sorted(self.trainers.values(), key=lambda item: item.stage is Stage.FETCHING)
         for trainer in [*mine, *self._foreign]:
-            trainer.step(now, self._is_accelerator_free)
+            with self._contained(trainer.directory.path):
+                trainer.step(now, self._is_accelerator_free)
         for validation in self._validations.values():
-            validation.step(now)
+            with self._contained(validation.path):
+                validation.step(now)
+
+    @contextmanager
+    def _contained(self, folder: Path) -> Iterator[None]:
+        """Log an error over one trainer or validation: the loop goes on with all others."""
+        try:
+            yield
+        except Exception:
+            level = logging.DEBUG if folder in self._faulty else logging.ERROR
+            self._faulty.add(folder)
+            log.log(level, "%s cannot be handled, trying again", folder, exc_info=True)
+        else:
+            self._faulty.discard(folder)
 
     def _is_accelerator_free(self, index: int) -> bool:
         trainers = [*self.trainers.values(), *self._foreign]

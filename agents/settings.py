@@ -17,8 +17,9 @@ MIN_PORT, MAX_PORT = 1024, 65535
 LEAST_PULSE_LIMIT_S = 2.0
 NODE_NAME = re.compile(r"[a-z0-9]([a-z0-9.-]{0,61}[a-z0-9])?")
 
-#: `-P` keeps the trainer's working directory, which holds user code, off the import path.
-TRAINER_COMMAND = (sys.executable, "-P", "-m", "agents.trainer")
+#: `-P` keeps the trainer's working directory, which holds user code, off the import path; `-s` the
+#: packages in the user's home, where the code of an earlier job may have left some.
+TRAINER_COMMAND = (sys.executable, "-P", "-s", "-m", "agents.trainer")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

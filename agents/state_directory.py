@@ -11,8 +11,11 @@ from pathlib import Path
 from typing import Any
 
 from agents.trainer.contract.atomic_write import text_write
+from agents.trainer.contract.plain_files import json_parse, plain_file_read
 from controlplane.core.protocol.wire import EnrolReply, decode, encode
 
+#: Largest file that is read: orders of a job with as many trainers as possible.
+JSON_LIMIT_BYTES = 8 * 1024 * 1024
 _KERNEL_BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 
 
@@ -26,9 +29,9 @@ def write_atomically(path: Path, text: str) -> None:
 
 
 def read_json(path: Path) -> Any:
-    """Read JSON; None if the file is missing or not valid."""
+    """Read JSON; None if the file is missing, not valid, or larger than `JSON_LIMIT_BYTES`."""
     try:
-        return json.loads(path.read_text(encoding="utf-8"))
+        return json_parse(plain_file_read(path, JSON_LIMIT_BYTES))
     except (OSError, ValueError):
         return None
 

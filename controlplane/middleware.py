@@ -1,4 +1,4 @@
-"""The Content-Security-Policy header, which Django 5.2 does not set by itself."""
+"""Response headers that Django 5.2 does not set by itself: content policy and caching."""
 
 from __future__ import annotations
 
@@ -16,20 +16,25 @@ Answer = Callable[[HttpRequest], Any]
 
 
 @sync_and_async_middleware
-def content_security_policy(get_response: Answer) -> Answer:
-    """Set the policy on every response, unless the view has set the header itself."""
+def response_headers(get_response: Answer) -> Answer:
+    """Set the policy on every response, and keep it out of caches, unless the view has done so.
+
+    Static files come from WhiteNoise, which sets its own caching header.
+    """
     if iscoroutinefunction(get_response):
 
         async def answer_async(request: HttpRequest) -> HttpResponseBase:
-            response: HttpResponseBase = await get_response(request)
-            response.headers.setdefault(HEADER, settings.CONTENT_SECURITY_POLICY)
-            return response
+            return _completed(await get_response(request))
 
         return answer_async
 
     def answer(request: HttpRequest) -> HttpResponseBase | Awaitable[HttpResponseBase]:
-        response: HttpResponseBase = get_response(request)
-        response.headers.setdefault(HEADER, settings.CONTENT_SECURITY_POLICY)
-        return response
+        return _completed(get_response(request))
 
     return answer
+
+
+def _completed(response: HttpResponseBase) -> HttpResponseBase:
+    response.headers.setdefault(HEADER, settings.CONTENT_SECURITY_POLICY)
+    response.headers.setdefault("Cache-Control", "private, no-store")
+    return response

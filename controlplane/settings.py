@@ -38,7 +38,7 @@ INSTALLED_APPS = [
 ]
 MIDDLEWARE = [
     "django.middleware.security.SecurityMiddleware",
-    "controlplane.middleware.content_security_policy",
+    "controlplane.middleware.response_headers",
     "whitenoise.middleware.WhiteNoiseMiddleware",
     "django.contrib.sessions.middleware.SessionMiddleware",
     "django.middleware.common.CommonMiddleware",
@@ -112,7 +112,7 @@ CODE_LIMIT_BYTES = code_archive.UPLOAD_LIMIT_BYTES
 ARTIFACT_LIMIT_BYTES = 4 * 1024**3
 LOG_LIMIT_BYTES = 16 * 1024**2  # of one trainer; later output is dropped
 AGENT_BATCH_LIMIT_BYTES = 8 * 1024**2
-DATA_UPLOAD_MAX_MEMORY_SIZE = CODE_LIMIT_BYTES + 1024**2
+DATA_UPLOAD_MAX_MEMORY_SIZE = 2 * 1024**2  # of a form without its files
 FILE_UPLOAD_PERMISSIONS = 0o600
 
 # --- security --------------------------------------------------------------------------------

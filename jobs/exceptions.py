@@ -6,7 +6,8 @@ from collections.abc import Mapping, Sequence
 from http import HTTPStatus
 from typing import Any
 
-from django.core.exceptions import PermissionDenied
+from django.conf import settings
+from django.core.exceptions import PermissionDenied, RequestDataTooBig
 from django.http import Http404, HttpResponse, JsonResponse
 from rest_framework import exceptions as rest
 from rest_framework.response import Response
@@ -116,6 +117,9 @@ def problem_handler(error: Exception, _context: Mapping[str, Any]) -> Response |
         body = problem_body(error.status, error.code, error.detail, error.fields)
     elif isinstance(error, Http404):
         body = problem_body(404, "not_found", "There is no such thing, or it is not yours.")
+    elif isinstance(error, RequestDataTooBig):
+        limit_bytes = settings.DATA_UPLOAD_MAX_MEMORY_SIZE
+        body = problem_body(413, "too_large", f"At most {limit_bytes} bytes besides files.")
     elif isinstance(error, PermissionDenied):
         body = problem_body(403, "forbidden", str(error) or "You may not do this.")
     elif isinstance(error, rest.APIException):

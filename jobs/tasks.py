@@ -13,7 +13,7 @@ from jobs.services.failures.timeouts import generations_expire, stalled_recover
 from jobs.services.failures.watch import watch_is_kept, watch_keep
 from jobs.services.lifecycle.predictions import predictions_join_next
 from jobs.services.reports.model_fitting import models_fit
-from jobs.services.scheduling.cycle import cycle_run
+from jobs.services.scheduling.cycle import cycle_run, cycle_watched
 from jobs.services.submission.validation_requests import validations_delete_old
 from jobs.services.submission.validations import validations_expire, validations_start_waiting
 
@@ -22,9 +22,15 @@ from jobs.services.submission.validations import validations_expire, validations
 def allocate_cluster() -> list[int]:
     """Run one scheduling cycle; return the changed jobs."""
     with nudges.cycle_turn() as has_turn:
-        changed = cycle_run(timezone.now(), applied=_orders_changed) if has_turn else set()
+        changed = _cycle_run() if has_turn else set()
     nudges.jobs_changed(changed)
     return sorted(changed)
+
+
+def _cycle_run() -> set[int]:
+    now = timezone.now()
+    with cycle_watched(now):
+        return cycle_run(now, applied=_orders_changed)
 
 
 def _orders_changed(changed: set[int]) -> None:

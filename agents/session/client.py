@@ -10,6 +10,7 @@ from typing import Any, BinaryIO
 
 import httpx
 
+from agents.trainer.contract.plain_files import plain_file_open
 from controlplane.core.protocol.wire import (
     BatchReply,
     EnrolReply,
@@ -31,11 +32,17 @@ _MESSAGE_CHARACTERS = 500
 
 
 class ControlPlaneAwayError(Exception):
-    """No answer, or a temporary error: retry. `retry_after_s` is the server's Retry-After."""
+    """No answer, or a temporary error: retry.
 
-    def __init__(self, message: str, retry_after_s: float = 0.0) -> None:
+    Attributes:
+        retry_after_s: the server's Retry-After.
+        status: HTTP status of the answer; 0 without one.
+    """
+
+    def __init__(self, message: str, retry_after_s: float = 0.0, status: int = 0) -> None:
         super().__init__(message)
         self.retry_after_s = retry_after_s
+        self.status = status
 
 
 class RequestRefusedError(Exception):
@@ -157,9 +164,9 @@ class ControlPlaneClient:
         """Send one file of a trainer's outputs.
 
         Raises:
-            OSError: the file cannot be read.
+            OSError: the file cannot be read, or is no regular file.
         """
-        with path.open("rb") as file:
+        with plain_file_open(path) as file:
             headers = {
                 "X-Sha256": hashlib.file_digest(file, "sha256").hexdigest(),
                 "Content-Length": str(file.tell()),
@@ -249,6 +256,6 @@ def _raise_for_status(response: httpx.Response, body: bytes) -> None:
     message = f"{response.request.method} {response.request.url.path} answered {status}: {text}"
     if status >= 500 or status in _RETRIED_STATUSES:
         wish = response.headers.get("Retry-After", "")
-        raise ControlPlaneAwayError(message, float(wish) if wish.isdecimal() else 0.0)
+        raise ControlPlaneAwayError(message, float(wish) if wish.isdecimal() else 0.0, status)
     kinds = {401: NotAuthorisedError, 403: NotAuthorisedError, 409: ConflictError}
     raise (kinds | {410: NodeRemovedError}).get(status, RequestRefusedError)(message, status)

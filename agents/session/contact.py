@@ -36,6 +36,9 @@ TRIES_IN_A_LEASE = 4
 LEASES_TO_WAIT = 3
 #: HTTP statuses that reject the content of the batch itself.
 _BATCH_REFUSED = frozenset({400, 413, 422})
+#: HTTP status of a control plane that fails, perhaps over the content of the batch. Others from 500
+#: on come from proxies, or say that the control plane is away.
+_CONTENT_FAILED = 500
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,6 +186,8 @@ class Contact:
         if is_batch_refused and self._outbox.refuse(parcel):
             log.error("a batch of %d was refused: %s", parcel.num_items, error)
             return
+        if isinstance(error, ControlPlaneAwayError) and error.status == _CONTENT_FAILED:
+            self._outbox.doubt(parcel)
         self._failed(now, error)
 
     def _failed(self, now: float, error: BaseException) -> None:

@@ -23,6 +23,8 @@ MAX_LOG_BYTES = 256 * 1024
 #: sent at once. LEFT may wait: the accelerator is free only after the EXITED report that follows.
 BATCH_DELAY_S = 0.5
 LINGERING = frozenset({ReportKind.STEPS, ReportKind.LEFT})
+#: Times in a row that the control plane has to fail over a batch before the batch is halved.
+FAILURES_LIMIT = 3
 #: Least time between two batches.
 SPACING_S = 0.05
 
@@ -50,6 +52,9 @@ class Outbox:
         self._boot_id = boot_id
         self._uploads = uploads
         self._item_limit = MAX_ITEMS
+        self._num_failures = 0
+        self._is_narrowing = False  # the same trainers come first until an item is found
+        self._is_alone = False  # a batch without items was accepted just before
         self._turn = 0
         self._last_sent_at = float("-inf")
         self._accepted_version: str | None = None
@@ -86,7 +91,7 @@ class Outbox:
     ) -> InFlightBatch:
         """Make the next batch, within the size limits."""
         self._last_sent_at = now
-        self._turn += 1
+        self._turn += not self._is_narrowing
         start = self._turn % len(trainers) if trainers else 0
         in_turn = [*trainers[start:], *trainers[:start]]
         parcel = InFlightBatch(self._empty_batch(trainers, wanted_version))
@@ -107,7 +112,9 @@ class Outbox:
 
     def accept(self, parcel: InFlightBatch) -> None:
         """Process the acknowledgement of all of `parcel`."""
-        self._item_limit = min(MAX_ITEMS, self._item_limit * 2)
+        self._is_narrowing = self._is_alone = self._item_limit == 0
+        self._item_limit = min(MAX_ITEMS, self._item_limit * 2 or 1)
+        self._num_failures = 0
         self._accepted_version = parcel.batch.wanted_version
         self._note(parcel)
 
@@ -117,9 +124,26 @@ class Outbox:
             return False
         self._item_limit = max(1, parcel.num_items // 2)
         if parcel.num_items == 1:
+            self._is_narrowing = False
             log.error("dropped what the control plane does not take: %r", parcel.batch)
             self._note(parcel)
         return True
+
+    def doubt(self, parcel: InFlightBatch) -> None:
+        """Halve the next batch if the control plane fails over `parcel` repeatedly.
+
+        A single item is dropped only if a batch without any was accepted just before it: a control
+        plane without its database fails over every batch.
+        """
+        self._num_failures += 1
+        self._is_narrowing = True
+        if self._num_failures < FAILURES_LIMIT or parcel.num_items == 0:
+            return
+        self._num_failures = 0
+        if parcel.num_items > 1 or self._is_alone:
+            self.refuse(parcel)
+        else:
+            self._item_limit = 0
 
     def _note(self, parcel: InFlightBatch) -> None:
         for report in parcel.batch.reports:

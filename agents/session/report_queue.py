@@ -6,7 +6,7 @@ has accepted, so an unreachable control plane or a killed agent only causes repe
 
 from __future__ import annotations
 
-import json
+import logging
 import math
 from collections import deque
 from collections.abc import Container, Iterator
@@ -15,8 +15,11 @@ from itertools import islice
 from typing import Any
 
 from agents.supervision.run_directory import AGENT_SEQUENCE, RunDirectory
+from agents.trainer.contract.plain_files import json_parse, plain_file_size
 from agents.trainer.contract.run_dir import whole_lines
 from controlplane.core.protocol.wire import ReportKind, TrainerReport, decode
+
+log = logging.getLogger("agents")
 
 #: Size of one read from a file; a longer line is dropped.
 READ_BYTES = 256 * 1024
@@ -50,7 +53,7 @@ class ReportQueue:
         if sum(queued.size_bytes for queued in self._pending) >= READ_BYTES:
             return
         directory = self._directory
-        has_own = directory.own_reports.exists()
+        has_own = plain_file_size(directory.own_reports) > 0
         self._read_trainers()
         if has_own and not self._read_trainers():
             found, self._own_read = read_reports(directory, self._own_read, is_agents_own=True)
@@ -94,8 +97,9 @@ def read_reports(
     for line, end_offset in whole_lines(path, offset, READ_BYTES):
         offset = end_offset
         try:
-            report = decode(TrainerReport, storable(json.loads(line)))
-        except (ValueError, RecursionError):
+            report = decode(TrainerReport, storable(json_parse(line)))
+        except ValueError as error:
+            log.debug("a line of %s is no report: %s", path, error)
             continue
         is_ours = (report.job_id, report.slot) == directory.key
         is_first_hand = (report.sequence >= AGENT_SEQUENCE) is is_agents_own

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import contextlib
+import hashlib
 import os
 import re
-import shutil
 import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import BinaryIO
 
 from agents.trainer.contract.atomic_write import PARTIAL_PREFIX, atomic_write
+from agents.trainer.contract.plain_files import plain_file_open
 
+_CHUNK_BYTES = 1024 * 1024
 _SHA256 = re.compile(r"[0-9a-f]{64}")
 
 
@@ -19,7 +22,8 @@ class FileCache:
     """A folder of files named by their digest; safe to use from several threads.
 
     A file larger than the bound is still fetched (a job may need it) and evicted with the next one.
-    `take` links or copies files, so that eviction does not affect files in use.
+    `take` copies files, so that neither eviction nor job code that writes into its copy affects
+    others, and checks the digest of every copy: job code may be able to write into the folder.
     """
 
     def __init__(self, folder: Path, max_bytes: int) -> None:
@@ -33,11 +37,11 @@ class FileCache:
     def take(self, sha256: str, fetch: Callable[[BinaryIO], None], target: Path) -> None:
         """Place the file `sha256` at `target`, calling `fetch` if it is not cached.
 
-        `fetch` writes the content to the open file it gets, or raises; `fetch` alone checks the
-        digest. Concurrent requests for the same file fetch it once.
+        `fetch` writes the content to the open file it gets, or raises. Concurrent requests for the
+        same file fetch it once.
 
         Raises:
-            ValueError: `sha256` is not a SHA-256.
+            ValueError: `sha256` is not a SHA-256, or not that of what `fetch` has written.
             OSError: no room, or the target exists.
         """
         if not _SHA256.fullmatch(sha256):
@@ -46,10 +50,11 @@ class FileCache:
             turn = self._fetching.setdefault(sha256, threading.Lock())
         with turn:
             cached = self._folder / sha256
-            if not cached.exists():
+            if not _place(cached, target, sha256):
                 self._fetch(fetch, cached)
-            cached.touch()
-            _place(cached, target)
+                if not _place(cached, target, sha256):
+                    raise ValueError(f"the file that was fetched does not have SHA-256 {sha256}")
+            os.utime(cached, follow_symlinks=False)
         with self._lock:
             self._fetching.pop(sha256, None)
             self._evict(keep=sha256)
@@ -60,21 +65,29 @@ class FileCache:
 
     def _evict(self, keep: str) -> None:
         files = [path for path in self._folder.iterdir() if _SHA256.fullmatch(path.name)]
-        facts = sorted((path.stat().st_mtime, path.stat().st_size, path) for path in files)
+        facts = sorted((path.lstat().st_mtime, path.lstat().st_size, path) for path in files)
         total_bytes = sum(size_bytes for _, size_bytes, _ in facts)
         for _, size_bytes, path in facts:
             if total_bytes <= self._max_bytes:
                 return
             if path.name != keep:
-                path.unlink(missing_ok=True)
+                with contextlib.suppress(OSError):  # job code has put a folder there
+                    path.unlink()
                 total_bytes -= size_bytes
 
 
-def _place(cached: Path, target: Path) -> None:
-    """Link, which is free and survives eviction, or copy where links are not supported."""
+def _place(cached: Path, target: Path, sha256: str) -> bool:
+    """Copy a file; return False, without a copy, if it is missing or has another digest."""
     try:
-        os.link(cached, target)
-    except FileExistsError:
-        raise
+        source = plain_file_open(cached)
     except OSError:
-        shutil.copyfile(cached, target)
+        return False
+    digest = hashlib.sha256()
+    with source, target.open("xb") as copy:
+        while chunk := source.read(_CHUNK_BYTES):
+            digest.update(chunk)
+            copy.write(chunk)
+    if digest.hexdigest() != sha256:
+        target.unlink()
+        return False
+    return True

@@ -3,9 +3,14 @@
 from __future__ import annotations
 
 import codecs
-import os
+import contextlib
 
 from agents.supervision.run_directory import RunDirectory
+from agents.trainer.contract.plain_files import (
+    plain_file_open,
+    plain_file_size,
+    plain_file_truncate,
+)
 from controlplane.core.protocol.wire import LogChunk
 
 CHUNK_BYTES = 64 * 1024
@@ -54,7 +59,8 @@ class LogTail:
         The writer appends and continues at the new end; the text below the bound is unchanged.
         """
         if self._size_bytes() > self._shipped_bytes + self._slack_bytes:
-            os.truncate(self._directory.log, self._shipped_bytes + 1)
+            with contextlib.suppress(OSError):  # no regular file any more
+                plain_file_truncate(self._directory.log, self._shipped_bytes + 1)
 
     def _farewell(self) -> str:
         mebibytes = self._shipped_bytes / (1024 * 1024)
@@ -65,14 +71,11 @@ class LogTail:
         return LogChunk(job_id=job_id, slot=slot, offset=offset, text=text.replace("\0", "?"))
 
     def _size_bytes(self) -> int:
-        try:
-            return self._directory.log.stat().st_size
-        except OSError:
-            return 0
+        return plain_file_size(self._directory.log)
 
     def _read(self, offset: int, count: int) -> bytes:
         try:
-            with self._directory.log.open("rb") as file:
+            with plain_file_open(self._directory.log) as file:
                 file.seek(offset)
                 return file.read(count)
         except OSError:

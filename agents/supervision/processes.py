@@ -66,6 +66,7 @@ def trainer_environment(
         **inherited,
         "PYTHONPATH": os.pathsep.join(path for path in python_path if path),
         "PYTHONHASHSEED": "0",
+        "PYTHONNOUSERSITE": "1",
         "PYTHONUNBUFFERED": "1",
         FILTER_VARIABLE: str(int(filters_peers)),
         **accelerator,

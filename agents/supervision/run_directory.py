@@ -14,10 +14,15 @@ from pathlib import Path
 from typing import Any
 
 from agents.state_directory import read_json, write_atomically
+from agents.trainer.contract.plain_files import plain_file_read, plain_file_size
 from controlplane.core.protocol.wire import ReportKind, TrainerOrders, TrainerReport, decode, encode
 
 #: Sequence numbers of reports that the agent writes itself start here.
 AGENT_SEQUENCE = 1_000_000_000
+_COUNT_LIMIT, _OFFSET_LIMIT = 2**31, 2**62
+_OFFSETS = ("reports_offset", "agent_offset", "log_offset")
+#: Reports of the agent itself about one trainer are a few lines.
+_OWN_LIMIT_BYTES = 1024 * 1024
 _NAME = re.compile(r"(\d{1,18})-(\d{1,9})")
 
 TrainerKey = tuple[int, int]
@@ -57,6 +62,13 @@ class RunDirectory:
         keys = sorted((int(match[1]), int(match[2])) for match in matches if match)
         return [cls(parent, key) for key in keys]
 
+    def ensure(self) -> None:
+        """Create the folder if user code has deleted, closed or replaced it."""
+        if self.path.is_symlink() or (self.path.exists() and not self.path.is_dir()):
+            self.path.unlink()
+        self.path.mkdir(exist_ok=True, mode=0o700)
+        self.path.chmod(0o700)
+
     def prepare(self) -> None:
         """Create the folder from scratch, with empty subfolders."""
         self.delete()
@@ -72,15 +84,15 @@ class RunDirectory:
     @property
     def has_traces(self) -> bool:
         """True if a trainer ever wrote a log, a report or a pulse here."""
-        has_output = self.log.exists() and self.log.stat().st_size > 0
-        return has_output or self.reports.exists() or self.pulse.exists()
+        return plain_file_size(self.log) > 0 or self.reports.exists() or self.pulse.exists()
 
     def read_orders(self) -> TrainerOrders | None:
         """Read the newest orders; None if missing or not valid."""
         try:
-            return decode(TrainerOrders, read_json(self._orders))
+            orders = decode(TrainerOrders, read_json(self._orders))
         except ValueError:
             return None
+        return orders if 0 <= orders.membership.generation < _COUNT_LIMIT else None
 
     def write_orders(self, orders: TrainerOrders) -> None:
         """Replace the orders atomically."""
@@ -95,9 +107,10 @@ class RunDirectory:
         """Read the recorded process id and start time."""
         noted = read_json(self.path / "process.json")
         try:
-            return int(noted["pid"]), float(noted["create_time"])
-        except (TypeError, KeyError, ValueError):
+            pid, create_time = int(noted["pid"]), float(noted["create_time"])
+        except (TypeError, KeyError, ValueError, OverflowError):
             return None
+        return (pid, create_time) if 1 < pid < _COUNT_LIMIT else None
 
     def touch_alive(self) -> None:
         """Signal to the trainer that its agent is alive."""
@@ -113,7 +126,13 @@ class RunDirectory:
 
     def add_own_report(self, generation: int, kind: ReportKind, data: Mapping[str, Any]) -> None:
         """Append a report written by the agent, with the next sequence number."""
-        lines = self.own_reports.read_text().splitlines() if self.own_reports.exists() else []
+        self.ensure()
+        try:
+            lines = plain_file_read(self.own_reports, _OWN_LIMIT_BYTES).decode().splitlines()
+        except (OSError, ValueError):  # none yet, or user code has written there
+            lines = []
+        if self.own_reports.is_dir() and not self.own_reports.is_symlink():
+            shutil.rmtree(self.own_reports)
         report = TrainerReport(
             job_id=self.key[0],
             slot=self.key[1],
@@ -129,14 +148,13 @@ class RunDirectory:
     def _read_shipped(self) -> Shipped:
         noted = read_json(self.path / "shipped.json")
         try:
-            return Shipped(
-                reports_offset=max(0, int(noted["reports_offset"])),
-                agent_offset=max(0, int(noted["agent_offset"])),
-                log_offset=max(0, int(noted["log_offset"])),
-                is_log_complete=bool(noted["is_log_complete"]),
-            )
-        except (KeyError, TypeError, ValueError):
+            offsets = [int(noted[name]) for name in _OFFSETS]
+            is_log_complete = bool(noted["is_log_complete"])
+        except (KeyError, TypeError, ValueError, OverflowError):
             return Shipped()  # everything is sent again; the control plane drops repeats
+        if not all(0 <= offset < _OFFSET_LIMIT for offset in offsets):
+            return Shipped()
+        return Shipped(offsets[0], offsets[1], offsets[2], is_log_complete)
 
 
 def is_plain_file(path: Path) -> bool:

@@ -291,14 +291,12 @@ class TrainerHandle:
 
     def _give_up(self, message: str) -> None:
         log.error("the trainer of job %d, slot %d cannot start: %s", *self.key, message)
-        self.directory.path.mkdir(exist_ok=True)
         data = {"code": "internal", "message": message, "traceback": ""}
         self.directory.add_own_report(self._generation(), ReportKind.FAILED, data)
         self._close(None)
 
     def _close(self, exit_code: int | None) -> None:
         """Write the last report. After this the trainer's accelerator may be reassigned."""
-        self.directory.path.mkdir(exist_ok=True)
         data: dict[str, object] = {
             "exit_code": exit_code,
             "accelerator_index": self.accelerator_index,

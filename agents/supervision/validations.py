@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import json
 import logging
@@ -13,11 +14,18 @@ from pathlib import Path
 from agents.session.backoff import Backoff
 from agents.session.client import is_passing, wished_wait_s
 from agents.session.report_queue import storable
-from agents.state_directory import read_json, write_atomically
+from agents.state_directory import write_atomically
 from agents.supervision.devices import VALIDATION_ENVIRONMENT
 from agents.supervision.fetch import code_fetch, source_fetch
 from agents.supervision.processes import OwnedProcess, processes_of
 from agents.supervision.trainer_handle import AgentContext
+from agents.trainer.contract.plain_files import (
+    json_parse,
+    plain_file_open,
+    plain_file_read,
+    plain_file_size,
+    plain_file_truncate,
+)
 from controlplane.core.protocol.wire import ValidationReport, WantedValidation, decode, encode
 
 log = logging.getLogger("agents")
@@ -180,12 +188,13 @@ class Validation:
     def _trim_log(self) -> None:
         settings = self._around.settings
         log_path = self.path / "log.txt"
-        if log_path.exists() and log_path.stat().st_size > settings.log_slack_bytes:
-            os.truncate(log_path, 0)
+        if plain_file_size(log_path) > settings.log_slack_bytes:
+            with contextlib.suppress(OSError):  # no regular file any more
+                plain_file_truncate(log_path, 0)
 
     def _log_tail(self) -> str:
         try:
-            with (self.path / "log.txt").open("rb") as file:
+            with plain_file_open(self.path / "log.txt") as file:
                 file.seek(max(0, file.seek(0, os.SEEK_END) - LOG_TAIL_BYTES))
                 return file.read().decode("utf-8", "replace").replace("\0", "?")
         except OSError:
@@ -195,10 +204,9 @@ class Validation:
 def _result_read(path: Path) -> ValidationReport | None:
     """Read the validation's result; None if invalid (user code can write to the file too)."""
     try:
-        if path.stat().st_size > MAX_RESULT_BYTES:
-            return None
-        return decode(ValidationReport, storable(read_json(path)))
-    except (OSError, ValueError, RecursionError):
+        content = plain_file_read(path, MAX_RESULT_BYTES)
+        return decode(ValidationReport, storable(json_parse(content)))
+    except (OSError, ValueError):
         return None
 
 

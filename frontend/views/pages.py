@@ -17,7 +17,7 @@ from django.views.decorators.http import require_safe
 from controlplane.core.values.lifecycle import JobStatus, NodeStatus
 from frontend.charts import DEFAULT_WINDOW_S, WINDOWS, overview_charts
 from frontend.live.progress import job_progress
-from jobs.models import Job
+from jobs.models import ClusterSetting, Job
 from jobs.selectors import access, pages
 from jobs.selectors.job_filter import STATUS_GROUPS, JobFilter
 
@@ -43,6 +43,7 @@ def overview(request: HttpRequest) -> HttpResponse:
         "frontend/overview.html",
         {
             "maps": maps,
+            "failing": ClusterSetting.objects.exclude(cycle_failed_at=None).first(),
             "num_held": sum(node_map.num_held for node_map in maps),
             "num_accelerators": sum(len(node_map.cells) for node_map in maps),
             "num_nodes": len(nodes),

@@ -25,8 +25,7 @@ from jobs.api.jobs.submission_serializer import (
     stop_flattened,
     submission_read,
 )
-from jobs.api.parsers import LIMIT_BYTES as YAML_LIMIT_BYTES
-from jobs.api.parsers import yaml_read
+from jobs.api.parsers import YAML_LIMIT_BYTES, yaml_read
 from jobs.exceptions import ControlPlaneError, InvalidInputError, NotFoundError
 from jobs.job_templates import JOB_TEMPLATES
 from jobs.models import Job, Validation

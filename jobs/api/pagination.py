@@ -2,7 +2,13 @@
 
 from __future__ import annotations
 
-from rest_framework.pagination import CursorPagination
+import re
+
+from rest_framework.exceptions import NotFound
+from rest_framework.pagination import Cursor, CursorPagination
+from rest_framework.request import Request
+
+_ID = re.compile(r"[0-9]{1,18}")
 
 
 class NewestFirst(CursorPagination):
@@ -12,3 +18,14 @@ class NewestFirst(CursorPagination):
     page_size = 50
     page_size_query_param = "page_size"
     max_page_size = 200
+
+    def decode_cursor(self, request: Request) -> Cursor | None:
+        """Read the cursor of the query.
+
+        Raises:
+            NotFound: it is none, or its position is no id.
+        """
+        cursor = super().decode_cursor(request)
+        if cursor is None or cursor.position is None or _ID.fullmatch(str(cursor.position)):
+            return cursor
+        raise NotFound(self.invalid_cursor_message)

@@ -3,19 +3,36 @@
 from __future__ import annotations
 
 import io
+import json
 from collections.abc import Mapping
 from typing import IO, Any
 
 import yaml
-from django.conf import settings
 from rest_framework.exceptions import ParseError
 from rest_framework.parsers import BaseParser, JSONParser
 
-LIMIT_BYTES = 1024**2
+JSON_LIMIT_BYTES = 64 * 1024
+#: A submission may carry its code as text.
+SUBMISSION_LIMIT_BYTES = 2 * 1024**2
+YAML_LIMIT_BYTES = 64 * 1024
+#: Levels of a YAML document: those of `settings` and some around them.
+YAML_DEPTH_LIMIT = 40
+#: Errors of PyYAML's constructors for tags with odd content, such as `!!timestamp foo`.
+_YAML_ERRORS = (
+    yaml.YAMLError,
+    RecursionError,
+    ValueError,
+    TypeError,
+    ArithmeticError,
+    AttributeError,
+    LookupError,
+)
 
 
 class BoundedJsonParser(JSONParser):
-    """DRF's JSON parser with a limit on size and depth."""
+    """DRF's JSON parser with a limit on size and depth, for text that is valid Unicode."""
+
+    limit_bytes = JSON_LIMIT_BYTES
 
     def parse(
         self,
@@ -23,37 +40,51 @@ class BoundedJsonParser(JSONParser):
         media_type: str | None = None,
         parser_context: Mapping[str, Any] | None = None,
     ) -> Any:
-        limit_bytes = settings.DATA_UPLOAD_MAX_MEMORY_SIZE
-        text = stream.read(limit_bytes + 1)
-        if len(text) > limit_bytes:
-            raise ParseError(f"At most {limit_bytes} bytes of JSON.")
+        text = stream.read(self.limit_bytes + 1)
+        if len(text) > self.limit_bytes:
+            raise ParseError(f"At most {self.limit_bytes} bytes of JSON.")
         try:
-            return super().parse(io.BytesIO(text), media_type, parser_context)
+            value = super().parse(io.BytesIO(text), media_type, parser_context)
+            if b"\\u" in text:
+                json.dumps(value, ensure_ascii=False).encode()
         except RecursionError:
             raise ParseError("The JSON is nested too deeply.") from None
+        except UnicodeEncodeError:
+            raise ParseError("The JSON has a lone surrogate (\\ud800 to \\udfff).") from None
+        return value
 
 
-class _PlainLoader(yaml.SafeLoader):
-    """Loads plain values only: with aliases a short text could expand to an enormous one."""
+class SubmissionJsonParser(BoundedJsonParser):
+    """Parser of submissions, which may carry code as text."""
 
-    def compose_node(self, parent: Any, index: Any) -> Any:
-        if self.check_event(yaml.AliasEvent):
-            raise yaml.YAMLError("aliases (*name) are not accepted; write the value out")
-        return super().compose_node(parent, index)
+    limit_bytes = SUBMISSION_LIMIT_BYTES
 
 
 def yaml_read(text: bytes) -> Any:
-    """Read a YAML (or JSON) document.
+    """Read a YAML (or JSON) document of plain values.
 
     Raises:
         ParseError: the text is too large or not YAML.
     """
-    if len(text) > LIMIT_BYTES:
-        raise ParseError(f"At most {LIMIT_BYTES} bytes of YAML.")
+    if len(text) > YAML_LIMIT_BYTES:
+        raise ParseError(f"At most {YAML_LIMIT_BYTES} bytes of YAML.")
     try:
-        return yaml.load(text, Loader=_PlainLoader)  # noqa: S506 - a SafeLoader
-    except (yaml.YAMLError, RecursionError, ValueError) as error:
+        _events_check(text)
+        return yaml.load(text, Loader=yaml.CSafeLoader)
+    except _YAML_ERRORS as error:
         raise ParseError(f"This is no YAML: {error}") from None
+
+
+def _events_check(text: bytes) -> None:
+    """Refuse deep nesting, and aliases, with which a short text could become an enormous value."""
+    depth = 0
+    for event in yaml.parse(text, Loader=yaml.CSafeLoader):
+        if isinstance(event, yaml.AliasEvent):
+            raise yaml.YAMLError("aliases (*name) are not accepted; write the value out")
+        depth += isinstance(event, yaml.CollectionStartEvent)
+        depth -= isinstance(event, yaml.CollectionEndEvent)
+        if depth > YAML_DEPTH_LIMIT:
+            raise yaml.YAMLError(f"it is nested deeper than {YAML_DEPTH_LIMIT} levels")
 
 
 class YamlParser(BaseParser):
@@ -67,4 +98,4 @@ class YamlParser(BaseParser):
         _media_type: str | None = None,
         _parser_context: Mapping[str, Any] | None = None,
     ) -> Any:
-        return yaml_read(stream.read(LIMIT_BYTES + 1))
+        return yaml_read(stream.read(YAML_LIMIT_BYTES + 1))

@@ -107,11 +107,11 @@ def text_field(values: Mapping[str, Any], name: str, limit: int = 500) -> str:
     """Read an optional text field of the body.
 
     Raises:
-        InvalidInputError: the value is no text, or too long.
+        InvalidInputError: the value is no text, too long, or has a NUL.
     """
     value = values.get(name, "")
-    if not isinstance(value, str) or len(value) > limit:
-        raise InvalidInputError.of(**{name: f"Give text of at most {limit} characters."})
+    if not isinstance(value, str) or len(value) > limit or "\0" in value:
+        raise InvalidInputError.of(**{name: f"Give text of at most {limit} characters, no NUL."})
     return value
 
 

@@ -257,6 +257,7 @@ class NodeSerializer(serializers.ModelSerializer):
             "is_cordoned",
             "quarantined_until",
             "quarantine_reason",
+            "proposed_shape",
             "last_seen_at",
             "enrolled_at",
             "accelerators",

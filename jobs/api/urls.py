@@ -48,6 +48,11 @@ urlpatterns = [
         cluster.NodeUnquarantine.as_view(),
         name="node-unquarantine",
     ),
+    path(
+        "nodes/<int:node_id>/accept-shape/",
+        cluster.NodeAcceptShape.as_view(),
+        name="node-accept-shape",
+    ),
     path("enrolment-tokens/", cluster.EnrolmentTokens.as_view(), name="enrolment-tokens"),
     path("cluster/", cluster.Cluster.as_view(), name="cluster"),
     path("policy/", cluster.Policy.as_view(), name="policy"),

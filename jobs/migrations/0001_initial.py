@@ -228,6 +228,8 @@ class Migration(migrations.Migration):
                 ("changed_at", models.DateTimeField(auto_now=True)),
                 ("watched_at", models.DateTimeField(blank=True, null=True)),
                 ("watch_since", models.DateTimeField(blank=True, null=True)),
+                ("cycle_failed_at", models.DateTimeField(blank=True, null=True)),
+                ("cycle_failure", models.TextField(blank=True)),
             ],
             options={
                 "constraints": [
@@ -505,6 +507,7 @@ class Migration(migrations.Migration):
                 ("quarantined_at", models.DateTimeField(blank=True, null=True)),
                 ("num_quarantines", models.PositiveSmallIntegerField(default=0)),
                 ("quarantine_reason", models.TextField(blank=True)),
+                ("proposed_shape", models.JSONField(blank=True, null=True)),
                 ("boot_id", models.CharField(max_length=64)),
                 ("agent_token_digest", models.CharField(max_length=64, unique=True)),
                 ("last_seen_at", models.DateTimeField()),

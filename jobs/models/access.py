@@ -52,7 +52,8 @@ class ClusterSetting(models.Model):
     """Settings that an admin can change at run time; exactly one row.
 
     `watched_at` and `watch_since` are the time of the last liveness check and the start of the
-    liveness window without a gap (services.failures.watch).
+    liveness window without a gap (services.failures.watch). `cycle_failed_at` is the time of the
+    first failed scheduling cycle since one succeeded, `cycle_failure` the error of the last one.
     """
 
     id = models.PositiveSmallIntegerField(primary_key=True, default=1)
@@ -62,6 +63,8 @@ class ClusterSetting(models.Model):
     changed_at = models.DateTimeField(auto_now=True)
     watched_at = models.DateTimeField(null=True, blank=True)
     watch_since = models.DateTimeField(null=True, blank=True)
+    cycle_failed_at = models.DateTimeField(null=True, blank=True)
+    cycle_failure = models.TextField(blank=True)
 
     class Meta:
         constraints = (models.CheckConstraint(name="one_cluster_setting", condition=Q(id=1)),)

@@ -16,7 +16,8 @@ class Node(models.Model):
     `status` follows from heartbeats (online or lost); `is_cordoned` is set by an admin. Until
     `quarantined_until` the node is in quarantine for `quarantine_reason`: trainers kept dying
     there. `quarantined_at` is the start of the last quarantine, `num_quarantines` the number of
-    them in a row.
+    them in a row. `proposed_shape` is that of a newer hello, with other accelerators or another
+    address (services.cluster.node_shapes), until an admin accepts it.
     """
 
     name = models.CharField(max_length=63, unique=True)
@@ -33,6 +34,7 @@ class Node(models.Model):
     quarantined_at = models.DateTimeField(null=True, blank=True)
     num_quarantines = models.PositiveSmallIntegerField(default=0)
     quarantine_reason = models.TextField(blank=True)
+    proposed_shape = models.JSONField(null=True, blank=True)
     boot_id = models.CharField(max_length=64)
     agent_token_digest = models.CharField(max_length=64, unique=True)
     last_seen_at = models.DateTimeField()

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import datetime
-from collections.abc import Iterable
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 
+from django.db import DatabaseError
 from django.db.models import Q, QuerySet
 
+from controlplane.core.protocol.reported_values import COUNT_LIMIT
 from controlplane.core.protocol.wire import StopKind
 from controlplane.core.scheduling.replacements import replacements
 from controlplane.core.values import types
@@ -29,10 +33,16 @@ _UNREAD = ("metrics", "moves", "error_traceback", "status_reason", "policy_reaso
 
 @dataclass(frozen=True, slots=True)
 class ClusterView:
-    """A snapshot, and each job's generation in it, the condition for applying a plan."""
+    """A snapshot for a policy.
+
+    Attributes:
+        generations: each job's generation, the condition for applying a plan.
+        unreadable: by job left out of the snapshot, the error in its values.
+    """
 
     snapshot: types.Snapshot
     generations: dict[int, int]
+    unreadable: dict[int, str]
 
 
 def accelerators_open(now: datetime.datetime) -> QuerySet[Accelerator]:
@@ -47,9 +57,11 @@ def accelerators_open(now: datetime.datetime) -> QuerySet[Accelerator]:
 
 
 def cluster_snapshot(now: datetime.datetime, seed: int = 0) -> ClusterView:
-    """Read the cluster for a policy, in a constant number of queries."""
-    accelerators = _accelerators(now)
-    jobs = list(
+    """Read the cluster for a policy, in a constant number of queries.
+
+    A job with unreadable values is left out, with the accelerators that it holds.
+    """
+    all_jobs = list(
         Job.objects.filter(status__in=[*SCHEDULABLE_JOB_STATUSES], pause_requested=False)
         .defer(*_UNREAD)
         .order_by("submitted_at", "id")
@@ -58,33 +70,20 @@ def cluster_snapshot(now: datetime.datetime, seed: int = 0) -> ClusterView:
     by_job: dict[int, list[Allocation]] = {}
     for row in allocations:
         by_job.setdefault(row.job_id, []).append(row)
-    generations = _newest_open(job.pk for job in jobs)
+    generations = _newest_open(job.pk for job in all_jobs)
     manned = {
         job.pk: places
-        for job in jobs
+        for job in all_jobs
         if (places := _held(generations.get(job.pk), by_job.get(job.pk, [])))
     }
+    read = partial(_core_jobs, allocations=by_job, manned=manned, now=now)
+    core_jobs, unreadable = _readable(all_jobs, read)
+    jobs = [job for job in all_jobs if job.pk not in unreadable]
+    manned = {job_id: row for job_id, row in manned.items() if job_id not in unreadable}
     in_hands = {accelerator for row in manned.values() for accelerator in row}
-    step_times = step_times_read(jobs)
-    known = known_read(jobs, step_times, accelerator_sizes())
-    in_epoch = epoch_examples(jobs)
-    histories = resize_histories(job.pk for job in jobs)
-    core_jobs = tuple(
-        _core_job(
-            job,
-            by_job.get(job.pk, []),
-            step_times[job.pk] if job.allow_mixed_kinds else StepTimes(),
-            known[job.pk],
-            histories.get(job.pk, ResizeHistory()),
-            remaining=remaining_examples(job, in_epoch.get(job.pk, 0)),
-            is_holding=job.pk in manned,
-            now=now,
-        )
-        for job in jobs
-    )
-    releasing = frozenset(
-        row.accelerator_id for row in allocations if row.accelerator_id not in in_hands
-    )
+    kept_out = {row.accelerator_id for job_id in unreadable for row in by_job.get(job_id, [])}
+    accelerators = tuple(row for row in _accelerators(now) if row.id not in kept_out)
+    releasing = frozenset(row.accelerator_id for row in allocations) - in_hands - kept_out
     excluded = _accelerators_excluded(now)
     kept = replacements(
         short_jobs(zip(jobs, core_jobs, strict=True), generations, manned, now),
@@ -97,7 +96,7 @@ def cluster_snapshot(now: datetime.datetime, seed: int = 0) -> ClusterView:
         now=now.timestamp(),
         seed=seed,
         accelerators=accelerators,
-        jobs=core_jobs,
+        jobs=tuple(core_jobs),
         held=manned | {job_id: manned.get(job_id, ()) + row for job_id, row in kept.items()},
         kept=kept,
         releasing=releasing,
@@ -109,7 +108,62 @@ def cluster_snapshot(now: datetime.datetime, seed: int = 0) -> ClusterView:
         ),
         excluded=excluded,
     )
-    return ClusterView(snapshot, {job.pk: job.generation for job in jobs})
+    return ClusterView(snapshot, {job.pk: job.generation for job in jobs}, unreadable)
+
+
+def _readable(
+    jobs: Sequence[Job], read: Callable[[Sequence[Job]], list[types.Job]]
+) -> tuple[list[types.Job], dict[int, str]]:
+    """Read as many jobs as possible, and return the error of each of the others."""
+    try:
+        return read(jobs), {}
+    except DatabaseError:
+        raise
+    except Exception as error:
+        unreadable = _unreadable(jobs, read, error)
+        return read([job for job in jobs if job.pk not in unreadable]), unreadable
+
+
+def _unreadable(
+    jobs: Sequence[Job], read: Callable[[Sequence[Job]], list[types.Job]], error: Exception
+) -> dict[int, str]:
+    """Find by bisection the jobs whose reading together has failed with `error`."""
+    if len(jobs) == 1:
+        return {jobs[0].pk: f"{type(error).__name__}: {error}"[:200]}
+    found: dict[int, str] = {}
+    for half in (jobs[: len(jobs) // 2], jobs[len(jobs) // 2 :]):
+        try:
+            read(half)
+        except DatabaseError:
+            raise
+        except Exception as cause:
+            found |= _unreadable(half, read, cause)
+    return found
+
+
+def _core_jobs(
+    jobs: Sequence[Job],
+    allocations: Mapping[int, list[Allocation]],
+    manned: Mapping[int, tuple[int, ...]],
+    now: datetime.datetime,
+) -> list[types.Job]:
+    step_times = step_times_read(jobs)
+    known = known_read(jobs, step_times, accelerator_sizes())
+    in_epoch = epoch_examples(jobs)
+    histories = resize_histories(job.pk for job in jobs)
+    return [
+        _core_job(
+            job,
+            allocations.get(job.pk, []),
+            step_times[job.pk] if job.allow_mixed_kinds else StepTimes(),
+            known[job.pk],
+            histories.get(job.pk, ResizeHistory()),
+            remaining=remaining_examples(job, in_epoch.get(job.pk, 0)),
+            is_holding=job.pk in manned,
+            now=now,
+        )
+        for job in jobs
+    ]
 
 
 def _accelerators(now: datetime.datetime) -> tuple[types.Accelerator, ...]:
@@ -179,7 +233,7 @@ def _core_job(
         max_accelerators=job.max_accelerators,
         accepted_kinds=frozenset(job.accepted_kinds),
         global_batch_size=job.global_batch_size,
-        examples_per_s={int(count): speed for count, speed in job.throughput_by_count.items()},
+        examples_per_s=_measured_speeds(job),
         remaining_examples=None if remaining is None else remaining * known.worth,
         attained_accelerator_s=job.attained_accelerator_s + held_s,
         pending_since=_seconds(job.pending_since),
@@ -197,6 +251,19 @@ def _core_job(
         running_since=_seconds(history.running_since) if is_holding else None,
         most_accelerators=history.most_accelerators,
     )
+
+
+def _measured_speeds(job: Job) -> dict[int, float]:
+    """Read the measured examples per second by number of accelerators.
+
+    Raises:
+        ValueError: a number or a speed is out of its bounds.
+    """
+    speeds = {int(count): float(speed) for count, speed in job.throughput_by_count.items()}
+    for count, speed in speeds.items():
+        if not (1 <= count <= COUNT_LIMIT and 0.0 <= speed < math.inf):
+            raise ValueError(f"throughput_by_count has {speed!r:.40} on {count!r:.40}")
+    return speeds
 
 
 def _seconds(at: datetime.datetime | None) -> float | None:

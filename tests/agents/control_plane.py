@@ -40,7 +40,7 @@ class ControlPlane:
     Attributes:
         calls: ("POST", "reports/") and so on, as they were answered with success.
         refuse_with: path prefix -> status; such requests are answered with that status.
-        refuse_report: batches with such a report are answered with 400.
+        refuse_report: batches with such a report are answered with `refusal`, 400 at first.
         held_up: paths that are not answered as long as this control plane lives.
         lost_answers: so many of the next batches are taken without an answer.
         lease_holder: boot id of the one agent that is welcome; None: every agent is.
@@ -51,6 +51,7 @@ class ControlPlane:
         self.calls: list[tuple[str, str]] = []
         self.refuse_with: dict[str, int] = {}
         self.refuse_report: Callable[[TrainerReport], bool] = lambda report: False
+        self.refusal = 400
         self.enrolments: list[EnrolRequest] = []
         self.hellos: list[HelloRequest] = []
         self.batches: list[ReportBatch] = []
@@ -232,7 +233,7 @@ class _Handler(BaseHTTPRequestHandler):
     def _take_batch(self, batch: ReportBatch) -> tuple[int, bytes]:
         plane = self.plane
         if any(plane.refuse_report(report) for report in batch.reports):
-            return 400, b'{"detail": "a report that the test does not like"}'
+            return plane.refusal, b'{"detail": "a report that the test does not like"}'
         with plane.lock:
             if plane.lease_holder not in (None, batch.boot_id):
                 return 409, b'{"detail": "another agent holds the lease"}'

@@ -47,6 +47,7 @@ WHO = {
     "api/v1/nodes/<int:node_id>/cordon/": ADMIN,
     "api/v1/nodes/<int:node_id>/uncordon/": ADMIN,
     "api/v1/nodes/<int:node_id>/unquarantine/": ADMIN,
+    "api/v1/nodes/<int:node_id>/accept-shape/": ADMIN,
     "api/v1/enrolment-tokens/": ADMIN,
     "api/v1/cluster/": USER,
     "api/v1/policy/": ADMIN_WRITES,

@@ -13,6 +13,7 @@ from typing import Any
 
 from agents.trainer.contract.atomic_write import text_write
 from agents.trainer.contract.failures import EXIT_FAILED, TrainerError
+from agents.trainer.contract.plain_files import plain_file_open
 from controlplane.core.protocol.wire import (
     ReportKind,
     TrainerOrders,
@@ -61,7 +62,7 @@ def whole_lines(path: Path, offset: int, limit: int = -1) -> Iterator[tuple[byte
         limit: largest number of bytes to read, -1: all; a longer line is split.
     """
     try:
-        with path.open("rb") as file:
+        with plain_file_open(path) as file:
             file.seek(offset)
             block = file.read(limit)
     except OSError:

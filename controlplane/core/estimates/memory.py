@@ -22,6 +22,8 @@ GPU_MARGIN = 0.25
 TRAINER_BYTES = 64 * 1024**2
 #: Memory that the driver keeps on a GPU for each process.
 GPU_CONTEXT_BYTES = 1024**3
+#: Examples of a slice when an example needs next to no memory.
+_LARGEST_SLICE = 10**12
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,8 +112,8 @@ def largest_slice(need: MemoryNeed, memory_bytes: int, is_gpu: bool) -> int:
     usable = usable_bytes(memory_bytes, is_gpu) - need.fixed_bytes(is_gpu)
     if usable <= 0:
         return 0
-    if need.bytes_per_example <= 0:
-        return 10**12
+    if need.bytes_per_example <= usable / _LARGEST_SLICE:
+        return _LARGEST_SLICE
     return int(usable // need.bytes_per_example)
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import io
 import re
 import stat
+import struct
 import zipfile
 import zlib
 from collections.abc import Iterator
@@ -37,6 +38,13 @@ IGNORED_TOP_FOLDERS = frozenset({"__MACOSX"})
 _FILE_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.\-]*\.py")
 _COMPRESSIONS = frozenset({zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED})
 _ENCRYPTED_FLAG = 0x1
+#: End record of an archive: mark, four numbers of disks and entries, all entries, table's size and
+#: start, length of the comment (APPNOTE.TXT 4.3.16); and the mark of a Zip64 record before it.
+_END_RECORD = struct.Struct("<4s3H1H2LH")
+_END_MARK, _ZIP64_MARK = b"PK\x05\x06", b"PK\x06\x07"
+_COMMENT_LIMIT_BYTES = 2**16
+#: Bytes of a table's entry: 46, a name, and what packers add.
+_ENTRY_LIMIT_BYTES = 512
 
 
 class CodeArchiveError(ValueError):
@@ -125,6 +133,7 @@ def _file_check(data: bytes, name: str) -> str:
 
 
 def _zip_check(data: bytes) -> str:
+    _check_end_record(data)
     try:
         with zipfile.ZipFile(io.BytesIO(data)) as archive:
             infos = _wanted(archive.infolist())
@@ -138,6 +147,29 @@ def _zip_check(data: bytes) -> str:
     except (zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError, OSError) as error:
         raise CodeArchiveError("zip_broken", f"the zip file cannot be read: {error}") from error
     return _entry_file([info.filename for info in infos])
+
+
+def _check_end_record(data: bytes) -> None:
+    """Check the size of the archive's table before `zipfile` reads it into memory.
+
+    The record is found as by `zipfile`. Its count may lie, so the table's bytes are bounded too.
+    """
+    at = len(data) - _END_RECORD.size
+    if at < 0 or data[at : at + 4] != _END_MARK or data[-2:] != b"\0\0":
+        at = data.rfind(_END_MARK, max(0, at - _COMMENT_LIMIT_BYTES))
+    if at < 0 or at + _END_RECORD.size > len(data):
+        raise CodeArchiveError("zip_broken", "the zip file cannot be read: it has no end record")
+    if data[max(0, at - 20) : at].startswith(_ZIP64_MARK):
+        raise CodeArchiveError(
+            "zip_method", "the zip file is in the Zip64 format; pack it without, it is small enough"
+        )
+    *_, num_entries, num_bytes, _start, _comment = _END_RECORD.unpack_from(data, at)
+    if num_entries > ENTRIES_LIMIT or num_bytes > ENTRIES_LIMIT * _ENTRY_LIMIT_BYTES:
+        raise CodeArchiveError(
+            "zip_too_many_files",
+            f"the zip file has {num_entries} entries in a table of {num_bytes} bytes, at most "
+            f"{ENTRIES_LIMIT} entries are accepted",
+        )
 
 
 def _wanted(infos: list[zipfile.ZipInfo]) -> list[zipfile.ZipInfo]:

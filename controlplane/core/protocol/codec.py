@@ -41,6 +41,19 @@ def decode(expected: type[Message], value: Any, path: str = "") -> Message:
     return typing.cast(Message, _decode(expected, value, path or expected.__name__))
 
 
+def is_nested_deeper(value: Any, num_levels: int) -> bool:
+    """Return whether plain JSON values have more levels of lists and objects; no recursion."""
+    level = [value]
+    for _ in range(num_levels + 1):
+        level = [
+            inner
+            for item in level
+            if isinstance(item, dict | list)
+            for inner in (item.values() if isinstance(item, dict) else item)
+        ]
+    return bool(level)
+
+
 def _decode(expected: Any, value: Any, path: str) -> Any:
     origin = typing.get_origin(expected)
     if expected is Any:

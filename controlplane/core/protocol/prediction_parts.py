@@ -7,6 +7,7 @@ writers are interchangeable, and parts may overlap: repeated rows are equal.
 
 from __future__ import annotations
 
+import math
 import re
 import zipfile
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -17,6 +18,9 @@ import numpy as np
 
 RESULT_FILE = "predictions.npz"
 _PART_NAME = re.compile(r"predictions-(\d{1,15})-(\d{1,15})\.npz")
+_ARRAY_NAME = re.compile(r"[^/\\\0]{1,200}\.npy")
+#: Outputs of a model.
+ARRAYS_LIMIT = 256
 _CHUNK_BYTES = 1024**2
 
 
@@ -89,12 +93,37 @@ def parts_join(
     num_done = shares[-1].part.end if shares else 0
     if num_done != num_examples:
         raise ValueError(f"there are predictions of {num_done} of {num_examples} examples")
-    with part_open(shares[0].part) as stream, zipfile.ZipFile(stream) as archive:
-        names = sorted(archive.namelist())
+    names: list[str] = []
+    for share in shares:
+        with part_open(share.part) as stream, zipfile.ZipFile(stream) as archive:
+            found = _names_checked(archive, share.part)
+        if names and found != names:
+            raise ValueError(f"{share.part.name} has other arrays than the parts before it")
+        names = found
     with zipfile.ZipFile(target, "w", zipfile.ZIP_STORED) as whole:
         for name in names:
             with whole.open(zipfile.ZipInfo(name), "w", force_zip64=True) as entry:
                 _array_join(shares, name, part_open, entry)
+
+
+def _names_checked(archive: zipfile.ZipFile, part: Part) -> list[str]:
+    """Return the names of a part's arrays, sorted.
+
+    Raises:
+        ValueError: an entry is compressed or no array, or the entries share bytes: they would grow
+            by being read.
+    """
+    infos = archive.infolist()
+    names = sorted(info.filename for info in infos)
+    is_plain = all(
+        info.compress_type == zipfile.ZIP_STORED and _ARRAY_NAME.fullmatch(info.filename)
+        for info in infos
+    )
+    if not is_plain or len(set(names)) < len(names) or len(names) > ARRAYS_LIMIT:
+        raise ValueError(f"{part.name} has entries that are no arrays, or packed ones")
+    if sum(info.file_size for info in infos) > archive.start_dir:
+        raise ValueError(f"{part.name} has arrays that are larger than itself")
+    return names
 
 
 def _array_join(
@@ -102,22 +131,23 @@ def _array_join(
 ) -> None:
     expected: tuple[tuple[int, ...], np.dtype] | None = None
     for share in shares:
-        with part_open(share.part) as stream, zipfile.ZipFile(stream) as archive:
-            if name not in archive.namelist():
-                raise ValueError(f"{share.part.name} has no {name}")
-            with archive.open(name) as entry:
-                num_rows, found = _header_read(entry)
-                if expected is None:
-                    expected = found
-                    total = shares[-1].part.end
-                    _header_write(target, (total, *found[0]), found[1])
-                if found != expected or num_rows != share.part.end - share.part.first:
-                    raise ValueError(f"{name} in {share.part.name} is {num_rows} times {found}")
-                row_bytes = int(np.prod(found[0], dtype=np.int64)) * found[1].itemsize
-                for _ in _chunks(entry, share.num_left_out * row_bytes):
-                    pass
-                for chunk in _chunks(entry, share.num_rows * row_bytes):
-                    target.write(chunk)
+        with (
+            part_open(share.part) as stream,
+            zipfile.ZipFile(stream) as archive,
+            archive.open(name) as entry,
+        ):
+            num_rows, found = _header_read(entry)
+            if expected is None:
+                expected = found
+                total = shares[-1].part.end
+                _header_write(target, (total, *found[0]), found[1])
+            if found != expected or num_rows != share.part.end - share.part.first:
+                raise ValueError(f"{name} in {share.part.name} is {num_rows} times {found}")
+            row_bytes = math.prod(found[0]) * found[1].itemsize
+            for _ in _chunks(entry, share.num_left_out * row_bytes):
+                pass
+            for chunk in _chunks(entry, share.num_rows * row_bytes):
+                target.write(chunk)
 
 
 def _header_read(entry: IO[bytes]) -> tuple[int, tuple[tuple[int, ...], np.dtype]]:
@@ -125,7 +155,7 @@ def _header_read(entry: IO[bytes]) -> tuple[int, tuple[tuple[int, ...], np.dtype
     if np.lib.format.read_magic(entry) != (1, 0):
         raise ValueError("the array has a header of another version")
     shape, is_fortran, dtype = np.lib.format.read_array_header_1_0(entry)
-    if is_fortran or not shape or dtype.hasobject:
+    if is_fortran or not shape or min(shape) < 0 or dtype.hasobject:
         raise ValueError(f"an array of shape {shape} and type {dtype} holds no rows")
     return shape[0], (shape[1:], dtype)
 

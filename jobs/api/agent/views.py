@@ -47,9 +47,10 @@ from jobs.selectors.desired_state.agent_files import (
     source_model,
     upload_target,
 )
-from jobs.selectors.desired_state.state import wanted_state
+from jobs.selectors.desired_state.state import wanted_orders
 from jobs.services.cluster.nodes import node_enrol, node_heartbeat, node_hello
 from jobs.services.cluster.tokens import token_digest
+from jobs.services.failures.unsendable import unsendable_end
 from jobs.services.lifecycle.artifacts import artifact_store
 from jobs.services.reports.batches import batch_take
 
@@ -138,7 +139,10 @@ def wanted(request: HttpRequest, node: Node) -> HttpResponse:
     deadline = time.monotonic() + _wait_s(request)
     with nudges.listening(nudges.ORDERS) as listener:
         while True:
-            state = wanted_state(node)
+            state, unsendable = wanted_orders(node)
+            if unsendable:
+                changed = unsendable_end(node, unsendable, timezone.now())
+                nudges.jobs_changed(changed, orders=True)
             left_s = deadline - time.monotonic()
             if state.version != version:
                 return JsonResponse(encode(state))

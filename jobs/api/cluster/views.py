@@ -30,6 +30,7 @@ from jobs.models import ApiToken, Node
 from jobs.selectors import series
 from jobs.selectors.access import is_admin
 from jobs.services.cluster.api_tokens import api_token_create, api_token_revoke
+from jobs.services.cluster.node_shapes import shape_accept
 from jobs.services.cluster.nodes import enrolment_token_create, node_cordon, node_remove
 from jobs.services.failures.quarantine import node_unquarantine
 from jobs.services.scheduling.policy import cluster_setting, policy_choose
@@ -99,6 +100,20 @@ class NodeUnquarantine(APIView):
         node = _node(node_id)
         reason = text_field(body(request), "reason")
         node_unquarantine(node, timezone.now(), actor=actor(request), reason=reason)
+        nudges.jobs_changed(cluster=True)
+        return Response(NodeSerializer(_node(node_id)).data)
+
+
+class NodeAcceptShape(APIView):
+    """Accept a node's `proposed_shape` (admins)."""
+
+    permission_classes = (AdminPermission,)
+
+    @extend_schema(request=OpenApiTypes.OBJECT, responses=NodeSerializer)
+    def post(self, request: Request, node_id: int) -> Response:
+        """Accept the shape with this `digest`."""
+        digest = text_field(body(request), "digest", limit=64)
+        shape_accept(_node(node_id), digest, timezone.now(), actor=actor(request))
         nudges.jobs_changed(cluster=True)
         return Response(NodeSerializer(_node(node_id)).data)
 

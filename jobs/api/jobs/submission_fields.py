@@ -10,8 +10,12 @@ from typing import Any, ClassVar
 
 from rest_framework import serializers
 
+from controlplane.core.protocol.codec import is_nested_deeper
+
 SETTINGS_LIMIT_BYTES = 64 * 1024
+SETTINGS_DEPTH_LIMIT = 32
 KINDS_LIMIT = 20
+_TOO_DEEP = f"Nest lists and objects at most {SETTINGS_DEPTH_LIMIT} levels deep."
 
 _KIND = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,39}")
 
@@ -42,7 +46,10 @@ class NumberField(serializers.FloatField):
     def to_internal_value(self, data: Any) -> float:
         if isinstance(data, bool):
             self.fail("invalid")
-        number = super().to_internal_value(data)
+        try:
+            number = super().to_internal_value(data)
+        except OverflowError:
+            self.fail("infinite")
         if not math.isfinite(number):
             self.fail("infinite")
         return number
@@ -95,18 +102,27 @@ class SettingsField(serializers.DictField):
                 data = json.loads(data)
             except ValueError as error:
                 raise serializers.ValidationError(f"This is no JSON: {error}.") from None
+            except RecursionError:
+                raise serializers.ValidationError(_TOO_DEEP) from None
         if not isinstance(data, dict) or not all(isinstance(key, str) for key in data):
             raise serializers.ValidationError(
                 'Give an object with text keys, such as {"learning_rate": 0.001}.'
             )
+        if is_nested_deeper(data, SETTINGS_DEPTH_LIMIT):
+            raise serializers.ValidationError(_TOO_DEEP)
         try:
-            size_bytes = len(json.dumps(data, allow_nan=False).encode())
+            text = json.dumps(data, allow_nan=False, ensure_ascii=False)
+            size_bytes = len(text.encode())
+        except UnicodeEncodeError:
+            raise serializers.ValidationError("Use text without lone surrogates.") from None
         except (TypeError, ValueError):
             raise serializers.ValidationError(
                 "Use text, finite numbers, true, false, null, lists and objects."
             ) from None
         if size_bytes > SETTINGS_LIMIT_BYTES:
             raise serializers.ValidationError(f"At most {SETTINGS_LIMIT_BYTES} bytes of JSON.")
+        if "\\u0000" in text.replace("\\\\", ""):
+            raise serializers.ValidationError("Use text without NUL characters.")
         return data
 
 

@@ -22,7 +22,7 @@ from jobs.api.jobs.submission_serializer import (
     submission_of,
     submission_read,
 )
-from jobs.api.parsers import BoundedJsonParser, YamlParser
+from jobs.api.parsers import SubmissionJsonParser, YamlParser
 from jobs.api.requests import (
     actor,
     body,
@@ -63,7 +63,7 @@ class JobList(generics.ListAPIView):
     queryset = Job.objects.none()
     serializer_class = JobSummarySerializer
     filterset_class = JobFilter
-    parser_classes = (BoundedJsonParser, MultiPartParser, FormParser, YamlParser)
+    parser_classes = (SubmissionJsonParser, MultiPartParser, FormParser, YamlParser)
 
     def get_queryset(self) -> Any:
         jobs = visible_jobs(self.request)

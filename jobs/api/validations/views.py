@@ -14,7 +14,7 @@ from rest_framework.views import APIView
 from controlplane.core.values.lifecycle import ValidationStatus
 from jobs import nudges
 from jobs.api.jobs.submission_serializer import SubmissionSerializer, submission_of
-from jobs.api.parsers import BoundedJsonParser, YamlParser
+from jobs.api.parsers import SubmissionJsonParser, YamlParser
 from jobs.api.requests import number_param, person
 from jobs.api.serializers import ValidationSerializer
 from jobs.api.waiting import changes_await
@@ -25,7 +25,7 @@ from jobs.services.submission.validation_requests import validation_request
 class ValidationList(APIView):
     """POST builds and measures a submission without submitting it."""
 
-    parser_classes = (BoundedJsonParser, MultiPartParser, FormParser, YamlParser)
+    parser_classes = (SubmissionJsonParser, MultiPartParser, FormParser, YamlParser)
 
     @extend_schema(
         request=SubmissionSerializer,

@@ -8,6 +8,7 @@ import json
 from django.conf import settings
 from django.db.models import F
 
+from controlplane.core.protocol.codec import is_nested_deeper
 from controlplane.core.protocol.wire import (
     OnNonfinite,
     ReductionMode,
@@ -22,6 +23,9 @@ from controlplane.core.protocol.wire import (
 )
 from controlplane.core.values.lifecycle import GenerationPhase, ValidationStatus
 from jobs.models import Allocation, Artifact, Generation, Job, Node, Validation
+
+#: Levels of settings that messages can hold; submissions have fewer.
+SENT_DEPTH_LIMIT = 64
 
 _OPEN_PHASES = (GenerationPhase.PREPARING, GenerationPhase.SWITCHING, GenerationPhase.ACTIVE)
 
@@ -59,7 +63,15 @@ def training_spec(job: Job) -> TrainingSpec:
 
 
 def wanted_state(node: Node) -> WantedState:
-    """Return the desired state of `node`; always four queries."""
+    """Return the desired state of `node`, without what cannot be sent; always four queries."""
+    return wanted_orders(node)[0]
+
+
+def wanted_orders(node: Node) -> tuple[WantedState, list[WantedTrainer | WantedValidation]]:
+    """Return the desired state of `node`, and trainers and validations left out of it.
+
+    These have settings nested so deeply that a message with them cannot be encoded.
+    """
     rows = list(
         Allocation.objects.filter(
             accelerator__node=node, released_at=None, stop_requested_at=None
@@ -80,12 +92,22 @@ def wanted_state(node: Node) -> WantedState:
     )
     validations = [_wanted_validation(validation) for validation in submitted_first]
     trainers.sort(key=lambda trainer: (trainer.spec.job_id, trainer.slot))
+    unsendable: list[WantedTrainer | WantedValidation] = []
+    unsendable += [item for item in trainers if not _is_sendable(item)]
+    unsendable += [item for item in validations if not _is_sendable(item)]
+    trainers = [item for item in trainers if _is_sendable(item)]
+    validations = [item for item in validations if _is_sendable(item)]
     content = json.dumps(encode([trainers, validations]), sort_keys=True)
-    return WantedState(
+    state = WantedState(
         version=hashlib.sha256(content.encode()).hexdigest()[:24],
         trainers=tuple(trainers),
         validations=tuple(validations),
     )
+    return state, unsendable
+
+
+def _is_sendable(item: WantedTrainer | WantedValidation) -> bool:
+    return not is_nested_deeper(item.spec.settings, SENT_DEPTH_LIMIT)
 
 
 def _wanted_validation(validation: Validation) -> WantedValidation:

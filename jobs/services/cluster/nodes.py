@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import datetime
 import re
-from collections.abc import Sequence
 
 from django.conf import settings
 from django.contrib.auth.models import User
@@ -12,7 +11,6 @@ from django.db import IntegrityError, transaction
 
 from controlplane.core.protocol.wire import (
     PROTOCOL_VERSION,
-    AcceleratorInfo,
     EnrolReply,
     EnrolRequest,
     HelloRequest,
@@ -20,6 +18,12 @@ from controlplane.core.protocol.wire import (
 from controlplane.core.values.lifecycle import NodeStatus
 from jobs.exceptions import ConflictError, ForbiddenError, InvalidInputError
 from jobs.models import Accelerator, Allocation, EnrolmentToken, Node
+from jobs.services.cluster.node_shapes import (
+    accelerators_write,
+    host_check,
+    ports_taken,
+    shape_check,
+)
 from jobs.services.cluster.tokens import token_digest, token_make
 from jobs.services.failures.exits import rows_release
 from jobs.services.lifecycle.events import event_add
@@ -61,8 +65,9 @@ def node_enrol(request: EnrolRequest, now: datetime.datetime) -> EnrolReply:
             name="Use lower-case letters, digits, '-' and '.', at most 63 characters."
         )
     _node_check(request)
+    host_check(request.host)
     _kinds_check(request)
-    taken = _ports_taken(request, now)
+    taken = ports_taken(request, now)
     if taken:
         raise InvalidInputError.of(first_port=taken)
     agent_token = token_make("vfa")
@@ -79,7 +84,7 @@ def node_enrol(request: EnrolRequest, now: datetime.datetime) -> EnrolReply:
                 last_seen_at=now,
             )
             EnrolmentToken.objects.filter(id=token.pk).update(node=node)
-            _accelerators_write(node, request.accelerators)
+            accelerators_write(node, request.accelerators)
             count = len(request.accelerators)
             event_add(
                 "node_enrolled", f"{node.name} joined with {count} accelerators", now=now, node=node
@@ -113,11 +118,13 @@ def node_hello(
 
     Raises:
         InvalidInputError: a field is out of bounds.
-        ConflictError: another agent of this node is alive, or another node has its ports.
+        ConflictError: another agent is alive, its ports are taken, or its shape has changed.
     """
     _node_check(request)
+    host_check(request.host)
+    shape_check(node, request, now)
     _kinds_check(request, node)
-    taken = _ports_taken(request, now, node)
+    taken = ports_taken(request, now, node)
     if taken:
         # Two restarting nodes may request each other's old ports: the agent retries.
         raise ConflictError(taken, code="ports_taken")
@@ -140,7 +147,7 @@ def node_hello(
             last_seen_at=now,
             status=NodeStatus.ONLINE,
         )
-        _accelerators_write(node, request.accelerators)
+        accelerators_write(node, request.accelerators)
         if was_lost:
             event_add("node_back", f"{node.name} is back", now=now, node=node)
     return _reply(node, agent_token)
@@ -272,45 +279,6 @@ def _kinds_check(request: EnrolRequest | HelloRequest, node: Node | None = None)
                 accelerators=f"Kind {info.kind!r} stands for {known} CPU threads in this cluster, "
                 f"not {info.threads}; start the agent with --threads {known} or another --kind."
             )
-
-
-def _ports_taken(
-    request: EnrolRequest | HelloRequest, now: datetime.datetime, node: Node | None = None
-) -> str:
-    """Describe the live node with overlapping trainer ports; empty if there is none."""
-    neighbours = Node.objects.filter(
-        host=request.host,
-        status=NodeStatus.ONLINE,
-        removed_at=None,
-        last_seen_at__gt=now - datetime.timedelta(seconds=settings.LEASE_S),
-        first_port__lte=request.last_port,
-        last_port__gte=request.first_port,
-    )
-    found = (neighbours if node is None else neighbours.exclude(id=node.pk)).first()
-    if found is None:
-        return ""
-    return (
-        f"{found.name} uses ports {found.first_port} to {found.last_port} of {found.host}; "
-        "give each node on a host ports of its own."
-    )
-
-
-def _accelerators_write(node: Node, infos: Sequence[AcceleratorInfo]) -> None:
-    for info in infos:
-        Accelerator.objects.update_or_create(
-            node=node,
-            index=info.index,
-            defaults={
-                "kind": info.kind,
-                "name": info.name[:120],
-                "memory_bytes": max(info.memory_bytes, 0),
-                "threads": max(min(info.threads, 4096), 0),
-                "uuid": info.uuid[:80],
-                "is_present": True,
-            },
-        )
-    present = [info.index for info in infos]
-    Accelerator.objects.filter(node=node).exclude(index__in=present).update(is_present=False)
 
 
 def _reply(node: Node, agent_token: str) -> EnrolReply:

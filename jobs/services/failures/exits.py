@@ -25,8 +25,7 @@ _TAIL_CHARACTERS = 4000
 def exited_take(context: ReportContext, allocation: Allocation, report: TrainerReport) -> None:
     """Release the accelerator of an exited trainer; an unexpected exit is a crash."""
     now = context.now
-    code = report.data.get("exit_code")
-    exit_code = code if isinstance(code, int) and not isinstance(code, bool) else None
+    exit_code = report.data.get("exit_code")
     allocation.refresh_from_db(
         fields=["stop_requested_at", "left_at", "finished_at", "released_at"]
     )

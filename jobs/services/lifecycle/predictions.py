@@ -48,7 +48,7 @@ def membership_resume(job: Job, membership: Membership) -> Membership:
 
 def predictions_are_whole(job: Job, finished: Mapping[str, Any]) -> bool:
     """Return whether stored parts hold a prediction for each example counted by the leader."""
-    return examples_safe(parts_stored(job)) >= int(finished["num_examples"])
+    return examples_safe(parts_stored(job)) >= finished["num_examples"]
 
 
 def predictions_join_next(now: datetime.datetime) -> int | None:

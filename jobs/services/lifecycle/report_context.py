@@ -1,12 +1,9 @@
-"""Context shared by the report handlers: the locked job, follow-up checks, number parsing."""
+"""Context shared by the report handlers: the locked job and follow-up checks."""
 
 from __future__ import annotations
 
 import datetime
-import math
-from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
 
 from controlplane.core.protocol.wire import TrainerReport
 from controlplane.core.values.lifecycle import ENDED_JOB_STATUSES
@@ -38,17 +35,6 @@ class ReportContext:
 
     def generation(self, number: int) -> Generation | None:
         return self.job.generations.filter(number=number).first()
-
-
-def number_read(value: Any) -> float | None:
-    """Read a finite number; None for other values (non-finite ones are sent as null)."""
-    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
-        return None
-    return float(value)
-
-
-def numbers_read(values: Mapping[str, Any]) -> dict[str, float | None]:
-    return {str(name)[:100]: number_read(value) for name, value in list(values.items())[:200]}
 
 
 def time_read(report: TrainerReport, now: datetime.datetime) -> datetime.datetime:

@@ -9,13 +9,14 @@ from __future__ import annotations
 
 import datetime
 import logging
-from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
 from itertools import groupby
 
-from django.db import transaction
+from django.db import InterfaceError, OperationalError, transaction
 
-from controlplane.core.protocol.plain_text import plain_values
+from controlplane.core.protocol.reported_values import is_addressed, report_read, validation_read
 from controlplane.core.protocol.wire import (
     BatchReply,
     ReportBatch,
@@ -23,13 +24,12 @@ from controlplane.core.protocol.wire import (
     TrainerReport,
     TrainerState,
     ValidationReport,
-    decode,
-    encode,
 )
 from jobs.models import Allocation, Job, Node
 from jobs.selectors.desired_state.state import wanted_state
 from jobs.services.failures.exits import exited_take, losses_settle
 from jobs.services.failures.quarantine import node_judge
+from jobs.services.lifecycle.events import event_add
 from jobs.services.lifecycle.report_context import ReportContext
 from jobs.services.lifecycle.transitions import allocation_release, job_lock, job_settle
 from jobs.services.reports.handlers import HANDLERS
@@ -64,23 +64,26 @@ def batch_take(node: Node, batch: ReportBatch, now: datetime.datetime) -> BatchO
     """Take a whole batch of a node that holds its lease; a repeated call changes nothing."""
     outcome = BatchOutcome(BatchReply(stale=()))
     for received in batch.validations:
-        report = decode(ValidationReport, plain_values(encode(received)))
-        if validation := validation_take(node, report, now):
-            outcome.is_order_change = True
-            if validation.job_id is not None:
-                outcome.changed_jobs.add(validation.job_id)
-    plain = (replace(report, data=plain_values(report.data)) for report in batch.reports)
-    reports = sorted(plain, key=lambda report: report.job_id)
+        _validation_take(node, received, now, outcome)
+    addressed = (
+        report
+        for report in batch.reports
+        if is_addressed(report.job_id, report.slot, sequence=report.sequence)
+    )
+    reports = sorted(addressed, key=lambda report: report.job_id)
     for job_id, group in groupby(reports, key=lambda report: report.job_id):
         _job_reports_take(node, job_id, list(group), now, outcome)
-    if batch.logs:
-        outcome.changed_jobs |= log_chunks_store(node, batch.logs, now)
+    logs = [
+        chunk for chunk in batch.logs if is_addressed(chunk.job_id, chunk.slot, offset=chunk.offset)
+    ]
+    if logs:
+        with _refusing(f"the logs of node {node.pk}"):
+            outcome.changed_jobs |= log_chunks_store(node, logs, now)
     _trainers_compare(node, batch, now, outcome)
-    reporting_jobs = {chunk.job_id for chunk in batch.logs}
-    reporting_jobs |= {
-        report.job_id for report in batch.reports if report.kind is ReportKind.EXITED
-    }
-    outcome.changed_jobs |= logs_file(reporting_jobs, now)
+    reporting_jobs = {chunk.job_id for chunk in logs}
+    reporting_jobs |= {report.job_id for report in reports if report.kind is ReportKind.EXITED}
+    with _refusing(f"the log files of node {node.pk}"):
+        outcome.changed_jobs |= logs_file(reporting_jobs, now)
     return outcome
 
 
@@ -110,7 +113,8 @@ def _job_reports_take(
             Allocation.objects.filter(id=allocation.pk).update(
                 last_sequence=allocation.last_sequence
             )
-        losses_settle(context)
+        with _refusing(f"the losses of job {job_id}"):
+            losses_settle(context)
     outcome.changed_jobs.add(job_id)
     if context.is_stalled:
         outcome.stalled_jobs.add(job_id)
@@ -124,25 +128,59 @@ def _report_take(
     if report.sequence <= allocation.last_sequence:
         return
     allocation.last_sequence = report.sequence
-    if report.kind is ReportKind.EXITED:
-        exited_take(context, allocation, report)
-    elif allocation.stop_requested_at is None:
-        try:
-            with transaction.atomic():
-                HANDLERS[report.kind](context, allocation, report)
-        except (KeyError, TypeError, ValueError) as error:
-            # One malformed report must not block the other reports of a node.
-            logger.warning(
-                "job %s slot %s: a %s report is not understood: %r",
-                context.job.pk,
-                allocation.slot,
-                report.kind,
-                error,
-            )
+    name = f"a {report.kind} report of job {context.job.pk}, slot {allocation.slot}"
+    with _refusing(name) as refusal:
+        report = report_read(report)
+        if report.kind is ReportKind.EXITED:
+            exited_take(context, allocation, report)
+        elif allocation.stop_requested_at is None:
+            HANDLERS[report.kind](context, allocation, report)
+    if refusal:
+        _refusal_note(context, allocation, report, refusal[0])
     if report.kind not in _PROGRESS_KINDS:
         outcome.is_order_change = True
         # A handler may have stopped other trainers of this job.
         allocation.refresh_from_db(fields=["stop_requested_at", "released_at"])
+
+
+@contextmanager
+def _refusing(name: str) -> Iterator[list[Exception]]:
+    """Undo, log and list an error, so that one part of a batch does not keep out the others.
+
+    Errors of the connection to the database are raised: the whole batch is sent again.
+    """
+    errors: list[Exception] = []
+    try:
+        with transaction.atomic():
+            yield errors
+    except (OperationalError, InterfaceError):
+        raise
+    except Exception as error:
+        logger.warning("%s is refused: %r", name, error, exc_info=error)
+        errors.append(error)
+
+
+def _refusal_note(
+    context: ReportContext, allocation: Allocation, report: TrainerReport, error: Exception
+) -> None:
+    """Add an event for the first refused report of a job, and forget what its handler changed."""
+    job = context.job
+    job.refresh_from_db()
+    if not job.events.filter(kind="report_refused").exists():
+        text = f"A {report.kind} report of slot {allocation.slot} is not accepted: {error!s:.500}"
+        event_add("report_refused", text, now=context.now, job=job)
+
+
+def _validation_take(
+    node: Node, report: ValidationReport, now: datetime.datetime, outcome: BatchOutcome
+) -> None:
+    with _refusing(f"the result of validation {report.validation_id}"):
+        taken = validation_take(node, validation_read(report), now)
+        if taken is None:
+            return
+        outcome.is_order_change = True
+        if taken.job_id is not None:
+            outcome.changed_jobs.add(taken.job_id)
 
 
 def _trainers_compare(

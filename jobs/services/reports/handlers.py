@@ -18,7 +18,7 @@ from jobs.services.failures.recovery import hold_end
 from jobs.services.failures.start_failures import start_failure_forget
 from jobs.services.lifecycle.events import event_add
 from jobs.services.lifecycle.predictions import predictions_are_whole
-from jobs.services.lifecycle.report_context import ReportContext, number_read, numbers_read
+from jobs.services.lifecycle.report_context import ReportContext
 from jobs.services.lifecycle.resize_events import resize_event_write
 from jobs.services.lifecycle.transitions import (
     generation_end,
@@ -37,7 +37,6 @@ from jobs.services.scheduling.resizes import CHECKPOINT, job_empty
 
 #: Failures that a retry elsewhere cannot cure: faults of the job's code or its device demands.
 _OWN_FAILURES = frozenset({"user_code", "out_of_memory"}) | NONFINITE_CODES
-_TEXT_LIMIT = 20_000
 _SLOTS_LIMIT = 256
 
 
@@ -77,16 +76,14 @@ def _switched(context: ReportContext, allocation: Allocation, report: TrainerRep
         switched_generation=generation.number, stalled_at=None, stalled_step=None, unreachable=[]
     )
     # Keep the longest pause of any trainer, and the largest number of bytes that one moved.
-    generation.pause_s = max(
-        generation.pause_s or 0.0, number_read(report.data.get("pause_s")) or 0.0
-    )
-    moved = int(number_read(report.data.get("bytes_moved")) or 0)
+    generation.pause_s = max(generation.pause_s or 0.0, report.data.get("pause_s") or 0.0)
+    moved = report.data.get("bytes_moved") or 0
     generation.bytes_moved = max(generation.bytes_moved or 0, moved)
     generation.num_switched += 1
     generation.save(update_fields=["pause_s", "bytes_moved", "num_switched"])
     is_leader = allocation.slot == generation.membership.leader_slot
     if is_leader and generation.phase == GenerationPhase.SWITCHING:
-        _activate(context, generation, int(report.data["step"]))
+        _activate(context, generation, report.data["step"])
     resize_event_write(generation, context.now)
 
 
@@ -108,7 +105,7 @@ def _activate(context: ReportContext, generation: Generation, step: int) -> None
 
 
 def _checkpointed(context: ReportContext, allocation: Allocation, report: TrainerReport) -> None:
-    step = int(report.data["step"])
+    step = report.data["step"]
     errors = report.data.get("upload_errors")
     if errors:
         event_add(
@@ -126,10 +123,10 @@ def _checkpointed(context: ReportContext, allocation: Allocation, report: Traine
     ).update(step=step):
         event_add(
             "checkpointed",
-            f"State of step {step} saved ({int(report.data['bytes']) / 1e6:.1f} MB)",
+            f"State of step {step} saved ({report.data['bytes'] / 1e6:.1f} MB)",
             now=context.now,
             job=context.job,
-            data={"step": step, "sha256": str(report.data["sha256"])},
+            data={"step": step, "sha256": report.data["sha256"]},
         )
     if report.data.get("is_last") is False:
         return  # a checkpoint during training, which continues
@@ -174,31 +171,31 @@ def _finished(context: ReportContext, allocation: Allocation, report: TrainerRep
         generation_end(overtaken, GenerationPhase.ABORTED, now)
         trainers_stop(job, now, list(waiting.values_list("slot", flat=True)))
     # Other members exit within LEAVE_LIMIT_S; the open generation closes with the last one.
-    metrics = {**job.metrics, **numbers_read(data["metrics"])}
+    metrics = {**job.metrics, **data["metrics"]}
     reason = {"steps": "all steps done", "epochs": "all epochs done", "metric": "target reached"}
-    text = reason.get(str(data.get("reason")), "done")
+    text = reason.get(data.get("reason") or "", "done")
     odd = nonfinite_text(nonfinite_states(job))
     status_change(
         job,
         JobStatus.FINISHED,
         ended_at=now,
         status_code="finished",
-        status_reason=f"Finished at step {int(data['step'])}: {text}. {odd}".strip(),
+        status_reason=f"Finished at step {data['step']}: {text}. {odd}".strip(),
         policy_reason="",
         expected_start_earliest_at=None,
         expected_start_latest_at=None,
         pause_requested=False,
         metrics=metrics,
-        digest=str(data.get("digest") or "")[:64],
+        digest=data.get("digest") or "",
         error_traceback="",
-        step=int(data["step"]),
+        step=data["step"],
     )
     event_add(
         "finished",
         job.status_reason,
         now=now,
         job=job,
-        data={"metrics": metrics, "digest": job.digest, "files": list(data.get("files", []))},
+        data={"metrics": metrics, "digest": job.digest, "files": data.get("files") or []},
     )
     _lost_files_report(context, report)
 
@@ -211,8 +208,8 @@ def _lost_files_report(context: ReportContext, report: TrainerReport) -> None:
 
 def _nonfinite_fields(context: ReportContext, report: TrainerReport) -> dict[str, Any]:
     """Read the step of a non-finite value that ended the job; its checkpoint is of that step."""
-    reported = number_read(report.data.get("step"))
-    step = context.job.step if reported is None else int(reported)
+    reported = report.data.get("step")
+    step = context.job.step if reported is None else reported
     Artifact.objects.filter(job=context.job, name=CHECKPOINT, generation=report.generation).update(
         step=step
     )
@@ -225,8 +222,8 @@ def _failed(context: ReportContext, allocation: Allocation, report: TrainerRepor
     job, now, data = context.job, context.now, report.data
     if not context.is_live:
         return
-    code, message = str(data["code"])[:40], str(data.get("message", ""))[:1000]
-    traceback = str(data.get("traceback") or "")[-_TEXT_LIMIT:]
+    code, message = data["code"][:40], data.get("message") or ""
+    traceback = data.get("traceback") or ""
     actor = f"node:{context.node.name}"
     if code == MEMORY_KILL and (since := memory_kill_again(job, allocation)):
         code, message = "out_of_memory", f"{message}, {since}"
@@ -268,13 +265,11 @@ def _stalled(context: ReportContext, allocation: Allocation, report: TrainerRepo
     numbers = [row.number for row in ruling if row.is_recovery or row.phase == "active"]
     if not context.is_live or report.generation < max(numbers, default=0):
         return  # the trainer is about to receive a newer membership
-    slots = report.data.get("unreachable")
-    unreachable = [slot for slot in slots if isinstance(slot, int)] if slots else []
-    step = number_read(report.data.get("step"))
+    unreachable = report.data.get("unreachable") or []
     allocation.stalled_at = allocation.stalled_at or context.now
     Allocation.objects.filter(id=allocation.pk).update(
         stalled_at=allocation.stalled_at,
-        stalled_step=None if step is None else int(step),
+        stalled_step=report.data.get("step"),
         unreachable=unreachable[:_SLOTS_LIMIT],
     )
     context.is_loss_due = context.is_stalled = True

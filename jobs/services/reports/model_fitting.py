@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import dataclasses
 import datetime
+import logging
 import time
 
+from django.db import InterfaceError, OperationalError
 from django.db.models import Avg, F, Q, Sum
 
 from controlplane.core.estimates.loss_prediction import POINTS_LIMIT, loss_fit
@@ -27,6 +29,8 @@ from jobs.selectors.estimates.job import (
     throughput_samples,
 )
 from jobs.selectors.estimates.step_times import kinds_by_place, members_read
+
+logger = logging.getLogger(__name__)
 
 #: Seconds between two fits of a job's models; reports in between are summed up.
 FIT_EVERY_S = 5.0
@@ -61,7 +65,12 @@ def models_fit(now: datetime.datetime) -> int:
     for job in jobs:
         if time.monotonic() > deadline:
             break
-        num_fitted += _job_fit(job, now)
+        try:
+            num_fitted += _job_fit(job, now)
+        except (OperationalError, InterfaceError):
+            raise
+        except Exception:  # the reports of one job must not keep the others from their fits
+            logger.exception("the models of job %s cannot be fitted", job.pk)
     return num_fitted
 
 

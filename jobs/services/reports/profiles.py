@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from controlplane.core.estimates.step_time import sample_add, samples_bounded
+from controlplane.core.protocol.reported_values import COUNT_LIMIT, SECONDS_LEAST
 from controlplane.core.protocol.wire import ReductionMode, TrainerReport
 from controlplane.core.virtual_nodes.step_window import SETTLING_S, Interval, window_add
 from controlplane.core.virtual_nodes.stragglers import typical_members
@@ -24,7 +25,7 @@ from jobs.selectors.estimates.step_times import (
     step_times_read,
 )
 from jobs.selectors.estimates.step_windows import window_read, window_written
-from jobs.services.lifecycle.report_context import ReportContext, number_read
+from jobs.services.lifecycle.report_context import ReportContext
 
 #: Weight of the newest report in a member's smoothed computing time.
 _MEMBER_SMOOTHING = 0.5
@@ -59,10 +60,9 @@ def profile_take(context: ReportContext, allocation: Allocation, report: Trainer
         return False
     points = {
         int(number): seconds
-        for number, value in list(measured.items())[:_POINTS_LIMIT]
-        if str(number).isdecimal() and (seconds := number_read(value)) is not None and seconds > 0
+        for number, seconds in list(measured.items())[:_POINTS_LIMIT]
+        if seconds and number.isdecimal() and 1 <= int(number) <= COUNT_LIMIT
     }
-    points.pop(0, None)
     job, kind = context.job, allocation.accelerator.kind
     key = profile_key(job, job.global_batch_size)  # the batch size that a trainer starts with
     for number, seconds in points.items():
@@ -78,11 +78,7 @@ def speeds_take(context: ReportContext, report: TrainerReport) -> None:
     if generation is None or not isinstance(compute_s, Mapping):
         return
     slots = {str(member.slot) for member in generation.membership.members}
-    seconds = {
-        slot: value
-        for slot, number in compute_s.items()
-        if slot in slots and (value := number_read(number)) is not None and value > 0
-    }
+    seconds = {slot: value for slot, value in compute_s.items() if value and slot in slots}
     if not seconds:
         return  # the first step of a membership is not representative
     _generation_speeds_update(generation, seconds, data)
@@ -100,16 +96,17 @@ def _generation_speeds_update(
 ) -> None:
     """Merge one report into a generation's smoothed times and its window of recent steps."""
     speeds = {**_NOTHING_HEARD, **(generation.speeds or {})}
-    num_steps = int(data["last_step"]) - int(data["first_step"]) + 1
+    num_steps = data["last_step"] - data["first_step"] + 1
+    step_s = max(data["seconds"] / num_steps, SECONDS_LEAST)
     before = speeds["seconds"]
     speeds["seconds"] = before | {
         slot: _smoothed(before.get(slot), value) for slot, value in seconds.items()
     }
-    speeds["step_s"] = _smoothed(speeds["step_s"], float(data["seconds"]) / num_steps)
+    speeds["step_s"] = _smoothed(speeds["step_s"], step_s)
     speeds["reports"] += 1
     speeds["steps"] += num_steps
     latest = {int(slot): value for slot, value in seconds.items()}
-    _window_add(generation, speeds, Interval(float(data["seconds"]), num_steps, latest))
+    _window_add(generation, speeds, Interval(data["seconds"], num_steps, latest))
     generation.speeds = speeds
 
 

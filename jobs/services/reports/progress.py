@@ -2,21 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from controlplane.core.estimates.noise_scale import GradientNoise
+from controlplane.core.protocol.reported_values import SECONDS_LEAST
 from controlplane.core.protocol.wire import TrainerReport
 from controlplane.core.values.lifecycle import JobStatus
 from jobs.models import Allocation, EpochReport, StepReport
 from jobs.selectors.estimates.noise import noise_taken
 from jobs.services.lifecycle.events import event_add
 from jobs.services.lifecycle.missed_reports import steps_unreported
-from jobs.services.lifecycle.report_context import (
-    ReportContext,
-    number_read,
-    numbers_read,
-    time_read,
-)
+from jobs.services.lifecycle.report_context import ReportContext, time_read
 from jobs.services.lifecycle.resize_events import resize_event_write
 from jobs.services.lifecycle.transitions import status_change
 from jobs.services.reports.nonfinite import loss_note, metrics_note
@@ -26,8 +20,7 @@ _SPEED_SMOOTHING = 0.3
 
 
 def phase_take(_context: ReportContext, allocation: Allocation, report: TrainerReport) -> None:
-    phase = str(report.data["phase"])[:20]
-    Allocation.objects.filter(id=allocation.pk).update(phase=phase)
+    Allocation.objects.filter(id=allocation.pk).update(phase=report.data["phase"][:20])
 
 
 def digest_take(context: ReportContext, allocation: Allocation, report: TrainerReport) -> None:
@@ -35,7 +28,7 @@ def digest_take(context: ReportContext, allocation: Allocation, report: TrainerR
     if generation is None:
         return
     name = "digest_before" if report.data["role"] == "before" else "digest_after"
-    sha256 = str(report.data["sha256"])[:64]
+    sha256 = report.data["sha256"][:64]
     old = getattr(generation, name)
     if old and old != sha256:
         event_add(
@@ -54,8 +47,8 @@ def digest_take(context: ReportContext, allocation: Allocation, report: TrainerR
 
 
 def steps_take(context: ReportContext, _allocation: Allocation, report: TrainerReport) -> None:
-    first, last = int(report.data["first_step"]), int(report.data["last_step"])
-    if not 0 <= first <= last:
+    first, last = report.data["first_step"], report.data["last_step"]
+    if first > last:
         raise ValueError(f"steps {first} to {last}")
     for span in list(steps_unreported(context.job, report.generation, first, last)):
         _span_take(context, report, *span, share=(span[1] - span[0] + 1) / (last - first + 1))
@@ -66,22 +59,23 @@ def _span_take(
 ) -> None:
     """Take the steps `first` to `last` of a report; `share` is their part of its steps."""
     job, data = context.job, report.data
-    seconds = max(float(data["seconds"]) * share, 1e-9)
+    seconds = max(data["seconds"] * share, SECONDS_LEAST)
     row = StepReport(
         job=job,
         generation=report.generation,
         first_step=first,
         last_step=last,
-        epoch=int(data["epoch"]),
-        examples=round(int(data["examples"]) * share),
+        epoch=data["epoch"],
+        examples=round(data["examples"] * share),
         seconds=seconds,
-        loss=number_read(data.get("loss")),
-        num_accelerators=int(data["num_accelerators"]),
-        batch_size=_whole_read(data.get("batch_size")),
-        learning_rate=number_read(data.get("learning_rate")),
+        loss=data.get("loss"),
+        num_accelerators=data["num_accelerators"],
+        batch_size=data.get("batch_size"),
+        learning_rate=data.get("learning_rate"),
         at=time_read(report, context.now),
     )
-    noise = _noise_read(data.get("noise"))
+    measured = data.get("noise")
+    noise = GradientNoise(**measured) if measured and len(measured) == 2 else None
     if noise is not None:
         row.noise_sqr, row.noise_var = noise.sqr, noise.var
     StepReport.objects.bulk_create([row], ignore_conflicts=True)
@@ -127,23 +121,8 @@ def _first_step_note(context: ReportContext, row: StepReport) -> None:
         resize_event_write(generation, context.now)
 
 
-def _noise_read(value: Any) -> GradientNoise | None:
-    """Read the gradient noise of a report; None if it is missing or not finite."""
-    if not isinstance(value, dict):
-        return None
-    sqr, var = number_read(value.get("sqr")), number_read(value.get("var"))
-    return None if sqr is None or var is None else GradientNoise(sqr, var)
-
-
-def _whole_read(value: Any) -> int | None:
-    is_whole = isinstance(value, int) and not isinstance(value, bool)
-    return value if is_whole and 0 < value < 2**31 else None
-
-
 def epoch_take(context: ReportContext, _allocation: Allocation, report: TrainerReport) -> None:
-    logs = numbers_read(report.data["logs"])
-    number = int(report.data["epoch"])
-    step = int(report.data["step"])
+    logs, number, step = (report.data[name] for name in ("logs", "epoch", "step"))
     known = EpochReport.objects.filter(job=context.job, epoch=number).first()
     # A new leader may repeat its predecessor's report: then the time of the first report stays.
     if known is None or (known.step, known.logs) != (step, logs):

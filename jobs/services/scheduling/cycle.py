@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import dataclasses
 import datetime
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 
 from controlplane.core.expected_starts import expected_starts
+from jobs.models import ClusterSetting
 from jobs.models.resizes import BATCH_ACTOR
 from jobs.selectors.cluster import cluster_snapshot
 from jobs.selectors.expected_starts import decide_timed
+from jobs.services.lifecycle.events import event_add
 from jobs.services.scheduling.batch_sizes import batch_changes_plan
-from jobs.services.scheduling.explanations import reasons_save
+from jobs.services.scheduling.explanations import reasons_save, unreadable_note
 from jobs.services.scheduling.plans import plan_apply
 from jobs.services.scheduling.policy import cluster_setting, policy_state_read, policy_state_write
 from jobs.services.scheduling.rebalancing import mappings_revise
@@ -28,8 +31,9 @@ def cycle_run(
     """
     policy = cluster_setting().policy
     view = cluster_snapshot(now)
+    set_aside = unreadable_note(view.unreadable, now)
     if not view.snapshot.jobs:
-        return set()
+        return set_aside
     snapshot = dataclasses.replace(view.snapshot, carried=policy_state_read(policy))
     plan, num_decisions = decide_timed(snapshot, policy)
     policy_state_write(policy, plan.carried)
@@ -42,4 +46,20 @@ def cycle_run(
     if applied is not None:
         applied(changed)
     starts = expected_starts(snapshot, plan, policy, num_decisions)
-    return changed | reasons_save(plan.reasons, starts, now)
+    return changed | set_aside | reasons_save(plan.reasons, starts, now)
+
+
+@contextmanager
+def cycle_watched(now: datetime.datetime) -> Iterator[None]:
+    """Record that the cycle inside fails, for pages and health checks, until one succeeds."""
+    setting = ClusterSetting.objects.filter(id=1)
+    try:
+        yield
+    except Exception as error:
+        text = f"{type(error).__name__}: {error}"[:500]
+        if setting.filter(cycle_failed_at=None).update(cycle_failed_at=now):
+            event_add("cycle_failed", f"A scheduling cycle has failed: {text}", now=now)
+        setting.update(cycle_failure=text)
+        raise
+    if setting.exclude(cycle_failed_at=None).update(cycle_failed_at=None, cycle_failure=""):
+        event_add("cycle_succeeded", "Scheduling cycles succeed again", now=now)

@@ -11,6 +11,7 @@ from controlplane.core.expected_starts import ExpectedStart
 from controlplane.core.values.lifecycle import SCHEDULABLE_JOB_STATUSES
 from controlplane.core.values.types import JobId
 from jobs.models import Job
+from jobs.services.lifecycle.events import event_add
 
 #: Rows per UPDATE statement.
 _BATCH = 500
@@ -45,6 +46,23 @@ def reasons_save(
     # `live` leaves out jobs that have ended meanwhile: these keep the explanation of their end.
     live.bulk_update(changed, [*_FIELDS, "version"], batch_size=_BATCH)
     return {job.pk for job in changed}
+
+
+def unreadable_note(errors: Mapping[JobId, str], now: datetime.datetime) -> set[int]:
+    """Explain to jobs that the snapshot left out why they stay as they are; return the changed."""
+    changed = set()
+    for job_id, error in errors.items():
+        text = (
+            f"A value of it cannot be read ({error}), so it keeps what it holds and gets nothing "
+            "new; cancel it and submit it again."
+        )
+        live = Job.objects.filter(id=job_id, status__in=[*SCHEDULABLE_JOB_STATUSES])
+        if live.exclude(policy_reason=text).update(
+            **dict(zip(_FIELDS, (text, None, None), strict=True)), version=F("version") + 1
+        ):
+            event_add("unreadable", text, now=now, job=Job.objects.get(id=job_id))
+            changed.add(job_id)
+    return changed
 
 
 def _bounds(

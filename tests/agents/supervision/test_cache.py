@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import random
 from collections.abc import Callable
@@ -35,11 +36,19 @@ class Downloads:
     def take(self, number: int) -> Path:
         def fetch(file: BinaryIO) -> None:
             self.fetched.append(number)
-            file.write(str(number).encode() * 100)
+            file.write(content(number))
 
         path = self.target / f"{len(list(self.target.iterdir()))}"
-        self.cache.take(f"{number:064d}", fetch, path)
+        self.cache.take(name_of(number), fetch, path)
         return path
+
+
+def content(number: int) -> bytes:
+    return str(number).encode() * 100
+
+
+def name_of(number: int) -> str:
+    return hashlib.sha256(content(number)).hexdigest()
 
 
 @pytest.fixture
@@ -57,9 +66,9 @@ def test_cache_fetches_once_and_forgets_the_longest_unused(
 ) -> None:
     loads = downloads(250)
     first = loads.take(1)
-    os.utime(tmp_path / "cache" / f"{1:064d}", (100, 100))
+    os.utime(tmp_path / "cache" / name_of(1), (100, 100))
     loads.take(2)
-    os.utime(tmp_path / "cache" / f"{2:064d}", (200, 200))
+    os.utime(tmp_path / "cache" / name_of(2), (200, 200))
     loads.take(1)  # used again: 2 is the longest unused now
     loads.take(3)
     loads.take(1)
@@ -74,7 +83,7 @@ def test_cache_hands_out_a_file_larger_than_itself(
     loads = downloads(50)
     assert loads.take(1).stat().st_size == 100
     loads.take(2)
-    assert [entry.name for entry in (tmp_path / "cache").iterdir()] == [f"{2:064d}"]
+    assert [entry.name for entry in (tmp_path / "cache").iterdir()] == [name_of(2)]
 
 
 def test_cache_keeps_nothing_of_a_failed_fetch(tmp_path: Path) -> None:

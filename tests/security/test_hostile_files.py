@@ -1,0 +1,193 @@
+"""Files of a run directory, whatever job code makes of them, neither stop nor mislead the agent."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from agents.session.client import ControlPlaneClient
+from agents.session.report_queue import ReportQueue, last_report
+from agents.supervision.log_tail import LogTail
+from agents.supervision.run_directory import RunDirectory
+from agents.supervision.trainer_handle import TrainerHandle
+from agents.supervision.validations import _result_read
+from agents.trainer.contract.plain_files import plain_file_truncate
+from controlplane.core.protocol.wire import ReportKind
+from tests.agents.builders import run_directory, wanted_trainer
+from tests.agents.conftest import DrivenAgent
+from tests.agents.control_plane import ControlPlane
+
+SECRET = b"agent-token of another\n"
+
+NUMBERS = ("1" + "0" * 400, "1" + "0" * 5000, "1e999", "-1e999", "NaN", "null", '"a"', "[]", "-1")
+
+
+def texts() -> list[bytes]:
+    """List contents of a file, JSON of other forms than the agent expects included."""
+    deep = "[" * 100_000
+    levels = "[" * 450 + "]" * 450
+    report = {"job_id": 4, "slot": 2, "generation": 0, "sequence": 0, "at": 0, "kind": "phase"}
+    found = [b"", b"\n", b"{", b"[1]\n", b"7\n", b"\xff\xfe\n", b"\0" * 1000, b"a" * 2**20]
+    found += [f"{deep}\n".encode(), f"{levels}\n".encode()]
+    found += [
+        json.dumps({**report, "data": {}}).replace("{}", f'{{"a": {levels}}}').encode() + b"\n"
+    ]
+    for name in (*report, "pid", "create_time", "reports_offset", "log_offset", "agent_offset"):
+        for number in NUMBERS:
+            values = {**report, "pid": 5, "create_time": 1.0, "is_log_complete": False, "data": {}}
+            values |= {"reports_offset": 0, "agent_offset": 0, "log_offset": 0, name: "NUMBER"}
+            found.append(json.dumps(values).replace('"NUMBER"', number).encode() + b"\n")
+    return found
+
+
+def placed(kind: str) -> Callable[[Path, Path], None]:
+    """Make a function that puts something else in a file's place."""
+
+    def put(path: Path, secret: Path) -> None:
+        path.unlink(missing_ok=True)
+        if kind == "pipe":
+            os.mkfifo(path)
+        elif kind == "link":
+            path.symlink_to(secret)
+        elif kind == "loop":
+            path.symlink_to(path)
+        else:
+            (path / "inner").mkdir(parents=True)
+
+    return put
+
+
+FILES = ("reports.jsonl", "log.txt", "agent.jsonl", "process.json", "shipped.json", "orders.json")
+
+
+def everything_read(directory: RunDirectory) -> list[Any]:
+    """Do what an agent does with a run directory, and with a validation's; give what it sends."""
+    again = RunDirectory(directory.path.parent, directory.key)
+    tail = LogTail(again, 1000, 100)
+    queue = ReportQueue(again)
+    queue.fill()
+    sent: list[Any] = [queued.report for queued in queue.head(1000)]
+    sent += [tail.next_chunk(is_writer_gone=True), again.read_orders(), again.read_process()]
+    tail.trim()
+    sent += [last_report(again, set(ReportKind), is_agents_own=own) for own in (True, False)]
+    sent += [_result_read(again.path / name) for name in FILES]
+    assert again.has_traces in (True, False)
+    again.touch_alive()
+    again.write_shipped()
+    again.add_own_report(0, ReportKind.EXITED, {"exit_code": None})
+    exited = last_report(again, {ReportKind.EXITED}, is_agents_own=True)
+    assert exited is not None
+    return sent
+
+
+@pytest.mark.parametrize("name", FILES)
+@pytest.mark.parametrize("kind", ["pipe", "link", "loop", "directory"])
+def test_only_regular_files_are_read_and_written(name: str, kind: str, tmp_path: Path) -> None:
+    (tmp_path / "run").mkdir()
+    directory = run_directory(tmp_path / "run")
+    secret = tmp_path / "credentials.json"
+    secret.write_bytes(SECRET * 1000)
+    placed(kind)(directory.path / name, secret)
+    assert SECRET.decode().strip() not in repr(everything_read(directory))
+    assert secret.read_bytes() == SECRET * 1000
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_any_content_is_read_or_passed_over(name: str, tmp_path: Path) -> None:
+    for content in texts():
+        directory = run_directory(tmp_path)
+        (directory.path / name).write_bytes(content)
+        everything_read(directory)
+
+
+def test_a_folder_that_cannot_be_looked_into_is_passed_over(tmp_path: Path) -> None:
+    """A name that is too long gives the same kind of error as a folder without permissions."""
+    directory = run_directory(tmp_path)
+    for name in ("log", "own_reports", "reports", "pulse"):
+        setattr(directory, name, directory.path / ("a" * 300))
+    queue = ReportQueue(directory)
+    queue.fill()
+    assert queue.is_empty
+    assert LogTail(directory, 1000, 100).next_chunk(is_writer_gone=True) is None
+
+
+@pytest.mark.parametrize("kind", ["file", "gone", "closed", "link"])
+def test_the_last_report_is_written_whatever_became_of_the_folder(
+    kind: str, tmp_path: Path
+) -> None:
+    directory = run_directory(tmp_path)
+    if kind == "closed":
+        directory.path.chmod(0)
+    else:
+        shutil.rmtree(directory.path)
+    if kind == "file":
+        directory.path.write_bytes(b"")
+    elif kind == "link":
+        directory.path.symlink_to(tmp_path / "elsewhere")
+    directory.add_own_report(0, ReportKind.EXITED, {"exit_code": None})
+    assert last_report(directory, {ReportKind.EXITED}, is_agents_own=True)
+    assert (directory.path.stat().st_mode & 0o777) == 0o700
+
+
+@pytest.mark.parametrize("kind", ["pipe", "link", "directory"])
+def test_only_regular_files_are_uploaded(kind: str, tmp_path: Path) -> None:
+    secret = tmp_path / "secret"
+    secret.write_bytes(SECRET)
+    placed(kind)(tmp_path / "model.keras", secret)
+    client = ControlPlaneClient("http://127.0.0.1:9", 0.1)
+    with pytest.raises(OSError, match=r"not a regular file|symbolic link|Is a directory"):
+        client.upload(1, 0, 1, "model.keras", tmp_path / "model.keras")
+    client.close()
+
+
+def test_a_link_is_not_truncated(tmp_path: Path) -> None:
+    secret = tmp_path / "secret"
+    secret.write_bytes(SECRET)
+    (tmp_path / "log.txt").symlink_to(secret)
+    with pytest.raises(OSError, match="symbolic link"):
+        plain_file_truncate(tmp_path / "log.txt", 0)
+    assert secret.read_bytes() == SECRET
+
+
+@pytest.mark.parametrize("kind", ["pipe", "link", "directory"])
+def test_an_agent_goes_on_with_other_trainers(
+    kind: str,
+    plane: ControlPlane,
+    drive: Callable[..., DrivenAgent],
+    state_dir: Path,
+    tmp_path: Path,
+) -> None:
+    driven = drive()
+    (tmp_path / "secret").write_bytes(SECRET)
+    plane.want(wanted_trainer(plane), wanted_trainer(plane, slot=1, job_id=2))
+    driven.until(lambda: plane.reports(1, 0) and plane.reports(2, 1))
+    for name in FILES:
+        placed(kind)(state_dir / "trainers" / "1-0" / name, tmp_path / "secret")
+    before = len(plane.reports(2, 1))
+    driven.until(lambda: len(plane.reports(2, 1)) > before + 10)
+    plane.want(wanted_trainer(plane, slot=1, job_id=2))
+    driven.until(lambda: ReportKind.EXITED in plane.kinds(1, 0))
+
+
+def test_an_error_over_one_trainer_does_not_end_the_loop(
+    plane: ControlPlane, drive: Callable[..., DrivenAgent], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    honest = TrainerHandle.step
+
+    def step(self: TrainerHandle, *arguments: Any) -> None:
+        if self.key == (1, 0):
+            raise RuntimeError("odd")
+        honest(self, *arguments)
+
+    monkeypatch.setattr(TrainerHandle, "step", step)
+    driven = drive()
+    plane.want(wanted_trainer(plane), wanted_trainer(plane, slot=1, job_id=2))
+    driven.until(lambda: len(plane.reports(2, 1)) > 10)
+    monkeypatch.undo()
+    driven.until(lambda: plane.reports(1, 0))

@@ -1,0 +1,248 @@
+"""Reports and facts of one job, whatever is in them, stop neither the cycle nor other jobs."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from controlplane.core.policies import POLICIES
+from controlplane.core.protocol.reported_values import facts_read, report_read
+from controlplane.core.protocol.wire import LogChunk, ReportKind, TrainerReport, ValidationReport
+from controlplane.core.values.lifecycle import JobStatus, ValidationStatus
+from jobs.api.jobs.submission_serializer import submission_read
+from jobs.models import ClusterSetting, Event, Job, Validation
+from jobs.selectors.dry_run import submission_outlook
+from jobs.services.reports.batches import batch_take
+from jobs.services.reports.model_fitting import models_fit
+from tests.jobs.losses import fresh
+from tests.jobs.world import PlayedNode, PlayedTrainer, World
+from tests.security.hostile_values import HOSTILE
+from tests.support.builders import job_make, submission_values, user_make
+
+STEPS = {
+    "first_step": 11,
+    "last_step": 20,
+    "epoch": 0,
+    "examples": 320,
+    "seconds": 1.0,
+    "loss": 0.5,
+    "num_accelerators": 2,
+    "batch_size": 32,
+    "learning_rate": 0.1,
+    "compute_s": {"0": 0.1},
+    "nonfinite": None,
+    "noise": {"sqr": 1.0, "var": 1.0},
+}
+#: A report of each kind that is accepted.
+SOUND: dict[ReportKind, dict[str, Any]] = {
+    ReportKind.PHASE: {"phase": "training"},
+    ReportKind.READY: {"boot_s": 1.0, "build_s": 1.0, "trace_s": 1.0, "profile": {"4": 0.5}},
+    ReportKind.SWITCHED: {"step": 0, "pause_s": 0.1, "bytes_moved": 5, "joined": True},
+    ReportKind.DIGEST: {"step": 0, "sha256": "a", "role": "after"},
+    ReportKind.STEPS: STEPS,
+    ReportKind.EPOCH: {"epoch": 0, "step": 20, "logs": {"loss": 0.5}, "nonfinite": []},
+    ReportKind.CHECKPOINTED: {
+        "step": 20,
+        "epoch": 0,
+        "file": "checkpoint-20.npz",
+        "sha256": "a",
+        "bytes": 5,
+        "is_last": False,
+        "upload_errors": {"checkpoint-20.npz": "too large"},
+    },
+    ReportKind.PART: {"first": 0, "end": 5, "file": "x", "bytes": 5, "upload_errors": {"x": "no"}},
+    ReportKind.STALLED: {"step": 20, "message": "", "unreachable": [4]},
+    ReportKind.LEFT: {"step": 20},
+    ReportKind.FINISHED: {
+        "step": 20,
+        "epoch": 1,
+        "reason": "steps",
+        "metrics": {"loss": 0.5},
+        "digest": "a",
+        "files": ["model.keras"],
+        "num_examples": 5,
+        "not_finite": {},
+        "nonfinite": [],
+    },
+    ReportKind.FAILED: {
+        "code": "peer_lost",
+        "message": "m",
+        "traceback": "t",
+        "step": 20,
+        "nonfinite": None,
+        "files": [],
+    },
+    ReportKind.EXITED: {"exit_code": 1, "accelerator_index": 0, "reason": "r"},
+}
+FACTS: dict[str, Any] = {
+    "num_examples": 100,
+    "num_validation_examples": 10,
+    "steps_per_epoch": 4,
+    "slice_examples": 8,
+    "num_parameters": 12,
+    "num_trainable_parameters": 12,
+    "state_bytes": 48,
+    "build_s": 1.0,
+    "trace_s": 0.0,
+    "slice_s": 0.1,
+    "memory": {"process_bytes": 9, "base_bytes": 8, "bytes_per_example": 7, "measured_slices": [1]},
+    "data_fingerprint": "a",
+    "is_merged": False,
+    "not_merged_because": "of its layers",
+    "metrics": ["loss"],
+    "outputs": ["a: float32 [1]"],
+    "warnings": ["slow"],
+    "summary": "Model",
+}
+
+
+def report(kind: ReportKind, **data: Any) -> TrainerReport:
+    return TrainerReport(job_id=1, slot=0, generation=1, sequence=0, at=0.0, kind=kind, data=data)
+
+
+def two_jobs() -> tuple[World, Job, Job]:
+    """Let two jobs of different people train on one node."""
+    world = World(1, 4)
+    jobs = [job_make(stop_kind="epochs", max_accelerators=2) for _ in range(2)]
+    world.settle(4)
+    for job in jobs:
+        world.train(job)
+    return world, fresh(jobs[0]), fresh(jobs[1])
+
+
+def offered(played: PlayedNode, trainer: PlayedTrainer, kind: ReportKind) -> None:
+    """Say a kind of report once for each of its values and each hostile one in its place."""
+    for name in SOUND[kind]:
+        for value in HOSTILE:
+            played.say(trainer, kind, **{**SOUND[kind], name: value})
+            if isinstance(SOUND[kind][name], dict):
+                inner = dict.fromkeys(SOUND[kind][name], value)
+                played.say(trainer, kind, **{**SOUND[kind], name: inner})
+
+
+@pytest.mark.django_db
+@pytest.mark.parametrize("kind", [*ReportKind])
+def test_no_report_keeps_out_those_of_another_job(kind: ReportKind) -> None:
+    world, hostile, victim = two_jobs()
+    played, trainer = world.leader_of(hostile)
+    offered(played, trainer, kind)
+    _, honest = world.leader_of(victim)
+    played.say(honest, ReportKind.STEPS, **STEPS)
+    batch_take(played.node, played.batch(), world.now)
+    assert fresh(victim).step == 20
+    models_fit(world.now)
+    for policy in POLICIES if kind in (ReportKind.STEPS, ReportKind.READY) else ("fifo",):
+        ClusterSetting.objects.update(policy=policy)
+        world.cycle()
+        assert fresh(victim).status == "running"
+
+
+@pytest.mark.django_db
+@pytest.mark.parametrize("field", ["job_id", "slot", "generation", "sequence", "at"])
+def test_no_address_of_a_report_keeps_out_others(field: str) -> None:
+    world, hostile, victim = two_jobs()
+    played, trainer = world.leader_of(hostile)
+    _, honest = world.leader_of(victim)
+    for value in (-1, 2**31 - 1, 2**31, 2**63, 2**70, 10**300):
+        said = played.say(trainer, ReportKind.STEPS, **STEPS)
+        object.__setattr__(said, field, float(value) if field == "at" else value)
+        chunk = LogChunk(job_id=hostile.pk, slot=trainer.slot, offset=0, text="a")
+        if field in ("job_id", "slot"):
+            object.__setattr__(chunk, field, value)
+        elif field == "sequence":
+            object.__setattr__(chunk, "offset", value)
+        batch = dataclasses.replace(played.batch(), logs=(chunk,))
+        batch_take(played.node, batch, world.now)
+    played.say(honest, ReportKind.STEPS, **STEPS)
+    batch_take(played.node, played.batch(), world.now)
+    assert fresh(victim).step == 20
+
+
+@pytest.mark.django_db
+def test_the_owner_is_told_once_of_refused_reports() -> None:
+    world, job, _ = two_jobs()
+    played, trainer = world.leader_of(job)
+    for step in (2**63, 2**70):
+        played.say(trainer, ReportKind.STEPS, **{**STEPS, "last_step": step})
+    batch_take(played.node, played.batch(), world.now)
+    event = job.events.get(kind="report_refused")
+    assert "last_step is not from 0 to below 9223372036854775808" in event.message
+
+
+@pytest.mark.django_db
+def test_no_fact_of_a_validation_stops_a_policy_or_a_dry_run() -> None:
+    world = World(1, 2)
+    offered_facts = [{**FACTS, name: value} for name in [*FACTS, "unknown"] for value in HOSTILE]
+    for name in FACTS["memory"]:
+        offered_facts += [{**FACTS, "memory": {**FACTS["memory"], name: v}} for v in HOSTILE]
+    submitted = {"stop_kind": "epochs", "batch_size_min": 32, "batch_size_max": 64}
+    owner = user_make()
+    jobs = [job_make(owner, status=JobStatus.VALIDATING, **submitted) for _ in offered_facts]
+    node = world.nodes[0].node
+    Validation.objects.update(
+        status=ValidationStatus.RUNNING, node=node, attempt=1, deadline_at=world.now
+    )
+    results = tuple(
+        ValidationReport(validation_id=job.validation.pk, attempt=1, ok=True, facts=facts)
+        for job, facts in zip(jobs, offered_facts, strict=True)
+    )
+    batch_take(node, dataclasses.replace(world.nodes[0].batch(), validations=results), world.now)
+    assert {*Job.objects.values_list("status", flat=True)} == {"pending"}
+    different = {repr(job.facts): job.pk for job in Job.objects.all()}
+    Validation.objects.exclude(job__in=different.values()).delete()
+    Job.objects.exclude(id__in=different.values()).update(status="cancelled", ended_at=world.now)
+    for policy in POLICIES:
+        ClusterSetting.objects.update(policy=policy)
+        world.cycle()
+        submission_outlook(submission_read(submission_values()), world.now)
+    assert not Event.objects.filter(kind="unreadable").exists()
+
+
+@pytest.mark.parametrize("kind", [*ReportKind])
+def test_sound_reports_keep_what_the_site_reads(kind: ReportKind) -> None:
+    read = report_read(report(kind, **SOUND[kind])).data
+    assert read == {name: value for name, value in SOUND[kind].items() if name in read}
+
+
+def test_sound_facts_are_kept() -> None:
+    assert facts_read(FACTS) == FACTS
+
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(),
+    lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner),
+    max_leaves=8,
+)
+
+
+def is_bounded(value: Any) -> bool:
+    if isinstance(value, dict):
+        return all(len(name) <= 100 and is_bounded(item) for name, item in value.items())
+    if isinstance(value, list):
+        return len(value) <= 4096 and all(map(is_bounded, value))
+    if isinstance(value, int):
+        return -(2**63) <= value < 2**63
+    if isinstance(value, float):
+        return math.isfinite(value)
+    return value is None or len(value.encode()) <= 4 * 60_000
+
+
+@given(kind=st.sampled_from(ReportKind), data=st.data())
+def test_what_is_read_is_bounded(kind: ReportKind, data: st.DataObject) -> None:
+    values = {name: data.draw(JSON | st.just(value)) for name, value in SOUND[kind].items()}
+    try:
+        read = report_read(report(kind, **values)).data
+    except ValueError:
+        return
+    assert read.keys() <= values.keys()
+    assert is_bounded(read)
+
+
+@given(st.fixed_dictionaries({name: JSON | st.just(value) for name, value in FACTS.items()}))
+def test_facts_that_are_read_are_bounded(facts: dict[str, Any]) -> None:
+    assert is_bounded(facts_read(facts))

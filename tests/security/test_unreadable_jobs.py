@@ -1,0 +1,101 @@
+"""A job that cannot be read is left out of a cycle; a cycle that fails is told of."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from django.contrib.auth.models import User
+from django.test import Client
+
+from controlplane.core.policies import POLICIES
+from jobs import tasks
+from jobs.api.jobs.submission_serializer import submission_read
+from jobs.models import ClusterSetting, Event, Job
+from jobs.selectors.dry_run import submission_outlook
+from tests.jobs.losses import fresh
+from tests.jobs.world import World
+from tests.support.builders import job_make, submission_values, user_make
+
+pytestmark = pytest.mark.django_db
+
+#: Columns of a row as older versions, or a hand in the database, may have left them.
+UNREADABLE: dict[str, dict[str, Any]] = {
+    "num_examples": {"facts": {"num_examples": 10**400}},
+    "no accelerators": {"throughput_by_count": {"0": 5.0}},
+    "no number": {"throughput_by_count": {"one": 5.0}},
+    "speed": {"throughput_by_count": {"1": 10**400}},
+    "no list": {"accepted_kinds": 7},
+    "text": {"facts": "text"},
+}
+
+
+@pytest.mark.parametrize("columns", UNREADABLE.values(), ids=UNREADABLE.keys())
+def test_a_cycle_goes_on_with_all_other_jobs(columns: dict[str, Any]) -> None:
+    world = World(1, 3)
+    odd = job_make(stop_kind="epochs", max_accelerators=1)
+    world.settle(4)
+    others = [job_make(stop_kind="epochs") for _ in range(5)]
+    Job.objects.filter(id=odd.pk).update(**columns)
+    for policy in POLICIES:
+        ClusterSetting.objects.update(policy=policy)
+        world.cycle()
+        submission_outlook(submission_read(submission_values()), world.now)
+    others_hold = {row.accelerator_id for job in others for row in job.allocations.all()}
+    assert len(others_hold) == 2
+    odd = fresh(odd)
+    assert odd.policy_reason.startswith("A value of it cannot be read (")
+    assert "cancel it and submit it again" in odd.policy_reason
+    assert odd.events.filter(kind="unreadable").count() == 1
+    held = odd.allocations.get(released_at=None)
+    assert held.accelerator_id not in others_hold
+
+
+def test_a_job_that_can_be_read_again_is_scheduled_again() -> None:
+    world = World(1, 1)
+    job = job_make()
+    Job.objects.filter(id=job.pk).update(throughput_by_count={"0": 1.0})
+    world.cycle()
+    assert fresh(job).status == "pending"
+    Job.objects.filter(id=job.pk).update(throughput_by_count={})
+    world.cycle()
+    assert fresh(job).status == "starting"
+    assert "cannot be read" not in fresh(job).policy_reason
+
+
+@pytest.fixture
+def failing(monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
+    """Let cycles fail, until the given function is called."""
+
+    def fail(*_: Any, **__: Any) -> None:
+        raise OverflowError("int too large")
+
+    monkeypatch.setattr("jobs.services.scheduling.cycle.decide_timed", fail)
+    job_make()
+    return monkeypatch.undo
+
+
+def overview(user: User) -> str:
+    client = Client()
+    client.force_login(user)
+    return client.get("/").content.decode()
+
+
+def test_a_failing_cycle_is_seen_until_one_succeeds(failing: Callable[[], None]) -> None:
+    ada, admin = user_make("ada"), user_make("admin", is_staff=True)
+    for _ in range(2):
+        with pytest.raises(OverflowError):
+            tasks.allocate_cluster()
+    assert Event.objects.get(kind="cycle_failed").message.endswith("OverflowError: int too large")
+    assert "Scheduling fails" in overview(ada)
+    assert "OverflowError" not in overview(ada)
+    assert "OverflowError: int too large" in overview(admin)
+    ready = Client().get("/readyz")
+    assert (ready.status_code, ready.json()["cycle"]) == (200, False)
+    assert ready.json()["status"] == "degraded"
+    failing()
+    tasks.allocate_cluster()
+    assert "Scheduling fails" not in overview(ada)
+    assert Client().get("/readyz").json()["cycle"] is True
+    assert Event.objects.filter(kind="cycle_succeeded").count() == 1
