@@ -105,7 +105,8 @@ def _options(
         rank: int, accelerators: tuple[AcceleratorId, ...], words: str
     ) -> tuple[tuple[float, ...], JobId, Detour]:
         lost = max(len(move.held) - len(accelerators), 0)
-        cost = (rank, job.weight * lost, -job.submitted_at, job.id)
+        # A job that was stopped for another one is not stopped again as soon as it runs.
+        cost = (rank, job.weight * lost, job.changed_at or 0.0, -job.submitted_at, job.id)
         return cost, job.id, Detour(accelerators, f"{words}, {_CAUSE}")
 
     between = stopover(move)
