@@ -14,8 +14,8 @@ from jobs.models import Validation
 from jobs.services.reports.batches import batch_take
 from jobs.services.reports.model_fitting import models_fit
 from tests.jobs.losses import fresh
+from tests.security.hostile_reports import FACTS, offered, two_jobs
 from tests.security.hostile_values import HOSTILE
-from tests.security.test_reported_values import FACTS, offered, two_jobs
 from tests.support.builders import job_make, user_make
 
 pytestmark = pytest.mark.django_db
