@@ -150,11 +150,12 @@ def test_a_pending_job_shows_the_range_of_its_expected_start(
     job.expected_start_latest_at = datetime.datetime(2026, 3, 2, 9, 12, tzinfo=datetime.UTC)
     job.save()
     text = _text(admin.get(page.format(job.pk)))
-    assert "Expected start: 2026-03-02 09:05:00 UTC to 2026-03-02 09:12:00 UTC ." in text
+    assert "Expected start: 2026-03-02 09:05:00 UTC to 2026-03-02 09:12:00 UTC" in text
     job.expected_start_latest_at = job.expected_start_earliest_at
     job.save()
     text = _text(admin.get(page.format(job.pk)))
-    assert "Expected start: 2026-03-02 09:05:00 UTC ." in text
+    assert "Expected start: 2026-03-02 09:05:00 UTC" in text
+    assert "UTC to 2026" not in text
 
 
 @pytest.mark.parametrize(

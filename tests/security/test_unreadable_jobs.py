@@ -45,7 +45,7 @@ def test_a_cycle_goes_on_with_all_other_jobs(columns: dict[str, Any]) -> None:
     others_hold = {row.accelerator_id for job in others for row in job.allocations.all()}
     assert len(others_hold) == 2
     odd = fresh(odd)
-    assert odd.policy_reason.startswith("A value of it cannot be read (")
+    assert odd.policy_reason.startswith("One of the job's values cannot be read (")
     assert "cancel it and submit it again" in odd.policy_reason
     assert odd.events.filter(kind="unreadable").count() == 1
     held = odd.allocations.get(released_at=None)

@@ -53,8 +53,8 @@ def unreadable_note(errors: Mapping[JobId, str], now: datetime.datetime) -> set[
     changed = set()
     for job_id, error in errors.items():
         text = (
-            f"A value of it cannot be read ({error}), so it keeps what it holds and gets nothing "
-            "new; cancel it and submit it again."
+            f"One of the job's values cannot be read ({error}). It keeps the accelerators that it "
+            "holds and gets no others; cancel it and submit it again."
         )
         live = Job.objects.filter(id=job_id, status__in=[*SCHEDULABLE_JOB_STATUSES])
         if live.exclude(policy_reason=text).update(
