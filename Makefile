@@ -72,8 +72,9 @@ contracts: $(DEV_STAMP)
 pytest: $(DEV_STAMP)
 	$(BIN)/python -m pytest $(ARGS)
 
-# A file runs on one worker, and so do all stories of the whole product (tests/conftest.py).
-WORKERS ?= 2
+# A file runs on one worker, and so do all stories of the whole product (tests/conftest.py). Tests
+# often wait for processes, so two cores are busy with three workers only.
+WORKERS ?= 3
 PYTEST_ALL := $(BIN)/python -m pytest --quiet --numprocesses $(WORKERS) --dist loadfile \
 	--no-loadscope-reorder --durations=0 --durations-min=3
 
