@@ -81,11 +81,12 @@ def test_json_is_bounded_by_route(ada: User, client_of: Clients) -> None:
     fitting = json.dumps(submission_values(code=code[: 2**20]))
     answer = client.post("/api/v1/jobs/", fitting, content_type="application/json")
     assert answer.status_code == 201
+    number = answer.json()["id"]
     long = json.dumps(submission_values(code=code * 2))
     answer = client.post("/api/v1/jobs/", long, content_type="application/json")
     assert (answer.status_code, "2097152 bytes" in answer.json()["detail"]) == (413, True)
     reason = json.dumps({"reason": "a" * 2**17})
-    answer = client.post("/api/v1/jobs/1/cancel/", reason, content_type="application/json")
+    answer = client.post(f"/api/v1/jobs/{number}/cancel/", reason, content_type="application/json")
     assert (answer.status_code, "65536 bytes" in answer.json()["detail"]) == (400, True)
 
 
