@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import json
 import math
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -237,10 +238,12 @@ def test_a_loss_may_be_finite_again(tmp_path: Path) -> None:
         job.resize(2)
         result = job.wait_finished()
         kinds_of(job)
-        (state,) = [row["nonfinite"] for row in told(job, ReportKind.STEPS) if row["nonfinite"]]
+        states = [row["nonfinite"] for row in told(job, ReportKind.STEPS) if row["nonfinite"]]
         first, last = told(job, ReportKind.EPOCH)
-    found = nonfinite_read(state)
-    assert (found.value, found.step, found.until_step) == ("inf", BAD_STEP, BAD_STEP + 1)
+    # A report may fall between the two steps: then one says that it is, the next that it was.
+    *open_ones, ended = (nonfinite_read(state) for state in states)
+    assert (ended.value, ended.step, ended.until_step) == ("inf", BAD_STEP, BAD_STEP + 1)
+    assert open_ones in ([], [replace(ended, until_step=None)])
     assert first["logs"]["loss"] is None
     assert first["nonfinite"] == []
     assert math.isfinite(last["logs"]["loss"])
