@@ -16,7 +16,7 @@ import numpy as np
 import tensorflow as tf
 from tensorflow.python.framework import config as framework_config
 
-from agents.trainer.collectives.tree_reduction import Exchange
+from agents.trainer.collectives.tree_reduction import TreeReduction
 from agents.trainer.data.arrays import ArraySource
 from agents.trainer.model.keras_private import model_build
 from agents.trainer.model.progress import Progress, TrainingSchedule
@@ -132,11 +132,11 @@ def _planners(spec: TrainingSpec, shares: Mapping[int, Sequence[int]]) -> list[P
 @cache
 def _addition(dtype: tf.DType) -> Any:
     """Give the engine's addition of all trainers' rows, traced once for every width."""
-    exchange = Exchange(0, dtype, ReductionMode.EXACT, "auto", 0)
+    reduction = TreeReduction(dtype, ReductionMode.EXACT, "auto")
     number = tf.TensorSpec([], tf.int32)
     signature = [tf.TensorSpec([None, None], dtype), number, number]
     signature.append(tf.TensorSpec([None, 2], tf.int32))
-    return tf.function(exchange._tree_sum, input_signature=signature, autograph=False)
+    return tf.function(reduction._tree_sum, input_signature=signature, autograph=False)
 
 
 class _SeedsOfTheStep(keras.callbacks.Callback):

@@ -22,7 +22,7 @@ from agents.trainer.collectives.step_metadata import (
     notes_read,
     notes_write,
 )
-from agents.trainer.collectives.tree_reduction import Exchange
+from agents.trainer.collectives.tree_reduction import Exchange, TreeReduction
 from agents.trainer.contract.failures import TrainerError
 from agents.trainer.model.progress import Activity
 from agents.trainer.step.functions import StepFunctions
@@ -105,9 +105,9 @@ class Stepper:
         self.functions = functions
         self._is_refusable = stops_at_nonfinite and not functions.has_loss_scale
         self._runtime = runtime
-        hint = runtime.hint
-        self._train_exchange = Exchange(functions.train_width, functions.dtype, mode, hint, 0)
-        self._validate_exchange = Exchange(functions.validate_width, functions.dtype, mode, hint, 1)
+        reduction = TreeReduction(functions.dtype, mode, runtime.hint)
+        self._train_exchange = Exchange(reduction, functions.train_width, 0)
+        self._validate_exchange = Exchange(reduction, functions.validate_width, 1)
         self._mode = mode
         self._sender = ThreadPoolExecutor(1, thread_name_prefix="sender")
         self._sent: Future[bool] | None = None
