@@ -35,17 +35,11 @@ class HostAddresses:
     def __init__(self) -> None:
         self._known: dict[str, set[Network]] = {}
 
-    def find(self, hosts: Collection[str]) -> set[Network]:
-        """Return the addresses of `hosts`; may take seconds.
-
-        Raises:
-            ValueError: a host has no address, now or before.
-        """
+    def find(self, hosts: Collection[str]) -> tuple[set[Network], list[str]]:
+        """Return the addresses of `hosts`, and the hosts without any; may take seconds."""
         self._known = {host: self._known.get(host, set()) | _resolved(host) for host in hosts}
         unknown = sorted(host for host, addresses in self._known.items() if not addresses)
-        if unknown:
-            raise ValueError(f"no address is known of {', '.join(unknown)}")
-        return set().union(*self._known.values())
+        return set().union(*self._known.values()), unknown
 
 
 def _resolved(host: str) -> set[Network]:

@@ -7,7 +7,6 @@ when it was established. (Both measured on Linux 6.18, IPv4 and dual-stack.)
 
 from __future__ import annotations
 
-import contextlib
 import ctypes
 import socket
 import struct
@@ -21,7 +20,6 @@ Network = IPv4Network | IPv6Network
 HAS_FILTERS = sys.platform == "linux"
 #: From Linux's asm-generic/socket.h; Python's socket module lacks them.
 SO_ATTACH_FILTER = SO_GET_FILTER = 26
-SO_DETACH_FILTER = 27
 SO_MEMINFO, _MEMINFO = 55, struct.Struct("=9I")
 
 #: Most instructions of a program, BPF_MAXINSNS.
@@ -75,12 +73,6 @@ def filter_attach(which: socket.socket, program: bytes) -> None:
     instructions = ctypes.create_string_buffer(program, len(program))
     argument = struct.pack("@HP", len(program) // 8, ctypes.addressof(instructions))
     which.setsockopt(socket.SOL_SOCKET, SO_ATTACH_FILTER, argument)
-
-
-def filter_detach(which: socket.socket) -> None:
-    """Remove the filter of a socket, if there is one."""
-    with contextlib.suppress(FileNotFoundError):  # it has no filter
-        which.setsockopt(socket.SOL_SOCKET, SO_DETACH_FILTER, 0)
 
 
 def has_filter(which: socket.socket) -> bool:

@@ -5,14 +5,13 @@ But its socket belongs to this process, which attaches a filter: the kernel drop
 neither from this machine nor from a host of the job. The beacon's socket, on the same port number,
 and connections accepted before the filter get the same filter.
 
-A thread updates the filter from the orders, because resolving names may take seconds. If no filter
-can be made (a name without an address, a kernel that refuses), a warning is logged and all hosts
-are allowed, so that the job is not split.
+A thread updates the filter from the orders, because resolving names may take seconds. A host whose
+name has no address is left out, with a warning; only where the kernel refuses filters, all hosts
+can connect.
 """
 
 from __future__ import annotations
 
-import contextlib
 import logging
 import os
 import socket
@@ -26,7 +25,6 @@ from agents.trainer.peers.addresses import HostAddresses, own_addresses
 from agents.trainer.peers.bpf import (
     HAS_FILTERS,
     filter_attach,
-    filter_detach,
     filter_program,
     has_filter,
     num_dropped,
@@ -50,7 +48,7 @@ class PeerFilter:
     def __init__(self, port: int) -> None:
         """Prepare only; `follow` sets the allowed hosts, `start` begins to filter."""
         self.port = port
-        self._hosts: Collection[str] = ()
+        self._hosts: frozenset[str] = frozenset()
         self._addresses = HostAddresses()
         self._changed = threading.Condition()
         self._wanted = self._done = 0
@@ -63,9 +61,12 @@ class PeerFilter:
         threading.Thread(target=self._run, name="peer-filter", daemon=True).start()
 
     def follow(self, hosts: Collection[str]) -> None:
-        """Allow these hosts and this machine; returns at once."""
+        """Allow these hosts, all earlier ones and this machine; returns at once.
+
+        Earlier ones stay: members that leave still take part in the switch to the next membership.
+        """
         with self._changed:
-            self._hosts = hosts
+            self._hosts = self._hosts.union(hosts)
             self._wanted += 1
             self._changed.notify_all()
 
@@ -83,21 +84,23 @@ class PeerFilter:
         """Update the filter of every socket; resolving names may take seconds.
 
         Raises:
-            OSError, ValueError: no filter is possible. After any error all filters are removed.
+            ValueError: a host is left out, or there are too many addresses; all others are dropped.
+            OSError: the kernel refuses the filter.
         """
+        addresses, unknown = self._addresses.find(self._hosts)
+        problem = f"no address is known of {', '.join(unknown)}" if unknown else ""
         try:
-            program = filter_program(self._addresses.find(self._hosts) | own_addresses())
-            for each in sockets_of(self.port):
-                self._log_dropped(each)
-                if program != self._program or not has_filter(each):
-                    filter_attach(each, program)
-            self._program = program
-        except Exception:
-            self._program = b""
-            for each in sockets_of(self.port):
-                with contextlib.suppress(OSError):
-                    filter_detach(each)
-            raise
+            program = filter_program(addresses | own_addresses())
+        except ValueError as error:
+            problem = str(error)
+            program = self._program or filter_program(own_addresses())
+        for each in sockets_of(self.port):
+            self._log_dropped(each)
+            if program != self._program or not has_filter(each):
+                filter_attach(each, program)
+        self._program = program
+        if problem:
+            raise ValueError(problem)
 
     def _run(self) -> None:
         while True:
@@ -115,11 +118,13 @@ class PeerFilter:
             self.apply()
         except Exception as error:  # the thread must survive, to allow later peers
             if str(error) != self._warned:
-                logger.warning("everybody can reach port %d: %s", self.port, error)
+                is_refused = isinstance(error, OSError)
+                who = "everybody" if is_refused else "not every host of this job"
+                logger.warning("%s can reach port %d: %s", who, self.port, error)
             self._warned = str(error)
         else:
             if self._warned:
-                logger.warning("only this job's hosts can reach port %d again", self.port)
+                logger.warning("this job's hosts, and no others, can reach port %d", self.port)
             self._warned = ""
 
     def _log_dropped(self, which: socket.socket) -> None:

@@ -197,8 +197,10 @@ class Membership:
 
     @property
     def hosts(self) -> frozenset[str]:
-        """The hosts of the cluster_addresses, names or addresses, as listed in it."""
-        hosts = (entry.address.rpartition(":")[0] for entry in self.cluster_addresses)
+        """The hosts of members, leader and source, names or addresses, as in cluster_addresses."""
+        taking_part = {*self.slots, self.leader_slot, self.source_slot}
+        addresses = (row.address for row in self.cluster_addresses if row.slot in taking_part)
+        hosts = (address.rpartition(":")[0] for address in addresses)
         return frozenset(host.strip("[]") for host in hosts)
 
 
@@ -213,8 +215,8 @@ class TrainerOrders:
             member continues as before. True: old members switch after a common step, joiners join.
         checkpoint_path: a local checkpoint file to start from when `membership.restore` is set.
         profile: whether a joiner times its own virtual nodes while it gets ready; see `ready`.
-        peers: hosts whose trainers may connect besides those of `cluster_addresses`: those of a
-            generation in preparation that is otherwise unknown to this trainer.
+        peers: hosts whose trainers may connect besides those of `membership`: those of a generation
+            in preparation that is otherwise unknown to this trainer.
     """
 
     spec: TrainingSpec

@@ -15,7 +15,6 @@ from agents.trainer.peers.addresses import LOOPBACK, HostAddresses, own_addresse
 from agents.trainer.peers.bpf import (
     HAS_FILTERS,
     filter_attach,
-    filter_detach,
     filter_program,
     has_filter,
     num_dropped,
@@ -89,11 +88,6 @@ def test_only_given_sources_get_a_connection(listener: socket.socket, stack: Exi
         accepted.sendall(b"answer")
         assert caller.recv(6) == b"answer"
     assert has_filter(listener)
-    filter_detach(listener)
-    filter_detach(listener)  # there is none
-    assert not has_filter(listener)
-    call(stack, listener, "127.0.0.3")
-    stack.enter_context(closing(listener.accept()[0]))
 
 
 @pytest.mark.parametrize("source", ["::1", "::/1", "127.0.0.1", "::2", "fd00::/8"])
@@ -146,14 +140,15 @@ def test_names_keep_what_they_once_meant(monkeypatch: pytest.MonkeyPatch) -> Non
     monkeypatch.setattr(socket, "getaddrinfo", resolve)
     addresses = HostAddresses()
     first = {ip_network(text) for text in ("192.0.2.1", "192.0.2.2", "2001:db8::2", "10.0.0.1")}
-    assert addresses.find({"node-a", "node-b", "10.0.0.1"}) == first
+    assert addresses.find({"node-a", "node-b", "10.0.0.1"}) == (first, [])
     answers["node-a"] = ["192.0.2.9"]
     del answers["node-b"]
-    assert addresses.find({"node-a", "node-b", "10.0.0.1"}) == first | {ip_network("192.0.2.9")}
-    with pytest.raises(ValueError, match="no address is known of node-c, node-d"):
-        addresses.find({"node-d", "node-c", "node-a"})
+    second = first | {ip_network("192.0.2.9")}
+    assert addresses.find({"node-a", "node-b", "10.0.0.1"}) == (second, [])
+    of_a = {ip_network("192.0.2.1"), ip_network("192.0.2.9")}
+    assert addresses.find({"node-d", "node-c", "node-a"}) == (of_a, ["node-c", "node-d"])
     answers["node-b"] = ["192.0.2.7"]
-    assert addresses.find({"node-b"}) == {ip_network("192.0.2.7")}
+    assert addresses.find({"node-b"}) == ({ip_network("192.0.2.7")}, [])
 
 
 def test_this_machine_is_among_its_own_addresses() -> None:
@@ -161,7 +156,7 @@ def test_this_machine_is_among_its_own_addresses() -> None:
     assert all(network.num_addresses == 1 for network in own_addresses() - {*LOOPBACK})
 
 
-def test_the_filter_follows_the_hosts_and_is_off_when_one_is_not_known(
+def test_the_filter_follows_the_hosts_and_leaves_out_those_without_an_address(
     listener: socket.socket,
     stack: ExitStack,
     monkeypatch: pytest.MonkeyPatch,
@@ -192,14 +187,30 @@ def test_the_filter_follows_the_hosts_and_is_off_when_one_is_not_known(
     stack.enter_context(closing(listener.accept()[0]))  # the joiner tries again by itself
     wait(lambda: is_through(joiner))
 
-    peer_filter.follow({"127.0.0.2", "no-such-host.invalid"})
+    before = filter_length(listener)
+    peer_filter.follow({"no-such-host.invalid"})
     assert peer_filter.settle(LIMIT_S)
-    assert [filter_length(each) for each in (listener, early, late)] == [0, 0, 0]
-    assert f"everybody can reach port {port}: no address is known of no-such-host" in caplog.text
-    peer_filter.follow({"127.0.0.2"})
-    assert peer_filter.settle(LIMIT_S)
-    assert filter_length(listener) > 0
-    assert "can reach port" in caplog.messages[-1]
+    assert [filter_length(each) for each in (listener, early, late)] == [before] * 3
+    expected = f"not every host of this job can reach port {port}: no address is known of no-such"
+    assert expected in caplog.text
+    dropped = num_dropped(listener)
+    call(stack, listener, "127.0.0.7")
+    wait(lambda: num_dropped(listener) > dropped)
+
+
+def test_too_many_addresses_let_no_stranger_in(
+    listener: socket.socket, stack: ExitStack, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whoever owns a name decides how many addresses it has."""
+    monkeypatch.setattr("agents.trainer.peers.socket_filter.own_addresses", set)
+    many = {ip_network(int(ip_network("10.0.0.0/8").network_address) + n) for n in range(3000)}
+    monkeypatch.setattr("agents.trainer.peers.addresses._resolved", lambda _: many)
+    peer_filter = PeerFilter(listener.getsockname()[1])
+    peer_filter.follow({"of-a-stranger"})
+    with pytest.raises(ValueError, match="too many"):
+        peer_filter.apply()
+    call(stack, listener, "127.0.0.3")
+    wait(lambda: num_dropped(listener) > 0)
 
 
 def test_sockets_are_found_by_their_local_port(stack: ExitStack) -> None:
