@@ -18,6 +18,7 @@ from agents.session.contact import EXIT_REFUSED
 from agents.settings import AgentSettings, settings_from
 from agents.state_directory import StateDirectory, StateDirectoryBusyError
 from agents.supervision.devices import accelerators_found
+from agents.supervision.isolation import isolation_check
 from agents.supervision.port_range import port_range_warning
 from agents.supervision.processes import orphans_reap, subreaper_set
 
@@ -70,6 +71,7 @@ def run(settings: AgentSettings) -> int:
         host = settings.host or local_address(settings.server)
         state = StateDirectory(settings.state_dir)
         subreaper_set()
+        isolation_check(settings, state)
     except StateDirectoryBusyError as error:
         return _refused(error, EXIT_BUSY)
     except (ValueError, OSError) as error:

@@ -25,6 +25,7 @@ from agents.settings import AgentSettings
 from agents.state_directory import StateDirectory
 from agents.supervision.cache import FileCache
 from agents.supervision.fork_servers import ForkServers
+from agents.supervision.isolation import Isolation
 from agents.supervision.run_directory import RunDirectory, TrainerKey
 from agents.supervision.trainer_handle import AgentContext, Stage, TrainerHandle
 from agents.supervision.validations import Validation, ValidationKey, validations_sweep
@@ -59,6 +60,7 @@ class Agent:
         self._state = state
         self._client = ControlPlaneClient(settings.server, settings.request_timeout_s)
         self._fork_servers = ForkServers(settings, accelerators, state.fork_servers)
+        isolation = Isolation(settings, len(accelerators))
         transfers = Background(settings.max_transfers, self.wake.set)
         self._around = AgentContext(
             settings,
@@ -67,6 +69,7 @@ class Agent:
             FileCache(state.cache, settings.cache_bytes),
             transfers,
             self._fork_servers,
+            isolation,
         )
         self._introduction = Introduction(settings, state, self._client, host, accelerators)
         uploading = Background(settings.max_transfers, self.wake.set)
@@ -159,6 +162,7 @@ class Agent:
         stages = [trainer.stage for trainer in self.trainers.values()]
         with self._contained(self._state.fork_servers):
             self._fork_servers.step(now)
+        self._around.isolation.step()
         self._step(now)
         self._uploads.step(now, self.trainers.values())
         version = wanted.version if wanted and not self._foreign else ""
@@ -190,7 +194,7 @@ class Agent:
 
     def _adopt(self) -> None:
         """Adopt trainers of an earlier agent process from the state directory."""
-        validations_sweep(self._state.validations)
+        validations_sweep(self._state.validations, self._around.isolation)
         for directory in RunDirectory.all_in(self._state.trainers):
             trainer = TrainerHandle(directory, self._around)
             with self._contained(directory.path):

@@ -15,6 +15,8 @@ MEBIBYTE = 1024 * 1024
 MIN_PORT, MAX_PORT = 1024, 65535
 #: Several times the half second between two pulses of a healthy trainer.
 LEAST_PULSE_LIMIT_S = 2.0
+#: Below are the accounts of the system and of people; above, ids that no file may have.
+MIN_JOB_UID, MAX_JOB_UID = 1000, 2**31 - 1
 NODE_NAME = re.compile(r"[a-z0-9]([a-z0-9.-]{0,61}[a-z0-9])?")
 
 #: `-P` keeps the trainer's working directory, which holds user code, off the import path; `-s` the
@@ -39,6 +41,8 @@ class AgentSettings:
         pulse_limit_s: longest silence of a running trainer before it is killed.
         boot_pulse_limit_s: the same for a trainer before its first pulse.
         fork_servers: start trainers from processes that have TensorFlow imported.
+        job_uids: users for jobs: the first is the agent's, for ending processes of the others.
+            None: jobs run as the agent's own user (isolation `none`).
     """
 
     server: str
@@ -62,6 +66,7 @@ class AgentSettings:
     pulse_limit_s: float = 10.0
     boot_pulse_limit_s: float = 300.0
     fork_servers: bool = True
+    job_uids: range | None = None
     long_poll_s: float = 25.0
     request_timeout_s: float = 15.0
     backoff_first_s: float = 0.25
@@ -73,6 +78,11 @@ class AgentSettings:
     cache_bytes: int = 4096 * MEBIBYTE
     log_shipped_bytes: int = 8 * MEBIBYTE
     log_slack_bytes: int = 8 * MEBIBYTE
+
+    @property
+    def isolation(self) -> str:
+        """How jobs are kept from the agent and from each other: "uid" or "none"."""
+        return "none" if self.job_uids is None else "uid"
 
     def __post_init__(self) -> None:
         """Check values that would otherwise fail later.
@@ -140,6 +150,7 @@ def settings_from(arguments: Sequence[str], environment: Mapping[str, str]) -> A
         grace_s=_positive_number("--grace-s", given.grace_s),
         pulse_limit_s=_positive_number("--pulse-limit", given.pulse_limit),
         fork_servers=_switch("--fork-servers", given.fork_servers),
+        job_uids=_job_uids(given.isolation, given.job_uids),
         max_validations=_whole_number("--max-validations", given.max_validations),
         cache_bytes=_whole_number("--cache-mib", given.cache_mib) * MEBIBYTE,
     )
@@ -173,6 +184,16 @@ def _parser(environment: Mapping[str, str]) -> argparse.ArgumentParser:
         default=variable("FORK_SERVERS", "1"),
         help="keep TensorFlow imported to start trainers fast (variable: 1 or 0)",
     )
+    add(
+        "--isolation",
+        default=variable("ISOLATION", "none"),
+        help="uid: each job runs as a user of its own (as root); none: as the agent's user",
+    )
+    add(
+        "--job-uids",
+        default=variable("JOB_UIDS", "200000-200999"),
+        help="user ids for jobs, free of accounts; agents on one machine need different ones",
+    )
     add("--max-validations", default=variable("MAX_VALIDATIONS", "1"), help="at the same time")
     add("--cache-mib", default=variable("CACHE_MIB", "4096"), help="bound of the download cache")
     add(
@@ -204,6 +225,19 @@ def _enrolment_token(given: argparse.Namespace, environment: Mapping[str, str]) 
         return Path(path).read_text(encoding="utf-8").strip()
     except OSError as error:
         raise ValueError(f"{ENVIRONMENT_PREFIX}ENROLMENT_TOKEN_FILE: {error}") from error
+
+
+def _job_uids(isolation: str, text: str) -> range | None:
+    if isolation not in ("uid", "none"):
+        raise ValueError(f"--isolation must be uid or none, got {isolation!r}")
+    first, dash, last = (part.strip() for part in text.partition("-"))
+    if not dash or not first.isdecimal() or not last.isdecimal():
+        raise ValueError(f"--job-uids must look like 200000-200999, got {text!r}")
+    if not MIN_JOB_UID <= int(first) < int(last) <= MAX_JOB_UID:
+        raise ValueError(
+            f"--job-uids must be two or more ids within {MIN_JOB_UID}-{MAX_JOB_UID}, got {text!r}"
+        )
+    return range(int(first), int(last) + 1) if isolation == "uid" else None
 
 
 def _port_range(text: str) -> tuple[int, int]:

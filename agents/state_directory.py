@@ -50,14 +50,16 @@ class StateDirectory:
             StateDirectoryBusyError: another agent holds the lock.
             OSError: the folder cannot be created.
         """
-        self.path = path
+        path.mkdir(parents=True, exist_ok=True, mode=0o700)
+        self.path = path = path.resolve()  # files are opened without following links
         self.trainers = path / "trainers"
         self.validations = path / "validations"
         self.fork_servers = path / "fork_servers"
         self.cache = path / "cache"
         self._credentials = path / "credentials.json"
-        path.mkdir(parents=True, exist_ok=True, mode=0o700)
-        self._lock = (path / "agent.lock").open("a+")
+        lock = os.open(path / "agent.lock", os.O_RDWR | os.O_CREAT, 0o600)
+        os.fchmod(lock, 0o600)  # whoever can open it can lock it
+        self._lock = os.fdopen(lock, "r+")
         try:
             fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:

@@ -19,6 +19,8 @@ SECRET_KEY = environment.text(
 ALLOWED_HOSTS = environment.words("VIRTUALFLOW_HOSTS", ("localhost", "127.0.0.1", "[::1]"))
 CSRF_TRUSTED_ORIGINS = environment.words("VIRTUALFLOW_ORIGINS")
 IS_BEHIND_TLS = environment.flag("VIRTUALFLOW_TLS")
+#: Nodes without isolation may serve several users (services.cluster.nodes).
+USERS_TRUST_EACH_OTHER = environment.flag("VIRTUALFLOW_USERS_TRUST_EACH_OTHER")
 
 # --- applications and requests ---------------------------------------------------------------
 

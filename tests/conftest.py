@@ -92,6 +92,8 @@ def _set_environment() -> Path:
     os.environ["VIRTUALFLOW_SECRET_KEY"] = "signs-nothing-but-tests"
     # Without Redis nothing is enqueued: tests call services and tasks themselves.
     os.environ["VIRTUALFLOW_DEBUG"] = "1"
+    # Tests have several users, and nodes whose jobs are played or their own.
+    os.environ["VIRTUALFLOW_USERS_TRUST_EACH_OTHER"] = "1"
     os.environ.pop("REDIS_URL", None)
     return directory
 

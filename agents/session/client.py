@@ -160,13 +160,18 @@ class ControlPlaneClient:
         """
         self._download(f"{resource}/source/", sha256, target, MAX_FILE_BYTES)
 
-    def upload(self, job_id: int, slot: int, generation: int, name: str, path: Path) -> None:
+    def upload(
+        self, job_id: int, slot: int, generation: int, name: str, path: Path, below: Path
+    ) -> None:
         """Send one file of a trainer's outputs.
+
+        Args:
+            below: the run directory; see `plain_file_open`.
 
         Raises:
             OSError: the file cannot be read, or is no regular file.
         """
-        with plain_file_open(path) as file:
+        with plain_file_open(path, below) as file:
             headers = {
                 "X-Sha256": hashlib.file_digest(file, "sha256").hexdigest(),
                 "Content-Length": str(file.tell()),

@@ -94,6 +94,7 @@ class Introduction:
             last_port=settings.last_port,
             boot_id=self.boot_id,
             accelerators=self._accelerators,
+            isolation=settings.isolation,
         )
         try:
             reply = self._client.enrol(request)
@@ -113,4 +114,5 @@ class Introduction:
             last_port=self._settings.last_port,
             boot_id=self.boot_id,
             accelerators=self._accelerators,
+            isolation=self._settings.isolation,
         )

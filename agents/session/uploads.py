@@ -22,8 +22,9 @@ from agents.session.client import (
     wished_wait_s,
 )
 from agents.settings import AgentSettings
-from agents.supervision.run_directory import TrainerKey, is_plain_file
+from agents.supervision.run_directory import TrainerKey
 from agents.supervision.trainer_handle import TrainerHandle
+from agents.trainer.contract.plain_files import is_plain_file, plain_file_delete
 from controlplane.core.protocol.prediction_parts import part_of
 from controlplane.core.protocol.wire import ReportKind, TrainerReport
 
@@ -147,12 +148,13 @@ def _files_upload(
             upload.errors[name] = "is not a file that a trainer may leave"
         elif is_passing_one and not path.exists():
             upload.is_superseded = True
-        elif not is_plain_file(path):
+        elif not is_plain_file(path, outputs.parent):
             upload.errors[name] = "was named by the trainer, but it is not there"
         else:
             _file_upload(client, report, path, CHECKPOINT if is_passing_one else name, upload)
             if is_part and name not in upload.errors:
-                path.unlink(missing_ok=True)  # the parts of a long job would fill the disk
+                # The parts of a long job would fill the disk.
+                plain_file_delete(path, outputs.parent)
         upload.done.add(name)
 
 
@@ -166,7 +168,7 @@ def _file_upload(
     client: ControlPlaneClient, report: TrainerReport, path: Path, name: str, upload: Upload
 ) -> None:
     try:
-        client.upload(report.job_id, report.slot, report.generation, name, path)
+        client.upload(report.job_id, report.slot, report.generation, name, path, path.parents[1])
     except ConflictError:
         log.warning("job %d has gone on without slot %d", report.job_id, report.slot)
     except FileNotFoundError:

@@ -19,6 +19,7 @@ import psutil
 from agents.session.backoff import Backoff
 from agents.settings import AgentSettings
 from agents.supervision.devices import VALIDATION_ENVIRONMENT, accelerator_environment
+from agents.supervision.isolation import JOB_USER_COMMAND, SCRATCH_FOLDER
 from agents.supervision.processes import OwnedProcess, processes_of, trainer_environment
 from agents.trainer.contract.fork_server import (
     ROOM_VARIABLE,
@@ -26,6 +27,7 @@ from agents.trainer.contract.fork_server import (
     WARM_FILE,
     ForkRequest,
 )
+from agents.trainer.contract.job_user import JobUser
 from controlplane.core.protocol.wire import AcceleratorInfo
 
 log = logging.getLogger("agents")
@@ -92,30 +94,37 @@ class ForkServers:
         server = self._servers.get(self._key(limits))
         return server is not None and not server.is_warm
 
-    def start(self, option: str, run_dir: Path, limits: Mapping[str, str]) -> OwnedProcess:
+    def start(
+        self, option: str, run_dir: Path, limits: Mapping[str, str], user: JobUser | None
+    ) -> OwnedProcess:
         """Start `python -m agents.trainer` with `option` in `run_dir`.
 
         Args:
             option: --run-dir or --validate.
             limits: variables that limit the process to its accelerator.
+            user: that the process becomes; None: it stays the agent's own.
 
         Raises:
             OSError: the process cannot be started.
         """
         key = self._key(limits)
         server = self._servers.get(key)
+        home = {} if user is None else _home(run_dir)
+        uid = None if user is None else user.uid
         if server is not None and server.is_warm:
-            own = {name: value for name, value in limits.items() if name in _OWN_VARIABLES}
-            pid = _ask(server.process, ForkRequest(option, str(run_dir), own))
+            own = {name: value for name, value in limits.items() if name in _OWN_VARIABLES} | home
+            text = None if user is None else user.text()
+            pid = _ask(server.process, ForkRequest(option, str(run_dir), own, text))
             if pid:
                 log.debug("process %d was forked for %s", pid, run_dir.name)
-                return OwnedProcess.forked(pid, run_dir)
+                return OwnedProcess.forked(pid, run_dir, uid)
             log.warning("a fork server has forked nothing; %s is started without it", run_dir.name)
             self._end(key)
         command = (*self._settings.trainer_command, option, str(run_dir))
-        return OwnedProcess.start(
-            command, self._environment(run_dir, limits), run_dir, run_dir / "code"
-        )
+        if user is not None:
+            command = (*JOB_USER_COMMAND, user.text(), *command)
+        environment = self._environment(run_dir, limits) | home
+        return OwnedProcess.start(command, environment, run_dir, run_dir / "code", uid=uid)
 
     def step(self, now: float) -> None:
         """Check the servers, and start the next one if it is due; never blocks."""
@@ -207,6 +216,12 @@ def _ask(process: OwnedProcess, request: ForkRequest) -> int:
         return int(replies.readline())
     except (OSError, ValueError):
         return 0
+
+
+def _home(run_dir: Path) -> dict[str, str]:
+    """Return the variables that name the own folders of a job's user."""
+    scratch = str(run_dir / SCRATCH_FOLDER)
+    return {"HOME": scratch, "TMPDIR": scratch}
 
 
 def _has_room() -> bool:

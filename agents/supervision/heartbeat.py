@@ -50,6 +50,6 @@ class Pulse:
 
     def _read(self) -> int | None:
         try:
-            return self._path.stat().st_mtime_ns
+            return self._path.lstat().st_mtime_ns
         except OSError:
             return None

@@ -3,7 +3,7 @@
 A trainer leads a session and a process group of its own. A trainer is gone when its leader and all
 descendants are gone: processes in the group, and processes that left the group but still have the
 trainer's `VIRTUALFLOW_RUN_DIR`. Processes of user code that evade both (a new session *and* a
-cleared environment) are not found; see docs/node-agents.md on the limits of isolation.
+cleared environment) are found by their user alone, if jobs have users of their own (`isolation`).
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ import psutil
 
 from agents.trainer.contract.environment import FILTER_VARIABLE, QUIET_ENVIRONMENT
 from agents.trainer.contract.fork_server import RUN_DIR_VARIABLE
+from agents.trainer.contract.plain_files import plain_file_append
 
 #: psutil derives start times from the boot time, which shifts a little when the clock is set.
 CREATE_TIME_TOLERANCE_S = 2.0
@@ -98,12 +99,14 @@ class OwnedProcess:
     """A trainer's process group, from its start (or adoption) until nothing of it is left.
 
     Attributes:
+        uid: its user, if that is not the agent's; processes of other users are none of it.
         pid: the leader's process id, which is also the group's id.
         create_time: the leader's start time, seconds since the epoch, from psutil.
         exit_code: the leader's, negative for a signal; None while running or if not observed.
     """
 
-    def __init__(self, pid: int, create_time: float, run_dir: Path) -> None:
+    def __init__(self, pid: int, create_time: float, run_dir: Path, uid: int | None = None) -> None:
+        self.uid = uid
         self.pid = pid
         self.create_time = create_time
         self.exit_code: int | None = None
@@ -123,17 +126,18 @@ class OwnedProcess:
         working_dir: Path,
         *,
         has_pipes: bool = False,
+        uid: int | None = None,
     ) -> OwnedProcess:
         """Start `command` in a session of its own, its output appended to `run_dir`/log.txt.
 
         Args:
             has_pipes: standard input and output are `pipes`, which close when the agent ends.
+            uid: the user that the command becomes, if any.
 
         Raises:
             OSError: the command or a folder is missing, or no process can be created.
         """
-        flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW
-        log = os.open(run_dir / "log.txt", flags, 0o600)
+        log = plain_file_append(run_dir / "log.txt")
         try:
             child = subprocess.Popen(
                 list(command),
@@ -147,19 +151,21 @@ class OwnedProcess:
         finally:
             os.close(log)
         # The child is not reaped yet, so psutil finds it even if it has ended by now.
-        process = cls(child.pid, psutil.Process(child.pid).create_time(), run_dir)
+        process = cls(child.pid, psutil.Process(child.pid).create_time(), run_dir, uid)
         process._child = child
         process._group = child.pid
         return process
 
     @classmethod
-    def adopt(cls, run_dir: Path, pid: int, create_time: float) -> OwnedProcess | None:
+    def adopt(
+        cls, run_dir: Path, pid: int, create_time: float, uid: int | None = None
+    ) -> OwnedProcess | None:
         """Adopt a process group of an earlier agent process; None if all of it is gone.
 
-        The leader is identified by process id, start time and run directory: a copy of a state
-        directory must not lead to the processes of the original's agent.
+        The leader is identified by process id, start time and run directory (or user): a copy of a
+        state directory must not lead to the processes of the original's agent.
         """
-        process = cls(pid, create_time, run_dir)
+        process = cls(pid, create_time, run_dir, uid)
         process._is_leader_gone = process._leader() is None
         if not process._is_leader_gone:
             process._group = pid
@@ -168,14 +174,14 @@ class OwnedProcess:
         return process
 
     @classmethod
-    def forked(cls, pid: int, run_dir: Path) -> OwnedProcess:
+    def forked(cls, pid: int, run_dir: Path, uid: int | None = None) -> OwnedProcess:
         """Own a process that a fork server has just forked; it leads a session.
 
         Raises:
             OSError: it is gone, and its status was collected by another process.
         """
         try:
-            process = cls(pid, psutil.Process(pid).create_time(), run_dir)
+            process = cls(pid, psutil.Process(pid).create_time(), run_dir, uid)
         except psutil.Error as error:
             raise OSError(f"process {pid} is gone: {error}") from None
         process._child = _ForkedChild(pid)
@@ -239,12 +245,18 @@ class OwnedProcess:
             leader = psutil.Process(self.pid)
             if leader.status() == psutil.STATUS_ZOMBIE:
                 return None
-            if self._child is None and leader.environ().get(RUN_DIR_VARIABLE) != str(self._run_dir):
+            if self._child is None and not self._is_marked(leader):
                 return None
             apart_s = abs(leader.create_time() - self.create_time)
         except (psutil.Error, OSError):
             return None
         return leader if apart_s <= CREATE_TIME_TOLERANCE_S else None
+
+    def _is_marked(self, leader: psutil.Process) -> bool:
+        """Return whether a process that is no child belongs to the run directory or its user."""
+        if self.uid is not None:
+            return set(uids_of(leader.pid)) == {self.uid}
+        return leader.environ().get(RUN_DIR_VARIABLE) == str(self._run_dir)
 
     def _signal(self, number: signal.Signals) -> None:
         """Signal the group, while its leader lives, and all other members found."""
@@ -254,7 +266,7 @@ class OwnedProcess:
         _signal_each(self._members(), number)
 
     def _members(self) -> Iterator[psutil.Process]:
-        found = processes_of(self._run_dir, self._group)
+        found = processes_of(self._run_dir, self._group, self.uid)
         return (member for member in found if member.pid != self.pid)
 
 
@@ -287,11 +299,14 @@ def _signal_each(processes: Iterable[psutil.Process], number: signal.Signals) ->
             process.send_signal(number)
 
 
-def processes_of(run_dir: Path, group: int | None = None) -> Iterator[psutil.Process]:
+def processes_of(
+    run_dir: Path, group: int | None = None, uid: int | None = None
+) -> Iterator[psutil.Process]:
     """Yield living processes in the process group or with this run directory in the environment.
 
     Pass `group` only while the group is known to exist, because its number may be reused later. An
-    accelerator is free only if no process is found. psutil objects are made for matches only.
+    accelerator is free only if no process is found. With `uid`, processes of other users are left
+    out, which may claim the run directory. psutil objects are made for matches only.
     """
     mark = f"{RUN_DIR_VARIABLE}={run_dir}".encode()
     for pid in psutil.pids():
@@ -299,7 +314,17 @@ def processes_of(run_dir: Path, group: int | None = None) -> Iterator[psutil.Pro
             is_ours = group is not None and os.getpgid(pid) == group
             if is_ours or mark in Path(f"/proc/{pid}/environ").read_bytes().split(b"\0"):
                 process = psutil.Process(pid)
-                if process.status() != psutil.STATUS_ZOMBIE:
+                is_gone = process.status() == psutil.STATUS_ZOMBIE
+                if not is_gone and (uid is None or uid in uids_of(pid)):
                     yield process
         except (psutil.Error, OSError):
             continue  # gone meanwhile, or of another user
+
+
+def uids_of(pid: int) -> Sequence[int]:
+    """Return the real, effective, saved and file system user of a process; none if it has ended."""
+    with contextlib.suppress(OSError, ValueError, IndexError):
+        status = Path(f"/proc/{pid}/status").read_text(errors="replace")
+        if status.partition("\nState:")[2].split()[0] not in ("Z", "X"):
+            return [int(uid) for uid in status.partition("\nUid:")[2].split("\n")[0].split()]
+    return ()

@@ -1,10 +1,13 @@
-"""One trainer's folder: its layout, and the files that the agent writes there."""
+"""One trainer's folder, and the agent's own records of it.
+
+The trainer owns the folder, if jobs have users of their own. What the agent has to rely on is
+beside it, in `<job>-<slot>.agent/`, which job code cannot write to then.
+"""
 
 from __future__ import annotations
 
 import contextlib
 import json
-import os
 import re
 import shutil
 import time
@@ -14,7 +17,12 @@ from pathlib import Path
 from typing import Any
 
 from agents.state_directory import read_json, write_atomically
-from agents.trainer.contract.plain_files import plain_file_read, plain_file_size
+from agents.trainer.contract.plain_files import (
+    plain_file_read,
+    plain_file_size,
+    plain_file_touch,
+    plain_file_write,
+)
 from controlplane.core.protocol.wire import ReportKind, TrainerOrders, TrainerReport, decode, encode
 
 #: Sequence numbers of reports that the agent writes itself start here.
@@ -23,6 +31,7 @@ _COUNT_LIMIT, _OFFSET_LIMIT = 2**31, 2**62
 _OFFSETS = ("reports_offset", "agent_offset", "log_offset")
 #: Reports of the agent itself about one trainer are a few lines.
 _OWN_LIMIT_BYTES = 1024 * 1024
+_RECORDS_SUFFIX = ".agent"
 _NAME = re.compile(r"(\d{1,18})-(\d{1,9})")
 
 TrainerKey = tuple[int, int]
@@ -49,7 +58,8 @@ class RunDirectory:
         self.log = self.path / "log.txt"
         self.restore = self.path / "restore.npz"
         self._orders = self.path / "orders.json"
-        self.own_reports = self.path / "agent.jsonl"
+        self.records = parent / f"{self.path.name}{_RECORDS_SUFFIX}"
+        self.own_reports = self.records / "agent.jsonl"
         self.reports = self.path / "reports.jsonl"
         self.pulse = self.path / "pulse"
         self._alive = self.path / "alive"
@@ -57,29 +67,27 @@ class RunDirectory:
 
     @classmethod
     def all_in(cls, parent: Path) -> list[RunDirectory]:
-        """List the run directories in `parent`, sorted by key."""
-        matches = [_NAME.fullmatch(entry.name) for entry in parent.iterdir() if entry.is_dir()]
-        keys = sorted((int(match[1]), int(match[2])) for match in matches if match)
+        """List the run directories in `parent`, sorted by key; of some only records are left."""
+        names = [entry.name for entry in parent.iterdir() if entry.is_dir()]
+        matches = [_NAME.fullmatch(name.removesuffix(_RECORDS_SUFFIX)) for name in names]
+        keys = sorted({(int(match[1]), int(match[2])) for match in matches if match})
         return [cls(parent, key) for key in keys]
-
-    def ensure(self) -> None:
-        """Create the folder if user code has deleted, closed or replaced it."""
-        if self.path.is_symlink() or (self.path.exists() and not self.path.is_dir()):
-            self.path.unlink()
-        self.path.mkdir(exist_ok=True, mode=0o700)
-        self.path.chmod(0o700)
 
     def prepare(self) -> None:
         """Create the folder from scratch, with empty subfolders."""
         self.delete()
         self.path.mkdir(mode=0o700)
+        self.records.mkdir(mode=0o700)
         self.code.mkdir()
         self.outputs.mkdir()
         self.shipped = Shipped()
 
     def delete(self) -> None:
-        """Remove the folder and everything in it."""
+        """Remove the folder and the records, with everything in them."""
+        if self.path.is_symlink() or self.path.is_file():
+            self.path.unlink()
         shutil.rmtree(self.path, ignore_errors=True)
+        shutil.rmtree(self.records, ignore_errors=True)
 
     @property
     def has_traces(self) -> bool:
@@ -89,23 +97,25 @@ class RunDirectory:
     def read_orders(self) -> TrainerOrders | None:
         """Read the newest orders; None if missing or not valid."""
         try:
-            orders = decode(TrainerOrders, read_json(self._orders))
+            orders = decode(TrainerOrders, read_json(self.records / "orders.json"))
         except ValueError:
             return None
         return orders if 0 <= orders.membership.generation < _COUNT_LIMIT else None
 
     def write_orders(self, orders: TrainerOrders) -> None:
-        """Replace the orders atomically."""
-        write_atomically(self._orders, json.dumps(encode(orders)))
+        """Replace the orders, each copy atomically: the trainer's and the agent's own."""
+        text = json.dumps(encode(orders))
+        write_atomically(self.records / "orders.json", text)
+        plain_file_write(self._orders, text.encode())
 
     def write_process(self, pid: int, create_time: float) -> None:
         """Record the process, for adoption by a later agent process."""
         text = json.dumps({"pid": pid, "create_time": create_time})
-        write_atomically(self.path / "process.json", text)
+        write_atomically(self.records / "process.json", text)
 
     def read_process(self) -> tuple[int, float] | None:
         """Read the recorded process id and start time."""
-        noted = read_json(self.path / "process.json")
+        noted = read_json(self.records / "process.json")
         try:
             pid, create_time = int(noted["pid"]), float(noted["create_time"])
         except (TypeError, KeyError, ValueError, OverflowError):
@@ -115,24 +125,22 @@ class RunDirectory:
     def touch_alive(self) -> None:
         """Signal to the trainer that its agent is alive."""
         with contextlib.suppress(OSError):  # a full disk, a folder that user code deleted
-            self._alive.touch()
+            plain_file_touch(self._alive)
 
     def write_shipped(self) -> None:
         """Store `shipped` for a restart of the agent."""
         shipped = self.shipped
         values = {name: getattr(shipped, name) for name in Shipped.__slots__}
         with contextlib.suppress(OSError):  # only causes repeats after a restart
-            write_atomically(self.path / "shipped.json", json.dumps(values))
+            write_atomically(self.records / "shipped.json", json.dumps(values))
 
     def add_own_report(self, generation: int, kind: ReportKind, data: Mapping[str, Any]) -> None:
         """Append a report written by the agent, with the next sequence number."""
-        self.ensure()
+        self.records.mkdir(exist_ok=True, mode=0o700)
         try:
             lines = plain_file_read(self.own_reports, _OWN_LIMIT_BYTES).decode().splitlines()
-        except (OSError, ValueError):  # none yet, or user code has written there
+        except (OSError, ValueError):  # none yet, or job code has written there (isolation none)
             lines = []
-        if self.own_reports.is_dir() and not self.own_reports.is_symlink():
-            shutil.rmtree(self.own_reports)
         report = TrainerReport(
             job_id=self.key[0],
             slot=self.key[1],
@@ -146,7 +154,7 @@ class RunDirectory:
         write_atomically(self.own_reports, "".join(f"{line}\n" for line in lines))
 
     def _read_shipped(self) -> Shipped:
-        noted = read_json(self.path / "shipped.json")
+        noted = read_json(self.records / "shipped.json")
         try:
             offsets = [int(noted[name]) for name in _OFFSETS]
             is_log_complete = bool(noted["is_log_complete"])
@@ -155,8 +163,3 @@ class RunDirectory:
         if not all(0 <= offset < _OFFSET_LIMIT for offset in offsets):
             return Shipped()
         return Shipped(offsets[0], offsets[1], offsets[2], is_log_complete)
-
-
-def is_plain_file(path: Path) -> bool:
-    """Return whether `path` is a readable regular file, not a symbolic link."""
-    return path.is_file() and not path.is_symlink() and os.access(path, os.R_OK)

@@ -20,6 +20,7 @@ from agents.supervision.devices import accelerator_environment
 from agents.supervision.fetch import trainer_prepare
 from agents.supervision.fork_servers import ForkServers
 from agents.supervision.heartbeat import Pulse
+from agents.supervision.isolation import Isolation
 from agents.supervision.log_tail import LogTail
 from agents.supervision.oom_kills import OomKillCounter
 from agents.supervision.processes import OwnedProcess, processes_of
@@ -64,6 +65,7 @@ class AgentContext:
     cache: FileCache
     transfers: Background
     fork_servers: ForkServers
+    isolation: Isolation
 
 
 class TrainerHandle:
@@ -94,6 +96,10 @@ class TrainerHandle:
     def key(self) -> TrainerKey:
         """(job, slot) of the trainer."""
         return self.directory.key
+
+    @property
+    def _owner(self) -> str:
+        return f"job {self.key[0]}"
 
     @property
     def is_acknowledged(self) -> bool:
@@ -160,13 +166,15 @@ class TrainerHandle:
         if last_report(self.directory, {ReportKind.EXITED}, is_agents_own=True):
             self.stage = Stage.GONE
             return True
-        noted = self.directory.read_process() or _process_found(self.directory)
-        process = OwnedProcess.adopt(self.directory.path, *noted) if noted else None
+        uid = self._around.isolation.adopt(self._owner, self.directory.path)
+        noted = self.directory.read_process() or _process_found(self.directory, uid)
+        process = OwnedProcess.adopt(self.directory.path, *noted, uid) if noted else None
         # An agent killed while starting a trainer may leave all files but no process.
         never_ran = process is None and not self.directory.has_traces
         if self._orders is None or never_ran:
-            for left in processes_of(self.directory.path):
+            for left in processes_of(self.directory.path, uid=uid):
                 left.kill()  # its orders are missing, or damaged by user code
+            self._around.isolation.leave(self.directory.path)
             self.directory.delete()
             return False
         self.stage, self._process = Stage.RUNNING, process
@@ -202,6 +210,8 @@ class TrainerHandle:
 
     def _step_running(self, now: float, process: OwnedProcess) -> None:
         if process.is_gone(now):
+            if not self._around.isolation.is_cleared(self.directory.path):
+                return
             self._report_memory_kill(process)
             self._close(self._exit_code(process))
             return
@@ -251,8 +261,9 @@ class TrainerHandle:
         directory = self.directory
         directory.touch_alive()
         try:
+            user = self._around.isolation.enter(self._owner, directory.path)
             process = self._around.fork_servers.start(
-                "--run-dir", directory.path, self._accelerator_environment(wanted)
+                "--run-dir", directory.path, self._accelerator_environment(wanted), user
             )
         except OSError as error:
             self._give_up(f"the trainer does not start: {error}")
@@ -297,6 +308,7 @@ class TrainerHandle:
 
     def _close(self, exit_code: int | None) -> None:
         """Write the last report. After this the trainer's accelerator may be reassigned."""
+        self._around.isolation.leave(self.directory.path)
         data: dict[str, object] = {
             "exit_code": exit_code,
             "accelerator_index": self.accelerator_index,
@@ -325,7 +337,8 @@ class TrainerHandle:
         return self._wanted.membership.generation if self._wanted else 0
 
 
-def _process_found(directory: RunDirectory) -> tuple[int, float] | None:
+def _process_found(directory: RunDirectory, uid: int | None) -> tuple[int, float] | None:
     """Find the leader of a trainer whose agent was killed before it recorded the process."""
-    found = sorted((process.create_time(), process.pid) for process in processes_of(directory.path))
+    processes = processes_of(directory.path, uid=uid)
+    found = sorted((process.create_time(), process.pid) for process in processes)
     return (found[0][1], found[0][0]) if found else None

@@ -14,9 +14,9 @@ from pathlib import Path
 from agents.session.backoff import Backoff
 from agents.session.client import is_passing, wished_wait_s
 from agents.session.report_queue import storable
-from agents.state_directory import write_atomically
 from agents.supervision.devices import VALIDATION_ENVIRONMENT
 from agents.supervision.fetch import code_fetch, source_fetch
+from agents.supervision.isolation import Isolation
 from agents.supervision.processes import OwnedProcess, processes_of
 from agents.supervision.trainer_handle import AgentContext
 from agents.trainer.contract.plain_files import (
@@ -25,6 +25,7 @@ from agents.trainer.contract.plain_files import (
     plain_file_read,
     plain_file_size,
     plain_file_truncate,
+    plain_file_write,
 )
 from controlplane.core.protocol.wire import ValidationReport, WantedValidation, decode, encode
 
@@ -103,7 +104,8 @@ class Validation:
 
     def _prepare(self) -> None:
         self.delete()
-        (self.path / "code").mkdir(parents=True)
+        self.path.mkdir(mode=0o700)
+        (self.path / "code").mkdir()
         spec = self._wanted.spec
         resource = f"validations/{self._wanted.validation_id}"
         code_fetch(
@@ -115,7 +117,7 @@ class Validation:
             self._around.cache,
         )
         source_fetch(resource, spec, self.path, self._around.client, self._around.cache)
-        write_atomically(self.path / "orders.json", json.dumps(encode(spec)))
+        plain_file_write(self.path / "orders.json", json.dumps(encode(spec)).encode())
 
     def _start(self, now: float, error: BaseException | None) -> None:
         if is_passing(error):
@@ -129,10 +131,12 @@ class Validation:
             self._finish(code="internal", message=f"{type(error).__name__}: {error}")
             return
         try:
+            user = self._around.isolation.enter(self.path.name, self.path)
             self._process = self._around.fork_servers.start(
-                "--validate", self.path, VALIDATION_ENVIRONMENT
+                "--validate", self.path, VALIDATION_ENVIRONMENT, user
             )
         except OSError as failure:
+            self._around.isolation.leave(self.path)
             self._finish(code="internal", message=f"the validation does not start: {failure}")
             return
         self._deadline = now + self._wanted.timeout_s
@@ -141,7 +145,7 @@ class Validation:
         if now >= self._deadline and not process.is_ending:
             self._has_timed_out = process.exit_code is None
             process.kill()
-        if not process.is_gone(now):
+        if not process.is_gone(now) or not self._around.isolation.is_cleared(self.path):
             self._trim_log()
             return
         if self._is_unwanted:
@@ -210,9 +214,10 @@ def _result_read(path: Path) -> ValidationReport | None:
         return None
 
 
-def validations_sweep(parent: Path) -> None:
+def validations_sweep(parent: Path, isolation: Isolation) -> None:
     """Kill and delete validations of an earlier agent process; they are run again."""
     for path in list(parent.iterdir()):
-        for process in processes_of(path):
+        for process in processes_of(path, uid=isolation.adopt(path.name, path)):
             process.kill()
+        isolation.leave(path)
         shutil.rmtree(path, ignore_errors=True)

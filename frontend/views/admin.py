@@ -19,7 +19,12 @@ from jobs import nudges
 from jobs.exceptions import ControlPlaneError
 from jobs.models import Node
 from jobs.selectors import access, pages
-from jobs.services.cluster.nodes import ENROLMENT_TOKEN_HOURS, enrolment_token_create, node_cordon
+from jobs.services.cluster.nodes import (
+    ENROLMENT_TOKEN_HOURS,
+    are_users_strangers,
+    enrolment_token_create,
+    node_cordon,
+)
 from jobs.services.failures.quarantine import node_unquarantine
 from jobs.services.scheduling.policy import cluster_setting, policy_choose
 
@@ -128,5 +133,6 @@ def unquarantine(request: HttpRequest, node_id: int) -> HttpResponse:
 def _nodes_page(request: HttpRequest, **more: Any) -> HttpResponse:
     maps = {node_map.node: node_map for node_map in pages.cluster_map(request.user)}
     rows = [maps.get(node, pages.NodeMap(node, [])) for node in pages.nodes()]
-    context = {"rows": rows, "token_hours": ENROLMENT_TOKEN_HOURS, **more}
+    context = {"rows": rows, "token_hours": ENROLMENT_TOKEN_HOURS}
+    context |= {"strangers": are_users_strangers(), **more}
     return render(request, "frontend/nodes.html", context)

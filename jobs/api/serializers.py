@@ -254,6 +254,7 @@ class NodeSerializer(serializers.ModelSerializer):
             "name",
             "host",
             "status",
+            "isolation",
             "is_cordoned",
             "quarantined_until",
             "quarantine_reason",

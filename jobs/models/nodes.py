@@ -17,7 +17,8 @@ class Node(models.Model):
     `quarantined_until` the node is in quarantine for `quarantine_reason`: trainers kept dying
     there. `quarantined_at` is the start of the last quarantine, `num_quarantines` the number of
     them in a row. `proposed_shape` is that of a newer hello, with other accelerators or another
-    address (services.cluster.node_shapes), until an admin accepts it.
+    address (services.cluster.node_shapes), until an admin accepts it. `isolation` is how its newest
+    hello says that jobs run there: "uid", each as a user of its own, or "none".
     """
 
     name = models.CharField(max_length=63, unique=True)
@@ -35,6 +36,7 @@ class Node(models.Model):
     num_quarantines = models.PositiveSmallIntegerField(default=0)
     quarantine_reason = models.TextField(blank=True)
     proposed_shape = models.JSONField(null=True, blank=True)
+    isolation = models.CharField(max_length=10, default="none")
     boot_id = models.CharField(max_length=64)
     agent_token_digest = models.CharField(max_length=64, unique=True)
     last_seen_at = models.DateTimeField()

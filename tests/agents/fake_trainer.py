@@ -2,8 +2,8 @@
 
 What it plays is in the job's settings: `train` (until told to leave), `finish`, `crash`, `stubborn`
 (ignores SIGTERM), `parent` (starts children), `noisy`, `diverge`, `nonfinite`, `silent` (has no
-pulse), `save` (leaves checkpoints beside the training); for validations `fine`, `hang`, `die`,
-`refuse`.
+pulse), `save` (leaves checkpoints beside the training), `intrude` (see tests.security.intruder);
+for validations `fine`, `hang`, `die`, `refuse`, `intrude`.
 What a fork server plays is in FAKE_FORK_SERVER: `deaf` (does not reply), `broken` (does not get
 warm), `forgetful` (forks nothing).
 """
@@ -29,6 +29,7 @@ from controlplane.core.protocol.wire import (
     decode,
     encode,
 )
+from tests.security import intruder
 
 LIFE_S = 60.0
 TICK_S = 0.01
@@ -89,7 +90,11 @@ class FakeTrainer:
         if play == "noisy":
             sys.stdout.write("ä" * settings["characters"])
             sys.stdout.flush()
-        self.report(ReportKind.READY, boot_s=0.1, build_s=0.1, trace_s=0.1)
+        found = {"boot_s": 0.1, "build_s": 0.1, "trace_s": 0.1}
+        if play == "intrude":
+            found |= intrusion(settings)
+            intruder.stay_behind(settings["victim"])
+        self.report(ReportKind.READY, **found)
         if play == "crash":
             return 7
         deadline = time.monotonic() + LIFE_S
@@ -163,6 +168,13 @@ class FakeTrainer:
         return Path(path).read_text() if path else None
 
 
+def intrusion(settings: dict[str, Any]) -> dict[str, Any]:
+    """Try to break out; return what was done, and how much was tried."""
+    facts = [settings[name] for name in ("state", "agent", "victim")]
+    done, num_tried = intruder.intrude(*facts)
+    return {"done": done, "num_tried": num_tried}
+
+
 def sleeper_start(*, is_apart: bool) -> None:
     """Start a child, in a session of its own if it is to be apart, and wait until it sleeps."""
     command = [sys.executable, "-c", SLEEPER]
@@ -183,10 +195,10 @@ def validate(directory: Path) -> int:
         sys.stderr.write("Killed in native code\n")
         return 42
     report = ValidationReport(
-        ok=play == "fine",
-        code=None if play == "fine" else "user_code",
+        ok=play in ("fine", "intrude"),
+        code=None if play in ("fine", "intrude") else "user_code",
         traceback="" if play == "fine" else f"in {Path.cwd().name}",
-        facts={"num_parameters": 12},
+        facts=intrusion(spec.settings) if play == "intrude" else {"num_parameters": 12},
     )
     (directory / "validation.json").write_text(json.dumps(encode(report)))
     return 0

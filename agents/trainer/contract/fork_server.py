@@ -12,10 +12,14 @@ import ctypes
 import json
 import os
 import sys
+import tempfile
 import traceback
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
+
+from agents.trainer.contract.job_user import JobUser, job_user_become
+from agents.trainer.contract.plain_files import plain_file_append
 
 RUN_DIR_VARIABLE = "VIRTUALFLOW_RUN_DIR"
 #: Padding that the agent places behind RUN_DIR_VARIABLE, to leave room for a longer path.
@@ -34,11 +38,13 @@ class ForkRequest:
         option: of `python -m agents.trainer`, --run-dir or --validate.
         run_dir: its value, the folder to take over.
         environment: variables that differ from the server's.
+        user: the user to become, encoded; None: the server's own.
     """
 
     option: str
     run_dir: str
     environment: Mapping[str, str]
+    user: str | None = None
 
     def line(self) -> bytes:
         """Return the request as the server reads it."""
@@ -92,14 +98,16 @@ def _fork(request: ForkRequest) -> int | None:
 
 
 def _become(request: ForkRequest) -> None:
-    """Take over the run directory: cwd, environment, stdio."""
+    """Take over the user, then the run directory: cwd, environment, stdio."""
+    if request.user is not None:
+        job_user_become(JobUser(**json.loads(request.user)))
     run_dir = Path(request.run_dir)
-    flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW
-    log = os.open(run_dir / LOG_FILE, flags, 0o600)
+    log = plain_file_append(run_dir / LOG_FILE)
     os.chdir(run_dir / "code")
     os.environ.update(request.environment)
     os.environ[RUN_DIR_VARIABLE] = request.run_dir
     os.environ.pop(ROOM_VARIABLE, None)
+    tempfile.tempdir = None  # that of the server is not this user's
     _environment_rewrite(f"{RUN_DIR_VARIABLE}={run_dir}".encode())
     nothing = os.open(os.devnull, os.O_RDONLY)
     os.dup2(nothing, 0)

@@ -1,30 +1,42 @@
 """Files that job code can write, or put something else in their place: opened with care.
 
-A pipe would block the reader, a link would lead it elsewhere, so only regular files are opened.
+A pipe would block the reader; a link, of a file or of a folder on the way to it, would lead it
+elsewhere; a second name of a file of somebody else (link(2)) would give that away. So a file is
+opened from its folder, which must be no link, and must be a regular file with one name.
 """
 
 from __future__ import annotations
 
+import contextlib
 import io
 import json
 import os
+import secrets
 import stat
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from agents.trainer.contract.atomic_write import PARTIAL_PREFIX
 from controlplane.core.protocol.codec import is_nested_deeper
 
 #: Levels of JSON in a file of a run directory.
 DEPTH_LIMIT = 48
+_FOLDER = os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
-def plain_file_open(path: Path) -> io.BufferedReader:
+def plain_file_open(path: Path, below: Path | None = None) -> io.BufferedReader:
     """Open a regular file for reading.
+
+    Args:
+        below: folder above the file, from which on no folder may be a link; by default the file's
+            own folder.
 
     Raises:
         OSError: the file is missing, a link, or of another type.
     """
-    return os.fdopen(_descriptor(path, os.O_RDONLY), "rb")
+    return os.fdopen(_descriptor(path, os.O_RDONLY, below), "rb")
 
 
 def plain_file_read(path: Path, limit_bytes: int) -> bytes:
@@ -43,10 +55,19 @@ def plain_file_read(path: Path, limit_bytes: int) -> bytes:
 def plain_file_size(path: Path) -> int:
     """Return the size of a regular file; 0 if there is none."""
     try:
-        status = path.lstat()
+        with plain_file_open(path) as file:
+            return os.fstat(file.fileno()).st_size
     except OSError:
         return 0
-    return status.st_size if stat.S_ISREG(status.st_mode) else 0
+
+
+def is_plain_file(path: Path, below: Path | None = None) -> bool:
+    """Return whether `plain_file_open` opens the file."""
+    try:
+        plain_file_open(path, below).close()
+    except OSError:
+        return False
+    return True
 
 
 def plain_file_truncate(path: Path, size_bytes: int) -> None:
@@ -60,6 +81,61 @@ def plain_file_truncate(path: Path, size_bytes: int) -> None:
         os.ftruncate(descriptor, size_bytes)
     finally:
         os.close(descriptor)
+
+
+def plain_file_touch(path: Path) -> None:
+    """Set the time of a regular file to now, creating it if it is missing.
+
+    Raises:
+        OSError: as `plain_file_open`.
+    """
+    descriptor = _descriptor(path, os.O_WRONLY | os.O_CREAT)
+    try:
+        os.utime(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def plain_file_append(path: Path) -> int:
+    """Open a regular file for appending, creating it if it is missing; return its descriptor.
+
+    Raises:
+        OSError: as `plain_file_open`.
+    """
+    descriptor = _descriptor(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+    os.set_blocking(descriptor, True)
+    return descriptor
+
+
+def plain_file_write(path: Path, content: bytes) -> None:
+    """Replace a file atomically; the new one belongs to the owner of its folder.
+
+    Raises:
+        OSError: the folder is a link or missing, or another folder has the file's name.
+    """
+    partial = f"{PARTIAL_PREFIX}{secrets.token_hex(8)}-{path.name}"
+    with _folder(path, None) as folder:
+        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+        descriptor = os.open(partial, flags, 0o600, dir_fd=folder)
+        try:
+            with os.fdopen(descriptor, "wb") as file:
+                file.write(content)
+                _owner_give(file.fileno(), os.fstat(folder))
+            os.replace(partial, path.name, src_dir_fd=folder, dst_dir_fd=folder)
+        except BaseException:
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(partial, dir_fd=folder)
+            raise
+
+
+def plain_file_delete(path: Path, below: Path) -> None:
+    """Delete a file; nothing happens if it is missing.
+
+    Raises:
+        OSError: a folder from `below` on is a link, or the file is a folder.
+    """
+    with contextlib.suppress(FileNotFoundError), _folder(path, below) as folder:
+        os.unlink(path.name, dir_fd=folder)
 
 
 def json_parse(text: bytes | str) -> Any:
@@ -77,9 +153,33 @@ def json_parse(text: bytes | str) -> Any:
     return value
 
 
-def _descriptor(path: Path, access: int) -> int:
-    descriptor = os.open(path, access | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
-    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-        os.close(descriptor)
-        raise OSError(f"{path} is not a regular file")
+def _descriptor(path: Path, access: int, below: Path | None = None) -> int:
+    flags = access | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+    with _folder(path, below) as folder:
+        descriptor = os.open(path.name, flags, 0o600, dir_fd=folder)
+        status = os.fstat(descriptor)
+        if not stat.S_ISREG(status.st_mode) or status.st_nlink > 1:
+            os.close(descriptor)
+            raise OSError(f"{path} is not a regular file with one name")
+        if access & os.O_CREAT and not status.st_size:
+            _owner_give(descriptor, os.fstat(folder))
     return descriptor
+
+
+@contextmanager
+def _folder(path: Path, below: Path | None) -> Iterator[int]:
+    """Yield the descriptor of the file's folder, opened level by level from `below` on."""
+    folder = os.open(below or path.parent, _FOLDER)
+    try:
+        for name in path.parent.relative_to(below).parts if below else ():
+            inner = os.open(name, _FOLDER, dir_fd=folder)
+            os.close(folder)
+            folder = inner
+        yield folder
+    finally:
+        os.close(folder)
+
+
+def _owner_give(descriptor: int, folder: os.stat_result) -> None:
+    if folder.st_uid != os.fstat(descriptor).st_uid:
+        os.fchown(descriptor, folder.st_uid, folder.st_gid)

@@ -268,7 +268,11 @@ class TrainerReport:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EnrolRequest:
-    """Registration of a new node, with the one-time token that an admin created for it."""
+    """Registration of a new node, with the one-time token that an admin created for it.
+
+    Attributes:
+        isolation: how jobs run there, "uid" (each as a user of its own) or "none".
+    """
 
     token: str
     name: str
@@ -277,6 +281,7 @@ class EnrolRequest:
     last_port: int
     boot_id: str
     accelerators: tuple[AcceleratorInfo, ...]
+    isolation: str = "none"
     protocol: int = PROTOCOL_VERSION
 
 
@@ -292,13 +297,18 @@ class EnrolReply:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HelloRequest:
-    """An enrolled agent's (re)start: its present addresses and accelerators, and its boot id."""
+    """An enrolled agent's (re)start: its present addresses and accelerators, and its boot id.
+
+    Attributes:
+        isolation: as in `EnrolRequest`.
+    """
 
     host: str
     first_port: int
     last_port: int
     boot_id: str
     accelerators: tuple[AcceleratorInfo, ...]
+    isolation: str = "none"
     protocol: int = PROTOCOL_VERSION
 
 

@@ -124,10 +124,10 @@ class Stack:
     def trainers_of(self, job_id: int) -> dict[int, int]:
         """Return slot -> process id of a job's running trainers."""
         found: dict[int, int] = {}
-        for path in self.directory.glob(f"node-*/trainers/{job_id}-*/process.json"):
+        for path in self.directory.glob(f"node-*/trainers/{job_id}-*.agent/process.json"):
             pid = _noted_pid(path)
             if pid is not None and Path(f"/proc/{pid}").exists():
-                found[int(path.parent.name.partition("-")[2])] = pid
+                found[int(path.parent.stem.partition("-")[2])] = pid
         return found
 
     def node_of(self, job_id: int, slot: int) -> str:

@@ -34,6 +34,8 @@ _NAME = re.compile(r"[a-z0-9]([a-z0-9.-]{0,61}[a-z0-9])?")
 _HOST = re.compile(r"[A-Za-z0-9.:\-\[\]]{1,253}")
 ACCELERATORS_LIMIT = 64
 ENROLMENT_TOKEN_HOURS = 24
+#: How an agent may run jobs: each as a user of its own, or all as the agent's user.
+ISOLATIONS = ("uid", "none")
 
 
 def enrolment_token_create(
@@ -66,6 +68,7 @@ def node_enrol(request: EnrolRequest, now: datetime.datetime) -> EnrolReply:
         )
     _node_check(request)
     host_check(request.host)
+    isolation_check(request.isolation)
     _kinds_check(request)
     taken = ports_taken(request, now)
     if taken:
@@ -80,6 +83,7 @@ def node_enrol(request: EnrolRequest, now: datetime.datetime) -> EnrolReply:
                 first_port=request.first_port,
                 last_port=request.last_port,
                 boot_id=request.boot_id,
+                isolation=request.isolation,
                 agent_token_digest=token_digest(agent_token),
                 last_seen_at=now,
             )
@@ -122,6 +126,7 @@ def node_hello(
     """
     _node_check(request)
     host_check(request.host)
+    isolation_check(request.isolation)
     shape_check(node, request, now)
     _kinds_check(request, node)
     taken = ports_taken(request, now, node)
@@ -144,6 +149,7 @@ def node_hello(
             first_port=request.first_port,
             last_port=request.last_port,
             boot_id=request.boot_id,
+            isolation=request.isolation,
             last_seen_at=now,
             status=NodeStatus.ONLINE,
         )
@@ -151,6 +157,29 @@ def node_hello(
         if was_lost:
             event_add("node_back", f"{node.name} is back", now=now, node=node)
     return _reply(node, agent_token)
+
+
+def isolation_check(isolation: str) -> None:
+    """Refuse nodes that run all jobs as one user on a site with several users.
+
+    Raises:
+        InvalidInputError: not isolated, and no admin has said that users trust each other.
+    """
+    if isolation not in ISOLATIONS:
+        raise InvalidInputError.of(isolation=f"Give one of {', '.join(ISOLATIONS)}.")
+    if isolation == "none" and are_users_strangers():
+        raise InvalidInputError.of(
+            isolation="This site has several active accounts, and jobs on this node would run as "
+            "one user that can read and change all of them. Start the agent with --isolation uid, "
+            "as root; or, if all users of this site trust each other, have an admin set "
+            "VIRTUALFLOW_USERS_TRUST_EACH_OTHER=1 for the site."
+        )
+
+
+def are_users_strangers() -> bool:
+    """Return whether there are several active accounts that are not said to trust each other."""
+    num_active = User.objects.filter(is_active=True)[:2].count()
+    return num_active > 1 and not settings.USERS_TRUST_EACH_OTHER
 
 
 def node_heartbeat(node: Node, boot_id: str, now: datetime.datetime) -> None:

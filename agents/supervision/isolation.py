@@ -1,0 +1,246 @@
+"""Isolation of jobs from the agent and from each other: a user id for each job of this node.
+
+Trainers of one job share a user, because NCCL exchanges shared memory between the processes of one
+user only; a validation has one of its own. A user is given to another job once none of its
+processes is left: the last of its holders to end has them all killed.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import pwd
+import shutil
+import subprocess
+import sys
+import sysconfig
+from collections.abc import Iterator
+from pathlib import Path
+
+import psutil
+
+from agents.settings import AgentSettings
+from agents.state_directory import StateDirectory
+from agents.supervision.cgroups import Cgroups
+from agents.supervision.processes import PROJECT_ROOT, uids_of
+from agents.trainer.contract import job_user
+from agents.trainer.contract.job_user import JobUser
+
+log = logging.getLogger("agents")
+
+#: Capabilities that an agent needs to isolate jobs, with their bits. DAC_OVERRIDE: to read and
+#: delete what a job leaves in its own folder.
+CAPABILITIES = {"CHOWN": 0, "DAC_OVERRIDE": 1, "KILL": 5, "SETGID": 6, "SETUID": 7}
+NUM_FILES = 16384
+#: Stands in for the first of the range where users of an earlier agent process are cleared.
+NOBODY = 65534
+#: Processes and threads of a job on this node: some hundred per trainer, more with more cores.
+NUM_PROCESSES = max(4096, 64 * (os.cpu_count() or 1))
+#: Home and temporary folder of a job's processes, in the run directory.
+SCRATCH_FOLDER = "scratch"
+#: Folders in which every user may leave files.
+SHARED_FOLDERS = ("/tmp", "/var/tmp", "/dev/shm")  # noqa: S108
+_HELPER_LIMIT_S = 10.0
+JOB_USER_COMMAND = (sys.executable, "-I", job_user.__file__)
+
+OPEN_WARNING = (
+    "jobs on this node run as the agent's own user; use only where all users trust each other "
+    "(--isolation none)"
+)
+
+
+def isolation_check(settings: AgentSettings, state: StateDirectory) -> None:
+    """Check that this process can isolate jobs as `settings` say, and open their way to folders.
+
+    Raises:
+        ValueError: a right is missing, or a user or path is in the way; the message has the fix.
+    """
+    if settings.job_uids is None:
+        return
+    missing = _capabilities_missing()
+    if missing:
+        raise ValueError(
+            f"--isolation uid needs root, or {', '.join(f'CAP_{name}' for name in missing)} "
+            "besides what the agent has; add them (AmbientCapabilities= of systemd, cap_add of a "
+            "container), or choose --isolation none if all users trust each other"
+        )
+    named = [row for row in pwd.getpwall() if row.pw_uid in settings.job_uids]
+    if named:
+        raise ValueError(
+            f"--job-uids contains {named[0].pw_uid}, which is the account {named[0].pw_name}; "
+            "give a range without accounts"
+        )
+    for folder in (state.path, state.trainers, state.validations):
+        folder.chmod(0o711)  # to be passed through: what is inside belongs to the agent, or a job
+    paths = {sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")}
+    paths |= {sys.executable, str(PROJECT_ROOT / "agents"), str(state.trainers)}
+    closed = _helper_run("--check", str(settings.job_uids[0]), *paths)
+    if closed:
+        raise ValueError(
+            f"jobs would run as users that cannot reach {', '.join(sorted(closed.split()))}; make "
+            "the folders above passable for all (chmod a+x), or install Python and the project "
+            "elsewhere, such as in /opt"
+        )
+
+
+class Isolation:
+    """Users of an agent's jobs: `enter` before a start, `is_cleared` after the leader's end.
+
+    With isolation `none` no user is given; users of an earlier agent process are still cleared.
+    """
+
+    def __init__(self, settings: AgentSettings, num_accelerators: int) -> None:
+        self._uids = settings.job_uids
+        self._cgroups = Cgroups.find() if self._uids is not None else None
+        self._memory_bytes = psutil.virtual_memory().total // max(1, num_accelerators)
+        self._users: dict[Path, int] = {}  # of run directories
+        self._owners: dict[int, str] = {}  # of users that are held
+        self._leaving: list[Path] = []
+        self._next = 0
+        #: Kills the others' processes, and has none itself.
+        self._guard = self._uids[0] if self._uids is not None else NOBODY
+        if self._uids is None:
+            log.warning("%s", OPEN_WARNING)
+            return
+        limits = "cgroups (memory, processes, CPU)" if self._cgroups else "resource limits only"
+        log.info("jobs run as users %d to %d, with %s", self._uids[0], self._uids[-1], limits)
+
+    def enter(self, owner: str, run_dir: Path) -> JobUser | None:
+        """Give a prepared run directory to a user; None: to the agent's own.
+
+        Args:
+            owner: directories of the same owner have the same user.
+
+        Raises:
+            OSError: no user is free, or the directory cannot be given.
+        """
+        if self._uids is None:
+            return None
+        shared = (uid for uid, known in self._owners.items() if known == owner)
+        uid = next(shared, None) or self._free_uid()
+        self._owners[uid], self._users[run_dir] = owner, uid
+        cgroup = ""
+        if self._cgroups is not None:
+            cgroup = str(self._cgroups.make(run_dir.name, self._memory_bytes, NUM_PROCESSES))
+        (run_dir / SCRATCH_FOLDER).mkdir(mode=0o700, exist_ok=True)
+        _give(run_dir, uid)
+        return JobUser(uid, NUM_PROCESSES, NUM_FILES, cgroup)
+
+    def adopt(self, owner: str, run_dir: Path) -> int | None:
+        """Return the user of an earlier agent process's run directory; None: the agent's own."""
+        try:
+            uid = run_dir.lstat().st_uid
+        except FileNotFoundError:
+            return None
+        if uid == os.geteuid():
+            return None
+        self._owners[uid], self._users[run_dir] = owner, uid
+        return uid
+
+    def is_cleared(self, run_dir: Path) -> bool:
+        """Take the user back from a run directory; return whether nothing of it runs any more.
+
+        The user's last directory has all processes of the user killed, whatever session or
+        environment they have given themselves. Call again until it is True.
+        """
+        uid = self._users.get(run_dir)
+        if uid is None:
+            return True
+        if self._cgroups is not None:
+            self._cgroups.kill(run_dir.name)
+            if not self._cgroups.remove(run_dir.name):
+                return False
+        if list(self._users.values()).count(uid) == 1:
+            if any(True for _ in processes_of_user(uid)):
+                user_kill(uid, self._guard)
+                return False
+            _leftovers_delete(uid)
+            del self._owners[uid]
+        del self._users[run_dir]
+        with contextlib.suppress(FileNotFoundError):
+            # Closed for the next job of this user, down to its deletion.
+            os.chown(run_dir, os.geteuid(), os.getegid(), follow_symlinks=False)
+        return True
+
+    def leave(self, run_dir: Path) -> None:
+        """Take the user back as soon as `is_cleared`; `step` goes on with it."""
+        if not self.is_cleared(run_dir):
+            self._leaving.append(run_dir)
+
+    def step(self) -> None:
+        """Go on clearing; call in every round."""
+        self._leaving = [run_dir for run_dir in self._leaving if not self.is_cleared(run_dir)]
+
+    def _free_uid(self) -> int:
+        assert self._uids is not None, "without a range no user is given"
+        in_use = {uid for pid in psutil.pids() for uid in uids_of(pid)}
+        uids = self._uids[1:]
+        for offset in range(len(uids)):
+            place = (self._next + offset) % len(uids)
+            uid = uids[place]
+            if uid not in self._owners and uid not in in_use:
+                self._next = place + 1
+                return uid
+        raise OSError(f"all {len(uids)} users of --job-uids are in use; give a longer range")
+
+
+def processes_of_user(uid: int) -> Iterator[int]:
+    """Yield the ids of living processes that have this user in any role."""
+    return (pid for pid in psutil.pids() if uid in uids_of(pid))
+
+
+def user_kill(uid: int, guard: int) -> None:
+    """Kill all processes of a user at once, so that none can start another meanwhile."""
+    try:
+        _helper_run("--kill", str(uid), str(guard))
+    except (OSError, ValueError, subprocess.SubprocessError) as error:
+        log.warning("processes of user %d are not killed, trying again: %s", uid, error)
+
+
+def _helper_run(*arguments: str) -> str:
+    """Run a mode of `job_user` and return its output.
+
+    Raises:
+        ValueError: it has failed.
+        OSError, SubprocessError: it does not start, or not end.
+    """
+    done = subprocess.run(
+        (*JOB_USER_COMMAND, *arguments),
+        capture_output=True,
+        text=True,
+        env={},
+        cwd="/",
+        timeout=_HELPER_LIMIT_S,
+        check=False,
+    )
+    if done.returncode:
+        raise ValueError(f"no process can become another user: {done.stderr[-500:]}")
+    return done.stdout
+
+
+def _capabilities_missing() -> list[str]:
+    status = Path("/proc/self/status").read_text()
+    effective = int(status.partition("\nCapEff:")[2].split()[0], 16)
+    return [name for name, bit in CAPABILITIES.items() if not effective >> bit & 1]
+
+
+def _give(folder: Path, uid: int) -> None:
+    """Give a folder and all in it to a user, the folder itself last; it is closed until then."""
+    for parent, folders, files in os.walk(folder):
+        for name in (*folders, *files):
+            os.chown(Path(parent, name), uid, uid, follow_symlinks=False)
+    os.chown(folder, uid, uid)
+
+
+def _leftovers_delete(uid: int) -> None:
+    """Delete what a user has left in folders that all share: the next job has the same user."""
+    for folder in SHARED_FOLDERS:
+        with contextlib.suppress(OSError):
+            for entry in list(os.scandir(folder)):
+                if entry.stat(follow_symlinks=False).st_uid != uid:
+                    continue
+                if entry.is_dir(follow_symlinks=False):
+                    shutil.rmtree(entry.path, ignore_errors=True)
+                else:
+                    Path(entry.path).unlink(missing_ok=True)

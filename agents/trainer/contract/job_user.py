@@ -1,0 +1,133 @@
+"""The operating system user of a job's processes: how a process gives up all others' rights.
+
+As a program (`python -I job_user.py USER COMMAND...`, USER in JSON) it becomes that user and then
+runs the command; `--kill UID GUARD` kills every process of a user; `--check UID PATH...` writes the
+paths that a user can neither search nor execute. It imports the standard library alone.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import json
+import os
+import resource
+import signal
+import sys
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+_PR_SET_DUMPABLE = 4
+_PR_SET_NO_NEW_PRIVS = 38
+_PR_CAP_AMBIENT, _PR_CAP_AMBIENT_CLEAR_ALL = 47, 4
+_CAPABILITIES_VERSION_3 = 0x20080522
+
+
+@dataclass(frozen=True, slots=True)
+class JobUser:
+    """A user id, which is also the group id, and the limits of its processes.
+
+    Attributes:
+        num_processes: of processes and threads, all of this user's together.
+        num_files: that each process may have open.
+        cgroup: folder of the cgroup (version 2) to enter; empty: none.
+    """
+
+    uid: int
+    num_processes: int
+    num_files: int
+    cgroup: str = ""
+
+    def text(self) -> str:
+        """Return the user as `python job_user.py` reads it."""
+        return json.dumps(asdict(self))
+
+
+def job_user_become(user: JobUser) -> None:
+    """Give up all rights but the user's, for good, in this process and all that it starts.
+
+    Raises:
+        OSError: the kernel refuses a step. The process must end then.
+    """
+    if user.cgroup:
+        (Path(user.cgroup) / "cgroup.procs").write_text("0")
+    os.umask(0o077)
+    _, most_files = resource.getrlimit(resource.RLIMIT_NOFILE)
+    num_files = user.num_files if most_files < 0 else min(most_files, user.num_files)
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    resource.setrlimit(resource.RLIMIT_NOFILE, (num_files, num_files))
+    resource.setrlimit(resource.RLIMIT_NPROC, (user.num_processes, user.num_processes))
+    _prctl(_PR_SET_NO_NEW_PRIVS, 1)
+    os.setgroups([])
+    os.setresgid(user.uid, user.uid, user.uid)
+    os.setresuid(user.uid, user.uid, user.uid)
+    _capabilities_clear()
+    _check([user.uid] * 4, [user.uid] * 4)
+    # A process that has changed its user cannot read its own files in /proc otherwise.
+    _prctl(_PR_SET_DUMPABLE, 1)
+
+
+def _capabilities_clear() -> None:
+    """Clear all sets: the kernel does so only for a process that was root."""
+    _prctl(_PR_CAP_AMBIENT, _PR_CAP_AMBIENT_CLEAR_ALL)
+    header = (ctypes.c_uint32 * 2)(_CAPABILITIES_VERSION_3, 0)
+    if ctypes.CDLL(None, use_errno=True).capset(header, (ctypes.c_uint32 * 6)()) != 0:
+        raise OSError(ctypes.get_errno(), "capset")
+
+
+def user_kill_all(uid: int, guard: int) -> None:
+    """Kill every process of user `uid`, at once and none else, from a process that ends soon.
+
+    Its real and saved user is `guard`, which has no other process: so it cannot be stopped or
+    killed by those that it kills (see kill(2)).
+
+    Raises:
+        OSError: the kernel refuses a step; nothing is killed then.
+    """
+    _prctl(_PR_SET_NO_NEW_PRIVS, 1)
+    os.setgroups([])
+    os.setresgid(guard, guard, guard)
+    os.setresuid(guard, uid, guard)
+    _capabilities_clear()
+    _check([guard, uid, guard, uid], [guard] * 4)
+    with contextlib.suppress(ProcessLookupError):
+        os.kill(-1, signal.SIGKILL)
+
+
+def _check(uids: list[int], gids: list[int]) -> None:
+    """Check what the kernel says of this process.
+
+    Raises:
+        PermissionError: it has another user, a group or a capability.
+    """
+    lines = Path("/proc/self/status").read_text().splitlines()
+    fields = {name: value.split() for name, _, value in (line.partition(":") for line in lines)}
+    has_rights = any(int(fields[f"Cap{kind}"][0], 16) for kind in ("Inh", "Prm", "Eff", "Amb"))
+    is_it = [int(uid) for uid in fields["Uid"]] == uids and not fields["Groups"]
+    is_it = is_it and [int(gid) for gid in fields["Gid"]] == gids
+    if has_rights or not is_it or 0 in (*uids, *gids) or fields["NoNewPrivs"] != ["1"]:
+        raise PermissionError(f"the process has not become user {uids[1]}")
+
+
+def _prctl(option: int, value: int) -> None:
+    if ctypes.CDLL(None, use_errno=True).prctl(option, value, 0, 0, 0) != 0:
+        raise OSError(ctypes.get_errno(), f"prctl({option})")
+
+
+def main(arguments: list[str]) -> int:
+    """Run a mode: --kill UID GUARD, --check UID PATH..., or USER COMMAND (does not return)."""
+    if arguments[0] == "--kill":
+        user_kill_all(int(arguments[1]), int(arguments[2]))
+        return 0
+    if arguments[0] == "--check":
+        uid = int(arguments[1])
+        job_user_become(JobUser(uid, num_processes=256, num_files=256))
+        closed = [path for path in arguments[2:] if not os.access(path, os.X_OK)]
+        sys.stdout.write("\n".join(closed))
+        return 0
+    job_user_become(JobUser(**json.loads(arguments[0])))
+    return os.execvpe(arguments[1], arguments[1:], os.environ)  # noqa: S606  # does not return
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
