@@ -7,10 +7,13 @@ import re
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from ipaddress import IPv4Network, IPv6Network, ip_network
 from pathlib import Path
 from urllib.parse import urlsplit
 
 ENVIRONMENT_PREFIX = "VIRTUALFLOW_"
+Network = IPv4Network | IPv6Network
+
 MEBIBYTE = 1024 * 1024
 MIN_PORT, MAX_PORT = 1024, 65535
 #: Several times the half second between two pulses of a healthy trainer.
@@ -41,6 +44,8 @@ class AgentSettings:
         pulse_limit_s: longest silence of a running trainer before it is killed.
         boot_pulse_limit_s: the same for a trainer before its first pulse.
         fork_servers: start trainers from processes that have TensorFlow imported.
+        job_networks: networks that jobs may reach besides their peers, with `job_uids`. None: they
+            may reach what the machine reaches.
         job_uids: users for jobs: the first is the agent's, for ending processes of the others.
             None: jobs run as the agent's own user (isolation `none`).
     """
@@ -67,6 +72,7 @@ class AgentSettings:
     boot_pulse_limit_s: float = 300.0
     fork_servers: bool = True
     job_uids: range | None = None
+    job_networks: tuple[Network, ...] | None = None
     long_poll_s: float = 25.0
     request_timeout_s: float = 15.0
     backoff_first_s: float = 0.25
@@ -151,6 +157,7 @@ def settings_from(arguments: Sequence[str], environment: Mapping[str, str]) -> A
         pulse_limit_s=_positive_number("--pulse-limit", given.pulse_limit),
         fork_servers=_switch("--fork-servers", given.fork_servers),
         job_uids=_job_uids(given.isolation, given.job_uids),
+        job_networks=_job_networks(given.job_networks),
         max_validations=_whole_number("--max-validations", given.max_validations),
         cache_bytes=_whole_number("--cache-mib", given.cache_mib) * MEBIBYTE,
     )
@@ -193,6 +200,12 @@ def _parser(environment: Mapping[str, str]) -> argparse.ArgumentParser:
         "--job-uids",
         default=variable("JOB_UIDS", "200000-200999"),
         help="user ids for jobs, free of accounts; agents on one machine need different ones",
+    )
+    add(
+        "--job-networks",
+        default=variable("JOB_NETWORKS"),
+        help="with uid: what jobs may reach besides their peers, such as 10.0.0.0/8,2001:db8::/32; "
+        "any: everything (default: nothing)",
     )
     add("--max-validations", default=variable("MAX_VALIDATIONS", "1"), help="at the same time")
     add("--cache-mib", default=variable("CACHE_MIB", "4096"), help="bound of the download cache")
@@ -238,6 +251,17 @@ def _job_uids(isolation: str, text: str) -> range | None:
             f"--job-uids must be two or more ids within {MIN_JOB_UID}-{MAX_JOB_UID}, got {text!r}"
         )
     return range(int(first), int(last) + 1) if isolation == "uid" else None
+
+
+def _job_networks(text: str) -> tuple[Network, ...] | None:
+    if text.strip() == "any":
+        return None
+    try:
+        return tuple(ip_network(part.strip()) for part in text.split(",") if part.strip())
+    except ValueError as error:
+        raise ValueError(
+            f"--job-networks must be networks with commas between them, or any: {error}"
+        ) from None
 
 
 def _port_range(text: str) -> tuple[int, int]:

@@ -23,9 +23,11 @@ import psutil
 from agents.settings import AgentSettings
 from agents.state_directory import StateDirectory
 from agents.supervision.cgroups import Cgroups
+from agents.supervision.firewall import Firewall, Peer
 from agents.supervision.processes import PROJECT_ROOT, uids_of
 from agents.trainer.contract import job_user
 from agents.trainer.contract.job_user import JobUser
+from controlplane.core.protocol.wire import TrainerOrders
 
 log = logging.getLogger("agents")
 
@@ -94,6 +96,8 @@ class Isolation:
         self._uids = settings.job_uids
         self._cgroups = Cgroups.find() if self._uids is not None else None
         self._memory_bytes = psutil.virtual_memory().total // max(1, num_accelerators)
+        self._firewall = Firewall.find(settings)
+        self._peers: dict[Path, frozenset[Peer]] = {}  # of run directories
         self._users: dict[Path, int] = {}  # of run directories
         self._owners: dict[int, str] = {}  # of users that are held
         self._leaving: list[Path] = []
@@ -120,12 +124,34 @@ class Isolation:
         shared = (uid for uid, known in self._owners.items() if known == owner)
         uid = next(shared, None) or self._free_uid()
         self._owners[uid], self._users[run_dir] = owner, uid
+        self._wall_up(uid)
         cgroup = ""
         if self._cgroups is not None:
             cgroup = str(self._cgroups.make(run_dir.name, self._memory_bytes, NUM_PROCESSES))
         (run_dir / SCRATCH_FOLDER).mkdir(mode=0o700, exist_ok=True)
         _give(run_dir, uid)
         return JobUser(uid, NUM_PROCESSES, NUM_FILES, cgroup)
+
+    def reach(self, run_dir: Path, orders: TrainerOrders) -> None:
+        """Let a trainer reach the others of its membership, besides those of earlier ones.
+
+        Raises:
+            OSError: the firewall is as before.
+        """
+        if self._firewall is None:
+            return
+        addresses, has_gpus = orders.membership.addresses, not orders.accelerator.threads
+        peers = self._firewall.peers_at(addresses, has_gpus=has_gpus)
+        self._peers[run_dir] = self._peers.get(run_dir, frozenset()) | peers
+        self._wall_up(self._users.get(run_dir))
+
+    def _wall_up(self, uid: int | None) -> None:
+        """Set the firewall for a user: all its trainers on this node reach all their peers."""
+        if self._firewall is None or uid is None:
+            return
+        folders = [folder for folder, known in self._users.items() if known == uid]
+        peers = [self._peers.get(folder, frozenset()) for folder in folders]
+        self._firewall.follow(uid, frozenset().union(*peers))
 
     def adopt(self, owner: str, run_dir: Path) -> int | None:
         """Return the user of an earlier agent process's run directory; None: the agent's own."""
@@ -157,7 +183,10 @@ class Isolation:
                 return False
             _leftovers_delete(uid)
             del self._owners[uid]
+            if self._firewall is not None:
+                self._firewall.forget(uid)
         del self._users[run_dir]
+        self._peers.pop(run_dir, None)
         with contextlib.suppress(FileNotFoundError):
             # Closed for the next job of this user, down to its deletion.
             os.chown(run_dir, os.geteuid(), os.getegid(), follow_symlinks=False)

@@ -183,6 +183,10 @@ class TrainerHandle:
             self._close(self._exit_code(None))
         else:
             log.info("adopted the trainer of job %d, slot %d", *self.key)
+            try:
+                self._around.isolation.reach(self.directory.path, self._orders)
+            except OSError as error:
+                log.warning("job %d, slot %d may reach no new peers: %s", *self.key, error)
         return True
 
     def _step_fetching(self, now: float, is_accelerator_free: Callable[[int], bool]) -> None:
@@ -290,6 +294,7 @@ class TrainerHandle:
             peers=wanted.peers,
         )
         if orders != self._orders:
+            self._around.isolation.reach(self.directory.path, orders)
             self.directory.write_orders(orders)
             self._orders = orders
             news = orders.membership.generation, orders.go

@@ -196,11 +196,15 @@ class Membership:
         return next((member for member in self.members if member.slot == slot), None)
 
     @property
-    def hosts(self) -> frozenset[str]:
-        """The hosts of members, leader and source, names or addresses, as in cluster_addresses."""
+    def addresses(self) -> tuple[str, ...]:
+        """The addresses of members, leader and source, as in cluster_addresses."""
         taking_part = {*self.slots, self.leader_slot, self.source_slot}
-        addresses = (row.address for row in self.cluster_addresses if row.slot in taking_part)
-        hosts = (address.rpartition(":")[0] for address in addresses)
+        return tuple(row.address for row in self.cluster_addresses if row.slot in taking_part)
+
+    @property
+    def hosts(self) -> frozenset[str]:
+        """The hosts of `addresses`: names, or addresses without brackets."""
+        hosts = (address.rpartition(":")[0] for address in self.addresses)
         return frozenset(host.strip("[]") for host in hosts)
 
 

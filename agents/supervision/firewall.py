@@ -1,0 +1,201 @@
+"""Firewall rules by user: a job's processes reach the trainers of their job, and nothing else.
+
+The rules are one table of nftables for each agent. It is replaced as a whole at every change, and
+outlives the agent, whose trainers do so too. Connections that exist are not cut.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+import shutil
+import socket
+import subprocess
+from collections.abc import Iterable, Mapping, Sequence
+from ipaddress import IPv4Address, IPv6Address, ip_address
+from pathlib import Path
+
+from agents.settings import AgentSettings, Network
+
+log = logging.getLogger("agents")
+
+Address = IPv4Address | IPv6Address
+#: A peer's address and port. None: all ports but those that agents give to trainers, for NCCL,
+#: whose connections between GPUs have ports that the kernel chooses.
+Peer = tuple[Address, int | None]
+RESOLVER_FILE = Path("/etc/resolv.conf")
+_NAME_PORT = 53
+_LIMIT_S = 10.0
+
+
+class FirewallError(OSError):
+    """The rules cannot be set; the message is that of nft."""
+
+
+class Firewall:
+    """The table of an agent whose jobs run as users of a range."""
+
+    def __init__(self, uids: range, ports: tuple[int, int], networks: Sequence[Network]) -> None:
+        """Prepare; nothing is changed before `follow`.
+
+        Args:
+            uids: users that the rules apply to.
+            ports: first and last port of trainers.
+            networks: what all jobs may reach besides, such as a store of training data.
+        """
+        self._uids = uids
+        self._table = f"table inet virtualflow_{uids[0]}"
+        self._ports = ports
+        self._networks = networks
+        self._peers: dict[int, frozenset[Peer]] = {}
+        self._names: dict[str, frozenset[Address]] = {}
+
+    @classmethod
+    def find(cls, settings: AgentSettings) -> Firewall | None:
+        """Return the firewall of an agent; None, with a warning, where none is possible."""
+        if settings.job_uids is None or settings.job_networks is None:
+            return None
+        ports = settings.first_port, settings.last_port
+        firewall = cls(settings.job_uids, ports, settings.job_networks)
+        try:
+            firewall.check()
+        except FirewallError as error:
+            log.warning(
+                "jobs reach whatever this machine reaches, because no firewall can be set: %s; "
+                "install nftables and give the agent CAP_NET_ADMIN, or say --job-networks any",
+                error,
+            )
+            return None
+        return firewall
+
+    def check(self) -> None:
+        """Check that the kernel takes such rules from this process, without setting them.
+
+        Raises:
+            FirewallError: it does not.
+        """
+        everything: frozenset[Peer] = frozenset(
+            {(ip_address("127.0.0.1"), 1), (ip_address("::1"), None)}
+        )
+        _nft(self._rules({self._uids[-1]: everything}), "--check")
+
+    def peers_at(self, addresses: Iterable[str], *, has_gpus: bool) -> frozenset[Peer]:
+        """Return the peers at addresses "host:port"; may take seconds where a host is a name.
+
+        Raises:
+            FirewallError: a name has no address.
+        """
+        peers: set[Peer] = set()
+        for text in addresses:
+            host, _, port = text.rpartition(":")
+            for address in self._addresses(host.strip("[]")):
+                peers.add((address, int(port)))
+                if has_gpus:
+                    peers.add((address, None))
+        return frozenset(peers)
+
+    def follow(self, uid: int, peers: frozenset[Peer]) -> None:
+        """Let a user reach these peers and no others.
+
+        Raises:
+            FirewallError: the rules are as before.
+        """
+        if self._peers.get(uid) == peers:
+            return
+        wanted = {**self._peers, uid: peers}
+        _nft(self._rules(wanted))
+        self._peers = wanted
+
+    def forget(self, uid: int) -> None:
+        """Drop what is known of a user that has no processes; the last one's end removes the table.
+
+        Other users' rules change with the next `follow`.
+        """
+        self._peers.pop(uid, None)
+        if not self._peers:
+            try:
+                _nft(f"{self._table}\ndelete {self._table}\n")
+            except FirewallError as error:
+                log.warning("the %s stays: %s", self._table, error)
+
+    def _addresses(self, host: str) -> frozenset[Address]:
+        """Return the addresses of a host, all that its name has had so far."""
+        try:
+            return frozenset({ip_address(host)})
+        except ValueError:
+            pass  # a name
+        try:
+            found = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)
+        except OSError as error:
+            if host not in self._names:
+                raise FirewallError(f"no address is known of {host}: {error}") from error
+            found = []
+        texts = (str(address[0]).partition("%")[0] for *_, address in found)
+        known = self._names.get(host, frozenset())
+        self._names[host] = known.union(map(ip_address, texts))
+        return self._names[host]
+
+    def _rules(self, peers: Mapping[int, frozenset[Peer]]) -> str:
+        allowed = [
+            f"meta skuid {uid} {_version(address)} daddr {address} {self._port(port)} accept"
+            for uid, addresses in sorted(peers.items())
+            for address, port in sorted(addresses, key=str)
+        ]
+        allowed += [f"{_version(network)} daddr {network} accept" for network in self._networks]
+        users = f"{self._uids[0]}-{self._uids[-1]}"
+        # Packets without a socket have no user: they pass the first rule of `output` by.
+        return "\n".join(
+            [
+                self._table,
+                f"delete {self._table}",
+                f"{self._table} {{",
+                "chain jobs {",
+                "ct state established,related accept",
+                *allowed,
+                "reject with icmpx type admin-prohibited",
+                "}",
+                "chain output {",
+                "type filter hook output priority 0; policy accept;",
+                f"meta skuid {users} jump jobs",
+                "}",
+                "}",
+                "",
+            ]
+        )
+
+    def _port(self, port: int | None) -> str:
+        others = f"!= {self._ports[0]}-{self._ports[1]}"
+        return f"meta l4proto {{ tcp, udp }} th dport {others if port is None else port}"
+
+
+def name_servers() -> frozenset[Peer]:
+    """List the name servers of this machine."""
+    try:
+        text = RESOLVER_FILE.read_text(errors="replace")
+    except OSError:
+        return frozenset()
+    found = re.findall(r"^nameserver\s+([0-9A-Fa-f.:]+)\s*$", text, re.MULTILINE)
+    return frozenset((ip_address(address), _NAME_PORT) for address in found)
+
+
+def _version(address: Address | Network) -> str:
+    return "ip" if address.version == 4 else "ip6"
+
+
+def _nft(rules: str, *options: str) -> None:
+    program = shutil.which("nft") or shutil.which("nft", path="/usr/sbin:/sbin")
+    if program is None:
+        raise FirewallError("the program nft is missing (package nftables)")
+    try:
+        done = subprocess.run(
+            [program, *options, "--file", "-"],
+            input=rules,
+            capture_output=True,
+            text=True,
+            timeout=_LIMIT_S,
+            check=False,
+        )
+    except (OSError, subprocess.SubprocessError) as error:
+        raise FirewallError(str(error)) from error
+    if done.returncode:
+        raise FirewallError(done.stderr.strip()[-500:] or f"nft ended with {done.returncode}")

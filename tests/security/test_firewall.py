@@ -1,0 +1,66 @@
+"""Jobs with users of their own reach the trainers of their job, and nothing else (finding H7)."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from ipaddress import ip_address
+
+import pytest
+
+from agents.supervision import firewall
+from agents.supervision.firewall import Firewall, FirewallError
+from tests.security.network_namespace import JOB, PORTS, UIDS
+
+_LIMIT_S = 120
+_PEERS = ["peer", "peer's beacon"]
+
+
+def test_a_job_reaches_its_peers_alone() -> None:
+    if os.geteuid() != 0:
+        pytest.skip("only root can make a network namespace and set rules")
+    if shutil.which("nft", path=f"{os.environ['PATH']}:/usr/sbin:/sbin") is None:
+        if os.environ.get("TEST_SERVERS_REQUIRED") == "1":
+            pytest.fail("nft is missing: install the package nftables")
+        pytest.skip("nft is missing")
+    command = ["unshare", "--net", sys.executable, "-m", "tests.security.network_namespace"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=_LIMIT_S, check=False)
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout)
+    everything = found.pop("no rules")
+    assert len(everything) == 6
+    assert found == {
+        "no peers": [],
+        "a peer": _PEERS,
+        "a job without rules of its own": [],
+        "the agent": everything,
+        "a peer, after a change for another job": _PEERS,
+        "another peer": ["site over IPv6"],
+        "a peer with GPUs": ["site"],
+        "a network for all jobs": ["store of data"],
+    }
+
+
+def test_rules_that_are_not_set_are_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    peers = frozenset({(ip_address("10.0.0.1"), 21_001)})
+    wall = Firewall(UIDS, PORTS, [])
+    monkeypatch.setattr(firewall.shutil, "which", lambda *_, **__: None)
+    for _ in range(2):
+        with pytest.raises(FirewallError, match="package nftables"):
+            wall.follow(JOB, peers)
+    calls: list[str] = []
+    monkeypatch.setattr(firewall, "_nft", lambda rules, *_: calls.append(rules))
+    for _ in range(2):
+        wall.follow(JOB, peers)
+    assert len(calls) == 1
+    wall.follow(JOB + 1, frozenset())
+    wall.forget(JOB)
+    wall.follow(JOB + 2, frozenset())
+    assert ["10.0.0.1" in rules for rules in calls] == [True, True, False]
+    wall.forget(JOB + 1)
+    assert len(calls) == 3
+    wall.forget(JOB + 2)
+    assert calls[3].endswith("delete table inet virtualflow_200000\n")
