@@ -136,11 +136,13 @@ class RunDirectory:
 
     def add_own_report(self, generation: int, kind: ReportKind, data: Mapping[str, Any]) -> None:
         """Append a report written by the agent, with the next sequence number."""
-        self.records.mkdir(exist_ok=True, mode=0o700)
+        self._records_ensure()
         try:
             lines = plain_file_read(self.own_reports, _OWN_LIMIT_BYTES).decode().splitlines()
         except (OSError, ValueError):  # none yet, or job code has written there (isolation none)
             lines = []
+        if self.own_reports.is_dir() and not self.own_reports.is_symlink():
+            shutil.rmtree(self.own_reports)
         report = TrainerReport(
             job_id=self.key[0],
             slot=self.key[1],
@@ -152,6 +154,13 @@ class RunDirectory:
         )
         lines.append(json.dumps(encode(report)))
         write_atomically(self.own_reports, "".join(f"{line}\n" for line in lines))
+
+    def _records_ensure(self) -> None:
+        """Create the folder of records if job code has deleted, closed or replaced it."""
+        if self.records.is_symlink() or self.records.is_file():
+            self.records.unlink()
+        self.records.mkdir(exist_ok=True, mode=0o700)
+        self.records.chmod(0o700)
 
     def _read_shipped(self) -> Shipped:
         noted = read_json(self.records / "shipped.json")

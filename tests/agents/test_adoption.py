@@ -135,7 +135,7 @@ def test_a_trainer_is_found_though_its_process_was_never_noted(
     plane.want(wanted_trainer(plane))
     first.until(lambda: ReportKind.READY in plane.kinds(1, 0))
     first.vanish()
-    (state_dir / "trainers" / "1-0" / "process.json").unlink()
+    (state_dir / "trainers" / "1-0.agent" / "process.json").unlink()
     (trainer,) = trainers_below(state_dir)
 
     before = len(plane.batches)
@@ -155,7 +155,7 @@ def test_a_process_id_that_somebody_else_has_now_is_left_alone(
     trainer.kill()
     psutil.wait_procs([trainer], timeout=5)
     me = psutil.Process()
-    noted = state_dir / "trainers" / "1-0" / "process.json"
+    noted = state_dir / "trainers" / "1-0.agent" / "process.json"
     noted.write_text(f'{{"pid": {me.pid}, "create_time": {me.create_time() - 100}}}')
     plane.want()
 

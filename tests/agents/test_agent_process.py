@@ -108,6 +108,10 @@ def test_a_removed_node_ends_its_trainers_and_itself(
     [
         (["--server", "127.0.0.1:8000"], "--server must be an address like"),
         (["--emulate", "two"], "--emulate must be a whole number"),
+        (["--isolation", "jail"], "--isolation must be uid or none"),
+        (["--job-uids", "200000"], "--job-uids must look like 200000-200999"),
+        (["--job-uids", "0-999"], "--job-uids must be two or more ids within 1000-"),
+        (["--job-uids", "2000-2000"], "--job-uids must be two or more ids"),
         (["--ports", "80-90"], "--ports must be a range within 1024-65535"),
         (["--node", "two words"], "--node must be 1 to 63 lower-case letters"),
         (["--grace-s", "soon"], "--grace-s must be a number of seconds"),

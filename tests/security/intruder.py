@@ -55,7 +55,7 @@ def attempts(state, agent, victim):
         "write into the cache": lambda: (state / "cache" / ("0" * 64)).touch() or True,
         "list the cache": lambda: listed(state / "cache"),
         "make a run directory": lambda: (victim.parent / "9-9").mkdir() or True,
-        "replace the own directory": lambda: own.rename(own.with_name("9-9")),
+        "replace the own directory": lambda: os.access(own.parent, os.W_OK),
         "give the own directory away": lambda: os.chown(own, 0, 0) or True,
         "write into the product": lambda: writable(Path(__import__("agents").__file__)),
         "become root": lambda: os.setuid(0) or True,

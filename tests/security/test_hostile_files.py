@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import shutil
@@ -17,7 +18,13 @@ from agents.supervision.log_tail import LogTail
 from agents.supervision.run_directory import RunDirectory
 from agents.supervision.trainer_handle import TrainerHandle
 from agents.supervision.validations import _result_read
-from agents.trainer.contract.plain_files import plain_file_truncate
+from agents.trainer.contract.plain_files import (
+    is_plain_file,
+    plain_file_delete,
+    plain_file_touch,
+    plain_file_truncate,
+    plain_file_write,
+)
 from controlplane.core.protocol.wire import ReportKind
 from tests.agents.builders import run_directory, wanted_trainer
 from tests.agents.conftest import DrivenAgent
@@ -55,6 +62,8 @@ def placed(kind: str) -> Callable[[Path, Path], None]:
             os.mkfifo(path)
         elif kind == "link":
             path.symlink_to(secret)
+        elif kind == "second name":
+            path.hardlink_to(secret)
         elif kind == "loop":
             path.symlink_to(path)
         else:
@@ -63,7 +72,13 @@ def placed(kind: str) -> Callable[[Path, Path], None]:
     return put
 
 
-FILES = ("reports.jsonl", "log.txt", "agent.jsonl", "process.json", "shipped.json", "orders.json")
+#: The agent's own, which job code reaches where it runs as the agent's user.
+RECORDS = ("agent.jsonl", "process.json", "shipped.json")
+FILES = ("reports.jsonl", "log.txt", "alive", "pulse", "validation.json", "orders.json", *RECORDS)
+
+
+def place_of(directory: RunDirectory, name: str) -> Path:
+    return (directory.records if name in RECORDS else directory.path) / name
 
 
 def everything_read(directory: RunDirectory) -> list[Any]:
@@ -87,13 +102,13 @@ def everything_read(directory: RunDirectory) -> list[Any]:
 
 
 @pytest.mark.parametrize("name", FILES)
-@pytest.mark.parametrize("kind", ["pipe", "link", "loop", "directory"])
+@pytest.mark.parametrize("kind", ["pipe", "link", "loop", "directory", "second name"])
 def test_only_regular_files_are_read_and_written(name: str, kind: str, tmp_path: Path) -> None:
     (tmp_path / "run").mkdir()
     directory = run_directory(tmp_path / "run")
     secret = tmp_path / "credentials.json"
     secret.write_bytes(SECRET * 1000)
-    placed(kind)(directory.path / name, secret)
+    placed(kind)(place_of(directory, name), secret)
     assert SECRET.decode().strip() not in repr(everything_read(directory))
     assert secret.read_bytes() == SECRET * 1000
 
@@ -102,7 +117,7 @@ def test_only_regular_files_are_read_and_written(name: str, kind: str, tmp_path:
 def test_any_content_is_read_or_passed_over(name: str, tmp_path: Path) -> None:
     for content in texts():
         directory = run_directory(tmp_path)
-        (directory.path / name).write_bytes(content)
+        place_of(directory, name).write_bytes(content)
         everything_read(directory)
 
 
@@ -123,27 +138,52 @@ def test_the_last_report_is_written_whatever_became_of_the_folder(
 ) -> None:
     directory = run_directory(tmp_path)
     if kind == "closed":
-        directory.path.chmod(0)
+        directory.records.chmod(0)
     else:
-        shutil.rmtree(directory.path)
+        shutil.rmtree(directory.records)
     if kind == "file":
-        directory.path.write_bytes(b"")
+        directory.records.write_bytes(b"")
     elif kind == "link":
-        directory.path.symlink_to(tmp_path / "elsewhere")
+        directory.records.symlink_to(tmp_path / "elsewhere")
     directory.add_own_report(0, ReportKind.EXITED, {"exit_code": None})
     assert last_report(directory, {ReportKind.EXITED}, is_agents_own=True)
-    assert (directory.path.stat().st_mode & 0o777) == 0o700
+    assert (directory.records.stat().st_mode & 0o777) == 0o700
 
 
-@pytest.mark.parametrize("kind", ["pipe", "link", "directory"])
-def test_only_regular_files_are_uploaded(kind: str, tmp_path: Path) -> None:
-    secret = tmp_path / "secret"
+@pytest.mark.parametrize("kind", ["pipe", "link", "directory", "second name", "linked folder"])
+def test_only_regular_files_are_uploaded_and_deleted(kind: str, tmp_path: Path) -> None:
+    (tmp_path / "run").mkdir()
+    directory = run_directory(tmp_path / "run")
+    secret = tmp_path / "model.keras"
     secret.write_bytes(SECRET)
-    placed(kind)(tmp_path / "model.keras", secret)
+    path = directory.outputs / "model.keras"
+    if kind == "linked folder":
+        directory.outputs.rmdir()
+        directory.outputs.symlink_to(tmp_path)
+    else:
+        placed(kind)(path, secret)
     client = ControlPlaneClient("http://127.0.0.1:9", 0.1)
-    with pytest.raises(OSError, match=r"not a regular file|symbolic link|Is a directory"):
-        client.upload(1, 0, 1, "model.keras", tmp_path / "model.keras")
+    refusal = r"not a regular file|symbolic link|Is a directory|Not a directory"
+    with pytest.raises(OSError, match=refusal):
+        client.upload(1, 0, 1, "model.keras", path, directory.path)
     client.close()
+    assert not is_plain_file(path, directory.path)
+    with contextlib.suppress(OSError):
+        plain_file_delete(path, directory.path)
+    assert secret.read_bytes() == SECRET
+
+
+@pytest.mark.parametrize("write", [plain_file_touch, lambda path: plain_file_write(path, b"{}")])
+def test_the_agent_writes_through_no_link(write: Callable[[Path], object], tmp_path: Path) -> None:
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / "run").symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(OSError, match="Not a directory"):
+        write(tmp_path / "run" / "orders.json")
+    assert not list((tmp_path / "elsewhere").iterdir())
+    (tmp_path / "elsewhere" / "orders.json").symlink_to(tmp_path / "secret")
+    with contextlib.suppress(OSError):
+        write(tmp_path / "elsewhere" / "orders.json")
+    assert not (tmp_path / "secret").exists()
 
 
 def test_a_link_is_not_truncated(tmp_path: Path) -> None:
@@ -168,7 +208,8 @@ def test_an_agent_goes_on_with_other_trainers(
     plane.want(wanted_trainer(plane), wanted_trainer(plane, slot=1, job_id=2))
     driven.until(lambda: plane.reports(1, 0) and plane.reports(2, 1))
     for name in FILES:
-        placed(kind)(state_dir / "trainers" / "1-0" / name, tmp_path / "secret")
+        folder = "1-0.agent" if name in RECORDS else "1-0"
+        placed(kind)(state_dir / "trainers" / folder / name, tmp_path / "secret")
     before = len(plane.reports(2, 1))
     driven.until(lambda: len(plane.reports(2, 1)) > before + 10)
     plane.want(wanted_trainer(plane, slot=1, job_id=2))

@@ -18,7 +18,13 @@ import psutil
 import pytest
 
 from agents.supervision.isolation import processes_of_user
-from controlplane.core.protocol.wire import ReportKind, SlotAddress, TrainerReport, WantedTrainer
+from controlplane.core.protocol.wire import (
+    ReportKind,
+    SlotAddress,
+    TrainerReport,
+    ValidationReport,
+    WantedTrainer,
+)
 from tests.agents.builders import membership, wanted_trainer, wanted_validation
 from tests.agents.conftest import wait_until
 from tests.agents.control_plane import ENROLMENT_TOKEN, ControlPlane
@@ -120,6 +126,10 @@ def ready(plane: ControlPlane, job_id: int, slot: int) -> TrainerReport | None:
     return plane.report(job_id, slot, ReportKind.READY)
 
 
+def judgements(plane: ControlPlane) -> list[ValidationReport]:
+    return [report for batch in plane.batches for report in batch.validations]
+
+
 def steps(plane: ControlPlane, job_id: int, slot: int) -> int:
     return plane.kinds(job_id, slot).count(ReportKind.STEPS)
 
@@ -146,11 +156,9 @@ def test_a_job_reaches_nothing_and_leaves_nothing(
     trial = wanted_validation(plane, 3, play="intrude", **facts)
     plane.want(honest, evil, validations=[trial])
     wait_until(lambda: ready(plane, 2, 1))
-    wait_until(lambda: [report for batch in plane.batches for report in batch.validations])
-    told = ready(plane, 2, 1)
-    (judged,) = {report for batch in plane.batches for report in batch.validations[:1]} or [None]
+    wait_until(lambda: judgements(plane))
+    told, judged = ready(plane, 2, 1), judgements(plane)[0]
     assert told is not None
-    assert judged is not None
     assert (told.data["done"], judged.facts["done"]) == ([], []), judged
     assert min(told.data["num_tried"], judged.facts["num_tried"]) > LEAST_ATTEMPTS
     uid = intruding.stat().st_uid
@@ -171,6 +179,26 @@ def test_a_job_reaches_nothing_and_leaves_nothing(
     assert not (agents.state / "made-by-the-agent").exists()
     assert intruding.stat().st_uid == os.geteuid()
     assert "no trainer is left" in agents.stop()
+
+
+def test_without_isolation_the_same_job_reaches_everything(
+    agents: IsolatedAgents, plane: ControlPlane
+) -> None:
+    pid = agents.start(FAKE, "--no-fork-servers")
+    facts = {"state": str(agents.state), "agent": pid, "victim": str(agents.run_dir(1, 0))}
+    honest, trial = wanted_trainer(plane), wanted_validation(plane, 3, play="intrude", **facts)
+    plane.want(honest)
+    wait_until(lambda: steps(plane, 1, 0))
+    plane.want(honest, validations=[trial])
+    wait_until(lambda: judgements(plane))
+    done = judgements(plane)[0].facts["done"]
+    missing = {
+        "list the state directory", "write into the cache", "read credentials.json",
+        "link credentials.json", "read the victim's code/job.py", "write the victim's orders.json",
+        f"read environ of {pid}", f"read memory of {pid}", f"signal {pid}", f"trace {pid}",
+    } - {*done}  # fmt: skip
+    assert not missing
+    assert plane.hellos[-1].isolation == "none"
 
 
 def test_trainers_of_a_job_share_a_user_over_resizes_and_restarts(

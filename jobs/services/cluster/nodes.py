@@ -68,7 +68,6 @@ def node_enrol(request: EnrolRequest, now: datetime.datetime) -> EnrolReply:
         )
     _node_check(request)
     host_check(request.host)
-    isolation_check(request.isolation)
     _kinds_check(request)
     taken = ports_taken(request, now)
     if taken:
@@ -77,6 +76,7 @@ def node_enrol(request: EnrolRequest, now: datetime.datetime) -> EnrolReply:
     try:
         with transaction.atomic():
             token = _token_use(request.token, now)
+            isolation_check(request.isolation)
             node = Node.objects.create(
                 name=request.name,
                 host=request.host,
@@ -169,10 +169,9 @@ def isolation_check(isolation: str) -> None:
         raise InvalidInputError.of(isolation=f"Give one of {', '.join(ISOLATIONS)}.")
     if isolation == "none" and are_users_strangers():
         raise InvalidInputError.of(
-            isolation="This site has several active accounts, and jobs on this node would run as "
-            "one user that can read and change all of them. Start the agent with --isolation uid, "
-            "as root; or, if all users of this site trust each other, have an admin set "
-            "VIRTUALFLOW_USERS_TRUST_EACH_OTHER=1 for the site."
+            isolation="The site has several active accounts, whose jobs could read and change each "
+            "other on this node. Start the agent with --isolation uid, as root; or, if all users "
+            "trust each other, an admin sets VIRTUALFLOW_USERS_TRUST_EACH_OTHER=1 for the site."
         )
 
 

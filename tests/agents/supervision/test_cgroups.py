@@ -1,0 +1,60 @@
+"""Cgroups of version 2, on a folder that looks like a delegated part of the hierarchy."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+from agents.supervision.cgroups import Cgroups
+
+
+@pytest.fixture
+def mount(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Give a mount whose group /slice/agent is delegated; the kernel's files are plain ones."""
+    root = tmp_path / "mount" / "slice" / "agent"
+    root.mkdir(parents=True)
+    (root / "cgroup.controllers").write_text("cpuset cpu io memory pids\n")
+    (root / "cgroup.procs").write_text("12\n13\n")
+    (tmp_path / "own").write_text("4:memory:/elsewhere\n0::/slice/agent\n")
+    # The kernel removes a group together with its files.
+    monkeypatch.setattr(Path, "rmdir", shutil.rmtree)
+    return tmp_path / "mount"
+
+
+def found(mount: Path) -> Cgroups | None:
+    return Cgroups.find((mount.parent / "none", mount), mount.parent / "own")
+
+
+def test_jobs_have_groups_with_limits_and_the_agent_one_of_its_own(mount: Path) -> None:
+    groups = found(mount)
+    assert groups is not None
+    root = mount / "slice" / "agent"
+    assert (root / "agent" / "cgroup.procs").read_text() == "13"  # one write a process
+    assert (root / "cgroup.subtree_control").read_text() == "+memory +pids +cpu"
+    group = groups.make("7-0", 2**30, 100)
+    assert group == root / "7-0"
+    limits = {path.name: path.read_text() for path in group.iterdir()}
+    assert limits == {"memory.max": "1073741824", "pids.max": "100", "cpu.weight": "100"}
+    (group / "cgroup.procs").write_text("99\n")
+    groups.kill("7-0")
+    assert (group / "cgroup.kill").read_text() == "1"
+    assert not groups.remove("7-0")
+    (group / "cgroup.procs").write_text("")
+    assert groups.remove("7-0")
+    assert not group.exists()
+    groups.kill("7-0")
+    assert groups.remove("7-0")
+
+
+@pytest.mark.parametrize("lack", ["controller", "version", "right"])
+def test_without_a_delegated_part_there_are_none(mount: Path, lack: str) -> None:
+    root = mount / "slice" / "agent"
+    if lack == "controller":
+        (root / "cgroup.controllers").write_text("cpu io pids\n")
+    elif lack == "version":
+        (mount.parent / "own").write_text("4:memory:/slice/agent\n")
+    else:
+        (root / "agent").write_text("")  # no folder can be made
+    assert found(mount) is None

@@ -1,0 +1,99 @@
+"""A site of strangers takes no node whose jobs share a user, unless an admin says so in words."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from django.contrib.auth.models import User
+from django.test import Client
+from django.utils import timezone
+from rest_framework.test import APIClient
+
+from controlplane.core.protocol.codec import encode
+from controlplane.core.protocol.wire import HelloRequest
+from jobs.models import Node
+from jobs.services.cluster.nodes import enrolment_token_create
+from tests.support.builders import accelerators, enrol_request, node_make
+
+pytestmark = pytest.mark.django_db
+FIX = "VIRTUALFLOW_USERS_TRUST_EACH_OTHER=1"
+
+
+@pytest.fixture(autouse=True)
+def _strangers(settings: Any) -> None:
+    settings.USERS_TRUST_EACH_OTHER = False
+
+
+def enrol(isolation: str) -> Any:
+    _, token = enrolment_token_create(None, timezone.now())
+    body = json.dumps(encode(enrol_request(token, f"node-{isolation}", isolation=isolation)))
+    return Client().post("/api/v1/agent/enrol/", body, content_type="application/json")
+
+
+def hello(node: Node, token: str, isolation: str) -> Any:
+    request = HelloRequest(
+        host=node.host,
+        first_port=node.first_port,
+        last_port=node.last_port,
+        boot_id=node.boot_id,
+        accelerators=accelerators(2),
+        isolation=isolation,
+    )
+    client = Client(headers={"Authorization": f"Agent {token}"})
+    body = json.dumps(encode(request))
+    return client.post("/api/v1/agent/hello/", body, content_type="application/json")
+
+
+def test_strangers_need_isolation(ada: User, bob: User, settings: Any) -> None:
+    refused = enrol("none")
+    assert refused.status_code == 400
+    assert FIX in json.dumps(refused.json()["errors"]["isolation"])
+    assert not Node.objects.exists()
+    assert FIX in refused.content.decode()[:500]  # as much as an agent logs
+    assert enrol("uid").status_code == 201
+    settings.USERS_TRUST_EACH_OTHER = True
+    assert enrol("none").status_code == 201
+
+
+def test_one_active_user_does_not(ada: User, bob: User) -> None:
+    User.objects.filter(pk=bob.pk).update(is_active=False)
+    assert enrol("none").status_code == 201
+
+
+def test_a_known_node_is_not_brought_online(ada: User, settings: Any) -> None:
+    node, token = node_make(now=timezone.now())
+    assert hello(node, token, "none").status_code == 200
+    User.objects.create_user("newcomer")
+    Node.objects.filter(pk=node.pk).update(status="lost")
+    refused = hello(node, token, "none")
+    assert (refused.status_code, FIX in refused.content.decode()) == (400, True)
+    node.refresh_from_db()
+    assert node.status == "lost"
+    assert hello(node, token, "uid").status_code == 200
+    node.refresh_from_db()
+    assert (node.status, node.isolation) == ("online", "uid")
+
+
+def test_another_word_is_refused(ada: User) -> None:
+    refused = enrol("container")
+    assert refused.status_code == 400
+    assert set(refused.json()["errors"]) == {"isolation"}
+
+
+@pytest.mark.parametrize(("isolation", "words"), [("uid", "Isolated"), ("none", "No isolation")])
+def test_it_is_shown(
+    ada: User, client_of: Callable[..., APIClient], isolation: str, words: str
+) -> None:
+    node_make(now=timezone.now(), isolation=isolation)
+    (row,) = client_of(ada).get("/api/v1/nodes/").json()["results"]
+    assert row["isolation"] == isolation
+    browser = Client()
+    browser.force_login(ada)
+    page = browser.get("/nodes/").content.decode()
+    assert words in page
+    assert FIX not in page
+    User.objects.create_user("newcomer")
+    assert (FIX in browser.get("/nodes/").content.decode()) is (isolation == "none")
