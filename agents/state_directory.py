@@ -86,14 +86,7 @@ class StateDirectory:
         A restarted agent keeps its boot id, so the control plane accepts it at once, while a copy
         of the folder, on any machine, has another id and is refused as a duplicate.
         """
-        status = self.path.stat()
-        parts = (
-            _KERNEL_BOOT_ID.read_text().strip() if _KERNEL_BOOT_ID.exists() else "",
-            socket.gethostname(),
-            str(status.st_dev),
-            str(status.st_ino),
-        )
-        return hashlib.sha256("|".join(parts).encode()).hexdigest()[:32]
+        return boot_id_of(self.path)
 
     def credentials(self, server: str) -> EnrolReply | None:
         """Return the reply of the enrolment at `server`; None if this folder was never enrolled.
@@ -115,3 +108,15 @@ class StateDirectory:
         """Store the reply of an enrolment, readable by the owner only."""
         text = json.dumps({"server": server, "reply": encode(reply)}, indent=1)
         write_atomically(self._credentials, text)
+
+
+def boot_id_of(folder: Path) -> str:
+    """Return the id of a folder on this boot of this machine; it is no secret."""
+    status = folder.stat()
+    parts = (
+        _KERNEL_BOOT_ID.read_text().strip() if _KERNEL_BOOT_ID.exists() else "",
+        socket.gethostname(),
+        str(status.st_dev),
+        str(status.st_ino),
+    )
+    return hashlib.sha256("|".join(parts).encode()).hexdigest()[:32]

@@ -92,7 +92,7 @@ def main() -> int:
             open_links(folder) as links,
             embedded_stack(
                 folder,
-                agent_options=["--pulse-limit", str(PULSE_LIMIT_S)],
+                options_for=lambda _: ["--pulse-limit", str(PULSE_LIMIT_S)],
                 address_for=links.address_for,
                 **variables,
             ) as stack,

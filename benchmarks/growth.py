@@ -111,7 +111,7 @@ def resizes(
     options = ["--emulate", "1", *agent_options]
     with (
         tempfile.TemporaryDirectory(prefix="virtualflow-growth-") as folder,
-        embedded_stack(Path(folder), agent_options=options) as stack,
+        embedded_stack(Path(folder), options_for=lambda _: options) as stack,
     ):
         second = next(n["id"] for n in stack.get("nodes/")["results"] if n["name"] == "node-b")
         stack.post(f"nodes/{second}/cordon/", {"reason": "not yet"})

@@ -71,7 +71,7 @@ def stack(
                 postgresql_server,
                 redis_server,
                 wish.name,
-                agent_options=wish.agent_options,
+                options_for=lambda _: wish.agent_options,
                 **lines,
                 **dict(wish.variables),
             )

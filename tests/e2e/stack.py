@@ -22,7 +22,7 @@ def running_stack(
     redis: RunningServer,
     database: str,
     *,
-    agent_options: Sequence[str] = (),
+    options_for: Callable[[str], Sequence[str]] = lambda _node: (),
     address_for: Callable[[str, str], str] = lambda _node, server: server,
     **variables: str,
 ) -> Iterator[Stack]:
@@ -35,6 +35,6 @@ def running_stack(
         **variables,
     )
     with demo_stack.running_stack(
-        directory, environment, agent_options=agent_options, address_for=address_for
+        directory, environment, options_for=options_for, address_for=address_for
     ) as stack:
         yield stack

@@ -23,7 +23,7 @@ import httpx
 from jobs.demo.environment import BASE_DIR, socket_path
 from jobs.demo.stack import processes
 from jobs.demo.stack.ports import free_port, reserved_ports
-from jobs.demo.stack.supervisor import Part, Supervisor
+from jobs.demo.stack.supervisor import PRIVATE_UMASK, Part, Supervisor
 
 ADMIN = "admin"
 _LOOK_EVERY_S = 0.25
@@ -42,11 +42,13 @@ class Stack:
     Attributes:
         rest: a client authenticated as admin by token; paths are relative to `/api/v1/`.
         directory: all files written by the processes, one log per process in `logs`.
+        environment: variables of the site's processes, besides those of this one.
     """
 
     rest: httpx.Client
     supervisor: Supervisor
     directory: Path
+    environment: Mapping[str, str]
 
     def wait_for(
         self,
@@ -149,7 +151,7 @@ def running_stack(
     environment: Mapping[str, str],
     *,
     broker: Sequence[Part] = (),
-    agent_options: Sequence[str] = (),
+    options_for: Callable[[str], Sequence[str]] = lambda _node: (),
     address_for: Callable[[str, str], str] = lambda _node, server: server,
     with_replayer: bool = False,
 ) -> Iterator[Stack]:
@@ -158,7 +160,7 @@ def running_stack(
     Args:
         environment: see `stack_environment`.
         broker: parts that run before the site, and stop after it.
-        agent_options: further options of both agents.
+        options_for: returns further options of a node's agent, from the node's name.
         address_for: returns the address at which a node reaches the site, from the node's name and
             the site's own address.
         with_replayer: also run the worker for what-if replays.
@@ -175,7 +177,9 @@ def running_stack(
             )
             for node, ports in zip(processes.NODES, ranges, strict=True)
         ]
-        agents = [replace(part, command=[*part.command, *agent_options]) for part in agents]
+        agents = [
+            replace(part, command=[*part.command, *options_for(part.name)]) for part in agents
+        ]
         site = processes.site_parts(environment, directory)
         site = [part for part in site if with_replayer or part.name != "replayer"]
         supervisor = Supervisor(
@@ -190,7 +194,7 @@ def running_stack(
             with httpx.Client(
                 base_url=base, headers=headers, timeout=_REQUEST_TIMEOUT_S, trust_env=False
             ) as rest:
-                stack = Stack(rest, supervisor, directory)
+                stack = Stack(rest, supervisor, directory, environment)
                 stack.wait_for(
                     "both nodes", lambda: _num_online(stack) == len(agents), _NODES_DEADLINE_S
                 )
@@ -234,13 +238,13 @@ def stack_environment(
 def embedded_stack(
     directory: Path,
     *,
-    agent_options: Sequence[str] = (),
+    options_for: Callable[[str], Sequence[str]] = lambda _node: (),
     address_for: Callable[[str, str], str] = lambda _node, server: server,
     **variables: str,
 ) -> Iterator[Stack]:
     """Run a stack without installed servers, on SQLite and the embedded broker, like the demo.
 
-    `agent_options` and `address_for` are those of `running_stack`.
+    `options_for` and `address_for` are those of `running_stack`.
     """
     address = socket_path(directory)
     environment = stack_environment(
@@ -254,7 +258,7 @@ def embedded_stack(
         directory,
         environment,
         broker=[broker],
-        agent_options=agent_options,
+        options_for=options_for,
         address_for=address_for,
     ) as stack:
         yield stack
@@ -272,6 +276,7 @@ def _prepare(environment: Mapping[str, str], directory: Path) -> str:
         capture_output=True,
         text=True,
         timeout=_PREPARE_DEADLINE_S,
+        umask=PRIVATE_UMASK,
         check=False,
     )
     if done.returncode != 0:

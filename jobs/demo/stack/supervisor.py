@@ -22,6 +22,8 @@ MAX_BACKOFF_S = 30.0
 #: Seconds of running after which a part's restart backoff is reset.
 STEADY_AFTER_S = 60.0
 KEPT_LOG_BYTES = 16 * 1024 * 1024
+#: Databases and schedules of the parts are nobody else's: jobs may run as other users beside them.
+PRIVATE_UMASK = 0o077
 _CHECK_EVERY_S = 0.05
 _KILL_DEADLINE_S = 5.0
 _PR_SET_PDEATHSIG = 1
@@ -146,6 +148,7 @@ class Supervisor:
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
+                umask=PRIVATE_UMASK,
                 # A session of its own: Ctrl-C in the terminal reaches only the supervisor, which
                 # then stops the parts in order.
                 start_new_session=True,

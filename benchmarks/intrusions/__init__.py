@@ -1,0 +1,1 @@
+"""What a hostile job, visitor or agent tries against a running site; see `benchmarks.intrusion`."""
