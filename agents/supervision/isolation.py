@@ -30,8 +30,8 @@ from agents.trainer.contract.job_user import JobUser
 log = logging.getLogger("agents")
 
 #: Capabilities that an agent needs to isolate jobs, with their bits. DAC_OVERRIDE: to read and
-#: delete what a job leaves in its own folder.
-CAPABILITIES = {"CHOWN": 0, "DAC_OVERRIDE": 1, "KILL": 5, "SETGID": 6, "SETUID": 7}
+#: delete what a job leaves in its own folder; FOWNER: in folders that all share.
+CAPABILITIES = {"CHOWN": 0, "DAC_OVERRIDE": 1, "FOWNER": 3, "KILL": 5, "SETGID": 6, "SETUID": 7}
 NUM_FILES = 16384
 #: Stands in for the first of the range where users of an earlier agent process are cleared.
 NOBODY = 65534
