@@ -195,7 +195,11 @@ class Agent:
     def _adopt(self) -> None:
         """Adopt trainers of an earlier agent process from the state directory."""
         validations_sweep(self._state.validations, self._around.isolation)
-        for directory in RunDirectory.all_in(self._state.trainers):
+        directories = RunDirectory.all_in(self._state.trainers)
+        for directory in directories:
+            # All first: the last one of a user takes all processes of the user along.
+            self._around.isolation.adopt(directory.owner, directory.path)
+        for directory in directories:
             trainer = TrainerHandle(directory, self._around)
             with self._contained(directory.path):
                 if trainer.adopt():

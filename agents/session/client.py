@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -25,6 +26,8 @@ from controlplane.core.protocol.wire import (
 
 MAX_REPLY_BYTES = 32 * 1024 * 1024
 MAX_CODE_BYTES = 256 * 1024 * 1024
+#: Of a trainer's file; the control plane takes no larger one (ARTIFACT_LIMIT_BYTES).
+MAX_UPLOAD_BYTES = 4 * 1024 * 1024 * 1024
 MAX_FILE_BYTES = 64 * 1024 * 1024 * 1024
 CHUNK_BYTES = 1024 * 1024
 _RETRIED_STATUSES = frozenset({408, 425, 429})
@@ -169,9 +172,11 @@ class ControlPlaneClient:
             below: the run directory; see `plain_file_open`.
 
         Raises:
-            OSError: the file cannot be read, or is no regular file.
+            OSError: the file cannot be read, is no regular file, or is too large.
         """
         with plain_file_open(path, below) as file:
+            if os.fstat(file.fileno()).st_size > MAX_UPLOAD_BYTES:
+                raise OSError(f"{path.name} is larger than {MAX_UPLOAD_BYTES} bytes")
             headers = {
                 "X-Sha256": hashlib.file_digest(file, "sha256").hexdigest(),
                 "Content-Length": str(file.tell()),

@@ -8,6 +8,7 @@ processes is left: the last of its holders to end has them all killed.
 from __future__ import annotations
 
 import contextlib
+import grp
 import logging
 import os
 import pwd
@@ -32,8 +33,8 @@ from controlplane.core.protocol.wire import TrainerOrders
 log = logging.getLogger("agents")
 
 #: Capabilities that an agent needs to isolate jobs, with their bits. DAC_OVERRIDE: to read and
-#: delete what a job leaves in its own folder.
-CAPABILITIES = {"CHOWN": 0, "DAC_OVERRIDE": 1, "KILL": 5, "SETGID": 6, "SETUID": 7}
+#: delete what a job leaves in its own folder; FOWNER: in folders that all share.
+CAPABILITIES = {"CHOWN": 0, "DAC_OVERRIDE": 1, "FOWNER": 3, "KILL": 5, "SETGID": 6, "SETUID": 7}
 NUM_FILES = 16384
 #: Stands in for the first of the range where users of an earlier agent process are cleared.
 NOBODY = 65534
@@ -67,14 +68,18 @@ def isolation_check(settings: AgentSettings, state: StateDirectory) -> None:
             "besides what the agent has; add them (AmbientCapabilities= of systemd, cap_add of a "
             "container), or choose --isolation none if all users trust each other"
         )
-    named = [row for row in pwd.getpwall() if row.pw_uid in settings.job_uids]
-    if named:
+    names = {row.pw_uid: row.pw_name for row in pwd.getpwall()}
+    names |= {row.gr_gid: row.gr_name for row in grp.getgrall()}
+    taken = next((uid for uid in settings.job_uids if uid in names), None)
+    if taken is not None:
         raise ValueError(
-            f"--job-uids contains {named[0].pw_uid}, which is the account {named[0].pw_name}; "
-            "give a range without accounts"
+            f"--job-uids contains {taken}, the id of the account or group {names[taken]}; give a "
+            "range without accounts and groups"
         )
     for folder in (state.path, state.trainers, state.validations):
         folder.chmod(0o711)  # to be passed through: what is inside belongs to the agent, or a job
+    for folder in (state.cache, state.fork_servers):
+        folder.chmod(0o700)
     paths = {sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")}
     paths |= {sys.executable, str(PROJECT_ROOT / "agents"), str(state.trainers)}
     closed = _helper_run("--check", str(settings.job_uids[0]), *paths)

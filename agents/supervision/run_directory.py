@@ -48,10 +48,15 @@ class Shipped:
 
 
 class RunDirectory:
-    """`<state dir>/trainers/<job>-<slot>/`, with the layout of docs/protocol.md."""
+    """`<state dir>/trainers/<job>-<slot>/`, with the layout of docs/protocol.md.
+
+    Attributes:
+        owner: run directories of the same owner belong to the same user (`isolation`).
+    """
 
     def __init__(self, parent: Path, key: TrainerKey) -> None:
         self.key = key
+        self.owner = f"job {key[0]}"
         self.path = parent / f"{key[0]}-{key[1]}"
         self.code = self.path / "code"
         self.outputs = self.path / "outputs"

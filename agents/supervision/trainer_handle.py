@@ -98,10 +98,6 @@ class TrainerHandle:
         return self.directory.key
 
     @property
-    def _owner(self) -> str:
-        return f"job {self.key[0]}"
-
-    @property
     def is_acknowledged(self) -> bool:
         """True once the trainer is gone and the control plane has acknowledged all its reports."""
         if self.stage is not Stage.GONE or not self.queue.is_empty:
@@ -165,8 +161,9 @@ class TrainerHandle:
             self.accelerator_index = self._orders.accelerator.index
         if last_report(self.directory, {ReportKind.EXITED}, is_agents_own=True):
             self.stage = Stage.GONE
+            self._around.isolation.leave(self.directory.path)
             return True
-        uid = self._around.isolation.adopt(self._owner, self.directory.path)
+        uid = self._around.isolation.adopt(self.directory.owner, self.directory.path)
         noted = self.directory.read_process() or _process_found(self.directory, uid)
         process = OwnedProcess.adopt(self.directory.path, *noted, uid) if noted else None
         # An agent killed while starting a trainer may leave all files but no process.
@@ -265,7 +262,7 @@ class TrainerHandle:
         directory = self.directory
         directory.touch_alive()
         try:
-            user = self._around.isolation.enter(self._owner, directory.path)
+            user = self._around.isolation.enter(directory.owner, directory.path)
             process = self._around.fork_servers.start(
                 "--run-dir", directory.path, self._accelerator_environment(wanted), user
             )

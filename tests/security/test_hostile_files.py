@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from agents.session.client import ControlPlaneClient
+from agents.session.client import MAX_UPLOAD_BYTES, ControlPlaneClient
 from agents.session.report_queue import ReportQueue, last_report
 from agents.supervision.log_tail import LogTail
 from agents.supervision.run_directory import RunDirectory
@@ -171,6 +171,17 @@ def test_only_regular_files_are_uploaded_and_deleted(kind: str, tmp_path: Path) 
     with contextlib.suppress(OSError):
         plain_file_delete(path, directory.path)
     assert secret.read_bytes() == SECRET
+
+
+def test_a_file_without_end_is_not_read(tmp_path: Path) -> None:
+    directory = run_directory(tmp_path)
+    path = directory.outputs / "model.keras"
+    path.touch()
+    os.truncate(path, MAX_UPLOAD_BYTES + 1)  # takes no room
+    client = ControlPlaneClient("http://127.0.0.1:9", 0.1)
+    with pytest.raises(OSError, match="larger than"):
+        client.upload(1, 0, 1, "model.keras", path, directory.path)
+    client.close()
 
 
 @pytest.mark.parametrize("write", [plain_file_touch, lambda path: plain_file_write(path, b"{}")])

@@ -17,7 +17,7 @@ from typing import Any
 import psutil
 import pytest
 
-from agents.supervision.isolation import processes_of_user
+from agents.supervision.isolation import CAPABILITIES, processes_of_user
 from controlplane.core.protocol.wire import (
     ReportKind,
     SlotAddress,
@@ -140,10 +140,18 @@ def goes_on(plane: ControlPlane, job_id: int, slot: int) -> None:
 
 
 @pytest.mark.parametrize("way", ["--fork-servers", "--no-fork-servers"])
+@pytest.mark.parametrize("agent", ["container", "unit"])
 def test_a_job_reaches_nothing_and_leaves_nothing(
-    agents: IsolatedAgents, plane: ControlPlane, way: str
+    agents: IsolatedAgents, plane: ControlPlane, way: str, agent: str
 ) -> None:
-    pid = agents.start_isolated(FAKE, way)
+    """The agent is root, or a user of its own, with the capabilities that it asks for alone."""
+    some = ",".join(["-all", *(f"+{name.lower()}" for name in CAPABILITIES)])
+    prefix = ["setpriv", "--bounding-set", some, "--inh-caps", some, "--ambient-caps", some]
+    if agent == "unit":
+        ids = [f"{name}={agents.uids[-1] + 1}" for name in ("--reuid", "--regid")]
+        prefix += [*ids, "--clear-groups"]
+        os.chown(agents.folder, agents.uids[-1] + 1, -1)
+    pid = agents.start_isolated(FAKE, way, prefix=tuple(prefix))
     victim, intruding = agents.run_dir(1, 0), agents.run_dir(2, 1)
     facts = {"state": str(agents.state), "agent": pid, "victim": str(victim)}
     restore = plane.add_checkpoint(1, b"secret")
@@ -177,7 +185,7 @@ def test_a_job_reaches_nothing_and_leaves_nothing(
     assert not agents.left()
     assert not (Path(tempfile.gettempdir()) / f"left-by-{uid}").exists()
     assert not (agents.state / "made-by-the-agent").exists()
-    assert intruding.stat().st_uid == os.geteuid()
+    assert intruding.stat().st_uid == agents.folder.stat().st_uid
     assert "no trainer is left" in agents.stop()
 
 
@@ -232,8 +240,14 @@ def test_trainers_of_a_job_share_a_user_over_resizes_and_restarts(
     want(4, 1, 2, source=1)
     wait_until(lambda: switched(1, 4) and switched(2, 4))
     assert agents.run_dir(1, 2).stat().st_uid == uid
+
+    agents.kill()
+    os.kill(pid, signal.SIGKILL)  # the end of one does not take the other along
+    agents.start_isolated(FAKE, "--fork-servers")
+    wait_until(lambda: ReportKind.EXITED in plane.kinds(1, 1))
+    goes_on(plane, 1, 2)
     plane.want()
-    wait_until(lambda: plane.kinds(1, 1)[-1] is plane.kinds(1, 2)[-1] is ReportKind.EXITED)
+    wait_until(lambda: ReportKind.EXITED in plane.kinds(1, 2))
     assert not agents.left()
 
 

@@ -83,7 +83,10 @@ def test_another_word_is_refused(ada: User) -> None:
     assert set(refused.json()["errors"]) == {"isolation"}
 
 
-@pytest.mark.parametrize(("isolation", "words"), [("uid", "Isolated"), ("none", "No isolation")])
+@pytest.mark.parametrize(
+    ("isolation", "words"),
+    [("uid", "jobs run as users of their own"), ("none", "s own user")],
+)
 def test_it_is_shown(
     ada: User, client_of: Callable[..., APIClient], isolation: str, words: str
 ) -> None:
