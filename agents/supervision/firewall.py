@@ -7,13 +7,11 @@ outlives the agent, whose trainers do so too. Connections that exist are not cut
 from __future__ import annotations
 
 import logging
-import re
 import shutil
 import socket
 import subprocess
 from collections.abc import Iterable, Mapping, Sequence
 from ipaddress import IPv4Address, IPv6Address, ip_address
-from pathlib import Path
 
 from agents.settings import AgentSettings, Network
 
@@ -23,8 +21,6 @@ Address = IPv4Address | IPv6Address
 #: A peer's address and port. None: all ports but those that agents give to trainers, for NCCL,
 #: whose connections between GPUs have ports that the kernel chooses.
 Peer = tuple[Address, int | None]
-RESOLVER_FILE = Path("/etc/resolv.conf")
-_NAME_PORT = 53
 _LIMIT_S = 10.0
 
 
@@ -166,16 +162,6 @@ class Firewall:
     def _port(self, port: int | None) -> str:
         others = f"!= {self._ports[0]}-{self._ports[1]}"
         return f"meta l4proto {{ tcp, udp }} th dport {others if port is None else port}"
-
-
-def name_servers() -> frozenset[Peer]:
-    """List the name servers of this machine."""
-    try:
-        text = RESOLVER_FILE.read_text(errors="replace")
-    except OSError:
-        return frozenset()
-    found = re.findall(r"^nameserver\s+([0-9A-Fa-f.:]+)\s*$", text, re.MULTILINE)
-    return frozenset((ip_address(address), _NAME_PORT) for address in found)
 
 
 def _version(address: Address | Network) -> str:
