@@ -16,6 +16,7 @@ import shutil
 import subprocess
 import sys
 import sysconfig
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -43,6 +44,8 @@ SCRATCH_FOLDER = "scratch"
 #: Folders in which every user may leave files.
 SHARED_FOLDERS = ("/tmp", "/var/tmp", "/dev/shm")  # noqa: S108
 _HELPER_LIMIT_S = 10.0
+#: Least time between two tries to kill all processes of a user.
+KILL_AGAIN_S = 1.0
 JOB_USER_COMMAND = (sys.executable, "-I", job_user.__file__)
 
 OPEN_WARNING = (
@@ -93,6 +96,9 @@ class Isolation:
     """Users of an agent's jobs: `enter` before a start, `is_cleared` after the leader's end.
 
     With isolation `none` no user is given; users of an earlier agent process are still cleared.
+
+    Attributes:
+        leaving: run directories that `leave` was called for and that are not cleared yet.
     """
 
     def __init__(self, settings: AgentSettings, num_accelerators: int) -> None:
@@ -101,7 +107,8 @@ class Isolation:
         self._memory_bytes = psutil.virtual_memory().total // max(1, num_accelerators)
         self._users: dict[Path, int] = {}  # of run directories
         self._owners: dict[int, str] = {}  # of users that are held
-        self._leaving: list[Path] = []
+        self._killers: dict[int, tuple[subprocess.Popen[bytes], float]] = {}
+        self.leaving: list[Path] = []
         self._next = 0
         #: Kills the others' processes, and has none itself.
         self._guard = self._uids[0] if self._uids is not None else NOBODY
@@ -157,8 +164,7 @@ class Isolation:
             if not self._cgroups.remove(run_dir.name):
                 return False
         if list(self._users.values()).count(uid) == 1:
-            if any(True for _ in processes_of_user(uid)):
-                user_kill(uid, self._guard)
+            if not self._is_killed(uid):
                 return False
             _leftovers_delete(uid)
             del self._owners[uid]
@@ -171,11 +177,34 @@ class Isolation:
     def leave(self, run_dir: Path) -> None:
         """Take the user back as soon as `is_cleared`; `step` goes on with it."""
         if not self.is_cleared(run_dir):
-            self._leaving.append(run_dir)
+            self.leaving.append(run_dir)
+
+    @property
+    def pids(self) -> set[int]:
+        """Process ids of helpers."""
+        return {killer.pid for killer, _ in self._killers.values()}
 
     def step(self) -> None:
         """Go on clearing; call in every round."""
-        self._leaving = [run_dir for run_dir in self._leaving if not self.is_cleared(run_dir)]
+        self.leaving = [run_dir for run_dir in self.leaving if not self.is_cleared(run_dir)]
+
+    def _is_killed(self, uid: int) -> bool:
+        """Kill all processes of a user, whether any is seen or not; True once none is left.
+
+        A process that goes on from fork to fork is not always seen, nor caught by its id. The one
+        that kills is not waited for.
+        """
+        killer, started_at = self._killers.get(uid, (None, 0.0))
+        if killer is None:
+            command = (*JOB_USER_COMMAND, "--kill", str(uid), str(self._guard))
+            self._killers[uid] = subprocess.Popen(command, env={}, cwd="/"), time.monotonic()
+            return False
+        if killer.poll() is None:
+            return False
+        is_killed = killer.returncode == 0 and not any(True for _ in processes_of_user(uid))
+        if is_killed or time.monotonic() > started_at + KILL_AGAIN_S:
+            del self._killers[uid]
+        return is_killed
 
     def _free_uid(self) -> int:
         assert self._uids is not None, "without a range no user is given"
@@ -193,14 +222,6 @@ class Isolation:
 def processes_of_user(uid: int) -> Iterator[int]:
     """Yield the ids of living processes that have this user in any role."""
     return (pid for pid in psutil.pids() if uid in uids_of(pid))
-
-
-def user_kill(uid: int, guard: int) -> None:
-    """Kill all processes of a user at once, so that none can start another meanwhile."""
-    try:
-        _helper_run("--kill", str(uid), str(guard))
-    except (OSError, ValueError, subprocess.SubprocessError) as error:
-        log.warning("processes of user %d are not killed, trying again: %s", uid, error)
 
 
 def _helper_run(*arguments: str) -> str:

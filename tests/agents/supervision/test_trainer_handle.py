@@ -165,7 +165,7 @@ def test_an_unwanted_trainer_is_ended_and_its_folder_kept_only_for_a_while(
         plane.want()
         driven.until(partial(plane.report, 1, slot, ReportKind.EXITED))
     folder = state_dir / "trainers"
-    driven.until(lambda: [entry.name for entry in folder.iterdir()] == ["1-4"])
+    driven.until(lambda: {entry.stem for entry in folder.iterdir()} == {"1-4"})
     exited = plane.report(1, 0, ReportKind.EXITED)
     assert exited is not None
     assert exited.data["exit_code"] == -15
