@@ -35,8 +35,6 @@ log = logging.getLogger("agents")
 #: delete what a job leaves in its own folder; FOWNER: in folders that all share.
 CAPABILITIES = {"CHOWN": 0, "DAC_OVERRIDE": 1, "FOWNER": 3, "KILL": 5, "SETGID": 6, "SETUID": 7}
 NUM_FILES = 16384
-#: Stands in for the first of the range where users of an earlier agent process are cleared.
-NOBODY = 65534
 #: Processes and threads of a job on this node: some hundred per trainer, more with more cores.
 NUM_PROCESSES = max(4096, 64 * (os.cpu_count() or 1))
 #: Home and temporary folder of a job's processes, in the run directory.
@@ -110,8 +108,6 @@ class Isolation:
         self._killers: dict[int, tuple[subprocess.Popen[bytes], float]] = {}
         self.leaving: list[Path] = []
         self._next = 0
-        #: Kills the others' processes, and has none itself.
-        self._guard = self._uids[0] if self._uids is not None else NOBODY
         if self._uids is None:
             log.warning("%s", OPEN_WARNING)
             return
@@ -140,12 +136,12 @@ class Isolation:
         return JobUser(uid, NUM_PROCESSES, NUM_FILES, cgroup)
 
     def adopt(self, owner: str, run_dir: Path) -> int | None:
-        """Return the user of an earlier agent process's run directory; None: the agent's own."""
+        """Return the job user that an earlier agent process has given the directory to, if any."""
         try:
             uid = run_dir.lstat().st_uid
         except FileNotFoundError:
             return None
-        if uid == os.geteuid():
+        if uid == os.geteuid() or _is_account(uid):
             return None
         self._owners[uid], self._users[run_dir] = owner, uid
         return uid
@@ -196,7 +192,8 @@ class Isolation:
         """
         killer, started_at = self._killers.get(uid, (None, 0.0))
         if killer is None:
-            command = (*JOB_USER_COMMAND, "--kill", str(uid), str(self._guard))
+            guard = uid if self._uids is None else self._uids[0]
+            command = (*JOB_USER_COMMAND, "--kill", str(uid), str(guard))
             self._killers[uid] = subprocess.Popen(command, env={}, cwd="/"), time.monotonic()
             return False
         if killer.poll() is None:
@@ -243,6 +240,15 @@ def _helper_run(*arguments: str) -> str:
     if done.returncode:
         raise ValueError(f"no process can become another user: {done.stderr[-500:]}")
     return done.stdout
+
+
+def _is_account(uid: int) -> bool:
+    """Return whether a person or a service has this id: such a user is no job's."""
+    try:
+        pwd.getpwuid(uid)
+    except KeyError:
+        return False
+    return True
 
 
 def _capabilities_missing() -> list[str]:

@@ -19,7 +19,7 @@ import psutil
 import pytest
 
 from agents.state_directory import StateDirectory
-from agents.supervision.isolation import CAPABILITIES, isolation_check, processes_of_user
+from agents.supervision.isolation import CAPABILITIES, Isolation, isolation_check, processes_of_user
 from controlplane.core.protocol.wire import (
     ReportKind,
     SlotAddress,
@@ -325,6 +325,14 @@ def test_users_that_have_an_account_are_not_given_to_jobs(tmp_path: Path) -> Non
     with pytest.raises(ValueError, match=r"65534, the id of the account or group n"):
         isolation_check(settings, state)
     state.close()
+
+
+def test_the_directory_of_an_account_is_no_jobs(tmp_path: Path) -> None:
+    root_needed()
+    os.chown(tmp_path, 65534, 65534)  # a former agent's user; its other processes are none of ours
+    isolation = Isolation(agent_settings("http://127.0.0.1:9", tmp_path), 1)
+    assert isolation.adopt("job 1", tmp_path) is None
+    assert isolation.is_cleared(tmp_path)
 
 
 def test_an_agent_says_which_folder_is_closed(agents: IsolatedAgents) -> None:
