@@ -117,6 +117,7 @@ class Agent:
         return [
             *(trainer.directory.path for trainer in trainers if trainer.stage is Stage.RUNNING),
             *(validation.path for validation in validations if validation.is_running),
+            *self._around.isolation.leaving,
             *(self._fork_servers.folders if self._is_ending else ()),
         ]
 
@@ -125,7 +126,8 @@ class Agent:
         """Ids of the processes whose exit status the agent collects."""
         trainers = {item.state.pid for item in [*self.trainers.values(), *self._foreign]}
         validations = {item.pid for item in self._validations.values()}
-        return trainers | validations | self._fork_servers.pids
+        others = self._fork_servers.pids | self._around.isolation.pids
+        return trainers | validations | others
 
     @property
     def is_all_acknowledged(self) -> bool:

@@ -16,6 +16,7 @@ import shutil
 import subprocess
 import sys
 import sysconfig
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -36,8 +37,6 @@ log = logging.getLogger("agents")
 #: delete what a job leaves in its own folder; FOWNER: in folders that all share.
 CAPABILITIES = {"CHOWN": 0, "DAC_OVERRIDE": 1, "FOWNER": 3, "KILL": 5, "SETGID": 6, "SETUID": 7}
 NUM_FILES = 16384
-#: Stands in for the first of the range where users of an earlier agent process are cleared.
-NOBODY = 65534
 #: Processes and threads of a job on this node: some hundred per trainer, more with more cores.
 NUM_PROCESSES = max(4096, 64 * (os.cpu_count() or 1))
 #: Home and temporary folder of a job's processes, in the run directory.
@@ -45,6 +44,8 @@ SCRATCH_FOLDER = "scratch"
 #: Folders in which every user may leave files.
 SHARED_FOLDERS = ("/tmp", "/var/tmp", "/dev/shm")  # noqa: S108
 _HELPER_LIMIT_S = 10.0
+#: Least time between two tries to kill all processes of a user.
+KILL_AGAIN_S = 1.0
 JOB_USER_COMMAND = (sys.executable, "-I", job_user.__file__)
 
 OPEN_WARNING = (
@@ -95,6 +96,9 @@ class Isolation:
     """Users of an agent's jobs: `enter` before a start, `is_cleared` after the leader's end.
 
     With isolation `none` no user is given; users of an earlier agent process are still cleared.
+
+    Attributes:
+        leaving: run directories that `leave` was called for and that are not cleared yet.
     """
 
     def __init__(self, settings: AgentSettings, num_accelerators: int) -> None:
@@ -105,10 +109,9 @@ class Isolation:
         self._peers: dict[Path, frozenset[Peer]] = {}  # of run directories
         self._users: dict[Path, int] = {}  # of run directories
         self._owners: dict[int, str] = {}  # of users that are held
-        self._leaving: list[Path] = []
+        self._killers: dict[int, tuple[subprocess.Popen[bytes], float]] = {}
+        self.leaving: list[Path] = []
         self._next = 0
-        #: Kills the others' processes, and has none itself.
-        self._guard = self._uids[0] if self._uids is not None else NOBODY
         if self._uids is None:
             log.warning("%s", OPEN_WARNING)
             return
@@ -159,12 +162,12 @@ class Isolation:
         self._firewall.follow(uid, frozenset().union(*peers))
 
     def adopt(self, owner: str, run_dir: Path) -> int | None:
-        """Return the user of an earlier agent process's run directory; None: the agent's own."""
+        """Return the job user that an earlier agent process has given the directory to, if any."""
         try:
             uid = run_dir.lstat().st_uid
         except FileNotFoundError:
             return None
-        if uid == os.geteuid():
+        if uid == os.geteuid() or _is_account(uid):
             return None
         self._owners[uid], self._users[run_dir] = owner, uid
         return uid
@@ -183,8 +186,7 @@ class Isolation:
             if not self._cgroups.remove(run_dir.name):
                 return False
         if list(self._users.values()).count(uid) == 1:
-            if any(True for _ in processes_of_user(uid)):
-                user_kill(uid, self._guard)
+            if not self._is_killed(uid):
                 return False
             _leftovers_delete(uid)
             del self._owners[uid]
@@ -200,11 +202,35 @@ class Isolation:
     def leave(self, run_dir: Path) -> None:
         """Take the user back as soon as `is_cleared`; `step` goes on with it."""
         if not self.is_cleared(run_dir):
-            self._leaving.append(run_dir)
+            self.leaving.append(run_dir)
+
+    @property
+    def pids(self) -> set[int]:
+        """Process ids of helpers."""
+        return {killer.pid for killer, _ in self._killers.values()}
 
     def step(self) -> None:
         """Go on clearing; call in every round."""
-        self._leaving = [run_dir for run_dir in self._leaving if not self.is_cleared(run_dir)]
+        self.leaving = [run_dir for run_dir in self.leaving if not self.is_cleared(run_dir)]
+
+    def _is_killed(self, uid: int) -> bool:
+        """Kill all processes of a user, whether any is seen or not; True once none is left.
+
+        A process that goes on from fork to fork is not always seen, nor caught by its id. The one
+        that kills is not waited for.
+        """
+        killer, started_at = self._killers.get(uid, (None, 0.0))
+        if killer is None:
+            guard = uid if self._uids is None else self._uids[0]
+            command = (*JOB_USER_COMMAND, "--kill", str(uid), str(guard))
+            self._killers[uid] = subprocess.Popen(command, env={}, cwd="/"), time.monotonic()
+            return False
+        if killer.poll() is None:
+            return False
+        is_killed = killer.returncode == 0 and not any(True for _ in processes_of_user(uid))
+        if is_killed or time.monotonic() > started_at + KILL_AGAIN_S:
+            del self._killers[uid]
+        return is_killed
 
     def _free_uid(self) -> int:
         assert self._uids is not None, "without a range no user is given"
@@ -222,14 +248,6 @@ class Isolation:
 def processes_of_user(uid: int) -> Iterator[int]:
     """Yield the ids of living processes that have this user in any role."""
     return (pid for pid in psutil.pids() if uid in uids_of(pid))
-
-
-def user_kill(uid: int, guard: int) -> None:
-    """Kill all processes of a user at once, so that none can start another meanwhile."""
-    try:
-        _helper_run("--kill", str(uid), str(guard))
-    except (OSError, ValueError, subprocess.SubprocessError) as error:
-        log.warning("processes of user %d are not killed, trying again: %s", uid, error)
 
 
 def _helper_run(*arguments: str) -> str:
@@ -251,6 +269,15 @@ def _helper_run(*arguments: str) -> str:
     if done.returncode:
         raise ValueError(f"no process can become another user: {done.stderr[-500:]}")
     return done.stdout
+
+
+def _is_account(uid: int) -> bool:
+    """Return whether a person or a service has this id: such a user is no job's."""
+    try:
+        pwd.getpwuid(uid)
+    except KeyError:
+        return False
+    return True
 
 
 def _capabilities_missing() -> list[str]:

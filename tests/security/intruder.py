@@ -6,8 +6,20 @@ What it tries is harmless where it succeeds: the tests must be able to fail.
 import ctypes
 import os
 import subprocess
+import sys
 import tempfile
 from pathlib import Path
+
+#: Goes on from process to process, so that whoever looks for it by its number comes too late.
+HOPPER = """
+import os, time
+end = time.monotonic() + 100
+while time.monotonic() < end:
+    time.sleep(0.005)
+    if os.fork():
+        os._exit(0)
+    os.setsid()
+"""
 
 
 def uid_of(pid):
@@ -104,6 +116,7 @@ def stay_behind(victim):
     own = Path(os.environ["VIRTUALFLOW_RUN_DIR"])
     for environment in ({"VIRTUALFLOW_RUN_DIR": str(victim)}, {}):
         subprocess.Popen(["/bin/sleep", "1000"], env=environment, start_new_session=True)
+    subprocess.Popen([sys.executable, "-I", "-c", HOPPER], env={}, start_new_session=True)
     (own / "alive").unlink(missing_ok=True)
     (own / "alive").symlink_to(own.parents[1] / "made-by-the-agent")
     os.mkfifo(own / "validation.json")

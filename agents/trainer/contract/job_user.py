@@ -78,7 +78,7 @@ def _capabilities_clear() -> None:
 def user_kill_all(uid: int, guard: int) -> None:
     """Kill every process of user `uid`, at once and none else, from a process that ends soon.
 
-    Its real and saved user is `guard`, which has no other process: so it cannot be stopped or
+    Its real and saved user is `guard`, which must have no other process: so it cannot be stopped or
     killed by those that it kills (see kill(2)).
 
     Raises:
