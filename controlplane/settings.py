@@ -5,6 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 from controlplane import environment
+from django.core.exceptions import ImproperlyConfigured
+
 from controlplane.core import policies
 from controlplane.core.protocol import code_archive
 from controlplane.core.values.lifecycle import JobStatus, ValidationStatus
@@ -13,10 +15,14 @@ BASE_DIR = Path(__file__).resolve().parent.parent
 STATE_DIR = Path(environment.text("VIRTUALFLOW_STATE_DIR", str(BASE_DIR / "var")))
 
 DEBUG = environment.flag("VIRTUALFLOW_DEBUG")
-SECRET_KEY = environment.text(
-    "VIRTUALFLOW_SECRET_KEY", "insecure-key-of-a-debug-run" if DEBUG else None
-)
-ALLOWED_HOSTS = environment.words("VIRTUALFLOW_HOSTS", ("localhost", "127.0.0.1", "[::1]"))
+SECRET_KEY = environment.secret("VIRTUALFLOW_SECRET_KEY", may_be_random=DEBUG)
+_LOOPBACK = ("localhost", "127.0.0.1", "[::1]")
+ALLOWED_HOSTS = environment.words("VIRTUALFLOW_HOSTS", _LOOPBACK)
+if DEBUG and not set(ALLOWED_HOSTS) <= {*_LOOPBACK}:
+    raise ImproperlyConfigured(
+        "VIRTUALFLOW_DEBUG shows code to every visitor, so with it VIRTUALFLOW_HOSTS may name only "
+        f"{', '.join(_LOOPBACK)}; unset one of them."
+    )
 CSRF_TRUSTED_ORIGINS = environment.words("VIRTUALFLOW_ORIGINS")
 IS_BEHIND_TLS = environment.flag("VIRTUALFLOW_TLS")
 
