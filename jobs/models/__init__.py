@@ -1,6 +1,7 @@
 """All persisted state. Services write it, selectors read it."""
 
 from jobs.models.access import ApiToken, ClusterSetting, IdempotencyKey, PolicyState
+from jobs.models.audit import AuditAction, AuditEntry
 from jobs.models.estimates import JobEstimates
 from jobs.models.history import EpochReport, Event, LogChunk, StepReport
 from jobs.models.jobs import Artifact, Job
@@ -16,6 +17,8 @@ __all__ = [
     "Allocation",
     "ApiToken",
     "Artifact",
+    "AuditAction",
+    "AuditEntry",
     "ClusterSetting",
     "EnrolmentToken",
     "EpochReport",

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import datetime
 import hashlib
+from typing import Any
 
 from django.contrib.auth.models import User
 from django.core.files.base import ContentFile
@@ -15,7 +16,8 @@ from django.db import IntegrityError, transaction
 
 from controlplane.core.values.lifecycle import ENDED_JOB_STATUSES, JobStatus
 from jobs.exceptions import ConflictError, InvalidInputError, StaleVersionError
-from jobs.models import IdempotencyKey, Job, Validation
+from jobs.models import AuditAction, IdempotencyKey, Job, Validation
+from jobs.services.lifecycle.audit import audit_add
 from jobs.services.lifecycle.events import event_add, user_actor
 from jobs.services.lifecycle.transitions import job_end, job_lock, job_pause_now, status_change
 from jobs.services.scheduling.resizes import job_empty
@@ -195,8 +197,10 @@ def job_reprioritise(
         if before != priority:
             job.update_columns(revision=job.revision + 1, priority=priority)
             text = f"Priority {before} → {priority}" + (f": {reason}" if reason else "")
-            data = {"before": before, "after": priority, "reason": reason}
+            data: dict[str, Any] = {"before": before, "after": priority, "reason": reason}
             event_add("reprioritised", text, now=now, job=job, actor=actor, data=data)
+            if actor != user_actor(job.owner):
+                audit_add(AuditAction.PRIORITY_CHANGED, f"job:{job.pk}", actor=actor, **data)
     return job
 
 
