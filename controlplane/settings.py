@@ -216,6 +216,8 @@ QUARANTINE_WINDOW_S = environment.number("VIRTUALFLOW_QUARANTINE_WINDOW_S", 600,
 QUARANTINE_S = environment.number("VIRTUALFLOW_QUARANTINE_S", 300, low=1, high=86400)
 QUARANTINE_LIMIT_S = 86400
 LIVE_JOBS_LIMIT = 1000  # of one user
+#: Highest priority that users who are no admins may give jobs, unless an admin chose another.
+PRIORITY_CEILING = int(environment.number("VIRTUALFLOW_PRIORITY_CEILING", 100, low=1, high=1000))
 DEFAULT_POLICY = environment.choice(
     "VIRTUALFLOW_POLICY", policies.POLICIES, policies.DEFAULT_POLICY
 )

@@ -83,6 +83,11 @@ class JobForm(forms.Form):
             if name not in _NOT_SHOWN:
                 self.fields[name] = _form_field(name, field)
 
+    def priority_limit(self, ceiling: int) -> None:
+        """Show the highest priority that the user may give."""
+        self.fields["priority"].widget.attrs["max"] = ceiling
+        self["priority"].help_text = f"1 to {ceiling}; twice the priority, twice the share."
+
     def sections(self) -> dict[str, list[forms.BoundField]]:
         """Return the fields of each section, "training" included, without the code's."""
         placed = {name for names in _SECTIONS.values() for name in names} | {"code_from", "code"}

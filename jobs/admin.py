@@ -26,6 +26,7 @@ from jobs.models import (
     Generation,
     Job,
     Node,
+    PriorityCeiling,
     Replay,
 )
 from jobs.services.cluster.api_tokens import api_token_revoke
@@ -144,10 +145,19 @@ class AuditEntryAdmin(RecordAdmin):
     search_fields = ("actor", "object", "address")
 
 
+class PriorityCeilingInline(admin.StackedInline):
+    model = PriorityCeiling
+    can_delete = True
+
+
 class AccountAdmin(UserAdmin):
     """User accounts; what is done to them is in the audit log as well."""
 
     list_display = ("username", "is_active", "is_staff", "is_superuser", "last_login")
+    inlines = (PriorityCeilingInline,)
+
+    def get_inlines(self, request: HttpRequest, obj: Any) -> Any:
+        return self.inlines if obj else ()
 
     def log_addition(self, request: HttpRequest, obj: Any, message: Any) -> Any:
         audit_add(AuditAction.USER_MADE, user_actor(obj))

@@ -55,6 +55,7 @@ def queue(request: HttpRequest) -> HttpResponse:
     jobs = [(job, held[job.pk]) for job in pages.live_jobs(request.user)]
     context = {
         "jobs": jobs,
+        "ceiling": access.priority_ceiling(request.user),
         "policies": [(name, policy_summary(name)) for name in POLICIES],
         "policy": cluster_setting().policy,
     }

@@ -61,6 +61,7 @@ def job(request: HttpRequest, job_id: int) -> HttpResponse:
         "frontend/job.html",
         {
             "job": found,
+            "ceiling": access.priority_ceiling(request.user),
             "progress": job_progress(
                 found, found.facts.get("steps_per_epoch"), found.facts.get("num_examples")
             ),

@@ -1,6 +1,12 @@
 """All persisted state. Services write it, selectors read it."""
 
-from jobs.models.access import ApiToken, ClusterSetting, IdempotencyKey, PolicyState
+from jobs.models.access import (
+    ApiToken,
+    ClusterSetting,
+    IdempotencyKey,
+    PolicyState,
+    PriorityCeiling,
+)
 from jobs.models.audit import AuditAction, AuditEntry
 from jobs.models.estimates import JobEstimates
 from jobs.models.history import EpochReport, Event, LogChunk, StepReport
@@ -30,6 +36,7 @@ __all__ = [
     "LogChunk",
     "Node",
     "PolicyState",
+    "PriorityCeiling",
     "Replay",
     "ReplayStatus",
     "StartFailure",

@@ -172,15 +172,19 @@ def job_reprioritise(
     reason: str = "",
     is_reason_required: bool = False,
     seen_revision: int | None = None,
+    ceiling: int = PRIORITY_RANGE[1],
 ) -> Job:
     """Change a job's priority, effective from the next cycle.
+
+    Args:
+        ceiling: highest priority that the actor may give.
 
     Raises:
         InvalidInputError: the priority is out of range, or the reason is missing.
         StaleVersionError: the job changed since `seen_revision`.
         ConflictError: the job has ended.
     """
-    low, high = PRIORITY_RANGE
+    low, high = PRIORITY_RANGE[0], ceiling
     if isinstance(priority, bool) or not isinstance(priority, int) or not low <= priority <= high:
         raise InvalidInputError.of(priority=f"Give a whole number from {low} to {high}.")
     if is_reason_required and not reason.strip():
