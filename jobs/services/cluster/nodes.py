@@ -75,6 +75,7 @@ def node_enrol(request: EnrolRequest, now: datetime.datetime) -> EnrolReply:
         ForbiddenError: the token is unknown or expired.
         ConflictError: the token was used.
     """
+    _token_check(request.token, now)  # first: callers without one learn nothing of the cluster
     if not _NAME.fullmatch(request.name):
         raise InvalidInputError.of(
             name="Use lower-case letters, digits, '-' and '.', at most 63 characters."
@@ -118,19 +119,30 @@ def node_enrol(request: EnrolRequest, now: datetime.datetime) -> EnrolReply:
     return _reply(node, agent_token)
 
 
-def _token_use(text: str, now: datetime.datetime) -> EnrolmentToken:
+def _token_check(text: str, now: datetime.datetime) -> EnrolmentToken:
     token = EnrolmentToken.objects.filter(digest=token_digest(text)).first()
     if token is None or token.expires_at <= now:
         raise ForbiddenError(
             "The enrolment token is unknown or expired; ask an admin for a new one.",
             code="enrolment_token_unknown",
         )
-    if not EnrolmentToken.objects.filter(id=token.pk, used_at=None).update(used_at=now):
-        raise ConflictError(
-            "The enrolment token was used already; each one lets one node in.",
-            code="enrolment_token_used",
-        )
+    if token.used_at is not None:
+        raise _token_used()
     return token
+
+
+def _token_use(text: str, now: datetime.datetime) -> EnrolmentToken:
+    token = _token_check(text, now)
+    if not EnrolmentToken.objects.filter(id=token.pk, used_at=None).update(used_at=now):
+        raise _token_used()
+    return token
+
+
+def _token_used() -> ConflictError:
+    return ConflictError(
+        "The enrolment token was used already; each one lets one node in.",
+        code="enrolment_token_used",
+    )
 
 
 def node_hello(
