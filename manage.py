@@ -5,7 +5,7 @@ import sys
 
 #: Settings of a process that needs neither secret nor server: it reads files and computes.
 ALONE = {
-    "VIRTUALFLOW_SECRET_KEY": "of-a-simulation-which-signs-nothing",
+    "VIRTUALFLOW_SECRET_KEY": "of-a-simulation-which-signs-nothing-and-answers-nobody",
     "REDIS_URL": "redis://localhost",
     "DATABASE_URL": "sqlite:///:memory:",
 }

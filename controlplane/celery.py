@@ -20,6 +20,7 @@ _PERIODS_S = {
     "expire_generations": settings.CYCLE_PERIOD_S,
     "join_predictions": settings.CYCLE_PERIOD_S,
     "expire_validations": settings.CYCLE_PERIOD_S,
+    "expire_records": 24 * 3600,
     "answer_replay": settings.EXPIRE_PERIOD_S,
 }
 #: Tasks that take minutes have a queue and a worker of their own, so that no other task waits.

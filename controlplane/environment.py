@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import secrets
 from collections.abc import Collection
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ from django.core.exceptions import ImproperlyConfigured
 # would only busy-wait for each other.
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
+_SECRET_LENGTH = 50
 _TRUE = frozenset({"1", "true", "yes", "on"})
 _FALSE = frozenset({"0", "false", "no", "off", ""})
 
@@ -26,6 +28,17 @@ def text(name: str, default: str | None = None) -> str:
     if default is None:
         raise ImproperlyConfigured(f"Set the environment variable {name}; it has no default.")
     return default
+
+
+def secret(name: str, *, may_be_random: bool = False) -> str:
+    """Read a secret of at least 50 characters; where it may, an unset one is random."""
+    value = text(name, secrets.token_urlsafe(48) if may_be_random else None)
+    if len(value) < _SECRET_LENGTH:
+        raise ImproperlyConfigured(
+            f"{name} has {len(value)} characters; give at least {_SECRET_LENGTH} random ones: "
+            "python3 -c 'import secrets; print(secrets.token_urlsafe(48))'"
+        )
+    return value
 
 
 def flag(name: str, *, default: bool = False) -> bool:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import datetime
 from pathlib import Path
+
+from django.core.exceptions import ImproperlyConfigured
 
 from controlplane import environment
 from controlplane.core import policies
@@ -13,10 +16,14 @@ BASE_DIR = Path(__file__).resolve().parent.parent
 STATE_DIR = Path(environment.text("VIRTUALFLOW_STATE_DIR", str(BASE_DIR / "var")))
 
 DEBUG = environment.flag("VIRTUALFLOW_DEBUG")
-SECRET_KEY = environment.text(
-    "VIRTUALFLOW_SECRET_KEY", "insecure-key-of-a-debug-run" if DEBUG else None
-)
-ALLOWED_HOSTS = environment.words("VIRTUALFLOW_HOSTS", ("localhost", "127.0.0.1", "[::1]"))
+SECRET_KEY = environment.secret("VIRTUALFLOW_SECRET_KEY", may_be_random=DEBUG)
+_LOOPBACK = ("localhost", "127.0.0.1", "[::1]")
+ALLOWED_HOSTS = environment.words("VIRTUALFLOW_HOSTS", _LOOPBACK)
+if DEBUG and not set(ALLOWED_HOSTS) <= {*_LOOPBACK}:
+    raise ImproperlyConfigured(
+        "VIRTUALFLOW_DEBUG shows code to every visitor, so with it VIRTUALFLOW_HOSTS may name only "
+        f"{', '.join(_LOOPBACK)}; unset one of them."
+    )
 CSRF_TRUSTED_ORIGINS = environment.words("VIRTUALFLOW_ORIGINS")
 IS_BEHIND_TLS = environment.flag("VIRTUALFLOW_TLS")
 #: Nodes without isolation may serve several users (services.cluster.nodes).
@@ -34,11 +41,13 @@ INSTALLED_APPS = [
     "django_filters",
     "drf_spectacular",
     "drf_spectacular_sidecar",
+    "axes",
     "jobs",
     "frontend",
     "django.contrib.admin.apps.SimpleAdminConfig",  # after frontend, whose templates come first
 ]
 MIDDLEWARE = [
+    "jobs.origins.request_kept",
     "django.middleware.security.SecurityMiddleware",
     "controlplane.middleware.response_headers",
     "whitenoise.middleware.WhiteNoiseMiddleware",
@@ -48,6 +57,7 @@ MIDDLEWARE = [
     "django.contrib.auth.middleware.AuthenticationMiddleware",
     "django.contrib.messages.middleware.MessageMiddleware",
     "django.middleware.clickjacking.XFrameOptionsMiddleware",
+    "axes.middleware.AxesMiddleware",  # last: it replaces the answer to a login that is locked
 ]
 ROOT_URLCONF = "controlplane.urls"
 WSGI_APPLICATION = "controlplane.wsgi.application"
@@ -68,13 +78,44 @@ TEMPLATES = [
 LANGUAGE_CODE = "en"
 TIME_ZONE = "UTC"
 USE_TZ = True
+
+# --- accounts --------------------------------------------------------------------------------
+
 LOGIN_URL = "login"
 LOGIN_REDIRECT_URL = "/"
 LOGOUT_REDIRECT_URL = "login"
+AUTHENTICATION_BACKENDS = [
+    "axes.backends.AxesStandaloneBackend",  # first: refuses locked logins before any hashing
+    "django.contrib.auth.backends.ModelBackend",
+]
 AUTH_PASSWORD_VALIDATORS = [
     {"NAME": f"django.contrib.auth.password_validation.{name}"}
     for name in ("MinimumLengthValidator", "CommonPasswordValidator", "NumericPasswordValidator")
-]
+] + [{"NAME": "jobs.services.cluster.accounts.TokenRevocation"}]
+
+SESSION_COOKIE_AGE = int(environment.number("VIRTUALFLOW_SESSION_H", 12, low=0.1, high=720) * 3600)
+# Cookies belong to a host with all its ports, where other applications may be.
+SESSION_COOKIE_NAME, CSRF_COOKIE_NAME = "virtualflow_session", "virtualflow_csrf"
+
+#: Proxies in front, each of which appends its client to `X-Forwarded-For`.
+NUM_PROXIES = int(environment.number("VIRTUALFLOW_PROXIES", 0, low=0, high=10))
+#: Failed logins of one user name, or from one address, until both are locked for a time.
+AXES_FAILURE_LIMIT = int(environment.number("VIRTUALFLOW_LOGIN_FAILURES", 10, low=1, high=1000))
+AXES_COOLOFF_TIME = datetime.timedelta(
+    seconds=environment.number("VIRTUALFLOW_LOGIN_LOCK_S", 300, low=1, high=86400)
+)
+AXES_LOCKOUT_PARAMETERS = ["username", "ip_address"]
+AXES_CLIENT_IP_CALLABLE = "jobs.origins.client_network"
+AXES_LOCKOUT_CALLABLE = "jobs.api.lockout.lockout_response"
+# A locked login counts no further, or a stranger could keep somebody out for ever; and no success
+# forgets failures, or a user could clear the count of his address between two guesses.
+AXES_RESET_COOL_OFF_ON_FAILURE_DURING_LOCKOUT = False
+AXES_RESET_ON_SUCCESS = False
+AXES_SENSITIVE_PARAMETERS = ["password", "old_password", "new_password1", "new_password2"]
+AXES_DISABLE_ACCESS_LOG = True  # the audit log has it
+AXES_VERBOSE = AXES_ENABLE_ADMIN = False
+
+AUDIT_DAYS = int(environment.number("VIRTUALFLOW_AUDIT_DAYS", 365, low=30, high=36500))
 
 # --- database, Redis, tasks ------------------------------------------------------------------
 
@@ -177,6 +218,8 @@ QUARANTINE_WINDOW_S = environment.number("VIRTUALFLOW_QUARANTINE_WINDOW_S", 600,
 QUARANTINE_S = environment.number("VIRTUALFLOW_QUARANTINE_S", 300, low=1, high=86400)
 QUARANTINE_LIMIT_S = 86400
 LIVE_JOBS_LIMIT = 1000  # of one user
+#: Highest priority that users who are no admins may give jobs, unless an admin chose another.
+PRIORITY_CEILING = int(environment.number("VIRTUALFLOW_PRIORITY_CEILING", 100, low=1, high=1000))
 DEFAULT_POLICY = environment.choice(
     "VIRTUALFLOW_POLICY", policies.POLICIES, policies.DEFAULT_POLICY
 )
@@ -225,6 +268,7 @@ LOGGING = {
     "disable_existing_loggers": False,
     "formatters": {"line": {"format": "%(asctime)s %(levelname)s %(name)s %(message)s"}},
     "handlers": {"console": {"class": "logging.StreamHandler", "formatter": "line"}},
+    "loggers": {"axes": {"level": "WARNING"}},
     "root": {
         "handlers": ["console"],
         "level": environment.text("VIRTUALFLOW_LOG_LEVEL", "INFO"),

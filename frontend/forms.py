@@ -8,13 +8,20 @@ from enum import Enum
 from typing import Any
 
 from django import forms
+from django.contrib.auth.forms import PasswordChangeForm
+from django.contrib.auth.models import User
+from django.contrib.auth.password_validation import password_validators_help_texts
+from django.core.exceptions import ValidationError
+from django.http import HttpRequest
 from rest_framework import serializers
 
 from controlplane.core.protocol.wire import StopKind, Task
 from controlplane.core.values.lifecycle import ValidationStatus
 from jobs.api.jobs.submission_serializer import SubmissionSerializer
+from jobs.exceptions import InvalidInputError
 from jobs.job_templates import JOB_TEMPLATES, JobTemplate
 from jobs.models import Job, Validation
+from jobs.services.cluster.accounts import password_confirm
 from jobs.services.cluster.api_tokens import LIFETIME_DAYS_LIMIT
 from jobs.services.submission.rows import job_clone_values
 from jobs.submission import prediction_values
@@ -76,6 +83,11 @@ class JobForm(forms.Form):
             if name not in _NOT_SHOWN:
                 self.fields[name] = _form_field(name, field)
 
+    def priority_limit(self, ceiling: int) -> None:
+        """Show the highest priority that the user may give."""
+        self.fields["priority"].widget.attrs["max"] = ceiling
+        self["priority"].help_text = f"1 to {ceiling}; twice the priority, twice the share."
+
     def sections(self) -> dict[str, list[forms.BoundField]]:
         """Return the fields of each section, "training" included, without the code's."""
         placed = {name for names in _SECTIONS.values() for name in names} | {"code_from", "code"}
@@ -114,6 +126,24 @@ class JobForm(forms.Form):
                     self.add_error(None, f"{name}: {message}")
 
 
+class PasswordForm(PasswordChangeForm):
+    """A new password; failures with the old one count like those of a login."""
+
+    def __init__(self, user: User, data: Any = None, *, request: HttpRequest, **more: Any) -> None:
+        super().__init__(user, data, **more)
+        self.request = request
+        self.fields["new_password1"].help_text = " ".join(password_validators_help_texts())
+
+    def clean_old_password(self) -> str:
+        """Check the present password."""
+        old: str = self.cleaned_data["old_password"]
+        try:
+            password_confirm(self.request, self.user, old)
+        except InvalidInputError as error:
+            raise ValidationError(error.fields["password"][0]) from None
+        return old
+
+
 class TokenForm(forms.Form):
     """Name, permissions and lifetime of an API token."""
 
@@ -130,12 +160,34 @@ class TokenForm(forms.Form):
         max_value=LIFETIME_DAYS_LIMIT,
         initial=90,
     )
-    may_write = forms.BooleanField(
-        label="May submit and change jobs",
-        help_text="Off: read-only.",
+    may_read = forms.BooleanField(
+        label="May read jobs",
+        help_text="Scope jobs:read: jobs, logs, files, nodes.",
         required=False,
         initial=True,
     )
+    may_write = forms.BooleanField(
+        label="May submit and change jobs",
+        help_text="Scope jobs:write.",
+        required=False,
+        initial=True,
+    )
+    may_administer = forms.BooleanField(
+        label="May act as an admin",
+        help_text="Scope admin: all jobs, nodes, the policy. Without it: as a member.",
+        required=False,
+    )
+    password = forms.CharField(
+        label="Your password",
+        help_text="Asked again for each new token.",
+        strip=False,
+        widget=forms.PasswordInput(attrs={"autocomplete": "current-password"}),
+    )
+
+    def scopes(self) -> list[str]:
+        """Return the scopes chosen in a valid form."""
+        boxes = {"may_read": "jobs:read", "may_write": "jobs:write", "may_administer": "admin"}
+        return [scope for name, scope in boxes.items() if self.cleaned_data[name]]
 
 
 def values_shown(values: Mapping[str, Any]) -> dict[str, Any]:

@@ -16,8 +16,22 @@ from django.db.models import Model, QuerySet
 from django.http import HttpRequest, HttpResponse
 from django.utils import timezone
 
-from jobs.models import Accelerator, Allocation, ApiToken, Event, Generation, Job, Node, Replay
+from jobs.models import (
+    Accelerator,
+    Allocation,
+    ApiToken,
+    AuditAction,
+    AuditEntry,
+    Event,
+    Generation,
+    Job,
+    Node,
+    PriorityCeiling,
+    Replay,
+)
 from jobs.services.cluster.api_tokens import api_token_revoke
+from jobs.services.lifecycle.audit import audit_add
+from jobs.services.lifecycle.events import user_actor
 
 
 class ControlPlaneAdmin(admin.AdminSite):
@@ -125,12 +139,52 @@ class ApiTokenAdmin(RecordAdmin):
         self.message_user(request, "The selected tokens are revoked.", messages.SUCCESS)
 
 
+class AuditEntryAdmin(RecordAdmin):
+    list_display = ("at", "actor", "action", "object", "address")
+    list_filter = ("action",)
+    search_fields = ("actor", "object", "address")
+
+
+class PriorityCeilingInline(admin.StackedInline):
+    model = PriorityCeiling
+    can_delete = True
+
+
+class AccountAdmin(UserAdmin):
+    """User accounts; what is done to them is in the audit log as well."""
+
+    list_display = ("username", "is_active", "is_staff", "is_superuser", "last_login")
+    inlines = (PriorityCeilingInline,)
+
+    def get_inlines(self, request: HttpRequest, obj: Any) -> Any:
+        return self.inlines if obj else ()
+
+    def log_addition(self, request: HttpRequest, obj: Any, message: Any) -> Any:
+        audit_add(AuditAction.USER_MADE, user_actor(obj))
+        return super().log_addition(request, obj, message)
+
+    def log_change(self, request: HttpRequest, obj: Any, message: Any) -> Any:
+        audit_add(
+            AuditAction.USER_CHANGED,
+            user_actor(obj),
+            is_active=obj.is_active,
+            is_staff=obj.is_staff,
+            changes=message,
+        )
+        return super().log_change(request, obj, message)
+
+    def log_deletions(self, request: HttpRequest, queryset: Any) -> Any:
+        for user in queryset:
+            audit_add(AuditAction.USER_DELETED, user_actor(user))
+        return super().log_deletions(request, queryset)
+
+
 def _is_admin(request: HttpRequest) -> bool:
     return bool(request.user.is_active and request.user.is_staff)
 
 
 site = ControlPlaneAdmin(name="admin")
-site.register(User, UserAdmin)
+site.register(User, AccountAdmin)
 for model, page in (
     (Job, JobAdmin),
     (Node, NodeAdmin),
@@ -140,5 +194,6 @@ for model, page in (
     (Event, EventAdmin),
     (Replay, ReplayAdmin),
     (ApiToken, ApiTokenAdmin),
+    (AuditEntry, AuditEntryAdmin),
 ):
     site.register(model, page)

@@ -78,6 +78,13 @@ class StaleVersionError(ControlPlaneError):
     code = "stale_version"
 
 
+class TooManyFailuresError(ControlPlaneError):
+    """Wrong passwords or tokens came too often; `Retry-After` says how long to wait."""
+
+    status = HTTPStatus.TOO_MANY_REQUESTS
+    code = "too_many_failures"
+
+
 class GoneError(ControlPlaneError):
     status = HTTPStatus.GONE
     code = "gone"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from celery import shared_task
+from django.core.management import call_command
 from django.utils import timezone
 
 from jobs import nudges
@@ -11,6 +12,7 @@ from jobs.services.cluster.replays import replay_next
 from jobs.services.failures.quarantine import nodes_judge
 from jobs.services.failures.timeouts import generations_expire, stalled_recover
 from jobs.services.failures.watch import watch_is_kept, watch_keep
+from jobs.services.lifecycle.audit import audit_expire
 from jobs.services.lifecycle.predictions import predictions_join_next
 from jobs.services.reports.model_fitting import models_fit
 from jobs.services.scheduling.cycle import cycle_run, cycle_watched
@@ -101,3 +103,10 @@ def expire_validations() -> list[int]:
     if changed:
         nudges.jobs_changed(changed, orders=True)
     return sorted(changed)
+
+
+@shared_task(time_limit=60)
+def expire_records() -> int:
+    """Delete ended sessions and old audit entries; return the number of these."""
+    call_command("clearsessions")
+    return audit_expire(timezone.now())

@@ -89,7 +89,7 @@ def _set_environment() -> Path:
     directory = Path(tempfile.mkdtemp(prefix="tests-state-"))
     os.environ["DJANGO_SETTINGS_MODULE"] = "controlplane.settings"
     os.environ["VIRTUALFLOW_STATE_DIR"] = str(directory)
-    os.environ["VIRTUALFLOW_SECRET_KEY"] = "signs-nothing-but-tests"
+    os.environ["VIRTUALFLOW_SECRET_KEY"] = "signs-nothing-but-the-sessions-and-forms-of-these-tests"
     # Without Redis nothing is enqueued: tests call services and tasks themselves.
     os.environ["VIRTUALFLOW_DEBUG"] = "1"
     # Tests have several users, and nodes whose jobs are played or their own.

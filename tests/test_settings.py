@@ -118,6 +118,44 @@ def test_nothing_starts_without_its_secrets(missing: str, tmp_path: Path) -> Non
     assert f"Set the environment variable {missing}" in done.stderr
 
 
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"VIRTUALFLOW_SECRET_KEY": "k" * 49}, "VIRTUALFLOW_SECRET_KEY has 49 characters"),
+        ({"VIRTUALFLOW_DEBUG": "1", "VIRTUALFLOW_SECRET_KEY": "k"}, "SECRET_KEY has 1 characters"),
+        (
+            {"VIRTUALFLOW_DEBUG": "1", "VIRTUALFLOW_HOSTS": "127.0.0.1,jobs.example"},
+            "may name only",
+        ),
+        ({"VIRTUALFLOW_DEBUG": "1", "VIRTUALFLOW_HOSTS": "*"}, "may name only"),
+        ({"VIRTUALFLOW_DEBUG": "1"}, ""),
+    ],
+)
+def test_weak_keys_and_debugging_on_a_network_are_refused(
+    given: dict[str, str], message: str, tmp_path: Path
+) -> None:
+    usual = {
+        "VIRTUALFLOW_SECRET_KEY": "k" * 60,
+        "REDIS_URL": "redis://localhost/0",
+        "VIRTUALFLOW_STATE_DIR": str(tmp_path),
+        "PATH": os.environ["PATH"],
+    }
+    if given == {"VIRTUALFLOW_DEBUG": "1"}:
+        del usual["VIRTUALFLOW_SECRET_KEY"]
+    done = subprocess.run(
+        [sys.executable, "-c", "import controlplane.settings as s; print(s.SECRET_KEY)"],
+        env={**usual, **given},
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert (done.returncode == 0) == (message == "")
+    assert message in done.stderr
+    assert message or len(done.stdout.strip()) >= 50
+
+
 def test_the_deployment_check_is_clean(tmp_path: Path) -> None:
     given = {
         "VIRTUALFLOW_SECRET_KEY": "0123456789abcdefghijklmnopqrstuvwxyz!?ABCDEFGHIJKLMNOPQRST",

@@ -1,4 +1,4 @@
-"""Login, and the account page with the user's API tokens."""
+"""Login, password, and the account page with the user's API tokens."""
 
 from __future__ import annotations
 
@@ -6,22 +6,71 @@ from typing import Any
 
 from django.contrib import messages
 from django.contrib.auth.decorators import login_required
-from django.contrib.auth.views import LoginView, LogoutView
+from django.contrib.auth.forms import AuthenticationForm, PasswordChangeForm
+from django.contrib.auth.views import LoginView, LogoutView, PasswordChangeView
 from django.http import Http404, HttpRequest, HttpResponse
 from django.shortcuts import redirect, render
+from django.urls import reverse_lazy
 from django.utils import timezone
 from django.views.decorators.http import require_POST, require_safe
 
-from frontend.forms import TokenForm
+from frontend.forms import PasswordForm, TokenForm
 from frontend.views.changes import person
 from jobs.exceptions import ControlPlaneError, NotFoundError
-from jobs.models import ApiToken
+from jobs.models import ApiToken, AuditAction
+from jobs.services.cluster.accounts import failure_audit, login_audit, password_confirm
 from jobs.services.cluster.api_tokens import api_token_create, api_token_revoke
+from jobs.services.lifecycle.audit import audit_add
 
 _SHOWN_TOKENS = 100
+#: Fields of the form that show the errors of fields of the service.
+_SHOWN_AT = {"lifetime_days": "days", "scopes": "may_read"}
 
-log_in = LoginView.as_view(template_name="frontend/login.html", redirect_authenticated_user=True)
-log_out = LogoutView.as_view()
+
+class Login(LoginView):
+    """The login, each with an audit entry."""
+
+    template_name = "frontend/login.html"
+    redirect_authenticated_user = True
+
+    def form_valid(self, form: AuthenticationForm) -> HttpResponse:
+        response = super().form_valid(form)
+        login_audit(form.get_user().get_username())
+        return response
+
+    def form_invalid(self, form: AuthenticationForm) -> HttpResponse:
+        failure_audit(self.request, form.data.get("username", ""))
+        return super().form_invalid(form)
+
+
+class Logout(LogoutView):
+    """The end of a session, with an audit entry."""
+
+    def post(self, request: HttpRequest, *args: Any, **kwargs: Any) -> HttpResponse:
+        if request.user.is_authenticated:
+            audit_add(AuditAction.LOGOUT)
+        return super().post(request, *args, **kwargs)
+
+
+class PasswordChange(PasswordChangeView):
+    """Change of the own password; all other sessions and all API tokens end with it."""
+
+    template_name = "frontend/password.html"
+    form_class = PasswordForm
+    success_url = reverse_lazy("account")
+
+    def get_form_kwargs(self) -> dict[str, Any]:
+        return {**super().get_form_kwargs(), "request": self.request}
+
+    def form_valid(self, form: PasswordChangeForm) -> HttpResponse:
+        text = "The password is changed. Other sessions and all API tokens have ended."
+        messages.success(self.request, text, extra_tags="good")
+        return super().form_valid(form)
+
+
+log_in = Login.as_view()
+log_out = Logout.as_view()
+password = PasswordChange.as_view()
 
 
 @login_required
@@ -39,18 +88,18 @@ def tokens(request: HttpRequest) -> HttpResponse:
     if not form.is_valid():
         return _page(request, form)
     wanted = form.cleaned_data
-    scopes = ["read", "write"] if wanted["may_write"] else ["read"]
     try:
+        password_confirm(request, person(request), wanted["password"])
         row, secret = api_token_create(
             person(request),
             wanted["name"],
             timezone.now(),
-            scopes=scopes,
+            scopes=form.scopes(),
             lifetime_days=wanted["days"],
         )
     except ControlPlaneError as error:
         for name, texts in error.fields.items():
-            form.add_error({"lifetime_days": "days"}.get(name, name), list(texts))
+            form.add_error(_SHOWN_AT.get(name, name), list(texts))
         if not error.fields:
             form.add_error(None, error.detail)
         return _page(request, form)

@@ -73,6 +73,7 @@ def job_priority(request: HttpRequest, job_id: int) -> HttpResponse:
             timezone.now(),
             actor=actor(request),
             reason=request.POST.get("reason", ""),
+            ceiling=access.priority_ceiling(request.user),
             is_reason_required=job.owner_id != person(request).pk,
         ),
         f"Job #{{}} has priority {priority} now.",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from typing import Any
+from urllib.parse import urlencode
 
 from django.conf import settings
 from django.contrib import messages
@@ -11,18 +12,22 @@ from django.contrib.auth.decorators import login_required
 from django.http import Http404, HttpRequest, HttpResponse
 from django.shortcuts import get_object_or_404, redirect, render
 from django.utils import timezone
+from django.utils.datastructures import MultiValueDict
 from django.views.decorators.http import require_POST, require_safe
 
 from controlplane.core.policies import POLICIES, policy_summary
 from frontend.views.changes import actor, person, words
+from frontend.views.pages import id_or_none
 from jobs import nudges
-from jobs.exceptions import ControlPlaneError
-from jobs.models import Node
+from jobs.exceptions import ControlPlaneError, NotFoundError
+from jobs.models import AuditAction, AuditEntry, Node
 from jobs.selectors import access, pages
+from jobs.selectors.audit_filter import AuditFilter
 from jobs.services.cluster.nodes import (
     ENROLMENT_TOKEN_HOURS,
     are_users_strangers,
     enrolment_token_create,
+    enrolment_token_revoke,
     node_cordon,
 )
 from jobs.services.failures.quarantine import node_unquarantine
@@ -51,6 +56,7 @@ def queue(request: HttpRequest) -> HttpResponse:
     jobs = [(job, held[job.pk]) for job in pages.live_jobs(request.user)]
     context = {
         "jobs": jobs,
+        "ceiling": access.priority_ceiling(request.user),
         "policies": [(name, policy_summary(name)) for name in POLICIES],
         "policy": cluster_setting().policy,
     }
@@ -130,9 +136,51 @@ def unquarantine(request: HttpRequest, node_id: int) -> HttpResponse:
     return redirect("nodes")
 
 
+@login_required
+@require_POST
+def node_token_revoke(request: HttpRequest, token_id: int) -> HttpResponse:
+    """Revoke an unused enrolment token."""
+    admin_or_404(request)
+    try:
+        enrolment_token_revoke(token_id)
+    except (NotFoundError, OverflowError):
+        raise Http404("No such token.") from None
+    messages.success(request, "The enrolment token is revoked.", extra_tags="good")
+    return redirect("nodes")
+
+
+@login_required
+@require_safe
+def audit(request: HttpRequest) -> HttpResponse:
+    """Show the audit log, newest first, filtered and page by page."""
+    admin_or_404(request)
+    given = request.GET
+    names = ("action", "actor", "object", "address")
+    filters = {name: value for name in names if (value := given.get(name, "").strip())}
+    matching = AuditFilter(
+        MultiValueDict({name: [value] for name, value in filters.items()}),
+        queryset=AuditEntry.objects.all(),
+    )
+    entries, has_older = pages.audit_page(
+        matching.qs if matching.is_valid() else AuditEntry.objects.none(),
+        id_or_none(given.get("before")),
+    )
+    context: dict[str, Any] = {
+        "entries": entries,
+        "filters": filters,
+        "actions": [action.value for action in AuditAction],
+        "days": settings.AUDIT_DAYS,
+    }
+    if has_older:
+        context["older_query"] = urlencode({**filters, "before": entries[-1].pk})
+    return render(request, "frontend/audit.html", context)
+
+
 def _nodes_page(request: HttpRequest, **more: Any) -> HttpResponse:
     maps = {node_map.node: node_map for node_map in pages.cluster_map(request.user)}
     rows = [maps.get(node, pages.NodeMap(node, [])) for node in pages.nodes()]
     context = {"rows": rows, "token_hours": ENROLMENT_TOKEN_HOURS}
     context |= {"strangers": are_users_strangers(), **more}
+    if access.is_admin(request.user):
+        context["unused_tokens"] = pages.enrolment_tokens(timezone.now())
     return render(request, "frontend/nodes.html", context)

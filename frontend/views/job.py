@@ -26,6 +26,7 @@ from jobs.models import Generation, Job
 from jobs.selectors import access, logs, pages, series
 from jobs.selectors.estimates.memory import advice_text, job_memory_advice
 from jobs.selectors.reproducibility import kinds_used, reproducibility_of
+from jobs.services.lifecycle.audit import read_audit
 
 _PHASE_TONES = {
     GenerationPhase.PREPARING.value: "info pill-ring",
@@ -60,6 +61,7 @@ def job(request: HttpRequest, job_id: int) -> HttpResponse:
         "frontend/job.html",
         {
             "job": found,
+            "ceiling": access.priority_ceiling(request.user),
             "progress": job_progress(
                 found, found.facts.get("steps_per_epoch"), found.facts.get("num_examples")
             ),
@@ -94,6 +96,7 @@ def job_figures(request: HttpRequest, job_id: int) -> HttpResponse:
 def job_log(request: HttpRequest, job_id: int) -> HttpResponse:
     """Return the log's newest part, the part after an earlier one, or matching lines."""
     found = job_or_404(request, job_id)
+    read_audit(request.user, found, "log")
     slot = _slot(request)
     if wanted := request.GET.get("q", "")[:_SEARCH_LIMIT]:
         lines, has_more = logs.log_matches(found, slot, wanted)
@@ -112,6 +115,7 @@ def job_log(request: HttpRequest, job_id: int) -> HttpResponse:
 def job_log_file(request: HttpRequest, job_id: int) -> HttpResponseBase:
     """Send the whole log as a text file."""
     found = job_or_404(request, job_id)
+    read_audit(request.user, found, "log")
     return text_response(logs.log_text(found, _slot(request)), f"job-{found.pk}.log")
 
 
@@ -119,9 +123,11 @@ def job_log_file(request: HttpRequest, job_id: int) -> HttpResponseBase:
 @require_safe
 def job_file(request: HttpRequest, job_id: int, name: str) -> HttpResponseBase:
     """Send a result file of the job."""
-    artifact = job_or_404(request, job_id).artifacts.filter(name=name).first()
+    found = job_or_404(request, job_id)
+    artifact = found.artifacts.filter(name=name).first()
     if artifact is None:
         raise Http404("No such file.")
+    read_audit(request.user, found, artifact.name)
     return _download(request, artifact.file, f"job-{job_id}-{artifact.name}", artifact.sha256)
 
 
@@ -130,6 +136,7 @@ def job_file(request: HttpRequest, job_id: int, name: str) -> HttpResponseBase:
 def job_code(request: HttpRequest, job_id: int) -> HttpResponseBase:
     """Send the job's code as submitted."""
     found = job_or_404(request, job_id)
+    read_audit(request.user, found, "code")
     return _download(request, found.code, found.code_name, found.code_sha256)
 
 

@@ -83,8 +83,8 @@ def jobs(request: HttpRequest) -> HttpResponse:
     )
     page = pages.job_page(
         matching.qs if matching.is_valid() else Job.objects.none(),
-        before_id=_id_or_none(given.get("before")),
-        after_id=_id_or_none(given.get("after")),
+        before_id=id_or_none(given.get("before")),
+        after_id=id_or_none(given.get("after")),
     )
     context: dict[str, Any] = {
         "page": page,
@@ -117,7 +117,7 @@ def _window_s(request: HttpRequest) -> int:
     return known.get(window, DEFAULT_WINDOW_S)
 
 
-def _id_or_none(text: str | None) -> int | None:
+def id_or_none(text: str | None) -> int | None:
     """Read an id; None for anything else."""
     if not text or not text.isascii() or not text.isdecimal() or len(text) > 19:
         return None

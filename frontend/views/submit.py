@@ -31,7 +31,7 @@ from jobs.job_templates import JOB_TEMPLATES
 from jobs.models import Job, Validation
 from jobs.selectors import access
 from jobs.services.submission.job_actions import job_submit
-from jobs.services.submission.rows import source_find
+from jobs.services.submission.rows import priority_check, source_find
 from jobs.services.submission.validation_requests import validation_request
 from jobs.submission import Submission
 
@@ -51,6 +51,7 @@ def submit(request: HttpRequest) -> HttpResponse:
     try:
         submission, cloned_from = _read(request, form)
         if request.POST.get("do") == "check":
+            priority_check(person(request), submission.priority)
             source_find(person(request), submission.source_job)
             return _answer(request, form, check=submission_check(submission))
         if request.POST.get("do") == "measure":
@@ -203,6 +204,7 @@ def _page(request: HttpRequest, form: forms.JobForm, **more: Any) -> HttpRespons
     code_from = (form["code_from"].value() or "").strip()
     kind, _, name = code_from.partition(":")
     is_kept = kind in ("clone", "validation")
+    form.priority_limit(access.priority_ceiling(request.user))
     context = {
         "form": form,
         "code_from": code_from,

@@ -38,6 +38,9 @@ class TokenAuthentication(BaseAuthentication):
             ApiToken.objects.filter(id=token.pk).exclude(last_used_at__gt=before).update(
                 last_used_at=now
             )
+        if "admin" not in token.scopes:
+            # On the object of this request alone, which nobody saves.
+            token.user.is_staff = token.user.is_superuser = False
         return token.user, token
 
     def authenticate_header(self, _request: Request) -> str:

@@ -1,4 +1,8 @@
-"""Permissions: token scopes for all users, further rights for admins."""
+"""Permissions: token scopes for all users, further rights for admins.
+
+A token without the scope `admin` acts as an ordinary user: `TokenAuthentication` takes its user's
+admin rights away. So the views and selectors ask for `is_staff` alone, with a token or without.
+"""
 
 from __future__ import annotations
 
@@ -24,25 +28,34 @@ class ScopePermission(BasePermission):
             return False
         if not isinstance(request.auth, ApiToken):
             return True
-        return ("read" if request.method in SAFE_METHODS else "write") in request.auth.scopes
+        scope = "jobs:read" if request.method in SAFE_METHODS else "jobs:write"
+        return scope in request.auth.scopes
 
 
-class AdminPermission(ScopePermission):
-    """Admit admins only."""
+class SessionPermission(BasePermission):
+    """Admit people in a session: no token may make, see or revoke credentials."""
 
-    message = "Only admins may do this."
+    message = "Tokens cannot do this; log in and use the account page."
 
-    def has_permission(self, request: Request, view: APIView) -> bool:
-        return super().has_permission(request, view) and bool(request.user.is_staff)
+    def has_permission(self, request: Request, _view: APIView) -> bool:
+        return bool(request.user and request.user.is_authenticated) and request.auth is None
+
+
+class AdminPermission(BasePermission):
+    """Admit admins only; a token needs the scope `admin`."""
+
+    message = "Only admins may do this, and a token needs the scope `admin`."
+
+    def has_permission(self, request: Request, _view: APIView) -> bool:
+        return bool(getattr(request.user, "is_staff", False))
 
 
 class AdminToWritePermission(ScopePermission):
-    """Admit all users to read, admins to write."""
+    """Admit all users to read, admins to write; a token needs the scope `admin` to write."""
 
-    message = "Only admins may change this."
+    message = AdminPermission.message
 
     def has_permission(self, request: Request, view: APIView) -> bool:
-        is_allowed = request.method in SAFE_METHODS or bool(
-            getattr(request.user, "is_staff", False)
-        )
-        return super().has_permission(request, view) and is_allowed
+        if request.method in SAFE_METHODS:
+            return super().has_permission(request, view)
+        return bool(getattr(request.user, "is_staff", False))

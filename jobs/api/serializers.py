@@ -13,7 +13,9 @@ from jobs.models import (
     Accelerator,
     ApiToken,
     Artifact,
+    AuditEntry,
     ClusterSetting,
+    EnrolmentToken,
     Event,
     Generation,
     Job,
@@ -26,6 +28,7 @@ from jobs.selectors.estimates.noise import noise_scale_of
 from jobs.selectors.estimates.nonfinite import nonfinite_warning
 from jobs.selectors.forecast import forecast_of
 from jobs.selectors.reproducibility import Reproducibility, kinds_used, reproducibility_of
+from jobs.services.cluster.api_tokens import JOB_SCOPES, LIFETIME_DAYS_LIMIT, SCOPES
 from jobs.submission import PRIORITY_RANGE, SUBMISSION_COLUMNS
 
 
@@ -327,6 +330,33 @@ class TokenSerializer(serializers.ModelSerializer):
             "revoked_at",
             "last_used_at",
         )
+
+
+class EnrolmentTokenSerializer(serializers.ModelSerializer):
+    """An enrolment token, without the token text."""
+
+    created_by = serializers.CharField(source="created_by.username", default=None)
+
+    class Meta:
+        model = EnrolmentToken
+        fields = ("id", "created_by", "created_at", "expires_at")
+
+
+class AuditEntrySerializer(serializers.ModelSerializer):
+    """An entry of the audit log."""
+
+    class Meta:
+        model = AuditEntry
+        fields = ("id", "at", "actor", "action", "object", "address", "user_agent", "details")
+
+
+class NewTokenSerializer(serializers.Serializer):
+    """A token to be made."""
+
+    name = serializers.CharField(max_length=60)
+    scopes = serializers.MultipleChoiceField(choices=SCOPES, default=set(JOB_SCOPES))
+    lifetime_days = serializers.IntegerField(min_value=1, max_value=LIFETIME_DAYS_LIMIT, default=90)
+    password = serializers.CharField(help_text="of the user who asks")
 
 
 class ReplaySummarySerializer(serializers.ModelSerializer):

@@ -10,13 +10,30 @@ from rest_framework.request import Request
 from rest_framework.settings import api_settings
 from rest_framework.throttling import BaseThrottle
 
+from jobs.api.requests import plain
 from jobs.models import ApiToken
+from jobs.origins import client_network
 
 if TYPE_CHECKING:
     # rest_framework.views imports this module through the settings.
     from rest_framework.views import APIView
 
 _WINDOW_S = 60
+
+
+def times_this_minute(name: str, new: int) -> int:
+    """Add to the counter of a name and return it, counted since the minute began."""
+    key = f"{name}:{int(time.time()) // _WINDOW_S}"
+    cache.add(key, 0, timeout=2 * _WINDOW_S)
+    try:
+        return cache.incr(key, new)
+    except ValueError:
+        return 0  # the counter was evicted between the two calls; counting starts again
+
+
+def seconds_to_next_minute() -> float:
+    """Return when the counters begin again."""
+    return _WINDOW_S - time.time() % _WINDOW_S
 
 
 class IdentityThrottle(BaseThrottle):
@@ -27,19 +44,14 @@ class IdentityThrottle(BaseThrottle):
 
     def allow_request(self, request: Request, _view: APIView) -> bool:
         limit = int(str(api_settings.DEFAULT_THROTTLE_RATES["identity"]).partition("/")[0])
-        key = f"requests:{self._identity(request)}:{int(time.time()) // _WINDOW_S}"
-        cache.add(key, 0, timeout=2 * _WINDOW_S)
-        try:
-            return cache.incr(key) <= limit
-        except ValueError:
-            return True  # the counter was evicted between the two calls; counting starts again
+        return times_this_minute(f"requests:{self._identity(request)}", 1) <= limit
 
     def wait(self) -> float:
-        return _WINDOW_S - time.time() % _WINDOW_S
+        return seconds_to_next_minute()
 
     def _identity(self, request: Request) -> str:
         if isinstance(request.auth, ApiToken):
             return f"token{request.auth.pk}"
         if request.user and request.user.is_authenticated:
             return f"user{request.user.pk}"
-        return f"address{self.get_ident(request)}"
+        return f"address{client_network(plain(request))}"

@@ -54,6 +54,12 @@ urlpatterns = [
         name="node-accept-shape",
     ),
     path("enrolment-tokens/", cluster.EnrolmentTokens.as_view(), name="enrolment-tokens"),
+    path(
+        "enrolment-tokens/<int:token_id>/",
+        cluster.EnrolmentTokenDetail.as_view(),
+        name="enrolment-token-detail",
+    ),
+    path("audit/", cluster.Audit.as_view(), name="audit"),
     path("cluster/", cluster.Cluster.as_view(), name="cluster"),
     path("policy/", cluster.Policy.as_view(), name="policy"),
     path("replays/", replays.ReplayList.as_view(), name="replay-list"),

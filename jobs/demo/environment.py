@@ -40,7 +40,7 @@ def demo_environment(directory: Path) -> dict[str, str]:
         "REDIS_URL": f"unix://{socket_path(directory)}?db=0",
         "VIRTUALFLOW_DEBUG": "0",
         "VIRTUALFLOW_STATE_DIR": str(directory),
-        "VIRTUALFLOW_SECRET_KEY": kept_secret(directory / "secret-key"),
+        "VIRTUALFLOW_SECRET_KEY": kept_secret(directory / "secret-key", 48),
         "VIRTUALFLOW_HOSTS": "127.0.0.1,localhost",
         "VIRTUALFLOW_ORIGINS": f"{origin},http://localhost:{web_port}",
         "VIRTUALFLOW_STREAM_URL": f"http://127.0.0.1:{stream_port}",
@@ -51,13 +51,20 @@ def demo_environment(directory: Path) -> dict[str, str]:
     }
 
 
-def kept_secret(path: Path) -> str:
-    """Read a secret, created at first use in a file readable by its owner only."""
+def kept_secret(path: Path, num_bytes: int = 24) -> str:
+    """Read a secret, created at first use in a file readable by its owner only.
+
+    A shorter one than of `num_bytes` random bytes is replaced.
+    """
     try:
         descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     except FileExistsError:
-        return path.read_text().strip()
-    secret = secrets.token_urlsafe(24)
+        kept = path.read_text().strip()
+        if len(kept) >= num_bytes:
+            return kept
+        path.unlink()
+        return kept_secret(path, num_bytes)
+    secret = secrets.token_urlsafe(num_bytes)
     with os.fdopen(descriptor, "w") as file:
         file.write(secret + "\n")
     return secret

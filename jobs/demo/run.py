@@ -20,7 +20,7 @@ from jobs.demo.pause_resume import jobs_pause, jobs_resume
 from jobs.demo.stack import processes
 from jobs.demo.stack.ports import reserved_ports
 from jobs.demo.stack.supervisor import Part, Supervisor
-from jobs.services.cluster.bootstrap import ensure_admin, ensure_api_token, ensure_enrolment_token
+from jobs.services.cluster.bootstrap import ensure_admin, ensure_enrolment_token, ensure_token_file
 
 ADMIN = "admin"
 _LOOK_EVERY_S = 0.5
@@ -44,8 +44,7 @@ def demo_run(directory: Path, environment: Mapping[str, str], announce: Announce
     trainer_ports = reserved_ports(len(processes.NODES), processes.PORTS_PER_NODE)
     with _alone(directory), trainer_ports as ranges, _stop_signals() as stop:
         password = kept_secret(directory / "admin-password")
-        token = kept_secret(directory / "token")
-        ensure_api_token(ensure_admin(ADMIN, password), "demo", token)
+        token = ensure_token_file(ensure_admin(ADMIN, password), "demo", directory / "token")
         supervisor = Supervisor(
             _parts(directory, environment, ranges), directory / "logs", announce, stop.is_asked
         )

@@ -1,6 +1,13 @@
 """All persisted state. Services write it, selectors read it."""
 
-from jobs.models.access import ApiToken, ClusterSetting, IdempotencyKey, PolicyState
+from jobs.models.access import (
+    ApiToken,
+    ClusterSetting,
+    IdempotencyKey,
+    PolicyState,
+    PriorityCeiling,
+)
+from jobs.models.audit import AuditAction, AuditEntry
 from jobs.models.estimates import JobEstimates
 from jobs.models.history import EpochReport, Event, LogChunk, StepReport
 from jobs.models.jobs import Artifact, Job
@@ -16,6 +23,8 @@ __all__ = [
     "Allocation",
     "ApiToken",
     "Artifact",
+    "AuditAction",
+    "AuditEntry",
     "ClusterSetting",
     "EnrolmentToken",
     "EpochReport",
@@ -27,6 +36,7 @@ __all__ = [
     "LogChunk",
     "Node",
     "PolicyState",
+    "PriorityCeiling",
     "Replay",
     "ReplayStatus",
     "StartFailure",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from django.conf import settings
+from django.core.validators import MaxValueValidator, MinValueValidator
 from django.db import models
 from django.db.models import Q
 
@@ -26,6 +27,30 @@ class ApiToken(models.Model):
 
     def __str__(self) -> str:
         return self.name
+
+
+class PriorityCeiling(models.Model):
+    """Highest priority that a user may give jobs, where it is not `settings.PRIORITY_CEILING`."""
+
+    user = models.OneToOneField(
+        settings.AUTH_USER_MODEL,
+        primary_key=True,
+        on_delete=models.CASCADE,
+        related_name="priority_ceiling",
+    )
+    ceiling = models.PositiveSmallIntegerField(
+        validators=[MinValueValidator(1), MaxValueValidator(1000)]
+    )
+
+    class Meta:
+        constraints = (
+            models.CheckConstraint(
+                name="priority_ceiling_in_range", condition=Q(ceiling__range=(1, 1000))
+            ),
+        )
+
+    def __str__(self) -> str:
+        return f"at most {self.ceiling}"
 
 
 class IdempotencyKey(models.Model):

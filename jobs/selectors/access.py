@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from django.conf import settings
 from django.contrib.auth.models import AbstractBaseUser, AnonymousUser, User
 from django.db.models import QuerySet
 
 from jobs.exceptions import NotFoundError
-from jobs.models import Job, Validation
+from jobs.models import Job, PriorityCeiling, Validation
+from jobs.submission import PRIORITY_RANGE
 
 Person = User | AbstractBaseUser | AnonymousUser
 
@@ -17,6 +19,14 @@ _HEAVY = ("settings", "facts", "metrics", "error_traceback", "throughput_by_coun
 def is_admin(person: Person) -> bool:
     """Return whether a person may see and change all jobs."""
     return bool(getattr(person, "is_staff", False))
+
+
+def priority_ceiling(person: Person) -> int:
+    """Return the highest priority that a person may give jobs; admins have no other limit."""
+    if is_admin(person):
+        return PRIORITY_RANGE[1]
+    row = PriorityCeiling.objects.filter(user_id=person.pk or 0).first()
+    return settings.PRIORITY_CEILING if row is None else row.ceiling
 
 
 def jobs_visible_to(person: Person) -> QuerySet[Job]:

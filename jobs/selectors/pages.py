@@ -6,13 +6,23 @@ it.
 
 from __future__ import annotations
 
+import datetime
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from django.db.models import F, Q, QuerySet
 
 from controlplane.core.values.lifecycle import GenerationPhase, JobStatus
-from jobs.models import Accelerator, Allocation, Event, Generation, Job, Node
+from jobs.models import (
+    Accelerator,
+    Allocation,
+    AuditEntry,
+    EnrolmentToken,
+    Event,
+    Generation,
+    Job,
+    Node,
+)
 from jobs.models.jobs import LIVE_JOB_STATUSES
 from jobs.selectors.access import Person, is_admin, jobs_visible_to
 
@@ -22,6 +32,7 @@ MAX_LIVE_JOBS = 500
 MAX_NODES = 500
 MAX_ACCELERATORS = 4000
 MAX_EVENTS = 200
+MAX_TOKENS = 200
 MAX_GENERATIONS = 1000
 
 _OPEN_PHASES = (
@@ -182,6 +193,22 @@ def _virtual_nodes_by_slot(job_ids: Iterable[int]) -> dict[tuple[int, int], tupl
 def nodes() -> list[Node]:
     """List the nodes that have not been removed."""
     return list(Node.objects.filter(removed_at=None).order_by("name")[:MAX_NODES])
+
+
+def enrolment_tokens(now: datetime.datetime) -> list[EnrolmentToken]:
+    """List the enrolment tokens that can still be used, newest first."""
+    tokens = EnrolmentToken.objects.filter(used_at=None, expires_at__gt=now)
+    return list(tokens.select_related("created_by").order_by("-id")[:MAX_TOKENS])
+
+
+def audit_page(
+    entries: QuerySet[AuditEntry], before_id: int | None = None, size: int = 50
+) -> tuple[list[AuditEntry], bool]:
+    """Read one page of audit entries, newest first; and whether there are older ones."""
+    if before_id is not None:
+        entries = entries.filter(pk__lt=before_id)
+    rows = list(entries.order_by("-pk")[: size + 1])
+    return rows[:size], len(rows) > size
 
 
 def generations_of(job: Job) -> list[Generation]:

@@ -26,6 +26,7 @@ JOB = {
 PAGES = [
     "/", "/jobs/", "/jobs/2/", "/jobs/4/", "/jobs/5/", "/jobs/8/", "/jobs/new/",
     "/jobs/new/?from=1", "/nodes/", "/queue/", "/account/", "/nowhere/",
+    "/account/password/", "/audit/",
     "/what-if/", "/what-if/1/", "/what-if/2/",
 ]  # fmt: skip
 LOOKS = [

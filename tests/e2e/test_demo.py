@@ -199,13 +199,13 @@ def check_login(demo: Demo) -> None:
     ) as browser:
         page = browser.get("/")
         fields = {"username": found.group(1), "password": found.group(2)}
-        fields["csrfmiddlewaretoken"] = browser.cookies["csrftoken"]
+        fields["csrfmiddlewaretoken"] = browser.cookies["virtualflow_csrf"]
         wrong = browser.post(page.url, data={**fields, "password": "guess"})
-        assert "sessionid" not in browser.cookies
+        assert "virtualflow_session" not in browser.cookies
         assert wrong.status_code == httpx.codes.OK
-        fields["csrfmiddlewaretoken"] = browser.cookies["csrftoken"]
+        fields["csrfmiddlewaretoken"] = browser.cookies["virtualflow_csrf"]
         assert browser.post(page.url, data=fields).status_code == httpx.codes.OK
-        assert "sessionid" in browser.cookies
+        assert "virtualflow_session" in browser.cookies
 
 
 def check_second_demo_is_refused(directory: Path) -> None:

@@ -16,11 +16,11 @@ OPEN = {"login", "logout", "stream"}
 GET_ROUTES = {
     "overview", "overview_figures", "jobs", "submit", "job", "job_figures", "job_log",
     "job_log_file", "job_code", "job_file", "queue", "nodes", "account", "what_if", "replay",
-    "replay_figures", "validation",
+    "replay_figures", "validation", "audit", "password",
 }  # fmt: skip
 POST_ROUTES = {
     "job_cancel", "job_pause", "job_resume", "job_reprioritise", "policy", "node_token",
-    "node_cordon", "node_unquarantine", "tokens", "token_revoke",
+    "node_cordon", "node_unquarantine", "node_token_revoke", "tokens", "token_revoke",
     "what_if_ask", "replay_cancel",
 }  # fmt: skip
 JOB_ROUTES = sorted(name for name in GET_ROUTES | POST_ROUTES if name.startswith("job_"))
@@ -28,6 +28,8 @@ ADMIN_ROUTES = {
     "queue": "get",
     "policy": "post",
     "node_token": "post",
+    "node_token_revoke": "post",
+    "audit": "get",
     "node_cordon": "post",
     "node_unquarantine": "post",
     "what_if": "get",
@@ -45,6 +47,7 @@ def _address(name: str, world: World, job: str = "running") -> str:
         "node_cordon": [world.nodes[0].pk],
         "node_unquarantine": [world.nodes[0].pk],
         "token_revoke": [1],
+        "node_token_revoke": [1],
     }
     if name.startswith("replay"):
         return reverse(name, args=[Replay.objects.filter(result={}).get().pk])
@@ -74,7 +77,7 @@ def test_changes_lead_strangers_to_the_login(name: str, world: World, client: Cl
     assert response.headers["Location"].startswith("/login/")
 
 
-@pytest.mark.parametrize("name", sorted(GET_ROUTES - {"submit"}))  # it takes its form itself
+@pytest.mark.parametrize("name", sorted(GET_ROUTES - {"submit", "password"}))  # with forms
 def test_pages_cannot_be_posted_to(name: str, world: World, admin: Client) -> None:
     assert admin.post(_address(name, world)).status_code == 405
 

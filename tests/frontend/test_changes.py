@@ -9,7 +9,13 @@ from django.utils import timezone
 from jobs.models import ApiToken, EnrolmentToken, Event, Job, Node
 from jobs.services.cluster.tokens import token_digest
 from jobs.services.scheduling.policy import cluster_setting
-from tests.frontend.world import World
+from tests.frontend.world import PASSWORD, World
+
+
+def token_form(**fields: str) -> dict[str, str]:
+    """Give the fields of the form for API tokens; an empty one is an unchecked box."""
+    usual = {"name": "ci", "days": "30", "may_read": "on", "may_write": "on", "password": PASSWORD}
+    return {name: value for name, value in (usual | fields).items() if value or name == "name"}
 
 
 def _said(response: object) -> str:
@@ -150,11 +156,11 @@ def test_an_enrolment_token_does_not_live_for_ever(hours: str, admin: Client) ->
 
 
 def test_an_api_token_is_shown_once_and_revoked(world: World, ada: Client, ben: Client) -> None:
-    response = ada.post("/account/tokens/", {"name": "nightly", "days": "30"})
+    response = ada.post("/account/tokens/", token_form(name="nightly", may_write=""))
     assert response.headers["Cache-Control"] == "no-store"
     secret = response.context["new_token"]["secret"]
     row = ApiToken.objects.get(digest=token_digest(secret))
-    assert (row.user, row.name, row.scopes) == (world.ada, "nightly", ["read"])
+    assert (row.user, row.name, row.scopes) == (world.ada, "nightly", ["jobs:read"])
     assert secret not in ada.get("/account/").content.decode()
     assert ben.post(f"/account/tokens/{row.pk}/revoke/").status_code == 404
     ada.post(f"/account/tokens/{row.pk}/revoke/")
@@ -163,18 +169,30 @@ def test_an_api_token_is_shown_once_and_revoked(world: World, ada: Client, ben: 
     assert "nightly" not in {token.name for token in ada.get("/account/").context["tokens"]}
 
 
-def test_an_api_token_may_be_allowed_to_write(ada: Client) -> None:
-    ada.post("/account/tokens/", {"name": "ci", "days": "30", "may_write": "on"})
-    assert ApiToken.objects.get().scopes == ["read", "write"]
+@pytest.mark.parametrize(
+    ("boxes", "scopes"),
+    [
+        ({}, ["jobs:read", "jobs:write"]),
+        ({"may_administer": "on"}, ["admin", "jobs:read", "jobs:write"]),
+        ({"may_administer": "on", "may_read": "", "may_write": ""}, ["admin"]),
+    ],
+)
+def test_an_api_token_has_the_chosen_scopes(
+    boxes: dict[str, str], scopes: list[str], admin: Client
+) -> None:
+    admin.post("/account/tokens/", token_form(**boxes))
+    assert ApiToken.objects.get().scopes == scopes
 
 
 @pytest.mark.parametrize(
     ("values", "field"),
-    [({"name": "", "days": "3"}, "name"), ({"name": "x", "days": "0"}, "days"),
-     ({"name": "x" * 61, "days": "3"}, "name"), ({"name": "a\u0007b", "days": "3"}, "name")],
+    [({"name": ""}, "name"), ({"days": "0"}, "days"), ({"name": "x" * 61}, "name"),
+     ({"name": "a\u0007b"}, "name"), ({"password": "guess"}, "password"),
+     ({"password": ""}, "password"), ({"may_read": "", "may_write": ""}, "may_read"),
+     ({"may_administer": "on"}, "may_read")],
 )  # fmt: skip
 def test_a_bad_token_form_marks_the_field(values: dict[str, str], field: str, ada: Client) -> None:
-    response = ada.post("/account/tokens/", values)
+    response = ada.post("/account/tokens/", token_form(**values))
     assert list(response.context["form"].errors) == [field]
     assert b'aria-invalid="true"' in response.content
     assert not ApiToken.objects.exists()

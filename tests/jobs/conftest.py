@@ -45,7 +45,7 @@ def admin(db: None) -> User:
 def client_of() -> Callable[..., APIClient]:
     """Make a client that sends a token of a user."""
 
-    def make(user: User, scopes: tuple[str, ...] = ("read", "write")) -> APIClient:
+    def make(user: User, scopes: tuple[str, ...] = ()) -> APIClient:
         client = APIClient()
         client.credentials(HTTP_AUTHORIZATION=f"Bearer {api_token_make(user, scopes)}")
         return client

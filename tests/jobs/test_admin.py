@@ -78,7 +78,8 @@ def test_a_superuser_makes_an_account_that_can_log_in(superuser: Client) -> None
     fields = {"username": "grace", "usable_password": "true"}
     fields |= {"password1": password, "password2": password}
     assert superuser.post(reverse("admin:auth_user_add"), fields).status_code == 302
-    assert Client().login(username="grace", password=password)
+    words = {"username": "grace", "password": password}
+    assert Client().post("/login/", words).status_code == 302
     assert not User.objects.get(username="grace").is_staff
 
 

@@ -16,6 +16,7 @@ from django.urls import URLPattern, URLResolver, get_resolver
 from rest_framework.test import APIClient
 
 from jobs.models import Job
+from jobs.services.cluster.api_tokens import JOB_SCOPES, SCOPES
 from jobs.services.lifecycle.artifacts import artifact_store
 from tests.support.builders import (
     api_token_make,
@@ -31,6 +32,7 @@ OWN = "own"  # the owner of the job, and admins; 404 for others
 USER = "user"  # whoever is known
 ADMIN = "admin"  # admins; 403 for others
 ADMIN_WRITES = "admin writes"  # everybody who is known reads, admins write
+SESSION = "session"  # people in a session; 403 for tokens
 AGENT = "agent"  # agents only
 PAGE = "page"  # a page: redirects to the login; tests/frontend has the rest
 ADMIN_SITE = "admin site"  # redirects to the login; tests/jobs/test_admin.py has the rest
@@ -49,12 +51,14 @@ WHO = {
     "api/v1/nodes/<int:node_id>/unquarantine/": ADMIN,
     "api/v1/nodes/<int:node_id>/accept-shape/": ADMIN,
     "api/v1/enrolment-tokens/": ADMIN,
+    "api/v1/enrolment-tokens/<int:token_id>/": ADMIN,
+    "api/v1/audit/": ADMIN,
     "api/v1/cluster/": USER,
     "api/v1/policy/": ADMIN_WRITES,
     "api/v1/replays/": ADMIN,
     "api/v1/replays/<int:replay_id>/": ADMIN,
-    "api/v1/tokens/": USER,
-    "api/v1/tokens/<int:token_id>/": USER,
+    "api/v1/tokens/": SESSION,
+    "api/v1/tokens/<int:token_id>/": SESSION,
     "api/v1/templates/": USER,
     "api/v1/templates/<str:name>/": USER,
     "api/v1/schema/": USER,
@@ -64,6 +68,11 @@ WHO = {
 BELOW = {"api/v1/agent/": AGENT, "api/v1/jobs/<int:job_id>/": OWN}
 METHODS = ("get", "post", "put", "patch", "delete")
 READS = ("get",)
+#: Tokens of the owner that lack a scope.
+LACKS = {"reader": "write", "writer": "read"}
+ADMINS = ("admin", "admin by session", "admin without jobs")
+STRANGERS = ("other", "other by session", "admin for jobs", "admin of old")
+REFUSED = ("nobody", "liar", "agent", *STRANGERS, *LACKS, "admin without jobs")
 
 
 def routes(patterns: object = None, prefix: str = "") -> Iterator[tuple[str, URLPattern]]:
@@ -108,10 +117,17 @@ class Cast:
             "nobody": APIClient(),
             "liar": self._sends("Bearer vfp_invented"),
             "owner": self._sends(f"Bearer {api_token_make(self.owner)}"),
-            "reader": self._sends(f"Bearer {api_token_make(self.owner, ('read',))}"),
+            "reader": self._sends(f"Bearer {api_token_make(self.owner, ('jobs:read',))}"),
+            "writer": self._sends(f"Bearer {api_token_make(self.owner, ('jobs:write',))}"),
             "other": self._sends(f"Bearer {api_token_make(other)}"),
             "other by session": self._session(other),
             "admin": self._sends(f"Bearer {api_token_make(admin)}"),
+            "admin by session": self._session(admin),
+            "admin without jobs": self._sends(f"Bearer {api_token_make(admin, ('admin',))}"),
+            # What an admin's token without the scope `admin` does, an ordinary user may do.
+            "admin for jobs": self._sends(f"Bearer {api_token_make(admin, JOB_SCOPES)}"),
+            # Admin rights end with those of the person.
+            "admin of old": self._sends(f"Bearer {api_token_make(other, SCOPES)}"),
             "agent": self._sends(f"Agent {agent_token}"),
         }
 
@@ -144,13 +160,16 @@ def expected(group: str, name: str, method: str) -> set[int] | None:
     if name in ("nobody", "liar", "agent"):
         return {401, 405}
     is_read = method in READS
-    if name == "reader" and not is_read:
+    if group == SESSION:
+        return None if name.endswith("by session") else {403, 405}
+    if group == ADMIN or (group == ADMIN_WRITES and not is_read):
+        return None if name in ADMINS else {403, 405}
+    if name in LACKS and is_read == (LACKS[name] == "read"):
         return {403, 405}
-    if group == OWN and name.startswith("other"):
+    if name == "admin without jobs":
+        return {403, 405}
+    if group == OWN and name in STRANGERS:
         return {404, 405}
-    is_for_admins = group == ADMIN or (group == ADMIN_WRITES and not is_read)
-    if is_for_admins and name != "admin":
-        return {403, 405}
     return None
 
 
@@ -163,8 +182,9 @@ def test_the_matrix(route: str) -> None:
     assert group is not None
     cast_ = Cast()
     version = Job.objects.get(id=cast_.job.pk).version
-    for name in ("nobody", "liar", "agent", "other", "other by session", "reader"):
-        for method in METHODS:
+    for name in REFUSED:
+        # The writer is the owner, whose writes change the job.
+        for method in READS if name == "writer" else METHODS:
             response = getattr(cast_.clients[name], method)(cast_.path(route), data={})
             refusal = expected(group, name, method)
             label = f"{name} {method} {route}: {response.status_code}"
@@ -180,7 +200,7 @@ def test_the_matrix(route: str) -> None:
 @pytest.mark.parametrize("route", [route for route, group in ALL_ROUTES.items() if group == OWN])
 def test_owners_and_admins_get_through(route: str) -> None:
     cast_ = Cast()
-    for name in ("owner", "admin"):
+    for name in ("owner", "admin", "admin by session"):
         answers = {
             method: getattr(cast_.clients[name], method)(cast_.path(route), data={}).status_code
             for method in ("get", "post")

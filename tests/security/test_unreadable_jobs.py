@@ -82,7 +82,10 @@ def overview(user: User) -> str:
     return client.get("/").content.decode()
 
 
-def test_a_failing_cycle_is_seen_until_one_succeeds(failing: Callable[[], None]) -> None:
+def test_a_failing_cycle_is_seen_until_one_succeeds(
+    failing: Callable[[], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("jobs.api.health.READY_FOR_S", 0.0)
     ada, admin = user_make("ada"), user_make("admin", is_staff=True)
     for _ in range(2):
         with pytest.raises(OverflowError):
@@ -99,3 +102,18 @@ def test_a_failing_cycle_is_seen_until_one_succeeds(failing: Callable[[], None])
     assert "Scheduling fails" not in overview(ada)
     assert Client().get("/readyz").json()["cycle"] is True
     assert Event.objects.filter(kind="cycle_succeeded").count() == 1
+
+
+def test_readiness_is_looked_at_once_a_second(
+    db: None, django_assert_num_queries: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = 1000.0
+    monkeypatch.setattr("jobs.api.health._last", None)
+    monkeypatch.setattr("jobs.api.health.monotonic", lambda: now)
+    for num_queries in (1, 0, 0):
+        with django_assert_num_queries(num_queries):
+            assert Client().get("/readyz").status_code == 200
+    now += 1.0
+    with django_assert_num_queries(1):
+        Client().get("/readyz")
+    monkeypatch.setattr("jobs.api.health._last", None)

@@ -14,6 +14,7 @@ from django.core.files.base import ContentFile
 from controlplane.core.protocol.wire import AcceleratorInfo, EnrolRequest, Member, Membership
 from controlplane.core.values.lifecycle import ENDED_JOB_STATUSES, JobStatus, ValidationStatus
 from jobs.models import ApiToken, Job, Node, Validation
+from jobs.services.cluster.api_tokens import JOB_SCOPES, SCOPES
 from jobs.services.cluster.nodes import enrolment_token_create, node_enrol
 from jobs.services.cluster.tokens import token_digest, token_make
 from jobs.services.submission.rows import SUBMITTED_COLUMNS
@@ -35,9 +36,10 @@ def user_make(name: str = "", *, is_staff: bool = False) -> User:
     return User.objects.create_user(name or f"person{next(_numbers)}", is_staff=is_staff)
 
 
-def api_token_make(user: User, scopes: tuple[str, ...] = ("read", "write")) -> str:
-    """Give a program's token that acts for `user`."""
+def api_token_make(user: User, scopes: tuple[str, ...] = ()) -> str:
+    """Give a program's token that acts for `user`; unless told, with all that the user may."""
     text = token_make("vfp")
+    scopes = scopes or (SCOPES if user.is_staff else JOB_SCOPES)
     ApiToken.objects.create(user=user, name="test", digest=token_digest(text), scopes=list(scopes))
     return text
 

@@ -32,15 +32,19 @@ from controlplane.core.protocol.wire import (
 )
 from jobs import nudges
 from jobs.api.downloads import file_response
+from jobs.api.throttles import seconds_to_next_minute, times_this_minute
 from jobs.exceptions import (
     ControlPlaneError,
+    ForbiddenError,
     GoneError,
     InvalidInputError,
     NotAuthenticatedError,
     TooLargeError,
+    TooManyFailuresError,
     problem_response,
 )
 from jobs.models import Node
+from jobs.origins import client_network
 from jobs.selectors.desired_state.agent_files import (
     checkpoint_for_node,
     code_for_node,
@@ -53,6 +57,11 @@ from jobs.services.cluster.tokens import token_digest
 from jobs.services.failures.unsendable import unsendable_end
 from jobs.services.lifecycle.artifacts import artifact_store
 from jobs.services.reports.batches import batch_take
+
+#: Body of an enrolment: 64 accelerators take 20 KB.
+_ENROL_LIMIT_BYTES = 64 * 1024
+#: Wrong enrolment tokens that one address may send to one process in a minute.
+_WRONG_TOKENS_LIMIT = 30
 
 View = Callable[..., HttpResponseBase]
 
@@ -100,12 +109,16 @@ def node_of(request: HttpRequest) -> Node:
     return node
 
 
-def _message(request: HttpRequest, expected: type[Message]) -> Message:
-    if int(request.headers.get("Content-Length") or 0) > settings.AGENT_BATCH_LIMIT_BYTES:
-        raise TooLargeError(f"At most {settings.AGENT_BATCH_LIMIT_BYTES} bytes a request.")
-    body = request.read(settings.AGENT_BATCH_LIMIT_BYTES + 1)
-    if len(body) > settings.AGENT_BATCH_LIMIT_BYTES:
-        raise TooLargeError(f"At most {settings.AGENT_BATCH_LIMIT_BYTES} bytes a request.")
+def _message(
+    request: HttpRequest,
+    expected: type[Message],
+    limit_bytes: int = settings.AGENT_BATCH_LIMIT_BYTES,
+) -> Message:
+    if int(request.headers.get("Content-Length") or 0) > limit_bytes:
+        raise TooLargeError(f"At most {limit_bytes} bytes a request.")
+    body = request.read(limit_bytes + 1)
+    if len(body) > limit_bytes:
+        raise TooLargeError(f"At most {limit_bytes} bytes a request.")
     try:
         return decode(expected, json.loads(body))
     except (ValueError, RecursionError) as error:
@@ -118,8 +131,17 @@ def _token(request: HttpRequest) -> str:
 
 @agent_view("POST", is_open=True)
 def enrol(request: HttpRequest) -> HttpResponse:
-    """Enrol a new node."""
-    reply = node_enrol(_message(request, EnrolRequest), timezone.now())
+    """Enrol a new node; callers with wrong tokens are limited by address."""
+    counter = f"enrolments:{client_network(request)}"
+    if times_this_minute(counter, 0) >= _WRONG_TOKENS_LIMIT:
+        response = problem_response(TooManyFailuresError("Too many wrong tokens; wait a minute."))
+        response.headers["Retry-After"] = str(int(seconds_to_next_minute()) + 1)
+        return response
+    try:
+        reply = node_enrol(_message(request, EnrolRequest, _ENROL_LIMIT_BYTES), timezone.now())
+    except ForbiddenError:
+        times_this_minute(counter, 1)
+        raise
     nudges.jobs_changed(orders=True, cluster=True)
     return JsonResponse(encode(reply), status=201)
 

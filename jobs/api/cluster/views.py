@@ -16,9 +16,12 @@ from rest_framework.views import APIView
 
 from controlplane.core.policies import POLICIES
 from jobs import nudges
-from jobs.api.permissions import AdminPermission, AdminToWritePermission
-from jobs.api.requests import actor, body, number_param, person, text_field
+from jobs.api.permissions import AdminPermission, AdminToWritePermission, SessionPermission
+from jobs.api.requests import actor, body, number_param, person, plain, text_field
 from jobs.api.serializers import (
+    AuditEntrySerializer,
+    EnrolmentTokenSerializer,
+    NewTokenSerializer,
     NodeSerializer,
     PolicySerializer,
     ReasonSerializer,
@@ -26,12 +29,19 @@ from jobs.api.serializers import (
 )
 from jobs.exceptions import InvalidInputError, NotFoundError
 from jobs.job_templates import JOB_TEMPLATES
-from jobs.models import ApiToken, Node
-from jobs.selectors import series
+from jobs.models import ApiToken, AuditEntry, Node
+from jobs.selectors import pages, series
 from jobs.selectors.access import is_admin
-from jobs.services.cluster.api_tokens import api_token_create, api_token_revoke
+from jobs.selectors.audit_filter import AuditFilter
+from jobs.services.cluster.accounts import password_confirm
+from jobs.services.cluster.api_tokens import JOB_SCOPES, api_token_create, api_token_revoke
 from jobs.services.cluster.node_shapes import shape_accept
-from jobs.services.cluster.nodes import enrolment_token_create, node_cordon, node_remove
+from jobs.services.cluster.nodes import (
+    enrolment_token_create,
+    enrolment_token_revoke,
+    node_cordon,
+    node_remove,
+)
 from jobs.services.failures.quarantine import node_unquarantine
 from jobs.services.scheduling.policy import cluster_setting, policy_choose
 
@@ -123,11 +133,40 @@ class EnrolmentTokens(APIView):
 
     permission_classes = (AdminPermission,)
 
+    @extend_schema(
+        operation_id="enrolment_tokens_list", responses=EnrolmentTokenSerializer(many=True)
+    )
+    def get(self, _request: Request) -> Response:
+        """List the tokens that can still be used, newest first."""
+        rows = pages.enrolment_tokens(timezone.now())
+        return Response(EnrolmentTokenSerializer(rows, many=True).data)
+
     @extend_schema(request=None, responses={201: OpenApiTypes.OBJECT})
     def post(self, request: Request) -> Response:
         """Create an enrolment token."""
         row, text = enrolment_token_create(person(request), timezone.now())
-        return Response({"token": text, "expires_at": row.expires_at}, status=201)
+        return Response({**EnrolmentTokenSerializer(row).data, "token": text}, status=201)
+
+
+class EnrolmentTokenDetail(APIView):
+    """One unused enrolment token (admins)."""
+
+    permission_classes = (AdminPermission,)
+
+    @extend_schema(responses={204: None})
+    def delete(self, _request: Request, token_id: int) -> Response:
+        """Revoke the token."""
+        enrolment_token_revoke(token_id)
+        return Response(status=204)
+
+
+class Audit(generics.ListAPIView):
+    """The audit log, newest first (admins)."""
+
+    permission_classes = (AdminPermission,)
+    queryset = AuditEntry.objects.all()
+    serializer_class = AuditEntrySerializer
+    filterset_class = AuditFilter
 
 
 class Policy(APIView):
@@ -212,8 +251,9 @@ def _throughput(
 
 
 class Tokens(generics.ListAPIView):
-    """The user's own API tokens, newest first."""
+    """The user's own API tokens, newest first; in a session only."""
 
+    permission_classes = (SessionPermission,)
     queryset = ApiToken.objects.none()
     serializer_class = TokenSerializer
     filter_backends = ()
@@ -223,22 +263,25 @@ class Tokens(generics.ListAPIView):
             return self.queryset
         return ApiToken.objects.filter(user=person(self.request))
 
-    @extend_schema(request=TokenSerializer, responses={201: TokenSerializer})
+    @extend_schema(request=NewTokenSerializer, responses={201: TokenSerializer})
     def post(self, request: Request) -> Response:
-        """Create a token; `token` is shown only once."""
+        """Create a token, with the user's `password`; `token` is shown only once."""
         values = body(request)
+        password_confirm(plain(request), person(request), text_field(values, "password", 4096))
         row, text = api_token_create(
             person(request),
             text_field(values, "name"),
             timezone.now(),
-            scopes=values.get("scopes", ["read", "write"]),
+            scopes=values.get("scopes", JOB_SCOPES),
             lifetime_days=values.get("lifetime_days", 90),
         )
         return Response({**TokenSerializer(row).data, "token": text}, status=201)
 
 
 class TokenDetail(APIView):
-    """One of the user's own API tokens."""
+    """One of the user's own API tokens; in a session only."""
+
+    permission_classes = (SessionPermission,)
 
     @extend_schema(responses={204: None})
     def delete(self, request: Request, token_id: int) -> Response:

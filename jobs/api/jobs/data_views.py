@@ -19,6 +19,7 @@ from jobs.api.serializers import EventSerializer, GenerationSerializer
 from jobs.exceptions import NotFoundError
 from jobs.models import Allocation, Event, Generation
 from jobs.selectors import logs, series
+from jobs.services.lifecycle.audit import read_audit
 
 _TENURES_LIMIT = 5_000
 
@@ -143,6 +144,7 @@ class JobLogs(APIView):
     def get(self, request: Request, job_id: int) -> Response | StreamingHttpResponse:
         """Get the log."""
         job = job_exists(request, job_id)
+        read_audit(request.user, job, "log")
         number = number_param(request, "slot", None, 0, 2**31)
         slot = None if number is None else int(number)
         if flag_param(request, "download"):
@@ -161,9 +163,11 @@ class JobFile(APIView):
     @extend_schema(responses={(200, "application/octet-stream"): OpenApiTypes.BINARY})
     def get(self, request: Request, job_id: int, name: str) -> StreamingHttpResponse:
         """Download the file; `X-Sha256` is its digest."""
-        artifact = job_exists(request, job_id).artifacts.filter(name=name).first()
+        job = job_exists(request, job_id)
+        artifact = job.artifacts.filter(name=name).first()
         if artifact is None:
             raise NotFoundError(f"This job has no file {name!r:.60}.")
+        read_audit(request.user, job, artifact.name)
         return file_response(
             plain(request), artifact.file, name=artifact.name, sha256=artifact.sha256
         )
@@ -176,4 +180,5 @@ class JobCode(APIView):
     def get(self, request: Request, job_id: int) -> StreamingHttpResponse:
         """Download the code."""
         job = visible_job(request, job_id)
+        read_audit(request.user, job, "code")
         return file_response(plain(request), job.code, name=job.code_name, sha256=job.code_sha256)

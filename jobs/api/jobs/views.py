@@ -46,12 +46,12 @@ from jobs.api.serializers import (
 from jobs.api.waiting import changes_await
 from jobs.exceptions import InvalidInputError, NotFoundError
 from jobs.models import Job
-from jobs.selectors.access import jobs_visible_to
+from jobs.selectors.access import jobs_visible_to, priority_ceiling
 from jobs.selectors.dry_run import submission_outlook
 from jobs.selectors.estimates.memory import submission_memory_advice
 from jobs.selectors.job_filter import JobFilter
 from jobs.services.submission import job_actions
-from jobs.services.submission.rows import job_clone_values, source_find
+from jobs.services.submission.rows import job_clone_values, priority_check, source_find
 from jobs.submission import prediction_values
 
 _KEY_LIMIT = 120
@@ -102,6 +102,7 @@ class JobList(generics.ListAPIView):
         """Submit a job (JSON, YAML, form or multipart)."""
         wanted = submission_of(request)
         if flag_param(request, "dry_run"):
+            priority_check(person(request), wanted.priority)
             source_find(person(request), wanted.source_job)
             return Response(_outlook(wanted))
         key = request.headers.get("Idempotency-Key", "")
@@ -230,6 +231,7 @@ class JobReprioritise(JobAction):
             timezone.now(),
             actor=actor(request),
             reason=reason,
+            ceiling=priority_ceiling(request.user),
             is_reason_required=job.owner_id != request.user.pk,
             seen_revision=revision_expected(request),
         )

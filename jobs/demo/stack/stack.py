@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import secrets
 import subprocess
 import sys
 import time
@@ -223,7 +224,7 @@ def stack_environment(
         "VIRTUALFLOW_DEBUG": "0",
         "VIRTUALFLOW_POLICY": "weighted_fair",
         "VIRTUALFLOW_STATE_DIR": str(directory / "site"),
-        "VIRTUALFLOW_SECRET_KEY": "signs-nothing-but-local-runs",
+        "VIRTUALFLOW_SECRET_KEY": secrets.token_urlsafe(48),
         "ADMIN_PASSWORD": "only-for-local-runs",
         "VIRTUALFLOW_HOSTS": "127.0.0.1",
         "VIRTUALFLOW_ORIGINS": f"http://127.0.0.1:{web_port}",

@@ -9,7 +9,7 @@ from django.core.management.base import BaseCommand, CommandError, CommandParser
 from django.utils import timezone
 
 from jobs.exceptions import ControlPlaneError
-from jobs.services.cluster.api_tokens import SCOPES, api_token_create
+from jobs.services.cluster.api_tokens import JOB_SCOPES, SCOPES, api_token_create
 
 
 class Command(BaseCommand):
@@ -18,7 +18,7 @@ class Command(BaseCommand):
     def add_arguments(self, parser: CommandParser) -> None:
         parser.add_argument("user")
         parser.add_argument("--name", default="command line")
-        parser.add_argument("--scope", choices=SCOPES, action="append", help="default: all")
+        parser.add_argument("--scope", choices=SCOPES, action="append", help="default: jobs:*")
         parser.add_argument("--days", type=int, default=90)
 
     def handle(self, *_args: Any, **options: Any) -> None:
@@ -30,7 +30,7 @@ class Command(BaseCommand):
                 user,
                 options["name"],
                 timezone.now(),
-                scopes=options["scope"] or SCOPES,
+                scopes=options["scope"] or JOB_SCOPES,
                 lifetime_days=options["days"],
             )
         except ControlPlaneError as error:

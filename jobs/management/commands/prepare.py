@@ -6,11 +6,11 @@ import os
 from pathlib import Path
 from typing import Any
 
+from django.core.exceptions import ValidationError
 from django.core.management import CommandError, CommandParser, call_command
 from django.core.management.base import BaseCommand
 
-from jobs.demo.environment import kept_secret
-from jobs.services.cluster.bootstrap import ensure_admin, ensure_api_token, ensure_enrolment_token
+from jobs.services.cluster.bootstrap import ensure_admin, ensure_enrolment_token, ensure_token_file
 
 
 class Command(BaseCommand):
@@ -38,9 +38,12 @@ class Command(BaseCommand):
         if nodes and directory is None:
             raise CommandError("Say with --enrolment-dir where the tokens of the nodes go.")
         call_command("migrate", interactive=False, verbosity=1)
-        admin = ensure_admin(options["admin"], password)
+        try:
+            admin = ensure_admin(options["admin"], password)
+        except ValidationError as error:
+            raise CommandError(f"ADMIN_PASSWORD: {' '.join(error.messages)}") from None
         if options["token_file"]:
-            ensure_api_token(admin, "prepare", kept_secret(options["token_file"]))
+            ensure_token_file(admin, "prepare", options["token_file"])
         for node in nodes:
             self._write_token(node, directory)
 

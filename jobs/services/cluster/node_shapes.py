@@ -28,7 +28,8 @@ from controlplane.core.protocol.wire import (
 )
 from controlplane.core.values.lifecycle import NodeStatus
 from jobs.exceptions import ConflictError, InvalidInputError
-from jobs.models import Accelerator, Node
+from jobs.models import Accelerator, AuditAction, Node
+from jobs.services.lifecycle.audit import audit_add
 from jobs.services.lifecycle.events import event_add
 
 #: Share by which the memory of an accelerator may differ, after an update of its driver.
@@ -155,6 +156,7 @@ def shape_accept(node: Node, digest: str, now: datetime.datetime, *, actor: str)
         accelerators_write(row, request.accelerators)
         text = f"{row.name} was accepted as it is now: {_shape_text(shape)}"
         event_add("node_accepted", text, now=now, node=row, actor=actor, data=shape)
+        audit_add(AuditAction.NODE_SHAPE_ACCEPTED, f"node:{row.name}", actor=actor, digest=digest)
 
 
 def _is_pinned(node: Node, request: HelloRequest) -> bool:

@@ -16,8 +16,8 @@ from controlplane.core.protocol.wire import (
     HelloRequest,
 )
 from controlplane.core.values.lifecycle import NodeStatus
-from jobs.exceptions import ConflictError, ForbiddenError, InvalidInputError
-from jobs.models import Accelerator, Allocation, EnrolmentToken, Node
+from jobs.exceptions import ConflictError, ForbiddenError, InvalidInputError, NotFoundError
+from jobs.models import Accelerator, Allocation, AuditAction, EnrolmentToken, Node
 from jobs.services.cluster.node_shapes import (
     accelerators_write,
     host_check,
@@ -26,6 +26,7 @@ from jobs.services.cluster.node_shapes import (
 )
 from jobs.services.cluster.tokens import token_digest, token_make
 from jobs.services.failures.exits import rows_release
+from jobs.services.lifecycle.audit import audit_add
 from jobs.services.lifecycle.events import event_add
 from jobs.services.lifecycle.transitions import job_lock
 from jobs.services.submission.validations import validations_of_node_expire
@@ -51,7 +52,21 @@ def enrolment_token_create(
         created_by=created_by,
         expires_at=now + datetime.timedelta(seconds=lifetime_s),
     )
+    expires_at = row.expires_at.isoformat()
+    audit_add(AuditAction.ENROLMENT_TOKEN_MADE, f"enrolment-token:{row.pk}", expires_at=expires_at)
     return row, text
+
+
+def enrolment_token_revoke(token_id: int) -> None:
+    """Delete a token that no node has used.
+
+    Raises:
+        NotFoundError: there is no such token, or it was used.
+    """
+    row = EnrolmentToken.objects.filter(id=token_id, used_at=None).first()
+    if row is None or not EnrolmentToken.objects.filter(id=row.pk, used_at=None).delete()[0]:
+        raise NotFoundError("There is no such unused enrolment token.")
+    audit_add(AuditAction.ENROLMENT_TOKEN_REVOKED, f"enrolment-token:{token_id}")
 
 
 def node_enrol(request: EnrolRequest, now: datetime.datetime) -> EnrolReply:
@@ -62,6 +77,7 @@ def node_enrol(request: EnrolRequest, now: datetime.datetime) -> EnrolReply:
         ForbiddenError: the token is unknown or expired.
         ConflictError: the token was used.
     """
+    _token_check(request.token, now)  # first: callers without one learn nothing of the cluster
     if not _NAME.fullmatch(request.name):
         raise InvalidInputError.of(
             name="Use lower-case letters, digits, '-' and '.', at most 63 characters."
@@ -93,6 +109,13 @@ def node_enrol(request: EnrolRequest, now: datetime.datetime) -> EnrolReply:
             event_add(
                 "node_enrolled", f"{node.name} joined with {count} accelerators", now=now, node=node
             )
+            audit_add(
+                AuditAction.NODE_ENROLLED,
+                f"node:{node.name}",
+                actor=f"node:{node.name}",
+                by=f"enrolment-token:{token.pk}",
+                host=node.host,
+            )
     except IntegrityError:
         raise InvalidInputError.of(
             name=f"There is a node {request.name!r} already; choose another name."
@@ -100,19 +123,30 @@ def node_enrol(request: EnrolRequest, now: datetime.datetime) -> EnrolReply:
     return _reply(node, agent_token)
 
 
-def _token_use(text: str, now: datetime.datetime) -> EnrolmentToken:
+def _token_check(text: str, now: datetime.datetime) -> EnrolmentToken:
     token = EnrolmentToken.objects.filter(digest=token_digest(text)).first()
     if token is None or token.expires_at <= now:
         raise ForbiddenError(
             "The enrolment token is unknown or expired; ask an admin for a new one.",
             code="enrolment_token_unknown",
         )
-    if not EnrolmentToken.objects.filter(id=token.pk, used_at=None).update(used_at=now):
-        raise ConflictError(
-            "The enrolment token was used already; each one lets one node in.",
-            code="enrolment_token_used",
-        )
+    if token.used_at is not None:
+        raise _token_used()
     return token
+
+
+def _token_use(text: str, now: datetime.datetime) -> EnrolmentToken:
+    token = _token_check(text, now)
+    if not EnrolmentToken.objects.filter(id=token.pk, used_at=None).update(used_at=now):
+        raise _token_used()
+    return token
+
+
+def _token_used() -> ConflictError:
+    return ConflictError(
+        "The enrolment token was used already; each one lets one node in.",
+        code="enrolment_token_used",
+    )
 
 
 def node_hello(
@@ -244,6 +278,7 @@ def node_cordon(
         verb = "takes no new work" if is_cordoned else "takes work again"
         text = f"{node.name} {verb}" + (f": {reason}" if reason else "")
         event_add(kind, text, now=now, node=node, actor=actor, data={"reason": reason})
+        audit_add(AuditAction(kind), f"node:{node.name}", actor=actor, reason=reason)
     return bool(changed)
 
 
@@ -260,6 +295,7 @@ def node_remove(node: Node, now: datetime.datetime, *, actor: str, reason: str =
         return set()
     text = f"{node.name} was removed" + (f": {reason}" if reason else "")
     event_add("node_removed", text, now=now, node=node, actor=actor, data={"reason": reason})
+    audit_add(AuditAction.NODE_REMOVED, f"node:{node.name}", actor=actor, reason=reason)
     jobs = node_trainers_lose(node, now)
     return jobs | validations_of_node_expire(node, now)
 

@@ -14,7 +14,8 @@ from django.db.models import Q, QuerySet
 
 from controlplane.core.protocol.nonfinite import NONFINITE_CODES
 from controlplane.core.values.lifecycle import JobStatus
-from jobs.models import Allocation, Node
+from jobs.models import Allocation, AuditAction, Node
+from jobs.services.lifecycle.audit import audit_add
 from jobs.services.lifecycle.events import SYSTEM, event_add
 
 #: Loss codes of trainers that could not be started; no job code had run yet.
@@ -70,6 +71,10 @@ def node_unquarantine(node: Node, now: datetime.datetime, *, actor: str, reason:
     if changed:
         text = f"{node.name} takes work again" + (f": {reason}" if reason else "")
         event_add("node_taken_back", text, now=now, node=node, actor=actor, data={"reason": reason})
+        if actor != SYSTEM:
+            audit_add(
+                AuditAction.NODE_UNQUARANTINED, f"node:{node.name}", actor=actor, reason=reason
+            )
     return bool(changed)
 
 

@@ -83,7 +83,7 @@ def batch_take(node: Node, batch: ReportBatch, now: datetime.datetime) -> BatchO
     reporting_jobs = {chunk.job_id for chunk in logs}
     reporting_jobs |= {report.job_id for report in reports if report.kind is ReportKind.EXITED}
     with _refusing(f"the log files of node {node.pk}"):
-        outcome.changed_jobs |= logs_file(reporting_jobs, now)
+        outcome.changed_jobs |= logs_file(node, reporting_jobs, now)
     return outcome
 
 

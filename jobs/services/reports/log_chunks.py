@@ -10,7 +10,7 @@ import datetime
 from collections.abc import Collection, Sequence
 
 from django.conf import settings
-from django.db.models import Exists, F, Max, OuterRef, Sum
+from django.db.models import Exists, F, Max, OuterRef, Q, QuerySet, Sum
 
 from controlplane.core.protocol import wire
 from controlplane.core.protocol.plain_text import plain_part
@@ -19,17 +19,16 @@ from jobs.models import Allocation, Job, LogChunk, Node
 from jobs.selectors.logs import log_text
 from jobs.services.lifecycle.artifacts import log_store
 
+#: A node that was cut off may send the rest of a log for so long after its trainer has ended.
+LOG_GRACE = datetime.timedelta(days=1)
+
 
 def log_chunks_store(
     node: Node, chunks: Sequence[wire.LogChunk], now: datetime.datetime
 ) -> set[int]:
-    """Store new chunks of trainers that this node has or had; return the changed jobs."""
+    """Store new chunks of trainers that this node has, or had within a day; return the jobs."""
     keys = {(chunk.job_id, chunk.slot) for chunk in chunks}
-    own = set(
-        Allocation.objects.filter(
-            accelerator__node=node, job_id__in={job_id for job_id, _ in keys}
-        ).values_list("job_id", "slot")
-    )
+    own = set(_tenures(node, {job_id for job_id, _ in keys}, now).values_list("job_id", "slot"))
     kept: set[int] = set()
     for job_id, slot in sorted(keys & own):
         rows = sorted(
@@ -41,18 +40,26 @@ def log_chunks_store(
     return kept
 
 
-def logs_file(job_ids: Collection[int], now: datetime.datetime) -> set[int]:
+def logs_file(node: Node, job_ids: Collection[int], now: datetime.datetime) -> set[int]:
     """Write `log.txt` of the given jobs that have ended and released every accelerator.
+
+    Jobs that this node has not had within a day are left out.
 
     Returns:
         These jobs.
     """
     has_log = Exists(LogChunk.objects.filter(job=OuterRef("pk")))
-    jobs = Job.objects.filter(has_log, id__in=job_ids, status__in=[*ENDED_JOB_STATUSES])
+    own = _tenures(node, job_ids, now).values("job_id")
+    jobs = Job.objects.filter(has_log, id__in=own, status__in=[*ENDED_JOB_STATUSES])
     ended = [job for job in jobs if not job.allocations.filter(released_at=None).exists()]
     for job in ended:
         log_store(job, log_text(job, slot=None), now)
     return {job.pk for job in ended}
+
+
+def _tenures(node: Node, job_ids: Collection[int], now: datetime.datetime) -> QuerySet[Allocation]:
+    is_recent = Q(released_at=None) | Q(released_at__gt=now - LOG_GRACE)
+    return Allocation.objects.filter(is_recent, accelerator__node=node, job_id__in=job_ids)
 
 
 def _store(job_id: int, slot: int, chunks: Sequence[wire.LogChunk], now: datetime.datetime) -> bool:

@@ -11,7 +11,8 @@ from django.db.models import F
 from controlplane.core.policies import POLICIES, POLICY_STATES
 from controlplane.core.protocol.codec import decode, encode
 from jobs.exceptions import InvalidInputError, StaleVersionError
-from jobs.models import ClusterSetting, PolicyState
+from jobs.models import AuditAction, ClusterSetting, PolicyState
+from jobs.services.lifecycle.audit import audit_add
 from jobs.services.lifecycle.events import event_add
 
 logger = logging.getLogger(__name__)
@@ -44,6 +45,7 @@ def policy_choose(
     if not changed:
         raise StaleVersionError("The policy was changed in the meantime; read it again.")
     text = f"Policy {row.policy} → {name}"
+    audit_add(AuditAction.POLICY_CHANGED, actor=actor, before=row.policy, after=name)
     event_add("policy", text, now=now, actor=actor, data={"before": row.policy, "after": name})
     return cluster_setting()
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import datetime
 import hashlib
+from typing import Any
 
 from django.contrib.auth.models import User
 from django.core.files.base import ContentFile
@@ -15,7 +16,8 @@ from django.db import IntegrityError, transaction
 
 from controlplane.core.values.lifecycle import ENDED_JOB_STATUSES, JobStatus
 from jobs.exceptions import ConflictError, InvalidInputError, StaleVersionError
-from jobs.models import IdempotencyKey, Job, Validation
+from jobs.models import AuditAction, IdempotencyKey, Job, Validation
+from jobs.services.lifecycle.audit import audit_add
 from jobs.services.lifecycle.events import event_add, user_actor
 from jobs.services.lifecycle.transitions import job_end, job_lock, job_pause_now, status_change
 from jobs.services.scheduling.resizes import job_empty
@@ -170,15 +172,19 @@ def job_reprioritise(
     reason: str = "",
     is_reason_required: bool = False,
     seen_revision: int | None = None,
+    ceiling: int = PRIORITY_RANGE[1],
 ) -> Job:
     """Change a job's priority, effective from the next cycle.
+
+    Args:
+        ceiling: highest priority that the actor may give.
 
     Raises:
         InvalidInputError: the priority is out of range, or the reason is missing.
         StaleVersionError: the job changed since `seen_revision`.
         ConflictError: the job has ended.
     """
-    low, high = PRIORITY_RANGE
+    low, high = PRIORITY_RANGE[0], ceiling
     if isinstance(priority, bool) or not isinstance(priority, int) or not low <= priority <= high:
         raise InvalidInputError.of(priority=f"Give a whole number from {low} to {high}.")
     if is_reason_required and not reason.strip():
@@ -195,8 +201,10 @@ def job_reprioritise(
         if before != priority:
             job.update_columns(revision=job.revision + 1, priority=priority)
             text = f"Priority {before} → {priority}" + (f": {reason}" if reason else "")
-            data = {"before": before, "after": priority, "reason": reason}
+            data: dict[str, Any] = {"before": before, "after": priority, "reason": reason}
             event_add("reprioritised", text, now=now, job=job, actor=actor, data=data)
+            if actor != user_actor(job.owner):
+                audit_add(AuditAction.PRIORITY_CHANGED, f"job:{job.pk}", actor=actor, **data)
     return job
 
 

@@ -15,6 +15,7 @@ from controlplane.core.values.lifecycle import JobStatus
 from jobs.exceptions import ConflictError, InvalidInputError
 from jobs.models import Artifact, Job
 from jobs.models.jobs import LIVE_JOB_STATUSES
+from jobs.selectors.access import priority_ceiling
 from jobs.submission import SUBMISSION_COLUMNS, Submission, prediction_values
 
 MODEL_FILE = "model.keras"
@@ -29,6 +30,7 @@ def job_from(user: User, submission: Submission, now: datetime.datetime) -> Job:
     Raises:
         InvalidInputError: the source job does not exist or has no model.
     """
+    priority_check(user, submission.priority)
     source = source_find(user, submission.source_job)
     stop = submission.stop
     return Job(
@@ -73,6 +75,19 @@ def source_find(user: User, source_job: int | None) -> Artifact | None:
             "has finished its training."
         )
     return model
+
+
+def priority_check(user: User, priority: int) -> None:
+    """Enforce the highest priority that a user may give jobs.
+
+    Raises:
+        InvalidInputError: the priority is above it.
+    """
+    ceiling = priority_ceiling(user)
+    if priority > ceiling:
+        raise InvalidInputError.of(
+            priority=f"You may give at most {ceiling}; an admin can give your jobs more."
+        )
 
 
 def live_jobs_check(user: User) -> None:

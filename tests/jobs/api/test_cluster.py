@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from datetime import timedelta
-from typing import Any
 
 import pytest
 from django.conf import settings
@@ -14,12 +13,14 @@ from django.test import Client
 from django.utils import timezone
 from rest_framework.test import APIClient
 
+from jobs.exceptions import ForbiddenError
 from jobs.job_templates import JOB_TEMPLATES
-from jobs.models import ApiToken, Event, Node
+from jobs.models import ApiToken, EnrolmentToken, Event, Node
 from jobs.services.cluster.api_tokens import api_token_create
+from jobs.services.cluster.nodes import enrolment_token_create, node_enrol
 from jobs.services.scheduling.cycle import cycle_run
 from tests.jobs.world import World
-from tests.support.builders import api_token_make, job_make, node_make
+from tests.support.builders import api_token_make, enrol_request, job_make, node_make
 
 Clients = Callable[..., APIClient]
 
@@ -55,7 +56,7 @@ def test_only_admins_make_enrolment_tokens(ada: User, admin: User, client_of: Cl
     url = "/api/v1/enrolment-tokens/"
     assert client_of(ada).post(url).status_code == 403
     assert client_of(admin).post(url).data["token"].startswith("vfe_")
-    assert client_of(admin).get(url).status_code == 405
+    assert client_of(admin).put(url).status_code == 405
 
 
 def test_the_policy_is_switched_by_admins(ada: User, admin: User, client_of: Clients) -> None:
@@ -103,50 +104,6 @@ def test_templates(ada: User, client_of: Clients) -> None:
     data = client_of(ada).get(f"/api/v1/templates/{name}/").json()
     assert data["code"] == JOB_TEMPLATES[name].code
     assert client_of(ada).get("/api/v1/templates/none/").status_code == 404
-
-
-def test_tokens_are_shown_once_and_revoked(ada: User, bob: User, client_of: Clients) -> None:
-    url, client = "/api/v1/tokens/", client_of(ada)
-    made = client.post(url, {"name": "script", "scopes": ["read"], "lifetime_days": 7})
-    assert made.status_code == 201
-    user = APIClient()
-    user.credentials(HTTP_AUTHORIZATION=f"Bearer {made.data['token']}")
-    assert user.get("/api/v1/jobs/").status_code == 200
-    assert user.post("/api/v1/jobs/", {}).status_code == 403
-    rows = client.get(url).json()["results"]
-    assert [row["name"] for row in rows] == ["script", "test"]
-    assert all("token" not in row and "digest" not in row for row in rows)
-    detail = f"{url}{made.data['id']}/"
-    assert client_of(bob).delete(detail).status_code == 404
-    for _ in range(2):
-        assert client.delete(detail).status_code == 204
-    response = user.get("/api/v1/jobs/")
-    assert (response.status_code, response.json()["code"]) == (401, "authentication_failed")
-    assert client.get(detail).status_code == 405
-
-
-@pytest.mark.parametrize(
-    ("body", "field"),
-    [
-        ({}, "name"),
-        ({"name": "x" * 61}, "name"),
-        ({"name": "a", "scopes": []}, "scopes"),
-        ({"name": "a", "scopes": ["root"]}, "scopes"),
-        ({"name": "a", "scopes": "read"}, "scopes"),
-        ({"name": "a", "lifetime_days": 0}, "lifetime_days"),
-        ({"name": "a", "lifetime_days": True}, "lifetime_days"),
-    ],
-)
-def test_a_wrong_token_is_refused(
-    ada: User, client_of: Clients, body: dict[str, Any], field: str
-) -> None:
-    response = client_of(ada).post("/api/v1/tokens/", body)
-    assert (response.status_code, set(response.json()["errors"])) == (400, {field})
-
-
-def test_a_token_with_less_cannot_make_one_with_more(ada: User, client_of: Clients) -> None:
-    response = client_of(ada, ("read",)).post("/api/v1/tokens/", {"name": "more"})
-    assert response.status_code == 403
 
 
 def test_expired_tokens_and_people_who_left(ada: User) -> None:
@@ -214,6 +171,21 @@ def test_health(db: None) -> None:
     assert (ready.status_code, ready.json()["database"]) == (200, True)
     assert Client().post("/healthz").status_code == 405
     assert Node.objects.count() == 0
+
+
+def test_unused_enrolment_tokens_are_listed_and_revoked(admin: User, client_of: Clients) -> None:
+    url, client = "/api/v1/enrolment-tokens/", client_of(admin)
+    node_make()  # its token is used
+    enrolment_token_create(None, timezone.now() - timedelta(days=3))  # has expired
+    made = client.post(url).json()
+    assert client.get(url).json() == [{k: v for k, v in made.items() if k != "token"}]
+    for status in (204, 404):
+        assert client.delete(f"{url}{made['id']}/").status_code == status
+    assert client.get(url).json() == []
+    used = EnrolmentToken.objects.exclude(used_at=None).get()
+    assert client.delete(f"{url}{used.pk}/").status_code == 404
+    with pytest.raises(ForbiddenError):
+        node_enrol(enrol_request(made["token"], "late"), timezone.now())
 
 
 def test_throughput_of_the_cluster(

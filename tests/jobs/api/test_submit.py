@@ -42,14 +42,14 @@ def test_a_complete_submission_is_stored_and_sent_to_a_node(
 ) -> None:
     node, _ = node_make()
     values = submission_values(
-        priority=250, settings={"units": 8}, accepted_kinds=["cpu"], seed=7, reduction="fast"
+        priority=50, settings={"units": 8}, accepted_kinds=["cpu"], seed=7, reduction="fast"
     )
     response = ada_client.post(URL, values)
     assert response.status_code == 201, response.data
     job = Job.objects.get()
     assert response.headers["Location"].endswith(f"/api/v1/jobs/{job.pk}/")
     assert response.headers["ETag"] == f'"{job.revision}.{job.version}"'
-    assert (job.owner, job.priority, job.settings) == (ada, 250, {"units": 8})
+    assert (job.owner, job.priority, job.settings) == (ada, 50, {"units": 8})
     assert (job.seed, job.reduction, job.stop_limit) == (7, "fast", 100)
     assert job.code.read() == CODE
     assert job.code_sha256 == hashlib.sha256(CODE).hexdigest()

@@ -28,7 +28,7 @@ def test_an_enrolment_token_lets_a_node_in() -> None:
 
 
 def test_an_api_token_acts_for_its_user(ada: User) -> None:
-    token = printed("api_token", "ada", "--scope", "read")
+    token = printed("api_token", "ada", "--scope", "jobs:read")
     client = APIClient(headers={"Authorization": f"Bearer {token}"})
     assert client.get("/api/v1/jobs/").status_code == 200
     assert client.post("/api/v1/jobs/", {}).status_code == 403

@@ -17,6 +17,15 @@ def test_a_secret_is_made_once_and_readable_by_its_owner_alone(tmp_path: Path) -
     assert kept_secret(tmp_path / "other") != first
 
 
+def test_a_secret_that_is_too_short_is_replaced(tmp_path: Path) -> None:
+    path = tmp_path / "secret-key"
+    short = kept_secret(path)
+    long = kept_secret(path, 48)
+    assert len(long) >= 50
+    assert long != short
+    assert kept_secret(path, 48) == long
+
+
 def test_a_long_directory_gets_a_short_socket_path_that_stays_the_same(tmp_path: Path) -> None:
     deep = tmp_path / ("d" * 120)
     path = socket_path(deep)

@@ -1,0 +1,100 @@
+"""Audit log: who did what of consequence, from where. Rows are added and never changed."""
+
+from __future__ import annotations
+
+import datetime
+from enum import StrEnum
+from typing import Any, NoReturn
+
+from django.db import models
+
+
+class AuditAction(StrEnum):
+    """Kinds of audit entries."""
+
+    LOGIN = "login"
+    LOGIN_FAILED = "login_failed"
+    LOGIN_LOCKED = "login_locked"
+    LOGOUT = "logout"
+    PASSWORD_CHANGED = "password_changed"  # noqa: S105 - no password
+    TOKEN_MADE = "token_made"  # noqa: S105
+    TOKEN_REVOKED = "token_revoked"  # noqa: S105
+    USER_MADE = "user_made"
+    USER_CHANGED = "user_changed"
+    USER_DELETED = "user_deleted"
+    ENROLMENT_TOKEN_MADE = "enrolment_token_made"  # noqa: S105
+    ENROLMENT_TOKEN_REVOKED = "enrolment_token_revoked"  # noqa: S105
+    NODE_ENROLLED = "node_enrolled"
+    NODE_REMOVED = "node_removed"
+    NODE_SHAPE_ACCEPTED = "node_shape_accepted"
+    NODE_CORDONED = "node_cordoned"
+    NODE_UNCORDONED = "node_uncordoned"
+    NODE_UNQUARANTINED = "node_unquarantined"
+    JOB_READ = "job_read"
+    PRIORITY_CHANGED = "priority_changed"
+    PRIORITY_CEILING_CHANGED = "priority_ceiling_changed"
+    POLICY_CHANGED = "policy_changed"
+
+
+class AppendOnlyError(TypeError):
+    """An audit entry was to be changed or deleted."""
+
+
+class AuditQuerySet(models.QuerySet["AuditEntry"]):
+    """Rows that cannot be changed, and be deleted by their age alone."""
+
+    def _refuse(self, *_args: Any, **_kwargs: Any) -> NoReturn:
+        raise AppendOnlyError("Audit entries are never changed.")
+
+    update = bulk_update = update_or_create = delete = _refuse
+
+    def expire(self, before: datetime.datetime) -> int:
+        """Delete entries older than `before`; return their number."""
+        return models.QuerySet.delete(self.filter(at__lt=before))[0]
+
+
+class AuditEntry(models.Model):
+    """One act.
+
+    `actor` is `user:NAME`, `node:NAME`, `anonymous` or `system`; names are kept as text, so that
+    an entry outlives its user. `object` is what it was done to, as `job:7/code` or `user:ada`.
+    """
+
+    at = models.DateTimeField()
+    actor = models.CharField(max_length=160)
+    action = models.CharField(max_length=40)
+    object = models.CharField(max_length=200, blank=True)
+    address = models.CharField(max_length=45, blank=True)
+    user_agent = models.CharField(max_length=200, blank=True)
+    details = models.JSONField(default=dict, blank=True)
+
+    objects = AuditQuerySet.as_manager()
+
+    class Meta:
+        ordering = ("-id",)
+        verbose_name_plural = "audit entries"
+        indexes = (
+            models.Index(name="audit_entry_by_time", fields=("at",)),
+            models.Index(name="audit_entry_by_act", fields=("action", "actor", "object")),
+        )
+
+    def __str__(self) -> str:
+        return f"{self.actor} {self.action} {self.object}"
+
+    def save(self, *args: Any, **kwargs: Any) -> None:
+        """Add the entry.
+
+        Raises:
+            AppendOnlyError: it is stored already.
+        """
+        if not self._state.adding:
+            raise AppendOnlyError("Audit entries are never changed.")
+        super().save(*args, **{**kwargs, "force_insert": True})
+
+    def delete(self, *_args: Any, **_kwargs: Any) -> NoReturn:
+        """Refuse.
+
+        Raises:
+            AppendOnlyError: always.
+        """
+        raise AppendOnlyError("Audit entries are never deleted but by their age.")

@@ -1,0 +1,26 @@
+"""Filter of the audit log, for REST and the page."""
+
+from __future__ import annotations
+
+import django_filters
+
+from jobs.models import AuditAction, AuditEntry
+
+
+class AuditFilter(django_filters.FilterSet):
+    """`?action=login_failed&actor=user:ada&object=job:7&after=...`."""
+
+    actor = django_filters.CharFilter(
+        lookup_expr="icontains", max_length=160, label="part of the actor, as in user:ada"
+    )
+    action = django_filters.MultipleChoiceFilter(choices=[(a.value, a.value) for a in AuditAction])
+    object = django_filters.CharFilter(
+        lookup_expr="startswith", max_length=200, label="beginning of the object, as in job:7"
+    )
+    address = django_filters.CharFilter(max_length=45)
+    after = django_filters.IsoDateTimeFilter("at", lookup_expr="gte")
+    before = django_filters.IsoDateTimeFilter("at", lookup_expr="lt")
+
+    class Meta:
+        model = AuditEntry
+        fields = ("actor", "action", "object", "address")

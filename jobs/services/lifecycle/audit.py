@@ -1,0 +1,71 @@
+"""Entries of the audit log; every entry is added by `audit_add`."""
+
+from __future__ import annotations
+
+import datetime
+from typing import Any
+
+from django.conf import settings
+from django.contrib.auth.models import AnonymousUser
+from django.utils import timezone
+
+from jobs.models import AuditAction, AuditEntry, Job
+from jobs.origins import client_address, current_request
+from jobs.services.lifecycle.events import SYSTEM, user_actor
+
+ANONYMOUS = "anonymous"
+#: Reads of the same part of a job by the same person are one entry within this time.
+READ_EVERY = datetime.timedelta(hours=1)
+
+
+def audit_add(
+    action: AuditAction,
+    object_: str = "",
+    *,
+    now: datetime.datetime | None = None,
+    actor: str = "",
+    **details: Any,
+) -> AuditEntry:
+    """Append an entry, with address and user agent of the request that is being answered.
+
+    Args:
+        actor: by default the person of that request; `system` outside of requests.
+        details: values that JSON can hold.
+    """
+    request = current_request()
+    user = getattr(request, "user", None) or AnonymousUser()
+    if not actor:
+        known = user_actor(user) if user.is_authenticated else ANONYMOUS
+        actor = SYSTEM if request is None else known
+    token = getattr(request, "auth", None)
+    if token is not None:
+        details["token"] = token.pk
+    return AuditEntry.objects.create(
+        at=now or timezone.now(),
+        actor=_text(actor, 160),
+        action=action.value,
+        object=_text(object_, 200),
+        address="" if request is None else client_address(request),
+        user_agent=_text("" if request is None else request.headers.get("User-Agent", ""), 200),
+        details=details,
+    )
+
+
+def read_audit(user: Any, job: Job, part: str) -> None:
+    """Note that an admin reads a part of another person's job: its code, log or a file."""
+    if job.owner_id == user.pk:
+        return
+    act = {"action": AuditAction.JOB_READ.value, "actor": user_actor(user)}
+    object_ = _text(f"job:{job.pk}/{part}", 200)
+    since = timezone.now() - READ_EVERY
+    if not AuditEntry.objects.filter(**act, object=object_, at__gt=since).exists():
+        audit_add(AuditAction.JOB_READ, object_, actor=act["actor"], owner=job.owner_id)
+
+
+def audit_expire(now: datetime.datetime) -> int:
+    """Delete entries past their retention; return their number."""
+    return AuditEntry.objects.expire(now - datetime.timedelta(days=settings.AUDIT_DAYS))
+
+
+def _text(text: str, limit: int) -> str:
+    return text.replace("\0", "").encode(errors="replace").decode()[:limit]

@@ -1,0 +1,169 @@
+"""API tokens do what their scopes say, make no tokens, and end with the password (M1)."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from django.contrib.auth.models import User
+from django.core.management import call_command
+from django.test import Client
+from django.urls import reverse
+from rest_framework.test import APIClient
+
+from jobs.models import ApiToken
+from jobs.services.cluster.bootstrap import ensure_api_token, ensure_token_file
+from tests.support.builders import api_token_make, at, job_make
+
+pytestmark = pytest.mark.django_db
+
+URL = "/api/v1/tokens/"
+PASSWORD = "rowing-boat-on-a-lake"
+
+
+@pytest.fixture(autouse=True)
+def _quick_digests(settings: Any) -> None:
+    settings.PASSWORD_HASHERS = ["django.contrib.auth.hashers.MD5PasswordHasher"]
+
+
+def session_of(user: User) -> APIClient:
+    user.set_password(PASSWORD)
+    user.save()
+    client = APIClient()
+    client.force_login(user)
+    return client
+
+
+def sends(token: str) -> APIClient:
+    return APIClient(headers={"Authorization": f"Bearer {token}"})
+
+
+def test_tokens_are_shown_once_and_revoked(ada: User, bob: User) -> None:
+    session = session_of(ada)
+    wanted = {"name": "script", "scopes": ["jobs:read"], "lifetime_days": 7, "password": PASSWORD}
+    made = session.post(URL, wanted)
+    assert made.status_code == 201
+    user = sends(made.data["token"])
+    assert user.get("/api/v1/jobs/").status_code == 200
+    assert user.post("/api/v1/jobs/", {}).status_code == 403
+    rows = session.get(URL).json()["results"]
+    assert [row["name"] for row in rows] == ["script"]
+    assert all("token" not in row and "digest" not in row for row in rows)
+    detail = f"{URL}{made.data['id']}/"
+    assert session_of(bob).delete(detail).status_code == 404
+    for _ in range(2):
+        assert session.delete(detail).status_code == 204
+    response = user.get("/api/v1/jobs/")
+    assert (response.status_code, response.json()["code"]) == (401, "authentication_failed")
+    assert session.get(detail).status_code == 405
+
+
+@pytest.mark.parametrize(
+    ("body", "field"),
+    [
+        ({"name": ""}, "name"),
+        ({"name": "x" * 61}, "name"),
+        ({"scopes": []}, "scopes"),
+        ({"scopes": ["root"]}, "scopes"),
+        ({"scopes": ["read", "write"]}, "scopes"),
+        ({"scopes": "jobs:read"}, "scopes"),
+        ({"scopes": ["jobs:read", "admin"]}, "scopes"),
+        ({"lifetime_days": 0}, "lifetime_days"),
+        ({"lifetime_days": True}, "lifetime_days"),
+        ({"password": "guess"}, "password"),
+        ({"password": ""}, "password"),
+        ({"password": 5}, "password"),
+    ],
+)
+def test_a_wrong_token_is_refused(ada: User, body: dict[str, Any], field: str) -> None:
+    response = session_of(ada).post(URL, {"name": "a", "password": PASSWORD, **body})
+    assert (response.status_code, set(response.json()["errors"])) == (400, {field})
+    assert not ApiToken.objects.exists()
+
+
+@pytest.mark.parametrize("scopes", [("jobs:write",), ("jobs:read", "jobs:write", "admin")])
+def test_a_token_makes_no_token(admin: User, scopes: tuple[str, ...]) -> None:
+    session_of(admin)
+    client = sends(api_token_make(admin, scopes))
+    own = ApiToken.objects.get()
+    body = {"name": "more", "password": PASSWORD}
+    for answer in (client.post(URL, body), client.get(URL), client.delete(f"{URL}{own.pk}/")):
+        assert answer.status_code == 403
+    assert ApiToken.objects.filter(revoked_at=None).count() == 1
+
+
+def test_a_token_of_an_admin_sees_as_much_as_its_scopes_say(admin: User, ada: User) -> None:
+    job = job_make(ada)
+    path = f"/api/v1/jobs/{job.pk}/"
+    member = sends(api_token_make(admin, ("jobs:read", "jobs:write")))
+    assert member.get(path).status_code == 404
+    assert member.get("/api/v1/jobs/").json()["results"] == []
+    assert member.post(f"{path}cancel/", {}).status_code == 404
+    assert member.put("/api/v1/policy/", {"policy": "fifo"}).status_code == 403
+    assert sends(api_token_make(admin)).get(path).status_code == 200
+    admin.refresh_from_db()
+    assert admin.is_staff
+
+
+def by_command(user: User) -> None:
+    typed = iter(["another-boat-on-a-lake"] * 2)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("getpass.getpass", lambda **_: next(typed))
+        call_command("changepassword", user.username, stdout=io.StringIO())
+
+
+def by_the_admin_site(user: User) -> None:
+    root = User.objects.create_superuser("root")
+    client = Client()
+    client.force_login(root)
+    words = {"password1": "another-boat-on-a-lake", "password2": "another-boat-on-a-lake"}
+    words |= {"usable_password": "true"}
+    address = reverse("admin:auth_user_password_change", args=[user.pk])
+    assert client.post(address, words).status_code == 302
+
+
+@pytest.mark.parametrize("change", [by_command, by_the_admin_site])
+def test_a_new_password_ends_tokens_and_sessions(ada: User, change: Callable[[User], None]) -> None:
+    session, token = session_of(ada), api_token_make(ada)
+    assert session.get("/api/v1/jobs/").status_code == 200
+    assert sends(token).get("/api/v1/jobs/").status_code == 200
+    change(User.objects.get(pk=ada.pk))
+    assert session.get("/api/v1/jobs/").status_code == 401
+    assert sends(token).get("/api/v1/jobs/").status_code == 401
+    assert session.get("/").status_code == 302
+
+
+def test_a_password_that_is_refused_ends_nothing(ada: User) -> None:
+    token = api_token_make(ada)
+    ada.email = "ada@example.org"
+    ada.save()
+    assert sends(token).get("/api/v1/jobs/").status_code == 200
+
+
+def test_a_revoked_token_of_a_script_is_replaced(admin: User, tmp_path: Path) -> None:
+    path = tmp_path / "token"
+    first = ensure_token_file(admin, "prepare", path)
+    assert ensure_token_file(admin, "prepare", path) == first
+    session_of(admin)  # a new password
+    second = ensure_token_file(admin, "prepare", path)
+    assert path.read_text().strip() == second != first
+    assert sends(first).get("/api/v1/nodes/").status_code == 401
+    assert sends(second).get("/api/v1/nodes/").status_code == 200
+
+
+def test_tokens_of_scripts_expire_but_are_prolonged(admin: User) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("jobs.services.cluster.bootstrap.timezone.now", lambda: at(0))
+        row = ensure_api_token(admin, "prepare", "text")
+        assert row.expires_at is not None
+        assert (row.expires_at - at(0)).days == 90
+        row.revoked_at = at(1)
+        row.save()
+        patch.setattr("jobs.services.cluster.bootstrap.timezone.now", lambda: at(86400))
+        again = ensure_api_token(admin, "prepare", "text")
+    assert (again.pk, again.revoked_at) == (row.pk, at(1))
+    assert again.expires_at is not None
+    assert (again.expires_at - row.expires_at).days == 1

@@ -1,0 +1,278 @@
+"""Acts of consequence leave an entry that nobody changes: who, what, from where (M10)."""
+
+from __future__ import annotations
+
+import datetime
+import hashlib
+import io
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from django.contrib.auth.models import User
+from django.db import DatabaseError, connection, transaction
+from django.test import Client
+from django.urls import reverse
+from django.utils import timezone
+from rest_framework.test import APIClient
+
+from jobs.models import AuditEntry, EnrolmentToken, Node
+from jobs.models.audit import AppendOnlyError, AuditAction
+from jobs.services.cluster.nodes import enrolment_token_create
+from jobs.services.lifecycle.artifacts import artifact_store
+from jobs.services.lifecycle.audit import audit_add, audit_expire
+from tests.support.builders import api_token_make, at, job_make, node_make, user_make
+
+pytestmark = [pytest.mark.django_db, pytest.mark.database]
+
+PASSWORD = "rowing-boat-on-a-lake"
+URL = "/api/v1/audit/"
+
+
+class Site:
+    """An admin with a session and a token, another person's job, and a node."""
+
+    def __init__(self) -> None:
+        self.ada = user_make("ada")
+        self.admin = User.objects.create_superuser("boss", password=PASSWORD)
+        headers = {"User-Agent": "a browser"}
+        self.session = Client(REMOTE_ADDR="192.0.2.5", headers=headers)
+        self.session.force_login(self.admin)
+        sent = {**headers, "Authorization": f"Bearer {api_token_make(self.admin)}"}
+        self.rest = APIClient(REMOTE_ADDR="192.0.2.5", headers=sent)
+        self.job = job_make(self.ada)
+        data = b"x"
+        digest = hashlib.sha256(data).hexdigest()
+        artifact_store(self.job, "model.keras", 1, io.BytesIO(data), digest, at(0))
+        self.node, _ = node_make("node-a")
+        shape = {"host": "127.0.0.1", "first_port": 9000, "last_port": 9001, "accelerators": []}
+        self.node.proposed_shape = {**shape, "digest": "abc"}
+        self.node.save()
+        self.num_before = AuditEntry.objects.count()
+
+    def entries(self) -> list[AuditEntry]:
+        """Give the entries since all this was made, oldest first."""
+        return list(AuditEntry.objects.order_by("id"))[self.num_before :]
+
+
+@pytest.fixture
+def site(settings: Any) -> Site:
+    settings.PASSWORD_HASHERS = ["django.contrib.auth.hashers.MD5PasswordHasher"]
+    return Site()
+
+
+def log_in(site: Site) -> Any:
+    site.session.logout()
+    return site.session.post("/login/", {"username": "boss", "password": PASSWORD})
+
+
+def fail_to_log_in(site: Site) -> Any:
+    site.session.logout()
+    return site.session.post("/login/", {"username": "boss", "password": "guess"})
+
+
+def make_token(site: Site) -> Any:
+    return site.session.post(
+        "/account/tokens/", {"name": "ci", "days": "3", "may_read": "on", "password": PASSWORD}
+    )
+
+
+def revoke_enrolment_token(site: Site) -> Any:
+    row, _ = enrolment_token_create(None, timezone.now())
+    return site.session.post(f"/nodes/tokens/{row.pk}/revoke/")
+
+
+def delete_enrolment_token(site: Site) -> Any:
+    row, _ = enrolment_token_create(None, timezone.now())
+    return site.rest.delete(f"/api/v1/enrolment-tokens/{row.pk}/")
+
+
+def make_user(site: Site) -> Any:
+    words = {"username": "grace", "usable_password": "true"}
+    words |= {"password1": "three-words-together", "password2": "three-words-together"}
+    words |= {"priority_ceiling-TOTAL_FORMS": "0", "priority_ceiling-INITIAL_FORMS": "0"}
+    return site.session.post(reverse("admin:auth_user_add"), words)
+
+
+def set_password(site: Site) -> Any:
+    words = {"password1": "three-words-together", "password2": "three-words-together"}
+    words |= {"usable_password": "true"}
+    address = reverse("admin:auth_user_password_change", args=[site.ada.pk])
+    return site.session.post(address, words)
+
+
+def delete_user(site: Site) -> Any:
+    grace = user_make("grace")
+    address = reverse("admin:auth_user_delete", args=[grace.pk])
+    return site.session.post(address, {"post": "yes"})
+
+
+ACTS: dict[str, tuple[Callable[[Site], Any], str, str]] = {
+    "a login": (log_in, "login", "user:boss"),
+    "a failed login": (fail_to_log_in, "login_failed", "user:boss"),
+    "a logout": (lambda s: s.session.post("/logout/"), "logout", ""),
+    "a token": (make_token, "token_made", "token:"),
+    "a revoked token": (
+        lambda s: s.session.post(f"/account/tokens/{s.admin.api_tokens.get().pk}/revoke/"),
+        "token_revoked",
+        "token:",
+    ),
+    "a user": (make_user, "user_made", "user:grace"),
+    "a deleted user": (delete_user, "user_deleted", "user:grace"),
+    "a password": (set_password, "password_changed", "user:ada"),
+    "an enrolment token": (
+        lambda s: s.session.post("/nodes/tokens/", {"hours": "2"}),
+        "enrolment_token_made",
+        "enrolment-token:",
+    ),
+    "an enrolment token by REST": (
+        lambda s: s.rest.post("/api/v1/enrolment-tokens/"),
+        "enrolment_token_made",
+        "enrolment-token:",
+    ),
+    "a revoked enrolment token": (
+        revoke_enrolment_token, "enrolment_token_revoked", "enrolment-token:",
+    ),
+    "an enrolment token deleted by REST": (
+        delete_enrolment_token, "enrolment_token_revoked", "enrolment-token:",
+    ),
+    "a cordoned node": (
+        lambda s: s.rest.post(f"/api/v1/nodes/{s.node.pk}/cordon/", {}),
+        "node_cordoned",
+        "node:node-a",
+    ),
+    "an accepted shape": (
+        lambda s: s.rest.post(f"/api/v1/nodes/{s.node.pk}/accept-shape/", {"digest": "abc"}),
+        "node_shape_accepted",
+        "node:node-a",
+    ),
+    "a removed node": (
+        lambda s: s.rest.delete(f"/api/v1/nodes/{s.node.pk}/"), "node_removed", "node:node-a",
+    ),
+    "the policy": (
+        lambda s: s.rest.put("/api/v1/policy/", {"policy": "fifo"}), "policy_changed", "",
+    ),
+    "code": (lambda s: s.session.get(f"/jobs/{s.job.pk}/code/"), "job_read", "job:"),
+    "code by REST": (lambda s: s.rest.get(f"/api/v1/jobs/{s.job.pk}/code/"), "job_read", "job:"),
+    "a log": (lambda s: s.session.get(f"/jobs/{s.job.pk}/log/"), "job_read", "job:"),
+    "a log file": (lambda s: s.session.get(f"/jobs/{s.job.pk}/log/file/"), "job_read", "job:"),
+    "a log by REST": (lambda s: s.rest.get(f"/api/v1/jobs/{s.job.pk}/logs/"), "job_read", "job:"),
+    "a model": (
+        lambda s: s.session.get(f"/jobs/{s.job.pk}/files/model.keras/"), "job_read", "job:",
+    ),
+    "a model by REST": (
+        lambda s: s.rest.get(f"/api/v1/jobs/{s.job.pk}/files/model.keras/"), "job_read", "job:",
+    ),
+}  # fmt: skip
+
+
+#: Acts with the token.
+BY_REST = (
+    "an enrolment token by REST", "an enrolment token deleted", "a cordoned", "an accepted",
+    "a removed", "the policy", "code by REST", "a log by REST", "a model by REST",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("name", ACTS)
+def test_each_act_leaves_an_entry(name: str, site: Site) -> None:
+    act, action, object_ = ACTS[name]
+    assert act(site).status_code < 400
+    (entry,) = (entry for entry in site.entries() if entry.action == action)
+    assert entry.object.startswith(object_)
+    assert entry.actor == ("anonymous" if action == "login_failed" else "user:boss")
+    assert (entry.address, entry.user_agent) == ("192.0.2.5", "a browser")
+    assert ("token" in entry.details) == name.startswith(BY_REST)
+    assert PASSWORD not in str(entry.details)
+
+
+def test_an_enrolment_is_noted_with_its_token(site: Site) -> None:
+    node_make("node-b")
+    (entry,) = (entry for entry in site.entries() if entry.action == "node_enrolled")
+    assert (entry.actor, entry.object) == ("node:node-b", "node:node-b")
+    token = EnrolmentToken.objects.get(node=Node.objects.get(name="node-b"))
+    assert entry.details["by"] == f"enrolment-token:{token.pk}"
+
+
+def test_owners_reading_their_own_leave_nothing(site: Site) -> None:
+    client = Client()
+    client.force_login(site.ada)
+    assert client.get(f"/jobs/{site.job.pk}/code/").status_code == 200
+    assert not AuditEntry.objects.filter(action="job_read").exists()
+
+
+def test_a_followed_log_is_one_entry_in_an_hour(site: Site) -> None:
+    for _ in range(3):
+        site.session.get(f"/jobs/{site.job.pk}/log/")
+    (entry,) = AuditEntry.objects.filter(action="job_read")
+    assert entry.object == f"job:{site.job.pk}/log"
+
+
+def test_entries_are_never_changed_or_deleted() -> None:
+    entry = audit_add(AuditAction.LOGIN, "user:ada", actor="user:ada")
+    rows = AuditEntry.objects.filter(pk=entry.pk)
+    entry.actor = "user:bob"
+    changes: list[Callable[[], Any]] = [
+        entry.save,
+        AuditEntry.objects.get(pk=entry.pk).save,
+        entry.delete,
+        rows.delete,
+        lambda: rows.update(actor="user:bob"),
+        lambda: AuditEntry.objects.bulk_update([entry], ["actor"]),
+    ]
+    for change in changes:
+        with pytest.raises(AppendOnlyError):
+            change()
+    assert AuditEntry.objects.get().actor == "user:ada"
+
+
+@pytest.mark.skipif("connection.vendor != 'postgresql'")
+@pytest.mark.parametrize(
+    "statement", ["UPDATE jobs_auditentry SET actor = ''", "DELETE FROM jobs_auditentry"]
+)
+def test_the_database_refuses_as_well(statement: str) -> None:
+    audit_add(AuditAction.LOGIN, "user:ada", actor="user:ada")
+    with pytest.raises(DatabaseError, match="never changed"), transaction.atomic():
+        connection.cursor().execute(statement)
+
+
+def test_old_entries_go_at_the_end_of_their_time(settings: Any) -> None:
+    now = timezone.now()
+    for days in (1, settings.AUDIT_DAYS - 1, settings.AUDIT_DAYS + 1):
+        audit_add(AuditAction.LOGOUT, now=now - datetime.timedelta(days=days))
+    assert audit_expire(now) == 1
+    assert AuditEntry.objects.count() == 2
+
+
+def test_odd_text_is_stored_and_cut(site: Site) -> None:
+    client = Client(REMOTE_ADDR="nonsense", headers={"User-Agent": "\xff" + "u" * 500})
+    client.post("/login/", {"username": "x" * 150, "password": "y"})
+    entry = AuditEntry.objects.get(action="login_failed")
+    assert (entry.address, len(entry.user_agent)) == ("", 200)
+
+
+def test_rest_lists_pages_and_filters(site: Site) -> None:
+    for number in range(5):
+        audit_add(AuditAction.JOB_READ, f"job:{number}/code", actor="user:eve")
+    page = site.rest.get(URL, {"page_size": 2}).json()
+    assert [row["object"] for row in page["results"]] == ["job:4/code", "job:3/code"]
+    assert site.rest.get(page["next"]).json()["results"][0]["object"] == "job:2/code"
+    for query, number in (
+        ({"object": "job:3"}, 1), ({"actor": "eve"}, 5), ({"action": "login"}, 0),
+        ({"action": ["login", "job_read"]}, 5), ({"after": "2999-01-01T00:00:00Z"}, 0),
+    ):  # fmt: skip
+        assert len(site.rest.get(URL, query).json()["results"]) == number, query
+    assert site.rest.get(URL, {"action": "nothing"}).status_code == 400
+    assert site.rest.post(URL, {}).status_code == 405
+
+
+def test_the_page_shows_filters_and_leads_on(site: Site) -> None:
+    for number in range(60):
+        audit_add(AuditAction.JOB_READ, f"job:{number}/code", actor="user:eve", owner=1)
+    page = site.session.get("/audit/", {"actor": "eve"})
+    assert page.context["entries"][0].object == "job:59/code"
+    assert "owner: 1" in page.content.decode()
+    older = site.session.get(f"/audit/?{page.context['older_query']}")
+    assert older.context["entries"][-1].object == "job:0/code"
+    assert "older_query" not in older.context
+    assert 'href="/audit/"' in site.session.get("/").content.decode()
+    assert list(site.session.get("/audit/", {"action": "nothing"}).context["entries"]) == []

@@ -1,0 +1,98 @@
+"""Users cannot give themselves any share: priorities have a ceiling that admins set (M9)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from django.contrib.auth.models import User
+from django.test import Client
+from django.urls import reverse
+from rest_framework.test import APIClient
+
+from jobs.models import AuditEntry, Job, PriorityCeiling
+from tests.support.builders import api_token_make, job_make, submission_values
+
+pytestmark = pytest.mark.django_db
+
+Clients = Callable[..., APIClient]
+Way = Callable[[APIClient, Job, int], Any]
+
+
+def submit(client: APIClient, _job: Job, priority: int) -> Any:
+    return client.post("/api/v1/jobs/", submission_values(priority=priority))
+
+
+def dry_run(client: APIClient, _job: Job, priority: int) -> Any:
+    return client.post("/api/v1/jobs/?dry_run=1", submission_values(priority=priority))
+
+
+def clone(client: APIClient, job: Job, priority: int) -> Any:
+    return client.post(f"/api/v1/jobs/{job.pk}/clone/", {"priority": priority})
+
+
+def reprioritise(client: APIClient, job: Job, priority: int) -> Any:
+    body = {"priority": priority, "reason": "deadline"}
+    return client.post(f"/api/v1/jobs/{job.pk}/reprioritise/", body)
+
+
+@pytest.mark.parametrize("way", [submit, dry_run, clone, reprioritise])
+def test_no_way_leads_above_the_ceiling(
+    way: Way, ada: User, bob: User, admin: User, client_of: Clients
+) -> None:
+    job = job_make(ada)
+    client = client_of(ada)
+    refused = way(client, job, 101)
+    assert (refused.status_code, set(refused.json()["errors"])) == (400, {"priority"})
+    assert "100" in refused.json()["errors"]["priority"][0]
+    assert way(client, job, 100).status_code in (200, 201)
+    PriorityCeiling.objects.create(user=ada, ceiling=300)
+    PriorityCeiling.objects.create(user=bob, ceiling=50)
+    assert way(client, job, 300).status_code in (200, 201)
+    assert "300" in way(client, job, 301).json()["errors"]["priority"][0]
+    assert "50" in way(client_of(bob), job_make(bob), 51).json()["errors"]["priority"][0]
+    assert way(client_of(admin), job, 1000).status_code in (200, 201)
+    member = client_of(admin, ("jobs:read", "jobs:write"))
+    assert way(member, job_make(admin), 101).status_code == 400
+
+
+def test_pages_refuse_and_show_it(ada: User) -> None:
+    client, job = Client(), job_make(ada)
+    client.force_login(ada)
+    fields = {"code_from": "template:tabular", "name": "x", "task": "train", "priority": "101"}
+    fields |= {"global_batch_size": "32", "num_virtual_nodes": "4", "stop_kind": "epochs"}
+    fields |= {"stop_limit": "1", "settings": "{}", "seed": "0", "reduction": "exact"}
+    for do in ("submit", "check"):
+        page = client.post("/jobs/new/", {**fields, "do": do})
+        assert list(page.context["form"].errors) == ["priority"]
+    assert "1 to 100; twice" in client.get("/jobs/new/").content.decode()
+    client.post(f"/jobs/{job.pk}/priority/", {"priority": "101"})
+    job.refresh_from_db()
+    assert job.priority == 100
+    assert 'max="100"' in client.get(f"/jobs/{job.pk}/").content.decode()
+
+
+def test_a_superuser_sets_a_ceiling_in_the_admin_site(ada: User) -> None:
+    client = Client()
+    client.force_login(User.objects.create_superuser("root"))
+    address = reverse("admin:auth_user_change", args=[ada.pk])
+    fields = {"username": "ada", "is_active": "on", "date_joined_0": "2026-11-24"}
+    fields |= {"date_joined_1": "00:00:00", "priority_ceiling-0-ceiling": "400"}
+    fields |= {"priority_ceiling-TOTAL_FORMS": "1", "priority_ceiling-INITIAL_FORMS": "0"}
+    fields |= {"priority_ceiling-0-user": str(ada.pk)}
+    assert client.post(address, fields).status_code == 302
+    assert PriorityCeiling.objects.get().ceiling == 400
+    entry = AuditEntry.objects.get(action="user_changed")
+    assert (entry.actor, entry.object) == ("user:root", "user:ada")
+    assert "ceiling" in str(entry.details["changes"])
+
+
+def test_a_priority_changed_by_an_admin_is_audited(ada: User, admin: User) -> None:
+    job = job_make(ada)
+    for user in (ada, admin):
+        client = APIClient(headers={"Authorization": f"Bearer {api_token_make(user)}"})
+        assert reprioritise(client, job, 90 if user == ada else 500).status_code == 200
+    entry = AuditEntry.objects.get(action="priority_changed")
+    assert (entry.actor, entry.object) == ("user:admin", f"job:{job.pk}")
+    assert entry.details["after"] == 500
