@@ -126,7 +126,9 @@ def kinds_choose(
 ) -> tuple[Counts, Valuation]:
     """Choose the kind of each job (index, -1: none) and value all jobs there. Shape (M,).
 
-    Pinned jobs stay on the kind that they hold.
+    Pinned jobs stay on the kind that they hold. Others stay, too, if the forecast after their moves
+    does not cost less: worths and prices hold for small changes, and of two equal jobs the one that
+    is on the slower kind would always seem to gain more.
     """
     options = market.options
     first = kinds = _first_kinds(options, standing)
@@ -147,7 +149,14 @@ def kinds_choose(
         best = _chained(best)
     if np.array_equal(best.kinds, first):
         return first, valuation
-    return best.kinds, market.valuate(best.kinds, standing)
+    after = market.valuate(best.kinds, standing)
+    is_leaving = (options.held_kind >= 0) & (best.kinds != options.held_kind)
+    saved = standing.costs(valuation.ends_s) - standing.costs(after.ends_s)
+    moves = standing.slope(valuation.ends_s) * (change_s + RESTART_S)
+    if not is_leaving.any() or saved.sum() > moves[is_leaving].sum():
+        return best.kinds, after
+    stay = np.where(is_leaving, options.held_kind, best.kinds)
+    return stay, market.valuate(stay, standing)
 
 
 def _step_of(kinds: Counts, turn: int) -> int:
