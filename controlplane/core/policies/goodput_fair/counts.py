@@ -223,17 +223,18 @@ def _kept_from_guesses(
     """Mask (N,) of jobs that are not stopped so that jobs of unknown speed get more.
 
     None if `ideal` stops no such job. Jobs of unknown speed take accelerators above other jobs'
-    minimum only, unless they have a higher weight or are owed their minimum.
+    minimum only, unless they have a higher weight or are owed their minimum. So those are kept that
+    would not make way for jobs that wait and are of known speed, or are owed their minimum.
     """
-    least = np.maximum(claims.held, np.where(claims.owed(capacity), claims.least, 0))
-    is_guess = ~claims.is_known & (ideal > least)
+    due = np.maximum(claims.held, np.where(claims.owed(capacity), claims.least, 0))
+    is_guess = ~claims.is_known & (ideal > due)
     heaviest = claims.weights[is_guess].max(initial=0.0)
     is_safe: NDArray[np.bool_] = (claims.held > 0) & (claims.weights >= heaviest)
     if not (is_guess.any() and (is_safe & (ideal == 0)).any()):
         return np.zeros(is_safe.size, dtype=bool)
-    is_more = ~claims.is_known[:, None] & (claims.counts > least[:, None])
-    without = _allot(claims, np.where(is_more, -np.inf, values), capacity)
-    return is_safe & (without > 0)
+    is_limited = ~claims.is_known | (claims.held > 0)
+    is_more = is_limited[:, None] & (claims.counts > due[:, None])
+    return is_safe & (_allot(claims, np.where(is_more, -np.inf, values), capacity) > 0)
 
 
 def _allot(claims: Claims, values: Floats, capacity: int) -> Counts:
