@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from controlplane.core.cycle import decide
-from controlplane.core.policies.goodput_fair.counts import OWED_S
+from controlplane.core.policies.goodput_fair.counts import NEW_OWED_S, OWED_S
 from controlplane.core.policies.goodput_fair.policy import goodput_fair
 from controlplane.core.values.types import Accelerator, Job, Snapshot
 from tests.core.snapshots import Speed, accelerators_make, after, job_make, snapshot_make
@@ -147,8 +147,29 @@ def test_somebody_is_stopped_for_a_more_important_one() -> None:
 
 
 def test_somebody_is_stopped_for_one_that_has_waited_for_long() -> None:
-    waited = with_newcomer(busy(), at=1000.0 - OWED_S)
-    assert 9 in goodput_fair(waited).shares
+    """It ran before, and is of unknown speed all the same."""
+    for waited_s, expected in ((OWED_S, {9}), (OWED_S - 1.0, set())):
+        snapshot = with_newcomer(busy(), at=1000.0 - waited_s)
+        jobs = (*snapshot.jobs[:-1], replace(snapshot.jobs[-1], changed_at=0.0))
+        assert set(goodput_fair(replace(snapshot, jobs=jobs)).shares) - {1, 2, 3, 4} == expected
+
+
+@pytest.mark.parametrize("num_fresh", [0, 1, 8])
+def test_a_new_job_waits_for_half_a_minute_at_most(num_fresh: int) -> None:
+    """It may be short; jobs that come in the meantime do not hold it up, and wait themselves."""
+    waited = with_newcomer(busy(), at=1000.0 - NEW_OWED_S)
+    fresh = [job_make(number, at=1000.0) for number in range(10, 10 + num_fresh)]
+    shares = goodput_fair(replace(waited, jobs=(*waited.jobs, *fresh))).shares
+    assert set(shares) == {1, 2, 3, 9}, "the longest job makes way"
+
+
+def test_new_jobs_stop_others_on_a_quarter_of_a_kind() -> None:
+    """Twelve come at once to eight accelerators, each held by a job of known speed."""
+    kept = busy(number=8)
+    kept = replace(kept, accelerators=nodes(8))
+    newcomers = [job_make(number, at=1000.0 - NEW_OWED_S) for number in range(11, 23)]
+    shares = goodput_fair(replace(kept, jobs=(*kept.jobs, *newcomers))).shares
+    assert len(set(shares) & set(range(1, 9))) == 6
 
 
 @given(data=st.data())

@@ -174,10 +174,11 @@ def test_nobody_waits_for_ever(name: str, snapshot: Snapshot, delays: st.DataObj
     assert plan.waiting == {}
 
 
-def test_jobs_of_equal_claims_take_turns_of_a_minute_and_more() -> None:
+def test_jobs_of_equal_claims_do_not_take_turns() -> None:
     """Four accelerators of the kind on which three jobs, one of them of two, are ten times as fast.
 
-    Seen before: with time passing, a job was started and stopped in every other cycle for ever.
+    With time passing, the job on the other kind falls behind, and an exchange would only let
+    another one fall behind. Seen before: they exchanged kinds every 140 s for ever.
     """
     accelerators = accelerators_make("slow slow", "fast fast", "slow slow", "fast fast")
     sizes = {1: ("slow", 1, 3), 2: ("fast", 1, 3), 3: ("slow", 1, 3), 4: ("slow", 2, 2)}
@@ -192,9 +193,10 @@ def test_jobs_of_equal_claims_take_turns_of_a_minute_and_more() -> None:
     ]
     held = {1: (3, 4, 7), 2: (1, 2, 5), 3: (6,)}
     snapshot = snapshot_make(accelerators, *jobs, held=held, now=500.0)
-    num_stops = 0
-    for _ in range(360):  # half an hour
+    changes = []
+    for _ in range(120):  # ten minutes
         plan = decide(snapshot, "goodput_fair")
-        num_stops += sum(not resize.wanted for resize in plan.resizes)
+        changes += [snapshot.now for _ in plan.resizes]
         snapshot = replace(after(snapshot, plan), now=snapshot.now + 5.0)
-    assert num_stops <= 60, "a stop each 30 s on average"
+    assert snapshot.held.keys() == sizes.keys()
+    assert max(changes) < 600.0

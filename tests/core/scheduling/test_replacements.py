@@ -128,6 +128,29 @@ def test_every_policy_decides_as_if_nothing_had_been_lost(name: str, snapshot: S
     assert _sizes(decide(short, name)) == _sizes(decide(whole, name))
 
 
+@pytest.mark.parametrize("name", sorted(POLICIES))
+def test_what_is_about_to_be_free_for_a_lost_trainer_is_waited_for(name: str) -> None:
+    """It is at its minimum, and 4, which is kept for it, has not been left yet."""
+    running = dataclasses.replace(
+        FOUR, running_since=0.0, changed_at=0.0, most_accelerators=4, attained_accelerator_s=400.0
+    )
+    short = Snapshot(
+        now=100.0,
+        seed=0,
+        accelerators=TWO_NODES,
+        jobs=(running,),
+        held={1: (1, 2, 3, 4)},
+        kept={1: (4,)},
+        releasing=frozenset({4}),
+    )
+    plan = decide(short, name)
+    assert (plan.resizes, plan.waiting) == ((), {1: (4,)})
+    assert "1 of these 4 are in use until other jobs have left them" in plan.reasons[1]
+    freed = dataclasses.replace(short, releasing=frozenset(), carried=plan.carried)
+    (resize,) = decide(freed, name).resizes
+    assert (resize.job_id, set(resize.wanted)) == (1, {1, 2, 3, 4})
+
+
 def _sizes(plan: Plan) -> dict[int, int]:
     assert plan.allocation is not None
     return {job_id: len(row) for job_id, row in plan.allocation.accelerators.items()}

@@ -145,8 +145,9 @@ class TestWhatReplaces:
         goes_on(world, job)
         assert {fresh(one).status for one in small} == {"pending"}
 
-    def test_one_that_is_being_freed_is_waited_for(self) -> None:
-        world = World()
+    @pytest.mark.parametrize("policy", FEW_POLICIES)
+    def test_one_that_is_being_freed_is_waited_for(self, policy: str) -> None:
+        world = World(policy=policy)
         small = job_make(max_accelerators=1)
         job = job_make(min_accelerators=3, max_accelerators=3)
         world.settle(4)

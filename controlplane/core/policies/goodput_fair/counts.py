@@ -40,6 +40,9 @@ LEAST_GAIN = 0.1
 #: A job that has lacked accelerators for this many seconds is to have its minimum.
 OWED_S = 1800.0
 
+#: A job that never ran is to have its minimum after so many seconds, as it may be short.
+NEW_OWED_S = 30.0
+
 #: The exact method is used for at most this many jobs.
 MOST_EXACT = 256
 
@@ -140,10 +143,27 @@ class Claims:
         """
         return self._first(np.where(self.is_new, self.worth, -1.0), capacity, self.least)
 
-    def _first(self, order: Floats, capacity: int, claimed: Counts) -> NDArray[np.bool_]:
-        """Choose rows by descending `order`, none below 0, until claims fill `SENIOR_PART`."""
+    def owed(self, capacity: int) -> NDArray[np.bool_]:
+        """Mask (N,) of jobs of unknown speed for which others may be stopped.
+
+        These have lacked their minimum for `OWED_S`; or for `NEW_OWED_S` before their first start,
+        as far as a part of the pool is not held by jobs of unknown speed already.
+        """
+        held = int(self.held[~self.is_known].sum())
+        is_due = self.is_new & (self.lacking_s >= NEW_OWED_S)
+        order = np.where(is_due, self.lacking_s, -1.0)
+        is_owed: NDArray[np.bool_] = self.lacking_s >= OWED_S
+        return is_owed | self._first(order, capacity, self.least, held)
+
+    def _first(
+        self, order: Floats, capacity: int, claimed: Counts, total: int = 0
+    ) -> NDArray[np.bool_]:
+        """Choose rows by descending `order`, none below 0, until claims fill `SENIOR_PART`.
+
+        Args:
+            total: accelerators of that part that are claimed already.
+        """
         is_first = np.zeros(self.held.size, dtype=bool)
-        total = 0
         for row in np.argsort(-order, kind="stable"):
             if order[row] < 0.0 or total >= SENIOR_PART * capacity:
                 break
@@ -188,7 +208,7 @@ def allot(claims: Claims, capacity: int) -> Counts:
     values = np.where(keeps, values + 1e2 * most, values)
     ideal = _allot(claims, values, capacity)
     is_kept = (claims.is_settling | claims.is_fixed) & (claims.held > 0)
-    is_kept |= _kept_from_guesses(claims, ideal)
+    is_kept |= _kept_from_guesses(claims, values, ideal, capacity)
     if not (is_kept & (ideal == 0)).any():
         return ideal
     values = np.where(is_kept[:, None] & (claims.counts > 0), values + 1e6 * most, values)
@@ -197,16 +217,24 @@ def allot(claims: Claims, capacity: int) -> Counts:
     return _allot(claims, values, capacity)
 
 
-def _kept_from_guesses(claims: Claims, ideal: Counts) -> NDArray[np.bool_]:
-    """Mask (N,) of jobs that are not stopped when jobs of unknown speed are to get more.
+def _kept_from_guesses(
+    claims: Claims, values: Floats, ideal: Counts, capacity: int
+) -> NDArray[np.bool_]:
+    """Mask (N,) of jobs that are not stopped so that jobs of unknown speed get more.
 
-    The latter take accelerators above other jobs' minimum only, unless they have a higher weight or
-    have lacked accelerators for `OWED_S`.
+    None if `ideal` stops no such job. Jobs of unknown speed take accelerators above other jobs'
+    minimum only, unless they have a higher weight or are owed their minimum. So those are kept that
+    would not make way for jobs that wait and are of known speed, or are owed their minimum.
     """
-    is_guess = ~claims.is_known & (ideal > claims.held) & (claims.lacking_s < OWED_S)
+    due = np.maximum(claims.held, np.where(claims.owed(capacity), claims.least, 0))
+    is_guess = ~claims.is_known & (ideal > due)
     heaviest = claims.weights[is_guess].max(initial=0.0)
     is_safe: NDArray[np.bool_] = (claims.held > 0) & (claims.weights >= heaviest)
-    return is_safe & is_guess.any()
+    if not (is_guess.any() and (is_safe & (ideal == 0)).any()):
+        return np.zeros(is_safe.size, dtype=bool)
+    is_limited = ~claims.is_known | (claims.held > 0)
+    is_more = is_limited[:, None] & (claims.counts > due[:, None])
+    return is_safe & (_allot(claims, np.where(is_more, -np.inf, values), capacity) > 0)
 
 
 def _allot(claims: Claims, values: Floats, capacity: int) -> Counts:

@@ -96,10 +96,15 @@ class FairnessCost:
 
     def cost(self, ends_s: Floats) -> float:
         """Return the total cost of the given completion times."""
+        return float(self.costs(ends_s).sum())
+
+    def costs(self, ends_s: Floats) -> Floats:
+        """Return the cost of each job's completion time."""
         late = np.clip(self.fairness(ends_s) / FAIR, 1.0, 1e3)
         extra = FAIR * self.fair_s * ((late ** (STEEPNESS + 1.0) - 1.0) / (STEEPNESS + 1.0))
         in_time = np.minimum(ends_s, FAIR * self.fair_s - self.ages_s)
-        return float(self.weights @ (in_time + extra))
+        costs: Floats = self.weights * (in_time + extra)
+        return costs
 
 
 def standing_of(snapshot: Snapshot, options: Options, crowds: ContentionHistory) -> FairnessCost:

@@ -121,18 +121,29 @@ class _Trade:
         return rows, best, np.where(gain > LEAST_NET_GAIN * np.maximum(stay, 1e-12), gain, 0.0)
 
 
-def kinds_choose(
-    market: Market, standing: FairnessCost, change_s: Floats, is_pinned: NDArray[np.bool_]
-) -> tuple[Counts, Valuation]:
-    """Choose the kind of each job (index, -1: none) and value all jobs there. Shape (M,).
+def kinds_now(market: Market, standing: FairnessCost) -> tuple[Counts, Valuation]:
+    """Return the kind of each job if no job moves (index, -1: none), and value all jobs there."""
+    kinds = _first_kinds(market.options, standing)
+    return kinds, market.valuate(kinds, standing)
 
-    Pinned jobs stay on the kind that they hold.
+
+def kinds_choose(
+    market: Market,
+    standing: FairnessCost,
+    now: tuple[Counts, Valuation],
+    change_s: Floats,
+    is_pinned: NDArray[np.bool_],
+) -> tuple[Counts, Valuation]:
+    """Choose the kind of each job, from `kinds_now` on, and value all jobs there. Shape (M,).
+
+    Pinned jobs stay on the kind that they hold. Others stay, too, if the forecast after their moves
+    does not cost less: worths and prices hold for small changes, and of two equal jobs the one that
+    is on the slower kind would always seem to gain more.
     """
     options = market.options
-    first = kinds = _first_kinds(options, standing)
-    valuation = market.valuate(kinds, standing)
+    kinds, valuation = now
     if len(options.kinds) < 2:
-        return kinds, valuation
+        return now
     left = _left_after_move(options, standing, valuation, change_s, is_pinned)
     trade = _Trade(market, kinds, valuation.worth, left)
     best = trade
@@ -145,9 +156,18 @@ def kinds_choose(
             best = trade
     if kinds.size <= MANY_JOBS:  # of many jobs no single one matters to prices
         best = _chained(best)
-    if np.array_equal(best.kinds, first):
-        return first, valuation
-    return best.kinds, market.valuate(best.kinds, standing)
+    if np.array_equal(best.kinds, kinds):
+        return now
+    after = market.valuate(best.kinds, standing)
+    is_leaving = (options.held_kind >= 0) & (best.kinds != options.held_kind)
+    saved = standing.costs(valuation.ends_s) - standing.costs(after.ends_s)
+    moves = standing.slope(valuation.ends_s) * (change_s + RESTART_S)
+    if not is_leaving.any() or saved.sum() > moves[is_leaving].sum():
+        return best.kinds, after
+    stay = np.where(is_leaving, options.held_kind, best.kinds)
+    if np.array_equal(stay, kinds):
+        return now
+    return stay, market.valuate(stay, standing)
 
 
 def _step_of(kinds: Counts, turn: int) -> int:

@@ -33,7 +33,7 @@ from controlplane.core.policies.goodput_fair.fairness_cost import (
     crowds_of,
     standing_of,
 )
-from controlplane.core.policies.goodput_fair.kinds import kinds_choose
+from controlplane.core.policies.goodput_fair.kinds import kinds_choose, kinds_now
 from controlplane.core.policies.goodput_fair.placement import Tenant, arrange
 from controlplane.core.policies.goodput_fair.probes import (
     counts_try,
@@ -72,10 +72,19 @@ def goodput_fair(snapshot: Snapshot) -> Decision:
         ],
         dtype=bool,
     )
-    outcome, shares = _draft(snapshot, market, standing, is_pinned)
-    is_stranded = _is_stranded(outcome)
+    change_s = np.array([max(job.resize_s, LEAST_CHANGE_S) for job in options.jobs])
+    now = kinds_now(market, standing)
+    kinds, valuation, given = _draft(snapshot, market, standing, now, change_s, is_pinned)
+    is_stranded = _is_stranded(options, kinds, given)
     if is_stranded.any():
-        outcome, shares = _draft(snapshot, market, standing, is_pinned | is_stranded)
+        is_pinned |= is_stranded
+        kinds, valuation, given = _draft(snapshot, market, standing, now, change_s, is_pinned)
+    calm = options, valuation.ends_s, standing.since_s, change_s, is_pinned, kinds, given
+    trials_begin(*calm)
+    tries = counts_try(*calm)
+    shares = _shares(snapshot, options, standing, valuation, change_s, kinds, given)
+    given = np.array([shares[j.id].count if j.id in shares else 0 for j in options.jobs])
+    outcome = Outcome(snapshot, options, standing, valuation, kinds, given, tries)
     return Decision(shares, explain(outcome), carried=crowds)
 
 
@@ -91,31 +100,28 @@ def _is_at_its_place(snapshot: Snapshot, job: Job, kind: str | None) -> bool:
 
 
 def _draft(
-    snapshot: Snapshot, market: Market, standing: FairnessCost, is_pinned: NDArray[np.bool_]
-) -> tuple[Outcome, dict[JobId, Share]]:
-    """Decide with some jobs pinned to the kind that they hold."""
+    snapshot: Snapshot,
+    market: Market,
+    standing: FairnessCost,
+    now: tuple[Counts, Valuation],
+    change_s: Floats,
+    is_pinned: NDArray[np.bool_],
+) -> tuple[Counts, Valuation, Counts]:
+    """Choose kinds, with some jobs pinned to the one that they hold, and counts. Shapes (M,)."""
     options = market.options
-    change_s = np.array([max(job.resize_s, LEAST_CHANGE_S) for job in options.jobs])
-    kinds, valuation = kinds_choose(market, standing, change_s, is_pinned)
+    kinds, valuation = kinds_choose(market, standing, now, change_s, is_pinned)
     given = np.zeros(len(options.jobs), dtype=np.int64)
     for kind, capacity in enumerate(options.capacity):
         members = np.flatnonzero(kinds == kind)
         claims = _claims(snapshot, options, standing, valuation, change_s, members, kind)
         given[members] = allot(claims, int(capacity))
-    kinds = kinds.copy()
-    calm = options, valuation.ends_s, standing.since_s, change_s, is_pinned, kinds, given
-    trials_begin(*calm)
-    tries = counts_try(*calm)
-    shares = _shares(snapshot, options, standing, valuation, change_s, kinds, given)
-    given = np.array([shares[j.id].count if j.id in shares else 0 for j in options.jobs])
-    return Outcome(snapshot, options, standing, valuation, kinds, given, tries), shares
+    return kinds.copy(), valuation, given
 
 
-def _is_stranded(outcome: Outcome) -> NDArray[np.bool_]:
+def _is_stranded(options: Options, kinds: Counts, given: Counts) -> NDArray[np.bool_]:
     """Mask (M,) of jobs that would release their kind and receive no accelerator of the new one."""
-    held_kind = outcome.options.held_kind
-    is_leaving = (held_kind >= 0) & (outcome.kinds != held_kind)
-    is_stranded: NDArray[np.bool_] = is_leaving & (outcome.given == 0)
+    is_leaving = (options.held_kind >= 0) & (kinds != options.held_kind)
+    is_stranded: NDArray[np.bool_] = is_leaving & (given == 0)
     return is_stranded
 
 
