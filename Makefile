@@ -97,9 +97,14 @@ conformance: $(DEV_STAMP)
 	CONFORMANCE_ALL=1 $(BIN)/python -m pytest tests/conformance/test_combinations.py \
 		tests/conformance/test_live_changes.py tests/conformance/test_page.py
 
+COMPILE := $(BIN)/uv pip compile -q --no-header --python-version 3.11 --generate-hashes
+
+# The whole set first; the parts take its versions.
 lock: $(DEV_STAMP)
-	$(BIN)/uv pip compile -q --no-header --python-version 3.11 requirements/main.in -o requirements.txt
-	$(BIN)/uv pip compile -q --no-header --python-version 3.11 requirements/dev.in -o requirements/dev.txt
+	$(COMPILE) requirements/main.in -o requirements.txt
+	$(COMPILE) -c requirements.txt requirements/site.in -o requirements/site.txt
+	$(COMPILE) -c requirements.txt requirements/agent.in -o requirements/agent.txt
+	$(COMPILE) requirements/dev.in -o requirements/dev.txt
 
 clean:
 	rm -rf var staticfiles .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

@@ -9,3 +9,7 @@ os.environ.setdefault("DJANGO_SETTINGS_MODULE", "controlplane.settings")
 os.environ.setdefault("VIRTUALFLOW_DATABASE_AGE_S", "0")
 
 application = get_asgi_application()
+
+from controlplane.request_bodies import bounded_asgi  # noqa: E402 (needs the applications loaded)
+
+application = bounded_asgi(application)

@@ -142,6 +142,8 @@ LEASE_S = environment.number("VIRTUALFLOW_LEASE_S", 20, low=0.5, high=600)
 WAIT_LIMIT_S = 30  # longest long-poll
 #: REST requests that may wait at once in one process. Each holds a thread of a WSGI server.
 WAITS_LIMIT = int(environment.number("VIRTUALFLOW_WAITS", 4, low=0, high=10_000))
+#: Request bodies that are read at once in one process. Each holds a thread of a WSGI server.
+BODIES_LIMIT = int(environment.number("VIRTUALFLOW_BODIES", 4, low=1, high=10_000))
 #: When all nodes are silent, the fault is more likely on this side; the expiry then waits for so
 #: many leases. Nothing could run elsewhere meanwhile anyway.
 ALL_SILENT_LEASES = 6
@@ -175,6 +177,8 @@ QUARANTINE_WINDOW_S = environment.number("VIRTUALFLOW_QUARANTINE_WINDOW_S", 600,
 QUARANTINE_S = environment.number("VIRTUALFLOW_QUARANTINE_S", 300, low=1, high=86400)
 QUARANTINE_LIMIT_S = 86400
 LIVE_JOBS_LIMIT = 1000  # of one user
+#: Age at which an agent is given a new token; 0: never.
+AGENT_TOKEN_DAYS = environment.number("VIRTUALFLOW_AGENT_TOKEN_DAYS", 30, low=0, high=3650)
 DEFAULT_POLICY = environment.choice(
     "VIRTUALFLOW_POLICY", policies.POLICIES, policies.DEFAULT_POLICY
 )

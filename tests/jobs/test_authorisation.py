@@ -48,6 +48,7 @@ WHO = {
     "api/v1/nodes/<int:node_id>/uncordon/": ADMIN,
     "api/v1/nodes/<int:node_id>/unquarantine/": ADMIN,
     "api/v1/nodes/<int:node_id>/accept-shape/": ADMIN,
+    "api/v1/nodes/<int:node_id>/new-token/": ADMIN,
     "api/v1/enrolment-tokens/": ADMIN,
     "api/v1/cluster/": USER,
     "api/v1/policy/": ADMIN_WRITES,

@@ -29,6 +29,7 @@ from jobs.job_templates import JOB_TEMPLATES
 from jobs.models import ApiToken, Node
 from jobs.selectors import series
 from jobs.selectors.access import is_admin
+from jobs.services.cluster.agent_tokens import node_token_replace
 from jobs.services.cluster.api_tokens import api_token_create, api_token_revoke
 from jobs.services.cluster.node_shapes import shape_accept
 from jobs.services.cluster.nodes import enrolment_token_create, node_cordon, node_remove
@@ -116,6 +117,20 @@ class NodeAcceptShape(APIView):
         shape_accept(_node(node_id), digest, timezone.now(), actor=actor(request))
         nudges.jobs_changed(cluster=True)
         return Response(NodeSerializer(_node(node_id)).data)
+
+
+class NodeNewToken(APIView):
+    """End a node's agent token, and let its agent enrol again (admins)."""
+
+    permission_classes = (AdminPermission,)
+
+    @extend_schema(request=None, responses={201: OpenApiTypes.OBJECT})
+    def post(self, request: Request, node_id: int) -> Response:
+        """Return an enrolment token for this node; its present agent token stops."""
+        row, text = node_token_replace(
+            _node(node_id), person(request), timezone.now(), actor=actor(request)
+        )
+        return Response({"token": text, "expires_at": row.expires_at}, status=201)
 
 
 class EnrolmentTokens(APIView):
