@@ -47,7 +47,7 @@ def run_config(
 
 @pytest.fixture(scope="module")
 def config(docker_compose: str, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
-    """The configuration with a secret for each variable."""
+    """Return the configuration, with a secret for each variable."""
     values = dict.fromkeys(REQUIRED, SECRET)
     done = run_config(docker_compose, tmp_path_factory.mktemp("config"), values)
     assert done.returncode == 0, done.stderr
