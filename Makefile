@@ -11,13 +11,14 @@ MAIN_STAMP := $(VENV)/.main-$(shell cat requirements.txt | sha256sum | cut -c1-1
 DEV_STAMP := $(VENV)/.dev-$(shell cat requirements.txt requirements/dev.txt | sha256sum | cut -c1-16)
 INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 
-.PHONY: help demo test nightly lint types contracts pytest pytest-all pytest-sqlite conformance format lock clean distclean
+.PHONY: help demo test test-containers nightly lint types contracts pytest pytest-all pytest-sqlite conformance format lock clean distclean
 .DEFAULT_GOAL := help
 
 help:
 	@echo "make demo       run the site, two nodes and three jobs on this machine"
 	@echo "make test       lint, types, import contracts and tests; ARGS='tests/core -k plan' picks some"
 	@echo "make nightly    the deep and long tests as well (hours)"
+	@echo "make test-containers  build and run docker-compose.yml on this machine's engine (an hour)"
 	@echo "make lint       ruff check and format check"
 	@echo "make format     let ruff rewrite what it can"
 	@echo "make types      mypy"
@@ -84,6 +85,10 @@ pytest-all: $(DEV_STAMP)
 # What depends on the database, on the one that the demo uses; the others are PostgreSQL's.
 pytest-sqlite: $(DEV_STAMP)
 	TEST_DATABASE=sqlite $(PYTEST_ALL) -m "database and not nightly" tests/jobs
+
+# Needs a running engine on this machine (DOCKER_HOST), docker-compose, and root to kill containers.
+test-containers: $(DEV_STAMP)
+	$(BIN)/python -m pytest tests/containers/container_stories.py $(ARGS)
 
 # The deep and long tests as well, with ten times the examples, and everything on both databases.
 nightly: lint types contracts

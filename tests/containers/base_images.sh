@@ -84,8 +84,10 @@ FROM virtualflow-standin-debian
 RUN apt-get update && apt-get install -y --no-install-recommends postgresql \
     && rm -rf /var/lib/apt/lists/* /var/lib/postgresql/* \
     && install --directory --owner postgres --group postgres --mode 700 /var/lib/postgresql/data
-ENV PGDATA=/var/lib/postgresql/data PATH=/usr/lib/postgresql/15/bin:/usr/sbin:/usr/bin:/sbin:/bin
+ENV PGDATA=/var/lib/postgresql/data \
+    PATH=/usr/lib/postgresql/15/bin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin
 COPY postgres-start /usr/local/bin/
+RUN chmod 3777 /run/postgresql
 VOLUME /var/lib/postgresql/data
 ENTRYPOINT ["postgres-start"]
 CMD ["postgres"]
@@ -101,7 +103,7 @@ EOF2
 
 build "$(image_of nginx)" <<'EOF2'
 FROM virtualflow-standin-debian
-RUN apt-get update && apt-get install -y --no-install-recommends nginx \
+RUN apt-get update && apt-get install -y --no-install-recommends nginx curl \
     && rm -rf /var/lib/apt/lists/* \
     && useradd --system --no-create-home --shell /usr/sbin/nologin nginx
 EOF2
