@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import io
+import threading
 from collections.abc import Callable
 from typing import Any
 
@@ -164,3 +165,50 @@ def test_under_asgi_a_slow_body_is_a_disconnect(monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr(request_bodies, "BODY_S", 0.01)
     _, received = by_asgi("/login/", {"content-length": "5"})
     assert received == [{"type": "http.disconnect"}]
+
+
+def test_under_wsgi_slow_bodies_hold_some_threads_and_never_all(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """While as many senders as may be slow are slow, requests without a body are answered."""
+    monkeypatch.setattr(request_bodies, "TURN_S", 0.05)
+    is_read, may_end = threading.Semaphore(0), threading.Event()
+
+    class Slow(io.RawIOBase):
+        def read(self, size: int = -1) -> bytes:
+            is_read.release()
+            may_end.wait(60)
+            return b"x" * size
+
+    statuses: list[str] = []
+
+    def application(_environ: Any, start_response: Any) -> list[bytes]:
+        start_response("200 OK", [])
+        return []
+
+    bounded = bounded_wsgi(application)
+
+    def send(length: str, body: Any) -> str:
+        said: list[str] = []
+        environ = {"REQUEST_METHOD": "POST", "PATH_INFO": "/login/", "CONTENT_LENGTH": length,
+                   "SERVER_NAME": "x", "SERVER_PORT": "1", "wsgi.input": body}  # fmt: skip
+        bounded(environ, lambda status, _headers: said.append(status))
+        statuses.extend(said)
+        return said[0]
+
+    senders = [
+        threading.Thread(target=send, args=("5", Slow())) for _ in range(settings.BODIES_LIMIT)
+    ]
+    for sender in senders:
+        sender.start()
+    for _ in senders:
+        assert is_read.acquire(timeout=60)
+    try:
+        assert send("5", io.BytesIO(b"12345")) == "503 Service Unavailable"
+        assert send("", Unreadable()) == "200 OK"
+    finally:
+        may_end.set()
+        for sender in senders:
+            sender.join(60)
+    assert send("5", io.BytesIO(b"12345")) == "200 OK"
+    assert statuses.count("200 OK") == settings.BODIES_LIMIT + 2
