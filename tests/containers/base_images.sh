@@ -68,7 +68,7 @@ set -e
 if [ "$1" = postgres ] && [ ! -s "$PGDATA/PG_VERSION" ]; then
     echo "$POSTGRES_PASSWORD" >/tmp/password
     initdb --username "$POSTGRES_USER" --pwfile /tmp/password --auth-local trust \
-        --auth-host scram-sha-256
+        --auth-host scram-sha-256 --encoding UTF8 --locale C.UTF-8
     rm /tmp/password
     echo "host all all all scram-sha-256" >>"$PGDATA/pg_hba.conf"
     pg_ctl --wait --options "-c listen_addresses=" start

@@ -126,7 +126,7 @@ def test_a_job_is_resized_across_both_nodes(product: Deployment, digest: str) ->
 
 
 def test_slow_senders_do_not_stop_the_site(product: Deployment) -> None:
-    """Forty connections that send two bytes of a body and then nothing."""
+    """Open forty connections that send two bytes of a body and then nothing."""
     port = int(product.variables["VIRTUALFLOW_PORT"])
     senders = [slow_sender(port) for _ in range(40)]
     try:
