@@ -1,23 +1,35 @@
-# One image for every part: site, streams, Celery and node agents. docker-compose.yml says which
-# command each container runs.
-FROM python:3.11-slim-bookworm
-
-ENV PYTHONUNBUFFERED=1 PYTHONDONTWRITEBYTECODE=1 PYTHONNOUSERSITE=1 PIP_NO_CACHE_DIR=1
+# Two images: `site` (pages, event streams, Celery) without TensorFlow, `agent` without Django.
+# docker-compose.yml says which command each container runs.
+FROM python:3.11-slim-bookworm AS base
+ENV PYTHONUNBUFFERED=1 PYTHONDONTWRITEBYTECODE=1 PYTHONNOUSERSITE=1 PATH=/opt/venv/bin:$PATH
 WORKDIR /srv/virtualflow
+# No root, and no write access outside the volumes, which start as copies of these folders.
+RUN useradd --create-home --uid 10001 virtualflow \
+    && install --directory --owner virtualflow --mode 700 \
+       /var/lib/virtualflow /enrolment /enrolment/node-a /enrolment/node-b
 
-COPY requirements.txt .
-RUN pip install --requirement requirements.txt
+FROM base AS site-packages
+COPY requirements/site.txt ./
+RUN python -m venv /opt/venv \
+    && pip install --no-cache-dir --require-hashes --requirement site.txt
 
+FROM base AS site
+COPY --from=site-packages /opt/venv /opt/venv
 COPY manage.py ./
 COPY controlplane controlplane
 COPY jobs jobs
 COPY frontend frontend
-COPY agents agents
-
-# Job code runs as this user too: no root, no write access outside the volumes.
-RUN useradd --create-home --uid 10001 virtualflow \
-    && mkdir -p /var/lib/virtualflow /enrolment \
-    && chown virtualflow /var/lib/virtualflow /enrolment \
-    && SECRET_KEY=only-for-collectstatic STATIC_ROOT=/srv/virtualflow/staticfiles \
-       python manage.py collectstatic --noinput
 USER virtualflow
+
+FROM base AS agent-packages
+COPY requirements/agent.txt ./
+RUN python -m venv /opt/venv \
+    && pip install --no-cache-dir --require-hashes --requirement agent.txt
+
+FROM base AS agent
+COPY --from=agent-packages /opt/venv /opt/venv
+COPY controlplane/__init__.py controlplane/
+COPY controlplane/core controlplane/core
+COPY agents agents
+USER virtualflow
+CMD ["python", "-m", "agents"]

@@ -11,13 +11,14 @@ MAIN_STAMP := $(VENV)/.main-$(shell cat requirements.txt | sha256sum | cut -c1-1
 DEV_STAMP := $(VENV)/.dev-$(shell cat requirements.txt requirements/dev.txt | sha256sum | cut -c1-16)
 INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 
-.PHONY: help demo test nightly lint types contracts pytest pytest-all pytest-sqlite conformance format lock clean distclean
+.PHONY: help demo test test-containers nightly lint types contracts pytest pytest-all pytest-sqlite conformance format lock clean distclean
 .DEFAULT_GOAL := help
 
 help:
 	@echo "make demo       run the site, two nodes and three jobs on this machine"
 	@echo "make test       lint, types, import contracts and tests; ARGS='tests/core -k plan' picks some"
 	@echo "make nightly    the deep and long tests as well (hours)"
+	@echo "make test-containers  build and run docker-compose.yml on this machine's engine (an hour)"
 	@echo "make lint       ruff check and format check"
 	@echo "make format     let ruff rewrite what it can"
 	@echo "make types      mypy"
@@ -85,6 +86,10 @@ pytest-all: $(DEV_STAMP)
 pytest-sqlite: $(DEV_STAMP)
 	TEST_DATABASE=sqlite $(PYTEST_ALL) -m "database and not nightly" tests/jobs
 
+# Needs a running engine on this machine (DOCKER_HOST), docker-compose, and root to kill containers.
+test-containers: $(DEV_STAMP)
+	$(BIN)/python -m pytest tests/containers/container_stories.py $(ARGS)
+
 # The deep and long tests as well, with ten times the examples, and everything on both databases.
 nightly: lint types contracts
 	HYPOTHESIS_PROFILE=nightly $(PYTEST_ALL) -m "nightly or not nightly"
@@ -97,9 +102,14 @@ conformance: $(DEV_STAMP)
 	CONFORMANCE_ALL=1 $(BIN)/python -m pytest tests/conformance/test_combinations.py \
 		tests/conformance/test_live_changes.py tests/conformance/test_page.py
 
+COMPILE := $(BIN)/uv pip compile -q --no-header --python-version 3.11 --generate-hashes
+
+# The whole set first; the parts take its versions.
 lock: $(DEV_STAMP)
-	$(BIN)/uv pip compile -q --no-header --python-version 3.11 requirements/main.in -o requirements.txt
-	$(BIN)/uv pip compile -q --no-header --python-version 3.11 requirements/dev.in -o requirements/dev.txt
+	$(COMPILE) requirements/main.in -o requirements.txt
+	$(COMPILE) -c requirements.txt requirements/site.in -o requirements/site.txt
+	$(COMPILE) -c requirements.txt requirements/agent.in -o requirements/agent.txt
+	$(COMPILE) requirements/dev.in -o requirements/dev.txt
 
 clean:
 	rm -rf var staticfiles .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

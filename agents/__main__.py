@@ -79,7 +79,7 @@ def run(settings: AgentSettings) -> int:
     try:
         names = ", ".join(f"{item.index}: {item.kind} ({item.name})" for item in accelerators)
         log.info("offering %s at %s", names, host)
-        if settings.server.startswith("http://") and not host.startswith("127."):
+        if settings.insecure:
             log.warning("%s is not encrypted: whoever listens can read tokens", settings.server)
         if warning := port_range_warning(settings.first_port, settings.last_port):
             log.warning("%s", warning)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import ipaddress
 import re
 import sys
 from collections.abc import Mapping, Sequence
@@ -33,6 +34,8 @@ class AgentSettings:
 
     Attributes:
         server: base address of the control plane, without the API's path.
+        insecure: allow a server beyond this machine without TLS.
+        enrolment_token_file: file of the enrolment token, deleted once the node is enrolled.
         state_dir: the agent's own folder; one living agent per folder.
         host: address under which trainers on other nodes reach this node; empty: detected.
         gpus: "all", "none", or NVML indices and UUIDs, separated by commas.
@@ -54,6 +57,8 @@ class AgentSettings:
     node: str
     state_dir: Path
     enrolment_token: str = ""
+    enrolment_token_file: Path | None = None
+    insecure: bool = False
     host: str = ""
     first_port: int = 21000
     last_port: int = 21999
@@ -101,6 +106,12 @@ class AgentSettings:
             raise ValueError(
                 f"--server must be an address like http://127.0.0.1:8000, got {self.server!r}"
             )
+        if parts.scheme == "http" and not self.insecure and not _is_loopback(parts.hostname or ""):
+            raise ValueError(
+                f"--server {self.server} is not encrypted: whoever listens on the way can read the "
+                "agent's token, code and models. Use https://, or give --insecure if the network "
+                "is yours alone"
+            )
         if not NODE_NAME.fullmatch(self.node):
             raise ValueError(
                 "--node must be 1 to 63 lower-case letters, digits, dots or dashes, with a letter "
@@ -141,6 +152,8 @@ def settings_from(arguments: Sequence[str], environment: Mapping[str, str]) -> A
         node=given.node,
         state_dir=Path(given.state_dir).expanduser().absolute(),
         enrolment_token=_enrolment_token(given, environment),
+        enrolment_token_file=_enrolment_token_file(environment),
+        insecure=_switch("--insecure", given.insecure),
         host=given.host,
         first_port=first_port,
         last_port=last_port,
@@ -176,6 +189,12 @@ def _parser(environment: Mapping[str, str]) -> argparse.ArgumentParser:
     add("--server", default=variable("SERVER"), help="address of the control plane")
     add("--node", default=variable("NODE"), help="name of this node")
     add("--state-dir", default=variable("STATE_DIR"), help="folder of this agent alone")
+    add(
+        "--insecure",
+        action=argparse.BooleanOptionalAction,
+        default=variable("INSECURE", "0"),
+        help="allow http:// beyond this machine (variable: 1 or 0)",
+    )
     add("--enrolment-token", default="", help="one-time token, first start only")
     add("--host", default=variable("HOST"), help="address that other nodes reach trainers under")
     add("--ports", default=variable("PORTS", "21000-21999"), help="ports for trainers")
@@ -231,11 +250,13 @@ def _parser(environment: Mapping[str, str]) -> argparse.ArgumentParser:
 def _enrolment_token(given: argparse.Namespace, environment: Mapping[str, str]) -> str:
     """Read the token from the option, the variable, or a file (for mounted secrets)."""
     direct = given.enrolment_token or environment.get(f"{ENVIRONMENT_PREFIX}ENROLMENT_TOKEN", "")
-    path = environment.get(f"{ENVIRONMENT_PREFIX}ENROLMENT_TOKEN_FILE", "")
-    if direct or not path:
+    path = _enrolment_token_file(environment)
+    if direct or path is None:
         return str(direct)
     try:
-        return Path(path).read_text(encoding="utf-8").strip()
+        return path.read_text(encoding="utf-8").strip()
+    except FileNotFoundError:
+        return ""  # deleted after the enrolment
     except OSError as error:
         raise ValueError(f"{ENVIRONMENT_PREFIX}ENROLMENT_TOKEN_FILE: {error}") from error
 
@@ -262,6 +283,18 @@ def _job_networks(text: str) -> tuple[Network, ...] | None:
         raise ValueError(
             f"--job-networks must be networks with commas between them, or any: {error}"
         ) from None
+
+
+def _enrolment_token_file(environment: Mapping[str, str]) -> Path | None:
+    path = environment.get(f"{ENVIRONMENT_PREFIX}ENROLMENT_TOKEN_FILE", "")
+    return Path(path) if path else None
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
 
 
 def _port_range(text: str) -> tuple[int, int]:

@@ -1,6 +1,7 @@
 """ASGI entry point: event streams and the agents' long-polls."""
 
 import os
+from typing import Any, cast
 
 from django.core.asgi import get_asgi_application
 
@@ -8,4 +9,8 @@ os.environ.setdefault("DJANGO_SETTINGS_MODULE", "controlplane.settings")
 # Every request runs in a thread of its own here; a connection kept by an ended thread would leak.
 os.environ.setdefault("VIRTUALFLOW_DATABASE_AGE_S", "0")
 
-application = get_asgi_application()
+handler = get_asgi_application()
+
+from controlplane.request_bodies import bounded_asgi  # noqa: E402 (needs the applications loaded)
+
+application = bounded_asgi(cast(Any, handler))

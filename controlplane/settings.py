@@ -185,6 +185,8 @@ LEASE_S = environment.number("VIRTUALFLOW_LEASE_S", 20, low=0.5, high=600)
 WAIT_LIMIT_S = 30  # longest long-poll
 #: REST requests that may wait at once in one process. Each holds a thread of a WSGI server.
 WAITS_LIMIT = int(environment.number("VIRTUALFLOW_WAITS", 4, low=0, high=10_000))
+#: Request bodies that are read at once in one process. Each holds a thread of a WSGI server.
+BODIES_LIMIT = int(environment.number("VIRTUALFLOW_BODIES", 4, low=1, high=10_000))
 #: When all nodes are silent, the fault is more likely on this side; the expiry then waits for so
 #: many leases. Nothing could run elsewhere meanwhile anyway.
 ALL_SILENT_LEASES = 6
@@ -220,6 +222,8 @@ QUARANTINE_LIMIT_S = 86400
 LIVE_JOBS_LIMIT = 1000  # of one user
 #: Highest priority that users who are no admins may give jobs, unless an admin chose another.
 PRIORITY_CEILING = int(environment.number("VIRTUALFLOW_PRIORITY_CEILING", 100, low=1, high=1000))
+#: Age at which an agent is given a new token; 0: never.
+AGENT_TOKEN_DAYS = environment.number("VIRTUALFLOW_AGENT_TOKEN_DAYS", 30, low=0, high=3650)
 DEFAULT_POLICY = environment.choice(
     "VIRTUALFLOW_POLICY", policies.POLICIES, policies.DEFAULT_POLICY
 )

@@ -6,4 +6,8 @@ from django.core.wsgi import get_wsgi_application
 
 os.environ.setdefault("DJANGO_SETTINGS_MODULE", "controlplane.settings")
 
-application = get_wsgi_application()
+handler = get_wsgi_application()
+
+from controlplane.request_bodies import bounded_wsgi  # noqa: E402 (needs the applications loaded)
+
+application = bounded_wsgi(handler)

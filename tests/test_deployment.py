@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import subprocess
+import sys
 from pathlib import Path
+from typing import Any, cast
 
 import pytest
 import yaml
@@ -14,6 +17,8 @@ import yaml
 ROOT = Path(__file__).parent.parent
 REQUIRED = ("VIRTUALFLOW_SECRET_KEY", "POSTGRES_PASSWORD", "REDIS_PASSWORD", "ADMIN_PASSWORD",
             "VIRTUALFLOW_HOSTS")  # fmt: skip
+NODES = ("node-a", "node-b")
+SECRET = "value-that-must-not-leak"
 
 
 @pytest.fixture(scope="module")
@@ -40,15 +45,40 @@ def run_config(
     )  # fmt: skip
 
 
-def test_config_is_complete_with_the_variables(docker_compose: str, tmp_path: Path) -> None:
-    done = run_config(docker_compose, tmp_path, dict.fromkeys(REQUIRED, "a-b_c"))
+@pytest.fixture(scope="module")
+def config(docker_compose: str, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    """Return the configuration, with a secret for each variable."""
+    values = dict.fromkeys(REQUIRED, SECRET)
+    done = run_config(docker_compose, tmp_path_factory.mktemp("config"), values)
     assert done.returncode == 0, done.stderr
-    services = yaml.safe_load(done.stdout)["services"]
+    return cast(dict[str, Any], yaml.safe_load(done.stdout))
+
+
+def test_every_service_is_there_and_has_a_health_check(config: dict[str, Any]) -> None:
+    services = config["services"]
     assert set(services) == {
-        "postgres", "redis", "prepare", "web", "stream", "worker", "replayer", "beat",
-        "node-a", "node-b",
+        "postgres", "redis", "prepare", "web", "stream", "proxy", "gateway", "worker", "replayer",
+        "beat", *NODES,
     }  # fmt: skip
     assert all("healthcheck" in service for name, service in services.items() if name != "prepare")
+
+
+def test_every_service_is_hardened(config: dict[str, Any]) -> None:
+    for name, service in config["services"].items():
+        assert service["cap_drop"] == ["ALL"], name
+        assert service["security_opt"] == ["no-new-privileges:true"], name
+        assert service["read_only"] is True, name
+        assert {"pids_limit", "mem_limit", "cpus"} <= set(service), name
+        assert not {"privileged", "cap_add", "devices"} & set(service), name
+
+
+def test_only_the_proxy_reaches_beyond_the_containers(config: dict[str, Any]) -> None:
+    services, networks = config["services"], config["networks"]
+    assert [name for name, network in networks.items() if not network.get("internal")] == [
+        "outside"
+    ]
+    assert [name for name in services if "outside" in services[name]["networks"]] == ["proxy"]
+    assert [name for name in services if "ports" in services[name]] == ["proxy"]
 
 
 @pytest.mark.parametrize("missing", REQUIRED)
@@ -61,16 +91,18 @@ def test_config_names_a_variable_that_is_missing(
     assert missing in done.stderr
 
 
-def test_users_code_is_kept_from_database_and_broker(docker_compose: str, tmp_path: Path) -> None:
-    """Agents run what users submit: no network to PostgreSQL or Redis, no secret, no open port."""
-    secret = "value-that-must-not-leak"
-    done = run_config(docker_compose, tmp_path, dict.fromkeys(REQUIRED, secret))
-    services = yaml.safe_load(done.stdout)["services"]
-    hidden = set(services["postgres"]["networks"]) | set(services["redis"]["networks"])
-    for name in ("node-a", "node-b"):
-        assert not hidden & set(services[name]["networks"])
-        assert secret not in json.dumps(services[name])
-        assert "ports" not in services[name]
+def test_users_code_reaches_the_gateway_alone(config: dict[str, Any]) -> None:
+    """Agents run what users submit: no network of the site, no secret, no other node's token."""
+    services = config["services"]
+    assert {name for name in services if "training" in services[name]["networks"]} == {
+        "gateway", *NODES,
+    }  # fmt: skip
+    for name in NODES:
+        assert list(services[name]["networks"]) == ["training"]
+        assert SECRET not in json.dumps(services[name])
+        others = {volume.split(":")[0] for other in set(services) - {name, "prepare"}
+                  for volume in services[other].get("volumes", [])}  # fmt: skip
+        assert not others & {volume.split(":")[0] for volume in services[name]["volumes"]}
 
 
 def test_env_example_lists_what_is_required() -> None:
@@ -78,3 +110,49 @@ def test_env_example_lists_what_is_required() -> None:
     assert [line.rstrip("=") for line in lines if line and not line.startswith("#")] == list(
         REQUIRED
     )
+
+
+@pytest.mark.parametrize(
+    ("requirements", "modules"),
+    [
+        ("site.txt", ["controlplane.wsgi", "controlplane.asgi", "controlplane.celery",
+                      "controlplane.urls", "jobs.tasks", "jobs.management.commands.prepare"]),
+        ("agent.txt", ["agents.__main__", "agents.trainer.__main__", "agents.trainer.validate"]),
+    ],
+)  # fmt: skip
+def test_an_image_has_every_package_that_it_imports(requirements: str, modules: list[str]) -> None:
+    """Import the entry points of an image with the packages refused that it does not install."""
+    program = """
+import importlib, importlib.metadata, re, sys
+installed = set(re.findall(r"^([\\w.-]+)==", open(sys.argv[1]).read(), re.MULTILINE))
+normal = lambda name: re.sub(r"[-_.]+", "-", name).lower()
+for package, distributions in importlib.metadata.packages_distributions().items():
+    if not installed & {normal(name) for name in distributions}:
+        sys.modules.setdefault(package, None)
+for module in sys.argv[2:]:
+    importlib.import_module(module)
+    if module == "controlplane.wsgi":
+        import django
+        django.setup()
+"""
+    environment = os.environ | {"VIRTUALFLOW_DEBUG": "1"}
+    path = ROOT / "requirements" / requirements
+    done = subprocess.run(
+        [sys.executable, "-c", program, path, *modules], env=environment, cwd=ROOT,
+        capture_output=True, text=True, timeout=120, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize("part", ["site.txt", "agent.txt"])
+def test_parts_have_the_versions_of_the_whole(part: str) -> None:
+    pinned = (ROOT / "requirements.txt").read_text()
+    text = (ROOT / "requirements" / part).read_text()
+    assert set(re.findall(r"^\S+==\S+", text, re.MULTILINE)) <= set(
+        re.findall(r"^\S+==\S+", pinned, re.MULTILINE)
+    )
+
+
+def test_the_site_installs_no_tensorflow() -> None:
+    text = (ROOT / "requirements" / "site.txt").read_text()
+    assert not re.search(r"^(tensorflow|keras)", text, re.MULTILINE)

@@ -26,8 +26,8 @@ class Introduction:
     """Describes this node to the control plane, and stores the credentials received.
 
     Attributes:
-        is_new_node: set by an enrolment: trainers still in the state directory belong to this
-            agent's former node.
+        is_new_node: set by an enrolment as another node: trainers still in the state directory
+            belong to this agent's former node.
     """
 
     def __init__(
@@ -76,7 +76,9 @@ class Introduction:
             self._client.authorise(reply.agent_token)
             answered = self._client.hello(self._hello())
         if answered != reply:
+            # Stored before it is used: its first use ends the old token.
             self._state.keep_credentials(self._settings.server, answered)
+            self._client.authorise(answered.agent_token)
         return answered
 
     def _enrol(self) -> EnrolReply:
@@ -84,7 +86,8 @@ class Introduction:
         if not settings.enrolment_token:
             raise RefusedError(
                 f"{self._state.path} is not enrolled yet; an admin makes an enrolment token on the "
-                "nodes page, give it with --enrolment-token or VIRTUALFLOW_ENROLMENT_TOKEN"
+                "nodes page, give it with --enrolment-token or VIRTUALFLOW_ENROLMENT_TOKEN (or its "
+                "file in VIRTUALFLOW_ENROLMENT_TOKEN_FILE)"
             )
         request = EnrolRequest(
             token=settings.enrolment_token,
@@ -102,10 +105,21 @@ class Introduction:
             raise RefusedError(f"enrolment was refused, ask for a new token: {error}") from error
         except RequestRefusedError as error:
             raise RefusedError(f"enrolment was refused: {error}") from error
+        former = self.stored()
         self._state.keep_credentials(settings.server, reply)
-        self.is_new_node = True
+        self.is_new_node = former is None or former.node_id != reply.node_id
         log.info("enrolled as node %d", reply.node_id)
+        self._delete_token_file()
         return reply
+
+    def _delete_token_file(self) -> None:
+        path = self._settings.enrolment_token_file
+        if path is None:
+            return
+        try:
+            path.unlink(missing_ok=True)
+        except OSError as error:
+            log.warning("the used enrolment token is still there, delete it: %s", error)
 
     def _hello(self) -> HelloRequest:
         return HelloRequest(

@@ -53,6 +53,7 @@ urlpatterns = [
         cluster.NodeAcceptShape.as_view(),
         name="node-accept-shape",
     ),
+    path("nodes/<int:node_id>/new-token/", cluster.NodeNewToken.as_view(), name="node-new-token"),
     path("enrolment-tokens/", cluster.EnrolmentTokens.as_view(), name="enrolment-tokens"),
     path(
         "enrolment-tokens/<int:token_id>/",

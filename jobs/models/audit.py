@@ -30,6 +30,7 @@ class AuditAction(StrEnum):
     NODE_CORDONED = "node_cordoned"
     NODE_UNCORDONED = "node_uncordoned"
     NODE_UNQUARANTINED = "node_unquarantined"
+    NODE_TOKEN_REPLACED = "node_token_replaced"  # noqa: S105
     JOB_READ = "job_read"
     PRIORITY_CHANGED = "priority_changed"
     PRIORITY_CEILING_CHANGED = "priority_ceiling_changed"

@@ -5,6 +5,7 @@ from __future__ import annotations
 from django.conf import settings
 from django.db import models
 from django.db.models import F, Q
+from django.utils import timezone
 
 from controlplane.core.values.lifecycle import NodeStatus
 from jobs.models.choices import choices
@@ -16,9 +17,11 @@ class Node(models.Model):
     `status` follows from heartbeats (online or lost); `is_cordoned` is set by an admin. Until
     `quarantined_until` the node is in quarantine for `quarantine_reason`: trainers kept dying
     there. `quarantined_at` is the start of the last quarantine, `num_quarantines` the number of
-    them in a row. `proposed_shape` is that of a newer hello, with other accelerators or another
-    address (services.cluster.node_shapes), until an admin accepts it. `isolation` is how its newest
-    hello says that jobs run there: "uid", each as a user of its own, or "none".
+    them in a row. `next_agent_token_digest` belongs to a token that was sent to the agent and
+    replaces the present one with its first use. `proposed_shape` is that of a newer hello, with
+    other accelerators or another address (services.cluster.node_shapes), until an admin accepts it.
+    `isolation` is how its newest hello says that jobs run there: "uid", each as a user of its own,
+    or "none".
     """
 
     name = models.CharField(max_length=63, unique=True)
@@ -39,6 +42,8 @@ class Node(models.Model):
     isolation = models.CharField(max_length=10, default="none")
     boot_id = models.CharField(max_length=64)
     agent_token_digest = models.CharField(max_length=64, unique=True)
+    agent_token_issued_at = models.DateTimeField(default=timezone.now)
+    next_agent_token_digest = models.CharField(max_length=64, blank=True, db_index=True)
     last_seen_at = models.DateTimeField()
     enrolled_at = models.DateTimeField(auto_now_add=True)
     removed_at = models.DateTimeField(null=True, blank=True)
@@ -68,7 +73,10 @@ class Node(models.Model):
 
 
 class EnrolmentToken(models.Model):
-    """Permission for one node to enrol, once. Only the digest is stored."""
+    """Permission for one node to enrol, once. Only the digest is stored.
+
+    `node` is the node that has enrolled with it; while unused, the node that may enrol again.
+    """
 
     digest = models.CharField(max_length=64, unique=True)
     created_by = models.ForeignKey(

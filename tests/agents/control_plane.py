@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import socket
+import ssl
 import sys
 import threading
 import time
@@ -46,7 +47,7 @@ class ControlPlane:
         lease_holder: boot id of the one agent that is welcome; None: every agent is.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, tls: ssl.SSLContext | None = None) -> None:
         self.lock = threading.Condition()
         self.calls: list[tuple[str, str]] = []
         self.refuse_with: dict[str, int] = {}
@@ -67,12 +68,15 @@ class ControlPlane:
         self._versions = 0
         handler = type("Handler", (_Handler,), {"plane": self})
         self._server = _Server(("127.0.0.1", 0), handler)
+        self._scheme = "https" if tls else "http"
+        if tls is not None:
+            self._server.socket = tls.wrap_socket(self._server.socket, server_side=True)
         self._thread = threading.Thread(target=self._server.serve_forever, args=(0.02,))
         self._thread.start()
 
     @property
     def address(self) -> str:
-        return f"http://127.0.0.1:{self._server.server_address[1]}"
+        return f"{self._scheme}://127.0.0.1:{self._server.server_address[1]}"
 
     def hold_up(self) -> None:
         """Wait for the end of this control plane."""

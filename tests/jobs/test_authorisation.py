@@ -50,6 +50,7 @@ WHO = {
     "api/v1/nodes/<int:node_id>/uncordon/": ADMIN,
     "api/v1/nodes/<int:node_id>/unquarantine/": ADMIN,
     "api/v1/nodes/<int:node_id>/accept-shape/": ADMIN,
+    "api/v1/nodes/<int:node_id>/new-token/": ADMIN,
     "api/v1/enrolment-tokens/": ADMIN,
     "api/v1/enrolment-tokens/<int:token_id>/": ADMIN,
     "api/v1/audit/": ADMIN,

@@ -52,8 +52,8 @@ from jobs.selectors.desired_state.agent_files import (
     upload_target,
 )
 from jobs.selectors.desired_state.state import wanted_orders
+from jobs.services.cluster.agent_tokens import node_by_token
 from jobs.services.cluster.nodes import node_enrol, node_heartbeat, node_hello
-from jobs.services.cluster.tokens import token_digest
 from jobs.services.failures.unsendable import unsendable_end
 from jobs.services.lifecycle.artifacts import artifact_store
 from jobs.services.reports.batches import batch_take
@@ -101,7 +101,7 @@ def node_of(request: HttpRequest) -> Node:
     scheme, _, token = request.headers.get("Authorization", "").partition(" ")
     node = None
     if scheme == "Agent" and token:
-        node = Node.objects.filter(agent_token_digest=token_digest(token.strip())).first()
+        node = node_by_token(token.strip(), timezone.now())
     if node is None:
         raise NotAuthenticatedError("Send the agent's token: Authorization: Agent <token>.")
     if node.removed_at is not None:

@@ -34,6 +34,7 @@ from jobs.selectors import pages, series
 from jobs.selectors.access import is_admin
 from jobs.selectors.audit_filter import AuditFilter
 from jobs.services.cluster.accounts import password_confirm
+from jobs.services.cluster.agent_tokens import node_token_replace
 from jobs.services.cluster.api_tokens import JOB_SCOPES, api_token_create, api_token_revoke
 from jobs.services.cluster.node_shapes import shape_accept
 from jobs.services.cluster.nodes import (
@@ -126,6 +127,20 @@ class NodeAcceptShape(APIView):
         shape_accept(_node(node_id), digest, timezone.now(), actor=actor(request))
         nudges.jobs_changed(cluster=True)
         return Response(NodeSerializer(_node(node_id)).data)
+
+
+class NodeNewToken(APIView):
+    """End a node's agent token, and let its agent enrol again (admins)."""
+
+    permission_classes = (AdminPermission,)
+
+    @extend_schema(request=None, responses={201: OpenApiTypes.OBJECT})
+    def post(self, request: Request, node_id: int) -> Response:
+        """Return an enrolment token for this node; its present agent token stops."""
+        row, text = node_token_replace(
+            _node(node_id), person(request), timezone.now(), actor=actor(request)
+        )
+        return Response({"token": text, "expires_at": row.expires_at}, status=201)
 
 
 class EnrolmentTokens(APIView):

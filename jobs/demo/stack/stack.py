@@ -286,7 +286,7 @@ def _prepare(environment: Mapping[str, str], directory: Path) -> str:
 
 
 def _enrolment_token(directory: Path, node: str) -> str:
-    return (directory / "enrolment" / node).read_text().strip()
+    return (directory / "enrolment" / node / "token").read_text().strip()
 
 
 def _num_online(stack: Stack) -> int:

@@ -23,9 +23,14 @@ class Command(BaseCommand):
         parser.add_argument("nodes", nargs="*", help="names of nodes that shall be let in")
         parser.add_argument("--admin", required=True, help="user name of the first admin")
         parser.add_argument(
-            "--enrolment-dir", type=Path, help="folder that gets one file for each new node"
+            "--enrolment-dir",
+            type=Path,
+            help="folder that gets NODE/token for each new node",
         )
 
+        parser.add_argument(
+            "--again", action="store_true", help="also let nodes in that were removed"
+        )
         parser.add_argument(
             "--token-file", type=Path, help="file that gets an API token of the admin, for scripts"
         )
@@ -45,14 +50,13 @@ class Command(BaseCommand):
         if options["token_file"]:
             ensure_token_file(admin, "prepare", options["token_file"])
         for node in nodes:
-            self._write_token(node, directory)
+            self._write_token(node, directory / node / "token", again=options["again"])
 
-    def _write_token(self, node: str, directory: Path) -> None:
-        token = ensure_enrolment_token(node)
+    def _write_token(self, node: str, path: Path, *, again: bool) -> None:
+        token = ensure_enrolment_token(node, again=again)
         if token is None:
-            self.stdout.write(f"{node} has joined already")
+            self.stdout.write(f"{node} has joined already (--again lets a removed node in)")
             return
-        path = directory / node
         path.parent.mkdir(parents=True, exist_ok=True)
         path.unlink(missing_ok=True)
         descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)

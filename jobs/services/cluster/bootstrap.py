@@ -12,7 +12,7 @@ from django.utils import timezone
 from jobs.demo.environment import kept_secret
 from jobs.models import ApiToken, AuditAction, Node
 from jobs.services.cluster.api_tokens import SCOPES
-from jobs.services.cluster.nodes import enrolment_token_create
+from jobs.services.cluster.nodes import REMOVED_NAME_CHARACTERS, enrolment_token_create
 from jobs.services.cluster.tokens import token_digest
 from jobs.services.lifecycle.audit import audit_add
 
@@ -64,9 +64,16 @@ def ensure_token_file(user: User, name: str, path: Path) -> str:
     return text
 
 
-def ensure_enrolment_token(node_name: str) -> str | None:
-    """Create a one-time token for a node; None if the node has enrolled already."""
+def ensure_enrolment_token(node_name: str, *, again: bool = False) -> str | None:
+    """Create a one-time token for a node; None if the node has enrolled already.
+
+    Args:
+        again: also for a node that was removed.
+    """
+    former_name = f"{node_name[:REMOVED_NAME_CHARACTERS]} (removed "
     if Node.objects.filter(name=node_name).exists():
+        return None
+    if not again and Node.objects.filter(name__startswith=former_name).exists():
         return None
     _, text = enrolment_token_create(None, timezone.now())
     return text

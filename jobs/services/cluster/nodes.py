@@ -16,8 +16,15 @@ from controlplane.core.protocol.wire import (
     HelloRequest,
 )
 from controlplane.core.values.lifecycle import NodeStatus
-from jobs.exceptions import ConflictError, ForbiddenError, InvalidInputError, NotFoundError
+from jobs.exceptions import ConflictError, InvalidInputError, NotFoundError
 from jobs.models import Accelerator, Allocation, AuditAction, EnrolmentToken, Node
+from jobs.services.cluster.agent_tokens import (
+    agent_token_set,
+    enrolment_token_check,
+    enrolment_token_use,
+    token_age_check,
+    token_for_hello,
+)
 from jobs.services.cluster.node_shapes import (
     accelerators_write,
     host_check,
@@ -37,6 +44,8 @@ ACCELERATORS_LIMIT = 64
 ENROLMENT_TOKEN_HOURS = 24
 #: How an agent may run jobs: each as a user of its own, or all as the agent's user.
 ISOLATIONS = ("uid", "none")
+#: Of a removed node's name so much is kept; " (removed N)" is appended.
+REMOVED_NAME_CHARACTERS = 40
 
 
 def enrolment_token_create(
@@ -70,28 +79,36 @@ def enrolment_token_revoke(token_id: int) -> None:
 
 
 def node_enrol(request: EnrolRequest, now: datetime.datetime) -> EnrolReply:
-    """Enrol a new node and issue credentials for its agent.
+    """Enrol a node and issue credentials for its agent.
+
+    A token that was made for a node (`node_token_replace`) replaces this node's credentials only.
 
     Raises:
         InvalidInputError: a field is out of bounds, or the name is taken.
         ForbiddenError: the token is unknown or expired.
         ConflictError: the token was used.
     """
-    _token_check(request.token, now)  # first: callers without one learn nothing of the cluster
+    # First: callers without a token learn nothing of the cluster.
+    former = enrolment_token_check(request.token, now).node
     if not _NAME.fullmatch(request.name):
         raise InvalidInputError.of(
             name="Use lower-case letters, digits, '-' and '.', at most 63 characters."
         )
     _node_check(request)
     host_check(request.host)
+    agent_token = token_make("vfa")
+    if former is not None:
+        with transaction.atomic():
+            enrolment_token_use(request.token, now)
+            agent_token_set(former, request.name, agent_token, now)
+        return _reply(former, agent_token)
     _kinds_check(request)
     taken = ports_taken(request, now)
     if taken:
         raise InvalidInputError.of(first_port=taken)
-    agent_token = token_make("vfa")
     try:
         with transaction.atomic():
-            token = _token_use(request.token, now)
+            token = enrolment_token_use(request.token, now)
             isolation_check(request.isolation)
             node = Node.objects.create(
                 name=request.name,
@@ -101,6 +118,7 @@ def node_enrol(request: EnrolRequest, now: datetime.datetime) -> EnrolReply:
                 boot_id=request.boot_id,
                 isolation=request.isolation,
                 agent_token_digest=token_digest(agent_token),
+                agent_token_issued_at=now,
                 last_seen_at=now,
             )
             EnrolmentToken.objects.filter(id=token.pk).update(node=node)
@@ -121,32 +139,6 @@ def node_enrol(request: EnrolRequest, now: datetime.datetime) -> EnrolReply:
             name=f"There is a node {request.name!r} already; choose another name."
         ) from None
     return _reply(node, agent_token)
-
-
-def _token_check(text: str, now: datetime.datetime) -> EnrolmentToken:
-    token = EnrolmentToken.objects.filter(digest=token_digest(text)).first()
-    if token is None or token.expires_at <= now:
-        raise ForbiddenError(
-            "The enrolment token is unknown or expired; ask an admin for a new one.",
-            code="enrolment_token_unknown",
-        )
-    if token.used_at is not None:
-        raise _token_used()
-    return token
-
-
-def _token_use(text: str, now: datetime.datetime) -> EnrolmentToken:
-    token = _token_check(text, now)
-    if not EnrolmentToken.objects.filter(id=token.pk, used_at=None).update(used_at=now):
-        raise _token_used()
-    return token
-
-
-def _token_used() -> ConflictError:
-    return ConflictError(
-        "The enrolment token was used already; each one lets one node in.",
-        code="enrolment_token_used",
-    )
 
 
 def node_hello(
@@ -190,7 +182,7 @@ def node_hello(
         accelerators_write(node, request.accelerators)
         if was_lost:
             event_add("node_back", f"{node.name} is back", now=now, node=node)
-    return _reply(node, agent_token)
+    return _reply(node, token_for_hello(node, agent_token, now))
 
 
 def isolation_check(isolation: str) -> None:
@@ -219,8 +211,10 @@ def node_heartbeat(node: Node, boot_id: str, now: datetime.datetime) -> None:
     """Renew a node's lease.
 
     Raises:
-        ConflictError: the lease expired or belongs to another agent, which must say hello again.
+        ConflictError: the lease expired or belongs to another agent, or the token is old; the
+            agent must say hello again.
     """
+    token_age_check(node, now)
     renewed = Node.objects.filter(id=node.pk, boot_id=boot_id, status=NodeStatus.ONLINE).update(
         last_seen_at=now
     )
@@ -287,7 +281,7 @@ def node_remove(node: Node, now: datetime.datetime, *, actor: str, reason: str =
 
     The node's name becomes free; its history stays. Returns the jobs that ran there.
     """
-    name = f"{node.name[:40]} (removed {node.pk})"
+    name = f"{node.name[:REMOVED_NAME_CHARACTERS]} (removed {node.pk})"
     changed = Node.objects.filter(id=node.pk, removed_at=None).update(
         removed_at=now, status=NodeStatus.LOST, name=name
     )

@@ -11,7 +11,7 @@ from django.core.management import CommandError, call_command
 
 from controlplane.core.protocol.wire import AcceleratorInfo, EnrolRequest
 from jobs.models import ApiToken, EnrolmentToken, Node
-from jobs.services.cluster.nodes import node_enrol
+from jobs.services.cluster.nodes import node_enrol, node_remove
 from jobs.services.cluster.tokens import token_digest
 from tests.support.builders import at
 
@@ -24,9 +24,9 @@ def password(monkeypatch: pytest.MonkeyPatch) -> str:
     return "a good long one"
 
 
-def prepare(directory: Path, *nodes: str) -> None:
+def prepare(directory: Path, *nodes: str, again: bool = False) -> None:
     call_command("prepare", *nodes, admin="root-of-all", enrolment_dir=directory / "enrolment",
-                 token_file=directory / "token")  # fmt: skip
+                 token_file=directory / "token", again=again)  # fmt: skip
 
 
 def enrol(name: str, token: str) -> None:
@@ -47,7 +47,7 @@ def test_makes_the_admin_a_token_and_lets_nodes_in(tmp_path: Path, password: str
     assert admin.check_password(password)
     token = (tmp_path / "token").read_text().strip()
     assert ApiToken.objects.get(digest=token_digest(token)).user == admin
-    enrolment = tmp_path / "enrolment" / "node-a"
+    enrolment = tmp_path / "enrolment" / "node-a" / "token"
     assert stat.S_IMODE(enrolment.stat().st_mode) == 0o600
     enrol("node-a", enrolment.read_text().strip())
     assert Node.objects.filter(name="node-a").exists()
@@ -57,7 +57,7 @@ def test_a_second_run_changes_nothing_that_is_there(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     prepare(tmp_path, "node-a")
-    enrol("node-a", (tmp_path / "enrolment" / "node-a").read_text().strip())
+    enrol("node-a", (tmp_path / "enrolment" / "node-a" / "token").read_text().strip())
     token = (tmp_path / "token").read_text()
     monkeypatch.setenv("ADMIN_PASSWORD", "another one")
     prepare(tmp_path, "node-a")
@@ -65,6 +65,19 @@ def test_a_second_run_changes_nothing_that_is_there(
     assert (tmp_path / "token").read_text() == token
     assert ApiToken.objects.count() == 1
     assert EnrolmentToken.objects.count() == 1
+
+
+def test_a_removed_node_is_let_in_again_only_if_that_is_asked_for(tmp_path: Path) -> None:
+    path = tmp_path / "enrolment" / "node-a" / "token"
+    prepare(tmp_path, "node-a")
+    enrol("node-a", path.read_text().strip())
+    path.unlink()
+    node_remove(Node.objects.get(), at(1), actor="root-of-all")
+    prepare(tmp_path, "node-a")
+    assert not path.exists()
+    assert EnrolmentToken.objects.count() == 1
+    prepare(tmp_path, "node-a", again=True)
+    enrol("node-a", path.read_text().strip())
 
 
 def test_refuses_to_run_without_a_password(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,0 +1,199 @@
+"""Limits of request bodies, enforced around the WSGI and ASGI applications before a body is read.
+
+Django's ASGI handler stores every body before it looks for a view, and a WSGI server gives a thread
+to each body while it arrives; so views are too late to refuse one.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import io
+import re
+import tempfile
+import threading
+from collections.abc import Awaitable, Callable, Iterable, MutableMapping
+from http import HTTPStatus
+from importlib import import_module
+from typing import Any, BinaryIO, cast
+from wsgiref.types import StartResponse, WSGIApplication, WSGIEnvironment
+
+from asgiref.sync import sync_to_async
+from django.conf import settings
+from django.contrib.auth import get_user
+from django.core.handlers.asgi import ASGIRequest
+from django.core.handlers.wsgi import WSGIRequest
+from django.db import close_old_connections
+from django.http import HttpRequest, HttpResponse
+from rest_framework.exceptions import AuthenticationFailed
+
+from jobs.api.agent.views import node_of
+from jobs.api.authentication import TokenAuthentication
+from jobs.exceptions import ControlPlaneError, TooLargeError, problem_response
+
+ANONYMOUS_LIMIT_BYTES = 64 * 1024
+_SUBMISSION_LIMIT_BYTES = settings.CODE_LIMIT_BYTES + settings.DATA_UPLOAD_MAX_MEMORY_SIZE
+#: Largest body by path; the first match counts, others: DATA_UPLOAD_MAX_MEMORY_SIZE. A caller who
+#: is not known has ANONYMOUS_LIMIT_BYTES everywhere.
+LIMITS_BYTES = (
+    (re.compile(r"/api/v1/agent/jobs/\d+/files/"), settings.ARTIFACT_LIMIT_BYTES),
+    (re.compile(r"/api/v1/agent/enrol/"), ANONYMOUS_LIMIT_BYTES),
+    (re.compile(r"/api/v1/agent/"), settings.AGENT_BATCH_LIMIT_BYTES),
+    (re.compile(r"/(api/v1/jobs|api/v1/validations|jobs/new)/"), _SUBMISSION_LIMIT_BYTES),
+)
+#: A body has so many seconds, and one more for each LEAST_BYTES_PER_S of its length (ASGI).
+BODY_S, LEAST_BYTES_PER_S = 15.0, 64 * 1024
+#: Seconds that a request waits for its turn to send a body (WSGI).
+TURN_S = 1.0
+_CHUNK_BYTES = 64 * 1024
+_IN_MEMORY_BYTES = 1024**2
+
+Message = MutableMapping[str, Any]
+Receive = Callable[[], Awaitable[Message]]
+Send = Callable[[Message], Awaitable[None]]
+AsgiApplication = Callable[[MutableMapping[str, Any], Receive, Send], Awaitable[None]]
+
+
+class LengthRequiredError(ControlPlaneError):
+    status = HTTPStatus.LENGTH_REQUIRED
+    code = "length_required"
+
+
+class BusyError(ControlPlaneError):
+    status = HTTPStatus.SERVICE_UNAVAILABLE
+    code = "busy"
+
+
+def body_length(request: HttpRequest) -> int:
+    """Return the declared length of a request's body, checked against the limits.
+
+    Raises:
+        LengthRequiredError: the length is not declared.
+        TooLargeError: the body is larger than this path and this caller may send.
+        ControlPlaneError: the declared length is no number.
+    """
+    declared = request.headers.get("Content-Length") or "0"
+    if "Transfer-Encoding" in request.headers:
+        raise LengthRequiredError("Send a Content-Length; chunked bodies are not accepted.")
+    if not re.fullmatch(r"[0-9]{1,18}", declared):
+        raise ControlPlaneError("Content-Length must be a number of bytes.")
+    length = int(declared)
+    matching = (limit for path, limit in LIMITS_BYTES if path.match(request.path_info))
+    limit = next(matching, settings.DATA_UPLOAD_MAX_MEMORY_SIZE)
+    if length > limit:
+        raise TooLargeError(f"At most {limit} bytes here; this request has {length}.")
+    if length > ANONYMOUS_LIMIT_BYTES and not is_known(request):
+        raise TooLargeError(
+            f"At most {ANONYMOUS_LIMIT_BYTES} bytes without a login or token; this request has "
+            f"{length}."
+        )
+    return length
+
+
+def is_known(request: HttpRequest) -> bool:
+    """Return whether a request has a valid agent token, API token or session."""
+    try:
+        if request.headers.get("Authorization", "").startswith("Agent "):
+            return node_of(request) is not None
+        if TokenAuthentication().authenticate(cast(Any, request)) is not None:
+            return True
+    except (ControlPlaneError, AuthenticationFailed):
+        return False
+    store = import_module(settings.SESSION_ENGINE).SessionStore
+    request.session = store(request.COOKIES.get(settings.SESSION_COOKIE_NAME))
+    return get_user(request).is_authenticated
+
+
+def bounded_wsgi(application: WSGIApplication) -> WSGIApplication:
+    """Check the length of bodies, and read them before a request is handled, a few at a time.
+
+    Slow senders then hold `VIRTUALFLOW_BODIES` threads of a process at most; further requests with
+    a body are answered with 503 after TURN_S, those without one as ever.
+    """
+    turns = threading.BoundedSemaphore(settings.BODIES_LIMIT)
+
+    def answer(environ: WSGIEnvironment, start_response: StartResponse) -> Iterable[bytes]:
+        try:
+            length = _checked_length(WSGIRequest(environ))
+            if not length:
+                return application(environ, start_response)
+            if not turns.acquire(timeout=TURN_S):
+                raise BusyError("Too many requests are being sent at once; try again.")
+            try:
+                body = _body_read(environ["wsgi.input"], length)
+            finally:
+                turns.release()
+        except ControlPlaneError as error:
+            refusal = problem_response(error)
+            status = f"{refusal.status_code} {refusal.reason_phrase}"
+            start_response(status, [*refusal.items(), ("Connection", "close")])
+            return [refusal.content]
+        with body:
+            return application(environ | {"wsgi.input": body}, start_response)
+
+    return answer
+
+
+def _body_read(source: Any, length: int) -> BinaryIO:
+    body = tempfile.SpooledTemporaryFile(_IN_MEMORY_BYTES)  # noqa: SIM115
+    left = length
+    while left and (chunk := source.read(min(left, _CHUNK_BYTES))):
+        body.write(chunk)
+        left -= len(chunk)
+    if left:
+        body.close()
+        raise ControlPlaneError(f"The body ended {left} bytes before its declared length.")
+    body.seek(0)
+    return cast(BinaryIO, body)
+
+
+def bounded_asgi(application: AsgiApplication) -> AsgiApplication:
+    """Check the length of bodies, and end requests whose body is longer or slower than allowed."""
+
+    async def answer(scope: MutableMapping[str, Any], receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await application(scope, receive, send)
+            return
+        try:
+            request = ASGIRequest(scope, io.BytesIO())
+            length = await sync_to_async(_checked_length, thread_sensitive=False)(request)
+        except ControlPlaneError as error:
+            await _respond(problem_response(error), send)
+            return
+        await application(scope, _bounded_receive(receive, length), send)
+
+    return answer
+
+
+def _checked_length(request: HttpRequest) -> int:
+    try:
+        return body_length(request)
+    finally:
+        close_old_connections()
+
+
+def _bounded_receive(receive: Receive, length: int) -> Receive:
+    """Return a `receive` that reports a disconnect once a body breaks its bounds."""
+    ends_at = asyncio.get_running_loop().time() + BODY_S + length / LEAST_BYTES_PER_S
+    left = length
+    is_complete = False
+
+    async def bounded() -> Message:
+        nonlocal left, is_complete
+        if is_complete:
+            return await receive()
+        try:
+            async with asyncio.timeout_at(ends_at):
+                message = await receive()
+        except TimeoutError:
+            return {"type": "http.disconnect"}
+        left -= len(message.get("body", b""))
+        is_complete = not message.get("more_body", False)
+        return message if left >= 0 else {"type": "http.disconnect"}
+
+    return bounded
+
+
+async def _respond(response: HttpResponse, send: Send) -> None:
+    headers = [(name.lower().encode(), value.encode()) for name, value in response.items()]
+    await send({"type": "http.response.start", "status": response.status_code, "headers": headers})
+    await send({"type": "http.response.body", "body": response.content})

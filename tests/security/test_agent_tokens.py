@@ -1,0 +1,108 @@
+"""Agents' tokens: replaced after a time, ended by an admin, and never sent in the clear unasked."""
+
+from __future__ import annotations
+
+import datetime
+import json
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from django.contrib.auth.models import User
+from django.test import Client
+from django.utils import timezone
+from rest_framework.test import APIClient
+
+from agents.settings import settings_from
+from controlplane.core.protocol.codec import encode
+from controlplane.core.protocol.wire import EnrolRequest, HelloRequest, ReportBatch
+from jobs.models import Node
+from tests.support.builders import accelerators, node_make
+
+Clients = Callable[..., APIClient]
+SHAPE = accelerators(2)
+
+
+@pytest.fixture
+def node(db: None) -> tuple[Node, str]:
+    return node_make(now=timezone.now(), host="10.0.0.9")
+
+
+def post(route: str, token: str, message: Any) -> Any:
+    return Client(headers={"Authorization": f"Agent {token}"}).post(
+        f"/api/v1/agent/{route}/", json.dumps(encode(message)), content_type="application/json"
+    )
+
+
+def hello(node: Node, token: str) -> Any:
+    return post("hello", token, HelloRequest(
+        host=node.host, first_port=node.first_port, last_port=node.last_port,
+        boot_id=node.boot_id, accelerators=SHAPE,
+    ))  # fmt: skip
+
+
+def heartbeat(node: Node, token: str) -> Any:
+    batch = ReportBatch(boot_id=node.boot_id, sent_at=0.0, wanted_version="", trainers=(),
+                        validations=(), reports=(), logs=())  # fmt: skip
+    return post("reports", token, batch)
+
+
+def test_an_old_token_is_replaced_at_hello_and_ends_with_the_first_use_of_the_new_one(
+    node: tuple[Node, str], settings: Any
+) -> None:
+    row, old = node
+    assert hello(row, old).json()["agent_token"] == old
+    age = datetime.timedelta(days=settings.AGENT_TOKEN_DAYS + 1)
+    Node.objects.update(agent_token_issued_at=timezone.now() - age)
+    assert heartbeat(row, old).json()["code"] == "token_old"
+    lost, new = (hello(row, old).json()["agent_token"] for _ in range(2))
+    assert len({old, lost, new}) == 3
+    assert heartbeat(row, old).status_code == 200  # an agent that lost the answer goes on
+    assert heartbeat(row, new).status_code == 200
+    assert [heartbeat(row, token).status_code for token in (old, lost, new)] == [401, 401, 200]
+    assert hello(row, new).json()["agent_token"] == new
+
+
+def test_an_admin_ends_a_token_and_only_this_node_enrols_with_the_new_one(
+    node: tuple[Node, str], admin: User, ada: User, client_of: Clients
+) -> None:
+    row, old = node
+    path = f"/api/v1/nodes/{row.pk}/new-token/"
+    assert client_of(ada).post(path).status_code == 403
+    ended = client_of(admin).post(path).json()["token"]
+    answer = client_of(admin).post(path)
+    assert answer.status_code == 201
+    assert heartbeat(row, old).status_code == 401
+
+    def enrol(name: str, token: str) -> Any:
+        return post("enrol", "", EnrolRequest(
+            token=token, name=name, host=row.host, first_port=row.first_port,
+            last_port=row.last_port, boot_id=row.boot_id, accelerators=SHAPE,
+        ))  # fmt: skip
+
+    token = answer.json()["token"]
+    assert enrol(row.name, ended).status_code in (400, 403)
+    assert enrol("another-node", token).status_code == 403
+    reply = enrol(row.name, token).json()
+    assert reply["node_id"] == row.pk
+    assert heartbeat(row, reply["agent_token"]).status_code == 200
+    assert enrol(row.name, token).status_code != 201
+    assert Node.objects.count() == 1
+
+
+@pytest.mark.parametrize(
+    "server", ["http://site.example", "http://10.0.0.1:8000", "http://[fe80::1]"]
+)
+def test_an_agent_wants_https_beyond_this_machine(server: str) -> None:
+    options = ["--server", server, "--node", "n", "--state-dir", "/nowhere"]
+    with pytest.raises(ValueError, match="--insecure"):
+        settings_from(options, {})
+    assert settings_from([*options, "--insecure"], {}).server == server
+    assert settings_from(options, {"VIRTUALFLOW_INSECURE": "1"}).server == server
+
+
+@pytest.mark.parametrize(
+    "server", ["https://site.example", "http://localhost:1", "http://127.0.0.9", "http://[::1]:80"]
+)
+def test_https_and_this_machine_need_no_word(server: str) -> None:
+    assert settings_from(["--server", server, "--node", "n", "--state-dir", "/nowhere"], {})

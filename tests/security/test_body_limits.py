@@ -1,0 +1,214 @@
+"""Request bodies are refused before they are read, and slow ones do not stop the site."""
+
+from __future__ import annotations
+
+import asyncio
+import io
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from django.conf import settings
+from django.contrib.auth.models import User
+from django.test import Client
+from django.utils import timezone
+
+from controlplane import request_bodies
+from controlplane.request_bodies import ANONYMOUS_LIMIT_BYTES, bounded_asgi, bounded_wsgi
+from tests.support.builders import api_token_make, node_make
+
+pytestmark = pytest.mark.django_db
+
+SMALL = ANONYMOUS_LIMIT_BYTES
+FORM = settings.DATA_UPLOAD_MAX_MEMORY_SIZE
+SUBMISSION = settings.CODE_LIMIT_BYTES + FORM
+BATCH = settings.AGENT_BATCH_LIMIT_BYTES
+FILE = settings.ARTIFACT_LIMIT_BYTES
+FILES = "/api/v1/agent/jobs/1/files/model.keras/"
+#: Path, kind of caller -> largest body.
+LIMITS = {
+    ("/login/", "nobody"): SMALL,
+    ("/nowhere", "nobody"): SMALL,
+    ("/jobs/new/", "nobody"): SMALL,
+    ("/jobs/new/", "wrong token"): SMALL,
+    ("/api/v1/jobs/", "wrong token"): SMALL,
+    ("/api/v1/agent/enrol/", "agent"): SMALL,
+    (FILES, "nobody"): SMALL,
+    (FILES, "wrong agent"): SMALL,
+    ("/nowhere", "program"): FORM,
+    ("/account/", "person"): FORM,
+    ("/jobs/new/", "person"): SUBMISSION,
+    ("/api/v1/jobs/", "program"): SUBMISSION,
+    ("/api/v1/validations/", "program"): SUBMISSION,
+    ("/api/v1/agent/reports/", "agent"): BATCH,
+    (FILES, "agent"): FILE,
+}
+
+
+class Unreadable(io.RawIOBase):
+    """A body of which nobody may read a byte."""
+
+    def read(self, size: int = -1) -> bytes:
+        raise AssertionError("the body was read")
+
+
+@pytest.fixture
+def headers_of(ada: User) -> Callable[[str], dict[str, str]]:
+    def headers(caller: str) -> dict[str, str]:
+        if caller == "person":
+            client = Client()
+            client.force_login(ada)
+            return {"cookie": f"sessionid={client.cookies['sessionid'].value}"}
+        if caller == "program":
+            return {"authorization": f"Bearer {api_token_make(ada)}"}
+        if caller == "agent":
+            return {"authorization": f"Agent {node_make(now=timezone.now())[1]}"}
+        wrong = {"wrong token": "Bearer vft_x", "wrong agent": "Agent vfa_x"}
+        return {"authorization": wrong[caller], "cookie": "sessionid=x"} if caller in wrong else {}
+
+    return headers
+
+
+def by_wsgi(path: str, headers: dict[str, str], body: Any = None) -> tuple[int, bool]:
+    """Return the status of a POST request, and whether it reached the application."""
+    reached = []
+    statuses: list[str] = []
+
+    def application(environ: Any, start_response: Any) -> list[bytes]:
+        reached.append(environ["wsgi.input"].read())
+        start_response("200 OK", [])
+        return []
+
+    environ = {f"HTTP_{name.upper().replace('-', '_')}": text for name, text in headers.items()}
+    environ["CONTENT_LENGTH"] = environ.pop("HTTP_CONTENT_LENGTH", "")
+    environ |= {"REQUEST_METHOD": "POST", "PATH_INFO": path, "SERVER_NAME": "x",
+                "SERVER_PORT": "1", "wsgi.input": body or Unreadable()}  # fmt: skip
+    bounded_wsgi(application)(environ, lambda status, _headers: statuses.append(status))
+    return int(statuses[0][:3]), bool(reached)
+
+
+def by_asgi(path: str, headers: dict[str, str], *messages: Any) -> tuple[int, list[Any]]:
+    """Return the status of a POST request, and what the application received."""
+    received: list[Any] = []
+    sent: list[Any] = []
+    waiting = list(messages)
+
+    async def application(_scope: Any, receive: Any, send: Any) -> None:
+        while not received or received[-1].get("more_body"):
+            received.append(await receive())
+        await send({"type": "http.response.start", "status": 200, "headers": []})
+
+    async def receive() -> Any:
+        if not waiting:
+            await asyncio.sleep(60)
+        return waiting.pop(0)
+
+    async def send(message: Any) -> None:
+        sent.append(message)
+
+    scope = {
+        "type": "http",
+        "method": "POST",
+        "path": path,
+        "query_string": b"",
+        "headers": [(name.encode(), text.encode()) for name, text in headers.items()],
+    }
+    asyncio.run(bounded_asgi(application)(scope, receive, send))
+    return sent[0]["status"], received
+
+
+@pytest.mark.django_db(transaction=True)
+@pytest.mark.parametrize(("path", "caller"), LIMITS)
+def test_a_body_above_the_limit_of_its_path_is_refused_unread(
+    path: str, caller: str, headers_of: Callable[[str], dict[str, str]]
+) -> None:
+    limit = LIMITS[path, caller]
+    headers = headers_of(caller)
+    above = headers | {"content-length": str(limit + 1)}
+    assert by_wsgi(path, above) == (413, False)
+    assert by_asgi(path, above) == (413, [])
+    within = headers | {"content-length": str(limit)}
+    with pytest.raises(AssertionError, match="the body was read"):
+        by_wsgi(path, within)
+    whole = {"type": "http.request", "body": b"", "more_body": False}
+    assert by_asgi(path, within, whole) == (200, [whole])
+
+
+@pytest.mark.parametrize(
+    ("headers", "status"),
+    [
+        ({"transfer-encoding": "chunked"}, 411),
+        ({"content-length": "-1"}, 400),
+        ({"content-length": "1e3"}, 400),
+        ({"content-length": "9" * 30}, 400),
+    ],
+)
+def test_a_body_needs_a_length(headers: dict[str, str], status: int) -> None:
+    assert by_wsgi("/login/", headers) == (status, False)
+    assert by_asgi("/login/", headers) == (status, [])
+
+
+def test_a_body_that_ends_early_is_refused() -> None:
+    headers = {"content-length": "5"}
+    assert by_wsgi("/login/", headers, io.BytesIO(b"1234")) == (400, False)
+    assert by_wsgi("/login/", headers, io.BytesIO(b"12345")) == (200, True)
+
+
+def test_under_asgi_a_body_longer_than_declared_is_a_disconnect() -> None:
+    part = {"type": "http.request", "body": b"123", "more_body": True}
+    _, received = by_asgi("/login/", {"content-length": "5"}, part, part)
+    assert received == [part, {"type": "http.disconnect"}]
+
+
+def test_under_asgi_a_slow_body_is_a_disconnect(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(request_bodies, "BODY_S", 0.01)
+    _, received = by_asgi("/login/", {"content-length": "5"})
+    assert received == [{"type": "http.disconnect"}]
+
+
+def test_under_wsgi_slow_bodies_hold_some_threads_and_never_all(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """While as many senders as may be slow are slow, requests without a body are answered."""
+    monkeypatch.setattr(request_bodies, "TURN_S", 0.05)
+    is_read, may_end = threading.Semaphore(0), threading.Event()
+
+    class Slow(io.RawIOBase):
+        def read(self, size: int = -1) -> bytes:
+            is_read.release()
+            may_end.wait(60)
+            return b"x" * size
+
+    statuses: list[str] = []
+
+    def application(_environ: Any, start_response: Any) -> list[bytes]:
+        start_response("200 OK", [])
+        return []
+
+    bounded = bounded_wsgi(application)
+
+    def send(length: str, body: Any) -> str:
+        said: list[str] = []
+        environ = {"REQUEST_METHOD": "POST", "PATH_INFO": "/login/", "CONTENT_LENGTH": length,
+                   "SERVER_NAME": "x", "SERVER_PORT": "1", "wsgi.input": body}  # fmt: skip
+        bounded(environ, lambda status, _headers: said.append(status))
+        statuses.extend(said)
+        return said[0]
+
+    senders = [
+        threading.Thread(target=send, args=("5", Slow())) for _ in range(settings.BODIES_LIMIT)
+    ]
+    for sender in senders:
+        sender.start()
+    for _ in senders:
+        assert is_read.acquire(timeout=60)
+    try:
+        assert send("5", io.BytesIO(b"12345")) == "503 Service Unavailable"
+        assert send("", Unreadable()) == "200 OK"
+    finally:
+        may_end.set()
+        for sender in senders:
+            sender.join(60)
+    assert send("5", io.BytesIO(b"12345")) == "200 OK"
+    assert statuses.count("200 OK") == settings.BODIES_LIMIT + 2
