@@ -32,7 +32,6 @@ class AuditAction(StrEnum):
     NODE_UNQUARANTINED = "node_unquarantined"
     JOB_READ = "job_read"
     PRIORITY_CHANGED = "priority_changed"
-    PRIORITY_CEILING_CHANGED = "priority_ceiling_changed"
     POLICY_CHANGED = "policy_changed"
 
 
