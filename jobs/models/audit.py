@@ -33,7 +33,6 @@ class AuditAction(StrEnum):
     NODE_TOKEN_REPLACED = "node_token_replaced"  # noqa: S105
     JOB_READ = "job_read"
     PRIORITY_CHANGED = "priority_changed"
-    PRIORITY_CEILING_CHANGED = "priority_ceiling_changed"
     POLICY_CHANGED = "policy_changed"
 
 

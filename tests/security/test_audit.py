@@ -23,7 +23,7 @@ from jobs.services.lifecycle.artifacts import artifact_store
 from jobs.services.lifecycle.audit import audit_add, audit_expire
 from tests.support.builders import api_token_make, at, job_make, node_make, user_make
 
-pytestmark = [pytest.mark.django_db, pytest.mark.database]
+pytestmark = pytest.mark.django_db
 
 PASSWORD = "rowing-boat-on-a-lake"
 URL = "/api/v1/audit/"

@@ -19,7 +19,7 @@ from jobs.origins import client_address, client_network
 from jobs.tasks import expire_records
 from tests.support.builders import api_token_make
 
-pytestmark = [pytest.mark.django_db, pytest.mark.database]
+pytestmark = pytest.mark.django_db
 
 PASSWORD, NEW = "rowing-boat-on-a-lake", "another-boat-on-a-lake"
 LIMIT = 3

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -82,10 +82,15 @@ def overview(user: User) -> str:
     return client.get("/").content.decode()
 
 
-def test_a_failing_cycle_is_seen_until_one_succeeds(
-    failing: Callable[[], None], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("jobs.api.health.READY_FOR_S", 0.0)
+@pytest.fixture
+def _always_looked_at() -> Iterator[None]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("jobs.api.health.READY_FOR_S", 0.0)
+        yield
+
+
+@pytest.mark.usefixtures("_always_looked_at")
+def test_a_failing_cycle_is_seen_until_one_succeeds(failing: Callable[[], None]) -> None:
     ada, admin = user_make("ada"), user_make("admin", is_staff=True)
     for _ in range(2):
         with pytest.raises(OverflowError):

@@ -39,3 +39,8 @@ def test_wrong_words_are_explained(ada: User) -> None:
         printed("api_token", "nobody")
     with pytest.raises(CommandError, match="lifetime_days"):
         printed("api_token", "ada", "--days", "0")
+    with pytest.raises(CommandError, match="scope admin"):
+        printed("api_token", "ada", "--scope", "admin")
+    for hours in ("0", "-1", "169", "nan", "inf"):
+        with pytest.raises(CommandError, match="at most 168"):
+            printed("enrolment_token", "--hours", hours)
