@@ -96,7 +96,8 @@ class Isolation:
     With isolation `none` no user is given; users of an earlier agent process are still cleared.
 
     Attributes:
-        leaving: run directories that `leave` was called for and that are not cleared yet.
+        leaving: run directories that `leave` was called for and that are not cleared yet; they must
+            not be entered again meanwhile.
     """
 
     def __init__(self, settings: AgentSettings, num_accelerators: int) -> None:
@@ -125,8 +126,10 @@ class Isolation:
         """
         if self._uids is None:
             return None
-        shared = (uid for uid, known in self._owners.items() if known == owner)
-        uid = next(shared, None) or self._free_uid()
+        assert run_dir not in self.leaving, f"{run_dir} is not cleared yet"
+        # Not one whose processes are about to be killed.
+        held = (uid for uid, known in self._owners.items() if known == owner)
+        uid = next((uid for uid in held if uid not in self._killers), None) or self._free_uid()
         self._owners[uid], self._users[run_dir] = owner, uid
         cgroup = ""
         if self._cgroups is not None:
