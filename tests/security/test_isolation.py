@@ -316,6 +316,19 @@ def test_an_agent_says_which_right_is_missing(agents: IsolatedAgents) -> None:
     assert "--isolation none" in errors
 
 
+def test_agents_of_a_machine_do_not_share_users(
+    agents: IsolatedAgents, plane: ControlPlane
+) -> None:
+    agents.start_isolated(FAKE)
+    wait_until(lambda: plane.hellos)
+    others = f"{agents.uids[-1]}-{agents.uids[-1] + 5}"
+    folder = str(agents.folder / "other")
+    agents.start(FAKE, "--isolation", "uid", "--job-uids", others, "--state-dir", folder)
+    _, errors = agents.made[-1].communicate(timeout=60)
+    assert agents.made[-1].returncode == 2
+    assert "another agent of this machine uses a part of --job-uids" in errors
+
+
 def test_users_that_have_an_account_are_not_given_to_jobs(tmp_path: Path) -> None:
     root_needed()
     settings = agent_settings(
