@@ -8,6 +8,7 @@ processes is left: the last of its holders to end has them all killed.
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import grp
 import logging
 import os
@@ -43,6 +44,8 @@ NUM_PROCESSES = max(4096, 64 * (os.cpu_count() or 1))
 SCRATCH_FOLDER = "scratch"
 #: Folders in which every user may leave files.
 SHARED_FOLDERS = ("/tmp", "/var/tmp", "/dev/shm")  # noqa: S108
+#: Its bytes are locked by agents, one for each user.
+RANGE_LOCK = "/run/virtualflow-job-uids.lock"
 _HELPER_LIMIT_S = 10.0
 #: Least time between two tries to kill all processes of a user.
 KILL_AGAIN_S = 1.0
@@ -77,6 +80,7 @@ def isolation_check(settings: AgentSettings, state: StateDirectory) -> None:
             f"--job-uids contains {taken}, the id of the account or group {names[taken]}; give a "
             "range without accounts and groups"
         )
+    _range_lock(settings.job_uids)
     for folder in (state.path, state.trainers, state.validations):
         folder.chmod(0o711)  # to be passed through: what is inside belongs to the agent, or a job
     for folder in (state.cache, state.fork_servers):
@@ -98,7 +102,8 @@ class Isolation:
     With isolation `none` no user is given; users of an earlier agent process are still cleared.
 
     Attributes:
-        leaving: run directories that `leave` was called for and that are not cleared yet.
+        leaving: run directories that `leave` was called for and that are not cleared yet; they must
+            not be entered again meanwhile.
     """
 
     def __init__(self, settings: AgentSettings, num_accelerators: int) -> None:
@@ -129,8 +134,10 @@ class Isolation:
         """
         if self._uids is None:
             return None
-        shared = (uid for uid, known in self._owners.items() if known == owner)
-        uid = next(shared, None) or self._free_uid()
+        assert run_dir not in self.leaving, f"{run_dir} is not cleared yet"
+        # Not one whose processes are about to be killed.
+        held = (uid for uid, known in self._owners.items() if known == owner)
+        uid = next((uid for uid in held if uid not in self._killers), None) or self._free_uid()
         self._owners[uid], self._users[run_dir] = owner, uid
         self._wall_up(uid)
         cgroup = ""
@@ -269,6 +276,25 @@ def _helper_run(*arguments: str) -> str:
     if done.returncode:
         raise ValueError(f"no process can become another user: {done.stderr[-500:]}")
     return done.stdout
+
+
+def _range_lock(uids: range) -> None:
+    """Lock a range of users on this machine for as long as this process lives.
+
+    Raises:
+        ValueError: another agent has a part of it, and would end the processes of this one's jobs.
+    """
+    try:
+        descriptor = os.open(RANGE_LOCK, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600)
+    except OSError:
+        return  # a read-only container, whose processes no other agent sees
+    try:
+        fcntl.lockf(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB, len(uids), uids[0])
+    except OSError:
+        os.close(descriptor)
+        raise ValueError(
+            "another agent of this machine uses a part of --job-uids; give this one other users"
+        ) from None
 
 
 def _is_account(uid: int) -> bool:

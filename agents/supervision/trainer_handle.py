@@ -206,7 +206,7 @@ class TrainerHandle:
             self._num_refused += not is_passing(error)
             if self._num_refused >= FETCH_ATTEMPTS:
                 self._give_up(f"{type(error).__name__}: {error}")
-        elif is_accelerator_free(wanted.accelerator_index) and not self._is_server_warming(wanted):
+        elif is_accelerator_free(wanted.accelerator_index) and self._can_start(wanted):
             self._start(wanted)
 
     def _step_running(self, now: float, process: OwnedProcess) -> None:
@@ -253,9 +253,10 @@ class TrainerHandle:
             lambda: trainer_prepare(wanted, directory, client, cache),
         )
 
-    def _is_server_warming(self, wanted: WantedTrainer) -> bool:
+    def _can_start(self, wanted: WantedTrainer) -> bool:
         limits = self._accelerator_environment(wanted)
-        return self._around.fork_servers.is_warming(limits)
+        is_waiting = self._around.fork_servers.is_warming(limits)
+        return not is_waiting and self.directory.path not in self._around.isolation.leaving
 
     def _start(self, wanted: WantedTrainer) -> None:
         self._write_orders(wanted)

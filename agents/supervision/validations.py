@@ -97,8 +97,10 @@ class Validation:
         elif self._fetch is None:
             if now >= self._fetch_after:
                 self._fetch = self._around.transfers.start(self.path.name, self._prepare)
-        elif self._fetch.done() and not self._around.fork_servers.is_warming(
-            VALIDATION_ENVIRONMENT
+        elif (
+            self._fetch.done()
+            and not self._around.fork_servers.is_warming(VALIDATION_ENVIRONMENT)
+            and self.path not in self._around.isolation.leaving
         ):
             self._start(now, self._fetch.exception())
 

@@ -102,7 +102,7 @@ def node_token(request: HttpRequest) -> HttpResponse:
     command = (
         f"VIRTUALFLOW_ENROLMENT_TOKEN={secret} \\\n"
         f"  python -m agents --server {server} --node $(hostname | tr A-Z a-z)"
-    )
+    ) + (" --isolation uid" if are_users_strangers() else "")
     response = _nodes_page(
         request, new_token={"expires_at": row.expires_at, "command": command}, token_hours=hours
     )

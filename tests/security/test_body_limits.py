@@ -23,6 +23,7 @@ pytestmark = pytest.mark.django_db
 SMALL = ANONYMOUS_LIMIT_BYTES
 FORM = settings.DATA_UPLOAD_MAX_MEMORY_SIZE
 SUBMISSION = settings.CODE_LIMIT_BYTES + FORM
+COOKIE = settings.SESSION_COOKIE_NAME
 BATCH = settings.AGENT_BATCH_LIMIT_BYTES
 FILE = settings.ARTIFACT_LIMIT_BYTES
 FILES = "/api/v1/agent/jobs/1/files/model.keras/"
@@ -59,13 +60,13 @@ def headers_of(ada: User) -> Callable[[str], dict[str, str]]:
         if caller == "person":
             client = Client()
             client.force_login(ada)
-            return {"cookie": f"sessionid={client.cookies['sessionid'].value}"}
+            return {"cookie": f"{COOKIE}={client.cookies[COOKIE].value}"}
         if caller == "program":
             return {"authorization": f"Bearer {api_token_make(ada)}"}
         if caller == "agent":
             return {"authorization": f"Agent {node_make(now=timezone.now())[1]}"}
         wrong = {"wrong token": "Bearer vft_x", "wrong agent": "Agent vfa_x"}
-        return {"authorization": wrong[caller], "cookie": "sessionid=x"} if caller in wrong else {}
+        return {"authorization": wrong[caller], "cookie": f"{COOKIE}=x"} if caller in wrong else {}
 
     return headers
 

@@ -316,6 +316,19 @@ def test_an_agent_says_which_right_is_missing(agents: IsolatedAgents) -> None:
     assert "--isolation none" in errors
 
 
+def test_agents_of_a_machine_do_not_share_users(
+    agents: IsolatedAgents, plane: ControlPlane
+) -> None:
+    agents.start_isolated(FAKE)
+    wait_until(lambda: plane.hellos)
+    others = f"{agents.uids[-1]}-{agents.uids[-1] + 5}"
+    folder = str(agents.folder / "other")
+    agents.start(FAKE, "--isolation", "uid", "--job-uids", others, "--state-dir", folder)
+    _, errors = agents.made[-1].communicate(timeout=60)
+    assert agents.made[-1].returncode == 2
+    assert "another agent of this machine uses a part of --job-uids" in errors
+
+
 def test_users_that_have_an_account_are_not_given_to_jobs(tmp_path: Path) -> None:
     root_needed()
     settings = agent_settings(
@@ -325,6 +338,37 @@ def test_users_that_have_an_account_are_not_given_to_jobs(tmp_path: Path) -> Non
     with pytest.raises(ValueError, match=r"65534, the id of the account or group n"):
         isolation_check(settings, state)
     state.close()
+
+
+def test_a_user_is_shared_by_a_job_alone_and_not_while_it_is_cleared(tmp_path: Path) -> None:
+    root_needed()
+    first = 300_000 + os.getpid() % 4_000_000 * 10
+    settings = agent_settings("http://127.0.0.1:9", tmp_path, job_uids=range(first, first + 4))
+    isolation = Isolation(settings, 1)
+
+    def entered(owner: str, name: str) -> int:
+        (tmp_path / name).mkdir()
+        user = isolation.enter(owner, tmp_path / name)
+        assert user is not None
+        assert (tmp_path / name).stat().st_uid == user.uid
+        return user.uid
+
+    def clear(name: str) -> None:
+        wait_until(lambda: isolation.is_cleared(tmp_path / name))
+        assert (tmp_path / name).stat().st_uid == os.geteuid()
+
+    assert entered("job 1", "1-0") == entered("job 1", "1-1") == first + 1
+    assert entered("job 2", "2-0") == first + 2
+    assert isolation.is_cleared(tmp_path / "1-0")
+    assert not isolation.is_cleared(tmp_path / "1-1")  # one that kills its processes was started
+    assert entered("job 1", "1-2") == first + 3
+    (tmp_path / "9-0").mkdir()
+    with pytest.raises(OSError, match="all 3 users of --job-uids are in use"):
+        isolation.enter("job 9", tmp_path / "9-0")
+    clear("1-1")
+    assert entered("job 3", "3-0") == first + 1
+    for name in ("1-2", "2-0", "3-0"):
+        clear(name)
 
 
 def test_the_directory_of_an_account_is_no_jobs(tmp_path: Path) -> None:

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from django.contrib.auth.models import User
 from django.test import Client
+from django.urls import reverse
 from django.utils import timezone
 from rest_framework.test import APIClient
 
@@ -75,6 +76,15 @@ def test_a_known_node_is_not_brought_online(ada: User, settings: Any) -> None:
     assert hello(node, token, "uid").status_code == 200
     node.refresh_from_db()
     assert (node.status, node.isolation) == ("online", "uid")
+
+
+def test_the_command_for_a_new_node_is_one_that_is_taken(admin: User) -> None:
+    browser = Client()
+    browser.force_login(admin)
+    path = reverse("node_token")
+    assert "--isolation" not in browser.post(path, {"hours": 1}).content.decode()
+    User.objects.create_user("newcomer")
+    assert "--isolation uid" in browser.post(path, {"hours": 1}).content.decode()
 
 
 def test_another_word_is_refused(ada: User) -> None:

@@ -112,8 +112,9 @@ def node_of(request: HttpRequest) -> Node:
 def _message(
     request: HttpRequest,
     expected: type[Message],
-    limit_bytes: int = settings.AGENT_BATCH_LIMIT_BYTES,
+    limit_bytes: int | None = None,
 ) -> Message:
+    limit_bytes = settings.AGENT_BATCH_LIMIT_BYTES if limit_bytes is None else limit_bytes
     if int(request.headers.get("Content-Length") or 0) > limit_bytes:
         raise TooLargeError(f"At most {limit_bytes} bytes a request.")
     body = request.read(limit_bytes + 1)
