@@ -43,6 +43,7 @@ from benchmarks.figures import figures_print
 from benchmarks.policy_cases import (
     COSTS,
     LOADS,
+    OURS,
     REPORTING_SEEDS,
     TUNING_SEEDS,
     Case,
@@ -51,7 +52,7 @@ from benchmarks.policy_cases import (
     cases_list,
     profiles_there,
 )
-from benchmarks.policy_figures import figures_of, page_write, rows_write, tables
+from benchmarks.policy_figures import STORED, figures_of, page_write, rows_write, tables
 from controlplane.core.policies import POLICIES
 from controlplane.simulator import code_version
 
@@ -98,11 +99,14 @@ def _rows_run(cases: Sequence[Case], processes: int) -> Iterator[Row]:
         yield from pool.imap(case_run, cases)
 
 
-def reportable(rows: Sequence[Row]) -> list[Row]:
+def reportable(rows: Sequence[Row], stored: Sequence[Row] = ()) -> list[Row]:
     """Choose the rows of this version of the code that figures may be made from, in order.
 
+    Peers keep the `stored` rows of earlier versions of what is not run with this one: a change of
+    our own policy does not ask for hours of theirs. The page says which version each has.
+
     Raises:
-        ValueError: there is none.
+        ValueError: there is none of this version.
     """
     version, profiles = code_version(), profiles_there()
     found = sorted(
@@ -113,7 +117,9 @@ def reportable(rows: Sequence[Row]) -> list[Row]:
     )  # fmt: skip
     if not found:
         raise ValueError(f"--write: no row of version {version} is kept; run some draws first")
-    return found
+    cases = {row.case for row in found}
+    earlier = [row for row in stored if row.case.policy != OURS and row.case not in cases]
+    return sorted([*found, *earlier])
 
 
 def _tell(text: str) -> None:
@@ -148,7 +154,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run what is missing, print the tables and the figures."""
     options = options_parse(arguments)
     if options.write:
-        rows = reportable(rows_read(options.rows))
+        rows = reportable(rows_read(options.rows), rows_read(STORED))
         page_write(rows)
     else:
         if profiles_there() == "synthetic":

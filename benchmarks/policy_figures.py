@@ -152,7 +152,8 @@ def _mean(values: Sequence[float], how: str) -> str:
 
 def page_make(rows: Sequence[Row]) -> list[str]:
     """Return the part of the page between its markers."""
-    versions = ", ".join(sorted({row.version for row in rows})) or "none"
+    versions = sorted({(_place(row.case.policy), row.version) for row in rows})
+    named = ", ".join(f"{policy} {version}" for (_, policy), version in versions) or "none"
     figures = figures_of(rows)
     counts = figures.pop("num_draws")
     assert isinstance(counts, dict)
@@ -160,7 +161,7 @@ def page_make(rows: Sequence[Row]) -> list[str]:
     for name, value in figures.items():
         count = counts.get(name.removesuffix("_worst_draw"), 0)
         shown.append(f"| `{name}` | {'not run' if value is None else value} | {count} |")
-    return [BEGIN, f"Version of the code: {versions}.", "", *shown, *tables(rows), "", END]
+    return [BEGIN, f"Version of the code: {named}.", "", *shown, *tables(rows), "", END]
 
 
 def page_write(rows: Sequence[Row]) -> None:

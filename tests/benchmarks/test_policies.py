@@ -108,6 +108,17 @@ def test_nothing_is_reported_on_tuning_seeds(monkeypatch: pytest.MonkeyPatch) ->
         policies.reportable([tuned, stale])
 
 
+def test_peers_keep_rows_of_earlier_versions(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ours does not, nor does a peer that was run with this one; the page names each version."""
+    monkeypatch.setattr(policies, "code_version", lambda: "v")
+    monkeypatch.setattr(policies, "profiles_there", lambda: "pollux")
+    ours, peer = row(OURS, "30 s", 90.0), row("sia", "30 s", 100.0)
+    earlier = [replace(one, version="before") for one in (ours, peer, row("pollux", "30 s", 80.0))]
+    found = policies.reportable([ours, peer], earlier)
+    assert found == sorted([ours, peer, earlier[2]])
+    assert "Version of the code: goodput_fair v, pollux before, sia v." in page_make(found)
+
+
 def test_cases_are_chosen_by_option() -> None:
     seeds = REPORTING_SEEDS[:2]
     cases = cases_list(seeds, [1.0], [1], [OURS, "pollux"])
