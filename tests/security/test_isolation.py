@@ -19,7 +19,14 @@ import psutil
 import pytest
 
 from agents.state_directory import StateDirectory
-from agents.supervision.isolation import CAPABILITIES, Isolation, isolation_check, processes_of_user
+from agents.supervision.isolation import (
+    CAPABILITIES,
+    JOB_USER_COMMAND,
+    Isolation,
+    isolation_check,
+    processes_of_user,
+)
+from agents.trainer.contract.job_user import JobUser
 from controlplane.core.protocol.wire import (
     ReportKind,
     SlotAddress,
@@ -369,6 +376,23 @@ def test_a_user_is_shared_by_a_job_alone_and_not_while_it_is_cleared(tmp_path: P
     assert entered("job 3", "3-0") == first + 1
     for name in ("1-2", "2-0", "3-0"):
         clear(name)
+
+
+@pytest.mark.parametrize(("before", "then"), [("300:300", "300"), ("900:900", "500")])
+def test_limits_are_lowered_and_never_raised(before: str, then: str) -> None:
+    root_needed()
+    user = JobUser(300_000, num_processes=500, num_files=500)
+    command = ["prlimit", f"--nproc={before}", f"--nofile={before}", *JOB_USER_COMMAND, user.text()]
+    shown = subprocess.run(
+        [*command, "/bin/sh", "-c", "cat /proc/self/limits"],
+        capture_output=True,
+        text=True,
+        check=True,
+        cwd="/",
+    )
+    limits = {line[:26].strip(): line[26:].split()[:2] for line in shown.stdout.splitlines()}
+    assert limits["Max processes"] == limits["Max open files"] == [then, then]
+    assert limits["Max core file size"] == ["0", "0"]
 
 
 def test_the_directory_of_an_account_is_no_jobs(tmp_path: Path) -> None:

@@ -52,11 +52,9 @@ def job_user_become(user: JobUser) -> None:
     if user.cgroup:
         (Path(user.cgroup) / "cgroup.procs").write_text("0")
     os.umask(0o077)
-    _, most_files = resource.getrlimit(resource.RLIMIT_NOFILE)
-    num_files = user.num_files if most_files < 0 else min(most_files, user.num_files)
-    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-    resource.setrlimit(resource.RLIMIT_NOFILE, (num_files, num_files))
-    resource.setrlimit(resource.RLIMIT_NPROC, (user.num_processes, user.num_processes))
+    _limit(resource.RLIMIT_CORE, 0)
+    _limit(resource.RLIMIT_NOFILE, user.num_files)
+    _limit(resource.RLIMIT_NPROC, user.num_processes)
     _prctl(_PR_SET_NO_NEW_PRIVS, 1)
     os.setgroups([])
     os.setresgid(user.uid, user.uid, user.uid)
@@ -65,6 +63,13 @@ def job_user_become(user: JobUser) -> None:
     _check([user.uid] * 4, [user.uid] * 4)
     # A process that has changed its user cannot read its own files in /proc otherwise.
     _prctl(_PR_SET_DUMPABLE, 1)
+
+
+def _limit(kind: int, most: int) -> None:
+    """Set both limits of a resource, or leave a lower one, which takes a capability to raise."""
+    _, hard = resource.getrlimit(kind)
+    value = most if hard < 0 else min(hard, most)
+    resource.setrlimit(kind, (value, value))
 
 
 def _capabilities_clear() -> None:
