@@ -98,7 +98,6 @@ def node_enrol(request: EnrolRequest, now: datetime.datetime) -> EnrolReply:
                 last_port=request.last_port,
                 boot_id=request.boot_id,
                 agent_token_digest=token_digest(agent_token),
-                agent_token_issued_at=now,
                 last_seen_at=now,
             )
             EnrolmentToken.objects.filter(id=token.pk).update(node=node)
