@@ -44,6 +44,7 @@ class ControlPlane:
         refuse_report: batches with such a report are answered with `refusal`, 400 at first.
         held_up: paths that are not answered as long as this control plane lives.
         lost_answers: so many of the next batches are taken without an answer.
+        token: the one agent token that is accepted.
         lease_holder: boot id of the one agent that is welcome; None: every agent is.
     """
 
@@ -63,6 +64,7 @@ class ControlPlane:
         self.held_up: set[str] = set()
         self._is_closing = threading.Event()
         self.reply = EnrolReply(node_id=7, agent_token=AGENT_TOKEN, heartbeat_s=0.3, lease_s=0.4)
+        self.token = AGENT_TOKEN
         self.lease_holder: str | None = None
         self._wanted = WantedState(version="w0", trainers=(), validations=())
         self._versions = 0
@@ -189,7 +191,7 @@ class _Handler(BaseHTTPRequestHandler):
             if path.startswith(prefix):
                 self._answer(status, b'{"detail": "refused by the test"}')
                 return
-        if path != "enrol/" and self.headers.get("Authorization") != f"Agent {AGENT_TOKEN}":
+        if path != "enrol/" and self.headers.get("Authorization") != f"Agent {self.plane.token}":
             self._answer(401, b"{}")
             return
         status, answer = self._respond(method, path, query, body)

@@ -118,7 +118,6 @@ def node_enrol(request: EnrolRequest, now: datetime.datetime) -> EnrolReply:
                 boot_id=request.boot_id,
                 isolation=request.isolation,
                 agent_token_digest=token_digest(agent_token),
-                agent_token_issued_at=now,
                 last_seen_at=now,
             )
             EnrolmentToken.objects.filter(id=token.pk).update(node=node)

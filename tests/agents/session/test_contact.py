@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import shutil
 import time
 from collections.abc import Callable
@@ -67,6 +68,33 @@ def test_an_agent_waits_for_a_control_plane_that_is_not_there_yet(
     driven.until(lambda: next(rounds) == 19)
     plane.refuse_with.clear()
     driven.until(lambda: plane.batches)
+
+
+def test_the_file_of_an_enrolment_token_is_deleted_once_it_was_used(
+    plane: ControlPlane, drive: Drive, tmp_path: Path
+) -> None:
+    path = tmp_path / "token"
+    path.write_text(ENROLMENT_TOKEN)
+    plane.refuse_with["enrol/"] = 503
+    driven = drive(enrolment_token_file=path)
+    rounds = iter(range(20))
+    driven.until(lambda: next(rounds) == 19)
+    assert path.exists()
+    plane.refuse_with.clear()
+    driven.until(lambda: plane.batches)
+    assert not path.exists()
+
+
+def test_a_new_token_of_a_hello_is_kept_and_used(
+    plane: ControlPlane, drive: Drive, state_dir: Path
+) -> None:
+    driven = drive(enrolment_token="")
+    driven.state.keep_credentials(plane.address, plane.reply)
+    plane.reply = dataclasses.replace(plane.reply, agent_token="the-next-one")
+    driven.until(lambda: plane.hellos)
+    plane.token = "the-next-one"
+    driven.until(lambda: plane.batches)
+    assert "the-next-one" in (state_dir / "credentials.json").read_text()
 
 
 def test_a_removed_node_stops(plane: ControlPlane, drive: Drive) -> None:

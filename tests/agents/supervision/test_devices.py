@@ -126,7 +126,7 @@ def test_settings_from_variables_and_a_token_file(tmp_path: Path) -> None:
     secret = tmp_path / "token"
     secret.write_text("one-time\n")
     variables = {
-        "VIRTUALFLOW_SERVER": "http://web:8000/",
+        "VIRTUALFLOW_SERVER": "https://web:8000/",
         "VIRTUALFLOW_NODE": "node-b",
         "VIRTUALFLOW_STATE_DIR": str(tmp_path),
         "VIRTUALFLOW_ENROLMENT_TOKEN_FILE": str(secret),
@@ -135,7 +135,7 @@ def test_settings_from_variables_and_a_token_file(tmp_path: Path) -> None:
         "VIRTUALFLOW_KEEP_ENVIRONMENT": "DATA_HOME, HF_HOME",
     }
     found = settings_from(["--node", "node-c"], variables)
-    assert (found.server, found.node) == ("http://web:8000", "node-c")
+    assert (found.server, found.node) == ("https://web:8000", "node-c")
     assert (found.emulated, found.gpus, found.enrolment_token) == (3, "none", "one-time")
     assert (found.first_port, found.last_port) == (30000, 30099)
     assert found.kept_environment == ("DATA_HOME", "HF_HOME")
