@@ -152,8 +152,10 @@ def _mean(values: Sequence[float], how: str) -> str:
 
 def page_make(rows: Sequence[Row]) -> list[str]:
     """Return the part of the page between its markers."""
-    versions = sorted({(_place(row.case.policy), row.version) for row in rows})
-    named = ", ".join(f"{policy} {version}" for (_, policy), version in versions) or "none"
+    policies: dict[str, dict[str, None]] = {}
+    for row in sorted(rows, key=lambda row: _place(row.case.policy)):
+        policies.setdefault(row.version, {})[row.case.policy] = None
+    named = ", ".join(f"{one} ({', '.join(names)})" for one, names in policies.items()) or "none"
     figures = figures_of(rows)
     counts = figures.pop("num_draws")
     assert isinstance(counts, dict)

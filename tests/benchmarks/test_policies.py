@@ -116,7 +116,7 @@ def test_peers_keep_rows_of_earlier_versions(monkeypatch: pytest.MonkeyPatch) ->
     earlier = [replace(one, version="before") for one in (ours, peer, row("pollux", "30 s", 80.0))]
     found = policies.reportable([ours, peer], earlier)
     assert found == sorted([ours, peer, earlier[2]])
-    assert "Version of the code: goodput_fair v, pollux before, sia v." in page_make(found)
+    assert "Version of the code: v (goodput_fair, sia), before (pollux)." in page_make(found)
 
 
 def test_cases_are_chosen_by_option() -> None:
