@@ -14,10 +14,13 @@ from typing import Any, cast
 import pytest
 import yaml
 
+from agents.supervision.isolation import CAPABILITIES
+
 ROOT = Path(__file__).parent.parent
 REQUIRED = ("VIRTUALFLOW_SECRET_KEY", "POSTGRES_PASSWORD", "REDIS_PASSWORD", "ADMIN_PASSWORD",
             "VIRTUALFLOW_HOSTS")  # fmt: skip
 NODES = ("node-a", "node-b")
+AGENT_RIGHTS = {f"CAP_{name}" for name in (*CAPABILITIES, "NET_ADMIN")}
 SECRET = "value-that-must-not-leak"
 
 
@@ -69,7 +72,9 @@ def test_every_service_is_hardened(config: dict[str, Any]) -> None:
         assert service["security_opt"] == ["no-new-privileges:true"], name
         assert service["read_only"] is True, name
         assert {"pids_limit", "mem_limit", "cpus"} <= set(service), name
-        assert not {"privileged", "cap_add", "devices"} & set(service), name
+        assert not {"privileged", "devices"} & set(service), name
+        rights = {f"CAP_{right}" for right in service.get("cap_add", ())}
+        assert rights == (AGENT_RIGHTS if name.startswith("node-") else set()), name
 
 
 def test_only_the_proxy_reaches_beyond_the_containers(config: dict[str, Any]) -> None:

@@ -19,7 +19,6 @@ HELP
     exit 0
 fi
 
-mirror="${DEBIAN_MIRROR:-http://deb.debian.org/debian}"
 directory="${1:-$(mktemp -d)}"
 root="$directory/bookworm"
 repository="$(cd "$(dirname "$0")/../.." && pwd)"
@@ -42,7 +41,7 @@ trap 'rm -rf "$context"' EXIT
 
 if ! has_image virtualflow-standin-debian; then
     [ -e "$root/etc/debian_version" ] \
-        || debootstrap --variant=minbase --include=ca-certificates bookworm "$root" "$mirror"
+        || debootstrap --variant=minbase --include=ca-certificates bookworm "$root" ${DEBIAN_MIRROR:+"$DEBIAN_MIRROR"}
     tar --directory "$root" --create . | docker import - virtualflow-standin-debian
 fi
 

@@ -14,10 +14,14 @@ from typing import Any
 import httpx
 import pytest
 
+from agents.supervision.isolation import CAPABILITIES
 from tests.containers.deployment import NODES, SERVICES, ContainerJob, Deployment, deployment, run
 from tests.e2e.submitted import RESIZE_DEADLINE_S, START_DEADLINE_S
 
 pytestmark = pytest.mark.timeout(3600)
+#: Bits of an agent's capabilities, with NET_ADMIN for the firewall of jobs.
+AGENT_RIGHTS = sum(1 << bit for bit in (*CAPABILITIES.values(), 12))
+FIRST_JOB_UID = 200_000
 #: Of a machine whose cores are busy.
 DEADLINE_S = 2 * START_DEADLINE_S
 
@@ -55,7 +59,7 @@ def test_a_person_logs_in_and_sees_the_nodes(product: Deployment) -> None:
     with site_client(product) as browser:
         browser.get("login/")
         form = {"username": "admin", "password": product.variables["ADMIN_PASSWORD"],
-                "csrfmiddlewaretoken": browser.cookies["csrftoken"]}  # fmt: skip
+                "csrfmiddlewaretoken": browser.cookies["virtualflow_csrf"]}  # fmt: skip
         assert browser.post("login/", data=form).url.path == "/"
         page = browser.get("nodes/").text
         assert all(node in page for node in NODES)
@@ -70,12 +74,13 @@ def test_a_container_has_no_rights_and_writes_nowhere_else(
     def shell(text: str) -> str:
         return product.compose("exec", "-T", service, "sh", "-c", text).decode()
 
-    status = shell("cat /proc/self/status")
-    assert re.search(r"^CapPrm:\s+0+$", status, re.MULTILINE)
-    assert re.search(r"^CapBnd:\s+0+$", status, re.MULTILINE)
-    assert re.search(r"^NoNewPrivs:\s+1$", status, re.MULTILINE)
+    is_node = service in NODES
+    status = dict(re.findall(r"^(\w+):\s+(\S+)$", shell("cat /proc/self/status"), re.MULTILINE))
+    rights = AGENT_RIGHTS if is_node else 0
+    assert (int(status["CapPrm"], 16), int(status["CapBnd"], 16)) == (rights, rights)
+    assert status["NoNewPrivs"] == "1"
     assert "Read-only file system" in shell("touch /usr/x 2>&1; true")
-    assert shell("id -u").strip() != "0"
+    assert (shell("id -u").strip() == "0") == is_node
 
 
 @pytest.mark.parametrize("node", NODES)
@@ -116,6 +121,11 @@ def test_the_site_has_no_tensorflow(product: Deployment) -> None:
 def test_a_job_is_resized_across_both_nodes(product: Deployment, digest: str) -> None:
     job = ContainerJob(product, "resized", max_accelerators=4, priority=100)
     job.wait_until_trains_on(4, DEADLINE_S)
+    for node in NODES:
+        owners = product.compose("exec", "-T", node, "sh", "-c", "stat -c %u /proc/[0-9]*")
+        uids = {int(uid) for uid in owners.split() if int(uid)}
+        assert len(uids) == 1  # of the job; the agent is root
+        assert min(uids) > FIRST_JOB_UID
     other = ContainerJob(product, "neighbour", max_accelerators=3, priority=900)
     other.wait_until_trains_on(3, DEADLINE_S)
     job.wait_until_trains_on(1, RESIZE_DEADLINE_S)

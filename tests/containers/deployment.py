@@ -154,7 +154,8 @@ def deployment(
     }  # fmt: skip
     base = f"http://127.0.0.1:{port}/api/v1/"
     with httpx.Client(base_url=base, timeout=30, trust_env=False) as rest:
-        made = Deployment(rest, EngineRestarts(), directory, project, variables)  # type: ignore[arg-type]
+        restarts: Any = EngineRestarts()
+        made = Deployment(rest, restarts, directory, {}, project, variables)
         made.compose("down", "--volumes", "--timeout", "5")
         try:
             yield made

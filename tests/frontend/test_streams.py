@@ -22,7 +22,7 @@ from tests.support.servers import RunningServer
 # Streams read the database in threads of their own, so what tests write has to be committed.
 pytestmark = [pytest.mark.redis, pytest.mark.django_db(transaction=True)]
 
-DEADLINE_S = 10.0
+DEADLINE_S = 60.0
 
 
 @pytest.fixture

@@ -87,7 +87,8 @@ def import_sentence(error: ImportError) -> str:
             f"There is no module {error.name!r} on the node; put it into the uploaded .zip beside "
             "the job's file, or do without it"
         )
-    said = re.sub(r" \(/[^()]*\)$", "", error.msg or str(error))  # drops the path of the module
+    # Without the place of the module, a path or "unknown location".
+    said = re.sub(r" \((/[^()]*|unknown location)\)$", "", error.msg or str(error))
     return f"An import failed: {said}"
 
 
