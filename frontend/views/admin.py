@@ -21,6 +21,7 @@ from frontend.views.pages import id_or_none
 from jobs import nudges
 from jobs.exceptions import ControlPlaneError, NotFoundError
 from jobs.models import AuditAction, AuditEntry, Node
+from jobs.models.audit import action_label
 from jobs.selectors import access, pages
 from jobs.selectors.audit_filter import AuditFilter
 from jobs.services.cluster.nodes import (
@@ -168,7 +169,7 @@ def audit(request: HttpRequest) -> HttpResponse:
     context: dict[str, Any] = {
         "entries": entries,
         "filters": filters,
-        "actions": [action.value for action in AuditAction],
+        "actions": [(action.value, action_label(action)) for action in AuditAction],
         "days": settings.AUDIT_DAYS,
     }
     if has_older:

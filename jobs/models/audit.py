@@ -36,6 +36,11 @@ class AuditAction(StrEnum):
     POLICY_CHANGED = "policy_changed"
 
 
+def action_label(action: str) -> str:
+    """Return an action in words."""
+    return action.replace("_", " ")
+
+
 class AppendOnlyError(TypeError):
     """An audit entry was to be changed or deleted."""
 
@@ -80,6 +85,21 @@ class AuditEntry(models.Model):
 
     def __str__(self) -> str:
         return f"{self.actor} {self.action} {self.object}"
+
+    @property
+    def label(self) -> str:
+        """The action in words, as "login failed"."""
+        return action_label(self.action)
+
+    @property
+    def details_text(self) -> str:
+        """The details in one line, lists with commas."""
+        texts = (
+            f"{name.replace('_', ' ')}: "
+            + (", ".join(map(str, value)) if isinstance(value, list) else str(value))
+            for name, value in self.details.items()
+        )
+        return " · ".join(texts)
 
     def save(self, *args: Any, **kwargs: Any) -> None:
         """Add the entry.

@@ -271,6 +271,7 @@ def test_the_page_shows_filters_and_leads_on(site: Site) -> None:
     page = site.session.get("/audit/", {"actor": "eve"})
     assert page.context["entries"][0].object == "job:59/code"
     assert "owner: 1" in page.content.decode()
+    assert "job read" in page.content.decode()
     older = site.session.get(f"/audit/?{page.context['older_query']}")
     assert older.context["entries"][-1].object == "job:0/code"
     assert "older_query" not in older.context
