@@ -42,8 +42,8 @@ LIMITS_BYTES = (
 )
 #: A body has so many seconds, and one more for each LEAST_BYTES_PER_S of its length (ASGI).
 BODY_S, LEAST_BYTES_PER_S = 15.0, 64 * 1024
-#: Seconds that a request waits for its turn to send a body (WSGI).
-TURN_S = 1.0
+#: Seconds that a request waits for its turn to send a body, and how many wait at once (WSGI).
+TURN_S, WAITING_LIMIT = 1.0, 2
 _CHUNK_BYTES = 64 * 1024
 _IN_MEMORY_BYTES = 1024**2
 
@@ -106,17 +106,29 @@ def is_known(request: HttpRequest) -> bool:
 def bounded_wsgi(application: WSGIApplication) -> WSGIApplication:
     """Check the length of bodies, and read them before a request is handled, a few at a time.
 
-    Slow senders then hold `VIRTUALFLOW_BODIES` threads of a process at most; further requests with
-    a body are answered with 503 after TURN_S, those without one as ever.
+    Slow senders then hold `VIRTUALFLOW_BODIES` threads of a process at most, and those who wait
+    WAITING_LIMIT more. Further requests with a body are answered with 503, after TURN_S or at once;
+    those without one as ever.
     """
     turns = threading.BoundedSemaphore(settings.BODIES_LIMIT)
+    waiting = threading.BoundedSemaphore(WAITING_LIMIT)
+
+    def has_turn() -> bool:
+        if turns.acquire(blocking=False):
+            return True
+        if not waiting.acquire(blocking=False):
+            return False
+        try:
+            return turns.acquire(timeout=TURN_S)
+        finally:
+            waiting.release()
 
     def answer(environ: WSGIEnvironment, start_response: StartResponse) -> Iterable[bytes]:
         try:
             length = _checked_length(WSGIRequest(environ))
             if not length:
                 return application(environ, start_response)
-            if not turns.acquire(timeout=TURN_S):
+            if not has_turn():
                 raise BusyError("Too many requests are being sent at once; try again.")
             try:
                 body = _body_read(environ["wsgi.input"], length)

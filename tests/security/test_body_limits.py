@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import io
 import threading
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -204,12 +205,25 @@ def test_under_wsgi_slow_bodies_hold_some_threads_and_never_all(
         sender.start()
     for _ in senders:
         assert is_read.acquire(timeout=60)
+    waiting: list[threading.Thread] = []
     try:
         assert send("5", io.BytesIO(b"12345")) == "503 Service Unavailable"
         assert send("", Unreadable()) == "200 OK"
+        monkeypatch.setattr(request_bodies, "TURN_S", 600.0)
+        waiting = [
+            threading.Thread(target=send, args=("5", io.BytesIO(b"12345")))
+            for _ in range(request_bodies.WAITING_LIMIT + 1)
+        ]
+        for sender in waiting:
+            sender.start()
+        # One is refused at once: no more than the limit may hold a thread to wait for a turn.
+        deadline = time.monotonic() + 60
+        while statuses.count("503 Service Unavailable") < 2 and time.monotonic() < deadline:
+            time.sleep(0.01)
+        assert statuses.count("503 Service Unavailable") == 2
     finally:
         may_end.set()
-        for sender in senders:
+        for sender in [*senders, *waiting]:
             sender.join(60)
     assert send("5", io.BytesIO(b"12345")) == "200 OK"
-    assert statuses.count("200 OK") == settings.BODIES_LIMIT + 2
+    assert statuses.count("200 OK") == settings.BODIES_LIMIT + request_bodies.WAITING_LIMIT + 2
