@@ -34,7 +34,8 @@ def product(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Deployment]:
     with deployment(directory, "virtualflow-test", "10.83.77") as made:
         made.compose("build")
         made.up()
-        command = ["python", "manage.py", "api_token", "admin"]
+        scopes = [f"--scope={name}" for name in ("jobs:read", "jobs:write", "admin")]
+        command = ["python", "manage.py", "api_token", "admin", *scopes]
         token = made.compose("exec", "-T", "web", *command).decode().split()[-1]
         made.rest.headers["Authorization"] = f"Bearer {token}"
         made.wait_until_nodes_are_online()
