@@ -1,1 +1,1 @@
-"""What a hostile job, visitor or agent tries against a running site; see `benchmarks.intrusion`."""
+"""Attacks by hostile jobs, visitors and agents on a running site; see `benchmarks.intrusion`."""

@@ -27,7 +27,7 @@ for name in {names!r}:
 
 @dataclass(frozen=True, slots=True)
 class Attempt:
-    """What was tried, named after its finding, and whether it succeeded."""
+    """One attack, named after its finding, and its success."""
 
     name: str
     succeeded: bool

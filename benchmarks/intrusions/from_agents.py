@@ -1,4 +1,4 @@
-"""What the holder of one node's stolen token tries."""
+"""Attacks by the holder of one node's stolen token."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a submitted job tries on its node, and through what it reports."""
+"""Attacks by a submitted job, on its node and by what it reports."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a visitor tries, with a login or without."""
+"""Attacks by a visitor, with a login or without."""
 
 from __future__ import annotations
 

@@ -201,7 +201,7 @@ def test_the_filter_follows_the_hosts_and_leaves_out_those_without_an_address(
 def test_too_many_addresses_let_no_stranger_in(
     listener: socket.socket, stack: ExitStack, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Whoever owns a name decides how many addresses it has."""
+    """The owner of a name decides how many addresses it has."""
     monkeypatch.setattr("agents.trainer.peers.socket_filter.own_addresses", set)
     many = {ip_network(int(ip_network("10.0.0.0/8").network_address) + n) for n in range(3000)}
     monkeypatch.setattr("agents.trainer.peers.addresses._resolved", lambda _: many)
