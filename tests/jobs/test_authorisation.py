@@ -125,7 +125,7 @@ class Cast:
             "admin": self._sends(f"Bearer {api_token_make(admin)}"),
             "admin by session": self._session(admin),
             "admin without jobs": self._sends(f"Bearer {api_token_make(admin, ('admin',))}"),
-            # What an admin's token without the scope `admin` does, an ordinary user may do.
+            # An admin's token without the scope `admin` may do what an ordinary user may.
             "admin for jobs": self._sends(f"Bearer {api_token_make(admin, JOB_SCOPES)}"),
             # Admin rights end with those of the person.
             "admin of old": self._sends(f"Bearer {api_token_make(other, SCOPES)}"),

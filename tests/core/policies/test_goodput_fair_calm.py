@@ -147,7 +147,7 @@ def test_somebody_is_stopped_for_a_more_important_one() -> None:
 
 
 def test_somebody_is_stopped_for_one_that_has_waited_for_long() -> None:
-    """It ran before, and is of unknown speed all the same."""
+    """The waiting job ran before, but its speed is unknown."""
     for waited_s, expected in ((OWED_S, {9}), (OWED_S - 1.0, set())):
         snapshot = with_newcomer(busy(), at=1000.0 - waited_s)
         jobs = (*snapshot.jobs[:-1], replace(snapshot.jobs[-1], changed_at=0.0))
@@ -156,7 +156,7 @@ def test_somebody_is_stopped_for_one_that_has_waited_for_long() -> None:
 
 @pytest.mark.parametrize("num_fresh", [0, 1, 8])
 def test_a_new_job_waits_for_half_a_minute_at_most(num_fresh: int) -> None:
-    """It may be short; jobs that come in the meantime do not hold it up, and wait themselves."""
+    """A new job may be short: later arrivals wait, and do not hold it up."""
     waited = with_newcomer(busy(), at=1000.0 - NEW_OWED_S)
     fresh = [job_make(number, at=1000.0) for number in range(10, 10 + num_fresh)]
     shares = goodput_fair(replace(waited, jobs=(*waited.jobs, *fresh))).shares

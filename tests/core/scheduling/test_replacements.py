@@ -130,7 +130,7 @@ def test_every_policy_decides_as_if_nothing_had_been_lost(name: str, snapshot: S
 
 @pytest.mark.parametrize("name", sorted(POLICIES))
 def test_what_is_about_to_be_free_for_a_lost_trainer_is_waited_for(name: str) -> None:
-    """It is at its minimum, and 4, which is kept for it, has not been left yet."""
+    """The job is at its minimum; accelerator 4 is kept for it and still held by another job."""
     running = dataclasses.replace(
         FOUR, running_since=0.0, changed_at=0.0, most_accelerators=4, attained_accelerator_s=400.0
     )
