@@ -35,17 +35,14 @@ FAILED_ROUND_S = 1.0
 
 
 class StopSignal:
-    """Records that SIGTERM or SIGINT was received, and wakes the loop."""
+    """Records that SIGTERM or SIGINT was received; the loop looks at least every half second."""
 
     def __init__(self) -> None:
         self.is_set = False
-        self.agent: Agent | None = None
 
     def __call__(self, _number: int, _frame: FrameType | None) -> None:
-        """Handle a signal."""
+        """Handle a signal, without a lock that the interrupted code may hold."""
         self.is_set = True
-        if self.agent is not None:
-            self.agent.wake.set()
 
 
 def main() -> int:
@@ -84,9 +81,7 @@ def run(settings: AgentSettings) -> int:
         if warning := port_range_warning(settings.first_port, settings.last_port):
             log.warning("%s", warning)
         with _stop_signal() as stop:
-            agent = Agent(settings, state, accelerators, host)
-            stop.agent = agent
-            return _drive(agent, settings, stop)
+            return _drive(Agent(settings, state, accelerators, host), settings, stop)
     finally:
         state.close()
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import fcntl
 import os
 import signal
-import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -71,10 +70,11 @@ def _serve(
     if num_resumed:
         announce(f"{num_resumed} jobs go on where they stopped")
     arrivals = Arrivals(rest, announce, len(processes.NODES))
-    while not stop.wait(_LOOK_EVERY_S):
+    while not stop.is_asked():
         now = time.monotonic()
         supervisor.run_once(now)
         arrivals.run_once(now)
+        time.sleep(_LOOK_EVERY_S)
 
 
 def _rest_client(environment: Mapping[str, str], token: str) -> httpx.Client:
@@ -135,22 +135,17 @@ class _Stop:
     """Counts stop signals: the first requests an orderly stop, the second a quick one."""
 
     def __init__(self) -> None:
-        self._asked = threading.Event()
-        self._hurried = threading.Event()
+        self._num_signals = 0
 
     def __call__(self, _number: int, _frame: FrameType | None) -> None:
-        """Handle a signal."""
-        (self._hurried if self._asked.is_set() else self._asked).set()
+        """Handle a signal, without a lock that the interrupted code may hold."""
+        self._num_signals += 1
 
     def is_asked(self) -> bool:
-        return self._asked.is_set()
+        return self._num_signals > 0
 
     def is_hurried(self) -> bool:
-        return self._hurried.is_set()
-
-    def wait(self, timeout_s: float) -> bool:
-        """Wait for the first signal; return False after the timeout."""
-        return self._asked.wait(timeout_s)
+        return self._num_signals > 1
 
 
 @contextmanager
