@@ -21,6 +21,7 @@ from frontend.figures.rows import (
     StepPoint,
     WorkSpan,
 )
+from frontend.palette import job_colour_token
 from jobs.models import Job, Replay
 from jobs.selectors import series
 from jobs.selectors.access import Person, is_admin
@@ -78,7 +79,7 @@ def job_charts(job: Job, now: datetime) -> dict[str, Figure]:
         "loss": loss_figure(points, epochs, marks),
         "throughput": job_throughput_figure(points, marks),
         "batch": batch_figure(points, batches),
-        "allocation": job_allocation_figure(job.pk, marks, start_at, end_at),
+        "allocation": job_allocation_figure(marks, job_colour_token(job.colour), start_at, end_at),
         **{
             metric_key(name): metric_figure(name, epochs, marks)
             for name in series.metric_names_of(job)
@@ -94,8 +95,9 @@ def replay_charts(replay: Replay, person: Person) -> dict[str, Figure]:
     """
     result = replay.result or {"jobs": [], "allocation": [], "as_is_accelerators": {}}
     names = {job["id"]: job["name"] for job in result["jobs"]}
+    colours = dict(Job.objects.filter(id__in=names).values_list("id", "colour"))
     changed = [
-        AllocationChange(at, job_id, names[job_id], count)
+        AllocationChange(at, job_id, names[job_id], count, colours.get(job_id, 0))
         for at, job_id, count in result["allocation"]
     ]
     recorded = [
@@ -126,10 +128,12 @@ def allocation_changes(
     """
     steps: list[tuple[datetime, int, int]] = []
     names: dict[int, str] = {}
+    colours: dict[int, int] = {}
     for allocation in allocations:
         is_visible = is_admin(person) or allocation.owner_id == person.pk
         job_id = allocation.job_id if is_visible else HIDDEN_JOB_ID
         names[job_id] = allocation.job_name if is_visible else ""
+        colours[job_id] = allocation.colour if is_visible else 0
         steps.append((allocation.granted_at, job_id, 1))
         if allocation.released_at is not None:
             steps.append((allocation.released_at, job_id, -1))
@@ -138,7 +142,9 @@ def allocation_changes(
     for at, job_id, difference in sorted(steps):
         held[job_id] += difference
         # Changes of a job at the same moment merge into the last one.
-        changes[at, job_id] = AllocationChange(at.timestamp(), job_id, names[job_id], held[job_id])
+        changes[at, job_id] = AllocationChange(
+            at.timestamp(), job_id, names[job_id], held[job_id], colours[job_id]
+        )
     return list(changes.values())
 
 

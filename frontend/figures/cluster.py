@@ -38,9 +38,11 @@ def cluster_allocation_figure(
     shown = sorted(job_id for job_id in by_size[:MAX_BANDS] if any(series[job_id]))
     rest = [job_id for job_id in by_size[MAX_BANDS:] if any(series[job_id])]
     x = [milliseconds(at) for at in times]
-    data = [band(x, series[job_id], _name(job_id, names), _colour(job_id)) for job_id in shown]
+    colours = {change.job_id: job_colour_token(change.colour) for change in changes}
+    colours[HIDDEN_JOB_ID] = OTHER_JOBS_TOKEN
+    data = [band(x, series[job_id], _name(job_id, names), colours[job_id]) for job_id in shown]
     legend = [
-        legend_entry(_name(job_id, names), _colour(job_id), job_id or None) for job_id in shown
+        legend_entry(_name(job_id, names), colours[job_id], job_id or None) for job_id in shown
     ]
     if rest:
         total = [sum(column) for column in zip(*(series[job_id] for job_id in rest), strict=True)]
@@ -123,10 +125,6 @@ def _bins_touched(span: WorkSpan, start_at: float, bin_s: float, num_bins: int) 
 
 def _name(job_id: int, names: Mapping[int, str]) -> str:
     return "other people's jobs" if job_id == HIDDEN_JOB_ID else label(job_id, names[job_id])
-
-
-def _colour(job_id: int) -> str:
-    return OTHER_JOBS_TOKEN if job_id == HIDDEN_JOB_ID else job_colour_token(job_id)
 
 
 def _steps_by_job(

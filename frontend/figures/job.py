@@ -18,7 +18,6 @@ from frontend.figures.parts import (
     vertical_line,
 )
 from frontend.figures.rows import EpochPoint, ResizeMark, StepPoint
-from frontend.palette import job_colour_token
 
 #: Most speeds, each a mean over a part of the time; shorter parts would show only noise.
 MAX_SPEEDS = 120
@@ -89,10 +88,9 @@ def job_throughput_figure(points: Sequence[StepPoint], resizes: Sequence[ResizeM
 
 
 def job_allocation_figure(
-    job_id: int, resizes: Sequence[ResizeMark], start_at: float, end_at: float
+    resizes: Sequence[ResizeMark], colour_token: str, start_at: float, end_at: float
 ) -> Figure:
     """Draw the accelerators of one job over time as a staircase, each resize as a marker."""
-    colour = job_colour_token(job_id)
     marks = sorted(resizes, key=lambda mark: mark.at)
     x = [milliseconds(start_at), *(milliseconds(mark.at) for mark in marks)]
     y = [0, *(mark.new_count for mark in marks)]
@@ -101,11 +99,11 @@ def job_allocation_figure(
         y.append(marks[-1].new_count)
     data = []
     if marks:
-        stairs = line(x, y, "accelerators", colour, "%{y} accelerators<extra></extra>")
+        stairs = line(x, y, "accelerators", colour_token, "%{y} accelerators<extra></extra>")
         stairs["line"] |= {"shape": "hv", "width": 2}
-        stairs |= {"fill": "tozeroy", "fillcolor": colour + "-soft", "hoverinfo": "skip"}
+        stairs |= {"fill": "tozeroy", "fillcolor": colour_token + "-soft", "hoverinfo": "skip"}
         del stairs["hovertemplate"]
-        data = [stairs, _resize_markers(marks, colour)]
+        data = [stairs, _resize_markers(marks, colour_token)]
     return {
         "data": data,
         "layout": {

@@ -16,6 +16,7 @@ class AllocationChange:
     job_id: int
     job_name: str
     num_accelerators: int
+    colour: int = 0
 
 
 @dataclass(frozen=True, slots=True)

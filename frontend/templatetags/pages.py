@@ -13,7 +13,6 @@ from django.utils.html import format_html
 from django.utils.safestring import SafeString, mark_safe
 
 from controlplane.core.values.lifecycle import SCHEDULABLE_JOB_STATUSES, JobStatus, NodeStatus
-from frontend.palette import job_colour_index
 from frontend.policy import stream_address
 from jobs.models import Job, Node, Replay, ReplayStatus
 from jobs.selectors.estimates.nonfinite import loss_nonfinite, nonfinite_warning
@@ -94,17 +93,11 @@ def node_pill(node: Node) -> SafeString:
 
 
 @register.simple_tag
-def colour(job_id: int) -> int:
-    """Return a job's index in the palette."""
-    return job_colour_index(job_id)
-
-
-@register.simple_tag
 def job_link(job: Job) -> SafeString:
     """Link a job by number and name, with its colour before it."""
     return format_html(
         '<span class="job-name"><span class="swatch c{}"></span><a href="{}">#{} {}</a></span>',
-        job_colour_index(job.pk),
+        job.colour,
         reverse("job", args=[job.pk]),
         job.pk,
         job.name,

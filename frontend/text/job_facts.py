@@ -53,7 +53,7 @@ def _memory_fact(measured: Mapping[str, Any]) -> Fact:
     base, each = measured.get("base_bytes"), measured.get("bytes_per_example")
     if not isinstance(base, int | float) or not isinstance(each, int | float):
         return Fact("Memory of a step", "not measured")
-    return Fact("Memory of a step", f"{file_size(base)} + {file_size(each)} an example")
+    return Fact("Memory of a step", f"{file_size(base)} + {file_size(each)} per example")
 
 
 def _fact(name: str, value: Any) -> Fact:

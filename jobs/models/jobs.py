@@ -14,6 +14,8 @@ from controlplane.core.values.lifecycle import ENDED_JOB_STATUSES, JobStatus
 from jobs.models.choices import choices, values
 
 LIVE_JOB_STATUSES = tuple(status for status in JobStatus if status not in ENDED_JOB_STATUSES)
+#: Colours that pages give jobs; see services/submission/colours.py.
+NUM_COLOURS = 12
 _ENDED = values(ENDED_JOB_STATUSES)
 #: Status code of a job that has saved its state and given up its accelerators.
 PREEMPTED = "preempted"
@@ -42,6 +44,7 @@ class Job(models.Model):
     )
     name = models.CharField(max_length=100)
     template = models.CharField(max_length=60, blank=True)
+    colour = models.PositiveSmallIntegerField(default=0)
 
     # Computation: fixed from submission on.
     task = models.CharField(max_length=10, choices=choices(Task), default=Task.TRAIN.value)

@@ -27,6 +27,7 @@ class AllocationSpan:
 
     job_id: int
     job_name: str
+    colour: int
     owner_id: int
     granted_at: datetime
     released_at: datetime | None
@@ -74,7 +75,9 @@ def allocation_spans_between(start_at: datetime, end_at: datetime) -> list[Alloc
         Allocation.objects.filter(granted_at__lte=end_at)
         .filter(Q(released_at=None) | Q(released_at__gte=start_at))
         .order_by("-id")
-        .values_list("job_id", "job__name", "job__owner_id", "granted_at", "released_at")
+        .values_list(
+            "job_id", "job__name", "job__colour", "job__owner_id", "granted_at", "released_at"
+        )
     )
     return [AllocationSpan(*row) for row in rows[:MAX_SPANS]][::-1]
 

@@ -285,7 +285,7 @@ def test_pages_work_without_scripts(browser: Browser, site: Site) -> None:
     expect(page.get_by_role("heading", name="Measuring")).to_be_visible()
     site.run(VALIDATION_ANSWER.format(report=FITTING))
     page.get_by_role("link", name="Look again").click()
-    expect(page.locator("#check-result")).to_contain_text("Measured: 300.0 MB an example")
+    expect(page.locator("#check-result")).to_contain_text("Measured: 300.0 MB per example")
     page.goto("/jobs/new/")
     page.get_by_label("Virtual nodes").fill("0")
     page.get_by_role("button", name="Submit the job").click()

@@ -81,7 +81,7 @@ def test_code_is_measured_before_it_is_submitted(ada: Visitor, site: Site, tmp_p
     page.locator("#id_code").set_input_files(own)
     page.get_by_label("Name", exact=True).fill("measured first")
     page.get_by_label("Global batch size").fill("20")
-    page.get_by_label("Kinds of accelerator").fill("cpu")
+    page.get_by_label("Accelerator types").fill("cpu")
     result = page.locator("#check-result")
 
     page.get_by_role("button", name="Measure memory").click()

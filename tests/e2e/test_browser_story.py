@@ -69,12 +69,12 @@ def test_submit_wait_resize_reprioritise_finish_and_cancel(stack: Stack, page: P
     # Validated, then on everything there is.
     page.get_by_role("link", name="Submit").first.click()
     fill_in_own_code(page, "first of all", stack.directory / "go-first")
-    page.get_by_label("How many").fill(str(EPOCHS_WITHOUT_END))
+    page.get_by_label("Limit", exact=True).fill(str(EPOCHS_WITHOUT_END))
     page.get_by_label("At most").fill("4")
     page.get_by_role("button", name="Submit the job").click()
     page.wait_for_url(re.compile(r"/jobs/\d+/$"))
     first = page.url.rstrip("/").rpartition("/")[2]
-    expect(page.get_by_text("Its code builds").first).to_be_visible(timeout=START_MS)
+    expect(page.get_by_text("Code validated").first).to_be_visible(timeout=START_MS)
     status_shows(page, "running", START_MS)
 
     # Less important: it has to wait, and the page says for what.
@@ -82,7 +82,7 @@ def test_submit_wait_resize_reprioritise_finish_and_cancel(stack: Stack, page: P
     page.goto("/jobs/new/")
     fill_in_own_code(page, "second", go_file)
     page.get_by_label("Stops after").select_option("steps")
-    page.get_by_label("How many").fill("300")
+    page.get_by_label("Limit", exact=True).fill("300")
     page.get_by_label("At most").fill("2")
     page.get_by_label("Priority").fill("50")
     # Measured first, so that it is not built again when it is submitted.

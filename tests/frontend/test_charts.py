@@ -32,8 +32,9 @@ def _at(seconds: float) -> datetime.datetime:
 
 def _span(job_id: int, owner_id: int, since: float, until: float | None) -> AllocationSpan:
     return AllocationSpan(
-        job_id, f"job {job_id}", owner_id, _at(since), None if until is None else _at(until)
-    )
+        job_id, f"job {job_id}", job_id + 5, owner_id, _at(since),
+        None if until is None else _at(until),
+    )  # fmt: skip
 
 
 @pytest.mark.django_db
@@ -51,12 +52,12 @@ def test_tenures_become_counts() -> None:
     )
     zero = START.timestamp()
     assert changes == [
-        AllocationChange(zero, 1, "job 1", 2),
+        AllocationChange(zero, 1, "job 1", 2, 6),
         AllocationChange(zero + 10, 0, "", 1),
-        AllocationChange(zero + 10, 2, "job 2", 1),
+        AllocationChange(zero + 10, 2, "job 2", 1, 7),
         AllocationChange(zero + 15, 0, "", 2),
-        AllocationChange(zero + 20, 2, "job 2", 0),
-        AllocationChange(zero + 30, 1, "job 1", 1),
+        AllocationChange(zero + 20, 2, "job 2", 0, 7),
+        AllocationChange(zero + 30, 1, "job 1", 1, 6),
         AllocationChange(zero + 40, 0, "", 0),
     ]
 

@@ -29,10 +29,10 @@ from frontend.figures.rows import (
 def test_the_bands_of_two_jobs_share_their_times() -> None:
     figure = cluster_allocation_figure(
         [
-            AllocationChange(0.0, 9, "nine", 1),  # held from before the window on
-            AllocationChange(12.0, 9, "nine", 3),
-            AllocationChange(14.0, 10, "ten", 2),
-            AllocationChange(16.0, 9, "nine", 0),
+            AllocationChange(0.0, 9, "nine", 1, 1),  # held from before the window on
+            AllocationChange(12.0, 9, "nine", 3, 1),
+            AllocationChange(14.0, 10, "ten", 2, 11),
+            AllocationChange(16.0, 9, "nine", 0, 1),
         ],
         num_accelerators=4,
         start_at=10.0,
@@ -42,7 +42,7 @@ def test_the_bands_of_two_jobs_share_their_times() -> None:
     assert nine["x"] == ten["x"] == [10_000, 12_000, 14_000, 16_000, 20_000]
     assert nine["y"] == [1, 3, 3, 0, 0]
     assert ten["y"] == [0, 0, 2, 2, 2]
-    assert (nine["fillcolor"], ten["fillcolor"]) == ("--job-1", "--job-2")
+    assert (nine["fillcolor"], ten["fillcolor"]) == ("--job-1", "--job-11")
     assert (capacity["x"], capacity["y"]) == ([10_000, 20_000], [4, 4])
     assert [entry["label"] for entry in figure["legend"]] == ["#9 nine", "#10 ten", "capacity 4"]
     # What happened before the window is in the areas, not among the changes of the table.
@@ -192,11 +192,11 @@ def test_one_point_is_drawn_as_a_dot() -> None:
 
 def test_the_staircase_of_a_job() -> None:
     figure = job_allocation_figure(
-        8, [ResizeMark(10.0, 0, 0, 1), ResizeMark(20.0, 90, 1, 3)], start_at=5.0, end_at=30.0
+        [ResizeMark(10.0, 0, 0, 1), ResizeMark(20.0, 90, 1, 3)], "--job-3", 5.0, 30.0
     )
     stairs, marks = figure["data"]
     assert (stairs["x"], stairs["y"]) == ([5_000, 10_000, 20_000, 30_000], [0, 1, 3, 3])
-    assert stairs["line"]["shape"] == "hv"
+    assert (stairs["line"]["shape"], stairs["fillcolor"]) == ("hv", "--job-3-soft")
     assert (marks["x"], marks["y"]) == ([10_000, 20_000], [1, 3])
     assert marks["text"] == ["0 → 1", "1 → 3"]
     assert marks["marker"]["symbol"] == ["triangle-up", "triangle-up"]
@@ -204,7 +204,7 @@ def test_the_staircase_of_a_job() -> None:
 
 
 def test_a_preemption_points_down() -> None:
-    figure = job_allocation_figure(8, [ResizeMark(10.0, 9, 2, 0)], 0.0, 20.0)
+    figure = job_allocation_figure([ResizeMark(10.0, 9, 2, 0)], "--job-3", 0.0, 20.0)
     assert figure["data"][1]["marker"]["symbol"] == ["triangle-down"]
     assert figure["data"][0]["y"][-1] == 0
 
@@ -234,7 +234,7 @@ def test_every_figure_fits_plotlys_own_schema() -> None:
         cluster_throughput_figure([WorkSpan(1.0, 2.0, 64.0)], 0.0, 60.0, 5.0),
         loss_figure(points, [EpochPoint(0, 2, {"val_loss": 0.4})], [resize]),
         job_throughput_figure(points, [resize]),
-        job_allocation_figure(2, [resize], 0.0, 20.0),
+        job_allocation_figure([resize], "--job-3", 0.0, 20.0),
         batch_figure(
             [dataclasses.replace(p, learning_rate=0.1) for p in points], [BatchChange(1, 8)]
         ),

@@ -225,7 +225,7 @@ def test_a_check_offers_a_number_of_virtual_nodes_that_fits(ada: Client, world: 
     # 0.9 * 2 GiB - 1 GB - 64 MiB leave room for 2 examples.
     assert check["num_virtual_nodes"] == -(-template.global_batch_size // 2)
     assert check["tone"] == "warn"
-    assert "Measured: 300.0 MB an example" in check["memory"]
+    assert "Measured: 300.0 MB per example" in check["memory"]
     page = ada.post("/jobs/new/", values).content.decode()
     assert f'data-virtual-nodes="{check["num_virtual_nodes"]}"' in page
     enough = values | {"num_virtual_nodes": str(check["num_virtual_nodes"])}

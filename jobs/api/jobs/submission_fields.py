@@ -101,7 +101,7 @@ class SettingsField(serializers.DictField):
             try:
                 data = json.loads(data)
             except ValueError as error:
-                raise serializers.ValidationError(f"This is no JSON: {error}.") from None
+                raise serializers.ValidationError(f"Not valid JSON: {error}.") from None
             except RecursionError:
                 raise serializers.ValidationError(_TOO_DEEP) from None
         if not isinstance(data, dict) or not all(isinstance(key, str) for key in data):

@@ -99,14 +99,14 @@ class SubmissionSerializer(serializers.Serializer):
         1,
         BATCH_LIMIT,
         default=None,
-        label="Batch size from",
+        label="Adaptive batch size: min",
         help_text="The platform may choose a smaller batch, down to this. Empty: never.",
     )
     batch_size_max = WholeField(
         1,
         BATCH_LIMIT,
         default=None,
-        label="Batch size to",
+        label="Adaptive batch size: max",
         help_text="And a larger one, up to this; learning rates follow. Empty: never.",
     )
     min_accelerators = WholeField(
@@ -125,13 +125,13 @@ class SubmissionSerializer(serializers.Serializer):
     )
     accepted_kinds = KindsField(
         default=list,
-        label="Kinds of accelerator",
+        label="Accelerator types",
         help_text="Separated by commas; empty means any.",
     )
     allow_mixed_kinds = FlagField(
         default=False,
-        label="Mix kinds",
-        help_text="Idle accelerators of other kinds may join while no other job needs them. "
+        label="Allow mixed types",
+        help_text="Idle accelerators of other types may join while no other job needs them. "
         "Results are then reproducible within rounding, not bitwise.",
     )
     priority = WholeField(
@@ -153,7 +153,7 @@ class SubmissionSerializer(serializers.Serializer):
         1,
         STOP_LIMIT,
         required=False,
-        label="How many",
+        label="Limit",
         help_text="Steps or epochs; for a metric, the maximum number of epochs.",
     )
     stop_metric = TextField(

@@ -131,7 +131,7 @@ def job_memory_advice(job: Job, facts: dict[str, Any] | None = None) -> MemoryAd
 
 def advice_text(advice: MemoryAdvice) -> str:
     """Describe the measured need and the number of virtual nodes that fit each kind."""
-    measured = f"Measured: {size_text(advice.need.bytes_per_example)} an example"
+    measured = f"Measured: {size_text(advice.need.bytes_per_example)} per example"
     if not advice.fits:
         return f"{measured}."
     return f"{measured}; {_fits_text(advice.fits)}."

@@ -99,7 +99,7 @@ def _span_take(
     loss_note(context, row, data.get("nonfinite"))
     if job.status == JobStatus.STARTING:
         status_change(job, JobStatus.RUNNING, status_code="", status_reason="")
-        event_add("running", "Does its first steps", now=context.now, job=job)
+        event_add("running", "Training started", now=context.now, job=job)
 
 
 def _is_late(context: ReportContext, row: StepReport) -> bool:

@@ -16,6 +16,7 @@ from jobs.exceptions import ConflictError, InvalidInputError
 from jobs.models import Artifact, Job
 from jobs.models.jobs import LIVE_JOB_STATUSES
 from jobs.selectors.access import priority_ceiling
+from jobs.services.submission.colours import free_colour
 from jobs.submission import SUBMISSION_COLUMNS, Submission, prediction_values
 
 MODEL_FILE = "model.keras"
@@ -48,6 +49,7 @@ def job_from(user: User, submission: Submission, now: datetime.datetime) -> Job:
         status_code="no_node",
         status_reason="Waits for a node to build its code on.",
         submitted_at=now,
+        colour=free_colour(),
     )
 
 

@@ -75,7 +75,7 @@ def validation_reuse(job: Job, now: datetime.datetime) -> bool:
             f"{job.num_virtual_nodes}"
         )
         facts["warnings"] = [*facts.get("warnings", []), note]
-    text = "Its code builds, as was measured before it was submitted"
+    text = "Code validated before it was submitted"
     job_queue(job, facts, now, text=text)
     return True
 

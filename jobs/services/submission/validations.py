@@ -108,7 +108,7 @@ def _settle(
         return None
     # The job is locked first, as by everything that changes jobs.
     job = None if validation.job_id is None else job_lock(validation.job_id)
-    result: dict[str, Any] = {"status_code": "passed", "status_reason": "Its code builds."}
+    result: dict[str, Any] = {"status_code": "passed", "status_reason": "Code validated."}
     if not report.ok:
         result = {
             "status_code": (report.code or "invalid")[:40],
@@ -131,7 +131,7 @@ def _settle(
 
 
 def job_queue(
-    job: Job, facts: dict[str, Any], now: datetime.datetime, *, text: str = "Its code builds"
+    job: Job, facts: dict[str, Any], now: datetime.datetime, *, text: str = "Code validated"
 ) -> None:
     """Queue a locked job that passed validation."""
     shortage = memory_shortage(job, facts)

@@ -37,7 +37,7 @@ def finished_job(world: TimedWorld, **changes: Any) -> Job:
     """Let a job do 100 steps of 64 examples."""
     job = timed_job(**changes)
     valid_at = job.submitted_at + datetime.timedelta(seconds=0.25)
-    event_add("validated", "Its code builds", now=valid_at, job=job)
+    event_add("validated", "Code validated", now=valid_at, job=job)
     started(world, job)
     world.train_on(job, 10)
     world.finish(job)
