@@ -57,6 +57,7 @@ MIDDLEWARE = [
     "django.contrib.auth.middleware.AuthenticationMiddleware",
     "django.contrib.messages.middleware.MessageMiddleware",
     "django.middleware.clickjacking.XFrameOptionsMiddleware",
+    "jobs.api.addresses.QueryParametersMiddleware",
     "axes.middleware.AxesMiddleware",  # last: it replaces the answer to a login that is locked
 ]
 ROOT_URLCONF = "controlplane.urls"

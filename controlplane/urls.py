@@ -7,6 +7,7 @@ from django.urls import include, path
 from jobs import admin
 from jobs.api import health
 
+handler404 = "jobs.api.addresses.not_found"
 urlpatterns = [
     path("healthz", health.healthz, name="healthz"),
     path("readyz", health.readyz, name="readyz"),

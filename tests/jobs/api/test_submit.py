@@ -126,9 +126,7 @@ def test_the_platform_may_be_given_the_choice_of_the_batch_size(ada_client: APIC
     clone = ada_client.post(f"{URL}{job.pk}/clone/", {"batch_size_max": 64})
     assert clone.status_code == 201, clone.data
     assert (clone.data["batch_size_min"], clone.data["batch_size_max"]) == (8, 64)
-    refused = ada_client.post(
-        f"{URL}{job.pk}/clone/?dry_run=1", {"stop": {"kind": "steps", "limit": 9}}
-    )
+    refused = ada_client.post(f"{URL}{job.pk}/clone/", {"stop": {"kind": "steps", "limit": 9}})
     assert set(refused.json()["errors"]) == {"stop_kind"}
 
 

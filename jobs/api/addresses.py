@@ -1,0 +1,72 @@
+"""Refusal of addresses and of query parameters that the OpenAPI document does not have."""
+
+from __future__ import annotations
+
+import difflib
+import functools
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from django.http import HttpRequest, HttpResponse
+from django.utils.deprecation import MiddlewareMixin
+from django.views.defaults import page_not_found
+from drf_spectacular.generators import SchemaGenerator
+
+from jobs.exceptions import InvalidInputError, NotFoundError, problem_response
+
+_PREFIX = "/api/v1/"
+_CONVERTER = re.compile(r"<(?:\w+:)?(\w+)>")
+
+
+@functools.cache
+def query_parameters() -> Mapping[tuple[str, str], frozenset[str]]:
+    """Return (address with placeholders, method in lower case) -> names of query parameters.
+
+    Reading the document takes half a second, once per process.
+    """
+    paths = SchemaGenerator().get_schema(request=None, public=True)["paths"]
+    return {
+        (path, method): frozenset(
+            parameter["name"]
+            for parameter in operation.get("parameters", ())
+            if parameter["in"] == "query"
+        )
+        for path, operations in paths.items()
+        for method, operation in operations.items()
+    }
+
+
+class QueryParametersMiddleware(MiddlewareMixin):
+    """Refuses unknown query parameters: ignored, a mistyped filter would return everything."""
+
+    def process_view(self, request: HttpRequest, *_view: Any) -> HttpResponse | None:
+        """Return a refusal that names the parameter and its like, or None."""
+        if not request.GET or request.resolver_match is None:
+            return None
+        address = "/" + _CONVERTER.sub(r"{\1}", request.resolver_match.route)
+        method = "get" if request.method == "HEAD" else str(request.method).lower()
+        if not address.startswith(_PREFIX) or (address, method) not in query_parameters():
+            return None
+        known = query_parameters()[address, method]
+        errors = {name: [_sentence(name, known)] for name in request.GET if name not in known}
+        if not errors:
+            return None
+        return problem_response(InvalidInputError("The input is not valid.", fields=errors))
+
+
+def _sentence(name: str, known: frozenset[str]) -> str:
+    if not known:
+        return "This address takes no query parameters."
+    like = difflib.get_close_matches(name, known, 1)
+    hint = f" Did you mean {like[0]}?" if like else ""
+    return f"No such query parameter; there are {', '.join(sorted(known))}.{hint}"
+
+
+def not_found(request: HttpRequest, exception: Exception) -> HttpResponse:
+    """Return a problem for an unknown address of the API, a page for any other."""
+    if request.path.startswith("/api/"):
+        return problem_response(
+            NotFoundError(f"There is no such address; {_PREFIX}schema/ describes all of them.")
+        )
+    return page_not_found(request, exception)

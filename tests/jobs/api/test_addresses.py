@@ -1,0 +1,52 @@
+"""Query parameters that no operation of the API has, and addresses that do not exist."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+from django.contrib.auth.models import User
+from rest_framework.test import APIClient
+
+from jobs.api.addresses import query_parameters
+
+pytestmark = pytest.mark.django_db
+
+
+def test_every_operation_refuses_an_unknown_parameter(ada: User) -> None:
+    client = APIClient()
+    client.force_authenticate(ada)
+    operations = query_parameters()
+    assert ("/api/v1/jobs/", "get") in operations
+    for address, method in operations:
+        path = re.sub(r"\{\w+_id\}", "1", address).replace("{name}", "x")
+        answer = getattr(client, method)(f"{path}?bogus=3")
+        assert answer.status_code == 400, (method, path)
+        assert list(answer.json()["errors"]) == ["bogus"], (method, path)
+
+
+@pytest.mark.parametrize("name", ["q", "page_size", "cursor", "fields"])
+def test_a_known_parameter_is_not_refused(ada: User, name: str) -> None:
+    client = APIClient()
+    client.force_authenticate(ada)
+    answer = client.get("/api/v1/jobs/", {name: ""})
+    assert answer.status_code == 200
+
+
+def test_a_mistyped_parameter_gets_a_hint(ada: User) -> None:
+    client = APIClient()
+    client.force_authenticate(ada)
+    errors = client.get("/api/v1/jobs/?statsu=running").json()["errors"]
+    assert errors["statsu"][0].endswith("Did you mean status?")
+
+
+@pytest.mark.parametrize("path", ["/api/v1/nothing/", "/api/v2/", "/api/v1/jobs/1/nothing/"])
+def test_an_unknown_address_is_a_problem(path: str) -> None:
+    answer = APIClient().get(path)
+    assert (answer.status_code, answer["Content-Type"]) == (404, "application/problem+json")
+    assert answer.json()["code"] == "not_found"
+
+
+def test_an_unknown_page_is_a_page() -> None:
+    answer = APIClient().get("/nothing/")
+    assert (answer.status_code, answer["Content-Type"]) == (404, "text/html; charset=utf-8")
