@@ -9,6 +9,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 MAIN_STAMP := $(VENV)/.main-$(shell cat requirements.txt | sha256sum | cut -c1-16)
 DEV_STAMP := $(VENV)/.dev-$(shell cat requirements.txt requirements/dev.txt | sha256sum | cut -c1-16)
+PLOTLY := frontend/static/frontend/vendor/plotly/plotly-cartesian.min.js
 INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 
 .PHONY: help demo test test-containers nightly lint types contracts pytest pytest-all pytest-sqlite conformance format lock clean distclean
@@ -43,7 +44,10 @@ $(DEV_STAMP): | $(MAIN_STAMP)
 	@$(INSTALL) --requirement requirements/dev.txt
 	@touch $@
 
-demo: $(MAIN_STAMP)
+$(PLOTLY).br: $(PLOTLY) | $(MAIN_STAMP)
+	@$(BIN)/python -m whitenoise.compress --quiet $(dir $@) && touch $@
+
+demo: $(MAIN_STAMP) $(PLOTLY).br
 	@exec $(BIN)/python manage.py demo $(ARGS)
 
 # `make test ARGS="tests/core -k plan"` runs a part of the tests alone.

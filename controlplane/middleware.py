@@ -1,4 +1,4 @@
-"""Response headers that Django 5.2 does not set by itself: content policy and caching."""
+"""Response headers that Django 5.2 does not set by itself, and compression of pages."""
 
 from __future__ import annotations
 
@@ -8,9 +8,18 @@ from typing import Any
 from asgiref.sync import iscoroutinefunction
 from django.conf import settings
 from django.http import HttpRequest, HttpResponseBase
+from django.middleware.gzip import GZipMiddleware
 from django.utils.decorators import sync_and_async_middleware
 
 HEADER = "Content-Security-Policy"
+
+_COMPRESSED_TYPES = (
+    "text/html",
+    "text/css",
+    "text/javascript",
+    "image/svg+xml",
+    "application/json",
+)
 
 Answer = Callable[[HttpRequest], Any]
 
@@ -38,3 +47,18 @@ def _completed(response: HttpResponseBase) -> HttpResponseBase:
     response.headers.setdefault(HEADER, settings.CONTENT_SECURITY_POLICY)
     response.headers.setdefault("Cache-Control", "private, no-store")
     return response
+
+
+class PagesGZipMiddleware(GZipMiddleware):
+    """Compresses pages, their scripts and their figures.
+
+    Not the API, whose `If-Match` could not be compared with the weak ETag of a compressed answer,
+    nor event streams, which compression would hold up, nor files of jobs, which can be large.
+    """
+
+    def process_response(self, request: HttpRequest, response: HttpResponseBase) -> Any:
+        """Return the response, compressed if it is of a page and the browser accepts that."""
+        content_type = response.get("Content-Type", "").partition(";")[0]
+        if content_type not in _COMPRESSED_TYPES or request.path.startswith("/api/"):
+            return response
+        return super().process_response(request, response)

@@ -48,6 +48,7 @@ INSTALLED_APPS = [
 ]
 MIDDLEWARE = [
     "jobs.origins.request_kept",
+    "controlplane.middleware.PagesGZipMiddleware",
     "django.middleware.security.SecurityMiddleware",
     "controlplane.middleware.response_headers",
     "whitenoise.middleware.WhiteNoiseMiddleware",

@@ -21,6 +21,8 @@ from frontend.figures.rows import EpochPoint, ResizeMark, StepPoint
 
 #: Most speeds, each a mean over a part of the time; shorter parts would show only noise.
 MAX_SPEEDS = 120
+#: Milliseconds without a step from which the line of speeds has a gap.
+_STOP_MS = 5000
 
 
 def loss_figure(
@@ -63,8 +65,14 @@ def job_throughput_figure(points: Sequence[StepPoint], resizes: Sequence[ResizeM
     y = [round(_speed(group), 2) for group in bins]
     data = []
     if points:
-        trace = line(x, y, "examples/s", "--accent", "%{y:.4s} examples/s<extra></extra>")
-        data.append(trace)
+        drawn: list[tuple[int, float | None]] = []
+        for group, at, speed in zip(bins, x, y, strict=True):
+            started_at = milliseconds(group[0].at - group[0].seconds)
+            if drawn and started_at - drawn[-1][0] > _STOP_MS:
+                drawn.append((started_at, None))  # a gap, not a line across the stop
+            drawn.append((at, speed))
+        xs, ys = [at for at, _ in drawn], [speed for _, speed in drawn]
+        data.append(line(xs, ys, "examples/s", "--accent", "%{y:.4s} examples/s<extra></extra>"))
     axis: dict[str, Any] = {"type": "date"}
     if points:
         axis = time_axis(points[0].at, points[-1].at)

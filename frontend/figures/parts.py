@@ -43,7 +43,7 @@ def capacity_line(x: list[int], capacity: int) -> dict[str, Any]:
 
 
 def line(
-    x: Sequence[float], y: Sequence[float], name: str, colour: str, hovertemplate: str
+    x: Sequence[float], y: Sequence[float | None], name: str, colour: str, hovertemplate: str
 ) -> dict[str, Any]:
     return {
         "type": "scatter",

@@ -41,11 +41,18 @@ _SEARCH_LIMIT = 200
 
 @dataclass(frozen=True, slots=True)
 class ResizeRow:
-    """A generation as a row of the page's table; seconds count from the request."""
+    """A generation as a row of the page's table.
+
+    Attributes:
+        pause_s: seconds in which the job did not train; those without accelerators included.
+        ready_after_s: seconds from the request.
+        switched_after_s: seconds from the request.
+    """
 
     generation: Generation
     num_before: int
     tone: str
+    pause_s: float | None
     ready_after_s: float | None
     switched_after_s: float | None
 
@@ -65,6 +72,7 @@ def job(request: HttpRequest, job_id: int) -> HttpResponse:
             "progress": job_progress(
                 found, found.facts.get("steps_per_epoch"), found.facts.get("num_examples")
             ),
+            "duration_s": found.started_at and _seconds(found.started_at, found.ended_at),
             "place": pages.queue_place(found) if found.status == JobStatus.PENDING else None,
             "maps": maps,
             "num_held": sum(cell.is_kept for node_map in maps for cell in node_map.cells),
@@ -162,17 +170,27 @@ def _slot(request: HttpRequest) -> int | None:
 
 
 def _resize_rows(generations: list[Generation]) -> list[ResizeRow]:
-    members = {generation.number: generation.num_members for generation in generations}
+    by_number = {generation.number: generation for generation in generations}
     return [
         ResizeRow(
             generation=generation,
-            num_before=members.get(generation.previous, 0) if generation.previous else 0,
+            num_before=before.num_members if before else 0,
             tone=_PHASE_TONES[generation.phase],
+            pause_s=_pause_s(before, generation),
             ready_after_s=_seconds(generation.requested_at, generation.ready_at),
             switched_after_s=_seconds(generation.requested_at, generation.switched_at),
         )
         for generation in generations
+        for before in (by_number.get(generation.previous or 0),)
     ]
+
+
+def _pause_s(before: Generation | None, generation: Generation) -> float | None:
+    if before is None:
+        return None
+    if before.num_members or before.switched_at is None:
+        return generation.pause_s
+    return _seconds(before.switched_at, generation.switched_at)
 
 
 def _seconds(start: datetime.datetime, end: datetime.datetime | None) -> float | None:

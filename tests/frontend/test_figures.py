@@ -226,6 +226,14 @@ def test_no_text_can_open_a_tag_or_a_template(text: str) -> None:
     assert "%" not in escaped
 
 
+def test_a_stop_is_a_gap_in_the_speeds() -> None:
+    before = [StepPoint(at, 1, 9.0, 1.0, 1.0) for at in (1.0, 2.0, 3.0)]
+    after = [StepPoint(at, 2, 9.0, 1.0, 1.0) for at in (84.0, 85.0)]
+    trace = job_throughput_figure([*before, *after], [])["data"][0]
+    assert trace["x"] == [1000, 2000, 3000, 83000, 84000, 85000]
+    assert trace["y"] == [9.0, 9.0, 9.0, None, 9.0, 9.0]
+
+
 def test_every_figure_fits_plotlys_own_schema() -> None:
     resize = ResizeMark(10.0, 9, 2, 1)
     points = [StepPoint(1.0, 1, 9.0, 1.0, 1.0), StepPoint(2.0, 2, 8.0, 1.0, 0.5)]

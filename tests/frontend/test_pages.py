@@ -16,9 +16,10 @@ from pytest_django import DjangoAssertNumQueries
 
 from controlplane.core.protocol.codec import encode
 from controlplane.core.protocol.nonfinite import Nonfinite
-from controlplane.core.values.lifecycle import JobStatus
+from controlplane.core.values.lifecycle import GenerationPhase, JobStatus
 from jobs.models import EpochReport, Job, LogChunk
 from tests.frontend.world import SCRIPT_NAME, World, make_job
+from tests.support.builders import membership_make
 
 PAGES = ["/", "/jobs/", "/jobs/new/", "/nodes/", "/account/"]
 
@@ -339,10 +340,26 @@ def test_a_loss_that_is_not_finite_is_warned_about(world: World, ada: Client) ->
     Job.objects.filter(pk=job.pk).update(nonfinite={state.name: encode(state)})
     text = _text(ada.get(f"/jobs/{job.pk}/"))
     assert f"Not finite {warning}" in text
-    assert "Loss nan" in text
+    assert "Loss of the last step nan" in text
     assert "If the loss is not finite continue" in text
     assert warning in _text(ada.get("/jobs/"))
     json.loads(ada.get(f"/jobs/{job.pk}/figures/").content, parse_constant=pytest.fail)
     over = {state.name: encode(dataclasses.replace(state, until_step=140))}
     Job.objects.filter(pk=job.pk).update(nonfinite=over, loss=0.5)
     assert warning not in _text(ada.get(f"/jobs/{job.pk}/")) + _text(ada.get("/jobs/"))
+
+
+def test_time_without_accelerators_is_a_pause(world: World, ada: Client) -> None:
+    job = make_job(world.ada, "stopped for a while", status=JobStatus.RUNNING)
+    counts, times = [2, 0, 1], [0, 20, 100]
+    start = timezone.now() - datetime.timedelta(seconds=200)
+    for number, (count, second) in enumerate(zip(counts, times, strict=True), 1):
+        at = start + datetime.timedelta(seconds=second)
+        job.generations.create(
+            number=number, previous=number - 1 or None, phase=GenerationPhase.CLOSED.value,
+            membership=membership_make(number, {}), num_members=count, requested_at=at,
+            switched_at=at, pause_s=0.0,
+        )  # fmt: skip
+    text = _text(ada.get(f"/jobs/{job.pk}/"))
+    row = text[text.index("0 → 1") :]
+    assert "1 min 20 s" in row[: row.index("2 → 0")]
