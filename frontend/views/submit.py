@@ -31,7 +31,7 @@ from jobs.job_templates import JOB_TEMPLATES
 from jobs.models import Job, Validation
 from jobs.selectors import access
 from jobs.services.submission.job_actions import job_submit
-from jobs.services.submission.rows import priority_check, source_find
+from jobs.services.submission.rows import submission_admit
 from jobs.services.submission.validation_requests import validation_request
 from jobs.submission import Submission
 
@@ -51,8 +51,7 @@ def submit(request: HttpRequest) -> HttpResponse:
     try:
         submission, cloned_from = _read(request, form)
         if request.POST.get("do") == "check":
-            priority_check(person(request), submission.priority)
-            source_find(person(request), submission.source_job)
+            submission_admit(person(request), submission)
             return _answer(request, form, check=submission_check(submission))
         if request.POST.get("do") == "measure":
             return _measured(request, form, submission)

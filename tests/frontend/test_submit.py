@@ -200,7 +200,7 @@ def test_a_dry_run_stores_nothing_and_says_when(ada: Client, world: World) -> No
     assert "cpu" in page.context["check"].title
     late = ada.post(
         "/jobs/new/",
-        _values(do="check", accepted_kinds="t4"),
+        _values(do="check", min_accelerators="4", max_accelerators="8", num_virtual_nodes="8"),
         headers={"Accept": "application/json"},
     ).json()["check"]
     assert (late["tone"], late["title"]) == ("warn", "Would have to wait")

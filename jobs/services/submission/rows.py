@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime
 import hashlib
+from collections.abc import Sequence
 from enum import StrEnum
 from typing import Any
 
@@ -13,7 +14,7 @@ from django.contrib.auth.models import User
 from controlplane.core.protocol.wire import Task
 from controlplane.core.values.lifecycle import JobStatus
 from jobs.exceptions import ConflictError, InvalidInputError
-from jobs.models import Artifact, Job
+from jobs.models import Accelerator, Artifact, Job
 from jobs.models.jobs import LIVE_JOB_STATUSES
 from jobs.selectors.access import priority_ceiling
 from jobs.services.submission.colours import free_colour
@@ -29,10 +30,9 @@ def job_from(user: User, submission: Submission, now: datetime.datetime) -> Job:
     """Build the unsaved row of a checked submission, without its code, awaiting validation.
 
     Raises:
-        InvalidInputError: the source job does not exist or has no model.
+        InvalidInputError: as `submission_admit`.
     """
-    priority_check(user, submission.priority)
-    source = source_find(user, submission.source_job)
+    source = submission_admit(user, submission)
     stop = submission.stop
     return Job(
         **{name: _as_column(getattr(submission, name)) for name in SUBMISSION_COLUMNS},
@@ -51,6 +51,18 @@ def job_from(user: User, submission: Submission, now: datetime.datetime) -> Job:
         submitted_at=now,
         colour=free_colour(),
     )
+
+
+def submission_admit(user: User, submission: Submission) -> Artifact | None:
+    """Check what depends on the user and the cluster; return the model of the source job, if any.
+
+    Raises:
+        InvalidInputError: the source job does not exist or has no model, the priority is above
+            the user's highest, or no node has an accepted kind.
+    """
+    priority_check(user, submission.priority)
+    kinds_check(submission.accepted_kinds)
+    return source_find(user, submission.source_job)
 
 
 def _as_column(value: Any) -> Any:
@@ -89,6 +101,22 @@ def priority_check(user: User, priority: int) -> None:
     if priority > ceiling:
         raise InvalidInputError.of(
             priority=f"You may give at most {ceiling}; an admin can give your jobs more."
+        )
+
+
+def kinds_check(accepted_kinds: Sequence[str]) -> None:
+    """Refuse kinds of which no node has an accelerator; a site without nodes takes all.
+
+    Raises:
+        InvalidInputError: no accelerator has any of the kinds.
+    """
+    if not accepted_kinds:
+        return
+    known = sorted(set(Accelerator.objects.order_by().values_list("kind", flat=True).distinct()))
+    if known and not set(known) & set(accepted_kinds):
+        wanted = " or ".join(accepted_kinds)
+        raise InvalidInputError.of(
+            accepted_kinds=f"No node has {wanted}; the cluster has {', '.join(known)}."
         )
 
 

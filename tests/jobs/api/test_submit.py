@@ -313,3 +313,15 @@ def test_a_warning_is_in_the_list_and_in_the_job(ada: User, ada_client: APIClien
     assert read["nonfinite"]["loss"]["last_finite"] == 2.5
     chosen = ada_client.get(f"{URL}?fields=id,warning").data["results"]
     assert chosen == [{"id": job.pk, "warning": "The loss is not finite since step 14."}]
+
+
+@pytest.mark.parametrize("path", [URL, f"{URL}?dry_run=1", "/api/v1/validations/"])
+def test_kinds_that_no_node_has_are_refused(ada_client: Any, path: str) -> None:
+    node_make("a-node", num_accelerators=1)
+    answer = ada_client.post(path, submission_values(accepted_kinds=["h100", "h200"]))
+    assert answer.json()["errors"]["accepted_kinds"] == [
+        "No node has h100 or h200; the cluster has cpu."
+    ]
+    assert (
+        ada_client.post(path, submission_values(accepted_kinds=["h100", "cpu"])).status_code < 300
+    )
