@@ -118,9 +118,10 @@ def cordon(request: HttpRequest, node_id: int) -> HttpResponse:
     admin_or_404(request)
     node = get_object_or_404(Node, pk=node_id, removed_at=None)
     is_cordoned = request.POST.get("cordon") == "1"
-    if node_cordon(node, is_cordoned, timezone.now(), actor=actor(request)):
+    reason = request.POST.get("reason", "")[:200]
+    if node_cordon(node, is_cordoned, timezone.now(), actor=actor(request), reason=reason):
         nudges.jobs_changed(cluster=True)
-        words = "gets no new work" if is_cordoned else "is given work again"
+        words = "is being drained" if is_cordoned else "is back in service"
         messages.success(request, f"{node.name} {words}.", extra_tags="good")
     return redirect("nodes")
 

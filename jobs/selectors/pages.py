@@ -91,6 +91,11 @@ class NodeMap:
         """Number of accelerators held by jobs."""
         return sum(cell.is_held for cell in self.cells)
 
+    @property
+    def jobs(self) -> list[Job]:
+        """Jobs that hold accelerators of the node and that the viewer may see."""
+        return list({cell.job.pk: cell.job for cell in self.cells if cell.job}.values())
+
 
 def job_page(
     jobs: QuerySet[Job],

@@ -127,9 +127,12 @@ def test_a_job_that_waits_below_its_minimum_says_so(world: World, admin: Client)
 
 def test_cordoning_a_node_and_taking_it_back(world: World, admin: Client) -> None:
     node = world.nodes[0]
-    admin.post(f"/nodes/{node.pk}/cordon/", {"cordon": "1"})
+    job = world.jobs["running"]
+    assert f"#{job.pk} {job.name}" in admin.get("/nodes/").content.decode().split("Reason")[0]
+    admin.post(f"/nodes/{node.pk}/cordon/", {"cordon": "1", "reason": "new memory"})
     assert Node.objects.get(pk=node.pk).is_cordoned
-    assert Event.objects.filter(node=node, kind="node_cordoned", actor="user:admin").exists()
+    event = Event.objects.get(node=node, kind="node_cordoned", actor="user:admin")
+    assert event.data == {"reason": "new memory"}
     admin.post(f"/nodes/{node.pk}/cordon/", {"cordon": "0"})
     assert not Node.objects.get(pk=node.pk).is_cordoned
     assert admin.post("/nodes/4711/cordon/", {"cordon": "1"}).status_code == 404
