@@ -78,14 +78,19 @@ def test_code_is_measured_before_it_is_submitted(ada: Visitor, site: Site, tmp_p
     own = tmp_path / "measured.py"
     own.write_text("def build(settings):\n    return 'large', None\n")
     page.get_by_role("radio", name=re.compile("My own code")).check()
+    name = page.get_by_label("Name", exact=True)
+    expect(name).to_have_value("")  # not the template's
+    expect(page.get_by_label("Settings", exact=True)).to_have_value("{}")
     page.locator("#id_code").set_input_files(own)
-    page.get_by_label("Name", exact=True).fill("measured first")
+    expect(name).to_have_value("measured")
+    name.fill("measured first")
     page.get_by_label("Global batch size").fill("20")
     page.get_by_label("Accelerator types").fill("cpu")
     result = page.locator("#check-result")
 
     page.get_by_role("button", name="Measure memory").click()
     expect(result).to_contain_text("Measuring")
+    expect(result).to_be_in_viewport()
     site.run(VALIDATION_ANSWER.format(report=FAILING))
     expect(result).to_contain_text("line 2, in build", timeout=WAIT_MS)
     expect(page.locator("[data-error-for=code_from]")).to_have_text("ValueError: no data")

@@ -14,6 +14,14 @@ function fill(form, values) {
   }
 }
 
+// Another code has neither a template's name nor its settings; what was typed stays.
+function forget(form, values) {
+  const empty = { name: "", settings: "{}" };
+  for (const [name, nothing] of Object.entries(empty)) {
+    if (field(form, name).value === values[name]) field(form, name).value = nothing;
+  }
+}
+
 function evenText(total, parts) {
   const low = Math.floor(total / parts);
   return total % parts ? `${low} or ${low + 1}` : `${low}`;
@@ -155,6 +163,7 @@ async function send(form, button) {
     const isElsewhere = document.activeElement !== focused && form.contains(document.activeElement);
     showErrors(form, answer.errors ?? {}, !isElsewhere); // a late answer must not interrupt typing
     showCheck(answer.check);
+    if (answer.check) document.getElementById("check-result").scrollIntoView({ block: "nearest" });
     if (answer.check?.waits_at) follow(form, answer.check.waits_at);
   } catch {
     showErrors(form, { __all__: ["The server did not answer. Nothing was submitted; try again."] });
@@ -167,8 +176,15 @@ export function startSubmitForm() {
   const form = document.getElementById("job-form");
   if (!form) return;
   const templates = JSON.parse(document.getElementById("template-values").textContent);
-  form.addEventListener("change", (event) => {
-    if (event.target.name === "code_from" && templates[event.target.value]) fill(form, templates[event.target.value]);
+  let filled = templates[form.querySelector("[name=code_from]:checked")?.value] ?? {};
+  form.addEventListener("change", ({ target }) => {
+    if (target.name === "code_from" && templates[target.value]) {
+      filled = templates[target.value];
+      fill(form, filled);
+    } else if (target.name === "code_from") forget(form, filled);
+    if (target.name === "code" && target.files[0] && !field(form, "name").value) {
+      field(form, "name").value = target.files[0].name.replace(/\.(py|zip)$/, "");
+    }
     showHelp(form);
   });
   form.addEventListener("input", () => showHelp(form));
