@@ -264,6 +264,10 @@ SPECTACULAR_SETTINGS = {
     "SWAGGER_UI_DIST": "SIDECAR",
     "SWAGGER_UI_FAVICON_HREF": "SIDECAR",
     "COMPONENT_SPLIT_REQUEST": True,
+    "POSTPROCESSING_HOOKS": [
+        "drf_spectacular.hooks.postprocess_schema_enums",
+        "jobs.api.openapi.problems_documented",
+    ],
     "ENUM_NAME_OVERRIDES": {
         enum.__name__: [(member.value, member.value) for member in enum]
         for enum in (JobStatus, ValidationStatus)

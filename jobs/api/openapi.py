@@ -11,6 +11,36 @@ from drf_spectacular.views import SpectacularSwaggerSplitView
 from rest_framework.request import Request
 from rest_framework.response import Response
 
+from jobs.exceptions import PROBLEM_TYPE
+
+_PROBLEM = {
+    "type": "object",
+    "description": "RFC 9457; `code` is stable, `errors` has messages by field.",
+    "properties": {
+        "type": {"type": "string"},
+        "title": {"type": "string"},
+        "status": {"type": "integer"},
+        "code": {"type": "string"},
+        "detail": {"type": "string"},
+        "errors": {
+            "type": "object",
+            "additionalProperties": {"type": "array", "items": {"type": "string"}},
+        },
+    },
+    "required": ["type", "title", "status", "code", "detail"],
+}
+
+
+def problems_documented(result: dict[str, Any], **_more: Any) -> dict[str, Any]:
+    """Describe in a document what every operation answers besides its success: a problem."""
+    result["components"]["schemas"]["Problem"] = _PROBLEM
+    content = {PROBLEM_TYPE: {"schema": {"$ref": "#/components/schemas/Problem"}}}
+    for operations in result["paths"].values():
+        for operation in operations.values():
+            problem = {"description": "The request was refused, or failed.", "content": content}
+            operation["responses"]["default"] = problem
+    return result
+
 
 class ApiPages(SpectacularSwaggerSplitView):
     """Swagger UI from the package: inline styles, but scripts in files."""

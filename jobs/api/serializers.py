@@ -359,6 +359,26 @@ class NewTokenSerializer(serializers.Serializer):
     password = serializers.CharField(help_text="of the user who asks")
 
 
+class TemplateStopSerializer(serializers.Serializer):
+    """When a job of a template stops, unless the submission says otherwise."""
+
+    kind = serializers.CharField(source="kind.value")
+    limit = serializers.IntegerField()
+
+
+class TemplateSerializer(serializers.Serializer):
+    """A job template: the defaults of its jobs."""
+
+    name = serializers.CharField()
+    title = serializers.CharField()
+    description = serializers.CharField()
+    settings = serializers.DictField()
+    global_batch_size = serializers.IntegerField()
+    num_virtual_nodes = serializers.IntegerField()
+    max_accelerators = serializers.IntegerField()
+    stop = TemplateStopSerializer()
+
+
 class ReplaySummarySerializer(serializers.ModelSerializer):
     """A what-if replay, without its result."""
 

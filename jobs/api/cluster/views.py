@@ -25,6 +25,7 @@ from jobs.api.serializers import (
     NodeSerializer,
     PolicySerializer,
     ReasonSerializer,
+    TemplateSerializer,
     TokenSerializer,
 )
 from jobs.exceptions import InvalidInputError, NotFoundError
@@ -308,24 +309,10 @@ class TokenDetail(APIView):
 class Templates(APIView):
     """Job templates."""
 
-    @extend_schema(operation_id="templates_list", responses=OpenApiTypes.OBJECT)
+    @extend_schema(operation_id="templates_list", responses=TemplateSerializer(many=True))
     def get(self, _request: Request) -> Response:
         """List the templates."""
-        return Response(
-            [
-                {
-                    "name": row.name,
-                    "title": row.title,
-                    "description": row.description,
-                    "settings": row.settings,
-                    "global_batch_size": row.global_batch_size,
-                    "num_virtual_nodes": row.num_virtual_nodes,
-                    "max_accelerators": row.max_accelerators,
-                    "stop": {"kind": row.stop.kind.value, "limit": row.stop.limit},
-                }
-                for row in JOB_TEMPLATES.values()
-            ]
-        )
+        return Response(TemplateSerializer(JOB_TEMPLATES.values(), many=True).data)
 
 
 class TemplateCode(APIView):

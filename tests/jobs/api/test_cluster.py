@@ -150,6 +150,10 @@ def test_the_openapi_document_names_every_route(ada: User, client_of: Clients) -
     text = response.content.decode()
     for part in ("/api/v1/jobs/{job_id}/reprioritise/", "/api/v1/policy/", "Idempotency-Key"):
         assert part in text
+    document = response.json()
+    for operations in document["paths"].values():
+        for operation in operations.values():
+            assert "application/problem+json" in operation["responses"]["default"]["content"]
 
 
 def test_the_api_pages_work_under_the_content_security_policy(ada: User) -> None:
