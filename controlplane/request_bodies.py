@@ -125,7 +125,8 @@ def bounded_wsgi(application: WSGIApplication) -> WSGIApplication:
 
     def answer(environ: WSGIEnvironment, start_response: StartResponse) -> Iterable[bytes]:
         try:
-            length = _checked_length(WSGIRequest(environ))
+            # A copy: the request decodes the path in it, which works only once.
+            length = _checked_length(WSGIRequest(dict(environ)))
             if not length:
                 return application(environ, start_response)
             if not has_turn():
