@@ -136,8 +136,17 @@ def number_param(
 
 
 def flag_param(request: Request, name: str) -> bool:
-    """Read a boolean from the query string."""
-    return request.query_params.get(name, "").lower() in ("1", "true", "yes")
+    """Read a boolean from the query string; without a value it is false.
+
+    Raises:
+        InvalidInputError: the value is none of the accepted words.
+    """
+    word = request.query_params.get(name, "").lower()
+    if word in ("1", "true", "yes"):
+        return True
+    if word in ("", "0", "false", "no"):
+        return False
+    raise InvalidInputError.of(**{name: "Give 1, true or yes, or 0, false or no."})
 
 
 def chosen_fields(request: Request, known: tuple[str, ...]) -> set[str] | None:

@@ -9,6 +9,8 @@ from django.contrib.auth.models import User
 from rest_framework.test import APIClient
 
 from jobs.api.addresses import query_parameters
+from jobs.models import Job
+from tests.support.builders import submission_values
 
 pytestmark = pytest.mark.django_db
 
@@ -31,6 +33,25 @@ def test_a_known_parameter_is_not_refused(ada: User, name: str) -> None:
     client.force_authenticate(ada)
     answer = client.get("/api/v1/jobs/", {name: ""})
     assert answer.status_code == 200
+
+
+@pytest.mark.parametrize(
+    ("method", "address"),
+    [
+        ("get", "/api/v1/jobs/?page_size=null"),
+        ("get", "/api/v1/nodes/?page_size=0"),
+        ("get", "/api/v1/nodes/?page_size=-1"),
+        ("post", "/api/v1/jobs/?dry_run=maybe"),
+    ],
+)
+def test_a_wrong_value_is_not_ignored(ada: User, method: str, address: str) -> None:
+    client = APIClient()
+    client.force_authenticate(ada)
+    body = {} if method == "get" else submission_values()
+    answer = getattr(client, method)(address, body)
+    assert answer.status_code == 400
+    assert list(answer.json()["errors"]) == [address.partition("?")[2].partition("=")[0]]
+    assert not Job.objects.exists()
 
 
 def test_a_mistyped_parameter_gets_a_hint(ada: User) -> None:
