@@ -8,6 +8,7 @@ from jobs import admin
 from jobs.api import health
 
 handler404 = "jobs.api.addresses.not_found"
+handler500 = "jobs.api.addresses.server_error"
 urlpatterns = [
     path("healthz", health.healthz, name="healthz"),
     path("readyz", health.readyz, name="readyz"),

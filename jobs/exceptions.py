@@ -95,6 +95,13 @@ class TooLargeError(ControlPlaneError):
     code = "too_large"
 
 
+class ServerError(ControlPlaneError):
+    """An unexpected failure, which is in the log."""
+
+    status = HTTPStatus.INTERNAL_SERVER_ERROR
+    code = "server_error"
+
+
 def problem_body(
     status: int, code: str, detail: str, fields: FieldErrors | None = None
 ) -> dict[str, Any]:

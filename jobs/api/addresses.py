@@ -1,4 +1,4 @@
-"""Refusal of addresses and of query parameters that the OpenAPI document does not have."""
+"""Answers of the API outside its views: unknown addresses and query parameters, failures."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from typing import Any
 
 from django.http import HttpRequest, HttpResponse
 from django.utils.deprecation import MiddlewareMixin
-from django.views.defaults import page_not_found
+from django.views import defaults
 from drf_spectacular.generators import SchemaGenerator
 
-from jobs.exceptions import InvalidInputError, NotFoundError, problem_response
+from jobs.exceptions import InvalidInputError, NotFoundError, ServerError, problem_response
 
 _PREFIX = "/api/v1/"
 _CONVERTER = re.compile(r"<(?:\w+:)?(\w+)>")
@@ -69,4 +69,11 @@ def not_found(request: HttpRequest, exception: Exception) -> HttpResponse:
         return problem_response(
             NotFoundError(f"There is no such address; {_PREFIX}schema/ describes all of them.")
         )
-    return page_not_found(request, exception)
+    return defaults.page_not_found(request, exception)
+
+
+def server_error(request: HttpRequest) -> HttpResponse:
+    """Return a problem for a failure of the API, a page for any other."""
+    if request.path.startswith("/api/"):
+        return problem_response(ServerError("The site failed at this request; see its log."))
+    return defaults.server_error(request)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import django_filters
 
 from jobs.models import AuditAction, AuditEntry
+from jobs.selectors.time_filter import TimeFilter
 
 
 class AuditFilter(django_filters.FilterSet):
@@ -18,8 +19,8 @@ class AuditFilter(django_filters.FilterSet):
         lookup_expr="startswith", max_length=200, label="beginning of the object, as in job:7"
     )
     address = django_filters.CharFilter(max_length=45)
-    after = django_filters.IsoDateTimeFilter("at", lookup_expr="gte")
-    before = django_filters.IsoDateTimeFilter("at", lookup_expr="lt")
+    after = TimeFilter("at", lookup_expr="gte")
+    before = TimeFilter("at", lookup_expr="lt")
 
     class Meta:
         model = AuditEntry

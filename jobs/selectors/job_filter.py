@@ -10,6 +10,7 @@ from django.db.models import Q, QuerySet
 from controlplane.core.values.lifecycle import JobStatus
 from jobs.models import Job
 from jobs.models.jobs import LIVE_JOB_STATUSES
+from jobs.selectors.time_filter import TimeFilter
 
 #: Names for several statuses.
 STATUS_GROUPS: Mapping[str, tuple[JobStatus, ...]] = {
@@ -37,8 +38,8 @@ class JobFilter(django_filters.FilterSet):
     owner = django_filters.CharFilter(field_name="owner__username", max_length=150)
     name = django_filters.CharFilter(lookup_expr="icontains")
     template = django_filters.CharFilter()
-    submitted_after = django_filters.IsoDateTimeFilter("submitted_at", lookup_expr="gte")
-    submitted_before = django_filters.IsoDateTimeFilter("submitted_at", lookup_expr="lt")
+    submitted_after = TimeFilter("submitted_at", lookup_expr="gte")
+    submitted_before = TimeFilter("submitted_at", lookup_expr="lt")
 
     class Meta:
         model = Job

@@ -27,6 +27,14 @@ def test_every_operation_refuses_an_unknown_parameter(ada: User) -> None:
         assert list(answer.json()["errors"]) == ["bogus"], (method, path)
 
 
+@pytest.mark.parametrize("offset", ["Z", "%2B23:59", "-23:59", ""])
+def test_a_time_may_have_any_offset(ada: User, offset: str) -> None:
+    client = APIClient()
+    client.force_authenticate(ada)
+    answer = client.get(f"/api/v1/jobs/?submitted_after=2026-03-01T12:00:00{offset}")
+    assert answer.status_code == 200
+
+
 @pytest.mark.parametrize("name", ["q", "page_size", "cursor", "fields"])
 def test_a_known_parameter_is_not_refused(ada: User, name: str) -> None:
     client = APIClient()
@@ -41,6 +49,9 @@ def test_a_known_parameter_is_not_refused(ada: User, name: str) -> None:
         ("get", "/api/v1/jobs/?page_size=null"),
         ("get", "/api/v1/nodes/?page_size=0"),
         ("get", "/api/v1/nodes/?page_size=-1"),
+        ("get", "/api/v1/jobs/?submitted_after=0298-07-24T12:20:31-22:09"),
+        ("get", "/api/v1/jobs/?submitted_before=9999-12-31T23:59:59-23:59"),
+        ("get", "/api/v1/jobs/?submitted_before=yesterday"),
         ("post", "/api/v1/jobs/?dry_run=maybe"),
     ],
 )
@@ -71,3 +82,12 @@ def test_an_unknown_address_is_a_problem(path: str) -> None:
 def test_an_unknown_page_is_a_page() -> None:
     answer = APIClient().get("/nothing/")
     assert (answer.status_code, answer["Content-Type"]) == (404, "text/html; charset=utf-8")
+
+
+def test_a_failure_is_a_problem(ada: User, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("jobs.api.jobs.views.JobList.get_queryset", lambda _view: 1 / 0)
+    client = APIClient(raise_request_exception=False)
+    client.force_authenticate(ada)
+    answer = client.get("/api/v1/jobs/")
+    assert (answer.status_code, answer["Content-Type"]) == (500, "application/problem+json")
+    assert answer.json()["code"] == "server_error"

@@ -8,9 +8,7 @@ from pathlib import Path
 
 import httpx
 import pytest
-from django.core.signals import request_finished, request_started
 from django.core.wsgi import get_wsgi_application
-from django.db import close_old_connections
 from django.utils import timezone
 
 from controlplane.core.values.lifecycle import JobStatus
@@ -21,6 +19,7 @@ from jobs.models import Job
 from jobs.services.cluster.bootstrap import ensure_admin, ensure_api_token
 from tests.jobs.world import World
 from tests.support.builders import at, job_make, node_make
+from tests.support.connections import connection_kept
 
 pytestmark = pytest.mark.django_db
 
@@ -32,14 +31,9 @@ def rest() -> Iterator[httpx.Client]:
     headers = {"Authorization": "Bearer the demo's token"}
     transport = httpx.WSGITransport(app=get_wsgi_application())
     base = "http://127.0.0.1/api/v1/"
-    # As Django's own test client does: a request must not close the connection of the test.
-    signals = (request_started, request_finished)
-    for signal in signals:
-        signal.disconnect(close_old_connections)
-    with httpx.Client(transport=transport, base_url=base, headers=headers) as client:
+    client = httpx.Client(transport=transport, base_url=base, headers=headers)
+    with connection_kept(), client:
         yield client
-    for signal in signals:
-        signal.connect(close_old_connections)
 
 
 def set_status(job_id: int, status: JobStatus) -> None:
