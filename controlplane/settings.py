@@ -17,6 +17,8 @@ STATE_DIR = Path(environment.text("VIRTUALFLOW_STATE_DIR", str(BASE_DIR / "var")
 
 DEBUG = environment.flag("VIRTUALFLOW_DEBUG")
 SECRET_KEY = environment.secret("VIRTUALFLOW_SECRET_KEY", may_be_random=DEBUG)
+#: Encrypts the secrets of jobs (jobs.sealing).
+SECRETS_KEY = environment.secret("VIRTUALFLOW_SECRETS_KEY", SECRET_KEY)
 _LOOPBACK = ("localhost", "127.0.0.1", "[::1]")
 ALLOWED_HOSTS = environment.words("VIRTUALFLOW_HOSTS", _LOOPBACK)
 if DEBUG and not set(ALLOWED_HOSTS) <= {*_LOOPBACK}:

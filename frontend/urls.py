@@ -48,6 +48,8 @@ urlpatterns = [
     _page("account/password/", account.password, "password"),
     _page("account/tokens/", account.tokens, "tokens"),
     _page("account/tokens/<int:token_id>/revoke/", account.token_revoke, "token_revoke"),
+    _page("account/secrets/", account.secrets, "secrets"),
+    _page("account/secrets/<str:name>/delete/", account.secret_remove, "secret_delete"),
     _page("login/", account.log_in, "login"),
     _page("logout/", account.log_out, "logout"),
     path("stream/", stream, name="stream"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import logging
 import signal
 from collections.abc import Callable, Mapping
@@ -22,6 +23,7 @@ from agents.supervision.fork_servers import ForkServers
 from agents.supervision.heartbeat import Pulse
 from agents.supervision.isolation import Isolation
 from agents.supervision.log_tail import LogTail
+from agents.supervision.masking import Mask
 from agents.supervision.oom_kills import OomKillCounter
 from agents.supervision.processes import OwnedProcess, processes_of
 from agents.supervision.run_directory import RunDirectory, TrainerKey
@@ -29,6 +31,7 @@ from controlplane.core.protocol.wire import (
     AcceleratorInfo,
     ReportKind,
     TrainerOrders,
+    TrainerReport,
     TrainerState,
     WantedTrainer,
 )
@@ -116,6 +119,11 @@ class TrainerHandle:
             pid=self._process.pid if self._process else 0,
         )
 
+    def masked(self, report: TrainerReport) -> TrainerReport:
+        """Return a report of the trainer without the values of its secrets."""
+        mask = self.log_tail.mask
+        return dataclasses.replace(report, data=mask.value(report.data)) if mask else report
+
     def follow(self, wanted: WantedTrainer) -> None:
         """Set the desired state; a running trainer gets new orders if they differ."""
         self._wanted = wanted
@@ -159,6 +167,7 @@ class TrainerHandle:
         self._orders = self.directory.read_orders()
         if self._orders is not None:
             self.accelerator_index = self._orders.accelerator.index
+        self.log_tail.mask = Mask(self.directory.read_secrets().values())
         if last_report(self.directory, {ReportKind.EXITED}, is_agents_own=True):
             self.stage = Stage.GONE
             self._around.isolation.leave(self.directory.path)
@@ -262,10 +271,13 @@ class TrainerHandle:
         self._write_orders(wanted)
         directory = self.directory
         directory.touch_alive()
+        self.log_tail.mask = Mask(wanted.secrets.values())
         try:
+            directory.write_secrets(wanted.secrets)
             user = self._around.isolation.enter(directory.owner, directory.path)
+            limits = self._accelerator_environment(wanted)
             process = self._around.fork_servers.start(
-                "--run-dir", directory.path, self._accelerator_environment(wanted), user
+                "--run-dir", directory.path, limits, user, wanted.secrets
             )
         except OSError as error:
             self._give_up(f"the trainer does not start: {error}")

@@ -31,7 +31,7 @@ from jobs.job_templates import JOB_TEMPLATES
 from jobs.models import Job, Validation
 from jobs.selectors import access
 from jobs.services.submission.job_actions import job_submit
-from jobs.services.submission.rows import priority_check, source_find
+from jobs.services.submission.rows import user_check
 from jobs.services.submission.validation_requests import validation_request
 from jobs.submission import Submission
 
@@ -51,8 +51,7 @@ def submit(request: HttpRequest) -> HttpResponse:
     try:
         submission, cloned_from = _read(request, form)
         if request.POST.get("do") == "check":
-            priority_check(person(request), submission.priority)
-            source_find(person(request), submission.source_job)
+            user_check(person(request), submission)
             return _answer(request, form, check=submission_check(submission))
         if request.POST.get("do") == "measure":
             return _measured(request, form, submission)
@@ -117,7 +116,7 @@ def validation(request: HttpRequest, validation_id: int) -> HttpResponse:
 def _validation_page(request: HttpRequest, found: Validation) -> HttpResponse:
     """Show the form as it was validated, with the result."""
     job = found.validated_job
-    values = forms.blank_values() | forms.clone_values(job)
+    values = forms.blank_values() | forms.clone_values(job, person(request))
     if number := request.GET.get("virtual_nodes"):  # from the button, without scripts
         values["num_virtual_nodes"] = number
     code_from = f"template:{job.template}" if job.template else f"validation:{found.pk}"
@@ -131,7 +130,7 @@ def _first_form(request: HttpRequest) -> forms.JobForm:
     """Return the form of a fresh page: a clone, the requested template, or the first one."""
     if clone_of := request.GET.get("from"):
         job = _code_source(request, "clone", clone_of)
-        values = forms.clone_values(job) | {"code_from": f"clone:{job.pk}"}
+        values = forms.clone_values(job, person(request)) | {"code_from": f"clone:{job.pk}"}
         if job.task == Task.TRAIN and job.status == JobStatus.FINISHED:
             values["source_job"] = job.pk  # shown when a prediction is chosen
         if request.GET.get("task") == Task.PREDICT:

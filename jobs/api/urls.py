@@ -10,6 +10,7 @@ from jobs.api.jobs import data_views as data
 from jobs.api.jobs import views as jobs
 from jobs.api.openapi import ApiPages
 from jobs.api.replays import views as replays
+from jobs.api.secrets import views as secrets
 from jobs.api.validations import views as validations
 
 urlpatterns = [
@@ -65,6 +66,8 @@ urlpatterns = [
     path("policy/", cluster.Policy.as_view(), name="policy"),
     path("replays/", replays.ReplayList.as_view(), name="replay-list"),
     path("replays/<int:replay_id>/", replays.ReplayDetail.as_view(), name="replay-detail"),
+    path("secrets/", secrets.SecretList.as_view(), name="secret-list"),
+    path("secrets/<str:name>/", secrets.SecretDetail.as_view(), name="secret-detail"),
     path("tokens/", cluster.Tokens.as_view(), name="token-list"),
     path("tokens/<int:token_id>/", cluster.TokenDetail.as_view(), name="token-detail"),
     path("templates/", cluster.Templates.as_view(), name="template-list"),

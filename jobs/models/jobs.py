@@ -54,6 +54,7 @@ class Job(models.Model):
     code_sha256 = models.CharField(max_length=64)
     entry_file = models.CharField(max_length=200)
     settings = models.JSONField(default=dict, blank=True)
+    secrets = models.JSONField(default=list, blank=True)  # names of secrets of the owner
     global_batch_size = models.PositiveIntegerField()
     batch_size_min = models.PositiveIntegerField(null=True, blank=True)
     batch_size_max = models.PositiveIntegerField(null=True, blank=True)

@@ -58,6 +58,8 @@ WHO = {
     "api/v1/policy/": ADMIN_WRITES,
     "api/v1/replays/": ADMIN,
     "api/v1/replays/<int:replay_id>/": ADMIN,
+    "api/v1/secrets/": USER,
+    "api/v1/secrets/<str:name>/": USER,
     "api/v1/tokens/": SESSION,
     "api/v1/tokens/<int:token_id>/": SESSION,
     "api/v1/templates/": USER,

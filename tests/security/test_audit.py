@@ -120,6 +120,16 @@ ACTS: dict[str, tuple[Callable[[Site], Any], str, str]] = {
     "a user": (make_user, "user_made", "user:grace"),
     "a deleted user": (delete_user, "user_deleted", "user:grace"),
     "a password": (set_password, "password_changed", "user:ada"),
+    "a secret": (
+        lambda s: s.session.post("/account/secrets/", {"name": "S3_KEY", "value": PASSWORD}),
+        "secret_made",
+        "secret:S3_KEY",
+    ),
+    "a secret by REST": (
+        lambda s: s.rest.put("/api/v1/secrets/S3_KEY/", {"value": PASSWORD}),
+        "secret_made",
+        "secret:S3_KEY",
+    ),
     "an enrolment token": (
         lambda s: s.session.post("/nodes/tokens/", {"hours": "2"}),
         "enrolment_token_made",
@@ -168,7 +178,8 @@ ACTS: dict[str, tuple[Callable[[Site], Any], str, str]] = {
 
 #: Acts with the token.
 BY_REST = (
-    "an enrolment token by REST", "an enrolment token deleted", "a cordoned", "an accepted",
+    "a secret by REST", "an enrolment token by REST", "an enrolment token deleted",
+    "a cordoned", "an accepted",
     "a removed", "the policy", "code by REST", "a log by REST", "a model by REST",
 )  # fmt: skip
 

@@ -51,7 +51,7 @@ from jobs.selectors.dry_run import submission_outlook
 from jobs.selectors.estimates.memory import submission_memory_advice
 from jobs.selectors.job_filter import JobFilter
 from jobs.services.submission import job_actions
-from jobs.services.submission.rows import job_clone_values, priority_check, source_find
+from jobs.services.submission.rows import job_clone_values, user_check
 from jobs.submission import prediction_values
 
 _KEY_LIMIT = 120
@@ -102,8 +102,7 @@ class JobList(generics.ListAPIView):
         """Submit a job (JSON, YAML, form or multipart)."""
         wanted = submission_of(request)
         if flag_param(request, "dry_run"):
-            priority_check(person(request), wanted.priority)
-            source_find(person(request), wanted.source_job)
+            user_check(person(request), wanted)
             return Response(_outlook(wanted))
         key = request.headers.get("Idempotency-Key", "")
         if len(key) > _KEY_LIMIT:
@@ -245,7 +244,7 @@ class JobClone(APIView):
         """Clone a job."""
         original = visible_job(request, job_id)
         changes = dict(body(request))
-        values = {**job_clone_values(original), **changes}
+        values = {**job_clone_values(original, person(request)), **changes}
         if "stop" in changes:
             values = {k: v for k, v in values.items() if not k.startswith("stop_")}
         if changes.get("task") == Task.PREDICT:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime
 import hashlib
+from collections.abc import Sequence
 from enum import StrEnum
 from typing import Any
 
@@ -16,6 +17,7 @@ from jobs.exceptions import ConflictError, InvalidInputError
 from jobs.models import Artifact, Job
 from jobs.models.jobs import LIVE_JOB_STATUSES
 from jobs.selectors.access import priority_ceiling
+from jobs.selectors.secrets import SecretsError, sealed_secrets, secret_values
 from jobs.submission import SUBMISSION_COLUMNS, Submission, prediction_values
 
 MODEL_FILE = "model.keras"
@@ -28,10 +30,9 @@ def job_from(user: User, submission: Submission, now: datetime.datetime) -> Job:
     """Build the unsaved row of a checked submission, without its code, awaiting validation.
 
     Raises:
-        InvalidInputError: the source job does not exist or has no model.
+        InvalidInputError: see `user_check`.
     """
-    priority_check(user, submission.priority)
-    source = source_find(user, submission.source_job)
+    source = user_check(user, submission)
     stop = submission.stop
     return Job(
         **{name: _as_column(getattr(submission, name)) for name in SUBMISSION_COLUMNS},
@@ -49,6 +50,18 @@ def job_from(user: User, submission: Submission, now: datetime.datetime) -> Job:
         status_reason="Waits for a node to build its code on.",
         submitted_at=now,
     )
+
+
+def user_check(user: User, submission: Submission) -> Artifact | None:
+    """Check what a submission asks of its user; return the model of its source job, if any.
+
+    Raises:
+        InvalidInputError: the priority is above the user's ceiling, the source job does not exist
+            or has no model, or the secrets cannot be handed to the job.
+    """
+    priority_check(user, submission.priority)
+    secrets_check(user, submission.secrets)
+    return source_find(user, submission.source_job)
 
 
 def _as_column(value: Any) -> Any:
@@ -90,6 +103,18 @@ def priority_check(user: User, priority: int) -> None:
         )
 
 
+def secrets_check(user: User, names: Sequence[str]) -> None:
+    """Check that secrets of the user can be handed to a job that names them.
+
+    Raises:
+        InvalidInputError: one is missing or cannot be decrypted, or they are too large together.
+    """
+    try:
+        secret_values(user.pk, names, sealed_secrets([(user.pk, names)]))
+    except SecretsError as error:
+        raise InvalidInputError.of(secrets=str(error)) from None
+
+
 def live_jobs_check(user: User) -> None:
     """Enforce a user's limit of live jobs; the lock serialises concurrent submissions."""
     User.objects.select_for_update().get(id=user.pk)
@@ -101,10 +126,15 @@ def live_jobs_check(user: User) -> None:
         )
 
 
-def job_clone_values(job: Job) -> dict[str, Any]:
-    """Return the fields of a submission equal to `job`, without its code."""
+def job_clone_values(job: Job, user: User) -> dict[str, Any]:
+    """Return the fields of a submission equal to `job`, without its code.
+
+    Another user's secrets of the same names are not for the job's code, so they are left out.
+    """
     names = [name for name in SUBMISSION_COLUMNS if name not in ("code_name", "entry_file")]
     values = {name: getattr(job, name) for name in (*names, "stop_kind", "stop_limit")}
+    if job.owner_id != user.pk:
+        values.pop("secrets")
     if job.task == Task.PREDICT:
         source = {} if job.source_job_id is None else {"source_job": job.source_job_id}
         return prediction_values(values, given={}) | source
