@@ -26,6 +26,10 @@ if DEBUG and not set(ALLOWED_HOSTS) <= {*_LOOPBACK}:
         "VIRTUALFLOW_DEBUG shows code to every visitor, so with it VIRTUALFLOW_HOSTS may name only "
         f"{', '.join(_LOOPBACK)}; unset one of them."
     )
+#: Of Prometheus, for `/metrics`; empty: only admins read it.
+METRICS_TOKEN = environment.text("VIRTUALFLOW_METRICS_TOKEN", "")
+if METRICS_TOKEN:
+    environment.secret("VIRTUALFLOW_METRICS_TOKEN")
 CSRF_TRUSTED_ORIGINS = environment.words("VIRTUALFLOW_ORIGINS")
 IS_BEHIND_TLS = environment.flag("VIRTUALFLOW_TLS")
 #: Nodes without isolation may serve several users (services.cluster.nodes).
@@ -49,6 +53,7 @@ INSTALLED_APPS = [
     "django.contrib.admin.apps.SimpleAdminConfig",  # after frontend, whose templates come first
 ]
 MIDDLEWARE = [
+    "jobs.request_counts.requests_counted",
     "jobs.origins.request_kept",
     "django.middleware.security.SecurityMiddleware",
     "controlplane.middleware.response_headers",

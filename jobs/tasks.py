@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import time
+
 from celery import shared_task
 from django.core.management import call_command
 from django.utils import timezone
 
-from jobs import nudges
+from jobs import counters, nudges
 from jobs.services.cluster.nodes import nodes_expire
 from jobs.services.cluster.replays import replay_next
 from jobs.services.failures.quarantine import nodes_judge
@@ -30,9 +32,17 @@ def allocate_cluster() -> list[int]:
 
 
 def _cycle_run() -> set[int]:
-    now = timezone.now()
-    with cycle_watched(now):
-        return cycle_run(now, applied=_orders_changed)
+    now, began_at, outcome = timezone.now(), time.monotonic(), "failed"
+    try:
+        with cycle_watched(now):
+            changed = cycle_run(now, applied=_orders_changed)
+        outcome = "succeeded"
+    finally:
+        counters.count("cycles", outcome)
+        counters.count("cycle_seconds", amount=time.monotonic() - began_at)
+        counters.mark("cycle_ended_at", time.time())
+        counters.flush()
+    return changed
 
 
 def _orders_changed(changed: set[int]) -> None:

@@ -40,6 +40,7 @@ ADMIN_SITE = "admin site"  # redirects to the login; tests/jobs/test_admin.py ha
 WHO = {
     "healthz": OPEN,
     "readyz": OPEN,
+    "metrics": ADMIN,
     "api/v1/agent/enrol/": OPEN,
     "api/v1/jobs/": USER,
     "api/v1/validations/": USER,

@@ -25,6 +25,7 @@ from controlplane.core.protocol.wire import (
     TrainerState,
     ValidationReport,
 )
+from jobs import counters
 from jobs.models import Allocation, Job, Node
 from jobs.selectors.desired_state.state import wanted_state
 from jobs.services.failures.exits import exited_take, losses_settle
@@ -157,6 +158,7 @@ def _refusing(name: str) -> Iterator[list[Exception]]:
         raise
     except Exception as error:
         logger.warning("%s is refused: %r", name, error, exc_info=error)
+        counters.count("reports_refused")
         errors.append(error)
 
 
