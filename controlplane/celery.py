@@ -2,14 +2,25 @@
 
 from __future__ import annotations
 
+import logging.config
 import os
+from typing import Any
 
 from celery import Celery
+from celery.signals import setup_logging
 
 os.environ.setdefault("DJANGO_SETTINGS_MODULE", "controlplane.settings")
 
 from django.conf import settings
 
+
+def _logging_configure(**_: Any) -> None:
+    """Log as the settings say; with a receiver of its signal, Celery sets nothing up itself."""
+    logging.config.dictConfig(settings.LOGGING)
+
+
+if settings.LOG_FORMAT == "json":
+    setup_logging.connect(_logging_configure)
 app = Celery("controlplane")
 app.config_from_object("django.conf:settings", namespace="CELERY")
 app.autodiscover_tasks()

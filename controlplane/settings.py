@@ -9,6 +9,7 @@ from django.core.exceptions import ImproperlyConfigured
 
 from controlplane import environment
 from controlplane.core import policies
+from controlplane.core.log_format import ACCESS, LOG_FORMATS
 from controlplane.core.protocol import code_archive
 from controlplane.core.values.lifecycle import JobStatus, ValidationStatus
 
@@ -274,12 +275,21 @@ SPECTACULAR_SETTINGS = {
         for enum in (JobStatus, ValidationStatus)
     },
 }
+LOG_FORMAT = environment.choice("VIRTUALFLOW_LOG_FORMAT", LOG_FORMATS, LOG_FORMATS[0])
+#: With JSON the web server's loggers, which have handlers of their own, use this site's.
+_SERVER_LOGGERS = {
+    name: {"handlers": ["console"], "level": "INFO", "propagate": False}
+    for name in (("_granian", ACCESS) if LOG_FORMAT == "json" else ())
+}
 LOGGING = {
     "version": 1,
     "disable_existing_loggers": False,
-    "formatters": {"line": {"format": "%(asctime)s %(levelname)s %(name)s %(message)s"}},
-    "handlers": {"console": {"class": "logging.StreamHandler", "formatter": "line"}},
-    "loggers": {"axes": {"level": "WARNING"}},
+    "formatters": {
+        "text": {"format": "%(asctime)s %(levelname)s %(name)s %(message)s"},
+        "json": {"()": "controlplane.core.log_format.JsonFormatter"},
+    },
+    "handlers": {"console": {"class": "logging.StreamHandler", "formatter": LOG_FORMAT}},
+    "loggers": {"axes": {"level": "WARNING"}, **_SERVER_LOGGERS},
     "root": {
         "handlers": ["console"],
         "level": environment.text("VIRTUALFLOW_LOG_LEVEL", "INFO"),

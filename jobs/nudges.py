@@ -85,7 +85,8 @@ def stalled_later(job_ids: Iterable[int]) -> None:
                 retry=False,
             )
         except (redis.RedisError, OperationalError) as error:
-            logger.warning("job %s waits for the next sweep: %s", job_id, error)
+            fields = {"job": job_id}
+            logger.warning("job %s waits for the next sweep: %s", job_id, error, extra=fields)
 
 
 def replay_asked() -> None:
