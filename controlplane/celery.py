@@ -32,6 +32,7 @@ _PERIODS_S = {
     "join_predictions": settings.CYCLE_PERIOD_S,
     "expire_validations": settings.CYCLE_PERIOD_S,
     "expire_records": 24 * 3600,
+    "expire_files": 600,
     "answer_replay": settings.EXPIRE_PERIOD_S,
 }
 #: Tasks that take minutes have a queue and a worker of their own, so that no other task waits.

@@ -227,7 +227,14 @@ QUARANTINE_DEATHS = int(environment.number("VIRTUALFLOW_QUARANTINE_DEATHS", 3, l
 QUARANTINE_WINDOW_S = environment.number("VIRTUALFLOW_QUARANTINE_WINDOW_S", 600, low=1, high=86400)
 QUARANTINE_S = environment.number("VIRTUALFLOW_QUARANTINE_S", 300, low=1, high=86400)
 QUARANTINE_LIMIT_S = 86400
-LIVE_JOBS_LIMIT = 1000  # of one user
+#: Of one user.
+LIVE_JOBS_LIMIT = int(environment.number("VIRTUALFLOW_LIVE_JOBS", 1000, low=1, high=100_000))
+#: Bytes of the files of one user's jobs; 0: no limit.
+STORAGE_LIMIT_BYTES = int(
+    environment.number("VIRTUALFLOW_STORAGE_GIB", 0, low=0, high=1_000_000) * 1024**3
+)
+#: Days after the end of a job until its files are deleted; 0: never.
+RETENTION_DAYS = environment.number("VIRTUALFLOW_RETENTION_DAYS", 0, low=0, high=36_500)
 #: Highest priority that users who are no admins may give jobs, unless an admin chose another.
 PRIORITY_CEILING = int(environment.number("VIRTUALFLOW_PRIORITY_CEILING", 100, low=1, high=1000))
 #: Age at which an agent is given a new token; 0: never.

@@ -16,6 +16,7 @@ from jobs.services.failures.timeouts import generations_expire, stalled_recover
 from jobs.services.failures.watch import watch_is_kept, watch_keep
 from jobs.services.lifecycle.audit import audit_expire
 from jobs.services.lifecycle.predictions import predictions_join_next
+from jobs.services.lifecycle.retention import files_expire
 from jobs.services.reports.model_fitting import models_fit
 from jobs.services.scheduling.cycle import cycle_run, cycle_watched
 from jobs.services.submission.validation_requests import validations_delete_old
@@ -120,3 +121,11 @@ def expire_records() -> int:
     """Delete ended sessions and old audit entries; return the number of these."""
     call_command("clearsessions")
     return audit_expire(timezone.now())
+
+
+@shared_task(time_limit=60)
+def expire_files() -> list[int]:
+    """Delete the files of some jobs that ended long ago; return these jobs."""
+    deleted = files_expire(timezone.now())
+    nudges.jobs_changed(deleted)
+    return sorted(deleted)

@@ -30,6 +30,7 @@ from jobs.exceptions import ControlPlaneError, InvalidInputError, NotFoundError
 from jobs.job_templates import JOB_TEMPLATES
 from jobs.models import Job, Validation
 from jobs.selectors import access
+from jobs.selectors.retention import job_code
 from jobs.services.submission.job_actions import job_submit
 from jobs.services.submission.rows import user_check
 from jobs.services.submission.validation_requests import validation_request
@@ -82,7 +83,7 @@ def _read(request: HttpRequest, form: forms.JobForm) -> tuple[Submission, int | 
         return submission_read(values | {"template": name}), None
     if kind in ("clone", "validation"):
         job = _code_source(request, kind, name)
-        with job.code.open("rb") as file:
+        with job_code(job).open("rb") as file:
             return submission_read(values, file.read(), job.code_name), job.pk
     upload = form.cleaned_data.get("code")
     if kind != "upload":

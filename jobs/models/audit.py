@@ -34,6 +34,7 @@ class AuditAction(StrEnum):
     SECRET_MADE = "secret_made"  # noqa: S105
     SECRET_REPLACED = "secret_replaced"  # noqa: S105
     SECRET_DELETED = "secret_deleted"  # noqa: S105
+    FILES_DELETED = "files_deleted"
     JOB_READ = "job_read"
     PRIORITY_CHANGED = "priority_changed"
     POLICY_CHANGED = "policy_changed"

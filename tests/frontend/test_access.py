@@ -19,8 +19,8 @@ GET_ROUTES = {
     "replay_figures", "validation", "audit", "password",
 }  # fmt: skip
 POST_ROUTES = {
-    "job_cancel", "job_pause", "job_resume", "job_reprioritise", "policy", "node_token",
-    "node_cordon", "node_unquarantine", "node_token_revoke", "tokens", "token_revoke",
+    "job_cancel", "job_files_delete", "job_pause", "job_resume", "job_reprioritise", "policy",
+    "node_token", "node_cordon", "node_unquarantine", "node_token_revoke", "tokens", "token_revoke",
     "what_if_ask", "replay_cancel", "secrets", "secret_delete",
 }  # fmt: skip
 JOB_ROUTES = sorted(name for name in GET_ROUTES | POST_ROUTES if name.startswith("job_"))

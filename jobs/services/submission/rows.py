@@ -40,6 +40,7 @@ def job_from(user: User, submission: Submission, now: datetime.datetime) -> Job:
         source_job_id=None if source is None else source.job_id,
         source_sha256="" if source is None else source.sha256,
         code_sha256=hashlib.sha256(submission.code).hexdigest(),
+        code_bytes=len(submission.code),
         stop_kind=stop.kind.value,
         stop_limit=stop.limit,
         stop_metric=stop.metric or "",
