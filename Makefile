@@ -11,7 +11,7 @@ MAIN_STAMP := $(VENV)/.main-$(shell cat requirements.txt | sha256sum | cut -c1-1
 DEV_STAMP := $(VENV)/.dev-$(shell cat requirements.txt requirements/dev.txt | sha256sum | cut -c1-16)
 INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 
-.PHONY: help demo test test-containers nightly lint types contracts pytest pytest-all pytest-sqlite conformance format lock clean distclean
+.PHONY: help demo test test-containers nightly advisories lint types contracts pytest pytest-all pytest-sqlite conformance format lock clean distclean
 .DEFAULT_GOAL := help
 
 help:
@@ -23,6 +23,7 @@ help:
 	@echo "make format     let ruff rewrite what it can"
 	@echo "make types      mypy"
 	@echo "make contracts  which package may import which"
+	@echo "make advisories  known vulnerabilities of the pinned packages"
 	@echo "make conformance  every public class of Keras, trained here as by Keras (an hour on two cores)"
 	@echo "make lock       pin requirements/*.in again"
 	@echo "make clean      remove caches and the demo's state (var/)"
@@ -94,7 +95,12 @@ test-containers: $(DEV_STAMP)
 nightly: lint types contracts
 	HYPOTHESIS_PROFILE=nightly $(PYTEST_ALL) -m "nightly or not nightly"
 	TEST_DATABASE=sqlite $(PYTEST_ALL) -m "nightly or not nightly" tests/jobs
+	@$(MAKE) --no-print-directory advisories
 	@$(MAKE) --no-print-directory conformance
+
+# Known vulnerabilities of all pinned packages; says so where no index of them can be reached.
+advisories: $(DEV_STAMP)
+	$(BIN)/python -m tests.support.advisories
 
 # Every case anew, the page about them, then mixtures of options; `make test` tries a sample.
 conformance: $(DEV_STAMP)
