@@ -12,7 +12,7 @@ DEV_STAMP := $(VENV)/.dev-$(shell cat requirements.txt requirements/dev.txt | sh
 PLOTLY := frontend/static/frontend/vendor/plotly/plotly-cartesian.min.js
 INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 
-.PHONY: help demo test test-containers nightly lint types contracts pytest pytest-all pytest-sqlite conformance format lock clean distclean
+.PHONY: help demo test test-containers nightly advisories lint types contracts pytest pytest-all pytest-sqlite conformance format lock clean distclean
 .DEFAULT_GOAL := help
 
 help:
@@ -24,6 +24,7 @@ help:
 	@echo "make format     let ruff rewrite what it can"
 	@echo "make types      mypy"
 	@echo "make contracts  which package may import which"
+	@echo "make advisories  known vulnerabilities of the pinned packages"
 	@echo "make conformance  every public class of Keras, trained here as by Keras (an hour on two cores)"
 	@echo "make lock       pin requirements/*.in again"
 	@echo "make clean      remove caches and the demo's state (var/)"
@@ -98,7 +99,12 @@ test-containers: $(DEV_STAMP)
 nightly: lint types contracts
 	HYPOTHESIS_PROFILE=nightly $(PYTEST_ALL) -m "nightly or not nightly"
 	TEST_DATABASE=sqlite $(PYTEST_ALL) -m "nightly or not nightly" tests/jobs
+	@$(MAKE) --no-print-directory advisories
 	@$(MAKE) --no-print-directory conformance
+
+# Known vulnerabilities of all pinned packages; says so where no index of them can be reached.
+advisories: $(DEV_STAMP)
+	$(BIN)/python -m tests.support.advisories
 
 # Every case anew, the page about them, then mixtures of options; `make test` tries a sample.
 conformance: $(DEV_STAMP)

@@ -21,6 +21,7 @@ from agents.supervision.devices import accelerators_found
 from agents.supervision.isolation import isolation_check
 from agents.supervision.port_range import port_range_warning
 from agents.supervision.processes import orphans_reap, subreaper_set
+from controlplane.core.log_format import JsonFormatter
 
 log = logging.getLogger("agents")
 
@@ -51,9 +52,12 @@ def main() -> int:
         settings = settings_from(sys.argv[1:], os.environ)
     except ValueError as error:
         return _refused(error, EXIT_USAGE)
+    handler = logging.StreamHandler()
+    text = logging.Formatter(f"%(asctime)s %(levelname)s agent {settings.node}: %(message)s")
+    is_json = settings.log_format == "json"
+    handler.setFormatter(JsonFormatter(settings.node) if is_json else text)
     logging.basicConfig(
-        level=logging.DEBUG if settings.verbose else logging.INFO,
-        format=f"%(asctime)s %(levelname)s agent {settings.node}: %(message)s",
+        level=logging.DEBUG if settings.verbose else logging.INFO, handlers=[handler]
     )
     # At INFO the HTTP libraries would log every long-poll.
     for name in ("httpx", "httpcore"):

@@ -298,6 +298,7 @@ class Agent:
             if trainer.stage is Stage.GONE and key not in wanted_keys and trainer.is_acknowledged
         ]
         for key in gone:
+            self.trainers[key].directory.forget_secrets()
             self._closed.append(self.trainers.pop(key).directory)
         while len(self._closed) > self._settings.kept_run_directories:
             self._closed.popleft().delete()

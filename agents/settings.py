@@ -12,6 +12,8 @@ from ipaddress import IPv4Network, IPv6Network, ip_network
 from pathlib import Path
 from urllib.parse import urlsplit
 
+from controlplane.core.log_format import LOG_FORMATS
+
 ENVIRONMENT_PREFIX = "VIRTUALFLOW_"
 Network = IPv4Network | IPv6Network
 
@@ -68,6 +70,7 @@ class AgentSettings:
     threads: int = 1
     keep_trainers: bool = False
     once: bool = False
+    log_format: str = LOG_FORMATS[0]
     verbose: bool = False
     peer_filter: bool = True
     kept_environment: tuple[str, ...] = ()
@@ -163,6 +166,7 @@ def settings_from(arguments: Sequence[str], environment: Mapping[str, str]) -> A
         threads=_whole_number("--threads", given.threads),
         keep_trainers=given.keep_trainers,
         once=given.once,
+        log_format=_choice("--log-format", given.log_format, LOG_FORMATS),
         verbose=given.verbose,
         peer_filter=_switch("--peer-filter", given.peer_filter),
         kept_environment=tuple(given.keep_environment),
@@ -243,6 +247,11 @@ def _parser(environment: Mapping[str, str]) -> argparse.ArgumentParser:
     )
     add("--keep-trainers", action="store_true", help="leave trainers running when stopped")
     add("--once", action="store_true", help="one round, then exit; trainers are kept")
+    add(
+        "--log-format",
+        default=variable("LOG_FORMAT", LOG_FORMATS[0]),
+        help="text, or json: a JSON object a line",
+    )
     add("--verbose", action="store_true", help="log every request and every order")
     return parser
 
@@ -309,6 +318,12 @@ def _switch(option: str, given: bool | str) -> bool:
     if given in (True, False, "0", "1"):
         return bool(int(given))
     raise ValueError(f"the variable of {option} must be 0 or 1, got {given!r}")
+
+
+def _choice(option: str, given: str, choices: Sequence[str]) -> str:
+    if given not in choices:
+        raise ValueError(f"{option} must be {' or '.join(choices)}, got {given!r}")
+    return given
 
 
 def _whole_number(option: str, text: str) -> int:

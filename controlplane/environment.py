@@ -30,9 +30,9 @@ def text(name: str, default: str | None = None) -> str:
     return default
 
 
-def secret(name: str, *, may_be_random: bool = False) -> str:
+def secret(name: str, default: str | None = None, *, may_be_random: bool = False) -> str:
     """Read a secret of at least 50 characters; where it may, an unset one is random."""
-    value = text(name, secrets.token_urlsafe(48) if may_be_random else None)
+    value = text(name, secrets.token_urlsafe(48) if may_be_random else default)
     if len(value) < _SECRET_LENGTH:
         raise ImproperlyConfigured(
             f"{name} has {len(value)} characters; give at least {_SECRET_LENGTH} random ones: "

@@ -9,6 +9,7 @@ from django.core.exceptions import ImproperlyConfigured
 
 from controlplane import environment
 from controlplane.core import policies
+from controlplane.core.log_format import ACCESS, LOG_FORMATS
 from controlplane.core.protocol import code_archive
 from controlplane.core.values.lifecycle import JobStatus, ValidationStatus
 
@@ -17,6 +18,8 @@ STATE_DIR = Path(environment.text("VIRTUALFLOW_STATE_DIR", str(BASE_DIR / "var")
 
 DEBUG = environment.flag("VIRTUALFLOW_DEBUG")
 SECRET_KEY = environment.secret("VIRTUALFLOW_SECRET_KEY", may_be_random=DEBUG)
+#: Encrypts the secrets of jobs (jobs.sealing).
+SECRETS_KEY = environment.secret("VIRTUALFLOW_SECRETS_KEY", SECRET_KEY)
 _LOOPBACK = ("localhost", "127.0.0.1", "[::1]")
 ALLOWED_HOSTS = environment.words("VIRTUALFLOW_HOSTS", _LOOPBACK)
 if DEBUG and not set(ALLOWED_HOSTS) <= {*_LOOPBACK}:
@@ -24,6 +27,10 @@ if DEBUG and not set(ALLOWED_HOSTS) <= {*_LOOPBACK}:
         "VIRTUALFLOW_DEBUG shows code to every visitor, so with it VIRTUALFLOW_HOSTS may name only "
         f"{', '.join(_LOOPBACK)}; unset one of them."
     )
+#: Of Prometheus, for `/metrics`; empty: only admins read it.
+METRICS_TOKEN = environment.text("VIRTUALFLOW_METRICS_TOKEN", "")
+if METRICS_TOKEN:
+    environment.secret("VIRTUALFLOW_METRICS_TOKEN")
 CSRF_TRUSTED_ORIGINS = environment.words("VIRTUALFLOW_ORIGINS")
 IS_BEHIND_TLS = environment.flag("VIRTUALFLOW_TLS")
 #: Nodes without isolation may serve several users (services.cluster.nodes).
@@ -47,6 +54,7 @@ INSTALLED_APPS = [
     "django.contrib.admin.apps.SimpleAdminConfig",  # after frontend, whose templates come first
 ]
 MIDDLEWARE = [
+    "jobs.request_counts.requests_counted",
     "jobs.origins.request_kept",
     "controlplane.middleware.PagesGZipMiddleware",
     "django.middleware.security.SecurityMiddleware",
@@ -221,7 +229,14 @@ QUARANTINE_DEATHS = int(environment.number("VIRTUALFLOW_QUARANTINE_DEATHS", 3, l
 QUARANTINE_WINDOW_S = environment.number("VIRTUALFLOW_QUARANTINE_WINDOW_S", 600, low=1, high=86400)
 QUARANTINE_S = environment.number("VIRTUALFLOW_QUARANTINE_S", 300, low=1, high=86400)
 QUARANTINE_LIMIT_S = 86400
-LIVE_JOBS_LIMIT = 1000  # of one user
+#: Of one user.
+LIVE_JOBS_LIMIT = int(environment.number("VIRTUALFLOW_LIVE_JOBS", 1000, low=1, high=100_000))
+#: Bytes of the files of one user's jobs; 0: no limit.
+STORAGE_LIMIT_BYTES = int(
+    environment.number("VIRTUALFLOW_STORAGE_GIB", 0, low=0, high=1_000_000) * 1024**3
+)
+#: Days after the end of a job until its files are deleted; 0: never.
+RETENTION_DAYS = environment.number("VIRTUALFLOW_RETENTION_DAYS", 0, low=0, high=36_500)
 #: Highest priority that users who are no admins may give jobs, unless an admin chose another.
 PRIORITY_CEILING = int(environment.number("VIRTUALFLOW_PRIORITY_CEILING", 100, low=1, high=1000))
 #: Age at which an agent is given a new token; 0: never.
@@ -273,12 +288,21 @@ SPECTACULAR_SETTINGS = {
         for enum in (JobStatus, ValidationStatus)
     },
 }
+LOG_FORMAT = environment.choice("VIRTUALFLOW_LOG_FORMAT", LOG_FORMATS, LOG_FORMATS[0])
+#: With JSON the web server's loggers, which have handlers of their own, use this site's.
+_SERVER_LOGGERS = {
+    name: {"handlers": ["console"], "level": "INFO", "propagate": False}
+    for name in (("_granian", ACCESS) if LOG_FORMAT == "json" else ())
+}
 LOGGING = {
     "version": 1,
     "disable_existing_loggers": False,
-    "formatters": {"line": {"format": "%(asctime)s %(levelname)s %(name)s %(message)s"}},
-    "handlers": {"console": {"class": "logging.StreamHandler", "formatter": "line"}},
-    "loggers": {"axes": {"level": "WARNING"}},
+    "formatters": {
+        "text": {"format": "%(asctime)s %(levelname)s %(name)s %(message)s"},
+        "json": {"()": "controlplane.core.log_format.JsonFormatter"},
+    },
+    "handlers": {"console": {"class": "logging.StreamHandler", "formatter": LOG_FORMAT}},
+    "loggers": {"axes": {"level": "WARNING"}, **_SERVER_LOGGERS},
     "root": {
         "handlers": ["console"],
         "level": environment.text("VIRTUALFLOW_LOG_LEVEL", "INFO"),

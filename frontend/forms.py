@@ -41,6 +41,7 @@ _ATTRIBUTES = {
     "name": {"autocomplete": "off"},
     "stop_metric": {"autocomplete": "off"},
     "accepted_kinds": {"autocomplete": "off", "placeholder": "any"},
+    "secrets": {"autocomplete": "off", "placeholder": "none"},
 }
 
 
@@ -144,6 +145,13 @@ class PasswordForm(PasswordChangeForm):
         return old
 
 
+class SecretInput(forms.Textarea):
+    """A text area that comes back empty from a refused form."""
+
+    def format_value(self, _value: Any) -> None:
+        return None
+
+
 class TokenForm(forms.Form):
     """Name, permissions and lifetime of an API token."""
 
@@ -190,13 +198,34 @@ class TokenForm(forms.Form):
         return [scope for name, scope in boxes.items() if self.cleaned_data[name]]
 
 
+class SecretForm(forms.Form):
+    """Name and value of a secret."""
+
+    name = forms.CharField(
+        label="Name",
+        help_text="An environment variable of your jobs, such as S3_KEY.",
+        max_length=64,
+        widget=forms.TextInput(attrs={"autocomplete": "off", "spellcheck": "false"}),
+    )
+    value = forms.CharField(
+        label="Value",
+        help_text="8 characters to 16 KiB. Never shown again; a new value replaces it.",
+        strip=False,
+        widget=SecretInput(attrs={"rows": 3, "autocomplete": "off", "spellcheck": "false"}),
+    )
+
+    def __init__(self, data: Any = None) -> None:
+        super().__init__(data, auto_id="secret_%s")  # beside another form
+
+
 def values_shown(values: Mapping[str, Any]) -> dict[str, Any]:
     """Convert a submission's values to the values of the form's widgets."""
     shown = dict(values)
     if isinstance(shown.get("settings"), dict):
         shown["settings"] = json.dumps(shown["settings"], indent=2)
-    if isinstance(shown.get("accepted_kinds"), list | tuple):
-        shown["accepted_kinds"] = ", ".join(map(str, shown["accepted_kinds"]))
+    for name in ("accepted_kinds", "secrets"):
+        if isinstance(shown.get(name), list | tuple):
+            shown[name] = ", ".join(map(str, shown[name]))
     return shown
 
 
@@ -245,6 +274,6 @@ def validation_errors(validation: Validation) -> dict[str, list[str]]:
     return {target: [validation.status_reason]}
 
 
-def clone_values(job: Job) -> dict[str, Any]:
-    """Return the form's values for a clone of a job."""
-    return values_shown(job_clone_values(job))
+def clone_values(job: Job, user: User) -> dict[str, Any]:
+    """Return the form's values for a clone of a job by a user."""
+    return values_shown(job_clone_values(job, user))

@@ -39,7 +39,8 @@ logger = logging.getLogger(__name__)
 
 
 @cache
-def _client() -> redis.Redis:
+def client() -> redis.Redis:
+    """Return the connection of this process to Redis."""
     return redis.Redis.from_url(
         settings.REDIS_URL, socket_connect_timeout=2, socket_timeout=5, max_connections=256
     )
@@ -84,7 +85,8 @@ def stalled_later(job_ids: Iterable[int]) -> None:
                 retry=False,
             )
         except (redis.RedisError, OperationalError) as error:
-            logger.warning("job %s waits for the next sweep: %s", job_id, error)
+            fields = {"job": job_id}
+            logger.warning("job %s waits for the next sweep: %s", job_id, error, extra=fields)
 
 
 def replay_asked() -> None:
@@ -103,7 +105,7 @@ def _replay_ask() -> None:
 def _cycle_ask() -> None:
     """Enqueue a cycle, unless one is queued already, which will include this change."""
     try:
-        if _client().set(_CYCLE_ASKED, "1", nx=True, px=2000):
+        if client().set(_CYCLE_ASKED, "1", nx=True, px=2000):
             current_app.send_task("jobs.tasks.allocate_cluster", expires=60, retry=False)
     except (redis.RedisError, OperationalError) as error:
         logger.warning("the cycle waits for its beat: %s", error)
@@ -111,7 +113,7 @@ def _cycle_ask() -> None:
 
 def _publish(message: str, *, orders: bool) -> None:
     try:
-        with _client().pipeline(transaction=False) as pipeline:
+        with client().pipeline(transaction=False) as pipeline:
             pipeline.publish(CHANGES, message)
             if orders:
                 pipeline.publish(ORDERS, "1")
@@ -125,9 +127,20 @@ def redis_answers() -> bool:
     if not settings.REDIS_URL:
         return True
     try:
-        return bool(_client().ping())
+        return bool(client().ping())
     except redis.RedisError:
         return False
+
+
+def queue_lengths() -> dict[str, int]:
+    """Return how many tasks wait in each queue of Celery.
+
+    Raises:
+        RedisError: Redis does not respond.
+    """
+    if not settings.REDIS_URL:
+        return {}
+    return {queue: client().llen(queue) for queue in ("celery", REPLAYS)}
 
 
 @contextmanager
@@ -139,11 +152,11 @@ def cycle_turn() -> Iterator[bool]:
     if not settings.REDIS_URL:
         yield True
         return
-    lock = _client().lock(_CYCLE_LOCK, timeout=30, blocking_timeout=10, sleep=0.02)
+    lock = client().lock(_CYCLE_LOCK, timeout=30, blocking_timeout=10, sleep=0.02)
     has_turn = lock.acquire()
     try:
         # From here on a new nudge enqueues another cycle: this one may have read the state already.
-        _client().delete(_CYCLE_ASKED)
+        client().delete(_CYCLE_ASKED)
         yield has_turn
     finally:
         if has_turn and lock.owned():
@@ -185,7 +198,7 @@ def listening(channel: str) -> Iterator[Listener]:
     if not settings.REDIS_URL:
         yield Listener(None)
         return
-    with _client().pubsub() as pubsub:
+    with client().pubsub() as pubsub:
         try:
             pubsub.subscribe(channel)
             pubsub.get_message(timeout=1)  # the confirmation: from here on no message is missed

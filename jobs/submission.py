@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, fields
 from typing import Any
@@ -19,6 +20,9 @@ VIRTUAL_NODES_LIMIT = 4096
 BATCH_LIMIT = 10_000_000
 STOP_LIMIT = 100_000_000
 SEED_LIMIT = JOB_ID_LIMIT = 2**63 - 1
+SECRETS_LIMIT = 16  # of a job
+#: Names that are environment variables of a shell, too.
+SECRET_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,63}")
 PRIORITY_RANGE = (1, 1000)
 DEFAULT_PRIORITY = 100
 #: Stop condition of a prediction: one pass over the data.
@@ -50,6 +54,7 @@ class Submission:
     code_name: str
     entry_file: str
     settings: dict[str, Any]
+    secrets: tuple[str, ...]
     global_batch_size: int
     batch_size_min: int | None
     batch_size_max: int | None

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import time
+
 from celery import shared_task
 from django.core.management import call_command
 from django.utils import timezone
 
-from jobs import nudges
+from jobs import counters, nudges
 from jobs.services.cluster.nodes import nodes_expire
 from jobs.services.cluster.replays import replay_next
 from jobs.services.failures.quarantine import nodes_judge
@@ -14,6 +16,7 @@ from jobs.services.failures.timeouts import generations_expire, stalled_recover
 from jobs.services.failures.watch import watch_is_kept, watch_keep
 from jobs.services.lifecycle.audit import audit_expire
 from jobs.services.lifecycle.predictions import predictions_join_next
+from jobs.services.lifecycle.retention import files_expire
 from jobs.services.reports.model_fitting import models_fit
 from jobs.services.scheduling.cycle import cycle_run, cycle_watched
 from jobs.services.submission.validation_requests import validations_delete_old
@@ -30,9 +33,17 @@ def allocate_cluster() -> list[int]:
 
 
 def _cycle_run() -> set[int]:
-    now = timezone.now()
-    with cycle_watched(now):
-        return cycle_run(now, applied=_orders_changed)
+    now, began_at, outcome = timezone.now(), time.monotonic(), "failed"
+    try:
+        with cycle_watched(now):
+            changed = cycle_run(now, applied=_orders_changed)
+        outcome = "succeeded"
+    finally:
+        counters.count("cycles", outcome)
+        counters.count("cycle_seconds", amount=time.monotonic() - began_at)
+        counters.mark("cycle_ended_at", time.time())
+        counters.flush()
+    return changed
 
 
 def _orders_changed(changed: set[int]) -> None:
@@ -110,3 +121,11 @@ def expire_records() -> int:
     """Delete ended sessions and old audit entries; return the number of these."""
     call_command("clearsessions")
     return audit_expire(timezone.now())
+
+
+@shared_task(time_limit=60)
+def expire_files() -> list[int]:
+    """Delete the files of some jobs that ended long ago; return these jobs."""
+    deleted = files_expire(timezone.now())
+    nudges.jobs_changed(deleted)
+    return sorted(deleted)

@@ -181,7 +181,7 @@ class Outbox:
                 size_bytes += queued.size_bytes
                 if reports and size_bytes > MAX_REPORT_BYTES:
                     break
-                reports.append(self._with_remarks(queued.report))
+                reports.append(trainer.masked(self._with_remarks(queued.report)))
                 count += 1
             if count:
                 parcel.counts.append((trainer, count))

@@ -112,7 +112,12 @@ class Uploads:
             upload.is_over = True
             return
         upload.not_before = now + max(upload.backoff.next_delay_s(), wished_wait_s(error))
-        log.warning("uploading files of job %d is tried again: %s", report.job_id, error)
+        log.warning(
+            "uploading files of job %d is tried again: %s",
+            report.job_id,
+            error,
+            extra=_fields(report),
+        )
 
 
 def files_named(report: TrainerReport) -> Sequence[str]:
@@ -170,7 +175,9 @@ def _file_upload(
     try:
         client.upload(report.job_id, report.slot, report.generation, name, path, path.parents[1])
     except ConflictError:
-        log.warning("job %d has gone on without slot %d", report.job_id, report.slot)
+        log.warning(
+            "job %d has gone on without slot %d", report.job_id, report.slot, extra=_fields(report)
+        )
     except FileNotFoundError:
         upload.is_superseded = path.name != name
         if not upload.is_superseded:
@@ -178,8 +185,19 @@ def _file_upload(
     except (RequestRefusedError, OSError) as error:
         if is_passing(error):
             raise
-        log.warning("%s of job %d cannot be uploaded: %s", path.name, report.job_id, error)
+        log.warning(
+            "%s of job %d cannot be uploaded: %s",
+            path.name,
+            report.job_id,
+            error,
+            extra=_fields(report),
+        )
         upload.errors[path.name] = str(error)
+
+
+def _fields(report: TrainerReport) -> dict[str, int]:
+    """Return the fields of a log line about a trainer."""
+    return {"job": report.job_id, "slot": report.slot, "generation": report.generation}
 
 
 def _place(report: TrainerReport) -> tuple[TrainerKey, int]:

@@ -27,7 +27,7 @@ from agents.trainer.contract.fork_server import (
     WARM_FILE,
     ForkRequest,
 )
-from agents.trainer.contract.job_user import JobUser
+from agents.trainer.contract.job_user import LATER_PREFIX, JobUser
 from controlplane.core.protocol.wire import AcceleratorInfo
 
 log = logging.getLogger("agents")
@@ -95,7 +95,12 @@ class ForkServers:
         return server is not None and not server.is_warm
 
     def start(
-        self, option: str, run_dir: Path, limits: Mapping[str, str], user: JobUser | None
+        self,
+        option: str,
+        run_dir: Path,
+        limits: Mapping[str, str],
+        user: JobUser | None,
+        secrets: Mapping[str, str],
     ) -> OwnedProcess:
         """Start `python -m agents.trainer` with `option` in `run_dir`.
 
@@ -103,6 +108,7 @@ class ForkServers:
             option: --run-dir or --validate.
             limits: variables that limit the process to its accelerator.
             user: that the process becomes; None: it stays the agent's own.
+            secrets: further variables, which change none of the others.
 
         Raises:
             OSError: the process cannot be started.
@@ -111,8 +117,11 @@ class ForkServers:
         server = self._servers.get(key)
         home = {} if user is None else _home(run_dir)
         uid = None if user is None else user.uid
+        environment = self._environment(run_dir, limits) | home
+        added = {name: value for name, value in secrets.items() if name not in environment}
         if server is not None and server.is_warm:
             own = {name: value for name, value in limits.items() if name in _OWN_VARIABLES} | home
+            own |= added
             text = None if user is None else user.text()
             pid = _ask(server.process, ForkRequest(option, str(run_dir), own, text))
             if pid:
@@ -123,7 +132,9 @@ class ForkServers:
         command = (*self._settings.trainer_command, option, str(run_dir))
         if user is not None:
             command = (*JOB_USER_COMMAND, user.text(), *command)
-        environment = self._environment(run_dir, limits) | home
+            # Until it has become that user, no variable of a job's owner may steer it.
+            added = {f"{LATER_PREFIX}{name}": value for name, value in added.items()}
+        environment |= added
         return OwnedProcess.start(command, environment, run_dir, run_dir / "code", uid=uid)
 
     def step(self, now: float) -> None:

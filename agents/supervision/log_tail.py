@@ -1,10 +1,14 @@
-"""Sends a trainer's log to the control plane: text in chunks by byte offset, up to a bound."""
+"""Sends a trainer's log to the control plane: text in chunks by byte offset, up to a bound.
+
+Secrets of the job are masked before.
+"""
 
 from __future__ import annotations
 
 import codecs
 import contextlib
 
+from agents.supervision.masking import Mask
 from agents.supervision.run_directory import RunDirectory
 from agents.trainer.contract.plain_files import (
     plain_file_open,
@@ -21,10 +25,14 @@ class LogTail:
     """Reads one log.txt while it is written.
 
     Chunk text is valid UTF-8 and exactly as many bytes long as its part of the file, so that
-    offsets of chunks add up in the control plane.
+    offsets of chunks add up in the control plane. A masked secret keeps its length for that reason.
+
+    Attributes:
+        mask: of the job's secrets.
     """
 
     def __init__(self, directory: RunDirectory, shipped_bytes: int, slack_bytes: int) -> None:
+        self.mask = Mask()
         self._directory = directory
         self._shipped_bytes = shipped_bytes
         self._slack_bytes = slack_bytes
@@ -40,7 +48,7 @@ class LogTail:
             if self._size_bytes() <= offset:
                 return None
             return self._chunk(offset, self._farewell())
-        part = self._read(offset, min(CHUNK_BYTES, room_bytes))
+        part = self._masked(offset, min(CHUNK_BYTES, room_bytes), is_writer_gone=is_writer_gone)
         if not is_writer_gone and len(part) < room_bytes:
             part = _without_half_character(part)
         return self._chunk(offset, part.decode("utf-8", "one_mark_a_byte")) if part else None
@@ -72,6 +80,22 @@ class LogTail:
 
     def _size_bytes(self) -> int:
         return plain_file_size(self._directory.log)
+
+    def _masked(self, offset: int, count: int, *, is_writer_gone: bool) -> bytes:
+        """Read up to `count` bytes, without secrets and, unless complete, the beginning of one."""
+        if not self.mask:
+            return self._read(offset, count)
+        # A secret that begins before these bytes or ends behind them is masked as well.
+        before, behind = min(offset, self.mask.longest_bytes), self.mask.longest_bytes
+        data = self._read(offset - before, before + count + behind)
+        masked = self.mask.data(data)
+        num_begun = 0
+        if len(data) < before + count + behind:
+            num_begun = self.mask.num_begun(data)
+        whole = masked[: len(masked) - num_begun]
+        if is_writer_gone:
+            whole += b"*" * num_begun
+        return whole[before : before + count]
 
     def _read(self, offset: int, count: int) -> bytes:
         try:

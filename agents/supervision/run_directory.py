@@ -127,6 +127,23 @@ class RunDirectory:
             return None
         return (pid, create_time) if 1 < pid < _COUNT_LIMIT else None
 
+    def write_secrets(self, secrets: Mapping[str, str]) -> None:
+        """Record the secrets of the trainer, for the mask of a later agent process."""
+        if secrets:
+            write_atomically(self.records / "secrets.json", json.dumps(dict(secrets)))
+
+    def read_secrets(self) -> dict[str, str]:
+        """Read the recorded secrets; none if there are none, or they were forgotten."""
+        noted = read_json(self.records / "secrets.json")
+        if not isinstance(noted, dict):
+            return {}
+        return {name: value for name, value in noted.items() if isinstance(value, str)}
+
+    def forget_secrets(self) -> None:
+        """Delete the recorded secrets; nothing of the trainer is to be masked any more."""
+        with contextlib.suppress(OSError):
+            (self.records / "secrets.json").unlink(missing_ok=True)
+
     def touch_alive(self) -> None:
         """Signal to the trainer that its agent is alive."""
         with contextlib.suppress(OSError):  # a full disk, a folder that user code deleted

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import logging
 import signal
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, MutableMapping
 from concurrent.futures import Future
 from dataclasses import dataclass
 from enum import Enum
+from typing import Any
 
 from agents.session.background import Background
 from agents.session.backoff import Backoff
@@ -22,6 +24,7 @@ from agents.supervision.fork_servers import ForkServers
 from agents.supervision.heartbeat import Pulse
 from agents.supervision.isolation import Isolation
 from agents.supervision.log_tail import LogTail
+from agents.supervision.masking import Mask
 from agents.supervision.oom_kills import OomKillCounter
 from agents.supervision.processes import OwnedProcess, processes_of
 from agents.supervision.run_directory import RunDirectory, TrainerKey
@@ -29,6 +32,7 @@ from controlplane.core.protocol.wire import (
     AcceleratorInfo,
     ReportKind,
     TrainerOrders,
+    TrainerReport,
     TrainerState,
     WantedTrainer,
 )
@@ -68,6 +72,21 @@ class AgentContext:
     isolation: Isolation
 
 
+class _TrainerLog(logging.LoggerAdapter[logging.Logger]):
+    """Adds job, slot and generation of a trainer to the fields of log lines."""
+
+    def __init__(self, trainer: TrainerHandle) -> None:
+        super().__init__(log)
+        self._trainer = trainer
+
+    def process(
+        self, message: str, options: MutableMapping[str, Any]
+    ) -> tuple[str, MutableMapping[str, Any]]:
+        state = self._trainer.state
+        fields = {"job": state.job_id, "slot": state.slot, "generation": state.generation}
+        return message, {**options, "extra": fields}
+
+
 class TrainerHandle:
     """One (job, slot) on this node. Call `follow` or `end` per the desired state, then `step`."""
 
@@ -79,6 +98,7 @@ class TrainerHandle:
         self.queue = ReportQueue(directory)
         self.log_tail = LogTail(directory, settings.log_shipped_bytes, settings.log_slack_bytes)
         self._around = surroundings
+        self._log = _TrainerLog(self)
         self._wanted: WantedTrainer | None = None
         self._orders: TrainerOrders | None = None
         self._process: OwnedProcess | None = None
@@ -116,6 +136,11 @@ class TrainerHandle:
             pid=self._process.pid if self._process else 0,
         )
 
+    def masked(self, report: TrainerReport) -> TrainerReport:
+        """Return a report of the trainer without the values of its secrets."""
+        mask = self.log_tail.mask
+        return dataclasses.replace(report, data=mask.value(report.data)) if mask else report
+
     def follow(self, wanted: WantedTrainer) -> None:
         """Set the desired state; a running trainer gets new orders if they differ."""
         self._wanted = wanted
@@ -127,7 +152,9 @@ class TrainerHandle:
                 self._is_deaf = False
             except OSError as error:  # retried in the next round
                 if not self._is_deaf:
-                    log.warning("job %d, slot %d cannot be told anything: %s", *self.key, error)
+                    self._log.warning(
+                        "job %d, slot %d cannot be told anything: %s", *self.key, error
+                    )
                 self._is_deaf = True
 
     def end(self, now: float) -> None:
@@ -136,7 +163,7 @@ class TrainerHandle:
             return
         self._is_unwanted = True
         if self._process is not None and self.stage is Stage.RUNNING:
-            log.info("ending the trainer of job %d, slot %d", *self.key)
+            self._log.info("ending the trainer of job %d, slot %d", *self.key)
             self._process.end(now, self._around.settings.grace_s)
 
     def step(self, now: float, is_accelerator_free: Callable[[int], bool]) -> None:
@@ -159,6 +186,7 @@ class TrainerHandle:
         self._orders = self.directory.read_orders()
         if self._orders is not None:
             self.accelerator_index = self._orders.accelerator.index
+        self.log_tail.mask = Mask(self.directory.read_secrets().values())
         if last_report(self.directory, {ReportKind.EXITED}, is_agents_own=True):
             self.stage = Stage.GONE
             self._around.isolation.leave(self.directory.path)
@@ -176,14 +204,14 @@ class TrainerHandle:
             return False
         self.stage, self._process = Stage.RUNNING, process
         if process is None:
-            log.warning("the trainer of job %d, slot %d went while no agent ran", *self.key)
+            self._log.warning("the trainer of job %d, slot %d went while no agent ran", *self.key)
             self._close(self._exit_code(None))
         else:
-            log.info("adopted the trainer of job %d, slot %d", *self.key)
+            self._log.info("adopted the trainer of job %d, slot %d", *self.key)
             try:
                 self._around.isolation.reach(self.directory.path, self._orders)
             except OSError as error:
-                log.warning("job %d, slot %d may reach no new peers: %s", *self.key, error)
+                self._log.warning("job %d, slot %d may reach no new peers: %s", *self.key, error)
         return True
 
     def _step_fetching(self, now: float, is_accelerator_free: Callable[[int], bool]) -> None:
@@ -239,7 +267,9 @@ class TrainerHandle:
         """Kill a process that is suspended or stuck; it then counts as lost."""
         if self._kill_reason is None and self._pulse.is_lost(now):
             self._kill_reason = f"no sign of life for {self._pulse.silent_s:.1f} s"
-            log.error("killing the trainer of job %d, slot %d: %s", *self.key, self._kill_reason)
+            self._log.error(
+                "killing the trainer of job %d, slot %d: %s", *self.key, self._kill_reason
+            )
             process.kill()
 
     def _start_fetch(self, wanted: WantedTrainer) -> None:
@@ -262,10 +292,13 @@ class TrainerHandle:
         self._write_orders(wanted)
         directory = self.directory
         directory.touch_alive()
+        self.log_tail.mask = Mask(wanted.secrets.values())
         try:
+            directory.write_secrets(wanted.secrets)
             user = self._around.isolation.enter(directory.owner, directory.path)
+            limits = self._accelerator_environment(wanted)
             process = self._around.fork_servers.start(
-                "--run-dir", directory.path, self._accelerator_environment(wanted), user
+                "--run-dir", directory.path, limits, user, wanted.secrets
             )
         except OSError as error:
             self._give_up(f"the trainer does not start: {error}")
@@ -273,7 +306,9 @@ class TrainerHandle:
         self._process, self.stage = process, Stage.RUNNING
         with contextlib.suppress(OSError):  # the process is also found by its environment
             directory.write_process(process.pid, process.create_time)
-        log.info("started the trainer of job %d, slot %d as process %d", *self.key, process.pid)
+        self._log.info(
+            "started the trainer of job %d, slot %d as process %d", *self.key, process.pid
+        )
 
     def _accelerator_environment(self, wanted: WantedTrainer) -> Mapping[str, str]:
         return accelerator_environment(self._around.accelerators[wanted.accelerator_index])
@@ -296,7 +331,7 @@ class TrainerHandle:
             self.directory.write_orders(orders)
             self._orders = orders
             news = orders.membership.generation, orders.go
-            log.debug("job %d, slot %d is told: generation %d, go %s", *self.key, *news)
+            self._log.debug("job %d, slot %d is told: generation %d, go %s", *self.key, *news)
 
     def _known_accelerator(self, wanted: WantedTrainer) -> AcceleratorInfo:
         """Return an adopted trainer's accelerator that this agent does not offer."""
@@ -304,7 +339,7 @@ class TrainerHandle:
         return self._orders.accelerator
 
     def _give_up(self, message: str) -> None:
-        log.error("the trainer of job %d, slot %d cannot start: %s", *self.key, message)
+        self._log.error("the trainer of job %d, slot %d cannot start: %s", *self.key, message)
         data = {"code": "internal", "message": message, "traceback": ""}
         self.directory.add_own_report(self._generation(), ReportKind.FAILED, data)
         self._close(None)
@@ -320,7 +355,7 @@ class TrainerHandle:
             data["reason"] = self._kill_reason
         self.directory.add_own_report(self._generation(), ReportKind.EXITED, data)
         self.stage = Stage.GONE
-        log.info("the trainer of job %d, slot %d is gone, exit code %s", *self.key, exit_code)
+        self._log.info("the trainer of job %d, slot %d is gone, exit code %s", *self.key, exit_code)
 
     def _exit_code(self, process: OwnedProcess | None) -> int | None:
         if process is not None and process.exit_code is not None:

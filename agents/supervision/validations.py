@@ -17,6 +17,7 @@ from agents.session.report_queue import storable
 from agents.supervision.devices import VALIDATION_ENVIRONMENT
 from agents.supervision.fetch import code_fetch, source_fetch
 from agents.supervision.isolation import Isolation
+from agents.supervision.masking import Mask
 from agents.supervision.processes import OwnedProcess, processes_of
 from agents.supervision.trainer_handle import AgentContext
 from agents.trainer.contract.plain_files import (
@@ -52,6 +53,7 @@ class Validation:
         self._wanted = wanted
         self.path = parent / f"{wanted.validation_id}-{wanted.attempt}"
         self._around = surroundings
+        self._mask = Mask(wanted.secrets.values())
         settings = surroundings.settings
         self._backoff = Backoff(settings.backoff_first_s, settings.backoff_cap_s)
         self._fetch: Future[None] | None = None
@@ -135,7 +137,7 @@ class Validation:
         try:
             user = self._around.isolation.enter(self.path.name, self.path)
             self._process = self._around.fork_servers.start(
-                "--validate", self.path, VALIDATION_ENVIRONMENT, user
+                "--validate", self.path, VALIDATION_ENVIRONMENT, user, self._wanted.secrets
             )
         except OSError as failure:
             self._around.isolation.leave(self.path)
@@ -166,7 +168,9 @@ class Validation:
         number, attempt = self._wanted.validation_id, self._wanted.attempt
         report = _result_read(self.path / "validation.json")
         if report and exit_code == 0:
-            self.report = dataclasses.replace(report, validation_id=number, attempt=attempt)
+            self.report = self._masked(
+                dataclasses.replace(report, validation_id=number, attempt=attempt)
+            )
             log.info("validation %d: %s", number, report.code or "passed")
             return
         self._finish(
@@ -180,7 +184,7 @@ class Validation:
     def _finish(
         self, *, code: str, message: str, at_fault: str | None = None, traceback: str = ""
     ) -> None:
-        self.report = ValidationReport(
+        report = ValidationReport(
             validation_id=self._wanted.validation_id,
             attempt=self._wanted.attempt,
             ok=False,
@@ -189,7 +193,12 @@ class Validation:
             message=message,
             traceback=traceback,
         )
+        self.report = self._masked(report)
         self.is_accepted = self._is_unwanted  # an unwanted result is not sent
+
+    def _masked(self, report: ValidationReport) -> ValidationReport:
+        """Return the result without the values of the job's secrets."""
+        return decode(ValidationReport, self._mask.value(encode(report)))
 
     def _trim_log(self) -> None:
         settings = self._around.settings

@@ -26,7 +26,7 @@ from django.db import close_old_connections
 from django.http import HttpRequest, HttpResponse, StreamingHttpResponse
 from redis.exceptions import RedisError
 
-from jobs import nudges
+from jobs import counters, nudges
 from jobs.models import Job
 from jobs.selectors.access import is_admin
 
@@ -38,6 +38,7 @@ KEEP_ALIVE_S = 15.0
 #: Least seconds between two events of one stream; changes in between are sent together.
 MIN_GAP_S = 0.25
 RECONNECT_S = 2.0
+TELL_S = 5.0
 #: Most jobs named in one event; an event with more reports a change of the cluster instead.
 MAX_NAMED_JOBS = 100
 _MAX_KNOWN_OWNERS = 10_000
@@ -86,6 +87,7 @@ class Hub:
         self.subscribers: set[Subscriber] = set()
         self._feeder: asyncio.Task[None] | None = None
         self._owners: OrderedDict[int, int] = OrderedDict()
+        self._tell_after = 0.0
 
     def has_room_for(self, person_id: int) -> bool:
         """Return whether one more stream of a user may be opened."""
@@ -116,6 +118,7 @@ class Hub:
                 async for change in nudges.changes(KEEP_ALIVE_S):
                     if change is not None:
                         await self._send(change)
+                    await self._tell_number()
             except (RedisError, OSError) as error:
                 logger.warning("event streams have lost Redis: %s", error)
             except Exception:
@@ -125,6 +128,13 @@ class Hub:
             # Changes during the gap are unknown: every page refreshes once.
             for subscriber in self.subscribers:
                 subscriber.add((), is_cluster_changed=True)
+
+    async def _tell_number(self) -> None:
+        """Tell the number of streams for the metrics, at most once in `TELL_S`."""
+        if time.monotonic() >= self._tell_after:
+            self._tell_after = time.monotonic() + TELL_S
+            tell = sync_to_async(counters.share_tell, thread_sensitive=False)
+            await tell("watchers", len(self.subscribers))
 
     async def _send(self, change: dict[str, object]) -> None:
         named = change.get("jobs")

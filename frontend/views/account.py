@@ -1,4 +1,4 @@
-"""Login, password, and the account page with the user's API tokens."""
+"""Login, password, and the account page with the user's API tokens and secrets."""
 
 from __future__ import annotations
 
@@ -12,14 +12,17 @@ from django.http import Http404, HttpRequest, HttpResponse
 from django.shortcuts import redirect, render
 from django.urls import reverse_lazy
 from django.utils import timezone
+from django.views.decorators.debug import sensitive_post_parameters
 from django.views.decorators.http import require_POST, require_safe
 
-from frontend.forms import PasswordForm, TokenForm
+from frontend.forms import PasswordForm, SecretForm, TokenForm
 from frontend.views.changes import person
+from jobs import nudges
 from jobs.exceptions import ControlPlaneError, NotFoundError
-from jobs.models import ApiToken, AuditAction
+from jobs.models import ApiToken, AuditAction, Secret
 from jobs.services.cluster.accounts import failure_audit, login_audit, password_confirm
 from jobs.services.cluster.api_tokens import api_token_create, api_token_revoke
+from jobs.services.cluster.secrets import secret_delete, secret_store
 from jobs.services.lifecycle.audit import audit_add
 
 _SHOWN_TOKENS = 100
@@ -76,7 +79,7 @@ password = PasswordChange.as_view()
 @login_required
 @require_safe
 def account(request: HttpRequest) -> HttpResponse:
-    """Show the user's API tokens and an example of their use."""
+    """Show the user's API tokens, an example of their use, and the names of secrets."""
     return _page(request, TokenForm())
 
 
@@ -120,12 +123,49 @@ def token_revoke(request: HttpRequest, token_id: int) -> HttpResponse:
     return redirect("account")
 
 
+@sensitive_post_parameters("value")
+@login_required
+@require_POST
+def secrets(request: HttpRequest) -> HttpResponse:
+    """Store a secret, or replace its value."""
+    form = SecretForm(request.POST)
+    if not form.is_valid():
+        return _page(request, TokenForm(), secret_form=form)
+    # As typed: browsers send other ends of lines.
+    value = form.cleaned_data["value"].replace("\r\n", "\n")
+    try:
+        row, _ = secret_store(person(request), form.cleaned_data["name"], value, timezone.now())
+    except ControlPlaneError as error:
+        for name, texts in error.fields.items():
+            form.add_error(name, list(texts))
+        if not error.fields:
+            form.add_error(None, error.detail)
+        return _page(request, TokenForm(), secret_form=form)
+    messages.success(request, f"The secret “{row.name}” is stored.", extra_tags="good")
+    return redirect("account")
+
+
+@login_required
+@require_POST
+def secret_remove(request: HttpRequest, name: str) -> HttpResponse:
+    """Delete one of the user's own secrets."""
+    try:
+        secret_delete(person(request), name)
+    except NotFoundError:
+        raise Http404("No such secret.") from None
+    nudges.jobs_changed(orders=True)
+    messages.success(request, f"The secret “{name}” is deleted.", extra_tags="good")
+    return redirect("account")
+
+
 def _page(request: HttpRequest, form: TokenForm, **more: Any) -> HttpResponse:
     own = ApiToken.objects.filter(user=person(request), revoked_at=None)
     context = {
         "form": form,
         "tokens": own.order_by("-id")[:_SHOWN_TOKENS],
         "curl": _curl_example(request),
+        "secret_form": SecretForm(),
+        "secrets": Secret.objects.filter(owner=person(request)),
         **more,
     }
     return render(request, "frontend/account.html", context)

@@ -17,6 +17,7 @@ from jobs import nudges
 from jobs.exceptions import ControlPlaneError
 from jobs.models import Job
 from jobs.selectors import access
+from jobs.services.lifecycle.retention import files_delete
 from jobs.services.submission import job_actions
 
 
@@ -29,6 +30,18 @@ def job_cancel(request: HttpRequest, job_id: int) -> HttpResponse:
         job_or_404(request, job_id),
         lambda job: job_actions.job_cancel(job.pk, timezone.now(), actor=actor(request)),
         "Job #{} is cancelled.",
+    )
+
+
+@login_required
+@require_POST
+def job_files_delete(request: HttpRequest, job_id: int) -> HttpResponse:
+    """Delete the files of a job that has ended."""
+    return _do(
+        request,
+        job_or_404(request, job_id),
+        lambda job: files_delete(job.pk, timezone.now(), actor=actor(request)),
+        "The files of job #{} are deleted.",
     )
 
 

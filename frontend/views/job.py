@@ -26,6 +26,7 @@ from jobs.models import Generation, Job
 from jobs.selectors import access, logs, pages, series
 from jobs.selectors.estimates.memory import advice_text, job_memory_advice
 from jobs.selectors.reproducibility import kinds_used, reproducibility_of
+from jobs.selectors.retention import files_expire_at
 from jobs.services.lifecycle.audit import read_audit
 
 _PHASE_TONES = {
@@ -79,6 +80,7 @@ def job(request: HttpRequest, job_id: int) -> HttpResponse:
             "generations": _resize_rows(pages.generations_of(found)),
             "events": pages.events_of(found),
             "artifacts": list(found.artifacts.all()[:100]),
+            "files_expire_at": files_expire_at(found),
             "log_slots": logs.log_slots(found),
             "stop_text": _stop_text(found),
             "facts": shown_facts(found.facts),
@@ -144,6 +146,8 @@ def job_file(request: HttpRequest, job_id: int, name: str) -> HttpResponseBase:
 def job_code(request: HttpRequest, job_id: int) -> HttpResponseBase:
     """Send the job's code as submitted."""
     found = job_or_404(request, job_id)
+    if found.files_deleted_at is not None:
+        raise Http404("The files are deleted.")
     read_audit(request.user, found, "code")
     return _download(request, found.code, found.code_name, found.code_sha256)
 
@@ -214,11 +218,13 @@ def _stop_text(job: Job) -> str:
 
 def _actions(job: Job) -> dict[str, bool]:
     """Return which buttons are useful now; the services check again."""
-    is_live = job.status not in ENDED_JOB_STATUSES
+    is_live, has_files = job.status not in ENDED_JOB_STATUSES, job.files_deleted_at is None
     return {
         "cancel": is_live,
         "pause": job.status in _PAUSABLE and not job.pause_requested,
         "resume": job.status == JobStatus.PAUSED or (is_live and job.pause_requested),
         "reprioritise": is_live,
-        "predict": job.task == Task.TRAIN and job.status == JobStatus.FINISHED,
+        "predict": has_files and job.task == Task.TRAIN and job.status == JobStatus.FINISHED,
+        "clone": has_files,
+        "files_delete": has_files and not is_live,
     }

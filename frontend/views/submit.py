@@ -30,6 +30,7 @@ from jobs.exceptions import ControlPlaneError, InvalidInputError, NotFoundError
 from jobs.job_templates import JOB_TEMPLATES
 from jobs.models import Job, Validation
 from jobs.selectors import access
+from jobs.selectors.retention import job_code
 from jobs.services.submission.job_actions import job_submit
 from jobs.services.submission.rows import submission_admit
 from jobs.services.submission.validation_requests import validation_request
@@ -82,7 +83,7 @@ def _read(request: HttpRequest, form: forms.JobForm) -> tuple[Submission, int | 
         return submission_read(values | {"template": name}), None
     if kind in ("clone", "validation"):
         job = _code_source(request, kind, name)
-        with job.code.open("rb") as file:
+        with job_code(job).open("rb") as file:
             return submission_read(values, file.read(), job.code_name), job.pk
     upload = form.cleaned_data.get("code")
     if kind != "upload":
@@ -116,7 +117,7 @@ def validation(request: HttpRequest, validation_id: int) -> HttpResponse:
 def _validation_page(request: HttpRequest, found: Validation) -> HttpResponse:
     """Show the form as it was validated, with the result."""
     job = found.validated_job
-    values = forms.blank_values() | forms.clone_values(job)
+    values = forms.blank_values() | forms.clone_values(job, person(request))
     if number := request.GET.get("virtual_nodes"):  # from the button, without scripts
         values["num_virtual_nodes"] = number
     code_from = f"template:{job.template}" if job.template else f"validation:{found.pk}"
@@ -130,7 +131,7 @@ def _first_form(request: HttpRequest) -> forms.JobForm:
     """Return the form of a fresh page: a clone, the requested template, or the first one."""
     if clone_of := request.GET.get("from"):
         job = _code_source(request, "clone", clone_of)
-        values = forms.clone_values(job) | {"code_from": f"clone:{job.pk}"}
+        values = forms.clone_values(job, person(request)) | {"code_from": f"clone:{job.pk}"}
         if job.task == Task.TRAIN and job.status == JobStatus.FINISHED:
             values["source_job"] = job.pk  # shown when a prediction is chosen
         if request.GET.get("task") == Task.PREDICT:

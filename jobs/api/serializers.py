@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime
 import math
 from typing import Any
 
@@ -28,6 +29,7 @@ from jobs.selectors.estimates.noise import noise_scale_of
 from jobs.selectors.estimates.nonfinite import nonfinite_warning
 from jobs.selectors.forecast import forecast_of
 from jobs.selectors.reproducibility import Reproducibility, kinds_used, reproducibility_of
+from jobs.selectors.retention import files_expire_at
 from jobs.services.cluster.api_tokens import JOB_SCOPES, LIFETIME_DAYS_LIMIT, SCOPES
 from jobs.submission import PRIORITY_RANGE, SUBMISSION_COLUMNS
 
@@ -121,6 +123,9 @@ class JobSerializer(JobSummarySerializer):
     """One job with all fields."""
 
     files = ArtifactSerializer(source="artifacts", many=True)
+    files_expire_at = serializers.SerializerMethodField(
+        help_text="When its files are deleted; null: they are kept."
+    )
     kinds_used = serializers.SerializerMethodField(help_text="Kinds that it has trained on.")
     noise_scale = serializers.SerializerMethodField(
         help_text="Gradient noise scale in examples, with what it is made of; null while unknown."
@@ -155,7 +160,12 @@ class JobSerializer(JobSummarySerializer):
             "kinds_used",
             "reproducibility",
             "files",
+            "files_expire_at",
+            "files_deleted_at",
         )
+
+    def get_files_expire_at(self, job: Job) -> datetime.datetime | None:
+        return files_expire_at(job)
 
     def get_kinds_used(self, job: Job) -> list[str]:
         return kinds_used(job)

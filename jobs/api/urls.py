@@ -10,6 +10,7 @@ from jobs.api.jobs import data_views as data
 from jobs.api.jobs import views as jobs
 from jobs.api.openapi import ApiPages
 from jobs.api.replays import views as replays
+from jobs.api.secrets import views as secrets
 from jobs.api.validations import views as validations
 
 urlpatterns = [
@@ -28,6 +29,7 @@ urlpatterns = [
     path("jobs/<int:job_id>/metrics/", data.JobMetrics.as_view(), name="job-metrics"),
     path("jobs/<int:job_id>/logs/", data.JobLogs.as_view(), name="job-logs"),
     path("jobs/<int:job_id>/code/", data.JobCode.as_view(), name="job-code"),
+    path("jobs/<int:job_id>/files/", data.JobFiles.as_view(), name="job-files"),
     path("jobs/<int:job_id>/files/<str:name>/", data.JobFile.as_view(), name="job-file"),
     path("validations/", validations.ValidationList.as_view(), name="validation-list"),
     path(
@@ -65,6 +67,8 @@ urlpatterns = [
     path("policy/", cluster.Policy.as_view(), name="policy"),
     path("replays/", replays.ReplayList.as_view(), name="replay-list"),
     path("replays/<int:replay_id>/", replays.ReplayDetail.as_view(), name="replay-detail"),
+    path("secrets/", secrets.SecretList.as_view(), name="secret-list"),
+    path("secrets/<str:name>/", secrets.SecretDetail.as_view(), name="secret-detail"),
     path("tokens/", cluster.Tokens.as_view(), name="token-list"),
     path("tokens/<int:token_id>/", cluster.TokenDetail.as_view(), name="token-detail"),
     path("templates/", cluster.Templates.as_view(), name="template-list"),

@@ -6,6 +6,7 @@ from jobs.models.access import (
     IdempotencyKey,
     PolicyState,
     PriorityCeiling,
+    Secret,
 )
 from jobs.models.audit import AuditAction, AuditEntry
 from jobs.models.estimates import JobEstimates
@@ -39,6 +40,7 @@ __all__ = [
     "PriorityCeiling",
     "Replay",
     "ReplayStatus",
+    "Secret",
     "StartFailure",
     "StepReport",
     "StepTimeProfile",

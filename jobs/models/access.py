@@ -1,4 +1,4 @@
-"""API tokens, idempotency keys, cluster-wide settings, and the state of policies."""
+"""API tokens, secrets, idempotency keys, cluster-wide settings, and the state of policies."""
 
 from __future__ import annotations
 
@@ -24,6 +24,29 @@ class ApiToken(models.Model):
 
     class Meta:
         ordering = ("-id",)
+
+    def __str__(self) -> str:
+        return self.name
+
+
+class Secret(models.Model):
+    """A value that a user's jobs find in their environment by its name. Only encrypted is stored.
+
+    Attributes:
+        sealed: the value, encrypted (jobs.sealing).
+    """
+
+    owner = models.ForeignKey(
+        settings.AUTH_USER_MODEL, on_delete=models.CASCADE, related_name="secrets"
+    )
+    name = models.CharField(max_length=64)
+    sealed = models.TextField()
+    created_at = models.DateTimeField()
+    changed_at = models.DateTimeField()
+
+    class Meta:
+        ordering = ("name",)
+        constraints = (models.UniqueConstraint(name="secret_name_once", fields=("owner", "name")),)
 
     def __str__(self) -> str:
         return self.name

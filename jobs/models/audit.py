@@ -31,6 +31,10 @@ class AuditAction(StrEnum):
     NODE_UNCORDONED = "node_uncordoned"
     NODE_UNQUARANTINED = "node_unquarantined"
     NODE_TOKEN_REPLACED = "node_token_replaced"  # noqa: S105
+    SECRET_MADE = "secret_made"  # noqa: S105
+    SECRET_REPLACED = "secret_replaced"  # noqa: S105
+    SECRET_DELETED = "secret_deleted"  # noqa: S105
+    FILES_DELETED = "files_deleted"
     JOB_READ = "job_read"
     PRIORITY_CHANGED = "priority_changed"
     POLICY_CHANGED = "policy_changed"

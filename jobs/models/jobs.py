@@ -55,8 +55,10 @@ class Job(models.Model):
     code = models.FileField(upload_to=code_path, max_length=200)
     code_name = models.CharField(max_length=120)
     code_sha256 = models.CharField(max_length=64)
+    code_bytes = models.PositiveBigIntegerField(default=0)
     entry_file = models.CharField(max_length=200)
     settings = models.JSONField(default=dict, blank=True)
+    secrets = models.JSONField(default=list, blank=True)  # names of secrets of the owner
     global_batch_size = models.PositiveIntegerField()
     batch_size_min = models.PositiveIntegerField(null=True, blank=True)
     batch_size_max = models.PositiveIntegerField(null=True, blank=True)
@@ -114,6 +116,7 @@ class Job(models.Model):
     pending_since = models.DateTimeField(null=True, blank=True)
     started_at = models.DateTimeField(null=True, blank=True)
     ended_at = models.DateTimeField(null=True, blank=True)
+    files_deleted_at = models.DateTimeField(null=True, blank=True)  # code, artifacts and log
     results_claimed_at = models.DateTimeField(null=True, blank=True)
     facts = models.JSONField(default=dict, blank=True)  # from its validation
 

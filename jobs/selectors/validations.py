@@ -24,7 +24,15 @@ def validation_matching(job: Job) -> Validation | None:
     ).select_related("owner")
     spec = _validated_part(job)
     passed = passed.order_by("-job_fields__num_virtual_nodes", "-id")
-    return next((one for one in passed if _validated_part(one.validated_job) == spec), None)
+    return next(
+        (
+            one
+            for one in passed
+            if _validated_part(one.validated_job) == spec
+            and one.validated_job.secrets == job.secrets
+        ),
+        None,
+    )
 
 
 def _validated_part(job: Job) -> TrainingSpec:

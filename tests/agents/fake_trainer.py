@@ -2,8 +2,9 @@
 
 What it plays is in the job's settings: `train` (until told to leave), `finish`, `crash`, `stubborn`
 (ignores SIGTERM), `parent` (starts children), `noisy`, `diverge`, `nonfinite`, `silent` (has no
-pulse), `save` (leaves checkpoints beside the training), `intrude` (see tests.security.intruder);
-for validations `fine`, `hang`, `die`, `refuse`, `intrude`.
+pulse), `tell` (its secret S3_KEY, in all forms; `tell later`: once outputs/go is there), `save`
+(leaves checkpoints beside the training), `intrude` (see tests.security.intruder);
+for validations `fine`, `hang`, `die`, `refuse`, `intrude`, `tell`.
 What a fork server plays is in FAKE_FORK_SERVER: `deaf` (does not reply), `broken` (does not get
 warm), `forgetful` (forks nothing).
 """
@@ -30,6 +31,7 @@ from controlplane.core.protocol.wire import (
     encode,
 )
 from tests.security import intruder
+from tests.security.secret_forms import secret_forms
 
 LIFE_S = 60.0
 TICK_S = 0.01
@@ -107,8 +109,17 @@ class FakeTrainer:
             time.sleep(TICK_S)
         return 9
 
+    def tell(self) -> int:
+        forms = secret_forms(os.environ["S3_KEY"]).values()
+        sys.stdout.write("\n".join([*forms, "told\n"]))
+        sys.stdout.flush()
+        self.report(ReportKind.FAILED, code="user_code", message=" | ".join(forms))
+        return 3
+
     def round(self, play: str) -> int | None:
         orders = self.orders = self.read_orders()
+        if play == "tell" or (play == "tell later" and (self.run_dir / "outputs" / "go").exists()):
+            return self.tell()
         if not orders.go:
             return None
         if orders.membership.member(orders.slot) is None:
@@ -194,11 +205,17 @@ def validate(directory: Path) -> int:
     if play == "die":
         sys.stderr.write("Killed in native code\n")
         return 42
+    facts: dict[str, Any] = {"num_parameters": 12}
+    if play == "intrude":
+        facts = intrusion(spec.settings)
+    if play == "tell":
+        facts["environment"] = dict(os.environ)
     report = ValidationReport(
         ok=play in ("fine", "intrude"),
         code=None if play in ("fine", "intrude") else "user_code",
         traceback="" if play == "fine" else f"in {Path.cwd().name}",
-        facts=intrusion(spec.settings) if play == "intrude" else {"num_parameters": 12},
+        message=" | ".join(secret_forms(os.environ["S3_KEY"]).values()) if play == "tell" else "",
+        facts=facts,
     )
     (directory / "validation.json").write_text(json.dumps(encode(report)))
     return 0

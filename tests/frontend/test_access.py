@@ -19,9 +19,9 @@ GET_ROUTES = {
     "replay_figures", "validation", "audit", "password",
 }  # fmt: skip
 POST_ROUTES = {
-    "job_cancel", "job_pause", "job_resume", "job_reprioritise", "policy", "node_token",
-    "node_cordon", "node_unquarantine", "node_token_revoke", "tokens", "token_revoke",
-    "what_if_ask", "replay_cancel",
+    "job_cancel", "job_files_delete", "job_pause", "job_resume", "job_reprioritise", "policy",
+    "node_token", "node_cordon", "node_unquarantine", "node_token_revoke", "tokens", "token_revoke",
+    "what_if_ask", "replay_cancel", "secrets", "secret_delete",
 }  # fmt: skip
 JOB_ROUTES = sorted(name for name in GET_ROUTES | POST_ROUTES if name.startswith("job_"))
 ADMIN_ROUTES = {
@@ -47,6 +47,7 @@ def _address(name: str, world: World, job: str = "running") -> str:
         "node_cordon": [world.nodes[0].pk],
         "node_unquarantine": [world.nodes[0].pk],
         "token_revoke": [1],
+        "secret_delete": ["S3_KEY"],
         "node_token_revoke": [1],
     }
     if name.startswith("replay"):

@@ -15,7 +15,7 @@ from pytest_django import Settings
 
 from frontend.live import streams
 from frontend.live.streams import Hub, Subscriber
-from jobs import nudges
+from jobs import counters, nudges
 from tests.frontend.world import World, make_job, make_person
 from tests.support.servers import RunningServer
 
@@ -115,11 +115,31 @@ def test_readers_are_told_of_their_own_jobs_alone(world: World, broker: redis.Re
     async_to_sync(scenario)()
 
 
+def test_metrics_learn_how_many_pages_are_open(world: World, broker: redis.Redis) -> None:
+    def number() -> float:
+        nudges.client.cache_clear()
+        return counters.shares_sum("watchers")
+
+    async def scenario() -> None:
+        _, ada = await _open(world.ada)
+        _, ben = await _open(world.ben)
+        await _publish(broker, [], cluster=True)
+        async with asyncio.timeout(DEADLINE_S):
+            while await sync_to_async(number)() != 2:
+                await asyncio.sleep(0.01)
+        for reader in (ada, ben):
+            assert reader
+            await reader.close()
+
+    async_to_sync(scenario)()
+    nudges.client.cache_clear()
+
+
 def test_a_change_of_a_service_reaches_the_page(world: World, broker: redis.Redis) -> None:
     job = world.jobs["running"]
 
     def change() -> None:
-        nudges._client.cache_clear()
+        nudges.client.cache_clear()
         nudges.jobs_changed([job.pk])
 
     async def scenario() -> None:
@@ -132,7 +152,7 @@ def test_a_change_of_a_service_reaches_the_page(world: World, broker: redis.Redi
         await ada.close()
 
     async_to_sync(scenario)()
-    nudges._client.cache_clear()
+    nudges.client.cache_clear()
 
 
 def test_strangers_get_no_stream(world: World, broker: redis.Redis) -> None:

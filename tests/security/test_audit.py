@@ -16,6 +16,7 @@ from django.urls import reverse
 from django.utils import timezone
 from rest_framework.test import APIClient
 
+from controlplane.core.values.lifecycle import JobStatus
 from jobs.models import AuditEntry, EnrolmentToken, Node
 from jobs.models.audit import AppendOnlyError, AuditAction
 from jobs.services.cluster.nodes import enrolment_token_create
@@ -41,6 +42,7 @@ class Site:
         sent = {**headers, "Authorization": f"Bearer {api_token_make(self.admin)}"}
         self.rest = APIClient(REMOTE_ADDR="192.0.2.5", headers=sent)
         self.job = job_make(self.ada)
+        self.ended = job_make(self.ada, status=JobStatus.CANCELLED)
         data = b"x"
         digest = hashlib.sha256(data).hexdigest()
         artifact_store(self.job, "model.keras", 1, io.BytesIO(data), digest, at(0))
@@ -120,6 +122,16 @@ ACTS: dict[str, tuple[Callable[[Site], Any], str, str]] = {
     "a user": (make_user, "user_made", "user:grace"),
     "a deleted user": (delete_user, "user_deleted", "user:grace"),
     "a password": (set_password, "password_changed", "user:ada"),
+    "a secret": (
+        lambda s: s.session.post("/account/secrets/", {"name": "S3_KEY", "value": PASSWORD}),
+        "secret_made",
+        "secret:S3_KEY",
+    ),
+    "a secret by REST": (
+        lambda s: s.rest.put("/api/v1/secrets/S3_KEY/", {"value": PASSWORD}),
+        "secret_made",
+        "secret:S3_KEY",
+    ),
     "an enrolment token": (
         lambda s: s.session.post("/nodes/tokens/", {"hours": "2"}),
         "enrolment_token_made",
@@ -152,6 +164,9 @@ ACTS: dict[str, tuple[Callable[[Site], Any], str, str]] = {
     "the policy": (
         lambda s: s.rest.put("/api/v1/policy/", {"policy": "fifo"}), "policy_changed", "",
     ),
+    "deleted files": (
+        lambda s: s.rest.delete(f"/api/v1/jobs/{s.ended.pk}/files/"), "files_deleted", "job:",
+    ),
     "code": (lambda s: s.session.get(f"/jobs/{s.job.pk}/code/"), "job_read", "job:"),
     "code by REST": (lambda s: s.rest.get(f"/api/v1/jobs/{s.job.pk}/code/"), "job_read", "job:"),
     "a log": (lambda s: s.session.get(f"/jobs/{s.job.pk}/log/"), "job_read", "job:"),
@@ -168,8 +183,9 @@ ACTS: dict[str, tuple[Callable[[Site], Any], str, str]] = {
 
 #: Acts with the token.
 BY_REST = (
-    "an enrolment token by REST", "an enrolment token deleted", "a cordoned", "an accepted",
-    "a removed", "the policy", "code by REST", "a log by REST", "a model by REST",
+    "a secret by REST", "an enrolment token by REST", "an enrolment token deleted",
+    "a cordoned", "an accepted",
+    "a removed", "deleted files", "the policy", "code by REST", "a log by REST", "a model by REST",
 )  # fmt: skip
 
 

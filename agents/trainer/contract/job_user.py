@@ -17,6 +17,9 @@ import sys
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+#: Of variables that get the rest of their name when the process has become the user: before, they
+#: could steer a process that has rights (LD_PRELOAD).
+LATER_PREFIX = "VIRTUALFLOW_LATER_"
 _PR_SET_DUMPABLE = 4
 _PR_SET_NO_NEW_PRIVS = 38
 _PR_CAP_AMBIENT, _PR_CAP_AMBIENT_CLEAR_ALL = 47, 4
@@ -131,7 +134,8 @@ def main(arguments: list[str]) -> int:
         sys.stdout.write("\n".join(closed))
         return 0
     job_user_become(JobUser(**json.loads(arguments[0])))
-    return os.execvpe(arguments[1], arguments[1:], os.environ)  # noqa: S606  # does not return
+    environment = {name.removeprefix(LATER_PREFIX): os.environ[name] for name in os.environ}
+    return os.execvpe(arguments[1], arguments[1:], environment)  # noqa: S606  # does not return
 
 
 if __name__ == "__main__":

@@ -324,6 +324,7 @@ class WantedTrainer:
         code_name: file name of the job's code as uploaded (".py" or ".zip").
         checkpoint_sha256: set when a checkpoint must be fetched before the trainer starts.
         profile, peers: as in `TrainerOrders`.
+        secrets: variables of the trainer's environment that no file, log or report may have.
     """
 
     spec: TrainingSpec
@@ -335,6 +336,7 @@ class WantedTrainer:
     checkpoint_sha256: str | None = None
     profile: bool = False
     peers: tuple[str, ...] = ()
+    secrets: dict[str, str] = field(default_factory=dict, repr=False)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -343,6 +345,7 @@ class WantedValidation:
 
     Attributes:
         spec: its `job_id` is 0 before the job is submitted.
+        secrets: as in `WantedTrainer`.
     """
 
     validation_id: int
@@ -350,6 +353,7 @@ class WantedValidation:
     attempt: int
     code_name: str
     timeout_s: float
+    secrets: dict[str, str] = field(default_factory=dict, repr=False)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -357,7 +361,8 @@ class WantedState:
     """Desired state of a node. Processes that are not in it have to end.
 
     Attributes:
-        version: digest of the content; a long-poll returns when it differs from the agent's.
+        version: digest of the content, with secrets as they are stored, encrypted; a long-poll
+            returns when it differs from the agent's.
     """
 
     version: str

@@ -22,6 +22,7 @@ from django.http import (
 from django.utils import timezone
 from django.views.decorators.csrf import csrf_exempt
 
+from controlplane.core.protocol.prediction_parts import part_of
 from controlplane.core.protocol.wire import (
     EnrolRequest,
     HelloRequest,
@@ -56,6 +57,7 @@ from jobs.services.cluster.agent_tokens import node_by_token
 from jobs.services.cluster.nodes import node_enrol, node_heartbeat, node_hello
 from jobs.services.failures.unsendable import unsendable_end
 from jobs.services.lifecycle.artifacts import artifact_store
+from jobs.services.lifecycle.retention import storage_check
 from jobs.services.reports.batches import batch_take
 
 #: Body of an enrolment: 64 accelerators take 20 KB.
@@ -223,6 +225,8 @@ def files(request: HttpRequest, node: Node, job_id: int, name: str) -> HttpRespo
     except (KeyError, ValueError):
         raise InvalidInputError.of(slot="Give slot and generation as numbers.") from None
     job = upload_target(node, job_id, slot, generation, name)
+    if part_of(name) is not None:  # of which a job may have any number
+        storage_check(job.owner_id, int(request.headers.get("Content-Length") or 0))
     sha256 = request.headers.get("X-Sha256", "")
     artifact_store(job, name, generation, request, sha256, timezone.now())
     nudges.jobs_changed([job_id])

@@ -6,6 +6,7 @@ import dataclasses
 from typing import Any
 
 from django.http import StreamingHttpResponse
+from django.utils import timezone
 from drf_spectacular.types import OpenApiTypes
 from drf_spectacular.utils import OpenApiParameter, extend_schema
 from rest_framework import generics
@@ -13,13 +14,16 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 from rest_framework.views import APIView
 
+from jobs import nudges
 from jobs.api.downloads import file_response, text_response
-from jobs.api.requests import flag_param, job_exists, number_param, plain, visible_job
+from jobs.api.requests import actor, flag_param, job_exists, number_param, plain, visible_job
 from jobs.api.serializers import EventSerializer, GenerationSerializer
 from jobs.exceptions import NotFoundError
 from jobs.models import Allocation, Event, Generation
 from jobs.selectors import logs, series
+from jobs.selectors.retention import job_code
 from jobs.services.lifecycle.audit import read_audit
+from jobs.services.lifecycle.retention import files_delete
 
 _TENURES_LIMIT = 5_000
 
@@ -157,6 +161,18 @@ class JobLogs(APIView):
         return Response({**data, "slots": logs.log_slots(job)})
 
 
+class JobFiles(APIView):
+    """All files of a job that has ended: code, results, checkpoints, log."""
+
+    @extend_schema(responses={204: None})
+    def delete(self, request: Request, job_id: int) -> Response:
+        """Delete them; the job stays."""
+        job = job_exists(request, job_id)
+        files_delete(job.pk, timezone.now(), actor=actor(request))
+        nudges.jobs_changed([job.pk])
+        return Response(status=204)
+
+
 class JobFile(APIView):
     """A result file of a job: checkpoint.npz, model.keras, history.csv, metrics.json."""
 
@@ -180,5 +196,6 @@ class JobCode(APIView):
     def get(self, request: Request, job_id: int) -> StreamingHttpResponse:
         """Download the code."""
         job = visible_job(request, job_id)
+        code = job_code(job)
         read_audit(request.user, job, "code")
-        return file_response(plain(request), job.code, name=job.code_name, sha256=job.code_sha256)
+        return file_response(plain(request), code, name=job.code_name, sha256=job.code_sha256)

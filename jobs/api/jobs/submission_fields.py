@@ -11,13 +11,12 @@ from typing import Any, ClassVar
 from rest_framework import serializers
 
 from controlplane.core.protocol.codec import is_nested_deeper
+from jobs.submission import SECRET_NAME, SECRETS_LIMIT
 
 SETTINGS_LIMIT_BYTES = 64 * 1024
 SETTINGS_DEPTH_LIMIT = 32
 KINDS_LIMIT = 20
 _TOO_DEEP = f"Nest lists and objects at most {SETTINGS_DEPTH_LIMIT} levels deep."
-
-_KIND = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,39}")
 
 
 class WholeField(serializers.IntegerField):
@@ -126,19 +125,36 @@ class SettingsField(serializers.DictField):
         return data
 
 
-class KindsField(serializers.ListField):
-    """Kinds of accelerator, as a list or as comma-separated text."""
+class _WordsField(serializers.ListField):
+    """Different words, as a list or as comma-separated text."""
 
     child = serializers.CharField()
+    limit: ClassVar[int]
+    pattern: ClassVar[re.Pattern[str]]
+    noun: ClassVar[str]
+    complaint: ClassVar[str]
 
     def to_internal_value(self, data: Any) -> list[str]:
         words = [word.strip() for word in data.split(",")] if isinstance(data, str) else data
-        if not isinstance(words, list | tuple) or len(words) > KINDS_LIMIT:
-            raise serializers.ValidationError(f"Give a list of at most {KINDS_LIMIT} kinds.")
+        if not isinstance(words, list | tuple) or len(words) > self.limit:
+            raise serializers.ValidationError(f"Give a list of at most {self.limit} {self.noun}.")
         words = [word for word in words if word != ""]
         for word in words:
-            if not isinstance(word, str) or not _KIND.fullmatch(word):
-                raise serializers.ValidationError(
-                    f"{word!r:.50} is no kind of accelerator; see the nodes page."
-                )
+            if not isinstance(word, str) or not self.pattern.fullmatch(word):
+                raise serializers.ValidationError(f"{word!r:.50} {self.complaint}")
         return list(dict.fromkeys(words))
+
+
+class KindsField(_WordsField):
+    """Kinds of accelerator."""
+
+    limit, noun = KINDS_LIMIT, "kinds"
+    pattern = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,39}")
+    complaint = "is no kind of accelerator; see the nodes page."
+
+
+class SecretNamesField(_WordsField):
+    """Names of secrets."""
+
+    limit, noun, pattern = SECRETS_LIMIT, "names", SECRET_NAME
+    complaint = "is no name of a secret; those of yours are on the account page."

@@ -25,6 +25,7 @@ from jobs.api.jobs.submission_fields import (
     FlagField,
     KindsField,
     NumberField,
+    SecretNamesField,
     SettingsField,
     TextField,
     WholeField,
@@ -47,6 +48,7 @@ from jobs.submission import (
 
 #: Form fields that are not job fields.
 _IGNORED = ("csrfmiddlewaretoken",)
+_LISTS = ("accepted_kinds", "secrets")
 _REQUIRED = "This field is required."
 _PARSED_LIMIT_BYTES = 256 * 1024
 _NO_CODE = "Give a .py or .zip file, its text, or the name of a template."
@@ -185,6 +187,11 @@ class SubmissionSerializer(serializers.Serializer):
         label="Settings",
         help_text="A JSON object, passed to the code as build(settings).",
     )
+    secrets = SecretNamesField(
+        default=list,
+        label="Secrets",
+        help_text="Names of your secrets, separated by commas: variables of the job's environment.",
+    )
     on_nonfinite = EnumField(
         OnNonfinite,
         default=OnNonfinite.STOP,
@@ -267,7 +274,7 @@ def submission_read(
         errors = {name: [*map(str, messages)] for name, messages in serializer.errors.items()}
         raise InvalidInputError("The submission is not valid.", fields=errors)
     values = {**serializer.validated_data}
-    values["accepted_kinds"] = tuple(values["accepted_kinds"])
+    values |= {name: tuple(values[name]) for name in _LISTS}
     stop = {name.removeprefix("stop_"): values.pop(name, None) for name in _STOP_FIELDS}
     if values["task"] is Task.PREDICT:
         return Submission(**values, stop=ONE_PASS)
@@ -325,10 +332,8 @@ def submission_of(request: Request) -> Submission:
 def _values(data: Any) -> dict[str, Any]:
     if isinstance(data, QueryDict):
         values: dict[str, Any] = {name: data[name] for name in data if name not in _IGNORED}
-        kinds = data.getlist("accepted_kinds")
-        if len(kinds) > 1:
-            values["accepted_kinds"] = kinds
-        return values
+        lists = {name: data.getlist(name) for name in _LISTS}
+        return values | {name: words for name, words in lists.items() if len(words) > 1}
     if not isinstance(data, Mapping):
         raise InvalidInputError("The body must be an object of fields.")
     return dict(data)

@@ -50,6 +50,7 @@ from jobs.selectors.access import jobs_visible_to, priority_ceiling
 from jobs.selectors.dry_run import submission_outlook
 from jobs.selectors.estimates.memory import submission_memory_advice
 from jobs.selectors.job_filter import JobFilter
+from jobs.selectors.retention import job_code
 from jobs.services.submission import job_actions
 from jobs.services.submission.rows import job_clone_values, submission_admit
 from jobs.submission import prediction_values
@@ -244,13 +245,15 @@ class JobClone(APIView):
         """Clone a job."""
         original = visible_job(request, job_id)
         changes = dict(body(request))
-        values = {**job_clone_values(original), **changes}
+        values = {**job_clone_values(original, person(request)), **changes}
         if "stop" in changes:
             values = {k: v for k, v in values.items() if not k.startswith("stop_")}
         if changes.get("task") == Task.PREDICT:
             values = prediction_values(values, changes)
-        with original.code.open("rb") as file:
-            code = None if "code" in changes else file.read()
+        code = None
+        if "code" not in changes:
+            with job_code(original).open("rb") as file:
+                code = file.read()
         wanted = submission_read(values, code, original.code_name)
         now = timezone.now()
         job = job_actions.job_submit(person(request), wanted, now, cloned_from=original.pk)

@@ -27,7 +27,9 @@ def code_for_node(node: Node, job_id: int | None = None, validation_id: int | No
         if validation is not None:
             return validation.validated_job
     elif job_id is not None and _allocations(node, job_id).exists():
-        return Job.objects.get(id=job_id)
+        job = Job.objects.get(id=job_id)
+        if job.files_deleted_at is None:
+            return job
     raise NotFoundError(_HIDDEN)
 
 

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
 import json
+from collections.abc import Sequence
+from dataclasses import dataclass
 
 from django.conf import settings
 from django.db.models import F
@@ -23,9 +26,13 @@ from controlplane.core.protocol.wire import (
 )
 from controlplane.core.values.lifecycle import GenerationPhase, ValidationStatus
 from jobs.models import Allocation, Artifact, Generation, Job, Node, Validation
+from jobs.selectors.secrets import SecretsError, sealed_secrets, secret_values
 
 #: Levels of settings that messages can hold; submissions have fewer.
 SENT_DEPTH_LIMIT = 64
+_TOO_DEEP = "Its settings are nested too deeply to be sent to a node; submit it with flatter ones."
+
+Wanted = WantedTrainer | WantedValidation
 
 _OPEN_PHASES = (GenerationPhase.PREPARING, GenerationPhase.SWITCHING, GenerationPhase.ACTIVE)
 
@@ -63,14 +70,33 @@ def training_spec(job: Job) -> TrainingSpec:
 
 
 def wanted_state(node: Node) -> WantedState:
-    """Return the desired state of `node`, without what cannot be sent; always four queries."""
+    """Return the desired state of `node`, without what cannot be sent.
+
+    Always four queries, and one more if a job names secrets.
+    """
     return wanted_orders(node)[0]
 
 
-def wanted_orders(node: Node) -> tuple[WantedState, list[WantedTrainer | WantedValidation]]:
+@dataclass(frozen=True, slots=True)
+class Unsendable:
+    """A trainer or validation that is left out of a desired state.
+
+    Attributes:
+        field: of the submission, that makes it so.
+        message: the reason and the fix, for the owner.
+    """
+
+    item: Wanted
+    code: str
+    field: str
+    message: str
+
+
+def wanted_orders(node: Node) -> tuple[WantedState, list[Unsendable]]:
     """Return the desired state of `node`, and trainers and validations left out of it.
 
-    These have settings nested so deeply that a message with them cannot be encoded.
+    These have settings nested so deeply that a message with them cannot be encoded, or secrets that
+    are missing.
     """
     rows = list(
         Allocation.objects.filter(
@@ -79,35 +105,48 @@ def wanted_orders(node: Node) -> tuple[WantedState, list[WantedTrainer | WantedV
     )
     generations = _generations({row.job_id for row in rows})
     checkpoints = _checkpoints(generations)
-    trainers = []
+    trainers: list[tuple[Job, WantedTrainer]] = []
     for row in rows:
         generation = _generation_for(row, generations.get(row.job_id, {}))
         if generation is not None:
             preparing = generations[row.job_id].get(GenerationPhase.PREPARING)
             checkpoint = checkpoints.get(row.job_id)
-            trainers.append(_wanted_trainer(row, generation, checkpoint, preparing))
+            trainer = _wanted_trainer(row, generation, checkpoint, preparing)
+            trainers.append((row.job, trainer))
     running = node.validations.filter(status=ValidationStatus.RUNNING)
     submitted_first = running.select_related("job", "owner").order_by(
         F("job").asc(nulls_last=True), "id"
     )
-    validations = [_wanted_validation(validation) for validation in submitted_first]
-    trainers.sort(key=lambda trainer: (trainer.spec.job_id, trainer.slot))
-    unsendable: list[WantedTrainer | WantedValidation] = []
-    unsendable += [item for item in trainers if not _is_sendable(item)]
-    unsendable += [item for item in validations if not _is_sendable(item)]
-    trainers = [item for item in trainers if _is_sendable(item)]
-    validations = [item for item in validations if _is_sendable(item)]
-    content = json.dumps(encode([trainers, validations]), sort_keys=True)
+    validations = [(one.validated_job, _wanted_validation(one)) for one in submitted_first]
+    trainers.sort(key=lambda pair: (pair[1].spec.job_id, pair[1].slot))
+    return _sent([*trainers, *validations])
+
+
+def _sent(pairs: Sequence[tuple[Job, Wanted]]) -> tuple[WantedState, list[Unsendable]]:
+    """Add the secrets; leave out what cannot be sent."""
+    sealed = sealed_secrets((job.owner_id, job.secrets) for job, _ in pairs)
+    content: list[Wanted] = []
+    sent: list[Wanted] = []
+    unsendable = []
+    for job, item in pairs:
+        if is_nested_deeper(item.spec.settings, SENT_DEPTH_LIMIT):
+            unsendable.append(Unsendable(item, "settings_too_deep", "settings", _TOO_DEEP))
+            continue
+        try:
+            values = secret_values(job.owner_id, job.secrets, sealed)
+        except SecretsError as error:
+            unsendable.append(Unsendable(item, "secret_missing", "secrets", str(error)))
+            continue
+        encrypted = {name: sealed[job.owner_id, name] for name in job.secrets}
+        content.append(dataclasses.replace(item, secrets=encrypted))
+        sent.append(dataclasses.replace(item, secrets=values))
+    digest = hashlib.sha256(json.dumps(encode(content), sort_keys=True).encode())
     state = WantedState(
-        version=hashlib.sha256(content.encode()).hexdigest()[:24],
-        trainers=tuple(trainers),
-        validations=tuple(validations),
+        version=digest.hexdigest()[:24],
+        trainers=tuple(item for item in sent if isinstance(item, WantedTrainer)),
+        validations=tuple(item for item in sent if isinstance(item, WantedValidation)),
     )
     return state, unsendable
-
-
-def _is_sendable(item: WantedTrainer | WantedValidation) -> bool:
-    return not is_nested_deeper(item.spec.settings, SENT_DEPTH_LIMIT)
 
 
 def _wanted_validation(validation: Validation) -> WantedValidation:

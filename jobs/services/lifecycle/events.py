@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import datetime
+import logging
 from typing import Any
+
+from django.db import transaction
 
 from jobs.models import Event, Job, Node
 
 SYSTEM = "system"
+
+logger = logging.getLogger("jobs.events")
 
 
 def event_add(
@@ -20,10 +25,29 @@ def event_add(
     actor: str = SYSTEM,
     data: dict[str, Any] | None = None,
 ) -> Event:
-    """Append an event; `actor` is `user:NAME`, `policy:NAME`, `node:NAME` or `system`."""
-    return Event.objects.create(
+    """Append an event, and log it.
+
+    Args:
+        actor: `user:NAME`, `policy:NAME`, `node:NAME` or `system`.
+    """
+    event = Event.objects.create(
         job=job, node=node, kind=kind, actor=actor, message=message, data=data or {}, at=now
     )
+    transaction.on_commit(lambda: _log(event, job, node))
+    return event
+
+
+def job_fields(job: Job) -> dict[str, Any]:
+    """Return the fields of a log line about a job."""
+    return {"job": job.pk, "generation": job.generation}
+
+
+def _log(event: Event, job: Job | None, node: Node | None) -> None:
+    """Log an event in one line, whatever its message has."""
+    fields = {"event": event.kind, **(job_fields(job) if job else {})}
+    fields |= {"node": node.name} if node else {}
+    about = " ".join(f"{name} {value}" for name, value in fields.items())
+    logger.info("%s: %s", about, " ".join(event.message.split()), extra=fields)
 
 
 def user_actor(user: Any) -> str:

@@ -24,7 +24,7 @@ from controlplane.core.protocol.wire import Membership, Task
 from controlplane.core.values.lifecycle import JobStatus
 from jobs.models import Artifact, Event, Job
 from jobs.services.lifecycle.artifacts import artifact_keep
-from jobs.services.lifecycle.events import event_add
+from jobs.services.lifecycle.events import event_add, job_fields
 
 logger = logging.getLogger(__name__)
 
@@ -73,7 +73,8 @@ def _join(job: Job, now: datetime.datetime) -> None:
         try:
             parts_join(parts, num_examples, lambda part: parts[part].file.open("rb"), whole)
         except (OSError, ValueError, zipfile.BadZipFile) as error:
-            logger.exception("predictions of job %s cannot be joined", job.pk)
+            text = "predictions of job %s cannot be joined"
+            logger.exception(text, job.pk, extra=job_fields(job))
             text = f"The parts of its predictions cannot be joined: {error}"
             event_add(_DAMAGED, text, now=now, job=job)
             return

@@ -25,11 +25,12 @@ from controlplane.core.protocol.wire import (
     TrainerState,
     ValidationReport,
 )
+from jobs import counters
 from jobs.models import Allocation, Job, Node
 from jobs.selectors.desired_state.state import wanted_state
 from jobs.services.failures.exits import exited_take, losses_settle
 from jobs.services.failures.quarantine import node_judge
-from jobs.services.lifecycle.events import event_add
+from jobs.services.lifecycle.events import event_add, job_fields
 from jobs.services.lifecycle.report_context import ReportContext
 from jobs.services.lifecycle.transitions import allocation_release, job_lock, job_settle
 from jobs.services.reports.handlers import HANDLERS
@@ -77,12 +78,12 @@ def batch_take(node: Node, batch: ReportBatch, now: datetime.datetime) -> BatchO
         chunk for chunk in batch.logs if is_addressed(chunk.job_id, chunk.slot, offset=chunk.offset)
     ]
     if logs:
-        with _refusing(f"the logs of node {node.pk}"):
+        with _refusing(f"the logs of node {node.pk}", node=node.name):
             outcome.changed_jobs |= log_chunks_store(node, logs, now)
     _trainers_compare(node, batch, now, outcome)
     reporting_jobs = {chunk.job_id for chunk in logs}
     reporting_jobs |= {report.job_id for report in reports if report.kind is ReportKind.EXITED}
-    with _refusing(f"the log files of node {node.pk}"):
+    with _refusing(f"the log files of node {node.pk}", node=node.name):
         outcome.changed_jobs |= logs_file(node, reporting_jobs, now)
     return outcome
 
@@ -113,7 +114,7 @@ def _job_reports_take(
             Allocation.objects.filter(id=allocation.pk).update(
                 last_sequence=allocation.last_sequence
             )
-        with _refusing(f"the losses of job {job_id}"):
+        with _refusing(f"the losses of job {job_id}", **job_fields(job)):
             losses_settle(context)
     outcome.changed_jobs.add(job_id)
     if context.is_stalled:
@@ -129,7 +130,7 @@ def _report_take(
         return
     allocation.last_sequence = report.sequence
     name = f"a {report.kind} report of job {context.job.pk}, slot {allocation.slot}"
-    with _refusing(name) as refusal:
+    with _refusing(name, slot=allocation.slot, **job_fields(context.job)) as refusal:
         report = report_read(report)
         if report.kind is ReportKind.EXITED:
             exited_take(context, allocation, report)
@@ -144,10 +145,11 @@ def _report_take(
 
 
 @contextmanager
-def _refusing(name: str) -> Iterator[list[Exception]]:
+def _refusing(name: str, **fields: object) -> Iterator[list[Exception]]:
     """Undo, log and list an error, so that one part of a batch does not keep out the others.
 
-    Errors of the connection to the database are raised: the whole batch is sent again.
+    The line of the log has `fields`. Errors of the connection to the database are raised: the whole
+    batch is sent again.
     """
     errors: list[Exception] = []
     try:
@@ -156,7 +158,8 @@ def _refusing(name: str) -> Iterator[list[Exception]]:
     except (OperationalError, InterfaceError):
         raise
     except Exception as error:
-        logger.warning("%s is refused: %r", name, error, exc_info=error)
+        logger.warning("%s is refused: %r", name, error, exc_info=error, extra=fields)
+        counters.count("reports_refused")
         errors.append(error)
 
 

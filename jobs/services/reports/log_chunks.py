@@ -59,7 +59,9 @@ def logs_file(node: Node, job_ids: Collection[int], now: datetime.datetime) -> s
 
 def _tenures(node: Node, job_ids: Collection[int], now: datetime.datetime) -> QuerySet[Allocation]:
     is_recent = Q(released_at=None) | Q(released_at__gt=now - LOG_GRACE)
-    return Allocation.objects.filter(is_recent, accelerator__node=node, job_id__in=job_ids)
+    return Allocation.objects.filter(
+        is_recent, accelerator__node=node, job_id__in=job_ids, job__files_deleted_at=None
+    )
 
 
 def _store(job_id: int, slot: int, chunks: Sequence[wire.LogChunk], now: datetime.datetime) -> bool:

@@ -29,6 +29,7 @@ from jobs.selectors.estimates.job import (
     throughput_samples,
 )
 from jobs.selectors.estimates.step_times import kinds_by_place, members_read
+from jobs.services.lifecycle.events import job_fields
 
 logger = logging.getLogger(__name__)
 
@@ -70,7 +71,8 @@ def models_fit(now: datetime.datetime) -> int:
         except (OperationalError, InterfaceError):
             raise
         except Exception:  # the reports of one job must not keep the others from their fits
-            logger.exception("the models of job %s cannot be fitted", job.pk)
+            text = "the models of job %s cannot be fitted"
+            logger.exception(text, job.pk, extra=job_fields(job))
     return num_fitted
 
 

@@ -38,7 +38,8 @@ def plan_apply(
             with transaction.atomic():
                 resize_apply(resize, generations[resize.job_id], now, actor=actor)
         except (StaleError, IntegrityError) as error:
-            logger.info("resize of job %s was overtaken: %s", resize.job_id, error)
+            fields = {"job": resize.job_id, "generation": generations[resize.job_id]}
+            logger.info("resize of job %s was overtaken: %s", resize.job_id, error, extra=fields)
         else:
             changed.add(resize.job_id)
     return changed | _mixes_report(plan, now, actor)

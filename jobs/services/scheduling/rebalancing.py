@@ -37,7 +37,7 @@ from jobs.selectors.estimates.step_times import (
     step_times_read,
 )
 from jobs.selectors.estimates.step_windows import moves_read, moves_written, window_read
-from jobs.services.lifecycle.events import event_add
+from jobs.services.lifecycle.events import event_add, job_fields
 from jobs.services.scheduling.resizes import StaleError, resize_apply
 
 logger = logging.getLogger(__name__)
@@ -196,7 +196,7 @@ def _apply(due: _Move, now: datetime.datetime) -> bool:
                     data={**_data(before.trial, due.verdict), "failures": due.moves.failures},
                 )
     except (StaleError, IntegrityError) as error:
-        logger.info("a move in job %s was overtaken: %s", job.pk, error)
+        logger.info("a move in job %s was overtaken: %s", job.pk, error, extra=job_fields(job))
         return False
     return True
 

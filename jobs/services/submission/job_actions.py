@@ -15,10 +15,11 @@ from django.core.files.base import ContentFile
 from django.db import IntegrityError, transaction
 
 from controlplane.core.values.lifecycle import ENDED_JOB_STATUSES, JobStatus
-from jobs.exceptions import ConflictError, InvalidInputError, StaleVersionError
+from jobs.exceptions import ConflictError, InvalidInputError, StaleVersionError, TooLargeError
 from jobs.models import AuditAction, IdempotencyKey, Job, Validation
 from jobs.services.lifecycle.audit import audit_add
 from jobs.services.lifecycle.events import event_add, user_actor
+from jobs.services.lifecycle.retention import storage_check
 from jobs.services.lifecycle.transitions import job_end, job_lock, job_pause_now, status_change
 from jobs.services.scheduling.resizes import job_empty
 from jobs.services.submission.rows import job_from, live_jobs_check
@@ -44,6 +45,7 @@ def job_submit(
 
     Raises:
         ConflictError: the user has too many live jobs, or used the key for another submission.
+        TooLargeError: the user's jobs have left too many files.
         InvalidInputError: the source job does not exist or has no model.
     """
     digest = _digest(submission)
@@ -55,6 +57,7 @@ def job_submit(
     try:
         with transaction.atomic():
             live_jobs_check(user)
+            storage_check(user.pk, len(submission.code))
             job.save(force_insert=True)
             if idempotency_key:
                 IdempotencyKey.objects.create(
@@ -65,7 +68,7 @@ def job_submit(
             validation = None
             if not validation_reuse(job, now):
                 validation = Validation.objects.create(owner=user, job=job, requested_at=now)
-    except (IntegrityError, ConflictError):
+    except (IntegrityError, ConflictError, TooLargeError):
         job.code.delete(save=False)
         known = _replayed(user, idempotency_key, digest) if idempotency_key else None
         if known is None:

@@ -17,6 +17,7 @@ from jobs.exceptions import ConflictError, InvalidInputError
 from jobs.models import Accelerator, Artifact, Job
 from jobs.models.jobs import LIVE_JOB_STATUSES
 from jobs.selectors.access import priority_ceiling
+from jobs.selectors.secrets import SecretsError, sealed_secrets, secret_values
 from jobs.services.submission.colours import free_colour
 from jobs.submission import SUBMISSION_COLUMNS, Submission, prediction_values
 
@@ -40,6 +41,7 @@ def job_from(user: User, submission: Submission, now: datetime.datetime) -> Job:
         source_job_id=None if source is None else source.job_id,
         source_sha256="" if source is None else source.sha256,
         code_sha256=hashlib.sha256(submission.code).hexdigest(),
+        code_bytes=len(submission.code),
         stop_kind=stop.kind.value,
         stop_limit=stop.limit,
         stop_metric=stop.metric or "",
@@ -58,10 +60,12 @@ def submission_admit(user: User, submission: Submission) -> Artifact | None:
 
     Raises:
         InvalidInputError: the source job does not exist or has no model, the priority is above
-            the user's highest, or no node has an accepted kind.
+            the user's highest, no node has an accepted kind, or the secrets cannot be handed to
+            the job.
     """
     priority_check(user, submission.priority)
     kinds_check(submission.accepted_kinds)
+    secrets_check(user, submission.secrets)
     return source_find(user, submission.source_job)
 
 
@@ -120,6 +124,18 @@ def kinds_check(accepted_kinds: Sequence[str]) -> None:
         )
 
 
+def secrets_check(user: User, names: Sequence[str]) -> None:
+    """Check that secrets of the user can be handed to a job that names them.
+
+    Raises:
+        InvalidInputError: one is missing or cannot be decrypted, or they are too large together.
+    """
+    try:
+        secret_values(user.pk, names, sealed_secrets([(user.pk, names)]))
+    except SecretsError as error:
+        raise InvalidInputError.of(secrets=str(error)) from None
+
+
 def live_jobs_check(user: User) -> None:
     """Enforce a user's limit of live jobs; the lock serialises concurrent submissions."""
     User.objects.select_for_update().get(id=user.pk)
@@ -131,10 +147,15 @@ def live_jobs_check(user: User) -> None:
         )
 
 
-def job_clone_values(job: Job) -> dict[str, Any]:
-    """Return the fields of a submission equal to `job`, without its code."""
+def job_clone_values(job: Job, user: User) -> dict[str, Any]:
+    """Return the fields of a submission equal to `job`, without its code.
+
+    Another user's secrets of the same names are not for the job's code, so they are left out.
+    """
     names = [name for name in SUBMISSION_COLUMNS if name not in ("code_name", "entry_file")]
     values = {name: getattr(job, name) for name in (*names, "stop_kind", "stop_limit")}
+    if job.owner_id != user.pk:
+        values.pop("secrets")
     if job.task == Task.PREDICT:
         source = {} if job.source_job_id is None else {"source_job": job.source_job_id}
         return prediction_values(values, given={}) | source

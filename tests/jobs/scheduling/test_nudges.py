@@ -32,11 +32,11 @@ WAIT_S = 20
 def broker(redis_server: RunningServer, settings: Any) -> Iterator[redis.Redis]:
     """Let nudges use the session's Redis server."""
     settings.REDIS_URL = redis_server.url
-    nudges._client.cache_clear()
+    nudges.client.cache_clear()
     client = redis.Redis.from_url(redis_server.url)
     client.flushall()
     yield client
-    nudges._client.cache_clear()
+    nudges.client.cache_clear()
     client.close()
 
 
@@ -202,11 +202,11 @@ def test_messages_name_the_jobs(broker: redis.Redis, asked: list[str]) -> None:
 
 def test_a_redis_that_is_away_stops_nothing(settings: Any) -> None:
     settings.REDIS_URL = "unix:///nowhere/redis.sock"
-    nudges._client.cache_clear()
+    nudges.client.cache_clear()
     job = job_make()
     job_cancel(job.pk, timezone.now(), actor="user:x")
     nudges.jobs_changed([job.pk], orders=True)
     with nudges.listening(nudges.CHANGES) as listener:
         assert not listener.wait(0.01)
     assert not nudges.redis_answers()
-    nudges._client.cache_clear()
+    nudges.client.cache_clear()

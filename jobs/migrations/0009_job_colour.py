@@ -14,7 +14,7 @@ def colour_jobs(apps: Apps, _schema_editor: BaseDatabaseSchemaEditor) -> None:
 
 
 class Migration(migrations.Migration):
-    dependencies = [("jobs", "0006_agent_token_rotation")]
+    dependencies = [("jobs", "0008_job_files_deleted")]
 
     operations = [
         migrations.AddField("job", "colour", models.PositiveSmallIntegerField(default=0)),

@@ -1,0 +1,61 @@
+"""Secrets for jobs by REST: names and dates to read, values to write alone."""
+
+from __future__ import annotations
+
+from django.utils import timezone
+from drf_spectacular.utils import extend_schema
+from rest_framework import serializers
+from rest_framework.request import Request
+from rest_framework.response import Response
+from rest_framework.views import APIView
+
+from jobs import nudges
+from jobs.api.requests import body, person
+from jobs.models import Secret
+from jobs.services.cluster.secrets import VALUE_LIMIT_BYTES, secret_delete, secret_store
+
+
+class SecretSerializer(serializers.ModelSerializer):
+    """A secret without its value."""
+
+    class Meta:
+        model = Secret
+        fields = ("name", "created_at", "changed_at")
+
+
+class NewSecretSerializer(serializers.Serializer):
+    """The value of a secret."""
+
+    value = serializers.CharField(
+        min_length=8, max_length=VALUE_LIMIT_BYTES, trim_whitespace=False, write_only=True
+    )
+
+
+class SecretList(APIView):
+    """The user's own secrets, without their values."""
+
+    @extend_schema(operation_id="secrets_list", responses=SecretSerializer(many=True))
+    def get(self, request: Request) -> Response:
+        """List names and dates."""
+        rows = Secret.objects.filter(owner=person(request))
+        return Response(SecretSerializer(rows, many=True).data)
+
+
+class SecretDetail(APIView):
+    """One of the user's own secrets; its value is never given."""
+
+    @extend_schema(
+        request=NewSecretSerializer, responses={200: SecretSerializer, 201: SecretSerializer}
+    )
+    def put(self, request: Request, name: str) -> Response:
+        """Create the secret, or replace its value."""
+        value = body(request).get("value")
+        row, is_new = secret_store(person(request), name, value, timezone.now())
+        return Response(SecretSerializer(row).data, status=201 if is_new else 200)
+
+    @extend_schema(responses={204: None})
+    def delete(self, request: Request, name: str) -> Response:
+        """Delete the secret; jobs that name it fail."""
+        secret_delete(person(request), name)
+        nudges.jobs_changed(orders=True)
+        return Response(status=204)

@@ -1,0 +1,175 @@
+"""Metrics of the whole site for Prometheus, read from the database and Redis at each scrape.
+
+No label names a user, a job or a path, so that their number is bounded.
+"""
+
+from __future__ import annotations
+
+import datetime
+from collections import Counter
+from collections.abc import Iterator
+
+import redis
+from django.db.models import Count, Min, Sum
+from prometheus_client.core import (
+    CounterMetricFamily,
+    GaugeMetricFamily,
+    HistogramMetricFamily,
+    Metric,
+)
+from prometheus_client.registry import Collector
+
+from controlplane.core.values.lifecycle import JobStatus, NodeStatus
+from jobs import counters, nudges
+from jobs.models import Accelerator, Allocation, Artifact, ClusterSetting, Job, Node
+from jobs.request_counts import BUCKETS_S, UNBOUNDED
+
+CYCLE_OUTCOMES = ("succeeded", "failed")
+ACCELERATOR_STATES = ("held", "idle", "closed", "offline")
+
+
+class SiteCollector(Collector):
+    """All metrics at one moment."""
+
+    def __init__(self, now: datetime.datetime) -> None:
+        self._now = now
+
+    def collect(self) -> Iterator[Metric]:
+        """Read them.
+
+        Raises:
+            DatabaseError: the database does not respond.
+        """
+        yield from self._jobs()
+        yield self._accelerators()
+        yield self._nodes()
+        yield from self._cycle_state()
+        yield _gauge("stored_bytes", "Bytes of the files that jobs have left.", _stored_bytes())
+        try:
+            values, num_watchers = counters.counted(), counters.shares_sum("watchers")
+            queues = nudges.queue_lengths()
+        except redis.RedisError:
+            yield _gauge("redis_up", "1 if Redis responds; without it counters are left out.", 0)
+            return
+        yield _gauge("redis_up", "1 if Redis responds; without it counters are left out.", 1)
+        yield _gauge("stream_watchers", "Open event streams of pages.", num_watchers)
+        tasks = GaugeMetricFamily(
+            "virtualflow_task_queue_length", "Celery tasks that wait.", labels=["queue"]
+        )
+        for queue, length in queues.items():
+            tasks.add_metric([queue], length)
+        yield tasks
+        yield from self._cycles(values)
+        refused = CounterMetricFamily(
+            "virtualflow_reports_refused", "Parts of agents' batches that were refused."
+        )
+        refused.add_metric([], values.get(("reports_refused",), 0))
+        yield refused
+        yield from _requests(values)
+
+    def _jobs(self) -> Iterator[Metric]:
+        rows = Job.objects.order_by().values_list("status").annotate(number=Count("id"))
+        numbers = dict(rows)
+        jobs = GaugeMetricFamily("virtualflow_jobs", "Jobs by status.", labels=["status"])
+        for status in JobStatus:
+            jobs.add_metric([status.value], numbers.get(status.value, 0))
+        yield jobs
+        waiting = Job.objects.filter(status=JobStatus.PENDING, pause_requested=False)
+        queue = waiting.aggregate(number=Count("id"), oldest=Min("pending_since"))
+        yield _gauge("queue_length", "Jobs that wait for accelerators.", queue["number"])
+        wait_s = self._age_s(queue["oldest"])
+        yield _gauge("queue_oldest_wait_seconds", "Longest wait of these jobs.", wait_s)
+
+    def _accelerators(self) -> Metric:
+        open_rows = Allocation.objects.filter(released_at=None)
+        held = set(open_rows.values_list("accelerator", flat=True))
+        numbers: Counter[tuple[str, str]] = Counter()
+        present = Accelerator.objects.filter(is_present=True, node__removed_at=None)
+        for accelerator in present.select_related("node"):
+            status = accelerator.node.shown_status
+            if status is NodeStatus.LOST:
+                state = "offline"
+            elif accelerator.pk in held:
+                state = "held"
+            else:
+                state = "idle" if status is NodeStatus.ONLINE else "closed"
+            numbers[accelerator.kind, state] += 1
+        family = GaugeMetricFamily(
+            "virtualflow_accelerators",
+            "Accelerators by kind: held by jobs, idle, closed (cordoned or quarantined), offline.",
+            labels=["kind", "state"],
+        )
+        for kind in sorted({kind for kind, _ in numbers}):
+            for state in ACCELERATOR_STATES:
+                family.add_metric([kind, state], numbers[kind, state])
+        return family
+
+    def _nodes(self) -> Metric:
+        family = GaugeMetricFamily(
+            "virtualflow_node_last_contact_seconds",
+            "Time since the last report of a node's agent.",
+            labels=["node"],
+        )
+        for name, seen_at in Node.objects.filter(removed_at=None).values_list(
+            "name", "last_seen_at"
+        ):
+            family.add_metric([name], self._age_s(seen_at))
+        return family
+
+    def _cycle_state(self) -> Iterator[Metric]:
+        failed_at = ClusterSetting.objects.values_list("cycle_failed_at", flat=True).first()
+        text = "For how long scheduling cycles have failed; 0 while they succeed."
+        yield _gauge("cycle_failing_seconds", text, self._age_s(failed_at))
+
+    def _cycles(self, values: dict[tuple[str, ...], float]) -> Iterator[Metric]:
+        cycles = CounterMetricFamily(
+            "virtualflow_cycles", "Scheduling cycles by outcome.", labels=["outcome"]
+        )
+        for outcome in CYCLE_OUTCOMES:
+            cycles.add_metric([outcome], values.get(("cycles", outcome), 0))
+        yield cycles
+        seconds = CounterMetricFamily(
+            "virtualflow_cycle_seconds", "Time spent in scheduling cycles."
+        )
+        seconds.add_metric([], values.get(("cycle_seconds",), 0))
+        yield seconds
+        ended_at = values.get(("cycle_ended_at",))
+        if ended_at is not None:
+            age_s = max(0.0, self._now.timestamp() - ended_at)
+            yield _gauge("cycle_age_seconds", "Time since the last scheduling cycle ended.", age_s)
+
+    def _age_s(self, at: datetime.datetime | None) -> float:
+        return 0.0 if at is None else max(0.0, (self._now - at).total_seconds())
+
+
+def _requests(values: dict[tuple[str, ...], float]) -> Iterator[Metric]:
+    requests = CounterMetricFamily(
+        "virtualflow_requests", "Requests by kind and class of status.", labels=["kind", "status"]
+    )
+    buckets: dict[str, Counter[str]] = {}
+    for name, amount in sorted(values.items()):
+        if name[0] == "requests":
+            requests.add_metric(name[1:], amount)
+        elif name[0] == "request_bucket":
+            buckets.setdefault(name[1], Counter())[name[2]] = int(amount)
+    yield requests
+    histogram = HistogramMetricFamily(
+        "virtualflow_request_seconds",
+        "Time until a request is answered; of a stream, until it begins.",
+        labels=["kind"],
+    )
+    for kind, numbers in buckets.items():
+        cumulated, total = [], 0
+        for bound in (*map(str, BUCKETS_S), UNBOUNDED):
+            total += numbers[bound]
+            cumulated.append((bound, float(total)))
+        histogram.add_metric([kind], cumulated, values.get(("request_seconds", kind), 0.0))
+    yield histogram
+
+
+def _gauge(name: str, text: str, value: float) -> Metric:
+    return GaugeMetricFamily(f"virtualflow_{name}", text, value=value)
+
+
+def _stored_bytes() -> int:
+    return Artifact.objects.aggregate(total=Sum("size_bytes"))["total"] or 0

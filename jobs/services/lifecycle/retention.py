@@ -1,0 +1,103 @@
+"""Deletion of ended jobs' files: by their age, or as their owner asks; and the limit of storage."""
+
+from __future__ import annotations
+
+import contextlib
+import datetime
+from collections.abc import Sequence
+
+from django.conf import settings
+from django.db import transaction
+from django.db.models.fields.files import FieldFile
+
+from controlplane.core.values.lifecycle import ENDED_JOB_STATUSES
+from jobs.exceptions import ConflictError, TooLargeError
+from jobs.models import Allocation, Artifact, AuditAction, Job, LogChunk
+from jobs.models.jobs import LIVE_JOB_STATUSES
+from jobs.selectors.retention import stored_bytes
+from jobs.services.lifecycle.audit import audit_add
+from jobs.services.lifecycle.events import SYSTEM, event_add, user_actor
+from jobs.services.lifecycle.transitions import job_lock
+
+#: Jobs whose files are deleted in one run of the task.
+EXPIRED_AT_ONCE = 50
+
+
+def files_delete(job_id: int, now: datetime.datetime, *, actor: str, why: str = "") -> Job:
+    """Delete code, results, checkpoints and log of an ended job; a repeated call changes nothing.
+
+    The job itself stays, with its events, figures and digests.
+
+    Raises:
+        ConflictError: the job has not ended, its trainers have not, or a live job predicts with its
+            model.
+    """
+    with transaction.atomic():
+        job = job_lock(job_id)
+        if job is None:
+            raise ConflictError("The job is gone.", code="gone")
+        if job.files_deleted_at is not None:
+            return job
+        if job.status not in ENDED_JOB_STATUSES or _has_trainers(job):
+            text = "Only the files of a job that has ended are deleted; cancel it first."
+            raise ConflictError(text, code="wrong_status")
+        user = job.used_by.filter(status__in=LIVE_JOB_STATUSES).first()
+        if user is not None:
+            raise ConflictError(f"Job {user.pk} predicts with its model.", code="in_use")
+        files: list[FieldFile] = [job.code, *(row.file for row in job.artifacts.all())]
+        Artifact.objects.filter(job=job).delete()
+        LogChunk.objects.filter(job=job).delete()
+        job.update_columns(files_deleted_at=now, code="", code_bytes=0, version=job.version + 1)
+        text = f"Its files are deleted{why}"
+        event_add("files_deleted", text, now=now, job=job, actor=actor)
+        if actor not in (SYSTEM, user_actor(job.owner)):
+            audit_add(AuditAction.FILES_DELETED, f"job:{job.pk}", owner=job.owner_id)
+        # The rows first: a row must never refer to a missing file.
+        transaction.on_commit(lambda: _remove(files))
+    return job
+
+
+def files_expire(now: datetime.datetime) -> set[int]:
+    """Delete the files of some jobs that ended long enough ago; return these jobs."""
+    if not settings.RETENTION_DAYS:
+        return set()
+    before = now - datetime.timedelta(days=settings.RETENTION_DAYS)
+    old = Job.objects.filter(ended_at__lt=before, files_deleted_at=None)
+    old = old.exclude(used_by__status__in=LIVE_JOB_STATUSES)
+    old = old.exclude(allocations__released_at=None, allocations__isnull=False)
+    deleted = set()
+    for job_id in old.order_by("ended_at").values_list("pk", flat=True)[:EXPIRED_AT_ONCE]:
+        with contextlib.suppress(ConflictError):  # a live job has come to use its model
+            days = f"{settings.RETENTION_DAYS:g}"
+            files_delete(job_id, now, actor=SYSTEM, why=f", {days} days after its end")
+            deleted.add(job_id)
+    return deleted
+
+
+def storage_check(user_id: int, new_bytes: int) -> None:
+    """Enforce a user's limit of storage.
+
+    Raises:
+        TooLargeError: the files of the user's jobs would exceed it.
+    """
+    limit_bytes = settings.STORAGE_LIMIT_BYTES
+    if not limit_bytes:
+        return
+    used_bytes = stored_bytes(user_id)
+    if used_bytes + new_bytes > limit_bytes:
+        gib = 1024**3
+        raise TooLargeError(
+            f"The files of your jobs take {used_bytes / gib:.2f} of {limit_bytes / gib:g} GiB; "
+            "delete those of jobs that have ended first.",
+            code="storage_full",
+        )
+
+
+def _has_trainers(job: Job) -> bool:
+    return Allocation.objects.filter(job=job, released_at=None).exists()
+
+
+def _remove(files: Sequence[FieldFile]) -> None:
+    for file in files:
+        with contextlib.suppress(OSError, ValueError):
+            file.storage.delete(file.name or "")

@@ -1,0 +1,215 @@
+"""Files of ended jobs: deleted by age or by their owner, limited for each user."""
+
+from __future__ import annotations
+
+import datetime
+import hashlib
+import io
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from django.contrib.auth.models import User
+from django.core.files.storage import default_storage
+from django.test import Client
+from django.utils import timezone
+from rest_framework.test import APIClient
+
+from controlplane.core.protocol import wire
+from controlplane.core.values.lifecycle import JobStatus
+from jobs import tasks
+from jobs.models import Allocation, Artifact, Job, LogChunk
+from jobs.selectors.retention import stored_bytes
+from jobs.services.lifecycle import retention
+from jobs.services.lifecycle.artifacts import artifact_store
+from jobs.services.lifecycle.retention import files_expire
+from jobs.services.reports.log_chunks import log_chunks_store
+from tests.jobs.world import World
+from tests.support.builders import CODE, job_make, node_make, submission_values
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+Clients = Callable[..., APIClient]
+DAY = datetime.timedelta(days=1)
+
+
+def file_add(job: Job, name: str = "model.keras", data: bytes = b"weights") -> Artifact:
+    digest = hashlib.sha256(data).hexdigest()
+    return artifact_store(job, name, 1, io.BytesIO(data), digest, timezone.now())
+
+
+def ended_job(owner: User, days: float, **other: Any) -> tuple[Job, list[str]]:
+    """Make a job that ended so many days ago; give it and the names of its files."""
+    now = timezone.now()
+    job = job_make(owner, status=JobStatus.FINISHED, **other)
+    Job.objects.filter(pk=job.pk).update(ended_at=now - days * DAY)
+    artifact = file_add(job)
+    LogChunk.objects.create(
+        job=job, slot=0, offset=0, size_bytes=5, text="hello", unfinished="", at=now
+    )
+    job.refresh_from_db()
+    return job, [job.code.name, artifact.file.name]
+
+
+def test_old_files_are_deleted_and_the_job_stays(ada: User, settings: Any) -> None:
+    settings.RETENTION_DAYS = 30
+    old, old_files = ended_job(ada, 31)
+    new, new_files = ended_job(ada, 29)
+    running = job_make(ada, status=JobStatus.RUNNING)
+    assert tasks.expire_files() == [old.pk]
+    assert tasks.expire_files() == []
+    assert not any(map(default_storage.exists, old_files))
+    assert all(map(default_storage.exists, [*new_files, running.code.name]))
+    assert [*LogChunk.objects.values_list("job", flat=True)] == [new.pk]
+    old.refresh_from_db()
+    assert old.files_deleted_at is not None
+    assert not old.artifacts.exists()
+    event = old.events.get(kind="files_deleted")
+    assert (event.actor, event.message) == (
+        "system",
+        "Its files are deleted, 30 days after its end",
+    )
+
+
+def test_without_the_setting_files_are_kept(ada: User) -> None:
+    ended_job(ada, 10_000)
+    assert tasks.expire_files() == []
+
+
+def test_the_task_deletes_a_bounded_portion(
+    ada: User, settings: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings.RETENTION_DAYS = 1
+    monkeypatch.setattr(retention, "EXPIRED_AT_ONCE", 2)
+    jobs = [ended_job(ada, days)[0].pk for days in (4, 9, 6)]
+    assert files_expire(timezone.now()) == {jobs[1], jobs[2]}
+    assert files_expire(timezone.now()) == {jobs[0]}
+
+
+def test_a_model_in_use_and_files_of_living_trainers_are_kept(
+    ada: User, settings: Any, client_of: Clients
+) -> None:
+    settings.RETENTION_DAYS = 1
+    source, files = ended_job(ada, 2)
+    predicting = {"task": "predict", "stop_kind": "epochs", "stop_limit": 1, "shuffle": False}
+    reader = job_make(ada, source_job=source, source_sha256="0" * 64, **predicting)
+    leaving, _ = ended_job(ada, 2)
+    node, _ = node_make()
+    held = Allocation.objects.create(
+        job=leaving, accelerator=node.accelerators.all()[0], slot=0, granted_at=timezone.now(),
+        granted_generation=1,
+    )  # fmt: skip
+    assert files_expire(timezone.now()) == set()
+    for job, code in ((source, "in_use"), (leaving, "wrong_status"), (reader, "wrong_status")):
+        refused = client_of(ada).delete(f"/api/v1/jobs/{job.pk}/files/")
+        assert (refused.status_code, refused.json()["code"]) == (409, code)
+    assert all(map(default_storage.exists, files))
+    Job.objects.filter(pk=reader.pk).update(status="cancelled", ended_at=timezone.now())
+    Allocation.objects.filter(pk=held.pk).update(released_at=timezone.now())
+    assert files_expire(timezone.now()) == {source.pk, leaving.pk}
+
+
+def test_owners_delete_files_and_learn_that_they_are_gone(
+    ada: User, bob: User, settings: Any, client_of: Clients
+) -> None:
+    settings.RETENTION_DAYS = 30
+    job, files = ended_job(ada, 1)
+    client, url = client_of(ada), f"/api/v1/jobs/{job.pk}/"
+    told = client.get(url).json()
+    assert told["files_deleted_at"] is None
+    assert told["files_expire_at"][:10] == f"{job.ended_at + 30 * DAY:%Y-%m-%d}"  # type: ignore[operator]
+    assert client_of(bob).delete(f"{url}files/").status_code == 404
+    for _ in range(2):
+        assert client.delete(f"{url}files/").status_code == 204
+    assert not any(map(default_storage.exists, files))
+    told = client.get(url).json()
+    assert (told["files"], told["files_expire_at"]) == ([], None)
+    assert told["files_deleted_at"] is not None
+    for answer in (client.get(f"{url}code/"), client.post(f"{url}clone/", {})):
+        assert (answer.status_code, answer.json()["code"]) == (410, "files_deleted")
+    assert client.get(f"{url}files/model.keras/").status_code == 404
+    assert client.post(f"{url}clone/", {"code": CODE.decode()}).status_code == 201
+
+
+def test_the_page_tells_and_deletes(ada: User, settings: Any) -> None:
+    settings.RETENTION_DAYS = 30
+    job, _ = ended_job(ada, 1)
+    client = Client()
+    client.force_login(ada)
+    page = client.get(f"/jobs/{job.pk}/").content.decode()
+    assert "These files are deleted on" in page
+    assert f"?from={job.pk}" in page
+    client.post(f"/jobs/{job.pk}/delete-files/")
+    page = client.get(f"/jobs/{job.pk}/").content.decode()
+    assert "The files are deleted" in page
+    assert f"?from={job.pk}" not in page
+    assert client.get(f"/jobs/{job.pk}/code/").status_code == 404
+    values = submission_values(stop_kind="steps", stop_limit="9", code_from=f"clone:{job.pk}")
+    answer = client.post("/jobs/new/", values, headers={"Accept": "application/json"})
+    assert "were deleted" in str(answer.json()["errors"])
+
+
+def test_a_log_that_comes_late_is_not_kept(ada: User, client_of: Clients) -> None:
+    world = World(num_nodes=1)
+    job = job_make(ada, max_accelerators=1, num_virtual_nodes=1)
+    world.settle(3)
+    client_of(ada).post(f"/api/v1/jobs/{job.pk}/cancel/", {})
+    world.settle(3)
+    assert client_of(ada).delete(f"/api/v1/jobs/{job.pk}/files/").status_code == 204
+    chunk = wire.LogChunk(job_id=job.pk, slot=0, offset=0, text="late")
+    assert log_chunks_store(world.nodes[0].node, [chunk], world.now) == set()
+    assert not LogChunk.objects.exists()
+
+
+def test_a_users_storage_has_a_limit(
+    ada: User, bob: User, settings: Any, client_of: Clients
+) -> None:
+    client = client_of(ada)
+    code = len(CODE)
+    made = client.post("/api/v1/jobs/", submission_values()).json()
+    job = Job.objects.get(pk=made["id"])
+    file_add(job, data=b"x" * 1000)
+    assert stored_bytes(ada.pk) == 1000 + code
+    settings.STORAGE_LIMIT_BYTES = 1000 + 2 * code
+    assert client.post("/api/v1/jobs/", submission_values()).status_code == 201
+    refused = client.post("/api/v1/jobs/", submission_values())
+    assert (refused.status_code, refused.json()["code"]) == (413, "storage_full")
+    assert "delete those" in refused.json()["detail"]
+    assert client_of(bob).post("/api/v1/jobs/", submission_values()).status_code == 201
+    client.post(f"/api/v1/jobs/{job.pk}/cancel/", {})
+    client.delete(f"/api/v1/jobs/{job.pk}/files/")
+    assert stored_bytes(ada.pk) == code
+    assert client.post("/api/v1/jobs/", submission_values()).status_code == 201
+
+
+def test_refused_code_leaves_no_file(ada: User, settings: Any, client_of: Clients) -> None:
+    settings.STORAGE_LIMIT_BYTES = 10
+    assert client_of(ada).post("/api/v1/jobs/", submission_values()).status_code == 413
+    assert not Job.objects.exists()
+    assert not default_storage.exists("code") or default_storage.listdir("code")[1] == []
+
+
+def test_parts_of_predictions_count_before_they_are_stored(ada: User, settings: Any) -> None:
+    """A job may have any number of them."""
+    node, token = node_make()
+    predicting = {"task": "predict", "stop_kind": "epochs", "stop_limit": 1, "shuffle": False}
+    job = job_make(ada, status=JobStatus.RUNNING, **predicting)
+    Allocation.objects.create(
+        job=job, accelerator=node.accelerators.all()[0], slot=0, granted_at=timezone.now(),
+        granted_generation=1,
+    )  # fmt: skip
+    agent = APIClient(headers={"Authorization": f"Agent {token}"})
+    statuses = []
+    for number, limit_bytes in enumerate((0, 150, 150)):
+        settings.STORAGE_LIMIT_BYTES = limit_bytes
+        data = bytes([number]) * 100
+        answer = agent.put(
+            f"/api/v1/agent/jobs/{job.pk}/files/predictions-{number}-{number + 1}.npz/"
+            "?slot=0&generation=1",
+            data,
+            content_type="application/octet-stream",
+            headers={"X-Sha256": hashlib.sha256(data).hexdigest()},
+        )
+        statuses.append(answer.status_code)
+    assert statuses == [204, 413, 413]
+    assert stored_bytes(ada.pk) == 100
