@@ -41,6 +41,7 @@ WHO = {
     "healthz": OPEN,
     "readyz": OPEN,
     "api/v1/agent/enrol/": OPEN,
+    "api/v1/": USER,
     "api/v1/jobs/": USER,
     "api/v1/validations/": USER,
     "api/v1/validations/<int:validation_id>/": OWN,

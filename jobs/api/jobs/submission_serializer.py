@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import json
 from collections.abc import Mapping
 from typing import Any
 
@@ -49,6 +50,8 @@ from jobs.submission import (
 _IGNORED = ("csrfmiddlewaretoken",)
 _REQUIRED = "This field is required."
 _PARSED_LIMIT_BYTES = 256 * 1024
+#: Prefix of a field that changes one setting.
+_SETTING = "settings."
 _NO_CODE = "Give a .py or .zip file, its text, or the name of a template."
 _STOP_FIELDS = ("stop_kind", "stop_limit", "stop_metric", "stop_target", "stop_higher_is_better")
 
@@ -295,7 +298,7 @@ def submission_of(request: Request) -> Submission:
     """Read and check the submission of a request in any supported format.
 
     A multipart request may carry the code as a file `code`, and a YAML or JSON file `spec` with
-    fields that the request's own fields override.
+    fields that the request's own fields override; `settings.NAME` overrides one setting.
 
     Raises:
         InvalidInputError: see `submission_read`.
@@ -318,8 +321,37 @@ def submission_of(request: Request) -> Submission:
         read = yaml_read(text)
         if not isinstance(read, Mapping):
             raise InvalidInputError.of(spec="Give an object of fields.")
-        values = {**read, **values}
-    return submission_read(values, code, name)
+        values = stop_flattened(read) | stop_flattened(values)
+    return submission_read(_settings_changed(stop_flattened(values)), code, name)
+
+
+def _settings_changed(values: dict[str, Any]) -> dict[str, Any]:
+    """Apply fields `settings.NAME`, each a change of one setting of the spec or the template.
+
+    A value is JSON, or else plain text; text in a JSON body is read the same way as in a form.
+
+    Raises:
+        InvalidInputError: `settings` itself is no object.
+    """
+    changes = {name: values[name] for name in values if name.startswith(_SETTING)}
+    if not changes:
+        return values
+    template = JOB_TEMPLATES.get(str(values.get("template")))
+    base = values.get("settings") or ({} if template is None else template.settings)
+    try:
+        merged = SettingsField().run_validation(base)
+    except serializers.ValidationError as error:
+        raise InvalidInputError.of(settings=str(error.detail[0])) from None
+    for name, value in changes.items():
+        merged = merged | {name.removeprefix(_SETTING): _json_or_text(value)}
+    return {name: values[name] for name in values if name not in changes} | {"settings": merged}
+
+
+def _json_or_text(value: Any) -> Any:
+    try:
+        return json.loads(value) if isinstance(value, str) else value
+    except (ValueError, RecursionError):
+        return value
 
 
 def _values(data: Any) -> dict[str, Any]:
