@@ -14,6 +14,7 @@ from urllib.parse import parse_qsl, quote, urlsplit
 import httpx
 
 from virtualflow import answers
+from virtualflow.credentials import credentials_find
 from virtualflow.errors import VirtualFlowError
 from virtualflow.files import file_name_check, file_store
 from virtualflow.reading import answer_json, answer_read, item_read, unexpected_answer
@@ -56,6 +57,12 @@ class Client:
     ) -> None:
         self._site = Transport(server, token, timeout_s=timeout_s, retries=retries, sleep=sleep)
         self._poll_s = poll_s
+
+    @classmethod
+    def from_login(cls, **options: Any) -> Self:
+        """Return a client with the address and token of the environment or `virtualflow login`."""
+        server, token = credentials_find()
+        return cls(server, token, **options)
 
     def __enter__(self) -> Self:
         return self

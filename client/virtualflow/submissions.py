@@ -72,6 +72,8 @@ def _text(path: Path) -> str:
 def _checked(values: dict[str, Any]) -> dict[str, Any]:
     try:
         json.dumps(values, allow_nan=False, ensure_ascii=False).encode()
+    except UnicodeEncodeError:
+        raise bad_input("spec", "Give text that is valid in UTF-8.") from None
     except (TypeError, ValueError, RecursionError) as error:
         raise bad_input("spec", f"Give values of JSON: {error}.") from None
     return values

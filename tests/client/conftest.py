@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -120,6 +121,14 @@ def logged_in(site: Site, shell: Shell, monkeypatch: pytest.MonkeyPatch) -> Shel
     monkeypatch.setenv(SERVER_VARIABLE, site.address)
     monkeypatch.setenv(TOKEN_VARIABLE, site.token(site.ada))
     return shell
+
+
+def wait_until(is_so: Callable[[], bool]) -> None:
+    """Wait for a condition for at most a minute."""
+    deadline = time.monotonic() + 60
+    while not is_so():
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
 
 
 def nodes_now() -> World:

@@ -132,7 +132,7 @@ def test_a_watch_that_takes_too_long_leaves_the_job_alone(site: Site, client: Cl
     assert client.job(job)["status"] == "pending"
 
 
-def _say(job: Job, text: str) -> None:
+def log_add(job: Job, text: str) -> None:
     offset = sum(LogChunk.objects.filter(job=job).values_list("size_bytes", flat=True))
     LogChunk.objects.create(
         job=job, slot=0, offset=offset, size_bytes=len(text), text=text, at=at(0)
@@ -146,18 +146,18 @@ def test_a_log_is_followed_to_its_end(site: Site) -> None:
     def sleep(_seconds: float) -> None:
         """Let something happen while the client waits."""
         if later:
-            _say(job, later.pop(0))
+            log_add(job, later.pop(0))
         else:
             Job.objects.filter(id=job.pk).update(status="finished", ended_at=at(1))
 
-    _say(job, "one\n")
+    log_add(job, "one\n")
     with site.client(sleep=sleep) as client:
         assert "".join(client.follow_log(job.pk, slot=0)) == "one\ntwo\nthree\n"
         assert "".join(client.whole_log(job.pk, slot=0)) == "one\ntwo\nthree\n"
         assert client.log(job.pk)["slots"] == [0]
 
 
-def _file(job: Job, name: str, content: bytes, digest: str | None = None) -> None:
+def file_make(job: Job, name: str, content: bytes, digest: str | None = None) -> None:
     sha256 = hashlib.sha256(content).hexdigest()
     artifact_store(job, name, 1, io.BytesIO(content), sha256, at(0))
     if digest:
@@ -168,8 +168,8 @@ def test_files_are_checked_before_they_are_there(
     site: Site, client: Client, tmp_path: Path
 ) -> None:
     job = job_make(site.ada)
-    _file(job, "model.keras", b"weights" * 50_000)
-    _file(job, "checkpoint.npz", b"state", digest="0" * 64)
+    file_make(job, "model.keras", b"weights" * 50_000)
+    file_make(job, "checkpoint.npz", b"state", digest="0" * 64)
     assert client.download(job.pk, "model.keras", tmp_path).read_bytes() == b"weights" * 50_000
     with pytest.raises(VirtualFlowError) as caught:
         client.download(job.pk, "checkpoint.npz", tmp_path)

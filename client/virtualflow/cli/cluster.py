@@ -10,7 +10,7 @@ from rich.progress import Progress
 
 from virtualflow.answers import Node, Replay
 from virtualflow.cli import screen
-from virtualflow.cli.common import as_json, reason, site, timeout
+from virtualflow.cli.common import as_json, reason, timeout
 from virtualflow.cli.exit_codes import ExitCode
 from virtualflow.cli.screen import Column, when
 from virtualflow.client import Client
@@ -48,7 +48,7 @@ def _accelerators(node: Node) -> str:
 @as_json
 def nodes(as_json: bool) -> None:
     """List the nodes and their accelerators."""
-    with site() as client:
+    with Client.from_login() as client:
         found = sorted(client.nodes(), key=lambda node: node["name"])
     if as_json:
         return screen.print_json(found)
@@ -66,7 +66,7 @@ def drain(node: str, undo: bool, reason: str, as_json: bool) -> None:
     It gets no new work, and the policy moves its jobs to other nodes, live where there is room;
     otherwise they save their state and wait.
     """
-    with site() as client:
+    with Client.from_login() as client:
         number = _node_number(client, node)
         found = client.uncordon(number, reason) if undo else client.cordon(number, reason)
     if as_json:
@@ -90,7 +90,7 @@ def _node_number(client: Client, node: str) -> int:
 @as_json
 def templates(as_json: bool) -> None:
     """List the ready jobs that `submit --template` starts from."""
-    with site() as client:
+    with Client.from_login() as client:
         found = client.templates()
     if as_json:
         return screen.print_json(found)
@@ -120,7 +120,7 @@ def simulate(
 ) -> None:
     """Replay the cluster's past as if POLICY had been in force (admins)."""
     size = dict(_kind_and_number(text) for text in accelerators)
-    with site() as client:
+    with Client.from_login() as client:
         replay = client.simulate(policy, accelerators=size, hours=hours)
         try:
             replay = _replay_watch(client, replay, timeout_s)

@@ -11,8 +11,6 @@ import click
 
 from virtualflow.cli import screen
 from virtualflow.cli.exit_codes import ExitCode
-from virtualflow.client import Client
-from virtualflow.credentials import credentials_find
 from virtualflow.errors import VirtualFlowError
 
 _JOB = re.compile(r"#?([0-9]{1,18})")
@@ -39,15 +37,6 @@ def job_number(text: str) -> int:
 
 job_argument = click.argument("job", type=job_number)
 jobs_argument = click.argument("jobs", type=job_number, nargs=-1, required=True)
-
-
-def site() -> Client:
-    """Return a client with the credentials of the environment or of `login`.
-
-    Raises:
-        VirtualFlowError: there are none.
-    """
-    return Client(*credentials_find())
 
 
 def error_code(error: VirtualFlowError) -> ExitCode:

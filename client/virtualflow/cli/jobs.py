@@ -18,7 +18,6 @@ from virtualflow.cli.common import (
     job_argument,
     jobs_argument,
     reason,
-    site,
     timeout,
 )
 from virtualflow.cli.exit_codes import ExitCode
@@ -66,7 +65,7 @@ def ls(
     as_json: bool,
 ) -> None:
     """List jobs, newest first."""
-    with site() as client:
+    with Client.from_login() as client:
         found = client.jobs(
             status=status, q=search, owner=owner, name=name, template=template,
             submitted_after=after, submitted_before=before, page_size=min(limit + 1, 200),
@@ -84,7 +83,7 @@ def ls(
 @as_json
 def show(job: int, as_json: bool) -> None:
     """Show one job: state, reasons, progress, results."""
-    with site() as client:
+    with Client.from_login() as client:
         found = client.job(job)
     if as_json:
         return screen.print_json(found)
@@ -131,7 +130,7 @@ def watch(job: int, timeout_s: float | None, as_json: bool) -> None:
     Exit code 0 when it finished, 1 when it failed, was invalid or cancelled. With --json, one line
     for each change.
     """
-    with site() as client:
+    with Client.from_login() as client:
         job_watch(client, job, timeout_s, as_json=as_json)
 
 
@@ -145,7 +144,7 @@ def logs(job: int, follow: bool, slot: int | None, is_whole: bool, as_json: bool
     """Print the newest part of a job's log."""
     if follow and is_whole:
         raise click.UsageError("Give --follow or --all, not both.")
-    with site() as client:
+    with Client.from_login() as client:
         if follow:
             pieces = client.follow_log(job, slot=slot)
         elif is_whole:
@@ -186,7 +185,7 @@ def compare(jobs: tuple[int, ...], as_json: bool) -> None:
     numbers = list(dict.fromkeys(jobs))
     if not 2 <= len(numbers) <= _COMPARED_LIMIT:
         raise click.UsageError(f"Give 2 to {_COMPARED_LIMIT} different jobs.")
-    with site() as client:
+    with Client.from_login() as client:
         found = [client.job(number) for number in numbers]
     settings, results = comparison.setting_differences(found), comparison.outcomes(found)
     if as_json:
@@ -209,7 +208,7 @@ def compare(jobs: tuple[int, ...], as_json: bool) -> None:
 @as_json
 def download(job: int, names: tuple[str, ...], folder: Path, force: bool, as_json: bool) -> None:
     """Download result files and checkpoints; without NAMES, all of them."""
-    with site() as client:
+    with Client.from_login() as client:
         wanted = names or [file["name"] for file in client.job(job, fields=("files",))["files"]]
         if not wanted:
             screen.note(f"Job {job} has no files yet.")
@@ -270,7 +269,7 @@ def _act_on_all(
 ) -> None:
     """Act on each job; what the site refuses for one of them does not keep it from the others."""
     done, is_refused = [], False
-    with site() as client:
+    with Client.from_login() as client:
         for number in dict.fromkeys(jobs):
             try:
                 done.append(act(client, number))

@@ -166,9 +166,9 @@ def print_facts(facts: Iterable[tuple[str, object]]) -> None:
         if (text := plain(value)) == EMPTY:
             continue
         if out.is_terminal:
-            table.add_row(Text(name), status_text(text) if name == "status" else Text(text))
+            table.add_row(Text(plain(name)), status_text(text) if name == "status" else Text(text))
         else:
-            _print_line([name, text])
+            _print_line([plain(name), text])
     if out.is_terminal:
         out.print(table)
 

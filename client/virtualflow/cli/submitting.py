@@ -10,8 +10,9 @@ import click
 
 from virtualflow.answers import Outlook
 from virtualflow.cli import screen
-from virtualflow.cli.common import as_json, site, timeout
+from virtualflow.cli.common import as_json, timeout
 from virtualflow.cli.watching import job_watch
+from virtualflow.client import Client
 
 _CODE_ENDINGS = (".py", ".zip")
 _FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
@@ -56,7 +57,7 @@ def submit(
         raise click.UsageError("Give a spec or code as FILE, or --template NAME.")
     fields = _changes(changes)
     fields |= {k: v for k, v in (("template", template), ("name", name)) if v is not None}
-    with site() as client:
+    with Client.from_login() as client:
         if dry_run:
             outlook = client.dry_run(file, code=code, **fields)
             return screen.print_json(outlook) if as_json else _outlook(outlook)

@@ -81,7 +81,7 @@ def _bar(client: Client, job_id: int, timeout_s: float | None) -> Job:
                 bar.console.print(_line(job))
             fraction = job_progress(job).fraction
             total = 1.0 if fraction is not None and job["status"] == "running" else None
-            bar.update(task, total=total, completed=fraction or 0.0, **_fields(job))
+            bar.update(task, total=total, completed=fraction or 0.0, refresh=True, **_fields(job))
     return job
 
 
