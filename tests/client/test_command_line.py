@@ -41,6 +41,11 @@ def code(tmp_path: Path) -> Path:
     return path
 
 
+@pytest.fixture
+def no_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("virtualflow.transport._FIRST_PAUSE_S", 0.0)
+
+
 # --- login ---------------------------------------------------------------------------------------
 
 
@@ -98,8 +103,9 @@ def test_a_wrong_token_is_not_stored(site: Site, shell: Shell) -> None:
     assert not credentials_path().exists()
 
 
+@pytest.mark.usefixtures("no_pauses")
 def test_a_token_on_an_open_network_is_warned_of(shell: Shell) -> None:
-    ended = shell("login", "http://site.invalid", text="vfp_x")
+    ended = shell("login", "http://127.1.1.1:9", text="vfp_x")
     assert "not encrypted" in ended.err
 
 
@@ -134,7 +140,7 @@ def test_watch_as_json_lines(site: Site, logged_in: Shell) -> None:
     assert (ended.code, seen[-1]["status"], ended.err) == (0, "finished", "")
 
 
-@pytest.mark.parametrize("width", [40, 60, 80, 100, 140])
+@pytest.mark.parametrize("width", [40, 80, 140])
 def test_watch_on_a_terminal_fits(
     site: Site, logged_in: Shell, monkeypatch: pytest.MonkeyPatch, width: int
 ) -> None:
@@ -243,7 +249,7 @@ def test_ls_filters_and_limits(site: Site, logged_in: Shell) -> None:
     assert (ended.code, "submitted_after:" in ended.err) == (ExitCode.REFUSED, True)
 
 
-@pytest.mark.parametrize("width", [40, 80, 160])
+@pytest.mark.parametrize("width", [40, 160])
 def test_tables_fit_the_terminal(
     site: Site, logged_in: Shell, monkeypatch: pytest.MonkeyPatch, width: int
 ) -> None:
@@ -405,11 +411,6 @@ OFFLINE = {"logout", "completion"}
 
 def test_every_command_is_in_the_table() -> None:
     assert set(cli.commands) == {*ARGUMENTS, *OFFLINE}
-
-
-@pytest.fixture
-def no_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("virtualflow.transport._FIRST_PAUSE_S", 0.0)
 
 
 @pytest.mark.parametrize("command", ARGUMENTS)

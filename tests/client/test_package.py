@@ -10,9 +10,13 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
 
 import pytest
+from drf_spectacular.generators import SchemaGenerator
 from packaging.requirements import Requirement
+from rest_framework.test import APIClient
 from virtualflow import answers
 from virtualflow.cli.exit_codes import ExitCode
 from virtualflow.credentials import SERVER_VARIABLE, TOKEN_VARIABLE
@@ -186,8 +190,6 @@ TYPES = {
 
 @pytest.fixture(scope="module")
 def schemas() -> dict[str, dict[str, dict[str, object]]]:
-    from drf_spectacular.generators import SchemaGenerator
-
     found: dict[str, dict[str, dict[str, object]]] = SchemaGenerator().get_schema(
         request=None, public=True
     )["components"]["schemas"]
@@ -207,7 +209,8 @@ PROGRESS = [
     {"step": 400},
     {"stop_kind": "epochs", "stop_limit": 5, "step": 40, "epoch": 2},
     {"stop_kind": "epochs", "stop_limit": 5, "step": 40, "facts": {"steps_per_epoch": 10}},
-    {"stop_kind": "metric", "stop_metric": "acc", "stop_target": 1.0, "stop_limit": 5, "step": 7, "facts": {"steps_per_epoch": 10}},
+    {"stop_kind": "metric", "stop_metric": "acc", "stop_target": 1.0, "stop_limit": 5, "step": 7,
+     "facts": {"steps_per_epoch": 10}},
     {"status": JobStatus.RUNNING, "step": 40, "examples_per_s": 16.0},
     {"stop_kind": "epochs", "stop_limit": 5, "epoch": 1, "step": 12, "batch_size_min": 8,
      "batch_size_max": 64, "facts": {"steps_per_epoch": 10}, "examples_per_s": 9.0,
@@ -219,10 +222,15 @@ PROGRESS = [
 
 
 @pytest.mark.parametrize("values", PROGRESS)
-def test_progress_is_that_of_the_pages(site: Site, values: dict[str, object]) -> None:
-    job = job_make(site.ada, **values)  # type: ignore[arg-type]
-    with site.client() as client:
-        found = job_progress(client.job(job.pk))
+@pytest.mark.django_db
+def test_progress_is_that_of_the_pages(
+    settings: Any, tmp_path: Path, values: dict[str, object]
+) -> None:
+    settings.MEDIA_ROOT = str(tmp_path)
+    job = job_make(**values)  # type: ignore[arg-type]
+    browser = APIClient()
+    browser.force_login(job.owner)
+    found = job_progress(browser.get(f"/api/v1/jobs/{job.pk}/").json())
     facts = job.facts
     expected = page_progress(job, facts.get("steps_per_epoch"), facts.get("num_examples"))
     assert (found.text, found.fraction, found.remaining_s) == (

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from virtualflow import Client, VirtualFlowError
+from virtualflow import Client, VirtualFlowError, answers
 from virtualflow.transport import PAUSE_LIMIT_S
 
 from tests.client.scripted_site import Answer, ScriptedSite, problem, scripted_site
@@ -198,7 +198,7 @@ def test_an_unchanged_job_is_not_asked_for_without_end(
     connect: Connect, pauses: list[float]
 ) -> None:
     """A site where too many wait already answers at once: the client then waits itself."""
-    job = dict.fromkeys(_job_fields(), "") | {"version": 1, "status": "running"}
+    job = dict.fromkeys(answers.Job.__annotations__, "") | {"version": 1, "status": "running"}
     done = job | {"version": 2, "status": "finished"}
     same = Answer(304, b"", {"ETag": '"1.1"'})
     first = Answer(200, job, {"ETag": '"1.1"'})
@@ -210,12 +210,6 @@ def test_an_unchanged_job_is_not_asked_for_without_end(
         assert "since_version=1" in site.asked[1].path
     assert len(pauses) == 3
     assert min(pauses) > 10
-
-
-def _job_fields() -> set[str]:
-    from virtualflow import answers
-
-    return {*answers.Job.__annotations__}
 
 
 @pytest.mark.parametrize(

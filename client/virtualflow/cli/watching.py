@@ -124,7 +124,8 @@ def _line(job: Job) -> str:
     words = [fields[name] for name in ("text", "held", "speed", "end")]
     parts = [time.strftime("%H:%M:%S"), fields["headline"], *words]
     loss = "" if job["loss"] is None else f"loss {job['loss']:.4g}"
-    return "  ".join(part for part in [*parts, loss, screen.plain(_reason(job))] if part)
+    reason = _reason(job) and screen.plain(_reason(job))
+    return "  ".join(part for part in [*parts, loss, reason] if part)
 
 
 def _result(job: Job) -> None:
