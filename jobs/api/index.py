@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from django.urls import get_resolver
+from django.urls import URLPattern, get_resolver
 from drf_spectacular.utils import extend_schema
 from rest_framework import serializers
 from rest_framework.request import Request
@@ -55,6 +55,9 @@ class Index(APIView):
 
 def _routes(request: Request) -> dict[str, Any]:
     # By name: jobs.api.urls imports this module.
-    patterns = get_resolver("jobs.api.urls").url_patterns
-    names = [row.name for row in patterns if not row.pattern.regex.groups]
-    return {name: reverse(f"api:{name}", request=request) for name in names if name != "index"}
+    names = [
+        row.name
+        for row in get_resolver("jobs.api.urls").url_patterns
+        if isinstance(row, URLPattern) and row.name and not row.pattern.regex.groups
+    ]
+    return {name: reverse(f"api:{name}", request=request) for name in names}

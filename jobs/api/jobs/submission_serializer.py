@@ -48,6 +48,7 @@ from jobs.submission import (
 
 #: Form fields that are not job fields.
 _IGNORED = ("csrfmiddlewaretoken",)
+_INVALID = "The submission is not valid."
 _REQUIRED = "This field is required."
 _PARSED_LIMIT_BYTES = 256 * 1024
 #: Prefix of a field that changes one setting.
@@ -268,7 +269,7 @@ def submission_read(
     serializer = SubmissionSerializer(data=stop_flattened(data), context={"file": file})
     if not serializer.is_valid():
         errors = {name: [*map(str, messages)] for name, messages in serializer.errors.items()}
-        raise InvalidInputError("The submission is not valid.", fields=errors)
+        raise InvalidInputError(_INVALID, fields=errors)
     values = {**serializer.validated_data}
     values["accepted_kinds"] = tuple(values["accepted_kinds"])
     stop = {name.removeprefix("stop_"): values.pop(name, None) for name in _STOP_FIELDS}
@@ -341,7 +342,8 @@ def _settings_changed(values: dict[str, Any]) -> dict[str, Any]:
     try:
         merged = SettingsField().run_validation(base)
     except serializers.ValidationError as error:
-        raise InvalidInputError.of(settings=str(error.detail[0])) from None
+        messages = [str(message) for message in error.detail]
+        raise InvalidInputError(_INVALID, fields={"settings": messages}) from None
     for name, value in changes.items():
         merged = merged | {name.removeprefix(_SETTING): _json_or_text(value)}
     return {name: values[name] for name in values if name not in changes} | {"settings": merged}
