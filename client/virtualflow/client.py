@@ -8,8 +8,8 @@ import uuid
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Self, TypeVar
-from urllib.parse import parse_qsl, quote, urlsplit
+from typing import Any, Self
+from urllib.parse import quote
 
 import httpx
 
@@ -17,18 +17,23 @@ from virtualflow import answers
 from virtualflow.credentials import credentials_find
 from virtualflow.errors import VirtualFlowError
 from virtualflow.files import file_name_check, file_store
-from virtualflow.reading import answer_json, answer_read, item_read, unexpected_answer
 from virtualflow.submissions import Spec, submission_content
-from virtualflow.transport import Transport, bad_input
+from virtualflow.transport import bad_input
+from virtualflow.typed_site import (
+    PAGE_SIZE,
+    TypedSite,
+    answer_json,
+    answer_read,
+    given_only,
+    item_read,
+    unexpected_answer,
+)
 
 #: Longest wait of a long poll; the site's own limit is 30 s.
 _WAIT_S = 25.0
-_PAGE_SIZE = 100
 _KEY = re.compile(r"[\x20-\x7e]{1,120}")
 #: Fields of a new replay; the result comes with `replay`.
 _REQUESTED = ("id", "status", "progress", "policy", "error")
-
-T = TypeVar("T")
 
 
 class Client:
@@ -55,7 +60,7 @@ class Client:
         poll_s: float = 1.0,
         sleep: Callable[[float], object] = time.sleep,
     ) -> None:
-        self._site = Transport(server, token, timeout_s=timeout_s, retries=retries, sleep=sleep)
+        self._site = TypedSite(server, token, timeout_s=timeout_s, retries=retries, sleep=sleep)
         self._poll_s = poll_s
 
     @classmethod
@@ -84,7 +89,7 @@ class Client:
 
     def index(self) -> answers.Index:
         """Return the user and scopes of the token, and the site's routes."""
-        return self._get("", answers.Index)
+        return self._site.get("", answers.Index)
 
     # --- jobs: submit and read ---------------------------------------------------------------
 
@@ -109,14 +114,14 @@ class Client:
         if not _KEY.fullmatch(key):
             raise bad_input("idempotency_key", "Give at most 120 printable ASCII characters.")
         content = submission_content(spec, code, fields)
-        return self._post("jobs/", answers.Job, headers={"Idempotency-Key": key}, **content)
+        return self._site.post("jobs/", answers.Job, headers={"Idempotency-Key": key}, **content)
 
     def dry_run(
         self, spec: Spec | None = None, *, code: Path | None = None, **fields: Any
     ) -> answers.Outlook:
         """Check a submission; return when it would start, and why. Nothing is stored."""
         content = submission_content(spec, code, fields)
-        return self._post("jobs/", answers.Outlook, params={"dry_run": 1}, **content)
+        return self._site.post("jobs/", answers.Outlook, params={"dry_run": 1}, **content)
 
     def jobs(
         self,
@@ -129,7 +134,7 @@ class Client:
         submitted_after: str | None = None,
         submitted_before: str | None = None,
         fields: Sequence[str] = (),
-        page_size: int = _PAGE_SIZE,
+        page_size: int = PAGE_SIZE,
     ) -> Iterator[answers.JobSummary]:
         """Yield the visible jobs, newest first; pages are read as they are needed.
 
@@ -149,12 +154,12 @@ class Client:
             "fields": ",".join(fields) or None,
             "page_size": page_size,
         }
-        return self._pages("jobs/", answers.JobSummary, given, fields or None)
+        return self._site.pages("jobs/", answers.JobSummary, given, fields or None)
 
     def job(self, job_id: int, *, fields: Sequence[str] = ()) -> answers.Job:
         """Return a job, or only some of its fields."""
         if not fields:
-            return self._get(f"jobs/{job_id}/", answers.Job)
+            return self._site.get(f"jobs/{job_id}/", answers.Job)
         response = self._site.request("GET", f"jobs/{job_id}/", params={"fields": ",".join(fields)})
         return answer_read(response, answers.Job, fields)
 
@@ -198,15 +203,15 @@ class Client:
 
     def events(self, job_id: int) -> Iterator[answers.Event]:
         """Yield the events of a job, newest first."""
-        return self._pages(f"jobs/{job_id}/events/", answers.Event)
+        return self._site.pages(f"jobs/{job_id}/events/", answers.Event)
 
     def generations(self, job_id: int) -> Iterator[answers.Generation]:
         """Yield the resizes of a job with their figures, newest first."""
-        return self._pages(f"jobs/{job_id}/generations/", answers.Generation)
+        return self._site.pages(f"jobs/{job_id}/generations/", answers.Generation)
 
     def metrics(self, job_id: int) -> answers.Metrics:
         """Return the series of a job: loss and speed over steps, logs over epochs."""
-        return self._get(f"jobs/{job_id}/metrics/", answers.Metrics)
+        return self._site.get(f"jobs/{job_id}/metrics/", answers.Metrics)
 
     # --- logs and files ----------------------------------------------------------------------
 
@@ -221,11 +226,11 @@ class Client:
                 return: then it replaces the unfinished line before it.
         """
         params = {"slot": slot, "cursor": cursor}
-        return self._get(f"jobs/{job_id}/logs/", answers.LogPart, params=_given(params))
+        return self._site.get(f"jobs/{job_id}/logs/", answers.LogPart, params=given_only(params))
 
     def whole_log(self, job_id: int, *, slot: int | None = None) -> Iterator[str]:
         """Yield all of a log in pieces, trainer after trainer."""
-        params = _given({"slot": slot, "download": 1})
+        params = given_only({"slot": slot, "download": 1})
         with self._site.stream(f"jobs/{job_id}/logs/", params) as response:
             response.encoding = "utf-8"
             yield from response.iter_text()
@@ -290,7 +295,7 @@ class Client:
     def _act(
         self, job_id: int, action: str, body: dict[str, Any], headers: Mapping[str, str] = {}
     ) -> answers.Job:
-        return self._post(f"jobs/{job_id}/{action}/", answers.Job, json=body, headers=headers)
+        return self._site.post(f"jobs/{job_id}/{action}/", answers.Job, json=body, headers=headers)
 
     # --- the cluster -------------------------------------------------------------------------
 
@@ -303,19 +308,19 @@ class Client:
 
     def nodes(self) -> Iterator[answers.Node]:
         """Yield the nodes with their accelerators."""
-        return self._pages("nodes/", answers.Node)
+        return self._site.pages("nodes/", answers.Node)
 
     def cordon(self, node_id: int, reason: str = "") -> answers.Node:
         """Take a node out of the pool (admins): the policy moves its jobs to other nodes."""
-        return self._post(f"nodes/{node_id}/cordon/", answers.Node, json={"reason": reason})
+        return self._site.post(f"nodes/{node_id}/cordon/", answers.Node, json={"reason": reason})
 
     def uncordon(self, node_id: int, reason: str = "") -> answers.Node:
         """Give a node work again (admins)."""
-        return self._post(f"nodes/{node_id}/uncordon/", answers.Node, json={"reason": reason})
+        return self._site.post(f"nodes/{node_id}/uncordon/", answers.Node, json={"reason": reason})
 
     def policy(self) -> answers.Policy:
         """Return the policy in force, and the names of all."""
-        return self._get("policy/", answers.Policy)
+        return self._site.get("policy/", answers.Policy)
 
     def simulate(
         self, policy: str, *, accelerators: Mapping[str, int] | None = None, hours: int = 24
@@ -331,7 +336,7 @@ class Client:
 
     def replay(self, replay_id: int) -> answers.Replay:
         """Return a replay; `result` is empty until `status` is `done`."""
-        return self._get(f"replays/{replay_id}/", answers.Replay)
+        return self._site.get(f"replays/{replay_id}/", answers.Replay)
 
     def watch_replay(
         self, replay_id: int, *, timeout_s: float | None = None
@@ -349,36 +354,3 @@ class Client:
                     code="timed_out",
                 )
             self._site.sleep(self._poll_s)
-
-    # --- requests ----------------------------------------------------------------------------
-
-    def _get(self, path: str, kind: type[T], **content: Any) -> T:
-        return answer_read(self._site.request("GET", path, **content), kind)
-
-    def _post(self, path: str, kind: type[T], **content: Any) -> T:
-        """Post what does no harm when it is done twice."""
-        response = self._site.request("POST", path, is_repeatable=True, **content)
-        return answer_read(response, kind)
-
-    def _pages(
-        self,
-        path: str,
-        kind: type[T],
-        given: Mapping[str, Any] | None = None,
-        fields: Sequence[str] | None = None,
-    ) -> Iterator[T]:
-        params: Any = _given(given or {"page_size": _PAGE_SIZE})
-        while True:
-            page = answer_json(self._site.request("GET", path, params=params))
-            if not isinstance(page, dict) or not isinstance(page.get("results"), list):
-                raise unexpected_answer()
-            for row in page["results"]:
-                yield item_read(row, kind, fields)
-            if not page["results"] or not page.get("next"):
-                return
-            # Only the query: the address of the next page must not lead the token elsewhere.
-            params = parse_qsl(urlsplit(str(page["next"])).query)
-
-
-def _given(params: Mapping[str, Any]) -> dict[str, Any]:
-    return {name: value for name, value in params.items() if value is not None}

@@ -73,9 +73,12 @@ def credentials_store(credentials: Credentials) -> Path:
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         # Made with mode 0600 before anything is in it, then moved over the old one.
         number, name = tempfile.mkstemp(dir=path.parent)
-        with os.fdopen(number, "w") as file:
-            json.dump(credentials._asdict(), file)
-        Path(name).replace(path)
+        try:
+            with os.fdopen(number, "w") as file:
+                json.dump(credentials._asdict(), file)
+            Path(name).replace(path)
+        finally:
+            Path(name).unlink(missing_ok=True)
     except OSError as error:
         raise bad_input("file", f"{path}: {error.strerror or error}.") from None
     return path

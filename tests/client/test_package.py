@@ -197,11 +197,11 @@ def schemas() -> dict[str, dict[str, dict[str, object]]]:
 
 
 @pytest.mark.parametrize("name", TYPES)
-def test_types_are_those_of_the_openapi_document(
+def test_promised_fields_are_in_the_openapi_document(
     schemas: dict[str, dict[str, dict[str, object]]], name: str
 ) -> None:
     beside = {"policies"} if name == "Policy" else set()
-    assert {*TYPES[name].__annotations__} - beside == {*schemas[name]["properties"]}
+    assert {*TYPES[name].__annotations__} - beside <= {*schemas[name]["properties"]}
 
 
 PROGRESS = [

@@ -7,25 +7,18 @@ from typing import Any
 
 from virtualflow.answers import Job
 
-_SUBMITTED = (
-    "template",
-    "code_sha256",
-    "task",
-    "source_job",
-    "global_batch_size",
-    "batch_size_min",
-    "batch_size_max",
-    "num_virtual_nodes",
-    "min_accelerators",
-    "max_accelerators",
-    "accepted_kinds",
-    "allow_mixed_kinds",
-    "priority",
-    "seed",
-    "reduction",
-    "shuffle",
-    "on_nonfinite",
-)
+#: Fields about how a job goes; all others are what it was submitted with.
+_STATE = frozenset(
+    {
+        "id", "name", "owner", "status", "status_code", "status_reason", "policy_reason",
+        "expected_start_earliest_at", "expected_start_latest_at", "num_accelerators", "batch_size",
+        "step", "epoch", "loss", "warning", "examples_per_s", "submitted_at", "started_at",
+        "ended_at", "version", "revision", "generation", "restarts", "pause_requested", "facts",
+        "metrics", "nonfinite", "digest", "error_field", "error_traceback",
+        "attained_accelerator_s", "throughput_by_count", "noise_scale", "forecast", "kinds_used",
+        "reproducibility", "files", "code_name", "entry_file",
+    }
+)  # fmt: skip
 _OUTCOMES = ("status", "step", "epoch", "loss", "attained_accelerator_s")
 
 Row = tuple[str, list[Any]]
@@ -33,16 +26,15 @@ Row = tuple[str, list[Any]]
 
 def settings_of(job: Job) -> dict[str, Any]:
     """Return what a job was submitted with, by dotted name."""
-    values: dict[str, Any] = {name: job.get(name) for name in _SUBMITTED}
-    return values | dict(_flat("stop", job["stop"])) | dict(_flat("settings", job["settings"]))
+    return dict(_flat("", {name: job[name] for name in job if name not in _STATE}))  # type: ignore[literal-required]
 
 
 def _flat(prefix: str, values: Mapping[str, Any]) -> Iterable[tuple[str, Any]]:
     for name, value in values.items():
         if isinstance(value, Mapping) and value:
-            yield from _flat(f"{prefix}.{name}", value)
+            yield from _flat(f"{prefix}{name}.", value)
         else:
-            yield f"{prefix}.{name}", value
+            yield f"{prefix}{name}", value
 
 
 def setting_differences(jobs: Sequence[Job]) -> list[Row]:
