@@ -122,7 +122,7 @@ lock: $(DEV_STAMP)
 	$(COMPILE) requirements/dev.in -o requirements/dev.txt
 
 clean:
-	rm -rf var staticfiles .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+	rm -rf var staticfiles client/build client/*.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
 	find . -name __pycache__ -type d -not -path './$(VENV)/*' -prune -exec rm -rf {} +
 
 distclean: clean

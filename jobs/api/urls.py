@@ -6,6 +6,7 @@ from django.urls import path
 from drf_spectacular.views import SpectacularAPIView
 
 from jobs.api.cluster import views as cluster
+from jobs.api.index import Index
 from jobs.api.jobs import data_views as data
 from jobs.api.jobs import views as jobs
 from jobs.api.openapi import ApiPages
@@ -14,6 +15,7 @@ from jobs.api.secrets import views as secrets
 from jobs.api.validations import views as validations
 
 urlpatterns = [
+    path("", Index.as_view(), name="index"),
     path("jobs/", jobs.JobList.as_view(), name="job-list"),
     path("jobs/<int:job_id>/", jobs.JobDetail.as_view(), name="job-detail"),
     path("jobs/<int:job_id>/cancel/", jobs.JobCancel.as_view(), name="job-cancel"),

@@ -42,6 +42,7 @@ WHO = {
     "readyz": OPEN,
     "metrics": ADMIN,
     "api/v1/agent/enrol/": OPEN,
+    "api/v1/": USER,
     "api/v1/jobs/": USER,
     "api/v1/validations/": USER,
     "api/v1/validations/<int:validation_id>/": OWN,

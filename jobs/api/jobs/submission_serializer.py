@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import json
 from collections.abc import Mapping
 from typing import Any
 
@@ -49,8 +50,11 @@ from jobs.submission import (
 #: Form fields that are not job fields.
 _IGNORED = ("csrfmiddlewaretoken",)
 _LISTS = ("accepted_kinds", "secrets")
+_INVALID = "The submission is not valid."
 _REQUIRED = "This field is required."
 _PARSED_LIMIT_BYTES = 256 * 1024
+#: Prefix of a field that changes one setting.
+_SETTING = "settings."
 _NO_CODE = "Give a .py or .zip file, its text, or the name of a template."
 _STOP_FIELDS = ("stop_kind", "stop_limit", "stop_metric", "stop_target", "stop_higher_is_better")
 
@@ -272,7 +276,7 @@ def submission_read(
     serializer = SubmissionSerializer(data=stop_flattened(data), context={"file": file})
     if not serializer.is_valid():
         errors = {name: [*map(str, messages)] for name, messages in serializer.errors.items()}
-        raise InvalidInputError("The submission is not valid.", fields=errors)
+        raise InvalidInputError(_INVALID, fields=errors)
     values = {**serializer.validated_data}
     values |= {name: tuple(values[name]) for name in _LISTS}
     stop = {name.removeprefix("stop_"): values.pop(name, None) for name in _STOP_FIELDS}
@@ -302,7 +306,7 @@ def submission_of(request: Request) -> Submission:
     """Read and check the submission of a request in any supported format.
 
     A multipart request may carry the code as a file `code`, and a YAML or JSON file `spec` with
-    fields that the request's own fields override.
+    fields that the request's own fields override; `settings.NAME` overrides one setting.
 
     Raises:
         InvalidInputError: see `submission_read`.
@@ -325,8 +329,38 @@ def submission_of(request: Request) -> Submission:
         read = yaml_read(text)
         if not isinstance(read, Mapping):
             raise InvalidInputError.of(spec="Give an object of fields.")
-        values = {**read, **values}
-    return submission_read(values, code, name)
+        values = stop_flattened(read) | stop_flattened(values)
+    return submission_read(_settings_changed(stop_flattened(values)), code, name)
+
+
+def _settings_changed(values: dict[str, Any]) -> dict[str, Any]:
+    """Apply fields `settings.NAME`, each a change of one setting of the spec or the template.
+
+    A value is JSON, or else plain text; text in a JSON body is read the same way as in a form.
+
+    Raises:
+        InvalidInputError: `settings` itself is no object.
+    """
+    changes = {name: values[name] for name in values if name.startswith(_SETTING)}
+    if not changes:
+        return values
+    template = JOB_TEMPLATES.get(str(values.get("template")))
+    base = values.get("settings") or ({} if template is None else template.settings)
+    try:
+        merged = SettingsField().run_validation(base)
+    except serializers.ValidationError as error:
+        messages = [str(message) for message in error.detail]
+        raise InvalidInputError(_INVALID, fields={"settings": messages}) from None
+    for name, value in changes.items():
+        merged = merged | {name.removeprefix(_SETTING): _json_or_text(value)}
+    return {name: values[name] for name in values if name not in changes} | {"settings": merged}
+
+
+def _json_or_text(value: Any) -> Any:
+    try:
+        return json.loads(value) if isinstance(value, str) else value
+    except (ValueError, RecursionError):
+        return value
 
 
 def _values(data: Any) -> dict[str, Any]:

@@ -116,6 +116,43 @@ def test_a_yaml_spec_beside_a_code_file(ada_client: APIClient) -> None:
     assert (Job.objects.get().priority, Job.objects.get().entry_file) == (77, "train.py")
 
 
+@pytest.mark.parametrize("form", ["multipart", "json"])
+def test_single_settings_and_parts_of_the_stop_override_the_spec(
+    ada_client: APIClient, form: str
+) -> None:
+    spec = "template: tabular\nsettings: {units: 8, name: old, keep: [1]}\n"
+    spec += "stop: {kind: epochs, limit: 4}\n"
+    values = {"spec": spec, "settings.units": "16", "settings.name": "new", "stop_limit": "9"}
+    response = ada_client.post(URL, values, format=form)
+    assert response.status_code == 201, response.data
+    job = Job.objects.get()
+    assert job.settings == {"units": 16, "name": "new", "keep": [1]}
+    assert (job.stop_kind, job.stop_limit) == ("epochs", 9)
+
+
+def test_a_single_setting_changes_those_of_the_template(ada_client: APIClient) -> None:
+    name, template = next((n, t) for n, t in JOB_TEMPLATES.items() if t.settings)
+    response = ada_client.post(URL, {"template": name, "settings.extra": {"a": [None]}})
+    assert response.status_code == 201, response.data
+    assert Job.objects.get().settings == {**template.settings, "extra": {"a": [None]}}
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        {"settings": "{", "settings.units": 1},
+        {"settings": [1], "settings.units": 1},
+        {"settings.units": "NaN"},
+        {"settings.units": "[" * 100_000},
+    ],
+)
+def test_a_wrong_single_setting_is_a_wrong_setting(
+    ada_client: APIClient, values: dict[str, Any]
+) -> None:
+    response = ada_client.post(URL, {"template": "tabular", **values})
+    assert (response.status_code, set(response.json()["errors"])) == (400, {"settings"})
+
+
 def test_the_platform_may_be_given_the_choice_of_the_batch_size(ada_client: APIClient) -> None:
     response = ada_client.post(URL, submission_values(**ADAPTIVE))
     assert response.status_code == 201, response.data

@@ -1,0 +1,248 @@
+"""Types of the site's answers; docs/rest-api.md says what the fields mean.
+
+An answer is the JSON as the site sent it: with `fields` only those are there, and a newer site may
+send more. Times are ISO 8601 in UTC.
+"""
+
+from __future__ import annotations
+
+from typing import Any, TypedDict
+
+#: Statuses that no event can leave.
+ENDED = frozenset({"finished", "failed", "invalid", "cancelled"})
+
+
+class Stop(TypedDict):
+    """Stop condition of a job."""
+
+    kind: str
+    limit: int
+    metric: str
+    target: float | None
+    higher_is_better: bool
+
+
+class File(TypedDict):
+    """A result file or checkpoint of a job."""
+
+    name: str
+    sha256: str
+    size_bytes: int
+    step: int | None
+    at: str
+
+
+class JobSummary(TypedDict):
+    """A job in a list."""
+
+    id: int
+    name: str
+    task: str
+    owner: str
+    template: str
+    status: str
+    status_code: str
+    status_reason: str
+    policy_reason: str
+    expected_start_earliest_at: str | None
+    expected_start_latest_at: str | None
+    priority: int
+    num_accelerators: int
+    min_accelerators: int
+    max_accelerators: int
+    accepted_kinds: list[str]
+    allow_mixed_kinds: bool
+    global_batch_size: int
+    batch_size: int
+    batch_size_min: int | None
+    batch_size_max: int | None
+    num_virtual_nodes: int
+    stop: Stop
+    step: int
+    epoch: int
+    loss: float | None
+    warning: str
+    examples_per_s: float | None
+    submitted_at: str
+    started_at: str | None
+    ended_at: str | None
+    version: int
+    revision: int
+
+
+class Job(JobSummary):
+    """A job with all fields."""
+
+    code_name: str
+    entry_file: str
+    settings: dict[str, Any]
+    seed: int
+    reduction: str
+    shuffle: bool
+    on_nonfinite: str
+    source_job: int | None
+    code_sha256: str
+    generation: int
+    restarts: int
+    pause_requested: bool
+    facts: dict[str, Any]
+    metrics: dict[str, float | None]
+    nonfinite: dict[str, Any]
+    digest: str
+    error_field: str
+    error_traceback: str
+    attained_accelerator_s: float
+    throughput_by_count: dict[str, Any]
+    noise_scale: dict[str, Any] | None
+    forecast: dict[str, Any] | None
+    kinds_used: list[str]
+    reproducibility: str
+    files: list[File]
+
+
+class Outlook(TypedDict):
+    """Answer to a dry run: when the job would start, on which accelerators, and why."""
+
+    dry_run: bool
+    starts: str
+    accelerators: dict[str, int]
+    num_shrunk: int
+    reason: str
+    memory: dict[str, Any] | None
+
+
+class Event(TypedDict):
+    """An event of a job or a node."""
+
+    id: int
+    kind: str
+    actor: str
+    message: str
+    data: dict[str, Any]
+    at: str
+    job: int | None
+    node: int | None
+
+
+class Generation(TypedDict):
+    """A resize of a job, with its figures."""
+
+    number: int
+    previous: int | None
+    phase: str
+    num_members: int
+    num_switched: int
+    members: list[dict[str, Any]]
+    reason: str
+    actor: str
+    requested_at: str
+    ready_at: str | None
+    switch_ordered_at: str | None
+    switched_at: str | None
+    closed_at: str | None
+    step: int | None
+    pause_s: float | None
+    bytes_moved: int | None
+    digest_before: str
+    digest_after: str
+    recover: bool
+    parked: bool
+    lost: list[int]
+    first_step_at: str | None
+
+
+class Metrics(TypedDict):
+    """Series of a job: `steps` summed up to some hundred points, all `epochs`."""
+
+    steps: list[dict[str, Any]]
+    batch_sizes: list[dict[str, int]]
+    epochs: list[dict[str, Any]]
+
+
+class LogPart(TypedDict):
+    """Part of a log; `next_cursor` is the place where the next part begins."""
+
+    text: str
+    next_cursor: int
+    truncated: bool
+    slots: list[int]
+
+
+class Accelerator(TypedDict):
+    """A device of a node."""
+
+    id: int
+    index: int
+    kind: str
+    name: str
+    memory_bytes: int
+    is_present: bool
+
+
+class Node(TypedDict):
+    """A machine with its accelerators."""
+
+    id: int
+    name: str
+    host: str
+    status: str
+    isolation: str
+    is_cordoned: bool
+    quarantined_until: str | None
+    quarantine_reason: str
+    proposed_shape: dict[str, Any] | None
+    last_seen_at: str
+    enrolled_at: str
+    accelerators: list[Accelerator]
+
+
+class Policy(TypedDict):
+    """The policy in force, and the names of all."""
+
+    policy: str
+    version: int
+    changed_by: str
+    changed_at: str
+    policies: list[str]
+
+
+class Template(TypedDict):
+    """A ready job that a submission may name."""
+
+    name: str
+    title: str
+    description: str
+    settings: dict[str, Any]
+    global_batch_size: int
+    num_virtual_nodes: int
+    max_accelerators: int
+    stop: dict[str, Any]
+
+
+class Replay(TypedDict):
+    """A replay of the cluster's past under another policy or cluster size."""
+
+    id: int
+    status: str
+    progress: float
+    policy: str
+    accelerators: dict[str, int]
+    start_at: str
+    end_at: str
+    requested_by: str | None
+    requested_at: str
+    finished_at: str | None
+    error: str
+    result: dict[str, Any]
+
+
+class Index(TypedDict):
+    """The user and token of the requests, and the site's routes."""
+
+    api_version: int
+    user: str
+    is_admin: bool
+    priority_ceiling: int
+    scopes: list[str] | None
+    token_expires_at: str | None
+    routes: dict[str, str]

@@ -1,0 +1,72 @@
+"""Parts that the commands share: the client, arguments, and the end of a failed command."""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+from typing import Any
+
+import click
+
+from virtualflow.cli import screen
+from virtualflow.cli.exit_codes import ExitCode
+from virtualflow.errors import VirtualFlowError
+
+_JOB = re.compile(r"#?([0-9]{1,18})")
+
+as_json = click.option("--json", "as_json", is_flag=True, help="Print JSON on standard output.")
+reason = click.option("--reason", default="", help="Why, for the job's or node's events.")
+timeout = click.option(
+    "--timeout", "timeout_s", type=click.FloatRange(0, min_open=True), metavar="SECONDS",
+    help=f"Stop waiting then, with exit code {ExitCode.TIMED_OUT}.",
+)  # fmt: skip
+
+
+def job_number(text: str) -> int:
+    """Read the number of a job, with or without `#`.
+
+    Raises:
+        click.BadParameter: it is none.
+    """
+    match = _JOB.fullmatch(text)
+    if match is None or int(match[1]) == 0:
+        raise click.BadParameter(f"{text!r:.60} is no number of a job; see `virtualflow ls`.")
+    return int(match[1])
+
+
+job_argument = click.argument("job", type=job_number)
+jobs_argument = click.argument("jobs", type=job_number, nargs=-1, required=True)
+
+
+def error_code(error: VirtualFlowError) -> ExitCode:
+    """Return the exit code for an error of the client."""
+    if error.code == "timed_out":
+        return ExitCode.TIMED_OUT
+    if error.code in ("bad_input", "not_logged_in"):
+        return ExitCode.USAGE
+    return ExitCode.REFUSED if error.is_refusal else ExitCode.UNREACHABLE
+
+
+def error_show(error: VirtualFlowError) -> None:
+    """Print what is wrong, each field on a line of its own, and what may help."""
+    screen.note(f"Error: {error}")
+    if error.status == 401:
+        screen.note("Fix: make a token on the site's account page, then run `virtualflow login`.")
+    if error.retry_after_s:
+        screen.note(f"Fix: wait for {screen.duration(error.retry_after_s)}, then try again.")
+
+
+class Group(click.Group):
+    """Group of commands that ends with one of the documented exit codes."""
+
+    def invoke(self, ctx: click.Context) -> Any:
+        try:
+            return super().invoke(ctx)
+        except VirtualFlowError as error:
+            error_show(error)
+            ctx.exit(error_code(error))
+        except BrokenPipeError:
+            # As of `virtualflow ls | head`: nobody reads on, which is fine.
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            ctx.exit(ExitCode.FINE)

@@ -1,0 +1,289 @@
+"""Commands about jobs."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator
+from itertools import islice
+from pathlib import Path
+
+import click
+from rich.filesize import decimal
+
+from virtualflow import answers
+from virtualflow.cli import comparison, screen
+from virtualflow.cli.common import (
+    as_json,
+    error_show,
+    job_argument,
+    jobs_argument,
+    reason,
+    timeout,
+)
+from virtualflow.cli.exit_codes import ExitCode
+from virtualflow.cli.screen import Column, when
+from virtualflow.cli.watching import job_watch
+from virtualflow.client import Client
+from virtualflow.errors import VirtualFlowError
+from virtualflow.progress import job_progress
+
+_COMPARED_LIMIT = 20
+_LISTED_LIMIT = 100_000
+_JOB_COLUMNS = (
+    Column("job", lambda job: job["id"], is_number=True),
+    Column("name", lambda job: job["name"]),
+    Column("status", lambda job: job["status"], is_status=True),
+    Column("owner", lambda job: job["owner"], at_width=90),
+    Column("priority", lambda job: job["priority"], at_width=70, is_number=True),
+    Column("accelerators", lambda job: job["num_accelerators"], at_width=80, is_number=True),
+    Column("step", lambda job: job["step"], at_width=60, is_number=True),
+    Column("loss", lambda job: job["loss"], at_width=80, is_number=True),
+    Column("submitted", lambda job: when(job["submitted_at"]), at_width=100),
+    Column("why", lambda job: job["policy_reason"] or job["status_reason"], at_width=140),
+)
+
+
+@click.command()
+@click.option("--status", multiple=True, help="A status, or live, waiting, active, ended.")
+@click.option("--search", metavar="TEXT", help="A part of the name, or the number of one job.")
+@click.option("--owner", help="User name.")
+@click.option("--name", help="A part of the name.")
+@click.option("--template", help="Name of a template.")
+@click.option("--after", metavar="TIME", help="Submitted then or later, such as 2026-11-25.")
+@click.option("--before", metavar="TIME", help="Submitted earlier than this.")
+@click.option("--limit", type=click.IntRange(1, _LISTED_LIMIT), default=50, show_default=True)
+@as_json
+def ls(
+    status: tuple[str, ...],
+    search: str | None,
+    owner: str | None,
+    name: str | None,
+    template: str | None,
+    after: str | None,
+    before: str | None,
+    limit: int,
+    as_json: bool,
+) -> None:
+    """List jobs, newest first."""
+    with Client.from_login() as client:
+        found = client.jobs(
+            status=status, q=search, owner=owner, name=name, template=template,
+            submitted_after=after, submitted_before=before, page_size=min(limit + 1, 200),
+        )  # fmt: skip
+        jobs = list(islice(found, limit + 1))
+    if len(jobs) > limit:
+        screen.note(f"There are more than {limit}; --limit shows them.")
+    if as_json:
+        return screen.print_json(jobs[:limit])
+    return screen.print_table(_JOB_COLUMNS, jobs[:limit], "No job matches.")
+
+
+@click.command()
+@job_argument
+@as_json
+def show(job: int, as_json: bool) -> None:
+    """Show one job: state, reasons, progress, results."""
+    with Client.from_login() as client:
+        found = client.job(job)
+    if as_json:
+        return screen.print_json(found)
+    progress = job_progress(found)
+    starts = [when(found["expected_start_earliest_at"]), when(found["expected_start_latest_at"])]
+    left_s = progress.remaining_s
+    screen.print_facts(
+        [
+            ("job", found["id"]),
+            ("name", found["name"]),
+            ("owner", found["owner"]),
+            ("status", found["status"]),
+            ("reason", found["status_reason"]),
+            ("warning", found["warning"]),
+            ("error in", found["error_field"]),
+            ("progress", progress.text),
+            ("ends in", None if left_s is None else screen.duration(left_s)),
+            ("starts", " to ".join(starts) if found["expected_start_latest_at"] else None),
+            ("accelerators", found["num_accelerators"]),
+            ("allocation reason", found["policy_reason"]),
+            ("priority", found["priority"]),
+            ("loss", found["loss"]),
+            ("examples per second", found["examples_per_s"]),
+            ("reproducibility", found["reproducibility"]),
+            ("submitted", when(found["submitted_at"])),
+            ("started", when(found["started_at"])),
+            ("ended", when(found["ended_at"])),
+            *[(f"metrics.{name}", value) for name, value in found["metrics"].items()],
+            *[(f"settings.{name}", value) for name, value in found["settings"].items()],
+            *[(f"file {file['name']}", decimal(file["size_bytes"])) for file in found["files"]],
+            ("traceback", found["error_traceback"]),
+        ]
+    )
+    return None
+
+
+@click.command()
+@job_argument
+@timeout
+@as_json
+def watch(job: int, timeout_s: float | None, as_json: bool) -> None:
+    """Follow a job until it has ended; Ctrl-C leaves it running.
+
+    Exit code 0 when it finished, 1 when it failed, was invalid or cancelled. With --json, one line
+    for each change.
+    """
+    with Client.from_login() as client:
+        job_watch(client, job, timeout_s, as_json=as_json)
+
+
+@click.command()
+@job_argument
+@click.option("--follow", "-f", is_flag=True, help="Go on until the job has ended.")
+@click.option("--slot", type=click.IntRange(0), help="Only the trainer of this number.")
+@click.option("--all", "is_whole", is_flag=True, help="From the beginning, trainer by trainer.")
+@as_json
+def logs(job: int, follow: bool, slot: int | None, is_whole: bool, as_json: bool) -> None:
+    """Print the newest part of a job's log."""
+    if follow and is_whole:
+        raise click.UsageError("Give --follow or --all, not both.")
+    with Client.from_login() as client:
+        if follow:
+            pieces = client.follow_log(job, slot=slot)
+        elif is_whole:
+            pieces = client.whole_log(job, slot=slot)
+        else:
+            part = client.log(job, slot=slot)
+            if part["truncated"]:
+                screen.note("Older text is left out; --all prints everything.")
+            pieces = iter([part["text"]])
+        try:
+            _print_log(pieces, as_json=as_json)
+        except KeyboardInterrupt:
+            click.get_current_context().exit(ExitCode.INTERRUPTED)
+
+
+def _print_log(pieces: Iterator[str], *, as_json: bool) -> None:
+    is_line_open = False
+    for piece in pieces:
+        if as_json:
+            screen.print_json_line({"text": piece})
+            continue
+        if piece.startswith("\r") and is_line_open:
+            # The text replaces the unfinished line before it.
+            click.echo("\r\x1b[2K" if sys.stdout.isatty() else "", nl=not sys.stdout.isatty())
+        text = screen.log_text(piece.removeprefix("\r"))
+        click.echo(text, nl=False)
+        sys.stdout.flush()
+        is_line_open = not text.endswith("\n") if text else is_line_open
+    if is_line_open and not as_json:
+        click.echo()
+
+
+@click.command()
+@jobs_argument
+@as_json
+def compare(jobs: tuple[int, ...], as_json: bool) -> None:
+    """Compare jobs: the settings that differ, and what came out."""
+    numbers = list(dict.fromkeys(jobs))
+    if not 2 <= len(numbers) <= _COMPARED_LIMIT:
+        raise click.UsageError(f"Give 2 to {_COMPARED_LIMIT} different jobs.")
+    with Client.from_login() as client:
+        found = [client.job(number) for number in numbers]
+    settings, results = comparison.setting_differences(found), comparison.outcomes(found)
+    if as_json:
+        screen.print_json({"jobs": numbers, "settings": dict(settings), "results": dict(results)})
+        return
+    if not settings:
+        screen.note("All settings are the same.")
+    columns = screen.row_columns(f"#{job['id']} {job['name']}" for job in found)
+    screen.print_table(columns, [*settings, *results])
+
+
+@click.command()
+@job_argument
+@click.argument("names", nargs=-1)
+@click.option(
+    "--to", "folder", default=".", show_default=True, help="Folder of the new files.",
+    type=click.Path(exists=True, file_okay=False, path_type=Path),
+)  # fmt: skip
+@click.option("--force", is_flag=True, help="Replace files that are there already.")
+@as_json
+def download(job: int, names: tuple[str, ...], folder: Path, force: bool, as_json: bool) -> None:
+    """Download result files and checkpoints; without NAMES, all of them."""
+    with Client.from_login() as client:
+        wanted = names or [file["name"] for file in client.job(job, fields=("files",))["files"]]
+        if not wanted:
+            screen.note(f"Job {job} has no files yet.")
+        there = [name for name in wanted if (folder / name).exists() and not force]
+        if there:
+            raise click.UsageError(f"Already there: {', '.join(there)}. --force replaces them.")
+        paths = []
+        for name in wanted:
+            paths.append(str(client.download(job, name, folder)))
+            if not as_json:
+                click.echo(screen.plain(paths[-1]))
+    if as_json:
+        screen.print_json(paths)
+
+
+@click.command()
+@jobs_argument
+@reason
+@as_json
+def cancel(jobs: tuple[int, ...], reason: str, as_json: bool) -> None:
+    """End jobs for good."""
+    _act_on_all(jobs, lambda client, job: client.cancel(job, reason), as_json=as_json)
+
+
+@click.command()
+@jobs_argument
+@reason
+@as_json
+def pause(jobs: tuple[int, ...], reason: str, as_json: bool) -> None:
+    """Save the state of jobs and free their accelerators until they are resumed."""
+    _act_on_all(jobs, lambda client, job: client.pause(job, reason), as_json=as_json)
+
+
+@click.command()
+@jobs_argument
+@as_json
+def resume(jobs: tuple[int, ...], as_json: bool) -> None:
+    """Queue paused jobs again."""
+    _act_on_all(jobs, lambda client, job: client.resume(job), as_json=as_json)
+
+
+@click.command()
+@jobs_argument
+@click.option("--priority", type=int, required=True, help="1 to your ceiling.")
+@reason
+@as_json
+def reprioritise(jobs: tuple[int, ...], priority: int, reason: str, as_json: bool) -> None:
+    """Change the priority of jobs."""
+
+    def act(client: Client, job: int) -> answers.Job:
+        return client.reprioritise(job, priority, reason)
+
+    _act_on_all(jobs, act, as_json=as_json)
+
+
+def _act_on_all(
+    jobs: tuple[int, ...], act: Callable[[Client, int], answers.Job], *, as_json: bool
+) -> None:
+    """Act on each job; what the site refuses for one of them does not keep it from the others."""
+    done, is_refused = [], False
+    with Client.from_login() as client:
+        for number in dict.fromkeys(jobs):
+            try:
+                done.append(act(client, number))
+            except VirtualFlowError as error:
+                if not error.is_refusal:
+                    raise
+                is_refused = True
+                screen.note(f"Job {number}:")
+                error_show(error)
+    if as_json:
+        screen.print_json(done)
+    else:
+        for job in done:
+            status = "pausing" if job["pause_requested"] else job["status"]
+            click.echo(f"Job {job['id']}: {screen.plain(status)}, priority {job['priority']}")
+    if is_refused:
+        click.get_current_context().exit(ExitCode.REFUSED)

@@ -1,0 +1,61 @@
+"""The command line `virtualflow`."""
+
+from __future__ import annotations
+
+import sys
+
+import click
+from click.shell_completion import get_completion_class
+
+from virtualflow import __version__
+from virtualflow.cli import account, cluster, jobs, screen, submitting
+from virtualflow.cli.common import Group
+from virtualflow.cli.exit_codes import ExitCode
+
+_NAME = "virtualflow"
+_COMPLETION_VARIABLE = "_VIRTUALFLOW_COMPLETE"
+
+
+@click.group(cls=Group, context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(__version__, prog_name=_NAME)
+def cli() -> None:
+    """Train on a VirtualFlow site from a shell.
+
+    `virtualflow login` once; VIRTUALFLOW_SERVER and VIRTUALFLOW_TOKEN win over it. With --json
+    standard output is JSON and nothing else. Exit codes: 0 fine, 1 the job failed, 2 wrong use,
+    3 refused by the site, 4 no usable answer, 5 time limit, 130 interrupted.
+    """
+
+
+@cli.command()
+@click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
+def completion(shell: str) -> None:
+    """Print a script that completes commands and options in a shell.
+
+    For bash: eval "$(virtualflow completion bash)"
+    """
+    kind = get_completion_class(shell)
+    assert kind is not None
+    click.echo(kind(cli, {}, _NAME, _COMPLETION_VARIABLE).source())
+
+
+for _command in (
+    account.login, account.logout,
+    submitting.submit, jobs.watch, jobs.logs, jobs.ls, jobs.show, jobs.compare, jobs.download,
+    jobs.cancel, jobs.pause, jobs.resume, jobs.reprioritise,
+    cluster.nodes, cluster.drain, cluster.templates, cluster.simulate,
+):  # fmt: skip
+    cli.add_command(_command)
+
+
+def main() -> None:
+    """Run the command line and exit with a code of `ExitCode`."""
+    try:
+        code = cli.main(prog_name=_NAME, standalone_mode=False, complete_var=_COMPLETION_VARIABLE)
+    except click.ClickException as error:
+        error.show()
+        code = ExitCode.USAGE
+    except click.Abort:
+        screen.note("Interrupted.")
+        code = ExitCode.INTERRUPTED
+    sys.exit(code if isinstance(code, int) else ExitCode.FINE)

@@ -1,0 +1,54 @@
+"""Progress of a job towards its stop condition, from one answer of the site."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from virtualflow.answers import Job
+
+
+@dataclass(frozen=True, slots=True)
+class JobProgress:
+    """Progress of a job.
+
+    Attributes:
+        text: such as `step 40 of 100`.
+        fraction: from 0 to 1; None where the end is unknown.
+        remaining_s: at the present speed; None unless the job runs.
+    """
+
+    text: str
+    fraction: float | None
+    remaining_s: float | None
+
+
+def job_progress(job: Job) -> JobProgress:
+    """Compare steps with the limit, or epochs where steps are not comparable."""
+    limit, per_epoch = job["stop"]["limit"], job["facts"].get("steps_per_epoch")
+    if job["batch_size_min"] is not None or not isinstance(per_epoch, int):
+        per_epoch = None  # the batch size changes, or the code was not validated yet
+    if job["stop"]["kind"] == "steps":
+        total: int | None = limit
+        text = f"step {job['step']:,} of {limit:,}"
+    else:
+        total = limit * per_epoch if per_epoch else None
+        epochs = job["step"] // per_epoch if per_epoch else job["epoch"]
+        at_most = "at most " if job["stop"]["kind"] == "metric" else ""
+        text = f"epoch {min(epochs, limit):,} of {at_most}{limit:,}"
+    if job["task"] == "predict":
+        text = _predicted(job, per_epoch)
+    if not total:
+        return JobProgress(text, min(1.0, job["epoch"] / limit) if limit else None, None)
+    remaining_s = None
+    if job["status"] == "running" and job["examples_per_s"]:
+        left = max(0, total - job["step"])
+        remaining_s = left * job["global_batch_size"] / job["examples_per_s"]
+    return JobProgress(text, min(1.0, job["step"] / total), remaining_s)
+
+
+def _predicted(job: Job, num_batches: int | None) -> str:
+    num_examples = job["facts"].get("num_examples")
+    if isinstance(num_examples, int) and num_examples:
+        done = min(job["step"] * job["global_batch_size"], num_examples)
+        return f"{done:,} of {num_examples:,} examples"
+    return f"batch {job['step']:,}" + (f" of {num_batches:,}" if num_batches else "")

@@ -1,0 +1,88 @@
+"""Submissions as the site takes them: fields, a spec file, a code file."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from virtualflow.transport import bad_input
+
+#: Sites take less; a larger file is a mistake, and is not read.
+FILE_LIMIT_BYTES = 64 * 1024**2
+_SETTING = "settings."
+
+Spec = Path | Mapping[str, Any]
+
+
+def submission_content(
+    spec: Spec | None, code: Path | None, fields: Mapping[str, Any]
+) -> dict[str, Any]:
+    """Return a submission as arguments of `Transport.request`.
+
+    Args:
+        spec: fields, or a YAML or JSON file of fields.
+        code: a `.py` or `.zip` file.
+        fields: override those of `spec`; `settings.NAME` and `stop.NAME` override a part.
+
+    Raises:
+        VirtualFlowError: a file cannot be read, or a value is no JSON.
+    """
+    values: dict[str, Any] = {}
+    for name, value in {**(spec if isinstance(spec, Mapping) else {}), **fields}.items():
+        if name == "stop" and isinstance(value, Mapping):
+            values |= {f"stop_{part}": inner for part, inner in value.items()}
+        elif name.startswith(_SETTING) and isinstance(value, str):
+            # The site reads text as JSON where it can: "5" in quotes stays text.
+            values[name] = json.dumps(value)
+        else:
+            values[name.replace("stop.", "stop_", 1) if name.startswith("stop.") else name] = value
+    if isinstance(spec, Path):
+        values["spec"] = _text(spec)
+    if code is None:
+        return {"json": _checked(values)}
+    data = {name: _form_value(value) for name, value in values.items() if value is not None}
+    return {"data": data, "files": {"code": (code.name, file_read(code, "code"))}}
+
+
+def file_read(path: Path, field: str) -> bytes:
+    """Read a file of a limited size.
+
+    Raises:
+        VirtualFlowError: it cannot be read, or is too large; the error names `field`.
+    """
+    try:
+        with path.open("rb") as file:
+            content = file.read(FILE_LIMIT_BYTES + 1)
+    except OSError as error:
+        raise bad_input(field, f"{path}: {error.strerror or error}.") from None
+    if len(content) > FILE_LIMIT_BYTES:
+        raise bad_input(field, f"{path} has more than {FILE_LIMIT_BYTES} bytes.")
+    return content
+
+
+def _text(path: Path) -> str:
+    try:
+        return file_read(path, "spec").decode()
+    except UnicodeDecodeError:
+        raise bad_input("spec", f"{path} is no text in UTF-8.") from None
+
+
+def _checked(values: dict[str, Any]) -> dict[str, Any]:
+    try:
+        json.dumps(values, allow_nan=False, ensure_ascii=False).encode()
+    except UnicodeEncodeError:
+        raise bad_input("spec", "Give text that is valid in UTF-8.") from None
+    except (TypeError, ValueError, RecursionError) as error:
+        raise bad_input("spec", f"Give values of JSON: {error}.") from None
+    return values
+
+
+def _form_value(value: Any) -> str:
+    if isinstance(value, str):
+        return value
+    if isinstance(value, list | tuple) and all(isinstance(word, str) for word in value):
+        return ",".join(value)  # accelerator kinds
+    text: str = json.dumps(_checked({"": value})[""])
+    return text

@@ -1,0 +1,220 @@
+"""Requests to a site: time limits, bounded repetition, and errors as one exception type."""
+
+from __future__ import annotations
+
+import random
+import re
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+from urllib.parse import urlsplit
+
+import httpx
+
+from virtualflow.errors import VirtualFlowError
+
+#: Longest pause before a repeated request, as `Retry-After` of a rate limit per minute asks for.
+PAUSE_LIMIT_S = 65.0
+_FIRST_PAUSE_S = 0.5
+_LAST_PAUSE_S = 8.0
+_TOKEN = re.compile(r"[\x21-\x7e]{1,500}")
+_ERROR_LIMIT_BYTES = 256 * 1024
+#: Answers of proxies while the site itself restarts.
+_PASSING = frozenset({502, 503, 504})
+#: Errors before the request was sent: to repeat it is always safe.
+_NOT_SENT = (httpx.ConnectError, httpx.ConnectTimeout, httpx.PoolTimeout)
+
+
+def server_read(server: str) -> str:
+    """Check a site's address; return it without a slash at the end.
+
+    Raises:
+        VirtualFlowError: it is no address of a site.
+    """
+    try:
+        parts = urlsplit(server.strip())
+        is_good = bool(parts.hostname) and (parts.port is None or parts.port > 0)
+    except ValueError:
+        is_good = False
+    if not is_good or parts.scheme not in ("http", "https") or not server.isprintable():
+        raise bad_input("server", "Give an address such as https://site.example.")
+    if parts.username is not None or parts.query or parts.fragment:
+        raise bad_input("server", "Give the address without user name, query or fragment.")
+    return f"{parts.scheme}://{parts.netloc}{parts.path.rstrip('/')}"
+
+
+def token_read(token: str) -> str:
+    """Check that a token can be sent; return it without surrounding space.
+
+    Raises:
+        VirtualFlowError: it is empty or has characters that no token has.
+    """
+    if not _TOKEN.fullmatch(token.strip()):
+        raise bad_input("token", "Give a token of the account page; it begins with vfp_.")
+    return token.strip()
+
+
+def bad_input(field: str, message: str) -> VirtualFlowError:
+    """Return the error of one wrong value, found before anything was sent."""
+    return VirtualFlowError("The input is not valid.", code="bad_input", fields={field: [message]})
+
+
+class Transport:
+    """Connections to one site, with its token in every request.
+
+    Args:
+        timeout_s: limit for connecting, and for each part of an answer.
+        retries: repetitions of a request that may be repeated.
+        sleep: replaced by tests.
+    """
+
+    def __init__(
+        self,
+        server: str,
+        token: str,
+        *,
+        timeout_s: float = 15.0,
+        retries: int = 3,
+        sleep: Callable[[float], object] = time.sleep,
+    ) -> None:
+        self.server = server_read(server)
+        self.sleep = sleep
+        self._timeout_s = timeout_s
+        self._retries = retries
+        # Redirects are not followed: the token is for this address alone.
+        self._http = httpx.Client(
+            base_url=f"{self.server}/api/v1/",
+            headers={"Authorization": f"Bearer {token_read(token)}", "Accept": "*/*"},
+            timeout=timeout_s,
+            follow_redirects=False,
+        )
+
+    def close(self) -> None:
+        """Close the connections."""
+        self._http.close()
+
+    def request(
+        self,
+        method: str,
+        path: str,
+        *,
+        is_repeatable: bool | None = None,
+        wait_s: float = 0.0,
+        **content: Any,
+    ) -> httpx.Response:
+        """Send a request; return the answer, which is a success or 304.
+
+        Args:
+            is_repeatable: whether doing it twice does no harm; by default for reads.
+            wait_s: how long the site may keep the request waiting.
+            content: as for httpx: `params`, `json`, `data`, `files`, `headers`.
+
+        Raises:
+            VirtualFlowError: the site refused it, or there was no usable answer.
+        """
+        timeout = httpx.Timeout(self._timeout_s, read=self._timeout_s + wait_s)
+
+        def send() -> httpx.Response:
+            return self._http.request(method, path, timeout=timeout, **content)
+
+        return self._answered(send, method == "GET" if is_repeatable is None else is_repeatable)
+
+    @contextmanager
+    def stream(
+        self, path: str, params: Mapping[str, Any] | None = None
+    ) -> Iterator[httpx.Response]:
+        """Read an answer of any length piece by piece; once it has begun, nothing is repeated.
+
+        Raises:
+            VirtualFlowError: as by `request`.
+        """
+        request = self._http.build_request("GET", path, params=params)
+        response = self._answered(lambda: self._http.send(request, stream=True), True)
+        try:
+            yield response
+        except httpx.TransportError as error:
+            raise self._unreachable(error) from None
+        finally:
+            response.close()
+
+    def _answered(self, send: Callable[[], httpx.Response], is_repeatable: bool) -> httpx.Response:
+        for attempt in range(self._retries + 1):
+            pause_s = min(_FIRST_PAUSE_S * 2**attempt, _LAST_PAUSE_S) * random.uniform(0.5, 1)  # noqa: S311
+            try:
+                response = send()
+            except httpx.TransportError as error:
+                failure = self._unreachable(error)
+                may_repeat = is_repeatable or isinstance(error, _NOT_SENT)
+            except UnicodeEncodeError:
+                raise bad_input("text", "Give text that is valid in UTF-8.") from None
+            except (httpx.HTTPError, httpx.InvalidURL) as error:
+                raise self._unreachable(error) from None
+            else:
+                if response.is_success or response.status_code == httpx.codes.NOT_MODIFIED:
+                    return response
+                failure = _refusal(response)
+                is_throttled = response.status_code == httpx.codes.TOO_MANY_REQUESTS
+                pause_s = max(pause_s, failure.retry_after_s or 0.0)
+                may_repeat = is_throttled or (is_repeatable and response.status_code in _PASSING)
+            if not may_repeat or attempt == self._retries or pause_s > PAUSE_LIMIT_S:
+                raise failure
+            self.sleep(pause_s)
+        raise AssertionError
+
+    def _unreachable(self, error: Exception) -> VirtualFlowError:
+        reason = str(error) or type(error).__name__
+        return VirtualFlowError(
+            f"{self.server} does not answer: {reason}. Is this the address, and is the site up?",
+            code="unreachable",
+        )
+
+
+def _refusal(response: httpx.Response) -> VirtualFlowError:
+    """Read the problem of an answer (RFC 9457), whatever a proxy in between made of it."""
+    status = response.status_code
+    if response.is_redirect:
+        place = response.headers.get("Location", "")
+        detail = f"The site sends requests elsewhere ({place}): use its final address as server."
+        response.close()
+        return VirtualFlowError(detail, code="redirected", status=status)
+    problem: Any = None
+    try:
+        problem = _short_json(response)
+    except (httpx.HTTPError, ValueError, RecursionError):
+        pass
+    finally:
+        response.close()
+    if not isinstance(problem, dict) or not isinstance(problem.get("code"), str):
+        return VirtualFlowError(
+            f"The answer is {status} {response.reason_phrase}, and no answer of a VirtualFlow "
+            "site. Is this its address?",
+            code="unexpected_answer",
+            status=status,
+        )
+    errors = problem.get("errors")
+    fields = errors if isinstance(errors, dict) else {}
+    return VirtualFlowError(
+        str(problem.get("detail") or problem.get("title") or problem["code"]),
+        code=problem["code"],
+        status=status,
+        fields={str(name): _sentences(messages) for name, messages in fields.items()},
+        retry_after_s=_seconds(response.headers.get("Retry-After")),
+    )
+
+
+def _short_json(response: httpx.Response) -> Any:
+    text = b""
+    for piece in response.iter_bytes():
+        text += piece
+        if len(text) > _ERROR_LIMIT_BYTES:
+            raise ValueError
+    return httpx.Response(200, content=text).json()
+
+
+def _sentences(messages: Any) -> list[str]:
+    return [str(text) for text in messages] if isinstance(messages, list) else [str(messages)]
+
+
+def _seconds(text: str | None) -> float | None:
+    return float(text) if text and text.isascii() and text.isdecimal() and len(text) < 8 else None

@@ -1,0 +1,149 @@
+"""A live site with played nodes, a client of it, and the command line run in this process."""
+
+from __future__ import annotations
+
+import io
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+from django.conf import settings as django_settings
+from django.contrib.auth.models import User
+from django.db import connection
+from django.utils import timezone
+from virtualflow import Client
+from virtualflow.cli.main import main
+from virtualflow.credentials import SERVER_VARIABLE, TOKEN_VARIABLE
+
+from jobs.models import Job
+from tests.jobs.world import World
+from tests.support.builders import START, api_token_make, user_make
+
+
+@dataclass
+class Site:
+    """A running site in this process: its people, and the nodes that a test plays."""
+
+    address: str
+    ada: User
+    admin: User
+    tokens: dict[str, str] = field(default_factory=dict)
+
+    def token(self, user: User) -> str:
+        if user.username not in self.tokens:
+            self.tokens[user.username] = api_token_make(user)
+        return self.tokens[user.username]
+
+    def client(self, user: User | None = None, **options: Any) -> Client:
+        """Return a client of a person, by default of Ada."""
+        return Client(self.address, self.token(user or self.ada), poll_s=0.05, **options)
+
+    @contextmanager
+    def meanwhile(self, play: Callable[[], None]) -> Iterator[None]:
+        """Let something happen in a thread meanwhile; what fails there fails the test."""
+        if connection.vendor != "postgresql":
+            pytest.skip("SQLite in memory has one writer; this test writes from two threads")
+        errors: list[BaseException] = []
+
+        def act() -> None:
+            try:
+                play()
+            except BaseException as error:
+                errors.append(error)
+                # Nobody shall wait for a job that nobody plays.
+                Job.objects.update(status="failed", ended_at=START, version=1000)
+            finally:
+                connection.close()
+
+        thread = threading.Thread(target=act)
+        thread.start()
+        try:
+            yield
+        finally:
+            thread.join(timeout=120)
+        assert errors == []
+        assert not thread.is_alive()
+
+
+@pytest.fixture
+def site(live_server: Any, settings: Any, tmp_path: Path) -> Site:
+    Path(django_settings.STATIC_ROOT).mkdir(parents=True, exist_ok=True)
+    settings.MEDIA_ROOT = str(tmp_path / "media")
+    return Site(live_server.url, user_make("ada"), user_make("admin", is_staff=True))
+
+
+@pytest.fixture
+def client(site: Site) -> Iterator[Client]:
+    with site.client() as client:
+        yield client
+
+
+@dataclass(frozen=True)
+class Ended:
+    """How a command ended, and what it printed."""
+
+    code: int
+    out: str
+    err: str
+
+
+Shell = Callable[..., Ended]
+
+
+@pytest.fixture
+def shell(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> Shell:
+    """Run the command line in this process, away from the user's own files."""
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
+    for name in (SERVER_VARIABLE, TOKEN_VARIABLE, "FORCE_COLOR", "COLUMNS"):
+        monkeypatch.delenv(name, raising=False)
+
+    def run(*arguments: object, text: str = "") -> Ended:
+        monkeypatch.setattr(sys, "argv", ["virtualflow", *map(str, arguments)])
+        monkeypatch.setattr(sys, "stdin", io.StringIO(text))
+        capsys.readouterr()
+        with pytest.raises(SystemExit) as ended:
+            main()
+        printed = capsys.readouterr()
+        return Ended(int(ended.value.code or 0), printed.out, printed.err)
+
+    return run
+
+
+@pytest.fixture
+def logged_in(site: Site, shell: Shell, monkeypatch: pytest.MonkeyPatch) -> Shell:
+    """Run the command line as Ada."""
+    monkeypatch.setenv(SERVER_VARIABLE, site.address)
+    monkeypatch.setenv(TOKEN_VARIABLE, site.token(site.ada))
+    return shell
+
+
+def wait_until(is_so: Callable[[], bool]) -> None:
+    """Wait for a condition for at most a minute."""
+    deadline = time.monotonic() + 60
+    while not is_so():
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+
+
+def nodes_now() -> World:
+    """Make two nodes that were heard of just now."""
+    world = World()
+    world.now_s = (timezone.now() - START).total_seconds()
+    world.hear()
+    return world
+
+
+def played_to_the_end(world: World, job: Job) -> None:
+    """Let a job of this site start, train and finish."""
+    world.until(job.generations.filter(phase="active").exists)
+    for _ in range(3):
+        world.train(job)
+    world.finish(job)

@@ -1,0 +1,281 @@
+"""Requests of the client: repetitions, time limits, strange answers, and where the token goes."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from virtualflow import Client, VirtualFlowError, answers
+from virtualflow.transport import PAUSE_LIMIT_S
+
+from tests.client.scripted_site import Answer, ScriptedSite, problem, scripted_site
+
+TOKEN = "vfp_secret"
+REPLAY = {"id": 1, "status": "waiting", "progress": 0.0, "policy": "fifo", "error": ""}
+#: How each method of the client is called by the tests of all of them.
+CALLS: dict[str, Callable[[Client], Any]] = {
+    "index": lambda client: client.index(),
+    "submit": lambda client: client.submit({"name": "a"}),
+    "dry_run": lambda client: client.dry_run({"name": "a"}),
+    "jobs": lambda client: list(client.jobs()),
+    "job": lambda client: client.job(1),
+    "watch": lambda client: list(client.watch(1)),
+    "wait": lambda client: client.wait(1),
+    "events": lambda client: list(client.events(1)),
+    "generations": lambda client: list(client.generations(1)),
+    "metrics": lambda client: client.metrics(1),
+    "log": lambda client: client.log(1),
+    "whole_log": lambda client: list(client.whole_log(1)),
+    "follow_log": lambda client: list(client.follow_log(1)),
+    "download": lambda client: client.download(1, "model.keras", Path("unwritten")),
+    "download_code": lambda client: client.download_code(1, Path("unwritten")),
+    "cancel": lambda client: client.cancel(1),
+    "pause": lambda client: client.pause(1),
+    "resume": lambda client: client.resume(1),
+    "reprioritise": lambda client: client.reprioritise(1, 5),
+    "templates": lambda client: client.templates(),
+    "nodes": lambda client: list(client.nodes()),
+    "cordon": lambda client: client.cordon(1),
+    "uncordon": lambda client: client.uncordon(1),
+    "policy": lambda client: client.policy(),
+    "simulate": lambda client: client.simulate("fifo"),
+    "replay": lambda client: client.replay(1),
+    "watch_replay": lambda client: list(client.watch_replay(1)),
+}
+#: Methods whose answer may be any text.
+TEXTS = {"whole_log", "download"}
+NOT_REPEATED = {"simulate"}
+NONSENSE = {
+    "a page": Answer(200, b"<html>Log in</html>", {"Content-Type": "text/html"}),
+    "nothing": Answer(200, b""),
+    "a list": Answer(200, [[]]),
+    "a number": Answer(200, 7),
+    "another object": Answer(200, {"hello": "world", "results": [7], "next": "http://x/?a=b"}),
+    "deep JSON": Answer(200, b"[" * 100_000),
+    "bad UTF-8": Answer(200, b'{"id": "\xff\xfe"}'),
+    "cut off": Answer(200, b"{", is_cut=True),
+    "a page of a proxy": Answer(404, b"<html>nginx</html>"),
+    "a crash": Answer(500, b"Traceback"),
+    "a problem of lists": Answer(400, {"code": ["x"], "errors": 5}),
+    "a problem of odd fields": problem(400, errors={"a": {"b": 1}, "c": [None], "d": "text"}),
+    "an endless problem": Answer(400, b'{"code": "' + b"x" * 2_000_000 + b'"}'),
+    "a redirect": Answer(302, b"", {"Location": "http://127.0.0.1:9/elsewhere"}),
+    "an odd wait": Answer(429, problem(429).body, {"Retry-After": "soon"}),
+}
+
+
+@pytest.fixture
+def pauses() -> list[float]:
+    return []
+
+
+@pytest.fixture
+def connect(pauses: list[float]) -> Iterator[Callable[..., Client]]:
+    clients: list[Client] = []
+
+    def make(site: ScriptedSite | str, **options: Any) -> Client:
+        address = site if isinstance(site, str) else site.address
+        client = Client(address, TOKEN, timeout_s=5, sleep=pauses.append, **options)
+        clients.append(client)
+        return client
+
+    yield make
+    for client in clients:
+        client.close()
+
+
+Connect = Callable[..., Client]
+
+
+def test_every_method_is_called_by_these_tests() -> None:
+    methods = {name for name, _ in inspect.getmembers(Client, inspect.isfunction)}
+    assert {name for name in methods if not name.startswith("_")} == {*CALLS, "close"}
+
+
+@pytest.mark.parametrize("nonsense", NONSENSE)
+def test_nonsense_is_one_kind_of_error(
+    connect: Connect, nonsense: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    with scripted_site(NONSENSE[nonsense]) as site:
+        client = connect(site)
+        for name, call in CALLS.items():
+            if name in TEXTS and NONSENSE[nonsense].status == 200 and nonsense != "cut off":
+                continue
+            with pytest.raises(VirtualFlowError) as caught:
+                call(client)
+            assert TOKEN not in f"{caught.value} {caught.value!r}", name
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("name", CALLS)
+def test_what_may_be_repeated_is_repeated_a_few_times(
+    connect: Connect, pauses: list[float], name: str
+) -> None:
+    with scripted_site(problem(503)) as site:
+        with pytest.raises(VirtualFlowError) as caught:
+            CALLS[name](connect(site))
+        assert caught.value.status == 503
+        assert not caught.value.is_refusal
+        assert len(site.asked) == (1 if name in NOT_REPEATED else 4)
+    assert pauses == sorted(pauses)
+    assert sum(pauses) < 10
+
+
+@pytest.mark.parametrize("failure", [problem(502), Answer(200, b"{", is_cut=True)])
+def test_a_repeated_submission_keeps_its_key(connect: Connect, failure: Answer) -> None:
+    with scripted_site(failure, problem(409, "too_many_jobs")) as site:
+        with pytest.raises(VirtualFlowError) as caught:
+            connect(site).submit({"name": "a"})
+        assert (caught.value.code, caught.value.is_refusal) == ("too_many_jobs", True)
+        keys = [asked.headers["Idempotency-Key"] for asked in site.asked]
+        assert len(keys) == 2
+        assert keys[0] == keys[1]
+
+
+def test_another_submission_has_another_key(connect: Connect) -> None:
+    with scripted_site(problem(400)) as site:
+        for _ in range(2):
+            with pytest.raises(VirtualFlowError):
+                connect(site).submit({"name": "a"})
+        assert len({asked.headers["Idempotency-Key"] for asked in site.asked}) == 2
+
+
+def test_a_throttled_request_waits_as_long_as_it_is_told(
+    connect: Connect, pauses: list[float]
+) -> None:
+    throttled = Answer(429, problem(429, "throttled").body, {"Retry-After": "41"})
+    with scripted_site(throttled, Answer(201, REPLAY)) as site:
+        assert connect(site).simulate("fifo")["id"] == 1
+    assert pauses == [41.0]
+
+
+def test_a_long_ban_is_told_at_once(connect: Connect, pauses: list[float]) -> None:
+    ban_s = str(int(PAUSE_LIMIT_S) + 1)
+    with scripted_site(Answer(429, problem(429).body, {"Retry-After": ban_s})) as site:
+        with pytest.raises(VirtualFlowError) as caught:
+            connect(site).index()
+        assert (caught.value.retry_after_s, len(site.asked)) == (float(ban_s), 1)
+    assert pauses == []
+
+
+def test_nobody_answers(connect: Connect, pauses: list[float]) -> None:
+    with scripted_site(Answer()) as site:
+        address = site.address
+    with pytest.raises(VirtualFlowError) as caught:
+        connect(address).simulate("fifo")
+    assert (caught.value.code, caught.value.status, len(pauses)) == ("unreachable", None, 3)
+    assert address in str(caught.value)
+
+
+def test_the_token_goes_to_no_other_place(connect: Connect) -> None:
+    with scripted_site(Answer(200, {"results": []})) as other:
+        page = {"results": [{"id": 1}], "next": f"{other.address}/api/v1/jobs/?cursor=abc"}
+        with scripted_site(Answer(200, page), Answer(200, {"results": []})) as site:
+            assert len(list(connect(site).jobs(fields=("id",)))) == 1
+            assert site.asked[1].path == "/api/v1/jobs/?cursor=abc"
+            assert site.asked[0].headers["Authorization"] == f"Bearer {TOKEN}"
+        redirect = Answer(307, b"", {"Location": f"{other.address}/"})
+        with scripted_site(redirect) as site, pytest.raises(VirtualFlowError) as caught:
+            connect(site).cancel(1)
+        assert caught.value.code == "redirected"
+        assert other.asked == []
+
+
+def test_the_token_is_in_no_text(connect: Connect) -> None:
+    assert TOKEN not in repr(connect("http://site.example"))
+
+
+def test_pages_without_rows_end_a_list(connect: Connect) -> None:
+    with scripted_site(Answer(200, {"results": [], "next": "?cursor=again"})) as site:
+        assert list(connect(site).nodes()) == []
+
+
+def test_an_unchanged_job_is_not_asked_for_without_end(
+    connect: Connect, pauses: list[float]
+) -> None:
+    """A site where too many wait already answers at once: the client then waits itself."""
+    job = dict.fromkeys(answers.Job.__annotations__, "") | {"version": 1, "status": "running"}
+    done = job | {"version": 2, "status": "finished"}
+    same = Answer(304, b"", {"ETag": '"1.1"'})
+    first = Answer(200, job, {"ETag": '"1.1"'})
+    with scripted_site(first, same, same, Answer(200, done)) as site:
+        assert [job["version"] for job in connect(site, poll_s=30.0).watch(1)] == [1, 2]
+        assert [asked.headers.get("If-None-Match") for asked in site.asked] == [
+            None, '"1.1"', '"1.1"', '"1.1"',
+        ]  # fmt: skip
+        assert "since_version=1" in site.asked[1].path
+    assert len(pauses) == 3
+    assert min(pauses) > 10
+
+
+@pytest.mark.parametrize(
+    "server",
+    ["", "site", "ftp://site", "http://", "http://[", "http://a:b@site", "http://site/?q=1",
+     "http://site/#x", "http://site:99999", "http://si\nte", "javascript:alert(1)"],
+)  # fmt: skip
+def test_a_wrong_address_names_the_field(server: str) -> None:
+    with pytest.raises(VirtualFlowError) as caught:
+        Client(server, TOKEN)
+    assert (caught.value.code, {*caught.value.fields}) == ("bad_input", {"server"})
+
+
+@pytest.mark.parametrize("token", ["", " ", "a b", "a\nb", "tökén", "x" * 501, "a\x00"])
+def test_a_wrong_token_is_not_repeated_in_the_error(token: str) -> None:
+    with pytest.raises(VirtualFlowError) as caught:
+        Client("https://site.example/", token)
+    assert {*caught.value.fields} == {"token"}
+    assert len(token) < 4 or token not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("spec", "code", "field"),
+    [
+        ({"a": object()}, None, "spec"),
+        ({"a": float("nan")}, None, "spec"),
+        ({"a": "\ud800"}, None, "spec"),
+        (Path("missing.yaml"), None, "spec"),
+        (Path(), None, "spec"),
+        (Path("bad.yaml"), None, "spec"),
+        ({}, Path("missing.py"), "code"),
+        ({"a": {1, 2}}, Path("bad.yaml"), "spec"),
+    ],
+)
+def test_a_wrong_submission_is_found_before_it_is_sent(
+    connect: Connect,
+    spec: Any,
+    code: Path | None,
+    field: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("bad.yaml").write_bytes(b"name: \xff\n")
+    with scripted_site(problem(400)) as site:
+        with pytest.raises(VirtualFlowError) as caught:
+            connect(site).submit(spec, code=code)
+        assert (site.asked, {*caught.value.fields}) == ([], {field})
+
+
+ODD_TEXT = ("\ud800", "a\udcff")
+
+
+@pytest.mark.parametrize("text", ODD_TEXT)
+def test_text_that_cannot_be_sent_is_a_wrong_input(connect: Connect, text: str) -> None:
+    with scripted_site(problem(400)) as site:
+        client = connect(site)
+        calls: list[Callable[[], Any]] = [
+            lambda: client.cancel(1, text),
+            lambda: list(client.jobs(name=text)),
+            lambda: client.simulate(text),
+            lambda: client.submit({}, idempotency_key=text),
+            lambda: client.download(1, text, Path("unwritten")),
+        ]
+        for call in calls:
+            with pytest.raises(VirtualFlowError) as caught:
+                call()
+            assert caught.value.code == "bad_input"
+        assert site.asked == []
