@@ -22,6 +22,7 @@ from agents.supervision.isolation import JOB_USER_COMMAND
 from agents.supervision.log_tail import LogTail
 from agents.supervision.masking import STARS, Mask
 from agents.supervision.processes import OwnedProcess
+from agents.trainer.contract.fork_server import ForkRequest
 from agents.trainer.contract.job_user import LATER_PREFIX, JobUser
 from controlplane.core.protocol.wire import ReportKind, WantedState, decode, encode
 from jobs.models import Allocation, AuditEntry, Job, Secret, Validation
@@ -388,6 +389,16 @@ def test_a_secret_changes_no_variable_of_the_trainer(plane: ControlPlane, drive:
     booted = plane.report(1, 0, ReportKind.PHASE)
     assert booted is not None
     assert booted.data["environment"]["PYTHONHASHSEED"] == "0"
+
+
+@pytest.mark.parametrize("character", ["x", "é", "€", '"', "\n", "\\"])
+def test_a_fork_request_with_all_secrets_fits_into_a_pipe(character: str) -> None:
+    """An agent would wait for a fork server that does not read."""
+    values = character * (JOB_SECRETS_LIMIT_BYTES // len(character.encode()))
+    request = ForkRequest("--run-dir", "/" + "r" * 200, {"A": values, "B" * 64: ""}, "{}")
+    line = request.line()
+    assert len(line) < 64 * 1024
+    assert ForkRequest(**json.loads(line)) == request
 
 
 def test_no_secret_steers_the_process_that_still_has_rights(

@@ -47,8 +47,13 @@ class ForkRequest:
     user: str | None = None
 
     def line(self) -> bytes:
-        """Return the request as the server reads it."""
-        return json.dumps(asdict(self)).encode() + b"\n"
+        """Return the request as the server reads it.
+
+        With all secrets that a job may have it fits into a pipe (64 KiB), so that no writer has to
+        wait for the server.
+        """
+        text = json.dumps(asdict(self), ensure_ascii=False)
+        return text.encode("utf-8", "surrogatepass") + b"\n"
 
 
 def fork_server_run(folder: Path, warm_up: Callable[[], object]) -> ForkRequest:
