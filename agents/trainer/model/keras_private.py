@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -79,14 +78,24 @@ def example_losses(model: keras.Model, batch: tuple[Any, Any, Any], predictions:
     return tf.add_n(collected)
 
 
+@contextmanager
+def _unreduced(loss: keras.losses.Loss) -> Iterator[None]:
+    """Set a loss's reduction to "none" inside the block; a copy would need a registered class."""
+    reduction = loss.reduction
+    loss.reduction = "none"
+    try:
+        yield
+    finally:
+        loss.reduction = reduction
+
+
 def _loss_collected(entry: Any, collected: list[Tensor]) -> Any:
     """Substitute a loss by a function that appends the values per example and returns 0."""
 
     def collect(y_true: Any, y_pred: Any, sample_weight: Any = None) -> Tensor:
         num_examples = keras.tree.flatten(y_pred)[0].shape[0]
-        loss = copy.copy(entry.loss)
-        loss.reduction = "none"
-        value = tf.convert_to_tensor(loss(y_true, y_pred, sample_weight))
+        with _unreduced(entry.loss):
+            value = tf.convert_to_tensor(entry.loss(y_true, y_pred, sample_weight))
         if not value.shape.rank or value.shape[0] != num_examples:
             raise NoExampleLossError(
                 f"the loss {entry.name!r} ({type(entry.loss).__name__}) gives the shape "

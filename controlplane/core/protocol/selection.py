@@ -6,6 +6,12 @@ import math
 from dataclasses import dataclass
 from enum import StrEnum
 
+BETA_RANGE = (0.1, 10.0)
+HISTORY_RANGE = (16, 65_536)
+STALE_RANGE = (2, 100)
+LOSS_CAP_RANGE = (0.0, 90.0)
+EPOCH_LIMIT = 100_000_000
+
 
 class SelectionMethod(StrEnum):
     """Rule by which the examples of a training step are chosen."""
@@ -37,10 +43,28 @@ class SelectionSpec:
     end: int | None = None
     loss_cap: float = 0.0
 
+    def __post_init__(self) -> None:
+        end = self.start + 1 if self.end is None else self.end
+        for name, value, (low, high) in (
+            ("beta", self.beta, BETA_RANGE),
+            ("history", self.history, HISTORY_RANGE),
+            ("stale_every", self.stale_every, STALE_RANGE),
+            ("start", self.start, (1, EPOCH_LIMIT)),
+            ("end", end, (self.start + 1, EPOCH_LIMIT)),
+            ("loss_cap", self.loss_cap, LOSS_CAP_RANGE),
+        ):
+            if not low <= value <= high:
+                raise ValueError(f"selection.{name} must be from {low:g} to {high:g}, got {value}")
+
     def selects(self, epoch: int) -> bool:
         """Return whether an epoch trains on chosen examples alone."""
         is_begun = self.method is not SelectionMethod.NONE and epoch >= self.start
         return is_begun and (self.end is None or epoch < self.end)
+
+    def num_selecting(self, epochs: range) -> int:
+        """Count the epochs of a range (of step 1) that train on chosen examples alone."""
+        last = epochs.stop if self.end is None else min(self.end, epochs.stop)
+        return max(last - max(self.start, epochs.start), 0) if self.selects(self.start) else 0
 
     @property
     def needs_losses(self) -> bool:

@@ -103,8 +103,10 @@ def live_jobs_check(user: User) -> None:
 
 def job_clone_values(job: Job) -> dict[str, Any]:
     """Return the fields of a submission equal to `job`, without its code."""
-    names = [name for name in SUBMISSION_COLUMNS if name not in ("code_name", "entry_file")]
+    others = ("code_name", "entry_file", "selection")
+    names = [name for name in SUBMISSION_COLUMNS if name not in others]
     values = {name: getattr(job, name) for name in (*names, "stop_kind", "stop_limit")}
+    values |= {f"selection_{name}": value for name, value in job.selection.items()}
     if job.task == Task.PREDICT:
         source = {} if job.source_job_id is None else {"source_job": job.source_job_id}
         return prediction_values(values, given={}) | source
