@@ -26,6 +26,7 @@ from jobs.models import Generation, Job
 from jobs.selectors import access, logs, pages, series
 from jobs.selectors.estimates.memory import advice_text, job_memory_advice
 from jobs.selectors.reproducibility import kinds_used, reproducibility_of
+from jobs.selectors.selection import selection_counts
 from jobs.services.lifecycle.audit import read_audit
 
 _PHASE_TONES = {
@@ -72,6 +73,7 @@ def job(request: HttpRequest, job_id: int) -> HttpResponse:
             "events": pages.events_of(found),
             "artifacts": list(found.artifacts.all()[:100]),
             "log_slots": logs.log_slots(found),
+            "selected": selection_counts(found),
             "stop_text": _stop_text(found),
             "facts": shown_facts(found.facts),
             "memory_text": _memory_text(found),
