@@ -27,7 +27,7 @@ from agents.trainer.step.merging import pass_examples, why_not_merged
 from agents.trainer.step.prefetch import JobData, LocalBatch
 from agents.trainer.step.stepper import step_failures
 from agents.trainer.validate.job_file import LoadedJob, job_load
-from controlplane.core.protocol.selection import SelectionMethod
+from controlplane.core.protocol.selection import SelectionMethod, SelectionSpec
 from controlplane.core.protocol.wire import Task, TrainingSpec
 
 #: Examples used to learn structure, dtypes and shapes.
@@ -137,7 +137,8 @@ def workload_build(run_dir: Path, spec: TrainingSpec, reports: ReportWriter) -> 
     source = None if spec.model_sha256 is None else run_dir / SOURCE_FILE
     settings = dict(spec.settings)
     job = job_load(code_dir, spec.entry_file, settings, spec.seed, spec.task, source)
-    course = _course(job, spec)
+    selection = selection_of(spec, len(job.train)) if is_trained else None
+    course = _course(job, spec, None if selection is None else selection.spec)
     sample = job.train.fetch(np.arange(min(SAMPLE_SIZE, len(job.train)), dtype=np.int64))
     with user_code(code_dir, "code.build", "building the model on the first examples", sample):
         if is_trained:
@@ -147,7 +148,6 @@ def workload_build(run_dir: Path, spec: TrainingSpec, reports: ReportWriter) -> 
     scaling = None
     if spec.batch_size_min is not None:
         scaling = BatchScaling(job.model.optimizer, spec.global_batch_size)
-    selection = None if not is_trained else selection_of(spec, len(job.train))
     state = ModelState(job.model, is_trained, scaling, selection)
     state.data_fingerprint = data_fingerprint(job.train, job.validation)
     data = JobData(
@@ -178,7 +178,9 @@ def selection_of(spec: TrainingSpec, num_examples: int) -> Selection | None:
     return Selection(spec.selection, spec.seed, num_examples, spec.global_batch_size, largest)
 
 
-def _course(job: LoadedJob, spec: TrainingSpec) -> TrainingSchedule:
+def _course(
+    job: LoadedJob, spec: TrainingSpec, selection: SelectionSpec | None
+) -> TrainingSchedule:
     num_validation = 0 if job.validation is None else len(job.validation)
     try:
         return TrainingSchedule(
@@ -186,7 +188,7 @@ def _course(job: LoadedJob, spec: TrainingSpec) -> TrainingSchedule:
             num_validation,
             spec.global_batch_size,
             spec.stop,
-            selection=spec.selection,
+            selection=selection,
         )
     except ValueError as error:
         raise JobCodeError("spec", "spec", str(error)) from error

@@ -7,11 +7,13 @@ from typing import Any
 
 import pytest
 
+from agents.trainer.contract.run_dir import ReportWriter
+from agents.trainer.engine.workload import workload_build
 from agents.trainer.local.local_cluster import LocalJob
 from controlplane.core.protocol.selection import SelectionMethod, SelectionSpec
 from controlplane.core.protocol.wire import StopCondition, StopKind, TrainingSpec
 from tests.agents.trainer.dying_trainer import Ending, dying_program
-from tests.agents.trainer.local_jobs import local_job, training_spec
+from tests.agents.trainer.local_jobs import UNEVEN_JOB, local_job, training_spec
 from tests.agents.trainer.scheduled_trainer import scheduled_program
 
 NUM_EXAMPLES = 101
@@ -54,6 +56,31 @@ def check_counts(job: LocalJob, spec: TrainingSpec, num_steps: int) -> None:
     trained = sum(data["examples"] for data in reports) - num_plain * NUM_EXAMPLES
     assert trained == spec.global_batch_size * (num_steps - 6 * num_plain)
     assert 0.2 < trained / (NUM_EXAMPLES * len(selecting)) < 0.6  # 0.45 is expected
+
+
+def test_until_it_selects_a_job_trains_as_without_a_selection(tmp_path: Path) -> None:
+    stop = StopCondition(kind=StopKind.EPOCHS, limit=2)
+    plain = undisturbed(tmp_path / "plain", training_spec(stop=stop))
+    later = SelectionSpec(method=SelectionMethod.SELECTIVE_BACKPROP, start=2)
+    result = undisturbed(tmp_path / "later", training_spec(stop=stop, selection=later))
+    assert result["metrics"] == plain["metrics"]
+    assert result["step"] == plain["step"]
+
+
+def test_the_method_none_is_no_selection(tmp_path: Path) -> None:
+    (tmp_path / "code").mkdir()
+    (tmp_path / "code" / "job.py").write_text(UNEVEN_JOB)
+    reports = ReportWriter(tmp_path, 0, 0)
+    none = SelectionSpec(method=SelectionMethod.NONE)
+    plain, built = (
+        workload_build(tmp_path, training_spec(selection=selection), reports)
+        for selection in (None, none)
+    )
+    assert built.data.course == plain.data.course
+    assert built.data.selection is None
+    assert [(s.dtype, s.shape) for s in built.state.specs] == [
+        (s.dtype, s.shape) for s in plain.state.specs
+    ]
 
 
 @pytest.mark.parametrize("method", METHODS)
