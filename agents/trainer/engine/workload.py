@@ -91,9 +91,10 @@ class Workload:
                 if not is_wanted():
                     break
         self.state.put(before)
-        if functions.losses is not None and is_wanted():
-            batch = self.first_batch(planner, Progress(activity=Activity.SELECT))
-            self._losses_try(functions, batch)
+        selection = self.data.selection
+        if selection is not None and functions.losses is not None and is_wanted():
+            first_pass = Progress(activity=Activity.SELECT, epoch=selection.spec.start)
+            self._losses_try(functions, self.first_batch(planner, first_pass))
 
     @staticmethod
     def _losses_try(functions: StepFunctions, batch: LocalBatch) -> None:

@@ -28,7 +28,7 @@ METHODS = [
 def selecting_spec(method: SelectionMethod, num_epochs: int = 16, **more: Any) -> TrainingSpec:
     """Make a spec that selects from epoch 2 to the last but one."""
     selection = SelectionSpec(
-        method=method, history=64, stale_every=2, start=2, end=num_epochs - 1, loss_cap=5.0
+        method=method, history=64, stale_every=3, start=2, end=num_epochs - 1, loss_cap=5.0
     )
     stop = StopCondition(kind=StopKind.EPOCHS, limit=num_epochs)
     return training_spec(selection=selection, stop=stop, **more)
