@@ -12,6 +12,7 @@ from django.utils import timezone
 from rest_framework.test import APIClient
 
 from controlplane.core.protocol.selection import SelectionMethod, SelectionSpec
+from controlplane.core.protocol.wire import TrainingSpec, decode, encode
 from jobs.api.jobs.submission_serializer import submission_read
 from jobs.exceptions import InvalidInputError
 from jobs.models import Job
@@ -45,7 +46,9 @@ def test_a_selection_reaches_the_trainer_and_a_clone(
     response = client.post(URL, json.dumps(values), content_type=kind)
     assert response.status_code == 201, response.data
     job = Job.objects.get()
-    assert training_spec(job).selection == FULL
+    spec = training_spec(job)
+    assert spec.selection == FULL
+    assert decode(TrainingSpec, json.loads(json.dumps(encode(spec)))) == spec
     read = client.get(f"{URL}{job.pk}/").data
     assert read["selection"]["stale_every"] == 4
     Job.objects.update(status="cancelled", ended_at=timezone.now())
