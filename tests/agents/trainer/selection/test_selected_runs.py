@@ -15,6 +15,7 @@ from controlplane.core.protocol.wire import StopCondition, StopKind, TrainingSpe
 from tests.agents.trainer.dying_trainer import Ending, dying_program
 from tests.agents.trainer.local_jobs import UNEVEN_JOB, local_job, training_spec
 from tests.agents.trainer.scheduled_trainer import scheduled_program
+from tests.agents.trainer.step.test_batch_sizes import SGD_JOB, scheduled
 
 NUM_EXAMPLES = 101
 #: The stale method has passes with and without losses; the others in `make nightly`.
@@ -134,3 +135,21 @@ def test_killed_in_selection_passes_preempted_and_restored(tmp_path: Path) -> No
     assert result["digest"] == expected["digest"]
     assert result["metrics"] == expected["metrics"]
     check_counts(job, spec, result["step"])
+
+
+@pytest.mark.nightly  # test_schedule.py has changes of batch size without trainers
+def test_a_selection_follows_changes_of_batch_size_with_the_same_bits(tmp_path: Path) -> None:
+    spec = training_spec(
+        global_batch_size=20,
+        batch_size_min=10,
+        batch_size_max=40,
+        stop=StopCondition(kind=StopKind.EPOCHS, limit=8),
+        selection=SelectionSpec(method=SelectionMethod.SELECTIVE_BACKPROP, history=64),
+    )
+    digests = []
+    for sizes in ([1, 1, 1, 1], [1, 3, 2, 2]):
+        folder = tmp_path / "-".join(map(str, sizes))
+        folder.mkdir()
+        with local_job(folder, spec, SGD_JOB) as job:
+            digests.append(scheduled(job, sizes)["digest"])
+    assert digests[0] == digests[1]
