@@ -25,6 +25,9 @@ from agents.trainer.step.stepper import StepOutcome
 from controlplane.core.protocol.codec import encode
 from controlplane.core.protocol.wire import Membership, OnNonfinite, ReportKind, TrainingSpec
 
+#: Epochs in a row that may choose no example; a job that stops after steps would never end.
+EMPTY_EPOCHS_LIMIT = 10
+
 
 class MembershipSession:
     """Per-membership session; one is open at a time, closed before the next one opens.
@@ -124,19 +127,19 @@ class MembershipSession:
         """Choose among the candidates of a selection pass, and move the cursor past it.
 
         Raises:
-            TrainerError: `user_code`, an epoch has chosen nothing.
+            TrainerError: `user_code`, several epochs in a row have chosen nothing.
         """
         selection, course = self.data.selection, self.data.course
         assert selection is not None, "only a job with selection has passes"
         chosen = selection.choose(progress.epoch, batch.indices, outcome.losses)
         epoch = progress.epoch
         progress = course.after_pass(progress, chosen, seconds)
-        if course.is_activity_over(progress) and not progress.chosen:
+        is_empty = course.is_activity_over(progress) and course.is_empty(progress)
+        if is_empty and progress.empty_epochs + 1 >= EMPTY_EPOCHS_LIMIT:
             raise TrainerError(
                 "user_code",
-                f"selection has chosen none of the {progress.examples} examples of epoch "
-                f"{epoch + 1}; use a smaller selection.beta or selection.loss_cap, or train "
-                "without selection",
+                f"selection has chosen no example in {EMPTY_EPOCHS_LIMIT} epochs in a row; use a "
+                "smaller selection.beta or selection.loss_cap, or train without selection",
             )
         return self._after_activity(progress, epoch, is_train=True)
 

@@ -62,6 +62,7 @@ class Progress:
         is_failed: the job has stopped at `found`.
         queued: chosen examples that are not trained on yet.
         chosen, trained: examples of an epoch that selects, chosen and trained on so far.
+        empty_epochs: epochs in a row, up to now, whose selection has chosen nothing.
         passed: candidates, computed losses and seconds of the selection passes since the last
             training step.
     """
@@ -85,6 +86,7 @@ class Progress:
     queued: int = 0
     chosen: int = 0
     trained: int = 0
+    empty_epochs: int = 0
     passed: SelectionPasses = NO_PASSES
 
     @property
@@ -146,6 +148,7 @@ class Progress:
             queued=value.get("queued", 0),
             chosen=value.get("chosen", 0),
             trained=value.get("trained", 0),
+            empty_epochs=value.get("empty_epochs", 0),
             passed=SelectionPasses(**value.get("passed", {})),
         )
 
@@ -188,6 +191,10 @@ class TrainingSchedule:
     def selects(self, progress: Progress) -> bool:
         """Return whether the epoch at the cursor trains on chosen examples alone."""
         return self.selection is not None and self.selection.selects(progress.epoch)
+
+    def is_empty(self, progress: Progress) -> bool:
+        """Return whether the epoch at the cursor, at its end, has selected nothing."""
+        return self.selects(progress) and not progress.chosen
 
     def takes_queued(self, progress: Progress) -> bool:
         """Return whether the batch at the cursor consists of chosen examples."""
@@ -351,6 +358,7 @@ class TrainingSchedule:
             history=(*progress.history, row),
             chosen=0,
             trained=0,
+            empty_epochs=progress.empty_epochs + 1 if self.is_empty(progress) else 0,
         )
         if self.selects(moved):
             moved = replace(moved, activity=Activity.SELECT)

@@ -121,3 +121,22 @@ def test_reports_of_older_trainers_have_no_passes() -> None:
 def test_selecting_epochs_are_counted(epochs: range, expected: int) -> None:
     spec = SelectionSpec(method=METHOD, start=2, end=5)
     assert spec.num_selecting(epochs) == expected == sum(spec.selects(e) for e in epochs)
+
+
+def test_epochs_that_choose_nothing_are_counted() -> None:
+    course = TrainingSchedule(
+        4,
+        0,
+        4,
+        StopCondition(kind=StopKind.EPOCHS, limit=9),
+        selection=SelectionSpec(method=METHOD),
+    )
+    progress, counts = Progress(), []
+    for chosen in (0, 0, 0, 1, 0):
+        if progress.activity is Activity.TRAIN:
+            progress = course.after_activity(course.after_batch(progress, 1.0), {})
+        done = course.after_pass(progress, chosen, 1.0)
+        assert course.is_empty(done) is (chosen == 0)
+        progress = course.after_activity(done, {})
+        counts.append(progress.empty_epochs)
+    assert counts == [1, 2, 3, 0, 1]

@@ -9,7 +9,7 @@ import pytest
 
 from agents.trainer.contract.run_dir import ReportWriter
 from agents.trainer.engine.workload import workload_build
-from agents.trainer.local.local_cluster import LocalJob
+from agents.trainer.local.local_cluster import LocalJob, LocalJobError
 from controlplane.core.protocol.selection import SelectionMethod, SelectionSpec
 from controlplane.core.protocol.wire import StopCondition, StopKind, TrainingSpec
 from tests.agents.trainer.dying_trainer import Ending, dying_program
@@ -153,3 +153,19 @@ def test_a_selection_follows_changes_of_batch_size_with_the_same_bits(tmp_path: 
         with local_job(folder, spec, SGD_JOB) as job:
             digests.append(scheduled(job, sizes)["digest"])
     assert digests[0] == digests[1]
+
+
+@pytest.mark.nightly  # test_schedule.py counts such epochs
+def test_a_selection_that_never_chooses_ends_the_job_with_its_reason(tmp_path: Path) -> None:
+    """Nine in ten losses are 0, which have no chance; the cap leaves the others out."""
+    code = UNEVEN_JOB.replace("weight = generator.uniform(0.5, 2.0, size=101)", "weight = SPARSE")
+    head = "def build(settings)"
+    code = code.replace(head, f"SPARSE = np.arange(101) % 10 == 0\n\n\n{head}")
+    spec = training_spec(
+        selection=SelectionSpec(method=SelectionMethod.SELECTIVE_BACKPROP, loss_cap=50.0),
+        stop=StopCondition(kind=StopKind.STEPS, limit=1000),
+    )
+    with local_job(tmp_path, spec, code) as job:
+        job.resize(1)
+        with pytest.raises(LocalJobError, match="no example in 10 epochs in a row; use a smaller"):
+            job.wait_finished()
