@@ -26,10 +26,19 @@ from jobs.services.cluster.api_tokens import LIFETIME_DAYS_LIMIT
 from jobs.services.submission.rows import job_clone_values
 from jobs.submission import prediction_values
 
-_NOT_SHOWN = ("template", "code", "code_name", "stop")
+_NOT_SHOWN = ("template", "code", "code_name", "stop", "selection")
 #: Sections of the page with their fields; all others are those of the training.
 _SECTIONS = {
     "stop": ("stop_kind", "stop_limit", "on_nonfinite"),
+    "selection": (
+        "selection_method",
+        "selection_beta",
+        "selection_start",
+        "selection_end",
+        "selection_stale_every",
+        "selection_loss_cap",
+        "selection_history",
+    ),
     "metric": ("stop_metric", "stop_target", "stop_higher_is_better"),
     "resources": (
         *("min_accelerators", "max_accelerators", "priority"),

@@ -8,6 +8,7 @@ from dataclasses import dataclass, fields
 from typing import Any
 
 from controlplane.core.estimates.batch_size import batch_bounds
+from controlplane.core.protocol.selection import SelectionMethod
 from controlplane.core.protocol.wire import (
     OnNonfinite,
     ReductionMode,
@@ -38,6 +39,7 @@ _NOT_FOR_PREDICTION = {
     "on_nonfinite": "A job that predicts has no loss; leave this out.",
     "batch_size_min": "The batch of a job that predicts is fixed; leave this out.",
     "batch_size_max": "The batch of a job that predicts is fixed; leave this out.",
+    "selection_method": "A job that predicts trains on no example; leave selection out.",
 }
 _OFF = ("", None, False, "false", "False", "off", "no", "0", 0)
 
@@ -69,6 +71,7 @@ class Submission:
     reduction: ReductionMode
     shuffle: bool
     on_nonfinite: OnNonfinite
+    selection: dict[str, Any]
 
 
 #: Fields of a submission that are columns of a job, by the same name.
@@ -79,7 +82,11 @@ SUBMISSION_COLUMNS = tuple(
 
 def prediction_values(values: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
     """Drop from a training job's values those that a prediction cannot have, unless `given`."""
-    return {k: v for k, v in values.items() if k in given or k not in _NOT_FOR_PREDICTION}
+    return {
+        name: value
+        for name, value in values.items()
+        if name in given or not (name in _NOT_FOR_PREDICTION or name.startswith("selection"))
+    }
 
 
 def field_conflicts(
@@ -92,12 +99,14 @@ def field_conflicts(
         given: the fields as they were given, without defaults.
     """
     if values["task"] is Task.PREDICT:
+        given = {name: value for name, value in given.items() if value != SelectionMethod.NONE}
         wrong = (name for name in _NOT_FOR_PREDICTION if given.get(name) not in _OFF)
         yield from ((name, _NOT_FOR_PREDICTION[name]) for name in wrong)
     elif values.get("source_job") is not None:
         yield "source_job", "Only a job with task: predict takes the model of another job."
     yield from _size_conflicts(values)
     yield from _batch_conflicts(values)
+    yield from _selection_conflicts(values)
 
 
 def _size_conflicts(values: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
@@ -151,4 +160,23 @@ def _batch_conflicts(values: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
             "batch_size_max",
             f"No multiple of the {num_virtual_nodes} virtual nodes lies between {low} and {high}; "
             "give wider bounds.",
+        )
+
+
+def _selection_conflicts(values: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    method = values.get("selection_method", SelectionMethod.NONE)
+    if method is SelectionMethod.NONE or values["task"] is Task.PREDICT:
+        return
+    start, end = values.get("selection_start"), values.get("selection_end")
+    if start and end and end <= start:
+        yield "selection_end", f"Give more than {start}, the first epoch that selects."
+    num_epochs = values.get("stop_limit")
+    if start and num_epochs and start >= num_epochs and values.get("stop_kind") != StopKind.STEPS:
+        yield (
+            "selection_start",
+            f"The job has the epochs 0 to {num_epochs - 1}, so no epoch would select; give at most "
+            f"{num_epochs - 1}, or train for more epochs."
+            if num_epochs > 1
+            else "The first epoch trains on every example, so no epoch would select; train for "
+            "more epochs.",
         )

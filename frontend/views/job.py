@@ -27,6 +27,7 @@ from jobs.selectors import access, logs, pages, series
 from jobs.selectors.estimates.memory import advice_text, job_memory_advice
 from jobs.selectors.reproducibility import kinds_used, reproducibility_of
 from jobs.selectors.retention import files_expire_at
+from jobs.selectors.selection import selection_counts
 from jobs.services.lifecycle.audit import read_audit
 
 _PHASE_TONES = {
@@ -82,6 +83,7 @@ def job(request: HttpRequest, job_id: int) -> HttpResponse:
             "artifacts": list(found.artifacts.all()[:100]),
             "files_expire_at": files_expire_at(found),
             "log_slots": logs.log_slots(found),
+            "selected": selection_counts(found),
             "stop_text": _stop_text(found),
             "facts": shown_facts(found.facts),
             "memory_text": _memory_text(found),

@@ -22,7 +22,7 @@ from frontend.views.changes import person, words
 from jobs import nudges
 from jobs.api.jobs.submission_serializer import (
     SubmissionSerializer,
-    stop_flattened,
+    objects_flattened,
     submission_read,
 )
 from jobs.api.parsers import YAML_LIMIT_BYTES, yaml_read
@@ -170,7 +170,7 @@ def _yaml_values(text: str) -> dict[str, Any]:
         raise InvalidInputError.of(yaml=str(error.detail)) from None
     if not isinstance(given, dict) or not given:
         raise InvalidInputError.of(yaml="Give fields with values, such as “name: digits”.")
-    values = stop_flattened(given)
+    values = objects_flattened(given)
     fields = SubmissionSerializer().fields
     unknown = sorted(set(values) - set(fields))
     if unknown:

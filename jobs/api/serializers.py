@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import datetime
 import math
 from typing import Any
@@ -30,6 +31,7 @@ from jobs.selectors.estimates.nonfinite import nonfinite_warning
 from jobs.selectors.forecast import forecast_of
 from jobs.selectors.reproducibility import Reproducibility, kinds_used, reproducibility_of
 from jobs.selectors.retention import files_expire_at
+from jobs.selectors.selection import selection_counts
 from jobs.services.cluster.api_tokens import JOB_SCOPES, LIFETIME_DAYS_LIMIT, SCOPES
 from jobs.submission import PRIORITY_RANGE, SUBMISSION_COLUMNS
 
@@ -133,6 +135,10 @@ class JobSerializer(JobSummarySerializer):
     forecast = serializers.SerializerMethodField(
         help_text="What its reports let expect of its speed and loss; null while nothing is known."
     )
+    selected = serializers.SerializerMethodField(
+        help_text="Examples of the epochs that select: candidates, analysed, trained, and the "
+        "share trained on; null without a selection."
+    )
     reproducibility = serializers.SerializerMethodField(
         help_text="What another run of the same job gives: the same bits, or equal within rounding."
     )
@@ -158,6 +164,7 @@ class JobSerializer(JobSummarySerializer):
             "noise_scale",
             "forecast",
             "kinds_used",
+            "selected",
             "reproducibility",
             "files",
             "files_expire_at",
@@ -183,6 +190,10 @@ class JobSerializer(JobSummarySerializer):
 
     def get_forecast(self, job: Job) -> dict[str, Any] | None:
         return forecast_of(job)
+
+    def get_selected(self, job: Job) -> dict[str, float | int | None] | None:
+        counts = selection_counts(job)
+        return None if counts is None else dataclasses.asdict(counts) | {"share": counts.share}
 
     @extend_schema_field(serializers.ChoiceField(choices=list(Reproducibility)))
     def get_reproducibility(self, job: Job) -> str:

@@ -19,6 +19,9 @@ class StepReport(models.Model):
     last_step = models.PositiveBigIntegerField()
     epoch = models.PositiveIntegerField()
     examples = models.PositiveBigIntegerField()
+    # Of the selection passes before the steps: candidates, and those whose loss was computed.
+    candidates = models.PositiveBigIntegerField(default=0)
+    analysed = models.PositiveBigIntegerField(default=0)
     seconds = models.FloatField()
     loss = models.FloatField(null=True, blank=True)
     num_accelerators = models.PositiveIntegerField()

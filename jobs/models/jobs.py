@@ -9,7 +9,8 @@ from django.conf import settings
 from django.db import models
 from django.db.models import F, Q
 
-from controlplane.core.protocol.wire import OnNonfinite, ReductionMode, StopKind, Task
+from controlplane.core.protocol.selection import SelectionSpec
+from controlplane.core.protocol.wire import OnNonfinite, ReductionMode, StopKind, Task, decode
 from controlplane.core.values.lifecycle import ENDED_JOB_STATUSES, JobStatus
 from jobs.models.choices import choices, values
 
@@ -73,6 +74,8 @@ class Job(models.Model):
     on_nonfinite = models.CharField(
         max_length=10, choices=choices(OnNonfinite), default=OnNonfinite.STOP.value
     )
+    #: The fields of a `SelectionSpec`; empty if every example is trained on.
+    selection = models.JSONField(default=dict, blank=True)
     stop_kind = models.CharField(max_length=10, choices=choices(StopKind))
     stop_limit = models.PositiveIntegerField()
     stop_metric = models.CharField(max_length=100, blank=True)
@@ -223,6 +226,11 @@ class Job(models.Model):
     def adapts_batch_size(self) -> bool:
         """True if the platform may change the batch size."""
         return self.batch_size_min is not None
+
+    @property
+    def selection_spec(self) -> SelectionSpec | None:
+        """The selection of its training examples; None if every example is trained on."""
+        return decode(SelectionSpec, self.selection) if self.selection else None
 
 
 class Artifact(models.Model):

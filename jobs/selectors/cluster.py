@@ -271,7 +271,9 @@ def _seconds(at: datetime.datetime | None) -> float | None:
 
 
 def remaining_examples(job: Job, in_epoch: int | None = None) -> float | None:
-    """Return the number of examples left until the stop condition; None if unknown.
+    """Return the number of examples left to train on until the stop condition; None if unknown.
+
+    Of a job that selects its examples the number that is expected, in whole epochs.
 
     Args:
         in_epoch: examples done in the present epoch, for adaptive batch sizes; None: query them.
@@ -281,4 +283,9 @@ def remaining_examples(job: Job, in_epoch: int | None = None) -> float | None:
     per_epoch = job.facts.get("num_examples")
     if not isinstance(per_epoch, int) or job.stop_kind == StopKind.METRIC:
         return None
+    if (selection := job.selection_spec) is not None:
+        epochs = range(min(job.epoch, job.stop_limit), job.stop_limit)
+        num_selecting = selection.num_selecting(epochs)
+        num_plain = len(epochs) - num_selecting
+        return per_epoch * (num_plain + num_selecting * selection.expected_share)
     return float(max(job.stop_limit * per_epoch - examples_done(job, per_epoch, in_epoch), 0))

@@ -98,6 +98,7 @@ def _job(submission: Submission) -> Job:
         batch_size_min=submission.batch_size_min,
         batch_size_max=submission.batch_size_max,
         num_virtual_nodes=submission.num_virtual_nodes,
+        selection=submission.selection,
         stop_kind=submission.stop.kind.value,
         stop_limit=submission.stop.limit,
     )

@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import dataclasses
 
+from controlplane.core.protocol.selection import SelectionMethod, SelectionSpec
 from controlplane.core.protocol.wire import OnNonfinite, TrainingSpec
 from controlplane.core.values.lifecycle import ValidationStatus
 from jobs.models import Job, Validation
 from jobs.selectors.desired_state.state import training_spec
+
+#: Stands for every selection by losses, which all need the same of a model.
+_SELECTS_BY_LOSS = SelectionSpec(method=SelectionMethod.SELECTIVE_BACKPROP)
 
 
 def validation_matching(job: Job) -> Validation | None:
@@ -38,6 +42,7 @@ def validation_matching(job: Job) -> Validation | None:
 def _validated_part(job: Job) -> TrainingSpec:
     """Return the validated part of a job's spec, except the number of virtual nodes."""
     spec = training_spec(job)
+    needs_losses = spec.selection is not None and spec.selection.needs_losses
     return dataclasses.replace(
         spec,
         job_id=0,
@@ -46,4 +51,5 @@ def _validated_part(job: Job) -> TrainingSpec:
         stop=dataclasses.replace(spec.stop, limit=1),
         merges=True,
         on_nonfinite=OnNonfinite.STOP,
+        selection=_SELECTS_BY_LOSS if needs_losses else None,
     )

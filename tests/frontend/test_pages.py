@@ -17,7 +17,7 @@ from pytest_django import DjangoAssertNumQueries
 from controlplane.core.protocol.codec import encode
 from controlplane.core.protocol.nonfinite import Nonfinite
 from controlplane.core.values.lifecycle import GenerationPhase, JobStatus
-from jobs.models import EpochReport, Job, LogChunk
+from jobs.models import EpochReport, Job, LogChunk, StepReport
 from tests.frontend.world import SCRIPT_NAME, World, make_job
 from tests.support.builders import membership_make
 
@@ -363,3 +363,28 @@ def test_time_without_accelerators_is_a_pause(world: World, ada: Client) -> None
     text = _text(ada.get(f"/jobs/{job.pk}/"))
     row = text[text.index("0 → 1") :]
     assert "1 min 20 s" in row[: row.index("2 → 0")]
+
+
+def test_a_selection_shows_what_was_analysed_and_trained(world: World, ada: Client) -> None:
+    job = make_job(
+        world.ada, "selects", selection={"method": "selective_backprop", "beta": 2.0, "end": 3}
+    )
+    assert "0 trained of 0, 0 analysed" in _text(ada.get(f"/jobs/{job.pk}/"))
+    for epoch, candidates in enumerate((0, 2000, 2000, 0)):
+        StepReport.objects.create(
+            job=job,
+            generation=1,
+            first_step=10 * epoch,
+            last_step=10 * epoch + 9,
+            epoch=epoch,
+            examples=640,
+            candidates=candidates,
+            analysed=candidates // 2,
+            seconds=1.0,
+            num_accelerators=1,
+            at=timezone.now(),
+        )
+    text = _text(ada.get(f"/jobs/{job.pk}/"))
+    assert "Examples selected 32 % 1.28 k trained of 4 k, 2 k analysed" in text
+    assert "Selection selective_backprop (beta 2.0, from epoch 1 to 3)" in text
+    assert "Examples selected" not in _text(ada.get(f"/jobs/{world.jobs['running'].pk}/"))

@@ -40,7 +40,7 @@ def _upload(content: bytes = CODE, name: str = "mine.py") -> SimpleUploadedFile:
 
 def test_the_form_has_exactly_the_fields_of_a_submission() -> None:
     # The code is a file here, its name goes with it, and the choice of a template is a button.
-    shown = set(SubmissionSerializer().fields) - {"template", "code_name", "stop"}
+    shown = set(SubmissionSerializer().fields) - {"template", "code_name", "stop", "selection"}
     assert set(JobForm().fields) - {"code_from"} == shown
     sections = JobForm().sections()
     assert sorted(field.name for row in sections.values() for field in row) == sorted(
@@ -306,7 +306,28 @@ def test_the_form_carries_what_a_job_does_when_it_is_not_finite(world: World, ad
     assert page.context["form"]["on_nonfinite"].value() == "continue"
 
 
-@pytest.mark.parametrize("field", ["task", "reduction", "stop_kind", "on_nonfinite"])
+def test_the_form_carries_a_selection(world: World, ada: Client) -> None:
+    initial = ada.get("/jobs/new/").context["form"].initial
+    assert (initial["selection_method"], initial["selection_history"]) == ("none", 1024)
+    given = {"selection_method": "random", "selection_beta": "2", "selection_start": "3"}
+    ada.post("/jobs/new/", _values(name="selects", stop_kind="epochs", stop_limit="9", **given))
+    job = Job.objects.get(name="selects")
+    assert (job.selection["method"], job.selection["beta"], job.selection["start"]) == (
+        *("random", 2.0, 3),
+    )
+    page = ada.get(f"/jobs/new/?from={job.pk}")
+    assert page.context["form"].initial["selection_beta"] == 2.0
+    assert b'id="selection-fields" open' in page.content
+    text = f"template: {TEMPLATE}\nselection: {{method: random, beta: 3}}\n"
+    page = ada.post("/jobs/new/", {"do": "yaml", "yaml": text})
+    assert page.context["form"]["selection_beta"].value() == 3
+    page = ada.post("/jobs/new/", _values(name="wrong", selection_beta="0"))
+    assert "selection_beta" in page.context["form"].errors
+
+
+@pytest.mark.parametrize(
+    "field", ["task", "reduction", "stop_kind", "on_nonfinite", "selection_method"]
+)
 def test_a_choice_that_there_is_not_is_refused(field: str, world: World, ada: Client) -> None:
     page = ada.post("/jobs/new/", _values(name="wrong", **{field: "maybe"}))
     assert field in page.context["form"].errors

@@ -16,6 +16,8 @@ STEPS = {
     "last_step": 20,
     "epoch": 0,
     "examples": 320,
+    "candidates": 640,
+    "analysed": 640,
     "seconds": 1.0,
     "loss": 0.5,
     "num_accelerators": 2,

@@ -27,6 +27,8 @@ UNREADABLE: dict[str, dict[str, Any]] = {
     "no number": {"throughput_by_count": {"one": 5.0}},
     "speed": {"throughput_by_count": {"1": 10**400}},
     "no list": {"accepted_kinds": 7},
+    "selection": {"selection": {"method": "best"}, "facts": {"num_examples": 100}},
+    "no selection": {"selection": 7, "facts": {"num_examples": 100}},
     "text": {"facts": "text"},
 }
 

@@ -15,15 +15,18 @@ from agents.trainer.engine.step_reports import StepReports, epoch_line
 from agents.trainer.engine.workload import Workload
 from agents.trainer.model.history import EpochRow, metrics_nonfinite
 from agents.trainer.model.outputs import json_numbers
-from agents.trainer.model.progress import Activity, Progress
+from agents.trainer.model.progress import Activity, Progress, SelectionPasses
 from agents.trainer.model.recent_steps import StepsDone, steps_after, with_step
 from agents.trainer.resize.catch_up import interim_membership, working_slots
 from agents.trainer.resize.switch_header import CatchUpPlan
 from agents.trainer.step.batch_plan import Planner
-from agents.trainer.step.prefetch import Feeder, LocalBatch
+from agents.trainer.step.prefetch import Feeder, LocalBatch, SelectingFeeder
 from agents.trainer.step.stepper import StepOutcome
 from controlplane.core.protocol.codec import encode
 from controlplane.core.protocol.wire import Membership, OnNonfinite, ReportKind, TrainingSpec
+
+#: Epochs in a row that may choose no example; a job that stops after steps would never end.
+EMPTY_EPOCHS_LIMIT = 10
 
 
 class MembershipSession:
@@ -69,7 +72,11 @@ class MembershipSession:
         self._num_working = len(working)
         self._phase = phase
         self._is_leader = membership.leader_slot == slot
-        self._feeder = Feeder(self.data, planner, progress)
+        self._feeder: Feeder | SelectingFeeder
+        if work.data.selection is None:
+            self._feeder = Feeder(self.data, planner, progress)
+        else:
+            self._feeder = SelectingFeeder(self.data, planner)
         self._batch_size = membership.global_batch_size or spec.global_batch_size
         self._step_reports = StepReports(
             reports, len(working), self._batch_size, work.learning_rate
@@ -102,15 +109,48 @@ class MembershipSession:
             progress = replace(progress, losses=losses)
         if outcome.is_refused:
             return self.judged(progress)
+        passed = progress.passed
+        if course.takes_queued(progress) and self.data.selection is not None:
+            self.data.selection.dequeue(num_examples)
         progress = course.after_batch(progress, seconds)
         if is_train:
-            done = self._step_done(progress, num_examples, seconds, outcome)
+            seconds += passed.seconds
+            done = self._step_done(progress, num_examples, seconds, outcome, passed)
             progress = replace(progress, recent=with_step(progress.recent, done))
             if self._is_leader:
-                self._step_reports.add(progress, num_examples, seconds, outcome)
+                self._step_reports.add(progress, num_examples, seconds, outcome, passed)
+        return self._after_activity(progress, epoch, is_train)
+
+    def select(
+        self, progress: Progress, batch: LocalBatch, outcome: StepOutcome, seconds: float
+    ) -> Progress:
+        """Choose among the candidates of a selection pass, and move the cursor past it.
+
+        Raises:
+            TrainerError: `user_code`, several epochs in a row have chosen nothing.
+        """
+        selection, course = self.data.selection, self.data.course
+        assert selection is not None, "only a job with selection has passes"
+        chosen = selection.choose(progress.epoch, batch.indices, outcome.losses)
+        epoch = progress.epoch
+        progress = course.after_pass(progress, chosen, seconds)
+        is_empty = course.is_activity_over(progress) and course.is_empty(progress)
+        if is_empty and progress.empty_epochs + 1 >= EMPTY_EPOCHS_LIMIT:
+            raise TrainerError(
+                "user_code",
+                f"selection has chosen no example in {EMPTY_EPOCHS_LIMIT} epochs in a row; use a "
+                "smaller selection.beta or selection.loss_cap, or train without selection",
+            )
+        return self._after_activity(progress, epoch, is_train=True)
+
+    def _after_activity(self, progress: Progress, epoch: int, is_train: bool) -> Progress:
+        """If the activity's last batch is done, collect and reset its metrics and move on."""
+        course = self.data.course
         if not course.is_activity_over(progress):
             return self.judged(progress)
         logs = self._work.logs(with_learning_rate=is_train)
+        if is_train and course.selects(progress) and progress.examples:
+            logs["selected_share"] = progress.chosen / progress.examples
         self._work.model.reset_metrics()
         try:
             progress = course.after_activity(progress, logs)
@@ -151,7 +191,12 @@ class MembershipSession:
                 self._report_epoch(progress.history[:end])
 
     def _step_done(
-        self, progress: Progress, num_examples: int, seconds: float, outcome: StepOutcome
+        self,
+        progress: Progress,
+        num_examples: int,
+        seconds: float,
+        outcome: StepOutcome,
+        passed: SelectionPasses,
     ) -> StepsDone:
         return StepsDone(
             generation=self._generation,
@@ -163,6 +208,8 @@ class MembershipSession:
             loss=outcome.loss,
             num_accelerators=self._num_working,
             batch_size=self._batch_size,
+            candidates=passed.candidates,
+            analysed=passed.analysed,
         )
 
     def close(self) -> None:

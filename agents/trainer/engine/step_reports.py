@@ -14,7 +14,7 @@ from dataclasses import replace
 
 from agents.trainer.contract.run_dir import ReportWriter
 from agents.trainer.model.history import EpochRow
-from agents.trainer.model.progress import Progress
+from agents.trainer.model.progress import NO_PASSES, Progress, SelectionPasses
 from agents.trainer.step.stepper import StepOutcome
 from controlplane.core.estimates.noise_scale import GradientNoise
 from controlplane.core.protocol.codec import encode
@@ -49,6 +49,8 @@ class StepReports:
     def _clear(self) -> None:
         self._num_steps = 0
         self._examples = 0
+        self._candidates = 0
+        self._analysed = 0
         self._seconds = 0.0
         self._losses = 0.0
         self._step = 0
@@ -63,9 +65,17 @@ class StepReports:
         examples: int,
         seconds: float,
         outcome: StepOutcome,
+        passed: SelectionPasses = NO_PASSES,
     ) -> None:
-        """Record a finished step (`progress` is already past it)."""
+        """Record a finished step (`progress` is already past it).
+
+        Args:
+            seconds: of the step and of the selection passes before it.
+            passed: these selection passes.
+        """
         self._num_steps += 1
+        self._candidates += passed.candidates
+        self._analysed += passed.analysed
         self._examples += examples
         self._seconds += seconds
         self._losses += outcome.loss
@@ -93,6 +103,8 @@ class StepReports:
                 "last_step": self._step,
                 "epoch": self._epoch,
                 "examples": self._examples,
+                "candidates": self._candidates,
+                "analysed": self._analysed,
                 "seconds": self._seconds,
                 "loss": mean_loss if math.isfinite(mean_loss) else None,
                 "nonfinite": encode(self._is_nonfinite or self._was_nonfinite),

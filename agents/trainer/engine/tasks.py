@@ -72,7 +72,12 @@ class Training:
         self.work = work.in_passes(self._functions, memory_bytes)
         is_stopped = spec.on_nonfinite is OnNonfinite.STOP
         self.stepper = Stepper(
-            self._functions, spec.reduction, runtime, group, stops_at_nonfinite=is_stopped
+            self._functions,
+            spec.reduction,
+            runtime,
+            group,
+            stops_at_nonfinite=is_stopped,
+            pass_size=spec.global_batch_size,
         )
 
     def warm_up(self, planner: Planner, is_wanted: Callable[[], bool]) -> None:

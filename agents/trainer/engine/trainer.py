@@ -16,7 +16,7 @@ from agents.trainer.engine.boot import trainer_boot
 from agents.trainer.engine.session import MembershipSession
 from agents.trainer.model.checkpointing import AsyncCheckpointer
 from agents.trainer.model.outputs import state_save
-from agents.trainer.model.progress import Progress
+from agents.trainer.model.progress import Activity, Progress
 from agents.trainer.peers.reachability import slots_unreachable
 from agents.trainer.resize.catch_up import IncomingState, listen
 from agents.trainer.resize.membership_change import MembershipChange
@@ -128,9 +128,12 @@ class Trainer:
             if self._is_leader():
                 self.task.take(self.progress, outcome)
             seconds = self.stepped_at - started_at
-            self.progress = session.advance(
-                self.progress, batch.plan.num_examples, outcome, seconds
-            )
+            if self.progress.activity is Activity.SELECT:
+                self.progress = session.select(self.progress, batch, outcome, seconds)
+            else:
+                self.progress = session.advance(
+                    self.progress, batch.plan.num_examples, outcome, seconds
+                )
             if self._is_leader() and not self.progress.is_failed:
                 self.saver.after_step(self.progress)
             if session.is_interim:

@@ -20,12 +20,14 @@ from agents.trainer.model.keras_private import model_build, model_build_inputs
 from agents.trainer.model.progress import Activity, Progress, TrainingSchedule
 from agents.trainer.model.state import ModelState
 from agents.trainer.predict.job import SOURCE_FILE
+from agents.trainer.selection.state import Selection
 from agents.trainer.step.batch_plan import Planner
 from agents.trainer.step.functions import StepFunctions, example_specs
 from agents.trainer.step.merging import pass_examples, why_not_merged
 from agents.trainer.step.prefetch import JobData, LocalBatch
 from agents.trainer.step.stepper import step_failures
 from agents.trainer.validate.job_file import LoadedJob, job_load
+from controlplane.core.protocol.selection import SelectionMethod, SelectionSpec
 from controlplane.core.protocol.wire import Task, TrainingSpec
 
 #: Examples used to learn structure, dtypes and shapes.
@@ -89,6 +91,18 @@ class Workload:
                 if not is_wanted():
                     break
         self.state.put(before)
+        selection = self.data.selection
+        if selection is not None and functions.losses is not None and is_wanted():
+            first_pass = Progress(activity=Activity.SELECT, epoch=selection.spec.start)
+            self._losses_try(functions, self.first_batch(planner, first_pass))
+
+    @staticmethod
+    def _losses_try(functions: StepFunctions, batch: LocalBatch) -> None:
+        """Compute the losses of the first piece of a batch, which changes no state."""
+        program, _, _, seeds, *examples = next(batch.pieces).arguments
+        if program.shape[0]:
+            with step_failures():
+                functions.losses(program, seeds, *examples)
 
     def first_batch(self, planner: Planner, position: Progress) -> LocalBatch:
         """Return this trainer's part of the first batch of an activity, unshuffled."""
@@ -124,7 +138,8 @@ def workload_build(run_dir: Path, spec: TrainingSpec, reports: ReportWriter) -> 
     source = None if spec.model_sha256 is None else run_dir / SOURCE_FILE
     settings = dict(spec.settings)
     job = job_load(code_dir, spec.entry_file, settings, spec.seed, spec.task, source)
-    course = _course(job, spec)
+    selection = selection_of(spec, len(job.train)) if is_trained else None
+    course = _course(job, spec, None if selection is None else selection.spec)
     sample = job.train.fetch(np.arange(min(SAMPLE_SIZE, len(job.train)), dtype=np.int64))
     with user_code(code_dir, "code.build", "building the model on the first examples", sample):
         if is_trained:
@@ -134,7 +149,7 @@ def workload_build(run_dir: Path, spec: TrainingSpec, reports: ReportWriter) -> 
     scaling = None
     if spec.batch_size_min is not None:
         scaling = BatchScaling(job.model.optimizer, spec.global_batch_size)
-    state = ModelState(job.model, is_trained, scaling)
+    state = ModelState(job.model, is_trained, scaling, selection)
     state.data_fingerprint = data_fingerprint(job.train, job.validation)
     data = JobData(
         spec=spec,
@@ -143,6 +158,7 @@ def workload_build(run_dir: Path, spec: TrainingSpec, reports: ReportWriter) -> 
         validation=job.validation,
         example_specs=tuple(example_specs(sample)),
         num_seeds=len(state.seeds),
+        selection=selection,
     )
     return Workload(
         model=job.model,
@@ -155,9 +171,25 @@ def workload_build(run_dir: Path, spec: TrainingSpec, reports: ReportWriter) -> 
     )
 
 
-def _course(job: LoadedJob, spec: TrainingSpec) -> TrainingSchedule:
+def selection_of(spec: TrainingSpec, num_examples: int) -> Selection | None:
+    """Make the selection of a training job over `num_examples`; None if it selects nothing."""
+    if spec.selection is None or spec.selection.method is SelectionMethod.NONE:
+        return None
+    largest = max(spec.global_batch_size, spec.batch_size_max or 0)
+    return Selection(spec.selection, spec.seed, num_examples, spec.global_batch_size, largest)
+
+
+def _course(
+    job: LoadedJob, spec: TrainingSpec, selection: SelectionSpec | None
+) -> TrainingSchedule:
     num_validation = 0 if job.validation is None else len(job.validation)
     try:
-        return TrainingSchedule(len(job.train), num_validation, spec.global_batch_size, spec.stop)
+        return TrainingSchedule(
+            len(job.train),
+            num_validation,
+            spec.global_batch_size,
+            spec.stop,
+            selection=selection,
+        )
     except ValueError as error:
         raise JobCodeError("spec", "spec", str(error)) from error

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import hashlib
 import json
 import shutil
@@ -15,6 +16,7 @@ from agents.trainer.local.local_cluster import LocalJob, LocalJobError, Nonfinit
 from agents.trainer.local.predictions import predictions_write
 from controlplane.core.protocol.nonfinite import nonfinite_read
 from controlplane.core.protocol.prediction_parts import RESULT_FILE
+from controlplane.core.protocol.selection import SelectionSpec
 from controlplane.core.protocol.wire import (
     Membership,
     OnNonfinite,
@@ -24,6 +26,7 @@ from controlplane.core.protocol.wire import (
     StopKind,
     Task,
     TrainingSpec,
+    decode,
 )
 
 EXIT_FAILED = 1
@@ -60,6 +63,13 @@ def launcher_arguments(parser: argparse.ArgumentParser) -> None:
         choices=list(OnNonfinite),
         default=OnNonfinite.STOP,
         help="when the loss or a metric is nan or infinite (default stop)",
+    )
+    group.add_argument(
+        "--selection",
+        action="append",
+        default=[],
+        metavar="NAME=VALUE",
+        help="train on chosen examples: method=selective_backprop, beta=2, start=1, ...",
     )
     group.add_argument("--output", type=Path, help="folder for model, history and metrics")
     group.add_argument(
@@ -135,10 +145,26 @@ def _spec(options: argparse.Namespace) -> TrainingSpec:
         task=Task.PREDICT if options.predict else Task.TRAIN,
         shuffle=not options.predict,
         on_nonfinite=OnNonfinite(options.on_nonfinite),
+        selection=selection_read(options.selection),
     )
 
 
-def settings_read(pairs: list[str]) -> dict[str, Any]:
+def selection_read(pairs: list[str]) -> SelectionSpec | None:
+    """Parse NAME=VALUE pairs of a selection; None without any.
+
+    Raises:
+        ValueError: a name is unknown, or a value is out of its bounds.
+    """
+    if not pairs:
+        return None
+    given = settings_read(pairs, "--selection")
+    known = [field.name for field in dataclasses.fields(SelectionSpec)]
+    if unknown := sorted(given.keys() - set(known)):
+        raise ValueError(f"--selection {unknown[0]}=...: there is only {', '.join(known)}")
+    return decode(SelectionSpec, given, "--selection")
+
+
+def settings_read(pairs: list[str], option: str = "--settings") -> dict[str, Any]:
     """Parse NAME=VALUE pairs; a value that is not JSON is text.
 
     Raises:
@@ -148,7 +174,7 @@ def settings_read(pairs: list[str]) -> dict[str, Any]:
     for pair in pairs:
         name, separator, value = pair.partition("=")
         if not separator or not name:
-            raise ValueError(f"--settings {pair!r}: write NAME=VALUE")
+            raise ValueError(f"{option} {pair!r}: write NAME=VALUE")
         try:
             settings[name] = json.loads(value)
         except json.JSONDecodeError:

@@ -44,6 +44,73 @@ def model_loss(
     )
 
 
+class NoExampleLossError(ValueError):
+    """The model has no loss for each single example."""
+
+
+def example_losses(model: keras.Model, batch: tuple[Any, Any, Any], predictions: Any) -> Tensor:
+    """Return the loss of each example of `(x, y, sample_weight)`: float32 [n].
+
+    These are the compiled losses, called with reduction "none": times sample weights and loss
+    weights, averaged over all axes but the first (summed for a loss with reduction "sum"), and
+    added over the outputs. Regularisers and `add_loss` are left out.
+
+    Raises:
+        NoExampleLossError: a loss does not give values per example; the message has the fix.
+    """
+    _, targets, sample_weight = batch
+    compiled = model._compile_loss  # noqa: SLF001
+    if compiled is None or not compiled.built:
+        raise NoExampleLossError("the model is compiled without a loss; give compile(loss=...)")
+    if type(model).compute_loss is not keras.Model.compute_loss:
+        raise NoExampleLossError(
+            f"{type(model).__name__} has its own compute_loss(), which gives one number for a "
+            "batch; give the loss to compile(loss=...) instead"
+        )
+    original = compiled._flat_losses  # noqa: SLF001
+    collected: list[Tensor] = []
+    substitutes = [_loss_collected(entry, collected) for entry in original]
+    compiled._flat_losses = substitutes  # noqa: SLF001
+    try:
+        compiled(targets, predictions, sample_weight)
+    finally:
+        compiled._flat_losses = original  # noqa: SLF001
+    return tf.add_n(collected)
+
+
+@contextmanager
+def _unreduced(loss: keras.losses.Loss) -> Iterator[None]:
+    """Set a loss's reduction to "none" inside the block; a copy would need a registered class."""
+    reduction = loss.reduction
+    loss.reduction = "none"
+    try:
+        yield
+    finally:
+        loss.reduction = reduction
+
+
+def _loss_collected(entry: Any, collected: list[Tensor]) -> Any:
+    """Substitute a loss by a function that appends the values per example and returns 0."""
+
+    def collect(y_true: Any, y_pred: Any, sample_weight: Any = None) -> Tensor:
+        num_examples = keras.tree.flatten(y_pred)[0].shape[0]
+        with _unreduced(entry.loss):
+            value = tf.convert_to_tensor(entry.loss(y_true, y_pred, sample_weight))
+        if not value.shape.rank or value.shape[0] != num_examples:
+            raise NoExampleLossError(
+                f"the loss {entry.name!r} ({type(entry.loss).__name__}) gives the shape "
+                f"{tuple(value.shape)} with reduction='none' for {num_examples} examples; let its "
+                "call() return a value for each example, without a mean over the batch"
+            )
+        reduce = tf.reduce_sum if entry.loss.reduction == SUM_REDUCTION else tf.reduce_mean
+        reduced = reduce(value, axis=list(range(1, value.shape.rank)))
+        weight = 1.0 if entry.loss_weights is None else entry.loss_weights
+        collected.append(tf.cast(reduced, tf.float32) * tf.cast(weight, tf.float32))
+        return tf.zeros([])
+
+    return entry._replace(loss=collect)
+
+
 def metrics_update(
     model: keras.Model, batch: tuple[Any, Any, Any], predictions: Any, loss: Tensor, count: Tensor
 ) -> None:

@@ -13,6 +13,7 @@ from agents.trainer.model.nonfinite import LossTrack
 from agents.trainer.model.recent_steps import StepsDone
 from controlplane.core.protocol.codec import decode
 from controlplane.core.protocol.nonfinite import Nonfinite
+from controlplane.core.protocol.selection import SelectionSpec
 from controlplane.core.protocol.wire import StopCondition, StopKind
 
 
@@ -21,6 +22,19 @@ class Activity(StrEnum):
 
     TRAIN = "train"
     VALIDATE = "validate"
+    SELECT = "select"  # in an epoch that trains on chosen examples: choosing among candidates
+
+
+@dataclass(frozen=True)
+class SelectionPasses:
+    """Sums over selection passes: candidates, those whose loss was computed, and wall time."""
+
+    candidates: int = 0
+    analysed: int = 0
+    seconds: float = field(default=0.0, compare=False)
+
+
+NO_PASSES = SelectionPasses()
 
 
 @dataclass(frozen=True)
@@ -31,8 +45,10 @@ class Progress:
         step: parameter updates done.
         epoch: epochs finished.
         activity: purpose of the next batch.
-        batch: number of the next batch within the activity.
+        batch: number of the next batch within the activity; selection passes and training steps
+            count together.
         examples: examples of the activity that are done; batches of an epoch may differ in size.
+            In an epoch that selects, those that were candidates.
         train_logs: the epoch's training logs, while its validation runs.
         activity_s: wall time of the activity's batches so far.
         train_s: wall time of the epoch's training, while its validation runs.
@@ -44,6 +60,11 @@ class Progress:
         losses: tracks whether the losses of its steps are finite.
         found: the non-finite loss or metric at which the job stops, possibly some steps later.
         is_failed: the job has stopped at `found`.
+        queued: chosen examples that are not trained on yet.
+        chosen, trained: examples of an epoch that selects, chosen and trained on so far.
+        empty_epochs: epochs in a row, up to now, whose selection has chosen nothing.
+        passed: candidates, computed losses and seconds of the selection passes since the last
+            training step.
     """
 
     step: int = 0
@@ -62,11 +83,16 @@ class Progress:
     found: Nonfinite | None = None
     is_failed: bool = False
     recent: tuple[StepsDone, ...] = field(default=(), compare=False)
+    queued: int = 0
+    chosen: int = 0
+    trained: int = 0
+    empty_epochs: int = 0
+    passed: SelectionPasses = NO_PASSES
 
     @property
     def is_over(self) -> bool:
         """True once the job has failed, or has ended and its last epoch is closed."""
-        is_closed = self.activity is Activity.TRAIN and self.batch == 0
+        is_closed = self.activity is not Activity.VALIDATE and self.batch == 0
         return self.is_failed or (self.ended_by is not None and is_closed)
 
     @property
@@ -119,6 +145,11 @@ class Progress:
             found=None if found is None else decode(Nonfinite, found),
             is_failed=value.get("is_failed", False),
             recent=tuple(StepsDone.from_json(row) for row in value.get("recent", ())),
+            queued=value.get("queued", 0),
+            chosen=value.get("chosen", 0),
+            trained=value.get("trained", 0),
+            empty_epochs=value.get("empty_epochs", 0),
+            passed=SelectionPasses(**value.get("passed", {})),
         )
 
 
@@ -130,6 +161,7 @@ class TrainingSchedule:
         num_validation: examples for validation, 0 for none.
         batch_size: examples per batch.
         train_batch_size: examples per training batch, if it differs.
+        selection: selects the training examples of some epochs; None: all are trained on.
     """
 
     num_train: int
@@ -137,6 +169,7 @@ class TrainingSchedule:
     batch_size: int
     stop: StopCondition
     train_batch_size: int | None = None
+    selection: SelectionSpec | None = None
 
     def __post_init__(self) -> None:
         if self.num_train < 1:
@@ -155,34 +188,89 @@ class TrainingSchedule:
         is_train = activity is Activity.TRAIN
         return (self.train_batch_size if is_train else None) or self.batch_size
 
+    def selects(self, progress: Progress) -> bool:
+        """Return whether the epoch at the cursor trains on chosen examples alone."""
+        return self.selection is not None and self.selection.selects(progress.epoch)
+
+    def is_empty(self, progress: Progress) -> bool:
+        """Return whether the epoch at the cursor, at its end, has selected nothing."""
+        return self.selects(progress) and not progress.chosen
+
+    def takes_queued(self, progress: Progress) -> bool:
+        """Return whether the batch at the cursor consists of chosen examples."""
+        return progress.activity is Activity.TRAIN and self.selects(progress)
+
     def bounds(self, progress: Progress) -> tuple[int, int]:
-        """Return the range of the next batch in the epoch's order, as (first, last excluded)."""
+        """Return the range of the next batch in the epoch's order, as (first, last excluded).
+
+        Of a batch of chosen examples the range in the queue. It is short only if the batch size
+        has grown since the queue was long enough.
+        """
+        if self.takes_queued(progress):
+            return 0, min(self.batch_size_of(Activity.TRAIN), progress.queued)
         low = progress.examples
         size = self.batch_size_of(progress.activity)
         return low, min(low + size, self._num_examples(progress.activity))
 
     def _num_examples(self, activity: Activity) -> int:
-        return self.num_train if activity is Activity.TRAIN else self.num_validation
+        return self.num_validation if activity is Activity.VALIDATE else self.num_train
+
+    def after_pass(self, progress: Progress, chosen: int, seconds: float) -> Progress:
+        """Move past a selection pass that has chosen some of its candidates."""
+        assert self.selection is not None, "only a job with selection has passes"
+        low, high = self.bounds(progress)
+        analysed = high - low if self.selection.forwards(progress.epoch) else 0
+        passed = progress.passed
+        return self._turned(
+            replace(
+                progress,
+                batch=progress.batch + 1,
+                examples=high,
+                queued=progress.queued + chosen,
+                chosen=progress.chosen + chosen,
+                passed=SelectionPasses(
+                    passed.candidates + high - low,
+                    passed.analysed + analysed,
+                    passed.seconds + seconds,
+                ),
+                activity_s=progress.activity_s + seconds,
+                training_s=progress.training_s + seconds,
+            )
+        )
+
+    def _turned(self, progress: Progress) -> Progress:
+        """Train next, within an epoch that selects, if a batch is queued; otherwise select."""
+        is_ready = progress.queued >= self.batch_size_of(Activity.TRAIN)
+        return replace(progress, activity=Activity.TRAIN if is_ready else Activity.SELECT)
 
     def after_batch(self, progress: Progress, seconds: float) -> Progress:
-        """Move past the batch at the cursor, within its activity."""
+        """Move past the batch at the cursor, within its activity; see `after_pass` for passes."""
         is_train = progress.activity is Activity.TRAIN
+        takes_queued = self.takes_queued(progress)
+        high = self.bounds(progress)[1]
         moved = replace(
             progress,
             batch=progress.batch + 1,
-            examples=self.bounds(progress)[1],
+            examples=progress.examples if takes_queued else high,
             step=progress.step + is_train,
             activity_s=progress.activity_s + seconds,
             training_s=progress.training_s + seconds,
         )
+        if is_train and self.selection is not None:
+            moved = replace(moved, passed=NO_PASSES)
+        if takes_queued:
+            trained, queued = progress.trained + high, progress.queued - high
+            moved = self._turned(replace(moved, trained=trained, queued=queued))
         if is_train and self.stop.kind is StopKind.STEPS and moved.step >= self.stop.limit:
             return replace(moved, ended_by=StopKind.STEPS)
         return moved
 
     def is_activity_over(self, progress: Progress) -> bool:
         """Return whether the activity's last batch is done; a step limit ends training early."""
-        is_cut = progress.activity is Activity.TRAIN and progress.ended_by is not None
-        return is_cut or progress.examples >= self._num_examples(progress.activity)
+        if progress.activity is not Activity.VALIDATE and progress.ended_by is not None:
+            return True
+        is_all_seen = progress.examples >= self._num_examples(progress.activity)
+        return is_all_seen and not self.takes_queued(progress)
 
     def after_activity(self, progress: Progress, logs: dict[str, float]) -> Progress:
         """Move from the end of an activity to validation (if any), the next epoch, or the end."""
@@ -193,13 +281,17 @@ class TrainingSchedule:
             progress,
             activity_s=0.0,
             train_s=progress.activity_s,
-            train_examples_per_s=progress.examples / max(progress.activity_s, 1e-9),
+            train_examples_per_s=self._num_trained(progress) / max(progress.activity_s, 1e-9),
         )
         if self.num_validation:
             return replace(
                 trained, activity=Activity.VALIDATE, batch=0, examples=0, train_logs=logs
             )
         return self._after_epoch(trained, logs)
+
+    def _num_trained(self, progress: Progress) -> int:
+        """Return the number of examples of the epoch's training steps so far."""
+        return progress.trained if self.selects(progress) else progress.examples
 
     def resumed(self, progress: Progress, num_examples: int) -> Progress:
         """Move, forward or back, to the point where `num_examples` of a single epoch are done.
@@ -217,7 +309,12 @@ class TrainingSchedule:
         return self.after_activity(resumed, {}) if is_over else resumed
 
     def predicted_next(self, progress: Progress) -> Progress | None:
-        """Return the cursor after the next batch, without logs; None if it depends on a metric."""
+        """Return the cursor after the next batch, without logs.
+
+        None if it depends on a metric, or on losses of a selection pass.
+        """
+        if self.selection is not None:
+            return None
         moved = self.after_batch(progress, seconds=0.0)
         if not self.is_activity_over(moved):
             return moved
@@ -259,7 +356,12 @@ class TrainingSchedule:
             train_s=0.0,
             train_examples_per_s=0.0,
             history=(*progress.history, row),
+            chosen=0,
+            trained=0,
+            empty_epochs=progress.empty_epochs + 1 if self.is_empty(progress) else 0,
         )
+        if self.selects(moved):
+            moved = replace(moved, activity=Activity.SELECT)
         return moved if moved.ended_by else replace(moved, ended_by=self._end(moved, logs))
 
     def _end(self, progress: Progress, logs: dict[str, float]) -> StopKind | None:

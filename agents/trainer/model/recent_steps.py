@@ -18,7 +18,10 @@ TOLD_TOGETHER_S = 0.5
 
 
 class StepsDone(NamedTuple):
-    """Consecutive steps in one membership; `loss` is the mean, `epoch` the last step's epoch."""
+    """Consecutive steps in one membership; `loss` is the mean, `epoch` the last step's epoch.
+
+    `candidates` and `analysed` are those of the selection passes before the steps.
+    """
 
     generation: int
     first_step: int
@@ -29,6 +32,8 @@ class StepsDone(NamedTuple):
     loss: float
     num_accelerators: int
     batch_size: int
+    candidates: int = 0
+    analysed: int = 0
 
     def to_json(self) -> list[Any]:
         """Convert to plain JSON values; a loss that is not finite becomes text."""
@@ -50,6 +55,8 @@ class StepsDone(NamedTuple):
             first_step=self.first_step,
             examples=self.examples + other.examples,
             seconds=self.seconds + other.seconds,
+            candidates=self.candidates + other.candidates,
+            analysed=self.analysed + other.analysed,
             loss=losses / (num_steps + num_others),
         )
 
@@ -61,6 +68,8 @@ class StepsDone(NamedTuple):
             first_step=max(self.first_step, step + 1),
             examples=round(self.examples * share),
             seconds=self.seconds * share,
+            candidates=round(self.candidates * share),
+            analysed=round(self.analysed * share),
         )
 
     def report(self) -> dict[str, Any]:
@@ -70,6 +79,8 @@ class StepsDone(NamedTuple):
             "last_step": self.last_step,
             "epoch": self.epoch,
             "examples": self.examples,
+            "candidates": self.candidates,
+            "analysed": self.analysed,
             "seconds": self.seconds,
             "loss": self.loss if math.isfinite(self.loss) else None,
             "num_accelerators": self.num_accelerators,

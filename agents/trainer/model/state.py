@@ -1,8 +1,9 @@
 """A job's complete state: every variable in a fixed order, as tensors, bytes, digest and file.
 
 The order is: trainable variables, non-trainable ones (seed generators included), the global seed
-generator, optimizer variables (iteration, slots, loss scale, averages), metric variables, and the
-state of `BatchScaling` if the batch size may change. The bytes of a state are the bytes of its
+generator, optimizer variables (iteration, slots, loss scale, averages), metric variables, the
+state of `BatchScaling` if the batch size may change, and that of `Selection` if the job selects its
+examples. The bytes of a state are the bytes of its
 variables in that order, back to back.
 
 Checkpoint file (`checkpoint.npz`, an uncompressed NumPy archive without pickled objects):
@@ -29,6 +30,7 @@ from agents.trainer.contract.atomic_write import atomic_write
 from agents.trainer.contract.failures import TrainerError
 from agents.trainer.model.batch_scaling import BatchScaling
 from agents.trainer.model.keras_private import global_random_state, optimizer_variables
+from agents.trainer.selection.state import Selection
 
 Tensor = Any
 CHECKPOINT_FORMAT = 1
@@ -51,14 +53,20 @@ class ModelState:
         seeds: states of random generators; set within a step, which does not change them.
         fixed: the other non-trainable variables; every virtual node starts a step from them.
         scaling: scaling of the learning rate, in a job whose batch size may change.
+        selection: choice of the training examples, in a job that selects them.
         data_fingerprint: fingerprint of the job's data; "" if not set.
     """
 
     def __init__(
-        self, model: keras.Model, is_trained: bool = True, scaling: BatchScaling | None = None
+        self,
+        model: keras.Model,
+        is_trained: bool = True,
+        scaling: BatchScaling | None = None,
+        selection: Selection | None = None,
     ) -> None:
         """Collect the variables; of a prediction job only the variables of the layers."""
         self.scaling = scaling
+        self.selection = selection
         self.trainable = list(model.trainable_variables)
         self.non_trainable = list(model.non_trainable_variables)
         random_state = global_random_state()
@@ -74,6 +82,7 @@ class ModelState:
             + self.optimizer
             + self.metrics
             + ([] if scaling is None else [scaling.variable])
+            + ([] if selection is None else selection.variables)
         )
         self.specs = tuple(
             VariableSpec(

@@ -270,7 +270,9 @@ class MembershipChange:
     ) -> CatchUpPlan | None:
         """Plan the start of `new` during the transfer; None: the members wait for the state."""
         is_worth_it = self._state.num_bytes >= STREAM_FROM_BYTES
-        if not self._can_work_beside or not is_worth_it or old.parked:
+        # Learners cannot foresee what a selection pass will choose: the others wait for them.
+        selects = self._state.selection is not None
+        if not self._can_work_beside or not is_worth_it or old.parked or selects:
             return None
         note = stream_note(old, new, joiners, progress)
         return note if note is not None and stream_fits(note, len(joiners)) else None

@@ -121,9 +121,10 @@ def _as_program(schedule: Schedule) -> np.ndarray:
     return np.array([schedule.items, schedule.merges], np.int32).reshape(2, -1).T.copy()
 
 
-#: Separate streams of random numbers for training and validation steps.
+#: Separate streams of random numbers for training and validation steps, and for selection passes.
 TRAINING_STREAM = 0
 VALIDATION_STREAM = 1
+SELECTION_STREAM = 2
 
 
 def step_seeds(

@@ -43,6 +43,7 @@ class StepFunctions:
         bytes_per_example: memory per example of a pass over several virtual nodes; None if they
             run one after another.
         not_merged_because: why requested merging is not possible; empty otherwise.
+        losses: computes the examples' losses of a selection pass; None for other jobs.
     """
 
     def __init__(
@@ -80,6 +81,10 @@ class StepFunctions:
             if has_validation:
                 self.validate = self._trace_sweep(self._validate_one, self.validate_pieces)
         assert self.train_pieces[-1].kind is FieldKind.LOSS
+        self.losses: Any = None
+        selection = state.selection
+        if selection is not None and selection.spec.needs_losses:
+            self.losses = self._trace_losses()
         self.apply = self._traced(self._apply, [tf.TensorSpec([self.train_width], self.dtype)])
         self.count = self._traced(self._count, [tf.TensorSpec([self.validate_width], self.dtype)])
 
@@ -163,6 +168,53 @@ class StepFunctions:
             *self.example_specs,
         ]
         return self._traced(sweep, signature)
+
+    def _trace_losses(self) -> Any:
+        """Trace the loop over virtual nodes that returns their examples' losses, in order."""
+        one_virtual_node = tf.function(self._losses_one, autograph=False).get_concrete_function(
+            [tf.TensorSpec(v.shape, v.value.dtype) for v in self.state.trainable],
+            [tf.TensorSpec(v.shape, v.value.dtype) for v in self.fixed],
+            self.example_specs,
+            tf.TensorSpec([len(self.seeds), 2], tf.int64),
+        )
+        refuse_process_operations(one_virtual_node.graph)
+
+        def sweep(program: Tensor, seeds: Tensor, *examples: Tensor) -> Tensor:
+            trainable = [tf.convert_to_tensor(v.value) for v in self.state.trainable]
+            fixed = [tf.convert_to_tensor(v.value) for v in self.fixed]
+            count = tf.shape(program)[0]
+            empty = tf.TensorArray(tf.float32, count, infer_shape=False, element_shape=[None])
+
+            def body(index: Tensor, found: tf.TensorArray) -> tuple[Tensor, tf.TensorArray]:
+                start, length = program[index, 0], program[index, 1]
+                local = [array[start : start + length] for array in examples]
+                for array, spec in zip(local, self.example_specs, strict=True):
+                    array.set_shape(spec.shape)
+                losses = one_virtual_node(trainable, fixed, local, seeds[index])
+                return index + 1, found.write(index, losses)
+
+            # One iteration at a time: overlapping them would keep the activations of several.
+            _, found = tf.while_loop(
+                lambda index, _: index < count, body, (0, empty), parallel_iterations=1
+            )
+            return found.concat()
+
+        signature = [
+            tf.TensorSpec([None, 4], tf.int32),
+            tf.TensorSpec([None, len(self.seeds), 2], tf.int64),
+            *self.example_specs,
+        ]
+        return self._traced(sweep, signature)
+
+    def _losses_one(
+        self,
+        trainable: list[Tensor],
+        fixed: list[Tensor],
+        examples: list[Tensor],
+        seeds: Tensor,
+    ) -> Tensor:
+        """Compute the losses of one virtual node's examples."""
+        return self.virtual_node.losses(trainable, fixed, examples, seeds)
 
     def _train_one(
         self,

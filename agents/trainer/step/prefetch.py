@@ -17,7 +17,9 @@ import tensorflow as tf
 
 from agents.trainer.data.sources import ExampleSource
 from agents.trainer.model.progress import Activity, Progress, TrainingSchedule
+from agents.trainer.selection.state import Selection
 from agents.trainer.step.batch_plan import (
+    SELECTION_STREAM,
     TRAINING_STREAM,
     VALIDATION_STREAM,
     BatchPlan,
@@ -58,9 +60,11 @@ class LocalBatch:
 
     Attributes:
         place: position of the batch in the job (`Progress.place`).
-        pieces: at least one; consumed once, in this order.
+        pieces: at least one, except for a selection pass that computes nothing; consumed once, in
+            this order.
         num_pieces: number of pieces.
         program: the program over all trainers' rows, as a tensor.
+        indices: int64, places in the data of the whole batch's examples.
     """
 
     place: tuple[int, int, Activity, int]
@@ -68,6 +72,7 @@ class LocalBatch:
     pieces: Iterator[LocalPiece]
     num_pieces: int
     program: Tensor
+    indices: np.ndarray
 
 
 _Fed = tuple[LocalBatch, LocalPiece]
@@ -80,6 +85,7 @@ class JobData:
     Attributes:
         pass_examples: most examples of a pass of merged virtual nodes; None: they run one after
             another.
+        selection: the queue from which training steps of some epochs take their examples.
     """
 
     spec: TrainingSpec
@@ -89,6 +95,7 @@ class JobData:
     example_specs: tuple[tf.TensorSpec, ...]
     num_seeds: int
     pass_examples: int | None = None
+    selection: Selection | None = None
 
     def within(self, membership: Membership) -> JobData:
         """Return the same examples, cut into the batches of a membership."""
@@ -97,7 +104,7 @@ class JobData:
 
     def order(self, progress: Progress) -> np.ndarray:
         """Return the order of the examples in the cursor's activity."""
-        if progress.activity is Activity.TRAIN:
+        if progress.activity is not Activity.VALIDATE:
             return self.train.order(self.spec.seed, progress.epoch, self.spec.shuffle)
         assert self.validation is not None
         return self.validation.order(self.spec.seed, 0, False)
@@ -109,11 +116,21 @@ class JobData:
         the job's data fail.
         """
         low, high = self.course.bounds(progress)
-        plan = planner.plan(high - low)
+        return self.batch_of(planner, order[low:high], progress)
+
+    def batch_of(self, planner: Planner, indices: np.ndarray, progress: Progress) -> LocalBatch:
+        """Plan one trainer's part of a batch of the examples at `indices`; see `local_batch`."""
+        plan = planner.plan(len(indices))
         pieces = self._pieces(plan, self._fewest_passes(planner, progress))
-        fetched = self._pieces_fetch(plan, pieces, order[low:high], progress)
+        if progress.activity is Activity.SELECT and not self._computes_losses(progress):
+            pieces = ()
+        fetched = self._pieces_fetch(plan, pieces, indices, progress)
         across = tf.convert_to_tensor(plan.across)
-        return LocalBatch(progress.place, plan, fetched, len(pieces), across)
+        return LocalBatch(progress.place, plan, fetched, len(pieces), across, indices)
+
+    def _computes_losses(self, progress: Progress) -> bool:
+        selection = self.course.selection
+        return selection is not None and selection.forwards(progress.epoch)
 
     def _pieces(self, plan: BatchPlan, fewest_passes: int) -> tuple[PiecePlan, ...]:
         lengths = [int(length) for length in plan.program[:, 1]]
@@ -140,7 +157,7 @@ class JobData:
         progress: Progress,
     ) -> Iterator[LocalPiece]:
         """Fetch the pieces of `batch` (places in the data) one by one."""
-        source = self.train if progress.activity is Activity.TRAIN else self.validation
+        source = self.validation if progress.activity is Activity.VALIDATE else self.train
         assert source is not None
         seeds = self._seeds(plan, progress)
         starts = np.append(plan.program[:, 0], np.int32(len(plan.positions)))
@@ -161,13 +178,16 @@ class JobData:
             del fetched  # frees its memory, unless still in use, while the next one is made
 
     def _seeds(self, plan: BatchPlan, progress: Progress) -> np.ndarray:
-        is_train = progress.activity is Activity.TRAIN
-        turn = progress.step
-        if not is_train:
+        stream, turn = TRAINING_STREAM, progress.step
+        if progress.activity is Activity.VALIDATE:
+            stream = VALIDATION_STREAM
             turn = progress.epoch * self.course.num_batches(Activity.VALIDATE) + progress.batch
+        elif progress.activity is Activity.SELECT:
+            stream = SELECTION_STREAM
+            turn = progress.epoch * self.course.num_train + progress.examples
         return step_seeds(
             self.spec.seed,
-            TRAINING_STREAM if is_train else VALIDATION_STREAM,
+            stream,
             turn,
             plan.virtual_nodes,
             self.spec.num_virtual_nodes,
@@ -275,3 +295,37 @@ class Feeder:
                 continue
             return not self._is_stopped.is_set()
         return False
+
+
+class SelectingFeeder:
+    """Fetches the batches of a job that selects its examples when they are asked for.
+
+    The next batch depends on what the last selection pass has chosen.
+    """
+
+    def __init__(self, data: JobData, planner: Planner) -> None:
+        assert data.selection is not None, "a job that selects has a queue"
+        self._data = data
+        self._selection = data.selection
+        self._planner = planner
+        self._visited: tuple[int, Activity] | None = None
+        self._order = np.zeros(0, np.int64)
+
+    def next(self, progress: Progress) -> LocalBatch:
+        """Return the batch at the cursor.
+
+        Raises:
+            JobCodeError: the job's data failed; also raised when a piece is taken.
+        """
+        if self._data.course.takes_queued(progress):
+            indices = self._selection.queued(self._data.course.bounds(progress)[1])
+            return self._data.batch_of(self._planner, indices, progress)
+        is_validating = progress.activity is Activity.VALIDATE
+        visited = (progress.epoch, Activity.VALIDATE if is_validating else Activity.TRAIN)
+        if self._visited != visited:
+            self._visited = visited
+            self._order = self._data.order(progress)
+        return self._data.local_batch(self._planner, self._order, progress)
+
+    def stop(self) -> None:
+        """Do nothing: no batch is fetched ahead."""

@@ -60,6 +60,7 @@ class StepOutcome:
         noise: of this batch's gradient; None if the step cannot measure it.
         is_skipped: the loss scale has skipped the update.
         is_refused: the loss is not finite, nothing was updated, and the job ends before this step.
+        losses: of a selection pass, by candidate: [n]; None if it computed none.
     """
 
     loss: float
@@ -68,6 +69,7 @@ class StepOutcome:
     noise: GradientNoise | None = field(default=None, kw_only=True)
     is_skipped: bool = field(default=False, kw_only=True)
     is_refused: bool = field(default=False, kw_only=True)
+    losses: np.ndarray | None = field(default=None, kw_only=True)
 
 
 @dataclass(frozen=True)
@@ -95,12 +97,14 @@ class Stepper:
         group: Group,
         *,
         stops_at_nonfinite: bool = False,
+        pass_size: int = 0,
     ) -> None:
         """Trace the exchanges for steps of `functions`.
 
         Args:
             stops_at_nonfinite: refuse updates with a non-finite loss. Ignored with a loss scale,
                 which has to process such a step to be lowered.
+            pass_size: most candidates of a selection pass, in a job that selects its examples.
         """
         self.functions = functions
         self._is_refusable = stops_at_nonfinite and not functions.has_loss_scale
@@ -108,6 +112,7 @@ class Stepper:
         reduction = TreeReduction(functions.dtype, mode, runtime.hint)
         self._train_exchange = Exchange(reduction, functions.train_width, 0)
         self._validate_exchange = Exchange(reduction, functions.validate_width, 1)
+        self._losses_exchange = Exchange(reduction, pass_size, 2)
         self._mode = mode
         self._sender = ThreadPoolExecutor(1, thread_name_prefix="sender")
         self._sent: Future[bool] | None = None
@@ -125,6 +130,8 @@ class Stepper:
             self._train_exchange.warm_up(group, rows_per_worker)
             if self.functions.has_validation:
                 self._validate_exchange.warm_up(group, rows_per_worker)
+            if self.functions.losses is not None:
+                self._losses_exchange.warm_up(group, rows_per_worker)
 
     def rehearse(self, group: Group, rows_per_worker: int, program: np.ndarray) -> None:
         """Run the exchange of a coming group with zeros, while steps of the present group run.
@@ -160,6 +167,8 @@ class Stepper:
         Raises:
             TrainerError: `peer_lost`, or an error of `step_failures`.
         """
+        if batch.place[2] is Activity.SELECT:
+            return self._select(batch, holds_next)
         is_train = batch.place[2] is Activity.TRAIN
         with step_failures():
             compute = self.functions.train if is_train else self.functions.validate
@@ -175,6 +184,39 @@ class Stepper:
             return StepOutcome(loss, notes.is_agreed, noted, is_refused=True)
         done = self._update(vector, batch.place[2], batch.plan.num_examples)
         return replace(done, is_agreed=notes.is_agreed, busy_s=noted)
+
+    def _select(self, batch: LocalBatch, holds_next: Callable[[], bool]) -> StepOutcome:
+        """Compute the candidates' losses, each on one trainer, and gather them on all.
+
+        Each trainer's losses are one vector with zeros at all other candidates. Their sum has the
+        same bits in any order.
+        """
+        if not batch.num_pieces:
+            return StepOutcome(float("nan"), False, {})
+        with step_failures():
+            mine = self._own_losses(batch)
+            rows = tf.constant(mine, self.functions.dtype)
+        vector, notes = self._reduce(self._losses_exchange, rows, batch, holds_next(), busy_s=0.0)
+        self._busy.start()
+        losses = vector.numpy()[: batch.plan.num_examples]
+        return StepOutcome(float("nan"), notes.is_agreed, {}, losses=losses)
+
+    def _own_losses(self, batch: LocalBatch) -> np.ndarray:
+        """Compute the losses of this trainer's virtual nodes: [num_rows, pass size].
+
+        They stand in the first row; the other rows of the reduction's plan are zero.
+        """
+        plan = batch.plan
+        rows = np.zeros([plan.num_rows, self._losses_exchange.width], np.float32)
+        done = 0
+        for piece in batch.pieces:
+            program, _, _, seeds, *examples = piece.arguments
+            if not program.shape[0]:
+                continue
+            losses = self.functions.losses(program, seeds, *examples).numpy()
+            rows[0, plan.positions[done : done + len(losses)]] = losses
+            done += len(losses)
+        return rows
 
     def listen(self, batch: LocalBatch) -> ReceivedStep:
         """Take part in the step for `batch` as a learner: contribute nothing, change no state.

@@ -15,6 +15,7 @@ import tensorflow as tf
 
 from agents.trainer.model.keras_private import (
     TrainingScope,
+    example_losses,
     metrics_update,
     model_call,
     model_loss,
@@ -94,6 +95,27 @@ class VirtualNode:
             else:
                 integers.append((index, tf.convert_to_tensor(new)))
         return SliceResults(weighted, objective, changes, integers, self._metrics(scope, count))
+
+    def losses(
+        self,
+        trainable: Sequence[Tensor],
+        fixed: Sequence[Tensor],
+        examples: Sequence[Tensor],
+        seeds: Tensor,
+    ) -> Tensor:
+        """Return the loss of each example of a slice, without training: float32 [n].
+
+        Layers behave as in validation, so an example's loss depends neither on its neighbours in
+        the slice nor on dropout, and batch statistics stay as they are.
+
+        Raises:
+            NoExampleLossError: the model has no loss per example.
+        """
+        packed = keras.tree.pack_sequence_as(self.sample, list(examples))
+        batch = (*packed, None, None)[:3]
+        with self._scope(trainable, fixed, seeds):
+            predictions = model_call(self.model, batch[0], training=False)
+            return example_losses(self.model, batch, predictions)
 
     def results_add(
         self, writer: MessageWriter, results: SliceResults, is_first: Tensor, training: bool

@@ -167,6 +167,8 @@ _READERS: Mapping[ReportKind, Mapping[str, Reader]] = {
         "last_step": _step,
         "epoch": _epoch,
         "examples": whole(0, _REPORTED_EXAMPLES_LIMIT),
+        "candidates": optional(whole(0, _REPORTED_EXAMPLES_LIMIT)),
+        "analysed": optional(whole(0, _REPORTED_EXAMPLES_LIMIT)),
         "seconds": _seconds,
         "loss": _value,
         "num_accelerators": whole(1, COUNT_LIMIT + 1),

@@ -23,6 +23,7 @@ from typing import Any
 from controlplane.core.protocol.codec import Message as Message
 from controlplane.core.protocol.codec import decode as decode
 from controlplane.core.protocol.codec import encode as encode
+from controlplane.core.protocol.selection import SelectionSpec
 
 PROTOCOL_VERSION = 1
 
@@ -96,6 +97,7 @@ class TrainingSpec:
             of the model that its code builds.
         merges: whether virtual nodes on one accelerator may run together in fast mode; False where
             a validation has found that the model's results differ then.
+        selection: selects the training examples of some epochs; None: all are trained on.
     """
 
     job_id: int
@@ -116,6 +118,7 @@ class TrainingSpec:
     batch_size_max: int | None = None
     merges: bool = True
     on_nonfinite: OnNonfinite = OnNonfinite.STOP
+    selection: SelectionSpec | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -43,6 +43,7 @@ const TRAINING_FIELDS = ["batch_size_min", "batch_size_max", "shuffle", "allow_m
 function showTask(form) {
   const predicts = field(form, "task").value === "predict";
   document.getElementById("stop-section").hidden = predicts;
+  document.getElementById("selection-fields").hidden = predicts;
   for (const name of TRAINING_FIELDS) field(form, name).closest(".field").hidden = predicts;
   field(form, "source_job").closest(".field").hidden = !predicts;
 }
@@ -61,7 +62,10 @@ function showErrors(form, errors, focus = true) {
     line.hidden = !texts.length;
     const inputs = form.querySelectorAll(`[name="${line.dataset.errorFor}"]`);
     for (const input of inputs) {
-      if (texts.length) input.setAttribute("aria-invalid", "true");
+      if (texts.length) {
+        input.setAttribute("aria-invalid", "true");
+        input.closest("details")?.setAttribute("open", "");
+      }
       else input.removeAttribute("aria-invalid");
     }
   }

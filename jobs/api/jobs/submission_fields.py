@@ -35,12 +35,18 @@ class WholeField(serializers.IntegerField):
 
 
 class NumberField(serializers.FloatField):
-    """A finite number."""
+    """A finite number, within `[low, high]` if there are bounds."""
 
     default_error_messages: ClassVar = {
         "invalid": "Give a number.",
         "infinite": "Give a finite number.",
     }
+
+    def __init__(self, low: float | None = None, high: float | None = None, **options: Any) -> None:
+        if low is not None and high is not None:
+            message = f"Give a number from {low:g} to {high:g}."
+            options["error_messages"] = dict.fromkeys(("min_value", "max_value"), message)
+        super().__init__(min_value=low, max_value=high, **options)
 
     def to_internal_value(self, data: Any) -> float:
         if isinstance(data, bool):

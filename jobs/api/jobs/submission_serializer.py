@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import dataclasses
 import json
 from collections.abc import Mapping
 from typing import Any
@@ -14,12 +15,22 @@ from rest_framework import serializers
 from rest_framework.request import Request
 
 from controlplane.core.protocol.code_archive import CodeArchiveError, archive_check
+from controlplane.core.protocol.selection import (
+    BETA_RANGE,
+    EPOCH_LIMIT,
+    HISTORY_RANGE,
+    LOSS_CAP_RANGE,
+    STALE_RANGE,
+    SelectionMethod,
+    SelectionSpec,
+)
 from controlplane.core.protocol.wire import (
     OnNonfinite,
     ReductionMode,
     StopCondition,
     StopKind,
     Task,
+    encode,
 )
 from jobs.api.jobs.submission_fields import (
     EnumField,
@@ -57,6 +68,9 @@ _PARSED_LIMIT_BYTES = 256 * 1024
 _SETTING = "settings."
 _NO_CODE = "Give a .py or .zip file, its text, or the name of a template."
 _STOP_FIELDS = ("stop_kind", "stop_limit", "stop_metric", "stop_target", "stop_higher_is_better")
+_SELECTION_FIELDS = tuple(f"selection_{field.name}" for field in dataclasses.fields(SelectionSpec))
+#: Fields that may also be given as one object, such as `stop: {kind: epochs, limit: 3}`.
+_OBJECTS = {"stop": "kind and limit", "selection": "method"}
 
 
 class SubmissionSerializer(serializers.Serializer):
@@ -203,6 +217,55 @@ class SubmissionSerializer(serializers.Serializer):
         help_text="Or a metric (nan or infinite). Stop: the job fails at that step. Continue: "
         "training goes on with a warning.",
     )
+    selection = serializers.DictField(
+        required=False,
+        help_text="The `selection_` fields as one object: method, beta, history, ...",
+    )
+    selection_method = EnumField(
+        SelectionMethod,
+        default=SelectionMethod.NONE,
+        label="Select examples",
+        help_text="Train on those with the larger losses; stale: compute losses only in some "
+        "epochs; random: as many, for comparison.",
+    )
+    selection_beta = NumberField(
+        *BETA_RANGE,
+        default=1.0,
+        label="Beta",
+        help_text="Larger selects fewer: about 1 of 2 examples at 1, 1 of 3 at 2, 1 of 4 at 3.",
+    )
+    selection_history = WholeField(
+        *HISTORY_RANGE,
+        default=1024,
+        label="History",
+        help_text="Number of recent losses that a loss is compared with.",
+    )
+    selection_stale_every = WholeField(
+        *STALE_RANGE,
+        default=3,
+        label="Compute losses every",
+        help_text="Epochs from one computation of the losses to the next. Stale method only.",
+    )
+    selection_start = WholeField(
+        1,
+        EPOCH_LIMIT,
+        default=1,
+        label="First epoch that selects",
+        help_text="Counted from 0, at least 1; earlier ones train on every example.",
+    )
+    selection_end = WholeField(
+        2,
+        EPOCH_LIMIT,
+        default=None,
+        label="Select until epoch",
+        help_text="From this epoch on every example is trained on again. Empty: never.",
+    )
+    selection_loss_cap = NumberField(
+        *LOSS_CAP_RANGE,
+        default=0.0,
+        label="Leave out the largest losses (%)",
+        help_text="Against wrong labels, whose losses stay large.",
+    )
 
     def to_internal_value(self, data: Mapping[str, Any]) -> dict[str, Any]:
         """Check every field, then the rules between those that are valid."""
@@ -265,7 +328,8 @@ def submission_read(
     """Check a submission.
 
     Args:
-        data: the fields, as JSON values or as a form's text; `stop` may also be an object.
+        data: the fields, as JSON values or as a form's text; `stop` and `selection` may also be
+            objects.
         code: content of an uploaded file; otherwise `data` has `code` (text) or `template`.
         code_name: the uploaded file's name.
 
@@ -273,13 +337,14 @@ def submission_read(
         InvalidInputError: with a message for every invalid field.
     """
     file = None if code is None else (code, code_name)
-    serializer = SubmissionSerializer(data=stop_flattened(data), context={"file": file})
+    serializer = SubmissionSerializer(data=objects_flattened(data), context={"file": file})
     if not serializer.is_valid():
         errors = {name: [*map(str, messages)] for name, messages in serializer.errors.items()}
         raise InvalidInputError(_INVALID, fields=errors)
     values = {**serializer.validated_data}
     values |= {name: tuple(values[name]) for name in _LISTS}
     stop = {name.removeprefix("stop_"): values.pop(name, None) for name in _STOP_FIELDS}
+    values["selection"] = _selection_of(values)
     if values["task"] is Task.PREDICT:
         return Submission(**values, stop=ONE_PASS)
     if stop["kind"] is not StopKind.METRIC:
@@ -287,19 +352,29 @@ def submission_read(
     return Submission(**values, stop=StopCondition(**stop))
 
 
-def stop_flattened(data: Mapping[str, Any]) -> dict[str, Any]:
+def objects_flattened(data: Mapping[str, Any]) -> dict[str, Any]:
     """Turn `stop: {kind: ..., limit: ...}` into `stop_kind`, `stop_limit`, as in a form.
 
     Raises:
-        InvalidInputError: `stop` is no object.
+        InvalidInputError: `stop` or `selection` is no object.
     """
     values = {str(name): value for name, value in data.items()}
-    stop = values.pop("stop", None)
-    if isinstance(stop, Mapping):
-        return values | {f"stop_{name}": value for name, value in stop.items()}
-    if stop is not None:
-        raise InvalidInputError.of(stop="Give an object with kind and limit.")
+    for prefix, needed in _OBJECTS.items():
+        given = values.pop(prefix, None)
+        if isinstance(given, Mapping):
+            values |= {f"{prefix}_{name}": value for name, value in given.items()}
+        elif given is not None:
+            raise InvalidInputError.of(**{prefix: f"Give an object with {needed}."})
     return values
+
+
+def _selection_of(values: dict[str, Any]) -> dict[str, Any]:
+    """Take the `selection_` fields out of valid values; empty if nothing is selected."""
+    given = {name.removeprefix("selection_"): values.pop(name) for name in _SELECTION_FIELDS}
+    if given["method"] is SelectionMethod.NONE or values["task"] is Task.PREDICT:
+        return {}
+    found: dict[str, Any] = encode(SelectionSpec(**given))
+    return found
 
 
 def submission_of(request: Request) -> Submission:
@@ -329,8 +404,8 @@ def submission_of(request: Request) -> Submission:
         read = yaml_read(text)
         if not isinstance(read, Mapping):
             raise InvalidInputError.of(spec="Give an object of fields.")
-        values = stop_flattened(read) | stop_flattened(values)
-    return submission_read(_settings_changed(stop_flattened(values)), code, name)
+        values = objects_flattened(read) | objects_flattened(values)
+    return submission_read(_settings_changed(objects_flattened(values)), code, name)
 
 
 def _settings_changed(values: dict[str, Any]) -> dict[str, Any]:

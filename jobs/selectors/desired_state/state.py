@@ -66,6 +66,7 @@ def training_spec(job: Job) -> TrainingSpec:
         batch_size_max=job.batch_size_max,
         merges=job.facts.get("is_merged") is not False,
         on_nonfinite=OnNonfinite(job.on_nonfinite),
+        selection=job.selection_spec,
     )
 
 

@@ -67,6 +67,8 @@ def _span_take(
         last_step=last,
         epoch=data["epoch"],
         examples=round(data["examples"] * share),
+        candidates=round((data.get("candidates") or 0) * share),
+        analysed=round((data.get("analysed") or 0) * share),
         seconds=seconds,
         loss=data.get("loss"),
         num_accelerators=data["num_accelerators"],

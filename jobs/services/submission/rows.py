@@ -152,8 +152,10 @@ def job_clone_values(job: Job, user: User) -> dict[str, Any]:
 
     Another user's secrets of the same names are not for the job's code, so they are left out.
     """
-    names = [name for name in SUBMISSION_COLUMNS if name not in ("code_name", "entry_file")]
+    others = ("code_name", "entry_file", "selection")
+    names = [name for name in SUBMISSION_COLUMNS if name not in others]
     values = {name: getattr(job, name) for name in (*names, "stop_kind", "stop_limit")}
+    values |= {f"selection_{name}": value for name, value in job.selection.items()}
     if job.owner_id != user.pk:
         values.pop("secrets")
     if job.task == Task.PREDICT:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -9,7 +10,8 @@ from pathlib import Path
 import pytest
 
 from agents.trainer.__main__ import main
-from agents.trainer.local.cli import resizes_read, settings_read
+from agents.trainer.local.cli import resizes_read, selection_read, settings_read
+from controlplane.core.protocol.selection import SelectionMethod, SelectionSpec
 
 REPOSITORY = Path(__file__).resolve().parents[4]
 
@@ -87,3 +89,27 @@ def test_more_workers_than_virtual_nodes_are_refused(
     job.write_text("")
     assert main([str(job), "--virtual-nodes", "2", "--workers", "3"]) == 1
     assert "2 virtual nodes cannot occupy 3 accelerators" in capsys.readouterr().err
+
+
+def test_a_selection_is_read_with_its_bounds() -> None:
+    read = selection_read(["method=selective_backprop", "beta=2.5", "end=9"])
+    method = SelectionMethod.SELECTIVE_BACKPROP
+    assert read == SelectionSpec(method=method, beta=2.5, end=9)
+    assert selection_read([]) is None
+
+
+@pytest.mark.parametrize(
+    ("pair", "said"),
+    [
+        ("gamma=1", "--selection gamma=...: there is only method, beta, history, "),
+        ("beta=0", "selection.beta must be from 0.1 to 10, got 0"),
+        ("start=0", "selection.start must be from 1 to "),
+        ("end=1", "selection.end must be from 2 to "),
+        ("method=best", "--selection.method must be one of none, selective_backprop, "),
+        ("history=many", "--selection.history must be "),
+        ("beta", "--selection 'beta': write NAME=VALUE"),
+    ],
+)
+def test_a_selection_that_makes_no_sense_is_refused(pair: str, said: str) -> None:
+    with pytest.raises(ValueError, match=re.escape(said)):
+        selection_read(["method=selective_backprop", pair])

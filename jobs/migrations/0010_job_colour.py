@@ -14,7 +14,7 @@ def colour_jobs(apps: Apps, _schema_editor: BaseDatabaseSchemaEditor) -> None:
 
 
 class Migration(migrations.Migration):
-    dependencies = [("jobs", "0008_job_files_deleted")]
+    dependencies = [("jobs", "0009_selection")]
 
     operations = [
         migrations.AddField("job", "colour", models.PositiveSmallIntegerField(default=0)),

@@ -1,0 +1,132 @@
+"""The state of a job's example selection: history of losses, queue, last loss of each example.
+
+It is part of the job's state, in variables on the host: moved at a resize, kept in checkpoints,
+hashed into digests. Every trainer updates it from the same losses, so it has the same bits.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+from agents.trainer.selection.rule import (
+    chances,
+    draws_of_epoch,
+    history_with,
+    is_chosen,
+    ranked_losses,
+)
+from controlplane.core.protocol.selection import SelectionMethod, SelectionSpec
+
+#: A free place of the queue.
+FREE = -1
+
+
+class Selection:
+    """The chosen examples of one job in one trainer.
+
+    Attributes:
+        variables: newest losses [history], indices of queued examples [capacity], and with the
+            stale method each example's last loss [N] and the epoch of that loss [N].
+    """
+
+    def __init__(
+        self, spec: SelectionSpec, seed: int, num_examples: int, pass_size: int, batch_size: int
+    ) -> None:
+        """Begin with an empty queue.
+
+        Args:
+            pass_size: most candidates of a selection pass.
+            batch_size: most examples of a training step.
+        """
+        self.spec = spec
+        self._seed = seed
+        self._num_examples = num_examples
+        self._drawn: tuple[int, np.ndarray] | None = None
+        with tf.device("CPU:0"):
+            self._history = _variable("losses", np.full(spec.history, np.nan, np.float32))
+            # Fewer than a batch are left when a pass begins.
+            places = np.full(batch_size + pass_size, FREE, np.int64)
+            self._queue = _variable("queue", places)
+            self.variables = [self._history, self._queue]
+            if spec.method is SelectionMethod.STALE_SELECTIVE_BACKPROP:
+                lost = np.full(num_examples, np.nan, np.float32)
+                self._last = _variable("last_losses", lost)
+                self._seen = _variable("last_epochs", np.full(num_examples, -1, np.int32))
+                self.variables += [self._last, self._seen]
+
+    def choose(self, epoch: int, indices: np.ndarray, losses: np.ndarray | None) -> int:
+        """Choose among candidates and queue the chosen ones; returns their number.
+
+        Args:
+            indices: int64 [n], places of the candidates in the data.
+            losses: [n]; None in an epoch that computes none.
+        """
+        draws = self._draws(epoch)[indices]
+        if self.spec.method is SelectionMethod.RANDOM:
+            chosen = is_chosen(draws, self.spec.expected_share)
+        else:
+            chosen = is_chosen(draws, self._chances(epoch, indices, losses))
+        self._enqueue(indices[chosen])
+        return int(chosen.sum())
+
+    def queued(self, num_examples: int) -> np.ndarray:
+        """Return the places of the examples queued first: int64 [num_examples]."""
+        return _read(self._queue)[:num_examples]
+
+    def dequeue(self, num_examples: int) -> None:
+        """Remove the examples queued first, which have been trained on."""
+        queue = _read(self._queue)
+        rest = np.full(num_examples, FREE, np.int64)
+        self._queue.value.assign(np.concatenate([queue[num_examples:], rest]))
+
+    def _chances(self, epoch: int, indices: np.ndarray, losses: np.ndarray | None) -> np.ndarray:
+        """Rank the candidates among the newest losses, their own included."""
+        is_stale = self.spec.method is SelectionMethod.STALE_SELECTIVE_BACKPROP
+        if losses is None:
+            assert is_stale, "only the stale method chooses by earlier losses"
+            values = self._last.value.sparse_read(indices).numpy()
+        else:
+            values = ranked_losses(losses)
+            if is_stale:
+                self._remember(epoch, indices, values)
+        known = ~np.isnan(values)
+        history = history_with(_read(self._history), values[known])
+        self._history.value.assign(history)
+        found = np.ones(len(values))  # an example without a loss is chosen
+        if known.any():
+            found[known] = chances(history, values[known], self.spec.beta, self.spec.loss_cap)
+        return found
+
+    def _remember(self, epoch: int, indices: np.ndarray, values: np.ndarray) -> None:
+        updates: list[tuple[Any, np.ndarray]] = [
+            (self._last, values),
+            (self._seen, np.full(len(indices), epoch, np.int32)),
+        ]
+        for variable, new in updates:
+            variable.value.scatter_update(tf.IndexedSlices(new, indices))
+
+    def _enqueue(self, indices: np.ndarray) -> None:
+        queue = _read(self._queue)
+        first = int(np.count_nonzero(queue != FREE))
+        queue[first : first + len(indices)] = indices
+        self._queue.value.assign(queue)
+
+    def _draws(self, epoch: int) -> np.ndarray:
+        """Return the epoch's draws, kept until another epoch is asked for."""
+        if self._drawn is None or self._drawn[0] != epoch:
+            self._drawn = (epoch, draws_of_epoch(self._seed, epoch, self._num_examples))
+        return self._drawn[1]
+
+
+def _variable(name: str, value: np.ndarray) -> Any:
+    return keras.Variable(value, dtype=value.dtype.name, trainable=False, name=f"selection_{name}")
+
+
+def _read(variable: Any) -> np.ndarray:
+    """Copy a variable's value."""
+    value: np.ndarray = variable.value.numpy()
+    return value

@@ -1,0 +1,188 @@
+"""Losses of single examples: those of Keras for batches of one, or a refusal by name."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+from keras import layers
+
+from agents.trainer.model.keras_private import model_build
+from agents.trainer.model.state import ModelState
+from agents.trainer.step.functions import StepFunctions
+from agents.trainer.step.virtual_node import VirtualNode
+from controlplane.core.protocol.selection import SelectionMethod, SelectionSpec
+from tests.agents.trainer.trial_jobs import returning, validated
+from tests.conformance.loss_cases import all_cases
+
+CASES = [case for case in all_cases() if not case.refused]
+NUM_COMPARED = 3
+RANDOM = np.random.default_rng(3)
+X = RANDOM.normal(size=(12, 4)).astype("float32")
+Y = RANDOM.normal(size=(12, 1)).astype("float32")
+
+
+def losses_of(model: keras.Model, arrays: tuple[Any, ...]) -> np.ndarray:
+    """Compute the losses as a selection pass does."""
+    model_build(model, arrays)
+    state = ModelState(model)
+    node = VirtualNode(model, state, arrays)
+    specs = [
+        tf.TensorSpec([None, *array.shape[1:]], array.dtype) for array in keras.tree.flatten(arrays)
+    ]
+    losses = tf.function(node.losses, autograph=False)
+    found = losses.get_concrete_function(
+        [tf.TensorSpec(v.shape, v.value.dtype) for v in state.trainable],
+        [tf.TensorSpec(v.shape, v.value.dtype) for v in state.fixed],
+        specs,
+        tf.TensorSpec([len(state.seeds), 2], tf.int64),
+    )(
+        [tf.convert_to_tensor(v.value) for v in state.trainable],
+        [tf.convert_to_tensor(v.value) for v in state.fixed],
+        [tf.convert_to_tensor(array) for array in keras.tree.flatten(arrays)],
+        tf.zeros([len(state.seeds), 2], tf.int64),
+    )
+    value: np.ndarray = found.numpy()
+    return value
+
+
+def check(model: keras.Model, arrays: tuple[Any, ...]) -> None:
+    """Compare with Keras's own loss for batches of one example."""
+    found = losses_of(model, arrays)
+    assert found.shape == (len(keras.tree.flatten(arrays)[0]),)
+    assert found.dtype == np.float32
+    for index in range(NUM_COMPARED):
+        one = keras.tree.map_structure(lambda a, i=index: a[i : i + 1], arrays)
+        x, y, weight = (*one, None, None)[:3]
+        predicted = model(x, training=False)
+        loss = model.compute_loss(x, y, predicted, weight)
+        assert found[index] == pytest.approx(float(loss), rel=1e-5, abs=1e-6)
+
+
+@pytest.mark.parametrize("case", CASES, ids=[case.key for case in CASES])
+def test_every_loss_of_keras_has_values_per_example(case: Any) -> None:
+    check(case.build(), case.arrays)
+
+
+def _two_outputs() -> keras.Model:
+    a, b = keras.Input((4,), name="a"), keras.Input((4,), name="b")
+    joined = layers.Dropout(0.5, seed=1)(layers.Concatenate()([a, b]))
+    outputs = {"p": layers.Dense(1)(joined), "q": layers.Dense(2)(joined)}
+    model = keras.Model({"a": a, "b": b}, outputs)
+    losses = {"p": "mse", "q": keras.losses.MeanAbsoluteError(reduction="sum")}
+    model.compile("sgd", losses, loss_weights={"p": 0.3, "q": 2.0})
+    return model
+
+
+def _sequence() -> keras.Model:
+    model = keras.Sequential([keras.Input((4,)), layers.Reshape((4, 1)), layers.Dense(3)])
+    model.compile("sgd", keras.losses.SparseCategoricalCrossentropy(from_logits=True))
+    return model
+
+
+def _normalised() -> keras.Model:
+    model = keras.Sequential([keras.Input((4,)), layers.BatchNormalization(), layers.Dense(1)])
+    model.compile("sgd", lambda y_true, y_pred: keras.ops.mean((y_true - y_pred) ** 2, axis=-1))
+    return model
+
+
+WEIGHT = RANDOM.uniform(0.0, 3.0, size=12).astype("float32")
+MODELS: dict[str, tuple[Callable[[], keras.Model], tuple[Any, ...]]] = {
+    "several inputs and outputs, weights, dropout": (
+        _two_outputs,
+        ({"a": X, "b": X}, {"p": Y, "q": X[:, :2]}, {"p": WEIGHT, "q": WEIGHT[::-1]}),
+    ),
+    "a sequence, weighted by step": (
+        _sequence,
+        (X, RANDOM.integers(0, 3, (12, 4)), RANDOM.uniform(size=(12, 4)).astype("float32")),
+    ),
+    "batch statistics and a function": (_normalised, (X, Y)),
+}
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_models_of_all_shapes_have_losses_per_example(name: str) -> None:
+    build, arrays = MODELS[name]
+    check(build(), arrays)
+
+
+def test_a_pass_changes_no_state_and_no_loss_of_the_compiled_model() -> None:
+    model = _normalised()
+    model_build(model, (X, Y))
+    before = [np.array(v) for v in ModelState(model).capture()]
+    loss = float(model.compute_loss(X, Y, model(X)))
+    losses_of(model, (X, Y))
+    assert float(model.compute_loss(X, Y, model(X))) == loss
+    after = ModelState(model).capture()
+    for old, new in zip(before, after, strict=True):
+        np.testing.assert_array_equal(old, new)
+
+
+def test_only_a_job_that_selects_by_losses_traces_them() -> None:
+    model = _normalised()
+    model_build(model, (X, Y))
+    assert StepFunctions(model, ModelState(model), (X[:2], Y[:2])).losses is None
+
+
+REFUSED = {
+    "a mean in the loss": (
+        returning(
+            "compiled(net(), loss=Whole())",
+            before="""
+            @keras.saving.register_keras_serializable("test")
+            class Whole(keras.losses.Loss):
+                def call(self, y_true, y_pred):
+                    return ops.mean(ops.square(y_true - y_pred))
+            """,
+        ),
+        "(Whole) gives the shape () with reduction='none'",
+    ),
+    "a compute_loss of one's own": (
+        returning(
+            "compiled(Own(*ends()), loss=None)",
+            before="""
+            class Own(keras.Model):
+                def compute_loss(self, x=None, y=None, y_pred=None, sample_weight=None,
+                                 training=True):
+                    return ops.mean(ops.square(y - y_pred))
+
+            def ends():
+                inputs = keras.Input((4,))
+                return inputs, layers.Dense(1)(inputs)
+            """,
+        ),
+        "without a loss",
+    ),
+    "add_loss alone": (
+        returning(
+            "compiled(net(layers.Dense(3), Penalised()), loss=None)",
+            before="""
+            @keras.saving.register_keras_serializable("test")
+            class Penalised(layers.Layer):
+                def call(self, inputs):
+                    self.add_loss(ops.mean(ops.square(inputs)))
+                    return inputs
+            """,
+        ),
+        "without a loss",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_a_model_without_losses_per_example_is_refused_at_validation(
+    name: str, tmp_path: Path
+) -> None:
+    code, said = REFUSED[name]
+    selection = SelectionSpec(method=SelectionMethod.SELECTIVE_BACKPROP)
+    report = validated(tmp_path, code, selection=selection)
+    assert (report.code, report.field) == ("no_example_loss", "selection.method"), report
+    assert said in report.message
+    assert report.message.endswith("Or train without selection")
+    at_random = SelectionSpec(method=SelectionMethod.RANDOM)
+    assert validated(tmp_path, code, selection=at_random).ok

@@ -1,0 +1,142 @@
+"""The cursor of a job that selects: passes over all candidates, steps of queued examples."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from agents.trainer.model.progress import Activity, Progress, SelectionPasses, TrainingSchedule
+from agents.trainer.model.recent_steps import StepsDone
+from controlplane.core.protocol.selection import SelectionMethod, SelectionSpec
+from controlplane.core.protocol.wire import StopCondition, StopKind
+
+METHOD = SelectionMethod.SELECTIVE_BACKPROP
+
+
+def _course(num_train: int, batch_size: int, stop: StopCondition, **more: int) -> TrainingSchedule:
+    return TrainingSchedule(
+        num_train, 3, batch_size, stop, selection=SelectionSpec(method=METHOD, **more)
+    )
+
+
+def test_an_epoch_that_selects_by_hand() -> None:
+    """Of 7 examples in passes of 3 the passes choose 2, 2 and 1; a step takes 3 of them."""
+    course = _course(7, 3, StopCondition(kind=StopKind.EPOCHS, limit=2))
+    progress = Progress(step=3, epoch=1, activity=Activity.SELECT, queued=1)
+    places = []
+    chosen = iter((2, 2, 1))
+    while progress.epoch == 1 and progress.activity is not Activity.VALIDATE:
+        place = (progress.activity.value, course.bounds(progress), progress.batch)
+        places.append(place)
+        if progress.activity is Activity.SELECT:
+            progress = course.after_pass(progress, next(chosen), seconds=1.0)
+        else:
+            progress = course.after_batch(progress, seconds=2.0)
+        if course.is_activity_over(progress):
+            done = progress
+            progress = course.after_activity(progress, {})
+    assert places == [
+        ("select", (0, 3), 0),
+        ("train", (0, 3), 1),
+        ("select", (3, 6), 2),
+        ("select", (6, 7), 3),
+        ("train", (0, 3), 4),
+    ]
+    assert (done.step, done.queued, done.chosen, done.trained) == (5, 0, 5, 6)
+    assert done.passed == SelectionPasses()
+    assert progress.train_examples_per_s == 6 / 7.0
+
+
+def test_a_pass_counts_until_the_next_step() -> None:
+    course = _course(9, 4, StopCondition(kind=StopKind.EPOCHS, limit=2))
+    progress = Progress(epoch=1, activity=Activity.SELECT)
+    progress = course.after_pass(progress, 1, seconds=1.5)
+    progress = course.after_pass(progress, 3, seconds=0.5)
+    assert (progress.passed, progress.passed.seconds) == (SelectionPasses(8, 8), 2.0)
+    assert Progress.from_json(json.loads(json.dumps(progress.to_json()))) == progress
+    assert course.after_batch(progress, seconds=1.0).passed == SelectionPasses()
+
+
+@given(
+    st.integers(1, 40),
+    st.integers(1, 9),
+    st.lists(st.integers(1, 14), min_size=1, max_size=8),
+    st.integers(0, 2**32),
+    st.sampled_from([StopKind.EPOCHS, StopKind.STEPS]),
+)
+def test_every_example_is_a_candidate_once_and_no_chosen_one_is_lost(
+    num_train: int, batch_size: int, sizes: list[int], seed: int, kind: StopKind
+) -> None:
+    """Batch sizes change between any two batches, as memberships may."""
+    random = np.random.default_rng(seed)
+    stop = StopCondition(kind=kind, limit=6)
+    course = _course(num_train, batch_size, stop, start=2, end=5)
+    progress = Progress()
+    num_candidates = num_trained = num_chosen = num_distances = 0
+    distances = set()
+    while not progress.is_over:
+        changed = replace(course, train_batch_size=sizes[progress.step % len(sizes)])
+        low, high = changed.bounds(progress)
+        assert high > low
+        distances.add(progress.distance)
+        num_distances += 1
+        if progress.activity is Activity.SELECT:
+            assert 2 <= progress.epoch < 5
+            chosen = int(random.integers(0, high - low + 1))
+            num_candidates, num_chosen = num_candidates + high - low, num_chosen + chosen
+            progress = changed.after_pass(progress, chosen, seconds=1.0)
+        else:
+            num_trained += (high - low) * changed.takes_queued(progress)
+            progress = changed.after_batch(progress, seconds=1.0)
+        assert progress.queued == num_chosen - num_trained
+        assert progress.queued < max(sizes) + batch_size
+        if changed.is_activity_over(progress):
+            progress = changed.after_activity(progress, {})
+        if progress.epoch > 30:
+            break  # a step limit with choices of nothing
+    assert len(distances) == num_distances, "every point has a distance of its own"
+    if kind is StopKind.EPOCHS:
+        assert num_candidates == num_train * 3
+
+
+def test_reports_of_older_trainers_have_no_passes() -> None:
+    done = StepsDone(1, 5, 6, 0, 64, 1.0, 0.5, 2, 32, candidates=100, analysed=40)
+    row = json.loads(json.dumps(done.to_json()))
+    assert StepsDone.from_json(row) == done
+    assert StepsDone.from_json([*row[:9], row[-1]]) == done._replace(candidates=0, analysed=0)
+    more = StepsDone(1, 7, 7, 0, 32, 1.0, 0.5, 2, 32, candidates=50, analysed=50)
+    joined = done.joined(more)
+    assert (joined.candidates, joined.analysed) == (150, 90)
+    assert (done.after(5).candidates, done.after(5).analysed) == (50, 20)
+
+
+@pytest.mark.parametrize(
+    ("epochs", "expected"), [(range(10), 3), (range(3, 10), 2), (range(5, 9), 0), (range(3), 1)]
+)
+def test_selecting_epochs_are_counted(epochs: range, expected: int) -> None:
+    spec = SelectionSpec(method=METHOD, start=2, end=5)
+    assert spec.num_selecting(epochs) == expected == sum(spec.selects(e) for e in epochs)
+
+
+def test_epochs_that_choose_nothing_are_counted() -> None:
+    course = TrainingSchedule(
+        4,
+        0,
+        4,
+        StopCondition(kind=StopKind.EPOCHS, limit=9),
+        selection=SelectionSpec(method=METHOD),
+    )
+    progress, counts = Progress(), []
+    for chosen in (0, 0, 0, 1, 0):
+        if progress.activity is Activity.TRAIN:
+            progress = course.after_activity(course.after_batch(progress, 1.0), {})
+        done = course.after_pass(progress, chosen, 1.0)
+        assert course.is_empty(done) is (chosen == 0)
+        progress = course.after_activity(done, {})
+        counts.append(progress.empty_epochs)
+    assert counts == [1, 2, 3, 0, 1]

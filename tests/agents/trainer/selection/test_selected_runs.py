@@ -1,0 +1,171 @@
+"""Real trainer processes that select their examples: the bits do not depend on the mapping."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from agents.trainer.contract.run_dir import ReportWriter
+from agents.trainer.engine.workload import workload_build
+from agents.trainer.local.local_cluster import LocalJob, LocalJobError
+from controlplane.core.protocol.selection import SelectionMethod, SelectionSpec
+from controlplane.core.protocol.wire import StopCondition, StopKind, TrainingSpec
+from tests.agents.trainer.dying_trainer import Ending, dying_program
+from tests.agents.trainer.local_jobs import UNEVEN_JOB, local_job, training_spec
+from tests.agents.trainer.scheduled_trainer import scheduled_program
+from tests.agents.trainer.step.test_batch_sizes import SGD_JOB, scheduled
+
+NUM_EXAMPLES = 101
+#: The stale method has passes with and without losses; the others in `make nightly`.
+METHODS = [
+    pytest.param(SelectionMethod.SELECTIVE_BACKPROP, marks=pytest.mark.nightly),
+    SelectionMethod.STALE_SELECTIVE_BACKPROP,
+    pytest.param(SelectionMethod.RANDOM, marks=pytest.mark.nightly),
+]
+
+
+def selecting_spec(method: SelectionMethod, num_epochs: int = 16, **more: Any) -> TrainingSpec:
+    """Make a spec that selects from epoch 2 to the last but one."""
+    selection = SelectionSpec(
+        method=method, history=64, stale_every=3, start=2, end=num_epochs - 1, loss_cap=5.0
+    )
+    stop = StopCondition(kind=StopKind.EPOCHS, limit=num_epochs)
+    return training_spec(selection=selection, stop=stop, **more)
+
+
+def undisturbed(folder: Path, spec: TrainingSpec) -> dict[str, Any]:
+    """Run a job on one accelerator from start to end."""
+    folder.mkdir()
+    with local_job(folder, spec) as job:
+        job.resize(1)
+        return job.wait_finished()
+
+
+def check_counts(job: LocalJob, spec: TrainingSpec, num_steps: int) -> None:
+    """See in the leaders' reports which examples were candidates, analysed and trained on."""
+    selection = spec.selection
+    assert selection is not None
+    assert selection.end is not None
+    selecting = range(selection.start, selection.end)
+    forwarding = [epoch for epoch in selecting if selection.forwards(epoch)]
+    reports = [report.data for report in job.step_reports()]
+    assert sum(data["candidates"] for data in reports) == NUM_EXAMPLES * len(selecting)
+    assert sum(data["analysed"] for data in reports) == NUM_EXAMPLES * len(forwarding)
+    num_plain = spec.stop.limit - len(selecting)
+    trained = sum(data["examples"] for data in reports) - num_plain * NUM_EXAMPLES
+    assert trained == spec.global_batch_size * (num_steps - 6 * num_plain)
+    assert 0.2 < trained / (NUM_EXAMPLES * len(selecting)) < 0.6  # 0.45 is expected
+
+
+def test_until_it_selects_a_job_trains_as_without_a_selection(tmp_path: Path) -> None:
+    stop = StopCondition(kind=StopKind.EPOCHS, limit=2)
+    plain = undisturbed(tmp_path / "plain", training_spec(stop=stop))
+    later = SelectionSpec(method=SelectionMethod.SELECTIVE_BACKPROP, start=2)
+    result = undisturbed(tmp_path / "later", training_spec(stop=stop, selection=later))
+    assert result["metrics"] == plain["metrics"]
+    assert result["step"] == plain["step"]
+
+
+def test_the_method_none_is_no_selection(tmp_path: Path) -> None:
+    (tmp_path / "code").mkdir()
+    (tmp_path / "code" / "job.py").write_text(UNEVEN_JOB)
+    reports = ReportWriter(tmp_path, 0, 0)
+    none = SelectionSpec(method=SelectionMethod.NONE)
+    plain, built = (
+        workload_build(tmp_path, training_spec(selection=selection), reports)
+        for selection in (None, none)
+    )
+    assert built.data.course == plain.data.course
+    assert built.data.selection is None
+    assert [(s.dtype, s.shape) for s in built.state.specs] == [
+        (s.dtype, s.shape) for s in plain.state.specs
+    ]
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_a_selecting_job_resized_1_3_2_4_ends_with_the_undisturbed_bits(
+    method: SelectionMethod, tmp_path: Path
+) -> None:
+    spec = selecting_spec(method)
+    expected = undisturbed(tmp_path / "one", spec)
+    with local_job(tmp_path, spec, num_slots=6) as job:
+        job.program = scheduled_program({1: 13, 2: 18, 3: 27})
+        memberships = [job.plan(1, None)]
+        for size in (3, 2, 4):
+            memberships.append(job.plan(size, memberships[-1]))
+        for membership in memberships:
+            job.prepare(membership)
+        for membership in memberships:
+            job.wait_ready(membership)
+        for membership in memberships:
+            job.go(membership)
+            job.wait_switched(membership)
+            assert job.finished() is None, "the job ended before all resizes: give it more steps"
+        result = job.wait_finished()
+    assert result["digest"] == expected["digest"]
+    assert result["metrics"] == expected["metrics"]
+    assert result["step"] == expected["step"]
+    check_counts(job, spec, result["step"])
+
+
+def test_killed_in_selection_passes_preempted_and_restored(tmp_path: Path) -> None:
+    """One of three is lost before a pass, the leader between a pass and its choice."""
+    spec = selecting_spec(SelectionMethod.SELECTIVE_BACKPROP, num_epochs=100)
+    expected = undisturbed(tmp_path / "one", spec)
+    step = "agents.trainer.step.stepper:Stepper.step"
+    choose = "agents.trainer.selection.state:Selection.choose"
+    endings = [
+        Ending(slot=1, place=step, call=4, activity="select"),
+        Ending(slot=0, place=choose, generation=2, call=9),
+    ]
+    with local_job(tmp_path, spec) as job:
+        job.program = dying_program(endings)
+        job.resize(3, mapping=[[0, 3], [1], [2, 4]])
+        job.wait_lost(1)
+        job.recover([0, 2], [[0, 1, 4], [2, 3]])
+        job.wait_lost(0)
+        last = job.recover([2])
+        job.wait_switched(last)
+        checkpoint = job.preempt()
+        assert job.finished() is None, "the job ended before it was preempted: give it more epochs"
+        job.restore(2, checkpoint)
+        result = job.wait_finished()
+    assert result["digest"] == expected["digest"]
+    assert result["metrics"] == expected["metrics"]
+    check_counts(job, spec, result["step"])
+
+
+@pytest.mark.nightly  # test_schedule.py has changes of batch size without trainers
+def test_a_selection_follows_changes_of_batch_size_with_the_same_bits(tmp_path: Path) -> None:
+    spec = training_spec(
+        global_batch_size=20,
+        batch_size_min=10,
+        batch_size_max=40,
+        stop=StopCondition(kind=StopKind.EPOCHS, limit=8),
+        selection=SelectionSpec(method=SelectionMethod.SELECTIVE_BACKPROP, history=64),
+    )
+    digests = []
+    for sizes in ([1, 1, 1, 1], [1, 3, 2, 2]):
+        folder = tmp_path / "-".join(map(str, sizes))
+        folder.mkdir()
+        with local_job(folder, spec, SGD_JOB) as job:
+            digests.append(scheduled(job, sizes)["digest"])
+    assert digests[0] == digests[1]
+
+
+@pytest.mark.nightly  # test_schedule.py counts such epochs
+def test_a_selection_that_never_chooses_ends_the_job_with_its_reason(tmp_path: Path) -> None:
+    """Nine in ten losses are 0, which have no chance; the cap leaves the others out."""
+    code = UNEVEN_JOB.replace("weight = generator.uniform(0.5, 2.0, size=101)", "weight = SPARSE")
+    head = "def build(settings)"
+    code = code.replace(head, f"SPARSE = np.arange(101) % 10 == 0\n\n\n{head}")
+    spec = training_spec(
+        selection=SelectionSpec(method=SelectionMethod.SELECTIVE_BACKPROP, loss_cap=50.0),
+        stop=StopCondition(kind=StopKind.STEPS, limit=1000),
+    )
+    with local_job(tmp_path, spec, code) as job:
+        job.resize(1)
+        with pytest.raises(LocalJobError, match="no example in 10 epochs in a row; use a smaller"):
+            job.wait_finished()

@@ -1,0 +1,65 @@
+"""The state of selection: queue, history and last losses, and what is chosen from them."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from agents.trainer.selection.rule import chances, draws_of_epoch
+from agents.trainer.selection.state import FREE, Selection
+from controlplane.core.protocol.selection import SelectionMethod, SelectionSpec
+
+
+def _selection(method: SelectionMethod, **options: float) -> Selection:
+    spec = SelectionSpec(method=method, history=16, **options)  # type: ignore[arg-type]
+    return Selection(spec, seed=5, num_examples=40, pass_size=8, batch_size=10)
+
+
+def _queue(selection: Selection) -> list[int]:
+    queue = selection.variables[1].value.numpy()
+    return [int(index) for index in queue if index != FREE]
+
+
+def test_chosen_examples_queue_up_in_order() -> None:
+    selection = _selection(SelectionMethod.SELECTIVE_BACKPROP)
+    indices = np.array([30, 2, 7, 11, 39, 0, 21, 4])
+    losses = np.array([0.1, 0.9, 0.5, 0.8, 0.2, 0.7, 0.3, 0.4], np.float32)
+    chance = chances(losses, losses, 1.0)
+    expected = indices[draws_of_epoch(5, 1, 40)[indices] < chance].tolist()
+    assert selection.choose(1, indices, losses) == len(expected)
+    assert _queue(selection) == expected
+    assert selection.queued(2).tolist() == expected[:2]
+    selection.dequeue(2)
+    assert _queue(selection) == expected[2:]
+
+
+def test_equal_losses_choose_everything() -> None:
+    selection = _selection(SelectionMethod.SELECTIVE_BACKPROP)
+    assert selection.choose(1, np.arange(8), np.zeros(8)) == 8
+
+
+def test_stale_epochs_choose_by_the_last_losses() -> None:
+    selection = _selection(SelectionMethod.STALE_SELECTIVE_BACKPROP, stale_every=2)
+    indices, losses = np.array([3, 1, 4, 15, 9, 2]), np.array([1, 2, 3, 4, 5, 6], np.float32)
+    selection.choose(1, indices, losses)
+    selection.dequeue(len(_queue(selection)))
+    epochs = selection.variables[3].value.numpy()
+    assert set(np.flatnonzero(epochs == 1)) == set(indices)
+    again = indices[::-1].copy()
+    history = np.concatenate([losses, losses[::-1]])
+    chance = chances(history, losses[::-1], 1.0)
+    expected = again[draws_of_epoch(5, 2, 40)[again] < chance].tolist()
+    selection.choose(2, again, None)
+    assert _queue(selection) == expected
+
+
+def test_an_example_without_a_loss_is_chosen_in_a_stale_epoch() -> None:
+    selection = _selection(SelectionMethod.STALE_SELECTIVE_BACKPROP)
+    assert selection.choose(2, np.arange(4), None) == 4
+
+
+def test_random_selection_needs_no_losses() -> None:
+    selection = _selection(SelectionMethod.RANDOM, beta=3.0)
+    indices = np.arange(8)
+    expected = indices[draws_of_epoch(5, 1, 40)[indices] < 0.25].tolist()
+    selection.choose(1, indices, None)
+    assert _queue(selection) == expected
