@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-from controlplane.core.estimates.goodput import ModelledPerformance
 from controlplane.core.estimates.loss_prediction import LossFit
 from jobs.models import Job
 from jobs.selectors.cluster import remaining_examples
@@ -26,8 +25,6 @@ def forecast_of(job: Job) -> dict[str, Any] | None:
         return None
     known = known_read([job], {}, accelerator_sizes())[job.pk]
     performance = known.performance
-    if isinstance(performance, ModelledPerformance):
-        performance = performance.expected()
     models = () if performance is None else models_read(row, job.num_virtual_nodes)
     kinds = [kind for kind, _ in models]
     return {

@@ -17,12 +17,11 @@ from collections import Counter
 from collections.abc import Hashable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
-from typing import Protocol, Self
+from typing import Protocol
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from controlplane.core.estimates.measured_steps import MeasuredModel
 from controlplane.core.estimates.throughput import Floats, ThroughputModel, slices_of
 
 #: Number of batch sizes compared for one number of accelerators.
@@ -185,14 +184,6 @@ class ModelledPerformance:
             return own
         known, model = next(iter(self.models.items()))
         return model.slower(self.speeds.get(known, 1.0) / self.speeds.get(kind, 1.0))
-
-    def expected(self) -> Self:
-        """Return this without the hope that policies try numbers for (see `measured_steps`)."""
-        models = {
-            kind: replace(model, hope=0.0) if isinstance(model, MeasuredModel) else model
-            for kind, model in self.models.items()
-        }
-        return replace(self, models=models)
 
     def bound(self, kind: str, num_accelerators: int, num_nodes: int) -> float:
         """Return `goodput` if the exchange took no time: no measurement can be better."""

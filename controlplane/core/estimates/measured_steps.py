@@ -4,9 +4,7 @@ Measured step times are not as smooth in the number of accelerators as the formu
 `throughput`: 8 may do 5.5 times as much as one, and 10 of them 8 times as much. A fit averages over
 that. Here the logarithm of (measured / modelled) step time is a Gaussian process over the
 logarithms of accelerators, machines and examples of a slice. Its mean is the correction: full at a
-measured configuration, none far from all of them. On numbers of accelerators that were not measured
-steps count as shorter than that by a part of the standard deviation, so that they are tried where
-they may be better (an upper confidence bound, as for bandits).
+measured configuration, none far from all of them.
 """
 
 from __future__ import annotations
@@ -30,9 +28,6 @@ MODEL_ERROR, SAMPLE_ERROR = 0.2, 0.03
 #: accelerators or machines, and of the examples of a slice.
 COUNT_DISTANCE, SIZE_DISTANCE = 0.5, 0.7
 
-#: Standard deviations by which steps on unmeasured numbers count as shorter: at most a tenth.
-HOPE = 0.5
-
 #: Samples that corrections are made from, the last ones.
 MOST_SAMPLES = 128
 
@@ -43,11 +38,9 @@ class MeasuredModel(ThroughputModel):
 
     Attributes:
         samples: at most `MOST_SAMPLES` are used, the last ones.
-        hope: standard deviations by which steps count as shorter than expected.
     """
 
     samples: tuple[ThroughputSample, ...] = ()
-    hope: float = HOPE
 
     def step_s(
         self,
@@ -56,19 +49,17 @@ class MeasuredModel(ThroughputModel):
         slice_size: ArrayLike,
         num_slices: ArrayLike = 1,
     ) -> Floats:
-        """Return the seconds of a whole step, as measured where it was, else hoped for."""
+        """Return the seconds of a whole step, as measured where it was."""
         modelled = super().step_s(num_accelerators, num_nodes, slice_size, num_slices)
         if not self.samples:
             return modelled
         seen, weights = self._errors
         by_count, by_size = _likeness(_places(num_accelerators, num_nodes, slice_size), seen)
-        unknown = np.sqrt(1.0 - by_count.max(axis=-1) ** 2)
         if by_size.ndim > 2 and by_size.shape[-2] == 1:  # the sizes are the same for all numbers
             error = (by_size[..., 0, :] * weights) @ by_count.T
         else:
             error = (by_size * weights * by_count).sum(axis=-1)
-        hope = self.hope * MODEL_ERROR * unknown
-        corrected: Floats = modelled * np.exp(MODEL_ERROR**2 * error - hope)
+        corrected: Floats = modelled * np.exp(MODEL_ERROR**2 * error)
         return corrected
 
     def slower(self, factor: float) -> MeasuredModel:
