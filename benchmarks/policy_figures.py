@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import textwrap
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from statistics import fmean
@@ -13,6 +14,9 @@ DOCS = Path(__file__).resolve().parents[1] / "docs"
 
 #: Page with the tables, and the rows that they are made from.
 PAGE, STORED = DOCS / "benchmarks.md", DOCS / "benchmarks-policies.json"
+
+#: Longest line of text on the page.
+LINE = 100
 
 #: Lines between which the tables stand on the page.
 BEGIN = "<!-- benchmarks.policies: written by python -m benchmarks.policies --write -->"
@@ -163,7 +167,8 @@ def page_make(rows: Sequence[Row]) -> list[str]:
     for name, value in figures.items():
         count = counts.get(name.removesuffix("_worst_draw"), 0)
         shown.append(f"| `{name}` | {'not run' if value is None else value} | {count} |")
-    return [BEGIN, f"Version of the code: {named}.", "", *shown, *tables(rows), "", END]
+    versions = textwrap.wrap(f"Version of the code: {named}.", LINE)
+    return [BEGIN, *versions, "", *shown, *tables(rows), "", END]
 
 
 def page_write(rows: Sequence[Row]) -> None:

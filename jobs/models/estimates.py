@@ -12,7 +12,9 @@ class JobEstimates(models.Model):
 
     `samples` are measured steps by configuration, the newest last, as [kind, nodes, accelerators,
     batch size, virtual nodes of the busiest, count, seconds of a step, seconds of one slice's
-    gradient]. `throughput` is kind -> parameters of a `core.estimates.throughput.ThroughputModel`.
+    gradient]; `code_samples` those of other jobs of the same code and settings, as of the last fit
+    of this one. `throughput` is kind -> parameters of a
+    `core.estimates.throughput.ThroughputModel`.
     `losses` are (useful examples, loss) in rising order, `loss_fit` is a
     `core.estimates.loss_prediction.LossFit` or empty. All fields cover steps up to `step`.
     """
@@ -23,6 +25,7 @@ class JobEstimates(models.Model):
     step = models.PositiveBigIntegerField(default=0)
     useful_examples = models.FloatField(default=0.0)
     samples = models.JSONField(default=list, blank=True)
+    code_samples = models.JSONField(default=list, blank=True)
     throughput = models.JSONField(default=dict, blank=True)
     losses = models.JSONField(default=list, blank=True)
     loss_fit = models.JSONField(default=dict, blank=True)

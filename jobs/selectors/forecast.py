@@ -25,7 +25,8 @@ def forecast_of(job: Job) -> dict[str, Any] | None:
         return None
     known = known_read([job], {}, accelerator_sizes())[job.pk]
     performance = known.performance
-    kinds = [] if performance is None else [kind for kind, _ in models_read(row)]
+    models = () if performance is None else models_read(row, job.num_virtual_nodes)
+    kinds = [kind for kind, _ in models]
     return {
         "useful_examples_per_s": {
             kind: {

@@ -2,59 +2,21 @@
 
 from __future__ import annotations
 
-import os
 import re
-import subprocess
-import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from jobs.demo.stack.ports import reserved_ports
+from tests.e2e.added_nodes import PORTS, START_DEADLINE_S, added_node
 from tests.e2e.stack import Stack
 
 pytestmark = [pytest.mark.whole_stack, pytest.mark.timeout(600)]
 
-ROOT = Path(__file__).parents[2]
 CODE = (Path(__file__).parent / "two_speeds_job.py").read_text()
-START_DEADLINE_S = 150.0
 RESIZE_DEADLINE_S = 120.0
 FINISH_DEADLINE_S = 270.0
-PORTS = 40
-
-
-@contextmanager
-def added_node(stack: Stack, kind: str, num_accelerators: int, ports: range) -> Iterator[None]:
-    """Add the node `node-<kind>` with accelerators of a kind of its own."""
-    node = f"node-{kind}"
-    token = stack.post("enrolment-tokens/", {}, expect=201)["token"]
-    server = str(stack.rest.base_url).removesuffix("api/v1/").rstrip("/")
-    command = [
-        sys.executable, "-m", "agents", "--server", server, "--node", node,
-        "--state-dir", str(stack.directory / node), "--host", "127.0.0.1",
-        "--ports", f"{ports.start}-{ports.stop - 1}", "--gpus", "none",
-        "--emulate", str(num_accelerators), "--kind", kind,
-    ]  # fmt: skip
-    environment = {**os.environ, "VIRTUALFLOW_ENROLMENT_TOKEN": token}
-    with (stack.directory / "logs" / f"{node}.log").open("wb") as log:
-        agent = subprocess.Popen(command, cwd=ROOT, env=environment, stdout=log, stderr=log)
-
-    def known() -> list[int]:
-        assert agent.poll() is None, (stack.directory / "logs" / f"{node}.log").read_text()
-        return [row["id"] for row in stack.get("nodes/")["results"] if row["name"] == node]
-
-    try:
-        (number,) = stack.wait_for(f"{node} to enrol", known, START_DEADLINE_S)
-        try:
-            yield
-        finally:
-            stack.rest.request("DELETE", f"nodes/{number}/", json={"reason": "over"})
-    finally:
-        agent.terminate()
-        agent.wait(30.0)
 
 
 def runs_of(generation: dict[str, Any]) -> dict[int, int]:

@@ -194,7 +194,7 @@ class _Data:
     """
 
     def __init__(self, samples: Sequence[ThroughputSample]) -> None:
-        _samples_check(samples)
+        samples_check(samples)
         rows = [
             (s.num_nodes, s.num_accelerators, s.slice_size, s.num_slices, s.step_s) for s in samples
         ]
@@ -293,7 +293,8 @@ def _log_rmse(predicted: Floats, log_measured: Floats) -> tuple[float, Floats]:
     return rmse, error / (rmse * error.size * predicted)
 
 
-def _samples_check(samples: Sequence[ThroughputSample]) -> None:
+def samples_check(samples: Sequence[ThroughputSample]) -> None:
+    """Raise a ValueError if there is no sample, or an impossible one."""
     if not samples:
         raise ValueError("samples must hold at least one measurement")
     for sample in samples:

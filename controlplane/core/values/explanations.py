@@ -189,6 +189,8 @@ TEXTS: Mapping[str, str] = MappingProxyType(
         "goodput_sooner": " that should end sooner",
         "goodput_others": "{count} would be {gain:.0%} faster, but other jobs gain more from these "
         "accelerators",
+        "goodput_not_yet": "{count} would be {gain:.0%} faster, which does not pay for "
+        "a change now",
         "goodput_no_faster": "{count} would make it no faster",
         "goodput_end": "done in about {end_s}{late}",
         "goodput_late": ", {fairness:.1f} times as long as alone on its share",

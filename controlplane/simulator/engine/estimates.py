@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 from controlplane.core.estimates.goodput import relative_speeds, speeds_completed
+from controlplane.core.estimates.measured_steps import measured_model
 from controlplane.core.estimates.throughput import ThroughputModel, ThroughputSample, throughput_fit
 from controlplane.core.values.performance import Performance
 from controlplane.simulator.applications.applications import (
@@ -73,21 +74,47 @@ class TruePerformance:
         return 0 if batch is None else batch.size
 
 
+#: Steps measured on one kind: one sample for each (nodes, accelerators, examples of a slice).
+Samples = dict[tuple[int, int, int], ThroughputSample]
+
+#: Samples of a code that its models are fitted to, the newest.
+MOST_FITTED = 96
+
+
+@dataclass(eq=False)
+class CodeSteps:
+    """Steps measured on all jobs of one code, by kind, and the models fitted to them."""
+
+    samples: dict[str, Samples] = field(default_factory=dict)
+    _models: dict[str, tuple[int, ThroughputModel]] = field(default_factory=dict)
+
+    def model(self, kind: str) -> ThroughputModel:
+        """Return the model of a kind, fitted again when there are new samples."""
+        samples = list(self.samples[kind].values())
+        known = self._models.get(kind)
+        if known is None or known[0] != len(samples):
+            fitted = throughput_fit(samples[-MOST_FITTED:], None if known is None else known[1])
+            known = self._models[kind] = (len(samples), fitted)
+        return known[1]
+
+
 @dataclass(eq=False)
 class Memory:
     """Observations of one job: one sample for each configuration, fitted on demand.
 
     Attributes:
-        samples: by kind, then by (nodes, accelerators, examples of a slice).
+        code: those of all jobs of its code.
+        samples: its own, by kind.
         noise: gradient noise scale in examples, the last observed.
         slice_size: examples of the last observed slices.
     """
 
-    samples: dict[str, dict[tuple[int, int, int], ThroughputSample]] = field(default_factory=dict)
+    code: CodeSteps = field(default_factory=CodeSteps)
+    samples: dict[str, Samples] = field(default_factory=dict)
     noise: float | None = None
     slice_size: float = 1.0
-    _models: dict[str, ThroughputModel] = field(default_factory=dict)
-    _known: tuple[tuple[int | None, Speeds], Performance] | None = None
+    _models: dict[str, tuple[int, ThroughputModel]] = field(default_factory=dict)
+    _known: tuple[tuple[int | None, Speeds, int], Performance] | None = None
 
     def see(self, kind: str, placement: Placement, pace: Pace) -> None:
         """Record the time of a step."""
@@ -103,6 +130,7 @@ class Memory:
                 step_s=pace.step_s,
                 grad_s=pace.step_s - pace.sync_s,
             )
+            self.code.samples.setdefault(kind, {}).setdefault(key, samples[key])
             self._models.pop(kind, None)
             self._known = None
         if self.noise != pace.noise:
@@ -115,7 +143,8 @@ class Memory:
         """Return the performance fitted so far; None before the first step."""
         if not self.samples or self.noise is None:
             return None
-        key = (batch_size_asked, speeds)
+        num_samples = sum(len(self.code.samples[kind]) for kind in self.samples)
+        key = (batch_size_asked, speeds, num_samples)
         if self._known is None or self._known[0] != key:
             found = application.modelled(self.models, dict(speeds), self.noise, batch_size_asked)
             self._known = (key, found)
@@ -126,9 +155,13 @@ class Memory:
         """Fitted model of each kind, the kind with most samples first."""
         kinds = sorted(self.samples, key=lambda kind: -len(self.samples[kind]))
         for kind in kinds:
-            if kind not in self._models:
-                self._models[kind] = throughput_fit(self.samples[kind].values())
-        return {kind: self._models[kind] for kind in kinds}
+            known = self.code.samples[kind]
+            if kind not in self._models or self._models[kind][0] != len(known):
+                own = self.samples[kind]
+                others = [sample for key, sample in known.items() if key not in own]
+                model = measured_model(self.code.model(kind), [*others, *own.values()])
+                self._models[kind] = (len(known), model)
+        return {kind: self._models[kind][1] for kind in kinds}
 
 
 class Comparisons:

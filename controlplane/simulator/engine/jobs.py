@@ -13,7 +13,7 @@ from controlplane.core.values.types import Accelerator, AcceleratorId, Job
 from controlplane.simulator.applications.applications import Application, Learnt, Pace
 from controlplane.simulator.applications.batches import Batch
 from controlplane.simulator.applications.step_times import Placement
-from controlplane.simulator.engine.estimates import Memory, Speeds, TruePerformance
+from controlplane.simulator.engine.estimates import CodeSteps, Memory, Speeds, TruePerformance
 from controlplane.simulator.settings import (
     Failures,
     Knowledge,
@@ -32,6 +32,7 @@ class Terms:
 
     Attributes:
         per_node: accelerators of the largest node of each kind.
+        steps: what all jobs of a code have measured, by code; filled in the simulation.
     """
 
     accelerators: Mapping[AcceleratorId, Accelerator]
@@ -41,6 +42,7 @@ class Terms:
     costs: ResizeCosts
     rules: Rules = Rules.OWN
     failures: Failures | None = None
+    steps: dict[str, CodeSteps] = field(default_factory=dict)
 
 
 @dataclass
@@ -88,6 +90,7 @@ class SimulatedJob:
         is_fitted = self.terms.knowledge is Knowledge.FITTED
         app = self.application
         self._learnt = app if is_fitted and isinstance(app, Learnt) else None
+        self.memory.code = self.terms.steps.setdefault(self.code, CodeSteps())
         self.pending_since = self.updated_at = self.spec.submitted_at
 
     @property

@@ -15,7 +15,12 @@ from controlplane.core.estimates.goodput import (
     FixedBatchPerformance,
     VirtualNodes,
 )
-from controlplane.core.estimates.throughput import ThroughputModel
+from controlplane.core.estimates.measured_steps import MeasuredModel, measured_model
+from controlplane.core.estimates.throughput import (
+    ThroughputModel,
+    ThroughputSample,
+    samples_check,
+)
 from controlplane.core.values.types import Accelerator
 from controlplane.simulator.applications.recorded import RecordedApplication, RecordedPerformance
 from controlplane.simulator.settings import MEASURED, ResizeCosts
@@ -261,6 +266,11 @@ def _performance_to_dict(performance: RecordedPerformance) -> dict[str, Any]:
     assert isinstance(split, VirtualNodes), "jobs of our own run on virtual nodes"
     values: dict[str, Any] = {
         "models": {kind: list(model.parameters) for kind, model in performance.models.items()},
+        "samples": {
+            kind: [list(dataclasses.astuple(sample)) for sample in model.samples]
+            for kind, model in performance.models.items()
+            if isinstance(model, MeasuredModel) and model.samples
+        },
         "speeds": dict(performance.speeds),
         "num_virtual_nodes": split.number,
     }
@@ -278,6 +288,10 @@ def _performance_to_dict(performance: RecordedPerformance) -> dict[str, Any]:
 
 def _performance_from_dict(values: Mapping[str, Any]) -> RecordedPerformance:
     models = {str(kind): ThroughputModel(*map(float, p)) for kind, p in values["models"].items()}
+    for kind, rows in values.get("samples", {}).items():
+        samples = [ThroughputSample(*row) for row in rows]
+        samples_check(samples)
+        models[kind] = measured_model(models[kind], samples)
     speeds = {str(kind): float(speed) for kind, speed in values["speeds"].items()}
     split = VirtualNodes(int(values["num_virtual_nodes"]))
     if "size" in values:

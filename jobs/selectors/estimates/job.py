@@ -14,6 +14,8 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any
 
+from django.db.models import F
+
 from controlplane.core.estimates.batch_size import NOISE_REPORTS, batch_bounds
 from controlplane.core.estimates.goodput import (
     AdaptiveBatchPerformance,
@@ -23,6 +25,7 @@ from controlplane.core.estimates.goodput import (
     relative_speeds,
 )
 from controlplane.core.estimates.loss_prediction import LossFit, NoForecast
+from controlplane.core.estimates.measured_steps import measured_model
 from controlplane.core.estimates.step_time import sync_seconds
 from controlplane.core.estimates.throughput import ThroughputModel, ThroughputSample
 from controlplane.core.protocol.codec import decode
@@ -68,7 +71,11 @@ class Measured:
 
 def samples_read(row: JobEstimates) -> dict[Configuration, Measured]:
     """Read the measured steps of a job, the most recently sampled configuration last."""
-    return {Configuration(*key[:5]): Measured(*key[5:]) for key in row.samples}
+    return _samples(row.samples)
+
+
+def _samples(stored: Iterable[Sequence[Any]]) -> dict[Configuration, Measured]:
+    return {Configuration(*key[:5]): Measured(*key[5:]) for key in stored}
 
 
 def samples_written(samples: Mapping[Configuration, Measured]) -> list[list[Any]]:
@@ -106,13 +113,24 @@ def throughput_samples(
     ]
 
 
-def models_read(row: JobEstimates) -> Models:
+def models_read(row: JobEstimates, num_virtual_nodes: int) -> Models:
     """Read the fitted models of a job, the kind with the most samples first."""
+    own = samples_read(row)
+    samples = {**_samples(row.code_samples), **own}
     seen: dict[str, int] = {}
-    for key, measured in samples_read(row).items():
+    for key, measured in own.items():
         seen[key.kind] = seen.get(key.kind, 0) + measured.count
     kinds = sorted(row.throughput, key=lambda kind: (-seen.get(kind, 0), kind))
-    return tuple((kind, ThroughputModel(*row.throughput[kind])) for kind in kinds)
+    return tuple(
+        (
+            kind,
+            measured_model(
+                ThroughputModel(*row.throughput[kind]),
+                throughput_samples(samples, kind, num_virtual_nodes),
+            ),
+        )
+        for kind in kinds
+    )
 
 
 def loss_fit_read(row: JobEstimates) -> LossFit | None:
@@ -151,9 +169,11 @@ def _fits_read(job_ids: Sequence[int]) -> Mapping[int, Fits]:
     if len(_fits_seen) + len(news) > _FITS_LIMIT:
         for job_id in _fits_seen.keys() - times.keys():
             del _fits_seen[job_id]
-    for row in JobEstimates.objects.filter(job_id__in=news).defer("losses"):
+    read = JobEstimates.objects.filter(job_id__in=news).defer("losses")
+    for row in read.annotate(num_virtual_nodes=F("job__num_virtual_nodes")):
+        models = models_read(row, row.num_virtual_nodes)
         _fits_seen[row.job_id] = Fits(
-            row.updated_at, row.useful_examples, models_read(row), loss_fit_read(row)
+            row.updated_at, row.useful_examples, models, loss_fit_read(row)
         )
     return {job_id: _fits_seen[job_id] for job_id in times if job_id in _fits_seen}
 

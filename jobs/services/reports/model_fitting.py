@@ -10,6 +10,7 @@ import dataclasses
 import datetime
 import logging
 import time
+from collections.abc import Set
 
 from django.db import InterfaceError, OperationalError
 from django.db.models import Avg, F, Q, Sum
@@ -45,8 +46,20 @@ _ENDED_RECENTLY = datetime.timedelta(minutes=1)
 #: Remembered configurations of a job; those without a sample for longest are dropped first.
 CONFIGURATIONS_LIMIT = 64
 
+#: Newest other jobs of a code whose samples count, and of these with other settings looked through.
+CODE_JOBS_LIMIT, _LOOKED_THROUGH = 16, 64
+
 #: Columns that a fit writes.
-_FITTED = ("step", "useful_examples", "samples", "throughput", "losses", "loss_fit", "updated_at")
+_FITTED = (
+    "step",
+    "useful_examples",
+    "samples",
+    "code_samples",
+    "throughput",
+    "losses",
+    "loss_fit",
+    "updated_at",
+)
 
 #: Least weight of the newest sample of a configuration.
 _NEWEST_WEIGHT = 0.3
@@ -110,14 +123,36 @@ def _speed_learn(job: Job, row: JobEstimates, generation: Generation) -> None:
     key, measured = seen
     samples = samples_read(row)
     samples[key] = _smoothed(samples.pop(key, None), measured)  # moved to the end
-    newest = list(samples.items())[-CONFIGURATIONS_LIMIT:]
-    row.samples = samples_written(dict(newest))
+    newest = dict(list(samples.items())[-CONFIGURATIONS_LIMIT:])
+    row.samples = samples_written(newest)
+    others = _samples_of_code(job, newest.keys())
+    row.code_samples = samples_written(others)
     warm = row.throughput.get(key.kind)
     model = throughput_fit(
-        throughput_samples(dict(newest), key.kind, job.num_virtual_nodes),
+        throughput_samples({**others, **newest}, key.kind, job.num_virtual_nodes),
         None if warm is None else ThroughputModel(*warm),
     )
     row.throughput = {**row.throughput, key.kind: list(model.parameters)}
+
+
+def _samples_of_code(job: Job, own: Set[Configuration]) -> dict[Configuration, Measured]:
+    """Return what other jobs that compute the same have measured, as far as this job has not."""
+    same = JobEstimates.objects.filter(
+        job__code_sha256=job.code_sha256,
+        job__task=job.task,
+        job__source_sha256=job.source_sha256,
+        job__reduction=job.reduction,
+        job__num_virtual_nodes=job.num_virtual_nodes,
+    ).exclude(job=job)
+    rows = same.select_related("job").only("samples", "job__settings").order_by("-updated_at")
+    alike = [row for row in rows[:_LOOKED_THROUGH] if row.job.settings == job.settings]
+    found: dict[Configuration, Measured] = {}
+    for row in reversed(alike[:CODE_JOBS_LIMIT]):
+        for key, measured in samples_read(row).items():
+            if key not in own:
+                found.pop(key, None)  # the newest last
+                found[key] = measured
+    return dict(list(found.items())[-CONFIGURATIONS_LIMIT:])
 
 
 def _look(job: Job, generation: Generation) -> tuple[Configuration, Measured] | None:

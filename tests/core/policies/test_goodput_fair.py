@@ -19,7 +19,13 @@ from controlplane.core.policies.goodput_fair.fairness_cost import (
     standing_of,
 )
 from controlplane.core.policies.goodput_fair.forecast import Fluid
-from controlplane.core.policies.goodput_fair.placement import Move, Tenant, arrange, waits
+from controlplane.core.policies.goodput_fair.placement import (
+    Move,
+    Tenant,
+    arrange,
+    turns_of,
+    waits,
+)
 from controlplane.core.policies.goodput_fair.policy import goodput_fair
 from controlplane.core.policies.goodput_fair.rate_tables import options_of
 from controlplane.core.policies.goodput_fair.shadow_prices import Market
@@ -314,6 +320,25 @@ def test_scattered_jobs_come_together() -> None:
     found = arrange([tenant(1, 2, {1: 1, 2: 1}), tenant(2, 4, {}), tenant(3, 2, {1: 2})], rooms, "")
     assert found is not None
     assert [dict(places) for places in found] == [{1: 2}, {2: 4}, {1: 2}]
+
+
+PLACES = st.dictionaries(st.integers(1, 4), st.integers(1, 2), max_size=3)
+
+
+@given(moves=st.lists(st.tuples(st.none() | PLACES, PLACES), max_size=5))
+def test_jobs_that_stay_hold_up_nobody(
+    moves: list[tuple[dict[int, int] | None, dict[int, int]]],
+) -> None:
+    """Turns are the same as if all jobs were looked at; None: a job that stays."""
+    held = [to if now is None else now for now, to in moves]
+    wanted = [to for _, to in moves]
+    rooms = {
+        node: max(sum(place.get(node, 0) for place in each) for each in (held, wanted))
+        for node in range(1, 5)
+    }
+    tenants = [tenant(1, sum(to.values()), now) for now, to in zip(held, wanted, strict=True)]
+    all_moves = [Move(1, now, to) for now, to in zip(held, wanted, strict=True)]
+    assert turns_of(tenants, rooms, wanted) == waits(rooms, all_moves)
 
 
 def test_nobody_moves_for_nothing() -> None:

@@ -105,6 +105,14 @@ def test_a_trial_is_not_broken_off_before_it_is_measured() -> None:
     assert goodput_fair(cluster(16, *done, held={1: 16})).shares[1].count < 16
 
 
+@pytest.mark.parametrize("growth_s", [0.4, 2.0, 10.0])
+def test_a_trial_goes_on_however_slow_the_model_takes_it_to_be(growth_s: float) -> None:
+    """As soon as it is ordered, too: the next decision may be a moment later."""
+    slow = fitted(ThroughputModel(0.0, 0.01, 0.1, growth_s, 0.1, growth_s))
+    job = locked_in(changed_at=3999.9, most_accelerators=16, performance=slow)
+    assert goodput_fair(cluster(16, job, held={1: 16})).shares[1].count == 16
+
+
 def test_a_trial_is_the_first_minute_on_more_than_ever() -> None:
     jobs = [locked_in(most_accelerators=n) for n in (4, 8, 8, 8)]
     found = is_trying(

@@ -201,6 +201,7 @@ SENTENCES = {
     "goodput_priority": " of higher priority",
     "goodput_sooner": " that should end sooner",
     "goodput_others": "2 would be 25% faster, but other jobs gain more from these accelerators",
+    "goodput_not_yet": "2 would be 25% faster, which does not pay for a change now",
     "goodput_no_faster": "2 would make it no faster",
     "goodput_end": "done in about 10 min",
     "goodput_late": ", 1.3 times as long as alone on its share",

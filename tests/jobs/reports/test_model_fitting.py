@@ -266,6 +266,28 @@ def test_a_new_job_knows_what_its_code_takes() -> None:
     assert other.performance is None
 
 
+@pytest.mark.parametrize("is_alike", [True, False], ids=["alike", "different"])
+def test_what_other_jobs_of_the_code_measured_on_more_accelerators_counts(is_alike: bool) -> None:
+    """An earlier job was on one and on four; by itself a job on one is taken to scale."""
+    world, other = TimedWorld(1, 1), timed_job(status=JobStatus.FINISHED)
+    measured = [(1, 1, 8, 0.144), (1, 4, 2, 0.5)]  # nodes, accelerators, slices, seconds
+    JobEstimates.objects.create(
+        job=other,
+        samples=[["cpu", n, k, 64, slices, 5, step_s, 0.018] for n, k, slices, step_s in measured],
+        updated_at=world.now,
+    )
+    job = timed_job(settings={} if is_alike else {"units": 5})
+    started(world, job)
+    world.train_on(job, 1)
+    seen = world.seen(job).performance
+    assert seen is not None
+    rate = seen.goodput("cpu", 4, 1)
+    assert rate == pytest.approx(64 / 0.5, rel=0.05) if is_alike else rate > 64 / 0.037
+    row = JobEstimates.objects.get(job=job)
+    assert [key[:5] for key in row.samples] == [["cpu", 1, 1, 64, 8]]
+    assert [key[:5] for key in row.code_samples] == [["cpu", 1, 4, 64, 2]] * is_alike
+
+
 def test_the_same_models_give_the_same_object() -> None:
     world, job = TimedWorld(1, 1), timed_job()
     started(world, job)

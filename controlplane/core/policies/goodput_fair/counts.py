@@ -105,11 +105,12 @@ class Claims:
         gain = self.worth[:, None] * self.rates
         is_same = (self.counts == self.held[:, None]) & is_held[:, None]
         values = np.where(is_same, gain, gain * left)
-        # A trial is worth what the job would have without it, so that it keeps nobody from growing.
+        # A trial is worth what the job would have without it, so that it keeps nobody from growing;
+        # and a trifle more, or the job would go back before it is measured.
         is_less = self.counts < self.held[:, None]
         before = np.where(is_less, values, 0.0).max(axis=1, initial=0.0)
         is_trial = is_same & self.is_trying[:, None]
-        values = np.where(is_trial, np.maximum(values, before[:, None]), values)
+        values = np.where(is_trial, np.maximum(values, before[:, None] * (1.0 + 1e-6)), values)
         holding = np.where(is_same, gain, 0.0).max(axis=1, initial=0.0)
         left = part_left(self.change_s + RESTART_S, life_s, self.ends_s)
         stopping = holding * (1.0 - (1.0 - LEAST_GAIN) * left)

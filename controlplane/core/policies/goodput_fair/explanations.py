@@ -103,6 +103,12 @@ class Outcome:
             found.append((weights[rows].tolist(), sums.tolist()))
         return found
 
+    @cached_property
+    def idle(self) -> list[int]:
+        """For each kind, its accelerators that no job is given."""
+        held = [self.held_above(kind, 0.0) for kind in range(len(self.options.kinds))]
+        return [int(has) - num for has, num in zip(self.options.capacity, held, strict=True)]
+
     def held_above(self, kind: int, weight: float) -> int:
         """Count the accelerators of a kind held by jobs of more than this weight."""
         weights, sums = self._held_by_weight[kind]
@@ -190,7 +196,9 @@ def _prospects(outcome: Outcome, row: int, job: Job) -> list[Reason]:
     elif job.performance is None:
         parts.append(reason("speed_unknown"))
     elif following and more >= MIN_REPORTED_GAIN:
-        parts.append(reason("goodput_others", count=following, gain=more))
+        is_idle = following - outcome.given[row] <= outcome.idle[int(outcome.kinds[row])]
+        code = "goodput_not_yet" if is_idle else "goodput_others"
+        parts.append(reason(code, count=following, gain=more))
     elif following:
         parts.append(reason("goodput_no_faster", count=following))
     end_s = float(outcome.valuation.ends_s[row])

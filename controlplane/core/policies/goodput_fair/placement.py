@@ -78,7 +78,7 @@ def arrange(
     if len(tenants) <= MOST_KEPT:
         kept = {i: _kept(tenant) for i, tenant in enumerate(tenants) if tenant.now}
         candidates.append(_pack(tenants, rooms, kept))
-    found = [(places, waits(rooms, _moves(tenants, places))) for places in candidates]
+    found = [(places, turns_of(tenants, rooms, places)) for places in candidates]
     values = [
         (_value(tenants, places, kind, waiting), -number)
         for number, (places, waiting) in enumerate(found)
@@ -240,8 +240,22 @@ def waits(rooms: Mapping[Key, int], moves: Sequence[Move[Key]]) -> list[int] | N
     return turns
 
 
-def _moves(tenants: Sequence[Tenant], arrangement: Sequence[Places]) -> list[Move[NodeId]]:
-    return [
-        Move(tenant.job.min_accelerators, tenant.now, places)
-        for tenant, places in zip(tenants, arrangement, strict=True)
-    ]
+def turns_of(
+    tenants: Sequence[Tenant], rooms: Mapping[NodeId, int], arrangement: Sequence[Places]
+) -> list[int] | None:
+    """Return `waits` of all tenants: of those that change, around those that stay."""
+    free, moves, movers = dict(rooms), [], []
+    for row, (tenant, places) in enumerate(zip(tenants, arrangement, strict=True)):
+        if dict(tenant.now) == places:
+            for node, count in places.items():
+                free[node] -= count
+        else:
+            movers.append(row)
+            moves.append(Move(tenant.job.min_accelerators, tenant.now, places))
+    found = waits(free, moves)
+    if found is None:
+        return None
+    turns = [0] * len(tenants)
+    for row, turn in zip(movers, found, strict=True):
+        turns[row] = turn
+    return turns

@@ -1,0 +1,85 @@
+"""What policies tell about a decision holds in it: numbers, kinds, and who stands in the way."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+
+from controlplane.core.policies import POLICIES
+from controlplane.core.policies.goodput_fair.policy import goodput_fair
+from controlplane.core.scheduling.pools import capacity_by_kind
+from controlplane.core.values.types import Decision, Snapshot
+from tests.core.snapshots import (
+    Speed,
+    accelerators_make,
+    job_make,
+    snapshot_make,
+    snapshots,
+)
+
+#: What a job has now: "Keeps 2 of 6 fast".
+_HOLDS = re.compile(r"^(?:Keeps|Is given|Gets|Tries|Moves to|Moving to) (\d+) of (\d+) (\w+)")
+#: What other jobs have: "3 of 6 held by", "3 of 6 are with".
+_HELD = re.compile(r"of kind (\w+)[;:] (\d+) of (\d+) held")
+#: What a job does not get: "4 would be 20% faster, but other jobs gain more".
+_TOO_MANY = re.compile(r"(\d+) would be \d+% faster, but other jobs gain more")
+
+
+def given_by_kind(decision: Decision) -> Counter[str]:
+    found: Counter[str] = Counter()
+    for share in decision.shares.values():
+        found[share.kind] += share.count
+    return found
+
+
+@pytest.mark.parametrize("name", sorted(POLICIES))
+@given(snapshot=snapshots())
+def test_jobs_have_what_they_are_told_to_have(name: str, snapshot: Snapshot) -> None:
+    decision, capacity = POLICIES[name](snapshot), capacity_by_kind(snapshot)
+    for job in snapshot.jobs:
+        text, share = str(decision.reasons[job.id]), decision.shares.get(job.id)
+        held = _HOLDS.match(text)
+        if held is not None:
+            assert share is not None, text
+            told = int(held[1]), int(held[2]), held[3]
+            assert told == (share.count, capacity[share.kind], share.kind), text
+        if share is not None:
+            assert not text.startswith(("Waits", "Needs", "Cannot")), text
+
+
+@given(snapshot=snapshots())
+def test_other_jobs_stand_in_the_way_only_where_nothing_is_idle(snapshot: Snapshot) -> None:
+    decision, capacity = goodput_fair(snapshot), capacity_by_kind(snapshot)
+    used = given_by_kind(decision)
+    for job in snapshot.jobs:
+        text, share = str(decision.reasons[job.id]), decision.shares.get(job.id)
+        waits = _HELD.search(text)
+        if waits is not None:
+            assert (int(waits[2]), int(waits[3])) == (used[waits[1]], capacity[waits[1]]), text
+        more = _TOO_MANY.search(text)
+        if more is not None:
+            assert share is not None, text
+            assert int(more[1]) - share.count > capacity[share.kind] - used[share.kind], text
+
+
+def test_idle_accelerators_are_with_no_other_job() -> None:
+    job = replace(
+        job_make(1, most=8),
+        performance=Speed(company=0.05),
+        remaining_examples=1e4,
+        attained_accelerator_s=40.0,
+        running_since=80.0,
+        changed_at=90.0,
+        most_accelerators=4,
+        resize_s=30.0,
+    )
+    nodes = accelerators_make(*["gpu gpu gpu gpu"] * 2)
+    snapshot = snapshot_make(nodes, job, held={1: (1, 2, 3, 4)}, now=100.0)
+    decision = goodput_fair(snapshot)
+    assert decision.shares[1].count == 4
+    text = str(decision.reasons[1])
+    assert "5 would be 20% faster, which does not pay for a change now" in text, text
