@@ -5,7 +5,7 @@ from django.db import migrations, models
 
 class Migration(migrations.Migration):
     dependencies = [
-        ("jobs", "0006_agent_token_rotation"),
+        ("jobs", "0010_job_colour"),
     ]
 
     operations = [
