@@ -138,6 +138,8 @@ def test_ctrl_c_on_a_terminal_ends_a_watch_quietly(
     process = subprocess.Popen(
         [sys.executable, "-S", environment["PROGRAM"], "watch", str(job.pk)],
         env=here | {"TERM": "xterm", "COLUMNS": "100"}, stdin=theirs, stdout=theirs, stderr=theirs,
+        # What was started in the background of a script ignores the signal.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
     )  # fmt: skip
     os.close(theirs)
     shown = b""

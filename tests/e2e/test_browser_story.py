@@ -90,7 +90,7 @@ def test_submit_wait_resize_reprioritise_finish_and_cancel(stack: Stack, page: P
     expect(page.locator("#check-result")).to_contain_text("Measured:", timeout=START_MS)
     page.get_by_role("button", name="Submit the job").click()
     page.wait_for_url(re.compile(r"/jobs/\d+/$"))
-    expect(page.get_by_text("as was measured before").first).to_be_visible()
+    expect(page.get_by_text("before it was submitted").first).to_be_visible()
     second = page.url.rstrip("/").rpartition("/")[2]
     status_shows(page, "pending", START_MS)
     expect(page.locator("#job-why")).to_contain_text(

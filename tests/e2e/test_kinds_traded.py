@@ -19,7 +19,7 @@ from jobs.demo.stack.ports import reserved_ports
 from tests.e2e.added_nodes import PORTS, added_node
 from tests.e2e.stack import Stack
 
-pytestmark = [pytest.mark.whole_stack, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.nightly, pytest.mark.whole_stack, pytest.mark.timeout(600)]
 
 CODE = (Path(__file__).parent / "two_speeds_job.py").read_text()
 #: Seconds of an example while the go file is missing, and how many times that on the wrong kind.

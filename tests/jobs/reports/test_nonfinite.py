@@ -219,7 +219,7 @@ def test_losses_of_any_size_are_learnt_from_as_json() -> None:
 def test_the_choice_reaches_trainers_and_clones(choice: OnNonfinite) -> None:
     _, job = training(1, on_nonfinite=choice.value)
     assert training_spec(job).on_nonfinite is choice
-    values = job_clone_values(job)
+    values = job_clone_values(job, job.owner)
     assert values["on_nonfinite"] == choice.value
     again = submission_read(submission_values(on_nonfinite=values["on_nonfinite"]))
     assert again.on_nonfinite is choice
