@@ -15,6 +15,7 @@ from django.utils.safestring import SafeString, mark_safe
 from controlplane.core.values.lifecycle import SCHEDULABLE_JOB_STATUSES, JobStatus, NodeStatus
 from frontend.policy import stream_address
 from jobs.models import Job, Node, Replay, ReplayStatus
+from jobs.selectors.estimates.memory import size_text
 from jobs.selectors.estimates.nonfinite import loss_nonfinite, nonfinite_warning
 
 register = template.Library()
@@ -49,7 +50,6 @@ _LED_TO = {"jobs": ("job",), "overview": ("what_if", "replay")}
 #: Placeholder for an unknown number.
 NOTHING = TO = "\N{EN DASH}"
 _PREFIXES = ((1e9, "G"), (1e6, "M"), (1e3, "k"))
-_BYTE_UNITS = ("B", "KiB", "MiB", "GiB", "TiB")
 
 
 @register.simple_tag(takes_context=True)
@@ -159,15 +159,8 @@ def compact(value: float | None) -> str:
 
 @register.filter
 def file_size(value: float | None) -> str:
-    """Format a number of bytes in binary units: 1536 -> "1.5 KiB"."""
-    if value is None:
-        return NOTHING
-    size = float(value)
-    for unit in _BYTE_UNITS:
-        if abs(size) < 1024 or unit == _BYTE_UNITS[-1]:
-            return f"{size:.0f} {unit}" if unit == "B" else f"{size:.3g} {unit}"
-        size /= 1024
-    raise AssertionError("the last unit takes everything")
+    """Format a number of bytes, in the same units everywhere: 1500 -> "1.5 kB"."""
+    return NOTHING if value is None else size_text(value)
 
 
 @register.filter

@@ -95,11 +95,11 @@ def test_the_page_of_a_running_job(world: World, ada: Client) -> None:
         "3 wants 1 to 4",
         "8 virtual nodes of 16 examples",
         "2 → 3",
-        "+7.6 s +8.0 s 73 ms 4.77 MiB",
+        "+7.6 s +8.0 s 73 ms 5.0 MB",
         "= equal",
         "1 → 3 accelerators in 0.055 s of pause by policy:weighted_fair",
         "model.keras",
-        "1.18 MiB",
+        "1.2 MB",
     ):
         assert expected in text
 

@@ -8,6 +8,7 @@ from typing import Any
 from controlplane.core.values.lifecycle import GenerationPhase
 from jobs.models import Generation
 from jobs.models.resizes import BATCH_ACTOR, MAPPING_ACTOR
+from jobs.selectors.estimates.memory import size_text
 from jobs.services.lifecycle.events import event_add
 
 
@@ -124,7 +125,7 @@ def _sentence(generation: Generation, figures: dict[str, Any]) -> str:
     if generation.pause_s is not None and generation.previous is not None:
         text += f", paused {figures['pause_ms']:.0f} ms"
     if generation.bytes_moved:
-        text += f", {generation.bytes_moved / 1e6:.1f} MB moved"
+        text += f", {size_text(generation.bytes_moved)} moved"
     if generation.digest_before and generation.digest_after:
         same = generation.digest_before == generation.digest_after
         text += ", state identical" if same else ", STATE DIFFERS after the move"
