@@ -40,6 +40,6 @@ class VirtualFlowError(Exception):
 
     @property
     def is_refusal(self) -> bool:
-        """Whether the site understood the request and refused it."""
+        """True if the site understood the request and refused it."""
         is_own_answer = self.code != "unexpected_answer"
         return is_own_answer and self.status is not None and 400 <= self.status < 500

@@ -30,7 +30,7 @@ from tests.support.builders import job_make
 from tests.test_docs import ROOT
 
 DEPENDENCIES = ("click", "httpx", "rich")
-#: What would come along if a module of the product, or one of its frameworks, was imported.
+#: Packages that are loaded if a module of the product, or one of its frameworks, is imported.
 FOREIGN = ("django", "rest_framework", "tensorflow", "keras", "numpy", "yaml", "celery", "jobs",
            "controlplane", "frontend", "agents")  # fmt: skip
 
@@ -138,7 +138,7 @@ def test_ctrl_c_on_a_terminal_ends_a_watch_quietly(
     process = subprocess.Popen(
         [sys.executable, "-S", environment["PROGRAM"], "watch", str(job.pk)],
         env=here | {"TERM": "xterm", "COLUMNS": "100"}, stdin=theirs, stdout=theirs, stderr=theirs,
-        # What was started in the background of a script ignores the signal.
+        # Background processes of a script ignore the signal, and so would this one.
         preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
     )  # fmt: skip
     os.close(theirs)

@@ -1,4 +1,4 @@
-"""What is compressed on its way to a browser."""
+"""Compression of answers to browsers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What policies tell about a decision holds in it: numbers, kinds, and who stands in the way."""
+"""Reasons of policies hold in their decision: numbers, kinds, and the jobs in the way."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ from tests.core.snapshots import (
     snapshots,
 )
 
-#: What a job has now: "Keeps 2 of 6 fast".
+#: Accelerators of a job now: "Keeps 2 of 6 fast".
 _HOLDS = re.compile(r"^(?:Keeps|Is given|Gets|Tries|Moves to|Moving to) (\d+) of (\d+) (\w+)")
-#: What other jobs have: "3 of 6 held by", "3 of 6 are with".
+#: Accelerators of other jobs: "3 of 6 held by", "3 of 6 are with".
 _HELD = re.compile(r"of kind (\w+)[;:] (\d+) of (\d+) held")
-#: What a job does not get: "4 would be 20% faster, but other jobs gain more".
+#: Accelerators that a job does not get: "4 would be 20% faster, but other jobs gain more".
 _TOO_MANY = re.compile(r"(\d+) would be \d+% faster, but other jobs gain more")
 
 
