@@ -26,7 +26,7 @@ from tests.agents.control_plane import ControlPlane
 from tests.support.builders import at, job_make, node_make
 
 ROOT = Path(__file__).resolve().parents[1]
-#: What a worker and a web server log through the site's settings.
+#: Log records of a worker and a web server, through the settings of the site.
 SCRIPT = """
 import django, logging, sys
 django.setup()
