@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import dataclasses
 import datetime
+import functools
 import math
+from collections.abc import Iterable
 from typing import Any
 
 from drf_spectacular.utils import extend_schema_field
@@ -36,15 +38,13 @@ from jobs.services.cluster.api_tokens import JOB_SCOPES, LIFETIME_DAYS_LIMIT, SC
 from jobs.submission import PRIORITY_RANGE, SUBMISSION_COLUMNS
 
 
-class ChosenFieldsMixin:
-    """Restricts the output to the fields in `?fields=a,b`."""
+class ChosenFieldsSerializer(serializers.ModelSerializer):
+    """Serializer of the fields in `?fields=a,b`, or of all of them."""
 
-    def to_representation(self, instance: Any) -> Any:
-        chosen = self.context.get("fields")  # type: ignore[attr-defined]
-        if chosen is not None:
-            for name in [name for name in self.fields if name not in chosen]:  # type: ignore[attr-defined]
-                self.fields.pop(name)  # type: ignore[attr-defined]
-        return super().to_representation(instance)  # type: ignore[misc]
+    def get_field_names(self, declared_fields: Any, info: Any) -> list[str]:
+        chosen = self.context.get("fields")
+        names = super().get_field_names(declared_fields, info)
+        return [name for name in names if chosen is None or name in chosen]
 
 
 class StopSerializer(serializers.Serializer):
@@ -57,7 +57,7 @@ class StopSerializer(serializers.Serializer):
     higher_is_better = serializers.BooleanField(source="stop_higher_is_better")
 
 
-class JobSummarySerializer(ChosenFieldsMixin, serializers.ModelSerializer):
+class JobSummarySerializer(ChosenFieldsSerializer):
     """A job in a list."""
 
     owner = serializers.CharField(source="owner.username")
@@ -170,6 +170,19 @@ class JobSerializer(JobSummarySerializer):
             "files_expire_at",
             "files_deleted_at",
         )
+
+    @classmethod
+    def render(cls, job: Job, chosen: Iterable[str] | None) -> dict[str, Any]:
+        """Return the fields of a job; `chosen` are the names of some, None means all."""
+        names = None if chosen is None else frozenset(chosen)
+        rendered: dict[str, Any] = cls._for_fields(names).to_representation(job)
+        return rendered
+
+    @classmethod
+    @functools.lru_cache(maxsize=128)
+    def _for_fields(cls, names: frozenset[str] | None) -> JobSerializer:
+        """Return a serializer without an instance; making its fields takes longer than using it."""
+        return cls(context={"fields": names})
 
     def get_files_expire_at(self, job: Job) -> datetime.datetime | None:
         return files_expire_at(job)

@@ -136,9 +136,9 @@ def _submitted(request: Request, job: Job, *, is_new: bool) -> Response:
 def _job_response(
     request: Request, job_id: int, status: int = 200, headers: dict[str, str] | None = None
 ) -> Response:
-    job = visible_job(request, job_id)
     chosen = chosen_fields(request, JobSerializer.Meta.fields)
-    data = JobSerializer(job, context={"request": request, "fields": chosen}).data
+    job = visible_job(request, job_id, chosen)
+    data = JobSerializer.render(job, chosen)
     tag = {"ETag": etag(job.revision, job.version)}
     return Response(data, status=status, headers={**tag, **(headers or {})})
 

@@ -98,6 +98,29 @@ def test_only_the_fields_that_are_asked_for(ada: User, client_of: Clients) -> No
     assert (response.status_code, set(response.json()["errors"])) == (400, {"fields"})
 
 
+def test_a_field_alone_is_what_it_is_among_all(ada: User, client_of: Clients) -> None:
+    world = World()
+    job = job_make(ada)
+    world.settle(4)
+    client = client_of(ada)
+    address = f"{URL}{job.pk}/"
+    whole = client.get(address).json()
+    assert whole["num_accelerators"] > 0
+    for name, value in whole.items():
+        assert client.get(address, {"fields": name}).json() == {name: value}
+
+
+def test_a_poll_of_chosen_columns_costs_two_queries(
+    ada: User, client_of: Clients, django_assert_num_queries: Callable[..., Any]
+) -> None:
+    job = job_make(ada)
+    client = client_of(ada)
+    chosen = {"fields": "status,status_reason,step,loss,num_accelerators"}
+    client.get(f"{URL}{job.pk}/")  # which notes the token's use
+    with django_assert_num_queries(2):
+        client.get(f"{URL}{job.pk}/", chosen)
+
+
 @pytest.mark.parametrize("fields", ["", "id,files,metrics"])
 def test_a_list_costs_the_same_however_long(
     ada: User,
