@@ -9,5 +9,8 @@ os.environ.setdefault("DJANGO_SETTINGS_MODULE", "controlplane.settings")
 handler = get_wsgi_application()
 
 from controlplane.request_bodies import bounded_wsgi  # noqa: E402 (needs the applications loaded)
+from jobs.api.addresses import query_parameters  # noqa: E402
 
 application = bounded_wsgi(handler)
+# Before the first request: threads that generate the document at once fail.
+query_parameters()

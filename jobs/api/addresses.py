@@ -23,7 +23,8 @@ _CONVERTER = re.compile(r"<(?:\w+:)?(\w+)>")
 def query_parameters() -> Mapping[tuple[str, str], frozenset[str]]:
     """Return (address with placeholders, method in lower case) -> names of query parameters.
 
-    Reading the document takes half a second, once per process.
+    Reading the document takes half a second, once per process. The first call must be that of a
+    single thread: the generator changes its classes while it loads them.
     """
     paths = SchemaGenerator().get_schema(request=None, public=True)["paths"]
     return {
