@@ -1,0 +1,1 @@
+"""The site with one address more: a job as Django REST framework serves it by itself."""

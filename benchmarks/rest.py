@@ -1,0 +1,277 @@
+"""Polls of a job's status per second, beside a plain Django REST framework view of the same job.
+
+A web server of the site answers keep-alive connections of another process on the loopback, with
+token authentication. The arms take turns of some seconds, and a ratio is the median over rounds of
+two arms of the same round:
+
+- `unchanged`: `If-None-Match` with the known version, the way to poll; the response is 304;
+- `fields`: `?fields=` of four columns; `whole`: all fields; `list`: the first page of jobs;
+- `plain`: `RetrieveAPIView` with a `ModelSerializer` of the job's columns in the same server, with
+  the same authentication and middleware, without throttle and visibility.
+
+`flatness` compares `unchanged` with `--many` jobs and with 100 jobs in the database.
+
+    python -m benchmarks.rest [--rounds 5] [--seconds 3] [--many 100000] [--database URL]
+
+The database is SQLite, or that of `--database`, an empty one that the benchmark fills.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from concurrent.futures import ProcessPoolExecutor
+from contextlib import closing
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import httpx
+import psutil
+
+from benchmarks.figures import figures_print
+from jobs.demo.environment import demo_environment, socket_path
+from jobs.demo.stack.processes import broker_part, site_parts
+from jobs.demo.stack.supervisor import Supervisor
+
+CONNECTIONS = 16
+FEW_JOBS = 100
+#: Requests of a connection without an answer for so long end the benchmark.
+ANSWER_S = 30.0
+_PERCENTILE = 0.99
+_BATCH = 2_000
+
+_FILL = """
+import django, sys; django.setup()
+from django.contrib.auth.models import User
+from django.core.management import call_command
+from controlplane.core.values.lifecycle import JobStatus
+from jobs.models import ApiToken, Job
+from jobs.services.cluster.tokens import token_digest, token_make
+from tests.support.builders import at, job_make
+num_jobs, batch = int(sys.argv[1]), int(sys.argv[2])
+call_command("migrate", verbosity=0)
+user, is_new = User.objects.get_or_create(username="poller")
+first = Job.objects.order_by("id").first() or job_make(user, status=JobStatus.RUNNING)
+missing = num_jobs - Job.objects.count()
+columns = {f.name: getattr(first, f.name) for f in Job._meta.concrete_fields if f.name != "id"}
+columns |= {"status": "finished", "ended_at": at(0)}
+for begin in range(0, missing, batch):
+    Job.objects.bulk_create(Job(**columns) for _ in range(min(batch, missing - begin)))
+text = token_make("vfp")
+ApiToken.objects.create(user=user, name="poll", digest=token_digest(text), scopes=["jobs:read"])
+print(first.pk, text)
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Arm:
+    """A request that is repeated; `version` asks for it with the version that is known."""
+
+    name: str
+    path: str
+    version: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Load:
+    """Answers of one turn of an arm."""
+
+    per_s: float
+    p99_ms: float
+
+
+def main() -> int:
+    """Run all arms with few jobs, one of them with many; print the table and the figures."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--rounds", type=int, default=5, help="turns of each arm")
+    parser.add_argument("--seconds", type=float, default=3.0, help="length of a turn")
+    parser.add_argument("--many", type=int, default=100_000, help="jobs of the large database")
+    parser.add_argument("--database", default="", help="address of an empty database")
+    options = parser.parse_args()
+    if options.rounds < 1 or options.seconds <= 0 or options.many < FEW_JOBS:
+        parser.error(f"at least 1 round, more than 0 seconds and {FEW_JOBS} jobs are needed")
+    with tempfile.TemporaryDirectory() as folder, ProcessPoolExecutor(1) as load_process:
+        site = Site(Path(folder), options.database)
+        job_id, token = site.fill(FEW_JOBS)
+        with closing(site):
+            site.start()
+            bench = Bench(site, token, load_process, options.seconds)
+            arms = arms_of(job_id)
+            rounds = [{arm.name: bench.turn(arm) for arm in arms} for _ in range(options.rounds)]
+            site.fill(options.many)
+            many = [bench.turn(arms[0]) for _ in range(options.rounds)]
+            memory_mb = site.memory_mb()
+    for arm in arms:
+        loads = [turns[arm.name] for turns in rounds]
+        print(f"{arm.name:10} {typical(loads):7.0f} a second, 99 % in {slowest(loads):5.1f} ms")
+    few = [turns["unchanged"] for turns in rounds]
+    over = {
+        arm.name: statistics.median(
+            turns[arm.name].per_s / turns["plain"].per_s for turns in rounds
+        )
+        for arm in arms
+    }
+    figures = {
+        "over_plain_drf": round(over["unchanged"], 3),
+        "fields_over_plain_drf": round(over["fields"], 3),
+        "whole_over_plain_drf": round(over["whole"], 3),
+        "polls_per_s": round(typical(few)),
+        "p99_ms": round(slowest(few), 1),
+        "memory_mb": round(memory_mb),
+        "flatness": round(typical(many) / typical(few), 3),
+        "database": "sqlite" if not options.database else options.database.partition(":")[0],
+    }
+    figures_print("rest", figures)
+    return 0
+
+
+def arms_of(job_id: int) -> tuple[Arm, ...]:
+    """Return the arms for a job, the recommended way to poll first."""
+    job = f"/api/v1/jobs/{job_id}/"
+    return (
+        Arm("unchanged", job, version=True),
+        Arm("fields", f"{job}?fields=status,step,loss,policy_reason"),
+        Arm("whole", job),
+        Arm("list", "/api/v1/jobs/"),
+        Arm("plain", f"/plain/{job_id}/"),
+    )
+
+
+def typical(loads: list[Load]) -> float:
+    """Return the median of the answers a second."""
+    return statistics.median(load.per_s for load in loads)
+
+
+def slowest(loads: list[Load]) -> float:
+    """Return the median of the 99th percentiles, in milliseconds."""
+    return statistics.median(load.p99_ms for load in loads)
+
+
+class Site:
+    """Web server and broker of the site with the plain view, on a database of its own."""
+
+    def __init__(self, directory: Path, database: str) -> None:
+        self._directory = directory
+        self._environment = demo_environment(directory) | {
+            "DJANGO_SETTINGS_MODULE": "benchmarks.plain_drf.settings",
+            "VIRTUALFLOW_API_RATE": "100000000/min",
+        }
+        if database:
+            self._environment["DATABASE_URL"] = database
+        self.port = int(self._environment["VIRTUALFLOW_DEMO_PORT"])
+        self._supervisor: Supervisor | None = None
+
+    def fill(self, num_jobs: int) -> tuple[int, str]:
+        """Bring the number of jobs up to `num_jobs`; return the polled job and a token."""
+        done = subprocess.run(
+            [sys.executable, "-c", _FILL, str(num_jobs), str(_BATCH)],
+            env={**os.environ, **self._environment},
+            capture_output=True,
+            text=True,
+            timeout=600,
+            check=False,
+        )
+        if done.returncode:
+            raise RuntimeError(f"the database cannot be filled: {done.stderr[-2000:]}")
+        job_id, token = done.stdout.split()
+        return int(job_id), token
+
+    def start(self) -> None:
+        """Start the processes and wait until the site answers."""
+        web = next(p for p in site_parts(self._environment, self._directory) if p.name == "web")
+        web = replace(web, environment=self._environment)
+        broker = broker_part(socket_path(self._directory), self._directory)
+        self._supervisor = Supervisor([broker, web], self._directory / "logs", announce=print)
+        self._supervisor.start()
+
+    def close(self) -> None:
+        """Stop the processes."""
+        if self._supervisor is not None:
+            self._supervisor.stop()
+
+    def memory_mb(self) -> float:
+        """Return the memory of the web server's processes that no other one shares."""
+        assert self._supervisor is not None
+        root = psutil.Process(self._supervisor.pids()["web"])
+        processes = [root, *root.children(recursive=True)]
+        return sum(float(process.memory_full_info().uss) for process in processes) / 1e6
+
+
+class Bench:
+    """Turns of load on a site."""
+
+    def __init__(
+        self, site: Site, token: str, load_process: ProcessPoolExecutor, seconds: float
+    ) -> None:
+        self._site = site
+        self._headers = {"Authorization": f"Bearer {token}"}
+        self._load_process = load_process
+        self._seconds = seconds
+
+    def turn(self, arm: Arm) -> Load:
+        """Repeat an arm's request over all connections for one turn."""
+        headers, status = self._headers, 200
+        if arm.version:
+            address = f"http://127.0.0.1:{self._site.port}{arm.path}"
+            answer = httpx.get(address, headers=headers, timeout=ANSWER_S, trust_env=False)
+            headers, status = {**headers, "If-None-Match": answer.headers["ETag"]}, 304
+        text = request_text(arm.path, headers)
+        return self._load_process.submit(load, self._site.port, text, status, self._seconds).result(
+            timeout=self._seconds + 2 * ANSWER_S
+        )
+
+
+def request_text(path: str, headers: dict[str, str]) -> bytes:
+    """Return the bytes of a GET request on a connection that stays open."""
+    lines = [f"GET {path} HTTP/1.1", "Host: 127.0.0.1"]
+    return "\r\n".join([*lines, *(f"{k}: {v}" for k, v in headers.items()), "", ""]).encode()
+
+
+def load(port: int, request: bytes, status: int, seconds: float) -> Load:
+    """Send a request again and again over all connections; runs in a process of its own.
+
+    Raises:
+        RuntimeError: an answer has another status.
+    """
+    return asyncio.run(_load(port, request, status, seconds))
+
+
+async def _load(port: int, request: bytes, status: int, seconds: float) -> Load:
+    began_at = time.perf_counter()
+    ends_at = began_at + seconds
+    found = await asyncio.gather(
+        *(_connection(port, request, status, ends_at) for _ in range(CONNECTIONS))
+    )
+    spent_s = time.perf_counter() - began_at
+    latencies = sorted(latency for some in found for latency in some)
+    p99_s = latencies[int(_PERCENTILE * (len(latencies) - 1))]
+    return Load(len(latencies) / spent_s, p99_s * 1e3)
+
+
+async def _connection(port: int, request: bytes, status: int, ends_at: float) -> list[float]:
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    latencies = []
+    try:
+        while (sent_at := time.perf_counter()) < ends_at:
+            writer.write(request)
+            head = await asyncio.wait_for(reader.readuntil(b"\r\n\r\n"), ANSWER_S)
+            first, *lines = head.decode("latin-1").lower().split("\r\n")
+            if first.split(" ")[1] != str(status):
+                raise RuntimeError(f"{request!r}: {first}")
+            headers = dict(line.split(": ", 1) for line in lines if ": " in line)
+            if length := int(headers.get("content-length", 0)):
+                await asyncio.wait_for(reader.readexactly(length), ANSWER_S)
+            latencies.append(time.perf_counter() - sent_at)
+    finally:
+        writer.close()
+    return latencies
+
+
+if __name__ == "__main__":
+    sys.exit(main())
