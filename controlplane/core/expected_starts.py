@@ -17,7 +17,7 @@ from itertools import accumulate
 from controlplane.core.policies import POLICIES, Policy
 from controlplane.core.policies.common.rates import left_s
 from controlplane.core.scheduling.placement import place
-from controlplane.core.scheduling.pools import capacity_by_kind
+from controlplane.core.scheduling.pools import can_start, capacity_by_kind
 from controlplane.core.values.explanations import reason
 from controlplane.core.values.types import AcceleratorId, Allocation, Job, JobId, Plan, Snapshot
 
@@ -106,10 +106,7 @@ def _waiting(snapshot: Snapshot, allocation: Allocation) -> frozenset[JobId]:
     return frozenset(
         job.id
         for job in snapshot.jobs
-        if job.id not in allocation.accelerators
-        and any(
-            job.accepts(kind) and job.min_accelerators <= total for kind, total in capacity.items()
-        )
+        if job.id not in allocation.accelerators and can_start(job, capacity)
     )
 
 
