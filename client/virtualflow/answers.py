@@ -188,6 +188,7 @@ class Node(TypedDict):
     status: str
     isolation: str
     is_cordoned: bool
+    is_draining: bool
     quarantined_until: str | None
     quarantine_reason: str
     proposed_shape: dict[str, Any] | None

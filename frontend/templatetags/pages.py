@@ -35,6 +35,7 @@ _JOB_TONES = {
 _NODE_TONES = {
     NodeStatus.ONLINE: "good",
     NodeStatus.CORDONED: "warn",
+    NodeStatus.DRAINING: "warn pill-ring",
     NodeStatus.QUARANTINED: "bad",
     NodeStatus.LOST: "bad",
 }

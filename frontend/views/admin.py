@@ -26,6 +26,7 @@ from jobs.selectors import access, pages
 from jobs.selectors.audit_filter import AuditFilter
 from jobs.services.cluster.nodes import (
     ENROLMENT_TOKEN_HOURS,
+    Cordon,
     are_users_strangers,
     enrolment_token_create,
     enrolment_token_revoke,
@@ -35,6 +36,11 @@ from jobs.services.failures.quarantine import node_unquarantine
 from jobs.services.scheduling.policy import cluster_setting, policy_choose
 
 _TOKEN_HOURS_RANGE = (1, 168)
+_CORDON_WORDS = {
+    Cordon.CORDON: "is cordoned: no new work starts there",
+    Cordon.DRAIN: "is being drained",
+    Cordon.UNCORDON: "is back in service",
+}
 
 
 def admin_or_404(request: HttpRequest) -> None:
@@ -114,15 +120,18 @@ def node_token(request: HttpRequest) -> HttpResponse:
 @login_required
 @require_POST
 def cordon(request: HttpRequest, node_id: int) -> HttpResponse:
-    """Cordon or uncordon a node."""
+    """Cordon, drain or uncordon a node."""
     admin_or_404(request)
     node = get_object_or_404(Node, pk=node_id, removed_at=None)
-    is_cordoned = request.POST.get("cordon") == "1"
+    try:
+        change = Cordon(request.POST.get("change", ""))
+    except ValueError:
+        messages.error(request, "Choose cordon, drain or uncordon.", extra_tags="bad")
+        return redirect("nodes")
     reason = request.POST.get("reason", "")[:200]
-    if node_cordon(node, is_cordoned, timezone.now(), actor=actor(request), reason=reason):
+    if node_cordon(node, change, timezone.now(), actor=actor(request), reason=reason):
         nudges.jobs_changed(cluster=True)
-        words = "is being drained" if is_cordoned else "is back in service"
-        messages.success(request, f"{node.name} {words}.", extra_tags="good")
+        messages.success(request, f"{node.name} {_CORDON_WORDS[change]}.", extra_tags="good")
     return redirect("nodes")
 
 

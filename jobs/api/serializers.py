@@ -280,6 +280,7 @@ class NodeSerializer(serializers.ModelSerializer):
             "status",
             "isolation",
             "is_cordoned",
+            "is_draining",
             "quarantined_until",
             "quarantine_reason",
             "proposed_shape",

@@ -79,6 +79,10 @@ TEXTS: Mapping[str, str] = MappingProxyType(
         "expected_start": "Expected to start in about {start_s}.",
         "cannot_start": "Cannot start: needs {accelerators} of one accepted kind, the cluster has "
         "{most}. No other job waits for it.",
+        "cordoned": "Stays on {accelerators} and is not resized: {count} of them on cordoned "
+        "nodes.",
+        "cordon_waits": "Waits for {accelerators} at once: too few are left beside those of {jobs} "
+        "on cordoned nodes, where nothing is resized.",
         # changes and prospects, for several policies
         "keeps": "Keeps {given} of {capacity} {kind}",
         "grown": "Was grown {before}→{given} {kind}{cause}",

@@ -46,8 +46,11 @@ def test_only_admins_cordon(ada: User, admin: User, client_of: Clients) -> None:
         assert (response.status_code, response.data["status"]) == (200, "cordoned")
     event = Event.objects.get(kind="node_cordoned")
     assert (event.actor, event.data) == ("user:admin", {"reason": "new fan"})
-    response = client_of(admin).post(f"/api/v1/nodes/{node.pk}/uncordon/")
-    assert response.data["status"] == "online"
+    for verb, status in (("drain", "draining"), ("cordon", "cordoned"), ("uncordon", "online")):
+        response = client_of(admin).post(f"/api/v1/nodes/{node.pk}/{verb}/")
+        assert response.data["status"] == status
+    kinds = ["node_cordoned", "node_drained", "node_cordoned", "node_uncordoned"]
+    assert [event.kind for event in Event.objects.filter(node=node).order_by("id")][1:] == kinds
     assert client_of(admin).post(f"/api/v1/nodes/{node.pk + 1}/cordon/").status_code == 404
     assert client_of(admin).get(url).status_code == 405
 
