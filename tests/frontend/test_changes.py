@@ -128,7 +128,8 @@ def test_a_job_that_waits_below_its_minimum_says_so(world: World, admin: Client)
 
 def test_cordoning_and_draining_a_node(world: World, admin: Client) -> None:
     node, job = world.nodes[0], world.jobs["running"]
-    cordon, drain, *_ = admin.get("/nodes/").content.decode().split("Reason")
+    # The first node by name is cordoned and can only be drained.
+    _, cordon, drain, *_ = admin.get("/nodes/").content.decode().split("Reason")
     assert "Nothing is moved: #" in cordon
     assert all(f"#{job.pk} {job.name}" in menu for menu in (cordon, drain))
     assert "will move to other nodes" in drain
