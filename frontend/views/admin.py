@@ -16,6 +16,7 @@ from django.utils.datastructures import MultiValueDict
 from django.views.decorators.http import require_POST, require_safe
 
 from controlplane.core.policies import POLICIES, policy_summary
+from frontend.text.priority_text import priority_text
 from frontend.views.changes import actor, person, words
 from frontend.views.pages import id_or_none
 from jobs import nudges
@@ -65,7 +66,8 @@ def queue(request: HttpRequest) -> HttpResponse:
         "jobs": jobs,
         "ceiling": access.priority_ceiling(request.user),
         "policies": [(name, policy_summary(name)) for name in POLICIES],
-        "policy": cluster_setting().policy,
+        "policy": (name := cluster_setting().policy),
+        "priority_text": priority_text(name, pages.priority_range()),
     }
     return render(request, "frontend/queue.html", context)
 

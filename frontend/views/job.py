@@ -20,6 +20,7 @@ from frontend.charts import job_charts
 from frontend.figures.metrics import metric_key
 from frontend.live.progress import job_progress
 from frontend.text.job_facts import shown_facts
+from frontend.text.priority_text import priority_text
 from frontend.views.pages import figures_response
 from jobs.api.downloads import file_response, text_response
 from jobs.models import Generation, Job
@@ -29,6 +30,7 @@ from jobs.selectors.reproducibility import kinds_used, reproducibility_of
 from jobs.selectors.retention import files_expire_at
 from jobs.selectors.selection import selection_counts
 from jobs.services.lifecycle.audit import read_audit
+from jobs.services.scheduling.policy import cluster_setting
 
 _PHASE_TONES = {
     GenerationPhase.PREPARING.value: "info pill-ring",
@@ -76,6 +78,7 @@ def job(request: HttpRequest, job_id: int) -> HttpResponse:
             ),
             "duration_s": found.started_at and _seconds(found.started_at, found.ended_at),
             "place": pages.queue_place(found) if found.status == JobStatus.PENDING else None,
+            "priority_text": "" if found.ended_at else _priority_text(found),
             "maps": maps,
             "num_held": sum(cell.is_kept for node_map in maps for cell in node_map.cells),
             "generations": _resize_rows(pages.generations_of(found)),
@@ -207,6 +210,10 @@ def _memory_text(job: Job) -> str:
     """Describe the numbers of virtual nodes that fit; empty if the memory need is unknown."""
     advice = job_memory_advice(job)
     return "" if advice is None or not advice.fits else advice_text(advice)
+
+
+def _priority_text(job: Job) -> str:
+    return priority_text(cluster_setting().policy, pages.priority_range(job), job.priority)
 
 
 def _stop_text(job: Job) -> str:

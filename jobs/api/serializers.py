@@ -85,6 +85,8 @@ class JobSummarySerializer(ChosenFieldsMixin, serializers.ModelSerializer):
             "policy_reason",
             "expected_start_earliest_at",
             "expected_start_latest_at",
+            "expected_start_changes",
+            "expected_start_changed_at",
             "priority",
             "num_accelerators",
             "min_accelerators",

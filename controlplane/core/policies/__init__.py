@@ -129,3 +129,21 @@ DEFAULT_POLICY = "goodput_fair"
 def policy_summary(name: str) -> str:
     """Return a policy's one-sentence summary: the first line of its docstring."""
     return (POLICIES[name].__doc__ or "").strip().partition("\n")[0]
+
+
+class PriorityUse(StrEnum):
+    """Meaning of a job's priority to a policy."""
+
+    ORDER = "order"  # jobs of higher priority first
+    WEIGHT = "weight"  # a factor in what the policy maximises or shares
+    NONE = "none"
+
+
+#: Meaning of priorities to each policy; `kinds_assign` weighs the choice of a kind even for NONE.
+PRIORITY_USES: Mapping[str, PriorityUse] = MappingProxyType(
+    {
+        **dict.fromkeys(_REGISTRY, PriorityUse.WEIGHT),
+        **dict.fromkeys(("fifo", "optimus", "srtf", "tiresias"), PriorityUse.NONE),
+        "priority": PriorityUse.ORDER,
+    }
+)

@@ -29,6 +29,11 @@ class Reason:
         return TEXTS[self.code].format_map(shown)
 
 
+def begins(code: str) -> str:
+    """Return the text of a code up to its first field, to find its sentences among stored ones."""
+    return TEXTS[code].partition("{")[0]
+
+
 def reason(code: str, /, **fields: Any) -> Reason:
     """Return the reason of a code with these fields."""
     return Reason(code, fields)
