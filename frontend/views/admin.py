@@ -25,6 +25,7 @@ from jobs.models import AuditAction, AuditEntry, Node
 from jobs.models.audit import action_label
 from jobs.selectors import access, pages
 from jobs.selectors.audit_filter import AuditFilter
+from jobs.selectors.policy_preview import policy_preview
 from jobs.services.cluster.nodes import (
     ENROLMENT_TOKEN_HOURS,
     Cordon,
@@ -69,6 +70,9 @@ def queue(request: HttpRequest) -> HttpResponse:
         "policy": (name := cluster_setting().policy),
         "priority_text": priority_text(name, pages.priority_range()),
     }
+    asked = request.GET.get("policy", "")
+    if asked in POLICIES and asked != name:
+        context["preview"] = {"policy": asked, "moves": policy_preview(asked, timezone.now())}
     return render(request, "frontend/queue.html", context)
 
 
@@ -77,9 +81,9 @@ def queue(request: HttpRequest) -> HttpResponse:
 def policy(request: HttpRequest) -> HttpResponse:
     """Switch the policy of the whole cluster."""
     admin_or_404(request)
-    name = request.POST.get("policy", "")
+    name, reason = request.POST.get("policy", ""), request.POST.get("reason", "")[:200]
     try:
-        policy_choose(name, timezone.now(), actor=actor(request))
+        policy_choose(name, timezone.now(), actor=actor(request), reason=reason)
     except ControlPlaneError as error:
         messages.error(request, words(error), extra_tags="bad")
     else:

@@ -67,6 +67,7 @@ def job(request: HttpRequest, job_id: int) -> HttpResponse:
     """Show everything about one job."""
     found = job_or_404(request, job_id)
     maps = pages.cluster_map(request.user, job_id=found.pk)
+    figures = job_charts(found, timezone.now()) if "tables" in request.GET else None
     return render(
         request,
         "frontend/job.html",
@@ -80,7 +81,9 @@ def job(request: HttpRequest, job_id: int) -> HttpResponse:
             "place": pages.queue_place(found) if found.status == JobStatus.PENDING else None,
             "priority_text": "" if found.ended_at else _priority_text(found),
             "maps": maps,
-            "num_held": sum(cell.is_kept for node_map in maps for cell in node_map.cells),
+            "figures": figures,
+            "tables_query": "tables=1",
+            **_accelerators(found),
             "generations": _resize_rows(pages.generations_of(found)),
             "events": pages.events_of(found),
             "artifacts": list(found.artifacts.all()[:100]),
@@ -210,6 +213,14 @@ def _memory_text(job: Job) -> str:
     """Describe the numbers of virtual nodes that fit; empty if the memory need is unknown."""
     advice = job_memory_advice(job)
     return "" if advice is None or not advice.fits else advice_text(advice)
+
+
+def _accelerators(job: Job) -> dict[str, int | None]:
+    """Count the members that train, and those of a change under way; None: there is none."""
+    members = pages.members_by_phase(job)
+    active = members.get(GenerationPhase.ACTIVE, 0)
+    coming = members.get(GenerationPhase.SWITCHING, members.get(GenerationPhase.PREPARING))
+    return {"num_active": active, "num_coming": coming if coming != active else None}
 
 
 def _priority_text(job: Job) -> str:

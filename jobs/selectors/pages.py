@@ -228,6 +228,12 @@ def events_of(job: Job, before_id: int | None = None) -> list[Event]:
     return list((events.filter(pk__lt=before_id) if before_id else events)[:MAX_EVENTS])
 
 
+def members_by_phase(job: Job) -> dict[str, int]:
+    """Return the number of members of a job's open generations by phase, of the newest each."""
+    rows = job.generations.filter(phase__in=_OPEN_PHASES).order_by("number")
+    return dict(rows.values_list("phase", "num_members"))
+
+
 def queue_place(job: Job) -> int | None:
     """Return the position (from 1) of a pending job in the queue, by priority, then age.
 

@@ -94,8 +94,11 @@ def test_owners_change_their_own_priority_without_a_reason(world: World, ada: Cl
 
 
 def test_switching_the_policy(world: World, admin: Client) -> None:
-    response = admin.post("/queue/policy/", {"policy": "fifo"}, follow=True)
+    given = {"policy": "fifo", "reason": "to compare"}
+    response = admin.post("/queue/policy/", given, follow=True)
     assert _said(response) == "The policy is fifo now."
+    event = Event.objects.get(kind="policy")
+    assert event.data == {"before": "goodput_fair", "after": "fifo", "reason": "to compare"}
     assert cluster_setting().policy == "fifo"
     wrong = admin.post("/queue/policy/", {"policy": "<b>"}, follow=True)
     assert _said(wrong).startswith("Choose one of fifo")

@@ -204,7 +204,11 @@ class Policy(APIView):
         if seen is not None and (isinstance(seen, bool) or not isinstance(seen, int)):
             raise InvalidInputError.of(version="Give the version as you read it.")
         policy_choose(
-            text_field(values, "policy"), timezone.now(), actor=actor(request), seen_version=seen
+            text_field(values, "policy"),
+            timezone.now(),
+            actor=actor(request),
+            reason=text_field(values, "reason"),
+            seen_version=seen,
         )
         nudges.jobs_changed(cluster=True)
         return _policy_response()
