@@ -22,7 +22,10 @@ def test_a_switch_is_previewed_with_its_changes(world: World, admin: Client) -> 
     assert "Switch from goodput_fair to weighted_fair?" in text
     assert moves
     for move in moves:
-        assert f"#{move.job.pk} {escape(move.job.name)} {move.held} → {move.wanted} accelerators" in text
+        assert (
+            f"#{move.job.pk} {escape(move.job.name)} {move.held} → {move.wanted} accelerators"
+            in text
+        )
 
 
 def test_a_preview_changes_nothing(world: World, admin: Client) -> None:

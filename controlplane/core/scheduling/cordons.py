@@ -22,8 +22,8 @@ class CordonSplit:
     Attributes:
         open: the snapshot for the policy.
         staying: accelerators of the jobs that are not to be changed.
-        reasons: the reason of each of these jobs, and of jobs that wait for them because all other
-            accelerators are too few.
+        reasons: the reason of each of these jobs, and of jobs for which the accelerators in `open`
+            are too few.
     """
 
     open: Snapshot
@@ -69,8 +69,12 @@ def cordon_split(snapshot: Snapshot) -> CordonSplit:
     }
     capacity, in_reach = capacity_uncordoned(snapshot), capacity_by_kind(split)
     for job in split.jobs:
-        if can_start(job, capacity) and not can_start(job, in_reach):
-            reasons[job.id] = reason(
-                "cordon_waits", accelerators=job.min_accelerators, jobs=len(staying)
-            )
+        if can_start(job, in_reach):
+            continue
+        needed = job.min_accelerators
+        if can_start(job, capacity):
+            reasons[job.id] = reason("cordon_waits", accelerators=needed, jobs=len(staying))
+        else:
+            most = max((n for kind, n in capacity.items() if job.accepts(kind)), default=0)
+            reasons[job.id] = reason("cannot_start", accelerators=needed, most=most)
     return CordonSplit(split, staying, reasons)

@@ -50,9 +50,10 @@ def policy_choose(
     if not changed:
         raise StaleVersionError("The policy was changed in the meantime; read it again.")
     text = f"Policy {row.policy} → {name}" + (f": {reason}" if reason else "")
-    details = {"before": row.policy, "after": name, "reason": reason}
-    audit_add(AuditAction.POLICY_CHANGED, actor=actor, **details)
-    event_add("policy", text, now=now, actor=actor, data=details)
+    before = row.policy
+    audit_add(AuditAction.POLICY_CHANGED, actor=actor, before=before, after=name, reason=reason)
+    data = {"before": before, "after": name, "reason": reason}
+    event_add("policy", text, now=now, actor=actor, data=data)
     return cluster_setting()
 
 

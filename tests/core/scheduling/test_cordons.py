@@ -51,6 +51,8 @@ def test_idle_accelerators_of_a_cordoned_node_do_not_count(name: str) -> None:
     cordoned = replace(snapshot_make(TWO_NODES, job), cordoned=frozenset({1}))
     assert "the cluster has 2" in decide(cordoned, name).reasons[1]
     assert decide(snapshot_make(TWO_NODES, job), name).resizes
+    spread = replace(cordoned, jobs=(job, job_make(2, most=2)), held={2: (1, 3)})
+    assert "the cluster has 2" in decide(spread, name).reasons[1]
 
 
 @every_policy
