@@ -16,7 +16,7 @@ from django.views.decorators.http import require_safe
 
 from controlplane.core.protocol.wire import StopKind, Task
 from controlplane.core.values.lifecycle import ENDED_JOB_STATUSES, GenerationPhase, JobStatus
-from frontend.charts import job_charts
+from frontend.charts import SMOOTHINGS, ChartOptions, job_charts
 from frontend.figures.metrics import metric_key
 from frontend.live.progress import job_progress
 from frontend.text.job_facts import shown_facts
@@ -68,6 +68,7 @@ def job(request: HttpRequest, job_id: int) -> HttpResponse:
     found = job_or_404(request, job_id)
     maps = pages.cluster_map(request.user, job_id=found.pk)
     figures = job_charts(found, timezone.now()) if "tables" in request.GET else None
+    options = ChartOptions.read(request.GET)
     return render(
         request,
         "frontend/job.html",
@@ -83,6 +84,8 @@ def job(request: HttpRequest, job_id: int) -> HttpResponse:
             "maps": maps,
             "figures": figures,
             "tables_query": "tables=1",
+            "chart_options": options,
+            "smoothings": SMOOTHINGS.items(),
             **_accelerators(found),
             "generations": _resize_rows(pages.generations_of(found)),
             "events": pages.events_of(found),
@@ -106,7 +109,8 @@ def job(request: HttpRequest, job_id: int) -> HttpResponse:
 @require_safe
 def job_figures(request: HttpRequest, job_id: int) -> HttpResponse:
     """Return the job's figures as JSON."""
-    return figures_response(request, job_charts(job_or_404(request, job_id), timezone.now()))
+    found, options = job_or_404(request, job_id), ChartOptions.read(request.GET)
+    return figures_response(request, job_charts(found, timezone.now(), options))
 
 
 @login_required

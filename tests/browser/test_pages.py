@@ -107,6 +107,10 @@ def test_charts_show_what_the_tables_beside_them_say(admin: Visitor) -> None:
         expect(figure.locator(".scatterlayer .trace")).to_have_count(num_traces)
         figure.get_by_text("as a table").click()
         expect(figure.locator("tbody tr").nth(3)).to_be_visible()
+    admin.page.get_by_label("smoothing").select_option("strong")
+    admin.page.wait_for_url("**smoothing=0.9**")
+    loss = admin.page.locator("[data-figure=loss]")
+    expect(loss.locator(".scatterlayer .trace")).to_have_count(4)  # pale ones below smooth ones
 
 
 def test_controls_of_the_queue_are_in_view_side_by_side(admin: Visitor) -> None:
