@@ -15,12 +15,11 @@ class Node(models.Model):
     """A machine with an agent.
 
     `status` follows from heartbeats (online or lost). An admin cordons a node (`is_cordoned`: it
-    gets no new work, and jobs there keep what they have) or drains it (`is_draining`, too: they
-    leave). Until
-    `quarantined_until` the node is in quarantine for `quarantine_reason`: trainers kept dying
-    there. `quarantined_at` is the start of the last quarantine, `num_quarantines` the number of
-    them in a row. `next_agent_token_digest` belongs to a token that was sent to the agent and
-    replaces the present one with its first use. `proposed_shape` is that of a newer hello, with
+    gets no new work, and jobs there keep what they have) or drains it (`is_draining` as well: they
+    leave). Until `quarantined_until` the node is in quarantine for `quarantine_reason`: trainers
+    kept dying there. `quarantined_at` is the start of the last quarantine, `num_quarantines` the
+    number of them in a row. `next_agent_token_digest` belongs to a token that was sent to the agent
+    and replaces the present one with its first use. `proposed_shape` is that of a newer hello, with
     other accelerators or another address (services.cluster.node_shapes), until an admin accepts it.
     `isolation` is how its newest hello says that jobs run there: "uid", each as a user of its own,
     or "none".

@@ -93,8 +93,8 @@ def cluster_snapshot(now: datetime.datetime, seed: int = 0) -> ClusterView:
     excluded = _accelerators_excluded(now)
     kept = replacements(
         short_jobs(zip(jobs, core_jobs, strict=True), generations, manned, now),
-        [row for row in accelerators if row.node_id not in cordoned],
-        held=in_hands,
+        accelerators,
+        held=in_hands.union(row.id for row in accelerators if row.node_id in cordoned),
         releasing=releasing,
         excluded=excluded,
     )

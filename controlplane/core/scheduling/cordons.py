@@ -43,9 +43,9 @@ def cordon_split(snapshot: Snapshot) -> CordonSplit:
     A job stays if it holds an accelerator on a cordoned node and can run on what it holds: at least
     its minimum, none of it on a node that jobs have to leave. Other jobs leave cordoned nodes.
     """
-    cordoned = {one.id for one in snapshot.accelerators if one.node_id in snapshot.cordoned}
-    if not cordoned:
+    if not snapshot.cordoned:
         return CordonSplit(snapshot, {}, {})
+    cordoned = {one.id for one in snapshot.accelerators if one.node_id in snapshot.cordoned}
     schedulable = {one.id for one in snapshot.accelerators}
     least = {job.id: job.min_accelerators for job in snapshot.jobs}
     staying = {

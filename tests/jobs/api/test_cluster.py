@@ -68,7 +68,8 @@ def test_the_policy_is_switched_by_admins(ada: User, admin: User, client_of: Cli
     assert first["policy"] == settings.DEFAULT_POLICY
     assert {"fifo", "priority", "weighted_fair"} <= set(first["policies"])
     assert client_of(ada).put(url, {"policy": "fifo"}).status_code == 403
-    response = client.put(url, {"policy": "fifo", "version": first["version"]})
+    given = {"policy": "fifo", "version": first["version"], "reason": "to compare"}
+    response = client.put(url, given)
     assert (response.status_code, response.data["policy"]) == (200, "fifo")
     stale = client.put(url, {"policy": "priority", "version": first["version"]})
     assert (stale.status_code, stale.json()["code"]) == (412, "stale_version")
@@ -77,7 +78,11 @@ def test_the_policy_is_switched_by_admins(ada: User, admin: User, client_of: Cli
     wrong = client.put(url, {"policy": "fifo", "version": "1"})
     assert (wrong.status_code, set(wrong.json()["errors"])) == (400, {"version"})
     event = Event.objects.get(kind="policy")
-    assert event.data == {"before": settings.DEFAULT_POLICY, "after": "fifo"}
+    assert event.data == {
+        "before": settings.DEFAULT_POLICY,
+        "after": "fifo",
+        "reason": "to compare",
+    }
 
 
 def test_the_cluster_hides_whose_other_jobs_are(
