@@ -175,7 +175,7 @@ def grow(stack: Stack, node_id: int, job_id: int) -> float:
 def shrink(stack: Stack, node_id: int, job_id: int) -> float:
     """Close the node; gives the seconds until its accelerator is free."""
     requested_at = time.time()
-    stack.post(f"nodes/{node_id}/cordon/", {"reason": "to shrink"})
+    stack.post(f"nodes/{node_id}/drain/", {"reason": "to shrink"})
     wait(stack, "the free accelerator", lambda: tenure_ends(stack, job_id).count(None) == 1)
     return max(filter(None, tenure_ends(stack, job_id))) - requested_at
 

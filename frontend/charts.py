@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from datetime import datetime, timedelta
+from urllib.parse import urlencode
 
 from frontend.figures.batch import batch_figure
 from frontend.figures.cluster import cluster_allocation_figure, cluster_throughput_figure
@@ -35,6 +37,8 @@ WINDOWS: Mapping[int, str] = {
     7 * 24 * 3600: "week",
 }
 DEFAULT_WINDOW_S = 15 * 60
+#: Weights of the moving average of curves -> label.
+SMOOTHINGS: Mapping[float, str] = {0.0: "none", 0.6: "some", 0.9: "strong"}
 #: Least seconds shown for a young cluster.
 SHORTEST_WINDOW_S = 120
 
@@ -60,7 +64,31 @@ def overview_charts(person: Person, window_s: int, now: datetime) -> dict[str, F
     }
 
 
-def job_charts(job: Job, now: datetime) -> dict[str, Figure]:
+@dataclass(frozen=True, slots=True)
+class ChartOptions:
+    """Look of the charts of loss and metrics.
+
+    Attributes:
+        smoothing: weight of the moving average, one of `SMOOTHINGS`, which the page's script draws.
+    """
+
+    is_log: bool = False
+    smoothing: float = 0.0
+
+    @classmethod
+    def read(cls, given: Mapping[str, str]) -> ChartOptions:
+        """Read options from an address; unknown values count as absent."""
+        smoothings = {str(weight): weight for weight in SMOOTHINGS}
+        return cls(given.get("scale") == "log", smoothings.get(given.get("smoothing", ""), 0.0))
+
+    @property
+    def query(self) -> str:
+        """These options as the query of an address."""
+        scale = "log" if self.is_log else "linear"
+        return urlencode({"scale": scale, "smoothing": self.smoothing})
+
+
+def job_charts(job: Job, now: datetime, options: ChartOptions | None = None) -> dict[str, Figure]:
     """Draw the charts of one job, from its submission to its end or now."""
     bins = series.step_bins_of(job)
     points = [
@@ -75,15 +103,22 @@ def job_charts(job: Job, now: datetime) -> dict[str, Figure]:
     marks = _resize_marks(job)
     start_at = job.submitted_at.timestamp()
     end_at = (job.ended_at or now).timestamp()
-    return {
+    curves = {
         "loss": loss_figure(points, epochs, marks),
-        "throughput": job_throughput_figure(points, marks),
-        "batch": batch_figure(points, batches),
-        "allocation": job_allocation_figure(marks, job_colour_token(job.colour), start_at, end_at),
         **{
             metric_key(name): metric_figure(name, epochs, marks)
             for name in series.metric_names_of(job)
         },
+    }
+    if options is not None:
+        for figure in curves.values():
+            figure["smoothing"] = options.smoothing
+            figure["layout"]["yaxis"]["type"] = "log" if options.is_log else "linear"
+    return {
+        **curves,
+        "throughput": job_throughput_figure(points, marks),
+        "batch": batch_figure(points, batches),
+        "allocation": job_allocation_figure(marks, job_colour_token(job.colour), start_at, end_at),
     }
 
 

@@ -51,6 +51,7 @@ def _admin_acts(site: Site) -> Iterator[Attempt]:
         ("enrolment-tokens/", {}),
         ("policy/", {"policy": "fifo"}),
         (f"nodes/{node}/cordon/", {"reason": "x"}),
+        (f"nodes/{node}/drain/", {"reason": "x"}),
         (f"nodes/{node}/accept-shape/", {"digest": "x"}),
     ]
     for path, body in acts:

@@ -46,6 +46,8 @@ class JobSummary(TypedDict):
     policy_reason: str
     expected_start_earliest_at: str | None
     expected_start_latest_at: str | None
+    expected_start_changes: int
+    expected_start_changed_at: str | None
     priority: int
     num_accelerators: int
     min_accelerators: int
@@ -188,6 +190,7 @@ class Node(TypedDict):
     status: str
     isolation: str
     is_cordoned: bool
+    is_draining: bool
     quarantined_until: str | None
     quarantine_reason: str
     proposed_shape: dict[str, Any] | None

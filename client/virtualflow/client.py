@@ -311,8 +311,12 @@ class Client:
         return self._site.pages("nodes/", answers.Node)
 
     def cordon(self, node_id: int, reason: str = "") -> answers.Node:
-        """Take a node out of the pool (admins): the policy moves its jobs to other nodes."""
+        """Give a node no new work (admins); jobs there keep what they have."""
         return self._site.post(f"nodes/{node_id}/cordon/", answers.Node, json={"reason": reason})
+
+    def drain(self, node_id: int, reason: str = "") -> answers.Node:
+        """Take a node out of the pool (admins): the policy moves its jobs to other nodes."""
+        return self._site.post(f"nodes/{node_id}/drain/", answers.Node, json={"reason": reason})
 
     def uncordon(self, node_id: int, reason: str = "") -> answers.Node:
         """Give a node work again (admins)."""

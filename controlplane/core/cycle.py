@@ -6,10 +6,11 @@ import dataclasses
 from collections import Counter
 
 from controlplane.core.policies import POLICIES
+from controlplane.core.scheduling.cordons import cordon_split
 from controlplane.core.scheduling.kind_lending import mix
 from controlplane.core.scheduling.placement import place
 from controlplane.core.scheduling.plan import plan_between
-from controlplane.core.values.types import Decision, Plan, Snapshot
+from controlplane.core.values.types import Allocation, Decision, Plan, Snapshot
 
 
 def decide(snapshot: Snapshot, policy_name: str) -> Plan:
@@ -21,9 +22,13 @@ def decide(snapshot: Snapshot, policy_name: str) -> Plan:
     """
     if policy_name not in POLICIES:
         raise ValueError(f"policy must be one of {', '.join(POLICIES)}, got {policy_name!r}")
-    decision = mix(snapshot, POLICIES[policy_name](snapshot))
-    decision_check(snapshot, decision)
-    allocation = place(snapshot, decision)
+    split = cordon_split(snapshot)
+    decision = mix(split.open, POLICIES[policy_name](split.open))
+    decision_check(split.open, decision)
+    placed = place(split.open, decision)
+    allocation = Allocation(
+        {**placed.accelerators, **split.staying}, {**placed.reasons, **split.reasons}
+    )
     plan = plan_between(snapshot, allocation)
     return dataclasses.replace(
         plan,

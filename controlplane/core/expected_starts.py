@@ -16,8 +16,9 @@ from itertools import accumulate
 
 from controlplane.core.policies import POLICIES, Policy
 from controlplane.core.policies.common.rates import left_s
+from controlplane.core.scheduling.cordons import capacity_uncordoned, cordon_split
 from controlplane.core.scheduling.placement import place
-from controlplane.core.scheduling.pools import capacity_by_kind
+from controlplane.core.scheduling.pools import can_start, capacity_by_kind
 from controlplane.core.values.explanations import reason
 from controlplane.core.values.types import AcceleratorId, Allocation, Job, JobId, Plan, Snapshot
 
@@ -81,10 +82,10 @@ def expected_starts(
     waiting = _waiting(snapshot, plan.allocation)
     if not waiting:
         return {}
-    first = _obeyed(snapshot, plan.allocation, plan.carried)
+    first = _obeyed(snapshot, plan.allocation.accelerators, plan.carried)
     num_each = min(most_decisions, MOST_DECISIONS) // 2
     if num_each == 0:
-        starts = _bounds(first, waiting)
+        starts = _bounds(cordon_split(first).open, waiting)
     else:
         less, more = (
             _play(_scaled(first, factor), POLICIES[policy_name], waiting, num_each)
@@ -102,14 +103,11 @@ def expected_starts(
 
 def _waiting(snapshot: Snapshot, allocation: Allocation) -> frozenset[JobId]:
     """Return the jobs without accelerators whose minimum some accepted kind has."""
-    capacity = capacity_by_kind(snapshot)
+    capacity = capacity_uncordoned(snapshot)
     return frozenset(
         job.id
         for job in snapshot.jobs
-        if job.id not in allocation.accelerators
-        and any(
-            job.accepts(kind) and job.min_accelerators <= total for kind, total in capacity.items()
-        )
+        if job.id not in allocation.accelerators and can_start(job, capacity)
     )
 
 
@@ -145,11 +143,12 @@ def _play(
             limit_s = max([limit_s, *ends])
         first_s, last_s = _next_ends(ends, limit_s, num_left)
         snapshot = _later(snapshot, holdings, last_s)
-        decision = policy(snapshot)
-        allocation = place(snapshot, decision)
-        snapshot = _obeyed(snapshot, allocation, decision.carried)
+        split = cordon_split(snapshot)
+        decision = policy(split.open)
+        given = {**place(split.open, decision).accelerators, **split.staying}
+        snapshot = _obeyed(snapshot, given, decision.carried)
         found = ExpectedStart(passed_s + first_s, passed_s + last_s)
-        for job_id in allocation.accelerators:
+        for job_id in given:
             if job_id in waiting:
                 starts.setdefault(job_id, found)
         if len(starts) == len(waiting):
@@ -208,9 +207,10 @@ def _progressed(job: Job, holding: _Holding, after_s: float) -> Job:
     )
 
 
-def _obeyed(snapshot: Snapshot, allocation: Allocation, carried: object | None) -> Snapshot:
+def _obeyed(
+    snapshot: Snapshot, given: Mapping[JobId, tuple[AcceleratorId, ...]], carried: object | None
+) -> Snapshot:
     """Give every job its accelerators at once."""
-    given = allocation.accelerators
     jobs = (
         _changed(job, snapshot.held.get(job.id, ()), given.get(job.id, ()), snapshot.now)
         for job in snapshot.jobs

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
 
 from frontend.figures.parts import (
     MAX_POINTS,
@@ -49,7 +50,7 @@ def cluster_allocation_figure(
         data.append(band(x, total, f"{len(rest)} other jobs", OTHER_JOBS_TOKEN))
         legend.append(legend_entry(f"{len(rest)} other jobs", OTHER_JOBS_TOKEN))
     if num_accelerators:
-        data.append(capacity_line(x, num_accelerators))
+        data.append(capacity_line(x, num_accelerators, _holders(data, len(x))))
         legend.append(legend_entry(f"capacity {num_accelerators}", "--capacity"))
     return {
         "data": data,
@@ -115,6 +116,17 @@ def cluster_throughput_figure(
             [[at, round(total, 1)] for at, total in zip(x, totals, strict=True) if total],
         ),
     }
+
+
+def _holders(bands: Sequence[Mapping[str, Any]], num_times: int) -> list[str]:
+    """List at each time the bands that are not empty, the topmost first."""
+    return [
+        "<br>".join(
+            f"{one['y'][place]} · {one['name']}" for one in reversed(bands) if one["y"][place]
+        )
+        or "none in use"
+        for place in range(num_times)
+    ]
 
 
 def _bins_touched(span: WorkSpan, start_at: float, bin_s: float, num_bins: int) -> range:

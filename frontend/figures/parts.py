@@ -26,19 +26,21 @@ def band(x: list[int], y: list[int], name: str, colour: str) -> dict[str, Any]:
         "name": plotly_text(name),
         "line": {"shape": "hv", "width": 0.5, "color": "--surface"},
         "fillcolor": colour,
-        "hovertemplate": "%{y} · " + plotly_text(name) + "<extra></extra>",
+        "hoverinfo": "skip",
     }
 
 
-def capacity_line(x: list[int], capacity: int) -> dict[str, Any]:
+def capacity_line(x: list[int], capacity: int, holders: list[str]) -> dict[str, Any]:
+    """Return the line above the bands, with the text that is shown at each time for all of them."""
     return {
         "type": "scatter",
         "mode": "lines",
-        "x": [x[0], x[-1]],
-        "y": [capacity, capacity],
+        "x": x,
+        "y": [capacity] * len(x),
+        "text": holders,
         "name": "capacity",
         "line": {"color": "--capacity", "width": 1.5, "dash": "dash"},
-        "hoverinfo": "skip",
+        "hovertemplate": "%{text}<extra></extra>",
     }
 
 

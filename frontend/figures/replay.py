@@ -50,9 +50,11 @@ def completion_figure(jobs: Sequence[Mapping[str, Any]]) -> Figure:
 
 
 def change_text(before: float | None, after: float | None) -> str:
-    """Format the difference of `after` in per cent; a dash if one of them is unknown."""
+    """Format the change to `after`: in per cent, or as a factor from 2 on; a dash if unknown."""
     if before is None or after is None or before <= 0.0:
         return "\N{EN DASH}"
+    if after >= 2.0 * before:
+        return f"\N{MULTIPLICATION SIGN}{after / before:.3g}"
     return f"{after / before - 1.0:+.0%}"
 
 

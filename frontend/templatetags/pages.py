@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import datetime
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from django import template
 from django.forms import BoundField
 from django.template.context import Context
 from django.urls import reverse
-from django.utils.html import format_html
+from django.utils.html import format_html, format_html_join
 from django.utils.safestring import SafeString, mark_safe
 
 from controlplane.core.values.lifecycle import SCHEDULABLE_JOB_STATUSES, JobStatus, NodeStatus
+from frontend.figures.parts import Figure
 from frontend.policy import stream_address
 from jobs.models import Job, Node, Replay, ReplayStatus
 from jobs.selectors.estimates.memory import size_text
@@ -35,6 +37,7 @@ _JOB_TONES = {
 _NODE_TONES = {
     NodeStatus.ONLINE: "good",
     NodeStatus.CORDONED: "warn",
+    NodeStatus.DRAINING: "warn pill-ring",
     NodeStatus.QUARANTINED: "bad",
     NodeStatus.LOST: "bad",
 }
@@ -115,6 +118,29 @@ def when(at: Any, as_: str = "clock") -> SafeString:
         as_,
         at.strftime("%Y-%m-%d %H:%M:%S"),
     )
+
+
+@register.simple_tag
+def figure_table(figures: Mapping[str, Figure] | str, name: str) -> SafeString:
+    """Render the head and the body of a chart's table; empty where the script is to fill it."""
+    columns: list[str] = []
+    rows: list[list[Any]] = []
+    if figures and not isinstance(figures, str) and name in figures:
+        columns, rows = figures[name]["table"]["columns"], figures[name]["table"]["rows"]
+    head = format_html_join("", '<th scope="col">{}</th>', ((column,) for column in columns))
+    body = format_html_join("", "<tr>{}</tr>", ((_cells(columns, row),) for row in rows))
+    return format_html("<thead><tr>{}</tr></thead><tbody>{}</tbody>", head, body)
+
+
+def _cells(columns: list[str], row: list[Any]) -> SafeString:
+    """Render the cells of a row; a column "Time" has milliseconds since the epoch."""
+    cells = (
+        when(datetime.datetime.fromtimestamp(value / 1000, datetime.UTC))
+        if column == "Time"
+        else value
+        for column, value in zip(columns, row, strict=True)
+    )
+    return format_html_join("", "<td>{}</td>", ((cell,) for cell in cells))
 
 
 @register.simple_tag

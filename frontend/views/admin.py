@@ -16,6 +16,7 @@ from django.utils.datastructures import MultiValueDict
 from django.views.decorators.http import require_POST, require_safe
 
 from controlplane.core.policies import POLICIES, policy_summary
+from frontend.text.priority_text import priority_text
 from frontend.views.changes import actor, person, words
 from frontend.views.pages import id_or_none
 from jobs import nudges
@@ -24,8 +25,10 @@ from jobs.models import AuditAction, AuditEntry, Node
 from jobs.models.audit import action_label
 from jobs.selectors import access, pages
 from jobs.selectors.audit_filter import AuditFilter
+from jobs.selectors.policy_preview import policy_preview
 from jobs.services.cluster.nodes import (
     ENROLMENT_TOKEN_HOURS,
+    Cordon,
     are_users_strangers,
     enrolment_token_create,
     enrolment_token_revoke,
@@ -35,6 +38,11 @@ from jobs.services.failures.quarantine import node_unquarantine
 from jobs.services.scheduling.policy import cluster_setting, policy_choose
 
 _TOKEN_HOURS_RANGE = (1, 168)
+_CORDON_WORDS = {
+    Cordon.CORDON: "is cordoned: no new work starts there",
+    Cordon.DRAIN: "is being drained",
+    Cordon.UNCORDON: "is back in service",
+}
 
 
 def admin_or_404(request: HttpRequest) -> None:
@@ -59,8 +67,12 @@ def queue(request: HttpRequest) -> HttpResponse:
         "jobs": jobs,
         "ceiling": access.priority_ceiling(request.user),
         "policies": [(name, policy_summary(name)) for name in POLICIES],
-        "policy": cluster_setting().policy,
+        "policy": (name := cluster_setting().policy),
+        "priority_text": priority_text(name, pages.priority_range()),
     }
+    asked = request.GET.get("policy", "")
+    if asked in POLICIES and asked != name:
+        context["preview"] = {"policy": asked, "moves": policy_preview(asked, timezone.now())}
     return render(request, "frontend/queue.html", context)
 
 
@@ -69,9 +81,9 @@ def queue(request: HttpRequest) -> HttpResponse:
 def policy(request: HttpRequest) -> HttpResponse:
     """Switch the policy of the whole cluster."""
     admin_or_404(request)
-    name = request.POST.get("policy", "")
+    name, reason = request.POST.get("policy", ""), request.POST.get("reason", "")[:200]
     try:
-        policy_choose(name, timezone.now(), actor=actor(request))
+        policy_choose(name, timezone.now(), actor=actor(request), reason=reason)
     except ControlPlaneError as error:
         messages.error(request, words(error), extra_tags="bad")
     else:
@@ -114,15 +126,18 @@ def node_token(request: HttpRequest) -> HttpResponse:
 @login_required
 @require_POST
 def cordon(request: HttpRequest, node_id: int) -> HttpResponse:
-    """Cordon or uncordon a node."""
+    """Cordon, drain or uncordon a node."""
     admin_or_404(request)
     node = get_object_or_404(Node, pk=node_id, removed_at=None)
-    is_cordoned = request.POST.get("cordon") == "1"
+    try:
+        change = Cordon(request.POST.get("change", ""))
+    except ValueError:
+        messages.error(request, "Choose cordon, drain or uncordon.", extra_tags="bad")
+        return redirect("nodes")
     reason = request.POST.get("reason", "")[:200]
-    if node_cordon(node, is_cordoned, timezone.now(), actor=actor(request), reason=reason):
+    if node_cordon(node, change, timezone.now(), actor=actor(request), reason=reason):
         nudges.jobs_changed(cluster=True)
-        words = "is being drained" if is_cordoned else "is back in service"
-        messages.success(request, f"{node.name} {words}.", extra_tags="good")
+        messages.success(request, f"{node.name} {_CORDON_WORDS[change]}.", extra_tags="good")
     return redirect("nodes")
 
 

@@ -16,10 +16,11 @@ from django.views.decorators.http import require_safe
 
 from controlplane.core.protocol.wire import StopKind, Task
 from controlplane.core.values.lifecycle import ENDED_JOB_STATUSES, GenerationPhase, JobStatus
-from frontend.charts import job_charts
+from frontend.charts import SMOOTHINGS, ChartOptions, job_charts
 from frontend.figures.metrics import metric_key
 from frontend.live.progress import job_progress
 from frontend.text.job_facts import shown_facts
+from frontend.text.priority_text import priority_text
 from frontend.views.pages import figures_response
 from jobs.api.downloads import file_response, text_response
 from jobs.models import Generation, Job
@@ -29,6 +30,7 @@ from jobs.selectors.reproducibility import kinds_used, reproducibility_of
 from jobs.selectors.retention import files_expire_at
 from jobs.selectors.selection import selection_counts
 from jobs.services.lifecycle.audit import read_audit
+from jobs.services.scheduling.policy import cluster_setting
 
 _PHASE_TONES = {
     GenerationPhase.PREPARING.value: "info pill-ring",
@@ -65,6 +67,8 @@ def job(request: HttpRequest, job_id: int) -> HttpResponse:
     """Show everything about one job."""
     found = job_or_404(request, job_id)
     maps = pages.cluster_map(request.user, job_id=found.pk)
+    figures = job_charts(found, timezone.now()) if "tables" in request.GET else None
+    options = ChartOptions.read(request.GET)
     return render(
         request,
         "frontend/job.html",
@@ -76,8 +80,13 @@ def job(request: HttpRequest, job_id: int) -> HttpResponse:
             ),
             "duration_s": found.started_at and _seconds(found.started_at, found.ended_at),
             "place": pages.queue_place(found) if found.status == JobStatus.PENDING else None,
+            "priority_text": "" if found.ended_at else _priority_text(found),
             "maps": maps,
-            "num_held": sum(cell.is_kept for node_map in maps for cell in node_map.cells),
+            "figures": figures,
+            "tables_query": "tables=1",
+            "chart_options": options,
+            "smoothings": SMOOTHINGS.items(),
+            **_accelerators(found),
             "generations": _resize_rows(pages.generations_of(found)),
             "events": pages.events_of(found),
             "artifacts": list(found.artifacts.all()[:100]),
@@ -100,7 +109,8 @@ def job(request: HttpRequest, job_id: int) -> HttpResponse:
 @require_safe
 def job_figures(request: HttpRequest, job_id: int) -> HttpResponse:
     """Return the job's figures as JSON."""
-    return figures_response(request, job_charts(job_or_404(request, job_id), timezone.now()))
+    found, options = job_or_404(request, job_id), ChartOptions.read(request.GET)
+    return figures_response(request, job_charts(found, timezone.now(), options))
 
 
 @login_required
@@ -207,6 +217,18 @@ def _memory_text(job: Job) -> str:
     """Describe the numbers of virtual nodes that fit; empty if the memory need is unknown."""
     advice = job_memory_advice(job)
     return "" if advice is None or not advice.fits else advice_text(advice)
+
+
+def _accelerators(job: Job) -> dict[str, int | None]:
+    """Count the members that train, and those of a change under way; None: there is none."""
+    members = pages.members_by_phase(job)
+    active = members.get(GenerationPhase.ACTIVE, 0)
+    coming = members.get(GenerationPhase.SWITCHING, members.get(GenerationPhase.PREPARING))
+    return {"num_active": active, "num_coming": coming if coming != active else None}
+
+
+def _priority_text(job: Job) -> str:
+    return priority_text(cluster_setting().policy, pages.priority_range(job), job.priority)
 
 
 def _stop_text(job: Job) -> str:

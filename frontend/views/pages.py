@@ -38,6 +38,10 @@ def overview(request: HttpRequest) -> HttpResponse:
     jobs = pages.live_jobs(request.user)
     waiting = [job for job in jobs if job.status in _WAITING]
     training = [job for job in jobs if job.status in _TRAINING]
+    window_s = _window_s(request)
+    figures = None
+    if "tables" in request.GET:
+        figures = overview_charts(request.user, window_s, timezone.now())
     return render(
         request,
         "frontend/overview.html",
@@ -56,7 +60,9 @@ def overview(request: HttpRequest) -> HttpResponse:
                 job.examples_per_s or 0.0 for job in jobs if job.status == JobStatus.RUNNING
             ),
             "windows": WINDOWS.items(),
-            "window": _window_s(request),
+            "window": window_s,
+            "figures": figures,
+            "tables_query": urlencode({"tables": 1, "window": window_s}),
         },
     )
 

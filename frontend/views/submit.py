@@ -64,8 +64,7 @@ def submit(request: HttpRequest) -> HttpResponse:
         form.add_error(None, error.detail)
         return _answer(request, form)
     nudges.jobs_changed([job.pk], orders=True)
-    text = "its code was built before" if job.facts else "its code is being built on a node"
-    messages.success(request, f"Job #{job.pk} is submitted; {text}.")
+    messages.success(request, f"Job #{job.pk} is submitted.")
     if _wants_json(request):
         return JsonResponse({"location": f"/jobs/{job.pk}/"})
     return redirect("job", job.pk)

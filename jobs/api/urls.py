@@ -13,6 +13,7 @@ from jobs.api.openapi import ApiPages
 from jobs.api.replays import views as replays
 from jobs.api.secrets import views as secrets
 from jobs.api.validations import views as validations
+from jobs.services.cluster.nodes import Cordon
 
 urlpatterns = [
     path("", Index.as_view(), name="index"),
@@ -43,8 +44,13 @@ urlpatterns = [
     path("nodes/<int:node_id>/", cluster.NodeDetail.as_view(), name="node-detail"),
     path("nodes/<int:node_id>/cordon/", cluster.NodeCordon.as_view(), name="node-cordon"),
     path(
+        "nodes/<int:node_id>/drain/",
+        cluster.NodeCordon.as_view(change=Cordon.DRAIN),
+        name="node-drain",
+    ),
+    path(
         "nodes/<int:node_id>/uncordon/",
-        cluster.NodeCordon.as_view(is_cordoned=False),
+        cluster.NodeCordon.as_view(change=Cordon.UNCORDON),
         name="node-uncordon",
     ),
     path(

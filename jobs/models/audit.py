@@ -28,6 +28,7 @@ class AuditAction(StrEnum):
     NODE_REMOVED = "node_removed"
     NODE_SHAPE_ACCEPTED = "node_shape_accepted"
     NODE_CORDONED = "node_cordoned"
+    NODE_DRAINED = "node_drained"
     NODE_UNCORDONED = "node_uncordoned"
     NODE_UNQUARANTINED = "node_unquarantined"
     NODE_TOKEN_REPLACED = "node_token_replaced"  # noqa: S105

@@ -101,6 +101,9 @@ class Job(models.Model):
     # Range of the expected start of a waiting job; both or neither.
     expected_start_earliest_at = models.DateTimeField(null=True, blank=True)
     expected_start_latest_at = models.DateTimeField(null=True, blank=True)
+    # Changes of that range since the job began to wait, and the time of the last one.
+    expected_start_changes = models.PositiveIntegerField(default=0)
+    expected_start_changed_at = models.DateTimeField(null=True, blank=True)
     error_field = models.CharField(max_length=60, blank=True)
     error_traceback = models.TextField(blank=True)
     version = models.PositiveIntegerField(default=1)

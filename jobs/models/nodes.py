@@ -14,11 +14,12 @@ from jobs.models.choices import choices
 class Node(models.Model):
     """A machine with an agent.
 
-    `status` follows from heartbeats (online or lost); `is_cordoned` is set by an admin. Until
-    `quarantined_until` the node is in quarantine for `quarantine_reason`: trainers kept dying
-    there. `quarantined_at` is the start of the last quarantine, `num_quarantines` the number of
-    them in a row. `next_agent_token_digest` belongs to a token that was sent to the agent and
-    replaces the present one with its first use. `proposed_shape` is that of a newer hello, with
+    `status` follows from heartbeats (online or lost). An admin cordons a node (`is_cordoned`: it
+    gets no new work, and jobs there keep what they have) or drains it (`is_draining` as well: they
+    leave). Until `quarantined_until` the node is in quarantine for `quarantine_reason`: trainers
+    kept dying there. `quarantined_at` is the start of the last quarantine, `num_quarantines` the
+    number of them in a row. `next_agent_token_digest` belongs to a token that was sent to the agent
+    and replaces the present one with its first use. `proposed_shape` is that of a newer hello, with
     other accelerators or another address (services.cluster.node_shapes), until an admin accepts it.
     `isolation` is how its newest hello says that jobs run there: "uid", each as a user of its own,
     or "none".
@@ -34,6 +35,7 @@ class Node(models.Model):
         default=NodeStatus.ONLINE.value,
     )
     is_cordoned = models.BooleanField(default=False)
+    is_draining = models.BooleanField(default=False)
     quarantined_until = models.DateTimeField(null=True, blank=True)
     quarantined_at = models.DateTimeField(null=True, blank=True)
     num_quarantines = models.PositiveSmallIntegerField(default=0)
@@ -57,6 +59,10 @@ class Node(models.Model):
                     first_port__gte=1, last_port__lte=65535, first_port__lte=F("last_port")
                 ),
             ),
+            models.CheckConstraint(
+                name="node_draining_is_cordoned",
+                condition=Q(is_draining=False) | Q(is_cordoned=True),
+            ),
         )
 
     def __str__(self) -> str:
@@ -64,11 +70,13 @@ class Node(models.Model):
 
     @property
     def shown_status(self) -> NodeStatus:
-        """Status shown to users: lost before quarantined before cordoned before online."""
+        """Status shown to users: lost, quarantined, draining, cordoned, or else online."""
         if self.status == NodeStatus.LOST:
             return NodeStatus.LOST
         if self.quarantined_until is not None:
             return NodeStatus.QUARANTINED
+        if self.is_draining:
+            return NodeStatus.DRAINING
         return NodeStatus.CORDONED if self.is_cordoned else NodeStatus.ONLINE
 
 

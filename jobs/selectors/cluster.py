@@ -47,11 +47,16 @@ class ClusterView:
 
 def accelerators_open(now: datetime.datetime) -> QuerySet[Accelerator]:
     """Select the accelerators that may be given to jobs, held or not."""
+    return _accelerators_usable(now).filter(node__is_cordoned=False)
+
+
+def _accelerators_usable(now: datetime.datetime) -> QuerySet[Accelerator]:
+    """Select the accelerators on which trainers may be: open ones and those of cordoned nodes."""
     return Accelerator.objects.filter(
         Q(node__quarantined_until=None) | Q(node__quarantined_until__lte=now),
         is_present=True,
         node__status=NodeStatus.ONLINE,
-        node__is_cordoned=False,
+        node__is_draining=False,
         node__removed_at=None,
     )
 
@@ -82,13 +87,14 @@ def cluster_snapshot(now: datetime.datetime, seed: int = 0) -> ClusterView:
     manned = {job_id: row for job_id, row in manned.items() if job_id not in unreadable}
     in_hands = {accelerator for row in manned.values() for accelerator in row}
     kept_out = {row.accelerator_id for job_id in unreadable for row in by_job.get(job_id, [])}
-    accelerators = tuple(row for row in _accelerators(now) if row.id not in kept_out)
+    accelerators, cordoned = _accelerators(now)
+    accelerators = tuple(row for row in accelerators if row.id not in kept_out)
     releasing = frozenset(row.accelerator_id for row in allocations) - in_hands - kept_out
     excluded = _accelerators_excluded(now)
     kept = replacements(
         short_jobs(zip(jobs, core_jobs, strict=True), generations, manned, now),
         accelerators,
-        held=in_hands,
+        held=in_hands.union(row.id for row in accelerators if row.node_id in cordoned),
         releasing=releasing,
         excluded=excluded,
     )
@@ -107,6 +113,7 @@ def cluster_snapshot(now: datetime.datetime, seed: int = 0) -> ClusterView:
             or _is_ending(generation, by_job.get(job_id, []))
         ),
         excluded=excluded,
+        cordoned=cordoned,
     )
     return ClusterView(snapshot, {job.pk: job.generation for job in jobs}, unreadable)
 
@@ -166,11 +173,15 @@ def _core_jobs(
     ]
 
 
-def _accelerators(now: datetime.datetime) -> tuple[types.Accelerator, ...]:
+def _accelerators(
+    now: datetime.datetime,
+) -> tuple[tuple[types.Accelerator, ...], frozenset[int]]:
+    """Return the usable accelerators and the cordoned nodes among theirs."""
+    rows = list(_accelerators_usable(now).select_related("node").order_by("node_id", "index"))
     return tuple(
         types.Accelerator(id=row.pk, node_id=row.node_id, index=row.index, kind=row.kind)
-        for row in accelerators_open(now).order_by("node_id", "index")
-    )
+        for row in rows
+    ), frozenset(row.node_id for row in rows if row.node.is_cordoned)
 
 
 def _accelerators_excluded(now: datetime.datetime) -> dict[int, frozenset[int]]:

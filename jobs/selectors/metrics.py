@@ -96,7 +96,8 @@ class SiteCollector(Collector):
             numbers[accelerator.kind, state] += 1
         family = GaugeMetricFamily(
             "virtualflow_accelerators",
-            "Accelerators by kind: held by jobs, idle, closed (cordoned or quarantined), offline.",
+            "Accelerators by kind: held by jobs, idle, offline, or closed because their node is "
+            "cordoned, draining or quarantined.",
             labels=["kind", "state"],
         )
         for kind in sorted({kind for kind, _ in numbers}):

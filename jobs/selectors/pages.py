@@ -10,8 +10,9 @@ import datetime
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from django.db.models import F, Q, QuerySet
+from django.db.models import Count, F, Max, Min, Q, QuerySet
 
+from controlplane.core.values.explanations import begins
 from controlplane.core.values.lifecycle import GenerationPhase, JobStatus
 from jobs.models import (
     Accelerator,
@@ -227,9 +228,39 @@ def events_of(job: Job, before_id: int | None = None) -> list[Event]:
     return list((events.filter(pk__lt=before_id) if before_id else events)[:MAX_EVENTS])
 
 
-def queue_place(job: Job) -> int:
-    """Return the position (from 1) of a pending job in the queue, by priority, then age."""
+def members_by_phase(job: Job) -> dict[str, int]:
+    """Return the number of members of a job's open generations by phase, of the newest each."""
+    rows = job.generations.filter(phase__in=_OPEN_PHASES).order_by("number")
+    return dict(rows.values_list("phase", "num_members"))
+
+
+def queue_place(job: Job) -> int | None:
+    """Return the position (from 1) of a pending job in the queue, by priority, then age.
+
+    Jobs that cannot start have none, and are not counted.
+    """
+    cannot_start = begins("cannot_start")
+    if job.policy_reason.startswith(cannot_start):
+        return None
     ahead = Job.objects.filter(status=JobStatus.PENDING.value).filter(
         Q(priority__gt=job.priority) | Q(priority=job.priority, pk__lt=job.pk)
     )
-    return ahead.count() + 1
+    return ahead.exclude(policy_reason__startswith=cannot_start).count() + 1
+
+
+@dataclass(frozen=True, slots=True)
+class PriorityRange:
+    """Lowest and highest priority of some jobs, and their number; 0 if there are none."""
+
+    lowest: int
+    highest: int
+    num_jobs: int
+
+
+def priority_range(without: Job | None = None) -> PriorityRange:
+    """Return the range of the priorities of all active jobs, whoever owns them."""
+    jobs = Job.objects.filter(status__in=[status.value for status in LIVE_JOB_STATUSES])
+    if without is not None:
+        jobs = jobs.exclude(pk=without.pk)
+    found = jobs.aggregate(lowest=Min("priority"), highest=Max("priority"), num_jobs=Count("pk"))
+    return PriorityRange(found["lowest"] or 0, found["highest"] or 0, found["num_jobs"])

@@ -107,6 +107,39 @@ def test_charts_show_what_the_tables_beside_them_say(admin: Visitor) -> None:
         expect(figure.locator(".scatterlayer .trace")).to_have_count(num_traces)
         figure.get_by_text("as a table").click()
         expect(figure.locator("tbody tr").nth(3)).to_be_visible()
+    admin.page.get_by_label("smoothing").select_option("strong")
+    admin.page.wait_for_url("**smoothing=0.9**")
+    loss = admin.page.locator("[data-figure=loss]")
+    expect(loss.locator(".scatterlayer .trace")).to_have_count(4)  # pale ones below smooth ones
+
+
+def test_controls_of_the_queue_are_in_view_side_by_side(admin: Visitor) -> None:
+    admin.open("/queue/")
+    for width in (390, 701, 768, 1100, 1101, 1440):
+        admin.page.set_viewport_size({"width": width, "height": 900})
+        faults = admin.page.evaluate(
+            """() => [...document.querySelectorAll("#queue .priority-form")].filter((form) => {
+              const panel = document.getElementById("queue").getBoundingClientRect();
+              const parts = [...form.querySelectorAll("input:not([type=hidden]), button")];
+              const boxes = parts.map((part) => part.getBoundingClientRect());
+              return boxes.some((box) => box.right > panel.right || box.top > boxes[0].bottom);
+            }).length"""
+        )
+        assert (width, faults) == (width, 0)
+    assert admin.page.locator("#queue .priority-form").count() > 1
+
+
+def test_the_pointer_names_holders_of_accelerators_alone(admin: Visitor) -> None:
+    admin.open("/")
+    plot = admin.page.locator("[data-figure=allocation] .nsewdrag").first
+    box = plot.bounding_box()
+    assert box is not None
+    labels = admin.page.locator("[data-figure=allocation] .hoverlayer text")
+    plot.hover(position={"x": box["width"] - 3, "y": box["height"] / 2})
+    expect(labels.first).to_be_visible()
+    text = " ".join(labels.all_text_contents())
+    assert re.search(r"[1-9]\d* · #\d+ ", text)
+    assert not re.search(r"\b0 · ", text)
 
 
 def test_charts_follow_the_window(admin: Visitor) -> None:

@@ -353,9 +353,11 @@ def test_nodes_and_drain(site: Site, logged_in: Shell, monkeypatch: pytest.Monke
     monkeypatch.setenv(TOKEN_VARIABLE, site.token(site.admin))
     ended = logged_in("drain", "nowhere")
     assert (ended.code, "played0, played1" in ended.err) == (ExitCode.USAGE, True)
-    assert json.loads(logged_in("drain", "played0", "--reason", "disk", "--json").out)
-    assert Node.objects.get(name="played0").is_cordoned
-    assert "takes work again" in logged_in("drain", "played0", "--undo").out
+    told = json.loads(logged_in("cordon", "played0", "--reason", "disk", "--json").out)
+    assert (told["is_cordoned"], told["is_draining"]) == (True, False)
+    assert "its jobs move away" in logged_in("drain", "played0").out
+    assert Node.objects.get(name="played0").is_draining
+    assert "takes work again" in logged_in("uncordon", "played0").out
     assert not Node.objects.get(name="played0").is_cordoned
 
 
@@ -403,7 +405,8 @@ ARGUMENTS: dict[str, tuple[Any, ...]] = {
     "submit": ("--template", "tabular"),
     "watch": (1,), "logs": (1,), "show": (1,), "download": (1,), "compare": (1, 2),
     "cancel": (1,), "pause": (1,), "resume": (1,), "reprioritise": (1, "--priority", "5"),
-    "ls": (), "nodes": (), "drain": ("node",), "templates": (), "simulate": ("fifo",),
+    "ls": (), "nodes": (), "templates": (), "simulate": ("fifo",),
+    "cordon": ("node",), "drain": ("node",), "uncordon": ("node",),
     "login": (),
 }  # fmt: skip
 OFFLINE = {"logout", "completion"}

@@ -204,7 +204,10 @@ def test_nodes_and_policies_of_admins(site: Site, client: Client) -> None:
         client.cordon(nodes[0]["id"])
     assert caught.value.status == 403
     with site.client(site.admin) as admin:
-        assert admin.cordon(nodes[0]["id"], "disk")["is_cordoned"]
-        assert not admin.uncordon(nodes[0]["id"])["is_cordoned"]
+        number = nodes[0]["id"]
+        told = [admin.cordon(number, "disk"), admin.drain(number), admin.uncordon(number)]
+    assert [node["status"] for node in told] == ["cordoned", "draining", "online"]
+    assert [node["is_cordoned"] for node in told] == [True, True, False]
+    assert [node["is_draining"] for node in told] == [False, True, False]
     assert client.policy()["policy"] in client.policy()["policies"]
     assert {"name", "title", "settings"} <= {*client.templates()[0]}

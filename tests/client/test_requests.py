@@ -39,6 +39,7 @@ CALLS: dict[str, Callable[[Client], Any]] = {
     "templates": lambda client: client.templates(),
     "nodes": lambda client: list(client.nodes()),
     "cordon": lambda client: client.cordon(1),
+    "drain": lambda client: client.drain(1),
     "uncordon": lambda client: client.uncordon(1),
     "policy": lambda client: client.policy(),
     "simulate": lambda client: client.simulate("fifo"),

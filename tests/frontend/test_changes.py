@@ -6,6 +6,7 @@ import pytest
 from django.test import Client
 from django.utils import timezone
 
+from controlplane.core.values.lifecycle import NodeStatus
 from jobs.models import ApiToken, EnrolmentToken, Event, Job, Node
 from jobs.services.cluster.tokens import token_digest
 from jobs.services.scheduling.policy import cluster_setting
@@ -93,8 +94,11 @@ def test_owners_change_their_own_priority_without_a_reason(world: World, ada: Cl
 
 
 def test_switching_the_policy(world: World, admin: Client) -> None:
-    response = admin.post("/queue/policy/", {"policy": "fifo"}, follow=True)
+    given = {"policy": "fifo", "reason": "to compare"}
+    response = admin.post("/queue/policy/", given, follow=True)
     assert _said(response) == "The policy is fifo now."
+    event = Event.objects.get(kind="policy")
+    assert event.data == {"before": "goodput_fair", "after": "fifo", "reason": "to compare"}
     assert cluster_setting().policy == "fifo"
     wrong = admin.post("/queue/policy/", {"policy": "<b>"}, follow=True)
     assert _said(wrong).startswith("Choose one of fifo")
@@ -125,17 +129,23 @@ def test_a_job_that_waits_below_its_minimum_says_so(world: World, admin: Client)
     assert text in page
 
 
-def test_cordoning_a_node_and_taking_it_back(world: World, admin: Client) -> None:
-    node = world.nodes[0]
-    job = world.jobs["running"]
-    assert f"#{job.pk} {job.name}" in admin.get("/nodes/").content.decode().split("Reason")[0]
-    admin.post(f"/nodes/{node.pk}/cordon/", {"cordon": "1", "reason": "new memory"})
-    assert Node.objects.get(pk=node.pk).is_cordoned
-    event = Event.objects.get(node=node, kind="node_cordoned", actor="user:admin")
-    assert event.data == {"reason": "new memory"}
-    admin.post(f"/nodes/{node.pk}/cordon/", {"cordon": "0"})
-    assert not Node.objects.get(pk=node.pk).is_cordoned
-    assert admin.post("/nodes/4711/cordon/", {"cordon": "1"}).status_code == 404
+def test_cordoning_and_draining_a_node(world: World, admin: Client) -> None:
+    node, job = world.nodes[0], world.jobs["running"]
+    # The first node by name is cordoned and can only be drained.
+    _, cordon, drain, *_ = admin.get("/nodes/").content.decode().split("Reason")
+    assert "Nothing is moved: #" in cordon
+    assert all(f"#{job.pk} {job.name}" in menu for menu in (cordon, drain))
+    assert "will move to other nodes" in drain
+    steps = {"cordon": NodeStatus.CORDONED, "drain": NodeStatus.DRAINING}
+    for change, status in {**steps, "uncordon": NodeStatus.ONLINE}.items():
+        admin.post(f"/nodes/{node.pk}/cordon/", {"change": change, "reason": "new memory"})
+        assert Node.objects.get(pk=node.pk).shown_status == status
+    events = Event.objects.filter(node=node, actor="user:admin", data__reason="new memory")
+    kinds = ["node_cordoned", "node_drained", "node_uncordoned"]
+    assert list(events.order_by("id").values_list("kind", flat=True)) == kinds
+    admin.post(f"/nodes/{node.pk}/cordon/", {"change": "remove"})
+    assert Event.objects.filter(node=node, actor="user:admin").count() == 3
+    assert admin.post("/nodes/4711/cordon/", {"change": "cordon"}).status_code == 404
 
 
 def test_an_enrolment_token_is_shown_once(world: World, admin: Client) -> None:

@@ -43,7 +43,15 @@ def test_the_bands_of_two_jobs_share_their_times() -> None:
     assert nine["y"] == [1, 3, 3, 0, 0]
     assert ten["y"] == [0, 0, 2, 2, 2]
     assert (nine["fillcolor"], ten["fillcolor"]) == ("--job-1", "--job-11")
-    assert (capacity["x"], capacity["y"]) == ([10_000, 20_000], [4, 4])
+    assert (capacity["x"], capacity["y"]) == (nine["x"], [4] * 5)
+    # Jobs without accelerators are not among those that are named under the pointer.
+    assert capacity["text"] == [
+        "1 · #9 nine",
+        "3 · #9 nine",
+        "2 · #10 ten<br>3 · #9 nine",
+        "2 · #10 ten",
+        "2 · #10 ten",
+    ]
     assert [entry["label"] for entry in figure["legend"]] == ["#9 nine", "#10 ten", "capacity 4"]
     # What happened before the window is in the areas, not among the changes of the table.
     assert figure["table"]["rows"] == [
@@ -212,9 +220,9 @@ def test_a_preemption_points_down() -> None:
 def test_names_stay_text() -> None:
     name = "<b>%{x}</b>&amp;"
     figure = cluster_allocation_figure([AllocationChange(0.0, 1, name, 1)], 1, 0.0, 1.0)
-    trace = figure["data"][0]
+    trace, capacity = figure["data"]
     assert trace["name"] == "#1 &lt;b&gt;&#37;{x}&lt;/b&gt;&amp;amp;"
-    assert trace["hovertemplate"] == f"%{{y}} · {trace['name']}<extra></extra>"
+    assert capacity["text"][0] == f"1 · {trace['name']}"
     # The page writes these as text, so they carry the name as it is.
     assert figure["legend"][0]["label"] == f"#1 {name}"
 

@@ -84,3 +84,27 @@ def test_what_failed_shows_its_model_below_the_traceback(world: World, ada: Clie
     assert notice.index("not compiled") < notice.index("Traceback: line 3")
     assert notice.index("Traceback: line 3") < notice.index("Connected to")
     assert page.count("Connected to") == 1
+
+
+@pytest.mark.parametrize(
+    ("query", "scale", "smoothing"),
+    [
+        ("", "linear", 0.0),
+        ("?scale=log&smoothing=0.9", "log", 0.9),
+        ("?scale=<b>&smoothing=7", "linear", 0.0),
+    ],
+)
+def test_curves_on_a_logarithmic_scale_and_smoothed(
+    world: World, admin: Client, query: str, scale: str, smoothing: float
+) -> None:
+    job = world.jobs["running"]
+    page = admin.get(f"/jobs/{job.pk}/{query}").content.decode()
+    address = re.search(r'data-figures-url="([^"]+)"', page)
+    assert address is not None
+    figures = admin.get(address[1].replace("&amp;", "&")).json()
+    curves = {name for name in figures if name == "loss" or name.startswith("metric-")}
+    for name in curves:
+        assert figures[name]["layout"]["yaxis"]["type"] == scale
+        assert figures[name]["smoothing"] == smoothing
+    assert "smoothing" not in figures["throughput"]
+    assert ("logarithmic" in page, 'value="log" selected' in page) == (True, scale == "log")

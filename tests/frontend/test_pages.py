@@ -16,6 +16,7 @@ from pytest_django import DjangoAssertNumQueries
 
 from controlplane.core.protocol.codec import encode
 from controlplane.core.protocol.nonfinite import Nonfinite
+from controlplane.core.values.explanations import reason
 from controlplane.core.values.lifecycle import GenerationPhase, JobStatus
 from jobs.models import EpochReport, Job, LogChunk, StepReport
 from tests.frontend.world import SCRIPT_NAME, World, make_job
@@ -138,8 +139,12 @@ def test_a_pending_job_knows_its_place(world: World, ada: Client) -> None:
     # The other pending job is younger and of the same priority.
     make_job(world.ben, "behind", JobStatus.PENDING, priority=50)
     make_job(world.ben, "ahead", JobStatus.PENDING, priority=51)
+    other = make_job(world.ada, "too large", JobStatus.PENDING, priority=52)
+    other.policy_reason = str(reason("cannot_start", accelerators=99, most=8))
+    other.save()
     text = _text(ada.get(f"/jobs/{world.jobs['pending'].pk}/"))
     assert "Position in the queue: 2." in text
+    assert "Position in the queue" not in _text(ada.get(f"/jobs/{other.pk}/"))
 
 
 @pytest.mark.parametrize("page", ["/jobs/{}/", "/", "/queue/"])
@@ -152,11 +157,14 @@ def test_a_pending_job_shows_the_range_of_its_expected_start(
     job.save()
     text = _text(admin.get(page.format(job.pk)))
     assert "Expected start: 2026-03-02 09:05:00 UTC to 2026-03-02 09:12:00 UTC" in text
+    assert "estimate changed" not in text
     job.expected_start_latest_at = job.expected_start_earliest_at
+    job.expected_start_changes, job.expected_start_changed_at = 2, job.expected_start_earliest_at
     job.save()
     text = _text(admin.get(page.format(job.pk)))
     assert "Expected start: 2026-03-02 09:05:00 UTC" in text
     assert "UTC to 2026" not in text
+    assert "(estimate changed 2 times, last 2026-03-02 09:05:00 UTC" in text
 
 
 @pytest.mark.parametrize(

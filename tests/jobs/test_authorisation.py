@@ -49,6 +49,7 @@ WHO = {
     "api/v1/nodes/": USER,
     "api/v1/nodes/<int:node_id>/": ADMIN_WRITES,
     "api/v1/nodes/<int:node_id>/cordon/": ADMIN,
+    "api/v1/nodes/<int:node_id>/drain/": ADMIN,
     "api/v1/nodes/<int:node_id>/uncordon/": ADMIN,
     "api/v1/nodes/<int:node_id>/unquarantine/": ADMIN,
     "api/v1/nodes/<int:node_id>/accept-shape/": ADMIN,

@@ -153,6 +153,11 @@ ACTS: dict[str, tuple[Callable[[Site], Any], str, str]] = {
         "node_cordoned",
         "node:node-a",
     ),
+    "a drained node": (
+        lambda s: s.rest.post(f"/api/v1/nodes/{s.node.pk}/drain/", {}),
+        "node_drained",
+        "node:node-a",
+    ),
     "an accepted shape": (
         lambda s: s.rest.post(f"/api/v1/nodes/{s.node.pk}/accept-shape/", {"digest": "abc"}),
         "node_shape_accepted",
@@ -184,7 +189,7 @@ ACTS: dict[str, tuple[Callable[[Site], Any], str, str]] = {
 #: Acts with the token.
 BY_REST = (
     "a secret by REST", "an enrolment token by REST", "an enrolment token deleted",
-    "a cordoned", "an accepted",
+    "a cordoned", "a drained", "an accepted",
     "a removed", "deleted files", "the policy", "code by REST", "a log by REST", "a model by REST",
 )  # fmt: skip
 

@@ -20,7 +20,6 @@ _NODE_COLUMNS = (
     Column("node", lambda node: node["name"]),
     Column("status", lambda node: node["status"], is_status=True),
     Column("accelerators", lambda node: _accelerators(node)),
-    Column("cordoned", lambda node: node["is_cordoned"], at_width=70),
     Column("host", lambda node: node["host"], at_width=90),
     Column("isolation", lambda node: node["isolation"], at_width=100),
     Column("last seen", lambda node: when(node["last_seen_at"]), at_width=60),
@@ -57,22 +56,48 @@ def nodes(as_json: bool) -> None:
 
 @click.command()
 @click.argument("node")
-@click.option("--undo", is_flag=True, help="Give the node work again.")
 @reason
 @as_json
-def drain(node: str, undo: bool, reason: str, as_json: bool) -> None:
+def cordon(node: str, reason: str, as_json: bool) -> None:
+    """Give NODE, a name or a number, no new work (admins).
+
+    Nothing is moved: its jobs keep what they have. Also ends a drain.
+    """
+    with Client.from_login() as client:
+        found = client.cordon(_node_number(client, node), reason)
+    return _tell(found, "takes no new work; its jobs stay", as_json=as_json)
+
+
+@click.command()
+@click.argument("node")
+@reason
+@as_json
+def drain(node: str, reason: str, as_json: bool) -> None:
     """Take NODE, a name or a number, out of the pool (admins).
 
     It gets no new work, and the policy moves its jobs to other nodes, live where there is room;
     otherwise they save their state and wait.
     """
     with Client.from_login() as client:
-        number = _node_number(client, node)
-        found = client.uncordon(number, reason) if undo else client.cordon(number, reason)
+        found = client.drain(_node_number(client, node), reason)
+    return _tell(found, "takes no more work; its jobs move away", as_json=as_json)
+
+
+@click.command()
+@click.argument("node")
+@reason
+@as_json
+def uncordon(node: str, reason: str, as_json: bool) -> None:
+    """Give NODE, a name or a number, work again after a cordon or a drain (admins)."""
+    with Client.from_login() as client:
+        found = client.uncordon(_node_number(client, node), reason)
+    return _tell(found, "takes work again", as_json=as_json)
+
+
+def _tell(node: Node, text: str, *, as_json: bool) -> None:
     if as_json:
-        return screen.print_json(found)
-    text = "takes work again" if undo else "takes no more work; its jobs move away"
-    return click.echo(f"{screen.plain(found['name'])} {text}.")
+        return screen.print_json(node)
+    return click.echo(f"{screen.plain(node['name'])} {text}.")
 
 
 def _node_number(client: Client, node: str) -> int:

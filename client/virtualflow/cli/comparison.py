@@ -11,7 +11,8 @@ from virtualflow.answers import Job
 _STATE = frozenset(
     {
         "id", "name", "owner", "status", "status_code", "status_reason", "policy_reason",
-        "expected_start_earliest_at", "expected_start_latest_at", "num_accelerators", "batch_size",
+        "expected_start_earliest_at", "expected_start_latest_at",
+        "expected_start_changes", "expected_start_changed_at", "num_accelerators", "batch_size",
         "step", "epoch", "loss", "warning", "examples_per_s", "submitted_at", "started_at",
         "ended_at", "version", "revision", "generation", "restarts", "pause_requested", "facts",
         "metrics", "nonfinite", "digest", "error_field", "error_traceback",

@@ -43,7 +43,8 @@ for _command in (
     account.login, account.logout,
     submitting.submit, jobs.watch, jobs.logs, jobs.ls, jobs.show, jobs.compare, jobs.download,
     jobs.cancel, jobs.pause, jobs.resume, jobs.reprioritise,
-    cluster.nodes, cluster.drain, cluster.templates, cluster.simulate,
+    cluster.nodes, cluster.cordon, cluster.drain, cluster.uncordon, cluster.templates,
+    cluster.simulate,
 ):  # fmt: skip
     cli.add_command(_command)
 

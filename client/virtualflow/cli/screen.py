@@ -36,6 +36,7 @@ _STATUS_STYLES = {
     "lost": "bold red",
     "quarantined": "red",
     "cordoned": "yellow",
+    "draining": "yellow",
 }
 
 

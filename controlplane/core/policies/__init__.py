@@ -7,10 +7,12 @@ determines how many accelerators of which kind a job holds, and why; `placement`
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
+from functools import wraps
 from types import MappingProxyType
 
+from controlplane.core.policies.common.kinds import cannot_start
 from controlplane.core.policies.gavel.policy import GavelState, gavel
 from controlplane.core.policies.goodput_fair.fairness_cost import ContentionHistory
 from controlplane.core.policies.goodput_fair.policy import goodput_fair
@@ -22,9 +24,31 @@ from controlplane.core.policies.slaq import SlaqState, slaq
 from controlplane.core.policies.srtf import srtf
 from controlplane.core.policies.tiresias import SecondQueue, tiresias
 from controlplane.core.policies.weighted_fair import weighted_fair, weighted_fair_power_of_two
+from controlplane.core.scheduling.pools import can_start, capacity_by_kind
 from controlplane.core.values.types import Decision, Snapshot
 
 Policy = Callable[[Snapshot], Decision]
+
+
+def _skipping(policy: Policy) -> Policy:
+    """Return a policy that decides as if jobs that cannot start were not there.
+
+    A job cannot start when no kind that it accepts has its minimum in the cluster. No other job
+    waits for it, and nothing is kept free for it; what it still holds is given to others.
+    """
+
+    @wraps(policy)
+    def decide(snapshot: Snapshot) -> Decision:
+        capacity = capacity_by_kind(snapshot)
+        able = tuple(job for job in snapshot.jobs if can_start(job, capacity))
+        if len(able) == len(snapshot.jobs):
+            return policy(snapshot)
+        decision = policy(replace(snapshot, jobs=able))
+        skipped = (job for job in snapshot.jobs if job.id not in decision.reasons)
+        reasons = {job.id: cannot_start(snapshot, job) for job in skipped}
+        return replace(decision, reasons={**decision.reasons, **reasons})
+
+    return decide
 
 
 class BatchMode(StrEnum):
@@ -85,7 +109,7 @@ _REGISTRY = {
 }
 
 POLICIES: Mapping[str, Policy] = MappingProxyType(
-    {name: entry.decide for name, entry in _REGISTRY.items()}
+    {name: _skipping(entry.decide) for name, entry in _REGISTRY.items()}
 )
 
 #: Demand for which each policy was designed: fixed demands, elastic jobs, or chosen batch sizes.
@@ -105,3 +129,21 @@ DEFAULT_POLICY = "goodput_fair"
 def policy_summary(name: str) -> str:
     """Return a policy's one-sentence summary: the first line of its docstring."""
     return (POLICIES[name].__doc__ or "").strip().partition("\n")[0]
+
+
+class PriorityUse(StrEnum):
+    """Meaning of a job's priority to a policy."""
+
+    ORDER = "order"  # jobs of higher priority first
+    WEIGHT = "weight"  # a factor in what the policy maximises or shares
+    NONE = "none"
+
+
+#: Meaning of priorities to each policy; `kinds_assign` weighs the choice of a kind even for NONE.
+PRIORITY_USES: Mapping[str, PriorityUse] = MappingProxyType(
+    {
+        **dict.fromkeys(_REGISTRY, PriorityUse.WEIGHT),
+        **dict.fromkeys(("fifo", "optimus", "srtf", "tiresias"), PriorityUse.NONE),
+        "priority": PriorityUse.ORDER,
+    }
+)

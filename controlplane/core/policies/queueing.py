@@ -1,7 +1,7 @@
 """The two baselines: a queue in order of arrival, and a queue in order of priority.
 
 Both give a job its full demand or nothing, never preempt, and block all jobs behind the first one
-that does not fit (VirtualFlow, MLSys 2022, section 6.4, as its baselines).
+that does not fit now (VirtualFlow, MLSys 2022, section 6.4, as its baselines).
 """
 
 from __future__ import annotations
@@ -80,9 +80,6 @@ def _waiting(
     ahead: Reason,
 ) -> Reason:
     rooms = {kind: room for kind, room in free.items() if job.accepts(kind)}
-    most = max((capacity[kind] for kind in rooms), default=0)
-    if most < job.min_accelerators:
-        return reason("cannot_start", needed=job.min_accelerators, most=most)
     have = tuple(
         reason("free", free=room, capacity=capacity[kind], kind=kind)
         for kind, room in rooms.items()

@@ -57,7 +57,11 @@ def detours(
         return {}
     taken = snapshot.in_use.union(given, *snapshot.held.values())
     kinds = {one.id: one.kind for one in snapshot.accelerators}
-    idle = dict.fromkeys(one for one in kinds if one not in taken)
+    idle = dict.fromkeys(
+        one.id
+        for one in snapshot.accelerators
+        if one.id not in taken and one.node_id not in snapshot.cordoned
+    )
     stopover = partial(_stopover, snapshot, kinds, idle)
     found: dict[JobId, Detour] = {}
     for cycle in _cycles(waits):

@@ -20,6 +20,13 @@ def capacity_by_kind(snapshot: Snapshot) -> dict[str, int]:
     return {kind: counts[kind] for kind in sorted(counts)}
 
 
+def can_start(job: Job, capacity: Mapping[str, int]) -> bool:
+    """Return whether some accepted kind has a job's minimum, held by others or not."""
+    return any(
+        job.accepts(kind) and job.min_accelerators <= total for kind, total in capacity.items()
+    )
+
+
 def held_by_kind(snapshot: Snapshot) -> dict[JobId, Counter[str]]:
     """Count the accelerators that each job holds of its own kind, which may still be given out.
 

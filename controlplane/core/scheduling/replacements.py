@@ -46,7 +46,7 @@ def replacements(
 
     Args:
         accelerators: accelerators that may be given out.
-        held: accelerators held by any job; none of them is chosen.
+        held: accelerators held by any job or on cordoned nodes; none of them is chosen.
         releasing: accelerators that cannot be given out yet because a former trainer has not gone.
         excluded: accelerators on which a job's trainers did not come up lately.
     """

@@ -29,6 +29,11 @@ class Reason:
         return TEXTS[self.code].format_map(shown)
 
 
+def begins(code: str) -> str:
+    """Return the text of a code up to its first field, to find its sentences among stored ones."""
+    return TEXTS[code].partition("{")[0]
+
+
 def reason(code: str, /, **fields: Any) -> Reason:
     """Return the reason of a code with these fields."""
     return Reason(code, fields)
@@ -46,10 +51,8 @@ def _shown(name: str, value: Any) -> Any:
         return _SEPARATORS.get(name, "; ").join(map(str, value))
     if name.endswith("_s"):
         return duration(value)
-    if name == "jobs":
-        return f"{value} job{'' if value == 1 else 's'}"
-    if name == "nodes":
-        return f"{value} node{'' if value == 1 else 's'}"
+    if name in ("jobs", "nodes", "accelerators"):
+        return f"{value} {name if value != 1 else name[:-1]}"
     if name == "goodput":
         return f"{value:,.0f}" if value >= 100.0 else f"{value:.3g}"
     return value
@@ -79,8 +82,12 @@ _SEPARATORS = {"have": ", ", "plans": " and "}
 TEXTS: Mapping[str, str] = MappingProxyType(
     {
         "expected_start": "Expected to start in about {start_s}.",
-        "cannot_start": "Cannot start: needs {needed} accelerators of one accepted kind, "
-        "the cluster has {most}.",
+        "cannot_start": "Cannot start: needs {accelerators} of one accepted kind, the cluster has "
+        "{most}. No other job waits for it.",
+        "cordoned": "Stays on {accelerators} and is not resized: {count} of them on cordoned "
+        "nodes.",
+        "cordon_waits": "Waits for {accelerators} at once: too few are left beside those of {jobs} "
+        "on cordoned nodes, where nothing is resized.",
         # changes and prospects, for several policies
         "keeps": "Keeps {given} of {capacity} {kind}",
         "grown": "Was grown {before}→{given} {kind}{cause}",

@@ -111,7 +111,8 @@ class NodeStatus(StrEnum):
     """Status of a node: only an online one is given work."""
 
     ONLINE = "online"
-    CORDONED = "cordoned"  # excluded from new work by an admin
+    CORDONED = "cordoned"  # excluded from new work by an admin; jobs there stay
+    DRAINING = "draining"  # excluded from new work by an admin; jobs there leave
     QUARANTINED = "quarantined"  # trainers died on it repeatedly
     LOST = "lost"  # no heartbeat within the lease
 

@@ -106,7 +106,8 @@ class Snapshot:
 
     Attributes:
         now: seconds since the epoch (or since the start of a simulation).
-        accelerators: accelerators that may be given out, on schedulable nodes only.
+        accelerators: accelerators that may be given out, on schedulable nodes only, and those of
+            cordoned nodes.
         jobs: jobs that request accelerators (pending, starting or running).
         held: accelerators that each job holds and is to keep, in slot order; then those kept for
             it.
@@ -115,6 +116,8 @@ class Snapshot:
         releasing: accelerators whose former trainer has not gone yet; they cannot be given out now.
         resizing: jobs with a resize under way that can no longer be revoked; a plan leaves them.
         excluded: accelerators on which a job's trainers did not come up lately, by job.
+        cordoned: nodes of which nothing is given out; jobs keep what they hold there (see
+            `cordons`).
         carried: state that the same policy left in its last decision, of the type in
             `policies.POLICY_STATES`. It may be missing at any time (another policy, an upgrade);
             losing it costs decision quality or speed, not correctness.
@@ -129,6 +132,7 @@ class Snapshot:
     releasing: frozenset[AcceleratorId] = frozenset()
     resizing: frozenset[JobId] = frozenset()
     excluded: Mapping[JobId, frozenset[AcceleratorId]] = field(default_factory=dict)
+    cordoned: frozenset[int] = frozenset()
     carried: object | None = None
 
     def manned(self, job_id: JobId) -> tuple[AcceleratorId, ...]:

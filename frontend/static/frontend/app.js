@@ -5,7 +5,7 @@ import { onChange, start } from "./live.js";
 import { startLog } from "./log.js";
 import { refreshRegions } from "./regions.js";
 import { startSubmitForm } from "./submit.js";
-import { keepAges, localise } from "./times.js";
+import { keepAges, localise, tellZone } from "./times.js";
 
 function tell(text) {
   document.getElementById("announcer").textContent = text;
@@ -49,6 +49,7 @@ function startSelfSubmitting() {
 }
 
 localise();
+tellZone();
 keepAges();
 startCopyButtons();
 startMenus();

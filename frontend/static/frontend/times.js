@@ -18,6 +18,12 @@ function age(date) {
   return RELATIVE.format(Math.trunc(seconds / size), unit);
 }
 
+// Without this script times stay in UTC, and the foot of the page says so.
+export function tellZone() {
+  const zone = document.getElementById("zone");
+  if (zone) zone.textContent = `Times are in your time zone, ${FULL.resolvedOptions().timeZone}.`;
+}
+
 export function localise(root = document) {
   for (const element of root.querySelectorAll("time[datetime]")) {
     const date = new Date(element.dateTime);

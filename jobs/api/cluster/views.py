@@ -39,6 +39,7 @@ from jobs.services.cluster.agent_tokens import node_token_replace
 from jobs.services.cluster.api_tokens import JOB_SCOPES, api_token_create, api_token_revoke
 from jobs.services.cluster.node_shapes import shape_accept
 from jobs.services.cluster.nodes import (
+    Cordon,
     enrolment_token_create,
     enrolment_token_revoke,
     node_cordon,
@@ -88,16 +89,16 @@ def _node(node_id: int) -> Node:
 
 
 class NodeCordon(APIView):
-    """Cordon or uncordon a node (admins)."""
+    """Cordon, drain or uncordon a node (admins)."""
 
     permission_classes = (AdminPermission,)
-    is_cordoned = True
+    change = Cordon.CORDON
 
     @extend_schema(request=ReasonSerializer, responses=NodeSerializer)
     def post(self, request: Request, node_id: int) -> Response:
         node = _node(node_id)
         reason = text_field(body(request), "reason")
-        node_cordon(node, self.is_cordoned, timezone.now(), actor=actor(request), reason=reason)
+        node_cordon(node, self.change, timezone.now(), actor=actor(request), reason=reason)
         nudges.jobs_changed(cluster=True)
         return Response(NodeSerializer(_node(node_id)).data)
 
@@ -203,7 +204,11 @@ class Policy(APIView):
         if seen is not None and (isinstance(seen, bool) or not isinstance(seen, int)):
             raise InvalidInputError.of(version="Give the version as you read it.")
         policy_choose(
-            text_field(values, "policy"), timezone.now(), actor=actor(request), seen_version=seen
+            text_field(values, "policy"),
+            timezone.now(),
+            actor=actor(request),
+            reason=text_field(values, "reason"),
+            seen_version=seen,
         )
         nudges.jobs_changed(cluster=True)
         return _policy_response()

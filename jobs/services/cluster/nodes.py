@@ -1,9 +1,10 @@
-"""Nodes: enrolment, leases, loss, cordoning and removal."""
+"""Nodes: enrolment, leases, loss, cordons, drains and removal."""
 
 from __future__ import annotations
 
 import datetime
 import re
+from enum import StrEnum
 
 from django.conf import settings
 from django.contrib.auth.models import User
@@ -46,6 +47,22 @@ ENROLMENT_TOKEN_HOURS = 24
 ISOLATIONS = ("uid", "none")
 #: Of a removed node's name so much is kept; " (removed N)" is appended.
 REMOVED_NAME_CHARACTERS = 40
+
+
+class Cordon(StrEnum):
+    """Change of what a node may be used for."""
+
+    CORDON = "cordon"  # no new work; jobs keep what they hold there
+    DRAIN = "drain"  # no new work, and jobs leave
+    UNCORDON = "uncordon"
+
+
+#: Change -> whether the node is cordoned and draining then, kind of the event, its words.
+_CORDONS = {
+    Cordon.CORDON: (True, False, AuditAction.NODE_CORDONED, "takes no new work"),
+    Cordon.DRAIN: (True, True, AuditAction.NODE_DRAINED, "takes no new work, and its jobs leave"),
+    Cordon.UNCORDON: (False, False, AuditAction.NODE_UNCORDONED, "takes work again"),
+}
 
 
 def enrolment_token_create(
@@ -260,18 +277,16 @@ def node_trainers_lose(node: Node, now: datetime.datetime) -> set[int]:
 
 
 def node_cordon(
-    node: Node, is_cordoned: bool, now: datetime.datetime, *, actor: str, reason: str = ""
+    node: Node, change: Cordon, now: datetime.datetime, *, actor: str, reason: str = ""
 ) -> bool:
-    """Cordon or uncordon a node for policies; return False if nothing changed."""
-    changed = Node.objects.filter(id=node.pk, is_cordoned=not is_cordoned).update(
-        is_cordoned=is_cordoned
-    )
+    """Cordon, drain or uncordon a node; return False if nothing changed."""
+    is_cordoned, is_draining, kind, verb = _CORDONS[change]
+    state = {"is_cordoned": is_cordoned, "is_draining": is_draining}
+    changed = Node.objects.filter(id=node.pk).exclude(**state).update(**state)
     if changed:
-        kind = "node_cordoned" if is_cordoned else "node_uncordoned"
-        verb = "takes no new work" if is_cordoned else "takes work again"
         text = f"{node.name} {verb}" + (f": {reason}" if reason else "")
         event_add(kind, text, now=now, node=node, actor=actor, data={"reason": reason})
-        audit_add(AuditAction(kind), f"node:{node.name}", actor=actor, reason=reason)
+        audit_add(kind, f"node:{node.name}", actor=actor, reason=reason)
     return bool(changed)
 
 

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from django.db.models import F
 
 from controlplane.core.expected_starts import ExpectedStart
-from controlplane.core.values.lifecycle import SCHEDULABLE_JOB_STATUSES
+from controlplane.core.values.lifecycle import SCHEDULABLE_JOB_STATUSES, JobStatus
 from controlplane.core.values.types import JobId
 from jobs.models import Job
 from jobs.services.lifecycle.events import event_add
@@ -23,6 +23,7 @@ _MOVE_SHARE = 0.1
 _MOVE_S = 15.0
 
 _FIELDS = ("policy_reason", "expected_start_earliest_at", "expected_start_latest_at")
+_CHANGES = ("expected_start_changes", "expected_start_changed_at")
 
 
 def reasons_save(
@@ -31,20 +32,23 @@ def reasons_save(
     """Store changed reasons and expected starts of jobs; return the jobs that changed."""
     live = Job.objects.filter(status__in=[*SCHEDULABLE_JOB_STATUSES])
     changed = []
-    for job in live.filter(id__in=list(reasons)).only("id", *_FIELDS):
+    for job in live.filter(id__in=list(reasons)).only("id", "status", *_FIELDS, *_CHANGES):
         reason, start = reasons[job.pk], starts.get(job.pk)
-        bounds: tuple[datetime.datetime | None, ...] = (None, None)
-        if start is not None:
-            before = (job.expected_start_earliest_at, job.expected_start_latest_at)
-            bounds = _bounds(start, before, now)
-        values = dict(zip(_FIELDS, (reason, *bounds), strict=True))
+        before = (job.expected_start_earliest_at, job.expected_start_latest_at)
+        bounds = (None, None) if start is None else _bounds(start, before, now)
+        changes = (job.expected_start_changes, job.expected_start_changed_at)
+        if job.status != JobStatus.PENDING:
+            changes = (0, None)
+        elif None not in before and None not in bounds and bounds != before:
+            changes = (job.expected_start_changes + 1, now)
+        values = dict(zip((*_FIELDS, *_CHANGES), (reason, *bounds, *changes), strict=True))
         if any(getattr(job, name) != value for name, value in values.items()):
             for name, value in values.items():
                 setattr(job, name, value)
             job.version = F("version") + 1
             changed.append(job)
     # `live` leaves out jobs that have ended meanwhile: these keep the explanation of their end.
-    live.bulk_update(changed, [*_FIELDS, "version"], batch_size=_BATCH)
+    live.bulk_update(changed, [*_FIELDS, *_CHANGES, "version"], batch_size=_BATCH)
     return {job.pk for job in changed}
 
 

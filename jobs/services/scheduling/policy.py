@@ -27,7 +27,12 @@ def cluster_setting() -> ClusterSetting:
 
 
 def policy_choose(
-    name: str, now: datetime.datetime, *, actor: str, seen_version: int | None = None
+    name: str,
+    now: datetime.datetime,
+    *,
+    actor: str,
+    reason: str = "",
+    seen_version: int | None = None,
 ) -> ClusterSetting:
     """Switch the policy, effective from the next cycle.
 
@@ -44,9 +49,11 @@ def policy_choose(
     )
     if not changed:
         raise StaleVersionError("The policy was changed in the meantime; read it again.")
-    text = f"Policy {row.policy} → {name}"
-    audit_add(AuditAction.POLICY_CHANGED, actor=actor, before=row.policy, after=name)
-    event_add("policy", text, now=now, actor=actor, data={"before": row.policy, "after": name})
+    text = f"Policy {row.policy} → {name}" + (f": {reason}" if reason else "")
+    before = row.policy
+    audit_add(AuditAction.POLICY_CHANGED, actor=actor, before=before, after=name, reason=reason)
+    data = {"before": before, "after": name, "reason": reason}
+    event_add("policy", text, now=now, actor=actor, data=data)
     return cluster_setting()
 
 

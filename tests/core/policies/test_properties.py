@@ -14,8 +14,9 @@ from controlplane.core.policies import POLICIES, POLICY_STATES
 from controlplane.core.protocol.codec import decode, encode
 from controlplane.core.scheduling.kind_lending import mix
 from controlplane.core.scheduling.placement import place
+from controlplane.core.scheduling.pools import can_start, capacity_by_kind
 from controlplane.core.values.types import Plan, Snapshot
-from tests.core.snapshots import after, snapshots
+from tests.core.snapshots import after, job_make, snapshots
 
 #: Runs a test once for each policy of the registry.
 every_policy = pytest.mark.parametrize("name", sorted(POLICIES))
@@ -130,6 +131,31 @@ def test_lending_takes_nothing_from_anybody(name: str, snapshot: Snapshot) -> No
         if share is not None and share.extra and set(share.extra) <= set(job.step_times):
             assert job.id in mixed.mixes
             assert " mixed: " in str(mixed.reasons[job.id])
+
+
+@every_policy
+@given(snapshot=snapshots(), data=st.data())
+def test_job_that_cannot_start_changes_nothing_for_the_others(
+    name: str, snapshot: Snapshot, data: st.DataObject
+) -> None:
+    """At the head of any queue, holding accelerators or not; in places and reasons as well."""
+    capacity = capacity_by_kind(snapshot)
+    jobs = tuple(job for job in snapshot.jobs if can_start(job, capacity))
+    giant = job_make(99, weight=100.0, least=max(capacity.values()) + 1, most=16, at=-100.0)
+    absent = dataclasses.replace(giant, accepted_kinds=frozenset({"absent"}), min_accelerators=1)
+    free = {one.id for one in snapshot.accelerators}.difference(*snapshot.held.values())
+    held = data.draw(st.sets(st.sampled_from(sorted(free)))) if free else set()
+    without = dataclasses.replace(snapshot, jobs=jobs)
+    with_it = dataclasses.replace(
+        snapshot,
+        jobs=(data.draw(st.sampled_from([giant, absent])), *jobs),
+        held={**snapshot.held, 99: tuple(sorted(held))},
+    )
+    expected, found = (POLICIES[name](one) for one in (without, with_it))
+    assert found.shares == expected.shares
+    reasons = {job_id: str(text) for job_id, text in found.reasons.items()}
+    assert reasons.pop(99).startswith("Cannot start")
+    assert reasons == {job_id: str(text) for job_id, text in expected.reasons.items()}
 
 
 @given(snapshot=snapshots())

@@ -126,4 +126,4 @@ def test_optimus_serves_in_order_of_arrival_while_there_are_any() -> None:
 @pytest.mark.parametrize("policy", [tiresias, optimus])
 def test_who_can_never_start_is_told(policy) -> None:
     decision = policy(snapshot_make(FOUR, job_make(1, least=5, most=8)))
-    assert decision.reasons[1] == reason("cannot_start", needed=5, most=4)
+    assert decision.reasons[1] == reason("cannot_start", accelerators=5, most=4)

@@ -54,6 +54,7 @@ FIELDS = {
     "mean": 1.25,
     "most": 4,
     "needed": 5,
+    "accelerators": 5,
     "nodes": 2,
     "obstacle": reason("sia_needed"),
     "once": None,
@@ -84,7 +85,13 @@ FIELDS = {
 
 #: Code -> sentence with these values.
 SENTENCES = {
-    "cannot_start": ("Cannot start: needs 5 accelerators of one accepted kind, the cluster has 4."),
+    "cannot_start": (
+        "Cannot start: needs 5 accelerators of one accepted kind, the cluster has 4. "
+        "No other job waits for it."
+    ),
+    "cordoned": "Stays on 5 accelerators and is not resized: 2 of them on cordoned nodes.",
+    "cordon_waits": "Waits for 5 accelerators at once: too few are left beside those of 1 job "
+    "on cordoned nodes, where nothing is resized.",
     "keeps": "Keeps 4 of 8 gpu",
     "grown": "Was grown 3→4 gpu for job 7",
     "shrunk": "Was shrunk 3→4 gpu for job 7",

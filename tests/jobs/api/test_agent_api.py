@@ -16,7 +16,7 @@ from controlplane.core.protocol.wire import HelloRequest, ReportKind, Validation
 from controlplane.core.values.lifecycle import JobStatus
 from jobs.models import Allocation, Artifact, EnrolmentToken, Event, Job, LogChunk, Node
 from jobs.selectors.desired_state.state import wanted_state
-from jobs.services.cluster.nodes import enrolment_token_create, node_cordon
+from jobs.services.cluster.nodes import Cordon, enrolment_token_create, node_cordon
 from jobs.services.submission.validations import validation_start, validation_take
 from tests.jobs.world import PlayedNode, World
 from tests.support.builders import CODE, accelerators, at, enrol_request, job_make, node_make
@@ -65,7 +65,7 @@ def batch(node: Node, **other: Any) -> str:
 def fresh_node() -> tuple[Node, Client]:
     """Make a node that gets no trainers by itself."""
     node, token = node_make(now=timezone.now())
-    node_cordon(node, True, timezone.now(), actor="test")
+    node_cordon(node, Cordon.CORDON, timezone.now(), actor="test")
     return node, agent(token)
 
 

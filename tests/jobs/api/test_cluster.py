@@ -46,8 +46,11 @@ def test_only_admins_cordon(ada: User, admin: User, client_of: Clients) -> None:
         assert (response.status_code, response.data["status"]) == (200, "cordoned")
     event = Event.objects.get(kind="node_cordoned")
     assert (event.actor, event.data) == ("user:admin", {"reason": "new fan"})
-    response = client_of(admin).post(f"/api/v1/nodes/{node.pk}/uncordon/")
-    assert response.data["status"] == "online"
+    for verb, status in (("drain", "draining"), ("cordon", "cordoned"), ("uncordon", "online")):
+        response = client_of(admin).post(f"/api/v1/nodes/{node.pk}/{verb}/")
+        assert response.data["status"] == status
+    kinds = ["node_cordoned", "node_drained", "node_cordoned", "node_uncordoned"]
+    assert [event.kind for event in Event.objects.filter(node=node).order_by("id")][1:] == kinds
     assert client_of(admin).post(f"/api/v1/nodes/{node.pk + 1}/cordon/").status_code == 404
     assert client_of(admin).get(url).status_code == 405
 
@@ -65,7 +68,8 @@ def test_the_policy_is_switched_by_admins(ada: User, admin: User, client_of: Cli
     assert first["policy"] == settings.DEFAULT_POLICY
     assert {"fifo", "priority", "weighted_fair"} <= set(first["policies"])
     assert client_of(ada).put(url, {"policy": "fifo"}).status_code == 403
-    response = client.put(url, {"policy": "fifo", "version": first["version"]})
+    given = {"policy": "fifo", "version": first["version"], "reason": "to compare"}
+    response = client.put(url, given)
     assert (response.status_code, response.data["policy"]) == (200, "fifo")
     stale = client.put(url, {"policy": "priority", "version": first["version"]})
     assert (stale.status_code, stale.json()["code"]) == (412, "stale_version")
@@ -74,7 +78,11 @@ def test_the_policy_is_switched_by_admins(ada: User, admin: User, client_of: Cli
     wrong = client.put(url, {"policy": "fifo", "version": "1"})
     assert (wrong.status_code, set(wrong.json()["errors"])) == (400, {"version"})
     event = Event.objects.get(kind="policy")
-    assert event.data == {"before": settings.DEFAULT_POLICY, "after": "fifo"}
+    assert event.data == {
+        "before": settings.DEFAULT_POLICY,
+        "after": "fifo",
+        "reason": "to compare",
+    }
 
 
 def test_the_cluster_hides_whose_other_jobs_are(

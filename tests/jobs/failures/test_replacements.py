@@ -11,6 +11,7 @@ from controlplane.core.policies import POLICIES
 from controlplane.core.protocol.wire import ReportKind
 from jobs.models import Accelerator, Event, Job
 from jobs.selectors.cluster import cluster_snapshot
+from jobs.services.cluster.nodes import Cordon, node_cordon
 from jobs.services.submission.job_actions import job_cancel
 from tests.jobs.losses import A, B, C, D, fresh, lose_node, newest, slots
 from tests.jobs.world import World
@@ -144,6 +145,28 @@ class TestWhatReplaces:
         } == {spare.node.pk}
         goes_on(world, job)
         assert {fresh(one).status for one in small} == {"pending"}
+
+    @pytest.mark.parametrize("cordoned", ["its own", "the spare one"])
+    def test_none_of_a_cordoned_node_but_beside_those_it_has_there(self, cordoned: str) -> None:
+        world = World(num_nodes=3)
+        job = job_make(**ALL)
+        world.settle(4)
+        world.train(job)
+        on = {row.accelerator.node_id for row in job.allocations.select_related("accelerator")}
+        lost, own = (played for played in world.nodes if played.node.pk in on)
+        (spare,) = [played for played in world.nodes if played.node.pk not in on]
+        node = own.node if cordoned == "its own" else spare.node
+        node_cordon(node, Cordon.CORDON, world.now, actor="user:root")
+        lose_node(world, lost)
+        world.hear(own, spare)
+        if cordoned == "its own":
+            goes_on(world, job)
+            held = Accelerator.objects.filter(id__in=accelerators_of(job))
+            assert {one.node_id for one in held} == {own.node.pk, spare.node.pk}
+        else:
+            assert not cluster_snapshot(world.now).snapshot.kept
+            world.settle(2)
+            assert not spare.trainers
 
     @pytest.mark.parametrize("policy", FEW_POLICIES)
     def test_one_that_is_being_freed_is_waited_for(self, policy: str) -> None:

@@ -14,7 +14,7 @@ from controlplane.core.values.lifecycle import GenerationPhase, JobStatus
 from controlplane.core.values.types import Plan, Resize
 from jobs.models import Accelerator, Allocation, Generation, Job, Node
 from jobs.selectors.cluster import cluster_snapshot
-from jobs.services.cluster.nodes import node_cordon
+from jobs.services.cluster.nodes import Cordon, node_cordon
 from jobs.services.reports.batches import batch_take
 from jobs.services.scheduling.plans import plan_apply
 from jobs.services.submission.job_actions import job_cancel, job_pause
@@ -94,13 +94,13 @@ def test_a_plan_for_accelerators_that_went_meanwhile() -> None:
 
 
 class TestNodeThatTakesNoMoreWork:
-    """A node is cordoned or quarantined between a snapshot and the plan that is made from it."""
+    """A node is closed between a snapshot and the plan that is made from it."""
 
-    @pytest.fixture(params=["cordoned", "quarantined"])
+    @pytest.fixture(params=[Cordon.CORDON, Cordon.DRAIN, "quarantined"])
     def closed(self, request: pytest.FixtureRequest) -> Callable[[World, Node], None]:
         def close(world: World, node: Node) -> None:
-            if request.param == "cordoned":
-                assert node_cordon(node, True, world.now, actor="user:x")
+            if request.param != "quarantined":
+                assert node_cordon(node, request.param, world.now, actor="user:x")
             else:
                 until = world.now + timedelta(seconds=60)
                 Node.objects.filter(id=node.pk).update(quarantined_until=until)

@@ -10,7 +10,7 @@ import pytest
 from controlplane.core.protocol.wire import LogChunk, ReportKind
 from controlplane.core.values.lifecycle import GenerationPhase, JobStatus
 from jobs.models import Allocation, ClusterSetting, Event, Generation, Job
-from jobs.services.cluster.nodes import node_cordon, nodes_expire
+from jobs.services.cluster.nodes import Cordon, node_cordon, nodes_expire
 from jobs.services.reports.batches import batch_take
 from jobs.services.scheduling.cycle import cycle_run
 from jobs.services.submission.job_actions import job_cancel, job_pause, job_reprioritise, job_resume
@@ -222,14 +222,14 @@ def test_a_job_whose_only_node_is_lost_starts_anew_elsewhere() -> None:
     assert fresh(job).status == JobStatus.STARTING
 
 
-def test_a_cordoned_node_is_left() -> None:
+def test_a_draining_node_is_left() -> None:
     world = World()
     job = job_make(max_accelerators=2)
     running(world, job, 2)
     used = {row.accelerator.node_id for row in job.allocations.all()}
     assert len(used) == 1
     (node,) = (played.node for played in world.nodes if played.node.pk in used)
-    node_cordon(node, True, world.now, actor="user:root", reason="new memory")
+    node_cordon(node, Cordon.DRAIN, world.now, actor="user:root", reason="new memory")
 
     def is_elsewhere() -> bool:
         rows = job.allocations.filter(released_at=None)
@@ -237,6 +237,26 @@ def test_a_cordoned_node_is_left() -> None:
 
     world.until(is_elsewhere)
     assert fresh(job).restarts == 0
+
+
+def test_a_cordoned_node_keeps_its_jobs_and_gets_no_others() -> None:
+    """Not even where the jobs could grow: the whole cluster is cordoned, and then not."""
+    world = World()
+    staying = job_make(max_accelerators=2)
+    running(world, staying, 2)
+    Job.objects.filter(id=staying.pk).update(max_accelerators=4)
+    for played in world.nodes:
+        node_cordon(played.node, Cordon.CORDON, world.now, actor="user:root")
+    waiting = job_make(max_accelerators=1)
+    before = set(staying.allocations.values_list("id", "accelerator", "released_at"))
+    world.settle(4)
+    assert set(staying.allocations.values_list("id", "accelerator", "released_at")) == before
+    assert fresh(staying).policy_reason.startswith("Stays on 2 accelerators")
+    assert not waiting.allocations.exists()
+    assert fresh(waiting).policy_reason.startswith("Cannot start")
+    for played in world.nodes:
+        node_cordon(played.node, Cordon.UNCORDON, world.now, actor="user:root")
+    world.until(lambda: waiting.allocations.count() == 1 and staying.allocations.count() > 2)
 
 
 def test_the_clock_of_a_job() -> None:

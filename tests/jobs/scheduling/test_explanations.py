@@ -54,8 +54,15 @@ def test_an_expected_start_is_told_anew_only_when_it_moves() -> None:
     # The latest is 70 s later, more than a tenth of 660: both change.
     assert told(10.0, 320.0, 660.0) == (later(330.0), later(670.0))
     assert told(320.0, 20.0, 360.0) == (later(330.0), later(670.0))  # 10 s later: less than 15
+    assert (job.expected_start_changes, job.expected_start_changed_at) == (1, later(10.0))
     assert told(330.0, None) == (None, None)
     assert job.policy_reason == "Waits."
+    assert told(340.0, 60.0, 90.0) == (later(400.0), later(430.0))
+    assert told(350.0, 120.0, 150.0) == (later(470.0), later(500.0))
+    assert (job.expected_start_changes, job.expected_start_changed_at) == (2, later(350.0))
+    Job.objects.filter(pk=job.pk).update(status=JobStatus.STARTING)
+    assert told(360.0, None) == (None, None)
+    assert (job.expected_start_changes, job.expected_start_changed_at) == (0, None)
 
 
 def test_who_has_ended_keeps_the_last_word() -> None:

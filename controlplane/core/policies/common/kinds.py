@@ -52,4 +52,4 @@ def cannot_start(snapshot: Snapshot, job: Job) -> Reason:
     """Explain that no accepted kind has a job's minimum."""
     capacity = capacity_by_kind(snapshot)
     most = max((capacity[kind] for kind in capacity if job.accepts(kind)), default=0)
-    return reason("cannot_start", needed=job.min_accelerators, most=most)
+    return reason("cannot_start", accelerators=job.min_accelerators, most=most)

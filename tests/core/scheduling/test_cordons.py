@@ -1,0 +1,77 @@
+"""Cordons: a node is given no trainer, and no job is moved, by any policy."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from controlplane.core.cycle import decide
+from controlplane.core.expected_starts import expected_starts
+from controlplane.core.policies import POLICIES
+from controlplane.core.values.types import Snapshot
+from tests.core.scheduling.test_circular_waits import full_clusters
+from tests.core.snapshots import accelerators_make, after, job_make, snapshot_make, snapshots
+
+TWO_NODES = accelerators_make("cpu cpu", "cpu cpu")
+every_policy = pytest.mark.parametrize("name", sorted(POLICIES))
+
+
+@every_policy
+@given(snapshot=snapshots() | full_clusters(), data=st.data())
+def test_a_cordon_moves_nobody_and_lets_nobody_in(
+    name: str, snapshot: Snapshot, data: st.DataObject
+) -> None:
+    nodes = sorted({one.node_id for one in snapshot.accelerators})
+    cordoned = data.draw(st.sets(st.sampled_from(nodes), min_size=1))
+    there = {one.id for one in snapshot.accelerators if one.node_id in cordoned}
+    snapshot = replace(snapshot, cordoned=frozenset(cordoned))
+    for _ in range(3):
+        plan = decide(snapshot, name)
+        assert {job.id for job in snapshot.jobs} == plan.reasons.keys()
+        for resize in plan.resizes:
+            assert there.isdisjoint(resize.wanted)
+            assert there.isdisjoint(resize.held)
+        snapshot = after(snapshot, plan)
+
+
+@every_policy
+def test_a_job_on_a_cordoned_node_keeps_its_size_and_says_so(name: str) -> None:
+    snapshot = snapshot_make(TWO_NODES, job_make(1, most=4), held={1: (1, 3)})
+    plan = decide(replace(snapshot, cordoned=frozenset({1})), name)
+    assert plan.resizes == ()
+    assert plan.reasons[1].startswith("Stays on 2 accelerators and is not resized: 1 of them on")
+
+
+@every_policy
+def test_idle_accelerators_of_a_cordoned_node_do_not_count(name: str) -> None:
+    job = job_make(1, least=3, most=4)
+    cordoned = replace(snapshot_make(TWO_NODES, job), cordoned=frozenset({1}))
+    assert "the cluster has 2" in decide(cordoned, name).reasons[1]
+    assert decide(snapshot_make(TWO_NODES, job), name).resizes
+    spread = replace(cordoned, jobs=(job, job_make(2, most=2)), held={2: (1, 3)})
+    assert "the cluster has 2" in decide(spread, name).reasons[1]
+
+
+@every_policy
+def test_a_job_that_must_change_leaves_a_cordoned_node(name: str) -> None:
+    """The third accelerator is on a node that jobs must leave, and thus not in the snapshot."""
+    snapshot = snapshot_make(TWO_NODES, job_make(1, most=2), held={1: (1, 5)})
+    (resize,) = decide(replace(snapshot, cordoned=frozenset({1})), name).resizes
+    assert set(resize.wanted) <= {3, 4}
+
+
+@every_policy
+def test_starts_are_expected_when_jobs_on_cordoned_nodes_end(name: str) -> None:
+    """Job 1 has 2 accelerators on a cordoned node and 2 on the other, for which job 2 waits."""
+    running = replace(
+        job_make(1, least=4, most=4), remaining_examples=600.0, examples_per_s={4: 10.0}
+    )
+    snapshot = replace(
+        snapshot_make(TWO_NODES, running, job_make(2, least=2, most=2), held={1: (1, 2, 3, 4)}),
+        cordoned=frozenset({1}),
+    )
+    start = expected_starts(snapshot, decide(snapshot, name), name)[2]
+    assert start.earliest_s <= 60.0 <= start.latest_s

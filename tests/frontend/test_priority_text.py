@@ -1,0 +1,73 @@
+"""The sentence that says what a priority means now."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from django.test import Client
+
+from controlplane.core.policies import POLICIES, PRIORITY_USES, PriorityUse
+from frontend.text.priority_text import priority_text
+from jobs.models import ClusterSetting, Job
+from jobs.selectors.pages import PriorityRange, priority_range
+from tests.core.snapshots import Speed, accelerators_make, job_make, snapshot_make
+from tests.frontend.world import World
+
+
+def _counts(name: str, weights: tuple[float, float], least: int) -> list[int]:
+    """Count what a policy gives two new jobs that can both use all of four accelerators."""
+    jobs = [
+        replace(
+            job_make(number, weight=weight, least=least, most=4),
+            performance=Speed(company=0.1),
+            remaining_examples=1e4,
+            most_accelerators=4,
+        )
+        for number, weight in enumerate(weights, 1)
+    ]
+    shares = POLICIES[name](snapshot_make(accelerators_make("cpu cpu cpu cpu"), *jobs)).shares
+    return [shares[job.id].count if job.id in shares else 0 for job in jobs]
+
+
+@pytest.mark.parametrize("name", sorted(POLICIES))
+def test_policies_use_priorities_as_registered(name: str) -> None:
+    cases = [((9.0, 1.0), (1.0, 9.0), least) for least in (1, 3, 4)]
+    is_different = any(_counts(name, a, least) != _counts(name, b, least) for a, b, least in cases)
+    assert is_different == (PRIORITY_USES[name] is not PriorityUse.NONE)
+
+
+@pytest.mark.parametrize(
+    ("policy", "others", "own", "expected"),
+    [
+        ("fifo", (1, 9, 2), None, "The policy fifo does not look at priorities."),
+        ("priority", (1, 9, 2), 5, "jobs of higher priority start first"),
+        ("goodput_fair", (300, 950, 4), None,
+         "950 weighs 3.17 times as much as 300, the lowest of 4 active jobs."),
+        ("goodput_fair", (100, 100, 3), None, "All 3 active jobs have 100 and weigh the same."),
+        ("sia", (0, 0, 0), None, "priority is a weight, not an order."),
+        ("sia", (300, 777, 3), 950,
+         "This job's 950 weighs 3.17 times as much as the lowest (300) and 1.22 times as much as "
+         "the highest (777) of the 3 other active jobs."),
+        ("sia", (100, 100, 2), 50, "This job's 50 weighs 0.5 times as much as the 100 of the"),
+        ("sia", (0, 0, 0), 50, "No other job is active."),
+    ],
+)  # fmt: skip
+def test_the_numbers_of_now(
+    policy: str, others: tuple[int, int, int], own: int | None, expected: str
+) -> None:
+    assert expected in priority_text(policy, PriorityRange(*others), own)
+
+
+@pytest.mark.parametrize("policy", ["weighted_fair", "fifo"])
+def test_queue_and_job_say_it(world: World, admin: Client, policy: str) -> None:
+    ClusterSetting.objects.update_or_create(id=1, defaults={"policy": policy})
+    Job.objects.filter(pk=world.jobs["running"].pk).update(priority=1000)
+    assert priority_range().highest == 1000
+    job = world.jobs["pending"]
+    pages = {
+        "/queue/": priority_text(policy, priority_range()),
+        f"/jobs/{job.pk}/": priority_text(policy, priority_range(job), job.priority),
+    }
+    for page, text in pages.items():
+        assert text.replace("'", "&#x27;") in admin.get(page).content.decode()
