@@ -8,7 +8,7 @@ from django.urls import URLPattern, path
 
 from frontend.live.streams import stream
 from frontend.policy import View, with_policy
-from frontend.views import account, actions, admin, job, pages, replays, submit
+from frontend.views import account, actions, admin, compare, job, job_list, pages, replays, submit
 
 
 def _page(route: str, view: View | Any, name: str) -> URLPattern:
@@ -18,7 +18,10 @@ def _page(route: str, view: View | Any, name: str) -> URLPattern:
 urlpatterns = [
     _page("", pages.overview, "overview"),
     _page("figures/", pages.overview_figures, "overview_figures"),
-    _page("jobs/", pages.jobs, "jobs"),
+    _page("jobs/", job_list.jobs, "jobs"),
+    _page("jobs/actions/", job_list.job_actions, "jobs_act"),
+    _page("jobs/compare/", compare.compare, "compare"),
+    _page("jobs/compare/figures/", compare.compare_figures, "compare_figures"),
     _page("jobs/new/", submit.submit, "submit"),
     _page("jobs/new/validations/<int:validation_id>/", submit.validation, "validation"),
     _page("jobs/<int:job_id>/", job.job, "job"),

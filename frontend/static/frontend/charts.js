@@ -57,6 +57,27 @@ function layout(own, isTime) {
   };
 }
 
+// The exponential moving average from 0 on, corrected for that beginning; gaps stay gaps.
+function smoothed(values, weight) {
+  let sum = 0;
+  let rest = 1;
+  return values.map((value) => {
+    if (value === null) return null;
+    sum = weight * sum + (1 - weight) * value;
+    rest *= weight;
+    return sum / (1 - rest);
+  });
+}
+
+// Puts a smoothed line over each pale one.
+function withSmoothing(traces, weight) {
+  if (!weight) return traces;
+  return traces.flatMap((trace) => [
+    { ...trace, mode: "lines", opacity: 0.3, hoverinfo: "skip", hovertemplate: undefined },
+    { ...trace, mode: trace.mode.replace("+markers", ""), y: smoothed(trace.y, weight) },
+  ]);
+}
+
 function isDrawable(figure) {
   return figure.data.some((trace) => trace.name !== "capacity");
 }
@@ -71,7 +92,7 @@ async function draw(box, figure) {
     plot.replaceChildren(empty);
   } else {
     const isTime = figure.layout.xaxis?.type === "date";
-    const data = resolve(figure.data).map((trace) => (isTime ? { ...trace, x: trace.x.map(localStamp) } : trace));
+    const data = withSmoothing(resolve(figure.data), figure.smoothing).map((trace) => (isTime ? { ...trace, x: trace.x.map(localStamp) } : trace));
     plot.querySelector(".chart-empty")?.remove();
     await window.Plotly.react(plot, data, layout(resolve(figure.layout), isTime), CONFIG);
   }
@@ -114,7 +135,7 @@ function fillTable(box, table) {
   box.querySelector("thead").replaceChildren(head);
   box.querySelector("tbody").replaceChildren(...body);
   const note = box.querySelector(".table-note");
-  note.textContent = table.rows.length ? (table.num_left_out ? `${table.num_left_out} older rows are left out.` : "") : "No figures yet.";
+  note.textContent = table.rows.length ? table.note ?? (table.num_left_out ? `${table.num_left_out} older rows are left out.` : "") : "No figures yet.";
 }
 
 function drawAll() {
