@@ -31,6 +31,7 @@ urlpatterns = [
     _page("jobs/<int:job_id>/code/", job.job_code, "job_code"),
     _page("jobs/<int:job_id>/files/<str:name>/", job.job_file, "job_file"),
     _page("jobs/<int:job_id>/delete-files/", actions.job_files_delete, "job_files_delete"),
+    _page("jobs/<int:job_id>/describe/", actions.job_describe, "job_describe"),
     _page("jobs/<int:job_id>/cancel/", actions.job_cancel, "job_cancel"),
     _page("jobs/<int:job_id>/pause/", actions.job_pause, "job_pause"),
     _page("jobs/<int:job_id>/resume/", actions.job_resume, "job_resume"),

@@ -62,11 +62,13 @@ def comparison_figure(
         unit_s, unit = next((s, unit) for from_s, s, unit in _UNITS if longest_s >= from_s)
         title = f"{title} in {unit}"
     traces, rows, largest = [], [], 0.0
-    for one in series:
+    for place, one in enumerate(series):
         style = styles[one.job_id]
         xs = [round(x / unit_s, 6) for x in _positions(one, axis)]
         largest = max([largest, *xs])
-        traces.append(_trace(one, xs, style, title))
+        # The numbers stand along the lines, one beside the other, so that they stay legible.
+        at = round((len(xs) - 1) * (0.3 + 0.65 * (place + 1) / len(series)))
+        traces.append(_trace(one, xs, style, title, at))
         every = max(1, -(-len(xs) * len(series) // MAX_TABLE_ROWS))
         shown = [*range(0, len(xs) - 1, every), len(xs) - 1]
         text = f"#{one.job_id}"
@@ -75,8 +77,7 @@ def comparison_figure(
         "data": traces,
         "smoothing": smoothing,
         "layout": {
-            # Room for the numbers at the ends of the lines.
-            "xaxis": {"title": {"text": title}, "range": [0, (largest or 1) * 1.07]},
+            "xaxis": {"title": {"text": title}, "range": [0, (largest or 1) * 1.03]},
             "yaxis": {"title": {"text": plotly_text(name)}, "type": "log" if is_log else "linear"},
         },
         "legend": [
@@ -96,7 +97,7 @@ def _positions(series: Series, axis: str) -> Sequence[float]:
     return series.examples if axis == "examples" else series.steps
 
 
-def _trace(series: Series, xs: list[float], style: JobStyle, title: str) -> dict[str, Any]:
+def _trace(series: Series, xs: list[float], style: JobStyle, title: str, at: int) -> dict[str, Any]:
     text = plotly_text(label(style.job_id, style.name))
     hover = f"{text}<br>%{{x:.6~g}} {title}: %{{y:.4f}}<extra></extra>"
     trace = line(xs, series.values, f"#{style.job_id}", style.colour, hover)
@@ -104,8 +105,8 @@ def _trace(series: Series, xs: list[float], style: JobStyle, title: str) -> dict
     trace["line"]["dash"] = _DASHES[style.place % len(_DASHES)]
     return trace | {
         "mode": f"{mode}+text",
-        "text": [*[""] * (len(xs) - 1), f"#{style.job_id}"],
-        "textposition": "middle right",
+        "text": [f"#{style.job_id}" if place == at else "" for place in range(len(xs))],
+        "textposition": "top center",
         "textfont": {"color": "--text", "size": 11},
         "cliponaxis": False,
         "marker": {

@@ -27,6 +27,7 @@ PAGES = [
     "/", "/jobs/", "/jobs/2/", "/jobs/4/", "/jobs/5/", "/jobs/8/", "/jobs/new/",
     "/jobs/new/?from=1", "/nodes/", "/queue/", "/account/", "/nowhere/",
     "/account/password/", "/audit/",
+    "/jobs/compare/?job=1&job=2&job=3&smooth=0.9", "/jobs/?metric=accuracy&order=-metric",
     "/what-if/", "/what-if/1/", "/what-if/2/",
 ]  # fmt: skip
 LOOKS = [
@@ -107,6 +108,29 @@ def test_charts_show_what_the_tables_beside_them_say(admin: Visitor) -> None:
         expect(figure.locator(".scatterlayer .trace")).to_have_count(num_traces)
         figure.get_by_text("as a table").click()
         expect(figure.locator("tbody tr").nth(3)).to_be_visible()
+
+
+def test_ticked_jobs_are_compared_and_smoothed(admin: Visitor) -> None:
+    admin.open("/jobs/")
+    page = admin.page
+    first, last = (
+        page.get_by_label(f"Choose job #{JOB[name]}", exact=True) for name in ("script", "running")
+    )
+    first.click()
+    last.click(modifiers=["Shift"])
+    expect(page.locator("#bulk-count")).to_have_text("3 jobs ticked")
+    page.get_by_role("button", name="Compare").click()
+    page.wait_for_url("**/jobs/compare/?job=4&job=3&job=2")
+    loss = page.locator(".chart").filter(has_text="#2 digits").first
+    lines = loss.locator(".scatterlayer .trace")
+    expect(lines.first).to_be_attached()
+    num_lines = lines.count()
+    page.get_by_label("Smoothing").select_option("0.9")
+    page.get_by_label("Against").select_option("time")
+    page.get_by_role("button", name="Show").click()
+    expect(lines).to_have_count(2 * num_lines)  # each pale line has its smoothed one
+    expect(loss.locator(".xtitle")).to_have_text(re.compile("time since the start in"))
+    assert admin.complaints == []
 
 
 def test_charts_follow_the_window(admin: Visitor) -> None:

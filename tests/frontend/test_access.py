@@ -22,6 +22,7 @@ POST_ROUTES = {
     "job_cancel", "job_files_delete", "job_pause", "job_resume", "job_reprioritise", "policy",
     "node_token", "node_cordon", "node_unquarantine", "node_token_revoke", "tokens", "token_revoke",
     "what_if_ask", "replay_cancel", "secrets", "secret_delete", "jobs_act",
+    "job_describe",
 }  # fmt: skip
 JOB_ROUTES = sorted(name for name in GET_ROUTES | POST_ROUTES if name.startswith("job_"))
 ADMIN_ROUTES = {

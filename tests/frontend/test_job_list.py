@@ -147,3 +147,16 @@ def test_ticked_jobs_are_compared(world: World, ada: Client) -> None:
     response = ada.post("/jobs/actions/", {"job": jobs, "do": "compare"})
     assert response.headers["Location"] == f"/jobs/compare/?job={jobs[0]}&job={jobs[1]}"
     assert ada.get(response.headers["Location"]).status_code == 200
+
+
+def test_tags_and_note_are_edited_on_the_page_of_a_job(world: World, ada: Client) -> None:
+    job = world.jobs["finished"]
+    address = f"/jobs/{job.pk}/describe/"
+    ada.post(address, {"tags": "a, b", "note": "why"})
+    html = ada.get(f"/jobs/{job.pk}/").content.decode()
+    assert "Tags: a, b · why</summary>" in html
+    assert f'href="/jobs/compare/?job={job.pk}"' in html
+    ada.post(address, {"tags": "a b!", "note": ""})
+    assert "is no tag" in ada.get(f"/jobs/{job.pk}/").content.decode()
+    job.refresh_from_db()
+    assert (job.tags, job.note) == (["a", "b"], "why")
