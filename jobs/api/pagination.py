@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from typing import Any
 
-from django.db.models import QuerySet
 from rest_framework.exceptions import NotFound
 from rest_framework.pagination import Cursor, CursorPagination
 from rest_framework.request import Request
@@ -53,9 +52,9 @@ class JobPages(NewestFirst):
 
     def paginate_queryset(
         self,
-        queryset: QuerySet[Any],
+        queryset: Any,
         request: Request,
-        view: Any = None,  # noqa: ARG002
+        view: Any = None,  # noqa: ARG002 - the name is that of the REST framework
     ) -> list[Any]:
         """Return the rows of one page.
 

@@ -205,9 +205,9 @@ def _metric_rows(jobs: Sequence[Job]) -> list[MetricRow]:
             MetricRow(
                 name,
                 goals.get(name, is_higher_better(name)),
-                [row and row.best for row in of_jobs],
-                [row and row.best_epoch for row in of_jobs],
-                [row and row.last for row in of_jobs],
+                [None if row is None else row.best for row in of_jobs],
+                [None if row is None else row.best_epoch for row in of_jobs],
+                [None if row is None else row.last for row in of_jobs],
             )
         )
     return rows

@@ -256,7 +256,7 @@ def job_describe(
         text = f"Tags: {', '.join(job.tags) or 'none'}"
         if after["tags"] == before["tags"]:
             text = "Note changed"
-        data = {"before": before, "after": after, "reason": reason}
+        data: dict[str, Any] = {"before": before, "after": after, "reason": reason}
         text += f": {reason}" if reason else ""
         event_add("described", text, now=now, job=job, actor=actor, data=data)
         if actor != user_actor(job.owner):
