@@ -141,7 +141,7 @@ def job_actions(request: HttpRequest) -> HttpResponse:
     """Act on the ticked jobs, undo such an action, or lead to the comparison of the jobs."""
     ticked = request.POST.getlist("job")
     if request.POST.get("do") == "compare":
-        query = urlencode({"job": ticked[:COMPARED_LIMIT]}, doseq=True)
+        query = urlencode({"job": ticked}, doseq=True)
         return redirect(f"{reverse('compare')}?{query}")
     try:
         requests = _undo_requests(request) or [_action_request(request, ticked)]
@@ -171,14 +171,18 @@ def _action_request(request: HttpRequest, ticked: Sequence[str]) -> dict[str, An
 
 
 def _undo_requests(request: HttpRequest) -> list[dict[str, Any]]:
+    """Read the requests of an undo form; empty if they are none of ours."""
     text = request.POST.get("undo", "")[:_UNDO_LIMIT_BYTES]
     try:
         bodies = json.loads(text) if text else []
     except (ValueError, RecursionError):
         return []
-    if not isinstance(bodies, list) or len(bodies) > JOBS_LIMIT:
+    if not isinstance(bodies, list) or not all(isinstance(body, dict) for body in bodies):
         return []
-    return [body for body in bodies if isinstance(body, dict)]
+    lists = [body.get("jobs") for body in bodies]
+    num_jobs = sum(len(jobs) for jobs in lists if isinstance(jobs, list))
+    # Together they change no more jobs than one action does.
+    return bodies if max(len(bodies), num_jobs) <= JOBS_LIMIT else []
 
 
 _DONE = {

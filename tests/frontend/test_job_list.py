@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from urllib.parse import quote
 
@@ -135,6 +136,15 @@ def test_a_wrong_form_says_what_is_wrong(form: dict[str, str], world: World, ada
     assert ada.post("/jobs/actions/", form).status_code == 302
     page = ada.get("/jobs/")
     assert "notice-bad" in page.content.decode()
+
+
+def test_an_undo_changes_no_more_jobs_than_an_action(world: World, ada: Client) -> None:
+    job = world.jobs["pending"]
+    bodies = [{"action": "tag", "jobs": [job.pk] * 2, "tag": f"t{n}"} for n in range(101)]
+    ada.post("/jobs/actions/", {"undo": json.dumps(bodies)})
+    assert "notice-bad" in ada.get("/jobs/").content.decode()
+    job.refresh_from_db()
+    assert job.tags == []
 
 
 def test_the_way_back_stays_on_the_site(world: World, ada: Client) -> None:
