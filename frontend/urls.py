@@ -8,7 +8,18 @@ from django.urls import URLPattern, path
 
 from frontend.live.streams import stream
 from frontend.policy import View, with_policy
-from frontend.views import account, actions, admin, compare, job, job_list, pages, replays, submit
+from frontend.views import (
+    account,
+    actions,
+    admin,
+    compare,
+    copy,
+    job,
+    job_list,
+    pages,
+    replays,
+    submit,
+)
 
 
 def _page(route: str, view: View | Any, name: str) -> URLPattern:
@@ -31,6 +42,7 @@ urlpatterns = [
     _page("jobs/<int:job_id>/code/", job.job_code, "job_code"),
     _page("jobs/<int:job_id>/files/<str:name>/", job.job_file, "job_file"),
     _page("jobs/<int:job_id>/delete-files/", actions.job_files_delete, "job_files_delete"),
+    _page("jobs/<int:job_id>/copy/", copy.job_copy, "job_copy"),
     _page("jobs/<int:job_id>/describe/", actions.job_describe, "job_describe"),
     _page("jobs/<int:job_id>/cancel/", actions.job_cancel, "job_cancel"),
     _page("jobs/<int:job_id>/pause/", actions.job_pause, "job_pause"),

@@ -47,7 +47,7 @@ _REPLAY_TONES = {
     ReplayStatus.CANCELLED: "quiet pill-ring",
 }
 #: Pages without a menu entry of their own, by the entry marked as current for them.
-_LED_TO = {"jobs": ("job", "compare"), "overview": ("what_if", "replay")}
+_LED_TO = {"jobs": ("job", "compare", "job_copy"), "overview": ("what_if", "replay")}
 #: Placeholder for an unknown number.
 NOTHING = TO = "\N{EN DASH}"
 _PREFIXES = ((1e9, "G"), (1e6, "M"), (1e3, "k"))

@@ -28,7 +28,7 @@ PAGES = [
     "/jobs/new/?from=1", "/nodes/", "/queue/", "/account/", "/nowhere/",
     "/account/password/", "/audit/",
     "/jobs/compare/?job=1&job=2&job=3&smooth=0.9", "/jobs/?metric=accuracy&order=-metric",
-    "/what-if/", "/what-if/1/", "/what-if/2/",
+    "/jobs/2/copy/", "/what-if/", "/what-if/1/", "/what-if/2/",
 ]  # fmt: skip
 LOOKS = [
     (390, "light"),

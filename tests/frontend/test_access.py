@@ -17,6 +17,7 @@ GET_ROUTES = {
     "overview", "overview_figures", "jobs", "submit", "job", "job_figures", "job_log",
     "job_log_file", "job_code", "job_file", "queue", "nodes", "account", "what_if", "replay",
     "replay_figures", "validation", "audit", "password", "compare", "compare_figures",
+    "job_copy",
 }  # fmt: skip
 POST_ROUTES = {
     "job_cancel", "job_files_delete", "job_pause", "job_resume", "job_reprioritise", "policy",
