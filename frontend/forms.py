@@ -44,10 +44,13 @@ _SECTIONS = {
         *("min_accelerators", "max_accelerators", "priority"),
         *("accepted_kinds", "allow_mixed_kinds"),
     ),
+    "labels": ("tags", "note"),
 }
 #: Attributes of text fields beyond those of their serializer field.
 _ATTRIBUTES = {
     "name": {"autocomplete": "off"},
+    "tags": {"autocomplete": "off", "placeholder": "none"},
+    "note": {"autocomplete": "off"},
     "stop_metric": {"autocomplete": "off"},
     "accepted_kinds": {"autocomplete": "off", "placeholder": "any"},
     "secrets": {"autocomplete": "off", "placeholder": "none"},
@@ -232,7 +235,7 @@ def values_shown(values: Mapping[str, Any]) -> dict[str, Any]:
     shown = dict(values)
     if isinstance(shown.get("settings"), dict):
         shown["settings"] = json.dumps(shown["settings"], indent=2)
-    for name in ("accepted_kinds", "secrets"):
+    for name in ("accepted_kinds", "secrets", "tags"):
         if isinstance(shown.get(name), list | tuple):
             shown[name] = ", ".join(map(str, shown[name]))
     return shown

@@ -7,6 +7,10 @@ identifies a job: its name or number stands beside it.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
+from jobs.models.jobs import NUM_COLOURS
+
 #: Colour of jobs without a colour of their own in a chart.
 OTHER_JOBS_TOKEN = "--other-jobs"  # noqa: S105
 
@@ -14,3 +18,15 @@ OTHER_JOBS_TOKEN = "--other-jobs"  # noqa: S105
 def job_colour_token(colour: int) -> str:
     """Return the custom property that holds the colour of jobs with this `Job.colour`."""
     return f"--job-{colour}"
+
+
+def colours_apart(colours: Sequence[int]) -> list[int]:
+    """Return a colour per job, its own where no job before it has taken it.
+
+    Up to `NUM_COLOURS` jobs get different ones.
+    """
+    free = [colour for colour in range(NUM_COLOURS) if colour not in colours]
+    given: list[int] = []
+    for colour in colours:
+        given.append(free.pop(0) if colour in given and free else colour)
+    return given

@@ -8,7 +8,18 @@ from django.urls import URLPattern, path
 
 from frontend.live.streams import stream
 from frontend.policy import View, with_policy
-from frontend.views import account, actions, admin, job, pages, replays, submit
+from frontend.views import (
+    account,
+    actions,
+    admin,
+    compare,
+    copy,
+    job,
+    job_list,
+    pages,
+    replays,
+    submit,
+)
 
 
 def _page(route: str, view: View | Any, name: str) -> URLPattern:
@@ -18,7 +29,10 @@ def _page(route: str, view: View | Any, name: str) -> URLPattern:
 urlpatterns = [
     _page("", pages.overview, "overview"),
     _page("figures/", pages.overview_figures, "overview_figures"),
-    _page("jobs/", pages.jobs, "jobs"),
+    _page("jobs/", job_list.jobs, "jobs"),
+    _page("jobs/actions/", job_list.job_actions, "jobs_act"),
+    _page("jobs/compare/", compare.compare, "compare"),
+    _page("jobs/compare/figures/", compare.compare_figures, "compare_figures"),
     _page("jobs/new/", submit.submit, "submit"),
     _page("jobs/new/validations/<int:validation_id>/", submit.validation, "validation"),
     _page("jobs/<int:job_id>/", job.job, "job"),
@@ -28,6 +42,8 @@ urlpatterns = [
     _page("jobs/<int:job_id>/code/", job.job_code, "job_code"),
     _page("jobs/<int:job_id>/files/<str:name>/", job.job_file, "job_file"),
     _page("jobs/<int:job_id>/delete-files/", actions.job_files_delete, "job_files_delete"),
+    _page("jobs/<int:job_id>/copy/", copy.job_copy, "job_copy"),
+    _page("jobs/<int:job_id>/describe/", actions.job_describe, "job_describe"),
     _page("jobs/<int:job_id>/cancel/", actions.job_cancel, "job_cancel"),
     _page("jobs/<int:job_id>/pause/", actions.job_pause, "job_pause"),
     _page("jobs/<int:job_id>/resume/", actions.job_resume, "job_resume"),

@@ -22,6 +22,9 @@ BATCH_LIMIT = 10_000_000
 STOP_LIMIT = 100_000_000
 SEED_LIMIT = JOB_ID_LIMIT = 2**63 - 1
 SECRETS_LIMIT = 16  # of a job
+TAGS_LIMIT = 20  # of a job
+NOTE_LIMIT = 1000
+TAG = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:/-]{0,39}")
 #: Names that are environment variables of a shell, too.
 SECRET_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,63}")
 PRIORITY_RANGE = (1, 1000)
@@ -49,6 +52,8 @@ class Submission:
     """A checked submission, complete and within bounds."""
 
     name: str
+    tags: tuple[str, ...]
+    note: str
     task: Task
     source_job: int | None
     template: str

@@ -37,6 +37,7 @@ class JobSummary(TypedDict):
 
     id: int
     name: str
+    tags: list[str]
     task: str
     owner: str
     template: str
@@ -75,6 +76,7 @@ class JobSummary(TypedDict):
 class Job(JobSummary):
     """A job with all fields."""
 
+    note: str
     code_name: str
     entry_file: str
     settings: dict[str, Any]
@@ -111,6 +113,21 @@ class Outlook(TypedDict):
     num_shrunk: int
     reason: str
     memory: dict[str, Any] | None
+
+
+class Outcomes(TypedDict):
+    """What became of an action on many jobs, and the requests that undo it."""
+
+    results: list[dict[str, Any]]
+    undo: list[dict[str, Any]]
+
+
+class Comparison(TypedDict):
+    """Jobs side by side; settings and metrics by name, with one value per job."""
+
+    jobs: list[dict[str, Any]]
+    settings: dict[str, list[Any]]
+    metrics: dict[str, dict[str, Any]]
 
 
 class Event(TypedDict):

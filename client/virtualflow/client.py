@@ -131,16 +131,26 @@ class Client:
         owner: str | None = None,
         name: str | None = None,
         template: str | None = None,
+        tag: Sequence[str] = (),
+        metric: Sequence[str] = (),
+        setting: Sequence[str] = (),
         submitted_after: str | None = None,
         submitted_before: str | None = None,
+        order: str | None = None,
         fields: Sequence[str] = (),
         page_size: int = PAGE_SIZE,
     ) -> Iterator[answers.JobSummary]:
-        """Yield the visible jobs, newest first; pages are read as they are needed.
+        """Yield the visible jobs, newest first unless told; pages are read as they are needed.
 
         Args:
             status: statuses, or the groups `live`, `waiting`, `active`, `ended`.
             q: a part of the name, or the number of one job.
+            tag: tags that the jobs all have.
+            metric: metrics that the jobs have, also with a bound of the best value, as
+                `val_accuracy>0.9`.
+            setting: settings with their values, as `hidden_units=128`.
+            order: `submitted`, `name`, `status`, `priority`, `duration` or `metric` (of the first
+                `metric`), with `-` from the largest on.
             fields: only these fields, also such that lists otherwise lack.
         """
         given = {
@@ -150,7 +160,11 @@ class Client:
             "template": template,
             "submitted_after": submitted_after,
             "submitted_before": submitted_before,
+            "order": order,
             "status": list(status),
+            "tag": list(tag),
+            "metric": list(metric),
+            "setting": list(setting),
             "fields": ",".join(fields) or None,
             "page_size": page_size,
         }
@@ -212,6 +226,11 @@ class Client:
     def metrics(self, job_id: int) -> answers.Metrics:
         """Return the series of a job: loss and speed over steps, logs over epochs."""
         return self._site.get(f"jobs/{job_id}/metrics/", answers.Metrics)
+
+    def compare(self, job_ids: Sequence[int], *, all_settings: bool = False) -> answers.Comparison:
+        """Return up to twelve jobs side by side: settings that differ, best and last values."""
+        params = {"job": list(job_ids), "all": int(all_settings)}
+        return self._site.get("jobs/compare/", answers.Comparison, params=params)
 
     # --- logs and files ----------------------------------------------------------------------
 
@@ -291,6 +310,32 @@ class Client:
         headers = {"If-Match": if_match} if if_match else {}
         body = {"priority": priority, "reason": reason}
         return self._act(job_id, "reprioritise", body, headers)
+
+    def describe(
+        self, job_id: int, *, tags: Sequence[str] | None = None, note: str | None = None
+    ) -> answers.Job:
+        """Change the tags or the note of a job; what is None stays."""
+        body = given_only({"tags": None if tags is None else list(tags), "note": note})
+        response = self._site.request("PATCH", f"jobs/{job_id}/", is_repeatable=True, json=body)
+        return answer_read(response, answers.Job)
+
+    def act(
+        self,
+        action: str,
+        job_ids: Sequence[int],
+        *,
+        priority: int | None = None,
+        tag: str | None = None,
+        reason: str = "",
+    ) -> answers.Outcomes:
+        """Act on up to 200 jobs; each is done or refused by itself, as `results` says.
+
+        Args:
+            action: `cancel`, `reprioritise`, `tag` or `untag`.
+        """
+        fields = {"action": action, "jobs": list(job_ids), "priority": priority, "tag": tag}
+        body = given_only(fields) | {"reason": reason}
+        return self._site.post("jobs/actions/", answers.Outcomes, json=body)
 
     def _act(
         self, job_id: int, action: str, body: dict[str, Any], headers: Mapping[str, str] = {}

@@ -19,6 +19,7 @@ from frontend.policy import stream_address
 from jobs.models import Job, Node, Replay, ReplayStatus
 from jobs.selectors.estimates.memory import size_text
 from jobs.selectors.estimates.nonfinite import loss_nonfinite, nonfinite_warning
+from jobs.selectors.settings_values import value_text
 
 register = template.Library()
 
@@ -49,7 +50,7 @@ _REPLAY_TONES = {
     ReplayStatus.CANCELLED: "quiet pill-ring",
 }
 #: Pages without a menu entry of their own, by the entry marked as current for them.
-_LED_TO = {"jobs": ("job",), "overview": ("what_if", "replay")}
+_LED_TO = {"jobs": ("job", "compare", "job_copy"), "overview": ("what_if", "replay")}
 #: Placeholder for an unknown number.
 NOTHING = TO = "\N{EN DASH}"
 _PREFIXES = ((1e9, "G"), (1e6, "M"), (1e3, "k"))
@@ -227,6 +228,12 @@ def decimals(value: Any) -> str:
     if value and not 0.001 <= abs(value) < 100_000:
         return f"{value:.3e}"
     return f"{value:.4f}"
+
+
+@register.filter
+def setting_text(value: Any) -> str:
+    """Format a setting's value; a dash where a job lacks it."""
+    return NOTHING if value is None or value == "" else value_text(value)
 
 
 @register.filter

@@ -14,7 +14,8 @@ from django.views.decorators.http import require_POST
 from frontend.views.changes import actor, person, words
 from frontend.views.job import job_or_404
 from jobs import nudges
-from jobs.exceptions import ControlPlaneError
+from jobs.api.serializers import DescriptionSerializer
+from jobs.exceptions import ControlPlaneError, InvalidInputError
 from jobs.models import Job
 from jobs.selectors import access
 from jobs.services.lifecycle.retention import files_delete
@@ -92,6 +93,26 @@ def job_priority(request: HttpRequest, job_id: int) -> HttpResponse:
         f"Job #{{}} has priority {priority} now.",
         leads_to="queue" if is_queue else "",
     )
+
+
+@login_required
+@require_POST
+def job_describe(request: HttpRequest, job_id: int) -> HttpResponse:
+    """Change the tags and the note of a job."""
+
+    def change(job: Job) -> Job:
+        serializer = DescriptionSerializer(
+            data={name: request.POST.get(name, "") for name in ("tags", "note")}
+        )
+        if not serializer.is_valid():
+            raise InvalidInputError(
+                "", fields={k: [*map(str, v)] for k, v in serializer.errors.items()}
+            )
+        return job_actions.job_describe(
+            job.pk, timezone.now(), actor=actor(request), **serializer.validated_data
+        )
+
+    return _do(request, job_or_404(request, job_id), change, "Tags and note of job #{} are saved.")
 
 
 def _do(

@@ -1,25 +1,21 @@
-"""Read-only pages: the overview and the job list, and the figures of charts."""
+"""The overview, and the figures of charts."""
 
 from __future__ import annotations
 
 import hashlib
 import json
 from typing import Any
-from urllib.parse import urlencode
 
 from django.contrib.auth.decorators import login_required
 from django.http import HttpRequest, HttpResponse
 from django.shortcuts import render
 from django.utils import timezone
-from django.utils.datastructures import MultiValueDict
 from django.views.decorators.http import require_safe
 
 from controlplane.core.values.lifecycle import JobStatus, NodeStatus
 from frontend.charts import DEFAULT_WINDOW_S, WINDOWS, overview_charts
-from frontend.live.progress import job_progress
-from jobs.models import ClusterSetting, Job
-from jobs.selectors import access, pages
-from jobs.selectors.job_filter import STATUS_GROUPS, JobFilter
+from jobs.models import ClusterSetting
+from jobs.selectors import pages
 
 _TRAINING = frozenset({JobStatus.STARTING, JobStatus.RUNNING, JobStatus.PREEMPTING})
 _WAITING = frozenset({JobStatus.VALIDATING, JobStatus.PENDING})
@@ -74,34 +70,6 @@ def overview_figures(request: HttpRequest) -> HttpResponse:
     return figures_response(
         request, overview_charts(request.user, _window_s(request), timezone.now())
     )
-
-
-@login_required
-@require_safe
-def jobs(request: HttpRequest) -> HttpResponse:
-    """List jobs, newest first, filtered and page by page."""
-    given = request.GET
-    names = ["q", "status", *(["owner"] if access.is_admin(request.user) else [])]
-    filters = {name: value for name in names if (value := given.get(name, "").strip())}
-    matching = JobFilter(
-        MultiValueDict({name: [value] for name, value in filters.items()}),
-        queryset=access.jobs_visible_to(request.user),
-    )
-    page = pages.job_page(
-        matching.qs if matching.is_valid() else Job.objects.none(),
-        before_id=id_or_none(given.get("before")),
-        after_id=id_or_none(given.get("after")),
-    )
-    context: dict[str, Any] = {
-        "page": page,
-        "rows": [(row, job_progress(row, page.steps_per_epoch[row.pk])) for row in page.jobs],
-        "filters": filters,
-        "statuses": {"Groups": [*STATUS_GROUPS], "One status": [one.value for one in JobStatus]},
-    }
-    if page.jobs:
-        context["newer_query"] = urlencode({**filters, "after": page.jobs[0].pk})
-        context["older_query"] = urlencode({**filters, "before": page.jobs[-1].pk})
-    return render(request, "frontend/jobs.html", context)
 
 
 def figures_response(request: HttpRequest, figures: dict[str, Any]) -> HttpResponse:

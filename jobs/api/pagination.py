@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import re
+from typing import Any
 
 from rest_framework.exceptions import NotFound
 from rest_framework.pagination import Cursor, CursorPagination
 from rest_framework.request import Request
+from rest_framework.utils.urls import replace_query_param
 
 from jobs.exceptions import InvalidInputError
+from jobs.selectors.job_order import DEFAULT_ORDER, jobs_slice
 
 _ID = re.compile(r"[0-9]{1,18}")
 
@@ -42,3 +45,37 @@ class NewestFirst(CursorPagination):
         if cursor is None or cursor.position is None or _ID.fullmatch(str(cursor.position)):
             return cursor
         raise NotFound(self.invalid_cursor_message)
+
+
+class JobPages(NewestFirst):
+    """Jobs in the order of `JobFilter`."""
+
+    def paginate_queryset(
+        self,
+        queryset: Any,
+        request: Request,
+        view: Any = None,  # noqa: ARG002 - the name is that of the REST framework
+    ) -> list[Any]:
+        """Return the rows of one page.
+
+        Raises:
+            NotFound: the cursor is none of this list.
+        """
+        self._address = request.build_absolute_uri()
+        order = request.query_params.get("order") or DEFAULT_ORDER
+        cursor = request.query_params.get("cursor", "")
+        try:
+            self._slice = jobs_slice(queryset, order, cursor, self.get_page_size(request) or 0)
+        except ValueError:
+            raise NotFound(self.invalid_cursor_message) from None
+        rows = queryset.filter(pk__in=self._slice.job_ids).order_by().in_bulk()
+        return [rows[job_id] for job_id in self._slice.job_ids if job_id in rows]
+
+    def get_next_link(self) -> str | None:
+        return self._link(self._slice.next_cursor)
+
+    def get_previous_link(self) -> str | None:
+        return self._link(self._slice.previous_cursor)
+
+    def _link(self, cursor: str) -> str | None:
+        return replace_query_param(self._address, "cursor", cursor) if cursor else None

@@ -13,6 +13,7 @@ from drf_spectacular.utils import extend_schema_field
 from rest_framework import serializers
 
 from controlplane.core.protocol.codec import encode
+from jobs.api.jobs.submission_fields import NoteField, TagsField
 from jobs.models import (
     Accelerator,
     ApiToken,
@@ -76,6 +77,7 @@ class JobSummarySerializer(ChosenFieldsSerializer):
         fields = (
             "id",
             "name",
+            "tags",
             "task",
             "owner",
             "template",
@@ -262,6 +264,20 @@ class PrioritySerializer(ReasonSerializer):
     """A new priority."""
 
     priority = serializers.IntegerField(min_value=PRIORITY_RANGE[0], max_value=PRIORITY_RANGE[1])
+
+
+class DescriptionSerializer(serializers.Serializer):
+    """New tags and note of a job; what is left out stays."""
+
+    tags = TagsField(required=False, help_text="All tags of the job.")
+    note = NoteField(required=False)
+
+    def to_internal_value(self, data: Any) -> Any:
+        """Refuse unknown fields."""
+        unknown = f"This cannot be changed; use {' or '.join(self.fields)}."
+        if errors := {str(name): [unknown] for name in data if name not in self.fields}:
+            raise serializers.ValidationError(errors)
+        return super().to_internal_value(data)
 
 
 class EventSerializer(serializers.ModelSerializer):

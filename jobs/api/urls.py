@@ -7,6 +7,8 @@ from drf_spectacular.views import SpectacularAPIView
 
 from jobs.api.cluster import views as cluster
 from jobs.api.index import Index
+from jobs.api.jobs import action_views as actions
+from jobs.api.jobs import compare_views as compare
 from jobs.api.jobs import data_views as data
 from jobs.api.jobs import views as jobs
 from jobs.api.openapi import ApiPages
@@ -18,6 +20,8 @@ from jobs.services.cluster.nodes import Cordon
 urlpatterns = [
     path("", Index.as_view(), name="index"),
     path("jobs/", jobs.JobList.as_view(), name="job-list"),
+    path("jobs/compare/", compare.JobComparison.as_view(), name="job-compare"),
+    path("jobs/actions/", actions.JobActions.as_view(), name="job-actions"),
     path("jobs/<int:job_id>/", jobs.JobDetail.as_view(), name="job-detail"),
     path("jobs/<int:job_id>/cancel/", jobs.JobCancel.as_view(), name="job-cancel"),
     path("jobs/<int:job_id>/pause/", jobs.JobPause.as_view(), name="job-pause"),

@@ -16,6 +16,7 @@ from jobs.models.nodes import Accelerator, EnrolmentToken, Node
 from jobs.models.profiles import StepTimeProfile
 from jobs.models.replays import LIVE_REPLAY_STATUSES, Replay, ReplayStatus
 from jobs.models.resizes import Allocation, Generation, StartFailure
+from jobs.models.search import JobMetric, SearchTerm
 from jobs.models.validations import Validation
 
 __all__ = [
@@ -34,12 +35,14 @@ __all__ = [
     "IdempotencyKey",
     "Job",
     "JobEstimates",
+    "JobMetric",
     "LogChunk",
     "Node",
     "PolicyState",
     "PriorityCeiling",
     "Replay",
     "ReplayStatus",
+    "SearchTerm",
     "Secret",
     "StartFailure",
     "StepReport",

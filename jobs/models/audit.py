@@ -37,6 +37,8 @@ class AuditAction(StrEnum):
     SECRET_DELETED = "secret_deleted"  # noqa: S105
     FILES_DELETED = "files_deleted"
     JOB_READ = "job_read"
+    JOB_CANCELLED = "job_cancelled"
+    JOB_DESCRIBED = "job_described"
     PRIORITY_CHANGED = "priority_changed"
     POLICY_CHANGED = "policy_changed"
 

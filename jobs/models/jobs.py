@@ -45,6 +45,8 @@ class Job(models.Model):
     )
     name = models.CharField(max_length=100)
     template = models.CharField(max_length=60, blank=True)
+    tags = models.JSONField(default=list, blank=True)
+    note = models.CharField(max_length=1000, blank=True)
     colour = models.PositiveSmallIntegerField(default=0)
 
     # Computation: fixed from submission on.
@@ -122,6 +124,7 @@ class Job(models.Model):
     pending_since = models.DateTimeField(null=True, blank=True)
     started_at = models.DateTimeField(null=True, blank=True)
     ended_at = models.DateTimeField(null=True, blank=True)
+    duration_s = models.FloatField(default=0.0)  # from the first start to the end; 0 before it
     files_deleted_at = models.DateTimeField(null=True, blank=True)  # code, artifacts and log
     results_claimed_at = models.DateTimeField(null=True, blank=True)
     facts = models.JSONField(default=dict, blank=True)  # from its validation
@@ -201,10 +204,16 @@ class Job(models.Model):
             ),
         )
         indexes = (
-            # Newest first: of the whole table, of one owner, of one status.
+            # Newest first: of one owner, of one status.
             models.Index(name="job_by_owner", fields=("owner", "-id")),
-            models.Index(name="job_by_status", fields=("status", "-id")),
             models.Index(name="job_by_owner_status", fields=("owner", "status", "-id")),
+            # Columns that lists are sorted by, in either direction, or searched for.
+            models.Index(name="job_by_status", fields=("status", "id")),
+            models.Index(name="job_by_priority", fields=("priority", "id")),
+            models.Index(name="job_by_name", fields=("name", "id")),
+            models.Index(name="job_by_duration", fields=("duration_s", "id")),
+            models.Index(name="job_by_submission", fields=("submitted_at", "id")),
+            models.Index(name="job_by_template", fields=("template", "id")),
             # Few live jobs among many ended ones.
             models.Index(
                 name="job_live", fields=("id",), condition=Q(status__in=values(LIVE_JOB_STATUSES))

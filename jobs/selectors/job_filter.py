@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import re
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 import django_filters
-from django.db.models import Q, QuerySet
+from django import forms
+from django.core.exceptions import ValidationError
+from django.db.models import FilteredRelation, Q, QuerySet
+from drf_spectacular.utils import extend_schema_field
 
 from controlplane.core.values.lifecycle import JobStatus
 from jobs.models import Job
 from jobs.models.jobs import LIVE_JOB_STATUSES
+from jobs.selectors.job_order import DEFAULT_ORDER, ORDERS
 from jobs.selectors.time_filter import TimeFilter
 
 #: Names for several statuses.
@@ -22,10 +28,83 @@ STATUS_GROUPS: Mapping[str, tuple[JobStatus, ...]] = {
 _STATUSES = [*STATUS_GROUPS, *(status.value for status in JobStatus)]
 #: Most digits of a job's number.
 _DIGITS_LIMIT = 18
+#: Most times that a parameter may be repeated.
+REPEATS_LIMIT = 5
+_TEXTS = {"type": "array", "items": {"type": "string"}, "maxItems": REPEATS_LIMIT}
+_METRIC = re.compile(
+    r"(?P<name>[^<>=]{1,100}?)\s*(?:(?P<sign>>=|<=|>|<|=)\s*(?P<value>[-+0-9.eE]{1,30}))?"
+)
+_LOOKUPS = {">=": "gte", "<=": "lte", ">": "gt", "<": "lt", "=": "exact"}
+
+
+class TextsField(forms.Field):
+    """Texts of a parameter that may be repeated; empty ones are left out."""
+
+    widget = forms.MultipleHiddenInput
+
+    def __init__(self, *, read: Callable[[str], Any], **options: Any) -> None:
+        super().__init__(**options)
+        self._read = read
+
+    def clean(self, value: Any) -> list[Any]:
+        texts = [text.strip() for text in value or () if text.strip()]
+        if len(texts) > REPEATS_LIMIT:
+            raise ValidationError(f"Give this at most {REPEATS_LIMIT} times.")
+        if any("\0" in text or len(text) > 300 for text in texts):
+            raise ValidationError("Give text of at most 300 characters, no NUL.")
+        return [self._read(text) for text in texts]
+
+
+class TextsFilter(django_filters.Filter):
+    """`?tag=a&tag=b`; the filter's method gets the list."""
+
+    field_class = TextsField
+
+
+def metric_read(text: str) -> tuple[str, str, float | None]:
+    """Read `val_accuracy>0.9` or `val_accuracy` into a name, a lookup and a bound.
+
+    Raises:
+        ValidationError: the text is neither.
+    """
+    match = _METRIC.fullmatch(text)
+    try:
+        if match is not None and match["sign"] is None:
+            return match["name"], "isnull", None
+        if match is not None:
+            return match["name"], _LOOKUPS[match["sign"]], float(match["value"])
+    except ValueError:
+        pass
+    raise ValidationError(
+        "Give the name of a metric, also with a bound of its best value: val_accuracy>0.9."
+    )
+
+
+def setting_read(text: str) -> str:
+    """Read `hidden_units=128`.
+
+    Raises:
+        ValidationError: there is no name or no value.
+    """
+    name, sign, value = text.partition("=")
+    if not name.strip() or not sign:
+        raise ValidationError("Give the name of a setting and its value: hidden_units=128.")
+    return f"{name.strip()}={value.strip()}"
+
+
+class FilterForm(forms.Form):
+    """Rules between parameters."""
+
+    def clean(self) -> dict[str, Any]:
+        """Require a metric for its order."""
+        values = self.cleaned_data
+        if values.get("order", "").endswith("metric") and not values.get("metric"):
+            self.add_error("metric", "Name the metric to sort by, such as val_accuracy.")
+        return values
 
 
 class JobFilter(django_filters.FilterSet):
-    """`?status=live&status=failed&owner=ada&q=cnn&submitted_after=...`."""
+    """`?status=live&status=failed&owner=ada&q=cnn&metric=val_accuracy>0.9&order=-metric`."""
 
     q = django_filters.CharFilter(
         method="filter_text", max_length=100, label="part of the name, or the job's number"
@@ -36,14 +115,31 @@ class JobFilter(django_filters.FilterSet):
         label=f"a status, or a group of them: {', '.join(STATUS_GROUPS)}",
     )
     owner = django_filters.CharFilter(field_name="owner__username", max_length=150)
-    name = django_filters.CharFilter(lookup_expr="icontains")
-    template = django_filters.CharFilter()
+    name = django_filters.CharFilter(lookup_expr="icontains", max_length=100)
+    template = django_filters.CharFilter(max_length=60)
+    tag = TextsFilter(method="filter_tags", read=str, label="a tag")
+    metric = TextsFilter(
+        method="filter_metrics",
+        read=metric_read,
+        label="a metric of its epochs, also with a bound of the best value: val_accuracy>0.9",
+    )
+    setting = TextsFilter(
+        method="filter_settings", read=setting_read, label="a setting's value: hidden_units=128"
+    )
     submitted_after = TimeFilter("submitted_at", lookup_expr="gte")
     submitted_before = TimeFilter("submitted_at", lookup_expr="lt")
+    order = django_filters.ChoiceFilter(
+        choices=[(name, name) for order in ORDERS for name in (order, f"-{order}")],
+        method="filter_order",
+        empty_label=None,
+        label=f"sorted by this, with - from the largest on; {DEFAULT_ORDER} by default. The order "
+        "of `metric` is that of the best values of the first `metric` parameter",
+    )
 
     class Meta:
         model = Job
         fields = ("status", "owner", "name", "template")
+        form = FilterForm
 
     def filter_status(self, jobs: QuerySet[Job], _name: str, names: Sequence[str]) -> QuerySet[Job]:
         """Select jobs with one of the statuses or groups; no name selects all."""
@@ -59,3 +155,37 @@ class JobFilter(django_filters.FilterSet):
         if number.isdecimal() and len(number) <= _DIGITS_LIMIT:
             found |= Q(pk=int(number))
         return jobs.filter(found)
+
+    @extend_schema_field(_TEXTS)
+    def filter_tags(self, jobs: QuerySet[Job], _name: str, tags: Sequence[str]) -> QuerySet[Job]:
+        """Select jobs that have all of the tags."""
+        return _with_terms(jobs, [f"tag={tag}" for tag in tags])
+
+    @extend_schema_field(_TEXTS)
+    def filter_settings(
+        self, jobs: QuerySet[Job], _name: str, texts: Sequence[str]
+    ) -> QuerySet[Job]:
+        """Select jobs that have all of the settings."""
+        return _with_terms(jobs, [f"setting={text}" for text in texts])
+
+    @extend_schema_field(_TEXTS)
+    def filter_metrics(
+        self, jobs: QuerySet[Job], _name: str, bounds: Sequence[tuple[str, str, float | None]]
+    ) -> QuerySet[Job]:
+        """Select jobs by the best values of metrics; `metric_0__best` is that of the first."""
+        for place, (name, lookup, bound) in enumerate(bounds):
+            key = f"metric_{place}"
+            relation = FilteredRelation("metric_values", condition=Q(metric_values__name=name))
+            value = False if bound is None else bound
+            jobs = jobs.annotate(**{key: relation}).filter(**{f"{key}__best__{lookup}": value})
+        return jobs
+
+    def filter_order(self, jobs: QuerySet[Job], _name: str, _order: str) -> QuerySet[Job]:
+        """Leave the jobs as they are: the pages are cut in this order."""
+        return jobs
+
+
+def _with_terms(jobs: QuerySet[Job], terms: Sequence[str]) -> QuerySet[Job]:
+    for term in terms:
+        jobs = jobs.filter(search_terms__term=term)
+    return jobs

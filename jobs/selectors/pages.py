@@ -22,10 +22,12 @@ from jobs.models import (
     Event,
     Generation,
     Job,
+    JobMetric,
     Node,
 )
 from jobs.models.jobs import LIVE_JOB_STATUSES
 from jobs.selectors.access import Person, is_admin, jobs_visible_to
+from jobs.selectors.job_order import jobs_slice
 
 #: Most rows of one response, whatever the request.
 MAX_PAGE = 200
@@ -45,16 +47,18 @@ _OPEN_PHASES = (
 
 @dataclass(frozen=True, slots=True)
 class JobPage:
-    """One page of jobs, newest first, and whether there are more on either side.
+    """One page of jobs, and the cursors of its neighbours; empty if there are none.
 
     Attributes:
         steps_per_epoch: by job, None where unknown: the only fact that lists use.
+        best_values: of the metric asked for, by job.
     """
 
     jobs: Sequence[Job]
-    has_newer: bool
-    has_older: bool
+    previous_cursor: str
+    next_cursor: str
     steps_per_epoch: Mapping[int, int | None]
+    best_values: Mapping[int, float]
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,32 +103,30 @@ class NodeMap:
 
 
 def job_page(
-    jobs: QuerySet[Job],
-    *,
-    before_id: int | None = None,
-    after_id: int | None = None,
-    size: int = 50,
+    jobs: QuerySet[Job], *, order: str, cursor: str, metric: str = "", size: int = 50
 ) -> JobPage:
-    """Read one page of `jobs`; its cost does not depend on their number.
+    """Read one page of `jobs`, the first one if the cursor is none of them.
 
     Args:
-        before_id: only older jobs than this one; `after_id`: only newer ones.
+        order, cursor: as of `jobs_slice`.
+        metric: name of a metric whose best values are shown.
     """
     size = min(size, MAX_PAGE)
-    # Ids first: sorting whole rows of all matching jobs would take most of the time.
-    numbers = jobs.select_related(None).defer(None).values_list("pk", flat=True)
-    if after_id is not None:
-        found = list(numbers.filter(pk__gt=after_id).order_by("pk")[: size + 1])
-        has_newer, has_older = len(found) > size, bool(found)
-    else:
-        if before_id is not None:
-            numbers = numbers.filter(pk__lt=before_id)
-        found = list(numbers.order_by("-pk")[: size + 1])
-        has_newer, has_older = before_id is not None, len(found) > size
-    rows = jobs.filter(pk__in=found[:size]).order_by("-pk")
-    shown = list(rows.annotate(steps_per_epoch=F("facts__steps_per_epoch")))
-    steps = {job.pk: job.steps_per_epoch for job in shown}
-    return JobPage(shown, has_newer, has_older, steps)
+    try:
+        part = jobs_slice(jobs, order, cursor, size)
+    except ValueError:
+        part = jobs_slice(jobs, order, "", size)
+    rows = jobs.filter(pk__in=part.job_ids).annotate(steps_per_epoch=F("facts__steps_per_epoch"))
+    found = rows.order_by().in_bulk()
+    shown = [found[job_id] for job_id in part.job_ids if job_id in found]
+    best = JobMetric.objects.filter(name=metric, job_id__in=part.job_ids) if metric else ()
+    return JobPage(
+        shown,
+        part.previous_cursor,
+        part.next_cursor,
+        {job.pk: job.steps_per_epoch for job in shown},
+        {row.job_id: row.best for row in best},
+    )
 
 
 def live_jobs(person: Person) -> list[Job]:

@@ -27,7 +27,8 @@ PAGES = [
     "/", "/jobs/", "/jobs/2/", "/jobs/4/", "/jobs/5/", "/jobs/8/", "/jobs/new/",
     "/jobs/new/?from=1", "/nodes/", "/queue/", "/account/", "/nowhere/",
     "/account/password/", "/audit/",
-    "/what-if/", "/what-if/1/", "/what-if/2/",
+    "/jobs/compare/?job=1&job=2&job=3&smooth=0.9", "/jobs/?metric=accuracy&order=-metric",
+    "/jobs/2/copy/", "/what-if/", "/what-if/1/", "/what-if/2/",
 ]  # fmt: skip
 LOOKS = [
     (390, "light"),
@@ -140,6 +141,29 @@ def test_the_pointer_names_holders_of_accelerators_alone(admin: Visitor) -> None
     text = " ".join(labels.all_text_contents())
     assert re.search(r"[1-9]\d* · #\d+ ", text)
     assert not re.search(r"\b0 · ", text)
+
+
+def test_ticked_jobs_are_compared_and_smoothed(admin: Visitor) -> None:
+    admin.open("/jobs/")
+    page = admin.page
+    first, last = (
+        page.get_by_label(f"Choose job #{JOB[name]}", exact=True) for name in ("script", "running")
+    )
+    first.click()
+    last.click(modifiers=["Shift"])
+    expect(page.locator("#bulk-count")).to_have_text("3 jobs ticked")
+    page.get_by_role("button", name="Compare").click()
+    page.wait_for_url("**/jobs/compare/?job=4&job=3&job=2")
+    loss = page.locator(".chart").filter(has_text="#2 digits").first
+    lines = loss.locator(".scatterlayer .trace")
+    expect(lines.first).to_be_attached()
+    num_lines = lines.count()
+    page.get_by_label("Smoothing").select_option("0.9")
+    page.get_by_label("Against").select_option("time")
+    page.get_by_role("button", name="Show").click()
+    expect(lines).to_have_count(2 * num_lines)  # each pale line has its smoothed one
+    expect(loss.locator(".xtitle")).to_have_text(re.compile("time since the start in"))
+    assert admin.complaints == []
 
 
 def test_charts_follow_the_window(admin: Visitor) -> None:

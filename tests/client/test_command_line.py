@@ -16,6 +16,7 @@ from virtualflow.credentials import SERVER_VARIABLE, TOKEN_VARIABLE, credentials
 
 from controlplane.core.values.lifecycle import JobStatus
 from jobs.models import Job, Node, Replay, ReplayStatus
+from jobs.services.lifecycle.search_rows import metric_values_write
 from tests.client.conftest import Shell, Site, nodes_now, played_to_the_end, wait_until
 from tests.client.scripted_site import Answer, problem, scripted_site
 from tests.client.test_jobs import SPEC, file_make, log_add
@@ -307,15 +308,33 @@ def test_logs(site: Site, logged_in: Shell) -> None:
 
 
 def test_compare(site: Site, logged_in: Shell) -> None:
-    one = job_make(site.ada, settings={"units": 8, "same": 1}, metrics={"loss": 0.5})
-    two = job_make(site.ada, settings={"units": 16, "same": 1}, seed=3, metrics={"acc": 1.0})
+    one = job_make(site.ada, settings={"units": 8, "same": 1})
+    two = job_make(site.ada, settings={"units": 16, "same": 1}, seed=3)
+    metric_values_write(one, 0, {"loss": 0.5})
     found = json.loads(logged_in("compare", one.pk, two.pk, "--json").out)
-    assert found["jobs"] == [one.pk, two.pk]
+    assert [job["id"] for job in found["jobs"]] == [one.pk, two.pk]
     assert found["settings"] == {"seed": [0, 3], "settings.units": [8, 16]}
-    assert found["results"]["metrics.loss"] == [0.5, None]
+    assert found["metrics"]["loss"]["best"] == [0.5, None]
     rows = [line.split("\t") for line in logged_in("compare", one.pk, two.pk).out.splitlines()]
     assert ["settings.units", "8", "16"] in rows
+    assert ["best loss", "0.5", "\N{EN DASH}"] in rows
     assert logged_in("compare", one.pk, one.pk).code == ExitCode.USAGE
+
+
+def test_tags(site: Site, logged_in: Shell) -> None:
+    job, other = job_make(site.ada), job_make(site.ada)
+    ended = logged_in("tag", job.pk, 999_999, "--add", "sweep")
+    assert (ended.code, ended.out) == (ExitCode.REFUSED, "1 jobs tagged.\n")
+    assert "Job 999999: There is no such job" in ended.err
+    listed = json.loads(logged_in("ls", "--tag", "sweep", "--json").out)
+    assert [row["id"] for row in listed] == [job.pk]
+    assert len(json.loads(logged_in("ls", "--order", "-priority", "--json").out)) == 2
+    assert logged_in("tag", job.pk, "--remove", "sweep").code == 0
+    assert json.loads(logged_in("ls", "--tag", "sweep", "--json").out) == []
+    assert logged_in("tag", job.pk).code == ExitCode.USAGE
+    ended = logged_in("submit", "--template", "tabular", "--tag", "a", "--tag", "b", "--json")
+    assert json.loads(ended.out)["tags"] == ["a", "b"]
+    assert other.tags == []
 
 
 def test_download(site: Site, logged_in: Shell, tmp_path: Path) -> None:
@@ -405,6 +424,7 @@ ARGUMENTS: dict[str, tuple[Any, ...]] = {
     "submit": ("--template", "tabular"),
     "watch": (1,), "logs": (1,), "show": (1,), "download": (1,), "compare": (1, 2),
     "cancel": (1,), "pause": (1,), "resume": (1,), "reprioritise": (1, "--priority", "5"),
+    "tag": (1, "--add", "a"),
     "ls": (), "nodes": (), "templates": (), "simulate": ("fifo",),
     "cordon": ("node",), "drain": ("node",), "uncordon": ("node",),
     "login": (),

@@ -16,12 +16,14 @@ OPEN = {"login", "logout", "stream"}
 GET_ROUTES = {
     "overview", "overview_figures", "jobs", "submit", "job", "job_figures", "job_log",
     "job_log_file", "job_code", "job_file", "queue", "nodes", "account", "what_if", "replay",
-    "replay_figures", "validation", "audit", "password",
+    "replay_figures", "validation", "audit", "password", "compare", "compare_figures",
+    "job_copy",
 }  # fmt: skip
 POST_ROUTES = {
     "job_cancel", "job_files_delete", "job_pause", "job_resume", "job_reprioritise", "policy",
     "node_token", "node_cordon", "node_unquarantine", "node_token_revoke", "tokens", "token_revoke",
-    "what_if_ask", "replay_cancel", "secrets", "secret_delete",
+    "what_if_ask", "replay_cancel", "secrets", "secret_delete", "jobs_act",
+    "job_describe",
 }  # fmt: skip
 JOB_ROUTES = sorted(name for name in GET_ROUTES | POST_ROUTES if name.startswith("job_"))
 ADMIN_ROUTES = {

@@ -44,6 +44,8 @@ WHO = {
     "api/v1/agent/enrol/": OPEN,
     "api/v1/": USER,
     "api/v1/jobs/": USER,
+    "api/v1/jobs/actions/": USER,
+    "api/v1/jobs/compare/": USER,
     "api/v1/validations/": USER,
     "api/v1/validations/<int:validation_id>/": OWN,
     "api/v1/nodes/": USER,

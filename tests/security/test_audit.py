@@ -169,6 +169,13 @@ ACTS: dict[str, tuple[Callable[[Site], Any], str, str]] = {
     "the policy": (
         lambda s: s.rest.put("/api/v1/policy/", {"policy": "fifo"}), "policy_changed", "",
     ),
+    "a cancelled job": (
+        lambda s: s.rest.post(f"/api/v1/jobs/{s.job.pk}/cancel/"), "job_cancelled", "job:",
+    ),
+    "a tagged job": (
+        lambda s: s.rest.patch(f"/api/v1/jobs/{s.job.pk}/", {"tags": ["a"]}), "job_described",
+        "job:",
+    ),
     "deleted files": (
         lambda s: s.rest.delete(f"/api/v1/jobs/{s.ended.pk}/files/"), "files_deleted", "job:",
     ),
@@ -189,7 +196,7 @@ ACTS: dict[str, tuple[Callable[[Site], Any], str, str]] = {
 #: Acts with the token.
 BY_REST = (
     "a secret by REST", "an enrolment token by REST", "an enrolment token deleted",
-    "a cordoned", "a drained", "an accepted",
+    "a cordoned", "a drained", "an accepted", "a cancelled", "a tagged",
     "a removed", "deleted files", "the policy", "code by REST", "a log by REST", "a model by REST",
 )  # fmt: skip
 

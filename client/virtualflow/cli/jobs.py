@@ -11,7 +11,7 @@ import click
 from rich.filesize import decimal
 
 from virtualflow import answers
-from virtualflow.cli import comparison, screen
+from virtualflow.cli import screen
 from virtualflow.cli.common import (
     as_json,
     error_show,
@@ -27,8 +27,9 @@ from virtualflow.client import Client
 from virtualflow.errors import VirtualFlowError
 from virtualflow.progress import job_progress
 
-_COMPARED_LIMIT = 20
+_COMPARED_LIMIT = 12
 _LISTED_LIMIT = 100_000
+_OUTCOMES = ("status", "step", "epoch", "accelerator_hours")
 _JOB_COLUMNS = (
     Column("job", lambda job: job["id"], is_number=True),
     Column("name", lambda job: job["name"]),
@@ -38,6 +39,7 @@ _JOB_COLUMNS = (
     Column("accelerators", lambda job: job["num_accelerators"], at_width=80, is_number=True),
     Column("step", lambda job: job["step"], at_width=60, is_number=True),
     Column("loss", lambda job: job["loss"], at_width=80, is_number=True),
+    Column("tags", lambda job: job["tags"], at_width=120),
     Column("submitted", lambda job: when(job["submitted_at"]), at_width=100),
     Column("why", lambda job: job["policy_reason"] or job["status_reason"], at_width=140),
 )
@@ -49,6 +51,13 @@ _JOB_COLUMNS = (
 @click.option("--owner", help="User name.")
 @click.option("--name", help="A part of the name.")
 @click.option("--template", help="Name of a template.")
+@click.option("--tag", multiple=True, help="A tag; several: jobs that have all of them.")
+@click.option("--metric", multiple=True, help="A metric, also with a bound: 'val_accuracy>0.9'.")
+@click.option("--setting", multiple=True, help="A setting's value: hidden_units=128.")
+@click.option(
+    "--order",
+    help="submitted, name, status, priority, duration or metric; from the largest on with -.",
+)
 @click.option("--after", metavar="TIME", help="Submitted then or later, such as 2026-11-25.")
 @click.option("--before", metavar="TIME", help="Submitted earlier than this.")
 @click.option("--limit", type=click.IntRange(1, _LISTED_LIMIT), default=50, show_default=True)
@@ -59,15 +68,20 @@ def ls(
     owner: str | None,
     name: str | None,
     template: str | None,
+    tag: tuple[str, ...],
+    metric: tuple[str, ...],
+    setting: tuple[str, ...],
+    order: str | None,
     after: str | None,
     before: str | None,
     limit: int,
     as_json: bool,
 ) -> None:
-    """List jobs, newest first."""
+    """List jobs, newest first unless told."""
     with Client.from_login() as client:
         found = client.jobs(
-            status=status, q=search, owner=owner, name=name, template=template,
+            status=status, q=search, owner=owner, name=name, template=template, tag=tag,
+            metric=metric, setting=setting, order=order,
             submitted_after=after, submitted_before=before, page_size=min(limit + 1, 200),
         )  # fmt: skip
         jobs = list(islice(found, limit + 1))
@@ -94,6 +108,8 @@ def show(job: int, as_json: bool) -> None:
         [
             ("job", found["id"]),
             ("name", found["name"]),
+            ("tags", found["tags"]),
+            ("note", found["note"]),
             ("owner", found["owner"]),
             ("status", found["status"]),
             ("reason", found["status_reason"]),
@@ -181,20 +197,51 @@ def _print_log(pieces: Iterator[str], *, as_json: bool) -> None:
 @jobs_argument
 @as_json
 def compare(jobs: tuple[int, ...], as_json: bool) -> None:
-    """Compare jobs: the settings that differ, and what came out."""
+    """Compare jobs: the settings that differ, best and last values of metrics."""
     numbers = list(dict.fromkeys(jobs))
     if not 2 <= len(numbers) <= _COMPARED_LIMIT:
         raise click.UsageError(f"Give 2 to {_COMPARED_LIMIT} different jobs.")
     with Client.from_login() as client:
-        found = [client.job(number) for number in numbers]
-    settings, results = comparison.setting_differences(found), comparison.outcomes(found)
+        found = client.compare(numbers)
     if as_json:
-        screen.print_json({"jobs": numbers, "settings": dict(settings), "results": dict(results)})
+        screen.print_json(found)
         return
-    if not settings:
+    if not found["settings"]:
         screen.note("All settings are the same.")
-    columns = screen.row_columns(f"#{job['id']} {job['name']}" for job in found)
-    screen.print_table(columns, [*settings, *results])
+    rows = [
+        *found["settings"].items(),
+        *((name, [job.get(name) for job in found["jobs"]]) for name in _OUTCOMES),
+    ]
+    for name, metric in found["metrics"].items():
+        rows += [(f"best {name}", metric["best"]), (f"last {name}", metric["last"])]
+    columns = screen.row_columns(f"#{job['id']} {job['name']}" for job in found["jobs"])
+    screen.print_table(columns, rows)
+
+
+@click.command()
+@jobs_argument
+@click.option("--add", help="Tag to give the jobs.")
+@click.option("--remove", help="Tag to take from the jobs.")
+@reason
+@as_json
+def tag(
+    jobs: tuple[int, ...], add: str | None, remove: str | None, reason: str, as_json: bool
+) -> None:
+    """Tag jobs, or untag them."""
+    if (add is None) == (remove is None):
+        raise click.UsageError("Give --add TAG or --remove TAG.")
+    with Client.from_login() as client:
+        action = "tag" if add is not None else "untag"
+        answer = client.act(action, jobs, tag=add or remove, reason=reason)
+    refused = [row for row in answer["results"] if not row["done"]]
+    if as_json:
+        screen.print_json(answer)
+    else:
+        click.echo(f"{len(answer['results']) - len(refused)} jobs {action}ged.")
+        for row in refused:
+            screen.note(f"Job {row['job']}: {screen.plain(row['detail'])}")
+    if refused:
+        click.get_current_context().exit(ExitCode.REFUSED)
 
 
 @click.command()

@@ -41,8 +41,8 @@ def completion(shell: str) -> None:
 
 for _command in (
     account.login, account.logout,
-    submitting.submit, jobs.watch, jobs.logs, jobs.ls, jobs.show, jobs.compare, jobs.download,
-    jobs.cancel, jobs.pause, jobs.resume, jobs.reprioritise,
+    submitting.submit, jobs.watch, jobs.logs, jobs.ls, jobs.show, jobs.compare,
+    jobs.download, jobs.tag, jobs.cancel, jobs.pause, jobs.resume, jobs.reprioritise,
     cluster.nodes, cluster.cordon, cluster.drain, cluster.uncordon, cluster.templates,
     cluster.simulate,
 ):  # fmt: skip

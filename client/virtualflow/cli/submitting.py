@@ -24,6 +24,7 @@ _STARTS = {"now": "It would start at once.", "after_release": "It would start wi
 @click.option("--code", type=_FILE, help="Code of the job, a .py or .zip file.")
 @click.option("--template", help="Start from a ready job; `virtualflow templates` lists them.")
 @click.option("--name", help="Name of the job.")
+@click.option("--tag", "tags", multiple=True, help="A tag to find it by; may be repeated.")
 @click.option(
     "--set", "changes", multiple=True, metavar="KEY=VALUE",
     help="Override a field, such as priority=80, settings.learning_rate=0.01, stop.limit=5. "
@@ -39,6 +40,7 @@ def submit(
     code: Path | None,
     template: str | None,
     name: str | None,
+    tags: tuple[str, ...],
     changes: tuple[str, ...],
     dry_run: bool,
     watch: bool,
@@ -57,6 +59,7 @@ def submit(
         raise click.UsageError("Give a spec or code as FILE, or --template NAME.")
     fields = _changes(changes)
     fields |= {k: v for k, v in (("template", template), ("name", name)) if v is not None}
+    fields |= {"tags": list(tags)} if tags else {}
     with Client.from_login() as client:
         if dry_run:
             outlook = client.dry_run(file, code=code, **fields)

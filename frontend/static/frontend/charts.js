@@ -135,7 +135,7 @@ function fillTable(box, table) {
   box.querySelector("thead").replaceChildren(head);
   box.querySelector("tbody").replaceChildren(...body);
   const note = box.querySelector(".table-note");
-  note.textContent = table.rows.length ? (table.num_left_out ? `${table.num_left_out} older rows are left out.` : "") : "No figures yet.";
+  note.textContent = table.rows.length ? table.note ?? (table.num_left_out ? `${table.num_left_out} older rows are left out.` : "") : "No figures yet.";
 }
 
 function drawAll() {

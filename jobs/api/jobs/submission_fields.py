@@ -11,7 +11,7 @@ from typing import Any, ClassVar
 from rest_framework import serializers
 
 from controlplane.core.protocol.codec import is_nested_deeper
-from jobs.submission import SECRET_NAME, SECRETS_LIMIT
+from jobs.submission import NOTE_LIMIT, SECRET_NAME, SECRETS_LIMIT, TAG, TAGS_LIMIT
 
 SETTINGS_LIMIT_BYTES = 64 * 1024
 SETTINGS_DEPTH_LIMIT = 32
@@ -164,3 +164,26 @@ class SecretNamesField(_WordsField):
 
     limit, noun, pattern = SECRETS_LIMIT, "names", SECRET_NAME
     complaint = "is no name of a secret; those of yours are on the account page."
+
+
+class TagsField(_WordsField):
+    """Tags of a job."""
+
+    limit, noun, pattern = TAGS_LIMIT, "tags", TAG
+    complaint = (
+        "is no tag; use 1 to 40 of a-z, A-Z, 0-9 and . _ : / -, with a letter or digit first."
+    )
+
+
+class NoteField(serializers.CharField):
+    """Text of a few lines."""
+
+    def __init__(self, **options: Any) -> None:
+        message = f"Give text of at most {NOTE_LIMIT} characters."
+        options["error_messages"] = dict.fromkeys(("invalid", "max_length"), message)
+        super().__init__(max_length=NOTE_LIMIT, allow_blank=True, **options)
+
+    def to_internal_value(self, data: Any) -> str:
+        if not isinstance(data, str):
+            self.fail("invalid")
+        return super().to_internal_value(data)

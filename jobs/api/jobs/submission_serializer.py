@@ -36,9 +36,11 @@ from jobs.api.jobs.submission_fields import (
     EnumField,
     FlagField,
     KindsField,
+    NoteField,
     NumberField,
     SecretNamesField,
     SettingsField,
+    TagsField,
     TextField,
     WholeField,
 )
@@ -60,7 +62,7 @@ from jobs.submission import (
 
 #: Form fields that are not job fields.
 _IGNORED = ("csrfmiddlewaretoken",)
-_LISTS = ("accepted_kinds", "secrets")
+_LISTS = ("accepted_kinds", "secrets", "tags")
 _INVALID = "The submission is not valid."
 _REQUIRED = "This field is required."
 _PARSED_LIMIT_BYTES = 256 * 1024
@@ -80,6 +82,12 @@ class SubmissionSerializer(serializers.Serializer):
     """
 
     name = TextField(100, label="Name", help_text="At most 100 characters.")
+    tags = TagsField(
+        default=list,
+        label="Tags",
+        help_text="Words to find and group jobs by, separated by commas.",
+    )
+    note = NoteField(default="", label="Note", help_text="What this job is to show.")
     task = EnumField(
         Task,
         default=Task.TRAIN,

@@ -22,6 +22,7 @@ from jobs.api.jobs.submission_serializer import (
     submission_of,
     submission_read,
 )
+from jobs.api.pagination import JobPages
 from jobs.api.parsers import SubmissionJsonParser, YamlParser
 from jobs.api.requests import (
     actor,
@@ -38,6 +39,7 @@ from jobs.api.requests import (
     visible_jobs,
 )
 from jobs.api.serializers import (
+    DescriptionSerializer,
     JobSerializer,
     JobSummarySerializer,
     PrioritySerializer,
@@ -59,11 +61,12 @@ _KEY_LIMIT = 120
 
 
 class JobList(generics.ListAPIView):
-    """All jobs visible to the user, newest first; POST submits one."""
+    """All jobs visible to the user, newest first unless told; POST submits one."""
 
     queryset = Job.objects.none()
     serializer_class = JobSummarySerializer
     filterset_class = JobFilter
+    pagination_class = JobPages
     parser_classes = (SubmissionJsonParser, MultiPartParser, FormParser, YamlParser)
 
     def get_queryset(self) -> Any:
@@ -166,6 +169,28 @@ class JobDetail(APIView):
             row = _version(request, job_id)
             if known.strip().removeprefix("W/") == etag(*row):
                 return Response(status=304, headers={"ETag": etag(*row)})
+        return _job_response(request, job_id)
+
+    @extend_schema(
+        request=DescriptionSerializer,
+        responses={200: JobSerializer},
+        parameters=[OpenApiParameter("If-Match", str, OpenApiParameter.HEADER)],
+    )
+    def patch(self, request: Request, job_id: int) -> Response:
+        """Change tags and note of a job; they have no effect on its training."""
+        serializer = DescriptionSerializer(data=body(request))
+        if not serializer.is_valid():
+            errors = {name: [*map(str, texts)] for name, texts in serializer.errors.items()}
+            raise InvalidInputError("The input is not valid.", fields=errors)
+        job = job_exists(request, job_id)
+        job_actions.job_describe(
+            job.pk,
+            timezone.now(),
+            actor=actor(request),
+            seen_revision=revision_expected(request),
+            **serializer.validated_data,
+        )
+        nudges.jobs_changed([job_id])
         return _job_response(request, job_id)
 
 

@@ -47,6 +47,8 @@ def status_change(job: Job, new: JobStatus, **fields: Any) -> None:
     """
     old = JobStatus(job.status)
     assert is_legal_job_transition(old, new), f"job {job.pk} cannot go from {old} to {new}"
+    if (ended_at := fields.get("ended_at")) and job.started_at:
+        fields["duration_s"] = (ended_at - job.started_at).total_seconds()
     changed = Job.objects.filter(id=job.pk, status=old).update(
         status=new, revision=F("revision") + 1, **fields
     )

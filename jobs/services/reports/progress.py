@@ -12,6 +12,7 @@ from jobs.services.lifecycle.events import event_add
 from jobs.services.lifecycle.missed_reports import steps_unreported
 from jobs.services.lifecycle.report_context import ReportContext, time_read
 from jobs.services.lifecycle.resize_events import resize_event_write
+from jobs.services.lifecycle.search_rows import metric_values_write
 from jobs.services.lifecycle.transitions import status_change
 from jobs.services.reports.nonfinite import loss_note, metrics_note
 from jobs.services.reports.profiles import speeds_take
@@ -138,6 +139,7 @@ def epoch_take(context: ReportContext, _allocation: Allocation, report: TrainerR
                 "at": time_read(report, context.now),
             },
         )
+        metric_values_write(context.job, number, logs)
     if number + 1 >= context.job.epoch:
         context.job.update_columns(epoch=number + 1, metrics=logs)
         metrics_note(context, logs, step, report.data.get("nonfinite"))

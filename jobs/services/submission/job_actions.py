@@ -1,4 +1,4 @@
-"""User actions on jobs: submit, cancel, pause, resume, reprioritise, clone.
+"""User actions on jobs: submit, cancel, pause, resume, reprioritise, describe.
 
 Services check whether the job's state allows an action. Permission is checked in the request
 handlers, which select only jobs visible to the user (selectors.access).
@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import datetime
 import hashlib
+from collections.abc import Sequence
 from typing import Any
 
 from django.contrib.auth.models import User
@@ -20,12 +21,13 @@ from jobs.models import AuditAction, IdempotencyKey, Job, Validation
 from jobs.services.lifecycle.audit import audit_add
 from jobs.services.lifecycle.events import event_add, user_actor
 from jobs.services.lifecycle.retention import storage_check
+from jobs.services.lifecycle.search_rows import search_terms_write
 from jobs.services.lifecycle.transitions import job_end, job_lock, job_pause_now, status_change
 from jobs.services.scheduling.resizes import job_empty
 from jobs.services.submission.rows import job_from, live_jobs_check
 from jobs.services.submission.validation_requests import validation_reuse
 from jobs.services.submission.validations import validation_start, validations_cancel
-from jobs.submission import PRIORITY_RANGE, Submission
+from jobs.submission import PRIORITY_RANGE, TAGS_LIMIT, Submission
 
 _RUNNING = (JobStatus.STARTING, JobStatus.RUNNING)
 _REASON_LIMIT = 500
@@ -59,6 +61,7 @@ def job_submit(
             live_jobs_check(user)
             storage_check(user.pk, len(submission.code))
             job.save(force_insert=True)
+            search_terms_write(job)
             if idempotency_key:
                 IdempotencyKey.objects.create(
                     user=user, key=idempotency_key, body_sha256=digest, job=job
@@ -113,6 +116,8 @@ def job_cancel(job_id: int, now: datetime.datetime, *, actor: str, reason: str =
         own = Validation.objects.filter(job=job)
         validations_cancel(own, now, code="cancelled", reason=text)
         event_add("cancelled", text, now=now, job=job, actor=actor, data={"reason": reason})
+        if actor != user_actor(job.owner):
+            audit_add(AuditAction.JOB_CANCELLED, f"job:{job.pk}", actor=actor, reason=reason)
     return job
 
 
@@ -208,6 +213,54 @@ def job_reprioritise(
             event_add("reprioritised", text, now=now, job=job, actor=actor, data=data)
             if actor != user_actor(job.owner):
                 audit_add(AuditAction.PRIORITY_CHANGED, f"job:{job.pk}", actor=actor, **data)
+    return job
+
+
+def job_describe(
+    job_id: int,
+    now: datetime.datetime,
+    *,
+    actor: str,
+    tags: Sequence[str] | None = None,
+    note: str | None = None,
+    add: Sequence[str] = (),
+    remove: Sequence[str] = (),
+    reason: str = "",
+    seen_revision: int | None = None,
+) -> Job:
+    """Change tags and note of a job in any status; they have no effect on its training.
+
+    Args:
+        tags: replace the job's tags; `add` and `remove` change single ones.
+
+    Raises:
+        InvalidInputError: the job would have too many tags.
+        StaleVersionError: the job changed since `seen_revision`.
+    """
+    with transaction.atomic():
+        job = _locked(job_id)
+        if seen_revision is not None and job.revision != seen_revision:
+            raise StaleVersionError("The job changed in the meantime; read it again.")
+        before = {"tags": job.tags, "note": job.note}
+        kept = [tag for tag in (job.tags if tags is None else tags) if tag not in remove]
+        after = {
+            "tags": list(dict.fromkeys([*kept, *add])),
+            "note": job.note if note is None else note,
+        }
+        if len(after["tags"]) > TAGS_LIMIT:
+            raise InvalidInputError.of(tags=f"A job has at most {TAGS_LIMIT} tags.")
+        if after == before:
+            return job
+        job.update_columns(revision=job.revision + 1, **after)
+        search_terms_write(job)
+        text = f"Tags: {', '.join(job.tags) or 'none'}"
+        if after["tags"] == before["tags"]:
+            text = "Note changed"
+        data: dict[str, Any] = {"before": before, "after": after, "reason": reason}
+        text += f": {reason}" if reason else ""
+        event_add("described", text, now=now, job=job, actor=actor, data=data)
+        if actor != user_actor(job.owner):
+            audit_add(AuditAction.JOB_DESCRIBED, f"job:{job.pk}", actor=actor, **data)
     return job
 
 

@@ -1,0 +1,43 @@
+// Ticks on the list of jobs: ranges with the shift key, a count, and a question before cancelling.
+
+const bulk = document.getElementById("bulk");
+let last = null;
+
+function boxes() {
+  return [...document.querySelectorAll('input[form="bulk"]')];
+}
+
+function count() {
+  const num = boxes().filter((box) => box.checked).length;
+  document.getElementById("bulk-count").textContent = num === 1 ? "1 job ticked" : `${num} jobs ticked`;
+}
+
+function tickRange(event) {
+  const all = boxes();
+  const place = all.indexOf(event.target);
+  if (place < 0) return;
+  const start = event.shiftKey ? all.indexOf(last) : -1;
+  if (start >= 0) {
+    const [low, high] = [Math.min(start, place), Math.max(start, place)];
+    for (const box of all.slice(low, high + 1)) box.checked = event.target.checked;
+  }
+  last = event.target;
+  count();
+}
+
+if (bulk) {
+  // Space on a box with the shift key held is a click with `shiftKey`, too.
+  document.getElementById("jobs").addEventListener("click", tickRange);
+  bulk.addEventListener("submit", (event) => {
+    const ticked = boxes().filter((box) => box.checked);
+    if (!ticked.length) {
+      event.preventDefault();
+      document.getElementById("bulk-count").textContent = "Tick at least one job.";
+      return;
+    }
+    if (event.submitter?.value !== "cancel") return;
+    const names = ticked.slice(0, 10).map((box) => `#${box.value}`).join(", ");
+    const others = ticked.length > 10 ? ` and ${ticked.length - 10} more` : "";
+    if (!window.confirm(`Cancel ${names}${others}? This cannot be undone.`)) event.preventDefault();
+  });
+}

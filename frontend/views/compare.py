@@ -1,0 +1,151 @@
+"""The page of jobs side by side, and its figures."""
+
+from __future__ import annotations
+
+from typing import Any
+from urllib.parse import urlencode
+
+from django import forms
+from django.contrib.auth.decorators import login_required
+from django.http import Http404, HttpRequest, HttpResponse, JsonResponse
+from django.shortcuts import render
+from django.views.decorators.http import require_safe
+
+from frontend.figures.comparison import AXES, JobStyle, comparison_figure
+from frontend.figures.metrics import metric_key
+from frontend.palette import colours_apart, job_colour_token
+from frontend.views.changes import words
+from frontend.views.pages import figures_response
+from jobs.exceptions import InvalidInputError, NotFoundError
+from jobs.models import Job
+from jobs.selectors.comparison import (
+    COMPARED_LIMIT,
+    POINTS_LIMIT,
+    SERIES_LIMIT,
+    Comparison,
+    compared_jobs,
+    jobs_compared,
+)
+from jobs.submission import JOB_ID_LIMIT
+
+#: Weights of the moving average in the address, and how the form names them.
+SMOOTHING = {"0": "none", "0.6": "weight 0.6", "0.9": "weight 0.9", "0.97": "weight 0.97"}
+SCALES = {"linear": "linear", "log": "logarithmic"}
+ROWS = {"different": "that differ", "all": "all"}
+
+
+class CompareForm(forms.Form):
+    """Parameters of the page; the jobs are read apart, as their parameter is repeated."""
+
+    x = forms.ChoiceField(label="Against", choices=list(AXES.items()), required=False)
+    y = forms.ChoiceField(label="Scale", choices=list(SCALES.items()), required=False)
+    smooth = forms.ChoiceField(label="Smoothing", choices=list(SMOOTHING.items()), required=False)
+    settings = forms.ChoiceField(label="Settings", choices=list(ROWS.items()), required=False)
+
+
+def _jobs(request: HttpRequest) -> list[Job]:
+    """Find the jobs of the address.
+
+    Raises:
+        InvalidInputError: a number is none, or there are too many.
+        Http404: one of them is not there.
+    """
+    texts = [text.strip().removeprefix("#") for text in request.GET.getlist("job")]
+    numbers = []
+    for text in filter(None, texts):
+        if not (text.isascii() and text.isdecimal() and len(text) <= len(str(JOB_ID_LIMIT))):
+            raise InvalidInputError.of(job=f"{text:.20} is no number of a job.")
+        numbers.append(min(int(text), JOB_ID_LIMIT))
+    try:
+        return compared_jobs(request.user, numbers)
+    except NotFoundError:
+        raise Http404 from None
+
+
+def _form(request: HttpRequest) -> CompareForm:
+    form = CompareForm(request.GET)
+    unknown = [name for name in request.GET if name not in (*form.fields, "job")]
+    if unknown:
+        known = ", ".join(["job", *form.fields])
+        raise InvalidInputError.of(**{unknown[0]: f"There is no “{unknown[0]}”; use {known}."})
+    if not form.is_valid():
+        raise InvalidInputError(
+            "", fields={name: [*map(str, e)] for name, e in form.errors.items()}
+        )
+    return form
+
+
+@login_required
+@require_safe
+def compare(request: HttpRequest) -> HttpResponse:
+    """Show up to twelve jobs side by side; the address holds jobs, axis, scale and smoothing."""
+    try:
+        form, jobs = _form(request), _jobs(request)
+    except InvalidInputError as error:
+        context = {"error": words(error), "compared_limit": COMPARED_LIMIT}
+        return render(request, "frontend/compare.html", context, status=400)
+    found = jobs_compared(jobs)
+    for job, colour in zip(jobs, colours_apart([job.colour for job in jobs]), strict=True):
+        job.colour = colour  # as in the charts; never saved
+    shows_all = form.cleaned_data["settings"] == "all"
+    query = request.GET.copy()
+    return render(
+        request,
+        "frontend/compare.html",
+        {
+            "form": CompareForm(initial={**form.cleaned_data}),
+            "jobs": jobs,
+            "rows": [_row(request, found, place) for place in range(len(jobs))],
+            "settings": [row for row in found.settings if shows_all or not row.is_equal],
+            "num_settings": len(found.settings),
+            "metrics": [
+                (row, list(zip(row.best, row.best_epoch, row.last, row.winners, strict=True)))
+                for row in found.metrics
+            ],
+            "charts": [(metric_key(name), name) for name in found.series],
+            "figures_query": query.urlencode(),
+            "smooth": form.cleaned_data["smooth"],
+            "compared_limit": COMPARED_LIMIT,
+            "points_limit": POINTS_LIMIT,
+            "series_limit": SERIES_LIMIT,
+        },
+    )
+
+
+def _row(request: HttpRequest, found: Comparison, place: int) -> dict[str, Any]:
+    job = found.jobs[place]
+    others = [str(other.pk) for other in found.jobs if other.pk != job.pk]
+    kept = {name: request.GET[name] for name in request.GET if name != "job"}
+    return {
+        "job": job,
+        "accelerator_hours": found.accelerator_hours[place],
+        "without": urlencode({"job": others, **kept}, doseq=True),
+    }
+
+
+@login_required
+@require_safe
+def compare_figures(request: HttpRequest) -> HttpResponse:
+    """Return the page's figures as JSON."""
+    try:
+        form, jobs = _form(request), _jobs(request)
+    except InvalidInputError as error:
+        return JsonResponse({"detail": words(error)}, status=400)
+    colours = colours_apart([job.colour for job in jobs])
+    styles = {
+        job.pk: JobStyle(job.pk, job.name, job_colour_token(colour), place)
+        for place, (job, colour) in enumerate(zip(jobs, colours, strict=True))
+    }
+    chosen = form.cleaned_data
+    figures = {
+        metric_key(name): comparison_figure(
+            name,
+            series,
+            styles,
+            axis=chosen["x"] or "steps",
+            is_log=chosen["y"] == "log",
+            smoothing=float(chosen["smooth"] or 0),
+        )
+        for name, series in jobs_compared(jobs).series.items()
+    }
+    return figures_response(request, figures)

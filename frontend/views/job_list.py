@@ -1,0 +1,202 @@
+"""The list of jobs: filtered, sorted and page by page, and actions on many jobs of it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+from urllib.parse import urlencode
+
+from django.contrib import messages
+from django.contrib.auth.decorators import login_required
+from django.http import HttpRequest, HttpResponse
+from django.shortcuts import redirect, render
+from django.urls import reverse
+from django.utils.datastructures import MultiValueDict
+from django.views.decorators.http import require_POST, require_safe
+
+from controlplane.core.values.lifecycle import JobStatus
+from frontend.live.progress import job_progress
+from frontend.views.changes import person, words
+from jobs.api.jobs.action_views import action_perform
+from jobs.exceptions import ControlPlaneError
+from jobs.job_templates import JOB_TEMPLATES
+from jobs.models import Job
+from jobs.selectors import access, pages
+from jobs.selectors.comparison import COMPARED_LIMIT
+from jobs.selectors.job_filter import STATUS_GROUPS, JobFilter
+from jobs.selectors.job_order import DEFAULT_ORDER
+from jobs.services.submission.many_jobs import JOBS_LIMIT, Outcome
+from jobs.submission import PRIORITY_RANGE
+
+_CURSOR = "cursor"
+_UNDO = "jobs_undo"
+_UNDO_LIMIT_BYTES = 150_000
+_REPEATED = ("tag", "metric", "setting")
+_MORE = ("template", "setting", "submitted_after", "submitted_before")
+#: Columns that the list is sorted by, with the direction of a first click.
+_SORTED = {
+    "name": "", "status": "", "metric": "-", "priority": "-", "duration": "-", "submitted": "-",
+}  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Heading:
+    """A column's sort link, and `aria-sort` if the list is sorted by it."""
+
+    query: str
+    sorted_as: str
+    arrow: str
+
+
+@login_required
+@require_safe
+def jobs(request: HttpRequest) -> HttpResponse:
+    """List jobs; the address holds filter, order and page."""
+    given = MultiValueDict(
+        {
+            name: texts
+            for name in request.GET
+            if (texts := [text.strip() for text in request.GET.getlist(name) if text.strip()])
+        }
+    )
+    cursor = given.pop(_CURSOR, [""])[-1]
+    matching = JobFilter(given, queryset=access.jobs_visible_to(request.user))
+    errors = _errors(matching, given)
+    page, metric = None, ""
+    if not errors:
+        chosen = matching.form.cleaned_data
+        metric = chosen["metric"][0][0] if chosen["metric"] else ""
+        order = chosen["order"] or DEFAULT_ORDER
+        page = pages.job_page(matching.qs, order=order, cursor=cursor, metric=metric)
+    query = {name: given.getlist(name) for name in given}
+    undo, outcomes = request.session.pop(_UNDO, ("", []))
+    context: dict[str, Any] = {
+        "page": page,
+        "rows": page and [_row(job, page) for job in page.jobs],
+        "metric": metric,
+        "filters": {name: given[name] for name in given},
+        "repeated": {name: given.getlist(name) or [""] for name in _REPEATED},
+        "is_filtered": bool({*given} - {"order"}),
+        "has_more_filters": bool({*given} & {*_MORE}),
+        "errors": errors,
+        "statuses": {"Groups": [*STATUS_GROUPS], "One status": [one.value for one in JobStatus]},
+        "templates": list(JOB_TEMPLATES),
+        "headings": _headings(query),
+        "query": urlencode(query, doseq=True),
+        "undo": undo,
+        "outcomes": outcomes,
+        "ceiling": access.priority_ceiling(request.user),
+        "lowest_priority": PRIORITY_RANGE[0],
+        "compared_limit": COMPARED_LIMIT,
+        "jobs_limit": JOBS_LIMIT,
+    }
+    if page is not None:
+        context["previous_query"] = _query(query, page.previous_cursor)
+        context["next_query"] = _query(query, page.next_cursor)
+    return render(request, "frontend/jobs.html", context, status=400 if errors else 200)
+
+
+def _row(job: Job, page: pages.JobPage) -> tuple[Job, Any, float | None]:
+    progress = job_progress(job, page.steps_per_epoch[job.pk])
+    return job, progress, page.best_values.get(job.pk)
+
+
+def _errors(matching: JobFilter, given: Mapping[str, Any]) -> list[str]:
+    known = sorted(matching.base_filters)
+    errors = [
+        f"There is no filter “{name}”; use {', '.join(known)}."
+        for name in given
+        if name not in known
+    ]
+    if not matching.is_valid():
+        errors += [f"{name}: {text}" for name, texts in matching.errors.items() for text in texts]
+    return errors
+
+
+def _headings(query: Mapping[str, Sequence[str]]) -> dict[str, Heading]:
+    order = (query.get("order") or [DEFAULT_ORDER])[-1]
+    headings = {}
+    for name, first_sign in _SORTED.items():
+        is_current = order.removeprefix("-") == name
+        sign = first_sign
+        if is_current:
+            sign = "" if order.startswith("-") else "-"
+        sorted_as = ("descending" if order.startswith("-") else "ascending") if is_current else ""
+        arrow = {"": "", "ascending": "▲", "descending": "▼"}[sorted_as]
+        headings[name] = Heading(
+            urlencode({**query, "order": sign + name}, doseq=True), sorted_as, arrow
+        )
+    return headings
+
+
+def _query(query: Mapping[str, Sequence[str]], cursor: str) -> str:
+    return urlencode({**query, _CURSOR: cursor}, doseq=True) if cursor else ""
+
+
+@login_required
+@require_POST
+def job_actions(request: HttpRequest) -> HttpResponse:
+    """Act on the ticked jobs, undo such an action, or lead to the comparison of the jobs."""
+    ticked = request.POST.getlist("job")
+    if request.POST.get("do") == "compare":
+        query = urlencode({"job": ticked}, doseq=True)
+        return redirect(f"{reverse('compare')}?{query}")
+    try:
+        requests = _undo_requests(request) or [_action_request(request, ticked)]
+        performed = [action_perform(person(request), body) for body in requests]
+    except ControlPlaneError as error:
+        messages.error(request, words(error), extra_tags="bad")
+    else:
+        outcomes = [outcome for done, _ in performed for outcome in done]
+        undo = [body for _, bodies in performed for body in bodies]
+        _report(request, str(requests[0]["action"]), outcomes)
+        is_undo = "undo" in request.POST
+        request.session[_UNDO] = (
+            "" if is_undo or not undo else json.dumps(undo),
+            [f"#{one.job_id}: {one.detail}" for one in outcomes if one.code],
+        )
+    # The path is fixed, so that nothing in the form leads elsewhere.
+    return redirect(f"{reverse('jobs')}?{request.POST.get('back', '')}".rstrip("?"))
+
+
+def _action_request(request: HttpRequest, ticked: Sequence[str]) -> dict[str, Any]:
+    action = request.POST.get("do", "")
+    body: dict[str, Any] = {"action": action, "jobs": list(ticked)}
+    name = {"reprioritise": "priority", "tag": "tag", "untag": "tag"}.get(action)
+    if name is not None:
+        body[name] = request.POST.get(name, "")
+    return body | {"reason": request.POST.get("reason", "")}
+
+
+def _undo_requests(request: HttpRequest) -> list[dict[str, Any]]:
+    """Read the requests of an undo form; empty if they are none of ours."""
+    text = request.POST.get("undo", "")[:_UNDO_LIMIT_BYTES]
+    try:
+        bodies = json.loads(text) if text else []
+    except (ValueError, RecursionError):
+        return []
+    if not isinstance(bodies, list) or not all(isinstance(body, dict) for body in bodies):
+        return []
+    lists = [body.get("jobs") for body in bodies]
+    num_jobs = sum(len(jobs) for jobs in lists if isinstance(jobs, list))
+    # Together they change no more jobs than one action does.
+    return bodies if max(len(bodies), num_jobs) <= JOBS_LIMIT else []
+
+
+_DONE = {
+    "cancel": "cancelled, for good",
+    "reprioritise": "given the new priority",
+    "tag": "tagged",
+    "untag": "untagged",
+}
+
+
+def _report(request: HttpRequest, action: str, outcomes: Sequence[Outcome]) -> None:
+    num_done = sum(not outcome.code for outcome in outcomes)
+    num_refused = len(outcomes) - num_done
+    text = f"{num_done} job{'' if num_done == 1 else 's'} {_DONE[action]}."
+    if num_refused:
+        text += f" {num_refused} refused."
+    messages.success(request, text, extra_tags="bad" if num_refused else "good")

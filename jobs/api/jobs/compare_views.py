@@ -1,0 +1,89 @@
+"""Jobs side by side by REST."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+from drf_spectacular.types import OpenApiTypes
+from drf_spectacular.utils import OpenApiParameter, extend_schema
+from rest_framework.request import Request
+from rest_framework.response import Response
+from rest_framework.views import APIView
+
+from jobs.api.requests import flag_param
+from jobs.exceptions import InvalidInputError
+from jobs.models import Job
+from jobs.selectors.comparison import COMPARED_LIMIT, Comparison, compared_jobs, jobs_compared
+from jobs.submission import JOB_ID_LIMIT
+
+_NUMBERS = {
+    "type": "array",
+    "items": {"type": "integer", "minimum": 1, "maximum": JOB_ID_LIMIT},
+    "maxItems": COMPARED_LIMIT,
+}
+
+
+class JobComparison(APIView):
+    """Settings, best and last values, and histories of metrics of up to twelve jobs."""
+
+    @extend_schema(
+        operation_id="jobs_compare",
+        responses=OpenApiTypes.OBJECT,
+        parameters=[
+            OpenApiParameter("job", _NUMBERS, required=True, description="Number; repeatable."),
+            OpenApiParameter("all", bool, description="Settings that are equal, too."),
+            OpenApiParameter("series", bool, description="Histories of metrics, too."),
+        ],
+    )
+    def get(self, request: Request) -> Response:
+        """Compare jobs."""
+        shows_all, has_series = flag_param(request, "all"), flag_param(request, "series")
+        found = jobs_compared(compared_jobs(request.user, _numbers(request)))
+        data = {
+            "jobs": [_job_data(found, place) for place in range(len(found.jobs))],
+            "settings": {
+                row.name: row.values for row in found.settings if shows_all or not row.is_equal
+            },
+            "metrics": {
+                row.name: {
+                    "higher_is_better": row.is_higher_better,
+                    "best": row.best,
+                    "best_epoch": row.best_epoch,
+                    "last": row.last,
+                }
+                for row in found.metrics
+            },
+        }
+        if has_series:
+            data["series"] = {
+                name: [dataclasses.asdict(one) for one in of_jobs]
+                for name, of_jobs in found.series.items()
+            }
+        return Response(data)
+
+
+def _numbers(request: Request) -> list[int]:
+    texts = request.query_params.getlist("job")
+    if not texts:
+        raise InvalidInputError.of(job="Name the jobs, as in ?job=1&job=2.")
+    if not all(text.isascii() and text.isdecimal() and len(text) <= 19 for text in texts):
+        raise InvalidInputError.of(job="Give numbers of jobs.")
+    return [min(int(text), JOB_ID_LIMIT) for text in texts]
+
+
+def _job_data(found: Comparison, place: int) -> dict[str, Any]:
+    job: Job = found.jobs[place]
+    return {
+        "id": job.pk,
+        "name": job.name,
+        "owner": job.owner.get_username(),
+        "tags": job.tags,
+        "status": job.status,
+        "step": job.step,
+        "epoch": job.epoch,
+        "submitted_at": job.submitted_at,
+        "started_at": job.started_at,
+        "ended_at": job.ended_at,
+        "accelerator_hours": found.accelerator_hours[place],
+    }

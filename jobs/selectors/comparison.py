@@ -1,0 +1,213 @@
+"""Jobs side by side: settings, best and last values, and the histories of their metrics."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from django.db.models import Avg, F, Max, Q, Sum
+
+from controlplane.core.values.metrics import is_higher_better
+from jobs.exceptions import InvalidInputError, NotFoundError
+from jobs.models import EpochReport, Job, JobMetric, StepReport
+from jobs.selectors.access import Person, jobs_visible_to
+from jobs.selectors.settings_values import flat_settings
+from jobs.submission import SUBMISSION_COLUMNS
+
+COMPARED_LIMIT = 12
+#: Most points of a job's history; longer ones are means of steps, or every n-th epoch.
+POINTS_LIMIT = 300
+#: Most metrics with histories.
+SERIES_LIMIT = 24
+LOSS = "loss"
+_APART = ("name", "tags", "note", "code_name", "entry_file", "settings", "selection")
+_FIELDS = (
+    *(name for name in SUBMISSION_COLUMNS if name not in _APART),
+    *("stop_kind", "stop_limit", "stop_metric", "stop_target", "source_job_id", "code_sha256"),
+)
+
+
+@dataclass(slots=True)
+class Series:
+    """The history of one metric of a job; all lists have one entry per point.
+
+    Attributes:
+        examples, seconds, accelerator_hours: since the start, over all attempts; the last of steps
+            alone, so without starts and pauses.
+    """
+
+    job_id: int
+    steps: list[int] = field(default_factory=list)
+    examples: list[float] = field(default_factory=list)
+    seconds: list[float] = field(default_factory=list)
+    accelerator_hours: list[float] = field(default_factory=list)
+    values: list[float] = field(default_factory=list)
+
+
+@dataclass(frozen=True, slots=True)
+class MetricRow:
+    """Best and newest values of a metric, one per job; None where a job lacks it."""
+
+    name: str
+    is_higher_better: bool
+    best: Sequence[float | None]
+    best_epoch: Sequence[int | None]
+    last: Sequence[float | None]
+
+    @property
+    def winners(self) -> list[bool]:
+        """Which jobs have the best value of all."""
+        known = [value for value in self.best if value is not None]
+        top = (max if self.is_higher_better else min)(known, default=None)
+        return [value is not None and value == top for value in self.best]
+
+
+@dataclass(frozen=True, slots=True)
+class SettingRow:
+    """A setting, one value per job."""
+
+    name: str
+    values: Sequence[Any]
+
+    @property
+    def is_equal(self) -> bool:
+        return all(value == self.values[0] for value in self.values)
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """Jobs in the order asked for, and what they have in common or not."""
+
+    jobs: Sequence[Job]
+    accelerator_hours: Sequence[float]
+    settings: Sequence[SettingRow]
+    metrics: Sequence[MetricRow]
+    series: Mapping[str, Sequence[Series]]
+
+
+def compared_jobs(person: Person, job_ids: Sequence[int]) -> list[Job]:
+    """Find the jobs to compare, in the order asked for.
+
+    Raises:
+        InvalidInputError: there are too many.
+        NotFoundError: one of them does not exist, or the person may not see it.
+    """
+    job_ids = list(dict.fromkeys(job_ids))
+    if len(job_ids) > COMPARED_LIMIT:
+        raise InvalidInputError.of(job=f"Compare at most {COMPARED_LIMIT} jobs.")
+    found = jobs_visible_to(person).defer(None).select_related("owner").in_bulk(job_ids)
+    if missing := [job_id for job_id in job_ids if job_id not in found]:
+        raise NotFoundError(f"There is no job {missing[0]}, or it is not yours.")
+    return [found[job_id] for job_id in job_ids]
+
+
+def jobs_compared(jobs: Sequence[Job]) -> Comparison:
+    """Compare jobs."""
+    series: dict[str, list[Series]] = {}
+    hours = []
+    for job in jobs:
+        bins = _StepBins(job)
+        hours.append(float(bins.accelerator_hours[-1]))
+        for name, one in _histories(job, bins).items():
+            if name in series or len(series) < SERIES_LIMIT:
+                series.setdefault(name, []).append(one)
+    return Comparison(jobs, hours, _setting_rows(jobs), _metric_rows(jobs), series)
+
+
+class _StepBins:
+    """Step reports of a job in at most about `POINTS_LIMIT` bins, with sums since the start."""
+
+    def __init__(self, job: Job) -> None:
+        stride = max(1, -(-job.step // POINTS_LIMIT))
+        rows = (
+            StepReport.objects.filter(job=job)
+            .order_by()
+            .annotate(bin_number=F("last_step") / stride)
+            .values("bin_number")
+            .annotate(
+                step=Max("last_step"),
+                until=Max("at"),
+                total=Sum("examples"),
+                held_s=Sum(F("seconds") * F("num_accelerators")),
+                mean_loss=Avg("loss"),
+            )
+            .order_by("bin_number")
+            .values_list("step", "until", "total", "held_s", "mean_loss")
+        )
+        found = list(rows[: 2 * POINTS_LIMIT])
+        self.losses = [loss for *_, loss in found]
+        self.steps = np.array([0, *(row[0] for row in found)], dtype=float)
+        seconds = [_seconds_since_start(job, row[1]) for row in found]
+        self.seconds = np.array([0.0, *seconds])
+        self.examples = np.cumsum([0, *(row[2] for row in found)], dtype=float)
+        self.accelerator_hours = np.cumsum([0.0, *(row[3] for row in found)]) / 3600
+
+
+def _histories(job: Job, bins: _StepBins) -> dict[str, Series]:
+    """Return the loss over steps, and the values of epochs by name."""
+    found: dict[str, Series] = {}
+    for place, loss in enumerate(bins.losses, start=1):
+        if loss is not None:
+            one = found.setdefault(LOSS, Series(job.pk))
+            _add(one, bins, bins.steps[place], float(bins.seconds[place]), loss)
+    stride = max(1, -(-job.epoch // POINTS_LIMIT))
+    reports = (
+        EpochReport.objects.filter(job=job)
+        .annotate(rest=F("epoch") % stride)
+        .filter(Q(rest=stride - 1) | Q(epoch=job.epoch - 1))
+        .order_by("epoch")
+        .values_list("step", "at", "logs")
+    )
+    for step, at, logs in reports[: 2 * POINTS_LIMIT]:
+        for name, value in logs.items():
+            if name != LOSS and isinstance(value, int | float):
+                one = found.setdefault(name, Series(job.pk))
+                _add(one, bins, step, _seconds_since_start(job, at), value)
+    return found
+
+
+def _add(series: Series, bins: _StepBins, step: float, seconds: float, value: float) -> None:
+    series.steps.append(int(step))
+    series.examples.append(round(float(np.interp(step, bins.steps, bins.examples))))
+    series.seconds.append(round(seconds, 3))
+    held = float(np.interp(step, bins.steps, bins.accelerator_hours))
+    series.accelerator_hours.append(held)
+    series.values.append(float(value))
+
+
+def _seconds_since_start(job: Job, at: Any) -> float:
+    return max(0.0, (at - (job.started_at or job.submitted_at)).total_seconds())
+
+
+def _setting_rows(jobs: Sequence[Job]) -> list[SettingRow]:
+    columns = [
+        {name: getattr(job, name) for name in _FIELDS}
+        | dict(flat_settings(job.selection, "selection."))
+        | dict(flat_settings(job.settings, "settings."))
+        for job in jobs
+    ]
+    names = dict.fromkeys(name for column in columns for name in column)
+    return [SettingRow(name, [column.get(name) for column in columns]) for name in names]
+
+
+def _metric_rows(jobs: Sequence[Job]) -> list[MetricRow]:
+    found = {
+        (row.name, row.job_id): row
+        for row in JobMetric.objects.filter(job__in=jobs).order_by("name", "job_id")
+    }
+    goals = {job.stop_metric: job.stop_higher_is_better for job in jobs if job.stop_metric}
+    rows = []
+    for name in dict.fromkeys(name for name, _ in found):
+        of_jobs = [found.get((name, job.pk)) for job in jobs]
+        rows.append(
+            MetricRow(
+                name,
+                goals.get(name, is_higher_better(name)),
+                [None if row is None else row.best for row in of_jobs],
+                [None if row is None else row.best_epoch for row in of_jobs],
+                [None if row is None else row.last for row in of_jobs],
+            )
+        )
+    return rows

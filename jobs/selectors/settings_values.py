@@ -1,0 +1,21 @@
+"""Settings of jobs as flat names and texts."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+
+def flat_settings(settings: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """Yield settings inside objects by dotted name."""
+    for name, value in settings.items():
+        if isinstance(value, Mapping) and value:
+            yield from flat_settings(value, f"{prefix}{name}.")
+        else:
+            yield f"{prefix}{name}", value
+
+
+def value_text(value: Any) -> str:
+    """Write a setting's value: text as it stands, anything else as JSON."""
+    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)

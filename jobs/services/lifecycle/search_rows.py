@@ -1,0 +1,64 @@
+"""Rows by which lists of jobs are searched and sorted: terms of a job, best values of metrics."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from controlplane.core.values.metrics import is_higher_better
+from jobs.models import Job, JobMetric, SearchTerm
+from jobs.models.search import TERM_LIMIT
+from jobs.selectors.settings_values import flat_settings, value_text
+
+#: Settings of a job that can be searched for; the others are only shown.
+SETTINGS_LIMIT = 100
+METRICS_LIMIT = 50
+_NAME_LIMIT = 100
+
+
+def search_terms_write(job: Job) -> None:
+    """Store the terms of a job in place of earlier ones."""
+    terms = {*(f"tag={tag}" for tag in job.tags), *settings_terms(job.settings)}
+    SearchTerm.objects.filter(job=job).exclude(term__in=terms).delete()
+    SearchTerm.objects.bulk_create(
+        [SearchTerm(job=job, term=term) for term in sorted(terms)], ignore_conflicts=True
+    )
+
+
+def settings_terms(settings: Mapping[str, Any]) -> list[str]:
+    """Return `setting=NAME=VALUE` per setting; text is as it stands, anything else is JSON."""
+    terms = (f"setting={name}={value_text(value)}" for name, value in flat_settings(settings))
+    return [term for term in terms if len(term) <= TERM_LIMIT][:SETTINGS_LIMIT]
+
+
+def metric_values_write(job: Job, epoch: int, logs: Mapping[str, float | None]) -> None:
+    """Take the values of an epoch into the best and newest values of the job's metrics.
+
+    The newest is that of the highest epoch; epochs may be reported late and again.
+    """
+    known = {row.name: row for row in JobMetric.objects.filter(job=job)}
+    changed = []
+    for name, value in logs.items():
+        if value is None or len(name) > _NAME_LIMIT:
+            continue
+        row = known.get(name)
+        if row is None:
+            if len(known) >= METRICS_LIMIT:
+                continue
+            row = JobMetric(job=job, name=name, best=value, best_epoch=epoch, last=value)
+            known[name] = row
+        elif (value > row.best) if _is_higher_better(job, name) else (value < row.best):
+            row.best, row.best_epoch = value, epoch
+        if epoch + 1 >= job.epoch:
+            row.last = value
+        changed.append(row)
+    JobMetric.objects.bulk_create(
+        changed,
+        update_conflicts=True,
+        unique_fields=["job", "name"],
+        update_fields=["best", "best_epoch", "last"],
+    )
+
+
+def _is_higher_better(job: Job, name: str) -> bool:
+    return job.stop_higher_is_better if name == job.stop_metric else is_higher_better(name)

@@ -1,0 +1,90 @@
+"""Texts that submit a job again: the job that they make is the same."""
+
+from __future__ import annotations
+
+import ast
+import io
+from pathlib import Path
+
+import pytest
+import yaml
+from django.contrib.auth.models import User
+from django.test import Client
+from rest_framework.test import APIClient
+
+from jobs.job_templates import JOB_TEMPLATES
+from jobs.models import Job
+from jobs.services.submission.rows import SUBMITTED_COLUMNS
+from tests.support.builders import CODE, user_make
+
+pytestmark = pytest.mark.django_db
+
+CHANGES = {
+    "plain": {},
+    "all": {
+        "name": "ünï 'quoted' \"name\": #1", "tags": ["a", "b:c"], "note": "one\ntwo\nEND\n",
+        "priority": 7, "seed": 2**40, "settings.extra": {"deep": [1, None, "yes", "1e3"]},
+        "allow_mixed_kinds": True, "max_accelerators": 1, "on_nonfinite": "continue",
+        "selection_method": "selective_backprop", "selection_beta": 2.5, "reduction": "fast",
+    },
+    "metric": {
+        "stop_kind": "metric", "stop_limit": 9, "stop_metric": "loss", "stop_target": 0.25,
+        "stop_higher_is_better": False,
+    },
+}  # fmt: skip
+
+
+@pytest.fixture
+def owner() -> User:
+    return user_make("ada")
+
+
+def texts(owner: User, job: int) -> dict[str, str]:
+    client = Client()
+    client.force_login(owner)
+    response = client.get(f"/jobs/{job}/copy/")
+    return {name: text for name, _, text in response.context["texts"]}
+
+
+def columns(job_id: int) -> dict[str, object]:
+    job = Job.objects.get(pk=job_id)
+    return {name: getattr(job, name) for name in SUBMITTED_COLUMNS}
+
+
+def submit(owner: User, content: object, **options: str) -> int:
+    client = APIClient()
+    client.force_authenticate(owner)
+    response = client.post("/api/v1/jobs/", content, **options)
+    assert response.status_code == 201, response.json()["errors"]
+    number: int = response.json()["id"]
+    return number
+
+
+@pytest.mark.parametrize("changes", CHANGES)
+@pytest.mark.parametrize("template", JOB_TEMPLATES)
+def test_a_job_of_a_template_comes_again(template: str, changes: str, owner: User) -> None:
+    job = submit(owner, {"template": template, **CHANGES[changes]}, format="json")
+    copied = texts(owner, job)
+    again = submit(owner, copied["yaml"], content_type="application/yaml")
+    assert columns(again) == columns(job)
+    assert copied["curl"].split("<<'END'\n")[1] == f"{copied['yaml']}END\n"
+    (spec,) = (
+        node.value for node in ast.parse(copied["python"]).body if isinstance(node, ast.Assign)
+    )
+    assert ast.literal_eval(spec) == yaml.safe_load(copied["yaml"])
+
+
+def test_a_job_with_code_of_its_own_comes_again(owner: User) -> None:
+    values = {"name": "own", "code": CODE.decode(), "code_name": "Mine.py"}
+    values |= {"global_batch_size": 32, "stop": {"kind": "steps", "limit": 3}}
+    job = submit(owner, values, format="json")
+    copied = texts(owner, job)
+    code, spec = io.BytesIO(CODE), io.BytesIO(copied["yaml"].encode())
+    code.name, spec.name = f"job-{job}.py", "job.yaml"
+    again = submit(owner, {"code": code, "spec": spec}, format="multipart")
+    before, after = columns(job), columns(again)
+    for name in ("code_name", "entry_file"):  # the file has a name of its own
+        assert Path(str(before.pop(name))).suffix == Path(str(after.pop(name))).suffix
+    assert after == before
+    assert f"--form code=@job-{job}.py" in copied["curl"]
+    assert f"code=Path('job-{job}.py')" in copied["python"]

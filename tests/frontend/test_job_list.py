@@ -1,0 +1,172 @@
+"""The list of jobs: its address, and actions on many jobs, without scripts."""
+
+from __future__ import annotations
+
+import json
+import re
+from urllib.parse import quote
+
+import pytest
+from django.test import Client
+from django.utils.html import escape
+
+from jobs.models import Job
+from jobs.selectors.job_order import ORDERS
+from jobs.services.lifecycle.search_rows import metric_values_write, search_terms_write
+from tests.frontend.world import World
+
+
+def names(client: Client, query: str) -> list[str]:
+    return [job.name for job in client.get(f"/jobs/?{query}").context["page"].jobs]
+
+
+@pytest.fixture
+def tagged(world: World) -> Job:
+    job = world.jobs["finished"]
+    job.tags, job.settings = ["base/line"], {"units": 64}
+    job.save()
+    search_terms_write(job)
+    metric_values_write(job, 0, {"val_accuracy": 0.75})
+    return job
+
+
+def test_tags_settings_and_metrics_are_shown_and_filter(tagged: Job, ada: Client) -> None:
+    query = f"tag={quote('base/line', safe='')}&setting=units%3D64&metric=val_accuracy%3E0.7"
+    response = ada.get(f"/jobs/?{query}")
+    assert [job.pk for job in response.context["page"].jobs] == [tagged.pk]
+    html = response.content.decode()
+    assert '<a href="?tag=base%2Fline">base/line</a>' in html
+    assert 'data-label="val_accuracy">0.7500</td>' in html
+    assert 'value="val_accuracy&gt;0.7"' in html
+
+
+@pytest.mark.parametrize("order", ORDERS)
+def test_a_heading_sorts_and_turns_the_order(order: str, tagged: Job, ada: Client) -> None:
+    for sign, said in (("", "ascending"), ("-", "descending")):
+        query = (
+            f"metric=val_accuracy&order={sign}{order}"
+            if order == "metric"
+            else f"order={sign}{order}"
+        )
+        html = ada.get(f"/jobs/?{query}").content.decode()
+        (link,) = re.findall(rf'aria-sort="{said}"><a class="sort" href="\?([^"]+)"', html)
+        assert f"order={'' if sign else '-'}{order}" in link
+        assert html.count("aria-sort") == 1
+
+
+@pytest.mark.parametrize(
+    ("query", "words"),
+    [
+        ("colour=red", "There is no filter “colour”; use metric, name, order, owner, q"),
+        ("status=nonsense", "status: Select a valid choice."),
+        ("metric=%3E1", "metric: Give the name of a metric"),
+        ("order=-metric", "metric: Name the metric to sort by"),
+        ("submitted_after=yesterday", "submitted_after: Enter a valid date/time."),
+    ],
+)
+def test_what_is_no_filter_is_refused_by_name(query: str, words: str, ada: Client) -> None:
+    response = ada.get(f"/jobs/?{query}")
+    assert response.status_code == 400
+    assert escape(words) in response.content.decode()
+
+
+def test_an_unknown_cursor_leads_to_the_first_page(world: World, ada: Client) -> None:
+    assert names(ada, "cursor=nonsense") == names(ada, "")
+
+
+def test_many_jobs_change_and_are_taken_back(world: World, ada: Client) -> None:
+    jobs = [world.jobs["pending"], world.jobs["paused"], world.jobs["finished"]]
+    before = {job.pk: job.priority for job in jobs}
+    form = {
+        "job": [job.pk for job in jobs], "do": "reprioritise", "priority": "33",
+        "reason": "a demo", "back": "status=live&order=name",
+    }  # fmt: skip
+    response = ada.post("/jobs/actions/", form)
+    assert response.headers["Location"] == "/jobs/?status=live&order=name"
+    page = ada.get(response.headers["Location"])
+    text = page.content.decode()
+    assert "2 jobs given the new priority. 1 refused." in text
+    assert f"#{jobs[2].pk}: A job that is finished cannot be reprioritised." in text
+    assert {job.priority for job in Job.objects.filter(pk__in=[*before][:2])} == {33}
+    undo = page.context["undo"]
+    assert not ada.get("/jobs/").context["undo"]  # offered once
+    response = ada.post("/jobs/actions/", {"undo": undo, "back": ""})
+    assert response.headers["Location"] == "/jobs/"
+    assert dict(Job.objects.filter(pk__in=before).values_list("pk", "priority")) == before
+    assert not ada.get("/jobs/").context["undo"]
+
+
+def test_tags_are_set_and_taken_back(world: World, ada: Client) -> None:
+    jobs = [world.jobs["pending"].pk, world.jobs["failed"].pk]
+    ada.post("/jobs/actions/", {"job": jobs, "do": "tag", "tag": "sweep"})
+    page = ada.get("/jobs/?tag=sweep")
+    assert {job.pk for job in page.context["page"].jobs} == {*jobs}
+    ada.post("/jobs/actions/", {"undo": page.context["undo"]})
+    assert names(ada, "tag=sweep") == []
+
+
+def test_a_cancellation_cannot_be_undone_and_says_so(world: World, ada: Client) -> None:
+    job = world.jobs["pending"]
+    ada.post("/jobs/actions/", {"job": [job.pk], "do": "cancel", "reason": "typo"})
+    page = ada.get("/jobs/")
+    assert not page.context["undo"]
+    assert "1 job cancelled, for good." in page.content.decode()
+    job.refresh_from_db()
+    assert job.status == "cancelled"
+
+
+def test_others_jobs_are_refused(world: World, ben: Client) -> None:
+    job = world.jobs["pending"]
+    ben.post("/jobs/actions/", {"job": [job.pk], "do": "cancel"})
+    assert "There is no such job" in ben.get("/jobs/").content.decode()
+    job.refresh_from_db()
+    assert job.status == "pending"
+
+
+@pytest.mark.parametrize(
+    "form",
+    [
+        {}, {"do": "explode", "job": "1"}, {"do": "cancel"}, {"do": "cancel", "job": "x"},
+        {"do": "tag", "job": "1", "tag": "a b"}, {"do": "reprioritise", "job": "1"},
+        {"undo": "{"}, {"undo": "[7]"}, {"undo": '[{"action": "cancel"}]'}, {"undo": "7"},
+        {"undo": "[" * 10_000},
+    ],
+)  # fmt: skip
+def test_a_wrong_form_says_what_is_wrong(form: dict[str, str], world: World, ada: Client) -> None:
+    assert ada.post("/jobs/actions/", form).status_code == 302
+    page = ada.get("/jobs/")
+    assert "notice-bad" in page.content.decode()
+
+
+def test_an_undo_changes_no_more_jobs_than_an_action(world: World, ada: Client) -> None:
+    job = world.jobs["pending"]
+    bodies = [{"action": "tag", "jobs": [job.pk] * 2, "tag": f"t{n}"} for n in range(101)]
+    ada.post("/jobs/actions/", {"undo": json.dumps(bodies)})
+    assert "notice-bad" in ada.get("/jobs/").content.decode()
+    job.refresh_from_db()
+    assert job.tags == []
+
+
+def test_the_way_back_stays_on_the_site(world: World, ada: Client) -> None:
+    response = ada.post("/jobs/actions/", {"do": "cancel", "back": "//elsewhere.example/"})
+    assert response.headers["Location"].startswith("/jobs/?")
+
+
+def test_ticked_jobs_are_compared(world: World, ada: Client) -> None:
+    jobs = [world.jobs["running"].pk, world.jobs["finished"].pk]
+    response = ada.post("/jobs/actions/", {"job": jobs, "do": "compare"})
+    assert response.headers["Location"] == f"/jobs/compare/?job={jobs[0]}&job={jobs[1]}"
+    assert ada.get(response.headers["Location"]).status_code == 200
+
+
+def test_tags_and_note_are_edited_on_the_page_of_a_job(world: World, ada: Client) -> None:
+    job = world.jobs["finished"]
+    address = f"/jobs/{job.pk}/describe/"
+    ada.post(address, {"tags": "a, b", "note": "why"})
+    html = ada.get(f"/jobs/{job.pk}/").content.decode()
+    assert "Tags: a, b · why</summary>" in html
+    assert f'href="/jobs/compare/?job={job.pk}"' in html
+    ada.post(address, {"tags": "a b!", "note": ""})
+    assert "is no tag" in ada.get(f"/jobs/{job.pk}/").content.decode()
+    job.refresh_from_db()
+    assert (job.tags, job.note) == (["a", "b"], "why")

@@ -1,0 +1,126 @@
+"""GET /api/v1/jobs/compare/."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from django.contrib.auth.models import User
+from rest_framework.test import APIClient
+
+from jobs.models import EpochReport, Job, StepReport
+from jobs.selectors.comparison import COMPARED_LIMIT, POINTS_LIMIT
+from jobs.services.lifecycle.search_rows import metric_values_write
+from tests.support.builders import at, job_make
+
+pytestmark = pytest.mark.database
+
+Clients = Callable[..., APIClient]
+URL = "/api/v1/jobs/compare/"
+
+
+def train(job: Job, num_steps: int, per_epoch: int = 10) -> None:
+    """Report each step: 32 examples in 2 s on 3 accelerators, loss 1/step."""
+    Job.objects.filter(pk=job.pk).update(step=num_steps, epoch=num_steps // per_epoch)
+    StepReport.objects.bulk_create(
+        StepReport(
+            job=job, generation=1, first_step=step, last_step=step, epoch=0, examples=32,
+            seconds=2.0, loss=1 / step, num_accelerators=3, at=at(10 * step),
+        )
+        for step in range(1, num_steps + 1)
+    )  # fmt: skip
+    EpochReport.objects.bulk_create(
+        EpochReport(
+            job=job, epoch=epoch, generation=1, step=per_epoch * (epoch + 1), at=at(10 * epoch),
+            logs={"loss": 9.0, "val_accuracy": epoch / 100, "odd": None},
+        )
+        for epoch in range(num_steps // per_epoch)
+    )  # fmt: skip
+
+
+def get(client: APIClient, jobs: list[Job], **query: Any) -> dict[str, Any]:
+    response = client.get(URL, {"job": [job.pk for job in jobs], **query})
+    assert response.status_code == 200, response.json()
+    answer: dict[str, Any] = response.json()
+    return answer
+
+
+def test_jobs_stand_side_by_side(ada: User, client_of: Clients) -> None:
+    first = job_make(ada, started_at=at(0), settings={"units": 64, "net": {"depth": 2}}, seed=1)
+    second = job_make(ada, settings={"units": 64, "net": {"depth": 3}}, seed=1)
+    train(first, 20)
+    metric_values_write(first, 0, {"val_accuracy": 0.5, "loss": 2.0})
+    metric_values_write(first, 1, {"val_accuracy": 0.25, "loss": 1.0})
+    answer = get(client_of(ada), [second, first])
+    assert [job["id"] for job in answer["jobs"]] == [second.pk, first.pk]
+    assert answer["jobs"][1]["accelerator_hours"] == pytest.approx(20 * 2 * 3 / 3600)
+    assert answer["settings"] == {"settings.net.depth": [3, 2]}
+    assert answer["metrics"]["val_accuracy"] == {
+        "higher_is_better": True, "best": [None, 0.5], "best_epoch": [None, 0],
+        "last": [None, 0.25],
+    }  # fmt: skip
+    assert not answer["metrics"]["loss"]["higher_is_better"]
+    assert "series" not in answer
+    everything = get(client_of(ada), [second, first], all=1, series=1)
+    assert everything["settings"]["settings.units"] == [64, 64]
+    assert everything["settings"]["seed"] == [1, 1]
+    (loss,) = everything["series"]["loss"]
+    assert (loss["job_id"], loss["steps"][-1], loss["examples"][-1]) == (first.pk, 20, 640)
+    assert (loss["seconds"][0], loss["accelerator_hours"][-1]) == (10.0, pytest.approx(1 / 30))
+    (accuracy,) = everything["series"]["val_accuracy"]
+    assert (accuracy["steps"], accuracy["examples"]) == ([10, 20], [320, 640])
+    assert (accuracy["seconds"], accuracy["values"]) == ([0.0, 10.0], [0.0, 0.01])
+    assert "odd" not in everything["series"]
+
+
+def test_long_histories_are_summed_up(ada: User, client_of: Clients) -> None:
+    job = job_make(ada, started_at=at(0))
+    train(job, 4 * POINTS_LIMIT + 1, per_epoch=2)
+    series = get(client_of(ada), [job], series=1)["series"]
+    for name, last in (("loss", 4 * POINTS_LIMIT + 1), ("val_accuracy", 4 * POINTS_LIMIT)):
+        (one,) = series[name]
+        assert POINTS_LIMIT / 2 <= len(one["steps"]) <= POINTS_LIMIT + 1
+        assert one["steps"][-1] == last
+        assert one["steps"] == sorted(one["steps"])
+    assert series["loss"][0]["examples"][-1] == 32 * (4 * POINTS_LIMIT + 1)
+
+
+def test_a_job_named_twice_is_one(ada: User, client_of: Clients) -> None:
+    job = job_make(ada)
+    assert len(get(client_of(ada), [job, job])["jobs"]) == 1
+
+
+def test_others_jobs_are_not_there(ada: User, bob: User, admin: User, client_of: Clients) -> None:
+    jobs = [job_make(ada), job_make(bob)]
+    response = client_of(ada).get(URL, {"job": [job.pk for job in jobs]})
+    assert response.status_code == 404
+    assert f"no job {jobs[1].pk}" in response.json()["detail"]
+    assert len(get(client_of(admin), jobs)["jobs"]) == 2
+
+
+@pytest.mark.parametrize(
+    "query",
+    [
+        {}, {"job": ""}, {"job": "x"}, {"job": "-1"}, {"job": "1" * 20},
+        {"job": [*range(1, COMPARED_LIMIT + 2)]}, {"jobs": 1}, {"job": 1, "all": "perhaps"},
+    ],
+)  # fmt: skip
+def test_wrong_requests_name_the_parameter(
+    ada: User, client_of: Clients, query: dict[str, Any]
+) -> None:
+    response = client_of(ada).get(URL, query)
+    assert response.status_code == 400
+    assert {*response.json()["errors"]} <= {"job", "jobs", "all"}
+
+
+def test_the_number_of_queries_does_not_grow_with_reports(
+    ada: User, client_of: Clients, django_assert_max_num_queries: Callable[[int], Any]
+) -> None:
+    jobs = [job_make(ada) for _ in range(3)]
+    for job in jobs:
+        train(job, 50)
+    client = client_of(ada)
+    get(client, jobs)  # marks the token as used
+    with django_assert_max_num_queries(3 + 2 * len(jobs)):
+        get(client, jobs, series=1)

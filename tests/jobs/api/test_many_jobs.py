@@ -1,0 +1,141 @@
+"""POST /api/v1/jobs/actions/: one action on many jobs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from django.contrib.auth.models import User
+from rest_framework.test import APIClient
+
+from controlplane.core.values.lifecycle import JobStatus
+from jobs.models import AuditEntry, Event, Job
+from jobs.services.submission.many_jobs import JOBS_LIMIT
+from tests.support.builders import job_make
+
+pytestmark = pytest.mark.database
+
+Clients = Callable[..., APIClient]
+URL = "/api/v1/jobs/actions/"
+
+
+def act(client: APIClient, **body: Any) -> dict[str, Any]:
+    response = client.post(URL, body, format="json")
+    assert response.status_code == 200, response.json()
+    answer: dict[str, Any] = response.json()
+    return answer
+
+
+def codes(answer: dict[str, Any]) -> dict[int, str]:
+    return {row["job"]: row["code"] for row in answer["results"]}
+
+
+def test_each_job_is_done_or_refused_by_itself(ada: User, bob: User, client_of: Clients) -> None:
+    own, ended, others = job_make(ada), job_make(ada, status=JobStatus.FAILED), job_make(bob)
+    jobs = [own.pk, ended.pk, others.pk, own.pk]
+    answer = act(client_of(ada), action="cancel", jobs=jobs, reason="typo")
+    assert codes(answer) == {own.pk: "", ended.pk: "wrong_status", others.pk: "not_found"}
+    assert [(row["done"], row["changed"]) for row in answer["results"]] == [
+        (True, True), (False, False), (False, False),
+    ]  # fmt: skip
+    assert answer["undo"] == []
+    own.refresh_from_db()
+    others.refresh_from_db()
+    assert (own.status, others.status) == ("cancelled", "pending")
+    assert Event.objects.get(job=own).message == "Cancelled by user:ada: typo"
+
+
+def test_priorities_are_changed_and_taken_back(ada: User, client_of: Clients) -> None:
+    jobs = [job_make(ada, priority=priority) for priority in (50, 60, 50, 80)]
+    numbers = [job.pk for job in jobs]
+    client = client_of(ada)
+    answer = act(client, action="reprioritise", jobs=numbers, priority=80, reason="deadline")
+    assert [row["changed"] for row in answer["results"]] == [True, True, True, False]
+    assert {*Job.objects.values_list("priority", flat=True)} == {80}
+    assert answer["undo"] == [
+        {
+            "action": "reprioritise", "jobs": [numbers[0], numbers[2]], "priority": 50,
+            "reason": "Undo: deadline",
+        },
+        {
+            "action": "reprioritise", "jobs": [numbers[1]], "priority": 60,
+            "reason": "Undo: deadline",
+        },
+    ]  # fmt: skip
+    for body in answer["undo"]:
+        act(client, **body)
+    assert [*Job.objects.order_by("pk").values_list("priority", flat=True)] == [50, 60, 50, 80]
+
+
+def test_a_tag_is_taken_back_only_where_it_is_new(ada: User, client_of: Clients) -> None:
+    old, new = job_make(ada, tags=["a"]), job_make(ada)
+    client = client_of(ada)
+    answer = act(client, action="tag", jobs=[old.pk, new.pk], tag="a")
+    assert [row["changed"] for row in answer["results"]] == [False, True]
+    (undo,) = answer["undo"]
+    act(client, **undo)
+    assert [*Job.objects.order_by("pk").values_list("tags", flat=True)] == [["a"], []]
+    assert act(client, action="untag", jobs=[old.pk], tag="a")["undo"][0]["action"] == "tag"
+
+
+def test_a_repeated_action_changes_nothing(ada: User, client_of: Clients) -> None:
+    job, client = job_make(ada), client_of(ada)
+    for body in (
+        {"action": "tag", "tag": "a"},
+        {"action": "reprioritise", "priority": 5},
+        {"action": "cancel"},
+    ):
+        first, second = (act(client, jobs=[job.pk], **body) for _ in range(2))
+        assert (codes(first), codes(second)) == ({job.pk: ""}, {job.pk: ""})
+        assert second["undo"] == []
+    assert Event.objects.filter(job=job).count() == 3
+
+
+def test_admins_say_why_and_leave_entries(ada: User, admin: User, client_of: Clients) -> None:
+    job, client = job_make(ada), client_of(admin)
+    body = {"action": "reprioritise", "jobs": [job.pk], "priority": 5}
+    assert codes(act(client, **body)) == {job.pk: "invalid"}
+    act(client, **body, reason="a demo")
+    act(client, action="tag", jobs=[job.pk], tag="a", reason="a demo")
+    act(client, action="cancel", jobs=[job.pk], reason="a demo")
+    entries = list(AuditEntry.objects.order_by("id").values_list("action", "object"))
+    assert [action for action, _ in entries] == [
+        "priority_changed", "job_described", "job_cancelled",
+    ]  # fmt: skip
+    assert {object_ for _, object_ in entries} == {f"job:{job.pk}"}
+
+
+@pytest.mark.parametrize(
+    ("body", "field"),
+    [
+        ({"action": "explode", "jobs": [1]}, "action"),
+        ({"jobs": [1]}, "action"),
+        ({"action": "cancel"}, "jobs"),
+        ({"action": "cancel", "jobs": []}, "jobs"),
+        ({"action": "cancel", "jobs": [*range(1, JOBS_LIMIT + 2)]}, "jobs"),
+        ({"action": "cancel", "jobs": ["x"]}, "jobs"),
+        ({"action": "cancel", "jobs": [0]}, "jobs"),
+        ({"action": "cancel", "jobs": 7}, "jobs"),
+        ({"action": "reprioritise", "jobs": [1]}, "priority"),
+        ({"action": "reprioritise", "jobs": [1], "priority": 1001}, "priority"),
+        ({"action": "tag", "jobs": [1]}, "tag"),
+        ({"action": "tag", "jobs": [1], "tag": "a b"}, "tag"),
+        ({"action": "untag", "jobs": [1], "tag": ["a"]}, "tag"),
+        ({"action": "cancel", "jobs": [1], "reason": "x" * 501}, "reason"),
+        ({"action": "cancel", "jobs": [1], "all": True}, "all"),
+    ],
+)
+def test_a_wrong_body_names_the_field(
+    ada: User, client_of: Clients, body: dict[str, Any], field: str
+) -> None:
+    response = client_of(ada).post(URL, body, format="json")
+    assert (response.status_code, set(response.json()["errors"])) == (400, {field})
+
+
+def test_other_requests_are_refused(ada: User, client_of: Clients) -> None:
+    body = {"action": "cancel", "jobs": [job_make(ada).pk]}
+    reader = client_of(ada, ("jobs:read",)).post(URL, body, format="json")
+    assert (reader.status_code, reader.json()["code"]) == (403, "permission_denied")
+    assert client_of(ada).post(URL, [body], format="json").status_code == 400
+    assert client_of(ada).get(URL).status_code == 405
