@@ -26,8 +26,8 @@ from jobs.models import (
     Generation,
     Job,
     Node,
-    PriorityCeiling,
     Replay,
+    UserLimits,
 )
 from jobs.services.cluster.api_tokens import api_token_revoke
 from jobs.services.lifecycle.audit import audit_add
@@ -145,8 +145,8 @@ class AuditEntryAdmin(RecordAdmin):
     search_fields = ("actor", "object", "address")
 
 
-class PriorityCeilingInline(admin.StackedInline):
-    model = PriorityCeiling
+class UserLimitsInline(admin.StackedInline):
+    model = UserLimits
     can_delete = True
 
 
@@ -154,7 +154,7 @@ class AccountAdmin(UserAdmin):
     """User accounts; what is done to them is in the audit log as well."""
 
     list_display = ("username", "is_active", "is_staff", "is_superuser", "last_login")
-    inlines = (PriorityCeilingInline,)
+    inlines = (UserLimitsInline,)
 
     def get_inlines(self, request: HttpRequest, obj: Any) -> Any:
         return self.inlines if obj else ()

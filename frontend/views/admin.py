@@ -15,7 +15,7 @@ from django.utils import timezone
 from django.utils.datastructures import MultiValueDict
 from django.views.decorators.http import require_POST, require_safe
 
-from controlplane.core.policies import POLICIES, policy_summary
+from controlplane.core.policies import POLICIES, SHARING, policy_summary
 from frontend.views.changes import actor, person, words
 from frontend.views.pages import id_or_none
 from jobs import nudges
@@ -55,11 +55,13 @@ def queue(request: HttpRequest) -> HttpResponse:
         if cell.job is not None and cell.is_kept
     )
     jobs = [(job, held[job.pk]) for job in pages.live_jobs(request.user)]
+    chosen = cluster_setting().policy
     context = {
         "jobs": jobs,
         "ceiling": access.priority_ceiling(request.user),
         "policies": [(name, policy_summary(name)) for name in POLICIES],
-        "policy": cluster_setting().policy,
+        "policy": chosen,
+        "shares_by_user": chosen in SHARING,
     }
     return render(request, "frontend/queue.html", context)
 

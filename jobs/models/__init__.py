@@ -5,8 +5,8 @@ from jobs.models.access import (
     ClusterSetting,
     IdempotencyKey,
     PolicyState,
-    PriorityCeiling,
     Secret,
+    UserLimits,
 )
 from jobs.models.audit import AuditAction, AuditEntry
 from jobs.models.estimates import JobEstimates
@@ -37,12 +37,12 @@ __all__ = [
     "LogChunk",
     "Node",
     "PolicyState",
-    "PriorityCeiling",
     "Replay",
     "ReplayStatus",
     "Secret",
     "StartFailure",
     "StepReport",
     "StepTimeProfile",
+    "UserLimits",
     "Validation",
 ]

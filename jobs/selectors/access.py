@@ -7,7 +7,7 @@ from django.contrib.auth.models import AbstractBaseUser, AnonymousUser, User
 from django.db.models import QuerySet
 
 from jobs.exceptions import NotFoundError
-from jobs.models import Job, PriorityCeiling, Validation
+from jobs.models import Job, UserLimits, Validation
 from jobs.submission import PRIORITY_RANGE
 
 Person = User | AbstractBaseUser | AnonymousUser
@@ -25,8 +25,28 @@ def priority_ceiling(person: Person) -> int:
     """Return the highest priority that a person may give jobs; admins have no other limit."""
     if is_admin(person):
         return PRIORITY_RANGE[1]
-    row = PriorityCeiling.objects.filter(user_id=person.pk or 0).first()
-    return settings.PRIORITY_CEILING if row is None else row.ceiling
+    rows = UserLimits.objects.filter(user_id=person.pk or 0)
+    ceiling = rows.values_list("priority_ceiling", flat=True).first()
+    return settings.PRIORITY_CEILING if ceiling is None else ceiling
+
+
+def live_jobs_limit(user_id: int) -> int:
+    """Return how many jobs of a user may be live at a time."""
+    rows = UserLimits.objects.filter(user_id=user_id)
+    limit = rows.values_list("live_jobs_limit", flat=True).first()
+    return settings.LIVE_JOBS_LIMIT if limit is None else limit
+
+
+def storage_limit_bytes(user_id: int) -> int:
+    """Return how much the files of a user's jobs may take; 0: there is no limit."""
+    rows = UserLimits.objects.filter(user_id=user_id)
+    limit = rows.values_list("storage_limit_bytes", flat=True).first()
+    return settings.STORAGE_LIMIT_BYTES if limit is None else limit
+
+
+def share_factors() -> dict[int, float]:
+    """Return the share factors of the users for whom an admin chose another one than 1."""
+    return dict(UserLimits.objects.exclude(share_factor=1.0).values_list("user", "share_factor"))
 
 
 def jobs_visible_to(person: Person) -> QuerySet[Job]:

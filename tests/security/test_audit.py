@@ -92,7 +92,7 @@ def delete_enrolment_token(site: Site) -> Any:
 def make_user(site: Site) -> Any:
     words = {"username": "grace", "usable_password": "true"}
     words |= {"password1": "three-words-together", "password2": "three-words-together"}
-    words |= {"priority_ceiling-TOTAL_FORMS": "0", "priority_ceiling-INITIAL_FORMS": "0"}
+    words |= {"limits-TOTAL_FORMS": "0", "limits-INITIAL_FORMS": "0"}
     return site.session.post(reverse("admin:auth_user_add"), words)
 
 
