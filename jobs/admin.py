@@ -153,8 +153,16 @@ class UserLimitsInline(admin.StackedInline):
 class AccountAdmin(UserAdmin):
     """User accounts; what is done to them is in the audit log as well."""
 
-    list_display = ("username", "is_active", "is_staff", "is_superuser", "last_login")
+    list_display = (
+        "username", "is_active", "is_staff", "is_superuser", "chosen", "last_login",
+    )  # fmt: skip
+    list_select_related = ("limits",)
     inlines = (UserLimitsInline,)
+
+    @admin.display(description="limits chosen")
+    def chosen(self, user: User) -> str:
+        """Return the limits that an admin chose, in a line."""
+        return str(getattr(user, "limits", ""))
 
     def get_inlines(self, request: HttpRequest, obj: Any) -> Any:
         return self.inlines if obj else ()

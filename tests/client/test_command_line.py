@@ -359,6 +359,21 @@ def test_nodes_and_drain(site: Site, logged_in: Shell, monkeypatch: pytest.Monke
     assert not Node.objects.get(name="played0").is_cordoned
 
 
+def test_users(site: Site, logged_in: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert logged_in("users").code == ExitCode.REFUSED
+    assert logged_in("users", "--factor", "2").code == ExitCode.USAGE
+    monkeypatch.setenv(TOKEN_VARIABLE, site.token(site.admin))
+    rows = [line.split("\t") for line in logged_in("users").out.splitlines()]
+    assert [row[0] for row in rows] == ["user", "admin", "ada"]
+    options = ("--factor", "2", "--ceiling", "300", "--storage-gib", "1.5", "--inactive")
+    row = logged_in("users", "ada", *options).out.splitlines()[1].split("\t")
+    assert row[:7] == ["ada", "no", "no", "300", "2", "0 of 1000", "0.00 of 1.5"]
+    changed = json.loads(logged_in("users", "ada", "--reset", "--active", "--json").out)
+    assert (changed["share_factor"], changed["is_active"], changed["chosen"]) == (1.0, True, [])
+    ended = logged_in("users", "ada", "--factor", "11")
+    assert (ended.code, "share_factor: " in ended.err) == (ExitCode.REFUSED, True)
+
+
 def test_templates(logged_in: Shell) -> None:
     assert "tabular" in logged_in("templates").out
     assert json.loads(logged_in("templates", "--json").out)[0]["name"]
@@ -404,7 +419,7 @@ ARGUMENTS: dict[str, tuple[Any, ...]] = {
     "watch": (1,), "logs": (1,), "show": (1,), "download": (1,), "compare": (1, 2),
     "cancel": (1,), "pause": (1,), "resume": (1,), "reprioritise": (1, "--priority", "5"),
     "ls": (), "nodes": (), "drain": ("node",), "templates": (), "simulate": ("fifo",),
-    "login": (),
+    "login": (), "users": (),
 }  # fmt: skip
 OFFLINE = {"logout", "completion"}
 

@@ -103,6 +103,10 @@ def set_password(site: Site) -> Any:
     return site.session.post(address, words)
 
 
+def limit_user(site: Site) -> Any:
+    return site.rest.patch("/api/v1/users/ada/", {"share_factor": 2})
+
+
 def delete_user(site: Site) -> Any:
     grace = user_make("grace")
     address = reverse("admin:auth_user_delete", args=[grace.pk])
@@ -120,6 +124,7 @@ ACTS: dict[str, tuple[Callable[[Site], Any], str, str]] = {
         "token:",
     ),
     "a user": (make_user, "user_made", "user:grace"),
+    "limits by REST": (limit_user, "user_changed", "user:ada"),
     "a deleted user": (delete_user, "user_deleted", "user:grace"),
     "a password": (set_password, "password_changed", "user:ada"),
     "a secret": (
@@ -184,7 +189,7 @@ ACTS: dict[str, tuple[Callable[[Site], Any], str, str]] = {
 #: Acts with the token.
 BY_REST = (
     "a secret by REST", "an enrolment token by REST", "an enrolment token deleted",
-    "a cordoned", "an accepted",
+    "a cordoned", "an accepted", "limits by REST",
     "a removed", "deleted files", "the policy", "code by REST", "a log by REST", "a model by REST",
 )  # fmt: skip
 

@@ -126,7 +126,7 @@ def claim_weight(job: Job) -> float:
 
     A sum of w * G**p is least where G is in proportion to w ** (1 / (1 - p)).
     """
-    return job.weight * job.share_part ** (1.0 - FAIRNESS_POWER)
+    return job.weight * float(job.share_part ** (1.0 - FAIRNESS_POWER))
 
 
 def left_out_cost(weight: float, heaviest: float) -> float:
