@@ -26,8 +26,8 @@ from jobs.models import (
     Generation,
     Job,
     Node,
-    PriorityCeiling,
     Replay,
+    UserLimits,
 )
 from jobs.services.cluster.api_tokens import api_token_revoke
 from jobs.services.lifecycle.audit import audit_add
@@ -145,16 +145,24 @@ class AuditEntryAdmin(RecordAdmin):
     search_fields = ("actor", "object", "address")
 
 
-class PriorityCeilingInline(admin.StackedInline):
-    model = PriorityCeiling
+class UserLimitsInline(admin.StackedInline):
+    model = UserLimits
     can_delete = True
 
 
 class AccountAdmin(UserAdmin):
     """User accounts; what is done to them is in the audit log as well."""
 
-    list_display = ("username", "is_active", "is_staff", "is_superuser", "last_login")
-    inlines = (PriorityCeilingInline,)
+    list_display = (
+        "username", "is_active", "is_staff", "is_superuser", "chosen", "last_login",
+    )  # fmt: skip
+    list_select_related = ("limits",)
+    inlines = (UserLimitsInline,)
+
+    @admin.display(description="limits chosen")
+    def chosen(self, user: User) -> str:
+        """Return the limits that an admin chose, in a line."""
+        return str(getattr(user, "limits", ""))
 
     def get_inlines(self, request: HttpRequest, obj: Any) -> Any:
         return self.inlines if obj else ()

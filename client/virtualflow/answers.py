@@ -256,6 +256,22 @@ class Replay(TypedDict):
     result: dict[str, Any]
 
 
+class User(TypedDict):
+    """A user, the limits in force, and the use of them."""
+
+    name: str
+    is_active: bool
+    is_admin: bool
+    last_login: str | None
+    priority_ceiling: int
+    share_factor: float
+    live_jobs_limit: int
+    live_jobs: int
+    storage_limit_bytes: int
+    stored_bytes: int
+    chosen: list[str]
+
+
 class Index(TypedDict):
     """The user and token of the requests, and the site's routes."""
 

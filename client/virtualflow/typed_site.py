@@ -27,6 +27,12 @@ class TypedSite(Transport):
         """Read one object."""
         return answer_read(self.request("GET", path, **content), kind)
 
+    def patch(self, path: str, kind: type[T], **content: Any) -> T:
+        """Change parts of an object; on a condition (If-Match) it is not repeated."""
+        is_repeatable = "If-Match" not in content.get("headers", {})
+        response = self.request("PATCH", path, is_repeatable=is_repeatable, **content)
+        return answer_read(response, kind)
+
     def post(self, path: str, kind: type[T], **content: Any) -> T:
         """Post what does no harm when it is done twice."""
         return answer_read(self.request("POST", path, is_repeatable=True, **content), kind)

@@ -14,8 +14,9 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate
 
-from controlplane.core.policies import POLICIES, Policy
+from controlplane.core.policies import POLICIES
 from controlplane.core.policies.common.rates import left_s
+from controlplane.core.policies.common.user_shares import Policy
 from controlplane.core.scheduling.cordons import capacity_uncordoned, cordon_split
 from controlplane.core.scheduling.placement import place
 from controlplane.core.scheduling.pools import can_start, capacity_by_kind

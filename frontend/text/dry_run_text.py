@@ -46,9 +46,9 @@ class Check:
     page: str = ""
 
 
-def submission_check(submission: Submission) -> Check:
+def submission_check(submission: Submission, user_id: int) -> Check:
     """Describe the policy's decision and the memory estimate for a submission."""
-    outlook = submission_outlook(submission, timezone.now())
+    outlook = submission_outlook(submission, timezone.now(), user_id)
     check = Check(*_outlook_words(outlook))
     advice = submission_memory_advice(submission)
     if advice is None and submission.task is Task.PREDICT:

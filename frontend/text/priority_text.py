@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from controlplane.core.policies import PRIORITY_USES, PriorityUse
+from controlplane.core.policies import PRIORITY_USES, SHARING, PriorityUse
 from jobs.selectors.pages import PriorityRange
 
 
@@ -22,6 +22,11 @@ def priority_text(policy: str, others: PriorityRange, own: int | None = None) ->
             "not stopped for them."
         )
     text = f"Under the policy {policy} priority is a weight, not an order."
+    if policy in SHARING:
+        text += (
+            " Shares go to users first: a user's claim is that of the most important job, and the "
+            "user's jobs divide it by priority."
+        )
     if own is None:
         return f"{text} {_range_text(others)}".strip()
     return f"{text} {_own_text(own, others)}".strip()

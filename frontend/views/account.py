@@ -20,6 +20,8 @@ from frontend.views.changes import person
 from jobs import nudges
 from jobs.exceptions import ControlPlaneError, NotFoundError
 from jobs.models import ApiToken, AuditAction, Secret
+from jobs.selectors.access import is_admin, limits_of
+from jobs.selectors.users import stored_bytes_of, user_with_use
 from jobs.services.cluster.accounts import failure_audit, login_audit, password_confirm
 from jobs.services.cluster.api_tokens import api_token_create, api_token_revoke
 from jobs.services.cluster.secrets import secret_delete, secret_store
@@ -160,8 +162,12 @@ def secret_remove(request: HttpRequest, name: str) -> HttpResponse:
 
 def _page(request: HttpRequest, form: TokenForm, **more: Any) -> HttpResponse:
     own = ApiToken.objects.filter(user=person(request), revoked_at=None)
+    used = user_with_use(person(request).get_username())
     context = {
         "form": form,
+        "used": used,
+        "stored_bytes": stored_bytes_of(used),
+        "limits": limits_of(request.user.pk, is_admin=is_admin(request.user)),
         "tokens": own.order_by("-id")[:_SHOWN_TOKENS],
         "curl": _curl_example(request),
         "secret_form": SecretForm(),

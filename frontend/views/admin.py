@@ -63,11 +63,12 @@ def queue(request: HttpRequest) -> HttpResponse:
         if cell.job is not None and cell.is_kept
     )
     jobs = [(job, held[job.pk]) for job in pages.live_jobs(request.user)]
+    name = cluster_setting().policy
     context = {
         "jobs": jobs,
         "ceiling": access.priority_ceiling(request.user),
         "policies": [(name, policy_summary(name)) for name in POLICIES],
-        "policy": (name := cluster_setting().policy),
+        "policy": name,
         "priority_text": priority_text(name, pages.priority_range()),
     }
     asked = request.GET.get("policy", "")

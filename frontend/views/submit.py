@@ -53,7 +53,7 @@ def submit(request: HttpRequest) -> HttpResponse:
         submission, cloned_from = _read(request, form)
         if request.POST.get("do") == "check":
             submission_admit(person(request), submission)
-            return _answer(request, form, check=submission_check(submission))
+            return _answer(request, form, check=submission_check(submission, person(request).pk))
         if request.POST.get("do") == "measure":
             return _measured(request, form, submission)
         job = job_submit(person(request), submission, timezone.now(), cloned_from=cloned_from)

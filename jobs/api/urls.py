@@ -14,6 +14,7 @@ from jobs.api.jobs import views as jobs
 from jobs.api.openapi import ApiPages
 from jobs.api.replays import views as replays
 from jobs.api.secrets import views as secrets
+from jobs.api.users import views as users
 from jobs.api.validations import views as validations
 from jobs.services.cluster.nodes import Cordon
 
@@ -83,6 +84,9 @@ urlpatterns = [
     path("secrets/<str:name>/", secrets.SecretDetail.as_view(), name="secret-detail"),
     path("tokens/", cluster.Tokens.as_view(), name="token-list"),
     path("tokens/<int:token_id>/", cluster.TokenDetail.as_view(), name="token-detail"),
+    path("users/", users.UserList.as_view(), name="user-list"),
+    path("users/<str:name>/", users.UserDetail.as_view(), name="user-detail"),
+    path("account/", users.Account.as_view(), name="account"),
     path("templates/", cluster.Templates.as_view(), name="template-list"),
     path("templates/<str:name>/", cluster.TemplateCode.as_view(), name="template-code"),
     path("schema/", SpectacularAPIView.as_view(), name="schema"),

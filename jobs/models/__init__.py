@@ -5,8 +5,8 @@ from jobs.models.access import (
     ClusterSetting,
     IdempotencyKey,
     PolicyState,
-    PriorityCeiling,
     Secret,
+    UserLimits,
 )
 from jobs.models.audit import AuditAction, AuditEntry
 from jobs.models.estimates import JobEstimates
@@ -39,7 +39,6 @@ __all__ = [
     "LogChunk",
     "Node",
     "PolicyState",
-    "PriorityCeiling",
     "Replay",
     "ReplayStatus",
     "SearchTerm",
@@ -47,5 +46,6 @@ __all__ = [
     "StartFailure",
     "StepReport",
     "StepTimeProfile",
+    "UserLimits",
     "Validation",
 ]

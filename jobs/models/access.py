@@ -52,28 +52,52 @@ class Secret(models.Model):
         return self.name
 
 
-class PriorityCeiling(models.Model):
-    """Highest priority that a user may give jobs, where it is not `settings.PRIORITY_CEILING`."""
+class UserLimits(models.Model):
+    """Limits of a user that an admin has chosen; None: the site's own.
+
+    Attributes:
+        priority_ceiling: highest priority that the user may give jobs.
+        share_factor: factor of the user's claim on a share, for policies that share by user.
+        live_jobs_limit: most jobs of the user that have not ended.
+        storage_limit_bytes: most that the files of the user's jobs may take; 0: no limit.
+    """
 
     user = models.OneToOneField(
         settings.AUTH_USER_MODEL,
         primary_key=True,
         on_delete=models.CASCADE,
-        related_name="priority_ceiling",
+        related_name="limits",
     )
-    ceiling = models.PositiveSmallIntegerField(
-        validators=[MinValueValidator(1), MaxValueValidator(1000)]
+    priority_ceiling = models.PositiveSmallIntegerField(
+        null=True, blank=True, validators=[MinValueValidator(1), MaxValueValidator(1000)]
+    )
+    share_factor = models.FloatField(
+        default=1.0, validators=[MinValueValidator(0.1), MaxValueValidator(10.0)]
+    )
+    live_jobs_limit = models.PositiveIntegerField(
+        null=True, blank=True, validators=[MinValueValidator(1), MaxValueValidator(100_000)]
+    )
+    storage_limit_bytes = models.PositiveBigIntegerField(
+        null=True, blank=True, validators=[MaxValueValidator(2**60)]
     )
 
     class Meta:
+        verbose_name_plural = "user limits"
         constraints = (
             models.CheckConstraint(
-                name="priority_ceiling_in_range", condition=Q(ceiling__range=(1, 1000))
+                name="user_limits_in_range",
+                condition=(
+                    (Q(priority_ceiling=None) | Q(priority_ceiling__range=(1, 1000)))
+                    & Q(share_factor__range=(0.1, 10.0))
+                    & (Q(live_jobs_limit=None) | Q(live_jobs_limit__range=(1, 100_000)))
+                    & (Q(storage_limit_bytes=None) | Q(storage_limit_bytes__lte=2**60))
+                ),
             ),
         )
 
     def __str__(self) -> str:
-        return f"at most {self.ceiling}"
+        names = ("priority_ceiling", "share_factor", "live_jobs_limit", "storage_limit_bytes")
+        return ", ".join(f"{name} {getattr(self, name)}" for name in names)
 
 
 class IdempotencyKey(models.Model):

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+from typing import Any
+
 from django.conf import settings
 from django.contrib.auth.models import AbstractBaseUser, AnonymousUser, User
 from django.db.models import QuerySet
 
 from jobs.exceptions import NotFoundError
-from jobs.models import Job, PriorityCeiling, Validation
+from jobs.models import Job, UserLimits, Validation
 from jobs.submission import PRIORITY_RANGE
 
 Person = User | AbstractBaseUser | AnonymousUser
@@ -21,12 +24,55 @@ def is_admin(person: Person) -> bool:
     return bool(getattr(person, "is_staff", False))
 
 
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """Limits in force for a user: an admin's choice, or else the site's.
+
+    Attributes:
+        storage_limit_bytes: 0: there is none.
+        chosen: names of those that an admin chose.
+    """
+
+    priority_ceiling: int
+    share_factor: float
+    live_jobs_limit: int
+    storage_limit_bytes: int
+    chosen: tuple[str, ...]
+
+
+def limits_of(user_id: int | None, *, is_admin: bool) -> Limits:
+    """Return the limits of a user; admins have no ceiling below the highest priority."""
+    return limits_read(UserLimits.objects.filter(user_id=user_id or 0).first(), is_admin=is_admin)
+
+
+def limits_read(row: UserLimits | None, *, is_admin: bool) -> Limits:
+    """Return the limits in force for a user with this row."""
+    row = row or UserLimits()
+    found: dict[str, Any] = {
+        "priority_ceiling": settings.PRIORITY_CEILING,
+        "share_factor": 1.0,
+        "live_jobs_limit": settings.LIVE_JOBS_LIMIT,
+        "storage_limit_bytes": settings.STORAGE_LIMIT_BYTES,
+    }
+    chosen = {
+        name: getattr(row, name)
+        for name in found
+        if getattr(row, name) is not None and (name != "share_factor" or row.share_factor != 1.0)
+    }
+    found |= chosen
+    if is_admin:
+        found["priority_ceiling"] = PRIORITY_RANGE[1]
+    return Limits(**found, chosen=tuple(chosen))
+
+
 def priority_ceiling(person: Person) -> int:
-    """Return the highest priority that a person may give jobs; admins have no other limit."""
-    if is_admin(person):
-        return PRIORITY_RANGE[1]
-    row = PriorityCeiling.objects.filter(user_id=person.pk or 0).first()
-    return settings.PRIORITY_CEILING if row is None else row.ceiling
+    """Return the highest priority that a person may give jobs."""
+    return limits_of(person.pk, is_admin=is_admin(person)).priority_ceiling
+
+
+def share_factors() -> dict[int, float]:
+    """Return the share factors of the users for whom an admin chose another one than 1."""
+    return dict(UserLimits.objects.exclude(share_factor=1.0).values_list("user", "share_factor"))
 
 
 def jobs_visible_to(person: Person) -> QuerySet[Job]:

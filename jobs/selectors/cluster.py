@@ -21,6 +21,7 @@ from controlplane.core.values.lifecycle import (
     NodeStatus,
 )
 from jobs.models import Accelerator, Allocation, Generation, Job, StartFailure
+from jobs.selectors.access import share_factors
 from jobs.selectors.estimates.batch_sizes import accelerator_sizes, epoch_examples, examples_done
 from jobs.selectors.estimates.job import Known, known_read
 from jobs.selectors.estimates.resize_history import ResizeHistory, resize_histories
@@ -158,6 +159,7 @@ def _core_jobs(
     known = known_read(jobs, step_times, accelerator_sizes())
     in_epoch = epoch_examples(jobs)
     histories = resize_histories(job.pk for job in jobs)
+    factors = share_factors()
     return [
         _core_job(
             job,
@@ -167,6 +169,7 @@ def _core_jobs(
             histories.get(job.pk, ResizeHistory()),
             remaining=remaining_examples(job, in_epoch.get(job.pk, 0)),
             is_holding=job.pk in manned,
+            user_factor=factors.get(job.owner_id, 1.0),
             now=now,
         )
         for job in jobs
@@ -232,6 +235,7 @@ def _core_job(
     *,
     remaining: float | None,
     is_holding: bool,
+    user_factor: float,
     now: datetime.datetime,
 ) -> types.Job:
     held_s = sum((now - row.granted_at).total_seconds() for row in allocations)
@@ -261,6 +265,8 @@ def _core_job(
         changed_at=_seconds(history.changed_at),
         running_since=_seconds(history.running_since) if is_holding else None,
         most_accelerators=history.most_accelerators,
+        user=job.owner_id,
+        user_factor=user_factor,
     )
 
 

@@ -14,6 +14,7 @@ from django.conf import settings
 from controlplane.core.expected_starts import expected_starts
 from controlplane.core.values import types
 from jobs.models import ClusterSetting, Job
+from jobs.selectors.access import share_factors
 from jobs.selectors.cluster import cluster_snapshot, remaining_examples
 from jobs.selectors.estimates.batch_sizes import accelerator_sizes
 from jobs.selectors.estimates.job import known_read
@@ -49,8 +50,10 @@ class Outlook:
     reason: str
 
 
-def submission_outlook(submission: Submission, now: datetime.datetime) -> Outlook:
-    """Return the policy's decision if the job were valid and in the queue now."""
+def submission_outlook(
+    submission: Submission, now: datetime.datetime, user_id: int | None
+) -> Outlook:
+    """Return the policy's decision if the user's job were valid and in the queue now."""
     snapshot = cluster_snapshot(now).snapshot
     job = _job(submission)
     step_times = step_times_read([job])[job.pk]
@@ -70,6 +73,8 @@ def submission_outlook(submission: Submission, now: datetime.datetime) -> Outloo
         step_times=step_times.by_kind if submission.allow_mixed_kinds else {},
         sync_time=step_times.sync if submission.allow_mixed_kinds else None,
         performance=known.performance,
+        user=user_id,
+        user_factor=share_factors().get(user_id or 0, 1.0),
     )
     snapshot = dataclasses.replace(snapshot, jobs=(*snapshot.jobs, asked))
     policy = chosen or settings.DEFAULT_POLICY

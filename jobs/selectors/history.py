@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import datetime
 from collections import Counter, defaultdict
 from collections.abc import Iterable
@@ -13,6 +14,7 @@ from controlplane.core.values.lifecycle import ENDED_JOB_STATUSES, JobStatus
 from controlplane.simulator.settings import MEASURED, ResizeCosts
 from controlplane.simulator.workloads.history import History, HistoryJob
 from jobs.models import Accelerator, ClusterSetting, Event, Generation, Job
+from jobs.selectors.access import share_factors
 from jobs.selectors.cluster import remaining_examples
 from jobs.selectors.estimates.batch_sizes import accelerator_sizes, epoch_examples
 from jobs.selectors.estimates.job import Known, known_read
@@ -41,6 +43,7 @@ def history_read(start_at: datetime.datetime, end_at: datetime.datetime) -> Hist
     if len(jobs) == MOST_JOBS:
         left_out[_TOO_MANY] = rows.count() - MOST_JOBS
     known = known_read(jobs, step_times_read(jobs), accelerator_sizes())
+    factors = share_factors()
     in_epoch = epoch_examples(jobs)
     ready_at = _ready_at(jobs)
     kept = []
@@ -49,7 +52,7 @@ def history_read(start_at: datetime.datetime, end_at: datetime.datetime) -> Hist
         if isinstance(row, str):
             left_out[row] += 1
         else:
-            kept.append(row)
+            kept.append(dataclasses.replace(row, user_factor=factors.get(job.owner_id, 1.0)))
     return History(
         start_at=start_at.timestamp(),
         end_at=end_at.timestamp(),
@@ -99,6 +102,7 @@ def _job(
         work=work,
         performance=performance,
         allow_mixed_kinds=job.allow_mixed_kinds,
+        user=job.owner_id,
     )
 
 

@@ -380,6 +380,21 @@ def test_nodes_and_drain(site: Site, logged_in: Shell, monkeypatch: pytest.Monke
     assert not Node.objects.get(name="played0").is_cordoned
 
 
+def test_users(site: Site, logged_in: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert logged_in("users").code == ExitCode.REFUSED
+    assert logged_in("users", "--factor", "2").code == ExitCode.USAGE
+    monkeypatch.setenv(TOKEN_VARIABLE, site.token(site.admin))
+    rows = [line.split("\t") for line in logged_in("users").out.splitlines()]
+    assert [row[0] for row in rows] == ["user", "admin", "ada"]
+    options = ("--factor", "2", "--ceiling", "300", "--storage-gib", "1.5", "--inactive")
+    row = logged_in("users", "ada", *options).out.splitlines()[1].split("\t")
+    assert row[:7] == ["ada", "no", "no", "300", "2", "0 of 1000", "0.00 of 1.5"]
+    changed = json.loads(logged_in("users", "ada", "--reset", "--active", "--json").out)
+    assert (changed["share_factor"], changed["is_active"], changed["chosen"]) == (1.0, True, [])
+    ended = logged_in("users", "ada", "--factor", "11")
+    assert (ended.code, "share_factor: " in ended.err) == (ExitCode.REFUSED, True)
+
+
 def test_templates(logged_in: Shell) -> None:
     assert "tabular" in logged_in("templates").out
     assert json.loads(logged_in("templates", "--json").out)[0]["name"]
@@ -427,7 +442,7 @@ ARGUMENTS: dict[str, tuple[Any, ...]] = {
     "tag": (1, "--add", "a"),
     "ls": (), "nodes": (), "templates": (), "simulate": ("fifo",),
     "cordon": ("node",), "drain": ("node",), "uncordon": ("node",),
-    "login": (),
+    "login": (), "users": (),
 }  # fmt: skip
 OFFLINE = {"logout", "completion"}
 

@@ -186,7 +186,7 @@ TYPES = {
     "Job": answers.Job, "JobSummary": answers.JobSummary, "Stop": answers.Stop,
     "Artifact": answers.File, "Event": answers.Event, "Generation": answers.Generation,
     "Node": answers.Node, "Accelerator": answers.Accelerator, "Policy": answers.Policy,
-    "Replay": answers.Replay, "Index": answers.Index,
+    "Replay": answers.Replay, "Index": answers.Index, "User": answers.User,
 }  # fmt: skip
 
 

@@ -18,7 +18,8 @@ from controlplane.core.protocol.codec import encode
 from controlplane.core.protocol.nonfinite import Nonfinite
 from controlplane.core.values.explanations import reason
 from controlplane.core.values.lifecycle import GenerationPhase, JobStatus
-from jobs.models import EpochReport, Job, LogChunk, StepReport
+from jobs.models import ClusterSetting, EpochReport, Job, LogChunk, StepReport, UserLimits
+from jobs.models.jobs import LIVE_JOB_STATUSES
 from tests.frontend.world import SCRIPT_NAME, World, make_job
 from tests.support.builders import membership_make
 
@@ -250,6 +251,22 @@ def test_a_new_person_is_told_what_to_do_next(address: str, client: Client, db: 
         "/account/": "Create one below to use the REST API from a program.",
     }
     assert hints[address] in text
+
+
+def test_people_see_their_own_limits_and_use(world: World, ada: Client) -> None:
+    UserLimits.objects.create(
+        user=world.ada, share_factor=2.5, live_jobs_limit=77, storage_limit_bytes=5 * 10**9
+    )
+    text = _text(ada.get("/account/"))
+    num_live = Job.objects.filter(owner=world.ada, status__in=LIVE_JOB_STATUSES).count()
+    assert f"Live jobs {num_live} of 77" in text
+    assert "of 5.0 GB Highest priority 100 Share factor 2.5" in text
+
+
+def test_the_queue_page_tells_how_shares_are_made(world: World, admin: Client) -> None:
+    for policy, is_told in (("weighted_fair", True), ("fifo", False)):
+        ClusterSetting.objects.update_or_create(id=1, defaults={"policy": policy})
+        assert ("Shares go to users first" in _text(admin.get("/queue/"))) == is_told
 
 
 @pytest.mark.parametrize("address", PAGES)

@@ -92,7 +92,7 @@ def delete_enrolment_token(site: Site) -> Any:
 def make_user(site: Site) -> Any:
     words = {"username": "grace", "usable_password": "true"}
     words |= {"password1": "three-words-together", "password2": "three-words-together"}
-    words |= {"priority_ceiling-TOTAL_FORMS": "0", "priority_ceiling-INITIAL_FORMS": "0"}
+    words |= {"limits-TOTAL_FORMS": "0", "limits-INITIAL_FORMS": "0"}
     return site.session.post(reverse("admin:auth_user_add"), words)
 
 
@@ -101,6 +101,10 @@ def set_password(site: Site) -> Any:
     words |= {"usable_password": "true"}
     address = reverse("admin:auth_user_password_change", args=[site.ada.pk])
     return site.session.post(address, words)
+
+
+def limit_user(site: Site) -> Any:
+    return site.rest.patch("/api/v1/users/ada/", {"share_factor": 2})
 
 
 def delete_user(site: Site) -> Any:
@@ -120,6 +124,7 @@ ACTS: dict[str, tuple[Callable[[Site], Any], str, str]] = {
         "token:",
     ),
     "a user": (make_user, "user_made", "user:grace"),
+    "limits by REST": (limit_user, "user_changed", "user:ada"),
     "a deleted user": (delete_user, "user_deleted", "user:grace"),
     "a password": (set_password, "password_changed", "user:ada"),
     "a secret": (
@@ -197,6 +202,7 @@ ACTS: dict[str, tuple[Callable[[Site], Any], str, str]] = {
 BY_REST = (
     "a secret by REST", "an enrolment token by REST", "an enrolment token deleted",
     "a cordoned", "a drained", "an accepted", "a cancelled", "a tagged",
+    "limits by REST",
     "a removed", "deleted files", "the policy", "code by REST", "a log by REST", "a model by REST",
 )  # fmt: skip
 

@@ -11,7 +11,7 @@ from django.test import Client
 from django.urls import reverse
 from rest_framework.test import APIClient
 
-from jobs.models import AuditEntry, Job, PriorityCeiling
+from jobs.models import AuditEntry, Job, UserLimits
 from tests.support.builders import api_token_make, job_make, submission_values
 
 pytestmark = pytest.mark.django_db
@@ -47,8 +47,8 @@ def test_no_way_leads_above_the_ceiling(
     assert (refused.status_code, set(refused.json()["errors"])) == (400, {"priority"})
     assert "100" in refused.json()["errors"]["priority"][0]
     assert way(client, job, 100).status_code in (200, 201)
-    PriorityCeiling.objects.create(user=ada, ceiling=300)
-    PriorityCeiling.objects.create(user=bob, ceiling=50)
+    UserLimits.objects.create(user=ada, priority_ceiling=300)
+    UserLimits.objects.create(user=bob, priority_ceiling=50)
     assert way(client, job, 300).status_code in (200, 201)
     assert "300" in way(client, job, 301).json()["errors"]["priority"][0]
     assert "50" in way(client_of(bob), job_make(bob), 51).json()["errors"]["priority"][0]
@@ -78,11 +78,12 @@ def test_a_superuser_sets_a_ceiling_in_the_admin_site(ada: User) -> None:
     client.force_login(User.objects.create_superuser("root"))
     address = reverse("admin:auth_user_change", args=[ada.pk])
     fields = {"username": "ada", "is_active": "on", "date_joined_0": "2026-11-24"}
-    fields |= {"date_joined_1": "00:00:00", "priority_ceiling-0-ceiling": "400"}
-    fields |= {"priority_ceiling-TOTAL_FORMS": "1", "priority_ceiling-INITIAL_FORMS": "0"}
-    fields |= {"priority_ceiling-0-user": str(ada.pk)}
+    fields |= {"date_joined_1": "00:00:00", "limits-0-priority_ceiling": "400"}
+    fields |= {"limits-TOTAL_FORMS": "1", "limits-INITIAL_FORMS": "0"}
+    fields |= {"limits-0-user": str(ada.pk), "limits-0-share_factor": "1.5"}
     assert client.post(address, fields).status_code == 302
-    assert PriorityCeiling.objects.get().ceiling == 400
+    found = UserLimits.objects.get()
+    assert (found.priority_ceiling, found.share_factor) == (400, 1.5)
     entry = AuditEntry.objects.get(action="user_changed")
     assert (entry.actor, entry.object) == ("user:root", "user:ada")
     assert "ceiling" in str(entry.details["changes"])

@@ -8,7 +8,7 @@ import click
 from click.shell_completion import get_completion_class
 
 from virtualflow import __version__
-from virtualflow.cli import account, cluster, jobs, screen, submitting
+from virtualflow.cli import account, cluster, jobs, screen, submitting, users
 from virtualflow.cli.common import Group
 from virtualflow.cli.exit_codes import ExitCode
 
@@ -43,8 +43,8 @@ for _command in (
     account.login, account.logout,
     submitting.submit, jobs.watch, jobs.logs, jobs.ls, jobs.show, jobs.compare,
     jobs.download, jobs.tag, jobs.cancel, jobs.pause, jobs.resume, jobs.reprioritise,
-    cluster.nodes, cluster.cordon, cluster.drain, cluster.uncordon, cluster.templates,
-    cluster.simulate,
+    users.users, cluster.nodes, cluster.cordon, cluster.drain, cluster.uncordon,
+    cluster.templates, cluster.simulate,
 ):  # fmt: skip
     cli.add_command(_command)
 

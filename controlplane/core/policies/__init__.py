@@ -6,13 +6,14 @@ determines how many accelerators of which kind a job holds, and why; `placement`
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from functools import wraps
 from types import MappingProxyType
 
 from controlplane.core.policies.common.kinds import cannot_start
+from controlplane.core.policies.common.user_shares import Policy, Sharing, shares_by_user
 from controlplane.core.policies.gavel.policy import GavelState, gavel
 from controlplane.core.policies.goodput_fair.fairness_cost import ContentionHistory
 from controlplane.core.policies.goodput_fair.policy import goodput_fair
@@ -26,8 +27,6 @@ from controlplane.core.policies.tiresias import SecondQueue, tiresias
 from controlplane.core.policies.weighted_fair import weighted_fair, weighted_fair_power_of_two
 from controlplane.core.scheduling.pools import can_start, capacity_by_kind
 from controlplane.core.values.types import Decision, Snapshot
-
-Policy = Callable[[Snapshot], Decision]
 
 
 def _skipping(policy: Policy) -> Policy:
@@ -83,33 +82,46 @@ class _Entry:
     Attributes:
         demand: the freedom that it was designed for.
         state: type of the state that it carries from one decision to the next; None: it has none.
+        sharing: what it shares fairly, among users first; None: it serves jobs in an order or for a
+            result of its own, whoever owns them.
     """
 
     decide: Policy
     demand: Demand
     state: type | None = None
+    sharing: Sharing | None = None
 
 
 _REGISTRY = {
     entry.decide.__name__: entry
     for entry in (
         _Entry(fifo, _RIGID),
-        _Entry(gavel, _RIGID, GavelState),
-        _Entry(goodput_fair, _ADAPTIVE, ContentionHistory),
+        _Entry(gavel, _RIGID, GavelState, Sharing.TIME),
+        _Entry(goodput_fair, _ADAPTIVE, ContentionHistory, Sharing.ACCELERATORS),
         _Entry(optimus, _ELASTIC),
-        _Entry(pollux, _ADAPTIVE, PolluxState),
+        _Entry(pollux, _ADAPTIVE, PolluxState, Sharing.ACCELERATORS),
         _Entry(priority, _RIGID),
-        _Entry(sia, _ADAPTIVE),
+        _Entry(sia, _ADAPTIVE, sharing=Sharing.ACCELERATORS),
         _Entry(slaq, _ELASTIC, SlaqState),
         _Entry(srtf, _RIGID),
         _Entry(tiresias, _RIGID, SecondQueue),
-        _Entry(weighted_fair, _ELASTIC),
-        _Entry(weighted_fair_power_of_two, _ELASTIC),
+        _Entry(weighted_fair, _ELASTIC, sharing=Sharing.ACCELERATORS),
+        _Entry(weighted_fair_power_of_two, _ELASTIC, sharing=Sharing.ACCELERATORS),
     )
 }
 
 POLICIES: Mapping[str, Policy] = MappingProxyType(
-    {name: _skipping(entry.decide) for name, entry in _REGISTRY.items()}
+    {
+        name: _skipping(shares_by_user(entry.decide, entry.sharing))
+        if entry.sharing
+        else _skipping(entry.decide)
+        for name, entry in _REGISTRY.items()
+    }
+)
+
+#: What the policies share that are fair among users; the others do not know users.
+SHARING: Mapping[str, Sharing] = MappingProxyType(
+    {name: entry.sharing for name, entry in _REGISTRY.items() if entry.sharing is not None}
 )
 
 #: Demand for which each policy was designed: fixed demands, elastic jobs, or chosen batch sizes.

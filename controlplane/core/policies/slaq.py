@@ -20,7 +20,7 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from controlplane.core.estimates.loss_prediction import NoForecast
 from controlplane.core.policies.common.fair_fill import progressive_fill
@@ -100,7 +100,10 @@ def _pool_share(pool: _Pool) -> tuple[dict[JobId, int], dict[JobId, Gains]]:
     """Share one kind among its jobs, and return each job's gains."""
     gains = {job.id: gains_of(job, pool.kind, pool.capacity, pool.per_node) for job in pool.jobs}
     inside = _admitted(pool, gains)
-    fair = progressive_fill(inside, pool.capacity)
+    # Gains count here, whoever owns the jobs.
+    fair = progressive_fill(
+        [replace(job, user=None, user_factor=1.0) for job in inside], pool.capacity
+    )
     floors = {
         job.id: job.min_accelerators if gains[job.id].is_known else fair[job.id] for job in inside
     }

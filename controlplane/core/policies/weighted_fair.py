@@ -44,7 +44,7 @@ _FILLS: Mapping[str, Fill] = {"integer": progressive_fill, "power_of_two": power
 def weighted_fair(
     snapshot: Snapshot, rounding: Literal["integer", "power_of_two"] = "integer"
 ) -> Decision:
-    """Share each kind of accelerator among its jobs in proportion to their weights."""
+    """Share each kind of accelerator among its jobs in proportion to their claims."""
     capacity = capacity_by_kind(snapshot)
     held = held_by_kind(snapshot)
     pools = _pools_assign(snapshot, capacity)
@@ -85,19 +85,22 @@ def _pools_assign(snapshot: Snapshot, capacity: Mapping[str, int]) -> dict[JobId
         kind = held_kind(held[job.id])
         if kind is not None and job.min_accelerators <= capacity[kind]:
             pools[job.id] = kind
-            weights[kind] += job.weight
+            weights[kind] += job.share_weight
     for job in ordered:
         if job.id in pools:
             continue
         room = {
-            kind: min(total * job.weight / (weights[kind] + job.weight), job.max_accelerators)
+            kind: min(
+                total * job.share_weight / (weights[kind] + job.share_weight),
+                job.max_accelerators,
+            )
             for kind, total in capacity.items()
             if total >= job.min_accelerators
         }
         kind = pool_choose(job, room, needed=0)
         if kind is not None:
             pools[job.id] = kind
-            weights[kind] += job.weight
+            weights[kind] += job.share_weight
     return pools
 
 
@@ -128,7 +131,7 @@ def _explain(pool: Pool, counts: Mapping[JobId, int]) -> dict[JobId, Reason]:
     members = (*pool.running, *pool.queued)
     inside = sorted((job for job in members if job.id in counts), key=lambda job: job.weight)
     outside = _left_out(pool, counts)
-    total_weight = sum(job.weight for job in urgency_order(inside))
+    total_weight = sum(job.share_weight for job in urgency_order(inside))
     given = tuple(accumulate(counts[job.id] for job in inside))
     standing = _Standing(tuple(job.weight for job in inside), given)
     shares = {job.id: _explain_share(job, pool, counts, total_weight) for job in inside}
@@ -150,7 +153,7 @@ def _explain_share(
         capacity=pool.capacity,
         kind=pool.kind,
         bound=bound,
-        weight=job.weight,
+        weight=job.share_weight,
         total_weight=total_weight,
         running=len(counts),
     )

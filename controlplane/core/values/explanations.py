@@ -105,6 +105,13 @@ TEXTS: Mapping[str, str] = MappingProxyType(
         "holders": "Waits for {wish} of kind {kind}; {held} of {capacity} held by {jobs}{higher}",
         "more": "{count} more",
         "higher": ", {count} by jobs of higher priority",
+        # shares by user
+        "by_user": "{own} {note}",
+        "user_share": "Shares go to users first: its owner has a claim of {claim:g} of {total:g} "
+        "among {num_users} users{divided}.",
+        "user_divided": ", divided among {number} jobs by priority",
+        "user_withheld": "Waits for {needed} of kind {kind}: the minima of its owner's other jobs "
+        "take up the owner's share of {limit}.",
         # fifo and priority
         "queue_holds": "Holds its full demand of {count} of kind {kind}.",
         "queue_keeps": "Keeps {count} of kind {kind}: its full demand would be {demand}, but a "

@@ -40,7 +40,8 @@ class Job:
     """One job as a policy sees it.
 
     Attributes:
-        weight: its priority as a positive share weight; higher gets more.
+        weight: its priority, positive: the order of jobs, and the claim on a share of a user's only
+            job.
         min_accelerators: least number of accelerators on which it runs (>= 1).
         max_accelerators: largest number that it can use (never above num_virtual_nodes).
         accepted_kinds: kinds of accelerator it may run on; empty means any.
@@ -62,6 +63,9 @@ class Job:
         changed_at: time of the last change of its accelerators; None: it never had any.
         running_since: time since which it holds accelerators without a break; None: it holds none.
         most_accelerators: largest number it ever held at once.
+        user: number of its owner; None: not known, the job shares as a user of its own.
+        user_factor: factor of its owner's claim on a share, set by an admin.
+        share_part: part of its weight that counts as a claim on a share (see `user_shares`).
     """
 
     id: JobId
@@ -89,6 +93,14 @@ class Job:
     changed_at: float | None = None
     running_since: float | None = None
     most_accelerators: int = 0
+    user: int | None = None
+    user_factor: float = 1.0
+    share_part: float = 1.0
+
+    @property
+    def share_weight(self) -> float:
+        """Claim on a share, relative to those of other jobs; `weight` is the order of jobs."""
+        return self.weight * self.share_part
 
     def accepts(self, kind: str) -> bool:
         """Return whether the job may run on accelerators of `kind`."""

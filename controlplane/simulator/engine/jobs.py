@@ -245,6 +245,8 @@ class SimulatedJob:
             changed_at=self.changed_at,
             running_since=self.running_since,
             most_accelerators=self.most_accelerators,
+            user=self.spec.user,
+            user_factor=self.spec.user_factor,
         )
 
     def performance(self) -> Performance | None:

@@ -43,6 +43,8 @@ class HistoryJob:
         work: total useful examples, as far as known to have been done or planned.
         performance: its fitted speed.
         allow_mixed_kinds: whether it may hold accelerators of several kinds at once.
+        user: number of its owner; None: not recorded.
+        user_factor: factor of the owner's claim on a share.
     """
 
     id: int
@@ -58,6 +60,8 @@ class HistoryJob:
     work: float
     performance: RecordedPerformance
     allow_mixed_kinds: bool = False
+    user: int | None = None
+    user_factor: float = 1.0
 
     @property
     def label(self) -> str:
@@ -110,6 +114,8 @@ def history_workload(history: History) -> Workload:
             min_accelerators=job.min_accelerators,
             max_accelerators=job.max_accelerators,
             weight=job.weight,
+            user=job.user,
+            user_factor=job.user_factor,
             accepted_kinds=frozenset(job.accepted_kinds),
         )
         for job in history.jobs
@@ -207,6 +213,8 @@ def history_to_dict(history: History) -> dict[str, Any]:
                 "work": job.work,
                 "performance": _performance_to_dict(job.performance),
                 "allow_mixed_kinds": job.allow_mixed_kinds,
+                "user": job.user,
+                "user_factor": job.user_factor,
             }
             for job in history.jobs
         ],
@@ -258,6 +266,8 @@ def _job_read(row: Any, source: str) -> HistoryJob:
             work=number_of(row, "work"),
             performance=_performance_from_dict(row["performance"]),
             allow_mixed_kinds=bool(row.get("allow_mixed_kinds", False)),
+            user=None if row.get("user") is None else whole_of(row, "user"),
+            user_factor=number_of(row, "user_factor") if "user_factor" in row else 1.0,
         )
 
 

@@ -31,6 +31,8 @@ class WorkloadJob:
         is_fixed: whether it runs with `batch_size` even where the platform may choose batch sizes.
         min_accelerators, max_accelerators: its bounds; None: as many as its batch can be spread on.
         weight: its priority.
+        user: number of its owner; None: each job shares as a user of its own.
+        user_factor: factor of the owner's claim on a share.
         accepted_kinds: empty: any.
     """
 
@@ -43,6 +45,8 @@ class WorkloadJob:
     min_accelerators: int = 1
     max_accelerators: int | None = None
     weight: float = 1.0
+    user: int | None = None
+    user_factor: float = 1.0
     accepted_kinds: frozenset[str] = frozenset()
 
 
@@ -74,16 +78,17 @@ class Workload:
                     f"workload: job {job.name} runs {job.application!r}, of which there is no "
                     f"profile; there are {known}"
                 )
-            numbers = (job.requested, job.batch_size, job.min_accelerators, job.weight)
+            sizes = (job.requested, job.batch_size, job.min_accelerators)
+            numbers = (*sizes, job.weight, job.user_factor)
             if job.batch_size > MOST_COUNT:
                 raise ValueError(
                     f"workload: the batch of job {job.name} has {job.batch_size} examples; give at "
                     f"most {MOST_COUNT}"
                 )
-            if min(numbers) <= 0 or not math.isfinite(job.weight):
+            if min(numbers) <= 0 or not math.isfinite(job.weight * job.user_factor):
                 raise ValueError(
                     f"workload: job {job.name} needs positive numbers of accelerators and examples "
-                    "and a positive priority"
+                    "and a positive priority and factor"
                 )
             if not 0.0 <= job.submitted_at <= LATEST_S:
                 raise ValueError(

@@ -6,6 +6,7 @@ import abc
 from typing import Any
 
 from django.conf import settings
+from django.contrib.auth.models import User
 from django.utils import timezone
 from drf_spectacular.utils import OpenApiParameter, extend_schema
 from rest_framework import generics
@@ -107,7 +108,7 @@ class JobList(generics.ListAPIView):
         wanted = submission_of(request)
         if flag_param(request, "dry_run"):
             submission_admit(person(request), wanted)
-            return Response(_outlook(wanted))
+            return Response(_outlook(wanted, person(request)))
         key = request.headers.get("Idempotency-Key", "")
         if len(key) > _KEY_LIMIT:
             raise InvalidInputError.of(idempotency_key=f"At most {_KEY_LIMIT} characters.")
@@ -116,8 +117,8 @@ class JobList(generics.ListAPIView):
         return _submitted(request, job, is_new=job.submitted_at == now)
 
 
-def _outlook(wanted: Any) -> dict[str, Any]:
-    outlook = submission_outlook(wanted, timezone.now())
+def _outlook(wanted: Any, user: User) -> dict[str, Any]:
+    outlook = submission_outlook(wanted, timezone.now(), user.pk)
     memory = submission_memory_advice(wanted)
     return {
         "dry_run": True,

@@ -14,6 +14,7 @@ from controlplane.core.values.lifecycle import ENDED_JOB_STATUSES
 from jobs.exceptions import ConflictError, TooLargeError
 from jobs.models import Allocation, Artifact, AuditAction, Job, LogChunk
 from jobs.models.jobs import LIVE_JOB_STATUSES
+from jobs.selectors.access import limits_of
 from jobs.selectors.retention import stored_bytes
 from jobs.services.lifecycle.audit import audit_add
 from jobs.services.lifecycle.events import SYSTEM, event_add, user_actor
@@ -80,7 +81,7 @@ def storage_check(user_id: int, new_bytes: int) -> None:
     Raises:
         TooLargeError: the files of the user's jobs would exceed it.
     """
-    limit_bytes = settings.STORAGE_LIMIT_BYTES
+    limit_bytes = limits_of(user_id, is_admin=False).storage_limit_bytes
     if not limit_bytes:
         return
     used_bytes = stored_bytes(user_id)

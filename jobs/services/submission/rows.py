@@ -8,7 +8,6 @@ from collections.abc import Sequence
 from enum import StrEnum
 from typing import Any
 
-from django.conf import settings
 from django.contrib.auth.models import User
 
 from controlplane.core.protocol.wire import Task
@@ -16,7 +15,7 @@ from controlplane.core.values.lifecycle import JobStatus
 from jobs.exceptions import ConflictError, InvalidInputError
 from jobs.models import Accelerator, Artifact, Job
 from jobs.models.jobs import LIVE_JOB_STATUSES
-from jobs.selectors.access import priority_ceiling
+from jobs.selectors.access import limits_of, priority_ceiling
 from jobs.selectors.secrets import SecretsError, sealed_secrets, secret_values
 from jobs.services.submission.colours import free_colour
 from jobs.submission import SUBMISSION_COLUMNS, Submission, prediction_values
@@ -140,7 +139,7 @@ def live_jobs_check(user: User) -> None:
     """Enforce a user's limit of live jobs; the lock serialises concurrent submissions."""
     User.objects.select_for_update().get(id=user.pk)
     num_live = Job.objects.filter(owner=user, status__in=LIVE_JOB_STATUSES).count()
-    if num_live >= settings.LIVE_JOBS_LIMIT:
+    if num_live >= limits_of(user.pk, is_admin=False).live_jobs_limit:
         raise ConflictError(
             f"You have {num_live} jobs that have not ended; wait for some or cancel them.",
             code="too_many_jobs",

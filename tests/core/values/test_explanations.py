@@ -21,9 +21,11 @@ FIELDS = {
     "cause": reason("for_job", winner=7),
     "change": reason("sia_stop"),
     "cluster": reason("goodput_cluster", gain=0.25),
+    "claim": 100.0,
     "cost": 2.5,
     "count": 2,
     "demand": 6,
+    "divided": reason("user_divided", number=4),
     "end": reason("srtf_end", end_s=600.0),
     "end_s": 600.0,
     "epoch": 3.0,
@@ -51,13 +53,18 @@ FIELDS = {
     "kind": "gpu",
     "late": None,
     "left": 120.0,
+    "limit": 3,
     "mean": 1.25,
     "most": 4,
     "needed": 5,
     "accelerators": 5,
     "nodes": 2,
+    "note": reason("user_divided", number=4),
+    "num_users": 2,
+    "number": 4,
     "obstacle": reason("sia_needed"),
     "once": None,
+    "own": reason("queue_earlier"),
     "part": 0.12,
     "parts": (reason("all_usable"), reason("done_in", end_s=7200.0)),
     "place": 1,
@@ -71,6 +78,7 @@ FIELDS = {
     "start_s": (120.0, 300.0),
     "stopped": reason("stopped", cause=None),
     "threshold": 16.0,
+    "total": 200.0,
     "total_weight": 7.0,
     "trial": 60.0,
     "used": 6,
@@ -215,6 +223,16 @@ SENTENCES = {
     "goodput_rest": "no other job gains more from them",
     "goodput_waits": (
         "Was stopped. Waits for 2 more of kind gpu; 6 of 8 held by jobs that gain more from them."
+    ),
+    "by_user": "arrived earlier , divided among 4 jobs by priority",
+    "user_share": (
+        "Shares go to users first: its owner has a claim of 100 of 200 among 2 users, divided "
+        "among 4 jobs by priority."
+    ),
+    "user_divided": ", divided among 4 jobs by priority",
+    "user_withheld": (
+        "Waits for 5 of kind gpu: the minima of its owner's other jobs take up the owner's share "
+        "of 3."
     ),
 }
 

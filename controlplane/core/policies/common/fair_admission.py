@@ -10,6 +10,8 @@ from controlplane.core.policies.common.fair_fill import (
     FairFill,
     Fill,
     TrialFill,
+    is_by_job,
+    members_of,
     progressive_fill,
 )
 from controlplane.core.scheduling.pools import urgency_order
@@ -39,6 +41,8 @@ def pool_share(pool: Pool, fill: Fill = progressive_fill) -> dict[JobId, int]:
     admitted = _Admitted(pool)
     running = {job.id for job in pool.running}
     heaviest = max((job.weight for job in admitted.jobs()), default=0.0)
+    members = members_of((*pool.running, *pool.queued))
+    is_progressive = fill is progressive_fill and is_by_job(members)
     filled: FairFill | TrialFill | None = None
     for job in entry_order(pool.queued, pool.now):
         dropped = admitted.give_way(job)
@@ -46,7 +50,7 @@ def pool_share(pool: Pool, fill: Fill = progressive_fill) -> dict[JobId, int]:
             continue
         standing = aged_weight(job, pool.now)
         if filled is None and heaviest > standing:  # until then no job is protected
-            if fill is progressive_fill:
+            if is_progressive:
                 filled = FairFill(admitted.jobs(), pool.capacity, running)
             else:
                 filled = TrialFill(admitted.jobs(), pool.capacity, running, fill)

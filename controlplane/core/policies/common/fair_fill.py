@@ -1,4 +1,4 @@
-"""Number of accelerators of each job in proportion to its weight, in whole numbers.
+"""Number of accelerators of each user and job in proportion to claims, in whole numbers.
 
 `progressive_fill` is the rule, `FairFill` maintains its result while jobs come and go, and
 `power_of_two_fill` is the rule of VirtualFlow's authors, for comparison.
@@ -7,7 +7,8 @@
 from __future__ import annotations
 
 import heapq
-from collections.abc import Callable, Iterable, Sequence, Set
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence, Set
 
 from controlplane.core.scheduling.pools import urgency_order
 from controlplane.core.values.types import Job, JobId
@@ -15,35 +16,82 @@ from controlplane.core.values.types import Job, JobId
 #: Claim of one more accelerator: the resulting count per weight, then age and id. Lowest first.
 Claim = tuple[float, float, JobId]
 
+#: A user, or a job without a known one.
+User = tuple[str, int]
+
 Fill = Callable[[Iterable[Job], int], dict[JobId, int]]
 
 
 def progressive_fill(jobs: Iterable[Job], capacity: int) -> dict[JobId, int]:
-    """Give every job its minimum, then one accelerator at a time to the lowest count per weight.
+    """Give every job its minimum, then one accelerator at a time to the lowest count per claim.
 
-    The next accelerator goes to the job whose count after it, divided by its weight, is smallest
-    (Jefferson's divisor method), up to its maximum. One more job therefore never raises the share
-    of another. Ties go to the earlier submission, then the lower id.
+    The next accelerator goes to the user whose count after it, divided by the user's claim, is
+    smallest (Jefferson's divisor method), and there to the job whose count per weight is, up to its
+    maximum. One more user therefore never raises the share of another, and one more job that of no
+    user. Ties go to the earlier submission, then the lower id.
 
     Raises:
         ValueError: the minima alone exceed `capacity`.
     """
     chosen = list(jobs)
     counts, free = _minima(chosen, capacity)
-    heap = [
-        _claim(job, counts[job.id] + 1) for job in chosen if job.max_accelerators > counts[job.id]
-    ]
+    users = {job.id: user_of(job) for job in chosen}
+    claims = {user: user_claim(members) for user, members in members_of(chosen).items()}
+    totals: Counter[User] = Counter()
+    wanted: dict[User, list[Claim]] = {}
+    for job in chosen:
+        totals[users[job.id]] += counts[job.id]
+        if job.max_accelerators > counts[job.id]:
+            wanted.setdefault(users[job.id], []).append(_claim(job, counts[job.id] + 1))
+    for row in wanted.values():
+        heapq.heapify(row)
+
+    def next_of(user: User) -> Claim:
+        """Return a user's claim of one more accelerator, for the job that would get it."""
+        _, at, job_id = wanted[user][0]
+        return ((totals[user] + 1) / claims[user], at, job_id)
+
+    heap = [next_of(user) for user in wanted]
     heapq.heapify(heap)
     by_id = {job.id: job for job in chosen}
     while free > 0 and heap:
         job = by_id[heap[0][2]]
+        user = users[job.id]
         counts[job.id] += 1
+        totals[user] += 1
         free -= 1
         if counts[job.id] < job.max_accelerators:
-            heapq.heapreplace(heap, _claim(job, counts[job.id] + 1))
+            heapq.heapreplace(wanted[user], _claim(job, counts[job.id] + 1))
+        else:
+            heapq.heappop(wanted[user])
+        if wanted[user]:
+            heapq.heapreplace(heap, next_of(user))
         else:
             heapq.heappop(heap)
     return counts
+
+
+def user_of(job: Job) -> User:
+    """Return the user to whose share a job counts: a job without a known user is its own."""
+    return ("job", job.id) if job.user is None else ("user", job.user)
+
+
+def members_of(jobs: Iterable[Job]) -> dict[User, list[Job]]:
+    """Return the jobs of each user, in the given order."""
+    members: dict[User, list[Job]] = {}
+    for job in jobs:
+        members.setdefault(user_of(job), []).append(job)
+    return members
+
+
+def user_claim(jobs: Iterable[Job]) -> float:
+    """Return the claim of a user with these jobs: that of the heaviest, however many there are."""
+    return max(job.weight * job.user_factor for job in jobs)
+
+
+def is_by_job(members: Mapping[User, Collection[Job]]) -> bool:
+    """Return whether each user has one job, or one user all of them."""
+    return len(members) <= 1 or all(len(jobs) == 1 for jobs in members.values())
 
 
 def power_of_two_fill(jobs: Iterable[Job], capacity: int) -> dict[JobId, int]:
@@ -86,14 +134,14 @@ def _minima(jobs: Sequence[Job], capacity: int) -> tuple[dict[JobId, int], int]:
 
 
 def _proportional(jobs: Sequence[Job], capacity: int) -> list[float]:
-    """Share by weight; a share is capped at the job's maximum, and the rest is shared again."""
+    """Share by claim; a share is capped at the job's maximum, and the rest is shared again."""
     shares: dict[JobId, float] = {}
     free, left = float(capacity), list(jobs)
     while left:
-        total = sum(job.weight for job in left)
-        full = [job for job in left if free * job.weight / total >= job.max_accelerators]
+        total = sum(job.share_weight for job in left)
+        full = [job for job in left if free * job.share_weight / total >= job.max_accelerators]
         for job in full or left:
-            shares[job.id] = job.max_accelerators if full else free * job.weight / total
+            shares[job.id] = job.max_accelerators if full else free * job.share_weight / total
         if not full:
             break
         free -= sum(job.max_accelerators for job in full)
@@ -107,12 +155,13 @@ def _power_of_two(share: float) -> int:
 
 
 def _claim(job: Job, count: int) -> Claim:
-    return (count / job.weight, job.submitted_at, job.id)
+    return (count / (job.weight * job.user_factor), job.submitted_at, job.id)
 
 
 class FairFill:
     """The progressive fill of some jobs, kept up to date while jobs enter and leave.
 
+    Each user has one job, or one user all of them: claims are those of jobs.
     The fill grants the smallest claims, so the largest granted claim describes it: a new job
     gets its claims below that, and then the largest claims of all are revoked until the total fits.
     """
@@ -234,7 +283,7 @@ class FairFill:
     def _count_below(job: Job, claim: Claim) -> int:
         """Return a job's count when its claims up to `claim` are granted."""
         low, high = job.min_accelerators, job.max_accelerators
-        count = min(max(int(claim[0] * job.weight), low), high)
+        count = min(max(int(claim[0] * job.weight * job.user_factor), low), high)
         while count > low and _claim(job, count) > claim:
             count -= 1
         while count < high and _claim(job, count + 1) <= claim:

@@ -16,7 +16,7 @@ from controlplane.core.values.types import Job, JobId, Snapshot
 def kinds_assign(snapshot: Snapshot) -> dict[JobId, str]:
     """Assign each job the kind that it holds, else that on which its fair share is fastest.
 
-    Jobs are assigned in order of arrival; a job's share is in proportion to the weights assigned so
+    Jobs are assigned in order of arrival; a job's share is in proportion to the claims assigned so
     far, and any part of the share counts if it is faster. Jobs whose minimum exceeds every accepted
     kind are left out.
     """
@@ -29,12 +29,12 @@ def kinds_assign(snapshot: Snapshot) -> dict[JobId, str]:
         kind = held_kind(held[job.id])
         if kind is not None and job.min_accelerators <= capacity[kind] and job.accepts(kind):
             kinds[job.id] = kind
-            weights[kind] += job.weight
+            weights[kind] += job.share_weight
     for job in arrival_order(job for job in snapshot.jobs if job.id not in kinds):
         speeds: dict[str, float] = {}
         for kind, total in capacity.items():
             if job.accepts(kind) and total >= job.min_accelerators:
-                share = total * job.weight / (weights[kind] + job.weight)
+                share = total * job.share_weight / (weights[kind] + job.share_weight)
                 count = max(min(round(share), job.max_accelerators), job.min_accelerators)
                 rates = packed_rates(job, kind, count, per_node[kind])
                 # A job need not use all of its share: fewer accelerators may be faster. Valued like
@@ -44,7 +44,7 @@ def kinds_assign(snapshot: Snapshot) -> dict[JobId, str]:
         if speeds:
             chosen = min(speeds, key=lambda kind: (-speeds[kind], kind))
             kinds[job.id] = chosen
-            weights[chosen] += job.weight
+            weights[chosen] += job.share_weight
     return kinds
 
 

@@ -73,7 +73,7 @@ def gavel(snapshot: Snapshot) -> Decision:
     fractions = time_fractions(
         throughputs,
         demands,
-        np.array([job.weight for job in jobs], dtype=float),
+        np.array([job.share_weight for job in jobs], dtype=float),
         np.array(list(capacity.values()), dtype=float),
     )
     carried = snapshot.carried if isinstance(snapshot.carried, GavelState) else None

@@ -1,9 +1,9 @@
 """Cost of a job's completion time: its weight per second, and more once the job fares unfairly.
 
 Finish-time fairness (Themis, NSDI 2020) is rho = completion time / completion time alone on the
-job's share of the cluster, one n-th for n jobs, by weight, on average over its life. A second later
-costs the weight of the job as long as rho is below `FAIR`, and (rho / FAIR)^STEEPNESS times as much
-above, without bound, so that no job is late for ever.
+job's share of the cluster, by claims of users (`Job.share_weight`), on average over its life. A
+second later costs the weight of the job as long as rho is below `FAIR`, and
+(rho / FAIR)^STEEPNESS times as much above, without bound, so that no job is late for ever.
 """
 
 from __future__ import annotations
@@ -44,7 +44,8 @@ class ContentionHistory:
 
     Attributes:
         at: time of the last update.
-        areas: job -> (start of its record, weight-seconds of all jobs in the system since then).
+        areas: job -> (start of its record, weight-seconds of all jobs in the system since then, on
+            the scale on which the job's own claim is its weight).
     """
 
     at: float
@@ -52,16 +53,17 @@ class ContentionHistory:
 
 
 def crowds_of(snapshot: Snapshot) -> ContentionHistory:
-    """Add up the weights in the system up to now; the record of a new job starts here."""
+    """Add up the claims in the system up to now; the record of a new job starts here."""
     before = snapshot.carried if isinstance(snapshot.carried, ContentionHistory) else None
-    total = sum(job.weight for job in snapshot.jobs)
+    total = sum(job.share_weight for job in snapshot.jobs)
     areas: dict[JobId, tuple[float, float]] = {}
     for job in snapshot.jobs:
         known = before.areas.get(job.id) if before is not None else None
         if before is None or known is None:
             areas[job.id] = (snapshot.now, 0.0)
         else:
-            areas[job.id] = (known[0], known[1] + total * max(snapshot.now - before.at, 0.0))
+            passed_s = max(snapshot.now - before.at, 0.0)
+            areas[job.id] = (known[0], known[1] + total / job.share_part * passed_s)
     return ContentionHistory(snapshot.now, areas)
 
 
@@ -110,7 +112,7 @@ class FairnessCost:
 def standing_of(snapshot: Snapshot, options: Options, crowds: ContentionHistory) -> FairnessCost:
     """Compute the fairness cost of each job of the options."""
     jobs = options.jobs
-    total = sum(job.weight for job in snapshot.jobs)
+    total = sum(job.share_weight for job in snapshot.jobs)
     now = snapshot.now
     crowd = np.array([_crowd(crowds, job, total, now) for job in jobs])
     lacking = _lacking_s(options, now)
@@ -146,10 +148,10 @@ def _lacking_s(options: Options, now: float) -> Floats:
 
 
 def _crowd(crowds: ContentionHistory, job: Job, total: float, now: float) -> float:
-    """Return the average weight in the system over a job's life, relative to the job's."""
+    """Return the average of all claims over a job's life, relative to the job's."""
     since, area = crowds.areas[job.id]
     seen_s = now - since
-    mean = area / seen_s if seen_s > 0.0 else total
+    mean = area / seen_s if seen_s > 0.0 else total / job.share_part
     return max(mean / job.weight, 1.0)
 
 

@@ -115,7 +115,8 @@ def _cluster(snapshot: Snapshot, kind: str, members: Sequence[Job]) -> _Cluster:
         least=np.array([job.min_accelerators for job in jobs], dtype=np.int16),
         most=np.array(most, dtype=np.int16),
         pinned=np.array([job.id in snapshot.resizing for job in jobs]),
-        weights=np.array([job.weight for job in jobs], dtype=float),
+        # The mean is greatest where speed-ups are in proportion to the square roots of the weights.
+        weights=np.array([job.weight * job.share_part**2 for job in jobs], dtype=float),
         keep=np.array([keep_factor(job, snapshot.now) for job in jobs]),
         speedups=_speedups(
             jobs, kind, fair, max(rooms.values()), max(*most, int(base.sum(axis=1).max()))

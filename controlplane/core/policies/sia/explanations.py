@@ -9,7 +9,7 @@ from functools import cached_property
 from controlplane.core.policies.common.explanations import Holders, change, gainers
 from controlplane.core.policies.common.rates import left_s, packed_rates
 from controlplane.core.policies.sia.configurations import Configuration, Kind
-from controlplane.core.policies.sia.program import Choice, left_out_cost
+from controlplane.core.policies.sia.program import Choice, claim_weight, left_out_cost
 from controlplane.core.values.explanations import MIN_REPORTED_GAIN, Reason, reason
 from controlplane.core.values.types import Job, JobId
 
@@ -50,7 +50,7 @@ class Outcome:
     @cached_property
     def heaviest(self) -> float:
         """The weight of the heaviest job."""
-        return max((job.weight for job in self.jobs), default=0.0)
+        return max((claim_weight(job) for job in self.jobs), default=0.0)
 
     @cached_property
     def holders(self) -> dict[str, Holders]:
@@ -86,7 +86,7 @@ class Outcome:
         found: dict[str, list[Way]] = {name: [] for name in self.kinds}
         for row, choice in self.given.items():
             job, had = self.jobs[row], choice.configuration
-            leaving = left_out_cost(job.weight, self.heaviest) - choice.cost
+            leaving = left_out_cost(claim_weight(job), self.heaviest) - choice.cost
             found[had.kind].append(Way(had.count, leaving, job.id, had.count, None))
             for other in self.options[row]:
                 then = other.configuration
@@ -153,7 +153,7 @@ def waiting_reason(outcome: Outcome, row: int) -> Reason:
     kind, count = least.configuration.kind, least.configuration.count
     holders = outcome.holders[kind]
     way = outcome.cheapest(kind, holders.missing(count))
-    gain = left_out_cost(job.weight, outcome.heaviest) - least.cost
+    gain = left_out_cost(claim_weight(job), outcome.heaviest) - least.cost
     obstacle = stopped = None
     if way is not None and way.cost > gain:
         step = reason("sia_stop")

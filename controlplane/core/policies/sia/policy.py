@@ -35,13 +35,10 @@ from controlplane.core.policies.sia.explanations import (
     held_reason,
     waiting_reason,
 )
-from controlplane.core.policies.sia.program import Choice, choose
+from controlplane.core.policies.sia.program import FAIRNESS_POWER, Choice, choose, claim_weight
 from controlplane.core.scheduling.pools import arrival_order, held_by_kind, held_kind
 from controlplane.core.values.explanations import Reason
 from controlplane.core.values.types import Decision, Job, JobId, Share, Snapshot
-
-#: The exponent: the more negative, the fairer.
-FAIRNESS_POWER = -0.5
 
 #: Least part of a configuration's goodput that resizes leave, however many there were.
 LEAST_KEEP = 0.01
@@ -60,7 +57,7 @@ def sia(snapshot: Snapshot) -> Decision:
     current = _current(snapshot, kinds)
     choices = _choices(jobs, kinds, current, snapshot.now)
     capacity = {name: kind.capacity for name, kind in kinds.items()}
-    chosen = choose(choices, [job.weight for job in jobs], capacity)
+    chosen = choose(choices, [claim_weight(job) for job in jobs], capacity)
     shares = {
         jobs[choice.row].id: Share(choice.configuration.kind, choice.configuration.count)
         for choice in chosen
@@ -106,7 +103,7 @@ def _choices(
             utility = job.min_accelerators * float(goodput) / worst
             if own is not None and configuration != own:
                 utility *= keep
-            cost = job.weight * utility**FAIRNESS_POWER
+            cost = claim_weight(job) * utility**FAIRNESS_POWER
             is_held = configuration == own
             choices.append(Choice(row, configuration, float(goodput), utility, cost, is_held))
     return choices

@@ -17,9 +17,13 @@ from scipy.optimize import Bounds, LinearConstraint, linprog, milp
 from scipy.sparse import csr_array
 
 from controlplane.core.policies.sia.configurations import Configuration
+from controlplane.core.values.types import Job
 
 Floats = NDArray[np.float64]
 Chosen = NDArray[np.intp]
+
+#: The exponent of goodputs: the more negative, the fairer.
+FAIRNESS_POWER = -0.5
 
 #: Cost of leaving a job out, where its worst configuration costs 1: a part at its own weight and a
 #: part at the heaviest weight. The latter is the most that doubling a job from 1 can save.
@@ -115,6 +119,14 @@ def choose(
         return []
     program = program_make(choices, weights, capacity)
     return [choices[i] for i in np.sort(solve(program)).tolist()]
+
+
+def claim_weight(job: Job) -> float:
+    """Return the weight of a job with which goodputs that grow in proportion follow claims.
+
+    A sum of w * G**p is least where G is in proportion to w ** (1 / (1 - p)).
+    """
+    return job.weight * float(job.share_part ** (1.0 - FAIRNESS_POWER))
 
 
 def left_out_cost(weight: float, heaviest: float) -> float:
