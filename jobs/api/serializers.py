@@ -137,7 +137,8 @@ class JobSerializer(JobSummarySerializer):
     )
     selected = serializers.SerializerMethodField(
         help_text="Examples of the epochs that select: candidates, analysed, trained, and the "
-        "share trained on; null without a selection."
+        "share trained on; how many times faster than plain epochs these are, as predicted and as "
+        "measured; null without a selection."
     )
     reproducibility = serializers.SerializerMethodField(
         help_text="What another run of the same job gives: the same bits, or equal within rounding."

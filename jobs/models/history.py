@@ -19,9 +19,11 @@ class StepReport(models.Model):
     last_step = models.PositiveBigIntegerField()
     epoch = models.PositiveIntegerField()
     examples = models.PositiveBigIntegerField()
-    # Of the selection passes before the steps: candidates, and those whose loss was computed.
+    # Of the selection passes before the steps: candidates, those whose loss was computed, and
+    # their time, which is a part of `seconds`.
     candidates = models.PositiveBigIntegerField(default=0)
     analysed = models.PositiveBigIntegerField(default=0)
+    pass_s = models.FloatField(default=0.0)
     seconds = models.FloatField()
     loss = models.FloatField(null=True, blank=True)
     num_accelerators = models.PositiveIntegerField()

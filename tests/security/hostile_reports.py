@@ -18,6 +18,7 @@ STEPS = {
     "examples": 320,
     "candidates": 640,
     "analysed": 640,
+    "pass_s": 0.25,
     "seconds": 1.0,
     "loss": 0.5,
     "num_accelerators": 2,

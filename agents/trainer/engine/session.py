@@ -210,6 +210,7 @@ class MembershipSession:
             batch_size=self._batch_size,
             candidates=passed.candidates,
             analysed=passed.analysed,
+            pass_s=passed.seconds,
         )
 
     def close(self) -> None:

@@ -20,6 +20,7 @@ from agents.trainer.selection.rule import (
     ranked_losses,
 )
 from controlplane.core.protocol.selection import SelectionMethod, SelectionSpec
+from controlplane.core.protocol.wire import TrainingSpec
 
 #: A free place of the queue.
 FREE = -1
@@ -120,6 +121,14 @@ class Selection:
         if self._drawn is None or self._drawn[0] != epoch:
             self._drawn = (epoch, draws_of_epoch(self._seed, epoch, self._num_examples))
         return self._drawn[1]
+
+
+def selection_of(spec: TrainingSpec, num_examples: int) -> Selection | None:
+    """Make the selection of a training job over `num_examples`; None if it selects nothing."""
+    if spec.selection is None or spec.selection.method is SelectionMethod.NONE:
+        return None
+    largest = max(spec.global_batch_size, spec.batch_size_max or 0)
+    return Selection(spec.selection, spec.seed, num_examples, spec.global_batch_size, largest)
 
 
 def _variable(name: str, value: np.ndarray) -> Any:

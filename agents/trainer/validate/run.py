@@ -28,7 +28,6 @@ from agents.trainer.model.state import ModelState
 from agents.trainer.validate.job_file import JobCodeError, LoadedJob, job_load
 from agents.trainer.validate.model_checks import built_model_check, metric_names, model_check
 from agents.trainer.validate.model_summary import model_facts, model_summary
-from agents.trainer.validate.selection_trial import selection_try
 from agents.trainer.validate.split_checks import splitting_check
 from agents.trainer.validate.trial_prediction import prediction_try
 from agents.trainer.validate.trial_steps import free_bytes, memory_read, steps_try
@@ -163,9 +162,6 @@ def loaded_job_check(
     findings.facts |= tried.facts
     findings.warnings += tried.warnings
     check_splitting()
-    if spec.selection is not None and spec.selection.needs_losses:
-        with user_code(code_dir, "code.build", "a selection pass", examples):
-            selection_try(job.model, examples)
     findings.warnings += _save_try(job.model)
 
 

@@ -169,6 +169,7 @@ _READERS: Mapping[ReportKind, Mapping[str, Reader]] = {
         "examples": whole(0, _REPORTED_EXAMPLES_LIMIT),
         "candidates": optional(whole(0, _REPORTED_EXAMPLES_LIMIT)),
         "analysed": optional(whole(0, _REPORTED_EXAMPLES_LIMIT)),
+        "pass_s": optional(_seconds),
         "seconds": _seconds,
         "loss": _value,
         "num_accelerators": whole(1, COUNT_LIMIT + 1),
@@ -228,6 +229,7 @@ _FACTS: Mapping[str, Reader] = {
     "build_s": _seconds,
     "trace_s": _seconds,
     "slice_s": _seconds,
+    "selection": fields(loss_s=_measured_s, step_s=_measured_s),
     "memory": fields(
         process_bytes=_memory,
         base_bytes=_memory,

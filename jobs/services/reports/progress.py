@@ -69,6 +69,7 @@ def _span_take(
         examples=round(data["examples"] * share),
         candidates=round((data.get("candidates") or 0) * share),
         analysed=round((data.get("analysed") or 0) * share),
+        pass_s=(data.get("pass_s") or 0.0) * share,
         seconds=seconds,
         loss=data.get("loss"),
         num_accelerators=data["num_accelerators"],

@@ -109,10 +109,10 @@ def test_reports_of_older_trainers_have_no_passes() -> None:
     row = json.loads(json.dumps(done.to_json()))
     assert StepsDone.from_json(row) == done
     assert StepsDone.from_json([*row[:9], row[-1]]) == done._replace(candidates=0, analysed=0)
-    more = StepsDone(1, 7, 7, 0, 32, 1.0, 0.5, 2, 32, candidates=50, analysed=50)
-    joined = done.joined(more)
-    assert (joined.candidates, joined.analysed) == (150, 90)
-    assert (done.after(5).candidates, done.after(5).analysed) == (50, 20)
+    more = StepsDone(1, 7, 7, 0, 32, 1.0, 0.5, 2, 32, candidates=50, analysed=50, pass_s=0.5)
+    joined = done._replace(pass_s=0.25).joined(more)
+    assert (joined.candidates, joined.analysed, joined.pass_s) == (150, 90, 0.75)
+    assert (joined.after(6).candidates, joined.after(6).pass_s) == (50, 0.25)
 
 
 @pytest.mark.parametrize(
