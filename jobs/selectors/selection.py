@@ -12,6 +12,7 @@ from controlplane.core.estimates.selection_cost import (
     measured_speed_up,
     predicted_speed_up,
 )
+from controlplane.core.protocol.selection import EndReason, SelectionEnd
 from jobs.models import Job, StepReport
 
 
@@ -44,7 +45,7 @@ class SelectionCounts:
 
 def selection_counts(job: Job) -> SelectionCounts | None:
     """Sum the reports of a job; None for a job that trains on every example."""
-    spec = job.selection_spec
+    spec = job.run_selection
     if spec is None:
         return None
     selecting = Q(epoch__gte=spec.start)
@@ -64,6 +65,18 @@ def selection_counts(job: Job) -> SelectionCounts | None:
         measured_speed_up=measured_speed_up(_totals(reports.filter(selecting))),
         backward_per_forward=None if measured is None else measured.backward_per_forward,
     )
+
+
+def selection_end_text(end: SelectionEnd) -> str:
+    """Describe why a job stops selecting, with its numbers."""
+    if end.reason is EndReason.GUARD:
+        why = f"an epoch that selects takes {end.ratio:.0%} of the time of a plain one"
+    else:
+        why = (
+            f"the validation loss falls {end.ratio:.2f} times as fast per second as with random "
+            "selection"
+        )
+    return f"Selection ends: {why}. From epoch {end.epoch} on all examples are trained on"
 
 
 def _totals(reports: QuerySet[StepReport]) -> list[SelectionTotals]:

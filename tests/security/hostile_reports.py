@@ -36,6 +36,7 @@ SOUND: dict[ReportKind, dict[str, Any]] = {
     ReportKind.DIGEST: {"step": 0, "sha256": "a", "role": "after"},
     ReportKind.STEPS: STEPS,
     ReportKind.EPOCH: {"epoch": 0, "step": 20, "logs": {"loss": 0.5}, "nonfinite": []},
+    ReportKind.SELECTION_ENDED: {"epoch": 3, "step": 20, "reason": "guard", "ratio": 1.1},
     ReportKind.CHECKPOINTED: {
         "step": 20,
         "epoch": 0,

@@ -123,6 +123,8 @@ class Trainer:
             session = self.session
             assert session is not None, "a member has a session"
             batch = session.batch(self.progress)
+            if self.work.data.selection is not None:
+                self.stepper.verdict = session.verdict(self.progress)
             outcome = self.stepper.step(batch, self._holds_next)
             self.stepped_at = time.monotonic()
             if self._is_leader():

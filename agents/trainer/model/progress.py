@@ -11,9 +11,9 @@ from typing import Any
 from agents.trainer.model.history import EpochRow, logs_json, logs_read, metrics_nonfinite
 from agents.trainer.model.nonfinite import LossTrack
 from agents.trainer.model.recent_steps import StepsDone
-from controlplane.core.protocol.codec import decode
+from controlplane.core.protocol.codec import decode, encode
 from controlplane.core.protocol.nonfinite import Nonfinite
-from controlplane.core.protocol.selection import SelectionSpec
+from controlplane.core.protocol.selection import SelectionEnd, SelectionSpec
 from controlplane.core.protocol.wire import StopCondition, StopKind
 
 
@@ -65,6 +65,7 @@ class Progress:
         empty_epochs: epochs in a row, up to now, whose selection has chosen nothing.
         passed: candidates, computed losses and seconds of the selection passes since the last
             training step.
+        selection_end: the decision to train on everything again, if there was one.
     """
 
     step: int = 0
@@ -88,6 +89,7 @@ class Progress:
     trained: int = 0
     empty_epochs: int = 0
     passed: SelectionPasses = NO_PASSES
+    selection_end: SelectionEnd | None = None
 
     @property
     def is_over(self) -> bool:
@@ -121,6 +123,7 @@ class Progress:
         return asdict(replace(self, history=(), recent=())) | {
             "train_logs": logs_json(self.train_logs),
             "history": rows,
+            "selection_end": encode(self.selection_end),
             "recent": [done.to_json() for done in self.recent],
         }
 
@@ -128,6 +131,7 @@ class Progress:
     def from_json(cls, value: Mapping[str, Any], batch_size: int = 0) -> Progress:
         """Parse the result of `to_json`; `batch_size` is for checkpoints without `examples`."""
         ended_by, found = value["ended_by"], value.get("found")
+        selection_end = value.get("selection_end")
         return cls(
             step=value["step"],
             epoch=value["epoch"],
@@ -150,6 +154,7 @@ class Progress:
             trained=value.get("trained", 0),
             empty_epochs=value.get("empty_epochs", 0),
             passed=SelectionPasses(**value.get("passed", {})),
+            selection_end=None if selection_end is None else decode(SelectionEnd, selection_end),
         )
 
 
@@ -190,7 +195,10 @@ class TrainingSchedule:
 
     def selects(self, progress: Progress) -> bool:
         """Return whether the epoch at the cursor trains on chosen examples alone."""
-        return self.selection is not None and self.selection.selects(progress.epoch)
+        end = progress.selection_end
+        if self.selection is None or (end is not None and progress.epoch >= end.epoch):
+            return False
+        return self.selection.selects(progress.epoch)
 
     def is_empty(self, progress: Progress) -> bool:
         """Return whether the epoch at the cursor, at its end, has selected nothing."""

@@ -30,8 +30,9 @@ class Selection:
     """The chosen examples of one job in one trainer.
 
     Attributes:
-        variables: newest losses [history], indices of queued examples [capacity], and with the
-            stale method each example's last loss [N] and the epoch of that loss [N].
+        variables: newest losses [history], indices of queued examples [capacity], the first epoch
+            that trains on everything again (`FREE`: none), and with the stale method each
+            example's last loss [N] and the epoch of that loss [N].
     """
 
     def __init__(
@@ -52,7 +53,9 @@ class Selection:
             # Fewer than a batch are left when a pass begins.
             places = np.full(batch_size + pass_size, FREE, np.int64)
             self._queue = _variable("queue", places)
-            self.variables = [self._history, self._queue]
+            end = FREE if spec.end is None else spec.end
+            self._end = _variable("end", np.array([end], np.int64))
+            self.variables = [self._history, self._queue, self._end]
             if spec.method is SelectionMethod.STALE_SELECTIVE_BACKPROP:
                 lost = np.full(num_examples, np.nan, np.float32)
                 self._last = _variable("last_losses", lost)
@@ -67,7 +70,7 @@ class Selection:
             losses: [n]; None in an epoch that computes none.
         """
         draws = self._draws(epoch)[indices]
-        if self.spec.method is SelectionMethod.RANDOM:
+        if self.spec.method is SelectionMethod.RANDOM or self.spec.is_control(epoch):
             chosen = is_chosen(draws, self.spec.expected_share)
         else:
             chosen = is_chosen(draws, self._chances(epoch, indices, losses))
@@ -83,6 +86,10 @@ class Selection:
         queue = _read(self._queue)
         rest = np.full(num_examples, FREE, np.int64)
         self._queue.value.assign(np.concatenate([queue[num_examples:], rest]))
+
+    def end(self, epoch: int) -> None:
+        """Record the first epoch that trains on everything again, as if the spec had it."""
+        self._end.value.assign([epoch])
 
     def _chances(self, epoch: int, indices: np.ndarray, losses: np.ndarray | None) -> np.ndarray:
         """Rank the candidates among the newest losses, their own included."""

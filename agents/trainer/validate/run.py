@@ -143,6 +143,7 @@ def loaded_job_check(
     findings.facts |= model_facts(job.model)
     findings.warnings += built_model_check(job.model, min(sizes))
     _check_stop(spec, job)
+    _check_control(spec, job)
 
     examples = job.train.fetch(order[: min(SPLIT_LIMIT, max(2, min(sizes) + max(sizes)))])
 
@@ -205,6 +206,18 @@ def _check_stop(spec: TrainingSpec, job: LoadedJob) -> None:
             "unknown_metric",
             "stop.metric",
             f"{spec.stop.metric!r} is not among the job's logs: {', '.join(names)}{hint}",
+        )
+
+
+def _check_control(spec: TrainingSpec, job: LoadedJob) -> None:
+    """Raise if control epochs of a selection have no validation loss to compare."""
+    is_compared = spec.selection is not None and spec.selection.control_every is not None
+    if is_compared and job.validation is None:
+        raise JobCodeError(
+            "no_validation_data",
+            "selection.control_every",
+            "control epochs are compared by their validation loss, but build() returns no "
+            "validation data; return some as the third value, or leave control_every out",
         )
 
 

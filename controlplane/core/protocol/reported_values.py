@@ -193,6 +193,12 @@ _READERS: Mapping[ReportKind, Mapping[str, Reader]] = {
         "upload_errors": _upload_errors,
     },
     ReportKind.PART: {"upload_errors": _upload_errors},
+    ReportKind.SELECTION_ENDED: {
+        "epoch": _epoch,
+        "step": _step,
+        "reason": text(_NAME_LENGTH),
+        "ratio": number(),
+    },
     ReportKind.LEFT: {},
     ReportKind.FINISHED: {
         "step": _step,

@@ -191,6 +191,12 @@ def test_a_model_without_losses_per_example_is_refused_at_validation(
     assert "selection" not in report.facts
 
 
+def test_control_epochs_need_validation_data(tmp_path: Path) -> None:
+    selection = SelectionSpec(method=SelectionMethod.SELECTIVE_BACKPROP, control_every=4)
+    report = validated(tmp_path, returning("compiled(net())"), selection=selection)
+    assert (report.code, report.field) == ("no_validation_data", "selection.control_every")
+
+
 def test_validation_measures_the_times_of_passes_and_steps(tmp_path: Path) -> None:
     selection = SelectionSpec(method=SelectionMethod.SELECTIVE_BACKPROP)
     report = validated(tmp_path, returning("compiled(net())"), selection=selection)

@@ -42,7 +42,7 @@ def test_stale_epochs_choose_by_the_last_losses() -> None:
     indices, losses = np.array([3, 1, 4, 15, 9, 2]), np.array([1, 2, 3, 4, 5, 6], np.float32)
     selection.choose(1, indices, losses)
     selection.dequeue(len(_queue(selection)))
-    epochs = selection.variables[3].value.numpy()
+    epochs = selection.variables[4].value.numpy()
     assert set(np.flatnonzero(epochs == 1)) == set(indices)
     again = indices[::-1].copy()
     history = np.concatenate([losses, losses[::-1]])
