@@ -1,4 +1,7 @@
-"""Recorded history: steps, epochs, events and logs. Rows are added and never changed."""
+"""Recorded history: steps, epochs, events and logs. Rows are added and never changed.
+
+Except the last report of steps: the selection passes after a job's last step are added to it.
+"""
 
 from __future__ import annotations
 

@@ -57,6 +57,7 @@ SOUND: dict[ReportKind, dict[str, Any]] = {
         "digest": "a",
         "files": ["model.keras"],
         "num_examples": 5,
+        "passed": {"candidates": 64, "analysed": 64, "seconds": 0.5},
         "not_finite": {},
         "nonfinite": [],
     },

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import time
 import traceback
 from collections.abc import Sequence
@@ -397,6 +398,7 @@ class Trainer:
             return
         self.reports.phase("saving")
         results = self.task.results_save(self.outputs, self.progress)
+        results["passed"] = dataclasses.asdict(self.progress.passed)
         self._settle()
         self._yield_to_recovery()
         if found is None:

@@ -328,6 +328,18 @@ class TrainingSchedule:
             return moved
         return None if self._is_metric_stop() else self.after_activity(moved, {})
 
+    def following(self, progress: Progress) -> Progress | None:
+        """Return the cursor of the next batch in the epoch's order, in a job that selects.
+
+        After a selection pass it has the next candidates; steps of chosen examples may come first.
+        None at the activity's end.
+        """
+        if progress.activity is Activity.SELECT:
+            moved = replace(progress, examples=self.bounds(progress)[1])
+        else:
+            moved = self.after_batch(progress, seconds=0.0)
+        return None if self.is_activity_over(moved) else moved
+
     def positions(self, progress: Progress) -> Iterator[Progress]:
         """Yield the cursor of each coming batch.
 

@@ -151,6 +151,11 @@ _nonfinite = fields(
     num_skipped=_step,
     until_step=optional(_step),
 )
+_passed = fields(
+    candidates=whole(0, _REPORTED_EXAMPLES_LIMIT),
+    analysed=whole(0, _REPORTED_EXAMPLES_LIMIT),
+    seconds=_seconds,
+)
 _upload_errors = optional(mapped(_line))
 
 _READERS: Mapping[ReportKind, Mapping[str, Reader]] = {
@@ -207,6 +212,7 @@ _READERS: Mapping[ReportKind, Mapping[str, Reader]] = {
         "digest": optional(text(64)),
         "files": optional(listed(_name)),
         "num_examples": _examples,
+        "passed": optional(_passed),
         "upload_errors": _upload_errors,
     },
     ReportKind.FAILED: {

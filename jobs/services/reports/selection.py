@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
+from django.db.models import F
+
 from controlplane.core.protocol.codec import decode, encode
 from controlplane.core.protocol.selection import EndReason, SelectionEnd
 from controlplane.core.protocol.wire import TrainerReport
-from jobs.models import Allocation
+from jobs.models import Allocation, Job, StepReport
 from jobs.selectors.selection import selection_end_text
 from jobs.services.lifecycle.events import event_add
 from jobs.services.lifecycle.report_context import ReportContext
@@ -32,3 +37,17 @@ def selection_end_take(
     if is_first:
         text = selection_end_text(end)
         event_add("selection_ended", text, now=context.now, job=job, data=job.selection_ended)
+
+
+def passes_take(job: Job, passed: Mapping[str, Any]) -> None:
+    """Add the selection passes after the job's last step to the report of that step."""
+    last = StepReport.objects.filter(job=job).order_by("-last_step").first()
+    if last is None or job.selection_spec is None or not passed.get("candidates"):
+        return
+    seconds = passed.get("seconds", 0.0)
+    StepReport.objects.filter(pk=last.pk).update(
+        candidates=F("candidates") + passed["candidates"],
+        analysed=F("analysed") + passed.get("analysed", 0),
+        pass_s=F("pass_s") + seconds,
+        seconds=F("seconds") + seconds,
+    )

@@ -7,8 +7,9 @@ from typing import Any
 import pytest
 
 from controlplane.core.protocol.wire import ReportKind
-from jobs.models import Event, Job
+from jobs.models import Event, Job, StepReport
 from jobs.selectors.cluster import remaining_examples
+from jobs.selectors.selection import selection_counts
 from jobs.services.reports.batches import batch_take
 from tests.jobs.losses import event, fresh, training
 from tests.jobs.world import World
@@ -73,3 +74,22 @@ def test_an_end_that_cannot_be_is_refused(wrong: dict[str, Any]) -> None:
     say(world, job, **END | wrong)
     assert fresh(job).selection_ended == {}
     assert event(job, "report_refused")
+
+
+def test_passes_after_the_last_step_count() -> None:
+    world, job = selecting()
+    played, trainer = world.leader_of(job)
+    steps = {"epoch": 3, "examples": 100, "seconds": 2.0, "loss": 0.5, "num_accelerators": 2}
+    for first in (101, 111):
+        more = {"first_step": first, "last_step": first + 9, "candidates": 200, "analysed": 150}
+        played.say(trainer, ReportKind.STEPS, **steps, **more, pass_s=0.5)
+    passed = {"candidates": 64, "analysed": 32, "seconds": 0.25}
+    played.say(trainer, ReportKind.FINISHED, step=120, metrics={}, passed=passed)
+    batch_take(played.node, played.batch(), world.now)
+    job = fresh(job)
+    assert job.status == "finished"
+    counts = selection_counts(job)
+    assert counts is not None
+    assert (counts.candidates, counts.analysed, counts.trained) == (464, 332, 200)
+    last = StepReport.objects.get(job=job, last_step=120)
+    assert (last.candidates, last.pass_s, last.seconds) == (264, 0.75, 2.25)

@@ -77,6 +77,21 @@ def test_until_it_selects_a_job_trains_as_without_a_selection(tmp_path: Path) ->
     assert result["step"] == plain["step"]
 
 
+def test_passes_after_the_last_step_are_reported_with_the_end(tmp_path: Path) -> None:
+    """Less than a batch is left at the end, as 20 does not divide what is chosen."""
+    spec = training_spec(
+        selection=SelectionSpec(method=SelectionMethod.RANDOM, beta=9.0),
+        stop=StopCondition(kind=StopKind.EPOCHS, limit=3),
+    )
+    with local_job(tmp_path, spec) as job:
+        job.resize(1)
+        passed = job.wait_finished()["passed"]
+        stepped = sum(report.data["candidates"] for report in job.step_reports())
+    assert passed["candidates"] > 0, "nobody would see a lost count"
+    assert passed["analysed"] == 0
+    assert stepped + passed["candidates"] == 2 * NUM_EXAMPLES
+
+
 def test_the_method_none_is_no_selection(tmp_path: Path) -> None:
     (tmp_path / "code").mkdir()
     (tmp_path / "code" / "job.py").write_text(UNEVEN_JOB)
