@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
+
+import numpy as np
 
 from agents.trainer.contract.user_errors import JobCodeError
 from agents.trainer.model.keras_private import NoExampleLossError
@@ -29,9 +30,20 @@ def example_losses_needed() -> Iterator[None]:
         ) from error
 
 
-def pass_seconds(functions: StepFunctions, arguments: Sequence[Any]) -> float:
-    """Compute the losses of a step's examples as a selection pass does; returns the seconds."""
+def candidates_choose(
+    functions: StepFunctions, indices: np.ndarray, arguments: Sequence[Any]
+) -> int:
+    """Run a selection pass over a step's examples; returns the number of queued ones."""
     program, _, _, seeds, *examples = arguments
-    started_at = time.perf_counter()
-    functions.losses(program, seeds, *examples).numpy()
-    return time.perf_counter() - started_at
+    selection = functions.state.selection
+    assert selection is not None, "losses are traced for a job that selects"
+    losses = functions.losses(program, seeds, *examples).numpy()
+    return selection.choose(selection.spec.start, indices, losses)
+
+
+def chosen_dequeue(functions: StepFunctions, num_examples: int) -> None:
+    """Take examples from the queue, as a training step does."""
+    selection = functions.state.selection
+    assert selection is not None
+    selection.queued(num_examples)
+    selection.dequeue(num_examples)

@@ -7,6 +7,7 @@ slices. Results for skipped sizes follow from the line through the last two size
 from __future__ import annotations
 
 import ctypes
+import statistics
 import time
 from collections.abc import Sequence
 from contextlib import suppress
@@ -26,7 +27,11 @@ from agents.trainer.step.functions import StepFunctions
 from agents.trainer.step.merging import why_not_merged
 from agents.trainer.validate.job_file import LoadedJob
 from agents.trainer.validate.merging_trial import merging_try
-from agents.trainer.validate.selection_trial import example_losses_needed, pass_seconds
+from agents.trainer.validate.selection_trial import (
+    candidates_choose,
+    chosen_dequeue,
+    example_losses_needed,
+)
 from controlplane.core.estimates.memory import line_fit
 from controlplane.core.protocol.wire import ReductionMode, TrainingSpec
 
@@ -36,8 +41,8 @@ REPEATS = 2
 SIZE_LIMIT_S = 15.0
 #: Slices of the batch on which a selection pass and a step are compared, at most.
 COMPARED_SLICES = 16
-#: Passes and steps that are compared, in turns; the fastest count.
-COMPARED_REPEATS = 5
+#: Passes and steps that are compared, in turns.
+COMPARED_REPEATS = 9
 #: Share of the free memory that a trial may take, because other processes run on this node.
 FREE_SHARE = 0.5
 #: Ratio of successive sizes; the largest follows its half, for the line through both.
@@ -155,21 +160,28 @@ def _merging_facts(
 def _selection_facts(
     job: LoadedJob, functions: StepFunctions, order: np.ndarray, trial: Trial, num_slices: int
 ) -> dict[str, Any]:
-    """Return, if the job selects by losses, the seconds per example of a pass and of a step."""
+    """Return, if the job selects by losses, the seconds per example of a pass and of a step.
+
+    Both are medians with all that belongs to them: reading the examples, and choosing among them.
+    """
     if functions.losses is None:
         return {}
     affordable = int(SIZE_LIMIT_S / (2 * COMPARED_REPEATS * max(trial.seconds, 1e-9)))
     num_slices = max(2, min(num_slices, COMPARED_SLICES, affordable))
-    arguments = _arguments(job, order, trial.examples, len(functions.seeds), num_slices)
     pass_s, step_s = [], []
     for _ in range(1 + COMPARED_REPEATS):
-        pass_s.append(pass_seconds(functions, arguments))
         started_at = time.perf_counter()
+        arguments = _arguments(job, order, trial.examples, len(functions.seeds), num_slices)
+        num_examples = int(arguments[-1].shape[0])
+        num_chosen = candidates_choose(functions, order[:num_examples], arguments)
+        passed_at = time.perf_counter()
+        arguments = _arguments(job, order, trial.examples, len(functions.seeds), num_slices)
         _step(functions, arguments)
-        step_s.append(time.perf_counter() - started_at)
-    num_examples = int(arguments[0][:, 1].numpy().sum())
-    times = {"loss_s": min(pass_s[1:]), "step_s": min(step_s[1:])}
-    return {"selection": {name: seconds / num_examples for name, seconds in times.items()}}
+        chosen_dequeue(functions, num_chosen)
+        pass_s.append((passed_at - started_at) / num_examples)
+        step_s.append((time.perf_counter() - passed_at) / num_examples)
+    times = {"loss_s": statistics.median(pass_s[1:]), "step_s": statistics.median(step_s[1:])}
+    return {"selection": times}
 
 
 def slice_ladder(largest: int, num_examples: int) -> list[int]:
