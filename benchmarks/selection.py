@@ -22,12 +22,6 @@ from typing import Any
 
 from agents.trainer.local.local_cluster import LocalJob
 from benchmarks.figures import figures_print
-from controlplane.core.estimates.selection_cost import (
-    ExampleTimes,
-    SelectionTotals,
-    measured_speed_up,
-    predicted_speed_up,
-)
 from controlplane.core.protocol.codec import encode
 from controlplane.core.protocol.selection import SelectionMethod, SelectionSpec
 from controlplane.core.protocol.wire import (
@@ -36,6 +30,12 @@ from controlplane.core.protocol.wire import (
     StopCondition,
     StopKind,
     TrainingSpec,
+)
+from controlplane.core.selection.cost import (
+    ExampleTimes,
+    SelectionTotals,
+    measured_speed_up,
+    predicted_speed_up,
 )
 
 TEMPLATE = Path(__file__).resolve().parents[1] / "jobs" / "job_templates" / "digits_cnn.py"

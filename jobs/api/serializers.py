@@ -138,7 +138,8 @@ class JobSerializer(JobSummarySerializer):
     selected = serializers.SerializerMethodField(
         help_text="Examples of the epochs that select: candidates, analysed, trained, and the "
         "share trained on; how many times faster than plain epochs these are, as predicted and as "
-        "measured; why selection ended early; null without a selection."
+        "measured; why selection ended early; the examples chosen most often; null without a "
+        "selection."
     )
     reproducibility = serializers.SerializerMethodField(
         help_text="What another run of the same job gives: the same bits, or equal within rounding."
@@ -197,7 +198,11 @@ class JobSerializer(JobSummarySerializer):
         if counts is None:
             return None
         ended = job.selection_ended or None
-        return dataclasses.asdict(counts) | {"share": counts.share, "ended": ended}
+        return dataclasses.asdict(counts) | {
+            "share": counts.share,
+            "ended": ended,
+            "most_chosen": job.most_chosen,
+        }
 
     @extend_schema_field(serializers.ChoiceField(choices=list(Reproducibility)))
     def get_reproducibility(self, job: Job) -> str:

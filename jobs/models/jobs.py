@@ -77,6 +77,8 @@ class Job(models.Model):
     )
     #: The fields of a `SelectionSpec`; empty if every example is trained on.
     selection = models.JSONField(default=dict, blank=True)
+    #: Examples chosen most often so far: [place in the data, times].
+    most_chosen = models.JSONField(default=list, blank=True, editable=False)
     #: The fields of a `SelectionEnd`; empty unless it has ended before its time.
     selection_ended = models.JSONField(default=dict, blank=True, editable=False)
     stop_kind = models.CharField(max_length=10, choices=choices(StopKind))

@@ -6,13 +6,13 @@ from dataclasses import dataclass
 
 from django.db.models import Q, QuerySet, Sum
 
-from controlplane.core.estimates.selection_cost import (
+from controlplane.core.protocol.selection import EndReason, SelectionEnd
+from controlplane.core.selection.cost import (
     ExampleTimes,
     SelectionTotals,
     measured_speed_up,
     predicted_speed_up,
 )
-from controlplane.core.protocol.selection import EndReason, SelectionEnd
 from jobs.models import Job, StepReport
 
 

@@ -35,7 +35,13 @@ SOUND: dict[ReportKind, dict[str, Any]] = {
     ReportKind.SWITCHED: {"step": 0, "pause_s": 0.1, "bytes_moved": 5, "joined": True},
     ReportKind.DIGEST: {"step": 0, "sha256": "a", "role": "after"},
     ReportKind.STEPS: STEPS,
-    ReportKind.EPOCH: {"epoch": 0, "step": 20, "logs": {"loss": 0.5}, "nonfinite": []},
+    ReportKind.EPOCH: {
+        "epoch": 0,
+        "step": 20,
+        "logs": {"loss": 0.5},
+        "nonfinite": [],
+        "most_chosen": [[7, 3]],
+    },
     ReportKind.SELECTION_ENDED: {"epoch": 3, "step": 20, "reason": "guard", "ratio": 1.1},
     ReportKind.CHECKPOINTED: {
         "step": 20,

@@ -23,15 +23,15 @@ from agents.trainer.resize.switch_header import CatchUpPlan
 from agents.trainer.step.batch_plan import Planner
 from agents.trainer.step.prefetch import Feeder, LocalBatch, SelectingFeeder
 from agents.trainer.step.stepper import StepOutcome
-from controlplane.core.estimates.selection_guard import (
+from controlplane.core.protocol.codec import encode
+from controlplane.core.protocol.selection import MOST_CHOSEN_LIMIT, SelectionEnd
+from controlplane.core.protocol.wire import Membership, OnNonfinite, ReportKind, TrainingSpec
+from controlplane.core.selection.guard import (
     BreakEvenGuard,
     EpochFall,
     Verdict,
     control_verdict,
 )
-from controlplane.core.protocol.codec import encode
-from controlplane.core.protocol.selection import SelectionEnd
-from controlplane.core.protocol.wire import Membership, OnNonfinite, ReportKind, TrainingSpec
 
 #: Epochs in a row that may choose no example; a job that stops after steps would never end.
 EMPTY_EPOCHS_LIMIT = 10
@@ -180,11 +180,11 @@ class MembershipSession:
         """
         selection, course = self.data.selection, self.data.course
         assert selection is not None, "only a job with selection has passes"
-        chosen = selection.choose(progress.epoch, batch.indices, outcome.losses)
+        choice = selection.choose(progress.epoch, batch.indices, outcome.losses)
         epoch = progress.epoch
         if self._guard is not None and outcome.losses is not None:
-            self._guard.add_pass(len(batch.indices), chosen, seconds)
-        progress = course.after_pass(progress, chosen, seconds)
+            self._guard.add_pass(len(batch.indices), choice.num, seconds)
+        progress = course.after_pass(progress, choice.num, seconds, choice.losses)
         is_empty = course.is_activity_over(progress) and course.is_empty(progress)
         if is_empty and progress.empty_epochs + 1 >= EMPTY_EPOCHS_LIMIT:
             raise TrainerError(
@@ -202,6 +202,7 @@ class MembershipSession:
         logs = self._work.logs(with_learning_rate=is_train)
         if is_train and course.selects(progress) and progress.examples:
             logs["selected_share"] = progress.chosen / progress.examples
+            logs |= progress.pass_losses.logs()
         self._work.model.reset_metrics()
         try:
             progress = course.after_activity(progress, logs)
@@ -292,6 +293,8 @@ class MembershipSession:
         line = epoch_line(row, self.data.course.stop, self._num_working, now)
         with suppress(OSError):  # a full disk, or user code that closed its output
             os.write(1, f"{line}\n".encode())
+        selection = self.data.selection
+        most_chosen = [] if selection is None else selection.most_chosen(MOST_CHOSEN_LIMIT)
         self._reports.write(
             ReportKind.EPOCH,
             {
@@ -299,5 +302,6 @@ class MembershipSession:
                 "step": row.step,
                 "logs": json_numbers(row.logs),
                 "nonfinite": encode(metrics_nonfinite(history)),
+                "most_chosen": most_chosen,
             },
         )

@@ -11,6 +11,7 @@ from typing import Any
 from agents.trainer.model.history import EpochRow, logs_json, logs_read, metrics_nonfinite
 from agents.trainer.model.nonfinite import LossTrack
 from agents.trainer.model.recent_steps import StepsDone
+from agents.trainer.selection.loss_sums import LossSums
 from controlplane.core.protocol.codec import decode, encode
 from controlplane.core.protocol.nonfinite import Nonfinite
 from controlplane.core.protocol.selection import SelectionEnd, SelectionSpec
@@ -35,6 +36,7 @@ class SelectionPasses:
 
 
 NO_PASSES = SelectionPasses()
+NO_LOSSES = LossSums()
 
 
 @dataclass(frozen=True)
@@ -62,6 +64,7 @@ class Progress:
         is_failed: the job has stopped at `found`.
         queued: chosen examples that are not trained on yet.
         chosen, trained: examples of an epoch that selects, chosen and trained on so far.
+        pass_losses: losses of the epoch's chosen and skipped examples so far.
         empty_epochs: epochs in a row, up to now, whose selection has chosen nothing.
         passed: candidates, computed losses and seconds of the selection passes since the last
             training step.
@@ -87,6 +90,7 @@ class Progress:
     queued: int = 0
     chosen: int = 0
     trained: int = 0
+    pass_losses: LossSums = NO_LOSSES
     empty_epochs: int = 0
     passed: SelectionPasses = NO_PASSES
     selection_end: SelectionEnd | None = None
@@ -152,6 +156,7 @@ class Progress:
             queued=value.get("queued", 0),
             chosen=value.get("chosen", 0),
             trained=value.get("trained", 0),
+            pass_losses=LossSums(**value.get("pass_losses", {})),
             empty_epochs=value.get("empty_epochs", 0),
             passed=SelectionPasses(**value.get("passed", {})),
             selection_end=None if selection_end is None else decode(SelectionEnd, selection_end),
@@ -223,7 +228,9 @@ class TrainingSchedule:
     def _num_examples(self, activity: Activity) -> int:
         return self.num_validation if activity is Activity.VALIDATE else self.num_train
 
-    def after_pass(self, progress: Progress, chosen: int, seconds: float) -> Progress:
+    def after_pass(
+        self, progress: Progress, chosen: int, seconds: float, losses: LossSums = NO_LOSSES
+    ) -> Progress:
         """Move past a selection pass that has chosen some of its candidates."""
         assert self.selection is not None, "only a job with selection has passes"
         low, high = self.bounds(progress)
@@ -236,6 +243,7 @@ class TrainingSchedule:
                 examples=high,
                 queued=progress.queued + chosen,
                 chosen=progress.chosen + chosen,
+                pass_losses=progress.pass_losses.with_pass(losses),
                 passed=SelectionPasses(
                     passed.candidates + high - low,
                     passed.analysed + analysed,
@@ -378,6 +386,7 @@ class TrainingSchedule:
             history=(*progress.history, row),
             chosen=0,
             trained=0,
+            pass_losses=NO_LOSSES,
             empty_epochs=progress.empty_epochs + 1 if self.is_empty(progress) else 0,
         )
         if self.selects(moved):

@@ -6,12 +6,14 @@ hashed into digests. Every trainer updates it from the same losses, so it has th
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 import keras
 import numpy as np
 import tensorflow as tf
 
+from agents.trainer.selection.loss_sums import LossSums
 from agents.trainer.selection.rule import (
     chances,
     draws_of_epoch,
@@ -26,13 +28,21 @@ from controlplane.core.protocol.wire import TrainingSpec
 FREE = -1
 
 
+@dataclass(frozen=True)
+class Choice:
+    """The result of a selection pass: how many were chosen, and the losses of both groups."""
+
+    num: int
+    losses: LossSums
+
+
 class Selection:
     """The chosen examples of one job in one trainer.
 
     Attributes:
         variables: newest losses [history], indices of queued examples [capacity], the first epoch
-            that trains on everything again (`FREE`: none), and with the stale method each
-            example's last loss [N] and the epoch of that loss [N].
+            that trains on everything again (`FREE`: none), how often each example was chosen [N],
+            and with the stale method each example's last loss [N] and the epoch of that loss [N].
     """
 
     def __init__(
@@ -55,15 +65,16 @@ class Selection:
             self._queue = _variable("queue", places)
             end = FREE if spec.end is None else spec.end
             self._end = _variable("end", np.array([end], np.int64))
-            self.variables = [self._history, self._queue, self._end]
+            self._counts = _variable("counts", np.zeros(num_examples, np.int32))
+            self.variables = [self._history, self._queue, self._end, self._counts]
             if spec.method is SelectionMethod.STALE_SELECTIVE_BACKPROP:
                 lost = np.full(num_examples, np.nan, np.float32)
                 self._last = _variable("last_losses", lost)
                 self._seen = _variable("last_epochs", np.full(num_examples, -1, np.int32))
                 self.variables += [self._last, self._seen]
 
-    def choose(self, epoch: int, indices: np.ndarray, losses: np.ndarray | None) -> int:
-        """Choose among candidates and queue the chosen ones; returns their number.
+    def choose(self, epoch: int, indices: np.ndarray, losses: np.ndarray | None) -> Choice:
+        """Choose among candidates and queue the chosen ones.
 
         Args:
             indices: int64 [n], places of the candidates in the data.
@@ -72,10 +83,21 @@ class Selection:
         draws = self._draws(epoch)[indices]
         if self.spec.method is SelectionMethod.RANDOM or self.spec.is_control(epoch):
             chosen = is_chosen(draws, self.spec.expected_share)
+            values = np.full(len(indices), np.nan, np.float32)
         else:
-            chosen = is_chosen(draws, self._chances(epoch, indices, losses))
+            values = self._values(epoch, indices, losses)
+            chosen = is_chosen(draws, self._chances(values))
         self._enqueue(indices[chosen])
-        return int(chosen.sum())
+        self._counts.value.scatter_add(
+            tf.IndexedSlices(np.ones(chosen.sum(), np.int32), indices[chosen])
+        )
+        return Choice(num=int(chosen.sum()), losses=LossSums.of(values[chosen], values[~chosen]))
+
+    def most_chosen(self, limit: int) -> list[tuple[int, int]]:
+        """List the examples that were chosen most often: (place in the data, times)."""
+        counts = _read(self._counts)
+        places = np.argsort(-counts, kind="stable")[:limit]
+        return [(int(place), int(counts[place])) for place in places if counts[place]]
 
     def queued(self, num_examples: int) -> np.ndarray:
         """Return the places of the examples queued first: int64 [num_examples]."""
@@ -91,16 +113,20 @@ class Selection:
         """Record the first epoch that trains on everything again, as if the spec had it."""
         self._end.value.assign([epoch])
 
-    def _chances(self, epoch: int, indices: np.ndarray, losses: np.ndarray | None) -> np.ndarray:
-        """Rank the candidates among the newest losses, their own included."""
+    def _values(self, epoch: int, indices: np.ndarray, losses: np.ndarray | None) -> np.ndarray:
+        """Return the candidates' losses, or their last ones; NaN for an example without."""
         is_stale = self.spec.method is SelectionMethod.STALE_SELECTIVE_BACKPROP
         if losses is None:
             assert is_stale, "only the stale method chooses by earlier losses"
-            values = self._last.value.sparse_read(indices).numpy()
-        else:
-            values = ranked_losses(losses)
-            if is_stale:
-                self._remember(epoch, indices, values)
+            last: np.ndarray = self._last.value.sparse_read(indices).numpy()
+            return last
+        values = ranked_losses(losses)
+        if is_stale:
+            self._remember(epoch, indices, values)
+        return values
+
+    def _chances(self, values: np.ndarray) -> np.ndarray:
+        """Rank the candidates among the newest losses, their own included."""
         known = ~np.isnan(values)
         history = history_with(_read(self._history), values[known])
         self._history.value.assign(history)

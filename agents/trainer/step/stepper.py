@@ -28,8 +28,8 @@ from agents.trainer.model.progress import Activity
 from agents.trainer.step.functions import StepFunctions
 from agents.trainer.step.prefetch import LocalBatch
 from controlplane.core.estimates.noise_scale import GradientNoise, gradient_noise
-from controlplane.core.estimates.selection_guard import Verdict
 from controlplane.core.protocol.wire import ReductionMode
+from controlplane.core.selection.guard import Verdict
 
 Tensor = Any
 #: Phase of a group (see `Group`) during a rehearsal; its steps use the phases 0 and 1.

@@ -38,7 +38,7 @@ def candidates_choose(
     selection = functions.state.selection
     assert selection is not None, "losses are traced for a job that selects"
     losses = functions.losses(program, seeds, *examples).numpy()
-    return selection.choose(selection.spec.start, indices, losses)
+    return selection.choose(selection.spec.start, indices, losses).num
 
 
 def chosen_dequeue(functions: StepFunctions, num_examples: int) -> None:

@@ -14,6 +14,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from controlplane.core.protocol.plain_text import plain_text, plain_values
+from controlplane.core.protocol.selection import MOST_CHOSEN_LIMIT
 from controlplane.core.protocol.wire import ReportKind, TrainerReport, ValidationReport
 
 Reader = Callable[[Any], Any]
@@ -156,6 +157,15 @@ _passed = fields(
     analysed=whole(0, _REPORTED_EXAMPLES_LIMIT),
     seconds=_seconds,
 )
+
+
+def _example_count(value: Any) -> list[int]:
+    """Read an example's place in the data and a number."""
+    if not isinstance(value, list | tuple) or len(value) != 2:
+        raise ValueError("is no pair of numbers")
+    return [_examples(item) for item in value]
+
+
 _upload_errors = optional(mapped(_line))
 
 _READERS: Mapping[ReportKind, Mapping[str, Reader]] = {
@@ -189,6 +199,7 @@ _READERS: Mapping[ReportKind, Mapping[str, Reader]] = {
         "step": _step,
         "logs": mapped(_value),
         "nonfinite": optional(listed(_nonfinite)),
+        "most_chosen": optional(listed(_example_count, MOST_CHOSEN_LIMIT)),
     },
     ReportKind.CHECKPOINTED: {
         "step": _step,

@@ -12,6 +12,8 @@ STALE_RANGE = (2, 100)
 LOSS_CAP_RANGE = (0.0, 90.0)
 CONTROL_RANGE = (3, 1000)
 EPOCH_LIMIT = 100_000_000
+#: Examples that are reported as chosen most often.
+MOST_CHOSEN_LIMIT = 20
 
 
 class SelectionMethod(StrEnum):

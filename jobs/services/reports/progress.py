@@ -140,5 +140,6 @@ def epoch_take(context: ReportContext, _allocation: Allocation, report: TrainerR
             },
         )
     if number + 1 >= context.job.epoch:
-        context.job.update_columns(epoch=number + 1, metrics=logs)
+        most_chosen = report.data.get("most_chosen") or []
+        context.job.update_columns(epoch=number + 1, metrics=logs, most_chosen=most_chosen)
         metrics_note(context, logs, step, report.data.get("nonfinite"))

@@ -76,6 +76,16 @@ def test_an_end_that_cannot_be_is_refused(wrong: dict[str, Any]) -> None:
     assert event(job, "report_refused")
 
 
+def test_the_examples_chosen_most_often_are_those_of_the_newest_epoch() -> None:
+    world, job = selecting()
+    played, trainer = world.leader_of(job)
+    for number, chosen in ((5, [[7, 3], [1, 2]]), (4, [[9, 9]])):
+        more = {"epoch": number, "step": 90 + number, "logs": {}, "most_chosen": chosen}
+        played.say(trainer, ReportKind.EPOCH, **more)
+    batch_take(played.node, played.batch(), world.now)
+    assert fresh(job).most_chosen == [[7, 3], [1, 2]]
+
+
 def test_passes_after_the_last_step_count() -> None:
     world, job = selecting()
     played, trainer = world.leader_of(job)

@@ -16,8 +16,8 @@ from pathlib import Path
 from typing import Any
 
 from agents.trainer.__main__ import main
-from controlplane.core.estimates import selection_guard
-from controlplane.core.estimates.selection_guard import BreakEvenGuard
+from controlplane.core.selection import guard as selection_guard
+from controlplane.core.selection.guard import BreakEvenGuard
 from tests.agents.trainer.dying_trainer import Ending, ending_install
 from tests.agents.trainer.scheduled_trainer import schedule_install
 

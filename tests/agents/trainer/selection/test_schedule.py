@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from agents.trainer.model.progress import Activity, Progress, SelectionPasses, TrainingSchedule
 from agents.trainer.model.recent_steps import StepsDone
+from agents.trainer.selection.loss_sums import LossSums
 from controlplane.core.protocol.selection import SelectionMethod, SelectionSpec
 from controlplane.core.protocol.wire import StopCondition, StopKind
 
@@ -56,7 +57,7 @@ def test_a_pass_counts_until_the_next_step() -> None:
     course = _course(9, 4, StopCondition(kind=StopKind.EPOCHS, limit=2))
     progress = Progress(epoch=1, activity=Activity.SELECT)
     progress = course.after_pass(progress, 1, seconds=1.5)
-    progress = course.after_pass(progress, 3, seconds=0.5)
+    progress = course.after_pass(progress, 3, seconds=0.5, losses=LossSums(4.0, 3, 1.0, 1))
     assert (progress.passed, progress.passed.seconds) == (SelectionPasses(8, 8), 2.0)
     assert Progress.from_json(json.loads(json.dumps(progress.to_json()))) == progress
     assert course.after_batch(progress, seconds=1.0).passed == SelectionPasses()

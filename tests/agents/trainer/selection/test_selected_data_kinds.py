@@ -97,8 +97,8 @@ class Rig:
             batch = feeder.next(progress)
             outcome = self.stepper.step(batch, lambda: False)
             if progress.activity is Activity.SELECT:
-                chosen = selection.choose(progress.epoch, batch.indices, outcome.losses)
-                progress = course.after_pass(progress, chosen, 0.0)
+                choice = selection.choose(progress.epoch, batch.indices, outcome.losses)
+                progress = course.after_pass(progress, choice.num, 0.0, choice.losses)
             else:
                 if course.takes_queued(progress):
                     selection.dequeue(batch.plan.num_examples)

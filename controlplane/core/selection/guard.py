@@ -11,8 +11,8 @@ import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from controlplane.core.estimates.selection_cost import ExampleTimes, relative_cost
 from controlplane.core.protocol.selection import EndReason, SelectionSpec
+from controlplane.core.selection.cost import ExampleTimes, relative_cost
 
 #: Passes that compute losses, and training steps, from which a cost is estimated, at least.
 WINDOW_PASSES = 32

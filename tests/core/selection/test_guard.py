@@ -6,7 +6,8 @@ import math
 
 import pytest
 
-from controlplane.core.estimates.selection_guard import (
+from controlplane.core.protocol.selection import EndReason, SelectionMethod, SelectionSpec
+from controlplane.core.selection.guard import (
     CONTROLS,
     WINDOW_PASSES,
     WINDOW_STEPS,
@@ -15,7 +16,6 @@ from controlplane.core.estimates.selection_guard import (
     Verdict,
     control_verdict,
 )
-from controlplane.core.protocol.selection import EndReason, SelectionMethod, SelectionSpec
 
 SELECTIVE, STALE = SelectionMethod.SELECTIVE_BACKPROP, SelectionMethod.STALE_SELECTIVE_BACKPROP
 

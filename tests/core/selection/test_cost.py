@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from controlplane.core.estimates.selection_cost import (
+from controlplane.core.protocol.selection import SelectionMethod, SelectionSpec
+from controlplane.core.selection.cost import (
     ExampleTimes,
     SelectionTotals,
     measured_speed_up,
     predicted_speed_up,
     relative_cost,
 )
-from controlplane.core.protocol.selection import SelectionMethod, SelectionSpec
 
 SELECTIVE, STALE = SelectionMethod.SELECTIVE_BACKPROP, SelectionMethod.STALE_SELECTIVE_BACKPROP
 
