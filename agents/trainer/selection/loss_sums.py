@@ -10,7 +10,7 @@ import numpy as np
 
 @dataclass(frozen=True)
 class LossSums:
-    """Sums and numbers of finite losses, exactly rounded: the same on every machine."""
+    """Sums and numbers of finite losses; a pass is summed exactly, whatever the processor."""
 
     chosen: float = 0.0
     num_chosen: int = 0

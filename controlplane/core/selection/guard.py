@@ -70,7 +70,8 @@ class BreakEvenGuard:
         if self._num_skipped[0]:
             self._num_skipped[0] -= 1
             return
-        self._loss_s.append(seconds / candidates)
+        newest = self._loss_s[-4 * WINDOW_PASSES :]  # more only while steps are missing
+        self._loss_s = [*newest, seconds / candidates]
         self._candidates += candidates
         self._chosen += chosen
         self._judge()
