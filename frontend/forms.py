@@ -38,6 +38,8 @@ _SECTIONS = {
         "selection_stale_every",
         "selection_loss_cap",
         "selection_history",
+        "selection_guard",
+        "selection_control_every",
     ),
     "metric": ("stop_metric", "stop_target", "stop_higher_is_better"),
     "resources": (

@@ -175,6 +175,9 @@ def _selection_conflicts(values: Mapping[str, Any]) -> Iterator[tuple[str, str]]
     start, end = values.get("selection_start"), values.get("selection_end")
     if start and end and end <= start:
         yield "selection_end", f"Give more than {start}, the first epoch that selects."
+    if values.get("selection_control_every") and method is SelectionMethod.RANDOM:
+        text = "Random selection is its own control; leave control_every out, or select by losses."
+        yield "selection_control_every", text
     num_epochs = values.get("stop_limit")
     if start and num_epochs and start >= num_epochs and values.get("stop_kind") != StopKind.STEPS:
         yield (

@@ -9,7 +9,7 @@ from typing import Any
 from frontend.templatetags.pages import file_size, seconds_text, separated
 
 #: Facts shown elsewhere on the page.
-_ELSEWHERE = frozenset({"summary", "warnings"})
+_ELSEWHERE = frozenset({"selection", "summary", "warnings"})
 _LABELS = {
     "num_parameters": "Parameters",
     "num_trainable_parameters": "Trainable parameters",

@@ -141,7 +141,9 @@ class JobSerializer(JobSummarySerializer):
     )
     selected = serializers.SerializerMethodField(
         help_text="Examples of the epochs that select: candidates, analysed, trained, and the "
-        "share trained on; null without a selection."
+        "share trained on; how many times faster than plain epochs these are, as predicted and as "
+        "measured; why selection ended early; the examples chosen most often; null without a "
+        "selection."
     )
     reproducibility = serializers.SerializerMethodField(
         help_text="What another run of the same job gives: the same bits, or equal within rounding."
@@ -208,9 +210,16 @@ class JobSerializer(JobSummarySerializer):
     def get_forecast(self, job: Job) -> dict[str, Any] | None:
         return forecast_of(job)
 
-    def get_selected(self, job: Job) -> dict[str, float | int | None] | None:
+    def get_selected(self, job: Job) -> dict[str, Any] | None:
         counts = selection_counts(job)
-        return None if counts is None else dataclasses.asdict(counts) | {"share": counts.share}
+        if counts is None:
+            return None
+        ended = job.selection_ended or None
+        return dataclasses.asdict(counts) | {
+            "share": counts.share,
+            "ended": ended,
+            "most_chosen": job.most_chosen,
+        }
 
     @extend_schema_field(serializers.ChoiceField(choices=list(Reproducibility)))
     def get_reproducibility(self, job: Job) -> str:

@@ -1,4 +1,7 @@
-"""Recorded history: steps, epochs, events and logs. Rows are added and never changed."""
+"""Recorded history: steps, epochs, events and logs. Rows are added and never changed.
+
+Except the last report of steps: the selection passes after a job's last step are added to it.
+"""
 
 from __future__ import annotations
 
@@ -19,9 +22,11 @@ class StepReport(models.Model):
     last_step = models.PositiveBigIntegerField()
     epoch = models.PositiveIntegerField()
     examples = models.PositiveBigIntegerField()
-    # Of the selection passes before the steps: candidates, and those whose loss was computed.
+    # Of the selection passes before the steps: candidates, those whose loss was computed, and
+    # their time, which is a part of `seconds`.
     candidates = models.PositiveBigIntegerField(default=0)
     analysed = models.PositiveBigIntegerField(default=0)
+    pass_s = models.FloatField(default=0.0)
     seconds = models.FloatField()
     loss = models.FloatField(null=True, blank=True)
     num_accelerators = models.PositiveIntegerField()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import uuid
 from typing import Any
 
@@ -78,6 +79,10 @@ class Job(models.Model):
     )
     #: The fields of a `SelectionSpec`; empty if every example is trained on.
     selection = models.JSONField(default=dict, blank=True)
+    #: Examples chosen most often so far: [place in the data, times].
+    most_chosen = models.JSONField(default=list, blank=True, editable=False)
+    #: The fields of a `SelectionEnd`; empty unless it has ended before its time.
+    selection_ended = models.JSONField(default=dict, blank=True, editable=False)
     stop_kind = models.CharField(max_length=10, choices=choices(StopKind))
     stop_limit = models.PositiveIntegerField()
     stop_metric = models.CharField(max_length=100, blank=True)
@@ -243,6 +248,14 @@ class Job(models.Model):
     def selection_spec(self) -> SelectionSpec | None:
         """The selection of its training examples; None if every example is trained on."""
         return decode(SelectionSpec, self.selection) if self.selection else None
+
+    @property
+    def run_selection(self) -> SelectionSpec | None:
+        """The selection of this run, which may have ended earlier than the submission says."""
+        spec, end = self.selection_spec, self.selection_ended
+        if spec is None or not end:
+            return spec
+        return dataclasses.replace(spec, end=end["epoch"])
 
 
 class Artifact(models.Model):

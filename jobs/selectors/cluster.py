@@ -300,7 +300,7 @@ def remaining_examples(job: Job, in_epoch: int | None = None) -> float | None:
     per_epoch = job.facts.get("num_examples")
     if not isinstance(per_epoch, int) or job.stop_kind == StopKind.METRIC:
         return None
-    if (selection := job.selection_spec) is not None:
+    if (selection := job.run_selection) is not None:
         epochs = range(min(job.epoch, job.stop_limit), job.stop_limit)
         num_selecting = selection.num_selecting(epochs)
         num_plain = len(epochs) - num_selecting

@@ -4,8 +4,15 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from django.db.models import Q, Sum
+from django.db.models import Q, QuerySet, Sum
 
+from controlplane.core.protocol.selection import EndReason, SelectionEnd
+from controlplane.core.selection.cost import (
+    ExampleTimes,
+    SelectionTotals,
+    measured_speed_up,
+    predicted_speed_up,
+)
 from jobs.models import Job, StepReport
 
 
@@ -17,11 +24,18 @@ class SelectionCounts:
         candidates: examples among which was chosen; one counts in every epoch.
         analysed: candidates whose loss was computed.
         trained: examples of training steps.
+        predicted_speed_up: how many times faster than a plain epoch, by the times that validation
+            has measured; None without them.
+        measured_speed_up: the same, from the reported times; None without any.
+        backward_per_forward: time of a backward pass, in forward passes, in the validation.
     """
 
     candidates: int
     analysed: int
     trained: int
+    predicted_speed_up: float | None
+    measured_speed_up: float | None
+    backward_per_forward: float | None
 
     @property
     def share(self) -> float | None:
@@ -31,15 +45,55 @@ class SelectionCounts:
 
 def selection_counts(job: Job) -> SelectionCounts | None:
     """Sum the reports of a job; None for a job that trains on every example."""
-    spec = job.selection_spec
+    spec = job.run_selection
     if spec is None:
         return None
     selecting = Q(epoch__gte=spec.start)
     if spec.end is not None:
         selecting &= Q(epoch__lt=spec.end)
-    sums = StepReport.objects.filter(job=job).aggregate(
+    reports = StepReport.objects.filter(job=job)
+    sums = reports.aggregate(
         candidates=Sum("candidates", default=0),
         analysed=Sum("analysed", default=0),
         trained=Sum("examples", filter=selecting, default=0),
     )
-    return SelectionCounts(**sums)
+    times = job.facts.get("selection") or {}
+    measured = ExampleTimes(**times) if times.keys() == {"loss_s", "step_s"} else None
+    return SelectionCounts(
+        **sums,
+        predicted_speed_up=predicted_speed_up(spec, measured),
+        measured_speed_up=measured_speed_up(_totals(reports.filter(selecting))),
+        backward_per_forward=None if measured is None else measured.backward_per_forward,
+    )
+
+
+def selection_end_text(end: SelectionEnd) -> str:
+    """Describe why a job stops selecting, with its numbers."""
+    if end.reason is EndReason.GUARD:
+        why = f"an epoch that selects takes {end.ratio:.0%} of the time of a plain one"
+    else:
+        why = (
+            f"the validation loss falls {end.ratio:.2f} times as fast per second as with random "
+            "selection"
+        )
+    return f"Selection ends: {why}. From epoch {end.epoch} on all examples are trained on"
+
+
+def _totals(reports: QuerySet[StepReport]) -> list[SelectionTotals]:
+    """Sum reports by generation, which has the same accelerators throughout."""
+    sums = reports.order_by("generation").values("generation")
+    rows = sums.annotate(
+        candidates=Sum("candidates"),
+        trained=Sum("examples"),
+        pass_s=Sum("pass_s"),
+        all_s=Sum("seconds"),
+    )
+    return [
+        SelectionTotals(
+            candidates=row["candidates"],
+            trained=row["trained"],
+            pass_s=row["pass_s"],
+            step_s=max(row["all_s"] - row["pass_s"], 0.0),
+        )
+        for row in rows
+    ]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 
-from controlplane.core.protocol.selection import SelectionMethod, SelectionSpec
+from controlplane.core.protocol.selection import CONTROL_RANGE, SelectionMethod, SelectionSpec
 from controlplane.core.protocol.wire import OnNonfinite, TrainingSpec
 from controlplane.core.values.lifecycle import ValidationStatus
 from jobs.models import Job, Validation
@@ -39,10 +39,17 @@ def validation_matching(job: Job) -> Validation | None:
     )
 
 
+def _tried_selection(selection: SelectionSpec | None) -> SelectionSpec | None:
+    """Return what a validation looks at: losses of single examples, and control epochs."""
+    if selection is None or not selection.needs_losses:
+        return None
+    control_every = None if selection.control_every is None else CONTROL_RANGE[0]
+    return dataclasses.replace(_SELECTS_BY_LOSS, control_every=control_every)
+
+
 def _validated_part(job: Job) -> TrainingSpec:
     """Return the validated part of a job's spec, except the number of virtual nodes."""
     spec = training_spec(job)
-    needs_losses = spec.selection is not None and spec.selection.needs_losses
     return dataclasses.replace(
         spec,
         job_id=0,
@@ -51,5 +58,5 @@ def _validated_part(job: Job) -> TrainingSpec:
         stop=dataclasses.replace(spec.stop, limit=1),
         merges=True,
         on_nonfinite=OnNonfinite.STOP,
-        selection=_SELECTS_BY_LOSS if needs_losses else None,
+        selection=_tried_selection(spec.selection),
     )

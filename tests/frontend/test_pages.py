@@ -393,7 +393,12 @@ def test_a_selection_shows_what_was_analysed_and_trained(world: World, ada: Clie
     job = make_job(
         world.ada, "selects", selection={"method": "selective_backprop", "beta": 2.0, "end": 3}
     )
-    assert "0 trained of 0, 0 analysed" in _text(ada.get(f"/jobs/{job.pk}/"))
+    text = _text(ada.get(f"/jobs/{job.pk}/"))
+    assert "0 trained of 0, 0 analysed Speed-up over plain epochs" in text
+    assert "not predicted" in text
+    assert "Nothing chosen yet" in text
+    measured = {"selection": {"loss_s": 1.0, "step_s": 3.0}}
+    Job.objects.update(facts=measured, most_chosen=[[41, 9], [7, 8]])
     for epoch, candidates in enumerate((0, 2000, 2000, 0)):
         StepReport.objects.create(
             job=job,
@@ -404,11 +409,15 @@ def test_a_selection_shows_what_was_analysed_and_trained(world: World, ada: Clie
             examples=640,
             candidates=candidates,
             analysed=candidates // 2,
+            pass_s=0.2 if candidates else 0.0,
             seconds=1.0,
             num_accelerators=1,
             at=timezone.now(),
         )
     text = _text(ada.get(f"/jobs/{job.pk}/"))
     assert "Examples selected 32 % 1.28 k trained of 4 k, 2 k analysed" in text
+    # 4000 candidates at 1.6 s for 1280 trained examples, in 2 s; 1 / (1/3 + 1/3).
+    assert "Speed-up over plain epochs 2.50 1.50 predicted" in text
+    assert "Place in the data Times chosen 41 9 7 8" in text
     assert "Selection selective_backprop (beta 2.0, from epoch 1 to 3)" in text
     assert "Examples selected" not in _text(ada.get(f"/jobs/{world.jobs['running'].pk}/"))

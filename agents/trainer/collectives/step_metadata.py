@@ -2,12 +2,14 @@
 
 In the exact mode each trainer's notes arrive by rank: whether it holds the orders for the next
 generation, its slot, and the seconds it was busy with the step. In the fast mode the runtime sums
-all notes, so the seconds are at the trainer's own rank in a row of one place per trainer.
+all notes, so the seconds are at the trainer's own rank in a row of one place per trainer. Further
+numbers that only the leader sets (the others send zeros) may follow; all trainers read their sum.
 """
 
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -26,11 +28,13 @@ class StepMetadata:
         slots: slots by rank, as received; empty in the fast mode, which has no order.
         busy_s: seconds by rank that each trainer was busy with this step outside the exchange; 0
             if not measured.
+        from_leader: numbers that the leader has sent along.
     """
 
     is_agreed: bool
     slots: tuple[int, ...]
     busy_s: tuple[float, ...]
+    from_leader: tuple[float, ...] = ()
 
 
 class BusyTimer:
@@ -52,20 +56,30 @@ class BusyTimer:
 
 
 def notes_write(
-    mode: ReductionMode, group: Group, slot: int, holds_next: bool, busy_s: float
+    mode: ReductionMode,
+    group: Group,
+    slot: int,
+    holds_next: bool,
+    busy_s: float,
+    from_leader: Sequence[float] = (),
 ) -> list[float]:
     """Return one trainer's notes; their number is the same for each trainer of the group."""
     if mode is ReductionMode.EXACT:
-        return [float(holds_next), float(slot), busy_s]
+        return [float(holds_next), float(slot), busy_s, *from_leader]
     row = [0.0] * group.size
     row[group.rank(slot)] = busy_s
-    return [float(holds_next), *row]
+    return [float(holds_next), *row, *from_leader]
 
 
 def notes_read(mode: ReductionMode, group: Group, notes: np.ndarray) -> StepMetadata:
-    """Parse the exchanged notes: [size, 3] by rank in the exact mode, else [1, 1 + size]."""
+    """Parse the exchanged notes: [size, 3 + n] by rank in the exact mode, else [1, 1 + size + n].
+
+    n is the number of `from_leader`.
+    """
     is_agreed = bool(notes[:, 0].sum() == group.size)
     if mode is ReductionMode.EXACT:
         slots = tuple(int(slot) for slot in notes[:, 1])
-        return StepMetadata(is_agreed, slots, tuple(float(value) for value in notes[:, 2]))
-    return StepMetadata(is_agreed, (), tuple(float(value) for value in notes[0, 1:]))
+        from_leader = notes[:, 3:].sum(0).tolist()
+        return StepMetadata(is_agreed, slots, tuple(notes[:, 2].tolist()), tuple(from_leader))
+    busy_s, from_leader = notes[0, 1 : 1 + group.size], notes[0, 1 + group.size :]
+    return StepMetadata(is_agreed, (), tuple(busy_s.tolist()), tuple(from_leader.tolist()))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+import math
 import os
 from collections.abc import Sequence
 from contextlib import suppress
@@ -23,7 +24,14 @@ from agents.trainer.step.batch_plan import Planner
 from agents.trainer.step.prefetch import Feeder, LocalBatch, SelectingFeeder
 from agents.trainer.step.stepper import StepOutcome
 from controlplane.core.protocol.codec import encode
+from controlplane.core.protocol.selection import MOST_CHOSEN_LIMIT, SelectionEnd
 from controlplane.core.protocol.wire import Membership, OnNonfinite, ReportKind, TrainingSpec
+from controlplane.core.selection.guard import (
+    BreakEvenGuard,
+    EpochFall,
+    Verdict,
+    control_verdict,
+)
 
 #: Epochs in a row that may choose no example; a job that stops after steps would never end.
 EMPTY_EPOCHS_LIMIT = 10
@@ -84,11 +92,47 @@ class MembershipSession:
         self._generation = membership.generation
         self._steps_known = membership.steps_known
         self._epochs_known = membership.epochs_known
+        selection = self.data.course.selection
+        self._guard: BreakEvenGuard | None = None
+        if selection is not None and selection.guard and selection.needs_losses:
+            self._guard = BreakEvenGuard(selection)
         self._goes_on = spec.on_nonfinite is OnNonfinite.CONTINUE or not work.is_trained
 
     def batch(self, progress: Progress) -> LocalBatch:
         """Return this trainer's part of the batch at `progress`."""
         return self._feeder.next(progress)
+
+    def verdict(self, progress: Progress) -> Verdict | None:
+        """Return, as the leader, that selection does not pay; None if it does or has ended."""
+        selection = self.data.course.selection
+        has_ended = progress.selection_end is not None or not self.data.course.selects(progress)
+        if not self._is_leader or selection is None or has_ended:
+            return None
+        if self._guard is not None and self._guard.verdict is not None:
+            return self._guard.verdict
+        if selection.control_every is None:
+            return None
+        rows = [
+            EpochFall(row.epoch, row.logs.get("val_loss", math.nan), row.seconds)
+            for row in progress.history
+        ]
+        return control_verdict(selection, rows)
+
+    def _end_selection(self, progress: Progress, verdict: Verdict) -> Progress:
+        """Train on everything from the next epoch on; every trainer does so after the same step."""
+        if progress.selection_end is not None or self.data.selection is None:
+            return progress
+        end = SelectionEnd(
+            epoch=progress.epoch + 1,
+            step=progress.step + 1,
+            reason=verdict.reason,
+            ratio=verdict.ratio,
+        )
+        spec_end = self.data.selection.spec.end
+        if spec_end is not None and spec_end <= end.epoch:
+            return progress  # it ends by itself
+        self.data.selection.end(end.epoch)
+        return replace(progress, selection_end=end)
 
     def advance(
         self, progress: Progress, num_examples: int, outcome: StepOutcome, seconds: float
@@ -110,6 +154,11 @@ class MembershipSession:
         if outcome.is_refused:
             return self.judged(progress)
         passed = progress.passed
+        if outcome.verdict is not None:
+            progress = self._end_selection(progress, outcome.verdict)
+            self._report_selection_end(progress)
+        if self._guard is not None and is_train:
+            self._guard.add_step(num_examples, seconds)
         if course.takes_queued(progress) and self.data.selection is not None:
             self.data.selection.dequeue(num_examples)
         progress = course.after_batch(progress, seconds)
@@ -131,9 +180,11 @@ class MembershipSession:
         """
         selection, course = self.data.selection, self.data.course
         assert selection is not None, "only a job with selection has passes"
-        chosen = selection.choose(progress.epoch, batch.indices, outcome.losses)
+        choice = selection.choose(progress.epoch, batch.indices, outcome.losses)
         epoch = progress.epoch
-        progress = course.after_pass(progress, chosen, seconds)
+        if self._guard is not None and outcome.losses is not None:
+            self._guard.add_pass(len(batch.indices), choice.num, seconds)
+        progress = course.after_pass(progress, choice.num, seconds, choice.losses)
         is_empty = course.is_activity_over(progress) and course.is_empty(progress)
         if is_empty and progress.empty_epochs + 1 >= EMPTY_EPOCHS_LIMIT:
             raise TrainerError(
@@ -151,6 +202,7 @@ class MembershipSession:
         logs = self._work.logs(with_learning_rate=is_train)
         if is_train and course.selects(progress) and progress.examples:
             logs["selected_share"] = progress.chosen / progress.examples
+            logs |= progress.pass_losses.logs()
         self._work.model.reset_metrics()
         try:
             progress = course.after_activity(progress, logs)
@@ -186,9 +238,15 @@ class MembershipSession:
             for done in steps_after(progress.recent, known):
                 self._reports.write(ReportKind.STEPS, done.report(), done.generation)
                 self._reports.last_step = done.last_step
+        self._report_selection_end(progress)
         for end, row in enumerate(progress.history, start=1):
             if self._epochs_known is not None and row.epoch >= self._epochs_known:
                 self._report_epoch(progress.history[:end])
+
+    def _report_selection_end(self, progress: Progress) -> None:
+        """Report, as the leader, why the job stops selecting, if it does; repeats are harmless."""
+        if self._is_leader and progress.selection_end is not None:
+            self._reports.write(ReportKind.SELECTION_ENDED, encode(progress.selection_end))
 
     def _step_done(
         self,
@@ -210,6 +268,7 @@ class MembershipSession:
             batch_size=self._batch_size,
             candidates=passed.candidates,
             analysed=passed.analysed,
+            pass_s=passed.seconds,
         )
 
     def close(self) -> None:
@@ -234,6 +293,8 @@ class MembershipSession:
         line = epoch_line(row, self.data.course.stop, self._num_working, now)
         with suppress(OSError):  # a full disk, or user code that closed its output
             os.write(1, f"{line}\n".encode())
+        selection = self.data.selection
+        most_chosen = [] if selection is None else selection.most_chosen(MOST_CHOSEN_LIMIT)
         self._reports.write(
             ReportKind.EPOCH,
             {
@@ -241,5 +302,6 @@ class MembershipSession:
                 "step": row.step,
                 "logs": json_numbers(row.logs),
                 "nonfinite": encode(metrics_nonfinite(history)),
+                "most_chosen": most_chosen,
             },
         )

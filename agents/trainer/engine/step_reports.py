@@ -51,6 +51,7 @@ class StepReports:
         self._examples = 0
         self._candidates = 0
         self._analysed = 0
+        self._pass_s = 0.0
         self._seconds = 0.0
         self._losses = 0.0
         self._step = 0
@@ -76,6 +77,7 @@ class StepReports:
         self._num_steps += 1
         self._candidates += passed.candidates
         self._analysed += passed.analysed
+        self._pass_s += passed.seconds
         self._examples += examples
         self._seconds += seconds
         self._losses += outcome.loss
@@ -105,6 +107,7 @@ class StepReports:
                 "examples": self._examples,
                 "candidates": self._candidates,
                 "analysed": self._analysed,
+                "pass_s": self._pass_s,
                 "seconds": self._seconds,
                 "loss": mean_loss if math.isfinite(mean_loss) else None,
                 "nonfinite": encode(self._is_nonfinite or self._was_nonfinite),

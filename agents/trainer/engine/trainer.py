@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import time
 import traceback
 from collections.abc import Sequence
@@ -123,6 +124,8 @@ class Trainer:
             session = self.session
             assert session is not None, "a member has a session"
             batch = session.batch(self.progress)
+            if self.work.data.selection is not None:
+                self.stepper.verdict = session.verdict(self.progress)
             outcome = self.stepper.step(batch, self._holds_next)
             self.stepped_at = time.monotonic()
             if self._is_leader():
@@ -395,6 +398,7 @@ class Trainer:
             return
         self.reports.phase("saving")
         results = self.task.results_save(self.outputs, self.progress)
+        results["passed"] = dataclasses.asdict(self.progress.passed)
         self._settle()
         self._yield_to_recovery()
         if found is None:

@@ -20,14 +20,14 @@ from agents.trainer.model.keras_private import model_build, model_build_inputs
 from agents.trainer.model.progress import Activity, Progress, TrainingSchedule
 from agents.trainer.model.state import ModelState
 from agents.trainer.predict.job import SOURCE_FILE
-from agents.trainer.selection.state import Selection
+from agents.trainer.selection.state import selection_of
 from agents.trainer.step.batch_plan import Planner
 from agents.trainer.step.functions import StepFunctions, example_specs
 from agents.trainer.step.merging import pass_examples, why_not_merged
 from agents.trainer.step.prefetch import JobData, LocalBatch
 from agents.trainer.step.stepper import step_failures
 from agents.trainer.validate.job_file import LoadedJob, job_load
-from controlplane.core.protocol.selection import SelectionMethod, SelectionSpec
+from controlplane.core.protocol.selection import SelectionSpec
 from controlplane.core.protocol.wire import Task, TrainingSpec
 
 #: Examples used to learn structure, dtypes and shapes.
@@ -169,14 +169,6 @@ def workload_build(run_dir: Path, spec: TrainingSpec, reports: ReportWriter) -> 
         build_s=time.monotonic() - started_at,
         is_trained=is_trained,
     )
-
-
-def selection_of(spec: TrainingSpec, num_examples: int) -> Selection | None:
-    """Make the selection of a training job over `num_examples`; None if it selects nothing."""
-    if spec.selection is None or spec.selection.method is SelectionMethod.NONE:
-        return None
-    largest = max(spec.global_batch_size, spec.batch_size_max or 0)
-    return Selection(spec.selection, spec.seed, num_examples, spec.global_batch_size, largest)
 
 
 def _course(

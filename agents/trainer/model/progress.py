@@ -11,9 +11,10 @@ from typing import Any
 from agents.trainer.model.history import EpochRow, logs_json, logs_read, metrics_nonfinite
 from agents.trainer.model.nonfinite import LossTrack
 from agents.trainer.model.recent_steps import StepsDone
-from controlplane.core.protocol.codec import decode
+from agents.trainer.selection.loss_sums import LossSums
+from controlplane.core.protocol.codec import decode, encode
 from controlplane.core.protocol.nonfinite import Nonfinite
-from controlplane.core.protocol.selection import SelectionSpec
+from controlplane.core.protocol.selection import SelectionEnd, SelectionSpec
 from controlplane.core.protocol.wire import StopCondition, StopKind
 
 
@@ -35,6 +36,7 @@ class SelectionPasses:
 
 
 NO_PASSES = SelectionPasses()
+NO_LOSSES = LossSums()
 
 
 @dataclass(frozen=True)
@@ -62,9 +64,11 @@ class Progress:
         is_failed: the job has stopped at `found`.
         queued: chosen examples that are not trained on yet.
         chosen, trained: examples of an epoch that selects, chosen and trained on so far.
+        pass_losses: losses of the epoch's chosen and skipped examples so far.
         empty_epochs: epochs in a row, up to now, whose selection has chosen nothing.
         passed: candidates, computed losses and seconds of the selection passes since the last
             training step.
+        selection_end: the decision to train on everything again, if there was one.
     """
 
     step: int = 0
@@ -86,8 +90,10 @@ class Progress:
     queued: int = 0
     chosen: int = 0
     trained: int = 0
+    pass_losses: LossSums = NO_LOSSES
     empty_epochs: int = 0
     passed: SelectionPasses = NO_PASSES
+    selection_end: SelectionEnd | None = None
 
     @property
     def is_over(self) -> bool:
@@ -121,6 +127,7 @@ class Progress:
         return asdict(replace(self, history=(), recent=())) | {
             "train_logs": logs_json(self.train_logs),
             "history": rows,
+            "selection_end": encode(self.selection_end),
             "recent": [done.to_json() for done in self.recent],
         }
 
@@ -128,6 +135,7 @@ class Progress:
     def from_json(cls, value: Mapping[str, Any], batch_size: int = 0) -> Progress:
         """Parse the result of `to_json`; `batch_size` is for checkpoints without `examples`."""
         ended_by, found = value["ended_by"], value.get("found")
+        selection_end = value.get("selection_end")
         return cls(
             step=value["step"],
             epoch=value["epoch"],
@@ -148,8 +156,10 @@ class Progress:
             queued=value.get("queued", 0),
             chosen=value.get("chosen", 0),
             trained=value.get("trained", 0),
+            pass_losses=LossSums(**value.get("pass_losses", {})),
             empty_epochs=value.get("empty_epochs", 0),
             passed=SelectionPasses(**value.get("passed", {})),
+            selection_end=None if selection_end is None else decode(SelectionEnd, selection_end),
         )
 
 
@@ -190,7 +200,10 @@ class TrainingSchedule:
 
     def selects(self, progress: Progress) -> bool:
         """Return whether the epoch at the cursor trains on chosen examples alone."""
-        return self.selection is not None and self.selection.selects(progress.epoch)
+        end = progress.selection_end
+        if self.selection is None or (end is not None and progress.epoch >= end.epoch):
+            return False
+        return self.selection.selects(progress.epoch)
 
     def is_empty(self, progress: Progress) -> bool:
         """Return whether the epoch at the cursor, at its end, has selected nothing."""
@@ -215,7 +228,9 @@ class TrainingSchedule:
     def _num_examples(self, activity: Activity) -> int:
         return self.num_validation if activity is Activity.VALIDATE else self.num_train
 
-    def after_pass(self, progress: Progress, chosen: int, seconds: float) -> Progress:
+    def after_pass(
+        self, progress: Progress, chosen: int, seconds: float, losses: LossSums = NO_LOSSES
+    ) -> Progress:
         """Move past a selection pass that has chosen some of its candidates."""
         assert self.selection is not None, "only a job with selection has passes"
         low, high = self.bounds(progress)
@@ -228,6 +243,7 @@ class TrainingSchedule:
                 examples=high,
                 queued=progress.queued + chosen,
                 chosen=progress.chosen + chosen,
+                pass_losses=progress.pass_losses.with_pass(losses),
                 passed=SelectionPasses(
                     passed.candidates + high - low,
                     passed.analysed + analysed,
@@ -320,6 +336,18 @@ class TrainingSchedule:
             return moved
         return None if self._is_metric_stop() else self.after_activity(moved, {})
 
+    def following(self, progress: Progress) -> Progress | None:
+        """Return the cursor of the next batch in the epoch's order, in a job that selects.
+
+        After a selection pass it has the next candidates; steps of chosen examples may come first.
+        None at the activity's end.
+        """
+        if progress.activity is Activity.SELECT:
+            moved = replace(progress, examples=self.bounds(progress)[1])
+        else:
+            moved = self.after_batch(progress, seconds=0.0)
+        return None if self.is_activity_over(moved) else moved
+
     def positions(self, progress: Progress) -> Iterator[Progress]:
         """Yield the cursor of each coming batch.
 
@@ -358,6 +386,7 @@ class TrainingSchedule:
             history=(*progress.history, row),
             chosen=0,
             trained=0,
+            pass_losses=NO_LOSSES,
             empty_epochs=progress.empty_epochs + 1 if self.is_empty(progress) else 0,
         )
         if self.selects(moved):

@@ -20,7 +20,8 @@ TOLD_TOGETHER_S = 0.5
 class StepsDone(NamedTuple):
     """Consecutive steps in one membership; `loss` is the mean, `epoch` the last step's epoch.
 
-    `candidates` and `analysed` are those of the selection passes before the steps.
+    `candidates`, `analysed` and `pass_s` (a part of `seconds`) are those of the selection passes
+    before the steps.
     """
 
     generation: int
@@ -34,6 +35,7 @@ class StepsDone(NamedTuple):
     batch_size: int
     candidates: int = 0
     analysed: int = 0
+    pass_s: float = 0.0
 
     def to_json(self) -> list[Any]:
         """Convert to plain JSON values; a loss that is not finite becomes text."""
@@ -57,6 +59,7 @@ class StepsDone(NamedTuple):
             seconds=self.seconds + other.seconds,
             candidates=self.candidates + other.candidates,
             analysed=self.analysed + other.analysed,
+            pass_s=self.pass_s + other.pass_s,
             loss=losses / (num_steps + num_others),
         )
 
@@ -70,6 +73,7 @@ class StepsDone(NamedTuple):
             seconds=self.seconds * share,
             candidates=round(self.candidates * share),
             analysed=round(self.analysed * share),
+            pass_s=self.pass_s * share,
         )
 
     def report(self) -> dict[str, Any]:
@@ -81,6 +85,7 @@ class StepsDone(NamedTuple):
             "examples": self.examples,
             "candidates": self.candidates,
             "analysed": self.analysed,
+            "pass_s": self.pass_s,
             "seconds": self.seconds,
             "loss": self.loss if math.isfinite(self.loss) else None,
             "num_accelerators": self.num_accelerators,

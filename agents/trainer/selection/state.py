@@ -6,12 +6,14 @@ hashed into digests. Every trainer updates it from the same losses, so it has th
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 import keras
 import numpy as np
 import tensorflow as tf
 
+from agents.trainer.selection.loss_sums import LossSums
 from agents.trainer.selection.rule import (
     chances,
     draws_of_epoch,
@@ -20,17 +22,27 @@ from agents.trainer.selection.rule import (
     ranked_losses,
 )
 from controlplane.core.protocol.selection import SelectionMethod, SelectionSpec
+from controlplane.core.protocol.wire import TrainingSpec
 
 #: A free place of the queue.
 FREE = -1
+
+
+@dataclass(frozen=True)
+class Choice:
+    """The result of a selection pass: how many were chosen, and the losses of both groups."""
+
+    num: int
+    losses: LossSums
 
 
 class Selection:
     """The chosen examples of one job in one trainer.
 
     Attributes:
-        variables: newest losses [history], indices of queued examples [capacity], and with the
-            stale method each example's last loss [N] and the epoch of that loss [N].
+        variables: newest losses [history], indices of queued examples [capacity], the first epoch
+            that trains on everything again (`FREE`: none), how often each example was chosen [N],
+            and with the stale method each example's last loss [N] and the epoch of that loss [N].
     """
 
     def __init__(
@@ -51,27 +63,41 @@ class Selection:
             # Fewer than a batch are left when a pass begins.
             places = np.full(batch_size + pass_size, FREE, np.int64)
             self._queue = _variable("queue", places)
-            self.variables = [self._history, self._queue]
+            end = FREE if spec.end is None else spec.end
+            self._end = _variable("end", np.array([end], np.int64))
+            self._counts = _variable("counts", np.zeros(num_examples, np.int32))
+            self.variables = [self._history, self._queue, self._end, self._counts]
             if spec.method is SelectionMethod.STALE_SELECTIVE_BACKPROP:
                 lost = np.full(num_examples, np.nan, np.float32)
                 self._last = _variable("last_losses", lost)
                 self._seen = _variable("last_epochs", np.full(num_examples, -1, np.int32))
                 self.variables += [self._last, self._seen]
 
-    def choose(self, epoch: int, indices: np.ndarray, losses: np.ndarray | None) -> int:
-        """Choose among candidates and queue the chosen ones; returns their number.
+    def choose(self, epoch: int, indices: np.ndarray, losses: np.ndarray | None) -> Choice:
+        """Choose among candidates and queue the chosen ones.
 
         Args:
             indices: int64 [n], places of the candidates in the data.
             losses: [n]; None in an epoch that computes none.
         """
         draws = self._draws(epoch)[indices]
-        if self.spec.method is SelectionMethod.RANDOM:
+        if self.spec.method is SelectionMethod.RANDOM or self.spec.is_control(epoch):
             chosen = is_chosen(draws, self.spec.expected_share)
+            values = np.full(len(indices), np.nan, np.float32)
         else:
-            chosen = is_chosen(draws, self._chances(epoch, indices, losses))
+            values = self._values(epoch, indices, losses)
+            chosen = is_chosen(draws, self._chances(values))
         self._enqueue(indices[chosen])
-        return int(chosen.sum())
+        self._counts.value.scatter_add(
+            tf.IndexedSlices(np.ones(chosen.sum(), np.int32), indices[chosen])
+        )
+        return Choice(num=int(chosen.sum()), losses=LossSums.of(values[chosen], values[~chosen]))
+
+    def most_chosen(self, limit: int) -> list[tuple[int, int]]:
+        """List the examples that were chosen most often: (place in the data, times)."""
+        counts = _read(self._counts)
+        places = np.argsort(-counts, kind="stable")[:limit]
+        return [(int(place), int(counts[place])) for place in places if counts[place]]
 
     def queued(self, num_examples: int) -> np.ndarray:
         """Return the places of the examples queued first: int64 [num_examples]."""
@@ -83,16 +109,24 @@ class Selection:
         rest = np.full(num_examples, FREE, np.int64)
         self._queue.value.assign(np.concatenate([queue[num_examples:], rest]))
 
-    def _chances(self, epoch: int, indices: np.ndarray, losses: np.ndarray | None) -> np.ndarray:
-        """Rank the candidates among the newest losses, their own included."""
+    def end(self, epoch: int) -> None:
+        """Record the first epoch that trains on everything again, as if the spec had it."""
+        self._end.value.assign([epoch])
+
+    def _values(self, epoch: int, indices: np.ndarray, losses: np.ndarray | None) -> np.ndarray:
+        """Return the candidates' losses, or their last ones; NaN for an example without."""
         is_stale = self.spec.method is SelectionMethod.STALE_SELECTIVE_BACKPROP
         if losses is None:
             assert is_stale, "only the stale method chooses by earlier losses"
-            values = self._last.value.sparse_read(indices).numpy()
-        else:
-            values = ranked_losses(losses)
-            if is_stale:
-                self._remember(epoch, indices, values)
+            last: np.ndarray = self._last.value.sparse_read(indices).numpy()
+            return last
+        values = ranked_losses(losses)
+        if is_stale:
+            self._remember(epoch, indices, values)
+        return values
+
+    def _chances(self, values: np.ndarray) -> np.ndarray:
+        """Rank the candidates among the newest losses, their own included."""
         known = ~np.isnan(values)
         history = history_with(_read(self._history), values[known])
         self._history.value.assign(history)
@@ -120,6 +154,14 @@ class Selection:
         if self._drawn is None or self._drawn[0] != epoch:
             self._drawn = (epoch, draws_of_epoch(self._seed, epoch, self._num_examples))
         return self._drawn[1]
+
+
+def selection_of(spec: TrainingSpec, num_examples: int) -> Selection | None:
+    """Make the selection of a training job over `num_examples`; None if it selects nothing."""
+    if spec.selection is None or spec.selection.method is SelectionMethod.NONE:
+        return None
+    largest = max(spec.global_batch_size, spec.batch_size_max or 0)
+    return Selection(spec.selection, spec.seed, num_examples, spec.global_batch_size, largest)
 
 
 def _variable(name: str, value: np.ndarray) -> Any:

@@ -298,9 +298,12 @@ class Feeder:
 
 
 class SelectingFeeder:
-    """Fetches the batches of a job that selects its examples when they are asked for.
+    """Fetches the batches of a job that selects its examples in one membership.
 
-    The next batch depends on what the last selection pass has chosen.
+    Which batch comes next depends on what the last selection pass has chosen. The next batch of the
+    epoch's order, the candidates of the next pass above all, is known: it is fetched ahead, while
+    the present one and steps of chosen examples run. The job's data are read by one thread at a
+    time.
     """
 
     def __init__(self, data: JobData, planner: Planner) -> None:
@@ -310,6 +313,8 @@ class SelectingFeeder:
         self._planner = planner
         self._visited: tuple[int, Activity] | None = None
         self._order = np.zeros(0, np.int64)
+        self._reading = threading.Lock()
+        self._ahead: _Ahead | None = None
 
     def next(self, progress: Progress) -> LocalBatch:
         """Return the batch at the cursor.
@@ -319,13 +324,92 @@ class SelectingFeeder:
         """
         if self._data.course.takes_queued(progress):
             indices = self._selection.queued(self._data.course.bounds(progress)[1])
-            return self._data.batch_of(self._planner, indices, progress)
+            batch = self._data.batch_of(self._planner, indices, progress)
+            return dataclasses.replace(batch, pieces=self._pieces(batch, [], None))
         is_validating = progress.activity is Activity.VALIDATE
         visited = (progress.epoch, Activity.VALIDATE if is_validating else Activity.TRAIN)
         if self._visited != visited:
             self._visited = visited
             self._order = self._data.order(progress)
-        return self._data.local_batch(self._planner, self._order, progress)
+        ahead, self._ahead = self._ahead, None
+        if ahead is not None and ahead.key == _key(progress):
+            batch, waiting = ahead.batch, ahead.take()
+        else:
+            batch, waiting = self._data.local_batch(self._planner, self._order, progress), []
+        following = self._data.course.following(progress)
+        pieces = self._pieces(batch, waiting, following)
+        return dataclasses.replace(batch, place=progress.place, pieces=pieces)
+
+    def _pieces(
+        self, batch: LocalBatch, waiting: list[LocalPiece], following: Progress | None
+    ) -> Iterator[LocalPiece]:
+        """Yield a batch's pieces, first those `waiting`; before the last, begin with `following`.
+
+        The last one is then used while the next batch is fetched.
+        """
+        for number in range(batch.num_pieces):
+            if not waiting:
+                with self._reading:
+                    waiting.append(next(batch.pieces))
+            if number == batch.num_pieces - 1 and following is not None:
+                coming = self._data.local_batch(self._planner, self._order, following)
+                self._ahead = _Ahead(coming, _key(following), self._reading)
+            yield waiting.pop(0)
 
     def stop(self) -> None:
-        """Do nothing: no batch is fetched ahead."""
+        """Discard what is fetched ahead; waits for it like `Feeder.stop`."""
+        if self._ahead is not None:
+            self._ahead.stop()
+            self._ahead = None
+
+
+class _Ahead:
+    """The first pieces of a coming batch, fetched in a thread.
+
+    Attributes:
+        key: the coming batch, see `_key`.
+    """
+
+    def __init__(
+        self, batch: LocalBatch, key: tuple[int, Activity, int], reading: threading.Lock
+    ) -> None:
+        self.batch = batch
+        self.key = key
+        self._reading = reading
+        self._fetched: list[LocalPiece] = []
+        self._error: BaseException | None = None
+        self._is_stopped = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="feeder", daemon=True)
+        self._thread.start()
+
+    def _run(self) -> None:
+        try:
+            for _ in range(min(QUEUE_LIMIT, self.batch.num_pieces)):
+                with self._reading:
+                    if self._is_stopped.is_set():
+                        return
+                    self._fetched.append(next(self.batch.pieces))
+        except BaseException as error:
+            self._error = error
+
+    def take(self) -> list[LocalPiece]:
+        """Return the fetched pieces, waiting until they are ready.
+
+        Raises:
+            JobCodeError: the job's data failed.
+        """
+        self._thread.join()
+        if self._error is not None:
+            raise self._error
+        fetched, self._fetched = self._fetched, []
+        return fetched
+
+    def stop(self) -> None:
+        """End the thread after the piece that it fetches; waits up to `STOP_LIMIT_S`."""
+        self._is_stopped.set()
+        self._thread.join(timeout=STOP_LIMIT_S)
+
+
+def _key(progress: Progress) -> tuple[int, Activity, int]:
+    """Identify a batch of the epoch's order; steps of chosen examples may come before it."""
+    return progress.epoch, progress.activity, progress.examples

@@ -29,6 +29,7 @@ from agents.trainer.step.functions import StepFunctions
 from agents.trainer.step.prefetch import LocalBatch
 from controlplane.core.estimates.noise_scale import GradientNoise, gradient_noise
 from controlplane.core.protocol.wire import ReductionMode
+from controlplane.core.selection.guard import Verdict
 
 Tensor = Any
 #: Phase of a group (see `Group`) during a rehearsal; its steps use the phases 0 and 1.
@@ -61,6 +62,7 @@ class StepOutcome:
         is_skipped: the loss scale has skipped the update.
         is_refused: the loss is not finite, nothing was updated, and the job ends before this step.
         losses: of a selection pass, by candidate: [n]; None if it computed none.
+        verdict: of the leader, that selection does not pay; the same for all trainers of a step.
     """
 
     loss: float
@@ -70,6 +72,7 @@ class StepOutcome:
     is_skipped: bool = field(default=False, kw_only=True)
     is_refused: bool = field(default=False, kw_only=True)
     losses: np.ndarray | None = field(default=None, kw_only=True)
+    verdict: Verdict | None = field(default=None, kw_only=True)
 
 
 @dataclass(frozen=True)
@@ -87,7 +90,11 @@ class ReceivedStep:
 
 
 class Stepper:
-    """Runs steps; a new membership changes only its group."""
+    """Runs steps; a new membership changes only its group.
+
+    Attributes:
+        verdict: sent with the next training step; only the leader of a job that selects sets it.
+    """
 
     def __init__(
         self,
@@ -117,6 +124,8 @@ class Stepper:
         self._sender = ThreadPoolExecutor(1, thread_name_prefix="sender")
         self._sent: Future[bool] | None = None
         self._group = group
+        self._selects = functions.state.selection is not None
+        self.verdict: Verdict | None = None
         self.enter(group)
 
     def warm_up(self, rows_per_worker: int) -> None:
@@ -141,7 +150,8 @@ class Stepper:
         """
         exchange = self._train_exchange
         rows = tf.zeros([rows_per_worker, exchange.width], self.functions.dtype)
-        written = notes_write(self._mode, group, self._runtime.slot, False, 0.0)
+        nothing = (0.0, 0.0) if self._selects else ()
+        written = notes_write(self._mode, group, self._runtime.slot, False, 0.0, nothing)
         notes = tf.constant(written, self.functions.dtype)
         group = replace(group, phase=REHEARSAL_PHASE)
         with self._runtime.collective():
@@ -183,7 +193,8 @@ class Stepper:
         if is_train and self._can_refuse and not math.isfinite(loss := self._loss(vector)):
             return StepOutcome(loss, notes.is_agreed, noted, is_refused=True)
         done = self._update(vector, batch.place[2], batch.plan.num_examples)
-        return replace(done, is_agreed=notes.is_agreed, busy_s=noted)
+        verdict = Verdict.from_note(notes.from_leader) if is_train else None
+        return replace(done, is_agreed=notes.is_agreed, busy_s=noted, verdict=verdict)
 
     def _select(self, batch: LocalBatch, holds_next: Callable[[], bool]) -> StepOutcome:
         """Compute the candidates' losses, each on one trainer, and gather them on all.
@@ -264,18 +275,27 @@ class Stepper:
         self, exchange: Exchange, rows: Tensor, batch: LocalBatch, holds_next: bool, busy_s: float
     ) -> tuple[Tensor, StepMetadata]:
         group = self._group
+        from_leader = self._from_leader()
         if group.size == 1:
-            return rows[0], StepMetadata(holds_next, group.slots, (busy_s,))
+            return rows[0], StepMetadata(holds_next, group.slots, (busy_s,), from_leader)
         is_agreed = self._sent_await()
         if group.sole_worker is not None:
             return self._result_share(exchange, rows, holds_next, busy_s, is_agreed)
-        written = notes_write(self._mode, group, self._runtime.slot, holds_next, busy_s)
+        slot = self._runtime.slot
+        written = notes_write(self._mode, group, slot, holds_next, busy_s, from_leader)
         notes = tf.constant(written, self.functions.dtype)
         with self._runtime.collective():
             vector, notes = exchange(rows, notes, batch.plan.rows_per_worker, batch.program, group)
             noted = notes_read(self._mode, group, notes.numpy())
         self._check_ranks(noted.slots)
         return vector, noted
+
+    def _from_leader(self) -> tuple[float, ...]:
+        """Return the numbers sent along in a job that selects, rounded as an exchange does."""
+        if not self._selects:
+            return ()
+        note = (0.0, 0.0) if self.verdict is None else self.verdict.to_note()
+        return tuple(float(np.float32(value)) for value in note)
 
     def _result_share(
         self, exchange: Exchange, rows: Tensor, holds_next: bool, busy_s: float, is_agreed: bool

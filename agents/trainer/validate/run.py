@@ -28,7 +28,6 @@ from agents.trainer.model.state import ModelState
 from agents.trainer.validate.job_file import JobCodeError, LoadedJob, job_load
 from agents.trainer.validate.model_checks import built_model_check, metric_names, model_check
 from agents.trainer.validate.model_summary import model_facts, model_summary
-from agents.trainer.validate.selection_trial import selection_try
 from agents.trainer.validate.split_checks import splitting_check
 from agents.trainer.validate.trial_prediction import prediction_try
 from agents.trainer.validate.trial_steps import free_bytes, memory_read, steps_try
@@ -144,6 +143,7 @@ def loaded_job_check(
     findings.facts |= model_facts(job.model)
     findings.warnings += built_model_check(job.model, min(sizes))
     _check_stop(spec, job)
+    _check_control(spec, job)
 
     examples = job.train.fetch(order[: min(SPLIT_LIMIT, max(2, min(sizes) + max(sizes)))])
 
@@ -163,9 +163,6 @@ def loaded_job_check(
     findings.facts |= tried.facts
     findings.warnings += tried.warnings
     check_splitting()
-    if spec.selection is not None and spec.selection.needs_losses:
-        with user_code(code_dir, "code.build", "a selection pass", examples):
-            selection_try(job.model, examples)
     findings.warnings += _save_try(job.model)
 
 
@@ -209,6 +206,18 @@ def _check_stop(spec: TrainingSpec, job: LoadedJob) -> None:
             "unknown_metric",
             "stop.metric",
             f"{spec.stop.metric!r} is not among the job's logs: {', '.join(names)}{hint}",
+        )
+
+
+def _check_control(spec: TrainingSpec, job: LoadedJob) -> None:
+    """Raise if control epochs of a selection have no validation loss to compare."""
+    is_compared = spec.selection is not None and spec.selection.control_every is not None
+    if is_compared and job.validation is None:
+        raise JobCodeError(
+            "no_validation_data",
+            "selection.control_every",
+            "control epochs are compared by their validation loss, but build() returns no "
+            "validation data; return some as the third value, or leave control_every out",
         )
 
 

@@ -1,37 +1,49 @@
-"""Tries a selection pass: whether a model has a loss for each single example."""
+"""Tries a selection pass: whether a model has a loss for each single example, and its time."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
-import keras
-import tensorflow as tf
+import numpy as np
 
 from agents.trainer.contract.user_errors import JobCodeError
 from agents.trainer.model.keras_private import NoExampleLossError
-from agents.trainer.model.state import ModelState
-from agents.trainer.step.virtual_node import VirtualNode
+from agents.trainer.step.functions import StepFunctions
 
 
-def selection_try(model: keras.Model, examples: tuple[Any, ...]) -> None:
-    """Compute the loss of each example, as a selection pass does; changes no state.
+@contextmanager
+def example_losses_needed() -> Iterator[None]:
+    """Convert the error of a model that gives no loss per example.
 
     Raises:
         JobCodeError: a loss of the model gives no value per example.
     """
-    state = ModelState(model)
-    node = VirtualNode(model, state, examples)
-    losses = tf.function(node.losses, autograph=False)
     try:
-        losses(
-            [tf.convert_to_tensor(variable.value) for variable in state.trainable],
-            [tf.convert_to_tensor(variable.value) for variable in state.fixed],
-            [tf.convert_to_tensor(array) for array in keras.tree.flatten(examples)],
-            tf.zeros([len(state.seeds), 2], tf.int64),
-        )
+        yield
     except NoExampleLossError as error:
         raise JobCodeError(
             "no_example_loss",
             "selection.method",
             f"examples cannot be selected by their losses: {error}. Or train without selection",
         ) from error
+
+
+def candidates_choose(
+    functions: StepFunctions, indices: np.ndarray, arguments: Sequence[Any]
+) -> int:
+    """Run a selection pass over a step's examples; returns the number of queued ones."""
+    program, _, _, seeds, *examples = arguments
+    selection = functions.state.selection
+    assert selection is not None, "losses are traced for a job that selects"
+    losses = functions.losses(program, seeds, *examples).numpy()
+    return selection.choose(selection.spec.start, indices, losses).num
+
+
+def chosen_dequeue(functions: StepFunctions, num_examples: int) -> None:
+    """Take examples from the queue, as a training step does."""
+    selection = functions.state.selection
+    assert selection is not None
+    selection.queued(num_examples)
+    selection.dequeue(num_examples)

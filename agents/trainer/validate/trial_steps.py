@@ -7,6 +7,7 @@ slices. Results for skipped sizes follow from the line through the last two size
 from __future__ import annotations
 
 import ctypes
+import statistics
 import time
 from collections.abc import Sequence
 from contextlib import suppress
@@ -20,11 +21,17 @@ import psutil
 import tensorflow as tf
 
 from agents.trainer.model.state import ModelState
+from agents.trainer.selection.state import selection_of
 from agents.trainer.step.batch_plan import TRAINING_STREAM, step_seeds
 from agents.trainer.step.functions import StepFunctions
 from agents.trainer.step.merging import why_not_merged
 from agents.trainer.validate.job_file import LoadedJob
 from agents.trainer.validate.merging_trial import merging_try
+from agents.trainer.validate.selection_trial import (
+    candidates_choose,
+    chosen_dequeue,
+    example_losses_needed,
+)
 from controlplane.core.estimates.memory import line_fit
 from controlplane.core.protocol.wire import ReductionMode, TrainingSpec
 
@@ -32,6 +39,10 @@ from controlplane.core.protocol.wire import ReductionMode, TrainingSpec
 REPEATS = 2
 #: Time limit for the steps of one size, as estimated from the previous size.
 SIZE_LIMIT_S = 15.0
+#: Slices of the batch on which a selection pass and a step are compared, at most.
+COMPARED_SLICES = 16
+#: Passes and steps that are compared, in turns.
+COMPARED_REPEATS = 9
 #: Share of the free memory that a trial may take, because other processes run on this node.
 FREE_SHARE = 0.5
 #: Ratio of successive sizes; the largest follows its half, for the line through both.
@@ -84,7 +95,7 @@ def steps_try(
             the free memory.
     """
     order = job.train.order(spec.seed, 0, spec.shuffle)
-    state = ModelState(job.model)
+    state = ModelState(job.model, selection=selection_of(spec, len(job.train)))
     _give_back_freed()
     process_bytes = memory_read("VmRSS")
     before = [np.array(value) for value in state.capture()]
@@ -92,7 +103,8 @@ def steps_try(
         process_bytes += state.num_bytes  # the copy in `before` is not part of a step
     budget = round(FREE_SHARE * free_bytes()) if budget_bytes is None else budget_bytes
     started_at = time.perf_counter()
-    functions = StepFunctions(job.model, state, job.train.fetch(order[:1]))
+    with example_losses_needed():
+        functions = StepFunctions(job.model, state, job.train.fetch(order[:1]))
     losses: list[float] = []
     trials: list[Trial] = []
     trace_s = 0.0
@@ -108,6 +120,7 @@ def steps_try(
             trace_s = time.perf_counter() - started_at
         trials.append(_measure(functions, arguments, examples, process_bytes, losses))
     merging = _merging_facts(spec, job, functions, order, trials)
+    selection = _selection_facts(job, functions, order, trials[-1], len(sizes))
     state.put(before)
     warnings = []
     if reason:
@@ -124,7 +137,7 @@ def steps_try(
         "slice_examples": largest,
     }
     memory = _memory_facts(trials, process_bytes, state.num_bytes)
-    return StepFacts(facts | merging | ({"memory": memory} if memory else {}), warnings)
+    return StepFacts(facts | merging | selection | ({"memory": memory} if memory else {}), warnings)
 
 
 def _merging_facts(
@@ -142,6 +155,33 @@ def _merging_facts(
     if reason or several is None:
         return {"is_merged": not reason, "not_merged_because": reason}
     return merging_try(functions, _arguments(job, order, several, len(functions.seeds)))
+
+
+def _selection_facts(
+    job: LoadedJob, functions: StepFunctions, order: np.ndarray, trial: Trial, num_slices: int
+) -> dict[str, Any]:
+    """Return, if the job selects by losses, the seconds per example of a pass and of a step.
+
+    Both are medians with all that belongs to them: reading the examples, and choosing among them.
+    """
+    if functions.losses is None:
+        return {}
+    affordable = int(SIZE_LIMIT_S / (2 * COMPARED_REPEATS * max(trial.seconds, 1e-9)))
+    num_slices = max(2, min(num_slices, COMPARED_SLICES, affordable))
+    pass_s, step_s = [], []
+    for _ in range(1 + COMPARED_REPEATS):
+        started_at = time.perf_counter()
+        arguments = _arguments(job, order, trial.examples, len(functions.seeds), num_slices)
+        num_examples = int(arguments[-1].shape[0])
+        num_chosen = candidates_choose(functions, order[:num_examples], arguments)
+        passed_at = time.perf_counter()
+        arguments = _arguments(job, order, trial.examples, len(functions.seeds), num_slices)
+        _step(functions, arguments)
+        chosen_dequeue(functions, num_chosen)
+        pass_s.append((passed_at - started_at) / num_examples)
+        step_s.append((time.perf_counter() - passed_at) / num_examples)
+    times = {"loss_s": statistics.median(pass_s[1:]), "step_s": statistics.median(step_s[1:])}
+    return {"selection": times}
 
 
 def slice_ladder(largest: int, num_examples: int) -> list[int]:
@@ -251,13 +291,18 @@ def _memory_facts(
     }
 
 
-def _arguments(job: LoadedJob, order: np.ndarray, examples: int, num_seeds: int) -> list[Any]:
-    """Make the arguments of the engine's step for two virtual nodes, or one if data is short.
+def _arguments(
+    job: LoadedJob, order: np.ndarray, examples: int, num_seeds: int, num_slices: int = 2
+) -> list[Any]:
+    """Make the arguments of the engine's step for some virtual nodes, fewer if data are short.
 
-    Rows of the program: offset, length, merges after it (the second adds both), 1 for the first.
+    Rows of the program: offset, length, merges after it (all but the first one), 1 for the first.
     """
-    slices = [examples, examples] if 2 * examples <= len(order) else [examples]
-    program = [[0, examples, 0, 1], [examples, examples, 1, 0]][: len(slices)]
+    slices = [examples] * max(1, min(num_slices, len(order) // examples))
+    program = [
+        [index * examples, examples, int(index > 0), int(index == 0)]
+        for index in range(len(slices))
+    ]
     fixed = (
         np.array(program, np.int32),
         np.full(len(slices), 1.0 / len(slices), np.float32),

@@ -14,6 +14,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from controlplane.core.protocol.plain_text import plain_text, plain_values
+from controlplane.core.protocol.selection import MOST_CHOSEN_LIMIT
 from controlplane.core.protocol.wire import ReportKind, TrainerReport, ValidationReport
 
 Reader = Callable[[Any], Any]
@@ -151,6 +152,20 @@ _nonfinite = fields(
     num_skipped=_step,
     until_step=optional(_step),
 )
+_passed = fields(
+    candidates=whole(0, _REPORTED_EXAMPLES_LIMIT),
+    analysed=whole(0, _REPORTED_EXAMPLES_LIMIT),
+    seconds=_seconds,
+)
+
+
+def _example_count(value: Any) -> list[int]:
+    """Read an example's place in the data and a number."""
+    if not isinstance(value, list | tuple) or len(value) != 2:
+        raise ValueError("is no pair of numbers")
+    return [_examples(item) for item in value]
+
+
 _upload_errors = optional(mapped(_line))
 
 _READERS: Mapping[ReportKind, Mapping[str, Reader]] = {
@@ -169,6 +184,7 @@ _READERS: Mapping[ReportKind, Mapping[str, Reader]] = {
         "examples": whole(0, _REPORTED_EXAMPLES_LIMIT),
         "candidates": optional(whole(0, _REPORTED_EXAMPLES_LIMIT)),
         "analysed": optional(whole(0, _REPORTED_EXAMPLES_LIMIT)),
+        "pass_s": optional(_seconds),
         "seconds": _seconds,
         "loss": _value,
         "num_accelerators": whole(1, COUNT_LIMIT + 1),
@@ -183,6 +199,7 @@ _READERS: Mapping[ReportKind, Mapping[str, Reader]] = {
         "step": _step,
         "logs": mapped(_value),
         "nonfinite": optional(listed(_nonfinite)),
+        "most_chosen": optional(listed(_example_count, MOST_CHOSEN_LIMIT)),
     },
     ReportKind.CHECKPOINTED: {
         "step": _step,
@@ -192,6 +209,12 @@ _READERS: Mapping[ReportKind, Mapping[str, Reader]] = {
         "upload_errors": _upload_errors,
     },
     ReportKind.PART: {"upload_errors": _upload_errors},
+    ReportKind.SELECTION_ENDED: {
+        "epoch": _epoch,
+        "step": _step,
+        "reason": text(_NAME_LENGTH),
+        "ratio": number(),
+    },
     ReportKind.LEFT: {},
     ReportKind.FINISHED: {
         "step": _step,
@@ -200,6 +223,7 @@ _READERS: Mapping[ReportKind, Mapping[str, Reader]] = {
         "digest": optional(text(64)),
         "files": optional(listed(_name)),
         "num_examples": _examples,
+        "passed": optional(_passed),
         "upload_errors": _upload_errors,
     },
     ReportKind.FAILED: {
@@ -228,6 +252,7 @@ _FACTS: Mapping[str, Reader] = {
     "build_s": _seconds,
     "trace_s": _seconds,
     "slice_s": _seconds,
+    "selection": fields(loss_s=_measured_s, step_s=_measured_s),
     "memory": fields(
         process_bytes=_memory,
         base_bytes=_memory,

@@ -10,7 +10,10 @@ BETA_RANGE = (0.1, 10.0)
 HISTORY_RANGE = (16, 65_536)
 STALE_RANGE = (2, 100)
 LOSS_CAP_RANGE = (0.0, 90.0)
+CONTROL_RANGE = (3, 1000)
 EPOCH_LIMIT = 100_000_000
+#: Examples that are reported as chosen most often.
+MOST_CHOSEN_LIMIT = 20
 
 
 class SelectionMethod(StrEnum):
@@ -20,6 +23,33 @@ class SelectionMethod(StrEnum):
     SELECTIVE_BACKPROP = "selective_backprop"
     STALE_SELECTIVE_BACKPROP = "stale_selective_backprop"
     RANDOM = "random"
+
+
+class EndReason(StrEnum):
+    """Why a job stops selecting before the end that its submission gives."""
+
+    GUARD = "guard"  # an epoch that selects costs about as much as a plain one
+    CONTROL = "control"  # random selection lowers the validation loss faster
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SelectionEnd:
+    """The decision to train on everything again.
+
+    It depends on measured times, so it is a fact of one run: another run with the same `end` in its
+    submission has the same bits.
+
+    Attributes:
+        epoch: first epoch that trains on everything.
+        step: step with which the decision was sent to all trainers.
+        ratio: `GUARD`: time of an epoch that selects over that of a plain one; `CONTROL`: fall of
+            the validation loss per second with selection, over that with random selection.
+    """
+
+    epoch: int
+    step: int
+    reason: EndReason
+    ratio: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,6 +63,8 @@ class SelectionSpec:
         start: first epoch that selects, at least 1: the first epoch trains on everything.
         end: first epoch that trains on everything again; None: no such epoch.
         loss_cap: percentage of the largest losses that are left out.
+        guard: stop selecting when measured times say that it does not pay.
+        control_every: every how many epochs one selects at random, to compare with; None: none.
     """
 
     method: SelectionMethod
@@ -42,6 +74,8 @@ class SelectionSpec:
     start: int = 1
     end: int | None = None
     loss_cap: float = 0.0
+    guard: bool = True
+    control_every: int | None = None
 
     def __post_init__(self) -> None:
         end = self.start + 1 if self.end is None else self.end
@@ -52,6 +86,7 @@ class SelectionSpec:
             ("start", self.start, (1, EPOCH_LIMIT)),
             ("end", end, (self.start + 1, EPOCH_LIMIT)),
             ("loss_cap", self.loss_cap, LOSS_CAP_RANGE),
+            ("control_every", self.control_every or CONTROL_RANGE[0], CONTROL_RANGE),
         ):
             if not low <= value <= high:
                 raise ValueError(f"selection.{name} must be from {low:g} to {high:g}, got {value}")
@@ -74,9 +109,20 @@ class SelectionSpec:
 
     def forwards(self, epoch: int) -> bool:
         """Return whether an epoch that selects computes the losses of its candidates."""
+        if self.is_control(epoch):
+            return False
         if self.method is SelectionMethod.STALE_SELECTIVE_BACKPROP:
-            return (epoch - self.start) % self.stale_every == 0
+            number = epoch - self.start
+            if self.control_every is not None:
+                number -= number // self.control_every  # control epochs do not count
+            return number % self.stale_every == 0
         return self.method is SelectionMethod.SELECTIVE_BACKPROP
+
+    def is_control(self, epoch: int) -> bool:
+        """Return whether an epoch that selects does so at random, to compare with."""
+        if self.control_every is None or not self.needs_losses:
+            return False
+        return (epoch - self.start) % self.control_every == self.control_every - 1
 
     @property
     def expected_share(self) -> float:

@@ -247,6 +247,7 @@ class ReportKind(StrEnum):
     EPOCH = "epoch"
     CHECKPOINTED = "checkpointed"
     PART = "part"  # of the predictions
+    SELECTION_ENDED = "selection_ended"
     LEFT = "left"
     FINISHED = "finished"
     FAILED = "failed"

@@ -17,6 +17,7 @@ from rest_framework.request import Request
 from controlplane.core.protocol.code_archive import CodeArchiveError, archive_check
 from controlplane.core.protocol.selection import (
     BETA_RANGE,
+    CONTROL_RANGE,
     EPOCH_LIMIT,
     HISTORY_RANGE,
     LOSS_CAP_RANGE,
@@ -273,6 +274,18 @@ class SubmissionSerializer(serializers.Serializer):
         default=0.0,
         label="Leave out the largest losses (%)",
         help_text="Against wrong labels, whose losses stay large.",
+    )
+    selection_guard = FlagField(
+        default=True,
+        label="Stop selecting when it does not pay",
+        help_text="When measured times say that an epoch costs as much as a plain one. "
+        "Off: results do not depend on any measured time.",
+    )
+    selection_control_every = WholeField(
+        *CONTROL_RANGE,
+        default=None,
+        label="Compare with random selection every (epochs)",
+        help_text="Stops selecting if the validation loss then falls faster. Empty: never.",
     )
 
     def to_internal_value(self, data: Mapping[str, Any]) -> dict[str, Any]:

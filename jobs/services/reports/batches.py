@@ -39,7 +39,14 @@ from jobs.services.submission.validations import validation_take
 
 #: Kinds of reports that do not affect the assignment of trainers.
 _PROGRESS_KINDS = frozenset(
-    {ReportKind.PHASE, ReportKind.STEPS, ReportKind.EPOCH, ReportKind.DIGEST, ReportKind.PART}
+    {
+        ReportKind.PHASE,
+        ReportKind.STEPS,
+        ReportKind.EPOCH,
+        ReportKind.DIGEST,
+        ReportKind.PART,
+        ReportKind.SELECTION_ENDED,
+    }
 )
 
 logger = logging.getLogger(__name__)

@@ -31,6 +31,7 @@ from jobs.services.reports.nonfinite import failure_nonfinite
 from jobs.services.reports.profiles import profile_take
 from jobs.services.reports.progress import digest_take, epoch_take, phase_take, steps_take
 from jobs.services.reports.reproducibility import reproducibility_note
+from jobs.services.reports.selection import passes_take, selection_end_take
 from jobs.services.scheduling.batch_sizes import batch_size_note
 from jobs.services.scheduling.rebalancing import generation_remap
 from jobs.services.scheduling.resizes import CHECKPOINT, job_empty
@@ -197,6 +198,7 @@ def _finished(context: ReportContext, allocation: Allocation, report: TrainerRep
         job=job,
         data={"metrics": metrics, "digest": job.digest, "files": data.get("files") or []},
     )
+    passes_take(job, data.get("passed") or {})
     _lost_files_report(context, report)
 
 
@@ -284,6 +286,7 @@ HANDLERS: Mapping[ReportKind, Callable[[ReportContext, Allocation, TrainerReport
     ReportKind.EPOCH: epoch_take,
     ReportKind.CHECKPOINTED: _checkpointed,
     ReportKind.PART: _part,
+    ReportKind.SELECTION_ENDED: selection_end_take,
     ReportKind.LEFT: _left,
     ReportKind.FINISHED: _finished,
     ReportKind.FAILED: _failed,

@@ -70,6 +70,7 @@ def _span_take(
         examples=round(data["examples"] * share),
         candidates=round((data.get("candidates") or 0) * share),
         analysed=round((data.get("analysed") or 0) * share),
+        pass_s=(data.get("pass_s") or 0.0) * share,
         seconds=seconds,
         loss=data.get("loss"),
         num_accelerators=data["num_accelerators"],
@@ -141,5 +142,6 @@ def epoch_take(context: ReportContext, _allocation: Allocation, report: TrainerR
         )
         metric_values_write(context.job, number, logs)
     if number + 1 >= context.job.epoch:
-        context.job.update_columns(epoch=number + 1, metrics=logs)
+        most_chosen = report.data.get("most_chosen") or []
+        context.job.update_columns(epoch=number + 1, metrics=logs, most_chosen=most_chosen)
         metrics_note(context, logs, step, report.data.get("nonfinite"))

@@ -24,9 +24,21 @@ from tests.support.builders import job_make, node_make, submission_values, valid
 Clients = Callable[..., APIClient]
 URL = "/api/v1/jobs/"
 EPOCHS = {"kind": "epochs", "limit": 10}
-GIVEN = {"method": "stale_selective_backprop", "beta": 2, "stale_every": 4, "end": 8}
+GIVEN = {
+    "method": "stale_selective_backprop",
+    "beta": 2,
+    "stale_every": 4,
+    "end": 8,
+    "guard": False,
+    "control_every": 5,
+}
 FULL = SelectionSpec(
-    method=SelectionMethod.STALE_SELECTIVE_BACKPROP, beta=2.0, stale_every=4, end=8
+    method=SelectionMethod.STALE_SELECTIVE_BACKPROP,
+    beta=2.0,
+    stale_every=4,
+    end=8,
+    guard=False,
+    control_every=5,
 )
 
 
@@ -91,6 +103,8 @@ def _columns(**more: Any) -> dict[str, Any]:
         ("start", 10, "The job has the epochs 0 to 9, so no epoch would select; give at most 9, "),
         ("end", 1, "Give a whole number from 2 to 100000000."),
         ("loss_cap", 100, "Give a number from 0 to 90."),
+        ("guard", "perhaps", "Give true or false."),
+        ("control_every", 2, "Give a whole number from 3 to 1000."),
         ("gamma", 1, "There is no such field; use "),
     ],
 )
@@ -104,6 +118,11 @@ def test_a_wrong_value_is_refused_by_name(name: str, wrong: object, message: str
 def test_an_end_before_the_start_is_refused() -> None:
     errors = _refused(method="random", start=5, end=5)
     assert errors == {"selection_end": ["Give more than 5, the first epoch that selects."]}
+
+
+def test_random_selection_has_no_control_epochs() -> None:
+    errors = _refused(method="random", control_every=4)
+    assert [*errors] == ["selection_control_every"]
 
 
 @pytest.mark.parametrize("given", ["random", ["random"], 3])
@@ -143,7 +162,9 @@ def test_remaining_examples_are_those_expected_to_be_trained_on(
     [
         ({}, GIVEN, False),
         (GIVEN, {}, False),
-        (GIVEN, {"method": "selective_backprop"}, True),
+        (GIVEN, {"method": "selective_backprop", "control_every": 3}, True),
+        (GIVEN, GIVEN | {"control_every": None}, False),
+        (GIVEN | {"control_every": None}, GIVEN | {"control_every": 5}, False),
         ({}, {"method": "random"}, True),
     ],
 )

@@ -16,6 +16,7 @@ from agents.trainer.model.keras_private import model_build
 from agents.trainer.model.state import ModelState
 from agents.trainer.step.functions import StepFunctions
 from agents.trainer.step.virtual_node import VirtualNode
+from controlplane.core.protocol.reported_values import facts_read
 from controlplane.core.protocol.selection import SelectionMethod, SelectionSpec
 from tests.agents.trainer.trial_jobs import returning, validated
 from tests.conformance.loss_cases import all_cases
@@ -185,4 +186,20 @@ def test_a_model_without_losses_per_example_is_refused_at_validation(
     assert said in report.message
     assert report.message.endswith("Or train without selection")
     at_random = SelectionSpec(method=SelectionMethod.RANDOM)
-    assert validated(tmp_path, code, selection=at_random).ok
+    report = validated(tmp_path, code, selection=at_random)
+    assert report.ok
+    assert "selection" not in report.facts
+
+
+def test_control_epochs_need_validation_data(tmp_path: Path) -> None:
+    selection = SelectionSpec(method=SelectionMethod.SELECTIVE_BACKPROP, control_every=4)
+    report = validated(tmp_path, returning("compiled(net())"), selection=selection)
+    assert (report.code, report.field) == ("no_validation_data", "selection.control_every")
+
+
+def test_validation_measures_the_times_of_passes_and_steps(tmp_path: Path) -> None:
+    selection = SelectionSpec(method=SelectionMethod.SELECTIVE_BACKPROP)
+    report = validated(tmp_path, returning("compiled(net())"), selection=selection)
+    assert report.ok, report
+    times = facts_read(report.facts)["selection"]
+    assert 0.0 < times["loss_s"] < times["step_s"], "a step has a forward pass, and more"

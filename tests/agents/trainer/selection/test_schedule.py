@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from agents.trainer.model.progress import Activity, Progress, SelectionPasses, TrainingSchedule
 from agents.trainer.model.recent_steps import StepsDone
+from agents.trainer.selection.loss_sums import LossSums
 from controlplane.core.protocol.selection import SelectionMethod, SelectionSpec
 from controlplane.core.protocol.wire import StopCondition, StopKind
 
@@ -56,7 +57,7 @@ def test_a_pass_counts_until_the_next_step() -> None:
     course = _course(9, 4, StopCondition(kind=StopKind.EPOCHS, limit=2))
     progress = Progress(epoch=1, activity=Activity.SELECT)
     progress = course.after_pass(progress, 1, seconds=1.5)
-    progress = course.after_pass(progress, 3, seconds=0.5)
+    progress = course.after_pass(progress, 3, seconds=0.5, losses=LossSums(4.0, 3, 1.0, 1))
     assert (progress.passed, progress.passed.seconds) == (SelectionPasses(8, 8), 2.0)
     assert Progress.from_json(json.loads(json.dumps(progress.to_json()))) == progress
     assert course.after_batch(progress, seconds=1.0).passed == SelectionPasses()
@@ -109,10 +110,10 @@ def test_reports_of_older_trainers_have_no_passes() -> None:
     row = json.loads(json.dumps(done.to_json()))
     assert StepsDone.from_json(row) == done
     assert StepsDone.from_json([*row[:9], row[-1]]) == done._replace(candidates=0, analysed=0)
-    more = StepsDone(1, 7, 7, 0, 32, 1.0, 0.5, 2, 32, candidates=50, analysed=50)
-    joined = done.joined(more)
-    assert (joined.candidates, joined.analysed) == (150, 90)
-    assert (done.after(5).candidates, done.after(5).analysed) == (50, 20)
+    more = StepsDone(1, 7, 7, 0, 32, 1.0, 0.5, 2, 32, candidates=50, analysed=50, pass_s=0.5)
+    joined = done._replace(pass_s=0.25).joined(more)
+    assert (joined.candidates, joined.analysed, joined.pass_s) == (150, 90, 0.75)
+    assert (joined.after(6).candidates, joined.after(6).pass_s) == (50, 0.25)
 
 
 @pytest.mark.parametrize(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+import pytest
 
 from agents.trainer.selection.rule import chances, draws_of_epoch
 from agents.trainer.selection.state import FREE, Selection
@@ -25,16 +26,38 @@ def test_chosen_examples_queue_up_in_order() -> None:
     losses = np.array([0.1, 0.9, 0.5, 0.8, 0.2, 0.7, 0.3, 0.4], np.float32)
     chance = chances(losses, losses, 1.0)
     expected = indices[draws_of_epoch(5, 1, 40)[indices] < chance].tolist()
-    assert selection.choose(1, indices, losses) == len(expected)
+    choice = selection.choose(1, indices, losses)
+    assert choice.num == len(expected)
+    means = {loss for index, loss in zip(indices, losses, strict=True) if index in expected}
+    assert choice.losses.logs() == {
+        "selected_loss": pytest.approx(np.mean([*means])),
+        "skipped_loss": pytest.approx((3.9 - sum(means)) / (8 - len(means))),
+    }
     assert _queue(selection) == expected
     assert selection.queued(2).tolist() == expected[:2]
     selection.dequeue(2)
     assert _queue(selection) == expected[2:]
 
 
+def test_choices_are_counted_by_example() -> None:
+    selection = _selection(SelectionMethod.SELECTIVE_BACKPROP)
+    for indices in ([3, 1], [4, 1], [1]):
+        selection.choose(1, np.array(indices), np.zeros(len(indices)))  # equal: all are chosen
+    assert selection.most_chosen(2) == [(1, 3), (3, 1)]
+    assert selection.most_chosen(20) == [(1, 3), (3, 1), (4, 1)]
+
+
+def test_losses_that_are_not_finite_are_in_no_mean() -> None:
+    selection = _selection(SelectionMethod.SELECTIVE_BACKPROP)
+    choice = selection.choose(1, np.arange(2), np.array([np.inf, np.nan]))
+    assert (choice.num, choice.losses.logs()) == (2, {})
+    at_random = _selection(SelectionMethod.RANDOM)
+    assert at_random.choose(1, np.arange(4), None).losses.logs() == {}
+
+
 def test_equal_losses_choose_everything() -> None:
     selection = _selection(SelectionMethod.SELECTIVE_BACKPROP)
-    assert selection.choose(1, np.arange(8), np.zeros(8)) == 8
+    assert selection.choose(1, np.arange(8), np.zeros(8)).num == 8
 
 
 def test_stale_epochs_choose_by_the_last_losses() -> None:
@@ -42,7 +65,7 @@ def test_stale_epochs_choose_by_the_last_losses() -> None:
     indices, losses = np.array([3, 1, 4, 15, 9, 2]), np.array([1, 2, 3, 4, 5, 6], np.float32)
     selection.choose(1, indices, losses)
     selection.dequeue(len(_queue(selection)))
-    epochs = selection.variables[3].value.numpy()
+    epochs = selection.variables[5].value.numpy()
     assert set(np.flatnonzero(epochs == 1)) == set(indices)
     again = indices[::-1].copy()
     history = np.concatenate([losses, losses[::-1]])
@@ -54,7 +77,7 @@ def test_stale_epochs_choose_by_the_last_losses() -> None:
 
 def test_an_example_without_a_loss_is_chosen_in_a_stale_epoch() -> None:
     selection = _selection(SelectionMethod.STALE_SELECTIVE_BACKPROP)
-    assert selection.choose(2, np.arange(4), None) == 4
+    assert selection.choose(2, np.arange(4), None).num == 4
 
 
 def test_random_selection_needs_no_losses() -> None:

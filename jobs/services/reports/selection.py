@@ -1,0 +1,53 @@
+"""Reports that a job stops selecting its examples."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from django.db.models import F
+
+from controlplane.core.protocol.codec import decode, encode
+from controlplane.core.protocol.selection import EndReason, SelectionEnd
+from controlplane.core.protocol.wire import TrainerReport
+from jobs.models import Allocation, Job, StepReport
+from jobs.selectors.selection import selection_end_text
+from jobs.services.lifecycle.events import event_add
+from jobs.services.lifecycle.report_context import ReportContext
+
+
+def selection_end_take(
+    context: ReportContext, _allocation: Allocation, report: TrainerReport
+) -> None:
+    """Keep why the job stops selecting; only its first report is an event.
+
+    A new leader repeats the report; a job that restarts from an older checkpoint decides again.
+
+    Raises:
+        ValueError: the job does not select in the epoch before, or has no such reason.
+    """
+    job, spec = context.job, context.job.selection_spec
+    end = decode(SelectionEnd, report.data)
+    if spec is None or not spec.selects(end.epoch - 1):
+        raise ValueError(f"epoch {end.epoch} does not follow one that selects")
+    if end.reason is EndReason.CONTROL and spec.control_every is None:
+        raise ValueError("the job has no control epochs")
+    is_first = not job.selection_ended
+    job.update_columns(selection_ended=encode(end))
+    if is_first:
+        text = selection_end_text(end)
+        event_add("selection_ended", text, now=context.now, job=job, data=job.selection_ended)
+
+
+def passes_take(job: Job, passed: Mapping[str, Any]) -> None:
+    """Add the selection passes after the job's last step to the report of that step."""
+    last = StepReport.objects.filter(job=job).order_by("-last_step").first()
+    if last is None or job.selection_spec is None or not passed.get("candidates"):
+        return
+    seconds = passed.get("seconds", 0.0)
+    StepReport.objects.filter(pk=last.pk).update(
+        candidates=F("candidates") + passed["candidates"],
+        analysed=F("analysed") + passed.get("analysed", 0),
+        pass_s=F("pass_s") + seconds,
+        seconds=F("seconds") + seconds,
+    )

@@ -1,0 +1,86 @@
+"""Real trainers whose guard ends the selection: as a run whose submission ends it there."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from agents.trainer.local.local_cluster import LocalJob
+from controlplane.core.protocol.codec import decode
+from controlplane.core.protocol.selection import EndReason, SelectionEnd, SelectionMethod
+from controlplane.core.protocol.wire import ReportKind, TrainingSpec
+from tests.agents.trainer.dying_trainer import Ending
+from tests.agents.trainer.local_jobs import local_job
+from tests.agents.trainer.selection.costly_trainer import costly_program
+from tests.agents.trainer.selection.test_selected_runs import selecting_spec, undisturbed
+
+
+def guarded_spec() -> TrainingSpec:
+    """Make a spec whose selection has a guard, and no end of its own."""
+    spec = selecting_spec(SelectionMethod.SELECTIVE_BACKPROP)
+    assert spec.selection is not None
+    return replace(spec, selection=replace(spec.selection, guard=True, end=None))
+
+
+def ended(job: LocalJob) -> SelectionEnd:
+    """Return the decision that the leaders have reported, which is one."""
+    found = {
+        decode(SelectionEnd, report.data)
+        for trainer in job.trainers.values()
+        for report in trainer.reports
+        if report.kind is ReportKind.SELECTION_ENDED
+    }
+    (end,) = found
+    assert end.reason is EndReason.GUARD
+    assert 1.2 < end.ratio < 1.7  # a pass, and 0.45 of a step
+    return end
+
+
+def with_end(spec: TrainingSpec, epoch: int) -> TrainingSpec:
+    """Return a spec that ends its selection by itself."""
+    assert spec.selection is not None
+    return replace(spec, selection=replace(spec.selection, guard=False, end=epoch))
+
+
+def test_a_decision_between_resizes_1_3_2_4_gives_the_bits_of_a_given_end(tmp_path: Path) -> None:
+    spec = guarded_spec()
+    with local_job(tmp_path, spec, num_slots=6) as job:
+        job.program = costly_program({1: 13, 2: 24, 3: 36})
+        memberships = [job.plan(1, None)]
+        for size in (3, 2, 4):
+            memberships.append(job.plan(size, memberships[-1]))
+        for membership in memberships:
+            job.prepare(membership)
+        for membership in memberships:
+            job.wait_ready(membership)
+        for membership in memberships:
+            job.go(membership)
+            job.wait_switched(membership)
+            assert job.finished() is None, "the job ended before all resizes: give it more steps"
+        result = job.wait_finished()
+        end = ended(job)
+    assert 13 < end.step <= 24, "three trainers have to follow it, and two resizes have to come"
+    expected = undisturbed(tmp_path / "one", with_end(spec, end.epoch))
+    assert (result["digest"], result["metrics"]) == (expected["digest"], expected["metrics"])
+    assert result["step"] == expected["step"]
+
+
+@pytest.mark.parametrize("is_applied", [False, True], ids=["before", "after"])
+def test_a_leader_lost_with_its_decision(is_applied: bool, tmp_path: Path) -> None:
+    """The survivor has the decision from the exchange, and reports it as the next leader."""
+    spec = guarded_spec()
+    session = "agents.trainer.engine.session:MembershipSession."
+    place = session + ("_report_selection_end" if is_applied else "_end_selection")
+    with local_job(tmp_path, spec) as job:
+        # Each switch calls the report too.
+        ending = Ending(slot=0, place=place, call=2 if is_applied else 1)
+        job.program = costly_program(endings=[ending])
+        job.resize(2)
+        job.wait_lost(0)
+        job.recover([1])
+        result = job.wait_finished()
+        end = ended(job)
+    expected = undisturbed(tmp_path / "one", with_end(spec, end.epoch))
+    assert (result["digest"], result["metrics"]) == (expected["digest"], expected["metrics"])
