@@ -52,7 +52,7 @@ def is_learned_from(context: ReportContext, row: StepReport, report: TrainerRepo
         compute_s=tuple(filter(None, (report.data.get("compute_s") or {}).values())),
         accelerators=row.num_accelerators,
     )
-    before = Generation.objects.filter(job=job, number=generation.previous).first()
+    before = None if generation.previous is None else context.generation(generation.previous)
     counts = {row.num_members for row in (generation, before) if row is not None}
     was_settled = clock.is_settled
     clock, found = claim_check(clock, claim, context.now.timestamp(), counts, away_s=context.away_s)
