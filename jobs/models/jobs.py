@@ -145,6 +145,8 @@ class Job(models.Model):
     digest = models.CharField(max_length=64, blank=True)
     mix_finding = models.CharField(max_length=200, blank=True)  # key of the newest core MixNote
     throughput_by_count = models.JSONField(default=dict, blank=True)
+    # Times of reports by the control plane's clock; see services/reports/plausibility.py.
+    report_clock = models.JSONField(default=dict, blank=True)
     # Adaptive batch size, None: the submitted one; see services/scheduling/batch_sizes.py.
     batch_size = models.PositiveIntegerField(null=True, blank=True)
     # State of rebalancing; see selectors/estimates/step_windows.py.

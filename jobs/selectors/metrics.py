@@ -19,6 +19,7 @@ from prometheus_client.core import (
 )
 from prometheus_client.registry import Collector
 
+from controlplane.core.estimates.plausibility import CODES
 from controlplane.core.values.lifecycle import JobStatus, NodeStatus
 from jobs import counters, nudges
 from jobs.models import Accelerator, Allocation, Artifact, ClusterSetting, Job, Node
@@ -65,6 +66,14 @@ class SiteCollector(Collector):
         )
         refused.add_metric([], values.get(("reports_refused",), 0))
         yield refused
+        implausible = CounterMetricFamily(
+            "virtualflow_reports_implausible",
+            "Reports of times that contradict the control plane's clock.",
+            labels=["reason"],
+        )
+        for code in CODES:
+            implausible.add_metric([code], values.get(("reports_implausible", code), 0))
+        yield implausible
         yield from _requests(values)
 
     def _jobs(self) -> Iterator[Metric]:

@@ -51,7 +51,9 @@ class KindsWorld(World):
         if not (orders.profile and self.has_profiles):
             return {}
         pace_s = PACE_S[self.kinds[played.node.pk]]
-        return {"profile": {str(number): pace_s * number for number in (1, 2, 4)}}
+        profile = {str(number): pace_s * number for number in (1, 2, 4)}
+        self.now_s += sum(profile.values())
+        return {"profile": profile}
 
     def train_timed(self, job: Job, num_steps: int = 10) -> float:
         """Let a job's leader report steps as long as they take; gives the seconds of one."""

@@ -64,6 +64,12 @@ def steps_unreported(job: Job, generation: int, first: int, last: int) -> Iterat
         yield first, last
 
 
+def start_step(job: Job, generation: int) -> int:
+    """Return the step from which the job was last started or restarted up to a generation."""
+    start = _start_of(job, generation)
+    return (start.step or 0) if start is not None else 0
+
+
 def _start_of(job: Job, generation: int) -> Generation | None:
     """Return the generation of the job's newest start or restart up to this generation."""
     starts = job.generations.filter(previous=None, number__lte=generation, num_members__gt=0)

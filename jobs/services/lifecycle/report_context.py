@@ -15,6 +15,7 @@ class ReportContext:
     """Reports of one batch about one locked job.
 
     Attributes:
+        away_s: seconds in which the node could not report.
         is_loss_due: a trainer may be lost; check once all reports are in.
         is_stalled: trainers wait for others; check again after the grace period.
         is_settle_due: a trainer has exited, maybe the last one.
@@ -24,6 +25,7 @@ class ReportContext:
     job: Job
     node: Node
     now: datetime.datetime
+    away_s: float = 0.0
     is_loss_due: bool = False
     is_stalled: bool = False
     is_settle_due: bool = False

@@ -14,6 +14,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from itertools import groupby
 
+from django.conf import settings
 from django.db import InterfaceError, OperationalError, transaction
 
 from controlplane.core.protocol.reported_values import is_addressed, report_read, validation_read
@@ -69,7 +70,11 @@ class BatchOutcome:
 
 
 def batch_take(node: Node, batch: ReportBatch, now: datetime.datetime) -> BatchOutcome:
-    """Take a whole batch of a node that holds its lease; a repeated call changes nothing."""
+    """Take a whole batch of a node that holds its lease; a repeated call changes nothing.
+
+    Args:
+        node: as it was read before this batch's heartbeat was written.
+    """
     outcome = BatchOutcome(BatchReply(stale=()))
     for received in batch.validations:
         _validation_take(node, received, now, outcome)
@@ -112,7 +117,7 @@ def _job_reports_take(
         if job is None:
             return
         allocations = {row.slot: row for row in known.select_related("accelerator")}
-        context = ReportContext(job=job, node=node, now=now)
+        context = ReportContext(job=job, node=node, now=now, away_s=_away_s(node, now))
         for report in reports:
             allocation = allocations.get(report.slot)
             if allocation is not None and allocation.released_at is None:
@@ -128,6 +133,12 @@ def _job_reports_take(
         outcome.stalled_jobs.add(job_id)
     if context.is_loss_due:
         node_judge(node.pk, now)
+
+
+def _away_s(node: Node, now: datetime.datetime) -> float:
+    """Return how long the node was silent before this batch; 0 for less than a lease."""
+    silent_s = (now - node.last_seen_at).total_seconds()
+    return silent_s if silent_s > settings.LEASE_S else 0.0
 
 
 def _report_take(

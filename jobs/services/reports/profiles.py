@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from controlplane.core.estimates.plausibility import profile_check
 from controlplane.core.estimates.step_time import sample_add, samples_bounded
 from controlplane.core.protocol.reported_values import COUNT_LIMIT, SECONDS_LEAST
 from controlplane.core.protocol.wire import ReductionMode, TrainerReport
@@ -26,6 +27,7 @@ from jobs.selectors.estimates.step_times import (
 )
 from jobs.selectors.estimates.step_windows import window_read, window_written
 from jobs.services.lifecycle.report_context import ReportContext
+from jobs.services.reports.plausibility import implausible_note
 
 #: Weight of the newest report in a member's smoothed computing time.
 _MEMBER_SMOOTHING = 0.5
@@ -63,6 +65,10 @@ def profile_take(context: ReportContext, allocation: Allocation, report: Trainer
         for number, seconds in list(measured.items())[:_POINTS_LIMIT]
         if seconds and number.isdecimal() and 1 <= int(number) <= COUNT_LIMIT
     }
+    passed_s = (context.now - allocation.granted_at).total_seconds()
+    if found := profile_check(points.values(), passed_s):
+        implausible_note(context, found)
+        return False
     job, kind = context.job, allocation.accelerator.kind
     key = profile_key(job, job.global_batch_size)  # the batch size that a trainer starts with
     for number, seconds in points.items():

@@ -6,7 +6,7 @@ from controlplane.core.estimates.noise_scale import GradientNoise
 from controlplane.core.protocol.reported_values import SECONDS_LEAST
 from controlplane.core.protocol.wire import TrainerReport
 from controlplane.core.values.lifecycle import JobStatus
-from jobs.models import Allocation, EpochReport, StepReport
+from jobs.models import Allocation, EpochReport, Job, StepReport
 from jobs.selectors.estimates.noise import noise_taken
 from jobs.services.lifecycle.events import event_add
 from jobs.services.lifecycle.missed_reports import steps_unreported
@@ -15,6 +15,7 @@ from jobs.services.lifecycle.resize_events import resize_event_write
 from jobs.services.lifecycle.search_rows import metric_values_write
 from jobs.services.lifecycle.transitions import status_change
 from jobs.services.reports.nonfinite import loss_note, metrics_note
+from jobs.services.reports.plausibility import is_learned_from, steps_refuse
 from jobs.services.reports.profiles import speeds_take
 
 _SPEED_SMOOTHING = 0.3
@@ -49,8 +50,7 @@ def digest_take(context: ReportContext, allocation: Allocation, report: TrainerR
 
 def steps_take(context: ReportContext, _allocation: Allocation, report: TrainerReport) -> None:
     first, last = report.data["first_step"], report.data["last_step"]
-    if first > last:
-        raise ValueError(f"steps {first} to {last}")
+    steps_refuse(context.job, report)
     for span in list(steps_unreported(context.job, report.generation, first, last)):
         _span_take(context, report, *span, share=(span[1] - span[0] + 1) / (last - first + 1))
 
@@ -86,24 +86,29 @@ def _span_take(
     _first_step_note(context, row)
     if not context.is_live or (row.last_step < job.step and _is_late(context, row)):
         return
-    speeds_take(context, report)
-    speed = row.examples / seconds
-    by_count = dict(job.throughput_by_count)
-    key = str(row.num_accelerators)
-    old = by_count.get(key, speed)
-    by_count[key] = old + _SPEED_SMOOTHING * (speed - old)
+    if is_learned_from(context, row, report):
+        speeds_take(context, report)
+        _speed_note(job, row)
     job.update_columns(
         step=row.last_step,
         epoch=row.epoch,
         loss=row.loss,
-        examples_per_s=speed,
-        throughput_by_count=by_count,
         noise=job.noise if noise is None else noise_taken(job, noise, row.batch_size),
     )
     loss_note(context, row, data.get("nonfinite"))
     if job.status == JobStatus.STARTING:
         status_change(job, JobStatus.RUNNING, status_code="", status_reason="")
         event_add("running", "Training started", now=context.now, job=job)
+
+
+def _speed_note(job: Job, row: StepReport) -> None:
+    """Keep the newest speed, and merge it into the mean speed on as many accelerators."""
+    speed = row.examples / row.seconds
+    by_count = dict(job.throughput_by_count)
+    key = str(row.num_accelerators)
+    old = by_count.get(key, speed)
+    by_count[key] = old + _SPEED_SMOOTHING * (speed - old)
+    job.update_columns(examples_per_s=speed, throughput_by_count=by_count)
 
 
 def _is_late(context: ReportContext, row: StepReport) -> bool:

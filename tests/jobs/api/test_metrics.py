@@ -134,6 +134,18 @@ def test_refused_reports_are_counted(ada: User, settings: Any) -> None:
     assert samples(settings)["virtualflow_reports_refused_total", ()] == 1
 
 
+def test_implausible_reports_are_counted_by_reason(ada: User, settings: Any) -> None:
+    world, job = World(num_nodes=1), job_make(ada)
+    world.settle()
+    played, trainer = world.leader_of(job)
+    steps = {"first_step": 1, "last_step": 2, "epoch": 0, "examples": 64, "num_accelerators": 2}
+    played.say(trainer, ReportKind.STEPS, **steps, seconds=1000.0)
+    world.tell(played)
+    name = "virtualflow_reports_implausible_total"
+    assert samples(settings)[name, ("too_slow",)] == 1
+    assert samples(settings)[name, ("too_fast",)] == 0
+
+
 @pytest.mark.parametrize(
     ("path", "kind"),
     [

@@ -210,8 +210,8 @@ def test_a_batch_that_comes_twice_changes_nothing() -> None:
     played.say(
         leader,
         ReportKind.STEPS,
-        first_step=0,
-        last_step=9,
+        first_step=1,
+        last_step=10,
         epoch=0,
         examples=320,
         seconds=1.0,
