@@ -6,7 +6,7 @@ from django.db import migrations, models
 
 
 class Migration(migrations.Migration):
-    dependencies = [("jobs", "0011_code_samples")]
+    dependencies = [("jobs", "0017_selection_costs")]
 
     operations = [
         migrations.AddField("job", "report_clock", models.JSONField(default=dict, blank=True)),
