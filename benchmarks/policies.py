@@ -15,18 +15,21 @@ Figures are of drawn workloads of REPORTING_SEEDS; ratios are of mean completion
 draw, and the mean of these is given; at the published load and one kind unless the name says more:
 
 * ours_over_pollux, ours_over_sia: system against system;
+* ours_over_pollux_equal_measured, ours_over_sia_equal_measured: both at the measured cost;
 * ours_over_pollux_equal_cost, ours_over_sia_equal_cost: both at 30 s; *_worst_draw: the largest;
 * ours_over_sia_three_kinds_equal_cost: both at 30 s, three kinds;
 * worst_fairness: largest finish-time fairness of a job under ours, all draws, loads and costs;
 * resizes_per_job_overload: ours at twice the load and 30 s;
 * regret_over_oracle: ours over itself with the true speeds, measured cost, less 1;
-* num_draws: draws behind each of them. Figures of fewer than eight draws are preliminary.
+* num_draws: draws behind each of them. Figures of fewer than eight draws are preliminary;
+* num_older: those of them whose peer ran with another version of the code than ours ("older" in the
+  tables).
 
 Finished rows are kept by case and version of the code, so an interrupted run goes on:
 
     python -m benchmarks.policies --draws 8 --loads 1 --kinds 1 --only goodput_fair sia pollux
     python -m benchmarks.policies --tuning --draws 4     on the seeds for choosing thresholds
-    python -m benchmarks.policies --write                no run: kept rows into docs/benchmarks.md
+    python -m benchmarks.policies --write                no run: kept rows into docs
 """
 
 from __future__ import annotations
@@ -141,7 +144,7 @@ def options_parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     add("--tuning", action="store_true", help="draws of TUNING_SEEDS, without figures")
     add("--rows", type=Path, default=ROWS, help="file of finished rows")
     add("--processes", type=int, default=1)
-    add("--write", action="store_true", help="write the kept rows into docs/benchmarks.md")
+    add("--write", action="store_true", help="write the kept rows into docs")
     options = parser.parse_args(arguments)
     seeds = TUNING_SEEDS if options.tuning else REPORTING_SEEDS
     if not 1 <= options.draws <= len(seeds):

@@ -12,13 +12,14 @@ from benchmarks.policy_cases import DRAWN, LOADS, OURS, TUNING_SEEDS, WORKLOAD_6
 
 DOCS = Path(__file__).resolve().parents[1] / "docs"
 
-#: Page with the tables, and the rows that they are made from.
-PAGE, STORED = DOCS / "benchmarks.md", DOCS / "benchmarks-policies.json"
+#: Page with the tables, the one with a summary of them, and the rows that they are made from.
+PAGE, SUMMARY_PAGE = DOCS / "benchmarks.md", DOCS / "policies" / "goodput_fair.md"
+STORED = DOCS / "benchmarks-policies.json"
 
 #: Longest line of text on the page.
 LINE = 100
 
-#: Lines between which the tables stand on the page.
+#: Lines between which tables stand on a page.
 BEGIN = "<!-- benchmarks.policies: written by python -m benchmarks.policies --write -->"
 END = "<!-- benchmarks.policies: end -->"
 
@@ -31,12 +32,28 @@ COMPARISONS: Mapping[str, tuple[str, str]] = {
 
 _HEAD = (
     "| policy | draws | mean at 30 s | mean, measured | ours over it: system | equal measured "
-    "| equal 30 s | worst at 30 s | resizes |",
-    "|---|---:|---:|---:|---:|---:|---:|---:|---:|",
+    "| equal 30 s | worst at 30 s | resizes | older |",
+    "|---|---:|---:|---:|---:|---:|---:|---:|---:|---:|",
+)
+
+_SUMMARY_HEAD = (
+    "| workloads | ours over | system | equal measured | equal 30 s |",
+    "|---|---|---:|---:|---:|",
 )
 
 #: Workload, kinds, load.
 World = tuple[str, int, float]
+
+#: Figure -> its world, peer and comparison.
+RATIOS: Mapping[str, tuple[World, str, str]] = {
+    "ours_over_pollux": ((DRAWN, 1, 1.0), "pollux", "system"),
+    "ours_over_pollux_equal_measured": ((DRAWN, 1, 1.0), "pollux", "equal measured"),
+    "ours_over_pollux_equal_cost": ((DRAWN, 1, 1.0), "pollux", "equal 30 s"),
+    "ours_over_sia": ((DRAWN, 1, 1.0), "sia", "system"),
+    "ours_over_sia_equal_measured": ((DRAWN, 1, 1.0), "sia", "equal measured"),
+    "ours_over_sia_equal_cost": ((DRAWN, 1, 1.0), "sia", "equal 30 s"),
+    "ours_over_sia_three_kinds_equal_cost": ((DRAWN, 3, 1.0), "sia", "equal 30 s"),
+}
 
 
 def rows_write(rows: Sequence[Row], path: Path) -> None:
@@ -53,10 +70,12 @@ class Results:
 
     Attributes:
         worlds: those of the rows, drawn workloads first.
+        version: that of the code of our own rows; "" without any.
     """
 
     def __init__(self, rows: Sequence[Row]) -> None:
         self.rows = rows
+        self.version = next((row.version for row in rows if row.case.policy == OURS), "")
         self.worlds = sorted(
             {row.case.world for row in rows},
             key=lambda world: (world[0], world[1], LOADS.index(world[2])),
@@ -74,9 +93,21 @@ class Results:
 
     def ratios(self, world: World, peer: str, comparison: str) -> list[float]:
         """Return ours over a peer by mean completion time, of each draw that both have run."""
+        return [ours.mean_s / other.mean_s for ours, other in self._pairs(world, peer, comparison)]
+
+    def num_older(self, world: World, peer: str, comparison: str) -> int:
+        """Count the ratios whose peer was run with another version of the code than ours."""
+        pairs = self._pairs(world, peer, comparison)
+        return sum(ours.version != other.version for ours, other in pairs)
+
+    def policies(self, world: World) -> list[str]:
+        """Return the policies with rows of a world, ours and its main peers first."""
+        return sorted({row.case.policy for row in self.rows if row.case.world == world}, key=_place)
+
+    def _pairs(self, world: World, peer: str, comparison: str) -> list[tuple[Row, Row]]:
         mine, theirs = COMPARISONS[comparison]
         ours, others = self.of(world, OURS, mine), self.of(world, peer, theirs)
-        return [ours[seed].mean_s / others[seed].mean_s for seed in sorted(ours) if seed in others]
+        return [(ours[seed], others[seed]) for seed in sorted(ours) if seed in others]
 
 
 def figures_of(rows: Sequence[Row]) -> dict[str, object]:
@@ -88,14 +119,10 @@ def figures_of(rows: Sequence[Row]) -> dict[str, object]:
     if any(row.case.seed in TUNING_SEEDS for row in rows):
         raise ValueError("figures are not made from TUNING_SEEDS; run draws of REPORTING_SEEDS")
     results = Results(rows)
-    usual, mixed, crowded = (DRAWN, 1, 1.0), (DRAWN, 3, 1.0), (DRAWN, 1, 2.0)
+    usual, crowded = (DRAWN, 1, 1.0), (DRAWN, 1, 2.0)
     fitted, true = (results.of(usual, OURS, "measured", how) for how in ("fitted", "true"))
     values = {
-        "ours_over_pollux": results.ratios(usual, "pollux", "system"),
-        "ours_over_pollux_equal_cost": results.ratios(usual, "pollux", "equal 30 s"),
-        "ours_over_sia": results.ratios(usual, "sia", "system"),
-        "ours_over_sia_equal_cost": results.ratios(usual, "sia", "equal 30 s"),
-        "ours_over_sia_three_kinds_equal_cost": results.ratios(mixed, "sia", "equal 30 s"),
+        **{name: results.ratios(*asked) for name, asked in RATIOS.items()},
         "resizes_per_job_overload": [
             row.resizes for row in results.of(crowded, OURS, "30 s").values()
         ],
@@ -111,7 +138,11 @@ def figures_of(rows: Sequence[Row]) -> dict[str, object]:
             and row.case.knowledge == "fitted"]  # fmt: skip
     figures["worst_fairness"] = _rounded(max, ours)
     counts = {name: len(found) for name, found in values.items()}
-    return {**figures, "num_draws": {**counts, "worst_fairness": len(ours)}}
+    return {
+        **figures,
+        "num_draws": {**counts, "worst_fairness": len(ours)},
+        "num_older": {name: results.num_older(*asked) for name, asked in RATIOS.items()},
+    }
 
 
 def _rounded(combine: Callable[[Sequence[float]], float], values: Sequence[float]) -> float | None:
@@ -123,12 +154,28 @@ def tables(rows: Sequence[Row]) -> list[str]:
     results = Results([row for row in rows if row.case.knowledge == "fitted"])
     lines: list[str] = []
     for world in results.worlds:
-        workload, kinds, load = world
-        name = "workload-6" if workload == WORKLOAD_6 else f"{load:g} times the published load"
-        lines += ["", f"{name}, {'one kind' if kinds == 1 else 'three kinds'}:", "", *_HEAD]
-        policies = {row.case.policy for row in rows if row.case.world == world}
-        lines += [_line(results, world, policy) for policy in sorted(policies, key=_place)]
+        lines += ["", f"{_name(world)}:", "", *_HEAD]
+        lines += [_line(results, world, policy) for policy in results.policies(world)]
     return lines
+
+
+def summary(rows: Sequence[Row]) -> list[str]:
+    """Return one table in Markdown: ours over each peer in each world, with numbers of draws."""
+    results = Results(rows)
+    lines = [*_SUMMARY_HEAD]
+    for world in results.worlds:
+        for peer in results.policies(world):
+            ratios = [results.ratios(world, peer, comparison) for comparison in COMPARISONS]
+            if peer != OURS and any(ratios):
+                cells = [f"{fmean(found):.3f} ({len(found)})" if found else "-" for found in ratios]
+                lines.append(f"| {' | '.join((_name(world), peer, *cells))} |")
+    return lines
+
+
+def _name(world: World) -> str:
+    workload, kinds, load = world
+    name = "workload-6" if workload == WORKLOAD_6 else f"{load:g} times the published load"
+    return f"{name}, {'one kind' if kinds == 1 else 'three kinds'}"
 
 
 def _place(policy: str) -> tuple[int, str]:
@@ -147,6 +194,7 @@ def _line(results: Results, world: World, policy: str) -> str:
     ]
     cells.append(f"{max(row.fairness for row in flat):.2f}" if flat else "-")
     cells.append(_mean([row.resizes for row in flat], ".1f"))
+    cells.append(str(sum(row.version != results.version for found in by_cost for row in found)))
     return f"| {' | '.join(cells)} |"
 
 
@@ -161,20 +209,27 @@ def page_make(rows: Sequence[Row]) -> list[str]:
         policies.setdefault(row.version, {})[row.case.policy] = None
     named = ", ".join(f"{one} ({', '.join(names)})" for one, names in policies.items()) or "none"
     figures = figures_of(rows)
-    counts = figures.pop("num_draws")
+    counts, older = figures.pop("num_draws"), figures.pop("num_older")
     assert isinstance(counts, dict)
-    shown = ["| figure | value | draws |", "|---|---:|---:|"]
+    assert isinstance(older, dict)
+    shown = ["| figure | value | draws | older |", "|---|---:|---:|---:|"]
     for name, value in figures.items():
-        count = counts.get(name.removesuffix("_worst_draw"), 0)
-        shown.append(f"| `{name}` | {'not run' if value is None else value} | {count} |")
+        base = name.removesuffix("_worst_draw")
+        cells = ("not run" if value is None else value, counts.get(base, 0), older.get(base, 0))
+        shown.append(f"| `{name}` | {' | '.join(map(str, cells))} |")
     versions = textwrap.wrap(f"Version of the code: {named}.", LINE)
     return [BEGIN, *versions, "", *shown, *tables(rows), "", END]
 
 
+def summary_make(rows: Sequence[Row]) -> list[str]:
+    """Return the part of the policy's page between its markers."""
+    return [BEGIN, *summary(rows), "", END]
+
+
 def page_write(rows: Sequence[Row]) -> None:
-    """Store the rows beside the page, and replace what stands between its markers."""
+    """Store the rows beside the pages, and replace what stands between the markers of both."""
     rows_write(rows, STORED)
-    text = PAGE.read_text()
-    before, rest = text.split(BEGIN)
-    after = rest.split(END)[1]
-    PAGE.write_text(before + "\n".join(page_make(rows)) + after)
+    for page, lines in ((PAGE, page_make(rows)), (SUMMARY_PAGE, summary_make(rows))):
+        before, rest = page.read_text().split(BEGIN)
+        after = rest.split(END)[1]
+        page.write_text(before + "\n".join(lines) + after)

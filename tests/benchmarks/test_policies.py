@@ -21,10 +21,14 @@ from benchmarks.policy_figures import (
     BEGIN,
     END,
     PAGE,
+    RATIOS,
     STORED,
+    SUMMARY_PAGE,
     figures_of,
     page_make,
     rows_write,
+    summary,
+    summary_make,
     tables,
 )
 
@@ -61,6 +65,8 @@ ROWS = [
 def test_figures_are_means_over_draws() -> None:
     assert figures_of(ROWS) == {
         "ours_over_pollux": pytest.approx((0.6 + 0.5) / 2),
+        "ours_over_pollux_equal_measured": 0.75,
+        "ours_over_sia_equal_measured": None,
         "ours_over_pollux_equal_cost": pytest.approx((0.9 + 0.8) / 2),
         "ours_over_pollux_equal_cost_worst_draw": 0.9,
         "ours_over_sia": 0.5,
@@ -72,6 +78,8 @@ def test_figures_are_means_over_draws() -> None:
         "worst_fairness": 1.4,
         "num_draws": {
             "ours_over_pollux": 2,
+            "ours_over_pollux_equal_measured": 1,
+            "ours_over_sia_equal_measured": 0,
             "ours_over_pollux_equal_cost": 2,
             "ours_over_sia": 1,
             "ours_over_sia_equal_cost": 1,
@@ -80,6 +88,7 @@ def test_figures_are_means_over_draws() -> None:
             "regret_over_oracle": 1,
             "worst_fairness": 6,
         },
+        "num_older": dict.fromkeys(RATIOS, 0),
     }
     assert figures_of([])["ours_over_pollux"] is None
 
@@ -87,9 +96,15 @@ def test_figures_are_means_over_draws() -> None:
 def test_the_table_shows_three_columns_for_each_peer() -> None:
     lines = tables(ROWS)
     assert "\n".join(lines).count("| pollux |") == 1
-    assert "| pollux | 2/1 | 150 | 80 | 0.550 | 0.750 | 0.850 | 9.00 | 0.0 |" in lines
-    assert "| goodput_fair | 2/2 | 125 | 80 |  |  |  | 1.20 | 0.0 |" in lines
+    assert "| pollux | 2/1 | 150 | 80 | 0.550 | 0.750 | 0.850 | 9.00 | 0.0 | 0 |" in lines
+    assert "| goodput_fair | 2/2 | 125 | 80 |  |  |  | 1.20 | 0.0 | 0 |" in lines
     assert lines.count("2 times the published load, one kind:") == 1
+    one = "| 1 times the published load, one kind"
+    assert summary(ROWS)[2:] == [
+        f"{one} | pollux | 0.550 (2) | 0.750 (1) | 0.850 (2) |",
+        f"{one} | sia | 0.500 (1) | - | 0.750 (1) |",
+        "| 1 times the published load, three kinds | sia | - | - | 0.750 (1) |",
+    ]
 
 
 def test_nothing_is_reported_on_tuning_seeds(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -116,7 +131,11 @@ def test_peers_keep_rows_of_earlier_versions(monkeypatch: pytest.MonkeyPatch) ->
     earlier = [replace(one, version="before") for one in (ours, peer, row("pollux", "30 s", 80.0))]
     found = policies.reportable([ours, peer], earlier)
     assert found == sorted([ours, peer, earlier[2]])
-    assert "Version of the code: v (goodput_fair, sia), before (pollux)." in page_make(found)
+    page = page_make(found)
+    assert "Version of the code: v (goodput_fair, sia), before (pollux)." in page
+    assert "| `ours_over_pollux_equal_cost` | 1.125 | 1 | 1 |" in page
+    assert "| `ours_over_sia_equal_cost` | 0.9 | 1 | 0 |" in page
+    assert "| pollux | 1/0 | 80 | - | - | - | 1.125 | 1.00 | 0.0 | 1 |" in page
 
 
 def test_cases_are_chosen_by_option() -> None:
@@ -188,10 +207,11 @@ def test_bad_rows_and_draws_are_refused(tmp_path: Path) -> None:
         policies.options_parse(["--draws", "99"])
 
 
-def test_the_page_is_rendered_from_the_stored_rows(tmp_path: Path) -> None:
+def test_pages_are_rendered_from_the_stored_rows(tmp_path: Path) -> None:
     """`python -m benchmarks.policies --write` writes both; rows survive being read again."""
-    text = PAGE.read_text()
-    shown = BEGIN + text.split(BEGIN)[1].split(END)[0] + END
-    assert shown.splitlines() == page_make(policies.rows_read(STORED))
+    rows = policies.rows_read(STORED)
+    for page, lines in ((PAGE, page_make(rows)), (SUMMARY_PAGE, summary_make(rows))):
+        shown = BEGIN + page.read_text().split(BEGIN)[1].split(END)[0] + END
+        assert shown.splitlines() == lines
     rows_write(ROWS, tmp_path / "rows.json")
     assert policies.rows_read(tmp_path / "rows.json") == ROWS

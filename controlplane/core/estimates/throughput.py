@@ -34,9 +34,13 @@ GAMMA_RANGE = (1.0, 10.0)
 #: Weights of the priors: little overlap, and an exchange that hardly grows with K.
 GAMMA_PRIOR, GROWTH_PRIOR = 1e-3, 1e-2
 
+#: Start values of a fit from nothing, in the order of the model: parts of a typical step.
+START_PARTS = np.array([0.5, 0.5, 0.5, 0.1, 0.5, 0.1])
+
 #: A fit that starts from an older one begins with no parameter below this share of its start from
-#: nothing: in logarithms a vanishing parameter would hardly move again.
-START_SHARE = 1e-2
+#: nothing: in logarithms a vanishing parameter would hardly move again. The growth of the exchange
+#: begins there in full: until two numbers of accelerators tell it from the base, a fit makes it 0.
+START_SHARES = np.array([1e-2, 1e-2, 1e-2, 1.0, 1e-2, 1.0])
 
 #: Iterations of one fit, from nothing and from an older model.
 COLD_ITERATIONS, WARM_ITERATIONS = 200, 30
@@ -224,13 +228,13 @@ class _Data:
 
     def start(self, warm: ThroughputModel | None) -> Floats:
         """Return the start value of x."""
-        shares = np.array([0.5, 0.5 / self.typical_size, 0.5, 0.01, 0.5, 0.01])
-        times = shares * self.typical_s
+        times = START_PARTS * self.typical_s
+        times[1] /= self.typical_size
         if warm is None:
             return np.append(np.log(times), START_GAMMA)
         *old, gamma = warm.parameters
         known = np.array(old)
-        known = np.where(known > 0.0, np.maximum(known, START_SHARE * times), times)
+        known = np.where(known > 0.0, np.maximum(known, START_SHARES * times), times)
         return np.append(np.log(known), gamma)
 
     def cost(self, x: Floats) -> tuple[float, Floats]:

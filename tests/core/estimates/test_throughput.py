@@ -98,6 +98,47 @@ def test_an_older_fit_leads_to_the_same_place() -> None:
     assert error_of(model, samples) < 0.05
 
 
+#: Exchange against a slice of 100 ms: base and growth on one machine, and gamma.
+CURVES = [
+    ThroughputModel(0.03, 0.07 / 32, base_s, growth_s, 3.0 * base_s, 2.0 * growth_s, gamma)
+    for base_s, growth_s in ((0.03, 0.001), (0.03, 0.01), (0.06, 0.02), (0.01, 0.004))
+    for gamma in (1.0, 2.0, 4.0)
+]
+
+
+@pytest.mark.parametrize("is_again", [False, True], ids=["at once", "one by one"])
+@pytest.mark.parametrize(
+    "shapes",
+    [
+        [(2, 1), (4, 1)],
+        [(1, 1), (2, 1), (4, 1)],
+        [(4, 1), (2, 1), (1, 1)],
+        [(1, 1), (4, 1), (3, 1)],
+        [(4, 1), (8, 2), (12, 3)],
+        [(1, 1), (2, 1), (8, 2), (16, 4)],
+    ],
+    ids=str,
+)
+def test_a_few_numbers_tell_the_growth_of_an_exchange(
+    shapes: list[tuple[int, int]], is_again: bool
+) -> None:
+    """A fit follows each number; from several machines it tells the step of twice as many."""
+    for curve in CURVES:
+        samples = [
+            ThroughputSample(nodes, count, 32.0, float(curve.step_s(count, nodes, 32.0)), 0.1)
+            for count, nodes in shapes
+        ]
+        fitted = None
+        for number in range(1 if is_again else len(samples), len(samples) + 1):
+            fitted = throughput_fit(samples[:number], fitted)
+        assert fitted is not None
+        assert error_of(fitted, samples) < 0.02
+        count, nodes = shapes[-1]
+        if nodes > 1:
+            twice = float(curve.step_s(2 * count, 2 * nodes, 32.0))
+            assert fitted.step_s(2 * count, 2 * nodes, 32.0) == pytest.approx(twice, rel=0.1)
+
+
 def test_a_fit_without_seconds_of_gradients() -> None:
     bare = [
         ThroughputSample(1, count, 8.0, float(TRUTH.step_s(count, 1, 8.0, slices)), None, slices)
