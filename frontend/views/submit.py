@@ -20,11 +20,8 @@ from frontend import forms
 from frontend.text.dry_run_text import Check, submission_check, validation_check
 from frontend.views.changes import person, words
 from jobs import nudges
-from jobs.api.jobs.submission_serializer import (
-    SubmissionSerializer,
-    objects_flattened,
-    submission_read,
-)
+from jobs.api.jobs.submission_request import objects_flattened, submission_read
+from jobs.api.jobs.submission_serializer import SubmissionSerializer
 from jobs.api.parsers import YAML_LIMIT_BYTES, yaml_read
 from jobs.exceptions import ControlPlaneError, InvalidInputError, NotFoundError
 from jobs.job_templates import JOB_TEMPLATES

@@ -6,7 +6,7 @@ import time
 
 import pytest
 
-from jobs.api.jobs.submission_serializer import submission_read
+from jobs.api.jobs.submission_request import submission_read
 from jobs.exceptions import InvalidInputError
 from tests.support.builders import submission_values
 

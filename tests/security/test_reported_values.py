@@ -14,7 +14,7 @@ from controlplane.core.policies import POLICIES
 from controlplane.core.protocol.reported_values import facts_read, report_read
 from controlplane.core.protocol.wire import LogChunk, ReportKind, TrainerReport, ValidationReport
 from controlplane.core.values.lifecycle import JobStatus, ValidationStatus
-from jobs.api.jobs.submission_serializer import submission_read
+from jobs.api.jobs.submission_request import submission_read
 from jobs.models import ClusterSetting, Event, Job, Validation
 from jobs.selectors.dry_run import submission_outlook
 from jobs.services.reports.batches import batch_take

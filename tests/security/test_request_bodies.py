@@ -26,7 +26,7 @@ from controlplane.core.protocol.code_archive import (
     archive_check,
 )
 from controlplane.core.protocol.prediction_parts import Part, parts_join
-from jobs.api.jobs.submission_serializer import submission_read
+from jobs.api.jobs.submission_request import submission_read
 from jobs.api.parsers import SUBMISSION_LIMIT_BYTES, YAML_LIMIT_BYTES, yaml_read
 from jobs.exceptions import InvalidInputError
 from tests.security.hostile_values import HOSTILE

@@ -11,7 +11,7 @@ from django.test import Client
 
 from controlplane.core.policies import POLICIES
 from jobs import tasks
-from jobs.api.jobs.submission_serializer import submission_read
+from jobs.api.jobs.submission_request import submission_read
 from jobs.models import ClusterSetting, Event, Job
 from jobs.selectors.dry_run import submission_outlook
 from tests.jobs.losses import fresh

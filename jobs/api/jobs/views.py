@@ -18,11 +18,8 @@ from rest_framework.views import APIView
 
 from controlplane.core.protocol.wire import Task
 from jobs import nudges
-from jobs.api.jobs.submission_serializer import (
-    SubmissionSerializer,
-    submission_of,
-    submission_read,
-)
+from jobs.api.jobs.submission_request import submission_of, submission_read
+from jobs.api.jobs.submission_serializer import SubmissionSerializer
 from jobs.api.pagination import JobPages
 from jobs.api.parsers import SubmissionJsonParser, YamlParser
 from jobs.api.requests import (

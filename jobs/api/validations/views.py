@@ -13,7 +13,8 @@ from rest_framework.views import APIView
 
 from controlplane.core.values.lifecycle import ValidationStatus
 from jobs import nudges
-from jobs.api.jobs.submission_serializer import SubmissionSerializer, submission_of
+from jobs.api.jobs.submission_request import submission_of
+from jobs.api.jobs.submission_serializer import SubmissionSerializer
 from jobs.api.parsers import SubmissionJsonParser, YamlParser
 from jobs.api.requests import number_param, person
 from jobs.api.serializers import ValidationSerializer

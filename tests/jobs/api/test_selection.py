@@ -13,7 +13,7 @@ from rest_framework.test import APIClient
 
 from controlplane.core.protocol.selection import SelectionMethod, SelectionSpec
 from controlplane.core.protocol.wire import TrainingSpec, decode, encode
-from jobs.api.jobs.submission_serializer import submission_read
+from jobs.api.jobs.submission_request import submission_read
 from jobs.exceptions import InvalidInputError
 from jobs.models import Job
 from jobs.selectors.cluster import remaining_examples

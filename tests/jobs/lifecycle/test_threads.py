@@ -13,7 +13,7 @@ from django.db import connection, connections
 
 from controlplane.core.protocol.wire import ReportKind, ValidationReport
 from controlplane.core.values.lifecycle import JobStatus
-from jobs.api.jobs.submission_serializer import submission_read
+from jobs.api.jobs.submission_request import submission_read
 from jobs.exceptions import ConflictError
 from jobs.models import Allocation, Generation, Job, Validation
 from jobs.selectors.desired_state.state import wanted_state

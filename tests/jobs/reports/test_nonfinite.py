@@ -13,7 +13,7 @@ from controlplane.core.estimates.loss_prediction import NoForecast
 from controlplane.core.protocol.codec import encode
 from controlplane.core.protocol.nonfinite import Nonfinite
 from controlplane.core.protocol.wire import OnNonfinite, ReportKind
-from jobs.api.jobs.submission_serializer import submission_read
+from jobs.api.jobs.submission_request import submission_read
 from jobs.models import Allocation, Artifact, Event, Job, Node
 from jobs.selectors.desired_state.state import training_spec
 from jobs.selectors.estimates.job import known_read

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from django.utils import timezone
 
-from jobs.api.jobs.submission_serializer import submission_read
+from jobs.api.jobs.submission_request import submission_read
 from jobs.models import Allocation, Job, UserLimits
 from jobs.selectors.cluster import cluster_snapshot
 from jobs.selectors.dry_run import submission_outlook

@@ -12,7 +12,7 @@ from django.core.management import call_command
 from rest_framework.test import APIClient
 
 from controlplane.core.protocol.wire import ReportBatch, ValidationReport
-from jobs.api.jobs.submission_serializer import submission_read
+from jobs.api.jobs.submission_request import submission_read
 from jobs.models import Job, Node, Validation
 from jobs.selectors.desired_state.state import wanted_state
 from jobs.services.cluster.nodes import nodes_expire

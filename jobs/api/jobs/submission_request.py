@@ -1,0 +1,159 @@
+"""Submissions as they come: JSON, YAML, forms and uploads, brought into one set of fields."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from django.conf import settings
+from django.core.files.uploadedfile import UploadedFile
+from django.http import QueryDict
+from rest_framework import serializers
+from rest_framework.request import Request
+
+from controlplane.core.protocol.selection import SelectionMethod, SelectionSpec
+from controlplane.core.protocol.wire import StopCondition, StopKind, Task, encode
+from jobs.api.jobs.submission_fields import SettingsField
+from jobs.api.jobs.submission_serializer import STOP_FIELDS, SubmissionSerializer
+from jobs.api.parsers import yaml_read
+from jobs.exceptions import InvalidInputError, TooLargeError
+from jobs.job_templates import JOB_TEMPLATES
+from jobs.submission import ONE_PASS, Submission
+
+#: Form fields that are not job fields.
+_IGNORED = ("csrfmiddlewaretoken",)
+_LISTS = ("accepted_kinds", "secrets", "tags")
+_INVALID = "The submission is not valid."
+#: Prefix of a field that changes one setting.
+_SETTING = "settings."
+_SELECTION_FIELDS = tuple(f"selection_{field.name}" for field in dataclasses.fields(SelectionSpec))
+#: Fields that may also be given as one object, such as `stop: {kind: epochs, limit: 3}`.
+_OBJECTS = {"stop": "kind and limit", "selection": "method"}
+
+
+def submission_read(
+    data: Mapping[str, Any], code: bytes | None = None, code_name: str | None = None
+) -> Submission:
+    """Check a submission.
+
+    Args:
+        data: the fields, as JSON values or as a form's text; `stop` and `selection` may also be
+            objects.
+        code: content of an uploaded file; otherwise `data` has `code` (text) or `template`.
+        code_name: the uploaded file's name.
+
+    Raises:
+        InvalidInputError: with a message for every invalid field.
+    """
+    file = None if code is None else (code, code_name)
+    serializer = SubmissionSerializer(data=objects_flattened(data), context={"file": file})
+    if not serializer.is_valid():
+        errors = {name: [*map(str, messages)] for name, messages in serializer.errors.items()}
+        raise InvalidInputError(_INVALID, fields=errors)
+    values = {**serializer.validated_data}
+    values |= {name: tuple(values[name]) for name in _LISTS}
+    stop = {name.removeprefix("stop_"): values.pop(name, None) for name in STOP_FIELDS}
+    values["selection"] = _selection_of(values)
+    if values["task"] is Task.PREDICT:
+        return Submission(**values, stop=ONE_PASS)
+    if stop["kind"] is not StopKind.METRIC:
+        stop = {"kind": stop["kind"], "limit": stop["limit"]}
+    return Submission(**values, stop=StopCondition(**stop))
+
+
+def objects_flattened(data: Mapping[str, Any]) -> dict[str, Any]:
+    """Turn `stop: {kind: ..., limit: ...}` into `stop_kind`, `stop_limit`, as in a form.
+
+    Raises:
+        InvalidInputError: `stop` or `selection` is no object.
+    """
+    values = {str(name): value for name, value in data.items()}
+    for prefix, needed in _OBJECTS.items():
+        given = values.pop(prefix, None)
+        if isinstance(given, Mapping):
+            values |= {f"{prefix}_{name}": value for name, value in given.items()}
+        elif given is not None:
+            raise InvalidInputError.of(**{prefix: f"Give an object with {needed}."})
+    return values
+
+
+def _selection_of(values: dict[str, Any]) -> dict[str, Any]:
+    """Take the `selection_` fields out of valid values; empty if nothing is selected."""
+    given = {name.removeprefix("selection_"): values.pop(name) for name in _SELECTION_FIELDS}
+    if given["method"] is SelectionMethod.NONE or values["task"] is Task.PREDICT:
+        return {}
+    found: dict[str, Any] = encode(SelectionSpec(**given))
+    return found
+
+
+def submission_of(request: Request) -> Submission:
+    """Read and check the submission of a request in any supported format.
+
+    A multipart request may carry the code as a file `code`, and a YAML or JSON file `spec` with
+    fields that the request's own fields override; `settings.NAME` overrides one setting.
+
+    Raises:
+        InvalidInputError: see `submission_read`.
+        TooLargeError: the code file is too large.
+    """
+    # Before the body is read: an upload is streamed to a temporary file.
+    limit_bytes = settings.CODE_LIMIT_BYTES + settings.DATA_UPLOAD_MAX_MEMORY_SIZE
+    if int(request.META.get("CONTENT_LENGTH") or 0) > limit_bytes:
+        raise TooLargeError(f"At most {limit_bytes} bytes a submission.")
+    values = _values(request.data)
+    code, name = None, None
+    upload = values.pop("code") if isinstance(values.get("code"), UploadedFile) else None
+    if upload is not None:
+        if (upload.size or 0) > settings.CODE_LIMIT_BYTES:
+            raise TooLargeError(f"At most {settings.CODE_LIMIT_BYTES} bytes of code.")
+        code, name = upload.read(), upload.name
+    spec = values.pop("spec", None)
+    if spec is not None:
+        text = spec.read() if isinstance(spec, UploadedFile) else str(spec).encode()
+        read = yaml_read(text)
+        if not isinstance(read, Mapping):
+            raise InvalidInputError.of(spec="Give an object of fields.")
+        values = objects_flattened(read) | objects_flattened(values)
+    return submission_read(_settings_changed(objects_flattened(values)), code, name)
+
+
+def _settings_changed(values: dict[str, Any]) -> dict[str, Any]:
+    """Apply fields `settings.NAME`, each a change of one setting of the spec or the template.
+
+    A value is JSON, or else plain text; text in a JSON body is read the same way as in a form.
+
+    Raises:
+        InvalidInputError: `settings` itself is no object.
+    """
+    changes = {name: values[name] for name in values if name.startswith(_SETTING)}
+    if not changes:
+        return values
+    template = JOB_TEMPLATES.get(str(values.get("template")))
+    base = values.get("settings") or ({} if template is None else template.settings)
+    try:
+        merged = SettingsField().run_validation(base)
+    except serializers.ValidationError as error:
+        messages = [str(message) for message in error.detail]
+        raise InvalidInputError(_INVALID, fields={"settings": messages}) from None
+    for name, value in changes.items():
+        merged = merged | {name.removeprefix(_SETTING): _json_or_text(value)}
+    return {name: values[name] for name in values if name not in changes} | {"settings": merged}
+
+
+def _json_or_text(value: Any) -> Any:
+    try:
+        return json.loads(value) if isinstance(value, str) else value
+    except (ValueError, RecursionError):
+        return value
+
+
+def _values(data: Any) -> dict[str, Any]:
+    if isinstance(data, QueryDict):
+        values: dict[str, Any] = {name: data[name] for name in data if name not in _IGNORED}
+        lists = {name: data.getlist(name) for name in _LISTS}
+        return values | {name: words for name, words in lists.items() if len(words) > 1}
+    if not isinstance(data, Mapping):
+        raise InvalidInputError("The body must be an object of fields.")
+    return dict(data)
