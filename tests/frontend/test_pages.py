@@ -119,8 +119,8 @@ def test_script_in_names_stays_text(world: World, ada: Client) -> None:
         ("pending", "Why this job is waiting Needs at least 4", "Pause Clone Cancel job"),
         ("running", "running", "Pause Clone Cancel job"),
         ("paused", "Paused by user:ada", "Resume Clone Cancel job"),
-        ("failed", "Failed The code failed in step 17: ValueError", "Clone Failed"),
-        ("invalid", "Invalid: code build(settings)", "Clone Invalid"),
+        ("failed", "Failed The code failed in step 17: ValueError", "Clone"),
+        ("invalid", "Invalid: code build(settings)", "Clone"),
         ("finished", "finished", "Clone"),
     ],
 )

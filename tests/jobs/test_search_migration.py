@@ -24,7 +24,7 @@ def test_rows_of_older_jobs_are_filled() -> None:
         EpochReport.objects.create(
             job=job, epoch=epoch, generation=1, step=epoch, logs=logs, at=at(epoch)
         )
-    fill_rows = import_module("jobs.migrations.0013_fill_job_search").fill_rows
+    fill_rows = import_module("jobs.migrations.0015_fill_job_search").fill_rows
     fill_rows(apps, connection.schema_editor())
     job.refresh_from_db()
     assert job.duration_s == 90

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import re
 from collections import Counter
 from dataclasses import replace
@@ -13,7 +14,7 @@ from hypothesis import strategies as st
 
 from controlplane.core.cycle import decide, decision_check
 from controlplane.core.expected_starts import expected_starts
-from controlplane.core.policies import POLICIES, SHARING
+from controlplane.core.policies import POLICIES, SHARING, _skipping
 from controlplane.core.policies.common.fair_fill import progressive_fill
 from controlplane.core.values.types import Job, Plan, Snapshot
 from tests.core.snapshots import Speed, accelerators_make, after, job_make, snapshot_make, snapshots
@@ -39,7 +40,7 @@ def owned(user: int, *job_ids: int, factor: float = 1.0, **values: object) -> li
 
 def alone(name: str, snapshot: Snapshot) -> object:
     """Decide by a policy without the frame that divides among users."""
-    return getattr(POLICIES[name], "__wrapped__", POLICIES[name])(snapshot)
+    return _skipping(inspect.unwrap(POLICIES[name]))(snapshot)
 
 
 def settled(name: str, snapshot: Snapshot, num_cycles: int = 12) -> Plan:

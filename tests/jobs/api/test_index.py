@@ -8,6 +8,7 @@ from django.contrib.auth.models import User
 from rest_framework.test import APIClient
 
 from jobs.services.cluster.api_tokens import JOB_SCOPES
+from tests.support.builders import job_make
 
 Clients = Callable[..., APIClient]
 URL = "/api/v1/"
@@ -36,5 +37,7 @@ def test_every_route_of_the_index_answers(ada: User, client_of: Clients) -> None
     client = client_of(ada)
     routes = client.get(URL).json()["routes"]
     assert {"job-list", "node-list", "template-list", "schema"} <= {*routes}
+    parameters = {"job-compare": {"job": job_make(ada).pk}}
     for name, address in routes.items():
-        assert client.get(address).status_code in (200, 403, 405), name
+        answer = client.get(address, parameters.get(name, {}))
+        assert answer.status_code in (200, 403, 405), name
