@@ -199,7 +199,8 @@ def _metric_rows(jobs: Sequence[Job]) -> list[MetricRow]:
     }
     goals = {job.stop_metric: job.stop_higher_is_better for job in jobs if job.stop_metric}
     rows = []
-    for name in dict.fromkeys(name for name, _ in found):
+    # A learning rate is in the logs of an epoch, but no result.
+    for name in dict.fromkeys(name for name, _ in found if name != "learning_rate"):
         of_jobs = [found.get((name, job.pk)) for job in jobs]
         rows.append(
             MetricRow(
