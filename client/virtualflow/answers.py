@@ -116,7 +116,7 @@ class Outlook(TypedDict):
 
 
 class Outcomes(TypedDict):
-    """What became of an action on many jobs, and the requests that undo it."""
+    """Results of an action on many jobs, and the requests that undo it."""
 
     results: list[dict[str, Any]]
     undo: list[dict[str, Any]]

@@ -119,7 +119,7 @@ POLICIES: Mapping[str, Policy] = MappingProxyType(
     }
 )
 
-#: What the policies share that are fair among users; the others do not know users.
+#: Resource that each policy shares between users; other policies do not know users.
 SHARING: Mapping[str, Sharing] = MappingProxyType(
     {name: entry.sharing for name, entry in _REGISTRY.items() if entry.sharing is not None}
 )

@@ -1,4 +1,4 @@
-"""What a selection of examples costs, compared with training on all of them.
+"""Cost of a selection of examples, compared with training on all of them.
 
 Seconds of both kinds are per example: an epoch of N candidates takes N·step_s if all are trained
 on, and N·(loss_s·a + step_s·s) if the losses of the share a are computed and the share s is chosen.

@@ -1,4 +1,4 @@
-"""Whether a selection of examples pays: by measured times, and against random selection.
+"""Verdict on a selection of examples: by measured times, and against random selection.
 
 Both are functions of what one trainer, the leader, has measured. Their verdict is a fact of the
 run, which travels with a step to all trainers; see docs/selection.md.

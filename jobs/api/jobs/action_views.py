@@ -70,7 +70,7 @@ class JobsActionSerializer(serializers.Serializer):
 
 
 class OutcomeSerializer(serializers.Serializer):
-    """What became of an action on one job."""
+    """Result of an action on one job."""
 
     job = serializers.IntegerField(source="job_id")
     done = serializers.SerializerMethodField()
@@ -85,7 +85,7 @@ class OutcomeSerializer(serializers.Serializer):
 
 
 class OutcomesSerializer(serializers.Serializer):
-    """What became of an action on each job, and what takes it back."""
+    """Results of an action by job, and the requests that undo it."""
 
     results = OutcomeSerializer(many=True)
     undo = JobsActionSerializer(

@@ -21,7 +21,7 @@ JOBS_LIMIT = 200
 
 
 class JobsAction(StrEnum):
-    """What can be done to many jobs."""
+    """Action on many jobs."""
 
     CANCEL = "cancel"
     REPRIORITISE = "reprioritise"
@@ -31,7 +31,7 @@ class JobsAction(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What became of an action on one job.
+    """Result of an action on one job.
 
     Attributes:
         code: empty if it is done; otherwise why not, as in a refusal of the same action on one job.

@@ -38,7 +38,7 @@ Policy = Callable[[Snapshot], Decision]
 
 
 class Sharing(StrEnum):
-    """What a policy shares: accelerators, or their time, so that it serves any number of jobs."""
+    """Resource that a policy shares; any number of jobs gets a part of time."""
 
     ACCELERATORS = "accelerators"
     TIME = "time"
