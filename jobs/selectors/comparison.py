@@ -11,8 +11,9 @@ from django.db.models import Avg, F, Max, Q, Sum
 
 from controlplane.core.values.metrics import is_higher_better
 from jobs.exceptions import InvalidInputError, NotFoundError
-from jobs.models import EpochReport, Job, JobMetric, StepReport
+from jobs.models import EpochReport, Job, JobMetric
 from jobs.selectors.access import Person, jobs_visible_to
+from jobs.selectors.series import step_reports_binned
 from jobs.selectors.settings_values import flat_settings
 from jobs.submission import SUBMISSION_COLUMNS
 
@@ -120,12 +121,8 @@ class _StepBins:
     """Step reports of a job in at most about `POINTS_LIMIT` bins, with sums since the start."""
 
     def __init__(self, job: Job) -> None:
-        stride = max(1, -(-job.step // POINTS_LIMIT))
         rows = (
-            StepReport.objects.filter(job=job)
-            .order_by()
-            .annotate(bin_number=F("last_step") / stride)
-            .values("bin_number")
+            step_reports_binned(job, POINTS_LIMIT)
             .annotate(
                 step=Max("last_step"),
                 until=Max("at"),

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from datetime import datetime
+from typing import Any
 
-from django.db.models import Avg, F, Max, Min, Q, Sum
+from django.db.models import Avg, F, Max, Min, Q, QuerySet, Sum
 from django.db.models.functions import TruncHour, TruncMinute, TruncSecond
 
 from jobs.models import Accelerator, Allocation, EpochReport, Generation, Job, Node, StepReport
@@ -107,14 +108,17 @@ def rates_between(start_at: datetime, end_at: datetime, bin_s: float) -> list[Ra
     return [Rate(*row) for row in rows[:MAX_RATES]][::-1]
 
 
+def step_reports_binned(job: Job, num_bins: int) -> QuerySet[Any, Any]:
+    """Group a job's step reports into about `num_bins` bins of equal numbers of steps."""
+    stride = max(1, -(-job.step // num_bins))
+    reports = StepReport.objects.filter(job=job).order_by()
+    return reports.annotate(bin_number=F("last_step") / stride).values("bin_number")
+
+
 def step_bins_of(job: Job) -> list[StepBin]:
     """Sum up a job's step reports in bins, each about a `MAX_STEP_BINS`-th of its steps."""
-    stride = max(1, -(-job.step // MAX_STEP_BINS))
     rows = (
-        StepReport.objects.filter(job=job)
-        .order_by()
-        .annotate(bin_number=F("last_step") / stride)
-        .values("bin_number")
+        step_reports_binned(job, MAX_STEP_BINS)
         .annotate(
             until=Max("at"),
             step=Max("last_step"),

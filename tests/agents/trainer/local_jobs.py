@@ -126,3 +126,20 @@ def local_job(
     if forked:
         job.spawn = trainer_fork
     return job
+
+
+def resized(job: LocalJob, sizes: list[int], every: int) -> dict[str, Any]:
+    """Start everything first, then go from size to size as steps are reported."""
+    memberships = [job.plan(sizes[0], None)]
+    for size in sizes[1:]:
+        memberships.append(job.plan(size, memberships[-1]))
+    for membership in memberships:
+        job.prepare(membership)
+    for membership in memberships:
+        job.wait_ready(membership)
+    for number, membership in enumerate(memberships):
+        job.wait_step(number * every)
+        job.go(membership)
+        job.wait_switched(membership)
+        assert job.finished() is None, "the job ended before all resizes: give it more steps"
+    return job.wait_finished()

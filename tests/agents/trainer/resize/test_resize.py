@@ -12,7 +12,7 @@ import pytest
 
 from agents.trainer.local.local_cluster import LocalJob
 from controlplane.core.protocol.wire import ReductionMode, ReportKind, StopCondition, StopKind
-from tests.agents.trainer.local_jobs import TEMPLATES, local_job, training_spec
+from tests.agents.trainer.local_jobs import TEMPLATES, local_job, resized, training_spec
 from tests.agents.trainer.scheduled_trainer import scheduled_program
 from tests.agents.trainer.streaming_trainer import streaming_program
 
@@ -27,23 +27,6 @@ def undisturbed(folder: Path, **options: Any) -> dict[str, Any]:
     with local_job(folder, **options) as job:
         job.resize(1)
         return job.wait_finished()
-
-
-def resized(job: LocalJob, sizes: list[int], every: int) -> dict[str, Any]:
-    """Start everything first, then go from size to size as steps are reported."""
-    memberships = [job.plan(sizes[0], None)]
-    for size in sizes[1:]:
-        memberships.append(job.plan(size, memberships[-1]))
-    for membership in memberships:
-        job.prepare(membership)
-    for membership in memberships:
-        job.wait_ready(membership)
-    for number, membership in enumerate(memberships):
-        job.wait_step(number * every)
-        job.go(membership)
-        job.wait_switched(membership)
-        assert job.finished() is None, "the job ended before all resizes: give it more steps"
-    return job.wait_finished()
 
 
 def digests(job: LocalJob) -> dict[int, set[str]]:

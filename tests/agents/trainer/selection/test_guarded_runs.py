@@ -12,7 +12,7 @@ from controlplane.core.protocol.codec import decode
 from controlplane.core.protocol.selection import EndReason, SelectionEnd, SelectionMethod
 from controlplane.core.protocol.wire import ReportKind, TrainingSpec
 from tests.agents.trainer.dying_trainer import Ending
-from tests.agents.trainer.local_jobs import local_job
+from tests.agents.trainer.local_jobs import local_job, resized
 from tests.agents.trainer.selection.costly_trainer import costly_program
 from tests.agents.trainer.selection.test_selected_runs import selecting_spec, undisturbed
 
@@ -48,18 +48,7 @@ def test_a_decision_between_resizes_1_3_2_4_gives_the_bits_of_a_given_end(tmp_pa
     spec = guarded_spec()
     with local_job(tmp_path, spec, num_slots=6) as job:
         job.program = costly_program({1: 13, 2: 24, 3: 36})
-        memberships = [job.plan(1, None)]
-        for size in (3, 2, 4):
-            memberships.append(job.plan(size, memberships[-1]))
-        for membership in memberships:
-            job.prepare(membership)
-        for membership in memberships:
-            job.wait_ready(membership)
-        for membership in memberships:
-            job.go(membership)
-            job.wait_switched(membership)
-            assert job.finished() is None, "the job ended before all resizes: give it more steps"
-        result = job.wait_finished()
+        result = resized(job, [1, 3, 2, 4], every=0)
         end = ended(job)
     assert 13 < end.step <= 24, "three trainers have to follow it, and two resizes have to come"
     expected = undisturbed(tmp_path / "one", with_end(spec, end.epoch))

@@ -13,7 +13,7 @@ from agents.trainer.local.local_cluster import LocalJob, LocalJobError
 from controlplane.core.protocol.selection import SelectionMethod, SelectionSpec
 from controlplane.core.protocol.wire import StopCondition, StopKind, TrainingSpec
 from tests.agents.trainer.dying_trainer import Ending, dying_program
-from tests.agents.trainer.local_jobs import UNEVEN_JOB, local_job, training_spec
+from tests.agents.trainer.local_jobs import UNEVEN_JOB, local_job, resized, training_spec
 from tests.agents.trainer.scheduled_trainer import scheduled_program
 from tests.agents.trainer.step.test_batch_sizes import SGD_JOB, scheduled
 
@@ -117,18 +117,7 @@ def test_a_selecting_job_resized_1_3_2_4_ends_with_the_undisturbed_bits(
     expected = undisturbed(tmp_path / "one", spec)
     with local_job(tmp_path, spec, num_slots=6) as job:
         job.program = scheduled_program({1: 13, 2: 18, 3: 27})
-        memberships = [job.plan(1, None)]
-        for size in (3, 2, 4):
-            memberships.append(job.plan(size, memberships[-1]))
-        for membership in memberships:
-            job.prepare(membership)
-        for membership in memberships:
-            job.wait_ready(membership)
-        for membership in memberships:
-            job.go(membership)
-            job.wait_switched(membership)
-            assert job.finished() is None, "the job ended before all resizes: give it more steps"
-        result = job.wait_finished()
+        result = resized(job, [1, 3, 2, 4], every=0)
     assert result["digest"] == expected["digest"]
     assert result["metrics"] == expected["metrics"]
     assert result["step"] == expected["step"]
