@@ -3,6 +3,7 @@
 from jobs.models.access import (
     ApiToken,
     ClusterSetting,
+    ExternalIdentity,
     IdempotencyKey,
     PolicyState,
     Secret,
@@ -12,40 +13,73 @@ from jobs.models.audit import AuditAction, AuditEntry
 from jobs.models.estimates import JobEstimates
 from jobs.models.history import EpochReport, Event, LogChunk, StepReport
 from jobs.models.jobs import Artifact, Job
-from jobs.models.nodes import Accelerator, EnrolmentToken, Node
+from jobs.models.nodes import (
+    Accelerator,
+    EnrolmentToken,
+    MaintenanceWindow,
+    Node,
+    ReadingBin,
+    WindowStatus,
+    maintenance_lead,
+)
+from jobs.models.notifications import (
+    ChannelKind,
+    DeliveryStatus,
+    NotificationChannel,
+    NotificationDelivery,
+)
 from jobs.models.profiles import StepTimeProfile
+from jobs.models.projects import AcceleratorPrice, Project, ProjectMembership, ProjectRole
 from jobs.models.replays import LIVE_REPLAY_STATUSES, Replay, ReplayStatus
 from jobs.models.resizes import Allocation, Generation, StartFailure
-from jobs.models.search import JobMetric, SearchTerm
+from jobs.models.search import JobMetric, SavedFilter, SearchTerm
+from jobs.models.sweeps import Sweep
+from jobs.models.trials import Trial
 from jobs.models.validations import Validation
 
 __all__ = [
     "LIVE_REPLAY_STATUSES",
     "Accelerator",
+    "AcceleratorPrice",
     "Allocation",
     "ApiToken",
     "Artifact",
     "AuditAction",
     "AuditEntry",
+    "ChannelKind",
     "ClusterSetting",
+    "DeliveryStatus",
     "EnrolmentToken",
     "EpochReport",
     "Event",
+    "ExternalIdentity",
     "Generation",
     "IdempotencyKey",
     "Job",
     "JobEstimates",
     "JobMetric",
     "LogChunk",
+    "MaintenanceWindow",
     "Node",
+    "NotificationChannel",
+    "NotificationDelivery",
     "PolicyState",
+    "Project",
+    "ProjectMembership",
+    "ProjectRole",
+    "ReadingBin",
     "Replay",
     "ReplayStatus",
+    "SavedFilter",
     "SearchTerm",
     "Secret",
     "StartFailure",
     "StepReport",
     "StepTimeProfile",
+    "Sweep",
+    "Trial",
     "UserLimits",
     "Validation",
+    "WindowStatus",
+    "maintenance_lead",
 ]

@@ -7,6 +7,9 @@ from django.core.validators import MaxValueValidator, MinValueValidator
 from django.db import models
 from django.db.models import Q
 
+from controlplane.core.values.tiers import Tier
+from jobs.models.choices import choices
+
 
 class ApiToken(models.Model):
     """A program's credentials, acting for a user. Only the digest is stored."""
@@ -57,6 +60,7 @@ class UserLimits(models.Model):
 
     Attributes:
         priority_ceiling: highest priority that the user may give jobs.
+        tier_ceiling: highest tier that the user may give jobs.
         share_factor: factor of the user's claim on a share, for policies that share by user.
         live_jobs_limit: most jobs of the user that have not ended.
         storage_limit_bytes: most that the files of the user's jobs may take; 0: no limit.
@@ -70,6 +74,9 @@ class UserLimits(models.Model):
     )
     priority_ceiling = models.PositiveSmallIntegerField(
         null=True, blank=True, validators=[MinValueValidator(1), MaxValueValidator(1000)]
+    )
+    tier_ceiling = models.CharField(
+        max_length=10, choices=choices(Tier), null=True, blank=True, default=None
     )
     share_factor = models.FloatField(
         default=1.0, validators=[MinValueValidator(0.1), MaxValueValidator(10.0)]
@@ -88,6 +95,7 @@ class UserLimits(models.Model):
                 name="user_limits_in_range",
                 condition=(
                     (Q(priority_ceiling=None) | Q(priority_ceiling__range=(1, 1000)))
+                    & (Q(tier_ceiling=None) | Q(tier_ceiling__in=[tier.value for tier in Tier]))
                     & Q(share_factor__range=(0.1, 10.0))
                     & (Q(live_jobs_limit=None) | Q(live_jobs_limit__range=(1, 100_000)))
                     & (Q(storage_limit_bytes=None) | Q(storage_limit_bytes__lte=2**60))
@@ -96,8 +104,40 @@ class UserLimits(models.Model):
         )
 
     def __str__(self) -> str:
-        names = ("priority_ceiling", "share_factor", "live_jobs_limit", "storage_limit_bytes")
+        names = (
+            "priority_ceiling",
+            "tier_ceiling",
+            "share_factor",
+            "live_jobs_limit",
+            "storage_limit_bytes",
+        )
         return ", ".join(f"{name} {getattr(self, name)}" for name in names)
+
+
+class ExternalIdentity(models.Model):
+    """An account of an OpenID Connect provider that logs a user in.
+
+    Attributes:
+        issuer: address of the provider.
+        subject: the account there; neither its name nor its e-mail address identify it.
+    """
+
+    user = models.ForeignKey(
+        settings.AUTH_USER_MODEL, on_delete=models.CASCADE, related_name="external_identities"
+    )
+    issuer = models.CharField(max_length=500)
+    subject = models.CharField(max_length=255)
+    created_at = models.DateTimeField()
+
+    class Meta:
+        verbose_name_plural = "external identities"
+        constraints = (
+            models.UniqueConstraint(name="identity_of_one_user", fields=("issuer", "subject")),
+            models.UniqueConstraint(name="one_identity_per_issuer", fields=("issuer", "user")),
+        )
+
+    def __str__(self) -> str:
+        return f"{self.subject} of {self.issuer}"
 
 
 class IdempotencyKey(models.Model):

@@ -16,6 +16,7 @@ class AuditAction(StrEnum):
     LOGIN_FAILED = "login_failed"
     LOGIN_LOCKED = "login_locked"
     LOGOUT = "logout"
+    IDENTITY_LINKED = "identity_linked"
     PASSWORD_CHANGED = "password_changed"  # noqa: S105 - no password
     TOKEN_MADE = "token_made"  # noqa: S105
     TOKEN_REVOKED = "token_revoked"  # noqa: S105
@@ -30,17 +31,29 @@ class AuditAction(StrEnum):
     NODE_CORDONED = "node_cordoned"
     NODE_DRAINED = "node_drained"
     NODE_UNCORDONED = "node_uncordoned"
+    MAINTENANCE_PLANNED = "maintenance_planned"
+    MAINTENANCE_CANCELLED = "maintenance_cancelled"
     NODE_UNQUARANTINED = "node_unquarantined"
     NODE_TOKEN_REPLACED = "node_token_replaced"  # noqa: S105
     SECRET_MADE = "secret_made"  # noqa: S105
     SECRET_REPLACED = "secret_replaced"  # noqa: S105
     SECRET_DELETED = "secret_deleted"  # noqa: S105
+    CHANNEL_MADE = "channel_made"
+    CHANNEL_CHANGED = "channel_changed"
+    CHANNEL_DELETED = "channel_deleted"
     FILES_DELETED = "files_deleted"
     JOB_READ = "job_read"
+    JOB_FORKED = "job_forked"
     JOB_CANCELLED = "job_cancelled"
     JOB_DESCRIBED = "job_described"
     PRIORITY_CHANGED = "priority_changed"
+    SWEEP_CHANGED = "sweep_changed"
     POLICY_CHANGED = "policy_changed"
+    PROJECT_MADE = "project_made"
+    PROJECT_CHANGED = "project_changed"
+    MEMBER_SET = "member_set"
+    MEMBER_REMOVED = "member_removed"
+    PRICE_CHANGED = "price_changed"
 
 
 def action_label(action: str) -> str:

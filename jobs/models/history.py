@@ -94,6 +94,7 @@ class Event(models.Model):
         indexes = (
             models.Index(name="event_by_job", fields=("job", "-id")),
             models.Index(name="event_by_node", fields=("node", "-id")),
+            models.Index(name="event_by_kind", fields=("kind", "at")),
         )
 
     def __str__(self) -> str:

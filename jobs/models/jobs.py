@@ -10,10 +10,20 @@ from django.conf import settings
 from django.db import models
 from django.db.models import F, Q
 
+from controlplane.core.protocol.fork import ForkSpec
 from controlplane.core.protocol.selection import SelectionSpec
-from controlplane.core.protocol.wire import OnNonfinite, ReductionMode, StopKind, Task, decode
+from controlplane.core.protocol.tuning import TuningSpec
+from controlplane.core.protocol.wire import (
+    OnNonfinite,
+    ReductionMode,
+    StopKind,
+    Task,
+    decode,
+)
 from controlplane.core.values.lifecycle import ENDED_JOB_STATUSES, JobStatus
+from controlplane.core.values.tiers import Tier
 from jobs.models.choices import choices, values
+from jobs.models.projects import Project
 
 LIVE_JOB_STATUSES = tuple(status for status in JobStatus if status not in ENDED_JOB_STATUSES)
 #: Colours that pages give jobs; see services/submission/colours.py.
@@ -49,6 +59,9 @@ class Job(models.Model):
     tags = models.JSONField(default=list, blank=True)
     note = models.CharField(max_length=1000, blank=True)
     colour = models.PositiveSmallIntegerField(default=0)
+    sweep = models.ForeignKey(
+        "jobs.Sweep", null=True, blank=True, on_delete=models.PROTECT, related_name="jobs"
+    )
 
     # Computation: fixed from submission on.
     task = models.CharField(max_length=10, choices=choices(Task), default=Task.TRAIN.value)
@@ -56,6 +69,11 @@ class Job(models.Model):
         "self", null=True, blank=True, on_delete=models.PROTECT, related_name="used_by"
     )
     source_sha256 = models.CharField(max_length=64, blank=True)
+    forked_from = models.ForeignKey(
+        "self", null=True, blank=True, on_delete=models.PROTECT, related_name="forks"
+    )
+    #: The fields of a `ForkSpec`; `sha256` is empty until the other job has saved its state.
+    fork = models.JSONField(default=dict, blank=True)
     code = models.FileField(upload_to=code_path, max_length=200)
     code_name = models.CharField(max_length=120)
     code_sha256 = models.CharField(max_length=64)
@@ -83,6 +101,8 @@ class Job(models.Model):
     most_chosen = models.JSONField(default=list, blank=True, editable=False)
     #: The fields of a `SelectionEnd`; empty unless it has ended before its time.
     selection_ended = models.JSONField(default=dict, blank=True, editable=False)
+    #: The fields of a `TuningSpec`; empty if it keeps its own learning rate and so on.
+    tuning = models.JSONField(default=dict, blank=True)
     stop_kind = models.CharField(max_length=10, choices=choices(StopKind))
     stop_limit = models.PositiveIntegerField()
     stop_metric = models.CharField(max_length=100, blank=True)
@@ -94,7 +114,11 @@ class Job(models.Model):
     max_accelerators = models.PositiveIntegerField()
     accepted_kinds = models.JSONField(default=list, blank=True)
     allow_mixed_kinds = models.BooleanField(default=False)
+    tier = models.CharField(max_length=10, choices=choices(Tier), default=Tier.NORMAL.value)
     priority = models.PositiveSmallIntegerField(default=100)
+    project = models.ForeignKey(
+        Project, null=True, blank=True, on_delete=models.PROTECT, related_name="jobs"
+    )
 
     # State.
     status = models.CharField(
@@ -125,6 +149,10 @@ class Job(models.Model):
     crashes_without_progress = models.PositiveSmallIntegerField(default=0)
     crash_generation = models.PositiveIntegerField(default=0)
     pause_requested = models.BooleanField(default=False)
+    #: Newest request to save its state, for jobs that wait for it: its time in ms. 0: none.
+    save_request = models.PositiveBigIntegerField(default=0)
+    #: Until when this job waits for the state that it starts from; null: it does not.
+    fork_deadline_at = models.DateTimeField(null=True, blank=True)
     submitted_at = models.DateTimeField()
     pending_since = models.DateTimeField(null=True, blank=True)
     started_at = models.DateTimeField(null=True, blank=True)
@@ -185,6 +213,7 @@ class Job(models.Model):
                     max_accelerators__lte=F("num_virtual_nodes"),
                 ),
             ),
+            models.CheckConstraint(name="job_tier_known", condition=Q(tier__in=values(Tier))),
             models.CheckConstraint(
                 name="job_priority_in_bounds", condition=Q(priority__gte=1, priority__lte=1000)
             ),
@@ -214,13 +243,21 @@ class Job(models.Model):
             # Newest first: of one owner, of one status.
             models.Index(name="job_by_owner", fields=("owner", "-id")),
             models.Index(name="job_by_owner_status", fields=("owner", "status", "-id")),
+            models.Index(name="job_by_project", fields=("project", "-id")),
             # Columns that lists are sorted by, in either direction, or searched for.
             models.Index(name="job_by_status", fields=("status", "id")),
             models.Index(name="job_by_priority", fields=("priority", "id")),
+            models.Index(name="job_by_tier", fields=("tier", "id")),
             models.Index(name="job_by_name", fields=("name", "id")),
             models.Index(name="job_by_duration", fields=("duration_s", "id")),
             models.Index(name="job_by_submission", fields=("submitted_at", "id")),
             models.Index(name="job_by_template", fields=("template", "id")),
+            # Few jobs that wait for a state.
+            models.Index(
+                name="job_awaits_state",
+                fields=("forked_from",),
+                condition=Q(fork_deadline_at__isnull=False),
+            ),
             # Few live jobs among many ended ones.
             models.Index(
                 name="job_live", fields=("id",), condition=Q(status__in=values(LIVE_JOB_STATUSES))
@@ -235,6 +272,11 @@ class Job(models.Model):
         Job.objects.filter(pk=self.pk).update(**values)
         for name, value in values.items():
             setattr(self, name, value)
+
+    @property
+    def fork_spec(self) -> ForkSpec | None:
+        """The saved state that it starts from; None until there is one."""
+        return decode(ForkSpec, self.fork) if self.fork.get("sha256") else None
 
     @property
     def batch_size_now(self) -> int:
@@ -252,6 +294,11 @@ class Job(models.Model):
         return decode(SelectionSpec, self.selection) if self.selection else None
 
     @property
+    def tuning_spec(self) -> TuningSpec | None:
+        """The search for better tunables; None if there is none."""
+        return decode(TuningSpec, self.tuning) if self.tuning else None
+
+    @property
     def run_selection(self) -> SelectionSpec | None:
         """The selection of this run, which may have ended earlier than the submission says."""
         spec, end = self.selection_spec, self.selection_ended
@@ -261,7 +308,10 @@ class Job(models.Model):
 
 
 class Artifact(models.Model):
-    """A file produced by a job: checkpoint, model, history, metrics. The newest of a name stays."""
+    """A file produced by a job: checkpoint, model, history, metrics. The newest of a name stays.
+
+    `step` and `epoch` are of a checkpoint, once its report has come.
+    """
 
     job = models.ForeignKey(Job, on_delete=models.CASCADE, related_name="artifacts")
     name = models.CharField(max_length=60)
@@ -270,6 +320,7 @@ class Artifact(models.Model):
     size_bytes = models.PositiveBigIntegerField()
     generation = models.PositiveIntegerField()
     step = models.PositiveBigIntegerField(null=True, blank=True)
+    epoch = models.PositiveIntegerField(null=True, blank=True)
     at = models.DateTimeField()
 
     class Meta:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from django.conf import settings
 from django.db import models
 
 from jobs.models.jobs import Job
@@ -37,3 +38,21 @@ class JobMetric(models.Model):
 
     def __str__(self) -> str:
         return f"{self.name} of job {self.job_id}"
+
+
+class SavedFilter(models.Model):
+    """A filter of a user's list of jobs, by a name: the query of the list's address."""
+
+    owner = models.ForeignKey(
+        settings.AUTH_USER_MODEL, on_delete=models.CASCADE, related_name="saved_filters"
+    )
+    name = models.CharField(max_length=60)
+    query = models.CharField(max_length=2000)
+    changed_at = models.DateTimeField()
+
+    class Meta:
+        ordering = ("name",)
+        constraints = (models.UniqueConstraint(name="saved_filter_once", fields=("owner", "name")),)
+
+    def __str__(self) -> str:
+        return f"{self.name} of {self.owner_id}"
