@@ -3,14 +3,20 @@
 from __future__ import annotations
 
 import dataclasses
+import gc
 from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 from controlplane.core.policies import POLICIES
 from controlplane.core.scheduling.cordons import cordon_split
 from controlplane.core.scheduling.kind_lending import mix
+from controlplane.core.scheduling.maintenance import maintenance_reasons
 from controlplane.core.scheduling.placement import place
 from controlplane.core.scheduling.plan import plan_between
-from controlplane.core.values.types import Allocation, Decision, Plan, Snapshot
+from controlplane.core.scheduling.sweeps import sweeps_split
+from controlplane.core.values.explanations import Reason
+from controlplane.core.values.types import Allocation, Decision, JobId, Plan, Snapshot
 
 
 def decide(snapshot: Snapshot, policy_name: str) -> Plan:
@@ -22,20 +28,38 @@ def decide(snapshot: Snapshot, policy_name: str) -> Plan:
     """
     if policy_name not in POLICIES:
         raise ValueError(f"policy must be one of {', '.join(POLICIES)}, got {policy_name!r}")
-    split = cordon_split(snapshot)
-    decision = mix(split.open, POLICIES[policy_name](split.open))
-    decision_check(split.open, decision)
-    placed = place(split.open, decision)
-    allocation = Allocation(
-        {**placed.accelerators, **split.staying}, {**placed.reasons, **split.reasons}
-    )
-    plan = plan_between(snapshot, allocation)
+    with _collector_paused():
+        admitted, held_back = sweeps_split(snapshot)
+        split = cordon_split(admitted)
+        decision = mix(split.open, POLICIES[policy_name](split.open))
+        decision_check(split.open, decision)
+        placed = place(split.open, decision)
+        given = {**placed.accelerators, **split.staying}
+        reasons: dict[JobId, Reason | str] = {**placed.reasons, **split.reasons}
+        reasons |= maintenance_reasons(admitted, given, reasons)
+        allocation = Allocation(given, {**reasons, **held_back})
+        plan = plan_between(snapshot, allocation)
     return dataclasses.replace(
         plan,
         mixes=decision.mixes,
         carried=decision.carried,
         allocation=allocation,
     )
+
+
+@contextmanager
+def _collector_paused() -> Iterator[None]:
+    """Pause the collector of reference cycles, of which a decision makes none.
+
+    With thousands of jobs it would search the values of the decision for cycles again and again.
+    """
+    is_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if is_enabled:
+            gc.enable()
 
 
 def decision_check(snapshot: Snapshot, decision: Decision) -> None:
@@ -66,8 +90,24 @@ def decision_check(snapshot: Snapshot, decision: Decision) -> None:
     for kind, count in used.items():
         assert count <= capacity[kind], f"{count} of {capacity[kind]} {kind} are given out"
     _places_check(snapshot, decision)
+    _limits_check(snapshot, decision)
     missing = [job_id for job_id in jobs if not decision.reasons.get(job_id)]
     assert not missing, f"no reason given for jobs {missing}"
+
+
+def _limits_check(snapshot: Snapshot, decision: Decision) -> None:
+    """Check the limits of projects, and of users in them."""
+    given = {job_id: share.total for job_id, share in decision.shares.items()}
+    for project, quota in snapshot.without_given(given).items():
+        used = sum(quota.outside.values())
+        before = snapshot.projects[project]
+        assert quota.limit is None or used <= max(quota.limit, sum(before.outside.values())), (
+            f"project {project} is given {used}, its limit is {quota.limit}"
+        )
+        for user, count in quota.outside.items():
+            assert quota.user_limit is None or count <= max(
+                quota.user_limit, before.outside.get(user, 0)
+            ), f"user {user} is given {count} in project {project}, of {quota.user_limit}"
 
 
 def _places_check(snapshot: Snapshot, decision: Decision) -> None:

@@ -1,7 +1,7 @@
 """Number of virtual nodes with which a slice of a job's batch fits into an accelerator's memory.
 
 A trainer runs its virtual nodes one after another, so it needs memory for one slice, however many
-there are. The need is measured on real steps at two sizes of slice, and two points make a line:
+there are. The need is measured on real steps with slices of several sizes, which make a line:
 
     bytes(slice) = base_bytes + bytes_per_example * slice
 """
@@ -9,7 +9,7 @@ there are. The need is measured on real steps at two sizes of slice, and two poi
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -35,12 +35,19 @@ class MemoryNeed:
         base_bytes: additional memory of a step for any slice: gradients, sums, scratch space.
         bytes_per_example: activations of one example.
         state_bytes: variables and optimizer state, part of `process_bytes`.
+        num_kept_states: states beside that one, in a job that is tuned.
     """
 
     process_bytes: float
     base_bytes: float
     bytes_per_example: float
     state_bytes: float = 0.0
+    num_kept_states: int = 0
+
+    @property
+    def kept_bytes(self) -> float:
+        """The memory of the kept states."""
+        return self.num_kept_states * self.state_bytes
 
     def fixed_bytes(self, is_gpu: bool) -> float:
         """Return the part of a trainer's memory on an accelerator that is independent of the slice.
@@ -48,8 +55,8 @@ class MemoryNeed:
         On a GPU the program and the data stay in the host's memory; variables are on the device.
         """
         if is_gpu:
-            return GPU_CONTEXT_BYTES + self.state_bytes + self.base_bytes
-        return TRAINER_BYTES + self.process_bytes + self.base_bytes
+            return GPU_CONTEXT_BYTES + self.state_bytes + self.kept_bytes + self.base_bytes
+        return TRAINER_BYTES + self.process_bytes + self.kept_bytes + self.base_bytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,24 +89,34 @@ def memory_need_read(facts: Mapping[str, Any]) -> MemoryNeed | None:
     numbers = [float(v) for v in values if isinstance(v, int | float) and not isinstance(v, bool)]
     if len(numbers) != len(values) or not all(math.isfinite(n) and n >= 0 for n in numbers):
         return None
-    return MemoryNeed(*numbers)
+    process_bytes, base_bytes, bytes_per_example, state_bytes = numbers
+    return MemoryNeed(process_bytes, base_bytes, bytes_per_example, state_bytes)
 
 
-def line_fit(small: tuple[int, float], large: tuple[int, float]) -> tuple[float, float]:
-    """Draw the line through two measured points (slice, bytes above the process).
+def line_fit(points: Sequence[tuple[int, float]]) -> tuple[float, float]:
+    """Draw the steepest line through the last of some points (slice, bytes above the process).
+
+    The same step holds one buffer more or less, depending on the timing of threads. The steepest
+    line is the careful one where a smaller slice was seen with more of them than the largest.
+
+    Args:
+        points: at least one; slices ascend.
 
     Returns:
-        Base and bytes per example, neither below zero; where rounding of the kernel's counts would
-        make one negative, the line goes through the larger point.
+        Base and bytes per example, neither below zero; where no line rises, or its base would be
+        negative, the line through zero to the most bytes of all at the last slice.
     """
-    (few, few_bytes), (many, many_bytes) = small, large
-    if few < 1 or many < few:
-        raise ValueError(f"slices must ascend from 1, got {few} and {many}")
-    if many == few or many_bytes <= few_bytes:
-        return 0.0, max(few_bytes, many_bytes, 0.0) / many
-    slope = (many_bytes - few_bytes) / (many - few)
+    slices = [examples for examples, _ in points]
+    if not slices or slices[0] < 1 or slices != sorted(set(slices)):
+        raise ValueError(f"slices must ascend from 1, got {slices}")
+    many, many_bytes = points[-1]
+    slope = max(
+        ((many_bytes - few_bytes) / (many - few) for few, few_bytes in points[:-1]), default=0.0
+    )
     base = many_bytes - slope * many
-    return (base, slope) if base >= 0 else (0.0, many_bytes / many)
+    if slope <= 0 or base < 0:
+        return 0.0, max(0.0, *(few_bytes for _, few_bytes in points)) / many
+    return base, slope
 
 
 def usable_bytes(memory_bytes: int, is_gpu: bool) -> float:

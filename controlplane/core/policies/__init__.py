@@ -13,6 +13,8 @@ from functools import wraps
 from types import MappingProxyType
 
 from controlplane.core.policies.common.kinds import cannot_start
+from controlplane.core.policies.common.projects import projects_kept
+from controlplane.core.policies.common.tiers import CarriedState, state_decode, strict_by_tier
 from controlplane.core.policies.common.user_shares import Policy, Sharing, shares_by_user
 from controlplane.core.policies.gavel.policy import GavelState, gavel
 from controlplane.core.policies.goodput_fair.fairness_cost import ContentionHistory
@@ -25,7 +27,7 @@ from controlplane.core.policies.slaq import SlaqState, slaq
 from controlplane.core.policies.srtf import srtf
 from controlplane.core.policies.tiresias import SecondQueue, tiresias
 from controlplane.core.policies.weighted_fair import weighted_fair, weighted_fair_power_of_two
-from controlplane.core.scheduling.pools import can_start, capacity_by_kind
+from controlplane.core.scheduling.pools import capacity_by_kind, jobs_able
 from controlplane.core.values.types import Decision, Snapshot
 
 
@@ -38,8 +40,7 @@ def _skipping(policy: Policy) -> Policy:
 
     @wraps(policy)
     def decide(snapshot: Snapshot) -> Decision:
-        capacity = capacity_by_kind(snapshot)
-        able = tuple(job for job in snapshot.jobs if can_start(job, capacity))
+        able = jobs_able(snapshot.jobs, capacity_by_kind(snapshot))
         if len(able) == len(snapshot.jobs):
             return policy(snapshot)
         decision = policy(replace(snapshot, jobs=able))
@@ -88,7 +89,7 @@ class _Entry:
 
     decide: Policy
     demand: Demand
-    state: type | None = None
+    state: type[CarriedState] | None = None
     sharing: Sharing | None = None
 
 
@@ -110,11 +111,21 @@ _REGISTRY = {
     )
 }
 
+
+def framed(policy: Policy, sharing: Sharing | None, *, is_rigid: bool = False) -> Policy:
+    """Return a policy in the frames of all.
+
+    Jobs that cannot start are skipped, tiers strict, quotas of projects kept, then users share.
+    """
+    shared = shares_by_user(policy, sharing) if sharing else policy
+    kept = projects_kept(shared, is_rigid=is_rigid)
+    return _skipping(strict_by_tier(kept))
+
+
+#: Name -> policy in its frames.
 POLICIES: Mapping[str, Policy] = MappingProxyType(
     {
-        name: _skipping(shares_by_user(entry.decide, entry.sharing))
-        if entry.sharing
-        else _skipping(entry.decide)
+        name: framed(entry.decide, entry.sharing, is_rigid=entry.demand.is_rigid)
         for name, entry in _REGISTRY.items()
     }
 )
@@ -130,9 +141,19 @@ DEMANDS: Mapping[str, Demand] = MappingProxyType(
 )
 
 #: Type of the state that a policy carries from one decision to the next; others carry none.
-POLICY_STATES: Mapping[str, type] = MappingProxyType(
+POLICY_STATES: Mapping[str, type[CarriedState]] = MappingProxyType(
     {name: entry.state for name, entry in _REGISTRY.items() if entry.state is not None}
 )
+
+
+def policy_state_decode(name: str, stored: object) -> object:
+    """Decode the stored state of a policy of `POLICY_STATES`.
+
+    Raises:
+        ValueError: it is no such state.
+    """
+    return state_decode(POLICY_STATES[name], stored)
+
 
 #: Policy of a fresh installation.
 DEFAULT_POLICY = "goodput_fair"

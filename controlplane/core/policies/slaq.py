@@ -19,7 +19,7 @@ accelerator, O(C log J). Differences from the paper, with reasons:
 from __future__ import annotations
 
 import heapq
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
 
 from controlplane.core.estimates.loss_prediction import NoForecast
@@ -51,6 +51,10 @@ class SlaqState:
 
     until: float
     counts: Mapping[JobId, tuple[str, int]]
+
+    def joined(self, _other: SlaqState, _jobs: Collection[JobId]) -> SlaqState:
+        """Return the state: shares of another epoch are not kept."""
+        return self
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,7 +7,7 @@ short jobs need not wait for long ones, without any knowledge of job lengths.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
 from controlplane.core.policies.common.kinds import cannot_start
@@ -29,6 +29,11 @@ class SecondQueue:
     """Jobs of the second queue in the order in which they came to it."""
 
     jobs: tuple[JobId, ...]
+
+    def joined(self, other: SecondQueue, jobs: Collection[JobId]) -> SecondQueue:
+        """Append those of `jobs` that are in another second queue."""
+        come = (one for one in other.jobs if one in jobs and one not in self.jobs)
+        return SecondQueue((*self.jobs, *come))
 
 
 @dataclass(frozen=True, slots=True)

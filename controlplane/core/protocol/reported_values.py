@@ -15,6 +15,7 @@ from typing import Any
 
 from controlplane.core.protocol.plain_text import plain_text, plain_values
 from controlplane.core.protocol.selection import MOST_CHOSEN_LIMIT
+from controlplane.core.protocol.tuning import NUM_POINTS
 from controlplane.core.protocol.wire import ReportKind, TrainerReport, ValidationReport
 
 Reader = Callable[[Any], Any]
@@ -33,6 +34,8 @@ MAGNITUDE_LIMIT = 1e100
 _REPORTED_EXAMPLES_LIMIT = 2**40
 #: Columns of 31 bits whose value may still grow by one.
 _NUMBER_LIMIT = 2**31 - 1
+#: Trials of a job.
+TRIALS_LIMIT = 10_000
 NAMES_LIMIT, _NAME_LENGTH = 200, 100
 _TEXT_LENGTH, _TRACEBACK_LENGTH, _SUMMARY_LENGTH = 2000, 20_000, 60_000
 
@@ -203,9 +206,11 @@ _READERS: Mapping[ReportKind, Mapping[str, Reader]] = {
     },
     ReportKind.CHECKPOINTED: {
         "step": _step,
+        "epoch": optional(_epoch),
         "bytes": _bytes,
         "sha256": _name,
         "is_last": optional(flag),
+        "superseded": optional(flag),
         "upload_errors": _upload_errors,
     },
     ReportKind.PART: {"upload_errors": _upload_errors},
@@ -214,6 +219,20 @@ _READERS: Mapping[ReportKind, Mapping[str, Reader]] = {
         "step": _step,
         "reason": text(_NAME_LENGTH),
         "ratio": number(),
+    },
+    ReportKind.TRIAL: {
+        "number": whole(1, TRIALS_LIMIT + 1),
+        "search": whole(1, TRIALS_LIMIT + 1),
+        "values": mapped(_value),
+        "step": _step,
+        "steps": _step,
+        "start_loss": _value,
+        "losses": optional(listed(number(), 2 * NUM_POINTS)),
+        "verdict": optional(_name),
+        "speed": number(0.0),
+        "end": optional(_name),
+        "is_running": flag,
+        "search_end": optional(_name),
     },
     ReportKind.LEFT: {},
     ReportKind.FINISHED: {
@@ -231,6 +250,7 @@ _READERS: Mapping[ReportKind, Mapping[str, Reader]] = {
         "message": optional(text(1000)),
         "traceback": optional(_traceback),
         "step": optional(_step),
+        "epoch": optional(_epoch),
         "nonfinite": optional(_nonfinite),
         "upload_errors": _upload_errors,
     },

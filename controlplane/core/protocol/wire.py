@@ -23,7 +23,9 @@ from typing import Any
 from controlplane.core.protocol.codec import Message as Message
 from controlplane.core.protocol.codec import decode as decode
 from controlplane.core.protocol.codec import encode as encode
+from controlplane.core.protocol.fork import ForkSpec
 from controlplane.core.protocol.selection import SelectionSpec
+from controlplane.core.protocol.tuning import TuningSpec
 
 PROTOCOL_VERSION = 1
 
@@ -98,6 +100,8 @@ class TrainingSpec:
         merges: whether virtual nodes on one accelerator may run together in fast mode; False where
             a validation has found that the model's results differ then.
         selection: selects the training examples of some epochs; None: all are trained on.
+        fork: state of another job from which this one starts; None: it starts from its seed.
+        tuning: searches better tunables in short trials while it trains; None: it keeps its own.
     """
 
     job_id: int
@@ -119,6 +123,8 @@ class TrainingSpec:
     merges: bool = True
     on_nonfinite: OnNonfinite = OnNonfinite.STOP
     selection: SelectionSpec | None = None
+    fork: ForkSpec | None = None
+    tuning: TuningSpec | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -224,6 +230,8 @@ class TrainerOrders:
         profile: whether a joiner times its own virtual nodes while it gets ready; see `ready`.
         peers: hosts whose trainers may connect besides those of `membership`: those of a generation
             in preparation that is otherwise unknown to this trainer.
+        save_request: number of a request to save the state between two steps, which the leader
+            follows once; 0: there is none.
     """
 
     spec: TrainingSpec
@@ -234,6 +242,7 @@ class TrainerOrders:
     checkpoint_path: str | None = None
     profile: bool = False
     peers: tuple[str, ...] = ()
+    save_request: int = 0
 
 
 class ReportKind(StrEnum):
@@ -248,6 +257,7 @@ class ReportKind(StrEnum):
     CHECKPOINTED = "checkpointed"
     PART = "part"  # of the predictions
     SELECTION_ENDED = "selection_ended"
+    TRIAL = "trial"  # of a tuned job
     LEFT = "left"
     FINISHED = "finished"
     FAILED = "failed"
@@ -327,7 +337,7 @@ class WantedTrainer:
     Attributes:
         code_name: file name of the job's code as uploaded (".py" or ".zip").
         checkpoint_sha256: set when a checkpoint must be fetched before the trainer starts.
-        profile, peers: as in `TrainerOrders`.
+        profile, peers, save_request: as in `TrainerOrders`.
         secrets: variables of the trainer's environment that no file, log or report may have.
     """
 
@@ -340,6 +350,7 @@ class WantedTrainer:
     checkpoint_sha256: str | None = None
     profile: bool = False
     peers: tuple[str, ...] = ()
+    save_request: int = 0
     secrets: dict[str, str] = field(default_factory=dict, repr=False)
 
 
@@ -424,6 +435,8 @@ class ReportBatch:
         trainers: trainers that the agent owns now, also while it still fetches their code (pid 0).
         wanted_version: version of the wanted state in force when the agent listed them; a trainer
             of this node that is neither in that state nor in `trainers` is gone.
+        readings: see protocol/readings.py; received as plain values, so that a wrong one does not
+            keep out the batch. Older agents send none.
     """
 
     boot_id: str
@@ -433,6 +446,7 @@ class ReportBatch:
     logs: tuple[LogChunk, ...]
     validations: tuple[ValidationReport, ...]
     wanted_version: str = ""
+    readings: Any = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -110,7 +110,8 @@ def _options(
     ) -> tuple[tuple[float, ...], JobId, Detour]:
         lost = max(len(move.held) - len(accelerators), 0)
         # A job that was stopped for another one is not stopped again as soon as it runs.
-        cost = (rank, job.weight * lost, job.changed_at or 0.0, -job.submitted_at, job.id)
+        standing = job.weight * lost, job.changed_at or 0.0, -job.submitted_at, job.id
+        cost = (rank > 0, -job.tier.rank, rank, *standing)
         return cost, job.id, Detour(accelerators, f"{words}, {_CAUSE}")
 
     between = stopover(move)

@@ -62,6 +62,7 @@ def cordon_split(snapshot: Snapshot) -> CordonSplit:
         accelerators=tuple(one for one in snapshot.accelerators if one.id not in closed),
         jobs=tuple(job for job in snapshot.jobs if job.id not in staying),
         cordoned=frozenset(),
+        projects=snapshot.without_given({job_id: len(held) for job_id, held in staying.items()}),
     )
     reasons = {
         job_id: reason("cordoned", accelerators=len(held), count=len(cordoned.intersection(held)))

@@ -40,6 +40,8 @@ def mix(snapshot: Snapshot, decision: Decision) -> Decision:
     shares, reasons = dict(decision.shares), dict(decision.reasons)
     notes: dict[JobId, MixNote] = {}
     held = all_held_by_kind(snapshot)
+    quotas = snapshot.without_given({job_id: share.count for job_id, share in shares.items()})
+    left = dataclasses.replace(snapshot, projects=dict(quotas))
     for job in urgency_order(job for job in snapshot.jobs if job.allow_mixed_kinds):
         own = shares.get(job.id)
         if own is None or own.count < 1:
@@ -52,7 +54,11 @@ def mix(snapshot: Snapshot, decision: Decision) -> Decision:
         before = held[job.id]
         # A job whose own kind changes begins anew: its lent accelerators suited the old kind.
         lent = {k: n for k, n in before.items() if k != own.kind} if own.kind in before else {}
-        extra, note = _extra(job, own, offered, lent)
+        extra, note = _extra(_limited(left, job, own), own, offered, lent)
+        if job.project is not None and job.project in quotas and extra:
+            one = {job.user: sum(extra.values())}
+            projects = {**left.projects, job.project: left.projects[job.project].without(one)}
+            left = dataclasses.replace(left, projects=projects)
         if note is not None:
             notes[job.id] = note
             reasons[job.id] = f"{reasons[job.id]} {note.sentence}"
@@ -60,6 +66,15 @@ def mix(snapshot: Snapshot, decision: Decision) -> Decision:
             idle[kind] -= number
         shares[job.id] = dataclasses.replace(own, extra=extra)
     return dataclasses.replace(decision, shares=shares, reasons=reasons, mixes=notes)
+
+
+def _limited(left: Snapshot, job: Job, own: Share) -> Job:
+    """Lower a job's maximum to what the limits of its project leave it."""
+    room = left.limit_of(job)
+    if room is None:
+        return job
+    most = min(job.max_accelerators, own.count + room)
+    return dataclasses.replace(job, max_accelerators=most)
 
 
 def _extra(

@@ -104,7 +104,7 @@ def _placed_by_node(
                 left[one.node_id] -= 1
                 kept[job.id].add(one.id)
     rooms = _rooms_by_node(snapshot, decision, kept)
-    for job in sorted(jobs, key=lambda job: (job.submitted_at, job.id)):
+    for job in sorted(jobs, key=lambda job: (job.tier.rank, job.submitted_at, job.id)):
         share = decision.shares[job.id]
         excluded = snapshot.excluded.get(job.id, frozenset())
         here = Counter(one.node_id for one in held[job.id] if one.id in kept[job.id])
@@ -133,10 +133,9 @@ def _rooms_by_node(
         share = decision.shares.get(job_id)
         urgency |= dict.fromkeys(row, 1 if share is None or share.by_node else 2)
     rooms: dict[tuple[NodeId, str], list[Accelerator]] = defaultdict(list)
-    order = sorted(snapshot.accelerators, key=lambda one: (urgency.get(one.id, 0), one.index))
-    for one in order:
-        if one.id not in gone:
-            rooms[one.node_id, one.kind].append(one)
+    left = [one for one in snapshot.accelerators if one.id not in gone]
+    for one in sorted(left, key=lambda one: (urgency.get(one.id, 0), one.index)):
+        rooms[one.node_id, one.kind].append(one)
     return rooms
 
 
@@ -184,10 +183,11 @@ def _keep(held: list[Accelerator], count: int) -> set[AcceleratorId]:
 def _placement_order(snapshot: Snapshot, decision: Decision) -> list[tuple[Job, str, int]]:
     """List (job, kind, count) for placement: the largest share first while gaps are whole.
 
-    Extra accelerators follow after all own ones.
+    Higher tiers come first, so that they get what is free now. Extra accelerators follow after all
+    own ones.
     """
     wanted = [job for job in snapshot.jobs if job.id in decision.shares]
-    wanted.sort(key=lambda j: (-decision.shares[j.id].count, j.submitted_at, j.id))
+    wanted.sort(key=lambda j: (j.tier.rank, -decision.shares[j.id].count, j.submitted_at, j.id))
     own = [(job, decision.shares[job.id].kind, decision.shares[job.id].count) for job in wanted]
     extra = [
         (job, kind, count)

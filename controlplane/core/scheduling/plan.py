@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from controlplane.core.scheduling.circular_waits import BlockedMove, detours
+from controlplane.core.values.explanations import others_jobs_named
 from controlplane.core.values.types import (
     AcceleratorId,
     Allocation,
@@ -32,7 +33,7 @@ def plan_between(snapshot: Snapshot, allocation: Allocation) -> Plan:
     targets: dict[JobId, tuple[AcceleratorId, ...]] = {}
     blocked_moves: list[BlockedMove] = []
     waiting: dict[JobId, tuple[AcceleratorId, ...]] = {}
-    reasons = {job_id: str(one) for job_id, one in allocation.reasons.items()}
+    reasons = _sentences(snapshot, allocation)
     for job in snapshot.jobs:
         if job.id in snapshot.resizing:
             continue
@@ -65,6 +66,15 @@ def plan_between(snapshot: Snapshot, allocation: Allocation) -> Plan:
     ]
     resizes.sort(key=lambda resize: len(resize.wanted) - len(resize.held))
     return Plan(tuple(resizes), waiting, reasons)
+
+
+def _sentences(snapshot: Snapshot, allocation: Allocation) -> dict[JobId, str]:
+    """Render the reasons; each says which of the jobs that it names are other users'."""
+    users = {job.id: job.user for job in snapshot.jobs}
+    return {
+        job_id: others_jobs_named(str(one), job_id, users)
+        for job_id, one in allocation.reasons.items()
+    }
 
 
 def _waiting_text(wanted: tuple[AcceleratorId, ...], blocked: tuple[AcceleratorId, ...]) -> str:

@@ -9,14 +9,17 @@ free to be given to any job.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
+from operator import attrgetter
 
 from controlplane.core.values.types import Job, JobId, Snapshot
+
+_KIND, _ARRIVAL = attrgetter("kind"), attrgetter("submitted_at", "id")
 
 
 def capacity_by_kind(snapshot: Snapshot) -> dict[str, int]:
     """Count the accelerators of each kind, kinds in alphabetical order."""
-    counts = Counter(accelerator.kind for accelerator in snapshot.accelerators)
+    counts = Counter(map(_KIND, snapshot.accelerators))
     return {kind: counts[kind] for kind in sorted(counts)}
 
 
@@ -24,6 +27,16 @@ def can_start(job: Job, capacity: Mapping[str, int]) -> bool:
     """Return whether some accepted kind has a job's minimum, held by others or not."""
     return any(
         job.accepts(kind) and job.min_accelerators <= total for kind, total in capacity.items()
+    )
+
+
+def jobs_able(jobs: Sequence[Job], capacity: Mapping[str, int]) -> tuple[Job, ...]:
+    """Return the jobs of which some accepted kind has the minimum (`can_start`), in order."""
+    most = max(capacity.values(), default=0)
+    return tuple(
+        job
+        for job in jobs
+        if (can_start(job, capacity) if job.accepted_kinds else job.min_accelerators <= most)
     )
 
 
@@ -56,6 +69,21 @@ def held_kind(counts: Counter[str]) -> str | None:
     return min(counts, key=lambda kind: (-counts[kind], kind))
 
 
+def own_kinds(snapshot: Snapshot) -> dict[JobId, str]:
+    """Return the `held_kind` of `held_by_kind` for every job that holds accelerators."""
+    kind_of = {accelerator.id: accelerator.kind for accelerator in snapshot.accelerators}
+    found: dict[JobId, str] = {}
+    for job in snapshot.jobs:
+        row = [kind_of[one] for one in snapshot.held.get(job.id, ()) if one in kind_of]
+        if not row:
+            continue
+        if job.allow_mixed_kinds or row.count(row[0]) == len(row):
+            found[job.id] = row[0]
+        else:
+            found[job.id] = min(set(row), key=lambda kind: (-row.count(kind), kind))
+    return found
+
+
 def pool_choose(job: Job, room: Mapping[str, float], needed: int) -> str | None:
     """Choose the accepted kind with the largest `room`, at least `needed`, or None."""
     fitting = [kind for kind in room if job.accepts(kind) and room[kind] >= needed]
@@ -63,10 +91,10 @@ def pool_choose(job: Job, room: Mapping[str, float], needed: int) -> str | None:
 
 
 def urgency_order(jobs: Iterable[Job]) -> list[Job]:
-    """Sort by weight, highest first; ties by time of submission, then id."""
-    return sorted(jobs, key=lambda job: (-job.weight, job.submitted_at, job.id))
+    """Sort by tier and weight, highest first; ties by time of submission, then id."""
+    return sorted(jobs, key=lambda job: (job.tier.rank, -job.weight, job.submitted_at, job.id))
 
 
 def arrival_order(jobs: Iterable[Job]) -> list[Job]:
     """Sort by time of submission, then id."""
-    return sorted(jobs, key=lambda job: (job.submitted_at, job.id))
+    return sorted(jobs, key=_ARRIVAL)

@@ -7,10 +7,11 @@ nor do the missing ones because no job holds them at the moment.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 
+from controlplane.core.scheduling.pools import urgency_order
 from controlplane.core.values.types import Accelerator, AcceleratorId, Job, JobId
 
 
@@ -30,7 +31,7 @@ class ShortJob:
 
 
 def replacements(
-    short: Iterable[ShortJob],
+    short: Collection[ShortJob],
     accelerators: Iterable[Accelerator],
     *,
     held: AbstractSet[AcceleratorId],
@@ -41,8 +42,8 @@ def replacements(
 
     The order of preference is: free accelerators, then those being released, then those that the
     job itself lost, then those on a node where the job runs. A job that holds nothing is kept only
-    those that it lost: no accelerator can save state that is not in memory. Jobs of higher weight,
-    then older ones, choose first, and no accelerator is chosen twice.
+    those that it lost: no accelerator can save state that is not in memory. Jobs of higher tiers,
+    then of higher weight, then older ones choose first, and no accelerator is chosen twice.
 
     Args:
         accelerators: accelerators that may be given out.
@@ -53,7 +54,8 @@ def replacements(
     by_id = {one.id: one for one in accelerators}
     left = {one.id: one for one in by_id.values() if one.id not in held}
     kept: dict[JobId, tuple[AcceleratorId, ...]] = {}
-    for row in sorted(short, key=lambda row: (-row.job.weight, row.job.submitted_at, row.job.id)):
+    order = {job.id: place for place, job in enumerate(urgency_order(row.job for row in short))}
+    for row in sorted(short, key=lambda row: order[row.job.id]):
         own = [by_id[one] for one in row.held if one in by_id]
         nodes, kinds = {one.node_id for one in own}, {one.kind for one in own}
         avoided = excluded.get(row.job.id, frozenset())

@@ -101,11 +101,12 @@ class BreakEvenGuard:
 
 @dataclass(frozen=True, slots=True)
 class EpochFall:
-    """An epoch's validation loss at its end, and the seconds that it took."""
+    """An epoch's validation loss at its end, the seconds that it took, and whether it selected."""
 
     epoch: int
     loss: float
     seconds: float
+    has_selected: bool = True
 
 
 def control_verdict(spec: SelectionSpec, epochs: Sequence[EpochFall]) -> Verdict | None:
@@ -113,7 +114,7 @@ def control_verdict(spec: SelectionSpec, epochs: Sequence[EpochFall]) -> Verdict
 
     Each control epoch is compared with the mean of its two neighbours, which makes up for a fall
     that slows down. Selection is given up once `CONTROLS` such epochs are known and their falls
-    add up to more than the neighbours'.
+    add up to more than the neighbours'. One beside an epoch that did not select does not count.
 
     Args:
         epochs: all epochs so far, from 0 on; without validation data there is no verdict.
@@ -121,7 +122,8 @@ def control_verdict(spec: SelectionSpec, epochs: Sequence[EpochFall]) -> Verdict
     selecting = control = 0.0
     num_controls = 0
     for index in range(spec.start + 1, len(epochs) - 1):
-        if not spec.is_control(index):
+        beside = epochs[index - 1 : index + 2]
+        if not spec.is_control(index) or not all(epoch.has_selected for epoch in beside):
             continue
         control += _fall_per_s(epochs, index)
         selecting += (_fall_per_s(epochs, index - 1) + _fall_per_s(epochs, index + 1)) / 2

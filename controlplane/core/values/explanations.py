@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
@@ -25,13 +26,45 @@ class Reason:
     fields: Mapping[str, Any]
 
     def __str__(self) -> str:
-        shown = {name: _shown(name, value) for name, value in self.fields.items()}
-        return TEXTS[self.code].format_map(shown)
+        text: str | None = self.__dict__.get("_text")
+        if text is None:  # parts of reasons are common to many jobs
+            shown = {name: _shown(name, value) for name, value in self.fields.items()}
+            text = self.__dict__["_text"] = TEXTS[self.code].format_map(shown)
+        return text
 
 
 def begins(code: str) -> str:
     """Return the text of a code up to its first field, to find its sentences among stored ones."""
     return TEXTS[code].partition("{")[0]
+
+
+#: Fields with the id of a job.
+JOB_FIELDS = frozenset({"blocker", "job", "winner"})
+_JOB = re.compile(r"\bjob (\d+)\b")
+_OTHERS_JOB = re.compile(r"(another user's job) \d+", re.IGNORECASE)
+
+
+def others_jobs_named(text: str, job_id: int, users: Mapping[int, int | None]) -> str:
+    """Return a rendered reason of a job in which others' jobs are "another user's job N".
+
+    Args:
+        users: job -> its owner.
+    """
+    if "job " not in text:
+        return text
+    return _JOB.sub(
+        lambda found: (
+            found[0]
+            if users.get(int(found[1])) == users.get(job_id)
+            else f"another user's {found[0]}"
+        ),
+        text,
+    )
+
+
+def others_jobs_hidden(text: str) -> str:
+    """Return a text without the numbers of other users' jobs."""
+    return _OTHERS_JOB.sub(r"\1", text)
 
 
 def reason(code: str, /, **fields: Any) -> Reason:
@@ -45,6 +78,8 @@ def _shown(name: str, value: Any) -> Any:
         return ""
     if isinstance(value, Reason):
         return str(value)
+    if name in JOB_FIELDS:
+        return f"job {value}"
     if name == "start_s":
         return durations(*value)
     if isinstance(value, tuple):
@@ -76,25 +111,34 @@ def durations(least_s: float, most_s: float) -> str:
     return f"{number if most.endswith(f' {unit}') else least} to {most}"
 
 
-_SEPARATORS = {"have": ", ", "plans": " and "}
+_SEPARATORS = {"have": ", ", "holders": ", ", "plans": " and "}
 
 #: Code -> text with the fields of the reason.
 TEXTS: Mapping[str, str] = MappingProxyType(
     {
         "expected_start": "Expected to start in about {start_s}.",
+        "start_too_wide": "No start is estimated yet: the range would be too wide.",
+        "start_unknown": "No start is estimated yet: the ends of some jobs are not known.",
         "cannot_start": "Cannot start: needs {accelerators} of one accepted kind, the cluster has "
         "{most}. No other job waits for it.",
-        "cordoned": "Stays on {accelerators} and is not resized: {count} of them on cordoned "
-        "nodes.",
+        "cordoned": "Stays on {accelerators} and is not resized: {count} of them on nodes "
+        "that take no new work.",
         "cordon_waits": "Waits for {accelerators} at once: too few are left beside those of {jobs} "
-        "on cordoned nodes, where nothing is resized.",
+        "on nodes that take no new work, where nothing is resized.",
+        "maintenance_waits": "Waits for {accelerators} of one accepted kind: the cluster has "
+        "{most} until {until}, when maintenance ends. No other job waits for it.",
+        "maintenance_note": "{own} {accelerators} that it accepts take no new work for "
+        "maintenance until {until}.",
+        "sweep_waits": "Waits for another job of sweep {sweep} to end: it is behind {jobs}, and "
+        "the sweep runs at most {limit} at once.",
+        "sweep_paused": "Waits until sweep {sweep} is resumed, with {jobs} in all.",
         # changes and prospects, for several policies
         "keeps": "Keeps {given} of {capacity} {kind}",
         "grown": "Was grown {before}→{given} {kind}{cause}",
         "shrunk": "Was shrunk {before}→{given} {kind}{cause}",
         "given": "Is given {given} of {capacity} {kind}",
         "changes_kind": "Moves from {from_count} {from_kind} to {given} of {capacity} {kind}",
-        "for_job": " for job {winner}",
+        "for_job": " for {winner}",
         "stopped": "Was stopped{cause}. ",
         "free": "{free} of {capacity} {kind} free",
         "left": "{free} of {capacity} {kind} left",
@@ -105,6 +149,24 @@ TEXTS: Mapping[str, str] = MappingProxyType(
         "holders": "Waits for {wish} of kind {kind}; {held} of {capacity} held by {jobs}{higher}",
         "more": "{count} more",
         "higher": ", {count} by jobs of higher priority",
+        # tiers
+        "tier_shares": "{own}{lost} Higher tiers come first: {holders} got {have}, and {tier} jobs "
+        "share what is left.",
+        "tier_waits": "{stopped}Waits for {accelerators} of one kind: higher tiers come first, "
+        "{holders} got {have}, and {tier} jobs share what is left.",
+        "tier_lost": " {count} of the {before} accelerators that it held went to higher tiers.",
+        "tier_taken": "{count} of {capacity} {kind}",
+        "tier_holders": "{holders}{more}",
+        "tier_holder": "{job} ({tier})",
+        "tier_more": " and {count} more",
+        # projects
+        "quota_own": "{own} {note}",
+        "quota_note": "Its {whose} has {given} now{guaranteed}{ceiling}.",
+        "quota_guaranteed": ", {count} guaranteed",
+        "quota_limit": ", at most {count}",
+        "quota_needs": "Waits for {accelerators} at once.",
+        "quota_taken": "Projects with a guarantee or a limit have {accelerators}.",
+        "quota_small": "Waits for {accelerators}: the limit of its {whose} leaves {limit}.",
         # shares by user
         "by_user": "{own} {note}",
         "user_share": "Shares go to users first: its owner has a claim of {claim:g} of {total:g} "
@@ -116,7 +178,7 @@ TEXTS: Mapping[str, str] = MappingProxyType(
         "queue_holds": "Holds its full demand of {count} of kind {kind}.",
         "queue_keeps": "Keeps {count} of kind {kind}: its full demand would be {demand}, but a "
         "queue leaves what runs as it is.",
-        "queue_behind": "Waits in place {place} behind job {blocker}, which {ahead}; {have}.",
+        "queue_behind": "Waits in place {place} behind {blocker}, which {ahead}; {have}.",
         "queue_earlier": "arrived earlier",
         "queue_higher": "is of higher or equal priority",
         "queue_next": "Waits for {wanted} accelerators at once, next in the queue; {have}.",
@@ -188,7 +250,7 @@ TEXTS: Mapping[str, str] = MappingProxyType(
         "sia_needed": "but others need them more",
         "sia_resizes": "which is not worth a resize after {resizes} before",
         "sia_waits": "{stopped}{holders}{way}.",
-        "sia_way": "; job {job} would have to {change}, which counts {cost:.2g} against "
+        "sia_way": "; {job} would have to {change}, which counts {cost:.2g} against "
         "{gain:.2g} for a start",
         "sia_stop": "stop",
         "sia_shrink": "go {before}→{given}",
@@ -198,13 +260,15 @@ TEXTS: Mapping[str, str] = MappingProxyType(
         "goodput_tries": "Tries {given} of {capacity} {kind}, which are idle, to measure its speed",
         "goodput_faster": ", on which it is {gain:.0%} faster",
         "goodput_cluster": ": the cluster does {gain:.0%} more",
-        "goodput_for_job": " for job {winner}{because}{cluster}",
+        "goodput_for_job": " for {winner}{because}{cluster}",
         "goodput_priority": " of higher priority",
         "goodput_sooner": " that should end sooner",
         "goodput_others": "{count} would be {gain:.0%} faster, but other jobs gain more from these "
         "accelerators",
         "goodput_not_yet": "{count} would be {gain:.0%} faster, which does not pay for "
         "a change now",
+        "goodput_changed": "{count} would be {gain:.0%} faster, too little for another change "
+        "after {changes} so far",
         "goodput_no_faster": "{count} would make it no faster",
         "goodput_end": "done in about {end_s}{late}",
         "goodput_late": ", {fairness:.1f} times as long as alone on its share",

@@ -113,6 +113,7 @@ class NodeStatus(StrEnum):
     ONLINE = "online"
     CORDONED = "cordoned"  # excluded from new work by an admin; jobs there stay
     DRAINING = "draining"  # excluded from new work by an admin; jobs there leave
+    MAINTENANCE = "maintenance"  # excluded from new work by a maintenance window
     QUARANTINED = "quarantined"  # trainers died on it repeatedly
     LOST = "lost"  # no heartbeat within the lease
 

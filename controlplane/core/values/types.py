@@ -6,12 +6,16 @@ Time and seed are part of the snapshot, so the core never reads a clock.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Self
 
 from controlplane.core.estimates.step_time import StepTime
 from controlplane.core.values.explanations import Reason
 from controlplane.core.values.performance import LossForecast, Performance
+from controlplane.core.values.projects import ProjectId, ProjectQuota
+from controlplane.core.values.tiers import Tier
 
 JobId = int
 AcceleratorId = int
@@ -35,13 +39,15 @@ class Accelerator:
     kind: str
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Job:
     """One job as a policy sees it.
 
+    Without slots, so that `with_share_part` can copy all fields at once.
+
     Attributes:
-        weight: its priority, positive: the order of jobs, and the claim on a share of a user's only
-            job.
+        weight: its priority, positive: the order of jobs of a tier, and the claim on a share of a
+            user's only job.
         min_accelerators: least number of accelerators on which it runs (>= 1).
         max_accelerators: largest number that it can use (never above num_virtual_nodes).
         accepted_kinds: kinds of accelerator it may run on; empty means any.
@@ -66,6 +72,9 @@ class Job:
         user: number of its owner; None: not known, the job shares as a user of its own.
         user_factor: factor of its owner's claim on a share, set by an admin.
         share_part: part of its weight that counts as a claim on a share (see `user_shares`).
+        tier: jobs of a lower tier get only what higher ones leave (see `policies.common.tiers`).
+        sweep: the sweep to which it belongs, if it does.
+        project: number of its project; None: it belongs to none.
     """
 
     id: JobId
@@ -96,6 +105,9 @@ class Job:
     user: int | None = None
     user_factor: float = 1.0
     share_part: float = 1.0
+    tier: Tier = Tier.NORMAL
+    sweep: int | None = None
+    project: ProjectId | None = None
 
     @property
     def share_weight(self) -> float:
@@ -106,10 +118,50 @@ class Job:
         """Return whether the job may run on accelerators of `kind`."""
         return not self.accepted_kinds or kind in self.accepted_kinds
 
+    def with_share_part(self, part: float) -> Self:
+        """Return the job with another `share_part`, a tenth of the time of `dataclasses.replace`.
+
+        A decision on thousands of jobs does this for each of them.
+        """
+        copy = object.__new__(type(self))
+        object.__setattr__(copy, "__dict__", self.__dict__ | {"share_part": part})
+        return copy
+
     def waited_s(self, now: float) -> float:
         """Return the seconds for which it has been waiting at `now`."""
         since = self.submitted_at if self.pending_since is None else self.pending_since
         return max(now - since, 0.0)
+
+
+@dataclass(frozen=True, slots=True)
+class Sweep:
+    """A group of jobs with a limit on how many of them hold accelerators at once.
+
+    Attributes:
+        max_running: the limit.
+        num_leaving: jobs that still hold accelerators, but request none: they are being stopped.
+        is_paused: none of its jobs may begin.
+    """
+
+    max_running: int
+    num_leaving: int = 0
+    is_paused: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Maintenance:
+    """A node that takes no new work for maintenance, and is given work again at its end.
+
+    Attributes:
+        node_id: the node.
+        ends_at: end of the maintenance, in seconds as `Snapshot.now`.
+        accelerators: those that may be given out then. They are in the snapshot, on a cordoned
+            node, until the maintenance begins.
+    """
+
+    node_id: int
+    ends_at: float
+    accelerators: tuple[Accelerator, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,6 +182,9 @@ class Snapshot:
         excluded: accelerators on which a job's trainers did not come up lately, by job.
         cordoned: nodes of which nothing is given out; jobs keep what they hold there (see
             `cordons`).
+        maintenance: nodes that are given work again at a known time (see `maintenance`).
+        sweeps: sweeps by number, whose jobs beyond the limit wait (see `sweeps`).
+        projects: quotas of the projects that have any (see `policies.common.projects`).
         carried: state that the same policy left in its last decision, of the type in
             `policies.POLICY_STATES`. It may be missing at any time (another policy, an upgrade);
             losing it costs decision quality or speed, not correctness.
@@ -145,12 +200,36 @@ class Snapshot:
     resizing: frozenset[JobId] = frozenset()
     excluded: Mapping[JobId, frozenset[AcceleratorId]] = field(default_factory=dict)
     cordoned: frozenset[int] = frozenset()
+    maintenance: tuple[Maintenance, ...] = ()
+    sweeps: Mapping[int, Sweep] = field(default_factory=dict)
+    projects: Mapping[ProjectId, ProjectQuota] = field(default_factory=dict)
     carried: object | None = None
 
     def manned(self, job_id: JobId) -> tuple[AcceleratorId, ...]:
         """Return the accelerators on which a job has trainers, in slot order."""
         held, kept = self.held.get(job_id, ()), self.kept.get(job_id)
         return held if kept is None else tuple(one for one in held if one not in kept)
+
+    def limit_of(self, job: Job) -> int | None:
+        """Return how many accelerators the limits of its project leave a job at most."""
+        quota = None if job.project is None else self.projects.get(job.project)
+        if quota is None:
+            return None
+        limits = (quota.limit_left, quota.user_limit_left(job.user))
+        return min((limit for limit in limits if limit is not None), default=None)
+
+    def without_given(self, given: Mapping[JobId, int]) -> Mapping[ProjectId, ProjectQuota]:
+        """Return the quotas of the other jobs, once some were given this many accelerators."""
+        used: dict[ProjectId, Counter[int | None]] = {}
+        for job in self.jobs:
+            if job.project is not None and job.project in self.projects and job.id in given:
+                used.setdefault(job.project, Counter())[job.user] += given[job.id]
+        if not used:
+            return self.projects
+        return {
+            project: quota.without(used[project]) if project in used else quota
+            for project, quota in self.projects.items()
+        }
 
     @property
     def in_use(self) -> frozenset[AcceleratorId]:

@@ -9,6 +9,8 @@ from __future__ import annotations
 import heapq
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence, Set
+from dataclasses import dataclass
+from itertools import accumulate
 
 from controlplane.core.scheduling.pools import urgency_order
 from controlplane.core.values.types import Job, JobId
@@ -69,6 +71,71 @@ def progressive_fill(jobs: Iterable[Job], capacity: int) -> dict[JobId, int]:
         else:
             heapq.heappop(heap)
     return counts
+
+
+@dataclass(frozen=True, slots=True)
+class Demand:
+    """Demand of one user on a pool.
+
+    Attributes:
+        claim: claim on a share, positive.
+        most: largest number of accelerators that the user can use.
+        first: the user's first job; ties go to the earlier one.
+    """
+
+    claim: float
+    most: int
+    first: Job
+
+
+def demands_fill(demands: Sequence[Demand], capacity: int) -> list[int]:
+    """Return each demand's accelerators as `progressive_fill` shares them, without minima.
+
+    Accelerators go to the lowest count per claim. So everything below the level at which real
+    numbers would fill the pool is granted at once, and at most one accelerator a demand is left to
+    be granted in turn.
+    """
+    level = _level(demands, capacity) * (1.0 - 1e-9)
+    counts = [_count_at(one, level) for one in demands]
+    heap = [
+        ((count + 1) / one.claim, one.first.submitted_at, one.first.id, row)
+        for row, (one, count) in enumerate(zip(demands, counts, strict=True))
+        if count < one.most
+    ]
+    heapq.heapify(heap)
+    free = capacity - sum(counts)
+    while free > 0 and heap:
+        _, at, job_id, row = heap[0]
+        counts[row] += 1
+        free -= 1
+        if counts[row] < demands[row].most:
+            heapq.heapreplace(heap, ((counts[row] + 1) / demands[row].claim, at, job_id, row))
+        else:
+            heapq.heappop(heap)
+    return counts
+
+
+def _level(demands: Sequence[Demand], capacity: int) -> float:
+    """Return the count per claim at which demands, in real numbers, add up to the capacity."""
+    order = sorted(demands, key=lambda one: -one.most / one.claim)
+    totals = list(accumulate(one.claim for one in order))
+    free, level = capacity, 0.0
+    for one, total in zip(reversed(order), reversed(totals), strict=True):
+        level = free / total
+        if one.most / one.claim > level:
+            break
+        free -= one.most
+    return level
+
+
+def _count_at(demand: Demand, level: float) -> int:
+    """Return how many of a demand's accelerators have a count per claim of at most `level`."""
+    count = min(int(level * demand.claim), demand.most)
+    while count > 0 and count / demand.claim > level:
+        count -= 1
+    while count < demand.most and (count + 1) / demand.claim <= level:
+        count += 1
+    return count
 
 
 def user_of(job: Job) -> User:

@@ -14,23 +14,19 @@ With one user, or with one job and the factor 1 for each, the policy sees its sn
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from functools import wraps
 
 from controlplane.core.policies.common.fair_fill import (
+    Demand,
     User,
+    demands_fill,
     is_by_job,
     members_of,
-    progressive_fill,
     user_claim,
 )
-from controlplane.core.scheduling.pools import (
-    arrival_order,
-    capacity_by_kind,
-    held_by_kind,
-    held_kind,
-)
+from controlplane.core.scheduling.pools import arrival_order, capacity_by_kind, own_kinds
 from controlplane.core.values.explanations import Reason, reason
 from controlplane.core.values.types import Decision, Job, JobId, Snapshot
 
@@ -44,6 +40,23 @@ class Sharing(StrEnum):
     TIME = "time"
 
 
+@dataclass(frozen=True, slots=True)
+class _Crowd:
+    """The jobs of a snapshot by user, and what users may claim.
+
+    Attributes:
+        members: user -> jobs in order of arrival.
+        claims: user -> claim.
+        capacity: kind -> accelerators.
+        kinds: job -> kinds on which it can run: the one that it holds, or all accepted ones.
+    """
+
+    members: Mapping[User, Sequence[Job]]
+    claims: Mapping[User, float]
+    capacity: Mapping[str, int]
+    kinds: Mapping[JobId, tuple[str, ...]]
+
+
 def shares_by_user(policy: Policy, sharing: Sharing) -> Policy:
     """Return a policy that shares between users first; none of its jobs is withheld from time."""
 
@@ -51,117 +64,123 @@ def shares_by_user(policy: Policy, sharing: Sharing) -> Policy:
     def by_user(snapshot: Snapshot) -> Decision:
         members = members_of(arrival_order(snapshot.jobs))
         if len(members) <= 1:
-            jobs = tuple(replace(job, user_factor=1.0) for job in snapshot.jobs)
-            return policy(replace(snapshot, jobs=jobs))
+            return policy(replace(snapshot, jobs=tuple(map(_unweighted, snapshot.jobs))))
         if is_by_job(members) and all(job.user_factor == 1.0 for job in snapshot.jobs):
             return policy(snapshot)
+        claims = {user: user_claim(jobs) for user, jobs in members.items()}
         if sharing is Sharing.TIME:
-            return _decided(policy, snapshot, members, {})
-        limits = user_limits(snapshot, members)
-        withheld = _withheld(snapshot, members, limits)
-        decision = _decided(policy, snapshot, members, withheld)
-        usable = _usable(snapshot, decision, withheld)
+            return _decided(policy, snapshot, _Crowd(members, claims, {}, {}), {})
+        capacity = capacity_by_kind(snapshot)
+        crowd = _Crowd(members, claims, capacity, _kinds(snapshot, capacity))
+        withheld = _withheld(snapshot, crowd, user_limits(crowd))
+        decision = _decided(policy, snapshot, crowd, withheld)
+        usable = _usable(snapshot, crowd, decision, withheld)
         if usable:
             rest = {job_id: why for job_id, why in withheld.items() if job_id not in usable}
-            decision = _decided(policy, snapshot, members, rest)
+            decision = _decided(policy, snapshot, crowd, rest)
         return decision
 
     return by_user
 
 
+def _unweighted(job: Job) -> Job:
+    """Return a job without its user's factor, which means nothing to the only user."""
+    return job if job.user_factor == 1.0 else replace(job, user_factor=1.0)
+
+
 def _decided(
-    policy: Policy,
-    snapshot: Snapshot,
-    members: Mapping[User, Sequence[Job]],
-    withheld: Mapping[JobId, Reason],
+    policy: Policy, snapshot: Snapshot, crowd: _Crowd, withheld: Mapping[JobId, Reason]
 ) -> Decision:
     """Let a policy decide on all jobs but the withheld ones, and complete its reasons."""
-    claims = {user: user_claim(jobs) for user, jobs in members.items()}
-    total = sum(claims.values())
+    total = sum(crowd.claims.values())
     notes: dict[JobId, Reason] = {}
     parts: dict[JobId, float] = {}
-    for user, jobs in members.items():
-        sharing = [job for job in jobs if job.id not in withheld]
+    for user, jobs in crowd.members.items():
+        sharing = [job for job in jobs if job.id not in withheld] if withheld else jobs
         weight = sum(job.weight for job in sharing)
         note = reason(
             "user_share",
-            claim=claims[user],
+            claim=crowd.claims[user],
             total=total,
-            num_users=len(members),
+            num_users=len(crowd.members),
             divided=reason("user_divided", number=len(sharing)) if len(sharing) > 1 else None,
         )
-        notes |= {job.id: note for job in jobs}
-        parts |= {job.id: claims[user] / weight for job in sharing}
-    seen = tuple(replace(job, share_part=parts[job.id]) for job in snapshot.jobs if job.id in parts)
+        notes |= dict.fromkeys([job.id for job in jobs], note)
+        if sharing:
+            parts |= dict.fromkeys([job.id for job in sharing], crowd.claims[user] / weight)
+    seen = tuple(
+        [
+            job if job.share_part == part else job.with_share_part(part)
+            for job in snapshot.jobs
+            if (part := parts.get(job.id)) is not None
+        ]
+    )
     decision = policy(replace(snapshot, jobs=seen))
     reasons = {
-        job_id: reason("by_user", own=own, note=notes[job_id])
+        job_id: Reason("by_user", {"own": own, "note": notes[job_id]})
         for job_id, own in {**decision.reasons, **withheld}.items()
     }
     return replace(decision, reasons=reasons)
 
 
-def user_limits(
-    snapshot: Snapshot, members: Mapping[User, Sequence[Job]]
-) -> dict[str, dict[User, int]]:
+def user_limits(crowd: _Crowd) -> dict[str, dict[User, int]]:
     """Return how many accelerators of each kind the users get if each of them is one job.
 
     A user demands no more than the user's jobs can use; what is left goes to the others.
     """
-    capacity = capacity_by_kind(snapshot)
-    kinds = _kinds(snapshot, capacity)
-    users = {jobs[0].id: user for user, jobs in members.items()}
+    most = {kind: dict.fromkeys(crowd.members, 0) for kind in crowd.capacity}
+    for user, jobs in crowd.members.items():
+        sums: dict[tuple[str, ...], int] = {}
+        for job in jobs:
+            kinds = crowd.kinds[job.id]
+            sums[kinds] = sums.get(kinds, 0) + job.max_accelerators
+        for kinds, number in sums.items():
+            for kind in kinds:
+                most[kind][user] += number
     limits: dict[str, dict[User, int]] = {}
-    for kind, total in capacity.items():
-        demands = []
-        for jobs in members.values():
-            inside = [job for job in jobs if kind in kinds[job.id]]
-            most = min(sum(job.max_accelerators for job in inside), total)
-            demands.append(_demand(jobs, most))
-        counts = progressive_fill(demands, total)
-        limits[kind] = {users[job_id]: count for job_id, count in counts.items()}
+    for kind, total in crowd.capacity.items():
+        demands = [
+            Demand(claim, min(most[kind][user], total), crowd.members[user][0])
+            for user, claim in crowd.claims.items()
+        ]
+        limits[kind] = dict(zip(crowd.claims, demands_fill(demands, total), strict=True))
     return limits
 
 
-def _demand(jobs: Sequence[Job], most: int) -> Job:
-    """Return a job that stands for a user with these jobs."""
-    first = jobs[0]
-    return Job(first.id, first.submitted_at, user_claim(jobs), max(most, 1), 0, most)
-
-
-def _kinds(snapshot: Snapshot, capacity: Mapping[str, int]) -> dict[JobId, list[str]]:
+def _kinds(snapshot: Snapshot, capacity: Mapping[str, int]) -> dict[JobId, tuple[str, ...]]:
     """Return the kinds on which each job can run: the one that it holds, or all accepted ones."""
-    held = {job_id: held_kind(counts) for job_id, counts in held_by_kind(snapshot).items()}
-    return {
-        job.id: [
-            kind
-            for kind, total in capacity.items()
-            if job.accepts(kind) and held[job.id] in (None, kind) and job.min_accelerators <= total
-        ]
-        for job in snapshot.jobs
-    }
+    held = own_kinds(snapshot)
+    known: dict[tuple[frozenset[str], int, str | None], tuple[str, ...]] = {}
+    kinds: dict[JobId, tuple[str, ...]] = {}
+    for job in snapshot.jobs:
+        own = held.get(job.id)
+        key = (job.accepted_kinds, job.min_accelerators, own)
+        if key not in known:
+            known[key] = tuple(
+                kind
+                for kind, total in capacity.items()
+                if job.accepts(kind) and own in (None, kind) and job.min_accelerators <= total
+            )
+        kinds[job.id] = known[key]
+    return kinds
 
 
 def _withheld(
-    snapshot: Snapshot,
-    members: Mapping[User, Sequence[Job]],
-    limits: Mapping[str, Mapping[User, int]],
+    snapshot: Snapshot, crowd: _Crowd, limits: Mapping[str, Mapping[User, int]]
 ) -> dict[JobId, Reason]:
     """Return the jobs whose minima exceed their users' accelerators, and the reason for each.
 
     A user's first job is the heaviest one, of equal ones the one that runs, then the oldest.
     """
-    kinds = _kinds(snapshot, capacity_by_kind(snapshot))
     withheld: dict[JobId, Reason] = {}
-    for user, jobs in members.items():
+    for user, jobs in crowd.members.items():
         room = {kind: counts[user] for kind, counts in limits.items()}
-        order = sorted(jobs, key=lambda job: (-job.weight, not snapshot.held.get(job.id)))
         is_first = True
-        for job in order:
-            kind = max(kinds[job.id], key=lambda kind: room[kind], default=None)
+        for job in _user_order(snapshot, jobs):
+            kind = _roomiest(crowd.kinds[job.id], room)
             if kind is None:
                 continue
-            if is_first or job.id in snapshot.resizing or job.min_accelerators <= room[kind]:
+            if is_first or job.min_accelerators <= room[kind] or job.id in snapshot.resizing:
                 room[kind] -= job.min_accelerators
             else:
                 withheld[job.id] = reason(
@@ -175,18 +194,33 @@ def _withheld(
 
 
 def _usable(
-    snapshot: Snapshot, decision: Decision, withheld: Collection[JobId]
+    snapshot: Snapshot, crowd: _Crowd, decision: Decision, withheld: Collection[JobId]
 ) -> frozenset[JobId]:
     """Return the withheld jobs whose minima fit into what a decision leaves idle."""
-    free = capacity_by_kind(snapshot)
-    kinds = _kinds(snapshot, free)
+    if not withheld:
+        return frozenset()
+    free = dict(crowd.capacity)
     for share in decision.shares.values():
         free[share.kind] -= share.count
     usable: set[JobId] = set()
     jobs = arrival_order(job for job in snapshot.jobs if job.id in withheld)
-    for job in sorted(jobs, key=lambda job: (-job.weight, not snapshot.held.get(job.id))):
-        kind = max(kinds[job.id], key=lambda kind: free[kind])
+    for job in _user_order(snapshot, jobs):
+        kind = _roomiest(crowd.kinds[job.id], free)
+        assert kind is not None, "a withheld job has a kind"
         if job.min_accelerators <= free[kind]:
             free[kind] -= job.min_accelerators
             usable.add(job.id)
     return frozenset(usable)
+
+
+def _user_order(snapshot: Snapshot, jobs: Sequence[Job]) -> list[Job]:
+    """Sort jobs in order of arrival by weight, highest first, of equal ones those that run."""
+    held = snapshot.held
+    return sorted(jobs, key=lambda job: (-job.weight, not held.get(job.id)))
+
+
+def _roomiest(kinds: Sequence[str], room: Mapping[str, int]) -> str | None:
+    """Return the kind with the most room, the first of equal ones."""
+    if len(kinds) == 1:
+        return kinds[0]
+    return max(kinds, key=room.__getitem__, default=None)

@@ -9,8 +9,8 @@ Difference from the paper: accelerators that become free within a round go at on
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -42,6 +42,11 @@ class GavelState:
     seen_at: float
     received_s: Mapping[JobId, Mapping[str, float]]
     given: Mapping[JobId, Share]
+
+    def joined(self, other: GavelState, jobs: Collection[JobId]) -> GavelState:
+        """Return the state with the seconds that another one has counted for `jobs`."""
+        known = {one: other.received_s[one] for one in jobs if one in other.received_s}
+        return replace(self, received_s={**known, **self.received_s})
 
 
 @dataclass(frozen=True, slots=True)

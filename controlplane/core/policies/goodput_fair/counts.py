@@ -20,6 +20,7 @@ from controlplane.core.policies.goodput_fair.rate_tables import (
     Counts,
     Floats,
 )
+from controlplane.core.policies.goodput_fair.resize_limits import LARGE_GAIN
 
 #: Expected life of a change, as a part of the time since the one before: what has lasted for long
 #: lasts for longer, and what has just been changed is soon changed again.
@@ -27,9 +28,6 @@ LIFE = 0.4
 
 #: Changes' worth of time that is added to the time since the last change: a prior for its life.
 LIFE_CHANGES = 4.0
-
-#: Seconds of training that a change costs a job at least: accelerators idle while it comes about.
-LEAST_CHANGE_S = 3.0
 
 #: Additional cost in seconds of stopping a job and starting it again later.
 RESTART_S = 10.0
@@ -68,6 +66,7 @@ class Claims:
         is_known: whether anything is known of its speed. Shape (N,).
         is_new: whether it never ran and its speed is unknown. Shape (N,).
         is_trying: whether it measures its speed on what it holds (`probes`). Shape (N,).
+        is_exhausted: whether it grows for large gains only (`resize_limits`). Shape (N,).
     """
 
     counts: Counts
@@ -87,6 +86,7 @@ class Claims:
     is_known: NDArray[np.bool_]
     is_new: NDArray[np.bool_]
     is_trying: NDArray[np.bool_]
+    is_exhausted: NDArray[np.bool_]
 
     def values(self) -> Floats:
         """Return the worth per second of each point over that of nothing, less the cost of change.
@@ -116,9 +116,23 @@ class Claims:
         stopping = holding * (1.0 - (1.0 - LEAST_GAIN) * left)
         values = values + stopping[:, None]
         values = np.where(self.counts < self.least[:, None], -np.inf, values)
+        values = np.where(self._excessive(is_same), -np.inf, values)
         is_other = (self.is_fixed & is_held)[:, None] & ~is_same & (self.counts > 0)
         values = np.where(is_other, -np.inf, values)
         return np.where(self.counts == 0, 0.0, values)
+
+    def _excessive(self, is_same: NDArray[np.bool_]) -> NDArray[np.bool_]:
+        """Mask (N, G) of larger numbers that gain too little for a job that has had its changes.
+
+        Args:
+            is_same: mask of the present numbers. Shape (N, G).
+        """
+        rate = np.where(is_same, self.rates, 0.0).max(axis=1, initial=0.0)
+        is_small = self.rates < LARGE_GAIN * rate[:, None]
+        is_more = self.counts > np.maximum(self.held, self.least)[:, None]
+        is_limited = self.is_exhausted & (self.held > 0)
+        excessive: NDArray[np.bool_] = is_limited[:, None] & is_more & is_small
+        return excessive
 
     def beginners(self, capacity: int) -> NDArray[np.bool_]:
         """Mask (N,) of jobs that keep their accelerators because their speed is still unknown.

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from controlplane.core.policies.common.kinds import cannot_start
 from controlplane.core.policies.goodput_fair.fairness_cost import FAIR, FairnessCost
 from controlplane.core.policies.goodput_fair.rate_tables import Counts, Floats, Options
+from controlplane.core.policies.goodput_fair.resize_limits import LARGE_GAIN, is_exhausted
 from controlplane.core.policies.goodput_fair.shadow_prices import FOREVER_S, Valuation
 from controlplane.core.values.explanations import MIN_REPORTED_GAIN, Reason, reason
 from controlplane.core.values.types import Job, JobId, Snapshot
@@ -75,6 +76,11 @@ class Outcome:
         ratio = np.ones(rows.size)
         np.divide(rates[rows, after], rates[rows, here], out=ratio, where=is_known)
         return np.where(is_known, counts[rows, after], 0), ratio - 1.0
+
+    @cached_property
+    def is_exhausted(self) -> NDArray[np.bool_]:
+        """Jobs that have had so many changes that only large gains count."""
+        return is_exhausted(self.options.jobs, self.snapshot.now)
 
     @cached_property
     def fairness(self) -> Floats:
@@ -198,7 +204,9 @@ def _prospects(outcome: Outcome, row: int, job: Job) -> list[Reason]:
     elif following and more >= MIN_REPORTED_GAIN:
         is_idle = following - outcome.given[row] <= outcome.idle[int(outcome.kinds[row])]
         code = "goodput_not_yet" if is_idle else "goodput_others"
-        parts.append(reason(code, count=following, gain=more))
+        if is_idle and outcome.is_exhausted[row] and more < LARGE_GAIN - 1.0:
+            code = "goodput_changed"
+        parts.append(reason(code, count=following, gain=more, changes=job.num_resizes))
     elif following:
         parts.append(reason("goodput_no_faster", count=following))
     end_s = float(outcome.valuation.ends_s[row])

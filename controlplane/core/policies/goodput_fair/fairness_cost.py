@@ -8,8 +8,8 @@ second later costs the weight of the job as long as rho is below `FAIR`, and
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -50,6 +50,11 @@ class ContentionHistory:
 
     at: float
     areas: Mapping[JobId, tuple[float, float]]
+
+    def joined(self, other: ContentionHistory, jobs: Collection[JobId]) -> ContentionHistory:
+        """Return the history with the records that another one has of `jobs`."""
+        known = {one: other.areas[one] for one in jobs if one in other.areas}
+        return replace(self, areas={**known, **self.areas})
 
 
 def crowds_of(snapshot: Snapshot) -> ContentionHistory:

@@ -21,7 +21,6 @@ from numpy.typing import NDArray
 from controlplane.core.policies.common.kinds import cannot_start
 from controlplane.core.policies.common.rates import rooms_by_kind
 from controlplane.core.policies.goodput_fair.counts import (
-    LEAST_CHANGE_S,
     Claims,
     allot,
     lives_s,
@@ -48,6 +47,7 @@ from controlplane.core.policies.goodput_fair.rate_tables import (
     is_beginning,
     options_of,
 )
+from controlplane.core.policies.goodput_fair.resize_limits import changes_s, is_exhausted
 from controlplane.core.policies.goodput_fair.shadow_prices import Market, Valuation
 from controlplane.core.values.types import Decision, Job, JobId, Share, Snapshot
 
@@ -72,7 +72,8 @@ def goodput_fair(snapshot: Snapshot) -> Decision:
         ],
         dtype=bool,
     )
-    change_s = np.array([max(job.resize_s, LEAST_CHANGE_S) for job in options.jobs])
+    is_pinned |= is_exhausted(options.jobs, snapshot.now) & (options.held > 0)
+    change_s = changes_s(options.jobs)
     now = kinds_now(market, standing)
     kinds, valuation, given = _draft(snapshot, market, standing, now, change_s, is_pinned)
     is_stranded = _is_stranded(options, kinds, given)
@@ -141,6 +142,7 @@ def _shares(
     lives = lives_s(standing.since_s, change_s)
     if (options.held > 0).any():
         lives[options.held == 0] = np.median(lives[options.held > 0])
+    is_tired = is_exhausted(options.jobs, snapshot.now)
     rooms = rooms_by_kind(snapshot)
     for number, kind in enumerate(options.kinds):
         rows = np.flatnonzero((kinds == number) & (given > 0)).tolist()
@@ -152,7 +154,7 @@ def _shares(
             now = Counter(node for node, its_kind in held if its_kind == kind)
             lasts = max(min(float(lives[row]), float(valuation.ends_s[row])), 1.0)
             worth = float(valuation.worth[row])
-            is_fixed = _is_at_its_place(snapshot, job, None)
+            is_fixed = bool(is_tired[row]) or _is_at_its_place(snapshot, job, None)
             tenants.append(
                 Tenant(
                     job,
@@ -226,4 +228,5 @@ def _claims(
             jobs, options.held[members], standing.since_s[members], change_s[members]
         )
         & is_here,
+        is_exhausted=is_exhausted(jobs, snapshot.now),
     )

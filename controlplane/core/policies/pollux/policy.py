@@ -8,7 +8,7 @@ Every kind of accelerator is searched separately, as Pollux models only one kind
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -47,6 +47,10 @@ class Population:
 @dataclass(frozen=True, slots=True)
 class PolluxState:
     populations: Mapping[str, Population]
+
+    def joined(self, _other: PolluxState, _jobs: Collection[JobId]) -> PolluxState:
+        """Return the state: allocations of other jobs are of no use to a population."""
+        return self
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,80 @@
+"""Parts of a snapshot: some of its jobs on some of its accelerators, decided on their own."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any
+
+from controlplane.core.scheduling.placement import place
+from controlplane.core.scheduling.pools import capacity_by_kind, jobs_able
+from controlplane.core.values.types import AcceleratorId, Decision, Job, JobId, Snapshot
+
+Policy = Callable[[Snapshot], Decision]
+#: Joins two states of a policy: the first, with what the second knows of other jobs.
+Join = Callable[[Any, Any, Collection[JobId]], Any]
+
+
+@dataclass(frozen=True)
+class Part:
+    """A decided part.
+
+    Attributes:
+        whole: the snapshot of which it is a part.
+        snapshot: its jobs and accelerators, without what its jobs hold elsewhere.
+    """
+
+    whole: Snapshot
+    snapshot: Snapshot
+    decision: Decision
+
+    @cached_property
+    def taken(self) -> frozenset[AcceleratorId]:
+        """Accelerators that the decision gives out."""
+        held = {job.id: self.whole.held.get(job.id, ()) for job in self.whole.jobs}
+        shown = replace(self.snapshot, held=held, kept=self.whole.kept)
+        return frozenset().union(*place(shown, self.decision).accelerators.values())
+
+    @property
+    def total(self) -> int:
+        """Accelerators that are given out."""
+        return sum(share.total for share in self.decision.shares.values())
+
+
+def part_of(
+    snapshot: Snapshot, jobs: tuple[Job, ...], taken: Collection[AcceleratorId]
+) -> Snapshot:
+    """Return the snapshot of some jobs, and of the accelerators that are not taken."""
+    ids = {job.id for job in jobs}
+    rows = {
+        name: {
+            job_id: tuple(one for one in row if one not in taken)
+            for job_id, row in held.items()
+            if job_id in ids
+        }
+        for name, held in (("held", snapshot.held), ("kept", snapshot.kept))
+    }
+    return replace(
+        snapshot,
+        accelerators=tuple(one for one in snapshot.accelerators if one.id not in taken),
+        jobs=jobs,
+        held=rows["held"],
+        kept=rows["kept"],
+    )
+
+
+def part_decide(policy: Policy, whole: Snapshot, left: Snapshot, state: Any, join: Join) -> Part:
+    """Let a policy decide on a part of a snapshot.
+
+    Jobs whose minimum is not in the part are not shown to it; their state is remembered, and they
+    get no reason.
+    """
+    able = jobs_able(left.jobs, capacity_by_kind(left))
+    if not able:
+        return Part(whole, left, Decision({}, {}, carried=state))
+    decision = policy(replace(left, jobs=able, carried=state))
+    if len(able) < len(left.jobs):
+        unable = frozenset(job.id for job in left.jobs).difference(job.id for job in able)
+        decision = replace(decision, carried=join(decision.carried, state, unable))
+    return Part(whole, left, decision)

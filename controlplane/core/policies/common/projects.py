@@ -1,0 +1,350 @@
+"""Projects: the frame of every policy that keeps guarantees and limits of groups of jobs.
+
+A group is a project, or the jobs of one user in a project. The policy decides for all jobs first.
+Where its decision keeps every guarantee and limit, that is the decision. Otherwise the groups that
+have too few or too many accelerators are set apart: each is decided on as many as it is to have,
+and the policy decides for all other jobs with what these leave. Accelerators that are idle after
+that are offered to the groups that are apart, up to their limits.
+
+A guarantee is therefore lent to everybody until a job of the project can use it, and comes back
+with one decision. A limit keeps no other job waiting: no job is seen with a demand above it, and a
+group with a waiting job that does not fit below it is set apart.
+
+Without quotas the policy sees its snapshot unchanged. A group that is apart has a state of its own
+(`QuotaStates`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import wraps
+from typing import Any
+
+from controlplane.core.policies.common.fair_fill import progressive_fill
+from controlplane.core.policies.common.parts import Part, Policy, part_decide, part_of
+from controlplane.core.policies.common.quota_choice import Group, accelerators_choose, accepts_any
+from controlplane.core.protocol.codec import decode
+from controlplane.core.scheduling.pools import capacity_by_kind
+from controlplane.core.values.explanations import Reason, reason
+from controlplane.core.values.types import AcceleratorId, Decision, Job, JobId, Snapshot
+
+#: Key of the jobs that are not set apart, among the states of groups.
+_OTHERS = ""
+
+
+@dataclass(frozen=True, slots=True)
+class QuotaStates:
+    """State of a policy for each group that is set apart, and for all other jobs."""
+
+    by_group: Mapping[str, Any]
+
+    def of(self, jobs: Collection[JobId]) -> Any:
+        """Return one state with all that is known of `jobs`."""
+        states = dict(self.by_group)
+        found = states.pop(_OTHERS, None)
+        for one in states.values():
+            found = joined(found, one, jobs) if found is not None else one
+        return found.of(jobs) if isinstance(found, QuotaStates) else found
+
+
+def joined(state: Any, other: Any, jobs: Collection[JobId]) -> Any:
+    """Return a state of a policy, with what another one, if it is like it, knows of `jobs`."""
+    if isinstance(other, QuotaStates):
+        other = other.of(jobs)
+    if isinstance(state, QuotaStates):
+        main = state.by_group.get(_OTHERS)
+        main = other if main is None else joined(main, other, jobs)
+        return QuotaStates({**state.by_group, _OTHERS: main})
+    if state is None or type(state) is not type(other):
+        return state
+    return state.joined(other, jobs)
+
+
+def quota_state_decode(state: type, stored: Any) -> object:
+    """Decode the state of a policy, for all jobs or by group.
+
+    Raises:
+        ValueError: it is not such a state.
+    """
+    if not (isinstance(stored, Mapping) and isinstance(stored.get("by_group"), Mapping)):
+        decoded: object = decode(state, stored)
+        return decoded
+    rows = stored["by_group"].items()
+    return QuotaStates({str(key): quota_state_decode(state, one) for key, one in rows})
+
+
+def projects_kept(policy: Policy, *, is_rigid: bool) -> Policy:
+    """Return a policy that keeps the quotas of projects, and of users in them.
+
+    Args:
+        is_rigid: whether jobs wait for all the accelerators that they can use.
+    """
+    by_user = _kept(policy, _users_in_projects, is_rigid=is_rigid)
+    return _kept(by_user, _projects, is_rigid=is_rigid)
+
+
+def _projects(snapshot: Snapshot) -> list[Group]:
+    """List the projects with jobs and with a guarantee or a limit."""
+    jobs: dict[int, list[Job]] = {}
+    for job in snapshot.jobs:
+        if job.project is not None and job.project in snapshot.projects:
+            jobs.setdefault(job.project, []).append(job)
+    found = []
+    for project, members in sorted(jobs.items()):
+        quota = snapshot.projects[project]
+        if quota.guaranteed_left or quota.limit_left is not None:
+            group = Group(
+                str(project), "project", tuple(members), quota.guaranteed_left, quota.limit_left
+            )
+            found.append(group)
+    return found
+
+
+def _users_in_projects(snapshot: Snapshot) -> list[Group]:
+    """List the users with jobs in projects that limit them."""
+    jobs: dict[tuple[int, int | None], list[Job]] = {}
+    for job in snapshot.jobs:
+        quota = None if job.project is None else snapshot.projects.get(job.project)
+        if job.project is not None and quota is not None and quota.user_limit is not None:
+            jobs.setdefault((job.project, job.user), []).append(job)
+    return [
+        Group(
+            f"{project}.{'' if user is None else user}",
+            "owner in this project",
+            tuple(members),
+            0,
+            snapshot.projects[project].user_limit_left(user),
+        )
+        for (project, user), members in jobs.items()
+    ]
+
+
+def _kept(
+    policy: Policy, groups_of: Callable[[Snapshot], list[Group]], *, is_rigid: bool
+) -> Policy:
+    @wraps(policy)
+    def kept(snapshot: Snapshot) -> Decision:
+        groups = groups_of(snapshot)
+        if not groups:
+            return policy(replace(snapshot, carried=_main(snapshot)))
+        return _Frame(policy, snapshot, is_rigid=is_rigid).decide(groups)
+
+    return kept
+
+
+def _main(snapshot: Snapshot) -> Any:
+    """Return one state for all jobs."""
+    carried = snapshot.carried
+    ids = frozenset(job.id for job in snapshot.jobs)
+    return carried.of(ids) if isinstance(carried, QuotaStates) else carried
+
+
+class _Frame:
+    """One decision on a snapshot in which some jobs have quotas."""
+
+    def __init__(self, policy: Policy, snapshot: Snapshot, *, is_rigid: bool) -> None:
+        self._policy = policy
+        self._snapshot = snapshot
+        self._is_rigid = is_rigid
+        self._capacity = capacity_by_kind(snapshot)
+        self._main = _main(snapshot)
+        self._reasons: dict[JobId, Reason | str] = {}
+        self._wanted: dict[str, int] = {}
+        self._decided: dict[tuple[str, frozenset[AcceleratorId]], Part] = {}
+
+    def decide(self, groups: Sequence[Group]) -> Decision:
+        """Let the policy decide, and set apart the groups whose quotas that does not keep."""
+        groups = [self._limited(group) for group in groups]
+        limited = {job.id: job for group in groups for job in group.jobs}
+        jobs = tuple(
+            limited.get(job.id, job) for job in self._snapshot.jobs if job.id not in self._reasons
+        )
+        whole = replace(self._snapshot, jobs=jobs, carried=self._main)
+        decision = self._policy(whole) if jobs else Decision({}, {}, carried=self._main)
+        self._wanted = self._guarantees(groups)
+        budgets: dict[str, int] = {}
+        parts: dict[str, Part] = {}
+        rest: Part | None = None
+        for _ in groups:
+            inside = (group for group in groups if group.key not in budgets)
+            found = self._broken(inside, decision)
+            if not found:
+                break
+            budgets |= found
+            parts = self._parts(whole, [one for one in groups if one.key in budgets], budgets)
+            rest = self._rest(whole, groups, parts)
+            decision = rest.decision
+        if rest is None:
+            return replace(decision, reasons={**decision.reasons, **self._reasons})
+        apart = [group for group in groups if group.key in parts]
+        parts = self._lent(whole, apart, parts, rest)
+        return self._joined(apart, parts, rest)
+
+    def _limited(self, group: Group) -> Group:
+        """Lower the demands of a group's jobs to its limit; jobs that need more are left out."""
+        if group.limit is None:
+            return group
+        jobs = []
+        for job in group.jobs:
+            if job.max_accelerators <= group.limit:
+                jobs.append(job)
+            elif job.min_accelerators <= group.limit:
+                jobs.append(replace(job, max_accelerators=group.limit))
+            else:
+                self._reasons[job.id] = reason(
+                    "quota_small",
+                    accelerators=job.min_accelerators,
+                    whose=group.whose,
+                    limit=group.limit,
+                )
+        return replace(group, jobs=tuple(jobs))
+
+    def _guarantees(self, groups: Sequence[Group]) -> dict[str, int]:
+        """Return how many of its guaranteed accelerators each group can use.
+
+        Where the cluster has too few for all, they are shared in proportion to the guarantees.
+        """
+        wanted = {
+            group.key: min(
+                group.guaranteed,
+                sum(
+                    min(job.max_accelerators, self._room(job))
+                    for job in group.jobs
+                    if job.min_accelerators <= min(group.guaranteed, self._room(job))
+                ),
+            )
+            for group in groups
+        }
+        total = sum(self._capacity.values())
+        for group in groups:
+            usable = (n for kind, n in self._capacity.items() if accepts_any(group.jobs, kind))
+            wanted[group.key] = min(wanted[group.key], sum(usable))
+        if sum(wanted.values()) <= total:
+            return wanted
+        keys = [key for key, count in wanted.items() if count]
+        guaranteed = {group.key: group.guaranteed for group in groups}
+        demands = (
+            Job(place, 0.0, float(guaranteed[key]), wanted[key], 0, wanted[key])
+            for place, key in enumerate(keys)
+        )
+        filled = progressive_fill(demands, total)
+        return wanted | {key: filled[place] for place, key in enumerate(keys)}
+
+    def _room(self, job: Job) -> int:
+        """Return the accelerators of the kind with most of them that a job accepts."""
+        return max((n for kind, n in self._capacity.items() if job.accepts(kind)), default=0)
+
+    def _broken(self, groups: Iterable[Group], decision: Decision) -> dict[str, int]:
+        """Return the groups to set apart, with the accelerators that each is to have."""
+        found: dict[str, int] = {}
+        for group in groups:
+            shares = [decision.shares.get(job.id) for job in group.jobs]
+            got = sum(share.total for share in shares if share is not None)
+            waiting = (job for job, share in zip(group.jobs, shares, strict=True) if share is None)
+            if group.limit is not None and got > group.limit:
+                found[group.key] = group.limit
+            elif got < self._wanted[group.key]:
+                found[group.key] = self._wanted[group.key]
+            elif group.limit is not None and any(
+                self._need(job) > group.limit - got for job in waiting
+            ):
+                found[group.key] = got
+        return found
+
+    def _need(self, job: Job) -> int:
+        """Return the accelerators for which a job waits."""
+        if not self._is_rigid:
+            return job.min_accelerators
+        return max(min(job.max_accelerators, self._room(job)), job.min_accelerators)
+
+    def _parts(
+        self, whole: Snapshot, apart: Sequence[Group], budgets: Mapping[str, int]
+    ) -> dict[str, Part]:
+        """Decide for each group on accelerators of its own."""
+        chosen = accelerators_choose(whole, apart, budgets, self._wanted)
+        return {group.key: self._part(whole, group, chosen[group.key]) for group in apart}
+
+    def _part(self, whole: Snapshot, group: Group, chosen: Collection[AcceleratorId]) -> Part:
+        known = self._decided.get((group.key, frozenset(chosen)))
+        if known is not None:
+            return known
+        others = frozenset(one.id for one in whole.accelerators).difference(chosen)
+        left = part_of(whole, group.jobs, others)
+        carried = self._snapshot.carried
+        states = carried.by_group if isinstance(carried, QuotaStates) else {}
+        state = states.get(group.key, self._main)
+        part = part_decide(self._policy, whole, left, state, joined)
+        self._decided[group.key, frozenset(chosen)] = part
+        return part
+
+    def _rest(self, whole: Snapshot, groups: Sequence[Group], parts: Mapping[str, Part]) -> Part:
+        """Decide for the jobs that are not apart on what the parts leave."""
+        apart = {job.id for group in groups if group.key in parts for job in group.jobs}
+        taken = frozenset[AcceleratorId]().union(*(part.taken for part in parts.values()))
+        jobs = tuple(job for job in whole.jobs if job.id not in apart)
+        left = part_of(whole, jobs, taken)
+        return part_decide(self._policy, whole, left, self._main, joined)
+
+    def _lent(
+        self, whole: Snapshot, apart: Sequence[Group], parts: Mapping[str, Part], rest: Part
+    ) -> dict[str, Part]:
+        """Offer accelerators that stay idle to the groups that are apart."""
+        taken = rest.taken.union(*(part.taken for part in parts.values()))
+        idle = [one for one in whole.accelerators if one.id not in taken]
+        found = dict(parts)
+        for group in apart:
+            part = found[group.key]
+            usable = {one.id for one in idle if accepts_any(group.jobs, one.kind)}
+            room = group.most(part.total + len(usable)) - part.total
+            wish = sum(job.max_accelerators for job in group.jobs) - part.total
+            if min(room, wish, len(usable)) <= 0:
+                continue
+            reach = part.taken | usable
+            rows = tuple(one for one in whole.accelerators if one.id in reach)
+            offered = replace(whole, accelerators=rows)
+            chosen = accelerators_choose(offered, [group], {group.key: part.total + room}, {})
+            more = self._part(whole, group, chosen[group.key])
+            if more.total > part.total:
+                found[group.key] = more
+                taken = taken.difference(part.taken).union(more.taken)
+                idle = [one for one in whole.accelerators if one.id not in taken]
+        return found
+
+    def _joined(self, apart: Sequence[Group], parts: Mapping[str, Part], rest: Part) -> Decision:
+        """Return the decision on all jobs, with the state of each group."""
+        shares = dict(rest.decision.shares)
+        reasons = self._reasons | self._rest_reasons(parts, rest)
+        carried = {_OTHERS: rest.decision.carried}
+        for group in apart:
+            part = parts[group.key]
+            shares |= part.decision.shares
+            carried[group.key] = part.decision.carried
+            limit = group.limit
+            note = reason(
+                "quota_note",
+                whose=group.whose,
+                given=part.total,
+                guaranteed=reason("quota_guaranteed", count=group.guaranteed)
+                if group.guaranteed
+                else None,
+                ceiling=None if limit is None else reason("quota_limit", count=limit),
+            )
+            for job in group.jobs:
+                needed = reason("quota_needs", accelerators=job.min_accelerators)
+                own = part.decision.reasons.get(job.id, needed)
+                reasons[job.id] = reason("quota_own", own=own, note=note)
+        known = {key: state for key, state in carried.items() if state is not None}
+        return Decision(shares, reasons, carried=QuotaStates(known) if known else None)
+
+    def _rest_reasons(self, parts: Mapping[str, Part], rest: Part) -> dict[JobId, Reason | str]:
+        """Return the reasons of jobs that are not apart; waiting ones name what the others take."""
+        taken = sum(part.total for part in parts.values())
+        reasons: dict[JobId, Reason | str] = {}
+        for job in rest.snapshot.jobs:
+            needed = reason("quota_needs", accelerators=job.min_accelerators)
+            own = rest.decision.reasons.get(job.id, needed)
+            is_short = job.id not in rest.decision.shares and taken > 0
+            note = reason("quota_taken", accelerators=taken)
+            reasons[job.id] = reason("quota_own", own=own, note=note) if is_short else own
+        return reasons

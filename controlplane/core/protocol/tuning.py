@@ -1,0 +1,113 @@
+"""Tuning of a training job while it trains: which values are searched, and how much it may cost."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+
+#: Means that summarise the losses of a trial.
+NUM_POINTS = 10
+TRIALS_RANGE = (2, 200)
+SHARE_RANGE = (0.01, 0.9)
+MAX_BRANCHES_RANGE = (2, 16)
+
+
+class TunableName(StrEnum):
+    """A value that a job may change between two steps without tracing its functions again."""
+
+    LEARNING_RATE = "learning_rate"
+    LEARNING_RATE_SCALE = "learning_rate_scale"  # multiplies the rate, schedules included
+    MOMENTUM = "momentum"  # or beta_1 of optimizers of Adam's family
+    WEIGHT_DECAY = "weight_decay"
+
+
+#: Bounds of a tunable's search range, both included; 0 only without `log`.
+BOUNDS: Mapping[TunableName, tuple[float, float]] = {
+    TunableName.LEARNING_RATE: (0.0, 1000.0),
+    TunableName.LEARNING_RATE_SCALE: (0.0, 1e6),
+    TunableName.MOMENTUM: (0.0, 0.9999),
+    TunableName.WEIGHT_DECAY: (0.0, 10.0),
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TunableRange:
+    """Range of a tunable; `log` searches the logarithms evenly."""
+
+    low: float
+    high: float
+    log: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TuningSpec:
+    """Search for better tunables in short trials from a common state (arXiv 1803.07445).
+
+    Attributes:
+        space: the tunables and their ranges.
+        max_trials: trials of a search, at most; the first one has the job's own values.
+        max_share: share of the job's planned steps that trials may take, at most.
+        max_branches: states of trials that are kept at a time, at most.
+        objective: metric of an epoch's logs at whose plateau a new search begins.
+        higher_is_better: of the objective.
+        retune: search again at a plateau; otherwise only once, at the start.
+    """
+
+    space: dict[str, TunableRange]
+    max_trials: int = 20
+    max_share: float = 0.3
+    max_branches: int = 4
+    objective: str = "val_loss"
+    higher_is_better: bool = False
+    retune: bool = True
+
+    def __post_init__(self) -> None:
+        if not self.space:
+            raise ValueError(
+                f"tuning.space is empty; name at least one of {', '.join(TunableName)} with its "
+                "low and high"
+            )
+        for name, span in self.space.items():
+            _check_range(name, span)
+        rates = {TunableName.LEARNING_RATE.value, TunableName.LEARNING_RATE_SCALE.value}
+        if rates <= self.space.keys():
+            raise ValueError(
+                "tuning.space has learning_rate and learning_rate_scale, which multiply each "
+                "other; keep one of them"
+            )
+        for title, value, (low, high) in (
+            ("max_trials", self.max_trials, TRIALS_RANGE),
+            ("max_share", self.max_share, SHARE_RANGE),
+            ("max_branches", self.max_branches, MAX_BRANCHES_RANGE),
+        ):
+            if not low <= value <= high:
+                raise ValueError(f"tuning.{title} must be from {low:g} to {high:g}, got {value}")
+        if not self.objective:
+            raise ValueError("tuning.objective is empty; name a metric such as val_loss")
+
+    @property
+    def num_kept_states(self) -> int:
+        """States beside the present one, at most: parked ones, and one that moves at a resize."""
+        return min(self.max_branches, self.max_trials) + 1
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The tunables in the order in which their values are sent and stored."""
+        return tuple(sorted(self.space))
+
+
+def _check_range(name: str, span: TunableRange) -> None:
+    where = f"tuning.space.{name}"
+    if name not in {known.value for known in TunableName}:
+        raise ValueError(f"{where} is no tunable; choose from {', '.join(TunableName)}")
+    low, high = BOUNDS[TunableName(name)]
+    if not (math.isfinite(span.low) and low <= span.low):
+        raise ValueError(f"{where}.low must be at least {low:g}, got {span.low}")
+    if not (math.isfinite(span.high) and span.high <= high):
+        raise ValueError(f"{where}.high must be at most {high:g}, got {span.high}")
+    if span.low >= span.high:
+        raise ValueError(f"{where}.low must be below its high, got {span.low} and {span.high}")
+    if span.log and span.low <= 0.0:
+        raise ValueError(f"{where}.low must be above 0 with log, got {span.low}")

@@ -1,0 +1,168 @@
+"""Course of a tuned job: when it searches, how much that may cost, what it remembers of it.
+
+It is part of the job's progress: a function of the losses, of the proposals and of the spec.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+
+from controlplane.core.protocol.tuning import TuningSpec
+from controlplane.core.tuning.convergence import NUM_POINTS
+from controlplane.core.tuning.plateau import Plateau
+from controlplane.core.tuning.search import (
+    ROOT,
+    Search,
+    SearchBounds,
+    SearchEnd,
+    Trial,
+    TrialEnd,
+    Turn,
+    search_begin,
+    search_step,
+    shorter_trial_steps,
+)
+
+#: Longest trial of data with few steps per epoch; otherwise an epoch is the longest.
+SHORTEST_LIMIT = 4 * NUM_POINTS
+
+
+@dataclass(frozen=True, slots=True)
+class TuningCourse:
+    """Tuning of a job so far.
+
+    Attributes:
+        search: the newest search, which runs unless `end` is set; None before the first one.
+        end: why it ended.
+        is_due: a search begins before the next training step.
+        plateau: the objective of the epochs in which nothing was tried.
+        tuned_steps: steps of the searches that have ended.
+        losses: of the newest steps outside of searches, at most `NUM_POINTS`.
+        has_tried: a search ran or was due in the epoch under way.
+    """
+
+    search: Search | None = None
+    end: SearchEnd | None = None
+    is_due: bool = True
+    plateau: Plateau = field(default_factory=Plateau)
+    tuned_steps: int = 0
+    losses: tuple[float, ...] = ()
+    has_tried: bool = False
+
+    @property
+    def active(self) -> Search | None:
+        """The search that is under way."""
+        return self.search if self.end is None else None
+
+    @property
+    def is_searching(self) -> bool:
+        """True in an epoch in which a search runs, or will from its first step on."""
+        return self.is_due or self.has_tried
+
+    @property
+    def parked(self) -> tuple[int, ...]:
+        """Numbers of the branches beside the present one, ascending."""
+        search = self.active
+        if search is None:
+            return ()
+        alive = [trial.number for trial in search.open_trials if trial.number != search.running]
+        return (ROOT, *alive)
+
+    @property
+    def num_steps(self) -> int:
+        """Steps of all trials so far."""
+        search = self.active
+        return self.tuned_steps + (0 if search is None else search.num_steps)
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """Size of a job in steps: planned ones, those left, and those of an epoch."""
+
+    total: int
+    left: int
+    per_epoch: int
+
+
+def course_begin(
+    course: TuningCourse, spec: TuningSpec, values: Mapping[str, float], plan: Plan
+) -> TuningCourse:
+    """Begin the search that is due, from the present values; without steps for it, end tuning."""
+    assert course.is_due, "the caller has asked"
+    course = replace(course, is_due=False, has_tried=True)
+    old = course.search
+    share = math.floor(spec.max_share * plan.total) - course.tuned_steps
+    bounds = SearchBounds(
+        limit=max(plan.per_epoch, SHORTEST_LIMIT),
+        max_trials=spec.max_trials if old is None else len(old.trials),
+        max_steps=min(share, plan.left),
+        trial_steps=NUM_POINTS if old is None else shorter_trial_steps(old),
+    )
+    first = 1 if old is None else old.trials[-1].number + 1
+    number = 1 if old is None else old.number + 1
+    start = math.fsum(course.losses) / len(course.losses) if course.losses else None
+    search = search_begin(number, first, values, bounds, start)
+    if search is None:
+        return replace(course, plateau=replace(course.plateau, is_done=True))
+    return replace(course, search=search, end=None, losses=())
+
+
+def course_step(
+    course: TuningCourse, spec: TuningSpec, loss: float, proposal: Mapping[str, float]
+) -> tuple[TuningCourse, Turn | None]:
+    """Take the loss of a training step; returns what changes after it, if anything.
+
+    Args:
+        loss: nan or infinite if the running trial has diverged.
+        proposal: values of the next trial, should one begin after this step.
+    """
+    if course.active is None:
+        known = (*course.losses, loss) if math.isfinite(loss) else course.losses
+        return replace(course, losses=known[-NUM_POINTS:]), None
+    search, turn = search_step(course.active, spec, loss, proposal)
+    course = replace(course, search=search)
+    if turn is None or turn.end is None:
+        return course, turn
+    return _ended(course, search, turn.end), turn
+
+
+def course_epoch(course: TuningCourse, spec: TuningSpec, logs: Mapping[str, float]) -> TuningCourse:
+    """Take the logs of an epoch; those of epochs with trials say nothing about a plateau."""
+    if course.has_tried:
+        return replace(course, has_tried=course.active is not None)
+    value = logs.get(spec.objective, math.nan)
+    plateau = course.plateau.after_epoch(value, higher_is_better=spec.higher_is_better)
+    return replace(course, plateau=plateau, is_due=spec.retune and plateau.is_due)
+
+
+def course_stop(course: TuningCourse) -> TuningCourse:
+    """End the search under way, if there is one, as its job has ended."""
+    search = course.active
+    return course if search is None else _ended(course, search, SearchEnd.JOB_ENDED)
+
+
+def trials_turned(before: TuningCourse | None, after: TuningCourse | None) -> tuple[Trial, ...]:
+    """List the trials that a step has begun, ended or stopped for another one."""
+    if before is None or after is None or before.active is None or after.search is None:
+        return ()
+    known = {trial.number: trial for trial in before.active.trials}
+    is_turn = before.active.running != after.search.running or after.end is not None
+    return tuple(
+        trial
+        for trial in after.search.trials
+        if (old := known.get(trial.number)) is None
+        or old.end != trial.end
+        or (is_turn and old != trial)
+    )
+
+
+def _ended(course: TuningCourse, search: Search, end: SearchEnd) -> TuningCourse:
+    has_winner = any(trial.end is TrialEnd.KEPT for trial in search.trials)
+    return replace(
+        course,
+        end=end,
+        tuned_steps=course.tuned_steps + search.num_steps,
+        plateau=course.plateau.after_search(has_winner=has_winner),
+    )
