@@ -26,6 +26,7 @@ from agents.state_directory import StateDirectory
 from agents.supervision.cache import FileCache
 from agents.supervision.fork_servers import ForkServers
 from agents.supervision.isolation import Isolation
+from agents.supervision.readings import AcceleratorReader, Readings
 from agents.supervision.run_directory import RunDirectory, TrainerKey
 from agents.supervision.trainer_handle import AgentContext, Stage, TrainerHandle
 from agents.supervision.validations import Validation, ValidationKey, validations_sweep
@@ -74,7 +75,8 @@ class Agent:
         self._introduction = Introduction(settings, state, self._client, host, accelerators)
         uploading = Background(settings.max_transfers, self.wake.set)
         self._uploads = Uploads(self._client, uploading, settings)
-        self._outbox = Outbox(self._introduction.boot_id, self._uploads)
+        self._readings = Readings(AcceleratorReader(accelerators), self.wake.set)
+        self._outbox = Outbox(self._introduction.boot_id, self._uploads, self._readings)
         background = Background(1, self.wake.set)
         self._poller = WantedPoller(self._client, settings, self.wake.set)
         self._contact = Contact(
@@ -167,6 +169,7 @@ class Agent:
         self._around.isolation.step()
         self._step(now)
         self._uploads.step(now, self.trainers.values())
+        self._readings.step(now, self._pids_by_accelerator())
         version = wanted.version if wanted and not self._foreign else ""
         trainers, validations = list(self.trainers.values()), list(self._validations.values())
         for state in self._contact.step(now, trainers, validations, version):
@@ -274,6 +277,13 @@ class Agent:
             trainer.stage is Stage.RUNNING and trainer.accelerator_index == index
             for trainer in trainers
         )
+
+    def _pids_by_accelerator(self) -> dict[int, int]:
+        return {
+            trainer.accelerator_index: trainer.state.pid
+            for trainer in self.trainers.values()
+            if trainer.stage is Stage.RUNNING
+        }
 
     def _end_stale(self, now: float, state: TrainerState) -> None:
         """End a trainer of an old generation, unless it has newer orders by now."""

@@ -144,13 +144,13 @@ class ControlPlaneClient:
         """
         self._download(f"{resource}/code/", sha256, target, MAX_CODE_BYTES)
 
-    def fetch_checkpoint(self, job_id: int, sha256: str, target: BinaryIO) -> None:
+    def fetch_checkpoint(self, resource: str, sha256: str, target: BinaryIO) -> None:
         """Write the job's newest durable checkpoint to `target`.
 
         Raises:
             DigestMismatchError: the bytes do not have the announced SHA-256.
         """
-        self._download(f"jobs/{job_id}/checkpoint/", sha256, target, MAX_FILE_BYTES)
+        self._download(f"{resource}/checkpoint/", sha256, target, MAX_FILE_BYTES)
 
     def fetch_source(self, resource: str, sha256: str, target: BinaryIO) -> None:
         """Write the model of another job, with which `resource` predicts, to `target`.

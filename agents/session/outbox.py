@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 
 from agents.session.report_queue import QueuedReport
 from agents.session.uploads import Uploads
+from agents.supervision.readings import Readings
 from agents.supervision.trainer_handle import Stage, TrainerHandle
 from agents.supervision.validations import Validation
 from controlplane.core.protocol.wire import LogChunk, ReportBatch, ReportKind, TrainerReport
@@ -48,9 +49,10 @@ class InFlightBatch:
 class Outbox:
     """Makes batches of waiting items, oldest first within a trainer, trainers in round-robin."""
 
-    def __init__(self, boot_id: str, uploads: Uploads) -> None:
+    def __init__(self, boot_id: str, uploads: Uploads, readings: Readings) -> None:
         self._boot_id = boot_id
         self._uploads = uploads
+        self._readings = readings
         self._item_limit = MAX_ITEMS
         self._num_failures = 0
         self._is_narrowing = False  # the same trainers come first until an item is found
@@ -103,6 +105,7 @@ class Outbox:
             reports=tuple(reports),
             logs=tuple(chunk for _, chunk in parcel.chunks),
             validations=tuple(item.report for item in parcel.validations if item.report),
+            readings=self._readings.take(),
         )
         return parcel
 

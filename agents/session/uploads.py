@@ -43,7 +43,8 @@ class Upload:
     """Upload state of one report's files.
 
     Attributes:
-        is_superseded: a newer checkpoint replaced the one that the report names before it was sent.
+        is_superseded: the checkpoint that the report names was not stored, for a newer one is or
+            will be.
     """
 
     names: Sequence[str]
@@ -175,6 +176,7 @@ def _file_upload(
     try:
         client.upload(report.job_id, report.slot, report.generation, name, path, path.parents[1])
     except ConflictError:
+        upload.is_superseded = path.name != name
         log.warning(
             "job %d has gone on without slot %d", report.job_id, report.slot, extra=_fields(report)
         )

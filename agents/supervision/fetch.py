@@ -14,6 +14,8 @@ from controlplane.core.protocol.wire import TrainingSpec, WantedTrainer
 
 #: Name of the other job's model, beside the code folder; the trainer uses the same name.
 SOURCE_FILE = "source.keras"
+#: Name of the state that a validated job starts from; the trainer uses the same name.
+FORKED_FILE = "restore.npz"
 
 
 def trainer_prepare(
@@ -26,13 +28,12 @@ def trainer_prepare(
         RequestRefusedError, DigestMismatchError, ValueError, OSError: permanent failure.
     """
     directory.prepare()
-    job_id = wanted.spec.job_id
     code_sha256 = wanted.spec.code_sha256
-    resource = f"jobs/{job_id}"
+    resource = f"jobs/{wanted.spec.job_id}"
     code_fetch(resource, code_sha256, wanted.code_name, directory.code, client, cache)
     source_fetch(resource, wanted.spec, directory.path, client, cache)
     if wanted.checkpoint_sha256 is not None:
-        fetch = partial(client.fetch_checkpoint, job_id, wanted.checkpoint_sha256)
+        fetch = partial(client.fetch_checkpoint, resource, wanted.checkpoint_sha256)
         cache.take(wanted.checkpoint_sha256, fetch, directory.restore)
 
 
@@ -43,6 +44,15 @@ def source_fetch(
     if spec.model_sha256 is not None:
         fetch = partial(client.fetch_source, resource, spec.model_sha256)
         cache.take(spec.model_sha256, fetch, folder / SOURCE_FILE)
+
+
+def forked_state_fetch(
+    resource: str, spec: TrainingSpec, folder: Path, client: ControlPlaneClient, cache: FileCache
+) -> None:
+    """Place the state of another job from which a job starts, if there is one, into `folder`."""
+    if spec.fork is not None:
+        fetch = partial(client.fetch_checkpoint, resource, spec.fork.sha256)
+        cache.take(spec.fork.sha256, fetch, folder / FORKED_FILE)
 
 
 def code_fetch(

@@ -325,6 +325,7 @@ class TrainerHandle:
             checkpoint_path=str(restore) if restore.exists() else None,
             profile=wanted.profile,
             peers=wanted.peers,
+            save_request=wanted.save_request,
         )
         if orders != self._orders:
             self._around.isolation.reach(self.directory.path, orders)

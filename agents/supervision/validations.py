@@ -15,7 +15,7 @@ from agents.session.backoff import Backoff
 from agents.session.client import is_passing, wished_wait_s
 from agents.session.report_queue import storable
 from agents.supervision.devices import VALIDATION_ENVIRONMENT
-from agents.supervision.fetch import code_fetch, source_fetch
+from agents.supervision.fetch import code_fetch, forked_state_fetch, source_fetch
 from agents.supervision.isolation import Isolation
 from agents.supervision.masking import Mask
 from agents.supervision.processes import OwnedProcess, processes_of
@@ -121,6 +121,7 @@ class Validation:
             self._around.cache,
         )
         source_fetch(resource, spec, self.path, self._around.client, self._around.cache)
+        forked_state_fetch(resource, spec, self.path, self._around.client, self._around.cache)
         plain_file_write(self.path / "orders.json", json.dumps(encode(spec)).encode())
 
     def _start(self, now: float, error: BaseException | None) -> None:

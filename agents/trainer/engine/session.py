@@ -32,6 +32,9 @@ from controlplane.core.selection.guard import (
     Verdict,
     control_verdict,
 )
+from controlplane.core.tuning.course import course_epoch, course_stop, trials_turned
+from controlplane.core.tuning.search import Trial
+from controlplane.core.tuning.trial_report import trial_report
 
 #: Epochs in a row that may choose no example; a job that stops after steps would never end.
 EMPTY_EPOCHS_LIMIT = 10
@@ -113,7 +116,12 @@ class MembershipSession:
         if selection.control_every is None:
             return None
         rows = [
-            EpochFall(row.epoch, row.logs.get("val_loss", math.nan), row.seconds)
+            EpochFall(
+                row.epoch,
+                row.logs.get("val_loss", math.nan),
+                row.seconds,
+                has_selected="selected_share" in row.logs,
+            )
             for row in progress.history
         ]
         return control_verdict(selection, rows)
@@ -146,13 +154,17 @@ class MembershipSession:
         """
         course = self.data.course
         is_train, epoch = progress.activity is Activity.TRAIN, progress.epoch
-        if is_train and self._work.is_trained:
+        if is_train and self._work.is_trained and not progress.is_trying:
             losses = progress.losses.after(
                 outcome.loss, progress.step + 1, epoch, is_skipped=outcome.is_skipped
             )
             progress = replace(progress, losses=losses)
-        if outcome.is_refused:
+        if outcome.is_refused and not progress.is_trying:
             return self.judged(progress)
+        if is_train and self._work.tuner is not None:
+            before = progress.tuning
+            progress = self._work.tuner.after_step(progress, outcome.loss, outcome.proposal)
+            self._report_trials(progress, trials_turned(before, progress.tuning))
         passed = progress.passed
         if outcome.verdict is not None:
             progress = self._end_selection(progress, outcome.verdict)
@@ -205,7 +217,7 @@ class MembershipSession:
             logs |= progress.pass_losses.logs()
         self._work.model.reset_metrics()
         try:
-            progress = course.after_activity(progress, logs)
+            progress = self._tuned(course.after_activity(progress, logs), epoch)
         except KeyError as error:
             known = ", ".join(sorted(logs))
             raise TrainerError(
@@ -216,12 +228,33 @@ class MembershipSession:
             self._report_activity(progress, epoch)
         return self.judged(progress, has_new_epoch=progress.epoch > epoch)
 
+    def _tuned(self, progress: Progress, epoch: int) -> Progress:
+        """Take, in a job that is tuned, the logs of an epoch that has ended, and the job's end."""
+        tuner, tuning = self._work.tuner, progress.tuning
+        if tuner is None or tuning is None or progress.epoch == epoch:
+            return progress
+        tuning = course_epoch(tuning, tuner.spec, progress.history[-1].logs)
+        if progress.is_over and tuning.active is not None:
+            trials = tuning.active.open_trials
+            tuning = course_stop(tuning)
+            tuner.end()
+            self._report_trials(replace(progress, tuning=tuning), trials)
+        return self.data.course.with_tuning(progress, tuning)
+
+    def search_begin(self, progress: Progress) -> Progress:
+        """Begin a search, in a job that is tuned, before the step at the cursor if one is due."""
+        assert self._work.tuner is not None, "the job is tuned"
+        begun = self._work.tuner.begin(progress)
+        if begun is not progress and begun.tuning is not None and begun.tuning.active is not None:
+            self._report_trials(begun, begun.tuning.active.trials)
+        return begun
+
     def judged(self, progress: Progress, *, has_new_epoch: bool = False) -> Progress:
         """Mark the job as failed if it stops at non-finite values and a loss or metric is one.
 
         Learners cannot foresee that end: a finding is kept until they have caught up.
         """
-        if self._goes_on:
+        if self._goes_on or progress.is_trying:
             return progress
         found = progress.found or progress.losses.finding
         if found is None and has_new_epoch:
@@ -239,6 +272,8 @@ class MembershipSession:
                 self._reports.write(ReportKind.STEPS, done.report(), done.generation)
                 self._reports.last_step = done.last_step
         self._report_selection_end(progress)
+        if progress.tuning is not None and progress.tuning.search is not None:
+            self._report_trials(progress, progress.tuning.search.trials)
         for end, row in enumerate(progress.history, start=1):
             if self._epochs_known is not None and row.epoch >= self._epochs_known:
                 self._report_epoch(progress.history[:end])
@@ -247,6 +282,15 @@ class MembershipSession:
         """Report, as the leader, why the job stops selecting, if it does; repeats are harmless."""
         if self._is_leader and progress.selection_end is not None:
             self._reports.write(ReportKind.SELECTION_ENDED, encode(progress.selection_end))
+
+    def _report_trials(self, progress: Progress, trials: Sequence[Trial]) -> None:
+        """Report, as the leader, trials of the newest search; repeats are harmless."""
+        tuning = progress.tuning
+        if not self._is_leader or tuning is None or tuning.search is None:
+            return
+        for trial in trials:
+            data = encode(trial_report(tuning, trial, progress.step))
+            self._reports.write(ReportKind.TRIAL, data)
 
     def _step_done(
         self,

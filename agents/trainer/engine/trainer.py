@@ -7,6 +7,7 @@ import time
 import traceback
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from agents.trainer.collectives.groups import membership_without, training_group
 from agents.trainer.contract.failures import EXIT_DONE, EXIT_FAILED, PEER_LOST, TrainerError
@@ -24,6 +25,7 @@ from agents.trainer.resize.membership_change import MembershipChange
 from agents.trainer.resize.switch_header import CatchUpPlan
 from agents.trainer.step.batch_plan import Planner
 from agents.trainer.step.stepper import ReceivedStep
+from agents.trainer.tuning.tuner import Tuner
 from controlplane.core.protocol.codec import encode
 from controlplane.core.protocol.wire import Membership, ReportKind, Task, TrainerOrders
 
@@ -83,6 +85,7 @@ class Trainer:
         self.has_state = False
         self.session: MembershipSession | None = None
         self._coming: TrainerOrders | None = None
+        self._final_values: list[Any] = []  # of an ended training, before they are finalized
         self.stepped_at = started_at
         booted = trainer_boot(run_dir, watcher, reports, started_at, held)
         self.runtime, self.work, self.task = booted.runtime, booted.work, booted.task
@@ -126,6 +129,8 @@ class Trainer:
             batch = session.batch(self.progress)
             if self.work.data.selection is not None:
                 self.stepper.verdict = session.verdict(self.progress)
+            if self.work.tuner is not None:
+                self._prepare_trial(session, self.work.tuner)
             outcome = self.stepper.step(batch, self._holds_next)
             self.stepped_at = time.monotonic()
             if self._is_leader():
@@ -138,7 +143,7 @@ class Trainer:
                     self.progress, batch.plan.num_examples, outcome, seconds
                 )
             if self._is_leader() and not self.progress.is_failed:
-                self.saver.after_step(self.progress)
+                self.saver.after_step(self.progress, self.watcher.orders.save_request)
             if session.is_interim:
                 self._end_interim(outcome.is_agreed)
             elif outcome.is_agreed and not self.progress.is_over:
@@ -146,6 +151,15 @@ class Trainer:
                 return self._coming
         self._finish()
         return None
+
+    def _prepare_trial(self, session: MembershipSession, tuner: Tuner) -> None:
+        """Begin a search if one is due; as the leader, propose the next trial."""
+        self.progress = session.search_begin(self.progress)
+        self.stepper.is_trial = self.progress.is_trying
+        if self._is_leader():
+            self.stepper.proposal = tuner.note(self.progress)
+        else:
+            self.stepper.proposal = (0.0,) * tuner.num_values
 
     def _holds_next(self) -> bool:
         """Report whether new orders can be followed after this step; keeps them in `_coming`.
@@ -257,8 +271,7 @@ class Trainer:
         elif new.source_slot == self.slot:
             self.reports.phase("saving")
             state = self.work.state
-            values = state.capture()
-            saved = state_save(self.outputs, state.specs, values, self.progress)
+            saved = state_save(self.outputs, state, state.capture_whole(), self.progress)
             self._settle()
             self._yield_to_recovery()
             self.reports.write(ReportKind.CHECKPOINTED, saved | {"is_last": True})
@@ -384,6 +397,8 @@ class Trainer:
         """
         found = self.progress.found if self.progress.is_failed else None
         if found is None:
+            if not self._final_values and self.spec.task is Task.TRAIN:
+                self._final_values = self.work.state.capture()
             self.task.finish()
         ending = {
             "step": self.progress.step,
@@ -397,6 +412,8 @@ class Trainer:
             self.reports.write(ReportKind.FINISHED, ending)
             return
         self.reports.phase("saving")
+        if self._final_values:  # for other jobs to start from
+            self.saver.save(self.progress, self._final_values)
         results = self.task.results_save(self.outputs, self.progress)
         results["passed"] = dataclasses.asdict(self.progress.passed)
         self._settle()

@@ -19,6 +19,7 @@ from agents.trainer.model.batch_scaling import BatchScaling
 from agents.trainer.model.keras_private import model_build, model_build_inputs
 from agents.trainer.model.progress import Activity, Progress, TrainingSchedule
 from agents.trainer.model.state import ModelState
+from agents.trainer.model.tunables import tunables_of
 from agents.trainer.predict.job import SOURCE_FILE
 from agents.trainer.selection.state import selection_of
 from agents.trainer.step.batch_plan import Planner
@@ -26,6 +27,7 @@ from agents.trainer.step.functions import StepFunctions, example_specs
 from agents.trainer.step.merging import pass_examples, why_not_merged
 from agents.trainer.step.prefetch import JobData, LocalBatch
 from agents.trainer.step.stepper import step_failures
+from agents.trainer.tuning.tuner import Tuner
 from agents.trainer.validate.job_file import LoadedJob, job_load
 from controlplane.core.protocol.selection import SelectionSpec
 from controlplane.core.protocol.wire import Task, TrainingSpec
@@ -36,7 +38,7 @@ SAMPLE_SIZE = 2
 
 @dataclass(frozen=True)
 class Workload:
-    """A built job."""
+    """A built job; `tuner` of one that is tuned."""
 
     model: keras.Model
     state: ModelState
@@ -45,6 +47,7 @@ class Workload:
     code_dir: Path
     build_s: float
     is_trained: bool = True
+    tuner: Tuner | None = None
 
     def trace(self) -> StepFunctions:
         """Trace training and validation steps.
@@ -120,8 +123,10 @@ class Workload:
         """Return the learning rate of the next step; None for a job that does not train."""
         if not self.is_trained:
             return None
-        scaling = self.state.scaling
+        scaling, tunables = self.state.scaling, self.state.tunables
         rate = float(np.asarray(self.model.optimizer.learning_rate))
+        if tunables is not None:
+            rate *= tunables.learning_rate_scale
         return rate if scaling is None else rate * scaling.factor
 
 
@@ -149,7 +154,8 @@ def workload_build(run_dir: Path, spec: TrainingSpec, reports: ReportWriter) -> 
     scaling = None
     if spec.batch_size_min is not None:
         scaling = BatchScaling(job.model.optimizer, spec.global_batch_size)
-    state = ModelState(job.model, is_trained, scaling, selection)
+    tunables = tunables_of(job.model, spec)
+    state = ModelState(job.model, is_trained, scaling, selection, tunables)
     state.data_fingerprint = data_fingerprint(job.train, job.validation)
     data = JobData(
         spec=spec,
@@ -160,6 +166,9 @@ def workload_build(run_dir: Path, spec: TrainingSpec, reports: ReportWriter) -> 
         num_seeds=len(state.seeds),
         selection=selection,
     )
+    tuner = None
+    if spec.tuning is not None and tunables is not None:
+        tuner = Tuner(spec.tuning, spec.seed, state, course)
     return Workload(
         model=job.model,
         state=state,
@@ -168,6 +177,7 @@ def workload_build(run_dir: Path, spec: TrainingSpec, reports: ReportWriter) -> 
         code_dir=code_dir,
         build_s=time.monotonic() - started_at,
         is_trained=is_trained,
+        tuner=tuner,
     )
 
 

@@ -10,13 +10,14 @@ import shutil
 import sys
 import tempfile
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from agents.trainer.local.local_cluster import LocalJob, LocalJobError, NonfiniteJobError
 from agents.trainer.local.predictions import predictions_write
 from controlplane.core.protocol.nonfinite import nonfinite_read
 from controlplane.core.protocol.prediction_parts import RESULT_FILE
 from controlplane.core.protocol.selection import SelectionSpec
+from controlplane.core.protocol.tuning import TuningSpec
 from controlplane.core.protocol.wire import (
     Membership,
     OnNonfinite,
@@ -30,6 +31,7 @@ from controlplane.core.protocol.wire import (
 )
 
 EXIT_FAILED = 1
+Spec = TypeVar("Spec", SelectionSpec, TuningSpec)
 
 
 def launcher_arguments(parser: argparse.ArgumentParser) -> None:
@@ -70,6 +72,14 @@ def launcher_arguments(parser: argparse.ArgumentParser) -> None:
         default=[],
         metavar="NAME=VALUE",
         help="train on chosen examples: method=selective_backprop, beta=2, start=1, ...",
+    )
+    group.add_argument(
+        "--tuning",
+        action="append",
+        default=[],
+        metavar="NAME=VALUE",
+        help='tune while training: space={"learning_rate": {"low": 1e-5, "high": 1, "log": true}}, '
+        "max_trials=20, ...",
     )
     group.add_argument("--output", type=Path, help="folder for model, history and metrics")
     group.add_argument(
@@ -146,6 +156,7 @@ def _spec(options: argparse.Namespace) -> TrainingSpec:
         shuffle=not options.predict,
         on_nonfinite=OnNonfinite(options.on_nonfinite),
         selection=selection_read(options.selection),
+        tuning=_pairs_read(options.tuning, TuningSpec, "--tuning"),
     )
 
 
@@ -155,13 +166,17 @@ def selection_read(pairs: list[str]) -> SelectionSpec | None:
     Raises:
         ValueError: a name is unknown, or a value is out of its bounds.
     """
+    return _pairs_read(pairs, SelectionSpec, "--selection")
+
+
+def _pairs_read(pairs: list[str], expected: type[Spec], option: str) -> Spec | None:
     if not pairs:
         return None
-    given = settings_read(pairs, "--selection")
-    known = [field.name for field in dataclasses.fields(SelectionSpec)]
+    given = settings_read(pairs, option)
+    known = [field.name for field in dataclasses.fields(expected)]
     if unknown := sorted(given.keys() - set(known)):
-        raise ValueError(f"--selection {unknown[0]}=...: there is only {', '.join(known)}")
-    return decode(SelectionSpec, given, "--selection")
+        raise ValueError(f"{option} {unknown[0]}=...: there is only {', '.join(known)}")
+    return decode(expected, given, option)
 
 
 def settings_read(pairs: list[str], option: str = "--settings") -> dict[str, Any]:

@@ -236,7 +236,7 @@ class LocalJob:
         """Resume a suspended trainer; it still counts as lost."""
         self.trainers[slot].process.send_signal(signal.SIGCONT)
 
-    def wait_lost(self, slot: int, timeout_s: float = 60.0) -> None:
+    def wait_lost(self, slot: int, timeout_s: float = 180.0) -> None:
         """Wait until a trainer that is expected to die by itself is gone."""
         self.lost.add(slot)
         self.wait(

@@ -41,15 +41,26 @@ class AsyncCheckpointer:
         self._writer = ThreadPoolExecutor(1, thread_name_prefix="checkpoint")
         self._writing: Future[None] | None = None
         self._saved_at = time.monotonic()
+        self._followed = 0
 
-    def after_step(self, progress: Progress) -> None:
-        """Start saving if `every_s` has passed and the previous file is complete."""
-        if not self._every_s or time.monotonic() - self._saved_at < self._every_s:
+    def after_step(self, progress: Progress, request: int = 0) -> None:
+        """Start saving if it is time, or requested, and the previous file is complete.
+
+        Args:
+            request: number of a request to save; each is followed once. 0: there is none.
+        """
+        is_time = self._every_s and time.monotonic() - self._saved_at >= self._every_s
+        if not is_time and request in (0, self._followed):
             return
         if self._writing is not None and not self._writing.done():
             return
+        self._followed = request
+        self.save(progress, self._state.capture_whole())
+
+    def save(self, progress: Progress, values: list[Tensor]) -> None:
+        """Start saving a state that was captured between two steps."""
         self._saved_at = time.monotonic()
-        self._writing = self._writer.submit(self._save, progress, self._state.capture())
+        self._writing = self._writer.submit(self._save, progress, values)
 
     def settle(self) -> None:
         """Wait until the file under way, if any, is written."""
@@ -59,7 +70,7 @@ class AsyncCheckpointer:
     def _save(self, progress: Progress, values: list[Tensor]) -> None:
         name = f"checkpoint-{progress.step}.npz"
         try:
-            saved = state_save(self._folder, self._state.specs, values, progress, name)
+            saved = state_save(self._folder, self._state, values, progress, name)
         except OSError as error:  # a full disk must not end a running job
             logger.warning("checkpoint at step %d was not saved: %s", progress.step, error)
             return

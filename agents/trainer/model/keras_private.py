@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -225,15 +225,49 @@ def learning_rates_scaled(optimizer: keras.optimizers.Optimizer, factor: Tensor)
 
     Weight decay, which is proportional to the rate, is scaled too.
     """
-    plain = plain_optimizers(optimizer)
-    originals = [each._learning_rate for each in plain]  # noqa: SLF001
-    for each in plain:
+    settings = []
+    for each in plain_optimizers(optimizer):
         rate = tf.convert_to_tensor(each.learning_rate)
         scaled = rate * tf.cast(factor, rate.dtype)
-        # Bypasses the optimizer's attribute tracking, because the value is temporary.
-        object.__setattr__(each, "_learning_rate", lambda scaled=scaled: scaled)
+        settings.append((each, "_learning_rate", lambda scaled=scaled: scaled))
+    with attributes_set(settings):
+        yield
+
+
+@contextmanager
+def attributes_set(settings: Sequence[tuple[Any, str, Any]]) -> Iterator[None]:
+    """Set attributes of optimizers (object, name, value) inside the block.
+
+    Bypasses the optimizers' attribute tracking, because the values are temporary.
+    """
+    originals = [(owner, name, getattr(owner, name)) for owner, name, _ in settings]
+    for owner, name, value in settings:
+        object.__setattr__(owner, name, value)
     try:
         yield
     finally:
-        for each, original in zip(plain, originals, strict=True):
-            object.__setattr__(each, "_learning_rate", original)
+        for owner, name, value in originals:
+            object.__setattr__(owner, name, value)
+
+
+class TracedNumber:
+    """A scalar tensor as the value of an optimizer's attribute.
+
+    Keras asks whether an SGD's momentum differs from 0 to know whether it has a variable for it: a
+    symbolic tensor cannot answer, and this one has.
+    """
+
+    __hash__ = None  # type: ignore[assignment]  # compares like a number
+
+    def __init__(self, value: Tensor) -> None:
+        self._value = value
+
+    def __ne__(self, other: object) -> bool:
+        return True
+
+    def __eq__(self, other: object) -> bool:
+        return False
+
+    def __tf_tensor__(self, dtype: Any = None, name: str | None = None) -> Tensor:
+        del name
+        return self._value if dtype is None else tf.cast(self._value, dtype)

@@ -16,7 +16,7 @@ import keras
 from agents.trainer.contract.atomic_write import atomic_write, text_write
 from agents.trainer.model.history import EpochRow
 from agents.trainer.model.progress import Progress
-from agents.trainer.model.state import ModelState, VariableSpec, checkpoint_write, state_digest
+from agents.trainer.model.state import ModelState, checkpoint_write, state_digest
 from controlplane.core.protocol.codec import encode
 
 Tensor = Any
@@ -29,15 +29,19 @@ CHECKPOINT_FILE = "checkpoint.npz"
 
 def state_save(
     folder: Path,
-    specs: Sequence[VariableSpec],
+    state: ModelState,
     values: Sequence[Tensor],
     progress: Progress,
     name: str = CHECKPOINT_FILE,
 ) -> dict[str, Any]:
-    """Write a whole state to the file `name`; returns the data of a CHECKPOINTED report."""
+    """Write a whole state, parked branches included, to the file `name`.
+
+    Returns:
+        The data of a CHECKPOINTED report.
+    """
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / name
-    digest = checkpoint_write(path, specs, values, progress.to_json())
+    digest = checkpoint_write(path, state, values, progress.to_json(), progress.parked)
     return {
         "step": progress.step,
         "epoch": progress.epoch,
@@ -68,7 +72,7 @@ def failure_save(folder: Path, state: ModelState, progress: Progress) -> dict[st
     The checkpoint leaves the failure out, so that the job can resume from it with other settings.
     """
     going_on = replace(progress, found=None, is_failed=False)
-    saved = state_save(folder, state.specs, state.capture(), going_on)
+    saved = state_save(folder, state, state.capture_whole(), going_on)
     assert progress.found is not None, "a job that failed so knows why"
     files = results_write(folder, progress, saved["sha256"], progress.found.code)
     return {"files": [CHECKPOINT_FILE, *files], "bytes": saved["bytes"]}

@@ -16,6 +16,7 @@ from controlplane.core.protocol.codec import decode, encode
 from controlplane.core.protocol.nonfinite import Nonfinite
 from controlplane.core.protocol.selection import SelectionEnd, SelectionSpec
 from controlplane.core.protocol.wire import StopCondition, StopKind
+from controlplane.core.tuning.course import TuningCourse
 
 
 class Activity(StrEnum):
@@ -69,6 +70,7 @@ class Progress:
         passed: candidates, computed losses and seconds of the selection passes since the last
             training step.
         selection_end: the decision to train on everything again, if there was one.
+        tuning: of a tuned job, once it has begun.
     """
 
     step: int = 0
@@ -94,6 +96,17 @@ class Progress:
     empty_epochs: int = 0
     passed: SelectionPasses = NO_PASSES
     selection_end: SelectionEnd | None = None
+    tuning: TuningCourse | None = None
+
+    @property
+    def is_trying(self) -> bool:
+        """True while a trial of a tuned job runs."""
+        return self.tuning is not None and self.tuning.active is not None
+
+    @property
+    def parked(self) -> tuple[int, ...]:
+        """Numbers of the branches beside the present state, ascending."""
+        return () if self.tuning is None else self.tuning.parked
 
     @property
     def is_over(self) -> bool:
@@ -124,18 +137,19 @@ class Progress:
     def to_json(self) -> dict[str, Any]:
         """Convert to plain JSON values; floats are kept exactly, nan and infinity as text."""
         rows = [asdict(row) | {"logs": logs_json(row.logs)} for row in self.history]
-        return asdict(replace(self, history=(), recent=())) | {
+        return asdict(replace(self, history=(), recent=(), tuning=None)) | {
             "train_logs": logs_json(self.train_logs),
             "history": rows,
             "selection_end": encode(self.selection_end),
             "recent": [done.to_json() for done in self.recent],
+            "tuning": encode(self.tuning),
         }
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any], batch_size: int = 0) -> Progress:
         """Parse the result of `to_json`; `batch_size` is for checkpoints without `examples`."""
         ended_by, found = value["ended_by"], value.get("found")
-        selection_end = value.get("selection_end")
+        selection_end, tuning = value.get("selection_end"), value.get("tuning")
         return cls(
             step=value["step"],
             epoch=value["epoch"],
@@ -160,6 +174,7 @@ class Progress:
             empty_epochs=value.get("empty_epochs", 0),
             passed=SelectionPasses(**value.get("passed", {})),
             selection_end=None if selection_end is None else decode(SelectionEnd, selection_end),
+            tuning=None if tuning is None else decode(TuningCourse, tuning),
         )
 
 
@@ -198,8 +213,25 @@ class TrainingSchedule:
         is_train = activity is Activity.TRAIN
         return (self.train_batch_size if is_train else None) or self.batch_size
 
+    @property
+    def num_planned_steps(self) -> int:
+        """Training steps of the whole job, if its selection chooses the expected share."""
+        limit = self.stop.limit
+        if self.stop.kind is StopKind.STEPS:
+            return limit
+        steps = limit * self.num_batches(Activity.TRAIN)
+        if self.selection is None:
+            return steps
+        skipped = self.selection.num_selecting(range(limit)) * (1.0 - self.selection.expected_share)
+        return math.floor(steps - skipped * self.num_batches(Activity.TRAIN))
+
     def selects(self, progress: Progress) -> bool:
-        """Return whether the epoch at the cursor trains on chosen examples alone."""
+        """Return whether the epoch at the cursor trains on chosen examples alone.
+
+        One with trials of a tuned job does not: their losses would depend on what is chosen.
+        """
+        if progress.tuning is not None and progress.tuning.is_searching:
+            return False
         end = progress.selection_end
         if self.selection is None or (end is not None and progress.epoch >= end.epoch):
             return False
@@ -389,9 +421,14 @@ class TrainingSchedule:
             pass_losses=NO_LOSSES,
             empty_epochs=progress.empty_epochs + 1 if self.is_empty(progress) else 0,
         )
-        if self.selects(moved):
-            moved = replace(moved, activity=Activity.SELECT)
+        moved = self.with_tuning(moved, moved.tuning)
         return moved if moved.ended_by else replace(moved, ended_by=self._end(moved, logs))
+
+    def with_tuning(self, progress: Progress, tuning: TuningCourse | None) -> Progress:
+        """Take the tuning with which the epoch at the cursor begins, and its first activity."""
+        progress = replace(progress, tuning=tuning)
+        selects = self.selects(progress)
+        return replace(progress, activity=Activity.SELECT if selects else Activity.TRAIN)
 
     def _end(self, progress: Progress, logs: dict[str, float]) -> StopKind | None:
         """Return the condition that ends the job after an epoch with these logs, if any.

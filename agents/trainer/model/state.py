@@ -2,13 +2,16 @@
 
 The order is: trainable variables, non-trainable ones (seed generators included), the global seed
 generator, optimizer variables (iteration, slots, loss scale, averages), metric variables, the
-state of `BatchScaling` if the batch size may change, and that of `Selection` if the job selects its
-examples. The bytes of a state are the bytes of its
-variables in that order, back to back.
+state of `BatchScaling` if the batch size may change, that of `Selection` if the job selects its
+examples, and `Tunables` if it is tuned. The bytes of a state are the bytes of its variables in that
+order, back to back. Parked branches are further states with the same variables: a *whole* state is
+the present one followed by them, in the order of their numbers.
 
 Checkpoint file (`checkpoint.npz`, an uncompressed NumPy archive without pickled objects):
-`meta` is UTF-8 JSON as uint8 with `format`, `digest`, `progress` and `variables` (name, dtype,
-shape); `v0`, `v1` ... are the variables in that order, each as uint8 bytes in C order.
+`meta` is UTF-8 JSON as uint8 with `format`, `digest`, `progress`, `variables` (name, dtype,
+shape), `groups` (numbers of the model's and the optimizer's variables, which come first), `data`
+(fingerprint of the job's data) and `branches` (numbers of the parked ones); `v0`, `v1` ... are the
+variables of the whole state, each as uint8 bytes in C order.
 """
 
 from __future__ import annotations
@@ -29,7 +32,9 @@ import tensorflow as tf
 from agents.trainer.contract.atomic_write import atomic_write
 from agents.trainer.contract.failures import TrainerError
 from agents.trainer.model.batch_scaling import BatchScaling
+from agents.trainer.model.branches import Branches
 from agents.trainer.model.keras_private import global_random_state, optimizer_variables
+from agents.trainer.model.tunables import Tunables
 from agents.trainer.selection.state import Selection
 
 Tensor = Any
@@ -54,7 +59,10 @@ class ModelState:
         fixed: the other non-trainable variables; every virtual node starts a step from them.
         scaling: scaling of the learning rate, in a job whose batch size may change.
         selection: choice of the training examples, in a job that selects them.
+        tunables: values that change without retracing, in a job that is tuned.
+        branches: states that are parked beside the present one.
         data_fingerprint: fingerprint of the job's data; "" if not set.
+        group_sizes: numbers of the model's and the optimizer's variables, which come first.
     """
 
     def __init__(
@@ -63,10 +71,13 @@ class ModelState:
         is_trained: bool = True,
         scaling: BatchScaling | None = None,
         selection: Selection | None = None,
+        tunables: Tunables | None = None,
     ) -> None:
         """Collect the variables; of a prediction job only the variables of the layers."""
         self.scaling = scaling
         self.selection = selection
+        self.tunables = tunables
+        self.branches = Branches(self.capture, self.put)
         self.trainable = list(model.trainable_variables)
         self.non_trainable = list(model.non_trainable_variables)
         random_state = global_random_state()
@@ -83,6 +94,7 @@ class ModelState:
             + self.metrics
             + ([] if scaling is None else [scaling.variable])
             + ([] if selection is None else selection.variables)
+            + ([] if tunables is None else [tunables.variable])
         )
         self.specs = tuple(
             VariableSpec(
@@ -91,6 +103,9 @@ class ModelState:
             for position, variable in enumerate(self.variables)
         )
         self.num_bytes = sum(_num_bytes(spec) for spec in self.specs)
+        num_model = len(_unique(self.trainable + self.non_trainable))
+        num_first = len(_unique(self.trainable + self.non_trainable + self.optimizer))
+        self.group_sizes = (num_model, num_first - num_model)
         self.data_fingerprint = ""
 
     def capture(self) -> list[Tensor]:
@@ -99,6 +114,20 @@ class ModelState:
         TensorFlow copies a variable's buffer on the next write while such a tensor is alive.
         """
         return [tf.convert_to_tensor(variable.value) for variable in self.variables]
+
+    def capture_whole(self) -> list[Tensor]:
+        """Return the present values and those of all parked branches, without copying."""
+        parked = self.branches.parked
+        return self.capture() + [value for number in sorted(parked) for value in parked[number]]
+
+    def metric_values(self) -> list[Tensor]:
+        """Return the present values of the metric variables without copying."""
+        return [tf.convert_to_tensor(variable.value) for variable in self.metrics]
+
+    def put_metrics(self, values: Sequence[Tensor]) -> None:
+        """Assign the metric variables."""
+        for variable, value in zip(self.metrics, values, strict=True):
+            variable.value.assign(value)
 
     def put(self, values: Sequence[Tensor]) -> None:
         """Assign values in the order of `variables`."""
@@ -131,23 +160,48 @@ def pack(values: Sequence[Tensor]) -> np.ndarray:
 
 
 def state_digest(specs: Sequence[VariableSpec], values: Sequence[Tensor]) -> str:
-    """Return the SHA-256 over names, dtypes, shapes and bytes of all variables, as hex."""
-    digest = hashlib.sha256(_layout(specs))
+    """Return the SHA-256 over names, dtypes, shapes and bytes of all variables, as hex.
+
+    Args:
+        specs: of the present state's variables.
+        values: of a state, whole or not.
+    """
+    digest = hashlib.sha256(_layout(whole_specs(specs, len(values))))
     for value in values:
         digest.update(_bytes_of(value).data)
     return digest.hexdigest()
 
 
+def whole_specs(specs: Sequence[VariableSpec], num_values: int) -> list[VariableSpec]:
+    """Return the specs of a whole state with so many values."""
+    assert num_values % len(specs) == 0, "a whole state has complete branches"
+    return list(specs) * (num_values // len(specs))
+
+
 def checkpoint_write(
-    path: Path, specs: Sequence[VariableSpec], values: Sequence[Tensor], progress: Mapping[str, Any]
+    path: Path,
+    state: ModelState,
+    values: Sequence[Tensor],
+    progress: Mapping[str, Any],
+    parked: Sequence[int] = (),
 ) -> str:
-    """Write a checkpoint file atomically; returns the state's digest."""
+    """Write captured values of a state to a file atomically; returns the state's digest.
+
+    Args:
+        values: of the whole state.
+        parked: numbers of its parked branches, ascending.
+    """
+    assert len(values) == len(state.specs) * (1 + len(parked)), "the branches are those of `parked`"
+    specs = state.specs
     digest = state_digest(specs, values)
     meta = {
         "format": CHECKPOINT_FORMAT,
         "digest": digest,
         "progress": progress,
         "variables": [[spec.name, spec.dtype, list(spec.shape)] for spec in specs],
+        "groups": state.group_sizes,
+        "data": state.data_fingerprint,
+        "branches": list(parked),
     }
     arrays = {f"v{index}": _bytes_of(value) for index, value in enumerate(values)}
     arrays["meta"] = np.frombuffer(json.dumps(meta).encode(), np.uint8)
@@ -157,7 +211,7 @@ def checkpoint_write(
 
 
 def checkpoint_read(path: Path, state: ModelState) -> dict[str, Any]:
-    """Load a checkpoint into the model's variables; returns its progress.
+    """Load a checkpoint into the model's variables and branches; returns its progress.
 
     Raises:
         TrainerError: the file is damaged or belongs to another model.
@@ -173,14 +227,21 @@ def checkpoint_read(path: Path, state: ModelState) -> dict[str, Any]:
                 VariableSpec(name, dtype, tuple(shape)) for name, dtype, shape in meta["variables"]
             ]
             _check_same_model(specs, state.specs)
+            parked = [int(number) for number in meta.get("branches", ())]
             values = [
-                _from_bytes(archive[f"v{index}"], spec) for index, spec in enumerate(state.specs)
+                value_from_bytes(archive[f"v{index}"], spec)
+                for index, spec in enumerate(list(state.specs) * (1 + len(parked)))
             ]
     except (OSError, KeyError, ValueError, zipfile.BadZipFile) as error:
         raise TrainerError("internal", f"checkpoint {path.name} cannot be read: {error}") from error
     if state_digest(specs, values) != meta["digest"]:
         raise TrainerError("internal", f"checkpoint {path.name} is damaged: digests differ")
-    state.put(values)
+    size = len(specs)
+    state.put(values[:size])
+    state.branches.parked.clear()
+    for place, number in enumerate(parked, start=1):
+        tensors = values[place * size : (place + 1) * size]
+        state.branches.parked[number] = tuple(tf.convert_to_tensor(value) for value in tensors)
     progress: dict[str, Any] = meta["progress"]
     return progress
 
@@ -203,7 +264,7 @@ def _split(payload: np.ndarray, specs: Sequence[VariableSpec]) -> list[np.ndarra
     start = 0
     for spec in specs:
         size = _num_bytes(spec)
-        values.append(_from_bytes(payload[start : start + size], spec))
+        values.append(value_from_bytes(payload[start : start + size], spec))
         start += size
     return values
 
@@ -214,7 +275,8 @@ def _bytes_of(value: Tensor) -> np.ndarray:
     return array.reshape(-1).view(np.uint8)
 
 
-def _from_bytes(payload: np.ndarray, spec: VariableSpec) -> np.ndarray:
+def value_from_bytes(payload: np.ndarray, spec: VariableSpec) -> np.ndarray:
+    """Return the value of a variable from its bytes (uint8)."""
     dtype = tf.as_dtype(spec.dtype).as_numpy_dtype
     return np.frombuffer(payload.tobytes(), dtype).reshape(spec.shape)
 

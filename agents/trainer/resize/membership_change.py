@@ -15,6 +15,7 @@ from agents.trainer.collectives.runtime import CollectiveRuntime
 from agents.trainer.contract.failures import STATE_LOST, TrainerError
 from agents.trainer.contract.ports import declared_address
 from agents.trainer.contract.run_dir import ReportWriter
+from agents.trainer.model.fork import fork_read, is_forked_state
 from agents.trainer.model.progress import Progress
 from agents.trainer.model.state import ModelState, checkpoint_read
 from agents.trainer.peers.readiness import Beacon, wait_until_ready
@@ -218,7 +219,7 @@ class MembershipChange:
 
     def digest_beside(self, role: str, progress: Progress) -> None:
         """Report the digest of the present state, computed in the background."""
-        self._digests.report(role, progress, self._state.capture())
+        self._digests.report(role, progress, self._state.capture_whole())
 
     def settle(self) -> None:
         """Wait until the transfer has ended and all digests are reported."""
@@ -250,7 +251,10 @@ class MembershipChange:
             return Progress()
         if orders.checkpoint_path is None:
             raise TrainerError("internal", "orders want a restore but name no checkpoint")
-        saved = checkpoint_read(Path(orders.checkpoint_path), self._state)
+        path = Path(orders.checkpoint_path)
+        if is_forked_state(path, orders.spec.fork):
+            return fork_read(path, self._state, orders.spec)
+        saved = checkpoint_read(path, self._state)
         return Progress.from_json(saved, orders.spec.global_batch_size)
 
     @property
@@ -270,9 +274,10 @@ class MembershipChange:
     ) -> CatchUpPlan | None:
         """Plan the start of `new` during the transfer; None: the members wait for the state."""
         is_worth_it = self._state.num_bytes >= STREAM_FROM_BYTES
-        # Learners cannot foresee what a selection pass will choose: the others wait for them.
-        selects = self._state.selection is not None
-        if not self._can_work_beside or not is_worth_it or old.parked or selects:
+        # Learners cannot foresee what a selection pass will choose, nor have they the branches of
+        # a tuned job: the others wait for them.
+        is_waited_for = self._state.selection is not None or self._state.tunables is not None
+        if not self._can_work_beside or not is_worth_it or old.parked or is_waited_for:
             return None
         note = stream_note(old, new, joiners, progress)
         return note if note is not None and stream_fits(note, len(joiners)) else None
@@ -300,7 +305,7 @@ class MembershipChange:
             progress = state_receive(
                 runtime, membership, state, source, meeting, keeps_until_complete=keeps
             )
-            return progress, moved
+            return progress, bytes_moved(state, meeting.note_bytes, 1 + len(progress.parked))
         coming = self.stream.receive(
             partial(state_receive, runtime, membership, state, source, meeting, lanes=STREAM_LANES)
         )
@@ -314,9 +319,10 @@ class MembershipChange:
         note: CatchUpPlan | None = None,
     ) -> int:
         runtime, state = self._runtime, self._state
-        values = state.capture()
+        values = state.capture_whole()
         meeting_send(runtime, membership, state, progress, joiners, note)
-        moved = bytes_moved(state, int(progress_note(progress).size)) if joiners else 0
+        note_bytes = int(progress_note(progress).size)
+        moved = bytes_moved(state, note_bytes, 1 + len(progress.parked)) if joiners else 0
         if joiners and note is None:
             state_send(runtime, membership, state, values, progress, joiners)
         elif joiners:

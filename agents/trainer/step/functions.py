@@ -292,7 +292,7 @@ class StepFunctions:
         optimizer, is_skipped = self.model.optimizer, tf.constant(False)
         if self.has_loss_scale:
             is_skipped = tf.logical_not(optimizer.check_finite(gradients))
-        with self._learning_rates():
+        with self._tunables(), self._learning_rates():
             optimizer.apply(gradients, self.state.trainable)
         unscaled = 1.0 / scale**2
         lengths = [square[0] * unscaled, square[1], square_of_mean * unscaled]
@@ -304,6 +304,11 @@ class StepFunctions:
         if scaling is None:
             return nullcontext()
         return learning_rates_scaled(self.model.optimizer, scaling.variable.value[-1])
+
+    def _tunables(self) -> AbstractContextManager[None]:
+        """Read the tunables from their variable, in a job that is tuned."""
+        tunables = self.state.tunables
+        return nullcontext() if tunables is None else tunables.traced()
 
     def _count(self, vector: Tensor) -> None:
         """Add a validation step's sums to the metric variables."""

@@ -63,6 +63,7 @@ class StepOutcome:
         is_refused: the loss is not finite, nothing was updated, and the job ends before this step.
         losses: of a selection pass, by candidate: [n]; None if it computed none.
         verdict: of the leader, that selection does not pay; the same for all trainers of a step.
+        proposal: of the leader, values of the next trial in a job that is tuned; likewise.
     """
 
     loss: float
@@ -73,6 +74,7 @@ class StepOutcome:
     is_refused: bool = field(default=False, kw_only=True)
     losses: np.ndarray | None = field(default=None, kw_only=True)
     verdict: Verdict | None = field(default=None, kw_only=True)
+    proposal: tuple[float, ...] = field(default=(), kw_only=True)
 
 
 @dataclass(frozen=True)
@@ -94,6 +96,8 @@ class Stepper:
 
     Attributes:
         verdict: sent with the next training step; only the leader of a job that selects sets it.
+        proposal: sent with each step; only the leader of a job that is tuned sets it.
+        is_trial: the next step belongs to a trial, which a non-finite loss ends without an update.
     """
 
     def __init__(
@@ -126,6 +130,10 @@ class Stepper:
         self._group = group
         self._selects = functions.state.selection is not None
         self.verdict: Verdict | None = None
+        tunables = functions.state.tunables
+        self._no_proposal = () if tunables is None else (0.0,) * len(tunables.names)
+        self.proposal = self._no_proposal
+        self.is_trial = False
         self.enter(group)
 
     def warm_up(self, rows_per_worker: int) -> None:
@@ -150,7 +158,7 @@ class Stepper:
         """
         exchange = self._train_exchange
         rows = tf.zeros([rows_per_worker, exchange.width], self.functions.dtype)
-        nothing = (0.0, 0.0) if self._selects else ()
+        nothing = ((0.0, 0.0) if self._selects else ()) + self._no_proposal
         written = notes_write(self._mode, group, self._runtime.slot, False, 0.0, nothing)
         notes = tf.constant(written, self.functions.dtype)
         group = replace(group, phase=REHEARSAL_PHASE)
@@ -190,11 +198,15 @@ class Stepper:
         vector, notes = self._reduce(exchange, rows, batch, holds_next(), busy_s)
         self._busy.start()
         noted = dict(zip(self._group.slots, notes.busy_s, strict=True))
-        if is_train and self._can_refuse and not math.isfinite(loss := self._loss(vector)):
-            return StepOutcome(loss, notes.is_agreed, noted, is_refused=True)
+        can_refuse = is_train and (self._can_refuse or self.is_trial)
+        proposal = notes.from_leader[2 * self._selects :]
+        if can_refuse and not math.isfinite(loss := self._loss(vector)):
+            return StepOutcome(loss, notes.is_agreed, noted, is_refused=True, proposal=proposal)
         done = self._update(vector, batch.place[2], batch.plan.num_examples)
-        verdict = Verdict.from_note(notes.from_leader) if is_train else None
-        return replace(done, is_agreed=notes.is_agreed, busy_s=noted, verdict=verdict)
+        verdict = Verdict.from_note(notes.from_leader) if is_train and self._selects else None
+        return replace(
+            done, is_agreed=notes.is_agreed, busy_s=noted, verdict=verdict, proposal=proposal
+        )
 
     def _select(self, batch: LocalBatch, holds_next: Callable[[], bool]) -> StepOutcome:
         """Compute the candidates' losses, each on one trainer, and gather them on all.
@@ -291,10 +303,10 @@ class Stepper:
         return vector, noted
 
     def _from_leader(self) -> tuple[float, ...]:
-        """Return the numbers sent along in a job that selects, rounded as an exchange does."""
-        if not self._selects:
-            return ()
-        note = (0.0, 0.0) if self.verdict is None else self.verdict.to_note()
+        """Return the numbers sent along: verdict, then proposal, rounded as an exchange does."""
+        note = self.proposal
+        if self._selects:
+            note = ((0.0, 0.0) if self.verdict is None else self.verdict.to_note()) + note
         return tuple(float(np.float32(value)) for value in note)
 
     def _result_share(

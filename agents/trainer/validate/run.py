@@ -23,8 +23,10 @@ from agents.trainer.contract.atomic_write import text_write
 from agents.trainer.contract.failures import TrainerError
 from agents.trainer.contract.user_errors import user_code
 from agents.trainer.data.fingerprint import data_fingerprint, data_warnings
+from agents.trainer.model.fork import DAMAGED, MISFIT, fork_read
 from agents.trainer.model.keras_private import model_build
 from agents.trainer.model.state import ModelState
+from agents.trainer.model.tunables import tunables_of
 from agents.trainer.validate.job_file import JobCodeError, LoadedJob, job_load
 from agents.trainer.validate.model_checks import built_model_check, metric_names, model_check
 from agents.trainer.validate.model_summary import model_facts, model_summary
@@ -44,6 +46,7 @@ from controlplane.core.virtual_nodes.mapping import example_bounds
 ORDERS_FILE = "orders.json"
 REPORT_FILE = "validation.json"
 CODE_FOLDER = "code"
+FORKED_FILE = "restore.npz"
 WARNINGS_LIMIT = 20
 #: Most examples of the batch whose parts are compared with the whole.
 SPLIT_LIMIT = 256
@@ -86,7 +89,8 @@ def job_validate(spec: TrainingSpec, code_dir: Path) -> ValidationReport:
     except JobCodeError as error:
         refusal = error
     except TrainerError as error:
-        refusal = JobCodeError(error.code, "code.build", error.message, error.traceback)
+        field_ = "forked_from" if error.code in (MISFIT, DAMAGED) else "code.build"
+        refusal = JobCodeError(error.code, field_, error.message, error.traceback)
     except (MemoryError, tf.errors.ResourceExhaustedError) as error:
         refusal = JobCodeError(
             "out_of_memory",
@@ -117,6 +121,8 @@ def _validate(spec: TrainingSpec, code_dir: Path, findings: Findings) -> None:
     job = job_load(code_dir, spec.entry_file, spec.settings, spec.seed)
     findings.facts["build_s"] = round(time.perf_counter() - started_at, 3)
     loaded_job_check(spec, job, code_dir, findings)
+    if spec.fork is not None:  # last: it takes memory, which the trial steps measure
+        fork_read(code_dir.parent / FORKED_FILE, ModelState(job.model), spec)
 
 
 def loaded_job_check(
@@ -144,6 +150,7 @@ def loaded_job_check(
     findings.warnings += built_model_check(job.model, min(sizes))
     _check_stop(spec, job)
     _check_control(spec, job)
+    _check_tuning(spec, job)
 
     examples = job.train.fetch(order[: min(SPLIT_LIMIT, max(2, min(sizes) + max(sizes)))])
 
@@ -218,6 +225,21 @@ def _check_control(spec: TrainingSpec, job: LoadedJob) -> None:
             "selection.control_every",
             "control epochs are compared by their validation loss, but build() returns no "
             "validation data; return some as the third value, or leave control_every out",
+        )
+
+
+def _check_tuning(spec: TrainingSpec, job: LoadedJob) -> None:
+    """Raise if the optimizer lacks a tunable, or the logs the objective."""
+    if spec.tuning is None:
+        return
+    tunables_of(job.model, spec)
+    names = _log_names(job)
+    if spec.tuning.objective not in names:
+        hint = "" if job.validation is not None else "; val_ names need validation data"
+        raise JobCodeError(
+            "unknown_metric",
+            "tuning.objective",
+            f"{spec.tuning.objective!r} is not among the job's logs: {', '.join(names)}{hint}",
         )
 
 

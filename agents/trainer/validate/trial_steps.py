@@ -1,7 +1,7 @@
 """Runs real steps of a job on slices of growing size, and measures their time and memory.
 
 A size is skipped if it would exceed the free memory or the time limit, extrapolated from smaller
-slices. Results for skipped sizes follow from the line through the last two sizes.
+slices. Memory at skipped sizes follows from the line through the tried ones.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ import psutil
 import tensorflow as tf
 
 from agents.trainer.model.state import ModelState
+from agents.trainer.model.tunables import tunables_of
 from agents.trainer.selection.state import selection_of
 from agents.trainer.step.batch_plan import TRAINING_STREAM, step_seeds
 from agents.trainer.step.functions import StepFunctions
@@ -35,8 +36,12 @@ from agents.trainer.validate.selection_trial import (
 from controlplane.core.estimates.memory import line_fit
 from controlplane.core.protocol.wire import ReductionMode, TrainingSpec
 
-#: Steps per size; the fastest time and the highest peak count.
+#: Steps per size, at least; the fastest time and the highest peak count.
 REPEATS = 2
+#: Steps per size, at most, and the time after which none is added. The peak of a step depends on
+#: the timing of threads: of 30 equal steps, up to a third held a buffer more than the others.
+PEAK_REPEATS = 32
+PEAK_LIMIT_S = 0.5
 #: Time limit for the steps of one size, as estimated from the previous size.
 SIZE_LIMIT_S = 15.0
 #: Slices of the batch on which a selection pass and a step are compared, at most.
@@ -95,7 +100,9 @@ def steps_try(
             the free memory.
     """
     order = job.train.order(spec.seed, 0, spec.shuffle)
-    state = ModelState(job.model, selection=selection_of(spec, len(job.train)))
+    selection = selection_of(spec, len(job.train))
+    tunables = tunables_of(job.model, spec)
+    state = ModelState(job.model, selection=selection, tunables=tunables)
     _give_back_freed()
     process_bytes = memory_read("VmRSS")
     before = [np.array(value) for value in state.capture()]
@@ -120,7 +127,7 @@ def steps_try(
             trace_s = time.perf_counter() - started_at
         trials.append(_measure(functions, arguments, examples, process_bytes, losses))
     merging = _merging_facts(spec, job, functions, order, trials)
-    selection = _selection_facts(job, functions, order, trials[-1], len(sizes))
+    times = _selection_facts(job, functions, order, trials[-1], len(sizes))
     state.put(before)
     warnings = []
     if reason:
@@ -135,9 +142,10 @@ def steps_try(
         "trace_s": round(trace_s, 3),
         "slice_s": round(last.seconds * largest / last.examples, 5),
         "slice_examples": largest,
+        "state_bytes": state.num_bytes,
     }
     memory = _memory_facts(trials, process_bytes, state.num_bytes)
-    return StepFacts(facts | merging | selection | ({"memory": memory} if memory else {}), warnings)
+    return StepFacts(facts | merging | times | ({"memory": memory} if memory else {}), warnings)
 
 
 def _merging_facts(
@@ -237,11 +245,8 @@ def _why_not(examples: int, trials: Sequence[Trial], budget: int) -> str:
     if last.peak_bytes is None:
         return ""
     expected = last.peak_bytes * examples / last.examples
-    if len(trials) > 1 and trials[-2].peak_bytes is not None:
-        before = trials[-2]
-        base, slope = line_fit(
-            (before.examples, before.peak_bytes or 0), (last.examples, last.peak_bytes)
-        )
+    if len(trials) > 1:
+        base, slope = line_fit(_peaks(trials))
         expected = base + slope * examples
     if expected > budget:
         return f"it would take about {expected / 1e6:,.0f} MB, too much of what is free here"
@@ -259,8 +264,8 @@ def _measure(
     _give_back_freed()
     with suppress(OSError):
         _RESET.write_text(_RESET_PEAK, encoding="ascii")
-    times_s = []
-    for _ in range(REPEATS):
+    times_s: list[float] = []
+    while len(times_s) < REPEATS or (len(times_s) < PEAK_REPEATS and sum(times_s) < PEAK_LIMIT_S):
         started_at = time.perf_counter()
         losses.append(_step(functions, arguments))
         times_s.append(time.perf_counter() - started_at)
@@ -274,15 +279,18 @@ def _step(functions: StepFunctions, arguments: list[Any]) -> float:
     return float(np.ravel(functions.apply(functions.train(*arguments)[0]))[0])
 
 
+def _peaks(trials: Sequence[Trial]) -> list[tuple[int, float]]:
+    """List the size and the peak of the trials whose memory was measured."""
+    return [(trial.examples, trial.peak_bytes) for trial in trials if trial.peak_bytes is not None]
+
+
 def _memory_facts(
     trials: Sequence[Trial], process_bytes: int | None, copied_bytes: int
 ) -> dict[str, Any] | None:
-    points = [
-        (trial.examples, trial.peak_bytes) for trial in trials if trial.peak_bytes is not None
-    ]
+    points = _peaks(trials)
     if not points or process_bytes is None:
         return None
-    base, slope = line_fit(points[-2] if len(points) > 1 else points[-1], points[-1])
+    base, slope = line_fit(points)
     return {
         "process_bytes": process_bytes - copied_bytes,
         "base_bytes": round(base),

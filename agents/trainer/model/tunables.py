@@ -1,0 +1,163 @@
+"""Values of a job that may change between two steps without tracing its functions again.
+
+They stand in variables that the traced update reads. These are part of the job's state, so that a
+branch has its own values, which move at a resize and are kept in checkpoints.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from typing import Any
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+from agents.trainer.contract.user_errors import JobCodeError
+from agents.trainer.model.keras_private import (
+    TracedNumber,
+    attributes_set,
+    learning_rates_scaled,
+    plain_optimizers,
+)
+from controlplane.core.protocol.tuning import TunableName
+from controlplane.core.protocol.wire import Task, TrainingSpec
+
+#: Optimizers whose `beta_1` is their momentum.
+_ADAM_FAMILY = (
+    keras.optimizers.Adam,
+    keras.optimizers.Adamax,
+    keras.optimizers.Nadam,
+    keras.optimizers.Lamb,
+    keras.optimizers.Lion,
+)
+
+
+class Tunables:
+    """The tunables of one job in one trainer.
+
+    Attributes:
+        names: in the order of their values.
+        variable: float64 [n], the present values.
+    """
+
+    def __init__(self, optimizer: keras.optimizers.Optimizer, names: Sequence[str]) -> None:
+        """Begin with the values that the model was compiled with.
+
+        Raises:
+            ValueError: the optimizer does not have one of the tunables; names it and the fix.
+        """
+        self.names = tuple(names)
+        self._optimizer = optimizer
+        self._plain = plain_optimizers(optimizer)
+        values = [self._compiled(TunableName(name)) for name in self.names]
+        with tf.device("CPU:0"):
+            self.variable = keras.Variable(
+                np.array(values), dtype="float64", trainable=False, name="tunables"
+            )
+
+    @property
+    def values(self) -> dict[str, float]:
+        """The present values."""
+        return dict(zip(self.names, self.variable.numpy().tolist(), strict=True))
+
+    @property
+    def learning_rate_scale(self) -> float:
+        """Present factor of the learning rate."""
+        return self.values.get(TunableName.LEARNING_RATE_SCALE, 1.0)
+
+    def assign(self, values: Mapping[str, float]) -> None:
+        """Use other values from the next step on."""
+        self.variable.assign(np.array([values[name] for name in self.names]))
+        if TunableName.LEARNING_RATE in self.names:
+            for each in self._plain:
+                each.learning_rate = values[TunableName.LEARNING_RATE]  # assigns its variable
+
+    @contextmanager
+    def traced(self) -> Iterator[None]:
+        """Let an update that is traced inside the block read the present values."""
+        values = tf.unstack(tf.cast(self.variable.value, tf.float32), len(self.names))
+        with ExitStack() as stack:
+            for name, value in zip(self.names, values, strict=True):
+                if name == TunableName.LEARNING_RATE_SCALE:
+                    stack.enter_context(learning_rates_scaled(self._optimizer, value))
+                elif name == TunableName.WEIGHT_DECAY:
+                    settings = [(each, "weight_decay", value) for each in self._plain]
+                    stack.enter_context(attributes_set(settings))
+                elif name == TunableName.MOMENTUM:
+                    stack.enter_context(attributes_set(self._momenta(value)))
+            yield
+
+    def _momenta(self, value: Any) -> list[tuple[Any, str, Any]]:
+        return [
+            (each, "beta_1", value)
+            if isinstance(each, _ADAM_FAMILY)
+            else (each, "momentum", TracedNumber(value))
+            for each in self._plain
+        ]
+
+    def _compiled(self, name: TunableName) -> float:
+        """Return the value that the model was compiled with; the first of several optimizers'."""
+        found = [_READERS[name](each) for each in self._plain if name in _READERS]
+        if len(set(found)) > 1:
+            raise ValueError(
+                f"tuning.space.{name} stands for one value, but the model's optimizers have "
+                f"{', '.join(f'{value:g}' for value in found)}"
+                + (
+                    "; use learning_rate_scale instead"
+                    if name is TunableName.LEARNING_RATE
+                    else "; leave it out"
+                )
+            )
+        return found[0] if found else 1.0
+
+
+def tunables_of(model: keras.Model, spec: TrainingSpec) -> Tunables | None:
+    """Make the tunables of a job; None if it is not tuned.
+
+    Raises:
+        JobCodeError: the model's optimizer does not have one of them.
+    """
+    if spec.tuning is None or spec.task is not Task.TRAIN:
+        return None
+    try:
+        return Tunables(model.optimizer, spec.tuning.names)
+    except ValueError as error:
+        raise JobCodeError("not_tunable", "tuning.space", str(error)) from error
+
+
+def _learning_rate(optimizer: keras.optimizers.Optimizer) -> float:
+    if not isinstance(optimizer.learning_rate, keras.Variable):
+        raise ValueError(
+            "tuning.space.learning_rate stands for one value, but the model's optimizer follows a "
+            "schedule; use learning_rate_scale instead"
+        )
+    return float(optimizer.learning_rate.numpy())
+
+
+def _momentum(optimizer: keras.optimizers.Optimizer) -> float:
+    if isinstance(optimizer, _ADAM_FAMILY):
+        return float(optimizer.beta_1)
+    if isinstance(optimizer, keras.optimizers.SGD):
+        if optimizer.momentum != 0.0:
+            return float(optimizer.momentum)
+        raise ValueError(
+            "tuning.space.momentum needs an SGD that was compiled with a momentum; give one above "
+            "0, where the search starts"
+        )
+    raise ValueError(
+        f"tuning.space.momentum is not known for {type(optimizer).__name__}; leave it out, or use "
+        "SGD, Adam, AdamW, Adamax, Nadam, Lamb or Lion"
+    )
+
+
+def _weight_decay(optimizer: keras.optimizers.Optimizer) -> float:
+    return float(optimizer.weight_decay or 0.0)
+
+
+_READERS = {
+    TunableName.LEARNING_RATE: _learning_rate,
+    TunableName.MOMENTUM: _momentum,
+    TunableName.WEIGHT_DECAY: _weight_decay,
+}

@@ -1,0 +1,101 @@
+"""Tuning of a job in one trainer: follows its searches with branches of the training state.
+
+The leader's proposal travels with every training step; the losses are those of the step. So all
+trainers change their branches after the same steps, to the same values.
+
+The cursor of a job only moves forward: trials do not go back to data that others have seen, and
+their steps count. Metric variables are not part of a branch: an epoch's metrics are those of all
+its steps. Nor does a branch select: an epoch with trials trains on every example, so the variables
+of a selection are the same in all branches.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from agents.trainer.model.progress import Activity, Progress, TrainingSchedule
+from agents.trainer.model.state import ModelState
+from agents.trainer.tuning.proposals import Proposals
+from controlplane.core.protocol.tuning import TuningSpec
+from controlplane.core.protocol.wire import StopKind
+from controlplane.core.tuning.course import Plan, TuningCourse, course_begin, course_step
+from controlplane.core.tuning.search import ROOT, Turn
+
+
+class Tuner:
+    """The searches of one job in one trainer.
+
+    Attributes:
+        num_values: length of a note with a proposal.
+    """
+
+    def __init__(
+        self, spec: TuningSpec, seed: int, state: ModelState, course: TrainingSchedule
+    ) -> None:
+        """Tune a state, which has tunables, of a job with this schedule."""
+        assert state.tunables is not None, "a tuned job's state has tunables"
+        self.spec = spec
+        self.num_values = len(spec.names)
+        self._proposals = Proposals(spec, seed)
+        self._state = state
+        self._tunables = state.tunables
+        self._course = course
+
+    def begin(self, progress: Progress) -> Progress:
+        """Begin a search before the training step at the cursor, if one is due."""
+        tuning = progress.tuning or TuningCourse()
+        if not tuning.is_due or progress.activity is not Activity.TRAIN or progress.is_over:
+            return progress
+        tuning = course_begin(tuning, self.spec, self._tunables.values, self._plan(progress))
+        if tuning.active is not None:
+            self._state.branches.fork(ROOT)
+        return replace(progress, tuning=tuning)
+
+    def note(self, progress: Progress) -> tuple[float, ...]:
+        """Return, as the leader, the proposal that is sent with the step at the cursor."""
+        search = None if progress.tuning is None else progress.tuning.active
+        if search is None:
+            return (0.0,) * self.num_values
+        return tuple(self._proposals.next(search).values())
+
+    def after_step(self, progress: Progress, loss: float, note: Sequence[float]) -> Progress:
+        """Take a training step's loss and the leader's note; change the branch if it is time."""
+        before = progress.tuning
+        assert before is not None, "`begin` is called before each step"
+        proposal = dict(zip(self.spec.names, note, strict=True))
+        tuning, turn = course_step(before, self.spec, loss, proposal)
+        if turn is not None:
+            assert before.active is not None, "only a search changes branches"
+            self._turn(turn, before.active.running)
+        return replace(progress, tuning=tuning)
+
+    def end(self) -> None:
+        """Free all branches, at the end of the job."""
+        self._state.branches.parked.clear()
+
+    def _turn(self, turn: Turn, running: int) -> None:
+        state, branches = self._state, self._state.branches
+        if turn.parks:
+            branches.fork(running)
+        if turn.branch != running:
+            metrics = state.metric_values()
+            branches.switch(turn.branch)
+            state.put_metrics(metrics)
+            if turn.branch != ROOT:
+                branches.free(turn.branch)
+        for number in turn.frees:
+            branches.free(number)
+        if turn.values is not None:
+            self._tunables.assign(turn.values)
+        if turn.end is not None:
+            branches.free(ROOT)
+
+    def _plan(self, progress: Progress) -> Plan:
+        per_epoch = self._course.num_batches(Activity.TRAIN)
+        limit = self._course.stop.limit
+        total = self._course.num_planned_steps
+        if self._course.stop.kind is StopKind.STEPS:
+            return Plan(total=total, left=limit - progress.step, per_epoch=per_epoch)
+        left = (limit - progress.epoch) * per_epoch - progress.batch
+        return Plan(total=total, left=left, per_epoch=per_epoch)
