@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import logging.config
 import os
+from pathlib import Path
 from typing import Any
 
 from celery import Celery
-from celery.signals import setup_logging
+from celery.signals import heartbeat_sent, setup_logging
 
 os.environ.setdefault("DJANGO_SETTINGS_MODULE", "controlplane.settings")
 
@@ -19,8 +20,15 @@ def _logging_configure(**_: Any) -> None:
     logging.config.dictConfig(settings.LOGGING)
 
 
+def worker_alive(**_: Any) -> None:
+    """Touch the file of the health check, every two seconds while the worker reaches Redis."""
+    Path(settings.WORKER_HEARTBEAT_FILE).touch()
+
+
 if settings.LOG_FORMAT == "json":
     setup_logging.connect(_logging_configure)
+if settings.WORKER_HEARTBEAT_FILE:
+    heartbeat_sent.connect(worker_alive)
 app = Celery("controlplane")
 app.config_from_object("django.conf:settings", namespace="CELERY")
 app.autodiscover_tasks()
@@ -31,8 +39,11 @@ _PERIODS_S = {
     "expire_generations": settings.CYCLE_PERIOD_S,
     "join_predictions": settings.CYCLE_PERIOD_S,
     "expire_validations": settings.CYCLE_PERIOD_S,
+    "send_notifications": settings.CYCLE_PERIOD_S,
+    "advance_forks": settings.EXPIRE_PERIOD_S,
     "expire_records": 24 * 3600,
     "expire_files": 600,
+    "expire_readings": 600,
     "answer_replay": settings.EXPIRE_PERIOD_S,
 }
 #: Tasks that take minutes have a queue and a worker of their own, so that no other task waits.

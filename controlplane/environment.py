@@ -41,6 +41,42 @@ def secret(name: str, default: str | None = None, *, may_be_random: bool = False
     return value
 
 
+def text_or_file(name: str) -> str:
+    """Read a secret from a variable, or from the file that `NAME_FILE` names."""
+    path = os.environ.get(f"{name}_FILE", "")
+    if not path:
+        return text(name)
+    if os.environ.get(name):
+        raise ImproperlyConfigured(f"Set {name} or {name}_FILE, not both.")
+    try:
+        value = Path(path).read_text().strip()
+    except (OSError, UnicodeDecodeError) as error:
+        raise ImproperlyConfigured(f"{name}_FILE: {error}") from None
+    if not value:
+        raise ImproperlyConfigured(f"{name}_FILE: {path} is empty.")
+    return value
+
+
+def existing_file(name: str) -> str:
+    """Read the path of a file; empty if unset."""
+    value = os.environ.get(name, "")
+    if value and not Path(value).is_file():
+        raise ImproperlyConfigured(f"{name}: there is no file {value}.")
+    return value
+
+
+def https_address(name: str) -> str:
+    """Read an `https://` address; empty if unset. On this machine it may be `http://`."""
+    value = os.environ.get(name, "")
+    parts = urlsplit(value)
+    is_local = parts.scheme == "http" and parts.hostname in ("127.0.0.1", "localhost", "::1")
+    if value and not (parts.hostname and (parts.scheme == "https" or is_local)):
+        raise ImproperlyConfigured(f"{name} must start with https://, got {value!r}.")
+    if parts.query or parts.fragment:
+        raise ImproperlyConfigured(f"{name} must end with its path, got {value!r}.")
+    return value
+
+
 def flag(name: str, *, default: bool = False) -> bool:
     """Read a yes/no variable."""
     value = os.environ.get(name)

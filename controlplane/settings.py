@@ -12,6 +12,7 @@ from controlplane.core import policies
 from controlplane.core.log_format import ACCESS, LOG_FORMATS
 from controlplane.core.protocol import code_archive
 from controlplane.core.values.lifecycle import JobStatus, ValidationStatus
+from controlplane.core.values.tiers import Tier
 
 BASE_DIR = Path(__file__).resolve().parent.parent
 STATE_DIR = Path(environment.text("VIRTUALFLOW_STATE_DIR", str(BASE_DIR / "var")))
@@ -66,6 +67,7 @@ MIDDLEWARE = [
     "django.contrib.auth.middleware.AuthenticationMiddleware",
     "django.contrib.messages.middleware.MessageMiddleware",
     "django.middleware.clickjacking.XFrameOptionsMiddleware",
+    "jobs.api.addresses.NumbersMiddleware",
     "jobs.api.addresses.QueryParametersMiddleware",
     "axes.middleware.AxesMiddleware",  # last: it replaces the answer to a login that is locked
 ]
@@ -114,16 +116,41 @@ AXES_FAILURE_LIMIT = int(environment.number("VIRTUALFLOW_LOGIN_FAILURES", 10, lo
 AXES_COOLOFF_TIME = datetime.timedelta(
     seconds=environment.number("VIRTUALFLOW_LOGIN_LOCK_S", 300, low=1, high=86400)
 )
-AXES_LOCKOUT_PARAMETERS = ["username", "ip_address"]
+AXES_LOCKOUT_PARAMETERS = "jobs.services.cluster.accounts.lockout_parameters"
 AXES_CLIENT_IP_CALLABLE = "jobs.origins.client_network"
 AXES_LOCKOUT_CALLABLE = "jobs.api.lockout.lockout_response"
 # A locked login counts no further, or a stranger could keep somebody out for ever; and no success
 # forgets failures, or a user could clear the count of his address between two guesses.
 AXES_RESET_COOL_OFF_ON_FAILURE_DURING_LOCKOUT = False
 AXES_RESET_ON_SUCCESS = False
-AXES_SENSITIVE_PARAMETERS = ["password", "old_password", "new_password1", "new_password2"]
+AXES_SENSITIVE_PARAMETERS = [
+    "password", "old_password", "new_password1", "new_password2", "code", "state",
+]  # fmt: skip
 AXES_DISABLE_ACCESS_LOG = True  # the audit log has it
 AXES_VERBOSE = AXES_ENABLE_ADMIN = False
+
+#: Provider of logins by OpenID Connect (jobs.oidc); empty: there are none.
+OIDC_ISSUER = environment.https_address("VIRTUALFLOW_OIDC_ISSUER")
+OIDC_CLIENT_ID = environment.text("VIRTUALFLOW_OIDC_CLIENT_ID", None if OIDC_ISSUER else "")
+OIDC_CLIENT_SECRET = (
+    environment.text_or_file("VIRTUALFLOW_OIDC_CLIENT_SECRET") if OIDC_ISSUER else ""
+)
+OIDC_TITLE = environment.text("VIRTUALFLOW_OIDC_TITLE", "single sign-on")
+OIDC_SCOPES = environment.text("VIRTUALFLOW_OIDC_SCOPES", "openid profile")
+OIDC_NAME_CLAIM = environment.text("VIRTUALFLOW_OIDC_NAME_CLAIM", "preferred_username")
+#: Answer to people without an account: a refusal, an inactive account, or an active one.
+OIDC_USERS = environment.choice("VIRTUALFLOW_OIDC_USERS", ("known", "ask", "any"), "ask")
+OIDC_GROUPS_CLAIM = environment.text("VIRTUALFLOW_OIDC_GROUPS_CLAIM", "groups")
+#: Only this group logs in; empty: everybody.
+OIDC_USER_GROUP = environment.text("VIRTUALFLOW_OIDC_USER_GROUP", "")
+#: This group, and no other account of the provider, is made an admin; empty: nobody is.
+OIDC_ADMIN_GROUP = environment.text("VIRTUALFLOW_OIDC_ADMIN_GROUP", "")
+OIDC_CA_FILE = environment.existing_file("VIRTUALFLOW_OIDC_CA_FILE")
+OIDC_TIMEOUT_S = environment.number("VIRTUALFLOW_OIDC_TIMEOUT_S", 5, low=0.5, high=30)
+#: Without it passwords let superusers in alone, so that a broken provider locks nobody out.
+HAS_PASSWORD_LOGIN = environment.flag("VIRTUALFLOW_PASSWORD_LOGIN", default=True)
+if not (HAS_PASSWORD_LOGIN or OIDC_ISSUER):
+    raise ImproperlyConfigured("VIRTUALFLOW_PASSWORD_LOGIN=0 needs VIRTUALFLOW_OIDC_ISSUER.")
 
 AUDIT_DAYS = int(environment.number("VIRTUALFLOW_AUDIT_DAYS", 365, low=30, high=36500))
 
@@ -157,10 +184,16 @@ STATIC_URL = "static/"
 STATIC_ROOT = STATE_DIR / "static"
 STORAGES = {
     "default": {"BACKEND": "django.core.files.storage.FileSystemStorage"},
-    "staticfiles": {"BACKEND": "whitenoise.storage.CompressedStaticFilesStorage"},
+    "staticfiles": {
+        "BACKEND": "whitenoise.storage.CompressedStaticFilesStorage",
+        # The web server may be another user than the one that collected them.
+        "OPTIONS": {"file_permissions_mode": 0o644, "directory_permissions_mode": 0o755},
+    },
 }
-# Serve directly from the packages, so that a demo needs no collectstatic.
-WHITENOISE_USE_FINDERS = True
+# Without the files of `manage.py prepare`, as in a demo: served directly from the packages.
+WHITENOISE_USE_FINDERS = not STATIC_ROOT.is_dir()
+# As by default; said here, so that a test's client does not list all files again.
+WHITENOISE_AUTOREFRESH = DEBUG
 CODE_LIMIT_BYTES = code_archive.UPLOAD_LIMIT_BYTES
 ARTIFACT_LIMIT_BYTES = 4 * 1024**3
 LOG_LIMIT_BYTES = 16 * 1024**2  # of one trainer; later output is dropped
@@ -213,6 +246,12 @@ REPLACE_LIMIT_S = environment.number("VIRTUALFLOW_REPLACE_LIMIT_S", 60, low=0, h
 STALL_GRACE_S = environment.number("VIRTUALFLOW_STALL_GRACE_S", 2, low=0, high=60)
 #: Interval of a training job's checkpoints, for the case that all trainers are lost.
 CHECKPOINT_EVERY_S = environment.number("VIRTUALFLOW_CHECKPOINT_EVERY_S", 300, low=0, high=86400)
+#: Checkpoints kept of a job, the newest included; other jobs may start from each.
+KEPT_CHECKPOINTS = int(environment.number("VIRTUALFLOW_KEPT_CHECKPOINTS", 3, low=1, high=100))
+#: Seconds for which a fork waits for the state of a running job.
+FORK_WAIT_S = environment.number("VIRTUALFLOW_FORK_WAIT_S", 120, low=1, high=3600)
+#: Seconds before maintenance of a node from which on it takes no new work.
+MAINTENANCE_LEAD_S = environment.number("VIRTUALFLOW_MAINTENANCE_LEAD_S", 300, low=0, high=86400)
 LEAVE_LIMIT_S = environment.number("VIRTUALFLOW_LEAVE_LIMIT_S", 60, low=1, high=600)
 VALIDATION_TIMEOUT_S = environment.number("VIRTUALFLOW_VALIDATION_S", 120, low=1, high=3600)
 VALIDATION_ATTEMPTS_LIMIT = 3
@@ -237,18 +276,55 @@ STORAGE_LIMIT_BYTES = int(
 )
 #: Days after the end of a job until its files are deleted; 0: never.
 RETENTION_DAYS = environment.number("VIRTUALFLOW_RETENTION_DAYS", 0, low=0, high=36_500)
+#: Readings of accelerators: days for which means of a minute, and of an hour, are kept.
+READING_MINUTE_DAYS = environment.number("VIRTUALFLOW_READING_MINUTE_DAYS", 2, low=0.1, high=365)
+READING_HOUR_DAYS = environment.number("VIRTUALFLOW_READING_HOUR_DAYS", 90, low=1, high=3650)
+#: An accelerator is idle but held if its job used less than so many percent of it for so long.
+IDLE_PERCENT = environment.number("VIRTUALFLOW_IDLE_PERCENT", 5, low=0, high=100)
+IDLE_MINUTES = environment.number("VIRTUALFLOW_IDLE_MINUTES", 10, low=1, high=1440)
 #: Highest priority that users who are no admins may give jobs, unless an admin chose another.
 PRIORITY_CEILING = int(environment.number("VIRTUALFLOW_PRIORITY_CEILING", 100, low=1, high=1000))
+#: Highest tier that users who are no admins may give jobs, unless an admin chose another.
+TIER_CEILING = environment.choice("VIRTUALFLOW_TIER_CEILING", list(Tier), Tier.NORMAL.value)
+#: Shown beside prices of accelerator-hours, as EUR.
+CURRENCY = environment.text("VIRTUALFLOW_CURRENCY", "")[:12]
 #: Age at which an agent is given a new token; 0: never.
 AGENT_TOKEN_DAYS = environment.number("VIRTUALFLOW_AGENT_TOKEN_DAYS", 30, low=0, high=3650)
 DEFAULT_POLICY = environment.choice(
     "VIRTUALFLOW_POLICY", policies.POLICIES, policies.DEFAULT_POLICY
 )
+#: Address under which people reach the site, for links in notifications.
+PUBLIC_URL = environment.text("VIRTUALFLOW_PUBLIC_URL", "").rstrip("/")
 #: Where agents and event streams connect, when streams have a server of their own.
 STREAM_URL = environment.text("VIRTUALFLOW_STREAM_URL", "")
 
+# --- notifications ---------------------------------------------------------------------------
+
+EMAIL_HOST = environment.text("VIRTUALFLOW_EMAIL_HOST", "")
+EMAIL_PORT = int(environment.number("VIRTUALFLOW_EMAIL_PORT", 587, low=1, high=65535))
+EMAIL_HOST_USER = environment.text("VIRTUALFLOW_EMAIL_USER", "")
+EMAIL_HOST_PASSWORD = environment.text("VIRTUALFLOW_EMAIL_PASSWORD", "")
+_EMAIL_SECURITY = environment.choice(
+    "VIRTUALFLOW_EMAIL_SECURITY", ("starttls", "tls", "none"), "starttls"
+)
+EMAIL_USE_TLS, EMAIL_USE_SSL = _EMAIL_SECURITY == "starttls", _EMAIL_SECURITY == "tls"
+EMAIL_TIMEOUT = 10
+DEFAULT_FROM_EMAIL = environment.text("VIRTUALFLOW_EMAIL_FROM", "virtualflow@localhost")
+#: Domains to whose addresses notifications may be mailed; `*` for any.
+EMAIL_DOMAINS = environment.words("VIRTUALFLOW_EMAIL_DOMAINS")
+#: Hosts to which webhooks may be sent though their addresses are private.
+WEBHOOK_PRIVATE_HOSTS = environment.words("VIRTUALFLOW_WEBHOOK_PRIVATE_HOSTS")
+#: Schemes of chat addresses; those of the default reach the service's own hosts alone.
+CHAT_SERVICES = environment.words(
+    "VIRTUALFLOW_CHAT_SERVICES", ("discord", "gchat", "slack", "tgram", "wxteams")
+)
+#: Days for which messages are kept after their end.
+NOTIFICATION_DAYS = environment.number("VIRTUALFLOW_NOTIFICATION_DAYS", 30, low=1, high=3650)
+
 # --- REST ------------------------------------------------------------------------------------
 
+#: Dry runs and previews of one user, each of which runs the policy in a web process.
+PREVIEWS_PER_MINUTE = environment.number("VIRTUALFLOW_PREVIEWS_PER_MINUTE", 60, low=1, high=100_000)
 REST_FRAMEWORK = {
     "DEFAULT_AUTHENTICATION_CLASSES": [
         "jobs.api.authentication.TokenAuthentication",
@@ -285,9 +361,11 @@ SPECTACULAR_SETTINGS = {
     ],
     "ENUM_NAME_OVERRIDES": {
         enum.__name__: [(member.value, member.value) for member in enum]
-        for enum in (JobStatus, ValidationStatus)
+        for enum in (JobStatus, Tier, ValidationStatus)
     },
 }
+#: File that a Celery worker touches for its health check; empty for none.
+WORKER_HEARTBEAT_FILE = environment.text("VIRTUALFLOW_WORKER_HEARTBEAT_FILE", "")
 LOG_FORMAT = environment.choice("VIRTUALFLOW_LOG_FORMAT", LOG_FORMATS, LOG_FORMATS[0])
 #: With JSON the web server's loggers, which have handlers of their own, use this site's.
 _SERVER_LOGGERS = {

@@ -7,6 +7,9 @@ from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
+
+from controlplane.core.values.tiers import Tier
 from controlplane.simulator.applications.profiled import ProfiledApplication
 from controlplane.simulator.cluster_files import ClusterFile, cluster_read
 from controlplane.simulator.published.gavel import JOBS_PER_HOUR, gavel_workload
@@ -110,6 +113,40 @@ def cluster_parse(num_nodes: int | None, per_node: int | None, kinds: str | None
         return cluster_make(num_nodes, 4 if per_node is None else per_node, by_kind)
     except ValueError as error:
         raise ValueError(f"--nodes, --accelerators, --kinds: {error}") from error
+
+
+def tiers_parse(text: str | None) -> dict[Tier, float]:
+    """Read --tiers, as urgent:0.1,idle:0.3: the share of jobs of each tier; the rest is normal.
+
+    Raises:
+        ValueError: a tier is unknown, or the shares are not positive or exceed 1 together.
+    """
+    shares: dict[Tier, float] = {}
+    for part in (text or "").split(",") if text else []:
+        name, _, number = part.partition(":")
+        share = _numbers(number)
+        if name not in list(Tier) or name in shares or len(share) != 1 or not 0.0 < share[0] <= 1.0:
+            raise ValueError(
+                f"--tiers: give shares of {', '.join(Tier)}, as urgent:0.1,idle:0.3, not {text!r}"
+            )
+        shares[Tier(name)] = share[0]
+    if sum(shares.values()) > 1.0 + 1e-9:
+        raise ValueError(f"--tiers: the shares are more than 1 together, not {text!r}")
+    return shares
+
+
+def tiers_draw(workload: Workload, shares: Mapping[Tier, float], seed: int) -> Workload:
+    """Give jobs tiers at random, as many of each as its share of the jobs; none: as they are."""
+    if not shares:
+        return workload
+    order = np.random.default_rng(seed).permutation(len(workload.jobs))
+    ends = np.cumsum([len(workload.jobs) * share for share in shares.values()]).round()
+    tiers = [*shares, Tier.NORMAL]
+    chosen = {
+        int(job): tiers[np.searchsorted(ends, place, "right")] for place, job in enumerate(order)
+    }
+    jobs = (replace(job, tier=chosen[place]) for place, job in enumerate(workload.jobs))
+    return replace(workload, jobs=tuple(jobs))
 
 
 def round_parse(seconds: float) -> float:

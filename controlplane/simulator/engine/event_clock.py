@@ -22,6 +22,9 @@ from controlplane.simulator.workloads.workloads import Cluster, Workload
 #: of wall-clock time.
 Progress = Callable[[int, int, float], None]
 
+#: Called with the input and the plan of every decision; may raise to stop the simulation.
+Watch = Callable[[Snapshot, Plan], None]
+
 #: Consecutive rounds without training or change after which the simulation counts as stuck.
 STUCK_ROUNDS = 2_000
 
@@ -59,7 +62,9 @@ class EventRun:
         seed: int,
         round_s: float,
         progress: Progress | None = None,
+        watch: Watch | None = None,
     ) -> None:
+        self._watch = watch
         self.cluster, self.policy, self.seed, self.round_s = cluster, policy, seed, round_s
         self.jobs = [
             SimulatedJob(number, spec, workload.applications[spec.application], terms)
@@ -214,6 +219,8 @@ class EventRun:
         plan = decide(snapshot, self.policy)
         self.records.decision_s.append(time.perf_counter() - began)
         self._snapshot, self._wanted, self._carried = snapshot, plan.allocation, plan.carried
+        if self._watch is not None:
+            self._watch(snapshot, plan)
         self._apply(plan)
         self._follow_up()
         self._check_alive(is_tick, bool(plan.resizes))

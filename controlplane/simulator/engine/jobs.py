@@ -227,6 +227,7 @@ class SimulatedJob:
             id=self.id,
             submitted_at=self.spec.submitted_at,
             weight=self.spec.weight,
+            tier=self.spec.tier,
             num_virtual_nodes=max(most, 1),
             min_accelerators=least,
             max_accelerators=most,

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
 import numpy as np
 
+from controlplane.core.values.tiers import TIERS, Tier
 from controlplane.simulator.engine.fairness import alone_s, crowding
 from controlplane.simulator.engine.jobs import SimulatedJob
 from controlplane.simulator.engine.records import Records
@@ -43,6 +44,19 @@ class JobOutcome:
     accelerator_s: float
     fair_s: float
     fairness: float
+    tier: str = Tier.NORMAL.value
+
+
+@dataclass(frozen=True, slots=True)
+class TierOutcome:
+    """Figures of the jobs of one tier."""
+
+    num_jobs: int
+    mean_jct_s: float
+    median_jct_s: float
+    p90_jct_s: float
+    mean_queued_s: float
+    accelerator_s: float
 
 
 @dataclass(frozen=True)
@@ -52,6 +66,7 @@ class Report:
     Attributes:
         utilisation: held accelerator-seconds over available ones until the last job ended.
         unfair_share: share of the jobs with a fairness above 1.
+        tiers: figures of each tier, highest first, where jobs have several.
         held: (time, job id, accelerators held from then on).
         qualities: (time, mean quality of the jobs in the system, 0 to 1).
     """
@@ -76,6 +91,7 @@ class Report:
     num_decisions: int
     decision_p50_ms: float
     decision_p99_ms: float
+    tiers: Mapping[str, TierOutcome] = field(default_factory=dict)
     held: tuple[tuple[float, int, int], ...] = field(repr=False, default=())
     qualities: tuple[tuple[float, float], ...] = field(repr=False, default=())
 
@@ -133,6 +149,7 @@ def report_make(
         num_decisions=len(records.decision_s),
         decision_p50_ms=float(np.percentile(decision_ms, 50)),
         decision_p99_ms=float(np.percentile(decision_ms, 99)),
+        tiers=_tiers(outcomes),
         held=tuple(records.held),
         qualities=tuple(records.qualities),
     )
@@ -157,4 +174,26 @@ def _outcome(job: SimulatedJob, cluster: Cluster, crowd: float) -> JobOutcome:
         accelerator_s=job.attained_s,
         fair_s=fair_s,
         fairness=completion_s / fair_s,
+        tier=job.spec.tier.value,
+    )
+
+
+def _tiers(outcomes: Sequence[JobOutcome]) -> dict[str, TierOutcome]:
+    """Return the figures of each tier; empty if all jobs have the same."""
+    rows = {tier.value: [row for row in outcomes if row.tier == tier] for tier in TIERS}
+    rows = {tier: members for tier, members in rows.items() if members}
+    if len(rows) < 2:
+        return {}
+    return {tier: _tier(members) for tier, members in rows.items()}
+
+
+def _tier(members: Sequence[JobOutcome]) -> TierOutcome:
+    completion = np.array([row.completion_s for row in members])
+    return TierOutcome(
+        num_jobs=len(members),
+        mean_jct_s=float(completion.mean()),
+        median_jct_s=float(np.median(completion)),
+        p90_jct_s=float(np.percentile(completion, 90)),
+        mean_queued_s=float(np.mean([row.queued_s for row in members])),
+        accelerator_s=sum(row.accelerator_s for row in members),
     )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from controlplane.core.policies import DEMANDS, POLICIES, BatchMode, Demand
-from controlplane.simulator.engine.event_clock import EventRun, Progress
+from controlplane.simulator.engine.event_clock import EventRun, Progress, Watch
 from controlplane.simulator.engine.jobs import SimulatedJob, Terms
 from controlplane.simulator.engine.pollux_clock import RoundRun
 from controlplane.simulator.engine.report import Report, report_make
@@ -32,6 +32,7 @@ def simulate(
     batch: BatchMode | str | None = None,
     failures: Failures | None = None,
     progress: Progress | None = None,
+    watch: Watch | None = None,
 ) -> Report:
     """Run `workload` on `cluster` under `policy`, and report the outcome of every job.
 
@@ -45,6 +46,7 @@ def simulate(
         failures: failure model of nodes; None: no failures. Not with the rules of Pollux.
         progress: called with jobs ended, jobs in all and the simulated time after every end and
             every other second; may raise to stop the simulation.
+        watch: called with the snapshot and the plan of every decision; by the product's rules only.
 
     Raises:
         ValueError: there is no such policy or no job, a job could never run on the cluster, or the
@@ -74,7 +76,14 @@ def simulate(
         run = RoundRun(workload, cluster, policy, terms, seed=seed, progress=progress)
     else:
         run = EventRun(
-            workload, cluster, policy, terms, seed=seed, round_s=round_s, progress=progress
+            workload,
+            cluster,
+            policy,
+            terms,
+            seed=seed,
+            round_s=round_s,
+            progress=progress,
+            watch=watch,
         )
     for job in run.jobs:
         _fits_check(job, cluster)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime
 from collections.abc import Mapping
+from dataclasses import replace
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,7 @@ from controlplane.simulator.workloads.reading import (
     number_of,
     row_of,
     text_of,
+    tier_of,
     whole_of,
 )
 from controlplane.simulator.workloads.workloads import MOST_ACCELERATORS, Workload, WorkloadJob
@@ -60,6 +62,8 @@ def workload_is(path: Path) -> str:
 def pollux_workload(path: Path, applications: Mapping[str, Application]) -> Workload:
     """Read a workload of Pollux' simulator: name, time, application, num_replicas, batch_size.
 
+    A column `tier` may be added.
+
     Raises:
         ValueError: the file does not have this format.
     """
@@ -67,12 +71,15 @@ def pollux_workload(path: Path, applications: Mapping[str, Application]) -> Work
     for line, row in csv_read(path, "--workload"):
         with row_of("--workload", f"line {line} of {path}"):
             jobs.append(
-                pollux_job(
-                    text_of(row, "name"),
-                    number_of(row, "time"),
-                    text_of(row, "application"),
-                    _accelerators(row, "num_replicas"),
-                    whole_of(row, "batch_size"),
+                replace(
+                    pollux_job(
+                        text_of(row, "name"),
+                        number_of(row, "time"),
+                        text_of(row, "application"),
+                        _accelerators(row, "num_replicas"),
+                        whole_of(row, "batch_size"),
+                    ),
+                    tier=tier_of(row),
                 )
             )
     return Workload(tuple(jobs), applications)
@@ -142,6 +149,8 @@ def virtualflow_workload(
 ) -> Workload:
     """Read a trace of VirtualFlow: arrival_time, workload, priority, gpu_demand, batch_size.
 
+    A job may have a `tier`.
+
     Args:
         measured: JSON with the seconds that each job ran at its demand, by name of the trace; by
             default `measured_seconds_at_demand.json` beside it, if it exists. A trace that is not
@@ -172,6 +181,7 @@ def virtualflow_workload(
                     is_fixed=True,
                     max_accelerators=demand,
                     weight=number_of(row, "priority"),
+                    tier=tier_of(row),
                 )
             )
     unknown = sum(str(index) not in seconds for index in range(len(jobs)))

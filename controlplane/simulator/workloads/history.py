@@ -21,10 +21,11 @@ from controlplane.core.estimates.throughput import (
     ThroughputSample,
     samples_check,
 )
+from controlplane.core.values.tiers import Tier
 from controlplane.core.values.types import Accelerator
 from controlplane.simulator.applications.recorded import RecordedApplication, RecordedPerformance
 from controlplane.simulator.settings import MEASURED, ResizeCosts
-from controlplane.simulator.workloads.reading import json_read, number_of, row_of, whole_of
+from controlplane.simulator.workloads.reading import json_read, number_of, row_of, tier_of, whole_of
 from controlplane.simulator.workloads.workloads import Cluster, Workload, WorkloadJob
 
 FORMAT = "virtualflow-history-1"
@@ -45,6 +46,7 @@ class HistoryJob:
         allow_mixed_kinds: whether it may hold accelerators of several kinds at once.
         user: number of its owner; None: not recorded.
         user_factor: factor of the owner's claim on a share.
+        tier: its last tier.
     """
 
     id: int
@@ -62,6 +64,7 @@ class HistoryJob:
     allow_mixed_kinds: bool = False
     user: int | None = None
     user_factor: float = 1.0
+    tier: Tier = Tier.NORMAL
 
     @property
     def label(self) -> str:
@@ -117,6 +120,7 @@ def history_workload(history: History) -> Workload:
             user=job.user,
             user_factor=job.user_factor,
             accepted_kinds=frozenset(job.accepted_kinds),
+            tier=job.tier,
         )
         for job in history.jobs
     )
@@ -215,6 +219,7 @@ def history_to_dict(history: History) -> dict[str, Any]:
                 "allow_mixed_kinds": job.allow_mixed_kinds,
                 "user": job.user,
                 "user_factor": job.user_factor,
+                "tier": job.tier.value,
             }
             for job in history.jobs
         ],
@@ -268,6 +273,7 @@ def _job_read(row: Any, source: str) -> HistoryJob:
             allow_mixed_kinds=bool(row.get("allow_mixed_kinds", False)),
             user=None if row.get("user") is None else whole_of(row, "user"),
             user_factor=number_of(row, "user_factor") if "user_factor" in row else 1.0,
+            tier=tier_of(row),
         )
 
 

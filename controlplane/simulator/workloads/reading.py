@@ -10,6 +10,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from controlplane.core.values.tiers import Tier
+
 #: Largest whole number up to which floats hold every one: 53 bits.
 MOST_COUNT = 2**53 - 1
 
@@ -103,3 +105,15 @@ def whole_of(row: Any, name: str, most: int = MOST_COUNT) -> int:
     if found > most:
         raise ValueError(f"{name!r} must be at most {most}, not {text_of(row, name)}")
     return int(found)
+
+
+def tier_of(row: Mapping[str, Any]) -> Tier:
+    """Read the tier of a row; a row without one is normal.
+
+    Raises:
+        ValueError: there is no such tier.
+    """
+    text = row.get("tier") or Tier.NORMAL
+    if text not in list(Tier):
+        raise ValueError(f"'tier' is {text!r:.40}; give one of {', '.join(Tier)}")
+    return Tier(text)

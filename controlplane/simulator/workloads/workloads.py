@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
+from controlplane.core.values.tiers import Tier
 from controlplane.core.values.types import Accelerator
 from controlplane.simulator.applications.applications import Application
 from controlplane.simulator.workloads.reading import MOST_COUNT
@@ -31,6 +32,7 @@ class WorkloadJob:
         is_fixed: whether it runs with `batch_size` even where the platform may choose batch sizes.
         min_accelerators, max_accelerators: its bounds; None: as many as its batch can be spread on.
         weight: its priority.
+        tier: its tier, strict before all priorities.
         user: number of its owner; None: each job shares as a user of its own.
         user_factor: factor of the owner's claim on a share.
         accepted_kinds: empty: any.
@@ -48,6 +50,7 @@ class WorkloadJob:
     user: int | None = None
     user_factor: float = 1.0
     accepted_kinds: frozenset[str] = frozenset()
+    tier: Tier = Tier.NORMAL
 
 
 @dataclass(frozen=True)
