@@ -23,6 +23,7 @@ from jobs.models import (
     AuditAction,
     AuditEntry,
     Event,
+    ExternalIdentity,
     Generation,
     Job,
     Node,
@@ -76,7 +77,7 @@ class RecordAdmin(admin.ModelAdmin):
 
 
 class JobAdmin(RecordAdmin):
-    list_display = ("id", "name", "owner", "status", "priority", "step", "submitted_at")
+    list_display = ("id", "name", "owner", "status", "tier", "priority", "step", "submitted_at")
     list_filter = ("status", "template")
     list_select_related = ("owner",)
     search_fields = ("name", "owner__username")
@@ -150,6 +151,17 @@ class UserLimitsInline(admin.StackedInline):
     can_delete = True
 
 
+class ExternalIdentityInline(admin.TabularInline):
+    """Accounts of an OpenID Connect provider that log the user in: to be removed, not changed."""
+
+    model = ExternalIdentity
+    extra = 0
+    readonly_fields = ("issuer", "subject", "created_at")
+
+    def has_add_permission(self, request: HttpRequest, obj: Model | None = None) -> bool:
+        return False
+
+
 class AccountAdmin(UserAdmin):
     """User accounts; what is done to them is in the audit log as well."""
 
@@ -157,7 +169,7 @@ class AccountAdmin(UserAdmin):
         "username", "is_active", "is_staff", "is_superuser", "chosen", "last_login",
     )  # fmt: skip
     list_select_related = ("limits",)
-    inlines = (UserLimitsInline,)
+    inlines = (UserLimitsInline, ExternalIdentityInline)
 
     @admin.display(description="limits chosen")
     def chosen(self, user: User) -> str:

@@ -85,6 +85,21 @@ class TooManyFailuresError(ControlPlaneError):
     code = "too_many_failures"
 
 
+class ThrottledError(ControlPlaneError):
+    """Requests came too often.
+
+    Attributes:
+        wait_s: seconds until the next one is answered.
+    """
+
+    status = HTTPStatus.TOO_MANY_REQUESTS
+    code = "throttled"
+
+    def __init__(self, detail: str, wait_s: float) -> None:
+        super().__init__(detail)
+        self.wait_s = wait_s
+
+
 class GoneError(ControlPlaneError):
     status = HTTPStatus.GONE
     code = "gone"
@@ -129,6 +144,8 @@ def problem_handler(error: Exception, _context: Mapping[str, Any]) -> Response |
     headers: dict[str, str] = {}
     if isinstance(error, ControlPlaneError):
         body = problem_body(error.status, error.code, error.detail, error.fields)
+        if isinstance(error, ThrottledError):
+            headers["Retry-After"] = str(int(error.wait_s) + 1)
     elif isinstance(error, Http404):
         body = problem_body(404, "not_found", "There is no such thing, or it is not yours.")
     elif isinstance(error, RequestDataTooBig):

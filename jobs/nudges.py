@@ -28,6 +28,8 @@ CHANGES = "virtualflow:changes"
 ORDERS = "virtualflow:orders"
 #: Queue of long-running work, separate from the tasks that operate the cluster.
 REPLAYS = "replays"
+#: Queue of what talks to hosts of users, which may be slow.
+NOTIFICATIONS = "notifications"
 _CYCLE_ASKED = "virtualflow:cycle-asked"
 _CYCLE_LOCK = "virtualflow:cycle-lock"
 _FALLBACK_POLL_S = 0.5
@@ -100,6 +102,27 @@ def _replay_ask() -> None:
         current_app.send_task("jobs.tasks.answer_replay", queue=REPLAYS, expires=600, retry=False)
     except (redis.RedisError, OperationalError) as error:
         logger.warning("the replay waits for its beat: %s", error)
+
+
+def delivery_asked(delivery_id: int) -> None:
+    """Have a message delivered after commit; if that is lost, the periodic task does it."""
+    if settings.REDIS_URL:
+        transaction.on_commit(lambda: deliveries_ask([delivery_id]))
+
+
+def deliveries_ask(delivery_ids: Iterable[int]) -> None:
+    """Enqueue one attempt for each message."""
+    try:
+        for delivery_id in delivery_ids:
+            current_app.send_task(
+                "jobs.tasks.deliver_notification",
+                args=[delivery_id],
+                queue=NOTIFICATIONS,
+                expires=60,
+                retry=False,
+            )
+    except (redis.RedisError, OperationalError) as error:
+        logger.warning("messages wait for their beat: %s", error)
 
 
 def _cycle_ask() -> None:

@@ -16,6 +16,7 @@ from controlplane.core.protocol.wire import (
     StopKind,
     Task,
 )
+from controlplane.core.values.tiers import Tier
 
 VIRTUAL_NODES_LIMIT = 4096
 BATCH_LIMIT = 10_000_000
@@ -29,6 +30,9 @@ TAG = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:/-]{0,39}")
 SECRET_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,63}")
 PRIORITY_RANGE = (1, 1000)
 DEFAULT_PRIORITY = 100
+#: Checkpoints of a job to start from: the newest kept one, or one that the job saves now.
+NEWEST, NOW = "newest", "now"
+CHECKPOINT_CHOICE = re.compile(rf"{NEWEST}|{NOW}|[0-9]{{1,18}}")
 #: Stop condition of a prediction: one pass over the data.
 ONE_PASS = StopCondition(kind=StopKind.EPOCHS, limit=1)
 
@@ -42,9 +46,11 @@ _NOT_FOR_PREDICTION = {
     "on_nonfinite": "A job that predicts has no loss; leave this out.",
     "batch_size_min": "The batch of a job that predicts is fixed; leave this out.",
     "batch_size_max": "The batch of a job that predicts is fixed; leave this out.",
+    "forked_from": "A job that predicts trains no state; give source_job instead.",
     "selection_method": "A job that predicts trains on no example; leave selection out.",
+    "tuning_space": "A job that predicts has no learning rate; leave tuning out.",
 }
-_OFF = ("", None, False, "false", "False", "off", "no", "0", 0)
+_OFF: tuple[Any, ...] = ("", None, False, "false", "False", "off", "no", "0", 0, {}, "{}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,6 +62,8 @@ class Submission:
     note: str
     task: Task
     source_job: int | None
+    forked_from: int | None
+    checkpoint: str
     template: str
     code: bytes
     code_name: str
@@ -70,18 +78,23 @@ class Submission:
     max_accelerators: int
     accepted_kinds: tuple[str, ...]
     allow_mixed_kinds: bool
+    tier: Tier
     priority: int
+    project: str
     stop: StopCondition
     seed: int
     reduction: ReductionMode
     shuffle: bool
     on_nonfinite: OnNonfinite
     selection: dict[str, Any]
+    tuning: dict[str, Any]
 
 
 #: Fields of a submission that are columns of a job, by the same name.
 SUBMISSION_COLUMNS = tuple(
-    field.name for field in fields(Submission) if field.name not in ("source_job", "code", "stop")
+    field.name
+    for field in fields(Submission)
+    if field.name not in ("source_job", "forked_from", "checkpoint", "project", "code", "stop")
 )
 
 
@@ -90,7 +103,8 @@ def prediction_values(values: Mapping[str, Any], given: Mapping[str, Any]) -> di
     return {
         name: value
         for name, value in values.items()
-        if name in given or not (name in _NOT_FOR_PREDICTION or name.startswith("selection"))
+        if name in given
+        or not (name in _NOT_FOR_PREDICTION or name.startswith(("selection", "tuning")))
     }
 
 
@@ -109,9 +123,12 @@ def field_conflicts(
         yield from ((name, _NOT_FOR_PREDICTION[name]) for name in wrong)
     elif values.get("source_job") is not None:
         yield "source_job", "Only a job with task: predict takes the model of another job."
+    if values.get("forked_from") is None and given.get("checkpoint") not in (None, "", NEWEST):
+        yield "checkpoint", "Say whose: give forked_from, the number of a job."
     yield from _size_conflicts(values)
     yield from _batch_conflicts(values)
     yield from _selection_conflicts(values)
+    yield from _tuning_conflicts(values)
 
 
 def _size_conflicts(values: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
@@ -187,4 +204,15 @@ def _selection_conflicts(values: Mapping[str, Any]) -> Iterator[tuple[str, str]]
             if num_epochs > 1
             else "The first epoch trains on every example, so no epoch would select; train for "
             "more epochs.",
+        )
+
+
+def _tuning_conflicts(values: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    if not values.get("tuning_space") or values["task"] is Task.PREDICT:
+        return
+    if values.get("batch_size_min") is not None:
+        yield (
+            "tuning_space",
+            "Trials are compared step by step, so their batch size is fixed: leave out tuning, or "
+            "batch_size_min and batch_size_max.",
         )

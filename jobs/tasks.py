@@ -9,6 +9,7 @@ from django.core.management import call_command
 from django.utils import timezone
 
 from jobs import counters, nudges
+from jobs.services.cluster.maintenance import windows_advance
 from jobs.services.cluster.nodes import nodes_expire
 from jobs.services.cluster.replays import replay_next
 from jobs.services.failures.quarantine import nodes_judge
@@ -17,8 +18,15 @@ from jobs.services.failures.watch import watch_is_kept, watch_keep
 from jobs.services.lifecycle.audit import audit_expire
 from jobs.services.lifecycle.predictions import predictions_join_next
 from jobs.services.lifecycle.retention import files_expire
+from jobs.services.notifications.deliveries import (
+    deliveries_due,
+    deliveries_expire,
+    delivery_attempt,
+)
 from jobs.services.reports.model_fitting import models_fit
+from jobs.services.reports.readings import readings_expire
 from jobs.services.scheduling.cycle import cycle_run, cycle_watched
+from jobs.services.submission.forks import forks_advance
 from jobs.services.submission.validation_requests import validations_delete_old
 from jobs.services.submission.validations import validations_expire, validations_start_waiting
 
@@ -53,8 +61,13 @@ def _orders_changed(changed: set[int]) -> None:
 
 @shared_task(time_limit=60)
 def expire_nodes() -> list[int]:
-    """Mark nodes with an expired lease as lost and recover their jobs; return these nodes."""
+    """Mark nodes with an expired lease as lost and recover their jobs; return these nodes.
+
+    Beginnings and ends of maintenance windows are noted as well.
+    """
     now = timezone.now()
+    if windows_advance(now):
+        nudges.jobs_changed(cluster=True)
     if not watch_keep(now):
         return []
     lost, changed = nodes_expire(now)
@@ -104,6 +117,20 @@ def answer_replay() -> int | None:
 
 
 @shared_task(time_limit=60)
+def send_notifications() -> int:
+    """Enqueue the messages whose next attempt is due; return their number."""
+    due = deliveries_due(timezone.now())
+    nudges.deliveries_ask(due)
+    return len(due)
+
+
+@shared_task(soft_time_limit=40, time_limit=50)
+def deliver_notification(delivery_id: int) -> bool:
+    """Try to deliver one message; return whether an attempt was made."""
+    return delivery_attempt(delivery_id, timezone.now())
+
+
+@shared_task(time_limit=60)
 def expire_validations() -> list[int]:
     """Assign waiting validations, retry overdue ones, delete old ones; return the jobs."""
     now = timezone.now()
@@ -117,10 +144,26 @@ def expire_validations() -> list[int]:
 
 
 @shared_task(time_limit=60)
+def advance_forks() -> list[int]:
+    """Start forks whose state has come, refuse those that wait in vain; return changed jobs."""
+    changed = forks_advance(timezone.now())
+    if changed:
+        nudges.jobs_changed(changed, orders=True)
+    return sorted(changed)
+
+
+@shared_task(time_limit=60)
 def expire_records() -> int:
-    """Delete ended sessions and old audit entries; return the number of these."""
+    """Delete ended sessions, old messages and audit entries; return the number of these."""
     call_command("clearsessions")
+    deliveries_expire(timezone.now())
     return audit_expire(timezone.now())
+
+
+@shared_task(time_limit=60)
+def expire_readings() -> int:
+    """Delete old readings of accelerators; return their number."""
+    return readings_expire(timezone.now())
 
 
 @shared_task(time_limit=60)

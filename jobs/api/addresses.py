@@ -8,7 +8,7 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from django.http import HttpRequest, HttpResponse
+from django.http import Http404, HttpRequest, HttpResponse
 from django.utils.deprecation import MiddlewareMixin
 from django.views import defaults
 from drf_spectacular.generators import SchemaGenerator
@@ -16,6 +16,8 @@ from drf_spectacular.generators import SchemaGenerator
 from jobs.exceptions import InvalidInputError, NotFoundError, ServerError, problem_response
 
 _PREFIX = "/api/v1/"
+#: Largest number of a row.
+_NUMBER_LIMIT = 2**63 - 1
 _CONVERTER = re.compile(r"<(?:\w+:)?(\w+)>")
 
 
@@ -36,6 +38,17 @@ def query_parameters() -> Mapping[tuple[str, str], frozenset[str]]:
         for path, operations in paths.items()
         for method, operation in operations.items()
     }
+
+
+class NumbersMiddleware(MiddlewareMixin):
+    """Answers 404 to numbers in an address that no row can have; databases fail on some."""
+
+    def process_view(
+        self, _request: HttpRequest, _view: Any, _args: Any, parts: Mapping[str, Any]
+    ) -> None:
+        """Look at the numbers of the address."""
+        if any(isinstance(part, int) and part > _NUMBER_LIMIT for part in parts.values()):
+            raise Http404
 
 
 class QueryParametersMiddleware(MiddlewareMixin):

@@ -14,7 +14,7 @@ from rest_framework.views import APIView
 
 from jobs.api.requests import person
 from jobs.models import ApiToken
-from jobs.selectors.access import is_admin, priority_ceiling
+from jobs.selectors.access import is_admin, priority_ceiling, tier_ceiling
 
 
 class IndexSerializer(serializers.Serializer):
@@ -24,6 +24,7 @@ class IndexSerializer(serializers.Serializer):
     user = serializers.CharField(help_text="Name of the user for whom the request acts.")
     is_admin = serializers.BooleanField()
     priority_ceiling = serializers.IntegerField(help_text="Highest priority of the user's jobs.")
+    tier_ceiling = serializers.CharField(help_text="Highest tier of the user's jobs.")
     scopes = serializers.ListField(
         child=serializers.CharField(), allow_null=True, help_text="Of the token; null in a session."
     )
@@ -46,6 +47,7 @@ class Index(APIView):
                 "user": person(request).get_username(),
                 "is_admin": is_admin(request.user),
                 "priority_ceiling": priority_ceiling(request.user),
+                "tier_ceiling": tier_ceiling(request.user),
                 "scopes": None if token is None else token.scopes,
                 "token_expires_at": None if token is None else token.expires_at,
                 "routes": _routes(request),

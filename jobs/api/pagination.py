@@ -11,6 +11,7 @@ from rest_framework.request import Request
 from rest_framework.utils.urls import replace_query_param
 
 from jobs.exceptions import InvalidInputError
+from jobs.selectors.access import seen_parts
 from jobs.selectors.job_order import DEFAULT_ORDER, jobs_slice
 
 _ID = re.compile(r"[0-9]{1,18}")
@@ -65,7 +66,8 @@ class JobPages(NewestFirst):
         order = request.query_params.get("order") or DEFAULT_ORDER
         cursor = request.query_params.get("cursor", "")
         try:
-            self._slice = jobs_slice(queryset, order, cursor, self.get_page_size(request) or 0)
+            size = self.get_page_size(request) or 0
+            self._slice = jobs_slice(queryset, order, cursor, size, seen_parts(request.user))
         except ValueError:
             raise NotFound(self.invalid_cursor_message) from None
         rows = queryset.filter(pk__in=self._slice.job_ids).order_by().in_bulk()

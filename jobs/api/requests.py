@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import datetime
 import re
 from collections.abc import Mapping, Set
 from typing import Any
 
 from django.contrib.auth.models import User
+from django.core.exceptions import ValidationError
 from django.db.models import Count, IntegerField, OuterRef, QuerySet, Subquery
 from django.db.models.functions import Coalesce
 from django.http import HttpRequest
@@ -14,7 +16,8 @@ from rest_framework.request import Request
 
 from jobs.exceptions import InvalidInputError, NotFoundError
 from jobs.models import Allocation, Job
-from jobs.selectors.access import jobs_visible_to
+from jobs.selectors.access import job_change_check, job_rows_visible_to, jobs_visible_to
+from jobs.selectors.time_filter import UtcDateTimeField
 from jobs.services.lifecycle.events import user_actor
 
 #: Output fields of a job that are columns, and nothing else.
@@ -26,8 +29,8 @@ _PLAIN_COLUMNS = {
 _ETAG = re.compile(r'(?:W/)?"(\d{1,10})\.(\d{1,10})"')
 
 
-def visible_jobs(request: Request) -> QuerySet[Job]:
-    """Return the jobs visible to the user, with the number of accelerators each holds."""
+def visible_jobs(request: Request, job_id: int | None = None) -> QuerySet[Job]:
+    """Return the jobs visible to the user, or one, with the number of accelerators each holds."""
     held = (
         Allocation.objects.filter(
             job=OuterRef("pk"), released_at=None, release_requested_at=None, stop_requested_at=None
@@ -37,9 +40,9 @@ def visible_jobs(request: Request) -> QuerySet[Job]:
         .annotate(number=Count("id"))
         .values("number")
     )
-    return jobs_visible_to(request.user).annotate(
-        num_accelerators=Coalesce(Subquery(held, output_field=IntegerField()), 0)
-    )
+    person = request.user
+    jobs = jobs_visible_to(person) if job_id is None else job_rows_visible_to(person, job_id)
+    return jobs.annotate(num_accelerators=Coalesce(Subquery(held, output_field=IntegerField()), 0))
 
 
 def visible_job(request: Request, job_id: int, fields: Set[str] | None = None) -> Job:
@@ -51,11 +54,12 @@ def visible_job(request: Request, job_id: int, fields: Set[str] | None = None) -
     columns = None if fields is None else fields - {"num_accelerators"}
     if columns is not None and columns <= _PLAIN_COLUMNS:
         # Most of the time of a poll would go into the SQL of the other seventy.
-        jobs = jobs_visible_to(request.user) if columns == fields else visible_jobs(request)
+        one = job_rows_visible_to(request.user, job_id)
+        jobs = one if columns == fields else visible_jobs(request, job_id)
         jobs = jobs.select_related(None).defer(None).only("version", "revision", *columns)
     else:
-        jobs = visible_jobs(request).defer(None).select_related("owner")
-    job = jobs.filter(id=job_id).first()
+        jobs = visible_jobs(request, job_id).defer(None)
+    job = jobs.first()
     if job is None:
         raise NotFoundError("There is no such job, or it is not yours.")
     return job
@@ -63,9 +67,20 @@ def visible_job(request: Request, job_id: int, fields: Set[str] | None = None) -
 
 def job_exists(request: Request, job_id: int) -> Job:
     """Like `visible_job`, without the heavy columns."""
-    job = jobs_visible_to(request.user).filter(id=job_id).first()
+    job = job_rows_visible_to(request.user, job_id).first()
     if job is None:
         raise NotFoundError("There is no such job, or it is not yours.")
+    return job
+
+
+def changeable_job(request: Request, job_id: int) -> Job:
+    """Like `job_exists`, for a request that changes the job.
+
+    Raises:
+        ForbiddenError: the user may see the job only.
+    """
+    job = job_exists(request, job_id)
+    job_change_check(request.user, job)
     return job
 
 
@@ -146,6 +161,19 @@ def number_param(
     if not low <= value <= high:
         raise InvalidInputError.of(**{name: f"Give a number from {low:g} to {high:g}."})
     return value
+
+
+def time_param(request: Request, name: str) -> datetime.datetime | None:
+    """Read a time with an offset from the query string; None without a value.
+
+    Raises:
+        InvalidInputError: the value is no time, or far from the present.
+    """
+    text = request.query_params.get(name, "")
+    try:
+        return UtcDateTimeField(required=False).clean(text)
+    except ValidationError:
+        raise InvalidInputError.of(**{name: "Give a time like 2026-03-01T12:00:00Z."}) from None
 
 
 def flag_param(request: Request, name: str) -> bool:

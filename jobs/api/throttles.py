@@ -5,12 +5,15 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING
 
+from django.conf import settings
+from django.contrib.auth.models import User
 from django.core.cache import cache
 from rest_framework.request import Request
 from rest_framework.settings import api_settings
 from rest_framework.throttling import BaseThrottle
 
 from jobs.api.requests import plain
+from jobs.exceptions import ThrottledError
 from jobs.models import ApiToken
 from jobs.origins import client_network
 
@@ -34,6 +37,18 @@ def times_this_minute(name: str, new: int) -> int:
 def seconds_to_next_minute() -> float:
     """Return when the counters begin again."""
     return _WINDOW_S - time.time() % _WINDOW_S
+
+
+def preview_count(user: User) -> None:
+    """Count a dry run or a preview, which decides for the whole cluster in the web process.
+
+    Raises:
+        ThrottledError: the user has had this minute's.
+    """
+    limit = settings.PREVIEWS_PER_MINUTE
+    if times_this_minute(f"previews:{user.pk}", 1) > limit:
+        text = f"At most {limit} dry runs and previews a minute; wait a little."
+        raise ThrottledError(text, seconds_to_next_minute())
 
 
 class IdentityThrottle(BaseThrottle):

@@ -7,6 +7,7 @@ settings are read from the file's own `DEFAULTS`, so that they exist once.
 from __future__ import annotations
 
 import ast
+import copy
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
@@ -50,6 +51,10 @@ class JobTemplate:
     @property
     def settings(self) -> dict[str, Any]:
         """Give a fresh copy of the job file's `DEFAULTS`, read without running the file."""
+        return copy.deepcopy(self._defaults)
+
+    @cached_property
+    def _defaults(self) -> dict[str, Any]:
         for statement in ast.parse(self.code).body:
             match statement:
                 case ast.Assign(targets=[ast.Name(id="DEFAULTS")], value=value):

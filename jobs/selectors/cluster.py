@@ -4,28 +4,42 @@ from __future__ import annotations
 
 import datetime
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 
 from django.db import DatabaseError
-from django.db.models import Q, QuerySet
+from django.db.models import Count, Q, QuerySet
 
 from controlplane.core.protocol.reported_values import COUNT_LIMIT
+from controlplane.core.protocol.selection import SelectionSpec
 from controlplane.core.protocol.wire import StopKind
 from controlplane.core.scheduling.replacements import replacements
 from controlplane.core.values import types
 from controlplane.core.values.lifecycle import (
     SCHEDULABLE_JOB_STATUSES,
     GenerationPhase,
+    JobStatus,
     NodeStatus,
 )
-from jobs.models import Accelerator, Allocation, Generation, Job, StartFailure
+from controlplane.core.values.tiers import Tier
+from jobs.models import (
+    Accelerator,
+    Allocation,
+    Generation,
+    Job,
+    Node,
+    StartFailure,
+    Sweep,
+)
 from jobs.selectors.access import share_factors
 from jobs.selectors.estimates.batch_sizes import accelerator_sizes, epoch_examples, examples_done
 from jobs.selectors.estimates.job import Known, known_read
 from jobs.selectors.estimates.resize_history import ResizeHistory, resize_histories
 from jobs.selectors.estimates.step_times import StepTimes, step_times_read
+from jobs.selectors.maintenance import closed_by_window, in_maintenance
+from jobs.selectors.projects import project_quotas
+from jobs.selectors.selection import epoch_cost
 from jobs.selectors.short_jobs import short_jobs
 
 #: Columns of a job that no policy uses; reading them takes longer than all others.
@@ -48,12 +62,21 @@ class ClusterView:
 
 def accelerators_open(now: datetime.datetime) -> QuerySet[Accelerator]:
     """Select the accelerators that may be given to jobs, held or not."""
-    return _accelerators_usable(now).filter(node__is_cordoned=False)
+    return (
+        _accelerators_usable(now)
+        .filter(node__is_cordoned=False)
+        .exclude(closed_by_window(now, "node__"))
+    )
 
 
-def _accelerators_usable(now: datetime.datetime) -> QuerySet[Accelerator]:
-    """Select the accelerators on which trainers may be: open ones and those of cordoned nodes."""
-    return Accelerator.objects.filter(
+def _accelerators_usable(
+    now: datetime.datetime, without_nodes: Collection[int] = ()
+) -> QuerySet[Accelerator]:
+    """Select the accelerators on which trainers may be, those that get no new work included."""
+    rows = Accelerator.objects.exclude(node__in=without_nodes).exclude(
+        in_maintenance(now, "node__")
+    )
+    return rows.filter(
         Q(node__quarantined_until=None) | Q(node__quarantined_until__lte=now),
         is_present=True,
         node__status=NodeStatus.ONLINE,
@@ -62,10 +85,15 @@ def _accelerators_usable(now: datetime.datetime) -> QuerySet[Accelerator]:
     )
 
 
-def cluster_snapshot(now: datetime.datetime, seed: int = 0) -> ClusterView:
+def cluster_snapshot(
+    now: datetime.datetime, seed: int = 0, *, without_nodes: Collection[int] = ()
+) -> ClusterView:
     """Read the cluster for a policy, in a constant number of queries.
 
     A job with unreadable values is left out, with the accelerators that it holds.
+
+    Args:
+        without_nodes: nodes to leave out, as if they were drained.
     """
     all_jobs = list(
         Job.objects.filter(status__in=[*SCHEDULABLE_JOB_STATUSES], pause_requested=False)
@@ -88,7 +116,7 @@ def cluster_snapshot(now: datetime.datetime, seed: int = 0) -> ClusterView:
     manned = {job_id: row for job_id, row in manned.items() if job_id not in unreadable}
     in_hands = {accelerator for row in manned.values() for accelerator in row}
     kept_out = {row.accelerator_id for job_id in unreadable for row in by_job.get(job_id, [])}
-    accelerators, cordoned = _accelerators(now)
+    accelerators, cordoned = _accelerators(now, without_nodes)
     accelerators = tuple(row for row in accelerators if row.id not in kept_out)
     releasing = frozenset(row.accelerator_id for row in allocations) - in_hands - kept_out
     excluded = _accelerators_excluded(now)
@@ -115,8 +143,24 @@ def cluster_snapshot(now: datetime.datetime, seed: int = 0) -> ClusterView:
         ),
         excluded=excluded,
         cordoned=cordoned,
+        maintenance=_maintenance(now, without_nodes),
+        sweeps=_sweeps({job.sweep_id for job in jobs if job.sweep_id is not None}),
+        projects=project_quotas(),
     )
     return ClusterView(snapshot, {job.pk: job.generation for job in jobs}, unreadable)
+
+
+def _sweeps(sweep_ids: set[int]) -> dict[int, types.Sweep]:
+    """Return sweeps with the number of their jobs that are being stopped."""
+    if not sweep_ids:
+        return {}
+    is_leaving = Q(jobs__status=JobStatus.PREEMPTING) | Q(
+        jobs__status__in=[*SCHEDULABLE_JOB_STATUSES], jobs__pause_requested=True
+    )
+    rows = Sweep.objects.filter(pk__in=sweep_ids).annotate(
+        num_leaving=Count("jobs", filter=is_leaving)
+    )
+    return {row.pk: types.Sweep(row.max_running, row.num_leaving, row.is_paused) for row in rows}
 
 
 def _readable(
@@ -167,7 +211,7 @@ def _core_jobs(
             step_times[job.pk] if job.allow_mixed_kinds else StepTimes(),
             known[job.pk],
             histories.get(job.pk, ResizeHistory()),
-            remaining=remaining_examples(job, in_epoch.get(job.pk, 0)),
+            remaining=remaining_work(job, in_epoch.get(job.pk, 0)),
             is_holding=job.pk in manned,
             user_factor=factors.get(job.owner_id, 1.0),
             now=now,
@@ -177,14 +221,42 @@ def _core_jobs(
 
 
 def _accelerators(
-    now: datetime.datetime,
+    now: datetime.datetime, without_nodes: Collection[int]
 ) -> tuple[tuple[types.Accelerator, ...], frozenset[int]]:
-    """Return the usable accelerators and the cordoned nodes among theirs."""
-    rows = list(_accelerators_usable(now).select_related("node").order_by("node_id", "index"))
+    """Return the usable accelerators, and the nodes among theirs that take no new work."""
+    usable = _accelerators_usable(now, without_nodes)
+    rows = list(usable.select_related("node").order_by("node_id", "index"))
     return tuple(
         types.Accelerator(id=row.pk, node_id=row.node_id, index=row.index, kind=row.kind)
         for row in rows
-    ), frozenset(row.node_id for row in rows if row.node.is_cordoned)
+    ), frozenset(
+        row.node_id for row in rows if row.node.is_cordoned or row.node.is_closed_by_window(now)
+    )
+
+
+def _maintenance(
+    now: datetime.datetime, without_nodes: Collection[int]
+) -> tuple[types.Maintenance, ...]:
+    """Return the nodes that take no new work until a window ends, unless by hand as well."""
+    nodes = (
+        Node.objects.filter(removed_at=None, is_cordoned=False)
+        .filter(closed_by_window(now))
+        .exclude(pk__in=without_nodes)
+        .order_by("pk")
+    )
+    return tuple(
+        types.Maintenance(
+            node.pk,
+            node.maintenance_until.timestamp(),
+            tuple(
+                types.Accelerator(id=row.pk, node_id=node.pk, index=row.index, kind=row.kind)
+                for row in node.accelerators.all()
+                if row.is_present
+            ),
+        )
+        for node in nodes.prefetch_related("accelerators")
+        if node.maintenance_until is not None
+    )
 
 
 def _accelerators_excluded(now: datetime.datetime) -> dict[int, frozenset[int]]:
@@ -267,6 +339,9 @@ def _core_job(
         most_accelerators=history.most_accelerators,
         user=job.owner_id,
         user_factor=user_factor,
+        tier=Tier(job.tier),
+        sweep=job.sweep_id,
+        project=job.project_id,
     )
 
 
@@ -290,19 +365,62 @@ def _seconds(at: datetime.datetime | None) -> float | None:
 def remaining_examples(job: Job, in_epoch: int | None = None) -> float | None:
     """Return the number of examples left to train on until the stop condition; None if unknown.
 
-    Of a job that selects its examples the number that is expected, in whole epochs.
+    Of a job that selects its examples the number that is expected.
 
     Args:
-        in_epoch: examples done in the present epoch, for adaptive batch sizes; None: query them.
+        in_epoch: examples done in the present epoch (`epoch_examples`); None: query them.
     """
+    selection = job.run_selection
+    share = 1.0 if selection is None else selection.expected_share
+    return _remaining(job, in_epoch, selection, share)
+
+
+def remaining_work(job: Job, in_epoch: int | None = None) -> float | None:
+    """Return what is left until the stop condition, in examples of plain training.
+
+    An epoch that selects counts by its expected time over a plain one's, which its passes are part
+    of. Divided by the speed of training steps alone it is a time that does not change when a job
+    begins to select.
+    """
+    selection = job.run_selection
+    left = _remaining(job, in_epoch, selection, epoch_cost(job))
+    if left is None or selection is None or job.stop_kind != StopKind.STEPS:
+        return left
+    return left + _selecting_examples(job, selection, left) * (
+        epoch_cost(job) / selection.expected_share - 1.0
+    )
+
+
+def _remaining(
+    job: Job, in_epoch: int | None, selection: SelectionSpec | None, weight: float
+) -> float | None:
+    """Count the examples left; those of epochs that select, stop by steps apart, by `weight`."""
     if job.stop_kind == StopKind.STEPS:
         return float(max(job.stop_limit - job.step, 0) * job.global_batch_size)
     per_epoch = job.facts.get("num_examples")
     if not isinstance(per_epoch, int) or job.stop_kind == StopKind.METRIC:
         return None
-    if (selection := job.run_selection) is not None:
-        epochs = range(min(job.epoch, job.stop_limit), job.stop_limit)
-        num_selecting = selection.num_selecting(epochs)
-        num_plain = len(epochs) - num_selecting
-        return per_epoch * (num_plain + num_selecting * selection.expected_share)
-    return float(max(job.stop_limit * per_epoch - examples_done(job, per_epoch, in_epoch), 0))
+    if selection is None:
+        return float(max(job.stop_limit * per_epoch - examples_done(job, per_epoch, in_epoch), 0))
+    epochs = range(min(job.epoch, job.stop_limit), job.stop_limit)
+    num_selecting = selection.num_selecting(epochs)
+    left = per_epoch * (len(epochs) - num_selecting + num_selecting * weight)
+    if not epochs:
+        return 0.0
+    if in_epoch is None:
+        in_epoch = epoch_examples([job]).get(job.pk, 0)
+    done = min(in_epoch, per_epoch) * (weight if selection.selects(job.epoch) else 1.0)
+    return left - done
+
+
+def _selecting_examples(job: Job, selection: SelectionSpec, left: float) -> float:
+    """Return how many of the examples left until a last step are expected of epochs that select."""
+    per_epoch = job.facts.get("num_examples")
+    if not isinstance(per_epoch, int):
+        return 0.0
+    if job.epoch < selection.start:
+        left -= max(selection.start * per_epoch - job.step * job.global_batch_size, 0)
+    if selection.end is not None:
+        num_epochs = selection.num_selecting(range(job.epoch, selection.end))
+        left = min(left, num_epochs * per_epoch * selection.expected_share)
+    return max(left, 0.0)

@@ -23,10 +23,11 @@ POINTS_LIMIT = 300
 #: Most metrics with histories.
 SERIES_LIMIT = 24
 LOSS = "loss"
-_APART = ("name", "tags", "note", "code_name", "entry_file", "settings", "selection")
+_APART = ("name", "tags", "note", "code_name", "entry_file", "settings", "selection", "tuning")
 _FIELDS = (
     *(name for name in SUBMISSION_COLUMNS if name not in _APART),
     *("stop_kind", "stop_limit", "stop_metric", "stop_target", "source_job_id", "code_sha256"),
+    "forked_from_id",
 )
 
 
@@ -182,6 +183,7 @@ def _setting_rows(jobs: Sequence[Job]) -> list[SettingRow]:
     columns = [
         {name: getattr(job, name) for name in _FIELDS}
         | dict(flat_settings(job.selection, "selection."))
+        | dict(flat_settings(job.tuning, "tuning."))
         | dict(flat_settings(job.settings, "settings."))
         for job in jobs
     ]

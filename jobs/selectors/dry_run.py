@@ -10,12 +10,13 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from django.conf import settings
+from django.contrib.auth.models import User
 
-from controlplane.core.expected_starts import expected_starts
+from controlplane.core.expected_starts import expected_starts, unknown_starts
 from controlplane.core.values import types
-from jobs.models import ClusterSetting, Job
-from jobs.selectors.access import share_factors
-from jobs.selectors.cluster import cluster_snapshot, remaining_examples
+from jobs.models import ClusterSetting, Job, Project
+from jobs.selectors.access import share_factors, text_for
+from jobs.selectors.cluster import cluster_snapshot, remaining_work
 from jobs.selectors.estimates.batch_sizes import accelerator_sizes
 from jobs.selectors.estimates.job import known_read
 from jobs.selectors.estimates.step_times import step_times_read
@@ -41,7 +42,7 @@ class Outlook:
     Attributes:
         accelerators: kind -> number of accelerators at the start; empty for `LATER`.
         num_shrunk: jobs that would give up accelerators for it.
-        reason: the policy's explanation.
+        reason: the policy's explanation, as the user may read it.
     """
 
     kind: OutlookKind
@@ -50,13 +51,14 @@ class Outlook:
     reason: str
 
 
-def submission_outlook(
-    submission: Submission, now: datetime.datetime, user_id: int | None
-) -> Outlook:
+def submission_outlook(submission: Submission, now: datetime.datetime, user: User) -> Outlook:
     """Return the policy's decision if the user's job were valid and in the queue now."""
     snapshot = cluster_snapshot(now).snapshot
     job = _job(submission)
     step_times = step_times_read([job])[job.pk]
+    project_id = (
+        Project.objects.filter(name=submission.project).values_list("pk", flat=True).first()
+    )
     known = known_read([job], {job.pk: step_times}, accelerator_sizes())[job.pk]
     chosen = ClusterSetting.objects.values_list("policy", flat=True).first()
     asked = types.Job(
@@ -69,26 +71,29 @@ def submission_outlook(
         accepted_kinds=frozenset(submission.accepted_kinds),
         allow_mixed_kinds=submission.allow_mixed_kinds,
         global_batch_size=submission.global_batch_size,
-        remaining_examples=remaining_examples(job, in_epoch=0),
+        remaining_examples=remaining_work(job, in_epoch=0),
         step_times=step_times.by_kind if submission.allow_mixed_kinds else {},
         sync_time=step_times.sync if submission.allow_mixed_kinds else None,
         performance=known.performance,
-        user=user_id,
-        user_factor=share_factors().get(user_id or 0, 1.0),
+        tier=submission.tier,
+        user=user.pk,
+        project=project_id,
+        user_factor=share_factors().get(user.pk, 1.0),
     )
     snapshot = dataclasses.replace(snapshot, jobs=(*snapshot.jobs, asked))
     policy = chosen or settings.DEFAULT_POLICY
     plan, num_decisions = decide_timed(snapshot, policy)
     kinds = {accelerator.id: accelerator.kind for accelerator in snapshot.accelerators}
     shrunk = sum(len(resize.wanted) < len(resize.held) for resize in plan.resizes)
-    reason = plan.reasons.get(_ASKED_JOB_ID, "")
+    reason = text_for(user, plan.reasons.get(_ASKED_JOB_ID, ""))
     for resize in plan.resizes:
         if resize.job_id == _ASKED_JOB_ID:
             return Outlook(OutlookKind.NOW, _by_kind(resize.wanted, kinds), shrunk, reason)
     if waiting := plan.waiting.get(_ASKED_JOB_ID):
         return Outlook(OutlookKind.AFTER_RELEASE, _by_kind(waiting, kinds), shrunk, reason)
-    start = expected_starts(snapshot, plan, policy, num_decisions).get(_ASKED_JOB_ID)
-    return Outlook(OutlookKind.LATER, {}, 0, reason if start is None else f"{reason} {start}")
+    starts = expected_starts(snapshot, plan, policy, num_decisions)
+    found = starts.get(_ASKED_JOB_ID) or unknown_starts(snapshot, plan, starts).get(_ASKED_JOB_ID)
+    return Outlook(OutlookKind.LATER, {}, 0, reason if found is None else f"{reason} {found}")
 
 
 def _job(submission: Submission) -> Job:
@@ -104,6 +109,7 @@ def _job(submission: Submission) -> Job:
         batch_size_max=submission.batch_size_max,
         num_virtual_nodes=submission.num_virtual_nodes,
         selection=submission.selection,
+        tuning=submission.tuning,
         stop_kind=submission.stop.kind.value,
         stop_limit=submission.stop.limit,
     )

@@ -11,11 +11,12 @@ from django.db.models import Avg, Count, F, Q
 
 from controlplane.core.estimates.goodput import AdaptiveBatchPerformance, FixedBatchPerformance
 from controlplane.core.values.lifecycle import ENDED_JOB_STATUSES, JobStatus
+from controlplane.core.values.tiers import Tier
 from controlplane.simulator.settings import MEASURED, ResizeCosts
 from controlplane.simulator.workloads.history import History, HistoryJob
 from jobs.models import Accelerator, ClusterSetting, Event, Generation, Job
 from jobs.selectors.access import share_factors
-from jobs.selectors.cluster import remaining_examples
+from jobs.selectors.cluster import remaining_work
 from jobs.selectors.estimates.batch_sizes import accelerator_sizes, epoch_examples
 from jobs.selectors.estimates.job import Known, known_read
 from jobs.selectors.estimates.resize_history import WAS_RESIZED
@@ -80,7 +81,7 @@ def _job(
     has_ended = job.status in ENDED_JOB_STATUSES
     work = known.done_examples
     if not has_ended:
-        left = remaining_examples(job, in_epoch)
+        left = remaining_work(job, in_epoch)
         if left is None:
             return _NO_END
         work += left * known.worth
@@ -103,6 +104,7 @@ def _job(
         performance=performance,
         allow_mixed_kinds=job.allow_mixed_kinds,
         user=job.owner_id,
+        tier=Tier(job.tier),
     )
 
 

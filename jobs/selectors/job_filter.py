@@ -10,13 +10,17 @@ import django_filters
 from django import forms
 from django.core.exceptions import ValidationError
 from django.db.models import FilteredRelation, Q, QuerySet
+from django.utils import timezone
 from drf_spectacular.utils import extend_schema_field
 
 from controlplane.core.values.lifecycle import JobStatus
+from controlplane.core.values.tiers import TIERS
 from jobs.models import Job
 from jobs.models.jobs import LIVE_JOB_STATUSES
 from jobs.selectors.job_order import DEFAULT_ORDER, ORDERS
+from jobs.selectors.readings import idle_held
 from jobs.selectors.time_filter import TimeFilter
+from jobs.submission import JOB_ID_LIMIT
 
 #: Names for several statuses.
 STATUS_GROUPS: Mapping[str, tuple[JobStatus, ...]] = {
@@ -114,9 +118,25 @@ class JobFilter(django_filters.FilterSet):
         method="filter_status",
         label=f"a status, or a group of them: {', '.join(STATUS_GROUPS)}",
     )
+    tier = django_filters.MultipleChoiceFilter(choices=[(tier.value, tier.value) for tier in TIERS])
     owner = django_filters.CharFilter(field_name="owner__username", max_length=150)
+    project = django_filters.CharFilter(field_name="project__name", max_length=40)
     name = django_filters.CharFilter(lookup_expr="icontains", max_length=100)
     template = django_filters.CharFilter(max_length=60)
+    forked_from = django_filters.NumberFilter(
+        field_name="forked_from_id",
+        min_value=1,
+        max_value=JOB_ID_LIMIT,
+        decimal_places=0,
+        label="forks of the job with this number",
+    )
+    sweep = django_filters.NumberFilter(
+        field_name="sweep_id",
+        min_value=1,
+        max_value=JOB_ID_LIMIT,
+        decimal_places=0,
+        label="jobs of the sweep with this number",
+    )
     tag = TextsFilter(method="filter_tags", read=str, label="a tag")
     metric = TextsFilter(
         method="filter_metrics",
@@ -128,6 +148,9 @@ class JobFilter(django_filters.FilterSet):
     )
     submitted_after = TimeFilter("submitted_at", lookup_expr="gte")
     submitted_before = TimeFilter("submitted_at", lookup_expr="lt")
+    idle = django_filters.BooleanFilter(
+        method="filter_idle", label="whether the job holds accelerators that it hardly uses"
+    )
     order = django_filters.ChoiceFilter(
         choices=[(name, name) for order in ORDERS for name in (order, f"-{order}")],
         method="filter_order",
@@ -138,7 +161,7 @@ class JobFilter(django_filters.FilterSet):
 
     class Meta:
         model = Job
-        fields = ("status", "owner", "name", "template")
+        fields = ("status", "tier", "owner", "project", "name", "template")
         form = FilterForm
 
     def filter_status(self, jobs: QuerySet[Job], _name: str, names: Sequence[str]) -> QuerySet[Job]:
@@ -179,6 +202,11 @@ class JobFilter(django_filters.FilterSet):
             value = False if bound is None else bound
             jobs = jobs.annotate(**{key: relation}).filter(**{f"{key}__best__{lookup}": value})
         return jobs
+
+    def filter_idle(self, jobs: QuerySet[Job], _name: str, is_idle: bool) -> QuerySet[Job]:
+        """Select jobs that hold accelerators without using them, or all others."""
+        found = Q(pk__in={one.job_id for one in idle_held(timezone.now())})
+        return jobs.filter(found if is_idle else ~found)
 
     def filter_order(self, jobs: QuerySet[Job], _name: str, _order: str) -> QuerySet[Job]:
         """Leave the jobs as they are: the pages are cut in this order."""

@@ -24,6 +24,7 @@ ORDERS: Mapping[str, tuple[str, type]] = {
     "submitted": ("pk", int),
     "name": ("name", str),
     "status": ("status", str),
+    "tier": ("tier", str),
     "priority": ("priority", int),
     "duration": ("duration_s", float),
     "metric": ("metric_0__best", float),
@@ -42,11 +43,15 @@ class Slice:
     next_cursor: str
 
 
-def jobs_slice(jobs: QuerySet[Job], order: str, cursor: str, size: int) -> Slice:
+def jobs_slice(
+    jobs: QuerySet[Job], order: str, cursor: str, size: int, parts: Sequence[Q] = (Q(),)
+) -> Slice:
     """Read the numbers of one page of `jobs` in an order such as `-priority`.
 
     Args:
         jobs: for the order `metric`, as filtered by `JobFilter.filter_metrics`.
+        parts: conditions, at least one of which holds for each of `jobs`. Each is asked for alone,
+            so that an index of its jobs ends the search with the page.
 
     Raises:
         ValueError: the cursor is none of this order.
@@ -61,6 +66,9 @@ def jobs_slice(jobs: QuerySet[Job], order: str, cursor: str, size: int) -> Slice
         rows = rows.filter(_beyond(column, start[1:], is_falling))
     columns = [column] if column == "pk" else [column, "pk"]
     rows = rows.order_by(*[f"{'-' if is_falling else ''}{each}" for each in columns])
+    if len(parts) > 1:
+        near = [rows.filter(part).values_list("pk", flat=True)[: size + 1] for part in parts]
+        rows = rows.filter(pk__in={job_id for job_ids in near for job_id in job_ids})
     # Numbers first: sorting whole rows of all matching jobs would take most of the time.
     found = list(rows.values_list(column, "pk")[: size + 1])
     has_more, shown = len(found) > size, found[:size]

@@ -24,9 +24,21 @@ from controlplane.core.values.lifecycle import JobStatus, NodeStatus
 from jobs import counters, nudges
 from jobs.models import Accelerator, Allocation, Artifact, ClusterSetting, Job, Node
 from jobs.request_counts import BUCKETS_S, UNBOUNDED
+from jobs.selectors.readings import use_now
 
 CYCLE_OUTCOMES = ("succeeded", "failed")
 ACCELERATOR_STATES = ("held", "idle", "closed", "offline")
+#: Name of a metric -> column of its readings, text, factor to the metric's unit.
+_READINGS = {
+    "utilisation_ratio": (
+        "utilisation_percent",
+        "Part of an accelerator in use, from 0 to 1, mean of the last minute.",
+        0.01,
+    ),
+    "memory_used_bytes": ("memory_bytes", "Memory in use on an accelerator.", 1.0),
+    "temperature_celsius": ("temperature_c", "Temperature of an accelerator.", 1.0),
+    "power_watts": ("power_w", "Power that an accelerator draws.", 1.0),
+}
 
 
 class SiteCollector(Collector):
@@ -44,6 +56,7 @@ class SiteCollector(Collector):
         yield from self._jobs()
         yield self._accelerators()
         yield self._nodes()
+        yield from self._readings()
         yield from self._cycle_state()
         yield _gauge("stored_bytes", "Bytes of the files that jobs have left.", _stored_bytes())
         try:
@@ -106,7 +119,7 @@ class SiteCollector(Collector):
         family = GaugeMetricFamily(
             "virtualflow_accelerators",
             "Accelerators by kind: held by jobs, idle, offline, or closed because their node is "
-            "cordoned, draining or quarantined.",
+            "cordoned, draining, quarantined or in maintenance.",
             labels=["kind", "state"],
         )
         for kind in sorted({kind for kind, _ in numbers}):
@@ -125,6 +138,31 @@ class SiteCollector(Collector):
         ):
             family.add_metric([name], self._age_s(seen_at))
         return family
+
+    def _readings(self) -> Iterator[Metric]:
+        present = Accelerator.objects.filter(is_present=True, node__removed_at=None)
+        rows = {row.pk: row for row in present.select_related("node").order_by("node", "index")}
+        now = use_now(rows, self._now)
+        for name, (column, text, unit) in _READINGS.items():
+            family = GaugeMetricFamily(
+                f"virtualflow_accelerator_{name}", text, labels=["node", "accelerator"]
+            )
+            for pk, reading in now.readings.items():
+                value = getattr(reading, column)
+                if value is not None:
+                    accelerator = rows[pk]
+                    labels = [accelerator.node.name, str(accelerator.index)]
+                    family.add_metric(labels, value * unit)
+            yield family
+        idle = GaugeMetricFamily(
+            "virtualflow_accelerators_idle_held",
+            "Accelerators that jobs hold and have hardly used, by kind.",
+            labels=["kind"],
+        )
+        numbers = Counter(rows[pk].kind for pk in now.idle)
+        for kind in sorted({row.kind for row in rows.values()}):
+            idle.add_metric([kind], numbers[kind])
+        yield idle
 
     def _cycle_state(self) -> Iterator[Metric]:
         failed_at = ClusterSetting.objects.values_list("cycle_failed_at", flat=True).first()

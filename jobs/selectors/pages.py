@@ -6,14 +6,16 @@ it.
 
 from __future__ import annotations
 
+import dataclasses
 import datetime
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from django.db.models import Count, F, Max, Min, Q, QuerySet
 
 from controlplane.core.values.explanations import begins
 from controlplane.core.values.lifecycle import GenerationPhase, JobStatus
+from controlplane.core.values.tiers import TIERS, Tier
 from jobs.models import (
     Accelerator,
     Allocation,
@@ -24,10 +26,19 @@ from jobs.models import (
     Job,
     JobMetric,
     Node,
+    ReadingBin,
 )
 from jobs.models.jobs import LIVE_JOB_STATUSES
-from jobs.selectors.access import Person, is_admin, jobs_visible_to
+from jobs.selectors.access import (
+    SHOWN_COLUMNS,
+    Person,
+    is_admin,
+    is_seen,
+    jobs_visible_to,
+    node_for,
+)
 from jobs.selectors.job_order import jobs_slice
+from jobs.selectors.readings import IdleHeld, use_now
 
 #: Most rows of one response, whatever the request.
 MAX_PAGE = 200
@@ -35,14 +46,20 @@ MAX_LIVE_JOBS = 500
 MAX_NODES = 500
 MAX_ACCELERATORS = 4000
 MAX_EVENTS = 200
+EVENTS_AT_ONCE = 50
+MAX_STAYS = 200
 MAX_TOKENS = 200
-MAX_GENERATIONS = 1000
+#: More than a page shows, for the number of members before the oldest resize shown.
+MAX_GENERATIONS = 150
 
 _OPEN_PHASES = (
     GenerationPhase.PREPARING.value,
     GenerationPhase.SWITCHING.value,
     GenerationPhase.ACTIVE.value,
 )
+
+#: Order of the queue: by tier (in alphabetical order, as it happens), priority and age.
+QUEUE_ORDER = ("-tier", "-priority", "pk")
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,6 +86,8 @@ class AcceleratorCell:
         job: the holder, if the viewer may see it; `is_held` is true in any case.
         state: free, starting, training or leaving.
         virtual_nodes: virtual nodes of its trainer, ascending.
+        reading: its use in the last minute, if known; of the cells of `with_use`.
+        idle: set if a job holds it and has hardly used it; of the cells of `with_use`.
     """
 
     accelerator: Accelerator
@@ -77,6 +96,8 @@ class AcceleratorCell:
     slot: int | None = None
     state: str = "free"
     virtual_nodes: tuple[int, ...] = ()
+    reading: ReadingBin | None = None
+    idle: IdleHeld | None = None
 
     @property
     def is_kept(self) -> bool:
@@ -103,19 +124,25 @@ class NodeMap:
 
 
 def job_page(
-    jobs: QuerySet[Job], *, order: str, cursor: str, metric: str = "", size: int = 50
+    jobs: QuerySet[Job],
+    *,
+    order: str,
+    cursor: str,
+    metric: str = "",
+    parts: Sequence[Q] = (Q(),),
+    size: int = 50,
 ) -> JobPage:
     """Read one page of `jobs`, the first one if the cursor is none of them.
 
     Args:
-        order, cursor: as of `jobs_slice`.
+        order, cursor, parts: as of `jobs_slice`.
         metric: name of a metric whose best values are shown.
     """
     size = min(size, MAX_PAGE)
     try:
-        part = jobs_slice(jobs, order, cursor, size)
+        part = jobs_slice(jobs, order, cursor, size, parts)
     except ValueError:
-        part = jobs_slice(jobs, order, "", size)
+        part = jobs_slice(jobs, order, "", size, parts)
     rows = jobs.filter(pk__in=part.job_ids).annotate(steps_per_epoch=F("facts__steps_per_epoch"))
     found = rows.order_by().in_bulk()
     shown = [found[job_id] for job_id in part.job_ids if job_id in found]
@@ -130,16 +157,21 @@ def job_page(
 
 
 def live_jobs(person: Person) -> list[Job]:
-    """List jobs that have not ended, highest priority first, then oldest first."""
+    """List jobs that have not ended, by tier and priority, highest first, then oldest first."""
     statuses = [status.value for status in LIVE_JOB_STATUSES]
     jobs = jobs_visible_to(person).filter(status__in=statuses)
-    return list(jobs.order_by("-priority", "pk")[:MAX_LIVE_JOBS])
+    return list(jobs.order_by(*QUEUE_ORDER)[:MAX_LIVE_JOBS])
 
 
-def cluster_map(person: Person, job_id: int | None = None) -> list[NodeMap]:
-    """Read every node with its accelerators and their holders; or only those of one job."""
+def cluster_map(
+    person: Person, job_id: int | None = None, node_id: int | None = None
+) -> list[NodeMap]:
+    """Read every node with its accelerators and their holders; or those of one job, or one node."""
     accelerators = Accelerator.objects.filter(node__removed_at=None).select_related("node")
     allocations = Allocation.objects.filter(released_at=None).select_related("job")
+    if node_id is not None:
+        accelerators = accelerators.filter(node_id=node_id)
+        allocations = allocations.filter(accelerator__node_id=node_id)
     if job_id is not None:
         allocations = allocations.filter(job_id=job_id)
         accelerators = accelerators.filter(pk__in=allocations.values("accelerator_id"))
@@ -147,22 +179,45 @@ def cluster_map(person: Person, job_id: int | None = None) -> list[NodeMap]:
         accelerators = accelerators.filter(is_present=True)
     holders = {allocation.accelerator_id: allocation for allocation in allocations}
     slots = _virtual_nodes_by_slot({allocation.job_id for allocation in holders.values()})
+    held_by = {allocation.job_id for allocation in holders.values()}
+    visible = jobs_visible_to(person).filter(pk__in=held_by)
+    seen = None if is_admin(person) else set(visible.values_list("pk", flat=True))
     cells: dict[Node, list[AcceleratorCell]] = {}
     for accelerator in accelerators.order_by("node__name", "index")[:MAX_ACCELERATORS]:
-        cell = _cell(accelerator, holders.get(accelerator.pk), slots, person)
+        cell = _cell(accelerator, holders.get(accelerator.pk), slots, seen)
         cells.setdefault(accelerator.node, []).append(cell)
-    return [NodeMap(node, of_node) for node, of_node in cells.items()]
+    return [NodeMap(node_for(person, node), of_node) for node, of_node in cells.items()]
+
+
+def with_use(maps: Iterable[NodeMap], now: datetime.datetime) -> list[NodeMap]:
+    """Add the present use to the cells of a map, in three queries."""
+    maps = list(maps)
+    use = use_now([cell.accelerator.pk for row in maps for cell in row.cells], now)
+    return [
+        NodeMap(
+            row.node,
+            [
+                dataclasses.replace(
+                    cell,
+                    reading=use.readings.get(cell.accelerator.pk),
+                    idle=use.idle.get(cell.accelerator.pk),
+                )
+                for cell in row.cells
+            ],
+        )
+        for row in maps
+    ]
 
 
 def _cell(
     accelerator: Accelerator,
     allocation: Allocation | None,
     slots: Mapping[tuple[int, int], tuple[int, ...]],
-    person: Person,
+    seen: Collection[int] | None,
 ) -> AcceleratorCell:
     if allocation is None:
         return AcceleratorCell(accelerator)
-    if not (is_admin(person) or allocation.job.owner_id == person.pk):
+    if not (seen is None or allocation.job_id in seen):
         return AcceleratorCell(accelerator, is_held=True, state="in use")
     return AcceleratorCell(
         accelerator,
@@ -198,9 +253,64 @@ def _virtual_nodes_by_slot(job_ids: Iterable[int]) -> dict[tuple[int, int], tupl
     return found
 
 
-def nodes() -> list[Node]:
+def nodes(person: Person) -> list[Node]:
     """List the nodes that have not been removed."""
-    return list(Node.objects.filter(removed_at=None).order_by("name")[:MAX_NODES])
+    rows = Node.objects.filter(removed_at=None).order_by("name")[:MAX_NODES]
+    return [node_for(person, node) for node in rows]
+
+
+def node_events(
+    node: Node, person: Person, before_id: int | None = None
+) -> tuple[list[Event], bool]:
+    """Read the newest events of a node, without those of jobs hidden from a person.
+
+    Returns:
+        The events, and whether there are older ones.
+    """
+    events = node.events.order_by("-id")
+    if before_id is not None:
+        events = events.filter(pk__lt=before_id)
+    if not is_admin(person):
+        events = events.filter(Q(job=None) | is_seen(person, "job"))
+    rows = list(events[: EVENTS_AT_ONCE + 1])
+    return rows[:EVENTS_AT_ONCE], len(rows) > EVENTS_AT_ONCE
+
+
+@dataclass(frozen=True, slots=True)
+class NodeStay:
+    """A job's stay on a node: times of its first and last accelerator there; None: still."""
+
+    job: Job  # with the columns `SHOWN_COLUMNS`
+    num_accelerators: int
+    since: datetime.datetime
+    until: datetime.datetime | None
+
+
+def node_stays(node: Node, person: Person) -> list[NodeStay]:
+    """List the jobs that have held accelerators of a node and that a person may see.
+
+    Of the newest `MAX_STAYS` allocations, the newest job first.
+    """
+    spans = Allocation.objects.filter(accelerator__node=node)
+    if not is_admin(person):
+        spans = spans.filter(is_seen(person, "job"))
+    by_job: dict[int, list[Allocation]] = {}
+    for span in spans.order_by("-id")[:MAX_STAYS]:
+        by_job.setdefault(span.job_id, []).append(span)
+    rows_of = jobs_visible_to(person).select_related(None).defer(None)
+    jobs = rows_of.only(*SHOWN_COLUMNS).in_bulk(by_job)
+    return [
+        NodeStay(
+            jobs[job_id],
+            len({row.accelerator_id for row in rows}),
+            min(row.granted_at for row in rows),
+            max((row.released_at for row in rows if row.released_at), default=None)
+            if all(row.released_at for row in rows)
+            else None,
+        )
+        for job_id, rows in by_job.items()
+        if job_id in jobs
+    ]
 
 
 def enrolment_tokens(now: datetime.datetime) -> list[EnrolmentToken]:
@@ -237,7 +347,7 @@ def members_by_phase(job: Job) -> dict[str, int]:
 
 
 def queue_place(job: Job) -> int | None:
-    """Return the position (from 1) of a pending job in the queue, by priority, then age.
+    """Return the position (from 1) of a pending job in the queue: tier, priority, then age.
 
     Jobs that cannot start have none, and are not counted.
     """
@@ -245,24 +355,27 @@ def queue_place(job: Job) -> int | None:
     if job.policy_reason.startswith(cannot_start):
         return None
     ahead = Job.objects.filter(status=JobStatus.PENDING.value).filter(
-        Q(priority__gt=job.priority) | Q(priority=job.priority, pk__lt=job.pk)
+        Q(tier__in=[tier for tier in TIERS if tier.rank < Tier(job.tier).rank])
+        | Q(tier=job.tier, priority__gt=job.priority)
+        | Q(tier=job.tier, priority=job.priority, pk__lt=job.pk)
     )
     return ahead.exclude(policy_reason__startswith=cannot_start).count() + 1
 
 
 @dataclass(frozen=True, slots=True)
 class PriorityRange:
-    """Lowest and highest priority of some jobs, and their number; 0 if there are none."""
+    """Lowest and highest priority of the jobs of a tier, and their number."""
 
     lowest: int
     highest: int
     num_jobs: int
 
 
-def priority_range(without: Job | None = None) -> PriorityRange:
-    """Return the range of the priorities of all active jobs, whoever owns them."""
+def priority_ranges(without: Job | None = None) -> dict[Tier, PriorityRange]:
+    """Return the priorities of all active jobs, whoever owns them, by tier, highest first."""
     jobs = Job.objects.filter(status__in=[status.value for status in LIVE_JOB_STATUSES])
     if without is not None:
         jobs = jobs.exclude(pk=without.pk)
-    found = jobs.aggregate(lowest=Min("priority"), highest=Max("priority"), num_jobs=Count("pk"))
-    return PriorityRange(found["lowest"] or 0, found["highest"] or 0, found["num_jobs"])
+    rows = jobs.order_by("-tier").values_list("tier")
+    found = rows.annotate(lowest=Min("priority"), highest=Max("priority"), num_jobs=Count("pk"))
+    return {Tier(tier): PriorityRange(*numbers) for tier, *numbers in found}

@@ -10,10 +10,11 @@ from controlplane.core.protocol.selection import EndReason, SelectionEnd
 from controlplane.core.selection.cost import (
     ExampleTimes,
     SelectionTotals,
+    expected_cost,
     measured_speed_up,
     predicted_speed_up,
 )
-from jobs.models import Job, StepReport
+from jobs.models import EpochReport, Job, StepReport, Trial
 
 
 @dataclass(frozen=True)
@@ -51,20 +52,48 @@ def selection_counts(job: Job) -> SelectionCounts | None:
     selecting = Q(epoch__gte=spec.start)
     if spec.end is not None:
         selecting &= Q(epoch__lt=spec.end)
+    if job.tuning:
+        selecting &= ~Q(epoch__in=_epochs_with_trials(job, spec.start))
     reports = StepReport.objects.filter(job=job)
     sums = reports.aggregate(
         candidates=Sum("candidates", default=0),
         analysed=Sum("analysed", default=0),
         trained=Sum("examples", filter=selecting, default=0),
     )
-    times = job.facts.get("selection") or {}
-    measured = ExampleTimes(**times) if times.keys() == {"loss_s", "step_s"} else None
+    measured = _validated_times(job)
     return SelectionCounts(
         **sums,
         predicted_speed_up=predicted_speed_up(spec, measured),
         measured_speed_up=measured_speed_up(_totals(reports.filter(selecting))),
         backward_per_forward=None if measured is None else measured.backward_per_forward,
     )
+
+
+def epoch_cost(job: Job) -> float:
+    """Return the expected time of an epoch of a job that selects, over a plain one."""
+    spec = job.run_selection
+    return 1.0 if spec is None else expected_cost(spec, _validated_times(job))
+
+
+def _validated_times(job: Job) -> ExampleTimes | None:
+    times = job.facts.get("selection") or {}
+    return ExampleTimes(**times) if times.keys() == {"loss_s", "step_s"} else None
+
+
+def _epochs_with_trials(job: Job, start: int) -> list[int]:
+    """List the epochs from `start` on that trained on everything because of the job's tuning."""
+    ended = EpochReport.objects.filter(job=job, epoch__gte=start)
+    epochs = list(ended.exclude(logs__has_key="selected_share").values_list("epoch", flat=True))
+    newest = Trial.objects.filter(job=job).order_by("-number").first()
+    if newest is not None and not _has_ended(newest):
+        epochs.append(job.epoch)
+    return epochs
+
+
+def _has_ended(trial: Trial) -> bool:
+    """Return whether the search of a trial is over."""
+    search = Trial.objects.filter(job=trial.job_id, search=trial.search)
+    return search.exclude(search_end="").exists()
 
 
 def selection_end_text(end: SelectionEnd) -> str:

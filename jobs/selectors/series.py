@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any
+from operator import itemgetter
+from typing import Any, NamedTuple
 
-from django.db.models import Avg, F, Max, Min, Q, QuerySet, Sum
+from django.db.models import Avg, F, Max, Min, QuerySet, Sum
 from django.db.models.functions import TruncHour, TruncMinute, TruncSecond
 
 from jobs.models import Accelerator, Allocation, EpochReport, Generation, Job, Node, StepReport
@@ -22,6 +24,15 @@ MAX_BATCH_GENERATIONS = 5_000
 _STEP_SERIES = frozenset({"loss", "learning_rate"})
 
 
+class JobLabel(NamedTuple):
+    """Name and colour of a job, and who sees it."""
+
+    name: str
+    colour: int
+    owner_id: int
+    project_id: int | None
+
+
 @dataclass(frozen=True, slots=True)
 class AllocationSpan:
     """A job held one accelerator from `granted_at` on, until `released_at` or still."""
@@ -30,6 +41,7 @@ class AllocationSpan:
     job_name: str
     colour: int
     owner_id: int
+    project_id: int | None
     granted_at: datetime
     released_at: datetime | None
 
@@ -71,16 +83,45 @@ class StepBin:
 
 
 def allocation_spans_between(start_at: datetime, end_at: datetime) -> list[AllocationSpan]:
-    """Read the allocations of accelerators between two times."""
-    rows = (
-        Allocation.objects.filter(granted_at__lte=end_at)
-        .filter(Q(released_at=None) | Q(released_at__gte=start_at))
-        .order_by("-id")
-        .values_list(
-            "job_id", "job__name", "job__colour", "job__owner_id", "granted_at", "released_at"
-        )
+    """Read the allocations of accelerators between two times, in the order of their grants."""
+    found = [
+        row
+        for rows in allocations_between(start_at, end_at)
+        for row in rows.values_list("granted_at", "released_at", "job_id")[:MAX_SPANS]
+    ]
+    found.sort(key=itemgetter(0))
+    shown = found[-MAX_SPANS:]
+    jobs = jobs_named({job_id for _, _, job_id in shown})
+    return [
+        AllocationSpan(job_id, *jobs[job_id], granted_at, released_at)
+        for granted_at, released_at, job_id in shown
+        if job_id in jobs
+    ]
+
+
+def jobs_named(job_ids: Iterable[int]) -> dict[int, JobLabel]:
+    """Read what charts tell of jobs.
+
+    For rows of other tables: a join to jobs, which are wide, may read all of them.
+    """
+    columns = ("pk", "name", "colour", "owner_id", "project_id")
+    rows = Job.objects.filter(pk__in=set(job_ids)).order_by().values_list(*columns)
+    return {job_id: JobLabel(*values) for job_id, *values in rows}
+
+
+def allocations_between(
+    start_at: datetime, end_at: datetime
+) -> tuple[QuerySet[Allocation], QuerySet[Allocation]]:
+    """Return the open allocations and the released ones between two times, the newest first.
+
+    They are two queries as each of them has an index; one query for both would read all
+    allocations that there ever were.
+    """
+    spans = Allocation.objects.filter(granted_at__lte=end_at)
+    return (
+        spans.filter(released_at=None).order_by("-granted_at"),
+        spans.filter(released_at__gte=start_at).order_by("-released_at"),
     )
-    return [AllocationSpan(*row) for row in rows[:MAX_SPANS]][::-1]
 
 
 def cluster_born_at() -> datetime | None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 
 from controlplane.core.protocol.selection import CONTROL_RANGE, SelectionMethod, SelectionSpec
+from controlplane.core.protocol.tuning import TunableRange, TuningSpec
 from controlplane.core.protocol.wire import OnNonfinite, TrainingSpec
 from controlplane.core.values.lifecycle import ValidationStatus
 from jobs.models import Job, Validation
@@ -47,6 +48,14 @@ def _tried_selection(selection: SelectionSpec | None) -> SelectionSpec | None:
     return dataclasses.replace(_SELECTS_BY_LOSS, control_every=control_every)
 
 
+def _tried_tuning(tuning: TuningSpec | None) -> TuningSpec | None:
+    """Return what a validation looks at: the names of the tunables, and the objective."""
+    if tuning is None:
+        return None
+    span = TunableRange(low=0.0, high=0.5)
+    return TuningSpec(space=dict.fromkeys(tuning.names, span), objective=tuning.objective)
+
+
 def _validated_part(job: Job) -> TrainingSpec:
     """Return the validated part of a job's spec, except the number of virtual nodes."""
     spec = training_spec(job)
@@ -59,4 +68,5 @@ def _validated_part(job: Job) -> TrainingSpec:
         merges=True,
         on_nonfinite=OnNonfinite.STOP,
         selection=_tried_selection(spec.selection),
+        tuning=_tried_tuning(spec.tuning),
     )

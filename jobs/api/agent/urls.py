@@ -13,6 +13,11 @@ urlpatterns = [
     path("jobs/<int:job_id>/checkpoint/", views.checkpoint, name="agent-checkpoint"),
     path("jobs/<int:job_id>/source/", views.source, name="agent-source"),
     path("validations/<int:validation_id>/code/", views.code, name="agent-validation-code"),
+    path(
+        "validations/<int:validation_id>/checkpoint/",
+        views.checkpoint,
+        name="agent-validation-checkpoint",
+    ),
     path("validations/<int:validation_id>/source/", views.source, name="agent-validation-source"),
     path("jobs/<int:job_id>/files/<str:name>/", views.files, name="agent-files"),
 ]

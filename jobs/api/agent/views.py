@@ -204,9 +204,9 @@ def code(request: HttpRequest, node: Node, **identity: int) -> StreamingHttpResp
 
 
 @agent_view("GET")
-def checkpoint(request: HttpRequest, node: Node, job_id: int) -> StreamingHttpResponse:
-    """Send a job's newest durable checkpoint."""
-    artifact = checkpoint_for_node(node, job_id)
+def checkpoint(request: HttpRequest, node: Node, **identity: int) -> StreamingHttpResponse:
+    """Send a job's newest durable checkpoint, or the state that a validated job starts from."""
+    artifact = checkpoint_for_node(node, **identity)
     return file_response(request, artifact.file, name=artifact.name, sha256=artifact.sha256)
 
 

@@ -8,7 +8,7 @@ from typing import Any
 from django.http import Http404
 from django.utils import timezone
 from drf_spectacular.types import OpenApiTypes
-from drf_spectacular.utils import OpenApiParameter, extend_schema
+from drf_spectacular.utils import OpenApiParameter, PolymorphicProxySerializer, extend_schema
 from rest_framework import generics
 from rest_framework.request import Request
 from rest_framework.response import Response
@@ -16,24 +16,26 @@ from rest_framework.views import APIView
 
 from controlplane.core.policies import POLICIES
 from jobs import nudges
-from jobs.api.permissions import AdminPermission, AdminToWritePermission, SessionPermission
-from jobs.api.requests import actor, body, number_param, person, plain, text_field
-from jobs.api.serializers import (
+from jobs.api.cluster.cordon_preview import CordonPreviewSerializer, cordon_preview
+from jobs.api.cluster.node_serializers import NodeSerializer
+from jobs.api.cluster.serializers import (
     AuditEntrySerializer,
     EnrolmentTokenSerializer,
     NewTokenSerializer,
-    NodeSerializer,
     PolicySerializer,
-    ReasonSerializer,
     TemplateSerializer,
     TokenSerializer,
 )
+from jobs.api.jobs.serializers import ReasonSerializer
+from jobs.api.permissions import AdminPermission, AdminToWritePermission, SessionPermission
+from jobs.api.requests import actor, body, flag_param, number_param, person, plain, text_field
 from jobs.exceptions import InvalidInputError, NotFoundError
 from jobs.job_templates import JOB_TEMPLATES
 from jobs.models import ApiToken, AuditEntry, Node
 from jobs.selectors import pages, series
-from jobs.selectors.access import is_admin
+from jobs.selectors.access import is_admin, node_for, projects_seen_by
 from jobs.selectors.audit_filter import AuditFilter
+from jobs.selectors.readings import UseNow, use_now
 from jobs.services.cluster.accounts import password_confirm
 from jobs.services.cluster.agent_tokens import node_token_replace
 from jobs.services.cluster.api_tokens import JOB_SCOPES, api_token_create, api_token_revoke
@@ -60,6 +62,23 @@ class NodeList(generics.ListAPIView):
     serializer_class = NodeSerializer
     filter_backends = ()
 
+    def get_serializer(self, *rows: Any, **options: Any) -> Any:
+        """Return the serializer of a page, with the present use of its accelerators."""
+        nodes = rows[0] if rows and isinstance(rows[0], list) else []
+        nodes = [node_for(self.request.user, node) for node in nodes]
+        options["context"] = {**self.get_serializer_context(), "use_now": _use_now(*nodes)}
+        return NodeSerializer(*rows, **options)
+
+
+def _use_now(*nodes: Node) -> UseNow:
+    ids = [accelerator.pk for node in nodes for accelerator in node.accelerators.all()]
+    return use_now(ids, timezone.now())
+
+
+def _node_data(request: Request, node_id: int) -> dict[str, Any]:
+    node = node_for(request.user, _node(node_id))
+    return dict(NodeSerializer(node, context={"use_now": _use_now(node)}).data)
+
 
 class NodeDetail(APIView):
     """One node; admins can remove it."""
@@ -67,9 +86,9 @@ class NodeDetail(APIView):
     permission_classes = (AdminToWritePermission,)
 
     @extend_schema(responses=NodeSerializer)
-    def get(self, _request: Request, node_id: int) -> Response:
+    def get(self, request: Request, node_id: int) -> Response:
         """Get a node."""
-        return Response(NodeSerializer(_node(node_id)).data)
+        return Response(_node_data(request, node_id))
 
     @extend_schema(request=ReasonSerializer, responses={204: None})
     def delete(self, request: Request, node_id: int) -> Response:
@@ -82,7 +101,8 @@ class NodeDetail(APIView):
 
 
 def _node(node_id: int) -> Node:
-    node = Node.objects.filter(removed_at=None, id=node_id).first()
+    nodes = Node.objects.filter(removed_at=None, id=node_id)
+    node = nodes.prefetch_related("accelerators").first()
     if node is None:
         raise Http404
     return node
@@ -94,13 +114,27 @@ class NodeCordon(APIView):
     permission_classes = (AdminPermission,)
     change = Cordon.CORDON
 
-    @extend_schema(request=ReasonSerializer, responses=NodeSerializer)
+    @extend_schema(
+        request=ReasonSerializer,
+        responses=PolymorphicProxySerializer(
+            component_name="NodeOrPreview",
+            serializers=[NodeSerializer, CordonPreviewSerializer],
+            resource_type_field_name=None,
+        ),
+        parameters=[
+            OpenApiParameter(
+                "dry_run", bool, description="Change nothing; answer who would move, and when."
+            )
+        ],
+    )
     def post(self, request: Request, node_id: int) -> Response:
         node = _node(node_id)
+        if flag_param(request, "dry_run"):
+            return Response(cordon_preview([node], self.change))
         reason = text_field(body(request), "reason")
         node_cordon(node, self.change, timezone.now(), actor=actor(request), reason=reason)
         nudges.jobs_changed(cluster=True)
-        return Response(NodeSerializer(_node(node_id)).data)
+        return Response(_node_data(request, node_id))
 
 
 class NodeUnquarantine(APIView):
@@ -114,7 +148,7 @@ class NodeUnquarantine(APIView):
         reason = text_field(body(request), "reason")
         node_unquarantine(node, timezone.now(), actor=actor(request), reason=reason)
         nudges.jobs_changed(cluster=True)
-        return Response(NodeSerializer(_node(node_id)).data)
+        return Response(_node_data(request, node_id))
 
 
 class NodeAcceptShape(APIView):
@@ -128,7 +162,7 @@ class NodeAcceptShape(APIView):
         digest = text_field(body(request), "digest", limit=64)
         shape_accept(_node(node_id), digest, timezone.now(), actor=actor(request))
         nudges.jobs_changed(cluster=True)
-        return Response(NodeSerializer(_node(node_id)).data)
+        return Response(_node_data(request, node_id))
 
 
 class NodeNewToken(APIView):
@@ -232,7 +266,12 @@ class Cluster(APIView):
         start = now - datetime.timedelta(seconds=last_s)
         sees_all = is_admin(request.user)
         allocations = series.allocation_spans_between(start, now)
-        own = {row.job_id for row in allocations if sees_all or row.owner_id == request.user.pk}
+        projects = projects_seen_by(request.user)
+        own = {
+            row.job_id
+            for row in allocations
+            if sees_all or row.owner_id == request.user.pk or row.project_id in projects
+        }
         return Response(
             {
                 "from": start,

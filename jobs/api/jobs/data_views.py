@@ -16,11 +16,20 @@ from rest_framework.views import APIView
 
 from jobs import nudges
 from jobs.api.downloads import file_response, text_response
-from jobs.api.requests import actor, flag_param, job_exists, number_param, plain, visible_job
-from jobs.api.serializers import EventSerializer, GenerationSerializer
+from jobs.api.jobs.data_serializers import EventSerializer, GenerationSerializer
+from jobs.api.requests import (
+    actor,
+    changeable_job,
+    flag_param,
+    job_exists,
+    number_param,
+    plain,
+    visible_job,
+)
 from jobs.exceptions import NotFoundError
 from jobs.models import Allocation, Event, Generation
 from jobs.selectors import logs, series
+from jobs.selectors.access import text_for
 from jobs.selectors.retention import job_code
 from jobs.services.lifecycle.audit import read_audit
 from jobs.services.lifecycle.retention import files_delete
@@ -75,7 +84,7 @@ class JobAllocations(APIView):
                         "num_accelerators": generation.num_members,
                         "generation": generation.number,
                         "step": generation.step,
-                        "reason": generation.reason,
+                        "reason": text_for(request.user, generation.reason),
                     }
                     for generation, _ in series.resizes_of(job)
                 ],
@@ -167,7 +176,7 @@ class JobFiles(APIView):
     @extend_schema(responses={204: None})
     def delete(self, request: Request, job_id: int) -> Response:
         """Delete them; the job stays."""
-        job = job_exists(request, job_id)
+        job = changeable_job(request, job_id)
         files_delete(job.pk, timezone.now(), actor=actor(request))
         nudges.jobs_changed([job.pk])
         return Response(status=204)

@@ -10,12 +10,21 @@ from typing import Any, ClassVar
 
 from rest_framework import serializers
 
-from controlplane.core.protocol.codec import is_nested_deeper
-from jobs.submission import NOTE_LIMIT, SECRET_NAME, SECRETS_LIMIT, TAG, TAGS_LIMIT
+from controlplane.core.protocol.codec import decode, encode, is_nested_deeper
+from controlplane.core.protocol.tuning import TuningSpec
+from jobs.submission import (
+    CHECKPOINT_CHOICE,
+    NOTE_LIMIT,
+    SECRET_NAME,
+    SECRETS_LIMIT,
+    TAG,
+    TAGS_LIMIT,
+)
 
 SETTINGS_LIMIT_BYTES = 64 * 1024
 SETTINGS_DEPTH_LIMIT = 32
 KINDS_LIMIT = 20
+_RANGE_KEYS = frozenset({"low", "high", "log"})
 _TOO_DEEP = f"Nest lists and objects at most {SETTINGS_DEPTH_LIMIT} levels deep."
 
 
@@ -79,6 +88,21 @@ class TextField(serializers.CharField):
         return text
 
 
+class CheckpointField(serializers.CharField):
+    """A checkpoint of a job: `newest`, `now`, or the step of a kept one, as text or number."""
+
+    default_error_messages: ClassVar = {
+        "invalid": "Give newest, now, or the step of a kept checkpoint."
+    }
+
+    def to_internal_value(self, data: Any) -> str:
+        if isinstance(data, bool) or not isinstance(data, str | int):
+            self.fail("invalid")
+        if not CHECKPOINT_CHOICE.fullmatch(text := str(data).strip()):
+            self.fail("invalid")
+        return text
+
+
 class EnumField(serializers.ChoiceField):
     """A member of an enumeration, by its value."""
 
@@ -129,6 +153,25 @@ class SettingsField(serializers.DictField):
         if "\\u0000" in text.replace("\\\\", ""):
             raise serializers.ValidationError("Use text without NUL characters.")
         return data
+
+
+class SpaceField(SettingsField):
+    """Ranges of tunables, checked and complete, as an object or as JSON text; may be empty."""
+
+    def to_internal_value(self, data: Any) -> dict[str, Any]:
+        value = super().to_internal_value(data)
+        if not value:
+            return value
+        for name, span in value.items():
+            if isinstance(span, dict) and (unknown := sorted(span.keys() - _RANGE_KEYS)):
+                text = f"tuning.space.{name} has {unknown[0]!r:.50}; give low, high and log."
+                raise serializers.ValidationError(text)
+        try:
+            spec = decode(TuningSpec, {"space": value}, "tuning")
+        except ValueError as error:
+            raise serializers.ValidationError(f"{error}.") from None
+        found: dict[str, Any] = encode(spec)["space"]
+        return found
 
 
 class _WordsField(serializers.ListField):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from django.conf import settings
@@ -14,7 +14,8 @@ from rest_framework import serializers
 from rest_framework.request import Request
 
 from controlplane.core.protocol.selection import SelectionMethod, SelectionSpec
-from controlplane.core.protocol.wire import StopCondition, StopKind, Task, encode
+from controlplane.core.protocol.tuning import TuningSpec
+from controlplane.core.protocol.wire import StopCondition, StopKind, Task, decode, encode
 from jobs.api.jobs.submission_fields import SettingsField
 from jobs.api.jobs.submission_serializer import STOP_FIELDS, SubmissionSerializer
 from jobs.api.parsers import yaml_read
@@ -29,8 +30,9 @@ _INVALID = "The submission is not valid."
 #: Prefix of a field that changes one setting.
 _SETTING = "settings."
 _SELECTION_FIELDS = tuple(f"selection_{field.name}" for field in dataclasses.fields(SelectionSpec))
+_TUNING_FIELDS = tuple(f"tuning_{field.name}" for field in dataclasses.fields(TuningSpec))
 #: Fields that may also be given as one object, such as `stop: {kind: epochs, limit: 3}`.
-_OBJECTS = {"stop": "kind and limit", "selection": "method"}
+_OBJECTS = {"stop": "kind and limit", "selection": "method", "tuning": "space"}
 
 
 def submission_read(
@@ -39,8 +41,8 @@ def submission_read(
     """Check a submission.
 
     Args:
-        data: the fields, as JSON values or as a form's text; `stop` and `selection` may also be
-            objects.
+        data: the fields, as JSON values or as a form's text; `stop`, `selection` and `tuning` may
+            also be objects.
         code: content of an uploaded file; otherwise `data` has `code` (text) or `template`.
         code_name: the uploaded file's name.
 
@@ -56,6 +58,7 @@ def submission_read(
     values |= {name: tuple(values[name]) for name in _LISTS}
     stop = {name.removeprefix("stop_"): values.pop(name, None) for name in STOP_FIELDS}
     values["selection"] = _selection_of(values)
+    values["tuning"] = _tuning_of(values)
     if values["task"] is Task.PREDICT:
         return Submission(**values, stop=ONE_PASS)
     if stop["kind"] is not StopKind.METRIC:
@@ -67,7 +70,7 @@ def objects_flattened(data: Mapping[str, Any]) -> dict[str, Any]:
     """Turn `stop: {kind: ..., limit: ...}` into `stop_kind`, `stop_limit`, as in a form.
 
     Raises:
-        InvalidInputError: `stop` or `selection` is no object.
+        InvalidInputError: `stop`, `selection` or `tuning` is no object.
     """
     values = {str(name): value for name, value in data.items()}
     for prefix, needed in _OBJECTS.items():
@@ -88,8 +91,25 @@ def _selection_of(values: dict[str, Any]) -> dict[str, Any]:
     return found
 
 
+def _tuning_of(values: dict[str, Any]) -> dict[str, Any]:
+    """Take the `tuning_` fields out of valid values; empty if nothing is tuned."""
+    given = {name.removeprefix("tuning_"): values.pop(name) for name in _TUNING_FIELDS}
+    if not given["space"] or values["task"] is Task.PREDICT:
+        return {}
+    found: dict[str, Any] = encode(decode(TuningSpec, given))
+    return found
+
+
 def submission_of(request: Request) -> Submission:
+    """Read and check the submission of a request; see `submission_apart`."""
+    return submission_apart(request, ())[0]
+
+
+def submission_apart(request: Request, apart: Sequence[str]) -> tuple[Submission, dict[str, Any]]:
     """Read and check the submission of a request in any supported format.
+
+    Returns:
+        The submission, and the values of the fields `apart`, which are none of a job.
 
     A multipart request may carry the code as a file `code`, and a YAML or JSON file `spec` with
     fields that the request's own fields override; `settings.NAME` overrides one setting.
@@ -116,13 +136,21 @@ def submission_of(request: Request) -> Submission:
         if not isinstance(read, Mapping):
             raise InvalidInputError.of(spec="Give an object of fields.")
         values = objects_flattened(read) | objects_flattened(values)
-    return submission_read(_settings_changed(objects_flattened(values)), code, name)
+    others = {one: values.pop(one) for one in apart if one in values}
+    return submission_read(_settings_changed(objects_flattened(values)), code, name), others
 
 
 def _settings_changed(values: dict[str, Any]) -> dict[str, Any]:
     """Apply fields `settings.NAME`, each a change of one setting of the spec or the template.
 
     A value is JSON, or else plain text; text in a JSON body is read the same way as in a form.
+    """
+    template = JOB_TEMPLATES.get(str(values.get("template")))
+    return settings_changed({} if template is None else template.settings, values)
+
+
+def settings_changed(base: Mapping[str, Any], values: dict[str, Any]) -> dict[str, Any]:
+    """Apply fields `settings.NAME` of `values` to its own settings, or else to `base`.
 
     Raises:
         InvalidInputError: `settings` itself is no object.
@@ -130,8 +158,7 @@ def _settings_changed(values: dict[str, Any]) -> dict[str, Any]:
     changes = {name: values[name] for name in values if name.startswith(_SETTING)}
     if not changes:
         return values
-    template = JOB_TEMPLATES.get(str(values.get("template")))
-    base = values.get("settings") or ({} if template is None else template.settings)
+    base = values.get("settings") or dict(base)
     try:
         merged = SettingsField().run_validation(base)
     except serializers.ValidationError as error:

@@ -18,13 +18,16 @@ from controlplane.core.protocol.selection import (
     STALE_RANGE,
     SelectionMethod,
 )
+from controlplane.core.protocol.tuning import MAX_BRANCHES_RANGE, SHARE_RANGE, TRIALS_RANGE
 from controlplane.core.protocol.wire import (
     OnNonfinite,
     ReductionMode,
     StopKind,
     Task,
 )
+from controlplane.core.values.tiers import Tier
 from jobs.api.jobs.submission_fields import (
+    CheckpointField,
     EnumField,
     FlagField,
     KindsField,
@@ -32,6 +35,7 @@ from jobs.api.jobs.submission_fields import (
     NumberField,
     SecretNamesField,
     SettingsField,
+    SpaceField,
     TagsField,
     TextField,
     WholeField,
@@ -41,6 +45,7 @@ from jobs.submission import (
     BATCH_LIMIT,
     DEFAULT_PRIORITY,
     JOB_ID_LIMIT,
+    NEWEST,
     ONE_PASS,
     PRIORITY_RANGE,
     SEED_LIMIT,
@@ -80,6 +85,19 @@ class SubmissionSerializer(serializers.Serializer):
         default=None,
         label="Model of job",
         help_text="Number of one of your finished jobs; empty: the code provides the model.",
+    )
+    forked_from = WholeField(
+        1,
+        JOB_ID_LIMIT,
+        default=None,
+        label="Start from the state of job",
+        help_text="Number of a job whose weights, optimizer and progress it begins with.",
+    )
+    checkpoint = CheckpointField(
+        default=NEWEST,
+        label="Which state",
+        help_text="newest: the newest kept checkpoint. now: the job saves its state now. Or the "
+        "step of a kept one.",
     )
     template = serializers.ChoiceField(
         choices=list(JOB_TEMPLATES),
@@ -142,11 +160,26 @@ class SubmissionSerializer(serializers.Serializer):
         help_text="Idle accelerators of other types may join while no other job needs them. "
         "Results are then reproducible within rounding, not bitwise.",
     )
+    tier = EnumField(
+        Tier,
+        default=Tier.NORMAL,
+        label="Tier",
+        help_text="Urgent before normal before idle, whatever the priority: a lower tier gets what "
+        "higher ones leave. Idle jobs give way at any moment and lose no step.",
+    )
     priority = WholeField(
         *PRIORITY_RANGE,
         default=DEFAULT_PRIORITY,
         label="Priority",
-        help_text="{} to {}; twice the priority, twice the share.".format(*PRIORITY_RANGE),
+        help_text="{} to {}; inside a tier, twice the priority, twice the share.".format(
+            *PRIORITY_RANGE
+        ),
+    )
+    project = TextField(
+        40,
+        default="",
+        label="Project",
+        help_text="Its members see the job; its guaranteed share and limits count. Empty: none.",
     )
     stop = serializers.DictField(
         required=False, help_text="The `stop_` fields as one object: kind, limit, metric, ..."
@@ -265,6 +298,54 @@ class SubmissionSerializer(serializers.Serializer):
         default=None,
         label="Compare with random selection every (epochs)",
         help_text="Stops selecting if the validation loss then falls faster. Empty: never.",
+    )
+
+    tuning = serializers.DictField(
+        required=False,
+        help_text="The `tuning_` fields as one object: space, max_trials, max_share, ...",
+    )
+    tuning_space = SpaceField(
+        default=dict,
+        label="Search space",
+        help_text="A JSON object with a range for each value to tune: learning_rate or "
+        "learning_rate_scale (a factor, for schedules), momentum, weight_decay. Example: "
+        '{"learning_rate": {"low": 0.00001, "high": 1, "log": true}}. Empty: no tuning.',
+    )
+    tuning_max_trials = WholeField(
+        *TRIALS_RANGE,
+        default=20,
+        label="Most trials per search",
+        help_text="A trial is some steps of training with other values, from the same state as "
+        "the others. The first trial has the job's own values.",
+    )
+    tuning_max_share = NumberField(
+        *SHARE_RANGE,
+        default=0.3,
+        label="Share of the steps for trials",
+        help_text="At most this share of the job's steps: 0.3 is 30 %. Steps of a trial that is "
+        "not kept are lost.",
+    )
+    tuning_max_branches = WholeField(
+        *MAX_BRANCHES_RANGE,
+        default=4,
+        label="Most trials in memory",
+        help_text="Trials that are kept for comparison while others run. Each takes as much memory "
+        "as the model and its optimizer, on every accelerator.",
+    )
+    tuning_objective = TextField(
+        100,
+        default="val_loss",
+        label="Metric to watch",
+        help_text="A metric at the end of each epoch, such as val_loss or val_accuracy. After 4 "
+        "epochs without a better value the job searches again.",
+    )
+    tuning_higher_is_better = FlagField(
+        default=False, label="Higher is better", help_text="On for an accuracy, off for a loss."
+    )
+    tuning_retune = FlagField(
+        default=True,
+        label="Search again at a plateau",
+        help_text="Off: search once, at the start of the training.",
     )
 
     def to_internal_value(self, data: Mapping[str, Any]) -> dict[str, Any]:

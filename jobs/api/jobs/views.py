@@ -18,17 +18,24 @@ from rest_framework.views import APIView
 
 from controlplane.core.protocol.wire import Task
 from jobs import nudges
-from jobs.api.jobs.submission_request import submission_of, submission_read
+from jobs.api.jobs.serializers import (
+    DescriptionSerializer,
+    JobSerializer,
+    JobSummarySerializer,
+    PrioritySerializer,
+    ReasonSerializer,
+)
+from jobs.api.jobs.submission_request import settings_changed, submission_of, submission_read
 from jobs.api.jobs.submission_serializer import SubmissionSerializer
 from jobs.api.pagination import JobPages
 from jobs.api.parsers import SubmissionJsonParser, YamlParser
 from jobs.api.requests import (
     actor,
     body,
+    changeable_job,
     chosen_fields,
     etag,
     flag_param,
-    job_exists,
     number_param,
     person,
     revision_expected,
@@ -36,24 +43,19 @@ from jobs.api.requests import (
     visible_job,
     visible_jobs,
 )
-from jobs.api.serializers import (
-    DescriptionSerializer,
-    JobSerializer,
-    JobSummarySerializer,
-    PrioritySerializer,
-    ReasonSerializer,
-)
+from jobs.api.throttles import preview_count
 from jobs.api.waiting import changes_await
 from jobs.exceptions import InvalidInputError, NotFoundError
 from jobs.models import Job
-from jobs.selectors.access import jobs_visible_to, priority_ceiling
+from jobs.selectors.access import job_rows_visible_to
 from jobs.selectors.dry_run import submission_outlook
 from jobs.selectors.estimates.memory import submission_memory_advice
 from jobs.selectors.job_filter import JobFilter
 from jobs.selectors.retention import job_code
 from jobs.services.submission import job_actions
 from jobs.services.submission.rows import job_clone_values, submission_admit
-from jobs.submission import prediction_values
+from jobs.services.submission.standing import standing_read
+from jobs.submission import Submission, prediction_values
 
 _KEY_LIMIT = 120
 
@@ -72,7 +74,7 @@ class JobList(generics.ListAPIView):
         # Chosen fields must not cost a query per row.
         if self._chosen() is None:
             return jobs
-        return jobs.defer(None).select_related("owner").prefetch_related("artifacts")
+        return jobs.defer(None).prefetch_related("artifacts")
 
     def get_serializer_class(self) -> Any:
         chosen = self._chosen()
@@ -104,18 +106,28 @@ class JobList(generics.ListAPIView):
         """Submit a job (JSON, YAML, form or multipart)."""
         wanted = submission_of(request)
         if flag_param(request, "dry_run"):
+            preview_count(person(request))
             submission_admit(person(request), wanted)
             return Response(_outlook(wanted, person(request)))
-        key = request.headers.get("Idempotency-Key", "")
-        if len(key) > _KEY_LIMIT:
-            raise InvalidInputError.of(idempotency_key=f"At most {_KEY_LIMIT} characters.")
-        now = timezone.now()
+        now, key = timezone.now(), key_of(request)
         job = job_actions.job_submit(person(request), wanted, now, idempotency_key=key)
         return _submitted(request, job, is_new=job.submitted_at == now)
 
 
+def key_of(request: Request) -> str:
+    """Return the `Idempotency-Key` of a request; empty without one.
+
+    Raises:
+        InvalidInputError: it is too long.
+    """
+    key = request.headers.get("Idempotency-Key", "")
+    if len(key) > _KEY_LIMIT:
+        raise InvalidInputError.of(idempotency_key=f"At most {_KEY_LIMIT} characters.")
+    return key
+
+
 def _outlook(wanted: Any, user: User) -> dict[str, Any]:
-    outlook = submission_outlook(wanted, timezone.now(), user.pk)
+    outlook = submission_outlook(wanted, timezone.now(), user)
     memory = submission_memory_advice(wanted)
     return {
         "dry_run": True,
@@ -139,7 +151,7 @@ def _job_response(
 ) -> Response:
     chosen = chosen_fields(request, JobSerializer.Meta.fields)
     job = visible_job(request, job_id, chosen)
-    data = JobSerializer.render(job, chosen)
+    data = JobSerializer.render(job, chosen, request.user)
     tag = {"ETag": etag(job.revision, job.version)}
     return Response(data, status=status, headers={**tag, **(headers or {})})
 
@@ -180,7 +192,7 @@ class JobDetail(APIView):
         if not serializer.is_valid():
             errors = {name: [*map(str, texts)] for name, texts in serializer.errors.items()}
             raise InvalidInputError("The input is not valid.", fields=errors)
-        job = job_exists(request, job_id)
+        job = changeable_job(request, job_id)
         job_actions.job_describe(
             job.pk,
             timezone.now(),
@@ -193,8 +205,8 @@ class JobDetail(APIView):
 
 
 def _version(request: Request, job_id: int) -> tuple[int, int]:
-    rows = jobs_visible_to(request.user).select_related(None).defer(None)
-    row = rows.filter(id=job_id).values_list("revision", "version").first()
+    rows = job_rows_visible_to(request.user, job_id).select_related(None).defer(None)
+    row = rows.values_list("revision", "version").first()
     if row is None:
         raise NotFoundError("There is no such job, or it is not yours.")
     return row
@@ -209,7 +221,7 @@ class JobAction(APIView):
 
     @extend_schema(request=ReasonSerializer, responses={200: JobSerializer})
     def post(self, request: Request, job_id: int) -> Response:
-        job = job_exists(request, job_id)
+        job = changeable_job(request, job_id)
         self.act(request, job, text_field(body(request), "reason"))
         nudges.jobs_changed([job_id], orders=True)
         return _job_response(request, job_id)
@@ -237,7 +249,7 @@ class JobResume(JobAction):
 
 
 class JobReprioritise(JobAction):
-    """Change a job's priority; an admin must give a reason for another user's job."""
+    """Change a job's priority or tier; an admin must give a reason for another user's job."""
 
     @extend_schema(
         request=PrioritySerializer,
@@ -250,11 +262,10 @@ class JobReprioritise(JobAction):
     def act(self, request: Request, job: Job, reason: str) -> None:
         job_actions.job_reprioritise(
             job.pk,
-            body(request).get("priority"),  # type: ignore[arg-type]
+            standing_read(person(request), body(request)),
             timezone.now(),
             actor=actor(request),
             reason=reason,
-            ceiling=priority_ceiling(request.user),
             is_reason_required=job.owner_id != request.user.pk,
             seen_revision=revision_expected(request),
         )
@@ -267,17 +278,41 @@ class JobClone(APIView):
     def post(self, request: Request, job_id: int) -> Response:
         """Clone a job."""
         original = visible_job(request, job_id)
-        changes = dict(body(request))
-        values = {**job_clone_values(original, person(request)), **changes}
-        if "stop" in changes:
-            values = {k: v for k, v in values.items() if not k.startswith("stop_")}
-        if changes.get("task") == Task.PREDICT:
-            values = prediction_values(values, changes)
-        code = None
-        if "code" not in changes:
-            with job_code(original).open("rb") as file:
-                code = file.read()
-        wanted = submission_read(values, code, original.code_name)
+        wanted = _changed(original, person(request), dict(body(request)))
         now = timezone.now()
         job = job_actions.job_submit(person(request), wanted, now, cloned_from=original.pk)
         return _submitted(request, job, is_new=True)
+
+
+class JobFork(APIView):
+    """A new job from a saved state of a job, with some fields changed."""
+
+    @extend_schema(
+        request=SubmissionSerializer,
+        responses={200: JobSerializer, 201: JobSerializer},
+        parameters=[OpenApiParameter("Idempotency-Key", str, OpenApiParameter.HEADER)],
+    )
+    def post(self, request: Request, job_id: int) -> Response:
+        """Fork a job: from its newest checkpoint, a kept one, or one that it saves now."""
+        original = visible_job(request, job_id)
+        changes = settings_changed(original.settings, dict(body(request)))
+        if changes.get("forked_from", original.pk) != original.pk:
+            raise InvalidInputError.of(forked_from=f"This is job {original.pk}; leave it out.")
+        wanted = _changed(original, person(request), {**changes, "forked_from": original.pk})
+        now, key = timezone.now(), key_of(request)
+        job = job_actions.job_submit(person(request), wanted, now, idempotency_key=key)
+        return _submitted(request, job, is_new=job.submitted_at == now)
+
+
+def _changed(original: Job, user: User, changes: dict[str, Any]) -> Submission:
+    """Check a submission equal to a job except for `changes`."""
+    values = {**job_clone_values(original, user), **changes}
+    if "stop" in changes:
+        values = {k: v for k, v in values.items() if not k.startswith("stop_")}
+    if changes.get("task") == Task.PREDICT:
+        values = prediction_values(values, changes)
+    code = None
+    if "code" not in changes:
+        with job_code(original).open("rb") as file:
+            code = file.read()
+    return submission_read(values, code, original.code_name)

@@ -11,12 +11,12 @@ from rest_framework.response import Response
 from rest_framework.views import APIView
 
 from jobs.api.permissions import AdminPermission
-from jobs.api.requests import body, person, text_field
-from jobs.api.serializers import (
+from jobs.api.replays.serializers import (
     ReplayRequestSerializer,
     ReplaySerializer,
     ReplaySummarySerializer,
 )
+from jobs.api.requests import body, person, text_field
 from jobs.exceptions import InvalidInputError
 from jobs.models import Replay
 from jobs.services.cluster.replays import replay_ask, replay_cancel

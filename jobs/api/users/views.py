@@ -13,8 +13,9 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 from rest_framework.views import APIView
 
+from controlplane.core.values.tiers import Tier
 from jobs import nudges
-from jobs.api.jobs.submission_fields import FlagField, NumberField, WholeField
+from jobs.api.jobs.submission_fields import EnumField, FlagField, NumberField, WholeField
 from jobs.api.permissions import AdminPermission
 from jobs.api.requests import body, person
 from jobs.exceptions import InvalidInputError
@@ -33,6 +34,7 @@ class UserSerializer(serializers.Serializer):
     is_admin = serializers.BooleanField()
     last_login = serializers.DateTimeField(allow_null=True)
     priority_ceiling = serializers.IntegerField(help_text="Highest priority of the user's jobs.")
+    tier_ceiling = serializers.CharField(help_text="Highest tier of the user's jobs.")
     share_factor = serializers.FloatField(help_text="Factor of the user's claim on a share.")
     live_jobs_limit = serializers.IntegerField(help_text="Most jobs that have not ended.")
     live_jobs = serializers.IntegerField(help_text="Jobs not ended.")
@@ -63,6 +65,7 @@ class UserChangeSerializer(serializers.Serializer):
     """Changes of a user's limits; null stands for the site's own limit."""
 
     priority_ceiling = WholeField(1, 1000, required=False, allow_null=True)
+    tier_ceiling = EnumField(Tier, required=False, allow_null=True)
     share_factor = NumberField(0.1, 10.0, required=False)
     live_jobs_limit = WholeField(1, 100_000, required=False, allow_null=True)
     storage_limit_bytes = WholeField(0, 2**60, required=False, allow_null=True)

@@ -17,7 +17,7 @@ from jobs.api.jobs.submission_request import submission_of
 from jobs.api.jobs.submission_serializer import SubmissionSerializer
 from jobs.api.parsers import SubmissionJsonParser, YamlParser
 from jobs.api.requests import number_param, person
-from jobs.api.serializers import ValidationSerializer
+from jobs.api.validations.serializers import ValidationSerializer
 from jobs.api.waiting import changes_await
 from jobs.selectors.access import validation_visible_to
 from jobs.services.submission.validation_requests import validation_request

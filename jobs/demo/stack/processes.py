@@ -74,9 +74,9 @@ def site_parts(environment: Mapping[str, str], directory: Path) -> list[Part]:
         Part(
             name="replayer",
             stage=SITE_STAGE,
-            command=[*celery, "worker", "--queues", "replays", "--pool", "solo", "--loglevel",
-                     "WARNING", "--without-gossip", "--without-mingle",
-                     "--hostname", "replayer@%h"],
+            command=[*celery, "worker", "--queues", "replays,notifications", "--pool", "threads",
+                     "--concurrency", "2", "--loglevel", "WARNING", "--without-gossip",
+                     "--without-mingle", "--hostname", "replayer@%h"],
         ),
         Part(
             name="beat",

@@ -21,6 +21,8 @@ from controlplane.simulator.options import (
     costs_parse,
     failures_parse,
     round_parse,
+    tiers_draw,
+    tiers_parse,
     workload_load,
 )
 from controlplane.simulator.page import FIGURES, page_make
@@ -65,6 +67,8 @@ class Command(BaseCommand):
             "default: no failures")  # fmt: skip
         add("--jobs", type=int, default=120, help="of a Philly list, or made up" + _DEFAULT)
         add("--seed", type=int, default=0, help="of policies and workload" + _DEFAULT)
+        add("--tiers", help="shares of jobs drawn for tiers, as urgent:0.1,idle:0.3; default: as "
+            "the workload has them")  # fmt: skip
         add("--json", type=Path, help="file for everything, jobs included; default: none")
         add("--page", type=Path, help="file for a page with figures; default: none")
 
@@ -76,7 +80,7 @@ class Command(BaseCommand):
                 reports = self._run(options)
         except (ValueError, StuckError) as error:
             raise CommandError(str(error)) from error
-        for line in [*heading(reports[0]), "", *table(reports)]:
+        for line in [*heading(reports[0]), "", *table(reports), *tier_table(reports)]:
             self.stdout.write(line)
         if options["json"] is not None:
             text = json.dumps([report.to_dict() for report in reports]) + "\n"
@@ -104,6 +108,7 @@ class Command(BaseCommand):
             num_jobs=options["jobs"],
             seed=seed,
         )
+        workload = tiers_draw(workload, tiers_parse(options["tiers"]), seed)
         for note in workload.notes:
             self._tell(note)
         return [
@@ -183,6 +188,28 @@ def table(reports: Sequence[Report]) -> list[str]:
             rows = names
         rows = [f"{row}  {cell}" for row, cell in zip(rows, cells, strict=True)]
     return [*lines, *rows]
+
+
+def tier_table(reports: Sequence[Report]) -> list[str]:
+    """Return the figures of each tier under each policy; nothing where all jobs have one tier."""
+    rows = [
+        (
+            report.policy,
+            tier,
+            str(one.num_jobs),
+            *(f"{value:,.0f} s" for value in (one.mean_jct_s, one.p90_jct_s, one.mean_queued_s)),
+        )
+        for report in reports
+        for tier, one in report.tiers.items()
+    ]
+    if not rows:
+        return []
+    titles = ("policy", "tier", "jobs", "mean JCT", "90 % JCT", "mean queue")
+    columns = [
+        _aligned(list(cells), str.ljust if place < 2 else str.rjust)
+        for place, cells in enumerate(zip(titles, *rows, strict=True))
+    ]
+    return ["", *("  ".join(cells) for cells in zip(*columns, strict=True))]
 
 
 def _aligned(cells: Sequence[str], align: Callable[[str, int], str]) -> list[str]:

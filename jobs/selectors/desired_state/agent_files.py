@@ -33,15 +33,21 @@ def code_for_node(node: Node, job_id: int | None = None, validation_id: int | No
     raise NotFoundError(_HIDDEN)
 
 
-def checkpoint_for_node(node: Node, job_id: int) -> Artifact:
-    """Find a job's newest checkpoint.
+def checkpoint_for_node(
+    node: Node, job_id: int | None = None, validation_id: int | None = None
+) -> Artifact:
+    """Find a job's newest checkpoint, or the state that a validated job starts from.
 
     Raises:
-        NotFoundError: the job has no trainer on the node, or no checkpoint.
+        NotFoundError: the job has no trainer or validation on the node, or no checkpoint.
     """
-    if not _allocations(node, job_id).exists():
-        raise NotFoundError(_HIDDEN)
-    artifact = Artifact.objects.filter(job_id=job_id, name="checkpoint.npz").first()
+    job = code_for_node(node, job_id, validation_id)
+    checkpoints = Artifact.objects.filter(job_id=job.pk, name="checkpoint.npz")
+    if not job.pk:  # it is not submitted, and has no file of its own
+        checkpoints = Artifact.objects.filter(
+            job=job.forked_from, sha256=job.fork.get("sha256") or "none"
+        )
+    artifact = checkpoints.first()
     if artifact is None:
         raise NotFoundError("This job has no checkpoint.")
     return artifact

@@ -67,6 +67,8 @@ def training_spec(job: Job) -> TrainingSpec:
         merges=job.facts.get("is_merged") is not False,
         on_nonfinite=OnNonfinite(job.on_nonfinite),
         selection=job.selection_spec,
+        tuning=job.tuning_spec,
+        fork=job.fork_spec,
     )
 
 
@@ -213,4 +215,5 @@ def _wanted_trainer(
         checkpoint_sha256=checkpoint_sha256 if is_restoring else None,
         profile=row.profile_requested,
         peers=tuple(sorted(peers)),
+        save_request=row.job.save_request,
     )

@@ -56,13 +56,17 @@ def accelerator_sizes() -> list[AcceleratorSize]:
 
 
 def epoch_examples(jobs: Iterable[Job]) -> dict[int, int]:
-    """Count the examples that adaptive jobs have done in their present epoch, in one query."""
-    adapting = [job.pk for job in jobs if job.adapts_batch_size]
-    if not adapting:
+    """Count how far jobs that adapt their batch or select are in their epoch, in one query.
+
+    Of an epoch that selects the candidates count, not the examples that were trained on.
+    """
+    counted = [job.pk for job in jobs if job.adapts_batch_size or job.selection]
+    if not counted:
         return {}
-    reports = StepReport.objects.filter(job_id__in=adapting, epoch=F("job__epoch"))
-    totals = reports.order_by().values("job_id").annotate(total=Sum("examples"))
-    return {row["job_id"]: row["total"] for row in totals}
+    reports = StepReport.objects.filter(job_id__in=counted, epoch=F("job__epoch"))
+    totals = reports.order_by().values("job_id")
+    rows = totals.annotate(trained=Sum("examples"), candidates=Sum("candidates"))
+    return {row["job_id"]: max(row["trained"], row["candidates"]) for row in rows}
 
 
 def examples_done(job: Job, per_epoch: int, in_epoch: int | None = None) -> int:

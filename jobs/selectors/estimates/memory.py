@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from django.db.models import Min
 
 from controlplane.core.estimates.memory import Fit, MemoryNeed, fit_of, memory_need_read
+from controlplane.core.protocol.codec import decode
+from controlplane.core.protocol.tuning import MAX_BRANCHES_RANGE, TuningSpec
 from controlplane.core.values.lifecycle import NodeStatus
 from jobs.models import Accelerator, Job, Validation
 from jobs.submission import Submission
@@ -24,11 +26,14 @@ class MemoryAdvice:
     Attributes:
         fits: by kind, in alphabetical order; kinds of unknown memory are left out.
         num_virtual_nodes: the requested number.
+        max_branches: the most branches of a tuned job that fit everywhere with this number, if it
+            has more than fit.
     """
 
     need: MemoryNeed
     fits: tuple[Fit, ...]
     num_virtual_nodes: int
+    max_branches: int | None = None
 
     @property
     def suggested(self) -> int | None:
@@ -52,6 +57,8 @@ class MemoryAdvice:
         return {
             "bytes_per_example": round(self.need.bytes_per_example),
             "base_bytes": round(self.need.base_bytes),
+            "kept_states": self.need.num_kept_states,
+            "kept_bytes": round(self.need.kept_bytes),
             "num_virtual_nodes": self.suggested,
             "kinds": [
                 {
@@ -84,28 +91,42 @@ def memory_advice(
     accepted_kinds: Collection[str],
     global_batch_size: int,
     num_virtual_nodes: int,
+    tuning: TuningSpec | None,
 ) -> MemoryAdvice | None:
     """Compare a job with the kinds of online nodes; None if its memory need is unknown."""
     if need is None:
         return None
+    if tuning is not None:
+        need = replace(need, num_kept_states=tuning.num_kept_states)
     present = Accelerator.objects.filter(
         is_present=True, node__status=NodeStatus.ONLINE, node__removed_at=None, memory_bytes__gt=0
     )
     if accepted_kinds:
         present = present.filter(kind__in=accepted_kinds)
     rows = present.values("kind").annotate(least=Min("memory_bytes"), threads=Min("threads"))
-    fits = [
-        fit_of(
-            need,
-            row["kind"],
-            row["least"],
-            is_gpu=row["threads"] == 0,
-            global_batch_size=global_batch_size,
-            num_virtual_nodes=num_virtual_nodes,
+    kinds = list(rows.order_by("kind"))
+
+    def fits_with(need: MemoryNeed) -> tuple[Fit, ...]:
+        return tuple(
+            fit_of(
+                need,
+                row["kind"],
+                row["least"],
+                is_gpu=row["threads"] == 0,
+                global_batch_size=global_batch_size,
+                num_virtual_nodes=num_virtual_nodes,
+            )
+            for row in kinds
         )
-        for row in rows.order_by("kind")
-    ]
-    return MemoryAdvice(need, tuple(fits), num_virtual_nodes)
+
+    advice = MemoryAdvice(need, fits_with(need), num_virtual_nodes)
+    if tuning is None or not advice.short_kinds:
+        return advice
+    for number in range(tuning.max_branches - 1, MAX_BRANCHES_RANGE[0] - 1, -1):
+        kept = replace(tuning, max_branches=number).num_kept_states
+        if all(fit.is_enough for fit in fits_with(replace(need, num_kept_states=kept))):
+            return replace(advice, max_branches=number)
+    return advice
 
 
 def submission_memory_advice(submission: Submission) -> MemoryAdvice | None:
@@ -116,6 +137,7 @@ def submission_memory_advice(submission: Submission) -> MemoryAdvice | None:
         submission.accepted_kinds,
         submission.global_batch_size,
         submission.num_virtual_nodes,
+        decode(TuningSpec, submission.tuning) if submission.tuning else None,
     )
 
 
@@ -126,12 +148,15 @@ def job_memory_advice(job: Job, facts: dict[str, Any] | None = None) -> MemoryAd
         job.accepted_kinds,
         job.global_batch_size,
         job.num_virtual_nodes,
+        job.tuning_spec,
     )
 
 
 def advice_text(advice: MemoryAdvice) -> str:
     """Describe the measured need and the number of virtual nodes that fit each kind."""
     measured = f"Measured: {size_text(advice.need.bytes_per_example)} per example"
+    if advice.need.num_kept_states:
+        measured += f", and for tuning {_kept_text(advice.need)}"
     if not advice.fits:
         return f"{measured}."
     return f"{measured}; {_fits_text(advice.fits)}."
@@ -149,7 +174,11 @@ def shortage_text(advice: MemoryAdvice) -> str:
     )
     head = f"With {advice.num_virtual_nodes} virtual nodes it runs out of memory"
     where = " on every kind of accelerator here" if advice.fits_nowhere else ""
-    return f"{head}{where}: {needs}. {_remedy(short)}"
+    kept = f", {_kept_text(advice.need)} included" if advice.need.num_kept_states else ""
+    fewer = ""
+    if advice.max_branches is not None:
+        fewer = f" It would fit with tuning.max_branches = {advice.max_branches}."
+    return f"{head}{where}: {needs}{kept}. {_remedy(short)}{fewer}"
 
 
 def memory_shortage(job: Job, facts: dict[str, Any]) -> str:
@@ -165,6 +194,11 @@ def out_of_memory_text(job: Job, kind: str = "") -> str:
     has just proved too small.
     """
     advice = job_memory_advice(job)
+    if advice is not None and advice.max_branches is not None:
+        return (
+            f"Its tuning keeps {_kept_text(advice.need)}: tuning.max_branches = "
+            f"{advice.max_branches} would fit."
+        )
     most = job.global_batch_size
     if job.num_virtual_nodes >= most:
         return (
@@ -202,6 +236,11 @@ def _fits_text(fits: Sequence[Fit]) -> str:
     if len(fits) > _KINDS_NAMED:
         texts.append(f"and {len(fits) - _KINDS_NAMED} more kinds")
     return ", ".join(texts)
+
+
+def _kept_text(need: MemoryNeed) -> str:
+    count = need.num_kept_states
+    return f"{count} more states of {size_text(need.state_bytes)} ({size_text(need.kept_bytes)})"
 
 
 def _remedy(short: Sequence[Fit]) -> str:

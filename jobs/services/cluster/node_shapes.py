@@ -156,7 +156,14 @@ def shape_accept(node: Node, digest: str, now: datetime.datetime, *, actor: str)
         accelerators_write(row, request.accelerators)
         text = f"{row.name} was accepted as it is now: {_shape_text(shape)}"
         event_add("node_accepted", text, now=now, node=row, actor=actor, data=shape)
-        audit_add(AuditAction.NODE_SHAPE_ACCEPTED, f"node:{row.name}", actor=actor, digest=digest)
+        address = {name: shape[name] for name in ("host", "first_port", "last_port")}
+        audit_add(
+            AuditAction.NODE_SHAPE_ACCEPTED,
+            f"node:{row.name}",
+            actor=actor,
+            digest=digest,
+            **address,
+        )
 
 
 def _is_pinned(node: Node, request: HelloRequest) -> bool:
@@ -199,8 +206,6 @@ def _shape(request: EnrolRequest | HelloRequest) -> dict[str, Any]:
 
 
 def _shape_text(shape: dict[str, Any]) -> str:
+    """Describe a shape for everybody: without its address."""
     kinds = sorted({row["kind"] for row in shape["accelerators"]})
-    return (
-        f"{len(shape['accelerators'])} accelerators ({', '.join(kinds)}) at {shape['host']}, ports "
-        f"{shape['first_port']} to {shape['last_port']}"
-    )
+    return f"{len(shape['accelerators'])} accelerators ({', '.join(kinds)})"

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import datetime
+import logging
 import re
 from enum import StrEnum
+from typing import Any
 
 from django.conf import settings
 from django.contrib.auth.models import User
@@ -19,6 +21,7 @@ from controlplane.core.protocol.wire import (
 from controlplane.core.values.lifecycle import NodeStatus
 from jobs.exceptions import ConflictError, InvalidInputError, NotFoundError
 from jobs.models import Accelerator, Allocation, AuditAction, EnrolmentToken, Node
+from jobs.selectors.drains import drain_preview, drain_record
 from jobs.services.cluster.agent_tokens import (
     agent_token_set,
     enrolment_token_check,
@@ -39,7 +42,11 @@ from jobs.services.lifecycle.events import event_add
 from jobs.services.lifecycle.transitions import job_lock
 from jobs.services.submission.validations import validations_of_node_expire
 
+logger = logging.getLogger(__name__)
+
 _NAME = re.compile(r"[a-z0-9]([a-z0-9.-]{0,61}[a-z0-9])?")
+#: Text that a database stores: no NUL, no lone surrogates.
+_TEXT = re.compile(r"[^\x00\ud800-\udfff]*")
 _HOST = re.compile(r"[A-Za-z0-9.:\-\[\]]{1,253}")
 ACCELERATORS_LIMIT = 64
 ENROLMENT_TOKEN_HOURS = 24
@@ -231,10 +238,8 @@ def node_heartbeat(node: Node, boot_id: str, now: datetime.datetime) -> None:
             agent must say hello again.
     """
     token_age_check(node, now)
-    renewed = Node.objects.filter(id=node.pk, boot_id=boot_id, status=NodeStatus.ONLINE).update(
-        last_seen_at=now
-    )
-    if not renewed:
+    holder = Node.objects.filter(id=node.pk, boot_id=boot_id, status=NodeStatus.ONLINE)
+    if not _TEXT.fullmatch(boot_id) or not holder.update(last_seen_at=now):
         raise ConflictError("The node's lease was lost; say hello again.", code="lease_lost")
 
 
@@ -279,15 +284,32 @@ def node_trainers_lose(node: Node, now: datetime.datetime) -> set[int]:
 def node_cordon(
     node: Node, change: Cordon, now: datetime.datetime, *, actor: str, reason: str = ""
 ) -> bool:
-    """Cordon, drain or uncordon a node; return False if nothing changed."""
+    """Cordon, drain or uncordon a node; return False if nothing changed.
+
+    The event of a drain has the preview of it, for a comparison with what happens.
+    """
     is_cordoned, is_draining, kind, verb = _CORDONS[change]
     state = {"is_cordoned": is_cordoned, "is_draining": is_draining}
+    data: dict[str, Any] = {"reason": reason}
+    if change is Cordon.DRAIN and not node.is_draining:
+        data["jobs"] = _drain_expected(node, now)
     changed = Node.objects.filter(id=node.pk).exclude(**state).update(**state)
     if changed:
+        if change is Cordon.UNCORDON and node.is_closed_by_window(now):
+            verb = "takes work again after its maintenance"
         text = f"{node.name} {verb}" + (f": {reason}" if reason else "")
-        event_add(kind, text, now=now, node=node, actor=actor, data={"reason": reason})
+        event_add(kind, text, now=now, node=node, actor=actor, data=data)
         audit_add(kind, f"node:{node.name}", actor=actor, reason=reason)
     return bool(changed)
+
+
+def _drain_expected(node: Node, now: datetime.datetime) -> list[dict[str, Any]]:
+    """Return the record of a drain's preview; empty if the policy fails, as cycles would."""
+    try:
+        return drain_record(drain_preview([node], now))
+    except (AssertionError, ValueError):
+        logger.exception("the drain of %s cannot be previewed", node.name)
+        return []
 
 
 def node_remove(node: Node, now: datetime.datetime, *, actor: str, reason: str = "") -> set[int]:
@@ -316,8 +338,8 @@ def _node_check(request: EnrolRequest | HelloRequest) -> None:
         fields["host"] = ["Give a host name or an address."]
     if not 1 <= request.first_port <= request.last_port <= 65535:
         fields["last_port"] = ["Give a port range within 1..65535, the first not above the last."]
-    if not 1 <= len(request.boot_id) <= 64:
-        fields["boot_id"] = ["Give 1 to 64 characters."]
+    if not 1 <= len(request.boot_id) <= 64 or not _TEXT.fullmatch(request.boot_id):
+        fields["boot_id"] = ["Give 1 to 64 characters, without NUL and lone surrogates."]
     count = len(request.accelerators)
     if count > ACCELERATORS_LIMIT:
         fields["accelerators"] = [f"At most {ACCELERATORS_LIMIT} accelerators a node."]
@@ -328,6 +350,9 @@ def _node_check(request: EnrolRequest | HelloRequest) -> None:
         fields["last_port"] = ["Give at least one port for each accelerator."]
     if any(not 1 <= len(info.kind) <= 40 for info in request.accelerators):
         fields["accelerators"] = ["Give each accelerator a kind of 1 to 40 characters."]
+    texts = [text for row in request.accelerators for text in (row.kind, row.name, row.uuid)]
+    if not all(_TEXT.fullmatch(text) for text in texts):
+        fields["accelerators"] = ["Give text without NUL and lone surrogates."]
     if fields:
         raise InvalidInputError("The node's description is not valid.", fields=fields)
 

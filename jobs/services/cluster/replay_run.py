@@ -5,12 +5,13 @@ from __future__ import annotations
 import dataclasses
 import datetime
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from controlplane.core.policies import POLICIES, BatchMode
+from controlplane.core.values.tiers import TIERS
 from controlplane.simulator.engine.event_clock import StuckError
 from controlplane.simulator.engine.report import Report
 from controlplane.simulator.engine.simulate import simulate
@@ -54,7 +55,9 @@ def replay_answer(replay: Replay, progress: Progress) -> dict[str, Any]:
     Returns:
         `recorded`, `as_is` and `changed`: figures, with completion times of finished jobs only, if
         there are any; `as_is_policy`, `as_is_accelerators`; `jobs`: completion times by job;
-        `allocation`: [time, job, accelerators from then on] with the change; `num_jobs`; `notes`.
+        `allocation`: [time, job, accelerators from then on] with the change; `num_jobs`; `notes`;
+        `tiers`: highest first, if jobs have several: `tier`, `num_jobs`, and the completion times
+        and waits of its jobs, `recorded`, `as_is` and `changed`.
 
     Raises:
         ReplayStoppedError: no job to replay, the time limit was exceeded, or it was cancelled.
@@ -74,6 +77,7 @@ def replay_answer(replay: Replay, progress: Progress) -> dict[str, Any]:
         "as_is_policy": as_is_policy,
         "as_is_accelerators": history.accelerators,
         "num_jobs": len(history.jobs),
+        "tiers": _tiers(history, as_is, changed),
         "notes": _notes(history, changed),
         "jobs": _job_rows(history.jobs, as_is, changed),
         "allocation": _allocation(changed, numbers, history.start_at),
@@ -114,27 +118,24 @@ def _half(progress: Progress, half: int, deadline: float) -> Callable[[int, int,
 
 def _recorded(replay: Replay, history: History) -> dict[str, float | None]:
     """Compute the figures of a simulation report from the recorded history."""
-    done = [
-        (job.ended_at - job.submitted_at, job.ended_at)
-        for job in history.jobs
-        if job.ended_at is not None
-    ]
-    waits = [
-        job.started_at - job.submitted_at for job in history.jobs if job.started_at is not None
-    ]
-    found: dict[str, float | None] = dict.fromkeys((*_COMPLETION, "mean_queueing_s", *_WHOLE))
-    if done:
-        last = max(ended_at for _, ended_at in done)
-        found |= _completion([seconds for seconds, _ in done])
-        found["makespan_s"] = last - min(job.submitted_at for job in history.jobs)
-        found["utilisation"] = _utilisation(replay, history, last)
-    if waits:
-        found["mean_queueing_s"] = float(np.mean(waits))
+    found = dict.fromkeys(_WHOLE) | _recorded_times(history.jobs)
+    ends = [job.ended_at for job in history.jobs if job.ended_at is not None]
+    if ends:
+        found["makespan_s"] = max(ends) - min(job.submitted_at for job in history.jobs)
+        found["utilisation"] = _utilisation(replay, history, max(ends))
     resizes = resize_histories(job.id for job in history.jobs)
     if resizes:
         total = sum(row.num_resizes for row in resizes.values())
         found["resizes_per_job"] = total / len(history.jobs)
     return found
+
+
+def _recorded_times(jobs: Sequence[HistoryJob]) -> dict[str, float | None]:
+    done = [job.ended_at - job.submitted_at for job in jobs if job.ended_at is not None]
+    waits = [job.started_at - job.submitted_at for job in jobs if job.started_at is not None]
+    found: dict[str, float | None] = dict.fromkeys((*_COMPLETION, "mean_queueing_s"))
+    found |= _completion(done) if done else {}
+    return found | ({"mean_queueing_s": float(np.mean(waits))} if waits else {})
 
 
 def _utilisation(replay: Replay, history: History, end_at: float) -> float | None:
@@ -152,11 +153,33 @@ def _utilisation(replay: Replay, history: History, end_at: float) -> float | Non
 
 
 def _figures(report: Report, history: History) -> dict[str, float]:
-    finished = {job.label for job in history.jobs if job.ended_at is not None}
-    rows = [row for row in report.jobs if row.name in finished] or list(report.jobs)
-    figures = _completion([row.completion_s for row in rows])
-    figures["mean_queueing_s"] = report.mean_queued_s
-    return figures | {name: float(getattr(report, name)) for name in _WHOLE}
+    whole = {name: float(getattr(report, name)) for name in _WHOLE}
+    return _simulated_times(report, history.jobs) | whole
+
+
+def _simulated_times(report: Report, jobs: Sequence[HistoryJob]) -> dict[str, float]:
+    """Return the completion times of those of the jobs that had finished, and waits of all."""
+    rows = {row.name: row for row in report.jobs}
+    finished = [job for job in jobs if job.ended_at is not None] or jobs
+    figures = _completion([rows[job.label].completion_s for job in finished])
+    return figures | {"mean_queueing_s": float(np.mean([rows[job.label].queued_s for job in jobs]))}
+
+
+def _tiers(history: History, as_is: Report, changed: Report) -> list[dict[str, Any]]:
+    by_tier = {tier: [job for job in history.jobs if job.tier is tier] for tier in TIERS}
+    by_tier = {tier: jobs for tier, jobs in by_tier.items() if jobs}
+    if len(by_tier) < 2:
+        return []
+    return [
+        {
+            "tier": tier.value,
+            "num_jobs": len(jobs),
+            "recorded": _recorded_times(jobs),
+            "as_is": _simulated_times(as_is, jobs),
+            "changed": _simulated_times(changed, jobs),
+        }
+        for tier, jobs in by_tier.items()
+    ]
 
 
 def _completion(seconds: list[float]) -> dict[str, float]:

@@ -13,4 +13,4 @@ def token_make(prefix: str) -> str:
 
 def token_digest(token: str) -> str:
     """Return the digest to store. A plain hash is enough for 256 random bits."""
-    return hashlib.sha256(token.encode()).hexdigest()
+    return hashlib.sha256(token.encode(errors="surrogatepass")).hexdigest()

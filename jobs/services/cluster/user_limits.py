@@ -16,7 +16,10 @@ from jobs.services.lifecycle.audit import audit_add
 from jobs.services.lifecycle.events import user_actor
 
 #: Columns of `UserLimits` that admins change.
-LIMITS = ("priority_ceiling", "share_factor", "live_jobs_limit", "storage_limit_bytes")
+LIMITS = (
+    *("priority_ceiling", "tier_ceiling"),
+    *("share_factor", "live_jobs_limit", "storage_limit_bytes"),
+)
 
 
 def user_version(user: User) -> str:

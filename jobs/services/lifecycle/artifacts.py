@@ -19,8 +19,9 @@ from jobs.exceptions import ConflictError, InvalidInputError, TooLargeError
 from jobs.models import Artifact, Job
 from jobs.services.lifecycle.transitions import job_lock
 
+CHECKPOINT = "checkpoint.npz"
 #: Files that agents upload.
-ARTIFACT_NAMES = ("checkpoint.npz", "model.keras", "history.csv", "metrics.json")
+ARTIFACT_NAMES = (CHECKPOINT, "model.keras", "history.csv", "metrics.json")
 #: Written by the control plane, from log chunks sent while the job ran.
 LOG_NAME = "log.txt"
 _SHA256 = re.compile(r"[0-9a-f]{64}")
@@ -120,13 +121,39 @@ def _replace(artifact: Artifact) -> Artifact:
         if old is not None and old.generation > artifact.generation:
             artifact.file.delete(save=False)
             raise ConflictError("A newer generation stored this file.", code="stale_generation")
-        if old is not None:
-            old_file = old.file
+        is_kept = old is not None and artifact.name == CHECKPOINT and _keep(old)
+        if old is not None and not is_kept:
             artifact.pk = old.pk
-            # Readers with the old file open can finish: each stored file has its own name.
-            transaction.on_commit(lambda: _file_remove(old_file))
+            _remove_later(old)
         artifact.save()
     return artifact
+
+
+def _keep(old: Artifact) -> bool:
+    """Keep a replaced checkpoint under the name of its step; return False if it is not to stay.
+
+    Of older ones with that step, and of all beyond the limit, none stays.
+    """
+    earlier = Artifact.objects.filter(job_id=old.job_id, name__startswith="checkpoint-")
+    name = None if old.step is None else f"checkpoint-{old.step}.npz"
+    num_kept = settings.KEPT_CHECKPOINTS - 1 - (name is not None)
+    for place, other in enumerate(earlier.exclude(name=name or "").order_by("-at", "-id")):
+        if place >= num_kept:
+            other.delete()
+            _remove_later(other)
+    if name is None or num_kept < 0:
+        return False
+    for other in earlier.filter(name=name):
+        other.delete()
+        _remove_later(other)
+    Artifact.objects.filter(id=old.pk).update(name=name)
+    return True
+
+
+def _remove_later(old: Artifact) -> None:
+    """Remove a file on commit. Readers can finish: each stored file has its own name."""
+    old_file = old.file
+    transaction.on_commit(lambda: _file_remove(old_file))
 
 
 def _file_remove(old_file: File) -> None:

@@ -9,6 +9,7 @@ from typing import Any
 from django.db import transaction
 
 from jobs.models import Event, Job, Node
+from jobs.services.lifecycle.notifications import deliveries_add
 
 SYSTEM = "system"
 
@@ -25,7 +26,7 @@ def event_add(
     actor: str = SYSTEM,
     data: dict[str, Any] | None = None,
 ) -> Event:
-    """Append an event, and log it.
+    """Append an event, queue the notifications about it, and log it.
 
     Args:
         actor: `user:NAME`, `policy:NAME`, `node:NAME` or `system`.
@@ -33,6 +34,7 @@ def event_add(
     event = Event.objects.create(
         job=job, node=node, kind=kind, actor=actor, message=message, data=data or {}, at=now
     )
+    deliveries_add(event, job, node)
     transaction.on_commit(lambda: _log(event, job, node))
     return event
 

@@ -36,6 +36,7 @@ from jobs.services.lifecycle.report_context import ReportContext
 from jobs.services.lifecycle.transitions import allocation_release, job_lock, job_settle
 from jobs.services.reports.handlers import HANDLERS
 from jobs.services.reports.log_chunks import log_chunks_store, logs_file
+from jobs.services.reports.readings import readings_take
 from jobs.services.submission.validations import validation_take
 
 #: Kinds of reports that do not affect the assignment of trainers.
@@ -47,6 +48,7 @@ _PROGRESS_KINDS = frozenset(
         ReportKind.DIGEST,
         ReportKind.PART,
         ReportKind.SELECTION_ENDED,
+        ReportKind.TRIAL,
     }
 )
 
@@ -92,6 +94,8 @@ def batch_take(node: Node, batch: ReportBatch, now: datetime.datetime) -> BatchO
     if logs:
         with _refusing(f"the logs of node {node.pk}", node=node.name):
             outcome.changed_jobs |= log_chunks_store(node, logs, now)
+    with _refusing(f"the readings of node {node.pk}", node=node.name):
+        readings_take(node, batch.readings, now)
     _trainers_compare(node, batch, now, outcome)
     reporting_jobs = {chunk.job_id for chunk in logs}
     reporting_jobs |= {report.job_id for report in reports if report.kind is ReportKind.EXITED}

@@ -32,6 +32,7 @@ from jobs.services.reports.profiles import profile_take
 from jobs.services.reports.progress import digest_take, epoch_take, phase_take, steps_take
 from jobs.services.reports.reproducibility import reproducibility_note
 from jobs.services.reports.selection import passes_take, selection_end_take
+from jobs.services.reports.tuning import trial_take
 from jobs.services.scheduling.batch_sizes import batch_size_note
 from jobs.services.scheduling.rebalancing import generation_remap
 from jobs.services.scheduling.resizes import CHECKPOINT, job_empty
@@ -116,12 +117,12 @@ def _checkpointed(context: ReportContext, allocation: Allocation, report: Traine
             job=context.job,
             actor=f"node:{context.node.name}",
         )
-    elif Artifact.objects.filter(
+    elif not report.data.get("superseded") and Artifact.objects.filter(
         # Matched by generation: the report's digest is of the state, not of the file.
         job=context.job,
         name=CHECKPOINT,
         generation=report.generation,
-    ).update(step=step):
+    ).update(step=step, epoch=report.data.get("epoch")):
         event_add(
             "checkpointed",
             f"State of step {step} saved ({report.data['bytes'] / 1e6:.1f} MB)",
@@ -213,7 +214,7 @@ def _nonfinite_fields(context: ReportContext, report: TrainerReport) -> dict[str
     reported = report.data.get("step")
     step = context.job.step if reported is None else reported
     Artifact.objects.filter(job=context.job, name=CHECKPOINT, generation=report.generation).update(
-        step=step
+        step=step, epoch=report.data.get("epoch")
     )
     found = failure_nonfinite(report.data.get("nonfinite"))
     kept = {} if found is None else {found.name: encode(found)}
@@ -287,6 +288,7 @@ HANDLERS: Mapping[ReportKind, Callable[[ReportContext, Allocation, TrainerReport
     ReportKind.CHECKPOINTED: _checkpointed,
     ReportKind.PART: _part,
     ReportKind.SELECTION_ENDED: selection_end_take,
+    ReportKind.TRIAL: trial_take,
     ReportKind.LEFT: _left,
     ReportKind.FINISHED: _finished,
     ReportKind.FAILED: _failed,

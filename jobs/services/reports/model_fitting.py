@@ -30,6 +30,7 @@ from jobs.selectors.estimates.job import (
     throughput_samples,
 )
 from jobs.selectors.estimates.step_times import kinds_by_place, members_read
+from jobs.selectors.tuning import in_trials
 from jobs.services.lifecycle.events import job_fields
 
 logger = logging.getLogger(__name__)
@@ -192,12 +193,15 @@ def _smoothed(old: Measured | None, new: Measured) -> Measured:
 
 
 def _progress_learn(job: Job, row: JobEstimates, report: StepReport) -> None:
-    """Add the useful examples and the mean loss of all steps since the last fit."""
+    """Add the useful examples and the mean loss of all steps since the last fit.
+
+    Losses of trials, which begin again and again from one state, are no part of the loss's course.
+    """
     if report.last_step <= row.step:
         _go_back(row, report.first_step - 1)
     totals = StepReport.objects.filter(
         job=job, last_step__gt=row.step, last_step__lte=report.last_step
-    ).aggregate(loss=Avg("loss"), examples=Sum("examples"))
+    ).aggregate(loss=Avg("loss", filter=~in_trials(job)), examples=Sum("examples"))
     if job.adapts_batch_size:
         row.useful_examples += example_worth(job) * (totals["examples"] or 0)
     else:

@@ -100,10 +100,14 @@ def speeds_take(context: ReportContext, report: TrainerReport) -> None:
 def _generation_speeds_update(
     generation: Generation, seconds: Mapping[str, float], data: Mapping[str, Any]
 ) -> None:
-    """Merge one report into a generation's smoothed times and its window of recent steps."""
+    """Merge one report into a generation's smoothed times and its window of recent steps.
+
+    Selection passes before the steps are left out: they are neither computing nor exchange.
+    """
     speeds = {**_NOTHING_HEARD, **(generation.speeds or {})}
     num_steps = data["last_step"] - data["first_step"] + 1
-    step_s = max(data["seconds"] / num_steps, SECONDS_LEAST)
+    steps_s = max(data["seconds"] - (data.get("pass_s") or 0.0), SECONDS_LEAST)
+    step_s = max(steps_s / num_steps, SECONDS_LEAST)
     before = speeds["seconds"]
     speeds["seconds"] = before | {
         slot: _smoothed(before.get(slot), value) for slot, value in seconds.items()
@@ -112,7 +116,7 @@ def _generation_speeds_update(
     speeds["reports"] += 1
     speeds["steps"] += num_steps
     latest = {int(slot): value for slot, value in seconds.items()}
-    _window_add(generation, speeds, Interval(data["seconds"], num_steps, latest))
+    _window_add(generation, speeds, Interval(steps_s, num_steps, latest))
     generation.speeds = speeds
 
 

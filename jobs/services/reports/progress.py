@@ -102,13 +102,17 @@ def _span_take(
 
 
 def _speed_note(job: Job, row: StepReport) -> None:
-    """Keep the newest speed, and merge it into the mean speed on as many accelerators."""
-    speed = row.examples / row.seconds
+    """Keep the newest speed; merge that of its steps into the mean on as many accelerators.
+
+    Policies divide the work left by the mean, which has no selection passes (`remaining_work`).
+    """
+    newest = row.examples / row.seconds
+    speed = row.examples / max(row.seconds - row.pass_s, SECONDS_LEAST)
     by_count = dict(job.throughput_by_count)
     key = str(row.num_accelerators)
     old = by_count.get(key, speed)
     by_count[key] = old + _SPEED_SMOOTHING * (speed - old)
-    job.update_columns(examples_per_s=speed, throughput_by_count=by_count)
+    job.update_columns(examples_per_s=newest, throughput_by_count=by_count)
 
 
 def _is_late(context: ReportContext, row: StepReport) -> bool:

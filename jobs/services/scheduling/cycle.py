@@ -7,16 +7,17 @@ import datetime
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-from controlplane.core.expected_starts import expected_starts
+from controlplane.core.expected_starts import expected_starts, unknown_starts
 from jobs.models import ClusterSetting
 from jobs.models.resizes import BATCH_ACTOR
 from jobs.selectors.cluster import cluster_snapshot
 from jobs.selectors.expected_starts import decide_timed
+from jobs.selectors.policy_state import policy_state_read
 from jobs.services.lifecycle.events import event_add
 from jobs.services.scheduling.batch_sizes import batch_changes_plan
 from jobs.services.scheduling.explanations import reasons_save, unreadable_note
 from jobs.services.scheduling.plans import plan_apply
-from jobs.services.scheduling.policy import cluster_setting, policy_state_read, policy_state_write
+from jobs.services.scheduling.policy import cluster_setting, policy_state_write
 from jobs.services.scheduling.rebalancing import mappings_revise
 
 
@@ -46,7 +47,11 @@ def cycle_run(
     if applied is not None:
         applied(changed)
     starts = expected_starts(snapshot, plan, policy, num_decisions)
-    return changed | set_aside | reasons_save(plan.reasons, starts, now)
+    unknown = unknown_starts(snapshot, plan, starts)
+    reasons = {
+        i: f"{text} {unknown[i]}" if i in unknown else text for i, text in plan.reasons.items()
+    }
+    return changed | set_aside | reasons_save(reasons, starts, now)
 
 
 @contextmanager

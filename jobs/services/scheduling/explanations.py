@@ -16,12 +16,6 @@ from jobs.services.lifecycle.events import event_add
 #: Rows per UPDATE statement.
 _BATCH = 500
 
-#: Ignore changes of a bound of a start, in t seconds, that are at most this share of t ...
-_MOVE_SHARE = 0.1
-
-#: ... or at most this many seconds, whichever is larger.
-_MOVE_S = 15.0
-
 _FIELDS = ("policy_reason", "expected_start_earliest_at", "expected_start_latest_at")
 _CHANGES = ("expected_start_changes", "expected_start_changed_at")
 
@@ -72,11 +66,11 @@ def unreadable_note(errors: Mapping[JobId, str], now: datetime.datetime) -> set[
 def _bounds(
     start: ExpectedStart, before: tuple[datetime.datetime | None, ...], now: datetime.datetime
 ) -> tuple[datetime.datetime | None, ...]:
-    """Return the times of an expected start, or those before if the differences are negligible."""
+    """Return the times of an expected start, or those told before while it confirms them."""
+    earliest_at, latest_at = before
+    if earliest_at is not None and latest_at is not None:
+        told = ExpectedStart((earliest_at - now).total_seconds(), (latest_at - now).total_seconds())
+        if start.confirms(told):
+            return before
     bounds_s = (start.earliest_s, start.latest_s)
-    times = tuple(now + datetime.timedelta(seconds=seconds) for seconds in bounds_s)
-    for seconds, at, at_before in zip(bounds_s, times, before, strict=True):
-        limit_s = max(_MOVE_S, _MOVE_SHARE * seconds)
-        if at_before is None or abs((at - at_before).total_seconds()) > limit_s:
-            return times
-    return before
+    return tuple(now + datetime.timedelta(seconds=seconds) for seconds in bounds_s)

@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 import datetime
-import logging
 
 from django.conf import settings
 from django.db.models import F
 
-from controlplane.core.policies import POLICIES, POLICY_STATES
-from controlplane.core.protocol.codec import decode, encode
+from controlplane.core.policies import POLICIES
+from controlplane.core.protocol.codec import encode
 from jobs.exceptions import InvalidInputError, StaleVersionError
 from jobs.models import AuditAction, ClusterSetting, PolicyState
 from jobs.services.lifecycle.audit import audit_add
 from jobs.services.lifecycle.events import event_add
-
-logger = logging.getLogger(__name__)
 
 
 def cluster_setting() -> ClusterSetting:
@@ -55,19 +52,6 @@ def policy_choose(
     data = {"before": before, "after": name, "reason": reason}
     event_add("policy", text, now=now, actor=actor, data=data)
     return cluster_setting()
-
-
-def policy_state_read(policy: str) -> object | None:
-    """Return the state that a policy left in its last cycle; None if there is none."""
-    row = PolicyState.objects.filter(policy=policy).first()
-    if row is None or policy not in POLICY_STATES:
-        return None
-    try:
-        state: object = decode(POLICY_STATES[policy], row.state)
-    except ValueError as error:
-        logger.warning("the state of policy %s is not understood: %s", policy, error)
-        return None
-    return state
 
 
 def policy_state_write(policy: str, state: object | None) -> None:

@@ -24,10 +24,12 @@ from jobs.services.lifecycle.retention import storage_check
 from jobs.services.lifecycle.search_rows import search_terms_write
 from jobs.services.lifecycle.transitions import job_end, job_lock, job_pause_now, status_change
 from jobs.services.scheduling.resizes import job_empty
-from jobs.services.submission.rows import job_from, live_jobs_check
+from jobs.services.submission.forks import fork_admit
+from jobs.services.submission.rows import job_from, live_jobs_check, project_jobs_check
+from jobs.services.submission.standing import Standing
 from jobs.services.submission.validation_requests import validation_reuse
 from jobs.services.submission.validations import validation_start, validations_cancel
-from jobs.submission import PRIORITY_RANGE, TAGS_LIMIT, Submission
+from jobs.submission import TAGS_LIMIT, Submission
 
 _RUNNING = (JobStatus.STARTING, JobStatus.RUNNING)
 _REASON_LIMIT = 500
@@ -48,10 +50,10 @@ def job_submit(
     Raises:
         ConflictError: the user has too many live jobs, or used the key for another submission.
         TooLargeError: the user's jobs have left too many files.
-        InvalidInputError: the source job does not exist or has no model.
+        InvalidInputError: the source job does not exist or has no model, or the project is full.
     """
     digest = _digest(submission)
-    if idempotency_key and (known := _replayed(user, idempotency_key, digest)):
+    if idempotency_key and (known := submission_known(user, idempotency_key, digest)):
         return known
     job = job_from(user, submission, now)
     # The file first: a row must never refer to a missing file.
@@ -59,21 +61,17 @@ def job_submit(
     try:
         with transaction.atomic():
             live_jobs_check(user)
+            project_jobs_check(user, job.project)
             storage_check(user.pk, len(submission.code))
-            job.save(force_insert=True)
-            search_terms_write(job)
+            data = {"cloned_from": cloned_from} if cloned_from and not job.fork else {}
+            validation = job_store(job, user, now, data)
             if idempotency_key:
                 IdempotencyKey.objects.create(
                     user=user, key=idempotency_key, body_sha256=digest, job=job
                 )
-            data = {"cloned_from": cloned_from} if cloned_from else {}
-            event_add("submitted", "Submitted", now=now, job=job, actor=user_actor(user), data=data)
-            validation = None
-            if not validation_reuse(job, now):
-                validation = Validation.objects.create(owner=user, job=job, requested_at=now)
-    except (IntegrityError, ConflictError, TooLargeError):
+    except (IntegrityError, ConflictError, InvalidInputError, TooLargeError):
         job.code.delete(save=False)
-        known = _replayed(user, idempotency_key, digest) if idempotency_key else None
+        known = submission_known(user, idempotency_key, digest) if idempotency_key else None
         if known is None:
             raise
         return known
@@ -83,11 +81,33 @@ def job_submit(
     return job
 
 
+def job_store(
+    job: Job, user: User, now: datetime.datetime, data: dict[str, Any]
+) -> Validation | None:
+    """Insert the row of a submitted job, whose code is stored, and return what has to validate it.
+
+    None: it was validated before, or waits for the state that it starts from.
+    """
+    job.save(force_insert=True)
+    search_terms_write(job)
+    event_add("submitted", "Submitted", now=now, job=job, actor=user_actor(user), data=data)
+    if job.fork:
+        fork_admit(job, user, now)
+    if job.fork_deadline_at is not None or validation_reuse(job, now):
+        return None
+    return Validation.objects.create(owner=user, job=job, requested_at=now)
+
+
 def _digest(submission: Submission) -> str:
     return hashlib.sha256(repr(submission).encode()).hexdigest()
 
 
-def _replayed(user: User, key: str, digest: str) -> Job | None:
+def submission_known(user: User, key: str, digest: str) -> Job | None:
+    """Return the job that a submission with this key has made, the first one of a sweep.
+
+    Raises:
+        ConflictError: the key was used for another submission.
+    """
     row = IdempotencyKey.objects.filter(user=user, key=key).select_related("job").first()
     if row is None:
         return None
@@ -173,28 +193,21 @@ def job_resume(job_id: int, now: datetime.datetime, *, actor: str) -> Job:
 
 def job_reprioritise(
     job_id: int,
-    priority: int,
+    standing: Standing,
     now: datetime.datetime,
     *,
     actor: str,
     reason: str = "",
     is_reason_required: bool = False,
     seen_revision: int | None = None,
-    ceiling: int = PRIORITY_RANGE[1],
 ) -> Job:
-    """Change a job's priority, effective from the next cycle.
-
-    Args:
-        ceiling: highest priority that the actor may give.
+    """Change a job's priority, tier or both, effective from the next cycle.
 
     Raises:
-        InvalidInputError: the priority is out of range, or the reason is missing.
+        InvalidInputError: the reason is missing.
         StaleVersionError: the job changed since `seen_revision`.
         ConflictError: the job has ended.
     """
-    low, high = PRIORITY_RANGE[0], ceiling
-    if isinstance(priority, bool) or not isinstance(priority, int) or not low <= priority <= high:
-        raise InvalidInputError.of(priority=f"Give a whole number from {low} to {high}.")
     if is_reason_required and not reason.strip():
         raise InvalidInputError.of(reason="Say why: the owner will read it.")
     if len(reason) > _REASON_LIMIT:
@@ -205,11 +218,11 @@ def job_reprioritise(
             raise StaleVersionError("The job changed in the meantime; read it again.")
         if job.status in ENDED_JOB_STATUSES:
             raise _not_possible(job, "reprioritised")
-        before = job.priority
-        if before != priority:
-            job.update_columns(revision=job.revision + 1, priority=priority)
-            text = f"Priority {before} → {priority}" + (f": {reason}" if reason else "")
-            data: dict[str, Any] = {"before": before, "after": priority, "reason": reason}
+        for name, after in standing.changes(job).items():
+            before = getattr(job, name)
+            job.update_columns(revision=job.revision + 1, **{name: after})
+            text = f"{name.capitalize()} {before} → {after}" + (f": {reason}" if reason else "")
+            data: dict[str, Any] = {"before": before, "after": after, "reason": reason}
             event_add("reprioritised", text, now=now, job=job, actor=actor, data=data)
             if actor != user_actor(job.owner):
                 audit_add(AuditAction.PRIORITY_CHANGED, f"job:{job.pk}", actor=actor, **data)

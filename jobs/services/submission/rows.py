@@ -12,18 +12,23 @@ from django.contrib.auth.models import User
 
 from controlplane.core.protocol.wire import Task
 from controlplane.core.values.lifecycle import JobStatus
+from controlplane.core.values.tiers import Tier
 from jobs.exceptions import ConflictError, InvalidInputError
-from jobs.models import Accelerator, Artifact, Job
+from jobs.models import Accelerator, Artifact, Job, Project
 from jobs.models.jobs import LIVE_JOB_STATUSES
-from jobs.selectors.access import limits_of, priority_ceiling
+from jobs.selectors.access import limits_of, priority_ceiling, projects_open_to, tier_ceiling
+from jobs.selectors.forks import fork_fields, fork_start
 from jobs.selectors.secrets import SecretsError, sealed_secrets, secret_values
 from jobs.services.submission.colours import free_colour
 from jobs.submission import SUBMISSION_COLUMNS, Submission, prediction_values
 
 MODEL_FILE = "model.keras"
+#: Projects that a refusal names.
+_NAMED_PROJECTS = 10
 _STOP = ("stop_kind", "stop_limit", "stop_metric", "stop_target", "stop_higher_is_better")
 #: Columns of a job that are fixed by its submission, except its code.
 SUBMITTED_COLUMNS = (*SUBMISSION_COLUMNS, *_STOP, "source_job_id", "source_sha256", "code_sha256")
+SUBMITTED_COLUMNS += ("forked_from_id", "fork", "project_id")
 
 
 def job_from(user: User, submission: Submission, now: datetime.datetime) -> Job:
@@ -33,10 +38,13 @@ def job_from(user: User, submission: Submission, now: datetime.datetime) -> Job:
         InvalidInputError: as `submission_admit`.
     """
     source = submission_admit(user, submission)
+    project = project_find(user, submission)
+    start = fork_start(user, submission)
     stop = submission.stop
-    return Job(
+    job = Job(
         **{name: _as_column(getattr(submission, name)) for name in SUBMISSION_COLUMNS},
         owner=user,
+        project=project,
         source_job_id=None if source is None else source.job_id,
         source_sha256="" if source is None else source.sha256,
         code_sha256=hashlib.sha256(submission.code).hexdigest(),
@@ -52,19 +60,26 @@ def job_from(user: User, submission: Submission, now: datetime.datetime) -> Job:
         submitted_at=now,
         colour=free_colour(),
     )
+    if start is not None:
+        for name, value in fork_fields(job, *start).items():
+            setattr(job, name, value)
+    return job
 
 
 def submission_admit(user: User, submission: Submission) -> Artifact | None:
     """Check what depends on the user and the cluster; return the model of the source job, if any.
 
     Raises:
-        InvalidInputError: the source job does not exist or has no model, the priority is above
-            the user's highest, no node has an accepted kind, or the secrets cannot be handed to
-            the job.
+        InvalidInputError: the source job does not exist or has no model, priority or tier are above
+            the user's highest, no node has an accepted kind, the secrets cannot be handed to the
+            job, or the project does not take it.
     """
     priority_check(user, submission.priority)
+    tier_check(user, submission.tier)
+    fork_start(user, submission)
     kinds_check(submission.accepted_kinds)
     secrets_check(user, submission.secrets)
+    project_find(user, submission)
     return source_find(user, submission.source_job)
 
 
@@ -107,6 +122,19 @@ def priority_check(user: User, priority: int) -> None:
         )
 
 
+def tier_check(user: User, tier: Tier) -> None:
+    """Enforce the highest tier that a user may give jobs.
+
+    Raises:
+        InvalidInputError: the tier is above it.
+    """
+    ceiling = tier_ceiling(user)
+    if tier.rank < ceiling.rank:
+        raise InvalidInputError.of(
+            tier=f"Your jobs may be {ceiling} or lower; an admin can allow you higher tiers."
+        )
+
+
 def kinds_check(accepted_kinds: Sequence[str]) -> None:
     """Refuse kinds of which no node has an accelerator; a site without nodes takes all.
 
@@ -135,15 +163,72 @@ def secrets_check(user: User, names: Sequence[str]) -> None:
         raise InvalidInputError.of(secrets=str(error)) from None
 
 
-def live_jobs_check(user: User) -> None:
-    """Enforce a user's limit of live jobs; the lock serialises concurrent submissions."""
+def project_find(user: User, submission: Submission) -> Project | None:
+    """Return the project of a submission; None without one.
+
+    Raises:
+        InvalidInputError: the project takes no jobs of the user, or none of this size.
+    """
+    if not submission.project:
+        return None
+    projects = {project.name: project for project in projects_open_to(user)}
+    project = projects.get(submission.project)
+    if project is None:
+        names = ", ".join(sorted(projects)[:_NAMED_PROJECTS])
+        fix = f"Give one of {names}, or leave it out." if names else "Leave it out."
+        raise InvalidInputError.of(
+            project=f"You cannot submit to a project {submission.project!r}. {fix}"
+        )
+    limits = {"the project": project.limit, "one user in it": project.user_limit}
+    for whose, limit in limits.items():
+        if limit is not None and submission.min_accelerators > limit:
+            raise InvalidInputError.of(
+                min_accelerators=f"Give at most {limit}, the limit of {whose}, or choose another "
+                "project."
+            )
+    return project
+
+
+def project_jobs_check(user: User, project: Project | None, num_new: int = 1) -> None:
+    """Enforce the limits of live jobs of a project; the lock serialises concurrent submissions.
+
+    Raises:
+        InvalidInputError: with `num_new` jobs more the project, or the user in it, has too many.
+    """
+    if project is None or (
+        project.live_jobs_limit is None and project.user_live_jobs_limit is None
+    ):
+        return
+    Project.objects.select_for_update().get(pk=project.pk)
+    live = Job.objects.filter(project=project, status__in=LIVE_JOB_STATUSES)
+    limits = (
+        (f"Project {project.name} has", live, project.live_jobs_limit),
+        (f"You have in {project.name}", live.filter(owner=user), project.user_live_jobs_limit),
+    )
+    for whose, jobs, limit in limits:
+        if limit is not None and (num_live := jobs.count()) + num_new > limit:
+            these = f" These would be {num_new} more." if num_new > 1 else ""
+            raise InvalidInputError.of(
+                project=f"{whose} {num_live} jobs that have not ended, of {limit} allowed; wait "
+                f"for some, cancel some, or choose another project.{these}"
+            )
+
+
+def live_jobs_check(user: User, num_new: int = 1) -> None:
+    """Enforce a user's limit of live jobs; the lock serialises concurrent submissions.
+
+    Raises:
+        ConflictError: with `num_new` jobs more there would be too many.
+    """
     User.objects.select_for_update().get(id=user.pk)
     num_live = Job.objects.filter(owner=user, status__in=LIVE_JOB_STATUSES).count()
-    if num_live >= limits_of(user.pk, is_admin=False).live_jobs_limit:
-        raise ConflictError(
-            f"You have {num_live} jobs that have not ended; wait for some or cancel them.",
-            code="too_many_jobs",
-        )
+    limit = limits_of(user.pk, is_admin=False).live_jobs_limit
+    if num_live + num_new <= limit:
+        return
+    text = f"You have {num_live} jobs that have not ended; wait for some or cancel them."
+    if num_new > 1:
+        text = f"{text} These would be {num_new} more, and {limit} are allowed."
+    raise ConflictError(text, code="too_many_jobs")
 
 
 def job_clone_values(job: Job, user: User) -> dict[str, Any]:
@@ -151,12 +236,15 @@ def job_clone_values(job: Job, user: User) -> dict[str, Any]:
 
     Another user's secrets of the same names are not for the job's code, so they are left out.
     """
-    others = ("code_name", "entry_file", "selection")
+    others = ("code_name", "entry_file", "selection", "tuning")
     names = [name for name in SUBMISSION_COLUMNS if name not in others]
     values = {name: getattr(job, name) for name in (*names, "stop_kind", "stop_limit")}
     values |= {f"selection_{name}": value for name, value in job.selection.items()}
+    values |= {f"tuning_{name}": value for name, value in job.tuning.items()}
     if job.owner_id != user.pk:
         values.pop("secrets")
+    if job.project_id is not None and projects_open_to(user).filter(pk=job.project_id).exists():
+        values["project"] = job.project.name if job.project is not None else ""
     if job.task == Task.PREDICT:
         source = {} if job.source_job_id is None else {"source_job": job.source_job_id}
         return prediction_values(values, given={}) | source

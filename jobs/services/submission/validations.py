@@ -9,18 +9,21 @@ from typing import Any
 from django.conf import settings
 from django.contrib.auth.models import User
 from django.db import transaction
-from django.db.models import Count, F, Q, QuerySet
+from django.db.models import Case, Count, F, Q, QuerySet, When
 
 from controlplane.core.protocol.wire import ValidationReport
 from controlplane.core.values.lifecycle import JobStatus, NodeStatus, ValidationStatus
 from jobs.models import Job, Node, Validation
 from jobs.models.validations import OPEN_STATUSES
 from jobs.selectors.estimates.memory import memory_shortage
+from jobs.selectors.maintenance import closed_by_window
 from jobs.services.lifecycle.events import event_add
 from jobs.services.lifecycle.transitions import job_lock, status_change
 
 #: Seconds beyond the validation's own time limit: fetching the code and reporting back.
 TIME_LIMIT_GRACE_S = 20.0
+#: Validations of one sweep that run at a time, per online node.
+SWEEP_RUNNING_PER_NODE = 2
 _TEXT_LIMIT = 20_000
 
 
@@ -32,7 +35,7 @@ def validation_start(validation: Validation, now: datetime.datetime) -> bool:
     Returns:
         Whether it was assigned; False without an online node or if it does not wait.
     """
-    node = _least_busy_node()
+    node = _least_busy_node(now)
     if node is None:
         return False
     deadline = now + datetime.timedelta(seconds=settings.VALIDATION_TIMEOUT_S + TIME_LIMIT_GRACE_S)
@@ -55,7 +58,7 @@ def validation_start(validation: Validation, now: datetime.datetime) -> bool:
     return bool(is_started)
 
 
-def _least_busy_node() -> Node | None:
+def _least_busy_node(now: datetime.datetime) -> Node | None:
     running = Count(
         "validations", filter=Q(validations__status=ValidationStatus.RUNNING), distinct=True
     )
@@ -65,10 +68,12 @@ def _least_busy_node() -> Node | None:
         & Q(accelerators__allocations__isnull=False),
         distinct=True,
     )
+    is_closed = Case(When(closed_by_window(now), then=1), default=0)
     return (
         Node.objects.filter(status=NodeStatus.ONLINE, removed_at=None)
-        .annotate(num_validations=running, num_trainers=trainers)
+        .annotate(num_validations=running, num_trainers=trainers, is_closed=is_closed)
         .order_by(
+            "is_closed",
             "is_cordoned",
             F("quarantined_until").asc(nulls_first=True),
             "num_validations",
@@ -80,9 +85,33 @@ def _least_busy_node() -> Node | None:
 
 
 def validations_start_waiting(now: datetime.datetime) -> set[int]:
-    """Assign every validation that waits for a node; return the jobs of those assigned."""
-    waiting = Validation.objects.filter(status=ValidationStatus.WAITING).order_by("id")[:100]
-    return _jobs_of(validation for validation in waiting if validation_start(validation, now))
+    """Assign every validation that waits for a node; return the jobs of those assigned.
+
+    Of a sweep only a few run at a time, so that other people's code does not wait for all of it.
+    """
+    waiting = Validation.objects.filter(status=ValidationStatus.WAITING).order_by("id")
+    apart = list(waiting.filter(job__sweep=None)[:100])
+    return _jobs_of(one for one in (*apart, *_sweeps_turns(waiting)) if validation_start(one, now))
+
+
+def _sweeps_turns(waiting: QuerySet[Validation]) -> list[Validation]:
+    """Return the validations of sweeps whose turn it is, at most 100."""
+    in_sweeps = waiting.exclude(job__sweep=None).order_by("job__sweep")
+    sweep_ids = list(in_sweeps.values_list("job__sweep", flat=True).distinct()[:100])
+    if not sweep_ids:
+        return []
+    num_nodes = Node.objects.filter(status=NodeStatus.ONLINE, removed_at=None).count()
+    running = dict(
+        Validation.objects.filter(status=ValidationStatus.RUNNING, job__sweep__in=sweep_ids)
+        .order_by()
+        .values_list("job__sweep")
+        .annotate(number=Count("id"))
+    )
+    found: list[Validation] = []
+    for sweep_id in sweep_ids:
+        num_free = SWEEP_RUNNING_PER_NODE * num_nodes - running.get(sweep_id, 0)
+        found += waiting.filter(job__sweep=sweep_id)[: max(num_free, 0)]
+    return found[:100]
 
 
 def validation_take(

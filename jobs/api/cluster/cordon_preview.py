@@ -1,0 +1,71 @@
+"""Answer to a dry run of a cordon or a drain."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from typing import Any
+
+from django.utils import timezone
+from rest_framework import serializers
+
+from jobs.models import Node
+from jobs.selectors.drains import drain_preview, jobs_on
+from jobs.services.cluster.nodes import Cordon
+
+
+class DrainMoveSerializer(serializers.Serializer):
+    """A job that would change, by a drain or by maintenance. Only for the OpenAPI document."""
+
+    job = serializers.IntegerField()
+    name = serializers.CharField()
+    on_node = serializers.IntegerField(help_text="Accelerators that it holds on the node.")
+    held = serializers.IntegerField()
+    wanted = serializers.IntegerField()
+    nodes = serializers.DictField(
+        child=serializers.IntegerField(), help_text="Name of a node -> accelerators there then."
+    )
+    within_s = serializers.FloatField(
+        allow_null=True, help_text="Seconds until the change is done."
+    )
+    start_s = serializers.ListField(
+        child=serializers.FloatField(),
+        allow_null=True,
+        help_text="Seconds until the earliest and the latest start of a job that waits then.",
+    )
+    text = serializers.CharField()
+
+
+class CordonPreviewSerializer(serializers.Serializer):
+    """Effect of a cordon, a drain or maintenance now. Only for the OpenAPI document."""
+
+    dry_run = serializers.BooleanField()
+    change = serializers.CharField()
+    moves = DrainMoveSerializer(many=True)
+    staying = serializers.ListField(
+        child=serializers.IntegerField(), help_text="Jobs of the node that do not change."
+    )
+
+
+def cordon_preview(nodes: Collection[Node], change: str) -> dict[str, Any]:
+    """Return the changes of jobs by a drain or maintenance; a cordon moves nothing."""
+    moves = [] if change == Cordon.CORDON else drain_preview(nodes, timezone.now())
+    moved = {move.job.pk for move in moves}
+    return {
+        "dry_run": True,
+        "change": str(change),
+        "moves": [
+            {
+                "job": move.job.pk,
+                "name": move.job.name,
+                "on_node": move.num_here,
+                "held": move.held,
+                "wanted": move.wanted,
+                "nodes": dict(move.nodes),
+                "within_s": move.within_s,
+                "start_s": move.start and [move.start.earliest_s, move.start.latest_s],
+                "text": move.text,
+            }
+            for move in moves
+        ],
+        "staying": [job.pk for job in jobs_on(nodes) if job.pk not in moved],
+    }

@@ -1,0 +1,83 @@
+"""Nodes and accelerators in answers, with the present use of these."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from drf_spectacular.utils import extend_schema_field
+from rest_framework import serializers
+
+from jobs.models import Accelerator, Node
+
+
+class ReadingSerializer(serializers.Serializer):
+    """Use of an accelerator in the last minute; null for what the device does not tell."""
+
+    utilisation_percent = serializers.FloatField(allow_null=True)
+    memory_bytes = serializers.FloatField(allow_null=True, help_text="Memory in use.")
+    temperature_c = serializers.FloatField(allow_null=True)
+    power_w = serializers.FloatField(allow_null=True)
+    read_at = serializers.DateTimeField()
+
+
+class AcceleratorSerializer(serializers.ModelSerializer):
+    """One device of a node, with its `UseNow`."""
+
+    reading = serializers.SerializerMethodField()
+    is_idle_held = serializers.SerializerMethodField()
+
+    class Meta:
+        model = Accelerator
+        fields = (
+            "id",
+            "index",
+            "kind",
+            "name",
+            "memory_bytes",
+            "is_present",
+            "reading",
+            "is_idle_held",
+        )
+
+    @extend_schema_field(ReadingSerializer(allow_null=True))
+    def get_reading(self, accelerator: Accelerator) -> dict[str, Any] | None:
+        row = self.context["use_now"].readings.get(accelerator.pk)
+        return None if row is None else dict(ReadingSerializer(row).data)
+
+    def get_is_idle_held(self, accelerator: Accelerator) -> bool:
+        return accelerator.pk in self.context["use_now"].idle
+
+
+class NodeSerializer(serializers.ModelSerializer):
+    """A node with its accelerators, made of an `access.node_for` somebody.
+
+    The context has the `use_now` of the accelerators.
+    """
+
+    host = serializers.CharField(help_text="Where trainers listen; empty for others than admins.")
+    status = serializers.CharField(source="shown_status")
+    proposed_shape = serializers.JSONField(
+        allow_null=True,
+        help_text="Shape that waits for an admin; others see its accelerators alone.",
+    )
+    accelerators = AcceleratorSerializer(many=True)
+
+    class Meta:
+        model = Node
+        fields = (
+            "id",
+            "name",
+            "host",
+            "status",
+            "isolation",
+            "is_cordoned",
+            "is_draining",
+            "quarantined_until",
+            "quarantine_reason",
+            "maintenance_from",
+            "maintenance_until",
+            "proposed_shape",
+            "last_seen_at",
+            "enrolled_at",
+            "accelerators",
+        )

@@ -1,0 +1,288 @@
+"""Output formats of a job, and the bodies of its actions."""
+
+from __future__ import annotations
+
+import dataclasses
+import datetime
+import functools
+import math
+from collections.abc import Iterable
+from typing import Any
+
+from django.contrib.auth.models import User
+from drf_spectacular.utils import extend_schema_field
+from rest_framework import serializers
+
+from controlplane.core.values.tiers import TIERS
+from jobs.api.jobs.submission_fields import NoteField, TagsField
+from jobs.api.readable import ReadableText, reader_of
+from jobs.models import (
+    Artifact,
+    Job,
+)
+from jobs.selectors.access import Person, is_admin
+from jobs.selectors.estimates.noise import noise_scale_of
+from jobs.selectors.estimates.nonfinite import nonfinite_warning
+from jobs.selectors.forecast import forecast_of
+from jobs.selectors.forks import LISTED_FORKS, forks_listed
+from jobs.selectors.reproducibility import Reproducibility, kinds_used, reproducibility_of
+from jobs.selectors.retention import files_expire_at
+from jobs.selectors.selection import selection_counts
+from jobs.selectors.tuning import tuned_of
+from jobs.submission import PRIORITY_RANGE, SUBMISSION_COLUMNS
+
+
+class ChosenFieldsSerializer(serializers.ModelSerializer):
+    """Serializer of the fields in `?fields=a,b`, or of all of them."""
+
+    def get_field_names(self, declared_fields: Any, info: Any) -> list[str]:
+        chosen = self.context.get("fields")
+        names = super().get_field_names(declared_fields, info)
+        return [name for name in names if chosen is None or name in chosen]
+
+
+class StopSerializer(serializers.Serializer):
+    """Stop condition of a job."""
+
+    kind = serializers.CharField(source="stop_kind")
+    limit = serializers.IntegerField(source="stop_limit")
+    metric = serializers.CharField(source="stop_metric")
+    target = serializers.FloatField(source="stop_target", allow_null=True)
+    higher_is_better = serializers.BooleanField(source="stop_higher_is_better")
+
+
+class JobSummarySerializer(ChosenFieldsSerializer):
+    """A job in a list; the context has the reader, or the request (`reader_of`)."""
+
+    owner = serializers.CharField(source="owner.username")
+    project = serializers.CharField(
+        source="project.name",
+        default=None,
+        allow_null=True,
+        help_text="Name of its project; null: it has none.",
+    )
+    stop = StopSerializer(source="*")
+    num_accelerators = serializers.IntegerField(help_text="Accelerators that it holds now.")
+    batch_size = serializers.IntegerField(
+        source="batch_size_now", help_text="Examples of a step as it trains now."
+    )
+
+    status_reason = ReadableText()
+    policy_reason = ReadableText(
+        help_text="Why it holds what it holds; other users' jobs are named for admins alone."
+    )
+    warning = serializers.SerializerMethodField(
+        help_text="What is not finite now, in a sentence; empty while all is well."
+    )
+
+    class Meta:
+        model = Job
+        fields = (
+            "id",
+            "name",
+            "tags",
+            "task",
+            "owner",
+            "project",
+            "template",
+            "status",
+            "status_code",
+            "status_reason",
+            "policy_reason",
+            "expected_start_earliest_at",
+            "expected_start_latest_at",
+            "expected_start_changes",
+            "expected_start_changed_at",
+            "tier",
+            "priority",
+            "num_accelerators",
+            "min_accelerators",
+            "max_accelerators",
+            "accepted_kinds",
+            "allow_mixed_kinds",
+            "global_batch_size",
+            "batch_size",
+            "batch_size_min",
+            "batch_size_max",
+            "num_virtual_nodes",
+            "stop",
+            "forked_from",
+            "sweep",
+            "step",
+            "epoch",
+            "loss",
+            "warning",
+            "examples_per_s",
+            "submitted_at",
+            "started_at",
+            "ended_at",
+            "version",
+            "revision",
+        )
+
+    def get_warning(self, job: Job) -> str:
+        return nonfinite_warning(job)
+
+
+class ArtifactSerializer(serializers.ModelSerializer):
+    """A result file of a job."""
+
+    class Meta:
+        model = Artifact
+        fields = ("name", "sha256", "size_bytes", "step", "epoch", "at")
+
+
+class JobSerializer(JobSummarySerializer):
+    """One job with all fields."""
+
+    files = ArtifactSerializer(source="artifacts", many=True)
+    files_expire_at = serializers.SerializerMethodField(
+        help_text="When its files are deleted; null: they are kept."
+    )
+    kinds_used = serializers.SerializerMethodField(help_text="Kinds that it has trained on.")
+    noise_scale = serializers.SerializerMethodField(
+        help_text="Gradient noise scale in examples, with what it is made of; null while unknown."
+    )
+    forecast = serializers.SerializerMethodField(
+        help_text="What its reports let expect of its speed and loss; null while nothing is known."
+    )
+    selected = serializers.SerializerMethodField(
+        help_text="Examples of the epochs that select: candidates, analysed, trained, and the "
+        "share trained on; how many times faster than plain epochs these are, as predicted and as "
+        "measured; why selection ended early; the examples chosen most often; null without a "
+        "selection."
+    )
+    tuned = serializers.SerializerMethodField(
+        help_text="Trials of its tuning, at most 400 and the newest: values, steps, losses, speed, "
+        "and why each was kept or not; share of the job's steps that trials took; the values kept "
+        "last; null without tuning."
+    )
+    forked_at_step = serializers.SerializerMethodField(
+        help_text="Step of the state that it starts from; null if it is no fork, or waits for it."
+    )
+    forks = serializers.SerializerMethodField(
+        help_text=f"Numbers of the jobs that start from its states, at most {LISTED_FORKS}; other "
+        "users' are for admins alone."
+    )
+    reproducibility = serializers.SerializerMethodField(
+        help_text="What another run of the same job gives: the same bits, or equal within rounding."
+    )
+
+    class Meta:
+        model = Job
+        fields = (
+            *JobSummarySerializer.Meta.fields,
+            *(name for name in SUBMISSION_COLUMNS if name not in JobSummarySerializer.Meta.fields),
+            "source_job",
+            "forked_at_step",
+            "forks",
+            "code_sha256",
+            "generation",
+            "restarts",
+            "pause_requested",
+            "facts",
+            "metrics",
+            "nonfinite",
+            "digest",
+            "error_field",
+            "error_traceback",
+            "attained_accelerator_s",
+            "throughput_by_count",
+            "noise_scale",
+            "forecast",
+            "kinds_used",
+            "selected",
+            "tuned",
+            "reproducibility",
+            "files",
+            "files_expire_at",
+            "files_deleted_at",
+        )
+
+    @classmethod
+    def render(cls, job: Job, chosen: Iterable[str] | None, reader: Person) -> dict[str, Any]:
+        """Return the fields of a job; `chosen` are the names of some, None means all."""
+        names = None if chosen is None else frozenset(chosen)
+        serializer = cls._for_fields(names, is_admin=is_admin(reader))
+        rendered: dict[str, Any] = serializer.to_representation(job)
+        return rendered
+
+    @classmethod
+    @functools.lru_cache(maxsize=128)
+    def _for_fields(cls, names: frozenset[str] | None, *, is_admin: bool) -> JobSerializer:
+        """Return a serializer without an instance; making its fields takes longer than using it."""
+        return cls(context={"fields": names, "reader": User(is_staff=is_admin)})
+
+    def get_forked_at_step(self, job: Job) -> int | None:
+        return None if job.fork_spec is None else job.fork_spec.step
+
+    def get_forks(self, job: Job) -> list[int]:
+        return forks_listed(job, reader_of(self.context))
+
+    def get_files_expire_at(self, job: Job) -> datetime.datetime | None:
+        return files_expire_at(job)
+
+    def get_kinds_used(self, job: Job) -> list[str]:
+        return kinds_used(job)
+
+    def get_noise_scale(self, job: Job) -> dict[str, float | int | None] | None:
+        noise = noise_scale_of(job)
+        if noise is None:
+            return None
+        return {
+            "examples": noise.examples if math.isfinite(noise.examples) else None,
+            "sqr": noise.sqr,
+            "var": noise.var,
+            "num_reports": noise.num_reports,
+        }
+
+    def get_forecast(self, job: Job) -> dict[str, Any] | None:
+        return forecast_of(job)
+
+    def get_selected(self, job: Job) -> dict[str, Any] | None:
+        counts = selection_counts(job)
+        if counts is None:
+            return None
+        ended = job.selection_ended or None
+        return dataclasses.asdict(counts) | {
+            "share": counts.share,
+            "ended": ended,
+            "most_chosen": job.most_chosen,
+        }
+
+    def get_tuned(self, job: Job) -> dict[str, Any] | None:
+        tuned = tuned_of(job)
+        return None if tuned is None else dataclasses.asdict(tuned)
+
+    @extend_schema_field(serializers.ChoiceField(choices=list(Reproducibility)))
+    def get_reproducibility(self, job: Job) -> str:
+        return reproducibility_of(job, kinds_used(job))[0].value
+
+
+class ReasonSerializer(serializers.Serializer):
+    """Reason for an action."""
+
+    reason = serializers.CharField(required=False, max_length=500)
+
+
+class PrioritySerializer(ReasonSerializer):
+    """A new priority, a new tier, or both."""
+
+    priority = serializers.IntegerField(
+        min_value=PRIORITY_RANGE[0], max_value=PRIORITY_RANGE[1], required=False
+    )
+    tier = serializers.ChoiceField(choices=[tier.value for tier in TIERS], required=False)
+
+
+class DescriptionSerializer(serializers.Serializer):
+    """New tags and note of a job; what is left out stays."""
+
+    tags = TagsField(required=False, help_text="All tags of the job.")
+    note = NoteField(required=False)
+
+    def to_internal_value(self, data: Any) -> Any:
+        """Refuse unknown fields."""
+        unknown = f"This cannot be changed; use {' or '.join(self.fields)}."
+        if errors := {str(name): [unknown] for name in data if name not in self.fields}:
+            raise serializers.ValidationError(errors)
+        return super().to_internal_value(data)

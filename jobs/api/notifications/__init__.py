@@ -1,0 +1,1 @@
+"""Notification channels by REST."""

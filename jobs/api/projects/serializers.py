@@ -1,0 +1,127 @@
+"""Bodies and answers of projects, members and prices."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from rest_framework import serializers
+
+from jobs.api.jobs.submission_fields import EnumField, FlagField, NumberField, WholeField
+from jobs.exceptions import InvalidInputError
+from jobs.models import ProjectMembership, ProjectRole
+from jobs.models.projects import NAME_PATTERN, QUOTA_LIMIT
+from jobs.services.cluster.projects import PRICES_LIMIT
+
+_UNKNOWN = "There is no such field."
+
+
+class ProjectChangeSerializer(serializers.Serializer):
+    """Shares and limits of a project; null stands for no limit."""
+
+    description = serializers.CharField(required=False, allow_blank=True, max_length=300)
+    guaranteed = WholeField(0, QUOTA_LIMIT, required=False)
+    limit = WholeField(1, QUOTA_LIMIT, required=False, allow_null=True)
+    user_limit = WholeField(1, QUOTA_LIMIT, required=False, allow_null=True)
+    live_jobs_limit = WholeField(1, QUOTA_LIMIT, required=False, allow_null=True)
+    user_live_jobs_limit = WholeField(1, QUOTA_LIMIT, required=False, allow_null=True)
+    is_closed = FlagField(required=False)
+
+
+class NewProjectSerializer(ProjectChangeSerializer):
+    """A new project."""
+
+    name = serializers.RegexField(
+        f"^{NAME_PATTERN}$",
+        error_messages={
+            "invalid": "Give 1 to 40 lower-case letters, digits and -, no - first.",
+        },
+    )
+
+
+class RoleSerializer(serializers.Serializer):
+    """Role of a member."""
+
+    role = EnumField(ProjectRole)
+
+
+class MemberSerializer(serializers.ModelSerializer):
+    """A member of a project."""
+
+    user = serializers.CharField(source="user.username")
+
+    class Meta:
+        model = ProjectMembership
+        fields = ("user", "role", "since")
+
+
+class ProjectSerializer(serializers.Serializer):
+    """A project, and what it holds now."""
+
+    id = serializers.IntegerField(source="project.pk")
+    name = serializers.CharField(source="project.name")
+    description = serializers.CharField(source="project.description")
+    guaranteed = serializers.IntegerField(
+        source="project.guaranteed",
+        help_text="Accelerators that its jobs get at once if they can use them.",
+    )
+    limit = serializers.IntegerField(
+        source="project.limit", allow_null=True, help_text="Most that its jobs may hold together."
+    )
+    user_limit = serializers.IntegerField(
+        source="project.user_limit", allow_null=True, help_text="Most for the jobs of one user."
+    )
+    live_jobs_limit = serializers.IntegerField(source="project.live_jobs_limit", allow_null=True)
+    user_live_jobs_limit = serializers.IntegerField(
+        source="project.user_live_jobs_limit", allow_null=True
+    )
+    is_closed = serializers.BooleanField(source="project.is_closed")
+    created_at = serializers.DateTimeField(source="project.created_at")
+    held = serializers.IntegerField(help_text="Accelerators that its jobs hold now.")
+    borrowed = serializers.IntegerField(
+        help_text="Of these beyond its guarantee: given back at once when others need theirs."
+    )
+    live_jobs = serializers.IntegerField(help_text="Jobs not ended.")
+    waiting_jobs = serializers.IntegerField(help_text="Jobs that wait for accelerators.")
+    num_members = serializers.IntegerField()
+    role = serializers.CharField(help_text="Your role; empty: you are no member.")
+
+
+class PricesSerializer(serializers.Serializer):
+    """Price of an hour of one accelerator, by kind."""
+
+    currency = serializers.CharField(read_only=True, help_text="The site's setting; may be empty.")
+    per_hour = serializers.DictField(child=NumberField(0.0, 1e6))
+
+    def validate_per_hour(self, prices: dict[str, float]) -> dict[str, float]:
+        """Bound the number of kinds and their names."""
+        wrong = [kind for kind in prices if not 0 < len(kind) <= 40 or not kind.isprintable()]
+        if len(prices) > PRICES_LIMIT or wrong:
+            raise serializers.ValidationError(
+                f"Give at most {PRICES_LIMIT} kinds, each of 1 to 40 printable characters."
+            )
+        return prices
+
+
+def checked(serializer: type[serializers.Serializer], values: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the valid fields of a body; unknown ones are refused.
+
+    Raises:
+        InvalidInputError: with a message for every wrong field.
+    """
+    filled = serializer(data=values)
+    wrong: dict[str, list[str]] = {
+        str(name)[:60]: [_UNKNOWN] for name in values if name not in filled.fields
+    }
+    if not filled.is_valid():
+        wrong |= {name: _texts(errors) for name, errors in filled.errors.items()}
+    if wrong:
+        raise InvalidInputError("The input is not valid.", fields=wrong)
+    return dict(filled.validated_data)
+
+
+def _texts(errors: Any) -> list[str]:
+    """Return messages in a list; those of a dictionary's entries begin with their key."""
+    if isinstance(errors, Mapping):
+        return [f"{key}: {text}" for key, texts in errors.items() for text in _texts(texts)]
+    return [str(text) for text in errors]

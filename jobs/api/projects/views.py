@@ -1,0 +1,164 @@
+"""Projects, their members, and prices by REST."""
+
+from __future__ import annotations
+
+import re
+
+from django.conf import settings
+from django.utils import timezone
+from drf_spectacular.utils import OpenApiParameter, extend_schema, extend_schema_field
+from rest_framework import serializers
+from rest_framework.request import Request
+from rest_framework.response import Response
+from rest_framework.reverse import reverse
+from rest_framework.views import APIView
+
+from jobs import nudges
+from jobs.api.permissions import AdminToWritePermission
+from jobs.api.projects.serializers import (
+    MemberSerializer,
+    NewProjectSerializer,
+    PricesSerializer,
+    ProjectChangeSerializer,
+    ProjectSerializer,
+    RoleSerializer,
+    checked,
+)
+from jobs.api.requests import body, person
+from jobs.exceptions import InvalidInputError
+from jobs.models import AcceleratorPrice, ProjectMembership
+from jobs.selectors.access import members_change_check, project_visible_to
+from jobs.selectors.projects import ProjectState, project_states
+from jobs.services.cluster.projects import (
+    member_remove,
+    member_set,
+    prices_set,
+    project_change,
+    project_make,
+    project_version,
+)
+
+_ETAG = re.compile(r'(?:W/)?"([0-9a-f]{16})"')
+
+
+class ProjectDetailSerializer(ProjectSerializer):
+    """A project with its members."""
+
+    members = serializers.SerializerMethodField()
+
+    @extend_schema_field(MemberSerializer(many=True))
+    def get_members(self, state: ProjectState) -> object:
+        rows = ProjectMembership.objects.filter(project=state.project).select_related("user")
+        return MemberSerializer(rows, many=True).data
+
+
+class ProjectList(APIView):
+    """Projects of the user; of all users for admins, who make them."""
+
+    permission_classes = (AdminToWritePermission,)
+
+    @extend_schema(operation_id="projects_list", responses=ProjectSerializer(many=True))
+    def get(self, request: Request) -> Response:
+        """List projects with what they hold now."""
+        return Response(ProjectSerializer(project_states(person(request)), many=True).data)
+
+    @extend_schema(request=NewProjectSerializer, responses={201: ProjectDetailSerializer})
+    def post(self, request: Request) -> Response:
+        """Make a project (admins)."""
+        values = checked(NewProjectSerializer, body(request))
+        project = project_make(values.pop("name"), values, timezone.now(), by=person(request))
+        location = reverse("api:project-detail", [project.pk], request=request)
+        return _answer(request, project.pk, status=201, headers={"Location": location})
+
+
+class ProjectDetail(APIView):
+    """A project with its members."""
+
+    permission_classes = (AdminToWritePermission,)
+
+    @extend_schema(operation_id="projects_retrieve", responses=ProjectDetailSerializer)
+    def get(self, request: Request, project_id: int) -> Response:
+        """Get a project."""
+        return _answer(request, project_id)
+
+    @extend_schema(
+        request=ProjectChangeSerializer,
+        responses=ProjectDetailSerializer,
+        parameters=[OpenApiParameter("If-Match", str, OpenApiParameter.HEADER)],
+    )
+    def patch(self, request: Request, project_id: int) -> Response:
+        """Change shares and limits (admins); the next decision keeps them."""
+        values = checked(ProjectChangeSerializer, body(request))
+        project_change(
+            project_id, values, by=person(request), seen_version=_version_expected(request)
+        )
+        nudges.jobs_changed(cluster=True)
+        return _answer(request, project_id)
+
+
+class ProjectMember(APIView):
+    """A member of a project, by name; admins of the project and of the site change members."""
+
+    @extend_schema(request=RoleSerializer, responses={200: MemberSerializer, 201: MemberSerializer})
+    def put(self, request: Request, project_id: int, name: str) -> Response:
+        """Give a person a role in the project."""
+        project = project_visible_to(person(request), project_id)
+        members_change_check(person(request), project)
+        role = checked(RoleSerializer, body(request))["role"]
+        row, is_new = member_set(project, name, role, timezone.now(), by=person(request))
+        return Response(MemberSerializer(row).data, status=201 if is_new else 200)
+
+    @extend_schema(responses={204: None})
+    def delete(self, request: Request, project_id: int, name: str) -> Response:
+        """End a membership; the person's jobs stay in the project."""
+        project = project_visible_to(person(request), project_id)
+        members_change_check(person(request), project)
+        member_remove(project, name, by=person(request))
+        return Response(status=204)
+
+
+class Prices(APIView):
+    """Prices of accelerators, which usage is multiplied with."""
+
+    permission_classes = (AdminToWritePermission,)
+
+    @extend_schema(operation_id="prices_retrieve", responses=PricesSerializer)
+    def get(self, _request: Request) -> Response:
+        """Get the price of an accelerator-hour by kind."""
+        return _prices()
+
+    @extend_schema(request=PricesSerializer, responses=PricesSerializer)
+    def put(self, request: Request) -> Response:
+        """Replace all prices (admins)."""
+        prices_set(checked(PricesSerializer, body(request))["per_hour"], by=person(request))
+        return _prices()
+
+
+def _prices() -> Response:
+    rows = dict(AcceleratorPrice.objects.values_list("kind", "per_hour"))
+    return Response({"currency": settings.CURRENCY, "per_hour": rows})
+
+
+def _answer(
+    request: Request, project_id: int, status: int = 200, headers: dict[str, str] | None = None
+) -> Response:
+    project_visible_to(request.user, project_id)  # or it is not found
+    state = project_states(request.user, project_id)[0]
+    tag = {"ETag": f'"{project_version(state.project)}"'}
+    data = ProjectDetailSerializer(state).data
+    return Response(data, status=status, headers={**tag, **(headers or {})})
+
+
+def _version_expected(request: Request) -> str | None:
+    """Read If-Match; None for an unconditional change.
+
+    Raises:
+        InvalidInputError: the header is not a project's ETag.
+    """
+    header = request.headers.get("If-Match", "*").strip()
+    if header == "*":
+        return None
+    match = _ETAG.fullmatch(header)
+    if match is None:
+        raise InvalidInputError.of(if_match="Send the ETag of the project as you read it.")
+    return match[1]

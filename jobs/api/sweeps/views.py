@@ -1,0 +1,153 @@
+"""Sweeps by REST: submit, list, get, change, pause, resume, cancel."""
+
+from __future__ import annotations
+
+import abc
+from typing import Any
+
+from django.utils import timezone
+from drf_spectacular.types import OpenApiTypes
+from drf_spectacular.utils import OpenApiParameter, extend_schema
+from rest_framework import generics
+from rest_framework.parsers import FormParser, MultiPartParser
+from rest_framework.request import Request
+from rest_framework.response import Response
+from rest_framework.reverse import reverse
+from rest_framework.views import APIView
+
+from jobs import nudges
+from jobs.api.jobs.serializers import ReasonSerializer
+from jobs.api.jobs.views import key_of
+from jobs.api.parsers import SubmissionJsonParser, YamlParser
+from jobs.api.requests import body, flag_param, person, text_field
+from jobs.api.sweeps.serializers import (
+    SweepChangeSerializer,
+    SweepPreviewSerializer,
+    SweepSerializer,
+    statuses_counted,
+    sweep_request_of,
+)
+from jobs.exceptions import InvalidInputError
+from jobs.models import Sweep
+from jobs.selectors.access import sweep_visible_to, sweeps_visible_to
+from jobs.services.submission.rows import submission_admit
+from jobs.services.submission.sweeps import (
+    sweep_cancel,
+    sweep_limit,
+    sweep_pause,
+    sweep_resume,
+    sweep_submit,
+)
+
+
+class SweepList(generics.ListAPIView):
+    """Sweeps visible to the user, newest first; POST submits one."""
+
+    queryset = Sweep.objects.none()
+    serializer_class = SweepSerializer
+    filter_backends = ()
+    parser_classes = (SubmissionJsonParser, MultiPartParser, FormParser, YamlParser)
+
+    def get_queryset(self) -> Any:
+        return sweeps_visible_to(self.request.user)
+
+    def paginate_queryset(self, queryset: Any) -> Any:
+        """Return the sweeps of a page, whose jobs are counted by one query."""
+        page = super().paginate_queryset(queryset)
+        self._statuses = statuses_counted(page or ())
+        return page
+
+    def get_serializer_context(self) -> dict[str, Any]:
+        statuses = getattr(self, "_statuses", {})
+        return {**super().get_serializer_context(), "statuses": statuses}
+
+    @extend_schema(
+        request=OpenApiTypes.OBJECT,
+        responses={200: SweepPreviewSerializer, 201: SweepSerializer},
+        parameters=[
+            OpenApiParameter("dry_run", bool, description="Draw; store nothing."),
+            OpenApiParameter("Idempotency-Key", str, OpenApiParameter.HEADER),
+        ],
+    )
+    def post(self, request: Request) -> Response:
+        """Submit a sweep: the fields of a job, and `sweep` with the space (JSON, YAML, form)."""
+        wanted = sweep_request_of(request)
+        if flag_param(request, "dry_run"):
+            submission_admit(person(request), wanted.submission)
+            return Response(
+                {
+                    "num_jobs": len(wanted.settings),
+                    "max_running": wanted.max_running,
+                    "settings": wanted.settings,
+                }
+            )
+        now, key = timezone.now(), key_of(request)
+        sweep = sweep_submit(person(request), wanted, now, idempotency_key=key)
+        nudges.jobs_changed(sweep.jobs.values_list("pk", flat=True), orders=True)
+        headers = {"Location": reverse("api:sweep-detail", [sweep.pk], request=request)}
+        is_new = sweep.submitted_at == now
+        return sweep_response(sweep, status=201 if is_new else 200, headers=headers)
+
+
+def sweep_response(sweep: Sweep, **options: Any) -> Response:
+    """Answer with a sweep."""
+    context = {"statuses": statuses_counted([sweep])}
+    return Response(SweepSerializer(sweep, context=context).data, **options)
+
+
+class SweepDetail(APIView):
+    """One sweep; its jobs are `jobs/?sweep=N`."""
+
+    @extend_schema(responses=SweepSerializer)
+    def get(self, request: Request, sweep_id: int) -> Response:
+        """Get a sweep."""
+        return sweep_response(sweep_visible_to(request.user, sweep_id))
+
+    @extend_schema(request=SweepChangeSerializer, responses=SweepSerializer)
+    def patch(self, request: Request, sweep_id: int) -> Response:
+        """Change how many jobs of a sweep run at once."""
+        sweep = sweep_visible_to(request.user, sweep_id)
+        serializer = SweepChangeSerializer(data=body(request))
+        if not serializer.is_valid():
+            errors = {name: [*map(str, texts)] for name, texts in serializer.errors.items()}
+            raise InvalidInputError("The input is not valid.", fields=errors)
+        values = serializer.validated_data
+        sweep_limit(sweep, values["max_running"], person(request), values["reason"])
+        nudges.jobs_changed(orders=True)
+        return sweep_response(sweep)
+
+
+class SweepAction(APIView):
+    """Base of user actions on all jobs of a sweep."""
+
+    @abc.abstractmethod
+    def act(self, request: Request, sweep: Sweep, reason: str) -> list[int]:
+        """Perform the action; return the jobs that it changed."""
+
+    @extend_schema(request=ReasonSerializer, responses=SweepSerializer)
+    def post(self, request: Request, sweep_id: int) -> Response:
+        sweep = sweep_visible_to(request.user, sweep_id)
+        changed = self.act(request, sweep, text_field(body(request), "reason"))
+        nudges.jobs_changed(changed, orders=True)
+        return sweep_response(sweep)
+
+
+class SweepCancel(SweepAction):
+    """Cancel the jobs of a sweep that have not ended."""
+
+    def act(self, request: Request, sweep: Sweep, reason: str) -> list[int]:
+        return sweep_cancel(sweep, person(request), timezone.now(), reason)
+
+
+class SweepPause(SweepAction):
+    """Pause a sweep: jobs that run save their state, and none begins."""
+
+    def act(self, request: Request, sweep: Sweep, reason: str) -> list[int]:
+        return sweep_pause(sweep, person(request), timezone.now(), reason)
+
+
+class SweepResume(SweepAction):
+    """Resume a sweep and its paused jobs."""
+
+    def act(self, request: Request, sweep: Sweep, reason: str) -> list[int]:
+        return sweep_resume(sweep, person(request), timezone.now(), reason)

@@ -1,0 +1,145 @@
+"""Tuning of a job: its trials, why each was kept or not, and the share of steps they took."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from django.db.models import Count, Max, Q, Sum
+
+from controlplane.core.tuning.search import SearchEnd, TrialEnd
+from jobs.models import Job, Trial
+
+#: Newest trials that the page and REST list.
+LISTED_TRIALS = 400
+
+_ENDS = {
+    TrialEnd.KEPT: "kept: the job goes on from it",
+    TrialEnd.SLOWER: "the loss of another trial fell faster",
+    TrialEnd.UNSTABLE: "its loss did not fall, or not clearly enough above its noise",
+    TrialEnd.DIVERGED: "its loss diverged",
+    TrialEnd.CANNOT_WIN: "stopped early: it could not become the fastest any more",
+}
+_SEARCH_ENDS = {
+    SearchEnd.ALIKE: "the loss falls equally fast in its best trials",
+    SearchEnd.TRIALS: "it reached the most trials per search",
+    SearchEnd.SHARE: "trials have used their share of the steps",
+    SearchEnd.NONE_CONVERGED: "the loss fell clearly in no trial, so the job keeps its old values",
+    SearchEnd.JOB_ENDED: "the job reached its stop condition during a trial",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class TrialRow:
+    """One trial and why its branch was kept or freed.
+
+    Attributes:
+        parent: number of the trial from whose state it started; None: that of the job's begin.
+    """
+
+    number: int
+    search: int
+    parent: int | None
+    values: dict[str, float]
+    steps: int
+    start_loss: float | None
+    losses: list[float | None]
+    verdict: str
+    speed: float
+    end: str
+    is_running: bool
+    reason: str
+
+    @property
+    def last_loss(self) -> float | None:
+        """The newest mean loss."""
+        return self.losses[-1] if self.losses else None
+
+    @property
+    def text(self) -> str:
+        """Its values as text."""
+        return values_text(self.values)
+
+
+@dataclass(frozen=True, slots=True)
+class Tuned:
+    """Tuning of a job so far.
+
+    Attributes:
+        num_trials, steps: of all trials.
+        share: of the job's steps; None before the first one.
+        values: of the trial kept last; None if there is none.
+        search_end: why the newest search ended, as a sentence's part; "" while it runs.
+        trials: the newest ones, in the order of their numbers.
+    """
+
+    num_trials: int
+    steps: int
+    share: float | None
+    values: dict[str, float] | None
+    search_end: str
+    trials: list[TrialRow]
+
+
+def tuned_of(job: Job) -> Tuned | None:
+    """Summarise the trials of a job; None for a job that is not tuned."""
+    if not job.tuning:
+        return None
+    rows = list(Trial.objects.filter(job=job).order_by("-number")[:LISTED_TRIALS])[::-1]
+    steps = Trial.objects.filter(job=job).aggregate(steps=Sum("steps", default=0))["steps"]
+    kept = {row.search: row for row in rows if row.end == TrialEnd.KEPT}
+    newest = kept[max(kept)] if kept else None
+    last = rows[-1] if rows else None
+    ends = [row.search_end for row in rows if last and row.search == last.search]
+    ended = next((SearchEnd(end) for end in ends if end), None)
+    return Tuned(
+        num_trials=last.number if last is not None else 0,
+        steps=steps,
+        share=min(steps / job.step, 1.0) if job.step else None,
+        values=None if newest is None else newest.values,
+        search_end="" if ended is None else _SEARCH_ENDS[ended],
+        trials=[_row(row, kept) for row in rows],
+    )
+
+
+def in_trials(job: Job) -> Q:
+    """Return the condition of the job's step reports that have steps of trials."""
+    found = Q(pk__in=[])
+    if not job.tuning:
+        return found
+    searches = Trial.objects.filter(job=job).order_by().values("search")
+    rows = searches.annotate(
+        last=Max("step"), num_steps=Sum("steps"), num_ended=Count("id", filter=~Q(search_end=""))
+    )
+    for row in rows:
+        steps = Q(last_step__gt=row["last"] - row["num_steps"])
+        found |= (steps & Q(first_step__lte=row["last"])) if row["num_ended"] else steps
+    return found
+
+
+def values_text(values: Mapping[str, Any]) -> str:
+    """Write tunables as text, such as "learning_rate 0.01, momentum 0.9"."""
+    return ", ".join(f"{name} {value:.4g}" for name, value in sorted(values.items()))
+
+
+def _row(trial: Trial, kept: Mapping[int, Trial]) -> TrialRow:
+    earlier = [search for search in kept if search < trial.search]
+    if trial.end:
+        reason = _ENDS[TrialEnd(trial.end)]
+    else:
+        reason = "running" if trial.is_running else "waits for more steps"
+    return TrialRow(
+        number=trial.number,
+        search=trial.search,
+        parent=kept[max(earlier)].number if earlier else None,
+        values=trial.values,
+        steps=trial.steps,
+        start_loss=trial.start_loss,
+        losses=trial.losses,
+        verdict=trial.verdict,
+        speed=trial.speed,
+        end=trial.end,
+        is_running=trial.is_running and not trial.end,
+        reason=reason,
+    )

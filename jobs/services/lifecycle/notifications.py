@@ -1,0 +1,118 @@
+"""Messages about events, queued in the transaction of the event for the channels that want them."""
+
+from __future__ import annotations
+
+import datetime
+from typing import Any
+
+from django.db.models import Count, F, Q
+
+from jobs import nudges
+from jobs.models import DeliveryStatus, Event, Job, Node, NotificationChannel, NotificationDelivery
+from jobs.selectors.access import text_for
+
+#: Kinds of events that channels can ask for, in words.
+JOB_EVENTS = {
+    "running": "training started",
+    "finished": "finished",
+    "failed": "failed",
+    "invalid": "refused by its validation",
+    "cancelled": "cancelled",
+    "preempted": "preempted",
+    "paused": "paused",
+    "resumed": "resumed",
+    "restart": "restarted from a checkpoint",
+    "trainer_failed": "lost a trainer",
+    "selection_ended": "ended its selection of examples",
+    "tuned": "kept a trial of its tuning",
+    "maintenance": "leaves a node for its maintenance",
+    "digest_mismatch": "differs from its earlier result",
+}
+#: The same, of the cluster: for admins.
+CLUSTER_EVENTS = {
+    "node_enrolled": "a node was enrolled",
+    "node_lost": "a node was lost",
+    "node_back": "a node came back",
+    "node_quarantined": "a node was quarantined",
+    "maintenance_began": "maintenance of a node began",
+    "maintenance_ended": "maintenance of a node ended",
+    "node_changed": "a node has other hardware than enrolled",
+    "policy": "the policy was changed",
+    "cycle_failed": "scheduling fails",
+    "cycle_succeeded": "scheduling succeeds again",
+}
+#: Messages of one channel that may wait; more are dropped and counted.
+WAITING_LIMIT = 500
+_DATA_KEYS_LIMIT = 40
+_TEXT_LIMIT = 2000
+
+
+def deliveries_add(event: Event, job: Job | None, node: Node | None) -> None:
+    """Queue a message about an event for each channel that wants it."""
+    if event.kind in JOB_EVENTS and job is not None:
+        wanted = Q(is_cluster_wide=False, owner=job.owner_id) | Q(
+            is_cluster_wide=True, owner__is_staff=True
+        )
+    elif event.kind in CLUSTER_EVENTS:
+        wanted = Q(is_cluster_wide=True, owner__is_staff=True)
+    else:
+        return
+    channels = NotificationChannel.objects.filter(
+        wanted, paused_reason="", owner__is_active=True
+    ).annotate(
+        num_waiting=Count("deliveries", filter=Q(deliveries__status=DeliveryStatus.WAITING.value))
+    )
+    for channel in channels.select_related("owner"):
+        if event.kind in channel.events:
+            body = text_for(channel.owner, message_body(event, job, node))
+            delivery_add(channel, event.kind, body, event.at, event=event)
+
+
+def delivery_add(
+    channel: NotificationChannel,
+    kind: str,
+    body: dict[str, Any],
+    now: datetime.datetime,
+    *,
+    event: Event | None = None,
+) -> NotificationDelivery | None:
+    """Queue one message; return None if too many of the channel wait.
+
+    Args:
+        channel: with the annotation `num_waiting`.
+    """
+    if channel.num_waiting >= WAITING_LIMIT:  # type: ignore[attr-defined]
+        NotificationChannel.objects.filter(id=channel.pk).update(num_dropped=F("num_dropped") + 1)
+        return None
+    delivery = NotificationDelivery.objects.create(
+        channel=channel, event=event, kind=kind, body=body, next_try_at=now, created_at=now
+    )
+    nudges.delivery_asked(delivery.pk)
+    return delivery
+
+
+def message_body(event: Event, job: Job | None, node: Node | None) -> dict[str, Any]:
+    """Return an event as JSON, in the form of docs/notifications.md."""
+    about = "job" if event.kind in JOB_EVENTS else "cluster"
+    figures = dict(list(event.data.items())[:_DATA_KEYS_LIMIT])
+    data: dict[str, Any] = {
+        "event": event.pk,
+        "message": event.message[:_TEXT_LIMIT],
+        "actor": event.actor,
+        "figures": {
+            name: value for name, value in figures.items() if isinstance(value, int | float)
+        },
+    }
+    if job is not None:
+        data["job"] = {
+            "id": job.pk,
+            "name": job.name,
+            "owner": job.owner.get_username(),
+            "status": job.status,
+            "priority": job.priority,
+            "step": job.step,
+            "path": f"/jobs/{job.pk}/",
+        }
+    if node is not None:
+        data["node"] = {"id": node.pk, "name": node.name, "path": "/nodes/"}
+    return {"type": f"{about}.{event.kind}", "timestamp": event.at.isoformat(), "data": data}

@@ -1,0 +1,1 @@
+"""Notification channels of users, and the sending of their messages."""

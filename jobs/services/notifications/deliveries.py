@@ -1,0 +1,106 @@
+"""Attempts to deliver messages: claimed once, tried again later, given up in the end."""
+
+from __future__ import annotations
+
+import datetime
+import random
+
+from celery.exceptions import SoftTimeLimitExceeded
+from django.conf import settings
+from django.db import transaction
+from django.db.models import F, Q
+
+from jobs.models import DeliveryStatus, NotificationChannel, NotificationDelivery
+from jobs.selectors.access import deliveries_visible_to
+from jobs.services.notifications.senders import Sent, send
+
+#: Seconds until the next attempt, after each failed one; the message is given up after the last.
+RETRY_S = (10, 60, 300, 1800, 7200, 21600)
+#: A message whose attempt did not end (a killed worker) is tried again after this time.
+CLAIM_S = 120
+#: A channel is paused after so many messages in a row that were given up.
+FAILURES_LIMIT = 10
+#: Messages started by one sweep, and of one channel.
+SWEEP_LIMIT, SWEEP_CHANNEL_LIMIT = 100, 10
+_DELETED_AT_ONCE = 5000
+_SENT_NOW = Q(channel__paused_reason="", channel__owner__is_active=True)
+
+
+def deliveries_due(now: datetime.datetime) -> list[int]:
+    """List messages whose next attempt is due, the longest waiting first, a bounded number."""
+    rows = (
+        NotificationDelivery.objects.filter(
+            _SENT_NOW, status=DeliveryStatus.WAITING.value, next_try_at__lte=now
+        )
+        .order_by("next_try_at")
+        .values_list("id", "channel")
+    )
+    due: list[int] = []
+    by_channel: dict[int, int] = {}
+    for delivery_id, channel_id in rows[: 10 * SWEEP_LIMIT]:
+        by_channel[channel_id] = by_channel.get(channel_id, 0) + 1
+        if by_channel[channel_id] <= SWEEP_CHANNEL_LIMIT and len(due) < SWEEP_LIMIT:
+            due.append(delivery_id)
+    return due
+
+
+def delivery_attempt(delivery_id: int, now: datetime.datetime) -> bool:
+    """Try to deliver a message if it is due; return whether an attempt was made.
+
+    Two workers that are given the same message make one attempt: the first claims it.
+    """
+    claimed = NotificationDelivery.objects.filter(
+        _SENT_NOW, id=delivery_id, status=DeliveryStatus.WAITING.value, next_try_at__lte=now
+    ).update(
+        next_try_at=now + datetime.timedelta(seconds=CLAIM_S), num_attempts=F("num_attempts") + 1
+    )
+    if not claimed:
+        return False
+    delivery = NotificationDelivery.objects.select_related("channel__owner").get(id=delivery_id)
+    channel = delivery.channel
+    visible = deliveries_visible_to(channel.owner, channel.deliveries.filter(id=delivery_id))
+    if not visible.exists():
+        sent = Sent(is_delivered=False, answer="Its owner is no admin any more.", is_final=True)
+    elif delivery.num_attempts > len(RETRY_S) + 1:  # workers died in the last attempts
+        sent = Sent(is_delivered=False, answer=delivery.answer)
+    else:
+        try:
+            sent = send(delivery, now)
+        except SoftTimeLimitExceeded:  # a receiver may send its answer byte by byte
+            sent = Sent(is_delivered=False, answer="No answer in time.")
+    _attempt_record(delivery, sent, now)
+    return True
+
+
+def _attempt_record(delivery: NotificationDelivery, sent: Sent, now: datetime.datetime) -> None:
+    channels = NotificationChannel.objects.filter(id=delivery.channel_id)
+    delivery.answer = sent.answer
+    if sent.is_delivered:
+        delivery.status, delivery.ended_at = DeliveryStatus.DELIVERED.value, now
+    elif sent.is_final or delivery.num_attempts > len(RETRY_S):
+        delivery.status, delivery.ended_at = DeliveryStatus.FAILED.value, now
+    else:
+        # Messages that failed together must not come back together.
+        wait_s = RETRY_S[delivery.num_attempts - 1] * random.uniform(1.0, 1.2)  # noqa: S311
+        delivery.next_try_at = now + datetime.timedelta(seconds=wait_s)
+    with transaction.atomic():
+        delivery.save(update_fields=["answer", "status", "ended_at", "next_try_at"])
+        if sent.is_delivered:
+            channels.exclude(num_failures=0).update(num_failures=0)
+        elif delivery.status == DeliveryStatus.FAILED.value:
+            channels.update(num_failures=F("num_failures") + 1)
+            reason = f"{FAILURES_LIMIT} messages in a row were given up: {sent.answer}"
+            if sent.is_final:
+                reason = f"the receiver will take no more: {sent.answer}"
+            failing = (
+                channels if sent.is_final else channels.filter(num_failures__gte=FAILURES_LIMIT)
+            )
+            failing.filter(paused_reason="").update(paused_reason=reason[:300])
+
+
+def deliveries_expire(now: datetime.datetime) -> int:
+    """Delete messages that ended long ago; return their number."""
+    before = now - datetime.timedelta(days=settings.NOTIFICATION_DAYS)
+    old = NotificationDelivery.objects.filter(created_at__lt=before)
+    ids = list(old.order_by("id").values_list("id", flat=True)[:_DELETED_AT_ONCE])
+    return NotificationDelivery.objects.filter(id__in=ids).delete()[0]

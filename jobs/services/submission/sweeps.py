@@ -1,0 +1,200 @@
+"""Sweeps: submit many jobs as one, change how many run at once, pause, resume and cancel all."""
+
+from __future__ import annotations
+
+import dataclasses
+import datetime
+import hashlib
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from django.contrib.auth.models import User
+from django.core.files.base import ContentFile
+from django.db import IntegrityError, transaction
+
+from controlplane.core.values.lifecycle import JobStatus
+from jobs.exceptions import ConflictError, InvalidInputError
+from jobs.models import AuditAction, IdempotencyKey, Job, Sweep
+from jobs.models.jobs import LIVE_JOB_STATUSES
+from jobs.services.lifecycle.audit import audit_add
+from jobs.services.lifecycle.events import user_actor
+from jobs.services.lifecycle.retention import storage_check
+from jobs.services.submission import job_actions
+from jobs.services.submission.rows import (
+    job_from,
+    live_jobs_check,
+    project_find,
+    project_jobs_check,
+)
+from jobs.submission import Submission
+from jobs.sweep_space import DEFAULT_MAX_RUNNING, JOBS_LIMIT
+
+_NAME_LIMIT = 100
+_PAUSABLE = (JobStatus.STARTING, JobStatus.RUNNING, JobStatus.PREEMPTING)
+
+
+@dataclass(frozen=True, slots=True)
+class SweepRequest:
+    """A checked request: one submission, and the settings in which its jobs differ.
+
+    Attributes:
+        space: as it was given, in JSON values.
+        settings: of each job, those of the space only.
+    """
+
+    submission: Submission
+    space: Mapping[str, Any]
+    num_draws: int | None
+    seed: int
+    settings: Sequence[Mapping[str, Any]]
+    max_running: int = DEFAULT_MAX_RUNNING
+
+    def submissions(self) -> list[Submission]:
+        """Return the submission of each job, named after the sweep and numbered from 1."""
+        base = self.submission
+        digits = len(str(len(self.settings)))
+        name = base.name[: _NAME_LIMIT - digits - 1]
+        return [
+            dataclasses.replace(
+                base, name=f"{name} {number:0{digits}}", settings={**base.settings, **drawn}
+            )
+            for number, drawn in enumerate(self.settings, start=1)
+        ]
+
+
+def sweep_submit(
+    user: User, request: SweepRequest, now: datetime.datetime, *, idempotency_key: str = ""
+) -> Sweep:
+    """Store a sweep with all of its jobs, or nothing; the same key returns the same sweep.
+
+    Their validations wait for their turn: a sweep does not keep other people's waiting.
+
+    Raises:
+        ConflictError: the user would have too many live jobs, or used the key for another request.
+        TooLargeError: the user's jobs have left too many files.
+        InvalidInputError: as `job_submit`, or there is no job.
+    """
+    digest = hashlib.sha256(repr(request).encode()).hexdigest()
+    if idempotency_key and (known := _known(user, idempotency_key, digest)):
+        return known
+    submissions = request.submissions()
+    if not 0 < len(submissions) <= JOBS_LIMIT:
+        raise InvalidInputError.of(sweep=f"A sweep has 1 to {JOBS_LIMIT} jobs.")
+    jobs: list[Job] = []
+    try:
+        with transaction.atomic():
+            live_jobs_check(user, len(submissions))
+            project = project_find(user, request.submission)
+            project_jobs_check(user, project, len(submissions))
+            storage_check(user.pk, len(submissions) * len(request.submission.code))
+            sweep = Sweep.objects.create(
+                owner=user,
+                name=request.submission.name,
+                template=request.submission.template,
+                space=dict(request.space),
+                num_draws=request.num_draws,
+                seed=request.seed,
+                max_running=request.max_running,
+                submitted_at=now,
+            )
+            for submission in submissions:
+                job = job_from(user, submission, now)
+                job.sweep = sweep
+                job.status_reason = "Waits for its turn to have its code built on a node."
+                job.code.save(submission.code_name, ContentFile(submission.code), save=False)
+                jobs.append(job)
+                job_actions.job_store(job, user, now, {"sweep": sweep.pk})
+            if idempotency_key:
+                IdempotencyKey.objects.create(
+                    user=user, key=idempotency_key, body_sha256=digest, job=jobs[0]
+                )
+    except BaseException as error:
+        for job in jobs:
+            job.code.delete(save=False)
+        known = _known(user, idempotency_key, digest) if idempotency_key else None
+        if known is None or not isinstance(error, IntegrityError | ConflictError):
+            raise
+        return known
+    return sweep
+
+
+def _known(user: User, key: str, digest: str) -> Sweep | None:
+    job = job_actions.submission_known(user, key, digest)
+    return None if job is None else job.sweep
+
+
+def sweep_limit(sweep: Sweep, max_running: int, user: User, reason: str = "") -> Sweep:
+    """Change how many jobs of a sweep run at once; those that run go on.
+
+    Raises:
+        InvalidInputError: the number is out of range, or an admin gives no reason for a sweep of
+            somebody else.
+    """
+    if not 1 <= max_running <= JOBS_LIMIT:
+        raise InvalidInputError.of(max_running=f"Give a whole number from 1 to {JOBS_LIMIT}.")
+    if sweep.owner_id != user.pk and not reason.strip():
+        raise InvalidInputError.of(reason="Say why: the owner will read it.")
+    if sweep.max_running == max_running:
+        return sweep
+    data = {"before": sweep.max_running, "after": max_running}
+    sweep.max_running = max_running
+    sweep.save(update_fields=["max_running"])
+    _audit(sweep, AuditAction.SWEEP_CHANGED, user, reason, **data)
+    return sweep
+
+
+def sweep_cancel(sweep: Sweep, user: User, now: datetime.datetime, reason: str = "") -> list[int]:
+    """Cancel the jobs of a sweep that have not ended; return them."""
+    actor = user_actor(user)
+    return _each(
+        sweep,
+        LIVE_JOB_STATUSES,
+        lambda job_id: job_actions.job_cancel(job_id, now, actor=actor, reason=reason),
+    )
+
+
+def sweep_pause(sweep: Sweep, user: User, now: datetime.datetime, reason: str = "") -> list[int]:
+    """Let no job of a sweep begin, and pause those that run; return these."""
+    if not sweep.is_paused:
+        sweep.is_paused = True
+        sweep.save(update_fields=["is_paused"])
+        _audit(sweep, AuditAction.SWEEP_CHANGED, user, reason, is_paused=True)
+    actor = user_actor(user)
+    return _each(
+        sweep,
+        _PAUSABLE,
+        lambda job_id: job_actions.job_pause(job_id, now, actor=actor, reason=reason),
+    )
+
+
+def sweep_resume(sweep: Sweep, user: User, now: datetime.datetime, reason: str = "") -> list[int]:
+    """Let the jobs of a sweep begin again, and resume those that are paused; return these."""
+    if sweep.is_paused:
+        sweep.is_paused = False
+        sweep.save(update_fields=["is_paused"])
+        _audit(sweep, AuditAction.SWEEP_CHANGED, user, reason, is_paused=False)
+    actor = user_actor(user)
+    return _each(
+        sweep,
+        (*_PAUSABLE, JobStatus.PAUSED),
+        lambda job_id: job_actions.job_resume(job_id, now, actor=actor),
+    )
+
+
+def _each(sweep: Sweep, statuses: Sequence[JobStatus], act: Callable[[int], Job]) -> list[int]:
+    """Act on the jobs of a sweep in these statuses; leave out any that has just left them."""
+    done = []
+    rows = sweep.jobs.filter(status__in=[*statuses]).order_by("-id")
+    for job_id in rows.values_list("pk", flat=True)[:JOBS_LIMIT]:
+        try:
+            act(job_id)
+        except ConflictError:
+            continue
+        done.append(job_id)
+    return done
+
+
+def _audit(sweep: Sweep, action: AuditAction, user: User, reason: str, **data: Any) -> None:
+    if sweep.owner_id != user.pk:
+        audit_add(action, f"sweep:{sweep.pk}", actor=user_actor(user), reason=reason, **data)
