@@ -26,7 +26,7 @@ from frontend.figures.rows import (
 from frontend.palette import job_colour_token
 from jobs.models import Job, Replay
 from jobs.selectors import series
-from jobs.selectors.access import Person, is_admin
+from jobs.selectors.access import Person, is_admin, projects_seen_by
 
 #: Time windows of the overview: seconds -> label.
 WINDOWS: Mapping[int, str] = {
@@ -41,6 +41,12 @@ DEFAULT_WINDOW_S = 15 * 60
 SMOOTHINGS: Mapping[float, str] = {0.0: "none", 0.6: "some", 0.9: "strong"}
 #: Least seconds shown for a young cluster.
 SHORTEST_WINDOW_S = 120
+
+
+def window_of(given: Mapping[str, str], default_s: int = DEFAULT_WINDOW_S) -> int:
+    """Read one of `WINDOWS` from an address; the default for anything else."""
+    known = {str(window_s): window_s for window_s in WINDOWS}
+    return known.get(given.get("window", ""), default_s)
 
 
 def overview_charts(person: Person, window_s: int, now: datetime) -> dict[str, Figure]:
@@ -164,8 +170,11 @@ def allocation_changes(
     steps: list[tuple[datetime, int, int]] = []
     names: dict[int, str] = {}
     colours: dict[int, int] = {}
+    sees_all, projects = is_admin(person), projects_seen_by(person)
     for allocation in allocations:
-        is_visible = is_admin(person) or allocation.owner_id == person.pk
+        is_visible = (
+            sees_all or allocation.owner_id == person.pk or allocation.project_id in projects
+        )
         job_id = allocation.job_id if is_visible else HIDDEN_JOB_ID
         names[job_id] = allocation.job_name if is_visible else ""
         colours[job_id] = allocation.colour if is_visible else 0

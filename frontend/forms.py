@@ -8,7 +8,8 @@ from enum import Enum
 from typing import Any
 
 from django import forms
-from django.contrib.auth.forms import PasswordChangeForm
+from django.conf import settings
+from django.contrib.auth.forms import AuthenticationForm, PasswordChangeForm
 from django.contrib.auth.models import User
 from django.contrib.auth.password_validation import password_validators_help_texts
 from django.core.exceptions import ValidationError
@@ -17,18 +18,29 @@ from rest_framework import serializers
 
 from controlplane.core.protocol.wire import StopKind, Task
 from controlplane.core.values.lifecycle import ValidationStatus
+from controlplane.core.values.tiers import Tier
+from frontend.sweep_form import SWEEP_FIELDS, SweepForm
 from jobs.api.jobs.submission_serializer import SubmissionSerializer
 from jobs.exceptions import InvalidInputError
 from jobs.job_templates import JOB_TEMPLATES, JobTemplate
-from jobs.models import Job, Validation
+from jobs.models import ChannelKind, Job, Validation
 from jobs.services.cluster.accounts import password_confirm
 from jobs.services.cluster.api_tokens import LIFETIME_DAYS_LIMIT
+from jobs.services.lifecycle.notifications import CLUSTER_EVENTS, JOB_EVENTS
+from jobs.services.notifications.channels import (
+    ADDRESS_LIMIT,
+    DEFAULT_EVENTS,
+    NAME_LIMIT,
+    kinds_available,
+)
 from jobs.services.submission.rows import job_clone_values
 from jobs.submission import prediction_values
+from jobs.sweep_space import DEFAULT_MAX_RUNNING
 
-_NOT_SHOWN = ("template", "code", "code_name", "stop", "selection")
+_NOT_SHOWN = ("template", "code", "code_name", "stop", "selection", "tuning")
 #: Sections of the page with their fields; all others are those of the training.
 _SECTIONS = {
+    "start": ("forked_from", "checkpoint"),
     "stop": ("stop_kind", "stop_limit", "on_nonfinite"),
     "selection": (
         "selection_method",
@@ -41,12 +53,22 @@ _SECTIONS = {
         "selection_guard",
         "selection_control_every",
     ),
+    "tuning": (
+        "tuning_space",
+        "tuning_max_trials",
+        "tuning_max_share",
+        "tuning_max_branches",
+        "tuning_objective",
+        "tuning_higher_is_better",
+        "tuning_retune",
+    ),
     "metric": ("stop_metric", "stop_target", "stop_higher_is_better"),
     "resources": (
-        *("min_accelerators", "max_accelerators", "priority"),
-        *("accepted_kinds", "allow_mixed_kinds"),
+        *("min_accelerators", "max_accelerators", "tier", "priority"),
+        *("project", "accepted_kinds", "allow_mixed_kinds"),
     ),
     "labels": ("tags", "note"),
+    "sweep": SWEEP_FIELDS,
 }
 #: Attributes of text fields beyond those of their serializer field.
 _ATTRIBUTES = {
@@ -81,7 +103,7 @@ def _form_field(name: str, field: serializers.Field) -> forms.Field:
     return forms.CharField(widget=forms.TextInput(attrs=attributes), **options)
 
 
-class JobForm(forms.Form):
+class JobForm(SweepForm):
     """A submission as text: the fields of `SubmissionSerializer`, and where its code comes from."""
 
     code_from = forms.CharField(required=False)
@@ -98,10 +120,24 @@ class JobForm(forms.Form):
             if name not in _NOT_SHOWN:
                 self.fields[name] = _form_field(name, field)
 
-    def priority_limit(self, ceiling: int) -> None:
-        """Show the highest priority that the user may give."""
+    def standing_limit(self, ceiling: int, tiers: Sequence[Tier]) -> None:
+        """Show the highest priority and the tiers that the user may give."""
+        field = self.fields["tier"]
+        assert isinstance(field, forms.ChoiceField)
+        field.choices = [(tier.value, tier.value) for tier in tiers]
         self.fields["priority"].widget.attrs["max"] = ceiling
-        self["priority"].help_text = f"1 to {ceiling}; twice the priority, twice the share."
+        self[
+            "priority"
+        ].help_text = f"1 to {ceiling}; inside a tier, twice the priority, twice the share."
+
+    def project_choices(self, names: Sequence[str]) -> None:
+        """Offer the projects to which the user may submit."""
+        choices = [("", "none"), *((name, name) for name in names)]
+        self.fields["project"].widget = forms.Select(choices=choices)
+
+    def checkpoint_choices(self, choices: Sequence[tuple[str, str]]) -> None:
+        """Offer the states of the job that this one starts from."""
+        self.fields["checkpoint"].widget = forms.Select(choices=choices)
 
     def sections(self) -> dict[str, list[forms.BoundField]]:
         """Return the fields of each section, "training" included, without the code's."""
@@ -120,7 +156,7 @@ class JobForm(forms.Form):
         values = {
             name: self.cleaned_data.get(name, self.data.get(name))
             for name in self.fields
-            if name not in ("code", "code_from")
+            if name not in ("code", "code_from", *SWEEP_FIELDS)
         }
         if values["task"] == Task.PREDICT:
             return prediction_values(values, given={})  # the dropped fields are not shown
@@ -134,11 +170,23 @@ class JobForm(forms.Form):
         """Add messages to their fields; messages for other fields go to the form's head."""
         for name, messages in fields.items():
             target = {"template": "code_from", "code_name": "code"}.get(name, name)
+            target = target.replace("sweep.", "sweep_", 1)
             for message in messages:
                 if target in self.fields:
                     self.add_error(target, message)
                 else:
                     self.add_error(None, f"{name}: {message}")
+
+
+class LoginForm(AuthenticationForm):
+    """A name and a password."""
+
+    def confirm_login_allowed(self, user: Any) -> None:
+        """Refuse passwords of all but superusers where the site wants that."""
+        super().confirm_login_allowed(user)
+        if not settings.HAS_PASSWORD_LOGIN and not getattr(user, "is_superuser", False):
+            text = f"Passwords let only superusers in here. Log in with {settings.OIDC_TITLE}."
+            raise ValidationError(text, code="password_login_off")
 
 
 class PasswordForm(PasswordChangeForm):
@@ -157,6 +205,13 @@ class PasswordForm(PasswordChangeForm):
         except InvalidInputError as error:
             raise ValidationError(error.fields["password"][0]) from None
         return old
+
+
+_CHANNEL_KINDS = {
+    ChannelKind.WEBHOOK: "webhook (signed JSON)",
+    ChannelKind.EMAIL: "e-mail",
+    ChannelKind.CHAT: "chat",
+}
 
 
 class SecretInput(forms.Textarea):
@@ -206,6 +261,11 @@ class TokenForm(forms.Form):
         widget=forms.PasswordInput(attrs={"autocomplete": "current-password"}),
     )
 
+    def __init__(self, *data: Any, has_password: bool = True) -> None:
+        super().__init__(*data)
+        if not has_password:
+            del self.fields["password"]
+
     def scopes(self) -> list[str]:
         """Return the scopes chosen in a valid form."""
         boxes = {"may_read": "jobs:read", "may_write": "jobs:write", "may_administer": "admin"}
@@ -232,11 +292,62 @@ class SecretForm(forms.Form):
         super().__init__(data, auto_id="secret_%s")  # beside another form
 
 
+class ChannelForm(forms.Form):
+    """A notification channel: its address, and the events that are sent there."""
+
+    name = forms.CharField(
+        label="Name",
+        max_length=NAME_LIMIT,
+        widget=forms.TextInput(attrs={"autocomplete": "off"}),
+    )
+    kind = forms.ChoiceField(label="Send by")
+    address = forms.CharField(
+        label="Address",
+        max_length=ADDRESS_LIMIT,
+        help_text="Of a webhook: https://… Of an e-mail: the mailbox. Of a chat: see below.",
+        widget=forms.TextInput(attrs={"autocomplete": "off", "spellcheck": "false"}),
+    )
+    events = forms.MultipleChoiceField(
+        label="When a job",
+        choices=list(JOB_EVENTS.items()),
+        initial=DEFAULT_EVENTS,
+        widget=forms.CheckboxSelectMultiple,
+        required=False,
+    )
+    is_cluster_wide = forms.BooleanField(
+        label="Jobs of everybody",
+        help_text="All jobs and nodes instead of your own jobs.",
+        required=False,
+    )
+    cluster_events = forms.MultipleChoiceField(
+        label="With jobs of everybody, also when",
+        choices=list(CLUSTER_EVENTS.items()),
+        widget=forms.CheckboxSelectMultiple,
+        required=False,
+    )
+
+    def __init__(self, data: Any = None, *, is_admin: bool) -> None:
+        super().__init__(data)
+        field = self.fields["kind"]
+        assert isinstance(field, forms.ChoiceField)
+        field.choices = [(kind.value, _CHANNEL_KINDS[kind]) for kind in kinds_available()]
+        if not is_admin:
+            del self.fields["is_cluster_wide"], self.fields["cluster_events"]
+
+    def values(self) -> dict[str, Any]:
+        """Return the values of a valid form, in the form of `channel_create`."""
+        read = dict(self.cleaned_data)
+        is_cluster_wide = read.setdefault("is_cluster_wide", False)
+        read["events"] += read.pop("cluster_events", []) if is_cluster_wide else []
+        return read
+
+
 def values_shown(values: Mapping[str, Any]) -> dict[str, Any]:
     """Convert a submission's values to the values of the form's widgets."""
     shown = dict(values)
-    if isinstance(shown.get("settings"), dict):
-        shown["settings"] = json.dumps(shown["settings"], indent=2)
+    for name in ("settings", "tuning_space"):
+        if isinstance(shown.get(name), dict):
+            shown[name] = json.dumps(shown[name], indent=2)
     for name in ("accepted_kinds", "secrets", "tags"):
         if isinstance(shown.get(name), list | tuple):
             shown[name] = ", ".join(map(str, shown[name]))
@@ -245,10 +356,11 @@ def values_shown(values: Mapping[str, Any]) -> dict[str, Any]:
 
 def blank_values() -> dict[str, Any]:
     """Return the initial values of an empty form: the serializer's defaults."""
-    values: dict[str, Any] = {"shuffle": True}
+    values: dict[str, Any] = {"shuffle": True, "sweep_max_running": DEFAULT_MAX_RUNNING}
     for name, field in SubmissionSerializer().fields.items():
         default = field.default() if callable(field.default) else field.default
-        if name not in _NOT_SHOWN and default not in (serializers.empty, None, []):
+        is_shown = name not in (*_NOT_SHOWN, "tuning_space")
+        if is_shown and default not in (serializers.empty, None, []):
             values[name] = default.value if isinstance(default, Enum) else default
     return values
 

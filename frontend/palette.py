@@ -15,6 +15,11 @@ from jobs.models.jobs import NUM_COLOURS
 OTHER_JOBS_TOKEN = "--other-jobs"  # noqa: S105
 
 
+def text_on(token: str) -> str:
+    """Return the token of black or white, whichever is read better on a colour."""
+    return token.replace("--", "--text-on-", 1)
+
+
 def job_colour_token(colour: int) -> str:
     """Return the custom property that holds the colour of jobs with this `Job.colour`."""
     return f"--job-{colour}"

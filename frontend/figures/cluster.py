@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Iterable, Mapping, Sequence
+from itertools import accumulate
 from typing import Any
 
 from frontend.figures.parts import (
@@ -20,6 +22,8 @@ from frontend.figures.parts import (
 from frontend.figures.rows import HIDDEN_JOB_ID, AllocationChange, WorkSpan
 from frontend.palette import OTHER_JOBS_TOKEN, job_colour_token
 
+#: Times and the counts from then on, in time order.
+Staircase = list[tuple[float, int]]
 #: Jobs with a band of their own in the stacked area; all others share one band.
 MAX_BANDS = 12
 
@@ -34,20 +38,19 @@ def cluster_allocation_figure(
     names = {change.job_id: change.job_name for change in changes}
     held = _steps_by_job(changes, start_at, end_at)
     times = _sample_times((change.at for change in changes), start_at, end_at)
-    series = {job_id: [_value_at(steps, at) for at in times] for job_id, steps in held.items()}
-    by_size = sorted(series, key=lambda job_id: (-_area(held[job_id], end_at), job_id))
-    shown = sorted(job_id for job_id in by_size[:MAX_BANDS] if any(series[job_id]))
-    rest = [job_id for job_id in by_size[MAX_BANDS:] if any(series[job_id])]
+    by_size = sorted(held, key=lambda job_id: (-_area(held[job_id], end_at), job_id))
+    largest = {job_id: _samples([held[job_id]], times) for job_id in by_size[:MAX_BANDS]}
+    shown = sorted(job_id for job_id, values in largest.items() if any(values))
+    rest = [held[job_id] for job_id in by_size[MAX_BANDS:] if _is_sampled(held[job_id], times)]
     x = [milliseconds(at) for at in times]
     colours = {change.job_id: job_colour_token(change.colour) for change in changes}
     colours[HIDDEN_JOB_ID] = OTHER_JOBS_TOKEN
-    data = [band(x, series[job_id], _name(job_id, names), colours[job_id]) for job_id in shown]
+    data = [band(x, largest[job_id], _name(job_id, names), colours[job_id]) for job_id in shown]
     legend = [
         legend_entry(_name(job_id, names), colours[job_id], job_id or None) for job_id in shown
     ]
     if rest:
-        total = [sum(column) for column in zip(*(series[job_id] for job_id in rest), strict=True)]
-        data.append(band(x, total, f"{len(rest)} other jobs", OTHER_JOBS_TOKEN))
+        data.append(band(x, _samples(rest, times), f"{len(rest)} other jobs", OTHER_JOBS_TOKEN))
         legend.append(legend_entry(f"{len(rest)} other jobs", OTHER_JOBS_TOKEN))
     if num_accelerators:
         data.append(capacity_line(x, num_accelerators, _holders(data, len(x))))
@@ -56,7 +59,7 @@ def cluster_allocation_figure(
         "data": data,
         "layout": {
             "xaxis": time_axis(start_at, end_at),
-            "yaxis": count_axis(max([num_accelerators, *(_stack_height(series, len(x)))])),
+            "yaxis": count_axis(max(num_accelerators, *_samples(held.values(), times))),
             "hovermode": "x unified",
         },
         "legend": legend,
@@ -141,9 +144,9 @@ def _name(job_id: int, names: Mapping[int, str]) -> str:
 
 def _steps_by_job(
     changes: Iterable[AllocationChange], start_at: float, end_at: float
-) -> dict[int, list[tuple[float, int]]]:
+) -> dict[int, Staircase]:
     """Group changes by job, in time order; earlier changes count from `start_at`."""
-    held: dict[int, list[tuple[float, int]]] = {}
+    held: dict[int, Staircase] = {}
     for change in sorted(changes, key=lambda change: change.at):
         if change.at > end_at:
             break
@@ -161,20 +164,27 @@ def _sample_times(ats: Iterable[float], start_at: float, end_at: float) -> list[
     return [start_at + place * step for place in range(MAX_POINTS)]
 
 
-def _value_at(steps: Sequence[tuple[float, int]], at: float) -> int:
-    value = 0
-    for since, count in steps:
-        if since > at:
-            break
-        value = count
-    return value
+def _samples(staircases: Iterable[Staircase], times: Sequence[float]) -> list[int]:
+    """Return the sum of staircases at each time, in one pass over their steps."""
+    differences = [0] * (len(times) + 1)
+    for steps in staircases:
+        before = 0
+        for since, count in steps:
+            differences[bisect_left(times, since)] += count - before
+            before = count
+    return list(accumulate(differences[:-1]))
 
 
-def _area(steps: Sequence[tuple[float, int]], end_at: float) -> float:
+def _is_sampled(steps: Staircase, times: Sequence[float]) -> bool:
+    """Return whether a staircase is above 0 at any of the times."""
+    places = [*(bisect_left(times, since) for since, _ in steps), len(times)]
+    return any(
+        count and place < following
+        for (_, count), place, following in zip(steps, places, places[1:], strict=False)
+    )
+
+
+def _area(steps: Staircase, end_at: float) -> float:
     """Integrate a staircase up to `end_at`: accelerator-seconds."""
     ends = [since for since, _ in steps[1:]] + [end_at]
     return sum(count * (end - since) for (since, count), end in zip(steps, ends, strict=True))
-
-
-def _stack_height(series: dict[int, list[int]], num_times: int) -> list[int]:
-    return [sum(values[place] for values in series.values()) for place in range(num_times)]

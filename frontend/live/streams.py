@@ -1,39 +1,40 @@
 """Server-sent events: notify open pages of changes, with the ids of changed jobs.
 
-One subscription to Redis per event loop feeds every open page. A slow page loses no change: changes
-accumulate until its stream takes them. Only ids of jobs visible to the reader are sent; the page
-then requests the data it shows, so the stream cannot leak anything else.
+One subscription to Redis per event loop feeds every open page, and one read of the database tells
+whose sessions are still valid: an open stream costs neither a thread nor a query. A slow page loses
+no change: changes accumulate until its stream takes them. Only ids of jobs visible to the reader
+are sent; the page then requests the data it shows, so the stream cannot leak anything else.
 """
 
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import contextvars
 import json
 import logging
 import time
 import weakref
 from collections import OrderedDict
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncIterator, Coroutine, Iterable
 from dataclasses import dataclass, field
+from typing import Any
 from urllib.parse import urlsplit
 
 from asgiref.sync import sync_to_async
 from django.conf import settings
-from django.contrib.auth import get_user
 from django.db import close_old_connections
 from django.http import HttpRequest, HttpResponse, StreamingHttpResponse
 from redis.exceptions import RedisError
 
+from frontend.live.identities import Identity, identities_of
 from jobs import counters, nudges
 from jobs.models import Job
-from jobs.selectors.access import is_admin
 
 #: Most open streams of one process; further pages receive 429 and poll.
 MAX_STREAMS = 2_000
 #: Most open streams of one user.
 MAX_STREAMS_PER_PERSON = 20
+#: Seconds between two signs of life of a stream, and between two looks at the sessions of all.
 KEEP_ALIVE_S = 15.0
 #: Least seconds between two events of one stream; changes in between are sent together.
 MIN_GAP_S = 0.25
@@ -48,18 +49,14 @@ logger = logging.getLogger(__name__)
 
 @dataclass(eq=False, slots=True)
 class Subscriber:
-    """One open stream and its pending changes."""
+    """One open stream and its pending changes; it ends once `is_over`."""
 
-    person_id: int
-    sees_all: bool
+    identity: Identity
+    session_key: str = ""
     job_ids: set[int] = field(default_factory=set)
     is_cluster_changed: bool = False
+    is_over: bool = False
     wake: asyncio.Event = field(default_factory=asyncio.Event)
-
-    @property
-    def identity(self) -> tuple[int, bool]:
-        """The user id, and whether the user sees all jobs."""
-        return self.person_id, self.sees_all
 
     def add(self, job_ids: Iterable[int], *, is_cluster_changed: bool) -> None:
         """Add a change, and wake the stream if there is anything to send."""
@@ -71,6 +68,11 @@ class Subscriber:
         if self.job_ids or self.is_cluster_changed:
             self.wake.set()
 
+    def end(self) -> None:
+        """End the stream, whatever is pending."""
+        self.is_over = True
+        self.wake.set()
+
     def take(self) -> bytes:
         """Return the pending changes as an event, and clear them."""
         data = json.dumps({"jobs": sorted(self.job_ids), "cluster": self.is_cluster_changed})
@@ -81,35 +83,57 @@ class Subscriber:
 
 
 class Hub:
-    """The streams of one event loop, and the one subscription that feeds them."""
+    """The streams of one event loop, and the tasks that feed and check all of them."""
 
     def __init__(self) -> None:
         self.subscribers: set[Subscriber] = set()
-        self._feeder: asyncio.Task[None] | None = None
-        self._owners: OrderedDict[int, int] = OrderedDict()
+        self._tasks: list[asyncio.Task[None]] = []
+        self._owners: OrderedDict[int, tuple[int, int | None]] = OrderedDict()
         self._tell_after = 0.0
 
     def has_room_for(self, person_id: int) -> bool:
         """Return whether one more stream of a user may be opened."""
-        of_person = sum(s.person_id == person_id for s in self.subscribers)
+        of_person = sum(s.identity.person_id == person_id for s in self.subscribers)
         return len(self.subscribers) < MAX_STREAMS and of_person < MAX_STREAMS_PER_PERSON
 
     def join(self, subscriber: Subscriber) -> None:
-        """Add a stream; the first one starts the subscription."""
+        """Add a stream; the first one starts the tasks."""
         self.subscribers.add(subscriber)
-        if self._feeder is None or self._feeder.done():
-            # A context of its own: the request's context would tie the task to the request's
-            # thread, which ends with the request.
-            self._feeder = asyncio.get_running_loop().create_task(
-                self._feed(), context=contextvars.Context()
-            )
+        if not self._tasks or any(task.done() for task in self._tasks):
+            self._stop()
+            self._tasks = [self._started(self._feed()), self._started(self._check())]
 
     def leave(self, subscriber: Subscriber) -> None:
-        """Remove a stream; the last one ends the subscription."""
+        """Remove a stream; the last one ends the tasks."""
         self.subscribers.discard(subscriber)
-        if not self.subscribers and self._feeder is not None:
-            self._feeder.cancel()
-            self._feeder = None
+        if not self.subscribers:
+            self._stop()
+
+    def _started(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        # A context of its own: the request's context would tie the task to the request's thread,
+        # which ends with the request.
+        return asyncio.get_running_loop().create_task(work, context=contextvars.Context())
+
+    def _stop(self) -> None:
+        for task in self._tasks:
+            task.cancel()
+        self._tasks = []
+
+    async def _check(self) -> None:
+        """End the streams whose session is over or whose user sees other jobs than before."""
+        read = sync_to_async(identities_of, thread_sensitive=False)
+        while True:
+            await asyncio.sleep(KEEP_ALIVE_S)
+            watched = list(self.subscribers)
+            try:
+                found = await read({one.session_key for one in watched})
+            except Exception:
+                # A stream whose rights are unknown ends.
+                logger.exception("event streams cannot read their sessions")
+                found = {}
+            for subscriber in watched:
+                if found.get(subscriber.session_key) != subscriber.identity:
+                    subscriber.end()
 
     async def _feed(self) -> None:
         """Distribute changes while there are streams; reconnect to Redis indefinitely."""
@@ -140,18 +164,16 @@ class Hub:
         named = change.get("jobs")
         job_ids = [i for i in named if isinstance(i, int)] if isinstance(named, list) else []
         is_cluster_changed = bool(change.get("cluster"))
-        if not all(subscriber.sees_all for subscriber in self.subscribers):
+        if not all(subscriber.identity.sees_all for subscriber in self.subscribers):
             await self._learn_owners(job_ids)
         for subscriber in list(self.subscribers):
             own = [
-                job_id
-                for job_id in job_ids
-                if subscriber.sees_all or self._owners.get(job_id) == subscriber.person_id
+                job_id for job_id in job_ids if subscriber.identity.sees(self._owners.get(job_id))
             ]
             subscriber.add(own, is_cluster_changed=is_cluster_changed)
 
     async def _learn_owners(self, job_ids: list[int]) -> None:
-        """Look up the owners of jobs; a job's owner never changes."""
+        """Look up the owners and projects of jobs, which never change."""
         unknown = [job_id for job_id in job_ids if job_id not in self._owners]
         if unknown:
             self._owners.update(await sync_to_async(_owners_of, thread_sensitive=False)(unknown))
@@ -175,15 +197,16 @@ async def stream(request: HttpRequest) -> HttpResponse | StreamingHttpResponse:
         return HttpResponse("This origin may not read the stream.", status=403)
     if not settings.REDIS_URL:
         return _answer(request, HttpResponse("No streams are served here.", status=404))
-    found = await sync_to_async(_identify)(request)
-    if found is None:
+    key = str(request.session.session_key or "")
+    identity = (await sync_to_async(identities_of)([key])).get(key)
+    if identity is None:
         return _answer(request, HttpResponse("Log in first.", status=401))
-    subscriber = Subscriber(*found)
-    if not hub().has_room_for(subscriber.person_id):
+    subscriber = Subscriber(identity, key)
+    if not hub().has_room_for(identity.person_id):
         response = HttpResponse("Too many open streams.", status=429, headers={"Retry-After": "30"})
         return _answer(request, response)
     response_stream = StreamingHttpResponse(
-        EventContent(request, subscriber), content_type="text/event-stream"
+        EventContent(subscriber), content_type="text/event-stream"
     )
     response_stream.headers["Cache-Control"] = "no-store"
     response_stream.headers["X-Accel-Buffering"] = "no"
@@ -193,8 +216,7 @@ async def stream(request: HttpRequest) -> HttpResponse | StreamingHttpResponse:
 class EventContent:
     """Content of a stream, until its reader disconnects or loses access."""
 
-    def __init__(self, request: HttpRequest, subscriber: Subscriber) -> None:
-        self._request = request
+    def __init__(self, subscriber: Subscriber) -> None:
         self._subscriber = subscriber
         self._hub = hub()
         self._loop = asyncio.get_running_loop()
@@ -207,39 +229,22 @@ class EventContent:
 
     async def __aiter__(self) -> AsyncIterator[bytes]:
         yield b"retry: 3000\n\n"
-        look_at = time.monotonic() + KEEP_ALIVE_S
-        while True:
-            # The session is checked repeatedly, however many events there are: a logout or a
-            # revoked right ends the stream.
-            if time.monotonic() >= look_at:
-                if await sync_to_async(_identify)(self._request) != self._subscriber.identity:
-                    return
-                yield b": still here\n\n"
-                look_at = time.monotonic() + KEEP_ALIVE_S
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(look_at - time.monotonic()):
+        while not self._subscriber.is_over:
+            try:
+                async with asyncio.timeout(KEEP_ALIVE_S):
                     await self._subscriber.wake.wait()
+            except TimeoutError:
+                yield b": still here\n\n"
+                continue
+            if not self._subscriber.is_over:
                 yield self._subscriber.take()
                 await asyncio.sleep(MIN_GAP_S)
 
 
-def _identify(request: HttpRequest) -> tuple[int, bool] | None:
-    """Read the session again: (user id, whether the user sees all jobs); None without one."""
+def _owners_of(job_ids: list[int]) -> dict[int, tuple[int, int | None]]:
     try:
-        # Not the request's session object: that one is read once and cached.
-        request.session = type(request.session)(request.session.session_key)
-        person = get_user(request)
-        if not person.is_authenticated or person.pk is None:
-            return None
-        return person.pk, is_admin(person)
-    finally:
-        # A stream stays open for hours; it must not hold a database connection that long.
-        close_old_connections()
-
-
-def _owners_of(job_ids: list[int]) -> dict[int, int]:
-    try:
-        return dict(Job.objects.filter(pk__in=job_ids).values_list("pk", "owner_id"))
+        rows = Job.objects.filter(pk__in=job_ids).values_list("pk", "owner_id", "project_id")
+        return {job_id: (owner, project) for job_id, owner, project in rows}
     finally:
         close_old_connections()
 

@@ -10,13 +10,17 @@ from django import template
 from django.forms import BoundField
 from django.template.context import Context
 from django.urls import reverse
+from django.utils import timezone
 from django.utils.html import format_html, format_html_join
 from django.utils.safestring import SafeString, mark_safe
 
 from controlplane.core.values.lifecycle import SCHEDULABLE_JOB_STATUSES, JobStatus, NodeStatus
+from controlplane.core.values.tiers import Tier
 from frontend.figures.parts import Figure
 from frontend.policy import stream_address
+from frontend.themes import SYSTEM, Theme, theme_of
 from jobs.models import Job, Node, Replay, ReplayStatus
+from jobs.selectors.access import Person, text_for
 from jobs.selectors.estimates.memory import size_text
 from jobs.selectors.estimates.nonfinite import loss_nonfinite, nonfinite_warning
 from jobs.selectors.settings_values import value_text
@@ -39,9 +43,11 @@ _NODE_TONES = {
     NodeStatus.ONLINE: "good",
     NodeStatus.CORDONED: "warn",
     NodeStatus.DRAINING: "warn pill-ring",
+    NodeStatus.MAINTENANCE: "warn pill-ring",
     NodeStatus.QUARANTINED: "bad",
     NodeStatus.LOST: "bad",
 }
+_TIER_TONES = {Tier.URGENT: "info", Tier.IDLE: "ring"}
 _REPLAY_TONES = {
     ReplayStatus.WAITING: "warn",
     ReplayStatus.RUNNING: "info pill-ring",
@@ -50,7 +56,11 @@ _REPLAY_TONES = {
     ReplayStatus.CANCELLED: "quiet pill-ring",
 }
 #: Pages without a menu entry of their own, by the entry marked as current for them.
-_LED_TO = {"jobs": ("job", "compare", "job_copy"), "overview": ("what_if", "replay")}
+_LED_TO = {
+    "jobs": ("job", "compare", "job_copy", "sweeps", "sweep"),
+    "overview": ("what_if", "replay", "timeline"),
+    "nodes": ("node", "maintenance"),
+}
 #: Placeholder for an unknown number.
 NOTHING = TO = "\N{EN DASH}"
 _PREFIXES = ((1e9, "G"), (1e6, "M"), (1e3, "k"))
@@ -61,6 +71,13 @@ def stream_url(context: Context) -> str:
     """Return the address of the event stream; empty if none is served."""
     request = context.get("request")
     return stream_address(request) if request else ""
+
+
+@register.simple_tag(takes_context=True)
+def theme_now(context: Context) -> Theme:
+    """Return the theme that the browser has chosen."""
+    request = context.get("request")
+    return theme_of(request) if request else SYSTEM
 
 
 @register.simple_tag(takes_context=True)
@@ -83,6 +100,15 @@ def status_pill(job: Job) -> SafeString:
 
 
 @register.simple_tag
+def tier_pill(job: Job) -> SafeString:
+    """Render a job's tier, unless it is the normal one."""
+    tone = _TIER_TONES.get(Tier(job.tier))
+    if tone is None:
+        return SafeString("")
+    return format_html('<span class="pill pill-{}">{}</span>', tone, job.tier)
+
+
+@register.simple_tag
 def replay_pill(replay: Replay) -> SafeString:
     """Render a replay's status."""
     tone = _REPLAY_TONES[ReplayStatus(replay.status)]
@@ -91,9 +117,17 @@ def replay_pill(replay: Replay) -> SafeString:
 
 @register.simple_tag
 def node_pill(node: Node) -> SafeString:
-    """Render a node's status."""
+    """Render a node's status, and its present or next maintenance."""
     status = node.shown_status
-    return format_html('<span class="pill pill-{}">{}</span>', _NODE_TONES[status], status.value)
+    pill = format_html('<span class="pill pill-{}">{}</span>', _NODE_TONES[status], status.value)
+    start, end = node.maintenance_from, node.maintenance_until
+    if start is None:
+        return pill
+    is_begun = start <= timezone.now()
+    verb, at = ("until", end) if is_begun else ("from", start)
+    if status is not NodeStatus.MAINTENANCE:
+        verb = f"maintenance {verb}"
+    return format_html('{} <span class="note">{} {}</span>', pill, verb, when(at))
 
 
 @register.simple_tag
@@ -158,12 +192,19 @@ def described(field: BoundField) -> SafeString:
 
 
 @register.filter
-def why(job: Job) -> str:
+def readable(text: str, person: Person) -> str:
+    """Return a stored text as a person may read it."""
+    shown: str = text_for(person, text)
+    return shown
+
+
+@register.filter
+def why(job: Job, person: Person) -> str:
     """Return the reason of a job's state; the policy's reason while the job is schedulable."""
     reasons = (job.status_reason, job.policy_reason)
     if job.status in SCHEDULABLE_JOB_STATUSES:
         reasons = (job.policy_reason, job.status_reason)
-    return next(filter(None, reasons), _WITHOUT_REASON.get(job.status, ""))
+    return readable(next(filter(None, reasons), _WITHOUT_REASON.get(job.status, "")), person)
 
 
 _WITHOUT_REASON = {
@@ -228,6 +269,12 @@ def decimals(value: Any) -> str:
     if value and not 0.001 <= abs(value) < 100_000:
         return f"{value:.3e}"
     return f"{value:.4f}"
+
+
+@register.filter
+def zipped(values: Iterable[Any], others: Iterable[Any]) -> list[tuple[Any, Any]]:
+    """Return pairs of two sequences of the same length."""
+    return list(zip(values, others, strict=True))
 
 
 @register.filter

@@ -6,6 +6,7 @@ import dataclasses
 from dataclasses import dataclass
 
 from django.conf import settings
+from django.contrib.auth.models import User
 from django.urls import reverse
 from django.utils import timezone
 
@@ -20,8 +21,13 @@ from jobs.selectors.estimates.memory import (
     shortage_text,
     submission_memory_advice,
 )
+from jobs.selectors.settings_values import value_text
+from jobs.services.submission.sweeps import SweepRequest
 from jobs.services.submission.validations import TIME_LIMIT_GRACE_S
 from jobs.submission import Submission
+
+#: Jobs of a sweep that its preview shows.
+SHOWN_DRAWS = 50
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +40,7 @@ class Check:
         traceback: of failing code.
         waits_at: address for polling a measurement that has not ended.
         page: address of the form as measured, with this result.
+        columns, rows: a table, such as the settings of the jobs of a sweep.
     """
 
     tone: str
@@ -44,11 +51,13 @@ class Check:
     traceback: str = ""
     waits_at: str = ""
     page: str = ""
+    columns: tuple[str, ...] = ()
+    rows: tuple[tuple[str, ...], ...] = ()
 
 
-def submission_check(submission: Submission, user_id: int) -> Check:
+def submission_check(submission: Submission, user: User) -> Check:
     """Describe the policy's decision and the memory estimate for a submission."""
-    outlook = submission_outlook(submission, timezone.now(), user_id)
+    outlook = submission_outlook(submission, timezone.now(), user)
     check = Check(*_outlook_words(outlook))
     advice = submission_memory_advice(submission)
     if advice is None and submission.task is Task.PREDICT:
@@ -60,6 +69,28 @@ def submission_check(submission: Submission, user_id: int) -> Check:
             "these settings. “Measure memory” measures it.",
         )
     return _with_memory(check, advice)
+
+
+def sweep_check(request: SweepRequest) -> Check:
+    """Describe the jobs that a sweep would have."""
+    num_jobs, names = len(request.settings), sorted(request.space)
+    plural = "" if num_jobs == 1 else "s"
+    shown = request.settings[:SHOWN_DRAWS]
+    text = f"At most {min(request.max_running, num_jobs)} of them run at once."
+    if num_jobs > len(shown):
+        text += f" The first {len(shown)} are shown."
+    if request.num_draws is not None and num_jobs < request.num_draws:
+        text += f" {request.num_draws} draws have only {num_jobs} different combinations."
+    return Check(
+        "good",
+        f"Would submit {num_jobs} job{plural}",
+        text,
+        columns=("Job", *names),
+        rows=tuple(
+            (str(number), *(value_text(drawn[name]) for name in names))
+            for number, drawn in enumerate(shown, start=1)
+        ),
+    )
 
 
 def validation_check(validation: Validation) -> Check:

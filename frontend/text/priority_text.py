@@ -1,57 +1,90 @@
-"""Answer to "what is priority then?": the meaning of priorities to a policy, in numbers of now."""
+"""Answer to "what is priority then?": the meaning of tiers and priorities, in numbers of now."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from controlplane.core.policies import PRIORITY_USES, SHARING, PriorityUse
+from controlplane.core.values.tiers import Tier
 from jobs.selectors.pages import PriorityRange
 
+Ranges = Mapping[Tier, PriorityRange]
 
-def priority_text(policy: str, others: PriorityRange, own: int | None = None) -> str:
-    """Return sentences about the priorities of the active jobs.
+
+def priority_text(policy: str, others: Ranges, own: tuple[Tier, int] | None = None) -> str:
+    """Return sentences about tiers and priorities of the active jobs.
 
     Args:
-        others: of all active jobs; with `own`, of all others.
-        own: priority of the job in question.
+        others: by tier, of all active jobs; with `own`, of all others.
+        own: tier and priority of the job in question.
     """
+    parts = [_tiers_text(others, own and own[0]), _use_text(policy)]
+    if PRIORITY_USES[policy] is PriorityUse.WEIGHT:
+        if own is None:
+            parts += [_range_text(tier, found) for tier, found in others.items()]
+        else:
+            parts.append(_own_text(*own, others.get(own[0])))
+    return " ".join(part for part in parts if part)
+
+
+def _tiers_text(others: Ranges, own: Tier | None) -> str:
+    counts = {tier: found.num_jobs for tier, found in others.items()}
+    if own is None:
+        text = "Urgent jobs come before normal ones, normal ones before idle ones, at any priority."
+        if len(counts) < 2:
+            return text
+        now = ", ".join(f"{count} {tier}" for tier, count in counts.items())
+        return f"{text} Active now: {now}."
+    before = sum(count for tier, count in counts.items() if tier.rank < own.rank)
+    after = sum(count for tier, count in counts.items() if tier.rank > own.rank)
+    parts = []
+    if before:
+        parts.append(f"{before} of higher tiers {'come' if before > 1 else 'comes'} before it")
+    if after:
+        parts.append(f"{after} of lower tiers {'give' if after > 1 else 'gives'} way to it")
+    return f"This job is {own}: {', '.join(parts)}, at any priority." if parts else ""
+
+
+def _use_text(policy: str) -> str:
     use = PRIORITY_USES[policy]
     if use is PriorityUse.NONE:
-        return f"The policy {policy} does not look at priorities."
+        return f"Inside a tier the policy {policy} does not look at priorities."
     if use is PriorityUse.ORDER:
         return (
-            f"Under the policy {policy} jobs of higher priority start first. Jobs that run are "
-            "not stopped for them."
+            f"Inside a tier, under the policy {policy}, jobs of higher priority start first. Jobs "
+            "that run are not stopped for them."
         )
-    text = f"Under the policy {policy} priority is a weight, not an order."
+    text = f"Under the policy {policy} priority is a weight inside the tier, not an order."
     if policy in SHARING:
         text += (
             " Shares go to users first: a user's claim is that of the most important job, and the "
             "user's jobs divide it by priority."
         )
-    if own is None:
-        return f"{text} {_range_text(others)}".strip()
-    return f"{text} {_own_text(own, others)}".strip()
+    return text
 
 
-def _range_text(found: PriorityRange) -> str:
+def _range_text(tier: Tier, found: PriorityRange) -> str:
     if found.num_jobs < 2:
         return ""
     if found.lowest == found.highest:
-        return f"All {found.num_jobs} active jobs have {found.lowest} and weigh the same."
+        return f"All {found.num_jobs} {tier} jobs have {found.lowest} and weigh the same."
     return (
         f"At the moment {found.highest} weighs {_times(found.highest, found.lowest)} as much as "
-        f"{found.lowest}, the lowest of {found.num_jobs} active jobs."
+        f"{found.lowest}, the lowest of {found.num_jobs} {tier} jobs."
     )
 
 
-def _own_text(own: int, others: PriorityRange) -> str:
-    if not others.num_jobs:
-        return "No other job is active."
+def _own_text(tier: Tier, own: int, others: PriorityRange | None) -> str:
+    if others is None:
+        return f"No other {tier} job is active."
     lowest, highest = _times(own, others.lowest), _times(own, others.highest)
     if others.lowest == others.highest:
-        return f"This job's {own} weighs {lowest} as much as the {others.lowest} of the others."
+        number = others.num_jobs
+        whose = f"{number} other {tier} jobs" if number > 1 else f"other {tier} job"
+        return f"This job's {own} weighs {lowest} as much as the {others.lowest} of the {whose}."
     return (
         f"This job's {own} weighs {lowest} as much as the lowest ({others.lowest}) and {highest} "
-        f"as much as the highest ({others.highest}) of the {others.num_jobs} other active jobs."
+        f"as much as the highest ({others.highest}) of the {others.num_jobs} other {tier} jobs."
     )
 
 

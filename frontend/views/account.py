@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from django.conf import settings
 from django.contrib import messages
 from django.contrib.auth.decorators import login_required
 from django.contrib.auth.forms import AuthenticationForm, PasswordChangeForm
@@ -15,8 +16,9 @@ from django.utils import timezone
 from django.views.decorators.debug import sensitive_post_parameters
 from django.views.decorators.http import require_POST, require_safe
 
-from frontend.forms import PasswordForm, SecretForm, TokenForm
+from frontend.forms import LoginForm, PasswordForm, SecretForm, TokenForm
 from frontend.views.changes import person
+from frontend.views.oidc import may_link
 from jobs import nudges
 from jobs.exceptions import ControlPlaneError, NotFoundError
 from jobs.models import ApiToken, AuditAction, Secret
@@ -24,6 +26,7 @@ from jobs.selectors.access import is_admin, limits_of
 from jobs.selectors.users import stored_bytes_of, user_with_use
 from jobs.services.cluster.accounts import failure_audit, login_audit, password_confirm
 from jobs.services.cluster.api_tokens import api_token_create, api_token_revoke
+from jobs.services.cluster.identities import identity_of
 from jobs.services.cluster.secrets import secret_delete, secret_store
 from jobs.services.lifecycle.audit import audit_add
 
@@ -36,7 +39,18 @@ class Login(LoginView):
     """The login, each with an audit entry."""
 
     template_name = "frontend/login.html"
+    form_class = LoginForm
     redirect_authenticated_user = True
+
+    def get_context_data(self, **more: Any) -> dict[str, Any]:
+        is_for_superusers = not settings.HAS_PASSWORD_LOGIN
+        is_asked_for = "superuser" in self.request.GET or self.request.method == "POST"
+        return super().get_context_data(
+            provider=settings.OIDC_TITLE if settings.OIDC_ISSUER else "",
+            is_for_superusers=is_for_superusers,
+            has_form=is_asked_for or not is_for_superusers,
+            **more,
+        )
 
     def form_valid(self, form: AuthenticationForm) -> HttpResponse:
         response = super().form_valid(form)
@@ -82,19 +96,19 @@ password = PasswordChange.as_view()
 @require_safe
 def account(request: HttpRequest) -> HttpResponse:
     """Show the user's API tokens, an example of their use, and the names of secrets."""
-    return _page(request, TokenForm())
+    return _page(request, _token_form(request))
 
 
 @login_required
 @require_POST
 def tokens(request: HttpRequest) -> HttpResponse:
     """Create a token and show it once, in this response."""
-    form = TokenForm(request.POST)
+    form = _token_form(request, request.POST)
     if not form.is_valid():
         return _page(request, form)
     wanted = form.cleaned_data
     try:
-        password_confirm(request, person(request), wanted["password"])
+        password_confirm(request, person(request), wanted.get("password", ""))
         row, secret = api_token_create(
             person(request),
             wanted["name"],
@@ -104,11 +118,12 @@ def tokens(request: HttpRequest) -> HttpResponse:
         )
     except ControlPlaneError as error:
         for name, texts in error.fields.items():
-            form.add_error(_SHOWN_AT.get(name, name), list(texts))
+            shown_at = _SHOWN_AT.get(name, name)
+            form.add_error(shown_at if shown_at in form.fields else None, list(texts))
         if not error.fields:
             form.add_error(None, error.detail)
         return _page(request, form)
-    response = _page(request, TokenForm(), new_token={"name": row.name, "secret": secret})
+    response = _page(request, _token_form(request), new_token={"name": row.name, "secret": secret})
     response.headers["Cache-Control"] = "no-store"
     return response
 
@@ -132,7 +147,7 @@ def secrets(request: HttpRequest) -> HttpResponse:
     """Store a secret, or replace its value."""
     form = SecretForm(request.POST)
     if not form.is_valid():
-        return _page(request, TokenForm(), secret_form=form)
+        return _page(request, _token_form(request), secret_form=form)
     # As typed: browsers send other ends of lines.
     value = form.cleaned_data["value"].replace("\r\n", "\n")
     try:
@@ -142,7 +157,7 @@ def secrets(request: HttpRequest) -> HttpResponse:
             form.add_error(name, list(texts))
         if not error.fields:
             form.add_error(None, error.detail)
-        return _page(request, TokenForm(), secret_form=form)
+        return _page(request, _token_form(request), secret_form=form)
     messages.success(request, f"The secret “{row.name}” is stored.", extra_tags="good")
     return redirect("account")
 
@@ -160,6 +175,10 @@ def secret_remove(request: HttpRequest, name: str) -> HttpResponse:
     return redirect("account")
 
 
+def _token_form(request: HttpRequest, *data: Any) -> TokenForm:
+    return TokenForm(*data, has_password=person(request).has_usable_password())
+
+
 def _page(request: HttpRequest, form: TokenForm, **more: Any) -> HttpResponse:
     own = ApiToken.objects.filter(user=person(request), revoked_at=None)
     used = user_with_use(person(request).get_username())
@@ -170,6 +189,9 @@ def _page(request: HttpRequest, form: TokenForm, **more: Any) -> HttpResponse:
         "limits": limits_of(request.user.pk, is_admin=is_admin(request.user)),
         "tokens": own.order_by("-id")[:_SHOWN_TOKENS],
         "curl": _curl_example(request),
+        "provider": settings.OIDC_TITLE if settings.OIDC_ISSUER else "",
+        "identity": identity_of(person(request)),
+        "may_link": may_link(request),
         "secret_form": SecretForm(),
         "secrets": Secret.objects.filter(owner=person(request)),
         **more,

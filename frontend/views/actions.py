@@ -12,14 +12,16 @@ from django.utils import timezone
 from django.views.decorators.http import require_POST
 
 from frontend.views.changes import actor, person, words
-from frontend.views.job import job_or_404
+from frontend.views.job import changeable_job_or_404
+from frontend.views.reprioritise import reprioritise_confirm, standing_given
 from jobs import nudges
-from jobs.api.serializers import DescriptionSerializer
+from jobs.api.jobs.serializers import DescriptionSerializer
 from jobs.exceptions import ControlPlaneError, InvalidInputError
 from jobs.models import Job
 from jobs.selectors import access
 from jobs.services.lifecycle.retention import files_delete
 from jobs.services.submission import job_actions
+from jobs.services.submission.standing import standing_read
 
 
 @login_required
@@ -28,7 +30,7 @@ def job_cancel(request: HttpRequest, job_id: int) -> HttpResponse:
     """Cancel a job."""
     return _do(
         request,
-        job_or_404(request, job_id),
+        changeable_job_or_404(request, job_id),
         lambda job: job_actions.job_cancel(job.pk, timezone.now(), actor=actor(request)),
         "Job #{} is cancelled.",
     )
@@ -40,7 +42,7 @@ def job_files_delete(request: HttpRequest, job_id: int) -> HttpResponse:
     """Delete the files of a job that has ended."""
     return _do(
         request,
-        job_or_404(request, job_id),
+        changeable_job_or_404(request, job_id),
         lambda job: files_delete(job.pk, timezone.now(), actor=actor(request)),
         "The files of job #{} are deleted.",
     )
@@ -52,7 +54,7 @@ def job_pause(request: HttpRequest, job_id: int) -> HttpResponse:
     """Pause a job: its state is saved, its accelerators become free."""
     return _do(
         request,
-        job_or_404(request, job_id),
+        changeable_job_or_404(request, job_id),
         lambda job: job_actions.job_pause(job.pk, timezone.now(), actor=actor(request)),
         "Job #{} gives its accelerators back and keeps its state.",
     )
@@ -64,7 +66,7 @@ def job_resume(request: HttpRequest, job_id: int) -> HttpResponse:
     """Return a paused job to the queue."""
     return _do(
         request,
-        job_or_404(request, job_id),
+        changeable_job_or_404(request, job_id),
         lambda job: job_actions.job_resume(job.pk, timezone.now(), actor=actor(request)),
         "Job #{} is in the queue again.",
     )
@@ -73,24 +75,28 @@ def job_resume(request: HttpRequest, job_id: int) -> HttpResponse:
 @login_required
 @require_POST
 def job_priority(request: HttpRequest, job_id: int) -> HttpResponse:
-    """Change a job's priority; for another user's job with a reason shown to its owner."""
-    job = job_or_404(request, job_id)
-    text = request.POST.get("priority", "")
-    priority = int(text) if text.isascii() and text.isdecimal() and len(text) < 9 else -1
+    """Change a job's priority or tier; for another user's job with a reason shown to its owner.
+
+    With `preview` its effect is shown first, and nothing changes.
+    """
+    job = changeable_job_or_404(request, job_id)
+    if "preview" in request.POST:
+        return reprioritise_confirm(request, [str(job.pk)], is_one=True, job=job)
+    given = standing_given(request, job)
+    text = " and ".join(f"{name} {value}" for name, value in given.items())
     is_queue = request.POST.get("next") == "queue" and access.is_admin(request.user)
     return _do(
         request,
         job,
         lambda job: job_actions.job_reprioritise(
             job.pk,
-            priority,
+            standing_read(person(request), given),
             timezone.now(),
             actor=actor(request),
             reason=request.POST.get("reason", ""),
-            ceiling=access.priority_ceiling(request.user),
             is_reason_required=job.owner_id != person(request).pk,
         ),
-        f"Job #{{}} has priority {priority} now.",
+        f"Job #{{}} has {text} now.",
         leads_to="queue" if is_queue else "",
     )
 
@@ -112,7 +118,12 @@ def job_describe(request: HttpRequest, job_id: int) -> HttpResponse:
             job.pk, timezone.now(), actor=actor(request), **serializer.validated_data
         )
 
-    return _do(request, job_or_404(request, job_id), change, "Tags and note of job #{} are saved.")
+    return _do(
+        request,
+        changeable_job_or_404(request, job_id),
+        change,
+        "Tags and note of job #{} are saved.",
+    )
 
 
 def _do(

@@ -26,6 +26,7 @@ from jobs.models.audit import action_label
 from jobs.selectors import access, pages
 from jobs.selectors.audit_filter import AuditFilter
 from jobs.selectors.policy_preview import policy_preview
+from jobs.services.cluster.agent_tokens import node_token_replace
 from jobs.services.cluster.nodes import (
     ENROLMENT_TOKEN_HOURS,
     Cordon,
@@ -54,7 +55,7 @@ def admin_or_404(request: HttpRequest) -> None:
 @login_required
 @require_safe
 def queue(request: HttpRequest) -> HttpResponse:
-    """Show all jobs that have not ended by priority, each with a form to change it."""
+    """Show all jobs that have not ended by tier and priority, each with a form to change it."""
     admin_or_404(request)
     held = Counter(
         cell.job.pk
@@ -67,9 +68,10 @@ def queue(request: HttpRequest) -> HttpResponse:
     context = {
         "jobs": jobs,
         "ceiling": access.priority_ceiling(request.user),
+        "tiers": access.tiers_allowed(request.user),
         "policies": [(name, policy_summary(name)) for name in POLICIES],
         "policy": name,
-        "priority_text": priority_text(name, pages.priority_range()),
+        "priority_text": priority_text(name, pages.priority_ranges()),
     }
     asked = request.GET.get("policy", "")
     if asked in POLICIES and asked != name:
@@ -112,16 +114,36 @@ def node_token(request: HttpRequest) -> HttpResponse:
         messages.error(request, f"Give whole hours from {low} to {high}.", extra_tags="bad")
         return redirect("nodes")
     row, secret = enrolment_token_create(person(request), timezone.now(), lifetime_s=hours * 3600.0)
+    isolation = " --isolation uid" if are_users_strangers() else ""
+    new_token = {
+        "expires_at": row.expires_at,
+        "command": _agent_command(request, secret, "$(hostname | tr A-Z a-z)") + isolation,
+    }
+    return _nodes_page(request, new_token=new_token, token_hours=hours)
+
+
+@login_required
+@require_POST
+def node_new_token(request: HttpRequest, node_id: int) -> HttpResponse:
+    """End the token of a node's agent, and show once the one with which it enrols again."""
+    admin_or_404(request)
+    node = get_object_or_404(Node, pk=node_id, removed_at=None)
+    row, secret = node_token_replace(node, person(request), timezone.now(), actor=actor(request))
+    isolation = " --isolation uid" if node.isolation == "uid" else ""
+    new_token = {
+        "expires_at": row.expires_at,
+        "command": _agent_command(request, secret, node.name) + isolation,
+        "node": node,
+    }
+    return _nodes_page(request, new_token=new_token)
+
+
+def _agent_command(request: HttpRequest, secret: str, name: str) -> str:
     server = settings.STREAM_URL or request.build_absolute_uri("/").rstrip("/")
-    command = (
+    return (
         f"VIRTUALFLOW_ENROLMENT_TOKEN={secret} \\\n"
-        f"  python -m agents --server {server} --node $(hostname | tr A-Z a-z)"
-    ) + (" --isolation uid" if are_users_strangers() else "")
-    response = _nodes_page(
-        request, new_token={"expires_at": row.expires_at, "command": command}, token_hours=hours
+        f"  python -m agents --server {server} --node {name}"
     )
-    response.headers["Cache-Control"] = "no-store"
-    return response
 
 
 @login_required
@@ -138,8 +160,11 @@ def cordon(request: HttpRequest, node_id: int) -> HttpResponse:
     reason = request.POST.get("reason", "")[:200]
     if node_cordon(node, change, timezone.now(), actor=actor(request), reason=reason):
         nudges.jobs_changed(cluster=True)
-        messages.success(request, f"{node.name} {_CORDON_WORDS[change]}.", extra_tags="good")
-    return redirect("nodes")
+        text = _CORDON_WORDS[change]
+        if change is Cordon.UNCORDON and node.is_closed_by_window(timezone.now()):
+            text = "is uncordoned: it takes work again after its maintenance"
+        messages.success(request, f"{node.name} {text}.", extra_tags="good")
+    return redirect("node", node.pk) if request.POST.get("next") == "node" else redirect("nodes")
 
 
 @login_required
@@ -196,9 +221,14 @@ def audit(request: HttpRequest) -> HttpResponse:
 
 def _nodes_page(request: HttpRequest, **more: Any) -> HttpResponse:
     maps = {node_map.node: node_map for node_map in pages.cluster_map(request.user)}
-    rows = [maps.get(node, pages.NodeMap(node, [])) for node in pages.nodes()]
-    context = {"rows": rows, "token_hours": ENROLMENT_TOKEN_HOURS}
+    rows = [maps.get(node, pages.NodeMap(node, [])) for node in pages.nodes(request.user)]
+    rows = pages.with_use(rows, timezone.now())
+    context: dict[str, Any] = {"rows": rows, "token_hours": ENROLMENT_TOKEN_HOURS}
+    context["lease_s"] = int(settings.LEASE_S)
     context |= {"strangers": are_users_strangers(), **more}
     if access.is_admin(request.user):
         context["unused_tokens"] = pages.enrolment_tokens(timezone.now())
-    return render(request, "frontend/nodes.html", context)
+    response = render(request, "frontend/nodes.html", context)
+    if "new_token" in context:
+        response.headers["Cache-Control"] = "no-store"
+    return response

@@ -5,8 +5,11 @@ from __future__ import annotations
 import dataclasses
 import datetime
 from dataclasses import dataclass
+from typing import Any
+from urllib.parse import urlencode
 
 from django.contrib.auth.decorators import login_required
+from django.core.exceptions import PermissionDenied
 from django.core.files import File
 from django.http import Http404, HttpRequest, HttpResponse, JsonResponse
 from django.http.response import HttpResponseBase
@@ -16,6 +19,7 @@ from django.views.decorators.http import require_safe
 
 from controlplane.core.protocol.wire import StopKind, Task
 from controlplane.core.values.lifecycle import ENDED_JOB_STATUSES, GenerationPhase, JobStatus
+from controlplane.core.values.tiers import Tier
 from frontend.charts import SMOOTHINGS, ChartOptions, job_charts
 from frontend.figures.metrics import metric_key
 from frontend.live.progress import job_progress
@@ -25,10 +29,14 @@ from frontend.views.pages import figures_response
 from jobs.api.downloads import file_response, text_response
 from jobs.models import Generation, Job
 from jobs.selectors import access, logs, pages, series
+from jobs.selectors.comparison import COMPARED_LIMIT
 from jobs.selectors.estimates.memory import advice_text, job_memory_advice
+from jobs.selectors.forks import checkpoints_of
+from jobs.selectors.readings import idle_held
 from jobs.selectors.reproducibility import kinds_used, reproducibility_of
 from jobs.selectors.retention import files_expire_at
 from jobs.selectors.selection import selection_counts
+from jobs.selectors.tuning import tuned_of
 from jobs.services.lifecycle.audit import read_audit
 from jobs.services.scheduling.policy import cluster_setting
 
@@ -41,6 +49,12 @@ _PHASE_TONES = {
 }
 _PAUSABLE = frozenset({JobStatus.PENDING, JobStatus.STARTING, JobStatus.RUNNING})
 _SEARCH_LIMIT = 200
+#: Statuses in which a job can be asked for its state.
+_ACTIVE = frozenset({JobStatus.STARTING, JobStatus.RUNNING, JobStatus.PREEMPTING})
+#: Resizes that the page lists, the newest.
+RESIZES_LIMIT = 100
+#: Forks that the page names.
+FORKS_LIMIT = 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,12 +83,14 @@ def job(request: HttpRequest, job_id: int) -> HttpResponse:
     maps = pages.cluster_map(request.user, job_id=found.pk)
     figures = job_charts(found, timezone.now()) if "tables" in request.GET else None
     options = ChartOptions.read(request.GET)
+    resizes = _resize_rows(pages.generations_of(found))
     return render(
         request,
         "frontend/job.html",
         {
             "job": found,
             "ceiling": access.priority_ceiling(request.user),
+            "tiers": access.tiers_allowed(request.user),
             "progress": job_progress(
                 found, found.facts.get("steps_per_epoch"), found.facts.get("num_examples")
             ),
@@ -82,22 +98,25 @@ def job(request: HttpRequest, job_id: int) -> HttpResponse:
             "place": pages.queue_place(found) if found.status == JobStatus.PENDING else None,
             "priority_text": "" if found.ended_at else _priority_text(found),
             "maps": maps,
+            "idle": idle_held(timezone.now(), job__in=[found.pk]) if maps else [],
             "figures": figures,
             "tables_query": "tables=1",
             "chart_options": options,
             "smoothings": SMOOTHINGS.items(),
             **_accelerators(found),
-            "generations": _resize_rows(pages.generations_of(found)),
+            "generations": resizes[:RESIZES_LIMIT],
+            "has_older_resizes": len(resizes) > RESIZES_LIMIT,
             "events": pages.events_of(found),
             "artifacts": list(found.artifacts.all()[:100]),
+            **_lineage(request, found),
             "files_expire_at": files_expire_at(found),
             "log_slots": logs.log_slots(found),
             "selected": selection_counts(found),
+            "tuned": tuned_of(found),
             "stop_text": _stop_text(found),
             "facts": shown_facts(found.facts),
             "memory_text": _memory_text(found),
             "reproducibility": reproducibility_of(found, kinds_used(found)),
-            "actions": _actions(found),
             # A job that ended before it held any accelerator has no data for charts.
             "has_charts": found.ended_at is None or found.generation > 0,
             "metric_charts": [(metric_key(name), name) for name in series.metric_names_of(found)],
@@ -164,6 +183,14 @@ def job_code(request: HttpRequest, job_id: int) -> HttpResponseBase:
     return _download(request, found.code, found.code_name, found.code_sha256)
 
 
+def changeable_job_or_404(request: HttpRequest, job_id: int) -> Job:
+    """Return a job like `job_or_404`; raise PermissionDenied if the user may only see it."""
+    found = job_or_404(request, job_id)
+    if not access.is_changeable(request.user, found):
+        raise PermissionDenied("You may see this job, not change it.")
+    return found
+
+
 def job_or_404(request: HttpRequest, job_id: int) -> Job:
     """Return a job; raise Http404 if it does not exist or the user may not see it."""
     try:
@@ -228,7 +255,8 @@ def _accelerators(job: Job) -> dict[str, int | None]:
 
 
 def _priority_text(job: Job) -> str:
-    return priority_text(cluster_setting().policy, pages.priority_range(job), job.priority)
+    own = Tier(job.tier), job.priority
+    return priority_text(cluster_setting().policy, pages.priority_ranges(job), own)
 
 
 def _stop_text(job: Job) -> str:
@@ -240,15 +268,34 @@ def _stop_text(job: Job) -> str:
     return f"{job.stop_metric} {sign} {job.stop_target:g}, at most {job.stop_limit:,} epochs"
 
 
-def _actions(job: Job) -> dict[str, bool]:
+def _lineage(request: HttpRequest, job: Job) -> dict[str, Any]:
+    """Return the forks of a job that the person may see, its checkpoints, and its buttons."""
+    visible = access.jobs_visible_to(request.user).filter(forked_from=job)
+    forks = list(visible.order_by("id").values_list("pk", flat=True)[:FORKS_LIMIT])
+    family = [number for number in (job.forked_from_id, job.pk, *forks) if number is not None]
+    has_state = checkpoints_of(job).exists()
+    return {
+        "forks": forks,
+        "lineage_query": urlencode({"job": family[:COMPARED_LIMIT]}, doseq=True),
+        "checkpoints": has_state,
+        "actions": _actions(job, has_state, access.is_changeable(request.user, job)),
+    }
+
+
+def _actions(job: Job, has_state: bool, is_changeable: bool) -> dict[str, bool]:
     """Return which buttons are useful now; the services check again."""
     is_live, has_files = job.status not in ENDED_JOB_STATUSES, job.files_deleted_at is None
-    return {
+    changes = {
         "cancel": is_live,
         "pause": job.status in _PAUSABLE and not job.pause_requested,
         "resume": job.status == JobStatus.PAUSED or (is_live and job.pause_requested),
         "reprioritise": is_live,
+        "files_delete": has_files and not is_live,
+        "describe": True,
+    }
+    return {
+        **{name: is_useful and is_changeable for name, is_useful in changes.items()},
         "predict": has_files and job.task == Task.TRAIN and job.status == JobStatus.FINISHED,
         "clone": has_files,
-        "files_delete": has_files and not is_live,
+        "fork": has_files and job.task == Task.TRAIN and (has_state or job.status in _ACTIVE),
     }

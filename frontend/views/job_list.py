@@ -13,31 +13,39 @@ from django.contrib.auth.decorators import login_required
 from django.http import HttpRequest, HttpResponse
 from django.shortcuts import redirect, render
 from django.urls import reverse
+from django.utils import timezone
 from django.utils.datastructures import MultiValueDict
 from django.views.decorators.http import require_POST, require_safe
 
 from controlplane.core.values.lifecycle import JobStatus
+from controlplane.core.values.tiers import TIERS
 from frontend.live.progress import job_progress
 from frontend.views.changes import person, words
+from frontend.views.pages import id_or_none
+from frontend.views.reprioritise import reprioritise_confirm
 from jobs.api.jobs.action_views import action_perform
 from jobs.exceptions import ControlPlaneError
 from jobs.job_templates import JOB_TEMPLATES
-from jobs.models import Job
+from jobs.models import Job, SavedFilter
 from jobs.selectors import access, pages
 from jobs.selectors.comparison import COMPARED_LIMIT
 from jobs.selectors.job_filter import STATUS_GROUPS, JobFilter
 from jobs.selectors.job_order import DEFAULT_ORDER
+from jobs.services.cluster.saved_filters import NAME_LIMIT, filter_delete, filter_save
 from jobs.services.submission.many_jobs import JOBS_LIMIT, Outcome
 from jobs.submission import PRIORITY_RANGE
 
 _CURSOR = "cursor"
 _UNDO = "jobs_undo"
 _UNDO_LIMIT_BYTES = 150_000
+#: Projects that the filter offers.
+_PROJECTS_LIMIT = 200
 _REPEATED = ("tag", "metric", "setting")
-_MORE = ("template", "setting", "submitted_after", "submitted_before")
+_MORE = ("tier", "template", "setting", "sweep", "submitted_after", "submitted_before")
 #: Columns that the list is sorted by, with the direction of a first click.
 _SORTED = {
-    "name": "", "status": "", "metric": "-", "priority": "-", "duration": "-", "submitted": "-",
+    "name": "", "status": "", "metric": "-", "tier": "-", "priority": "-",
+    "duration": "-", "submitted": "-",
 }  # fmt: skip
 
 
@@ -69,9 +77,12 @@ def jobs(request: HttpRequest) -> HttpResponse:
         chosen = matching.form.cleaned_data
         metric = chosen["metric"][0][0] if chosen["metric"] else ""
         order = chosen["order"] or DEFAULT_ORDER
-        page = pages.job_page(matching.qs, order=order, cursor=cursor, metric=metric)
+        parts = access.seen_parts(request.user)
+        page = pages.job_page(matching.qs, order=order, cursor=cursor, metric=metric, parts=parts)
     query = {name: given.getlist(name) for name in given}
     undo, outcomes = request.session.pop(_UNDO, ("", []))
+    limits = access.limits_of(request.user.pk, is_admin=access.is_admin(request.user))
+    projects = list(access.projects_visible_to(request.user)[:_PROJECTS_LIMIT])
     context: dict[str, Any] = {
         "page": page,
         "rows": page and [_row(job, page) for job in page.jobs],
@@ -85,9 +96,15 @@ def jobs(request: HttpRequest) -> HttpResponse:
         "templates": list(JOB_TEMPLATES),
         "headings": _headings(query),
         "query": urlencode(query, doseq=True),
+        "saved_filters": SavedFilter.objects.filter(owner=person(request)),
+        "name_limit": NAME_LIMIT,
         "undo": undo,
         "outcomes": outcomes,
-        "ceiling": access.priority_ceiling(request.user),
+        "ceiling": limits.priority_ceiling,
+        "tiers": [tier for tier in TIERS if tier.rank >= limits.tier_ceiling.rank],
+        "all_tiers": TIERS,
+        "projects": projects,
+        "shows_owners": bool(projects) or access.is_admin(request.user),
         "lowest_priority": PRIORITY_RANGE[0],
         "compared_limit": COMPARED_LIMIT,
         "jobs_limit": JOBS_LIMIT,
@@ -96,6 +113,22 @@ def jobs(request: HttpRequest) -> HttpResponse:
         context["previous_query"] = _query(query, page.previous_cursor)
         context["next_query"] = _query(query, page.next_cursor)
     return render(request, "frontend/jobs.html", context, status=400 if errors else 200)
+
+
+@login_required
+@require_POST
+def saved_filter(request: HttpRequest) -> HttpResponse:
+    """Keep the filter of the list by a name, or delete one that was kept."""
+    query, number = request.POST.get("query", ""), id_or_none(request.POST.get("delete"))
+    try:
+        if number is not None:
+            filter_delete(person(request), number)
+        else:
+            kept = filter_save(person(request), request.POST.get("name", ""), query, timezone.now())
+            messages.success(request, f"This filter is kept as “{kept.name}”.", extra_tags="good")
+    except ControlPlaneError as error:
+        messages.error(request, words(error), extra_tags="bad")
+    return redirect(f"{reverse('jobs')}?{query}".rstrip("?"))
 
 
 def _row(job: Job, page: pages.JobPage) -> tuple[Job, Any, float | None]:
@@ -143,6 +176,8 @@ def job_actions(request: HttpRequest) -> HttpResponse:
     if request.POST.get("do") == "compare":
         query = urlencode({"job": ticked}, doseq=True)
         return redirect(f"{reverse('compare')}?{query}")
+    if request.POST.get("do") == "preview":
+        return reprioritise_confirm(request, ticked, is_one=False)
     try:
         requests = _undo_requests(request) or [_action_request(request, ticked)]
         performed = [action_perform(person(request), body) for body in requests]
@@ -164,9 +199,11 @@ def job_actions(request: HttpRequest) -> HttpResponse:
 def _action_request(request: HttpRequest, ticked: Sequence[str]) -> dict[str, Any]:
     action = request.POST.get("do", "")
     body: dict[str, Any] = {"action": action, "jobs": list(ticked)}
-    name = {"reprioritise": "priority", "tag": "tag", "untag": "tag"}.get(action)
+    name = {"tag": "tag", "untag": "tag"}.get(action)
     if name is not None:
         body[name] = request.POST.get(name, "")
+    if action == "reprioritise":
+        body |= {name: text for name in ("priority", "tier") if (text := request.POST.get(name))}
     return body | {"reason": request.POST.get("reason", "")}
 
 
@@ -187,7 +224,7 @@ def _undo_requests(request: HttpRequest) -> list[dict[str, Any]]:
 
 _DONE = {
     "cancel": "cancelled, for good",
-    "reprioritise": "given the new priority",
+    "reprioritise": "reprioritised",
     "tag": "tagged",
     "untag": "untagged",
 }

@@ -14,7 +14,7 @@ from django.utils import timezone
 from django.views.decorators.http import require_safe
 
 from controlplane.core.values.lifecycle import JobStatus, NodeStatus
-from frontend.charts import DEFAULT_WINDOW_S, WINDOWS, overview_charts
+from frontend.charts import WINDOWS, overview_charts, window_of
 from jobs.models import ClusterSetting
 from jobs.selectors import pages
 
@@ -31,11 +31,11 @@ _MAX_ID = 2**63 - 1
 def overview(request: HttpRequest) -> HttpResponse:
     """Show the holders of accelerators, the waiting jobs with reasons, and charts of both."""
     maps = pages.cluster_map(request.user)
-    nodes = pages.nodes()
+    nodes = pages.nodes(request.user)
     jobs = pages.live_jobs(request.user)
     waiting = [job for job in jobs if job.status in _WAITING]
     training = [job for job in jobs if job.status in _TRAINING]
-    window_s = _window_s(request)
+    window_s = window_of(request.GET)
     figures = None
     if "tables" in request.GET:
         figures = overview_charts(request.user, window_s, timezone.now())
@@ -69,7 +69,7 @@ def overview(request: HttpRequest) -> HttpResponse:
 def overview_figures(request: HttpRequest) -> HttpResponse:
     """Return the overview's figures as JSON."""
     return figures_response(
-        request, overview_charts(request.user, _window_s(request), timezone.now())
+        request, overview_charts(request.user, window_of(request.GET), timezone.now())
     )
 
 
@@ -84,12 +84,6 @@ def figures_response(request: HttpRequest, figures: dict[str, Any]) -> HttpRespo
     response.headers["ETag"] = etag
     response.headers["Cache-Control"] = "private, no-cache"
     return response
-
-
-def _window_s(request: HttpRequest) -> int:
-    window = request.GET.get("window", "")
-    known = {str(window_s): window_s for window_s in WINDOWS}
-    return known.get(window, DEFAULT_WINDOW_S)
 
 
 def id_or_none(text: str | None) -> int | None:

@@ -40,6 +40,11 @@ _MEASURES = (
     ("resizes_per_job", "Resizes of a job", ""),
     ("worst_fairness", "Worst finish-time fairness", ""),
 )
+#: Rows of a tier: key of the summaries, label.
+_TIER_MEASURES = (
+    ("mean_jct_s", "mean completion time"),
+    ("mean_queueing_s", "mean time until the first step"),
+)
 
 
 @login_required
@@ -128,14 +133,20 @@ def _page(request: HttpRequest, given: dict[str, str], errors: dict[str, str]) -
 
 def _comparison(result: dict[str, Any]) -> list[dict[str, str]]:
     """List the figures recorded, replayed unchanged, and replayed with the change."""
-    rows = []
-    for key, text, unit in _MEASURES:
-        values = {name: result[name].get(key) for name in ("recorded", "as_is", "changed")}
-        rows.append(
-            {name: _shown(value, unit) for name, value in values.items()}
-            | {"label": text, "change": change_text(values["as_is"], values["changed"])}
-        )
+    rows = [_compared(result, key, text, unit) for key, text, unit in _MEASURES]
+    for tier in result.get("tiers", ()):
+        number = tier["num_jobs"]
+        name = f"{number} {tier['tier']} job{'' if number == 1 else 's'}"
+        rows += [_compared(tier, key, f"{name}: {text}", "s") for key, text in _TIER_MEASURES]
     return rows
+
+
+def _compared(result: dict[str, Any], key: str, text: str, unit: str) -> dict[str, str]:
+    values = {name: result[name].get(key) for name in ("recorded", "as_is", "changed")}
+    return {name: _shown(value, unit) for name, value in values.items()} | {
+        "label": text,
+        "change": change_text(values["as_is"], values["changed"]),
+    }
 
 
 def _shown(value: float | None, unit: str) -> str:

@@ -10,6 +10,7 @@ from django.contrib import messages
 from django.contrib.auth.decorators import login_required
 from django.http import Http404, HttpRequest, HttpResponse, JsonResponse
 from django.shortcuts import redirect, render
+from django.urls import reverse
 from django.utils import timezone
 from django.views.decorators.http import require_GET, require_http_methods
 from rest_framework.exceptions import ParseError
@@ -17,21 +18,29 @@ from rest_framework.exceptions import ParseError
 from controlplane.core.protocol.wire import Task
 from controlplane.core.values.lifecycle import JobStatus
 from frontend import forms
-from frontend.text.dry_run_text import Check, submission_check, validation_check
+from frontend.sweep_form import sweep_values
+from frontend.text.dry_run_text import Check, submission_check, sweep_check, validation_check
 from frontend.views.changes import person, words
 from jobs import nudges
 from jobs.api.jobs.submission_request import objects_flattened, submission_read
 from jobs.api.jobs.submission_serializer import SubmissionSerializer
 from jobs.api.parsers import YAML_LIMIT_BYTES, yaml_read
+from jobs.api.sweeps.serializers import sweep_request
+from jobs.api.throttles import preview_count
 from jobs.exceptions import ControlPlaneError, InvalidInputError, NotFoundError
 from jobs.job_templates import JOB_TEMPLATES
-from jobs.models import Job, Validation
+from jobs.models import Job, Sweep, Validation
 from jobs.selectors import access
+from jobs.selectors.forks import checkpoint_choices
 from jobs.selectors.retention import job_code
 from jobs.services.submission.job_actions import job_submit
 from jobs.services.submission.rows import submission_admit
+from jobs.services.submission.sweeps import SweepRequest, sweep_submit
 from jobs.services.submission.validation_requests import validation_request
-from jobs.submission import Submission
+from jobs.submission import NEWEST, Submission
+
+#: Most digits of a job's number.
+_DIGITS_LIMIT = 18
 
 
 @login_required
@@ -48,9 +57,17 @@ def submit(request: HttpRequest) -> HttpResponse:
     form.full_clean()
     try:
         submission, cloned_from = _read(request, form)
-        if request.POST.get("do") == "check":
+        plan = form.sweep_plan()
+        wanted = None if plan is None else sweep_request(submission, plan)
+        if wanted is not None and request.POST.get("do") != "measure":
             submission_admit(person(request), submission)
-            return _answer(request, form, check=submission_check(submission, person(request).pk))
+            if request.POST.get("do") == "check":
+                return _answer(request, form, check=sweep_check(wanted))
+            return _sweep_submitted(request, wanted)
+        if request.POST.get("do") == "check":
+            preview_count(person(request))
+            submission_admit(person(request), submission)
+            return _answer(request, form, check=submission_check(submission, person(request)))
         if request.POST.get("do") == "measure":
             return _measured(request, form, submission)
         job = job_submit(person(request), submission, timezone.now(), cloned_from=cloned_from)
@@ -67,6 +84,16 @@ def submit(request: HttpRequest) -> HttpResponse:
     return redirect("job", job.pk)
 
 
+def _sweep_submitted(request: HttpRequest, wanted: SweepRequest) -> HttpResponse:
+    sweep = sweep_submit(person(request), wanted, timezone.now())
+    nudges.jobs_changed(sweep.jobs.values_list("pk", flat=True), orders=True)
+    text = f"Sweep {sweep.pk} is submitted: {len(wanted.settings)} jobs."
+    messages.success(request, text)
+    if _wants_json(request):
+        return JsonResponse({"location": reverse("sweep", args=[sweep.pk])})
+    return redirect("sweep", sweep.pk)
+
+
 def _read(request: HttpRequest, form: forms.JobForm) -> tuple[Submission, int | None]:
     """Check the form's fields with the chosen code.
 
@@ -74,7 +101,7 @@ def _read(request: HttpRequest, form: forms.JobForm) -> tuple[Submission, int | 
         InvalidInputError: as `submission_read`, or no code was chosen.
     """
     values = form.submission_values()
-    kind, _, name = form.cleaned_data["code_from"].partition(":")
+    kind, _, name = form.cleaned_data.get("code_from", "").partition(":")
     if kind == "template":
         return submission_read(values | {"template": name}), None
     if kind in ("clone", "validation"):
@@ -124,12 +151,18 @@ def _validation_page(request: HttpRequest, found: Validation) -> HttpResponse:
 
 
 def _first_form(request: HttpRequest) -> forms.JobForm:
-    """Return the form of a fresh page: a clone, the requested template, or the first one."""
-    if clone_of := request.GET.get("from"):
+    """Return the form of a fresh page: a clone or fork, the requested template, or the first."""
+    forked = request.GET.get("fork")
+    if clone_of := forked or request.GET.get("from"):
         job = _code_source(request, "clone", clone_of)
         values = forms.clone_values(job, person(request)) | {"code_from": f"clone:{job.pk}"}
+        if forked:
+            checkpoint = request.GET.get("checkpoint", NEWEST)
+            values |= {"forked_from": job.pk, "checkpoint": checkpoint}
         if job.task == Task.TRAIN and job.status == JobStatus.FINISHED:
             values["source_job"] = job.pk  # shown when a prediction is chosen
+        if number := request.GET.get("sweep"):
+            values |= sweep_values(_sweep(request, number))
         if request.GET.get("task") == Task.PREDICT:
             values["task"] = Task.PREDICT.value
         return forms.JobForm(initial=forms.blank_values() | values)
@@ -200,9 +233,14 @@ def _page(request: HttpRequest, form: forms.JobForm, **more: Any) -> HttpRespons
     code_from = (form["code_from"].value() or "").strip()
     kind, _, name = code_from.partition(":")
     is_kept = kind in ("clone", "validation")
-    form.priority_limit(access.priority_ceiling(request.user))
+    form.standing_limit(access.priority_ceiling(request.user), access.tiers_allowed(request.user))
+    form.project_choices([one.name for one in access.projects_open_to(request.user)])
+    parent = _forked(request, form)
+    if parent is not None:
+        form.checkpoint_choices(checkpoint_choices(parent))
     context = {
         "form": form,
+        "forked": parent,
         "code_from": code_from,
         "kept_code": _code_source(request, kind, name) if is_kept else None,
         "templates": [
@@ -217,6 +255,14 @@ def _page(request: HttpRequest, form: forms.JobForm, **more: Any) -> HttpRespons
     return render(request, "frontend/submit.html", context)
 
 
+def _forked(request: HttpRequest, form: forms.JobForm) -> Job | None:
+    """Return the job from whose state the form's job would start, if the user may see it."""
+    number = str(form["forked_from"].value() or "")
+    if not (number.isascii() and number.isdecimal() and len(number) <= _DIGITS_LIMIT):
+        return None
+    return access.jobs_visible_to(request.user).filter(pk=int(number)).first()
+
+
 def _code_source(request: HttpRequest, kind: str, number: str) -> Job:
     """Return the job to clone, or the unsaved one of a validation; raise Http404 if hidden."""
     if kind == "validation":
@@ -225,6 +271,13 @@ def _code_source(request: HttpRequest, kind: str, number: str) -> Job:
         return access.job_visible_to(request.user, int(number))
     except (Job.DoesNotExist, ValueError, OverflowError):
         raise Http404("No such job.") from None
+
+
+def _sweep(request: HttpRequest, number: str) -> Sweep:
+    try:
+        return access.sweep_visible_to(request.user, int(number))
+    except (NotFoundError, ValueError, OverflowError):
+        raise Http404("No such sweep.") from None
 
 
 def _validation(request: HttpRequest, number: str) -> Validation:

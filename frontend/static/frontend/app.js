@@ -1,10 +1,11 @@
 // Starts what a page has: live parts, charts, the log, the submission form, small conveniences.
 
-import { refreshFigures, startCharts } from "./charts.js";
+import { drawAll, refreshFigures, startCharts } from "./charts.js";
 import { onChange, start } from "./live.js";
 import { startLog } from "./log.js";
 import { refreshRegions } from "./regions.js";
 import { startSubmitForm } from "./submit.js";
+import { startTheme } from "./theme.js";
 import { keepAges, localise, tellZone } from "./times.js";
 
 function tell(text) {
@@ -53,6 +54,7 @@ tellZone();
 keepAges();
 startCopyButtons();
 startMenus();
+startTheme(drawAll);
 startSelfSubmitting();
 startSubmitForm();
 startCharts();

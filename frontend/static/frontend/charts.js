@@ -16,13 +16,24 @@ function colour(name) {
   return getComputedStyle(document.documentElement).getPropertyValue(name).trim();
 }
 
-// Replaces "--name" by that property's value, everywhere inside a figure.
+// Black or white, whichever can be read better on a colour, as WCAG measures it.
+function readableOn(hex) {
+  const parts = [1, 3, 5].map((place) => parseInt(hex.slice(place, place + 2), 16) / 255);
+  const linear = parts.map((part) => (part <= 0.04045 ? part / 12.92 : ((part + 0.055) / 1.055) ** 2.4));
+  const luminance = 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2];
+  return luminance > 0.179 ? "#000000" : "#ffffff";
+}
+
+// Replaces "--name" by that property's value, and "--text-on-name" by a colour of text on it,
+// everywhere inside a figure.
 function resolve(value) {
   if (Array.isArray(value)) return value.map(resolve);
   if (value && typeof value === "object") {
     return Object.fromEntries(Object.entries(value).map(([key, inner]) => [key, resolve(inner)]));
   }
-  return typeof value === "string" && value.startsWith("--") ? colour(value) : value;
+  if (typeof value !== "string") return value;
+  if (value.startsWith("--text-on-")) return readableOn(colour(value.replace("--text-on-", "--")));
+  return value.startsWith("--") ? colour(value) : value;
 }
 
 function axis(own) {
@@ -49,7 +60,7 @@ function layout(own, isTime) {
     ...own,
     shapes: (own.shapes ?? []).map((shape) => (isTime ? { ...shape, x0: localStamp(shape.x0), x1: localStamp(shape.x1) } : shape)),
     xaxis: axis(own.xaxis), yaxis: axis(own.yaxis), ...(own.yaxis2 && { yaxis2: axis(own.yaxis2) }),
-    margin: { l: 8, r: 12, t: 8, b: 8 }, showlegend: false, autosize: true, dragmode: false,
+    margin: { l: 8, r: 12, t: 8, b: 8 }, showlegend: false, autosize: true, dragmode: (hasMouse() && own.dragmode) || false,
     paper_bgcolor: "rgba(0,0,0,0)", plot_bgcolor: "rgba(0,0,0,0)",
     font: { family: getComputedStyle(document.body).fontFamily, size: 12, color: colour("--muted") },
     hoverlabel: { bgcolor: colour("--surface"), bordercolor: colour("--line-strong"), font: { color: colour("--text"), size: 12 }, align: "left", namelength: -1 },
@@ -78,6 +89,28 @@ function withSmoothing(traces, weight) {
   ]);
 }
 
+// Bars begin at their base, and their x are lengths.
+function atLocalTimes(trace) {
+  return trace.base ? { ...trace, base: trace.base.map(localStamp) } : { ...trace, x: trace.x.map(localStamp) };
+}
+
+// On a touch screen drawing over a chart would keep the page from scrolling.
+function hasMouse() {
+  return window.matchMedia("(pointer: fine)").matches;
+}
+
+// Opens the part of the time axis that was drawn over, under an address of its own.
+function zoom(change) {
+  const ends = [change["xaxis.range[0]"], change["xaxis.range[1]"]];
+  if (ends.some((end) => end === undefined)) return;
+  const address = new URL(window.location.href);
+  const [from, to] = ends.map((end) => new Date(String(end).replace(" ", "T")).toISOString());
+  address.searchParams.delete("window");
+  address.searchParams.set("from", from);
+  address.searchParams.set("to", to);
+  window.location.assign(address);
+}
+
 function isDrawable(figure) {
   return figure.data.some((trace) => trace.name !== "capacity");
 }
@@ -92,9 +125,14 @@ async function draw(box, figure) {
     plot.replaceChildren(empty);
   } else {
     const isTime = figure.layout.xaxis?.type === "date";
-    const data = withSmoothing(resolve(figure.data), figure.smoothing).map((trace) => (isTime ? { ...trace, x: trace.x.map(localStamp) } : trace));
+    const data = withSmoothing(resolve(figure.data), figure.smoothing).map((trace) => (isTime ? atLocalTimes(trace) : trace));
+    if (figure.layout.height) plot.style.height = `${figure.layout.height}px`;
     plot.querySelector(".chart-empty")?.remove();
     await window.Plotly.react(plot, data, layout(resolve(figure.layout), isTime), CONFIG);
+    if (figure.layout.dragmode && !box.dataset.zooms) {
+      box.dataset.zooms = "1";
+      plot.on("plotly_relayout", zoom);
+    }
   }
   box.dataset.drawn = "1";
   resized.observe(plot);
@@ -138,7 +176,7 @@ function fillTable(box, table) {
   note.textContent = table.rows.length ? table.note ?? (table.num_left_out ? `${table.num_left_out} older rows are left out.` : "") : "No figures yet.";
 }
 
-function drawAll() {
+export function drawAll() {
   for (const box of document.querySelectorAll("[data-figure]")) {
     const figure = figures[box.dataset.figure];
     if (figure) draw(box, figure);
@@ -166,6 +204,5 @@ export function startCharts() {
     const figure = box && figures[box.dataset.figure];
     if (figure) fillTable(box, figure.table);
   }, true);
-  window.matchMedia("(prefers-color-scheme: dark)").addEventListener("change", drawAll);
   refreshFigures();
 }

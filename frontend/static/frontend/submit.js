@@ -44,6 +44,8 @@ function showTask(form) {
   const predicts = field(form, "task").value === "predict";
   document.getElementById("stop-section").hidden = predicts;
   document.getElementById("selection-fields").hidden = predicts;
+  document.getElementById("tuning-fields").hidden = predicts;
+  document.getElementById("start-fields").hidden = predicts;
   for (const name of TRAINING_FIELDS) field(form, name).closest(".field").hidden = predicts;
   field(form, "source_job").closest(".field").hidden = !predicts;
 }
@@ -85,6 +87,24 @@ function element(name, text, className = "") {
   return made;
 }
 
+function table(columns, rows) {
+  const place = element("div", "", "table-scroll check-rows");
+  place.tabIndex = 0;
+  place.setAttribute("role", "region");
+  place.setAttribute("aria-label", "Jobs, table");
+  const made = element("table", "");
+  const head = made.createTHead().insertRow();
+  for (const name of columns) {
+    const cell = element("th", name);
+    cell.scope = "col";
+    head.append(cell);
+  }
+  const body = made.createTBody();
+  for (const row of rows) body.insertRow().append(...row.map((text) => element("td", text)));
+  place.append(made);
+  return place;
+}
+
 function showCheck(check) {
   const place = document.getElementById("check-result");
   const shown = JSON.stringify(check ?? null);
@@ -102,6 +122,7 @@ function showCheck(check) {
     trace.setAttribute("aria-label", "Traceback");
     notice.append(trace);
   }
+  if (check.rows?.length) notice.append(table(check.columns, check.rows));
   if (check.num_virtual_nodes) {
     const use = element("button", `Use ${check.num_virtual_nodes} virtual nodes`, "button");
     use.type = "button";

@@ -1,0 +1,199 @@
+"""Figure of the timeline: a bar for each stay of a job on an accelerator, and marks on them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from operator import itemgetter
+from typing import Any
+
+from frontend.figures.parts import (
+    Figure,
+    label,
+    legend_entry,
+    milliseconds,
+    plotly_text,
+    table,
+    time_axis,
+    vertical_line,
+)
+from frontend.figures.rows import HIDDEN_JOB_ID
+from frontend.palette import OTHER_JOBS_TOKEN, job_colour_token, text_on
+
+#: Most jobs of the legend, the newest.
+MAX_LEGEND = 24
+#: Row above the accelerators, for what concerns the whole cluster.
+CLUSTER_ROW = "cluster"
+_ROW_PIXELS, _EDGE_PIXELS, _LEAST_ROWS = 26, 60, 5
+#: Kind of a mark -> name, symbol, colour.
+MARKS: Mapping[str, tuple[str, str, str]] = {
+    "resize": ("resize", "diamond", "--text"),
+    "preemption": ("preemption", "triangle-down", "--warn"),
+    "failure": ("failure", "x", "--bad"),
+    "node": ("cordon, drain, maintenance, return", "square", "--info"),
+    "policy": ("policy switch", "star", "--accent"),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Bar:
+    """A job on the accelerator of a row, between two times; `is_open`: it still holds it."""
+
+    row: str
+    job_id: int
+    job_name: str
+    colour: int
+    start_at: float
+    end_at: float
+    is_open: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class TimelineMark:
+    """A mark of a kind of `MARKS` on some rows; on none, it is put on the row of the cluster."""
+
+    kind: str
+    at: float
+    text: str
+    rows: tuple[str, ...] = ()
+
+
+def timeline_figure(
+    rows: Sequence[str],
+    bars: Sequence[Bar],
+    marks: Sequence[TimelineMark],
+    start_at: float,
+    end_at: float,
+) -> Figure:
+    """Draw rows from the top on; bars are cut to the time shown."""
+    data, legend = _bars(bars, start_at, end_at)
+    for kind, (name, symbol, colour) in MARKS.items():
+        chosen = [mark for mark in marks if mark.kind == kind]
+        if chosen:
+            data.append(_mark_trace(chosen, name, symbol, colour))
+            legend.append(legend_entry(f"{_GLYPHS[kind]} {name}", colour))
+    height = max(len(rows) + 1, _LEAST_ROWS) * _ROW_PIXELS + _EDGE_PIXELS
+    return {
+        "data": data,
+        "layout": {
+            "xaxis": {**time_axis(start_at, end_at), "fixedrange": False},
+            "yaxis": {
+                "type": "category",
+                "categoryorder": "array",
+                "categoryarray": [CLUSTER_ROW, *rows][::-1],
+                "range": [-0.6, len(rows) + 0.6],
+                "showgrid": False,
+            },
+            "barmode": "overlay",
+            "bargap": 0.25,
+            "dragmode": "zoom",
+            "height": height,
+            "shapes": [
+                vertical_line(milliseconds(mark.at)) for mark in marks if mark.kind == "policy"
+            ],
+        },
+        "legend": legend,
+        "table": table(["Time", "Where", "What"], _table_rows(bars, marks)),
+    }
+
+
+_GLYPHS = {"resize": "◆", "preemption": "▼", "failure": "✕", "node": "■", "policy": "★"}
+
+
+def _bars(
+    bars: Sequence[Bar], start_at: float, end_at: float
+) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+    """Return one trace of all bars, which is drawn fast, and the legend of their jobs."""
+    if not bars:
+        return [], []
+    cuts = [(max(bar.start_at, start_at), min(bar.end_at, end_at)) for bar in bars]
+    names = [_name(bar) for bar in bars]
+    trace = {
+        "type": "bar",
+        "orientation": "h",
+        "base": [milliseconds(start) for start, _ in cuts],
+        "x": [max(1, milliseconds(end) - milliseconds(start)) for start, end in cuts],
+        "y": [bar.row for bar in bars],
+        "text": [f"#{bar.job_id}" if bar.job_id else "" for bar in bars],
+        "textposition": "inside",
+        "insidetextanchor": "start",
+        "insidetextfont": {"color": [text_on(_colour(bar)) for bar in bars]},
+        "textangle": 0,
+        "customdata": [
+            f"{plotly_text(name)}<br>{bar.row}, {_duration(bar)}"
+            for bar, name in zip(bars, names, strict=True)
+        ],
+        "name": "jobs",
+        "marker": {
+            "color": [_colour(bar) for bar in bars],
+            "line": {"width": 1, "color": "--surface"},
+        },
+        "hovertemplate": "%{customdata}<extra></extra>",
+    }
+    entries = {bar.job_id: bar for bar in bars}
+    newest = sorted(entries)[-MAX_LEGEND:]
+    legend = [
+        legend_entry(_name(entries[job_id]), _colour(entries[job_id]), job_id or None)
+        for job_id in newest
+    ]
+    if len(entries) > len(newest):
+        legend.append(legend_entry(f"{len(entries) - len(newest)} older jobs", OTHER_JOBS_TOKEN))
+    return [trace], legend
+
+
+def _colour(bar: Bar) -> str:
+    return OTHER_JOBS_TOKEN if bar.job_id == HIDDEN_JOB_ID else job_colour_token(bar.colour)
+
+
+def _mark_trace(
+    marks: Sequence[TimelineMark], name: str, symbol: str, colour: str
+) -> dict[str, Any]:
+    places = [(mark, row) for mark in marks for row in mark.rows or (CLUSTER_ROW,)]
+    return {
+        "type": "scatter",
+        "mode": "markers",
+        "x": [milliseconds(mark.at) for mark, _ in places],
+        "y": [row for _, row in places],
+        "text": [plotly_text(mark.text[:160]) for mark, _ in places],
+        "name": name,
+        "marker": {
+            "symbol": symbol,
+            "size": 9,
+            "color": colour,
+            "line": {"width": 1.5, "color": "--surface"},
+        },
+        "hovertemplate": "%{x}<br>%{text}<extra></extra>",
+    }
+
+
+def _table_rows(bars: Sequence[Bar], marks: Sequence[TimelineMark]) -> list[list[Any]]:
+    rows = [
+        [milliseconds(bar.start_at), bar.row, f"{_name(bar)}, {_duration(bar)}"] for bar in bars
+    ]
+    rows += [
+        [
+            milliseconds(mark.at),
+            _where(mark.rows),
+            f"{MARKS[mark.kind][0].capitalize()}: {mark.text}",
+        ]
+        for mark in marks
+    ]
+    return sorted(rows, key=itemgetter(0))
+
+
+def _where(rows: Sequence[str]) -> str:
+    shown = ", ".join(rows[:3]) or CLUSTER_ROW
+    return shown if len(rows) <= 3 else f"{shown} and {len(rows) - 3} more"
+
+
+def _name(bar: Bar) -> str:
+    return "other people's jobs" if bar.job_id == HIDDEN_JOB_ID else label(bar.job_id, bar.job_name)
+
+
+def _duration(bar: Bar) -> str:
+    minutes, seconds = divmod(round(bar.end_at - bar.start_at), 60)
+    hours, minutes = divmod(minutes, 60)
+    text = f"{seconds} s"
+    if hours or minutes:
+        text = f"{hours} h {minutes} min" if hours else f"{minutes} min {seconds} s"
+    return f"for {text} so far" if bar.is_open else f"for {text}"

@@ -1,0 +1,132 @@
+"""Pages of the user's own notification channels and of the messages sent to them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from django.conf import settings
+from django.contrib import messages
+from django.contrib.auth.decorators import login_required
+from django.http import Http404, HttpRequest, HttpResponse
+from django.shortcuts import redirect, render
+from django.utils import timezone
+from django.views.decorators.http import require_http_methods, require_POST, require_safe
+
+from frontend.forms import ChannelForm
+from frontend.views.changes import person, words
+from jobs.exceptions import ConflictError, ControlPlaneError, InvalidInputError, NotFoundError
+from jobs.models import ChannelKind, NotificationChannel
+from jobs.selectors.access import deliveries_visible_to, is_admin
+from jobs.services.lifecycle.notifications import CLUSTER_EVENTS, JOB_EVENTS
+from jobs.services.notifications.channels import (
+    channel_change,
+    channel_create,
+    channel_delete,
+    channel_of,
+    channel_test,
+)
+
+_SHOWN_DELIVERIES = 100
+
+
+@login_required
+@require_http_methods(["GET", "HEAD", "POST"])
+def channels(request: HttpRequest) -> HttpResponse:
+    """Show the channels; with POST create one and show its signing key once."""
+    if request.method != "POST":
+        return _page(request, ChannelForm(is_admin=is_admin(request.user)))
+    form = ChannelForm(request.POST, is_admin=is_admin(request.user))
+    if not form.is_valid():
+        return _page(request, form)
+    try:
+        channel, key = channel_create(person(request), form.values(), timezone.now())
+    except ControlPlaneError as error:
+        for name, texts in error.fields.items():
+            form.add_error(name, list(texts))
+        if not error.fields:
+            form.add_error(None, error.detail)
+        return _page(request, form)
+    if channel.kind != ChannelKind.WEBHOOK:
+        text = f"The channel “{channel.name}” is made. Send a test to see that it works."
+        messages.success(request, text, extra_tags="good")
+        return redirect("channels")
+    form = ChannelForm(is_admin=is_admin(request.user))
+    response = _page(request, form, new_channel={"name": channel.name, "key": key})
+    response.headers["Cache-Control"] = "no-store"
+    return response
+
+
+@login_required
+@require_safe
+def deliveries(request: HttpRequest, channel_id: int) -> HttpResponse:
+    """Show the newest messages of a channel."""
+    channel = _channel(request, channel_id)
+    context = {
+        "channel": channel,
+        "events": [_EVENT_LABELS.get(name, name) for name in channel.events],
+        "deliveries": [
+            (row, _EVENT_LABELS.get(row.kind, row.kind))
+            for row in deliveries_visible_to(person(request), channel.deliveries.all())[
+                :_SHOWN_DELIVERIES
+            ]
+        ],
+        "kept_days": settings.NOTIFICATION_DAYS,
+    }
+    return render(request, "frontend/deliveries.html", context)
+
+
+@login_required
+@require_POST
+def test(request: HttpRequest, channel_id: int) -> HttpResponse:
+    """Send a test message."""
+    _channel(request, channel_id)
+    try:
+        channel_test(person(request), channel_id, timezone.now())
+    except ConflictError as error:
+        messages.error(request, error.detail, extra_tags="bad")
+    else:
+        text = "A test is on its way; reload this page to see what came of it."
+        messages.success(request, text, extra_tags="good")
+    return redirect("channel_deliveries", channel_id)
+
+
+@login_required
+@require_POST
+def pause(request: HttpRequest, channel_id: int) -> HttpResponse:
+    """Pause a channel, or resume a paused one."""
+    channel = _channel(request, channel_id)
+    try:
+        channel_change(person(request), channel_id, {"is_paused": not channel.paused_reason})
+    except InvalidInputError as error:
+        messages.error(request, words(error), extra_tags="bad")
+    return redirect("channels")
+
+
+@login_required
+@require_POST
+def delete(request: HttpRequest, channel_id: int) -> HttpResponse:
+    """Delete a channel."""
+    _channel(request, channel_id)
+    channel = channel_delete(person(request), channel_id)
+    messages.success(request, f"The channel “{channel.name}” is deleted.", extra_tags="good")
+    return redirect("channels")
+
+
+_EVENT_LABELS = JOB_EVENTS | CLUSTER_EVENTS
+
+
+def _channel(request: HttpRequest, channel_id: int) -> NotificationChannel:
+    try:
+        return channel_of(person(request), channel_id)
+    except (NotFoundError, OverflowError):
+        raise Http404("No such channel.") from None
+
+
+def _page(request: HttpRequest, form: ChannelForm, **more: Any) -> HttpResponse:
+    context = {
+        "form": form,
+        "channels": NotificationChannel.objects.filter(owner=person(request)),
+        "chat_services": settings.CHAT_SERVICES,
+        **more,
+    }
+    return render(request, "frontend/channels.html", context)

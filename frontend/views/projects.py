@@ -1,0 +1,248 @@
+"""Pages of projects: the list, one project with its members, and the usage of accelerators."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+from urllib.parse import urlencode
+
+from django.conf import settings
+from django.contrib import messages
+from django.contrib.auth.decorators import login_required
+from django.core.exceptions import PermissionDenied, ValidationError
+from django.http import Http404, HttpRequest, HttpResponse
+from django.shortcuts import redirect, render
+from django.utils import timezone
+from django.views.decorators.http import require_POST, require_safe
+
+from frontend.views.admin import admin_or_404
+from frontend.views.changes import person, words
+from jobs import nudges
+from jobs.api.projects.serializers import (
+    NewProjectSerializer,
+    PricesSerializer,
+    ProjectChangeSerializer,
+    RoleSerializer,
+    checked,
+)
+from jobs.api.projects.usage_views import usage_csv, usage_of
+from jobs.exceptions import ControlPlaneError, ForbiddenError, InvalidInputError, NotFoundError
+from jobs.models import Accelerator, AcceleratorPrice, Project, ProjectRole
+from jobs.models.projects import QUOTA_LIMIT
+from jobs.selectors import access
+from jobs.selectors.projects import guaranteed_total, project_states
+from jobs.selectors.series import num_accelerators_present
+from jobs.selectors.time_filter import UtcDateTimeField
+from jobs.selectors.usage import UsageBy
+from jobs.services.cluster.projects import (
+    member_remove,
+    member_set,
+    prices_set,
+    project_change,
+    project_make,
+)
+
+#: Fields of a project's form: name, label, help.
+_QUOTAS = (
+    ("guaranteed", "Guaranteed", "Accelerators that its jobs get at once."),
+    ("limit", "Limit", "Most that its jobs hold together; empty: none."),
+    ("user_limit", "Limit per user", "Most that the jobs of one person hold; empty: none."),
+    ("live_jobs_limit", "Jobs not ended", "Most of the project; empty: no limit."),
+    ("user_live_jobs_limit", "Jobs not ended per user", "Most of one person; empty: no limit."),
+)
+_ROLES = (
+    (ProjectRole.VIEWER, "sees all jobs of the project"),
+    (ProjectRole.MEMBER, "also submits jobs, and manages own ones"),
+    (ProjectRole.OPERATOR, "also manages all jobs of it"),
+    (ProjectRole.ADMIN, "also manages members"),
+)
+
+
+@login_required
+@require_safe
+def projects(request: HttpRequest) -> HttpResponse:
+    """List the projects of a person, or all for admins, with what they hold now."""
+    context = {
+        "states": project_states(request.user),
+        "num_accelerators": num_accelerators_present(),
+        "guaranteed_total": guaranteed_total() if access.is_admin(request.user) else None,
+        "quota_limit": QUOTA_LIMIT,
+    }
+    return render(request, "frontend/projects.html", context)
+
+
+@login_required
+@require_POST
+def project_new(request: HttpRequest) -> HttpResponse:
+    """Make a project."""
+    admin_or_404(request)
+    try:
+        values = checked(NewProjectSerializer, _given(request, "name", "guaranteed", "limit"))
+        made = project_make(values.pop("name"), values, timezone.now(), by=person(request))
+    except ControlPlaneError as error:
+        messages.error(request, words(error), extra_tags="bad")
+        return redirect("projects")
+    messages.success(request, f"Project {made.name} is made. Add its members.", extra_tags="good")
+    return redirect("project", made.pk)
+
+
+@login_required
+@require_safe
+def project(request: HttpRequest, project_id: int) -> HttpResponse:
+    """Show a project: its shares and what it holds now, its members, its use."""
+    found = _project_or_404(request, project_id)
+    state = project_states(request.user, found.pk)[0]
+    is_admin = access.is_admin(request.user)
+    context = {
+        "state": state,
+        "project": found,
+        "members": found.memberships.select_related("user"),
+        "roles": _ROLES,
+        "manages_members": is_admin or state.role == ProjectRole.ADMIN,
+        "quotas": [(name, label, text, getattr(found, name)) for name, label, text in _QUOTAS],
+        "quota_limit": QUOTA_LIMIT,
+        "num_accelerators": num_accelerators_present(),
+        "usage_query": urlencode({"by": "user", "project": found.name}),
+    }
+    return render(request, "frontend/project.html", context)
+
+
+@login_required
+@require_POST
+def project_edit(request: HttpRequest, project_id: int) -> HttpResponse:
+    """Change the shares and limits of a project."""
+    admin_or_404(request)
+    names = [name for name, _, _ in _QUOTAS]
+
+    def change(found: Project) -> str:
+        given = _given(request, *names) | {
+            "description": request.POST.get("description", "").strip(),
+            "is_closed": "is_closed" in request.POST,
+        }
+        given |= {name: None for name in names if name not in given and name != "guaranteed"}
+        values = checked(ProjectChangeSerializer, given)
+        project_change(found.pk, values, by=person(request))
+        nudges.jobs_changed(cluster=True)
+        return "The next decision keeps the new shares."
+
+    return _do(request, project_id, change)
+
+
+@login_required
+@require_POST
+def project_member(request: HttpRequest, project_id: int) -> HttpResponse:
+    """Give a person a role in a project."""
+
+    def change(found: Project) -> str:
+        access.members_change_check(request.user, found)
+        role = checked(RoleSerializer, _given(request, "role"))["role"]
+        name = str(request.POST.get("user", "")).strip()[:150]
+        member_set(found, name, role, timezone.now(), by=person(request))
+        return f"{name} is {role} of {found.name} now."
+
+    return _do(request, project_id, change)
+
+
+@login_required
+@require_POST
+def project_member_remove(request: HttpRequest, project_id: int) -> HttpResponse:
+    """End a person's membership."""
+
+    def change(found: Project) -> str:
+        access.members_change_check(request.user, found)
+        name = str(request.POST.get("user", "")).strip()[:150]
+        member_remove(found, name, by=person(request))
+        return f"{name} is no member of {found.name} any more."
+
+    return _do(request, project_id, change)
+
+
+@login_required
+@require_safe
+def usage(request: HttpRequest) -> HttpResponse:
+    """Show accelerator-hours, waste and cost by project, user or tag, or send them as CSV."""
+    query = {name: str(text).strip() for name, text in request.GET.items() if str(text).strip()}
+    context: dict[str, Any] = {
+        "groupings": [one.value for one in UsageBy],
+        "query": query,
+        "projects": access.projects_visible_to(request.user),
+        "currency": settings.CURRENCY,
+        "prices": _price_rows(),
+        "csv_query": urlencode({**query, "csv": "1"}),
+        "idle_percent": settings.IDLE_PERCENT,
+    }
+    try:
+        since, until = (_time(query, name) for name in ("since", "until"))
+        found = usage_of(request.user, query, since=since, until=until)
+    except InvalidInputError as error:
+        context["error"] = words(error)
+        return render(request, "frontend/usage.html", context, status=400)
+    if query.get("csv"):
+        return usage_csv(found)
+    context["usage"] = found
+    return render(request, "frontend/usage.html", context)
+
+
+@login_required
+@require_POST
+def prices(request: HttpRequest) -> HttpResponse:
+    """Set the prices of accelerators by kind; an empty one removes the price."""
+    admin_or_404(request)
+    given = {
+        name.removeprefix("price_"): str(text).strip()
+        for name, text in request.POST.items()
+        if name.startswith("price_") and str(text).strip()
+    }
+    try:
+        prices_set(checked(PricesSerializer, {"per_hour": given})["per_hour"], by=person(request))
+    except ControlPlaneError as error:
+        messages.error(request, words(error), extra_tags="bad")
+    else:
+        messages.success(request, "The prices are saved.", extra_tags="good")
+    return redirect("usage")
+
+
+def _price_rows() -> list[tuple[str, float | None]]:
+    """Return every kind that has accelerators or a price, with its price."""
+    known = dict(AcceleratorPrice.objects.values_list("kind", "per_hour"))
+    present = Accelerator.objects.order_by().values_list("kind", flat=True).distinct()
+    kinds = {*present, *known}
+    return [(kind, known.get(kind)) for kind in sorted(kinds)]
+
+
+def _time(query: Mapping[str, str], name: str) -> Any:
+    """Read a date or a time of the form; a date is its first moment.
+
+    Raises:
+        InvalidInputError: it is none.
+    """
+    text = query.get(name, "")
+    if len(text) == len("2026-03-01"):
+        text += "T00:00:00Z"
+    try:
+        return UtcDateTimeField(required=False).clean(text)
+    except ValidationError:
+        raise InvalidInputError.of(**{name: "Give a day like 2026-03-01."}) from None
+
+
+def _given(request: HttpRequest, *names: str) -> dict[str, Any]:
+    return {name: text for name in names if (text := request.POST.get(name, "").strip())}
+
+
+def _project_or_404(request: HttpRequest, project_id: int) -> Project:
+    try:
+        return access.project_visible_to(request.user, project_id)
+    except (NotFoundError, OverflowError):
+        raise Http404("No such project.") from None
+
+
+def _do(request: HttpRequest, project_id: int, change: Callable[[Project], str]) -> HttpResponse:
+    """Make a change, and return to the project with a message."""
+    found = _project_or_404(request, project_id)
+    try:
+        messages.success(request, change(found), extra_tags="good")
+    except ForbiddenError as error:
+        raise PermissionDenied(error.detail) from None
+    except ControlPlaneError as error:
+        messages.error(request, words(error), extra_tags="bad")
+    return redirect("project", found.pk)
