@@ -29,6 +29,7 @@ class File(TypedDict):
     sha256: str
     size_bytes: int
     step: int | None
+    epoch: int | None
     at: str
 
 
@@ -40,6 +41,7 @@ class JobSummary(TypedDict):
     tags: list[str]
     task: str
     owner: str
+    project: str | None
     template: str
     status: str
     status_code: str
@@ -49,6 +51,7 @@ class JobSummary(TypedDict):
     expected_start_latest_at: str | None
     expected_start_changes: int
     expected_start_changed_at: str | None
+    tier: str
     priority: int
     num_accelerators: int
     min_accelerators: int
@@ -61,6 +64,8 @@ class JobSummary(TypedDict):
     batch_size_max: int | None
     num_virtual_nodes: int
     stop: Stop
+    forked_from: int | None
+    sweep: int | None
     step: int
     epoch: int
     loss: float | None
@@ -84,7 +89,11 @@ class Job(JobSummary):
     reduction: str
     shuffle: bool
     on_nonfinite: str
+    selection: dict[str, Any]
+    tuning: dict[str, Any]
     source_job: int | None
+    forked_at_step: int | None
+    forks: list[int]
     code_sha256: str
     generation: int
     restarts: int
@@ -187,8 +196,18 @@ class LogPart(TypedDict):
     slots: list[int]
 
 
+class Reading(TypedDict):
+    """Use of an accelerator in the last minute; None for what the device does not tell."""
+
+    utilisation_percent: float | None
+    memory_bytes: float | None
+    temperature_c: float | None
+    power_w: float | None
+    read_at: str
+
+
 class Accelerator(TypedDict):
-    """A device of a node."""
+    """A device of a node; `reading` is None if its agent has not told any lately."""
 
     id: int
     index: int
@@ -196,6 +215,26 @@ class Accelerator(TypedDict):
     name: str
     memory_bytes: int
     is_present: bool
+    reading: Reading | None
+    is_idle_held: bool
+
+
+class AcceleratorUtilisation(TypedDict):
+    """Bins of an accelerator, oldest first, with the values that were asked for."""
+
+    id: int
+    index: int
+    kind: str
+    bins: list[dict[str, Any]]
+
+
+class Utilisation(TypedDict):
+    """Use of a node's accelerators over time; `step` is the width of a bin in seconds."""
+
+    since: str
+    until: str
+    step: int
+    accelerators: list[AcceleratorUtilisation]
 
 
 class Node(TypedDict):
@@ -210,10 +249,51 @@ class Node(TypedDict):
     is_draining: bool
     quarantined_until: str | None
     quarantine_reason: str
+    maintenance_from: str | None
+    maintenance_until: str | None
     proposed_shape: dict[str, Any] | None
     last_seen_at: str
     enrolled_at: str
     accelerators: list[Accelerator]
+
+
+class DrainMove(TypedDict):
+    """A job that a drain would change; `start_s` is its expected start, if it waits then."""
+
+    job: int
+    name: str
+    on_node: int
+    held: int
+    wanted: int
+    nodes: dict[str, int]
+    within_s: float | None
+    start_s: list[float] | None
+    text: str
+
+
+class MaintenanceWindow(TypedDict):
+    """A time in which a node is empty; its status is planned, under way, ended or cancelled."""
+
+    id: int
+    node: int
+    node_name: str
+    status: str
+    starts_at: str
+    ends_at: str
+    reason: str
+    planned_by: str
+    created_at: str
+    began_at: str | None
+    ended_at: str | None
+
+
+class DrainPreview(TypedDict):
+    """Effect of a drain or maintenance now; `staying` are jobs there that do not change."""
+
+    dry_run: bool
+    change: str
+    moves: list[DrainMove]
+    staying: list[int]
 
 
 class Policy(TypedDict):
@@ -256,6 +336,48 @@ class Replay(TypedDict):
     result: dict[str, Any]
 
 
+class Sweep(TypedDict):
+    """A group of jobs over a space of settings."""
+
+    id: int
+    name: str
+    owner: str
+    template: str
+    space: dict[str, Any]
+    num_draws: int | None
+    seed: int
+    max_running: int
+    is_paused: bool
+    num_jobs: int
+    statuses: dict[str, int]
+    submitted_at: str
+
+
+class SweepPreview(TypedDict):
+    """The jobs that a sweep would have."""
+
+    num_jobs: int
+    max_running: int
+    settings: list[dict[str, Any]]
+
+
+class Move(TypedDict):
+    """A job whose accelerators would change."""
+
+    job: int
+    name: str
+    held: int
+    wanted: int
+
+
+class Preview(TypedDict):
+    """Changes that a new priority or tier would make now."""
+
+    policy: str
+    moves: list[Move]
+    num_others: int
+
+
 class User(TypedDict):
     """A user, the limits in force, and the use of them."""
 
@@ -264,12 +386,105 @@ class User(TypedDict):
     is_admin: bool
     last_login: str | None
     priority_ceiling: int
+    tier_ceiling: str
     share_factor: float
     live_jobs_limit: int
     live_jobs: int
     storage_limit_bytes: int
     stored_bytes: int
     chosen: list[str]
+
+
+class Member(TypedDict):
+    """A member of a project."""
+
+    user: str
+    role: str
+    since: str
+
+
+class Project(TypedDict):
+    """A project, and what it holds now; a limit of None: there is none."""
+
+    id: int
+    name: str
+    description: str
+    guaranteed: int
+    limit: int | None
+    user_limit: int | None
+    live_jobs_limit: int | None
+    user_live_jobs_limit: int | None
+    is_closed: bool
+    created_at: str
+    held: int
+    borrowed: int
+    live_jobs: int
+    waiting_jobs: int
+    num_members: int
+    role: str
+
+
+class ProjectDetail(Project):
+    """A project with its members."""
+
+    members: list[Member]
+
+
+class UsageRow(TypedDict):
+    """Use of a project, user or tag."""
+
+    name: str
+    accelerator_hours: float
+    hours: dict[str, float]
+    idle_hours: float | None
+    paused_hours: float
+    cost: float | None
+
+
+class Usage(TypedDict):
+    """Use of accelerators between two times, the largest first."""
+
+    since: str
+    until: str
+    by: str
+    currency: str
+    rows: list[UsageRow]
+    total: UsageRow
+
+
+class Channel(TypedDict):
+    """A notification channel."""
+
+    id: int
+    name: str
+    kind: str
+    address: str
+    events: list[str]
+    is_cluster_wide: bool
+    paused_reason: str
+    num_failures: int
+    num_dropped: int
+    created_at: str
+
+
+class NewChannel(Channel):
+    """A channel just created; `signing_key` is empty but for webhooks."""
+
+    signing_key: str
+
+
+class Delivery(TypedDict):
+    """A message to a channel, and what came of it."""
+
+    id: int
+    kind: str
+    status: str
+    num_attempts: int
+    next_try_at: str
+    answer: str
+    created_at: str
+    ended_at: str | None
+    body: dict[str, Any]
 
 
 class Index(TypedDict):
@@ -279,6 +494,7 @@ class Index(TypedDict):
     user: str
     is_admin: bool
     priority_ceiling: int
+    tier_ceiling: str
     scopes: list[str] | None
     token_expires_at: str | None
     routes: dict[str, str]

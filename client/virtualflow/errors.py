@@ -12,7 +12,7 @@ class VirtualFlowError(Exception):
         status: HTTP status; None without an answer.
         code: machine word of the site's problem (docs/rest-api.md), or one of the client's own:
             `bad_input`, `unreachable`, `unexpected_answer`, `redirected`, `timed_out`,
-            `wrong_digest`.
+            `wrong_digest`, `wrong_signature`.
         detail: what is wrong, in a sentence.
         fields: messages by field of the request.
         retry_after_s: seconds after which the site would accept the request again.

@@ -25,8 +25,8 @@ class JobProgress:
 def job_progress(job: Job) -> JobProgress:
     """Compare steps with the limit, or epochs where steps are not comparable."""
     limit, per_epoch = job["stop"]["limit"], job["facts"].get("steps_per_epoch")
-    if job["batch_size_min"] is not None or not isinstance(per_epoch, int):
-        per_epoch = None  # the batch size changes, or the code was not validated yet
+    if job["batch_size_min"] is not None or job["selection"] or not isinstance(per_epoch, int):
+        per_epoch = None  # batches or what is trained on change, or it was not validated yet
     if job["stop"]["kind"] == "steps":
         total: int | None = limit
         text = f"step {job['step']:,} of {limit:,}"

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import re
+import uuid
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -12,6 +14,7 @@ from virtualflow.transport import bad_input
 #: Sites take less; a larger file is a mistake, and is not read.
 FILE_LIMIT_BYTES = 64 * 1024**2
 _SETTING = "settings."
+_KEY = re.compile(r"[\x20-\x7e]{1,120}")
 
 Spec = Path | Mapping[str, Any]
 
@@ -44,6 +47,18 @@ def submission_content(
         return {"json": _checked(values)}
     data = {name: _form_value(value) for name, value in values.items() if value is not None}
     return {"data": data, "files": {"code": (code.name, file_read(code, "code"))}}
+
+
+def key_headers(idempotency_key: str | None) -> dict[str, str]:
+    """Return the header of a key, or of a new one.
+
+    Raises:
+        VirtualFlowError: the key is too long, or no printable ASCII.
+    """
+    key = idempotency_key or str(uuid.uuid4())
+    if not _KEY.fullmatch(key):
+        raise bad_input("idempotency_key", "Give at most 120 printable ASCII characters.")
+    return {"Idempotency-Key": key}
 
 
 def file_read(path: Path, field: str) -> bytes:

@@ -28,6 +28,7 @@ from virtualflow.errors import VirtualFlowError
 from virtualflow.progress import job_progress
 
 _COMPARED_LIMIT = 12
+TIERS = ("urgent", "normal", "idle")
 _LISTED_LIMIT = 100_000
 _OUTCOMES = ("status", "step", "epoch", "accelerator_hours")
 _JOB_COLUMNS = (
@@ -35,6 +36,7 @@ _JOB_COLUMNS = (
     Column("name", lambda job: job["name"]),
     Column("status", lambda job: job["status"], is_status=True),
     Column("owner", lambda job: job["owner"], at_width=90),
+    Column("tier", lambda job: job["tier"], at_width=90),
     Column("priority", lambda job: job["priority"], at_width=70, is_number=True),
     Column("accelerators", lambda job: job["num_accelerators"], at_width=80, is_number=True),
     Column("step", lambda job: job["step"], at_width=60, is_number=True),
@@ -48,15 +50,18 @@ _JOB_COLUMNS = (
 @click.command()
 @click.option("--status", multiple=True, help="A status, or live, waiting, active, ended.")
 @click.option("--search", metavar="TEXT", help="A part of the name, or the number of one job.")
+@click.option("--tier", multiple=True, type=click.Choice(TIERS), help="A tier.")
 @click.option("--owner", help="User name.")
+@click.option("--project", help="Name of a project.")
 @click.option("--name", help="A part of the name.")
 @click.option("--template", help="Name of a template.")
+@click.option("--sweep", type=int, help="Number of a sweep.")
 @click.option("--tag", multiple=True, help="A tag; several: jobs that have all of them.")
 @click.option("--metric", multiple=True, help="A metric, also with a bound: 'val_accuracy>0.9'.")
 @click.option("--setting", multiple=True, help="A setting's value: hidden_units=128.")
 @click.option(
     "--order",
-    help="submitted, name, status, priority, duration or metric; from the largest on with -.",
+    help="submitted, name, status, tier, priority, duration or metric; from the largest on with -.",
 )
 @click.option("--after", metavar="TIME", help="Submitted then or later, such as 2026-11-25.")
 @click.option("--before", metavar="TIME", help="Submitted earlier than this.")
@@ -65,9 +70,12 @@ _JOB_COLUMNS = (
 def ls(
     status: tuple[str, ...],
     search: str | None,
+    tier: tuple[str, ...],
     owner: str | None,
+    project: str | None,
     name: str | None,
     template: str | None,
+    sweep: int | None,
     tag: tuple[str, ...],
     metric: tuple[str, ...],
     setting: tuple[str, ...],
@@ -80,8 +88,8 @@ def ls(
     """List jobs, newest first unless told."""
     with Client.from_login() as client:
         found = client.jobs(
-            status=status, q=search, owner=owner, name=name, template=template, tag=tag,
-            metric=metric, setting=setting, order=order,
+            status=status, tier=tier, q=search, owner=owner, project=project, name=name,
+            template=template, tag=tag, metric=metric, setting=setting, order=order, sweep=sweep,
             submitted_after=after, submitted_before=before, page_size=min(limit + 1, 200),
         )  # fmt: skip
         jobs = list(islice(found, limit + 1))
@@ -111,6 +119,10 @@ def show(job: int, as_json: bool) -> None:
             ("tags", found["tags"]),
             ("note", found["note"]),
             ("owner", found["owner"]),
+            ("project", found["project"]),
+            ("forked from", found["forked_from"]),
+            ("at step", found["forked_at_step"]),
+            ("forks", found["forks"]),
             ("status", found["status"]),
             ("reason", found["status_reason"]),
             ("warning", found["warning"]),
@@ -120,6 +132,7 @@ def show(job: int, as_json: bool) -> None:
             ("starts", " to ".join(starts) if found["expected_start_latest_at"] else None),
             ("accelerators", found["num_accelerators"]),
             ("allocation reason", found["policy_reason"]),
+            ("tier", found["tier"]),
             ("priority", found["priority"]),
             ("loss", found["loss"]),
             ("examples per second", found["examples_per_s"]),
@@ -299,16 +312,46 @@ def resume(jobs: tuple[int, ...], as_json: bool) -> None:
 
 @click.command()
 @jobs_argument
-@click.option("--priority", type=int, required=True, help="1 to your ceiling.")
+@click.option("--priority", type=int, help="1 to your ceiling.")
+@click.option("--tier", type=click.Choice(TIERS), help="Strict; priorities count inside a tier.")
+@click.option("--preview", is_flag=True, help="Tell what would change now; no more.")
 @reason
 @as_json
-def reprioritise(jobs: tuple[int, ...], priority: int, reason: str, as_json: bool) -> None:
-    """Change the priority of jobs."""
+def reprioritise(
+    jobs: tuple[int, ...],
+    priority: int | None,
+    tier: str | None,
+    preview: bool,
+    reason: str,
+    as_json: bool,
+) -> None:
+    """Change the priority or the tier of jobs."""
+    if priority is None and tier is None:
+        raise click.UsageError("Give --priority, --tier, or both.")
+    if preview:
+        return _preview(jobs, priority, tier, as_json=as_json)
 
     def act(client: Client, job: int) -> answers.Job:
-        return client.reprioritise(job, priority, reason)
+        return client.reprioritise(job, priority, reason, tier=tier)
 
-    _act_on_all(jobs, act, as_json=as_json)
+    return _act_on_all(jobs, act, as_json=as_json)
+
+
+def _preview(
+    jobs: tuple[int, ...], priority: int | None, tier: str | None, *, as_json: bool
+) -> None:
+    with Client.from_login() as client:
+        found = client.preview(jobs, priority=priority, tier=tier)
+    if as_json:
+        return screen.print_json(found)
+    for move in found["moves"]:
+        name = screen.plain(move["name"])
+        click.echo(f"Job {move['job']} ({name}): {move['held']} → {move['wanted']} accelerators")
+    if found["num_others"]:
+        click.echo(f"{found['num_others']} jobs of other people would change.")
+    if not found["moves"] and not found["num_others"]:
+        click.echo("No accelerators would change now.")
+    return None
 
 
 def _act_on_all(
@@ -331,6 +374,9 @@ def _act_on_all(
     else:
         for job in done:
             status = "pausing" if job["pause_requested"] else job["status"]
-            click.echo(f"Job {job['id']}: {screen.plain(status)}, priority {job['priority']}")
+            click.echo(
+                f"Job {job['id']}: {screen.plain(status)}, {job['tier']}, "
+                f"priority {job['priority']}"
+            )
     if is_refused:
         click.get_current_context().exit(ExitCode.REFUSED)

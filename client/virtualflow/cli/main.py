@@ -8,7 +8,18 @@ import click
 from click.shell_completion import get_completion_class
 
 from virtualflow import __version__
-from virtualflow.cli import account, cluster, jobs, screen, submitting, users
+from virtualflow.cli import (
+    account,
+    cluster,
+    jobs,
+    notifications,
+    projects,
+    screen,
+    submitting,
+    sweeping,
+    users,
+    windows,
+)
 from virtualflow.cli.common import Group
 from virtualflow.cli.exit_codes import ExitCode
 
@@ -41,12 +52,15 @@ def completion(shell: str) -> None:
 
 for _command in (
     account.login, account.logout,
-    submitting.submit, jobs.watch, jobs.logs, jobs.ls, jobs.show, jobs.compare,
+    submitting.submit, submitting.fork, sweeping.sweep, sweeping.sweeps,
+    jobs.watch, jobs.logs, jobs.ls, jobs.show, jobs.compare,
     jobs.download, jobs.tag, jobs.cancel, jobs.pause, jobs.resume, jobs.reprioritise,
-    users.users, cluster.nodes, cluster.cordon, cluster.drain, cluster.uncordon,
+    projects.projects, projects.usage, users.users, notifications.notifications,
+    cluster.nodes, cluster.cordon, cluster.drain, cluster.uncordon,
     cluster.templates, cluster.simulate,
 ):  # fmt: skip
     cli.add_command(_command)
+cluster.nodes.add_command(windows.window)
 
 
 def main() -> None:

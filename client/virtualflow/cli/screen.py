@@ -37,6 +37,7 @@ _STATUS_STYLES = {
     "quarantined": "red",
     "cordoned": "yellow",
     "draining": "yellow",
+    "maintenance": "yellow",
 }
 
 

@@ -10,21 +10,24 @@ import click
 
 from virtualflow.answers import Outlook
 from virtualflow.cli import screen
-from virtualflow.cli.common import as_json, timeout
+from virtualflow.cli.common import as_json, job_argument, timeout
+from virtualflow.cli.jobs import TIERS
 from virtualflow.cli.watching import job_watch
 from virtualflow.client import Client
 
 _CODE_ENDINGS = (".py", ".zip")
-_FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
+FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
 _STARTS = {"now": "It would start at once.", "after_release": "It would start within moments."}
 
 
 @click.command()
-@click.argument("file", type=_FILE, required=False)
-@click.option("--code", type=_FILE, help="Code of the job, a .py or .zip file.")
+@click.argument("file", type=FILE, required=False)
+@click.option("--code", type=FILE, help="Code of the job, a .py or .zip file.")
 @click.option("--template", help="Start from a ready job; `virtualflow templates` lists them.")
 @click.option("--name", help="Name of the job.")
 @click.option("--tag", "tags", multiple=True, help="A tag to find it by; may be repeated.")
+@click.option("--tier", type=click.Choice(TIERS), help="Strict between tiers.")
+@click.option("--project", help="Project that the job belongs to.")
 @click.option(
     "--set", "changes", multiple=True, metavar="KEY=VALUE",
     help="Override a field, such as priority=80, settings.learning_rate=0.01, stop.limit=5. "
@@ -41,6 +44,8 @@ def submit(
     template: str | None,
     name: str | None,
     tags: tuple[str, ...],
+    tier: str | None,
+    project: str | None,
     changes: tuple[str, ...],
     dry_run: bool,
     watch: bool,
@@ -49,16 +54,12 @@ def submit(
     as_json: bool,
 ) -> None:
     """Submit a job: FILE is a spec (YAML or JSON), or the code itself (.py or .zip)."""
-    if file is not None and file.suffix.lower() in _CODE_ENDINGS:
-        if code is not None:
-            raise click.UsageError(
-                "FILE is code already: leave out --code, or give a spec as FILE."
-            )
-        file, code = None, file
+    file, code = spec_and_code(file, code)
     if file is None and code is None and template is None:
         raise click.UsageError("Give a spec or code as FILE, or --template NAME.")
-    fields = _changes(changes)
-    fields |= {k: v for k, v in (("template", template), ("name", name)) if v is not None}
+    fields = changes_read(changes)
+    given = {"template": template, "name": name, "tier": tier, "project": project}
+    fields |= {name: value for name, value in given.items() if value is not None}
     fields |= {"tags": list(tags)} if tags else {}
     with Client.from_login() as client:
         if dry_run:
@@ -74,7 +75,47 @@ def submit(
         return screen.note(f"Follow it: virtualflow watch {job['id']}")
 
 
-def _changes(changes: tuple[str, ...]) -> dict[str, Any]:
+@click.command()
+@job_argument
+@click.option("--checkpoint", default="newest", help="Step of a kept checkpoint.")
+@click.option("--now", is_flag=True, help="From the state that the job saves now.")
+@click.option("--name", help="Name of the new job.")
+@click.option(
+    "--set", "changes", multiple=True, metavar="KEY=VALUE", help="As of `virtualflow submit`."
+)
+@click.option("--watch", is_flag=True, help="Stay until it has ended, as `virtualflow watch`.")
+@click.option("--key", help="The same key with the same fork makes no second job.")
+@timeout
+@as_json
+def fork(
+    job: int,
+    checkpoint: str,
+    now: bool,
+    name: str | None,
+    changes: tuple[str, ...],
+    watch: bool,
+    key: str | None,
+    timeout_s: float | None,
+    as_json: bool,
+) -> None:
+    """Submit a job that starts from the state of JOB, with other settings."""
+    if now and checkpoint != "newest":
+        raise click.UsageError("Give --checkpoint or --now, not both.")
+    fields = changes_read(changes) | ({} if name is None else {"name": name})
+    fields = {"checkpoint": "now" if now else checkpoint, "idempotency_key": key} | fields
+    with Client.from_login() as client:
+        made = client.fork(job, **fields)
+        if watch:
+            screen.note(f"Job {made['id']} is submitted.")
+            job_watch(client, made["id"], timeout_s, as_json=as_json)
+        if as_json:
+            return screen.print_json(made)
+        click.echo(f"Job {made['id']} is submitted, from the state of job {job}.")
+        return screen.note(f"Compare them: virtualflow compare {job} {made['id']}")
+
+
+def changes_read(changes: tuple[str, ...]) -> dict[str, Any]:
+    """Read options KEY=VALUE; a value is JSON, or else text."""
     values: dict[str, Any] = {}
     for change in changes:
         name, equals, text = change.partition("=")
@@ -85,6 +126,15 @@ def _changes(changes: tuple[str, ...]) -> dict[str, Any]:
         except (ValueError, RecursionError):
             values[name.strip()] = text
     return values
+
+
+def spec_and_code(file: Path | None, code: Path | None) -> tuple[Path | None, Path | None]:
+    """Return spec and code of the argument FILE and the option --code."""
+    if file is None or file.suffix.lower() not in _CODE_ENDINGS:
+        return file, code
+    if code is not None:
+        raise click.UsageError("FILE is code already: leave out --code, or give a spec as FILE.")
+    return None, file
 
 
 def _outlook(outlook: Outlook) -> None:

@@ -9,6 +9,7 @@ import click
 from virtualflow.answers import User
 from virtualflow.cli import screen
 from virtualflow.cli.common import as_json
+from virtualflow.cli.jobs import TIERS
 from virtualflow.cli.screen import Column, when
 from virtualflow.client import Client
 
@@ -18,6 +19,7 @@ _COLUMNS = (
     Column("active", lambda user: user["is_active"]),
     Column("admin", lambda user: user["is_admin"], at_width=60),
     Column("ceiling", lambda user: user["priority_ceiling"], is_number=True),
+    Column("tier", lambda user: user["tier_ceiling"], at_width=70),
     Column("factor", lambda user: user["share_factor"], is_number=True),
     Column("live jobs", lambda user: _used(user["live_jobs"], user["live_jobs_limit"])),
     Column("GiB stored", lambda user: _stored(user), at_width=80),
@@ -38,6 +40,7 @@ def _stored(user: User) -> str:
 @click.command()
 @click.argument("name", required=False)
 @click.option("--ceiling", type=int, help="Highest priority of the user's jobs, 1 to 1000.")
+@click.option("--tier", type=click.Choice(TIERS), help="Highest tier of the user's jobs.")
 @click.option("--factor", type=float, help="Factor of the user's claim on a share, 0.1 to 10.")
 @click.option("--live-jobs", type=int, help="Most jobs that have not ended.")
 @click.option("--storage-gib", type=click.FloatRange(0, 2**30), help="Of code and files; 0: any.")
@@ -62,6 +65,7 @@ def users(name: str | None, as_json: bool, reset: bool, **given: Any) -> None:
 def _changes(
     reset: bool,
     ceiling: int | None,
+    tier: str | None,
     factor: float | None,
     live_jobs: int | None,
     storage_gib: float | None,
@@ -70,10 +74,13 @@ def _changes(
     """Return the fields to change."""
     changes: dict[str, Any] = {}
     if reset:
-        changes = dict.fromkeys(("priority_ceiling", "live_jobs_limit", "storage_limit_bytes"))
+        changes = dict.fromkeys(
+            ("priority_ceiling", "tier_ceiling", "live_jobs_limit", "storage_limit_bytes")
+        )
         changes["share_factor"] = 1.0
     given = {
         "priority_ceiling": ceiling,
+        "tier_ceiling": tier,
         "share_factor": factor,
         "live_jobs_limit": live_jobs,
         "storage_limit_bytes": None if storage_gib is None else round(storage_gib * _GIB),

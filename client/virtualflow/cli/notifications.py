@@ -1,0 +1,89 @@
+"""Commands about the own notification channels."""
+
+from __future__ import annotations
+
+import click
+
+from virtualflow.cli import screen
+from virtualflow.cli.common import as_json
+from virtualflow.cli.screen import Column, when
+from virtualflow.client import Client
+
+_CHANNELS = (
+    Column("id", lambda channel: channel["id"], is_number=True),
+    Column("name", lambda channel: channel["name"]),
+    Column("sent to", lambda channel: channel["address"]),
+    Column("status", lambda channel: channel["paused_reason"] or "active"),
+    Column("events", lambda channel: ", ".join(channel["events"]), at_width=100),
+)
+_DELIVERIES = (
+    Column("id", lambda delivery: delivery["id"], is_number=True),
+    Column("event", lambda delivery: delivery["kind"]),
+    Column("status", lambda delivery: delivery["status"]),
+    Column("attempts", lambda delivery: delivery["num_attempts"], is_number=True),
+    Column("answer", lambda delivery: delivery["answer"]),
+    Column("queued", lambda delivery: when(delivery["created_at"]), at_width=80),
+)
+
+
+@click.group()
+def notifications() -> None:
+    """Hear of your jobs by webhook, e-mail or chat."""
+
+
+@notifications.command("ls")
+@as_json
+def channels(as_json: bool) -> None:
+    """List the channels."""
+    with Client.from_login() as client:
+        found = client.channels()
+    return screen.print_json(found) if as_json else screen.print_table(_CHANNELS, found)
+
+
+@notifications.command()
+@click.argument("name")
+@click.argument("address")
+@click.option("--kind", type=click.Choice(["webhook", "email", "chat"]), default="webhook")
+@click.option("--event", "events", multiple=True, help="Repeatable; by default ends of jobs.")
+@click.option("--cluster-wide", is_flag=True, help="Of all jobs and nodes (admins).")
+@as_json
+def add(
+    name: str, address: str, kind: str, events: tuple[str, ...], cluster_wide: bool, as_json: bool
+) -> None:
+    """Add the channel NAME that sends to ADDRESS; prints the signing key of a webhook, once."""
+    with Client.from_login() as client:
+        made = client.create_channel(
+            name, address, kind=kind, events=events or None, is_cluster_wide=cluster_wide
+        )
+    if as_json:
+        screen.print_json(made)
+    else:
+        click.echo(f"Channel {made['id']} sends to {screen.plain(made['address'])}.")
+        if made["signing_key"]:
+            click.echo(f"Signing key, shown only once: {screen.plain(made['signing_key'])}")
+
+
+@notifications.command()
+@click.argument("channel", type=int)
+def test(channel: int) -> None:
+    """Send a test message; `deliveries` shows what came of it."""
+    with Client.from_login() as client:
+        client.test_channel(channel)
+
+
+@notifications.command()
+@click.argument("channel", type=int)
+@as_json
+def deliveries(channel: int, as_json: bool) -> None:
+    """List the messages of a channel, the newest first."""
+    with Client.from_login() as client:
+        found = list(client.deliveries(channel))
+    return screen.print_json(found) if as_json else screen.print_table(_DELIVERIES, found)
+
+
+@notifications.command()
+@click.argument("channel", type=int)
+def rm(channel: int) -> None:
+    """Delete a channel."""
+    with Client.from_login() as client:
+        client.delete_channel(channel)

@@ -1,0 +1,102 @@
+"""Commands about projects and usage."""
+
+from __future__ import annotations
+
+import csv
+import sys
+from typing import Any
+
+import click
+
+from virtualflow.answers import UsageRow
+from virtualflow.cli import screen
+from virtualflow.cli.common import as_json
+from virtualflow.cli.screen import Column, when
+from virtualflow.client import Client
+
+_COLUMNS = (
+    Column("project", lambda row: row["name"]),
+    Column("holds", lambda row: row["held"], is_number=True),
+    Column("guaranteed", lambda row: row["guaranteed"], is_number=True),
+    Column("limit", lambda row: _limit(row["limit"]), is_number=True),
+    Column("borrowed", lambda row: row["borrowed"], is_number=True),
+    Column("jobs", lambda row: row["live_jobs"], is_number=True),
+    Column("waiting", lambda row: row["waiting_jobs"], is_number=True, at_width=70),
+    Column("your role", lambda row: row["role"], at_width=80),
+)
+_MEMBER_COLUMNS = (
+    Column("user", lambda row: row["user"]),
+    Column("role", lambda row: row["role"]),
+    Column("since", lambda row: when(row["since"])),
+)
+_USAGE_COLUMNS = (
+    Column("name", lambda row: row["name"]),
+    Column("accelerator-hours", lambda row: f"{row['accelerator_hours']:.2f}", is_number=True),
+    Column("held and idle", lambda row: _hours(row["idle_hours"]), is_number=True),
+    Column("lost to resizes", lambda row: _hours(row["paused_hours"]), is_number=True),
+    Column("cost", lambda row: _hours(row["cost"]), is_number=True),
+)
+
+
+def _limit(limit: int | None) -> str:
+    return "none" if limit is None else str(limit)
+
+
+def _hours(number: float | None) -> str:
+    return "" if number is None else f"{number:.2f}"
+
+
+def _cell(cell: object) -> str:
+    """Return a cell of CSV that a spreadsheet does not take for a formula."""
+    text = screen.plain(cell)
+    return f"'{text}" if text[:1] in ("=", "+", "-", "@") else text
+
+
+@click.command()
+@click.argument("name", required=False)
+@as_json
+def projects(name: str | None, as_json: bool) -> None:
+    """List the projects and what they hold now, or the members of the project NAME."""
+    with Client.from_login() as client:
+        found = client.projects()
+        if name is None:
+            return (
+                screen.print_json(found)
+                if as_json
+                else screen.print_table(_COLUMNS, found, "You are in no project.")
+            )
+        chosen = [row["id"] for row in found if row["name"] == name]
+        if not chosen:
+            names = ", ".join(row["name"] for row in found)
+            raise click.BadParameter(f"You have no project {name!r:.60}; use {names or 'none'}.")
+        project = client.project(chosen[0])
+    if as_json:
+        return screen.print_json(project)
+    screen.print_table(_COLUMNS, [project])
+    return screen.print_table(_MEMBER_COLUMNS, project["members"], "It has no members.")
+
+
+@click.command()
+@click.option("--by", type=click.Choice(["project", "user", "tag"]), default="project")
+@click.option("--since", help="A time of ISO 8601; 30 days ago by default.")
+@click.option("--until", help="A time of ISO 8601; now by default.")
+@click.option("--project", help="Only jobs of this project.")
+@click.option("--csv", "as_csv", is_flag=True, help="Print CSV on standard output.")
+@as_json
+def usage(as_csv: bool, as_json: bool, **query: Any) -> None:
+    """Show accelerator-hours, waste and cost by project, user or tag."""
+    with Client.from_login() as client:
+        found = client.usage(**query)
+    if as_json:
+        return screen.print_json(found)
+    rows: list[UsageRow] = [*found["rows"], {**found["total"], "name": "all jobs"}]
+    rows = [{**row, "name": row["name"] or "no project"} for row in rows]
+    if as_csv:
+        lines = csv.writer(sys.stdout)
+        lines.writerow([column.title for column in _USAGE_COLUMNS])
+        lines.writerows([_cell(column.text(row)) for column in _USAGE_COLUMNS] for row in rows)
+        return None
+    screen.note(
+        f"From {when(found['since'])} to {when(found['until'])} {found['currency']}".strip()
+    )
+    return screen.print_table(_USAGE_COLUMNS, rows)

@@ -1,0 +1,167 @@
+"""The commands `sweep` and `sweeps`."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import click
+
+from virtualflow.answers import Sweep, SweepPreview
+from virtualflow.cli import screen
+from virtualflow.cli.common import as_json
+from virtualflow.cli.screen import Column, when
+from virtualflow.cli.submitting import FILE, changes_read, spec_and_code
+from virtualflow.client import Client
+
+_SHOWN_DRAWS = 20
+_COLUMNS = (
+    Column("sweep", lambda sweep: sweep["id"], is_number=True),
+    Column("name", lambda sweep: sweep["name"]),
+    Column("jobs", lambda sweep: sweep["num_jobs"], is_number=True),
+    Column("of them", lambda sweep: _statuses(sweep)),
+    Column("at once", lambda sweep: sweep["max_running"], is_number=True),
+    Column("owner", lambda sweep: sweep["owner"], at_width=90),
+    Column("submitted", lambda sweep: when(sweep["submitted_at"]), at_width=100),
+)
+
+
+@click.command()
+@click.argument("file", type=FILE, required=False)
+@click.option("--code", type=FILE, help="Code of the jobs, a .py or .zip file.")
+@click.option("--template", help="Start from a ready job; `virtualflow templates` lists them.")
+@click.option("--name", help="Name of the sweep, and with a number of each job.")
+@click.option(
+    "--over", "axes", multiple=True, metavar="SETTING=VALUES",
+    help="A setting and its values, in JSON: a list, or a range such as "
+    "learning_rate={\"low\": 1e-4, \"high\": 0.1, \"scale\": \"log\"}.",
+)  # fmt: skip
+@click.option("--draws", type=int, help="Random draws; without it a grid.")
+@click.option("--seed", type=int, help="Of the draws.")
+@click.option("--at-once", "max_running", type=int, help="Most jobs that run at once.")
+@click.option(
+    "--set", "changes", multiple=True, metavar="KEY=VALUE", help="As of `virtualflow submit`."
+)
+@click.option("--dry-run", is_flag=True, help="Show the jobs; submit none.")
+@click.option("--key", help="The same key with the same sweep makes no second one.")
+@as_json
+def sweep(
+    file: Path | None,
+    code: Path | None,
+    template: str | None,
+    name: str | None,
+    axes: tuple[str, ...],
+    draws: int | None,
+    seed: int | None,
+    max_running: int | None,
+    changes: tuple[str, ...],
+    dry_run: bool,
+    key: str | None,
+    as_json: bool,
+) -> None:
+    """Submit a sweep: FILE is a spec with `sweep: {space: ...}`, or with --over the code."""
+    file, code = spec_and_code(file, code)
+    if file is None and code is None and template is None:
+        raise click.UsageError("Give a spec or code as FILE, or --template NAME.")
+    fields = changes_read(changes)
+    fields |= {k: v for k, v in (("template", template), ("name", name)) if v is not None}
+    plan = {"num_draws": draws, "seed": seed, "max_running": max_running}
+    plan = {name: value for name, value in plan.items() if value is not None}
+    if axes:
+        fields["sweep"] = {"space": _space(axes), **plan}
+    elif plan:
+        raise click.UsageError("--draws, --seed and --at-once go with --over; or write them into "
+                               "the spec.")  # fmt: skip
+    with Client.from_login() as client:
+        if dry_run:
+            preview = client.preview_sweep(file, code=code, **fields)
+            return screen.print_json(preview) if as_json else _preview(preview)
+        made = client.submit_sweep(file, code=code, idempotency_key=key, **fields)
+    if as_json:
+        return screen.print_json(made)
+    click.echo(
+        f"Sweep {made['id']} is submitted: {made['num_jobs']} jobs, {made['max_running']} at once."
+    )
+    return screen.note(f"Its jobs: virtualflow ls --sweep {made['id']}")
+
+
+@click.command()
+@click.argument("sweep_id", metavar="[SWEEP]", type=int, required=False)
+@click.option("--at-once", "max_running", type=int, help="Change how many jobs run at once.")
+@click.option("--pause", "action", flag_value="pause", help="Pause its jobs; none begins.")
+@click.option("--resume", "action", flag_value="resume", help="Go on after --pause.")
+@click.option("--cancel", "action", flag_value="cancel", help="Cancel its jobs.")
+@click.option("--reason", default="", help="Why; required of admins who change other people's.")
+@as_json
+def sweeps(
+    sweep_id: int | None,
+    max_running: int | None,
+    action: str | None,
+    reason: str,
+    as_json: bool,
+) -> None:
+    """List sweeps, or show, pause, resume, cancel or limit SWEEP."""
+    if sweep_id is None and (action or max_running is not None):
+        raise click.UsageError("Say which: give the number of a sweep.")
+    with Client.from_login() as client:
+        if sweep_id is None:
+            found = list(client.sweeps())
+            if as_json:
+                return screen.print_json(found)
+            return screen.print_table(_COLUMNS, found, "No sweeps yet.")
+        if max_running is not None:
+            client.limit_sweep(sweep_id, max_running, reason)
+        match action:
+            case "pause":
+                one = client.pause_sweep(sweep_id, reason)
+            case "cancel":
+                one = client.cancel_sweep(sweep_id, reason)
+            case "resume":
+                one = client.resume_sweep(sweep_id)
+            case _:
+                one = client.sweep(sweep_id)
+    return screen.print_json(one) if as_json else _show(one)
+
+
+def _show(sweep: Sweep) -> None:
+    screen.print_facts(
+        [
+            ("sweep", sweep["id"]),
+            ("name", sweep["name"]),
+            ("owner", sweep["owner"]),
+            ("jobs", f"{sweep['num_jobs']}: {_statuses(sweep)}"),
+            ("at once", sweep["max_running"]),
+            ("paused", "yes" if sweep["is_paused"] else None),
+            ("draws", sweep["num_draws"]),
+            *((name, json.dumps(values)) for name, values in sweep["space"].items()),
+            ("submitted", when(sweep["submitted_at"])),
+        ]
+    )
+
+
+def _preview(preview: SweepPreview) -> None:
+    click.echo(f"{preview['num_jobs']} jobs, {preview['max_running']} at once:")
+    for drawn in preview["settings"][:_SHOWN_DRAWS]:
+        click.echo("  " + ", ".join(f"{name}={json.dumps(v)}" for name, v in drawn.items()))
+    if preview["num_jobs"] > _SHOWN_DRAWS:
+        click.echo(f"  and {preview['num_jobs'] - _SHOWN_DRAWS} more")
+
+
+def _statuses(sweep: Any) -> str:
+    return ", ".join(f"{number} {status}" for status, number in sweep["statuses"].items())
+
+
+def _space(axes: tuple[str, ...]) -> dict[str, Any]:
+    space: dict[str, Any] = {}
+    for axis in axes:
+        name, equals, text = axis.partition("=")
+        try:
+            space[name.strip()] = json.loads(text) if equals and name.strip() else None
+        except (ValueError, RecursionError):
+            space[name.strip()] = None
+        if not isinstance(space[name.strip()], list | dict):
+            raise click.BadParameter(
+                f"{axis!r:.60} is not SETTING=VALUES, such as units=[32,64].", param_hint="--over"
+            )
+    return space

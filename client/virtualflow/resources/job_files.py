@@ -1,0 +1,65 @@
+"""Requests for logs and files of jobs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from urllib.parse import quote
+
+from virtualflow import answers
+from virtualflow.files import file_name_check, file_store
+from virtualflow.resources.jobs import JobRequests
+from virtualflow.typed_site import given_only
+
+
+class JobFileRequests(JobRequests):
+    """Methods of `Client` about logs, results and checkpoints."""
+
+    def log(
+        self, job_id: int, *, slot: int | None = None, cursor: int | None = None
+    ) -> answers.LogPart:
+        """Return the newest part of a log, or what came since a cursor.
+
+        Args:
+            slot: only this trainer's.
+            cursor: `next_cursor` of an earlier part. The new text may begin with a carriage
+                return: then it replaces the unfinished line before it.
+        """
+        params = {"slot": slot, "cursor": cursor}
+        return self._site.get(f"jobs/{job_id}/logs/", answers.LogPart, params=given_only(params))
+
+    def whole_log(self, job_id: int, *, slot: int | None = None) -> Iterator[str]:
+        """Yield all of a log in pieces, trainer after trainer."""
+        params = given_only({"slot": slot, "download": 1})
+        with self._site.stream(f"jobs/{job_id}/logs/", params) as response:
+            response.encoding = "utf-8"
+            yield from response.iter_text()
+
+    def follow_log(self, job_id: int, *, slot: int | None = None) -> Iterator[str]:
+        """Yield the newest part of a log, then new text as it comes, until the job has ended."""
+        part = self.log(job_id, slot=slot)
+        has_ended = False
+        while True:
+            if part["text"]:
+                yield part["text"]
+            elif has_ended:
+                return
+            else:
+                has_ended = self.job(job_id, fields=("status",))["status"] in answers.ENDED
+                self._site.sleep(self._poll_s)
+            part = self.log(job_id, slot=slot, cursor=part["next_cursor"])
+
+    def download(self, job_id: int, name: str, path: Path) -> Path:
+        """Store a result file or checkpoint, such as `model.keras`, once its digest is checked.
+
+        Args:
+            path: a folder, where the file keeps its name, or the name of the new file.
+        """
+        file_name_check(name)
+        route = f"jobs/{job_id}/files/{quote(name, safe='')}/"
+        return file_store(self._site, route, name, path)
+
+    def download_code(self, job_id: int, path: Path) -> Path:
+        """Store the code of a job as it was submitted; `path` is as in `download`."""
+        name = self.job(job_id, fields=("code_name",))["code_name"]
+        return file_store(self._site, f"jobs/{job_id}/code/", name, path)

@@ -1,0 +1,276 @@
+"""Requests that submit, read and change jobs."""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import httpx
+
+from virtualflow import answers
+from virtualflow.errors import VirtualFlowError
+from virtualflow.submissions import Spec, key_headers, submission_content
+from virtualflow.typed_site import PAGE_SIZE, TypedSite, answer_read, given_only
+
+#: Longest wait of a long poll; the site's own limit is 30 s.
+_WAIT_S = 25.0
+
+
+class JobRequests:
+    """Methods of `Client` about jobs."""
+
+    _site: TypedSite
+    _poll_s: float
+
+    def submit(
+        self,
+        spec: Spec | None = None,
+        *,
+        code: Path | None = None,
+        idempotency_key: str | None = None,
+        **fields: Any,
+    ) -> answers.Job:
+        """Submit a job.
+
+        Args:
+            spec: fields of the submission, or the path of a YAML or JSON file of them.
+            code: a `.py` or `.zip` file.
+            idempotency_key: the same key with the same submission gives the same job; by default a
+                new one, so that a repeated request makes no second job.
+            fields: override those of `spec`; `settings.NAME` and `stop.NAME` a part.
+        """
+        headers = key_headers(idempotency_key)
+        content = submission_content(spec, code, fields)
+        return self._site.post("jobs/", answers.Job, headers=headers, **content)
+
+    def fork(
+        self,
+        job_id: int,
+        *,
+        checkpoint: int | str = "newest",
+        idempotency_key: str | None = None,
+        **fields: Any,
+    ) -> answers.Job:
+        """Submit a job that starts from a state of another one, equal except for `fields`.
+
+        Args:
+            checkpoint: `newest`, `now` (the job saves its state), or the step of a kept one.
+            idempotency_key, fields: as of `submit`, which takes other code (and `forked_from`).
+        """
+        headers = key_headers(idempotency_key)
+        content = submission_content({"checkpoint": checkpoint}, None, fields)
+        return self._site.post(f"jobs/{job_id}/fork/", answers.Job, headers=headers, **content)
+
+    def dry_run(
+        self, spec: Spec | None = None, *, code: Path | None = None, **fields: Any
+    ) -> answers.Outlook:
+        """Check a submission; return when it would start, and why. Nothing is stored."""
+        content = submission_content(spec, code, fields)
+        return self._site.post("jobs/", answers.Outlook, params={"dry_run": 1}, **content)
+
+    def jobs(
+        self,
+        *,
+        status: Sequence[str] = (),
+        q: str | None = None,
+        owner: str | None = None,
+        name: str | None = None,
+        project: str | None = None,
+        template: str | None = None,
+        tier: Sequence[str] = (),
+        forked_from: int | None = None,
+        sweep: int | None = None,
+        tag: Sequence[str] = (),
+        metric: Sequence[str] = (),
+        setting: Sequence[str] = (),
+        submitted_after: str | None = None,
+        submitted_before: str | None = None,
+        order: str | None = None,
+        fields: Sequence[str] = (),
+        page_size: int = PAGE_SIZE,
+    ) -> Iterator[answers.JobSummary]:
+        """Yield the visible jobs, newest first unless told; pages are read as they are needed.
+
+        Args:
+            status: statuses, or the groups `live`, `waiting`, `active`, `ended`.
+            q: a part of the name, or the number of one job.
+            forked_from: number of a job: its forks.
+            sweep: number of a sweep: its jobs.
+            tag: tags that the jobs all have.
+            metric: metrics that the jobs have, also with a bound of the best value, as
+                `val_accuracy>0.9`.
+            setting: settings with their values, as `hidden_units=128`.
+            tier: tiers of the jobs.
+            order: `submitted`, `name`, `status`, `tier`, `priority`, `duration` or `metric` (of the
+                first `metric`), with `-` from the largest on.
+            fields: only these fields, also such that lists otherwise lack.
+        """
+        given = {
+            "q": q,
+            "owner": owner,
+            "project": project,
+            "name": name,
+            "template": template,
+            "forked_from": forked_from,
+            "sweep": sweep,
+            "submitted_after": submitted_after,
+            "submitted_before": submitted_before,
+            "order": order,
+            "status": list(status),
+            "tier": list(tier),
+            "tag": list(tag),
+            "metric": list(metric),
+            "setting": list(setting),
+            "fields": ",".join(fields) or None,
+            "page_size": page_size,
+        }
+        return self._site.pages("jobs/", answers.JobSummary, given, fields or None)
+
+    def job(self, job_id: int, *, fields: Sequence[str] = ()) -> answers.Job:
+        """Return a job, or only some of its fields."""
+        if not fields:
+            return self._site.get(f"jobs/{job_id}/", answers.Job)
+        response = self._site.request("GET", f"jobs/{job_id}/", params={"fields": ",".join(fields)})
+        return answer_read(response, answers.Job, fields)
+
+    def watch(self, job_id: int, *, timeout_s: float | None = None) -> Iterator[answers.Job]:
+        """Yield a job now and after each change, until it has ended.
+
+        The site holds each question until something changes; an unchanged job is not sent again.
+
+        Args:
+            timeout_s: raise the error `timed_out` when the job has not ended by then.
+        """
+        deadline = None if timeout_s is None else time.monotonic() + timeout_s
+        etag, version = "", None
+        while True:
+            asked_at = time.monotonic()
+            left_s = _WAIT_S if deadline is None else min(_WAIT_S, max(deadline - asked_at, 0.0))
+            wait: dict[str, Any] = {}
+            if version is not None:
+                wait = {"wait": f"{left_s:.3f}", "since_version": version}
+            response = self._site.request(
+                "GET", f"jobs/{job_id}/", params=wait, wait_s=left_s,
+                headers={"If-None-Match": etag} if etag else {},
+            )  # fmt: skip
+            if response.status_code != httpx.codes.NOT_MODIFIED:
+                job = answer_read(response, answers.Job)
+                etag, version = response.headers.get("ETag", ""), job["version"]
+                yield job
+                if job["status"] in answers.ENDED:
+                    return
+            if deadline is not None and time.monotonic() >= deadline:
+                raise VirtualFlowError(
+                    f"Job {job_id} has not ended within {timeout_s:g} s; it goes on.",
+                    code="timed_out",
+                )
+            # The site answers at once when too many requests wait already.
+            self._site.sleep(max(0.0, asked_at + self._poll_s - time.monotonic()))
+
+    def wait(self, job_id: int, *, timeout_s: float | None = None) -> answers.Job:
+        """Return a job as soon as it has ended, whichever way."""
+        return deque(self.watch(job_id, timeout_s=timeout_s), maxlen=1)[0]
+
+    def events(self, job_id: int) -> Iterator[answers.Event]:
+        """Yield the events of a job, newest first."""
+        return self._site.pages(f"jobs/{job_id}/events/", answers.Event)
+
+    def generations(self, job_id: int) -> Iterator[answers.Generation]:
+        """Yield the resizes of a job with their figures, newest first."""
+        return self._site.pages(f"jobs/{job_id}/generations/", answers.Generation)
+
+    def metrics(self, job_id: int) -> answers.Metrics:
+        """Return the series of a job: loss and speed over steps, logs over epochs."""
+        return self._site.get(f"jobs/{job_id}/metrics/", answers.Metrics)
+
+    def compare(self, job_ids: Sequence[int], *, all_settings: bool = False) -> answers.Comparison:
+        """Return up to twelve jobs side by side: settings that differ, best and last values."""
+        params = {"job": list(job_ids), "all": int(all_settings)}
+        return self._site.get("jobs/compare/", answers.Comparison, params=params)
+
+    def cancel(self, job_id: int, reason: str = "") -> answers.Job:
+        """End a job for good."""
+        return self._act(job_id, "cancel", {"reason": reason})
+
+    def pause(self, job_id: int, reason: str = "") -> answers.Job:
+        """Save a job's state and free its accelerators until it is resumed."""
+        return self._act(job_id, "pause", {"reason": reason})
+
+    def resume(self, job_id: int) -> answers.Job:
+        """Queue a paused job again."""
+        return self._act(job_id, "resume", {})
+
+    def reprioritise(
+        self,
+        job_id: int,
+        priority: int | None = None,
+        reason: str = "",
+        *,
+        tier: str | None = None,
+        if_match: str | None = None,
+    ) -> answers.Job:
+        """Change a job's priority, its tier, or both.
+
+        Args:
+            tier: `urgent`, `normal` or `idle`.
+            reason: required of an admin for another user's job.
+            if_match: `"REVISION.VERSION"` of the job as it was read, with the quotes; refused with
+                412 when somebody has changed the job since.
+        """
+        headers = {"If-Match": if_match} if if_match else {}
+        body = given_only({"priority": priority, "tier": tier}) | {"reason": reason}
+        return self._act(job_id, "reprioritise", body, headers)
+
+    def describe(
+        self, job_id: int, *, tags: Sequence[str] | None = None, note: str | None = None
+    ) -> answers.Job:
+        """Change the tags or the note of a job; what is None stays."""
+        body = given_only({"tags": None if tags is None else list(tags), "note": note})
+        response = self._site.request("PATCH", f"jobs/{job_id}/", is_repeatable=True, json=body)
+        return answer_read(response, answers.Job)
+
+    def act(
+        self,
+        action: str,
+        job_ids: Sequence[int],
+        *,
+        priority: int | None = None,
+        expected_priority: int | None = None,
+        tier: str | None = None,
+        expected_tier: str | None = None,
+        tag: str | None = None,
+        reason: str = "",
+    ) -> answers.Outcomes:
+        """Act on up to 200 jobs; each is done or refused by itself, as `results` says.
+
+        Args:
+            action: `cancel`, `reprioritise`, `tag` or `untag`.
+            expected_priority, expected_tier: jobs of another priority or tier are refused.
+        """
+        fields = {
+            "action": action,
+            "jobs": list(job_ids),
+            "priority": priority,
+            "expected_priority": expected_priority,
+            "tier": tier,
+            "expected_tier": expected_tier,
+            "tag": tag,
+        }
+        body = given_only(fields) | {"reason": reason}
+        return self._site.post("jobs/actions/", answers.Outcomes, json=body)
+
+    def preview(
+        self, job_ids: Sequence[int], *, priority: int | None = None, tier: str | None = None
+    ) -> answers.Preview:
+        """Return what a new priority or tier of jobs would change now; nothing changes."""
+        fields = {"jobs": list(job_ids), "priority": priority, "tier": tier}
+        body = given_only(fields) | {"action": "reprioritise"}
+        return self._site.post("jobs/actions/preview/", answers.Preview, json=body)
+
+    def _act(
+        self, job_id: int, action: str, body: dict[str, Any], headers: Mapping[str, str] = {}
+    ) -> answers.Job:
+        return self._site.post(f"jobs/{job_id}/{action}/", answers.Job, json=body, headers=headers)

@@ -1,0 +1,85 @@
+"""Requests about projects and the use of accelerators."""
+
+from __future__ import annotations
+
+from typing import Any
+from urllib.parse import quote
+
+from virtualflow import answers
+from virtualflow.typed_site import (
+    TypedSite,
+    answer_json,
+    answer_read,
+    given_only,
+    item_read,
+    unexpected_answer,
+)
+
+
+class ProjectRequests:
+    """Methods of `Client` about projects; errors are those of the client."""
+
+    _site: TypedSite
+
+    def projects(self) -> list[answers.Project]:
+        """Return the own projects with what they hold now; all of them for admins."""
+        found = answer_json(self._site.request("GET", "projects/"))
+        if not isinstance(found, list):
+            raise unexpected_answer()
+        return [item_read(row, answers.Project) for row in found]
+
+    def project(self, project_id: int) -> answers.ProjectDetail:
+        """Return a project with its members."""
+        return self._site.get(f"projects/{project_id}/", answers.ProjectDetail)
+
+    def make_project(self, name: str, **shares: Any) -> answers.ProjectDetail:
+        """Make a project (admins).
+
+        Args:
+            shares: as of `change_project`.
+        """
+        response = self._site.request("POST", "projects/", json={"name": name, **shares})
+        return answer_read(response, answers.ProjectDetail)
+
+    def change_project(
+        self, project_id: int, *, if_match: str | None = None, **changes: Any
+    ) -> answers.ProjectDetail:
+        """Change shares and limits of a project (admins).
+
+        Args:
+            if_match: the ETag of the project as it was read; refused with 412 when somebody has
+                changed it since.
+            changes: `guaranteed`, `limit`, `user_limit`, `live_jobs_limit`, `user_live_jobs_limit`,
+                `description`, `is_closed`. A limit of None: there is none.
+        """
+        headers = {"If-Match": if_match} if if_match else {}
+        path = f"projects/{project_id}/"
+        return self._site.patch(path, answers.ProjectDetail, json=changes, headers=headers)
+
+    def set_member(self, project_id: int, user: str, role: str) -> answers.Member:
+        """Give a person a role: `viewer`, `member`, `operator` or `admin` (project admins)."""
+        path = f"projects/{project_id}/members/{quote(user, safe='')}/"
+        response = self._site.request("PUT", path, is_repeatable=True, json={"role": role})
+        return answer_read(response, answers.Member)
+
+    def remove_member(self, project_id: int, user: str) -> None:
+        """End a person's membership (project admins)."""
+        self._site.request("DELETE", f"projects/{project_id}/members/{quote(user, safe='')}/")
+
+    def usage(
+        self,
+        by: str = "project",
+        *,
+        since: str | None = None,
+        until: str | None = None,
+        project: str | None = None,
+    ) -> answers.Usage:
+        """Return accelerator-hours, waste and cost of the visible jobs, by default of 30 days.
+
+        Args:
+            by: `project`, `user` or `tag`.
+            since, until: times of ISO 8601.
+            project: name of a project: only its jobs.
+        """
+        query = {"by": by, "since": since, "until": until, "project": project}
+        return self._site.get("usage/", answers.Usage, params=given_only(query))

@@ -1,0 +1,53 @@
+"""Requests for replays of the recorded history."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Mapping
+
+from virtualflow import answers
+from virtualflow.errors import VirtualFlowError
+from virtualflow.typed_site import TypedSite, answer_read
+
+#: Fields of a new replay; the result comes with `replay`.
+_REQUESTED = ("id", "status", "progress", "policy", "error")
+
+
+class ReplayRequests:
+    """Methods of `Client` about replays."""
+
+    _site: TypedSite
+    _poll_s: float
+
+    def simulate(
+        self, policy: str, *, accelerators: Mapping[str, int] | None = None, hours: int = 24
+    ) -> answers.Replay:
+        """Ask for a replay of the last hours under a policy (admins); `replay` has the answer.
+
+        Args:
+            accelerators: number by kind; a kind that is left out stays as it is.
+        """
+        body = {"policy": policy, "accelerators": dict(accelerators or {}), "hours": hours}
+        response = self._site.request("POST", "replays/", json=body)
+        return answer_read(response, answers.Replay, _REQUESTED)
+
+    def replay(self, replay_id: int) -> answers.Replay:
+        """Return a replay; `result` is empty until `status` is `done`."""
+        return self._site.get(f"replays/{replay_id}/", answers.Replay)
+
+    def watch_replay(
+        self, replay_id: int, *, timeout_s: float | None = None
+    ) -> Iterator[answers.Replay]:
+        """Yield a replay now and then, until it is no longer waiting or running."""
+        deadline = None if timeout_s is None else time.monotonic() + timeout_s
+        while True:
+            replay = self.replay(replay_id)
+            yield replay
+            if replay["status"] not in ("waiting", "running"):
+                return
+            if deadline is not None and time.monotonic() >= deadline:
+                raise VirtualFlowError(
+                    f"Replay {replay_id} is not done within {timeout_s:g} s; it goes on.",
+                    code="timed_out",
+                )
+            self._site.sleep(self._poll_s)
