@@ -7,11 +7,19 @@ cluster is first brought to rest; then before every decision two in a hundred jo
 ones arrive, and one in ten has reported something new, so that its predictions have to be worked
 out again. `decide()` is timed as a whole: policy, check, places and plan, on one core.
 
+Jobs of a cluster belong to one user and one tier, or to many (8, 50, 100 and 200 users, of unequal
+size, one in ten with twice the claim of others), or to all three tiers as well (three in a hundred
+urgent, one in five idle).
+
 The column "cold" is a decision in a process that remembers nothing: no predictions, no population.
+The column "frames" is the part of a decision outside of the policy itself, checks, places and plan:
+shares of users, tiers, jobs that cannot start.
 
 Figures are medians of the processor time, which other load changes least:
 
 * ours_64_ms, ours_2048_ms, ours_10240_ms, ours_100000_s: `goodput_fair`;
+* the same names ending in _users and _tiers: with many users, and with users and tiers;
+* frames_2048_users, frames_2048_tiers, and so on: part of these decisions that frames take, 0 to 1;
 * pollux_64_ms, sia_2048_ms: the peers, on the same clusters in the same minutes.
 
     python -m benchmarks.decision_time [--repeats 7] [--sizes 64 2048 10240 100000] [--all]
@@ -23,12 +31,14 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
+import inspect
 import os
 import statistics
 import sys
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from enum import StrEnum
 
 import numpy as np
 
@@ -36,8 +46,18 @@ from benchmarks.figures import figures_print
 from controlplane.core.cycle import decide
 from controlplane.core.estimates.goodput import AdaptiveBatchPerformance, VirtualNodes
 from controlplane.core.estimates.throughput import ThroughputModel
-from controlplane.core.policies import POLICIES
-from controlplane.core.values.types import Accelerator, AcceleratorId, Job, JobId, Plan, Snapshot
+from controlplane.core.policies import POLICIES, SHARING, framed
+from controlplane.core.policies.common.user_shares import Policy
+from controlplane.core.values.tiers import Tier
+from controlplane.core.values.types import (
+    Accelerator,
+    AcceleratorId,
+    Decision,
+    Job,
+    JobId,
+    Plan,
+    Snapshot,
+)
 
 OURS = "goodput_fair"
 ROUND_S = 60.0
@@ -49,13 +69,22 @@ WARM_UPS = 4
 KINDS = {"a100": 1.0, "v100": 2.1, "t4": 3.4}
 
 
+class Mix(StrEnum):
+    """Owners and tiers of the jobs."""
+
+    ONE = ""  # one user, one tier
+    USERS = "users"
+    TIERS = "tiers"  # many users, and all tiers
+
+
 @dataclass(frozen=True)
 class Size:
-    """A cluster: nodes by kind, accelerators of a node, and jobs in the system."""
+    """A cluster: nodes by kind, accelerators of a node, jobs in the system, and their users."""
 
     nodes: Mapping[str, int]
     per_node: int
     num_jobs: int
+    num_users: int = 1
 
     @property
     def num_accelerators(self) -> int:
@@ -67,16 +96,18 @@ class Size:
 
 
 SIZES = {
-    64: Size({"t4": 16}, 4, 40),
-    2048: Size({"a100": 64, "v100": 96, "t4": 96}, 8, 1000),
-    10240: Size({"a100": 320, "v100": 480, "t4": 480}, 8, 5000),
-    100_000: Size({"a100": 3125, "v100": 4687, "t4": 4688}, 8, 20_000),
+    64: Size({"t4": 16}, 4, 40, 8),
+    2048: Size({"a100": 64, "v100": 96, "t4": 96}, 8, 1000, 50),
+    10240: Size({"a100": 320, "v100": 480, "t4": 480}, 8, 5000, 100),
+    100_000: Size({"a100": 3125, "v100": 4687, "t4": 4688}, 8, 20_000, 200),
 }
 
 #: Subject of the figures.
 CASES = (
-    (OURS, 64), (OURS, 2048), (OURS, 10240), (OURS, 100_000), ("pollux", 64), ("sia", 2048),
-)  # fmt: skip
+    *((OURS, size, mix) for size in SIZES for mix in Mix),
+    ("pollux", 64, Mix.ONE),
+    ("sia", 2048, Mix.ONE),
+)
 
 
 @dataclass
@@ -86,6 +117,7 @@ class World:
     size: Size
     policy: str
     random: np.random.Generator
+    mix: Mix = Mix.ONE
     now: float = 0.0
     jobs: dict[JobId, Job] = field(default_factory=dict)
     held: dict[JobId, tuple[AcceleratorId, ...]] = field(default_factory=dict)
@@ -93,6 +125,7 @@ class World:
     num_jobs_ever: int = 0
 
     def __post_init__(self) -> None:
+        self.owners = np.random.default_rng(2)  # of its own: the jobs are the same in every mix
         kinds = [kind for kind, count in self.size.nodes.items() for _ in range(count)]
         self.accelerators = tuple(
             Accelerator(node * self.size.per_node + index, node, index, kind)
@@ -105,6 +138,7 @@ class World:
     def arrive(self, submitted_at: float) -> None:
         """Add a job that never ran."""
         self.num_jobs_ever += 1
+        user, tier = self.owner()
         self.jobs[self.num_jobs_ever] = Job(
             id=self.num_jobs_ever,
             submitted_at=submitted_at,
@@ -116,7 +150,18 @@ class World:
             remaining_examples=10.0 ** self.random.uniform(5.0, 8.0),
             performance=performance_of(self.random, self.size.nodes),
             resize_s=float(self.random.uniform(0.5, 3.0)),
+            user=user,
+            user_factor=2.0 if user % 10 == 9 else 1.0,
+            tier=tier,
         )
+
+    def owner(self) -> tuple[int, Tier]:
+        """Draw the user of a new job, of whom some have far more than others, and its tier."""
+        part, other = self.owners.random(2)
+        user = int(self.size.num_users * part**2) if self.mix is not Mix.ONE else 0
+        if self.mix is not Mix.TIERS or 0.03 <= other < 0.8:
+            return user, Tier.NORMAL
+        return user, Tier.URGENT if other < 0.03 else Tier.IDLE
 
     def pass_round(self) -> None:
         """Let some jobs end, as many arrive, and some report."""
@@ -204,28 +249,56 @@ def performance_of(
 
 @dataclass(frozen=True)
 class Result:
-    """Milliseconds of decisions, by the clock and of the processor, and of a cold one."""
+    """Milliseconds of decisions, by the clock and of the processor, and of a cold one.
+
+    `frames_ms` is the part of `processor_ms` that frames take, outside of the policy itself.
+    """
 
     clock_ms: float
     worst_ms: float
     processor_ms: float
+    frames_ms: float
     cold_ms: float
     num_resizes: float
     num_waiting: int
 
 
-def measure(policy: str, size: Size, repeats: int) -> Result:
+class Stopwatch:
+    """A policy within its frames, and the processor time of either, in seconds."""
+
+    def __init__(self, name: str) -> None:
+        self.own_s = 0.0
+        own: Policy = inspect.unwrap(POLICIES[name])
+
+        def timed(snapshot: Snapshot) -> Decision:
+            began = time.process_time()
+            decision = own(snapshot)
+            self.own_s += time.process_time() - began
+            return decision
+
+        self._framed = framed(timed, SHARING.get(name))
+
+    def __call__(self, snapshot: Snapshot) -> float:
+        """Decide once, and return the milliseconds that the frames took."""
+        began, own_s = time.process_time(), self.own_s
+        self._framed(snapshot)
+        return (time.process_time() - began - (self.own_s - own_s)) * 1e3
+
+
+def measure(policy: str, size: Size, repeats: int, mix: Mix = Mix.ONE) -> Result:
     """Bring a cluster to rest under a policy, then time decisions while jobs come and go."""
-    world = World(size, policy, np.random.default_rng(1))
+    world = World(size, policy, np.random.default_rng(1), mix)
+    stopwatch = Stopwatch(policy)
     for _ in range(WARM_UPS):
         world.obey(decide(world.snapshot(), policy))
         world.pass_round()
-    clock, processor, resizes = [], [], []
+    clock, processor, frames, resizes = [], [], [], []
     for _ in range(repeats):
         snapshot = world.snapshot()
         elapsed, used, plan = timed(snapshot, policy)
         clock.append(elapsed)
         processor.append(used)
+        frames.append(stopwatch(snapshot))
         resizes.append(len(plan.resizes))
         world.obey(plan)
         world.pass_round()
@@ -235,6 +308,7 @@ def measure(policy: str, size: Size, repeats: int) -> Result:
         clock_ms=statistics.median(clock),
         worst_ms=max(clock),
         processor_ms=statistics.median(processor),
+        frames_ms=statistics.median(frames),
         cold_ms=cold_ms,
         num_resizes=statistics.median(resizes),
         num_waiting=len(world.jobs) - len(world.held),
@@ -259,34 +333,41 @@ def main() -> int:
     os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
     cases = list(CASES)
     if options.all:
-        others = [(name, size) for size in SIZES if size < max(SIZES) for name in POLICIES]
+        others = [(name, size, Mix.ONE) for size in SIZES if size < max(SIZES) for name in POLICIES]
         cases += [
             case for case in others if case not in CASES and (case[0] != "pollux" or case[1] == 64)
         ]
-    print(f"{'policy':<28}{'median':>10}{'worst':>10}{'processor':>11}{'cold':>10}{'resizes':>9}")
+    print(
+        f"{'policy':<28}{'median':>10}{'worst':>10}{'processor':>11}{'frames':>10}{'cold':>10}"
+        f"{'resizes':>9}"
+    )
     figures: dict[str, float] = {}
     for number in options.sizes:
         print(f"{SIZES[number].name}:")
-        for policy in [name for name, size in cases if size == number]:
-            found = measure(policy, SIZES[number], options.repeats)
+        for policy, mix in [(name, mix) for name, size, mix in cases if size == number]:
+            found = measure(policy, SIZES[number], options.repeats, mix)
             print(
-                f"  {policy:<26}{found.clock_ms:>7.1f} ms{found.worst_ms:>7.1f} ms"
-                f"{found.processor_ms:>8.1f} ms{found.cold_ms:>7.0f} ms{found.num_resizes:>9.0f}",
+                f"  {policy + ' ' + mix:<26}{found.clock_ms:>7.1f} ms{found.worst_ms:>7.1f} ms"
+                f"{found.processor_ms:>8.1f} ms{found.frames_ms:>7.1f} ms{found.cold_ms:>7.0f} ms"
+                f"{found.num_resizes:>9.0f}",
                 flush=True,
             )
-            if (policy, number) in CASES:
-                name, value = figure_of(policy, number, found)
-                figures[name] = value
+            if (policy, number, mix) in CASES:
+                figures |= figures_of(policy, number, mix, found)
     figures_print("decision_time", figures)
     return 0
 
 
-def figure_of(policy: str, num_accelerators: int, found: Result) -> tuple[str, float]:
-    """Return name and value of a figure: milliseconds, or seconds for the largest cluster."""
+def figures_of(policy: str, num_accelerators: int, mix: Mix, found: Result) -> dict[str, float]:
+    """Return figures by name: milliseconds, or seconds for the largest cluster, and parts."""
+    end = f"_{mix}" if mix else ""
     name = f"{'ours' if policy == OURS else policy}_{num_accelerators}"
+    figures = {f"{name}_ms{end}": round(found.processor_ms, 2)}
     if num_accelerators == max(SIZES):
-        return f"{name}_s", round(found.processor_ms / 1e3, 3)
-    return f"{name}_ms", round(found.processor_ms, 2)
+        figures = {f"{name}_s{end}": round(found.processor_ms / 1e3, 3)}
+    if mix is not Mix.ONE:
+        figures[f"frames_{num_accelerators}{end}"] = round(found.frames_ms / found.processor_ms, 3)
+    return figures
 
 
 if __name__ == "__main__":

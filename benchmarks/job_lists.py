@@ -36,6 +36,8 @@ from tests.support import servers
 _GOAL_MS = 200.0
 _START = datetime(2026, 1, 1, tzinfo=UTC)
 _NUM_USERS = 20
+#: Seconds between the submissions of two jobs.
+SUBMISSION_GAP_S = 30
 _CHUNK = 2_000
 _PAGES_DEEP = 3
 _QUERIES: Sequence[dict[str, str]] = (
@@ -57,8 +59,8 @@ _QUERIES: Sequence[dict[str, str]] = (
 )  # fmt: skip
 
 
-def _fill(first: int, last: int) -> None:
-    """Add jobs until there are `last`."""
+def jobs_fill(first: int, last: int, began_at: datetime = _START) -> None:
+    """Add jobs until there are `last`, where number 0 was or would have been at `began_at`."""
     from django.contrib.auth.models import User
 
     from jobs.models import Job, JobMetric, SearchTerm
@@ -68,7 +70,7 @@ def _fill(first: int, last: int) -> None:
     ]
     for start in range(first, last, _CHUNK):
         numbers = range(start, min(last, start + _CHUNK))
-        jobs = Job.objects.bulk_create([_job(number, users, Job) for number in numbers])
+        jobs = Job.objects.bulk_create([_job(number, users, Job, began_at) for number in numbers])
         terms, metrics = [], []
         for number, job in zip(numbers, jobs, strict=True):
             texts = [f"setting={name}={value}" for name, value in job.settings.items()]
@@ -83,13 +85,13 @@ def _fill(first: int, last: int) -> None:
         JobMetric.objects.bulk_create(metrics)
 
 
-def _job(number: int, users: Sequence[Any], job_class: type) -> Any:
+def _job(number: int, users: Sequence[Any], job_class: type, began_at: datetime) -> Any:
     status = "finished"
     if number % 1000 == 0:
         status = "pending"
     elif number % 50 == 0:
         status = "failed"
-    at = _START + timedelta(seconds=30 * number)
+    at = began_at + timedelta(seconds=SUBMISSION_GAP_S * number)
     return job_class(
         owner=users[number % len(users)],
         name=f"{('digits', 'text', 'tables')[number % 3]} {number * 7919 % 100_003}",
@@ -152,7 +154,7 @@ def _measure(num_jobs: int, repeats: int) -> None:
     call_command("migrate", verbosity=0)
     figures, first = {}, 0
     for num in (100, num_jobs):
-        _fill(first, num)
+        jobs_fill(first, num)
         first = num
         _say(f"{connection.vendor} has {num} jobs")
         with connection.cursor() as cursor:

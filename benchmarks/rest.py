@@ -11,15 +11,25 @@ two arms of the same round:
 
 `flatness` compares `unchanged` with `--many` jobs and with 100 jobs in the database.
 
-    python -m benchmarks.rest [--rounds 5] [--seconds 3] [--many 100000] [--database URL]
+Then `--watchers` event streams are opened on the stream server, while jobs change:
 
-The database is SQLite, or that of `--database`, an empty one that the benchmark fills.
+- `stream_watchers`, `streams_refused`: open at once, and refused;
+- `stream_kb`, `stream_threads`: memory of the server for each, and its threads, with all open;
+- `stream_idle_percent`: processor time of the server while nothing changes;
+- `stream_all_told_s`: from a change of the cluster until every stream has been told, the median.
+
+    python -m benchmarks.rest [--rounds 5] [--seconds 3] [--many 100000] [--watchers 1000]
+        [--database URL | postgresql]
+
+The database is SQLite, or that of `--database`, an empty one that the benchmark fills; with
+`postgresql` it starts a server.
 """
 
 from __future__ import annotations
 
 import argparse
 import asyncio
+import json
 import os
 import statistics
 import subprocess
@@ -30,14 +40,17 @@ from concurrent.futures import ProcessPoolExecutor
 from contextlib import closing
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import httpx
 import psutil
 
 from benchmarks.figures import figures_print
+from benchmarks.stream_watchers import FILL, PER_USER, watchers_figures
 from jobs.demo.environment import demo_environment, socket_path
 from jobs.demo.stack.processes import broker_part, site_parts
 from jobs.demo.stack.supervisor import Supervisor
+from tests.support import servers
 
 CONNECTIONS = 16
 FEW_JOBS = 100
@@ -45,6 +58,8 @@ FEW_JOBS = 100
 ANSWER_S = 30.0
 _PERCENTILE = 0.99
 _BATCH = 2_000
+#: A server may start slowly beside other load.
+_START_S = 300.0
 
 _FILL = """
 import django, sys; django.setup()
@@ -92,15 +107,36 @@ def main() -> int:
     parser.add_argument("--rounds", type=int, default=5, help="turns of each arm")
     parser.add_argument("--seconds", type=float, default=3.0, help="length of a turn")
     parser.add_argument("--many", type=int, default=100_000, help="jobs of the large database")
+    parser.add_argument("--watchers", type=int, default=1_000, help="open streams; 0: none")
+    parser.add_argument("--only-watchers", action="store_true", help="leave out the polls")
     parser.add_argument("--database", default="", help="address of an empty database")
     options = parser.parse_args()
     if options.rounds < 1 or options.seconds <= 0 or options.many < FEW_JOBS:
         parser.error(f"at least 1 round, more than 0 seconds and {FEW_JOBS} jobs are needed")
+    if options.database == "postgresql":
+        server = servers.start_postgresql(servers.postgresql_directory())
+        try:
+            figures = _figures(options, server.url)
+        finally:
+            server.stop()
+    else:
+        figures = _figures(options, options.database)
+    name = options.database.partition(":")[0] or "sqlite"
+    figures_print("rest", {**figures, "database": name})
+    return 0
+
+
+def _figures(options: argparse.Namespace, database: str) -> dict[str, Any]:
+    """Measure on a database; print the table of the arms, and return the figures."""
     with tempfile.TemporaryDirectory() as folder, ProcessPoolExecutor(1) as load_process:
-        site = Site(Path(folder), options.database)
+        site = Site(Path(folder), database)
         job_id, token = site.fill(FEW_JOBS)
+        watchers = options.watchers and site.watchers(options.watchers)
         with closing(site):
             site.start()
+            streams = watchers and site.streams_figures(watchers, load_process)
+            if options.only_watchers:
+                return dict(streams or {})
             bench = Bench(site, token, load_process, options.seconds)
             arms = arms_of(job_id)
             rounds = [{arm.name: bench.turn(arm) for arm in arms} for _ in range(options.rounds)]
@@ -117,7 +153,7 @@ def main() -> int:
         )
         for arm in arms
     }
-    figures = {
+    return {
         "over_plain_drf": round(over["unchanged"], 3),
         "fields_over_plain_drf": round(over["fields"], 3),
         "whole_over_plain_drf": round(over["whole"], 3),
@@ -125,10 +161,8 @@ def main() -> int:
         "p99_ms": round(slowest(few), 1),
         "memory_mb": round(memory_mb),
         "flatness": round(typical(many) / typical(few), 3),
-        "database": "sqlite" if not options.database else options.database.partition(":")[0],
+        **(streams or {}),
     }
-    figures_print("rest", figures)
-    return 0
 
 
 def arms_of(job_id: int) -> tuple[Arm, ...]:
@@ -169,8 +203,30 @@ class Site:
 
     def fill(self, num_jobs: int) -> tuple[int, str]:
         """Bring the number of jobs up to `num_jobs`; return the polled job and a token."""
+        job_id, token = self._run(_FILL, num_jobs, _BATCH).split()
+        return int(job_id), token
+
+    def watchers(self, num_streams: int) -> tuple[str, list[tuple[str, int]]]:
+        """Add users for so many streams; return the cookie's name, their sessions and jobs."""
+        name, users = json.loads(self._run(FILL, -(-num_streams // PER_USER)))
+        return name, [(session, job_id) for session, job_id in users]
+
+    def streams_figures(
+        self, sessions: tuple[str, list[tuple[str, int]]], load_process: ProcessPoolExecutor
+    ) -> dict[str, Any]:
+        """Open the streams of all users, and measure."""
+        assert self._supervisor is not None
+        return watchers_figures(
+            psutil.Process(self._supervisor.pids()["stream"]),
+            int(self._environment["VIRTUALFLOW_DEMO_STREAM_PORT"]),
+            self._environment["REDIS_URL"],
+            sessions,
+            load_process,
+        )
+
+    def _run(self, code: str, *arguments: int) -> str:
         done = subprocess.run(
-            [sys.executable, "-c", _FILL, str(num_jobs), str(_BATCH)],
+            [sys.executable, "-c", code, *map(str, arguments)],
             env={**os.environ, **self._environment},
             capture_output=True,
             text=True,
@@ -179,15 +235,17 @@ class Site:
         )
         if done.returncode:
             raise RuntimeError(f"the database cannot be filled: {done.stderr[-2000:]}")
-        job_id, token = done.stdout.split()
-        return int(job_id), token
+        return done.stdout
 
     def start(self) -> None:
         """Start the processes and wait until the site answers."""
-        web = next(p for p in site_parts(self._environment, self._directory) if p.name == "web")
-        web = replace(web, environment=self._environment)
+        parts = [
+            replace(part, environment=self._environment, start_deadline_s=_START_S)
+            for part in site_parts(self._environment, self._directory)
+            if part.name in {"web", "stream"}
+        ]
         broker = broker_part(socket_path(self._directory), self._directory)
-        self._supervisor = Supervisor([broker, web], self._directory / "logs", announce=print)
+        self._supervisor = Supervisor([broker, *parts], self._directory / "logs", announce=print)
         self._supervisor.start()
 
     def close(self) -> None:

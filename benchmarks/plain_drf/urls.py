@@ -7,7 +7,7 @@ from rest_framework.generics import RetrieveAPIView
 from rest_framework.permissions import IsAuthenticated
 from rest_framework.serializers import ModelSerializer
 
-from jobs.api.serializers import JobSummarySerializer
+from jobs.api.jobs.serializers import JobSummarySerializer
 from jobs.models import Job
 
 _COLUMNS = {field.name for field in Job._meta.concrete_fields}  # noqa: SLF001  public

@@ -1,0 +1,188 @@
+"""Steps to a target accuracy with the search for a learning rate: within one run, or over several.
+
+The digits template, whose validation accuracy has to reach a target. Arms: its own learning rate
+(`hand`), a bad one (`default`, once, as it is the slowest), a job that begins with the bad one and
+is tuned (`tuned`, by the engine), and whole runs of at most `RUN_EPOCHS` epochs, one after another,
+with learning rates by Optuna's TPE with its Hyperband pruner (`optuna`), or drawn at random
+(`random`). Cost is counted in training steps of all runs and trials up to the target, which do not
+depend on the machine; all arms have the same steps and validate once an epoch.
+
+    python -m benchmarks.tuning_search [--seeds 5] [--target 0.985]
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import statistics
+import sys
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+os.environ.setdefault("KERAS_BACKEND", "tensorflow")
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
+
+import keras
+import optuna
+
+from agents.trainer.local.local_cluster import LocalJob
+from benchmarks.figures import figures_print
+from controlplane.core.protocol.tuning import TunableRange, TuningSpec
+from controlplane.core.protocol.wire import (
+    ReductionMode,
+    ReportKind,
+    StopCondition,
+    StopKind,
+    TrainingSpec,
+)
+from jobs.job_templates import digits_cnn
+
+TEMPLATE = Path(digits_cnn.__file__)
+LOW, HIGH = 1e-5, 1.0
+HAND, BAD = 1e-3, LOW
+BATCH_SIZE = 64
+RUN_EPOCHS, JOB_EPOCHS = 30, 100
+RUNS_LIMIT = 40
+ARMS = ("hand", "default", "tuned", "optuna", "random")
+Report = Callable[[int, float], bool]
+
+
+def main() -> int:
+    """Run all arms, print the table and the figures."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--seeds", type=int, default=5)
+    parser.add_argument("--target", type=float, default=0.985, help="validation accuracy")
+    options = parser.parse_args()
+    target: float = options.target
+    optuna.logging.set_verbosity(optuna.logging.WARNING)
+    steps: dict[str, list[int]] = {arm: [] for arm in ARMS}
+    missed = dict.fromkeys(ARMS, 0)
+    print("seed, then steps of each arm (* target not reached)")
+    for seed in range(1, options.seeds + 1):
+        found = {
+            "hand": _run(HAND, seed, JOB_EPOCHS, target),
+            "tuned": _tuned(seed, target),
+            "optuna": _whole_runs(optuna.samplers.TPESampler(seed=seed), seed, target),
+            "random": _whole_runs(
+                optuna.samplers.RandomSampler(seed=seed), seed, target, prunes=False
+            ),
+        }
+        if seed == 1:
+            found["default"] = _run(BAD, seed, JOB_EPOCHS, target)
+        for arm, (num_steps, is_reached) in found.items():
+            steps[arm].append(num_steps)
+            missed[arm] += not is_reached
+        row = (f"{arm} {n}{'' if ok else '*'}" for arm, (n, ok) in found.items())
+        print(seed, *row, flush=True)
+    median = {arm: statistics.median(values) for arm, values in steps.items()}
+    print("median", *(f"{arm} {value:g}" for arm, value in median.items()))
+    figures = {
+        "over_optuna": round(median["optuna"] / median["tuned"], 2),
+        "over_random": round(median["random"] / median["tuned"], 2),
+        "within_hand": round(median["tuned"] / median["hand"], 2),
+        "steps": median,
+        "target": target,
+        "missed": missed,
+    }
+    figures_print("tuning_search", figures)
+    return 0
+
+
+def _run(
+    rate: float,
+    seed: int,
+    num_epochs: int,
+    target: float,
+    report: Report = lambda _epoch, _value: False,
+) -> tuple[int, bool]:
+    """Train with Keras's `fit`; returns the steps, and whether the target was reached.
+
+    Args:
+        report: takes epoch and accuracy, returns whether to give up.
+    """
+    keras.utils.clear_session()
+    keras.utils.set_random_seed(seed)
+    model, (x, y), validation = digits_cnn.build({"learning_rate": rate})  # type: ignore[no-untyped-call]
+    best: list[float] = []
+
+    def judge(epoch: int, logs: dict[str, float]) -> None:
+        best.append(logs["val_accuracy"])
+        if best[-1] >= target or report(epoch, best[-1]):
+            model.stop_training = True
+
+    model.fit(
+        x,
+        y,
+        batch_size=BATCH_SIZE,
+        epochs=num_epochs,
+        validation_data=validation,
+        callbacks=[keras.callbacks.LambdaCallback(on_epoch_end=judge)],
+        verbose=0,
+    )
+    return len(best) * -(-len(x) // BATCH_SIZE), best[-1] >= target
+
+
+def _whole_runs(sampler: Any, seed: int, target: float, *, prunes: bool = True) -> tuple[int, bool]:
+    """Train runs until one reaches the target; returns the steps of all."""
+    pruner = optuna.pruners.HyperbandPruner(max_resource=RUN_EPOCHS) if prunes else None
+    study = optuna.create_study(
+        direction="maximize", sampler=sampler, pruner=pruner or optuna.pruners.NopPruner()
+    )
+    total = 0
+    for number in range(RUNS_LIMIT):
+        trial = study.ask()
+        rate = trial.suggest_float("learning_rate", LOW, HIGH, log=True)
+        newest = [0.0]
+
+        def report(
+            epoch: int, value: float, trial: Any = trial, newest: list[float] = newest
+        ) -> bool:
+            newest[0] = value
+            trial.report(value, epoch)
+            return bool(trial.should_prune())
+
+        steps, is_reached = _run(rate, 100 * seed + number, RUN_EPOCHS, target, report)
+        total += steps
+        if is_reached:
+            return total, True
+        study.tell(trial, newest[0])
+    return total, False
+
+
+def _tuned(seed: int, target: float) -> tuple[int, bool]:
+    """Train a job that is tuned on one trainer; returns its steps, those of trials included."""
+    space = {"learning_rate": TunableRange(low=LOW, high=HIGH, log=True)}
+    spec = TrainingSpec(
+        job_id=0,
+        name="digits",
+        entry_file=TEMPLATE.name,
+        code_sha256="0" * 64,
+        settings={"learning_rate": BAD},
+        global_batch_size=BATCH_SIZE,
+        num_virtual_nodes=4,
+        seed=seed,
+        reduction=ReductionMode.EXACT,
+        stop=StopCondition(
+            kind=StopKind.METRIC, limit=JOB_EPOCHS, metric="val_accuracy", target=target
+        ),
+        tuning=TuningSpec(space=space, objective="val_accuracy", higher_is_better=True),
+    )
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        LocalJob(spec, TEMPLATE, Path(folder) / "trainers") as job,
+    ):
+        job.resize(1)
+        result = job.wait_finished()
+        (trainer,) = job.trainers.values()
+        trials = [row.data for row in trainer.reports if row.kind is ReportKind.TRIAL]
+    newest = {trial["number"]: trial for trial in trials}
+    for trial in newest.values():
+        rate = trial["values"]["learning_rate"]
+        print(f"  trial {trial['number']}: {rate:.2g}, {trial['steps']} steps, {trial['end']}")
+    return result["step"], result["reason"] == StopKind.METRIC
+
+
+if __name__ == "__main__":
+    sys.exit(main())
