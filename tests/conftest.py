@@ -20,7 +20,7 @@ import hypothesis
 import pytest
 from xdist.scheduler.loadfile import LoadFileScheduling
 
-from tests.support import servers
+from tests.support import servers, starts
 
 # How long one example takes says something about the machine, not about the code.
 hypothesis.settings.register_profile("ci", deadline=None, max_examples=30)
@@ -43,11 +43,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 class _FileScheduling(LoadFileScheduling):
-    """Hands out files to workers, and `tests/e2e` as one: its files share a running product."""
+    """Hands out files to workers, and some folders as one, whose files share running processes."""
 
     def _split_scope(self, nodeid: str) -> str:
         path: str = super()._split_scope(nodeid)
-        return "tests/e2e" if path.startswith("tests/e2e/") else path
+        folders = ("tests/e2e", "tests/browser")
+        return next((name for name in folders if path.startswith(f"{name}/")), path)
 
 
 @pytest.hookimpl(optionalhook=True)
@@ -110,6 +111,33 @@ def pytest_xdist_setupnodes() -> None:
     del os.environ["DJANGO_SETTINGS_MODULE"]
     if _DATABASE != "given":
         del os.environ["DATABASE_URL"]
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_testnodedown(node: Any) -> None:
+    """Add up what the workers have started."""
+    starts.STARTED.update(getattr(node, "workeroutput", {}).get("started", {}))
+
+
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    """Fail a run that has started more than `make test` may."""
+    if hasattr(session.config, "workeroutput"):
+        session.config.workeroutput["started"] = dict(starts.STARTED)
+    elif _excesses(session.config) and session.exitstatus == pytest.ExitCode.OK:
+        session.exitstatus = pytest.ExitCode.TESTS_FAILED
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    counts = ", ".join(f"{count} {name}" for name, count in sorted(starts.STARTED.items()))
+    if counts:
+        terminalreporter.write_line(f"started: {counts}")
+    for text in _excesses(terminalreporter.config):
+        terminalreporter.write_line(f"ERROR: {text}", red=True)
+
+
+def _excesses(config: pytest.Config) -> list[str]:
+    """List what was started too often, in runs without the nightly tests."""
+    return starts.excesses(starts.STARTED) if config.option.markexpr == "not nightly" else []
 
 
 def pytest_unconfigure() -> None:

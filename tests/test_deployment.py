@@ -19,6 +19,7 @@ from agents.supervision.isolation import CAPABILITIES
 ROOT = Path(__file__).parent.parent
 REQUIRED = ("VIRTUALFLOW_SECRET_KEY", "POSTGRES_PASSWORD", "REDIS_PASSWORD", "ADMIN_PASSWORD",
             "VIRTUALFLOW_HOSTS")  # fmt: skip
+SETTINGS_CODE = (ROOT / "controlplane/settings.py").read_text()
 NODES = ("node-a", "node-b")
 AGENT_RIGHTS = {f"CAP_{name}" for name in (*CAPABILITIES, "NET_ADMIN")}
 SECRET = "value-that-must-not-leak"
@@ -36,14 +37,16 @@ def docker_compose() -> str:
 
 
 def run_config(
-    program: str, directory: Path, values: dict[str, str]
+    program: str, directory: Path, values: dict[str, str], *more_files: str
 ) -> subprocess.CompletedProcess[str]:
     """Let docker-compose read docker-compose.yml with `values` as its .env file."""
     env_file = directory / "env"
     env_file.write_text("".join(f"{name}={value}\n" for name, value in values.items()))
     environment = {name: os.environ[name] for name in ("PATH", "HOME") if name in os.environ}
+    names = ("docker-compose.yml", *more_files)
+    files = [f"--file={ROOT / name}" for name in names]
     return subprocess.run(
-        [program, "--file", ROOT / "docker-compose.yml", "--env-file", env_file, "config"],
+        [program, *files, "--env-file", env_file, "config"],
         env=environment, cwd=directory, capture_output=True, text=True, timeout=60, check=False,
     )  # fmt: skip
 
@@ -61,7 +64,7 @@ def test_every_service_is_there_and_has_a_health_check(config: dict[str, Any]) -
     services = config["services"]
     assert set(services) == {
         "postgres", "redis", "prepare", "web", "stream", "proxy", "gateway", "worker", "replayer",
-        "beat", *NODES,
+        "notifier", "beat", *NODES,
     }  # fmt: skip
     assert all("healthcheck" in service for name, service in services.items() if name != "prepare")
 
@@ -77,13 +80,35 @@ def test_every_service_is_hardened(config: dict[str, Any]) -> None:
         assert rights == (AGENT_RIGHTS if name.startswith("node-") else set()), name
 
 
-def test_only_the_proxy_reaches_beyond_the_containers(config: dict[str, Any]) -> None:
+def test_only_proxy_and_notifier_reach_beyond_the_containers(config: dict[str, Any]) -> None:
+    """The proxy is called from outside; the notifier calls out and cannot be called."""
     services, networks = config["services"], config["networks"]
     assert [name for name, network in networks.items() if not network.get("internal")] == [
         "outside"
     ]
-    assert [name for name in services if "outside" in services[name]["networks"]] == ["proxy"]
+    assert [name for name in services if "outside" in services[name]["networks"]] == [
+        "notifier", "proxy",
+    ]  # fmt: skip
     assert [name for name in services if "ports" in services[name]] == ["proxy"]
+
+
+def test_logins_by_openid_connect_let_web_reach_out_as_well(
+    docker_compose: str, tmp_path: Path
+) -> None:
+    values = dict.fromkeys(REQUIRED, "a-b_c") | {"VIRTUALFLOW_OIDC_ISSUER": "https://login.example"}
+    more = "docker-compose.oidc.yml"
+    missing = run_config(docker_compose, tmp_path, values, more)
+    assert "VIRTUALFLOW_OIDC_CLIENT_ID" in missing.stderr
+    values["VIRTUALFLOW_OIDC_CLIENT_ID"] = "virtualflow"
+    done = run_config(docker_compose, tmp_path, values, more)
+    assert done.returncode == 0, done.stderr
+    services = yaml.safe_load(done.stdout)["services"]
+    outside = {name for name in services if "outside" in services[name]["networks"]}
+    assert outside == {"notifier", "proxy", "web"}
+    assert set(services["web"]["networks"]) == {"site", "data", "outside"}
+    settings = set(re.findall(r'"(VIRTUALFLOW_(?:OIDC|PASSWORD)_[A-Z_]+)"', SETTINGS_CODE))
+    assert settings <= set(services["web"]["environment"])
+    assert len(settings) > 10
 
 
 @pytest.mark.parametrize("missing", REQUIRED)

@@ -24,7 +24,7 @@ DIAGRAM = re.compile(r"```mermaid\n(.*?)```", re.DOTALL)
 #: Names of code in a diagram: snake_case, _private, CamelCase and CONSTANT_CASE.
 CODE_NAME = re.compile(r"\b(_\w+|[A-Za-z0-9]+(?:_[A-Za-z0-9]+)+|(?:[A-Z][a-z]+){2,})\b")
 METHOD = re.compile(r"\b([A-Z]\w+)\.(\w+)")
-MAKE_COMMAND = re.compile(r"`make ([a-z]+)|^make ([a-z]+)", re.MULTILINE)
+MAKE_COMMAND = re.compile(r"`make ([a-z-]+)|^make ([a-z-]+)", re.MULTILINE)
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda path: str(path.relative_to(ROOT)))

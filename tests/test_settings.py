@@ -78,6 +78,40 @@ def test_wrong_values_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
     assert environment.words("SOME_WORDS") == ["a", "b"]
 
 
+def test_a_secret_is_a_variable_or_a_file(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    path = tmp_path / "secret"
+    monkeypatch.setenv("SOME_SECRET_FILE", str(path))
+    with pytest.raises(ImproperlyConfigured, match="No such file"):
+        environment.text_or_file("SOME_SECRET")
+    path.write_text("\n")
+    with pytest.raises(ImproperlyConfigured, match="is empty"):
+        environment.text_or_file("SOME_SECRET")
+    path.write_text("kept\n")
+    assert environment.text_or_file("SOME_SECRET") == "kept"
+    monkeypatch.setenv("SOME_SECRET", "told")
+    with pytest.raises(ImproperlyConfigured, match="not both"):
+        environment.text_or_file("SOME_SECRET")
+    monkeypatch.delenv("SOME_SECRET_FILE")
+    assert environment.text_or_file("SOME_SECRET") == "told"
+
+
+@pytest.mark.parametrize(
+    ("value", "is_taken"),
+    [
+        ("https://login.example/realms/lab", True), ("http://127.0.0.1:1", True), ("", True),
+        ("http://login.example", False), ("login.example", False), ("https://", False),
+        ("https://login.example?x=1", False), ("http://127.0.0.1.example", False),
+    ],
+)  # fmt: skip
+def test_addresses_have_tls(value: str, is_taken: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SOME_ADDRESS", value)
+    if is_taken:
+        assert environment.https_address("SOME_ADDRESS") == value
+    else:
+        with pytest.raises(ImproperlyConfigured, match="SOME_ADDRESS must"):
+            environment.https_address("SOME_ADDRESS")
+
+
 @pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="threads are counted there")
 def test_the_algebra_of_policies_has_one_thread() -> None:
     """Also where its library would take one for each processor, as it does when it is loaded."""

@@ -13,13 +13,15 @@ from tests.browser.visitor import WAIT_MS, Visitor, visit
 expect.set_options(timeout=WAIT_MS)
 
 
-@pytest.fixture(scope="module")
+# Not for the session: while Playwright runs, Django takes its thread for that of an event loop, and
+# refuses every query of other folders on the same worker.
+@pytest.fixture(scope="package")
 def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
     with running_site(tmp_path_factory.mktemp("pages")) as site:
         yield site
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="package")
 def browser(chromium: str) -> Iterator[Browser]:
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(

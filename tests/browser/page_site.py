@@ -2,25 +2,43 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
 from jobs.demo.environment import demo_environment, socket_path
 from jobs.demo.stack import processes
 from jobs.demo.stack.ports import free_port
 from jobs.demo.stack.supervisor import Supervisor
+from tests.support.starts import count_start
 
 ROOT = Path(__file__).parent.parent.parent
-_START = "import django; django.setup(); from django.core.management import call_command\n"
+#: A loop that runs code, one text in JSON a line; answers with its output and its traceback.
+_INTERPRETER = """
+import contextlib, io, json, sys, traceback
+import django
+django.setup()
+answers = sys.stdout
+for line in sys.stdin:
+    output, error = io.StringIO(), ""
+    with contextlib.redirect_stdout(output):
+        try:
+            exec(json.loads(line), {})
+        except Exception:
+            error = traceback.format_exc()
+    print(json.dumps([output.getvalue(), error]), file=answers, flush=True)
+"""
 _SEED = """
+from django.core.management import call_command
 call_command("migrate", verbosity=0)
-from tests.frontend.world import make_person, make_world
-make_world()
+from tests.frontend.world import make_person, make_sweep, make_world
+make_sweep(make_world().ada, [0.5, 0.75, 0.7, 0.9])
 make_person("newcomer")
 """
 #: Code for `Site.run`: a node's answer to the newest validation, and two reports for it.
@@ -47,26 +65,28 @@ class Site:
 
     address: str
     environment: dict[str, str]
-    supervisor: Supervisor
+    interpreter: subprocess.Popen[str]
+    #: Stored state of a browser after a login, by name of the person.
+    logins: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def stream_address(self) -> str:
+        return self.environment["VIRTUALFLOW_STREAM_URL"]
 
     def run(self, code: str) -> str:
         """Run Python inside the site's settings and give what it printed."""
-        done = subprocess.run(
-            [sys.executable, "-c", _START + code],
-            cwd=ROOT,
-            env={**os.environ, **self.environment},
-            capture_output=True,
-            text=True,
-            timeout=120,
-            check=False,
-        )
-        assert done.returncode == 0, done.stderr
-        return done.stdout.strip()
+        assert self.interpreter.stdin is not None
+        assert self.interpreter.stdout is not None
+        print(json.dumps(code), file=self.interpreter.stdin, flush=True)
+        output, error = json.loads(self.interpreter.stdout.readline())
+        assert not error, error
+        return str(output).strip()
 
 
 @contextmanager
-def running_site(directory: Path, *, with_stream: bool = True) -> Iterator[Site]:
-    """Run the web server, the stream server and the broker; stop them all."""
+def running_site(directory: Path, **settings: str) -> Iterator[Site]:
+    """Run the web server, the stream server and the broker, with more variables; stop them all."""
+    count_start("sites for a browser")
     web_port = free_port(19200 + os.getpid() % 500 * 2)
     stream_port = free_port(web_port + 1)
     origin = f"http://127.0.0.1:{web_port}"
@@ -75,19 +95,29 @@ def running_site(directory: Path, *, with_stream: bool = True) -> Iterator[Site]
         "VIRTUALFLOW_STREAM_URL": f"http://127.0.0.1:{stream_port}",
         "VIRTUALFLOW_DEMO_PORT": str(web_port),
         "VIRTUALFLOW_DEMO_STREAM_PORT": str(stream_port),
+        **settings,
     }
-    wanted = {"web", "stream"} if with_stream else {"web"}
     servers = [
         replace(part, environment=environment)
         for part in processes.site_parts(environment, directory)
-        if part.name in wanted
+        if part.name in {"web", "stream"}
     ]
     broker = processes.broker_part(socket_path(directory), directory)
     supervisor = Supervisor([broker, *servers], directory / "logs", announce=print)
-    site = Site(origin, environment, supervisor)
-    try:
-        site.run(_SEED)
-        supervisor.start()
-        yield site
-    finally:
-        supervisor.stop()
+    interpreter = subprocess.Popen(
+        [sys.executable, "-c", _INTERPRETER],
+        cwd=ROOT,
+        env={**os.environ, **environment},
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    # It ends with its standard input, which leaving this block closes.
+    with interpreter:
+        site = Site(origin, environment, interpreter)
+        try:
+            site.run(_SEED)
+            supervisor.start()
+            yield site
+        finally:
+            supervisor.stop()

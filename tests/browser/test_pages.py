@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import re
-from pathlib import Path
+from urllib.parse import parse_qs, urlsplit
 
 import pytest
-from playwright.sync_api import Browser, Page, expect
+from playwright.sync_api import Browser, Page, Route, expect
 
-from tests.browser.page_site import FITTING, VALIDATION_ANSWER, Site, running_site
+from tests.browser.page_site import FITTING, VALIDATION_ANSWER, Site
 from tests.browser.visitor import AUDIT, WAIT_MS, Visitor, visit
 
 pytestmark = [pytest.mark.browser, pytest.mark.timeout(300)]
@@ -26,15 +26,24 @@ JOB = {
 PAGES = [
     "/", "/jobs/", "/jobs/2/", "/jobs/4/", "/jobs/5/", "/jobs/8/", "/jobs/new/",
     "/jobs/new/?from=1", "/nodes/", "/queue/", "/account/", "/nowhere/",
-    "/account/password/", "/audit/",
+    "/account/password/", "/account/notifications/", "/account/notifications/1/", "/audit/",
     "/jobs/compare/?job=1&job=2&job=3&smooth=0.9", "/jobs/?metric=accuracy&order=-metric",
     "/jobs/2/copy/", "/what-if/", "/what-if/1/", "/what-if/2/",
+    "/nodes/1/?change=drain", "/nodes/maintenance/?nodes=1", "/timeline/", "/sweeps/1/", "/sweeps/",
+    "/projects/", "/projects/1/", "/usage/?by=user",
 ]  # fmt: skip
+NEWCOMERS_PAGES = ["/", "/jobs/", "/jobs/new/", "/nodes/", "/projects/", "/usage/"]
+#: Width, scheme and every how many of the pages: each of them once, the wide window three times.
+#: All of them in every look in `make nightly`.
 LOOKS = [
-    (390, "light"),
-    (1920, "dark"),
-    pytest.param(390, "dark", marks=pytest.mark.nightly),
-    pytest.param(1920, "light", marks=pytest.mark.nightly),
+    (390, "light", slice(0, None, 2)),
+    (390, "dark", slice(1, None, 2)),
+    (1920, "dark", slice(0, None, 7)),
+    *(
+        pytest.param(width, scheme, slice(None), marks=pytest.mark.nightly)
+        for width in (390, 1920)
+        for scheme in ("light", "dark")
+    ),
 ]
 
 _HEAR_SHIFTS = """
@@ -45,15 +54,15 @@ new PerformanceObserver((list) => {
 """
 
 
-@pytest.mark.parametrize(("width", "scheme"), LOOKS)
+@pytest.mark.parametrize(("width", "scheme", "pages"), LOOKS)
 def test_every_page_is_drawn_accessible_and_fits(
-    width: int, scheme: str, browser: Browser, site: Site
+    width: int, scheme: str, pages: slice, browser: Browser, site: Site
 ) -> None:
     size = {"width": width, "height": 844 if width < 500 else 1080}
     for person in ("admin", "newcomer"):
         visitor = visit(browser, site, person, viewport=size, color_scheme=scheme)
         faults = {}
-        for address in PAGES if person == "admin" else ["/", "/jobs/", "/jobs/new/", "/nodes/"]:
+        for address in (PAGES if person == "admin" else NEWCOMERS_PAGES)[pages]:
             visitor.open(address)
             found = visitor.page.evaluate(AUDIT)
             if visitor.page.evaluate("document.documentElement.scrollWidth > innerWidth"):
@@ -123,7 +132,9 @@ def test_controls_of_the_queue_are_in_view_side_by_side(admin: Visitor) -> None:
               const panel = document.getElementById("queue").getBoundingClientRect();
               const parts = [...form.querySelectorAll("input:not([type=hidden]), button")];
               const boxes = parts.map((part) => part.getBoundingClientRect());
-              return boxes.some((box) => box.right > panel.right || box.top > boxes[0].bottom);
+              const mayWrap = innerWidth <= 700;  // on phones they take two rows
+              return boxes.some((box) => box.right > panel.right
+                || (!mayWrap && box.top > boxes[0].bottom));
             }).length"""
         )
         assert (width, faults) == (width, 0)
@@ -257,16 +268,23 @@ def test_others_changes_do_not_wake_a_page(ada: Visitor, site: Site) -> None:
     assert asked.count(ada.page.url) == 1
 
 
-def test_without_a_stream_the_page_asks_every_few_seconds(browser: Browser, tmp_path: Path) -> None:
-    with running_site(tmp_path / "site", with_stream=False) as site:
-        visitor = visit(browser, site, "ada")
-        visitor.open(f"/jobs/{JOB['running']}/")
-        expect(visitor.page.locator("#live-state")).to_have_text("Every few seconds")
-        site.run(_EVENT.format(job_id=JOB["running"], message="Found by asking"))
-        expect(visitor.page.locator("#events")).to_contain_text("Found by asking", timeout=WAIT_MS)
-        visitor.page.context.close()
-        # The browser notes that nobody listens on the stream's port; nothing else is wrong.
-        assert [c for c in visitor.complaints if "ERR_CONNECTION_REFUSED" not in c] == []
+def test_without_a_stream_the_page_asks_every_few_seconds(browser: Browser, site: Site) -> None:
+    visitor = visit(browser, site, "ada")
+    refused: list[str] = []
+
+    def refuse(route: Route) -> None:
+        refused.append(route.request.url)
+        route.abort("connectionrefused")
+
+    visitor.page.route(f"{site.stream_address}/**", refuse)
+    visitor.open(f"/jobs/{JOB['running']}/")
+    expect(visitor.page.locator("#live-state")).to_have_text("Every few seconds")
+    assert refused
+    site.run(_EVENT.format(job_id=JOB["running"], message="Found by asking"))
+    expect(visitor.page.locator("#events")).to_contain_text("Found by asking", timeout=WAIT_MS)
+    visitor.page.context.close()
+    # The browser notes that nobody listens on the stream's port; nothing else is wrong.
+    assert [c for c in visitor.complaints if "ERR_CONNECTION_REFUSED" not in c] == []
 
 
 def test_a_changed_priority_is_seen_by_another_admin(
@@ -280,6 +298,8 @@ def test_a_changed_priority_is_seen_by_another_admin(
     row.get_by_label("Priority of job 5").fill("900")
     row.get_by_label("Reason for job 5").fill("deadline")
     row.get_by_role("button", name="Change the priority of job 5").click()
+    expect(admin.page.get_by_role("heading", name="Priority 900 for 1 job?")).to_be_visible()
+    admin.page.get_by_role("button", name="Apply").click()
     expect(admin.page.get_by_text("Job #5 has priority 900 now.")).to_be_visible()
     expect(other.page.locator("#queue tbody tr").first).to_contain_text("tabular", timeout=WAIT_MS)
     expect(other.page.get_by_label("Priority of job 5")).to_have_value("900")
@@ -329,6 +349,38 @@ def test_everything_is_reached_by_keyboard(admin: Visitor) -> None:
     expect(summary).to_be_focused()
 
 
+def test_a_theme_is_chosen_by_keyboard_and_charts_follow(browser: Browser, site: Site) -> None:
+    visitor = visit(browser, site, "ada", color_scheme="light")
+    page = visitor.page
+    visitor.open(f"/jobs/{JOB['running']}/")
+    ground = "getComputedStyle(document.body).backgroundColor"
+    tick = page.locator("[data-figure=loss] .xtick text").first
+    light, light_tick = page.evaluate(ground), tick.evaluate("(one) => getComputedStyle(one).fill")
+    page.locator(".top details.menu summary").focus()
+    page.keyboard.press("Enter")
+    button = page.get_by_role("button", name="Dark", exact=True)
+    while not button.evaluate("(one) => one === document.activeElement"):
+        page.keyboard.press("Tab")
+    with page.expect_response("**/account/theme/"):
+        page.keyboard.press("Enter")
+    expect(button).to_have_attribute("aria-pressed", "true")
+    dark = page.evaluate(ground)
+    assert dark != light
+    expect(tick).not_to_have_css("fill", light_tick)
+    dark_tick = tick.evaluate("(one) => getComputedStyle(one).fill")
+    assert page.evaluate(AUDIT) == []
+    visitor.open(page.url)
+    assert page.evaluate(ground) == dark
+    expect(tick).to_have_css("fill", dark_tick)
+    page.emulate_media(color_scheme="dark")
+    page.locator(".top details.menu summary").click()
+    page.get_by_role("button", name="Light", exact=True).click()
+    assert page.evaluate(ground) == light
+    assert page.evaluate(AUDIT) == []
+    page.context.close()
+    assert visitor.complaints == []
+
+
 def test_pages_work_without_scripts(browser: Browser, site: Site) -> None:
     visitor = visit(browser, site, "ada", java_script_enabled=False)
     page = visitor.page
@@ -347,4 +399,44 @@ def test_pages_work_without_scripts(browser: Browser, site: Site) -> None:
     page.get_by_label("Virtual nodes").fill("0")
     page.get_by_role("button", name="Submit the job").click()
     expect(page.locator("[data-error-for=num_virtual_nodes]")).to_contain_text("Give a whole")
+    visitor.page.context.close()
+
+
+def test_a_part_of_the_timeline_has_an_address(admin: Visitor) -> None:
+    admin.open("/timeline/?window=900")
+    page = admin.page
+    figure = page.locator("[data-figure=timeline]")
+    expect(figure.locator(".barlayer .point")).not_to_have_count(0)
+    area = figure.locator(".nsewdrag").first.bounding_box()
+    assert area is not None
+    middle = area["y"] + area["height"] / 2
+    page.mouse.move(area["x"] + 0.25 * area["width"], middle)
+    page.mouse.down()
+    page.mouse.move(area["x"] + 0.75 * area["width"], middle, steps=4)
+    page.mouse.up()
+    page.wait_for_url("**from=**")
+    query = parse_qs(urlsplit(page.url).query)
+    assert {*query} == {"from", "to"}
+    expect(page.locator("[data-figure=timeline][data-drawn]")).to_be_visible()
+    page.get_by_role("link", name="Zoom out").click()
+    page.wait_for_url("**from=**")
+    page.get_by_label("The last").select_option("3600")
+    page.wait_for_url("**window=3600**")
+    assert page.get_by_label("The last").input_value() == "3600"
+
+
+def test_a_drain_is_previewed_and_made_without_scripts(browser: Browser, site: Site) -> None:
+    visitor = visit(browser, site, "admin", java_script_enabled=False)
+    page = visitor.page
+    page.goto("/timeline/")
+    page.get_by_role("link", name="Show all charts as tables").click()
+    expect(page.get_by_text("digits, patient").first).to_be_visible()
+    page.goto("/nodes/")
+    page.get_by_role("link", name="Drain… node-a", exact=True).click()
+    expect(page.get_by_role("heading", name="Drain node-a?")).to_be_visible()
+    page.get_by_label("Reason").fill("new fan")
+    page.get_by_role("button", name="Drain node-a").click()
+    expect(page.get_by_role("heading", name="What the drain did")).to_be_visible()
+    expect(page.get_by_text("takes no new work, and its jobs leave: new fan")).to_be_visible()
+    page.get_by_role("button", name="Uncordon node-a").click()
     visitor.page.context.close()

@@ -21,7 +21,7 @@ def test_the_form_helps_checks_and_submits(ada: Visitor, tmp_path: Path) -> None
     expect(page.get_by_label("Name", exact=True)).to_have_value(re.compile("Tabular"))
     page.get_by_label("Global batch size").fill("64")
     page.get_by_label("Virtual nodes").fill("8")
-    page.get_by_label("At most").fill("3")
+    page.get_by_label("At most", exact=True).fill("3")
     help_line = page.locator("#split-help")
     expect(help_line).to_have_text(
         "Each virtual node takes 8 of 64 examples. "
@@ -30,12 +30,12 @@ def test_the_form_helps_checks_and_submits(ada: Visitor, tmp_path: Path) -> None
     page.get_by_role("button", name="Check only").click()
     expect(page.locator("#check-result")).to_contain_text("Would")
 
-    page.get_by_label("At most").fill("9")
+    page.get_by_label("At most", exact=True).fill("9")
     page.get_by_role("button", name="Check only").click()
     error = page.locator("[data-error-for=max_accelerators]")
     expect(error).to_contain_text("can use at most as many accelerators")
-    expect(page.get_by_label("At most")).to_be_focused()
-    expect(page.get_by_label("At most")).to_have_attribute("aria-invalid", "true")
+    expect(page.get_by_label("At most", exact=True)).to_be_focused()
+    expect(page.get_by_label("At most", exact=True)).to_have_attribute("aria-invalid", "true")
     expect(page.locator("#check-result")).to_be_empty()
 
     # A chosen file stays chosen when something else was wrong.
@@ -45,7 +45,7 @@ def test_the_form_helps_checks_and_submits(ada: Visitor, tmp_path: Path) -> None
     page.locator("#id_code").set_input_files(own)
     page.get_by_role("button", name="Submit the job").click()
     expect(error).to_be_visible()
-    page.get_by_label("At most").fill("2")
+    page.get_by_label("At most", exact=True).fill("2")
     page.get_by_label("Name", exact=True).fill("my own")
     page.get_by_role("button", name="Submit the job").click()
     page.wait_for_url(re.compile(r"/jobs/\d+/$"))
@@ -56,7 +56,7 @@ def test_the_form_helps_checks_and_submits(ada: Visitor, tmp_path: Path) -> None
 def test_a_late_answer_does_not_interrupt_typing(ada: Visitor) -> None:
     page = ada.page
     ada.open("/jobs/new/")
-    page.get_by_label("At most").fill("9")
+    page.get_by_label("At most", exact=True).fill("9")
     held: list[Route] = []
     page.route(
         "**/jobs/new/",
@@ -113,3 +113,38 @@ def test_code_is_measured_before_it_is_submitted(ada: Visitor, site: Site, tmp_p
     page.wait_for_url(re.compile(r"/jobs/\d+/$"))
     expect(page.get_by_role("heading", level=1)).to_contain_text("measured first")
     expect(page.locator("#job-head [role=status]")).to_have_text("pending")
+
+
+def test_a_sweep_is_previewed_submitted_and_sorted(ada: Visitor) -> None:
+    page = ada.page
+    page.goto("/jobs/new/?template=digits_cnn")
+    page.get_by_text("Submit a job for each of several values of settings").click()
+    space = page.get_by_label("Values of settings")
+    space.fill("hidden_units: [16, 32]\nrate: [1]")
+    page.get_by_role("button", name="Check only").click()
+    expect(page.locator("[data-error-for=sweep_space]")).to_contain_text("has no setting rate")
+    expect(space).to_be_focused()
+    space.fill("hidden_units: [16, 32]\nlearning_rate: {low: 1e-3, high: 1e-1, scale: log}")
+    page.get_by_label("Random draws").fill("5")
+    page.locator("#id_sweep_seed").fill("1")  # draws both values
+    page.get_by_role("button", name="Check only").click()
+    expect(page.get_by_role("heading", name="Would submit 5 jobs")).to_be_visible()
+    expect(page.locator("#check-result tbody tr")).to_have_count(5)
+    page.get_by_role("button", name="Submit the job").click()
+    page.wait_for_url("**/sweeps/*/")
+    expect(page.locator("#sweep-jobs tbody tr")).to_have_count(5)
+    page.get_by_role("link", name="hidden_units").click()
+    page.wait_for_url("**order=setting.hidden_units")
+    first = page.locator("#sweep-jobs tbody tr").first
+    expect(first.locator("[data-label=hidden_units]")).to_have_text("16")
+    page.get_by_role("link", name="hidden_units").click()
+    page.wait_for_url("**order=-setting.hidden_units")
+    expect(first.locator("[data-label=hidden_units]")).to_have_text("32")
+    page.get_by_text("Cancel sweep", exact=True).click()
+    page.get_by_role("button", name="Yes, cancel sweep").click()
+    expect(page.locator("#sweep-tiles")).to_contain_text("5 cancelled")
+    ada.open("/sweeps/1/")
+    lines = page.locator("[data-figure=sweep] .scatterlayer .trace")
+    expect(lines).to_have_count(3)
+    page.get_by_role("link", name="Compare the best 4").click()
+    page.wait_for_url("**/jobs/compare/?job=**")

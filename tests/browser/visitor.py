@@ -10,6 +10,7 @@ from playwright.sync_api import Browser, Page, expect
 
 from tests.browser.page_site import Site
 from tests.frontend.world import PASSWORD
+from tests.support.starts import count_start
 
 #: Script that returns the accessibility faults of a page.
 AUDIT = (Path(__file__).parent / "audit.js").read_text().split("\n", 1)[1]
@@ -32,7 +33,10 @@ class Visitor:
 
 
 def visit(browser: Browser, site: Site, person: str, **options: Any) -> Visitor:
-    context = browser.new_context(base_url=site.address, **options)
+    """Open a window of a person, who types a password the first time only."""
+    count_start("windows of a browser")
+    login = site.logins.get(person)
+    context = browser.new_context(base_url=site.address, storage_state=login, **options)
     visitor = Visitor(context.new_page())
     visitor.page.set_default_timeout(WAIT_MS)
     visitor.page.on(
@@ -42,9 +46,15 @@ def visit(browser: Browser, site: Site, person: str, **options: Any) -> Visitor:
         ),
     )
     visitor.page.on("pageerror", lambda error: visitor.complaints.append(str(error)))
-    visitor.page.goto("/login/")
-    visitor.page.get_by_label("Username").fill(person)
-    visitor.page.get_by_label("Password").fill(PASSWORD)
-    visitor.page.get_by_role("button", name="Log in").click()
-    visitor.page.wait_for_url("**/")
+    if login is None:
+        _log_in(visitor.page, person)
+        site.logins[person] = context.storage_state()
     return visitor
+
+
+def _log_in(page: Page, person: str) -> None:
+    page.goto("/login/")
+    page.get_by_label("Username").fill(person)
+    page.get_by_label("Password").fill(PASSWORD)
+    page.get_by_role("button", name="Log in").click()
+    page.wait_for_url("**/")

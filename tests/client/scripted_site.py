@@ -68,7 +68,7 @@ def scripted_site(*answers: Answer) -> Iterator[ScriptedSite]:
             self.end_headers()
             self.wfile.write(content)
 
-        do_GET = do_POST = do_PATCH = handle_any  # noqa: N815
+        do_GET = do_POST = do_PUT = do_PATCH = do_DELETE = handle_any  # noqa: N815
 
         def log_message(self, *_arguments: object) -> None:
             pass

@@ -5,17 +5,19 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
+from django.utils import timezone
 from virtualflow import Client
 from virtualflow.cli.exit_codes import ExitCode
 from virtualflow.cli.main import cli
 from virtualflow.credentials import SERVER_VARIABLE, TOKEN_VARIABLE, credentials_path
 
 from controlplane.core.values.lifecycle import JobStatus
-from jobs.models import Job, Node, Replay, ReplayStatus
+from jobs.models import Job, Node, Project, ProjectMembership, Replay, ReplayStatus, Sweep
 from jobs.services.lifecycle.search_rows import metric_values_write
 from tests.client.conftest import Shell, Site, nodes_now, played_to_the_end, wait_until
 from tests.client.scripted_site import Answer, problem, scripted_site
@@ -357,6 +359,20 @@ def test_actions_on_several_jobs(site: Site, logged_in: Shell) -> None:
     assert logged_in("resume", one, two).out.count("pending") == 2
     ended = logged_in("reprioritise", one, two, "--priority", "7", "--json")
     assert [job["priority"] for job in json.loads(ended.out)] == [7, 7]
+    told = logged_in("reprioritise", one, two, "--tier", "idle")
+    assert told.out.count("idle, priority 7") == 2
+    listed = json.loads(logged_in("ls", "--tier", "idle", "--order=-tier", "--json").out)
+    assert {job["id"] for job in listed} == {one, two}
+    told = logged_in("reprioritise", one, "--tier", "normal", "--preview")
+    assert (told.code, told.out) == (0, "No accelerators would change now.\n")
+    assert (
+        json.loads(logged_in("reprioritise", one, "--priority", 5, "--preview", "--json").out)[
+            "moves"
+        ]
+        == []
+    )
+    assert logged_in("reprioritise", one).code == ExitCode.USAGE
+    assert logged_in("reprioritise", one, "--tier", "urgent").code == ExitCode.REFUSED
     ended = logged_in("cancel", one, 999_999, two)
     assert (ended.code, ended.out.count("cancelled")) == (ExitCode.REFUSED, 2)
     assert "Job 999999:" in ended.err
@@ -380,6 +396,28 @@ def test_nodes_and_drain(site: Site, logged_in: Shell, monkeypatch: pytest.Monke
     assert not Node.objects.get(name="played0").is_cordoned
 
 
+def test_maintenance(site: Site, logged_in: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
+    nodes_now()
+    start = datetime.now(UTC) + timedelta(hours=2)
+    times = ("--starts", start.isoformat(), "--ends", (start + timedelta(hours=1)).isoformat())
+    plan = ("nodes", "window", "plan")
+    assert len(logged_in("nodes", "window", "ls").out.splitlines()) == 1
+    assert logged_in(*plan, "played0", *times, "--reason", "disk").code == ExitCode.REFUSED
+    monkeypatch.setenv(TOKEN_VARIABLE, site.token(site.admin))
+    assert logged_in(*plan, "played0", *times).code == ExitCode.USAGE
+    preview = json.loads(logged_in(*plan, "played0", "--dry-run", "--json").out)
+    assert preview["change"] == "maintenance"
+    ended = logged_in(*plan, "played0", "played1", *times, "--reason", "disk", "--json")
+    first, second = json.loads(ended.out)
+    assert [first["node_name"], second["node_name"]] == ["played0", "played1"]
+    ended = logged_in(*plan, "played0", *times, "--reason", "again")
+    assert (ended.code, "nodes: played0 has maintenance" in ended.err) == (ExitCode.REFUSED, True)
+    assert "from " in logged_in("nodes").out.splitlines()[1]
+    assert "cancelled" in logged_in("nodes", "window", "cancel", first["id"]).out
+    (left,) = json.loads(logged_in("nodes", "window", "ls", "--json").out)
+    assert left == second
+
+
 def test_users(site: Site, logged_in: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
     assert logged_in("users").code == ExitCode.REFUSED
     assert logged_in("users", "--factor", "2").code == ExitCode.USAGE
@@ -388,11 +426,33 @@ def test_users(site: Site, logged_in: Shell, monkeypatch: pytest.MonkeyPatch) ->
     assert [row[0] for row in rows] == ["user", "admin", "ada"]
     options = ("--factor", "2", "--ceiling", "300", "--storage-gib", "1.5", "--inactive")
     row = logged_in("users", "ada", *options).out.splitlines()[1].split("\t")
-    assert row[:7] == ["ada", "no", "no", "300", "2", "0 of 1000", "0.00 of 1.5"]
+    assert row[:8] == ["ada", "no", "no", "300", "normal", "2", "0 of 1000", "0.00 of 1.5"]
     changed = json.loads(logged_in("users", "ada", "--reset", "--active", "--json").out)
     assert (changed["share_factor"], changed["is_active"], changed["chosen"]) == (1.0, True, [])
     ended = logged_in("users", "ada", "--factor", "11")
     assert (ended.code, "share_factor: " in ended.err) == (ExitCode.REFUSED, True)
+
+
+def test_projects_and_usage(site: Site, logged_in: Shell) -> None:
+    now = timezone.now()
+    vision = Project.objects.create(name="vision", guaranteed=2, created_at=now)
+    assert logged_in("projects", "vision").code == ExitCode.USAGE
+    ProjectMembership.objects.create(project=vision, user=site.ada, role="operator", since=now)
+    rows = [line.split("\t") for line in logged_in("projects").out.splitlines()]
+    assert rows[1] == ["vision", "0", "2", "none", "0", "0", "0", "operator"]
+    assert ["ada", "operator"] in [
+        line.split("\t")[:2] for line in logged_in("projects", "vision").out.splitlines()
+    ]
+    ended = logged_in("projects", "speech")
+    assert (ended.code, "use vision" in ended.err) == (ExitCode.USAGE, True)
+    ended = logged_in("submit", "--template", "tabular", "--project", "vision", "--json")
+    assert json.loads(ended.out)["project"] == "vision"
+    listed = json.loads(logged_in("ls", "--project", "vision", "--json").out)
+    assert [job["project"] for job in listed] == ["vision"]
+    assert json.loads(logged_in("usage", "--by", "user", "--json").out)["rows"] == []
+    lines = logged_in("usage", "--csv").out.splitlines()
+    assert lines[0].startswith("name,accelerator-hours,")
+    assert lines[-1].startswith("all jobs,0.00,")
 
 
 def test_templates(logged_in: Shell) -> None:
@@ -425,6 +485,40 @@ def test_simulate(
         assert (ended.code, "It is stuck." in ended.err) == (ExitCode.JOB_FAILED, True)
 
 
+def test_a_sweep(site: Site, logged_in: Shell, code: Path, tmp_path: Path) -> None:
+    spec = tmp_path / "sweep.yaml"
+    spec.write_text(
+        SPEC + "sweep:\n  max_running: 2\n  space: {units: [8, 16, 32], deep: [true]}\n"
+    )
+    ended = logged_in("sweep", spec, "--code", code, "--dry-run")
+    assert (ended.code, ended.out.splitlines()[:2]) == (
+        0, ["3 jobs, 2 at once:", "  deep=true, units=8"],
+    )  # fmt: skip
+    assert not Job.objects.exists()
+    made = json.loads(logged_in("sweep", spec, "--code", code, "--json").out)
+    assert (made["num_jobs"], made["max_running"]) == (3, 2)
+    listed = json.loads(logged_in("ls", "--sweep", made["id"], "--json").out)
+    assert {job["sweep"] for job in listed} == {made["id"]}
+    assert len(listed) == 3
+    ended = logged_in("sweeps", "--json")
+    assert ended.code == 0, ended.err
+    assert json.loads(ended.out)[0]["id"] == made["id"]
+    assert "3 validating" in logged_in("sweeps").out
+    ended = logged_in("sweeps", made["id"], "--at-once", "1", "--pause")
+    assert ended.code == 0, ended.err
+    assert "paused" in ended.out
+    assert Sweep.objects.get().max_running == 1
+    assert "3 cancelled" in logged_in("sweeps", made["id"], "--cancel").out
+    options = ("--over", "units=[1,2]", "--draws", "1", "--seed", "3", "--at-once", "1")
+    made = json.loads(logged_in("sweep", code, *options, "--set", "name=a", "--set",
+                                "global_batch_size=8", "--set", "stop.kind=steps", "--set",
+                                "stop.limit=5", "--json").out)  # fmt: skip
+    assert (made["num_jobs"], made["num_draws"], made["seed"]) == (1, 1, 3)
+    assert logged_in("sweep", code, "--over", "units=8").code == ExitCode.USAGE
+    ended = logged_in("sweep", "--template", "digits_cnn", "--over", "units=[]")
+    assert (ended.code, "sweep.space" in ended.err) == (ExitCode.REFUSED, True)
+
+
 @pytest.mark.parametrize("size", ["cpu", "cpu=", "=3", "cpu=-1", "cpu=x", "cpu=1e9"])
 def test_a_wrong_size_of_a_cluster(logged_in: Shell, size: str) -> None:
     ended = logged_in("simulate", "fifo", "--accelerators", size)
@@ -436,13 +530,14 @@ def test_a_wrong_size_of_a_cluster(logged_in: Shell, size: str) -> None:
 
 #: Arguments with which each command reaches the site.
 ARGUMENTS: dict[str, tuple[Any, ...]] = {
-    "submit": ("--template", "tabular"),
+    "submit": ("--template", "tabular"), "fork": (1, "--now"),
     "watch": (1,), "logs": (1,), "show": (1,), "download": (1,), "compare": (1, 2),
     "cancel": (1,), "pause": (1,), "resume": (1,), "reprioritise": (1, "--priority", "5"),
     "tag": (1, "--add", "a"),
+    "sweep": ("--template", "tabular", "--over", "units=[1,2]"), "sweeps": (1, "--pause"),
     "ls": (), "nodes": (), "templates": (), "simulate": ("fifo",),
     "cordon": ("node",), "drain": ("node",), "uncordon": ("node",),
-    "login": (), "users": (),
+    "projects": (), "usage": (), "login": (), "users": (), "notifications": ("ls",),
 }  # fmt: skip
 OFFLINE = {"logout", "completion"}
 

@@ -187,6 +187,7 @@ TYPES = {
     "Artifact": answers.File, "Event": answers.Event, "Generation": answers.Generation,
     "Node": answers.Node, "Accelerator": answers.Accelerator, "Policy": answers.Policy,
     "Replay": answers.Replay, "Index": answers.Index, "User": answers.User,
+    "Channel": answers.Channel, "Delivery": answers.Delivery,
 }  # fmt: skip
 
 
@@ -213,6 +214,9 @@ PROGRESS = [
     {"stop_kind": "epochs", "stop_limit": 5, "step": 40, "facts": {"steps_per_epoch": 10}},
     {"stop_kind": "metric", "stop_metric": "acc", "stop_target": 1.0, "stop_limit": 5, "step": 7,
      "facts": {"steps_per_epoch": 10}},
+    {"stop_kind": "epochs", "stop_limit": 5, "step": 30, "epoch": 4, "examples_per_s": 16.0,
+     "selection": {"method": "random"}, "facts": {"steps_per_epoch": 10},
+     "status": JobStatus.RUNNING},
     {"status": JobStatus.RUNNING, "step": 40, "examples_per_s": 16.0},
     {"stop_kind": "epochs", "stop_limit": 5, "epoch": 1, "step": 12, "batch_size_min": 8,
      "batch_size_max": 64, "facts": {"steps_per_epoch": 10}, "examples_per_s": 9.0,

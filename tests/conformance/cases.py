@@ -35,6 +35,7 @@ from tests.conformance.harness import (
     train_by_fit,
     variables_of,
 )
+from tests.support.starts import count_start
 
 #: Differences that rounding makes, relative to the largest change of a variable in training.
 TOLERANCE = 2e-5
@@ -133,6 +134,7 @@ class Case:
 
 def case_try(case: Case) -> Outcome:
     """Let the product refuse a case, or train it in all ways and compare."""
+    count_start("cases of Keras's classes")
     started_at = time.perf_counter()
     try:
         engine = _accepted(case)

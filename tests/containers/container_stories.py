@@ -200,7 +200,7 @@ def next_version(directory: Path) -> Path:
     )
     run(["docker", "build", "--tag", "virtualflow-site-next", str(directory)])
     override = directory / "next.yml"
-    names = ("prepare", "web", "stream", "worker", "replayer", "beat")
+    names = ("prepare", "web", "stream", "worker", "replayer", "notifier", "beat")
     lines = ["services:", *(f"  {name}: {{image: virtualflow-site-next}}" for name in names)]
     override.write_text("\n".join(lines))
     return override

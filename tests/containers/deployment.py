@@ -21,8 +21,8 @@ from tests.e2e.submitted import Submitted
 
 ROOT = Path(__file__).parent.parent.parent
 NODES = ("node-a", "node-b")
-SERVICES = ("postgres", "redis", "web", "stream", "worker", "replayer", "beat", "proxy", "gateway",
-            *NODES)  # fmt: skip
+SERVICES = ("postgres", "redis", "web", "stream", "worker", "replayer", "notifier", "beat", "proxy",
+            "gateway", *NODES)  # fmt: skip
 HEALTHY_DEADLINE_S = 240.0
 _COMMAND_S = 900.0
 
@@ -107,12 +107,15 @@ class ContainerJob(Submitted):
             self.deployment.compose("exec", "-T", node, "touch", f"/tmp/go-{self.name}")
 
     def wait_for_steps(self, num_steps: int, deadline_s: float) -> None:
-        """Wait until the job has trained for so many further steps."""
+        """Wait until the job has trained for so many further steps, also from a kept state on."""
         first = self.state()["step"]
 
         def are_done() -> bool:
+            nonlocal first
             try:
-                return bool(self.state()["step"] >= first + num_steps)
+                step = self.state()["step"]
+                first = min(first, step)
+                return bool(step >= first + num_steps)
             except (AssertionError, httpx.TransportError):
                 return False  # the site is being restarted
 

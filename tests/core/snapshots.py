@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from controlplane.core.estimates.step_time import Sample, StepTime, step_time_fit
+from controlplane.core.values.tiers import Tier
 from controlplane.core.values.types import Accelerator, Job, Plan, Snapshot
 
 
@@ -82,6 +83,7 @@ def job_make(
     kinds: str = "",
     mixes: Mapping[str, StepTime] | None = None,
     sync_time: StepTime | None = None,
+    tier: Tier = Tier.NORMAL,
 ) -> Job:
     """Make a job; `mixes` lets it mix kinds and gives the step times that are known."""
     return Job(
@@ -95,6 +97,7 @@ def job_make(
         allow_mixed_kinds=mixes is not None,
         step_times=mixes or {},
         sync_time=sync_time,
+        tier=tier,
     )
 
 
@@ -223,7 +226,7 @@ def _started(job: Job, num_held: int, since: float) -> Job:
 
 
 @st.composite
-def snapshots(draw: st.DrawFn) -> Snapshot:
+def snapshots(draw: st.DrawFn, tiers: Sequence[Tier] = (Tier.NORMAL,)) -> Snapshot:
     """Draw clusters of up to 12 accelerators of two kinds and up to 6 jobs, some running."""
     nodes = draw(
         st.lists(
@@ -234,6 +237,8 @@ def snapshots(draw: st.DrawFn) -> Snapshot:
     )
     accelerators = accelerators_make(*nodes)
     jobs = [draw(_jobs(job_id)) for job_id in range(1, 1 + draw(st.integers(0, 6)))]
+    if len(tiers) > 1:
+        jobs = [replace(job, tier=draw(st.sampled_from(tiers))) for job in jobs]
     free = list(accelerators)
     held: dict[int, tuple[int, ...]] = {}
     for place, job in enumerate(jobs):

@@ -13,7 +13,12 @@ from hypothesis import strategies as st
 
 from controlplane.core import expected_starts as module
 from controlplane.core.cycle import decide
-from controlplane.core.expected_starts import MOST_DECISIONS, ExpectedStart, expected_starts
+from controlplane.core.expected_starts import (
+    MOST_DECISIONS,
+    ExpectedStart,
+    expected_starts,
+    unknown_starts,
+)
 from controlplane.core.policies import POLICIES
 from controlplane.core.values.types import Decision, Job, JobId, Snapshot
 from tests.core.snapshots import Speed, accelerators_make, job_make, snapshot_make, snapshots
@@ -68,6 +73,22 @@ def test_slaq_stops_a_job_for_one_that_has_waited() -> None:
     assert found[4].earliest_s < 150.0  # job 2 ends after 166.7 s at the earliest
 
 
+@pytest.mark.parametrize("name", sorted(set(POLICIES) - {"slaq"}))
+def test_ranges_are_confirmed_while_nothing_changes(name: str) -> None:
+    """Jobs 1 and 2 do 20 examples a second each."""
+    told = forecast(queue(), name)
+    for passed_s in (10.0, 40.0):
+        jobs = tuple(
+            replace(job, remaining_examples=(job.remaining_examples or 0.0) - 20.0 * passed_s)
+            if job.id in (1, 2)
+            else job
+            for job in queue().jobs
+        )
+        later = replace(queue(), jobs=jobs, now=1000.0 + passed_s)
+        for job_id, start in forecast(later, name).items():
+            assert start.confirms(told[job_id].after(passed_s)), (job_id, passed_s)
+
+
 @pytest.mark.parametrize("most_decisions", [0, 2])
 @every_policy
 def test_fewer_decisions_widen_the_ranges(name: str, most_decisions: int) -> None:
@@ -104,6 +125,72 @@ def test_a_job_that_ages_starts_while_another_runs_on() -> None:
     assert start.earliest_s <= 1200.0 <= start.latest_s < 1.4 * start.earliest_s
 
 
+def test_a_job_of_unknown_speed_may_end_at_once_or_never() -> None:
+    """Job 2 has not trained; under tiresias it gives way after 14,400 s, job 1 after 83 to 120."""
+    jobs = [
+        running(known(job_make(1, least=4, most=4), 4000.0)),
+        replace(job_make(2, least=4, most=4, at=1.0), remaining_examples=1e4),
+        known(job_make(3, least=4, most=4, at=2.0), 100.0),
+    ]
+    snapshot = snapshot_make(FOUR, *jobs, held={1: (1, 2, 3, 4)}, now=1000.0)
+    for name in ("fifo", "tiresias"):
+        plan = decide(snapshot, name)
+        found = expected_starts(snapshot, plan, name)
+        assert rounded(found) == {2: (83.3, 120.0)}
+        assert {i: one.code for i, one in unknown_starts(snapshot, plan, found).items()} == {
+            3: "start_unknown"
+        }
+    with mock.patch.object(module, "WIDE_RATIO", 1e3):
+        start = forecast(snapshot, "tiresias")[3]
+    assert start.earliest_s == pytest.approx(83.3, abs=0.1)
+    assert 14_400.0 <= start.latest_s < 2.0 * 14_400.0
+
+
+def test_a_job_starts_before_the_next_end_where_time_is_enough() -> None:
+    """Job 1 falls into the second queue after 1000 s; that it ends after 100,000 is no matter."""
+    first = replace(
+        running(known(job_make(1, least=4, most=4), 4e6)), attained_accelerator_s=53_600.0
+    )
+    second = known(job_make(2, least=4, most=4, at=1.0), 100.0)
+    snapshot = snapshot_make(FOUR, first, second, held={1: (1, 2, 3, 4)}, now=1000.0)
+    start = forecast(snapshot, "tiresias")[2]
+    assert start.earliest_s <= 1000.0 <= start.latest_s < 1.5 * start.earliest_s
+    # An end that the same decision covers does not move the start.
+    for seconds in (1050.0, 1300.0):
+        sooner = known(first, 40.0 * seconds)
+        snapshot = snapshot_make(FOUR, sooner, second, held={1: (1, 2, 3, 4)}, now=1000.0)
+        assert forecast(snapshot, "tiresias")[2].earliest_s <= 1000.0
+
+
+@pytest.mark.parametrize(
+    ("earliest_s", "latest_s", "is_confirmed"),
+    [
+        (100.0, 200.0, True),
+        (90.0, 219.0, True),  # 15 s, and a tenth of 219
+        (84.0, 200.0, False),
+        (100.0, 223.0, False),
+        (120.0, 170.0, True),
+        (120.0, 169.0, False),  # less than half as wide
+    ],
+)
+def test_a_told_range_stays_while_the_new_one_is_in_it(
+    earliest_s: float, latest_s: float, *, is_confirmed: bool
+) -> None:
+    told = ExpectedStart(100.0, 200.0)
+    assert ExpectedStart(earliest_s, latest_s).confirms(told) == is_confirmed
+
+
+def test_a_wide_range_is_said_to_be_too_wide() -> None:
+    jobs = [
+        known(job_make(1, least=2, most=2), 200.0),
+        known(job_make(2, least=2, most=2), 20_000.0),
+        *(known(job_make(i, least=2, most=2, at=1.0), 100.0) for i in (3, 4)),
+    ]
+    snapshot = snapshot_make(FOUR, *jobs, held={1: (1, 2), 2: (3, 4)}, now=2.0)
+    unknown = unknown_starts(snapshot, decide(snapshot, "fifo"), {3})
+    assert {i: one.code for i, one in unknown.items()} == {4: "start_too_wide"}
+
+
 def test_a_job_that_can_never_start_has_no_expected_start() -> None:
     jobs = [known(job_make(1, least=4, most=4), 100.0), job_make(2, least=5)]
     assert forecast(snapshot_make(FOUR, *jobs), "fifo") == {}
@@ -123,6 +210,16 @@ def test_bounds_are_those_of_the_best_accepted_kind() -> None:
     snapshot = snapshot_make(two_kinds, *jobs, held=held, now=3.0)
     # Both minima together, 5, are never free on the fast kind.
     assert rounded(forecast(snapshot, "fifo", 0)) == {4: (16.7, 108.0)}
+
+
+def test_bounds_begin_at_once_where_a_running_job_has_an_unknown_speed() -> None:
+    jobs = [
+        running(known(job_make(1, least=2, most=2), 2000.0)),
+        replace(job_make(2, least=2, most=2), remaining_examples=100.0),
+        known(job_make(3, least=2, most=2, at=1.0), 100.0),
+    ]
+    snapshot = snapshot_make(FOUR, *jobs, held={1: (1, 2), 2: (3, 4)}, now=1000.0)
+    assert rounded(forecast(snapshot, "fifo", 0)) == {3: (0.0, 120.0)}
 
 
 def test_a_range_that_tells_nothing_is_left_out() -> None:

@@ -9,6 +9,7 @@ from pathlib import Path
 from jobs.demo.stack import stack as demo_stack
 from jobs.demo.stack.stack import ADMIN, Stack, stack_environment
 from tests.support.servers import RunningServer, create_database
+from tests.support.starts import count_start
 
 __all__ = ["ADMIN", "PASSWORD", "Stack", "running_stack"]
 
@@ -27,6 +28,7 @@ def running_stack(
     **variables: str,
 ) -> Iterator[Stack]:
     """Run web, stream, worker, beat and two agents with two accelerators each; stop them all."""
+    count_start("whole stacks")
     environment = stack_environment(
         directory,
         create_database(postgresql, database),

@@ -70,7 +70,7 @@ def test_submit_wait_resize_reprioritise_finish_and_cancel(stack: Stack, page: P
     page.get_by_role("link", name="Submit").first.click()
     fill_in_own_code(page, "first of all", stack.directory / "go-first")
     page.get_by_label("Limit", exact=True).fill(str(EPOCHS_WITHOUT_END))
-    page.get_by_label("At most").fill("4")
+    page.get_by_label("At most", exact=True).fill("4")
     page.get_by_role("button", name="Submit the job").click()
     page.wait_for_url(re.compile(r"/jobs/\d+/$"))
     first = page.url.rstrip("/").rpartition("/")[2]
@@ -83,7 +83,7 @@ def test_submit_wait_resize_reprioritise_finish_and_cancel(stack: Stack, page: P
     fill_in_own_code(page, "second", go_file)
     page.get_by_label("Stops after").select_option("steps")
     page.get_by_label("Limit", exact=True).fill("300")
-    page.get_by_label("At most").fill("2")
+    page.get_by_label("At most", exact=True).fill("2")
     page.get_by_label("Priority").fill("50")
     # Measured first, so that it is not built again when it is submitted.
     page.get_by_role("button", name="Measure memory").click()
@@ -103,6 +103,7 @@ def test_submit_wait_resize_reprioritise_finish_and_cancel(stack: Stack, page: P
     row.locator("input[name=priority]").fill("300")
     row.locator("input[name=reason]").fill("the paper is due")
     row.get_by_role("button", name="Change").click()
+    page.get_by_role("button", name="Apply").click()
     expect(row).to_contain_text(re.compile(r"\b2\s+of 1 to 2"), timeout=FOLLOW_MS)
     other = page.locator(f"#queue [data-key='job-{first}']")
     expect(other).to_contain_text(re.compile(r"\b2\s+of 1 to 4"), timeout=FOLLOW_MS)

@@ -2,21 +2,51 @@
 
 from __future__ import annotations
 
+import copy
+import shutil
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from django.test import Client
-from pytest_django import Settings
+from django.db import transaction
+from django.test import Client, override_settings
+from django.utils import timezone
+from pytest_django import DjangoDbBlocker, Settings
 
+from jobs.models import Node
 from tests.frontend.world import World, make_world
+
+# Passwords of tests need no slow digest.
+QUICK_HASHERS = ["django.contrib.auth.hashers.MD5PasswordHasher"]
+
+
+@pytest.fixture(scope="module")
+def shared_world(
+    django_db_setup: None,
+    django_db_blocker: DjangoDbBlocker,
+    tmp_path_factory: pytest.TempPathFactory,
+) -> Iterator[tuple[World, Path]]:
+    """Make one world for all tests of a module, which takes longer than most; add its files.
+
+    Each test sees it in a transaction inside this one's.
+    """
+    files = tmp_path_factory.mktemp("files")
+    changed = override_settings(MEDIA_ROOT=str(files), PASSWORD_HASHERS=QUICK_HASHERS)
+    with django_db_blocker.unblock(), transaction.atomic():
+        with changed:
+            world = make_world()
+        yield world, files
+        transaction.set_rollback(True)
 
 
 @pytest.fixture
-def world(db: None, settings: Settings, tmp_path: Path) -> World:
-    settings.MEDIA_ROOT = str(tmp_path)
-    # Passwords of tests need no slow digest.
-    settings.PASSWORD_HASHERS = ["django.contrib.auth.hashers.MD5PasswordHasher"]
-    return make_world()
+def world(shared_world: tuple[World, Path], db: None, settings: Settings, tmp_path: Path) -> World:
+    """Give a test a copy of the world, whose nodes have just been heard of."""
+    shared, files = shared_world
+    settings.PASSWORD_HASHERS = QUICK_HASHERS
+    settings.MEDIA_ROOT = str(shutil.copytree(files, tmp_path / "files"))
+    Node.objects.exclude(last_seen_at=None).update(last_seen_at=timezone.now())
+    return copy.deepcopy(shared)
 
 
 def _logged_in(person: object) -> Client:

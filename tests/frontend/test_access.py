@@ -5,25 +5,31 @@ from __future__ import annotations
 import pytest
 from django.test import Client
 from django.urls import reverse
+from django.utils import timezone
 
 from frontend.urls import urlpatterns
-from jobs.models import Replay
+from jobs.models import MaintenanceWindow, NotificationChannel, Project, Replay, Sweep
 from tests.frontend.world import PASSWORD, World
-from tests.support.builders import validation_make
+from tests.support.builders import at, validation_make
 
 #: Routes that need no login, by name.
-OPEN = {"login", "logout", "stream"}
+OPEN = {"login", "logout", "stream", "oidc_start", "oidc_callback"}
 GET_ROUTES = {
     "overview", "overview_figures", "jobs", "submit", "job", "job_figures", "job_log",
     "job_log_file", "job_code", "job_file", "queue", "nodes", "account", "what_if", "replay",
     "replay_figures", "validation", "audit", "password", "compare", "compare_figures",
-    "job_copy",
+    "job_copy", "channels", "channel_deliveries", "node", "node_figures", "timeline",
+    "timeline_figures", "sweeps", "sweep", "sweep_figures", "projects", "project", "usage",
+    "maintenance",
 }  # fmt: skip
 POST_ROUTES = {
     "job_cancel", "job_files_delete", "job_pause", "job_resume", "job_reprioritise", "policy",
     "node_token", "node_cordon", "node_unquarantine", "node_token_revoke", "tokens", "token_revoke",
     "what_if_ask", "replay_cancel", "secrets", "secret_delete", "jobs_act",
-    "job_describe",
+    "job_describe", "node_new_token", "oidc_link",
+    "channel_test", "channel_pause", "channel_delete", "theme", "sweep_act", "saved_filter",
+    "project_new", "project_edit", "project_member", "project_member_remove", "prices",
+    "maintenance_cancel",
 }  # fmt: skip
 JOB_ROUTES = sorted(name for name in GET_ROUTES | POST_ROUTES if name.startswith("job_"))
 ADMIN_ROUTES = {
@@ -34,26 +40,67 @@ ADMIN_ROUTES = {
     "audit": "get",
     "node_cordon": "post",
     "node_unquarantine": "post",
+    "node_new_token": "post",
+    "maintenance_cancel": "post",
     "what_if": "get",
     "what_if_ask": "post",
     "replay": "get",
     "replay_figures": "get",
     "replay_cancel": "post",
+    "project_new": "post",
+    "project_edit": "post",
+    "prices": "post",
 }
+
+
+def _channel(world: World) -> NotificationChannel:
+    made, _ = NotificationChannel.objects.get_or_create(
+        owner=world.admin, name="lab", defaults={"kind": "webhook", "created_at": timezone.now()}
+    )
+    return made
+
+
+def _window(world: World) -> MaintenanceWindow:
+    made, _ = MaintenanceWindow.objects.get_or_create(
+        node=world.nodes[0], starts_at=at(0), ends_at=at(60), reason="disk", created_at=at(0)
+    )
+    return made
+
+
+def _sweep(world: World) -> Sweep:
+    made, _ = Sweep.objects.get_or_create(
+        owner=world.ada, name="a", space={}, max_running=1, defaults={"submitted_at": at(0)}
+    )
+    return made
+
+
+def _project() -> Project:
+    return Project.objects.get(name="vision")
 
 
 def _address(name: str, world: World, job: str = "running") -> str:
     arguments = {
         "job_file": [world.jobs[job].pk, "model.keras"],
         "validation": [validation_make(world.jobs["running"]).pk],
+        "node": [world.nodes[0].pk],
+        "node_figures": [world.nodes[0].pk],
         "node_cordon": [world.nodes[0].pk],
         "node_unquarantine": [world.nodes[0].pk],
+        "node_new_token": [world.nodes[0].pk],
+        "channel_deliveries": [_channel(world).pk],
+        "maintenance_cancel": [_window(world).pk],
+        "channel_test": [1],
+        "channel_pause": [1],
+        "channel_delete": [1],
         "token_revoke": [1],
         "secret_delete": ["S3_KEY"],
         "node_token_revoke": [1],
+        **{name: [_sweep(world).pk] for name in ("sweep", "sweep_figures", "sweep_act")},
     }
     if name.startswith("replay"):
         return reverse(name, args=[Replay.objects.filter(result={}).get().pk])
+    if name == "project" or (name.startswith("project_") and name != "project_new"):
+        return reverse(name, args=[_project().pk])
     if name in arguments:
         return reverse(name, args=arguments[name])
     if name == "job" or name.startswith("job_"):
@@ -80,7 +127,9 @@ def test_changes_lead_strangers_to_the_login(name: str, world: World, client: Cl
     assert response.headers["Location"].startswith("/login/")
 
 
-@pytest.mark.parametrize("name", sorted(GET_ROUTES - {"submit", "password"}))  # with forms
+@pytest.mark.parametrize(
+    "name", sorted(GET_ROUTES - {"submit", "password", "channels", "maintenance"})
+)  # with forms
 def test_pages_cannot_be_posted_to(name: str, world: World, admin: Client) -> None:
     assert admin.post(_address(name, world)).status_code == 405
 

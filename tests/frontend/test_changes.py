@@ -130,12 +130,7 @@ def test_a_job_that_waits_below_its_minimum_says_so(world: World, admin: Client)
 
 
 def test_cordoning_and_draining_a_node(world: World, admin: Client) -> None:
-    node, job = world.nodes[0], world.jobs["running"]
-    # The first node by name is cordoned and can only be drained.
-    _, cordon, drain, *_ = admin.get("/nodes/").content.decode().split("Reason")
-    assert "Nothing is moved: #" in cordon
-    assert all(f"#{job.pk} {job.name}" in menu for menu in (cordon, drain))
-    assert "will move to other nodes" in drain
+    node = world.nodes[0]
     steps = {"cordon": NodeStatus.CORDONED, "drain": NodeStatus.DRAINING}
     for change, status in {**steps, "uncordon": NodeStatus.ONLINE}.items():
         admin.post(f"/nodes/{node.pk}/cordon/", {"change": change, "reason": "new memory"})
@@ -159,6 +154,28 @@ def test_an_enrolment_token_is_shown_once(world: World, admin: Client) -> None:
     assert "python -m agents --server http://testserver --node" in command
     assert secret in response.content.decode()
     assert secret not in admin.get("/nodes/").content.decode()
+
+
+def test_a_new_token_of_a_node_is_shown_once(world: World, admin: Client, ada: Client) -> None:
+    node = world.nodes[0]
+    before = node.agent_token_digest
+    page = admin.get("/nodes/").content.decode()
+    assert f'action="/nodes/{node.pk}/new-token/"' in page
+    assert "new-token" not in ada.get("/nodes/").content.decode()
+    response = admin.post(f"/nodes/{node.pk}/new-token/")
+    assert response.headers["Cache-Control"] == "no-store"
+    command = response.context["new_token"]["command"]
+    secret = command.split("=")[1].split()[0]
+    row = EnrolmentToken.objects.get(digest=token_digest(secret))
+    assert (row.node, row.created_by) == (node, world.admin)
+    assert f"--node {node.name}" in command
+    assert ("--isolation uid" in command) == (node.isolation == "uid")
+    assert f"New token for {node.name} (shown only once)" in response.content.decode()
+    assert secret not in admin.get("/nodes/").content.decode()
+    node.refresh_from_db()
+    assert node.agent_token_digest != before
+    assert Event.objects.get(kind="node_token_replaced").actor == "user:admin"
+    assert admin.post("/nodes/4711/new-token/").status_code == 404
 
 
 @pytest.mark.parametrize("hours", ["0", "169", "", "ten", "99999999999999999999"])

@@ -32,7 +32,7 @@ def _at(seconds: float) -> datetime.datetime:
 
 def _span(job_id: int, owner_id: int, since: float, until: float | None) -> AllocationSpan:
     return AllocationSpan(
-        job_id, f"job {job_id}", job_id + 5, owner_id, _at(since),
+        job_id, f"job {job_id}", job_id + 5, owner_id, None, _at(since),
         None if until is None else _at(until),
     )  # fmt: skip
 

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 from django.http import HttpRequest, HttpResponse
 from django.test import Client, RequestFactory
+from pytest_django import Settings
+from whitenoise.middleware import WhiteNoiseMiddleware
 
 from controlplane.middleware import PagesGZipMiddleware
 from tests.frontend.world import make_person
@@ -47,3 +51,16 @@ def test_pages_and_static_files_of_the_site_are(client: Client) -> None:
     for path in ("/", "/static/frontend/app.css"):
         answer = client.get(path, headers={"Accept-Encoding": "gzip"})
         assert answer.headers["Content-Encoding"] == "gzip", path
+
+
+def test_prepared_static_files_are_sent_as_they_were_compressed(
+    tmp_path: Path, settings: Settings
+) -> None:
+    (tmp_path / "app.css").write_bytes(LONG)
+    (tmp_path / "app.css.br").write_bytes(b"compressed before")
+    settings.STATIC_ROOT, settings.WHITENOISE_USE_FINDERS = tmp_path, False
+    middleware = PagesGZipMiddleware(WhiteNoiseMiddleware(HttpResponse))  # type: ignore[arg-type]
+    request = RequestFactory(headers={"Accept-Encoding": "gzip, br"}).get("/static/app.css")
+    answer = middleware(request)
+    assert answer.headers["Content-Encoding"] == "br"
+    assert b"".join(answer) == b"compressed before"

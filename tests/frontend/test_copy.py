@@ -27,6 +27,7 @@ CHANGES = {
         "allow_mixed_kinds": True, "max_accelerators": 1, "on_nonfinite": "continue",
         "selection_method": "selective_backprop", "selection_beta": 2.5, "reduction": "fast",
     },
+    "tuned": {"tuning_space": {"weight_decay": {"low": 0, "high": 0.5}}, "tuning_max_trials": 7},
     "metric": {
         "stop_kind": "metric", "stop_limit": 9, "stop_metric": "loss", "stop_target": 0.25,
         "stop_higher_is_better": False,

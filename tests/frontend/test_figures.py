@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import re
+from bisect import bisect_left
 
 import plotly.graph_objects
 import pytest
@@ -76,6 +77,33 @@ def test_small_jobs_beyond_the_limit_share_a_band() -> None:
         "colour": "--other-jobs",
         "job_id": None,
     }
+
+
+def test_a_band_of_many_jobs_takes_work_in_proportion_to_their_changes(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    searches = 0
+
+    def counted(times: list[float], at: float) -> int:
+        nonlocal searches
+        searches += 1
+        return bisect_left(times, at)
+
+    monkeypatch.setattr("frontend.figures.cluster.bisect_left", counted)
+    changes = [
+        change
+        for n in range(1, 501)
+        for change in (
+            AllocationChange(2.0 * n, n, "j", 2), AllocationChange(2.0 * n + 3.5, n, "j", 0)
+        )
+    ]  # fmt: skip
+    figure = cluster_allocation_figure(changes, 4, 0.0, 1004.0)
+    # Not one for each job at each of the 600 times.
+    assert searches <= 4 * len(changes)
+    others = figure["data"][-2]
+    assert others["name"] == "488 other jobs"
+    assert max(others["y"]) == 4
+    assert [trace["name"] for trace in figure["data"]][-1] == "capacity"
 
 
 def test_jobs_that_one_may_not_see_have_no_name_and_no_link() -> None:

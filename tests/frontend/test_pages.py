@@ -8,7 +8,6 @@ import json
 import re
 
 import pytest
-from django.contrib.auth.models import User
 from django.test import Client
 from django.utils import timezone
 from django.utils.html import escape
@@ -18,7 +17,7 @@ from controlplane.core.protocol.codec import encode
 from controlplane.core.protocol.nonfinite import Nonfinite
 from controlplane.core.values.explanations import reason
 from controlplane.core.values.lifecycle import GenerationPhase, JobStatus
-from jobs.models import ClusterSetting, EpochReport, Job, LogChunk, StepReport, UserLimits
+from jobs.models import ClusterSetting, EpochReport, Job, LogChunk, StepReport, Trial, UserLimits
 from jobs.models.jobs import LIVE_JOB_STATUSES
 from tests.frontend.world import SCRIPT_NAME, World, make_job
 from tests.support.builders import membership_make
@@ -26,7 +25,7 @@ from tests.support.builders import membership_make
 PAGES = ["/", "/jobs/", "/jobs/new/", "/nodes/", "/account/"]
 
 
-def _text(response: object) -> str:
+def page_text(response: object) -> str:
     """Give a page's visible words, blanks as one."""
     html = response.content.decode()  # type: ignore[attr-defined]
     body = re.sub(r"<script.*?</script>", "", html[html.index("<body") :], flags=re.DOTALL)
@@ -34,7 +33,7 @@ def _text(response: object) -> str:
 
 
 def test_the_overview_counts_and_explains(admin: Client) -> None:
-    text = _text(admin.get("/"))
+    text = page_text(admin.get("/"))
     assert "Accelerators in use 7 of 10" in text
     assert "Training 3 jobs" in text
     assert "Waiting 2 jobs" in text
@@ -45,7 +44,7 @@ def test_the_overview_counts_and_explains(admin: Client) -> None:
 
 def test_others_jobs_take_places_on_the_map_but_have_no_names(world: World, ben: Client) -> None:
     response = ben.get("/")
-    text = _text(response)
+    text = page_text(response)
     assert "Accelerators in use 7 of 10" in text
     assert text.count("another person") == 4  # three of "running", one of "script"
     assert "patient" not in text
@@ -90,7 +89,7 @@ def test_the_figures_of_a_job(world: World, ada: Client) -> None:
 
 
 def test_the_page_of_a_running_job(world: World, ada: Client) -> None:
-    text = _text(ada.get(f"/jobs/{world.jobs['running'].pk}/"))
+    text = page_text(ada.get(f"/jobs/{world.jobs['running'].pk}/"))
     for expected in (
         "Allocation reason Weight 300 of 400 gives 3 of 8 accelerators; it can use 4.",
         "62 % epoch 75 of 120",
@@ -117,7 +116,7 @@ def test_script_in_names_stays_text(world: World, ada: Client) -> None:
     ("name", "expected", "buttons"),
     [
         ("pending", "Why this job is waiting Needs at least 4", "Pause Clone Cancel job"),
-        ("running", "running", "Pause Clone Cancel job"),
+        ("running", "running", "Pause Clone Fork Cancel job"),
         ("paused", "Paused by user:ada", "Resume Clone Cancel job"),
         ("failed", "Failed The code failed in step 17: ValueError", "Clone"),
         ("invalid", "Invalid: code build(settings)", "Clone"),
@@ -127,7 +126,7 @@ def test_script_in_names_stays_text(world: World, ada: Client) -> None:
 def test_each_status_has_its_words_and_buttons(
     name: str, expected: str, buttons: str, world: World, ada: Client
 ) -> None:
-    text = _text(ada.get(f"/jobs/{world.jobs[name].pk}/"))
+    text = page_text(ada.get(f"/jobs/{world.jobs[name].pk}/"))
     assert expected in text
     assert buttons in text
     assert escape(" ".join(world.jobs[name].error_traceback.split())) in text
@@ -143,9 +142,9 @@ def test_a_pending_job_knows_its_place(world: World, ada: Client) -> None:
     other = make_job(world.ada, "too large", JobStatus.PENDING, priority=52)
     other.policy_reason = str(reason("cannot_start", accelerators=99, most=8))
     other.save()
-    text = _text(ada.get(f"/jobs/{world.jobs['pending'].pk}/"))
+    text = page_text(ada.get(f"/jobs/{world.jobs['pending'].pk}/"))
     assert "Position in the queue: 2." in text
-    assert "Position in the queue" not in _text(ada.get(f"/jobs/{other.pk}/"))
+    assert "Position in the queue" not in page_text(ada.get(f"/jobs/{other.pk}/"))
 
 
 @pytest.mark.parametrize("page", ["/jobs/{}/", "/", "/queue/"])
@@ -156,13 +155,13 @@ def test_a_pending_job_shows_the_range_of_its_expected_start(
     job.expected_start_earliest_at = datetime.datetime(2026, 3, 2, 9, 5, tzinfo=datetime.UTC)
     job.expected_start_latest_at = datetime.datetime(2026, 3, 2, 9, 12, tzinfo=datetime.UTC)
     job.save()
-    text = _text(admin.get(page.format(job.pk)))
+    text = page_text(admin.get(page.format(job.pk)))
     assert "Expected start: 2026-03-02 09:05:00 UTC to 2026-03-02 09:12:00 UTC" in text
     assert "estimate changed" not in text
     job.expected_start_latest_at = job.expected_start_earliest_at
     job.expected_start_changes, job.expected_start_changed_at = 2, job.expected_start_earliest_at
     job.save()
-    text = _text(admin.get(page.format(job.pk)))
+    text = page_text(admin.get(page.format(job.pk)))
     assert "Expected start: 2026-03-02 09:05:00 UTC" in text
     assert "UTC to 2026" not in text
     assert "(estimate changed 2 times, last 2026-03-02 09:05:00 UTC" in text
@@ -227,8 +226,9 @@ def test_the_list_costs_the_same_however_long_it_is(
 ) -> None:
     for i in range(30):
         make_job(world.ada, f"more {i}")
-    # Session, person, numbers, jobs with owners, highest priority.
-    with django_assert_max_num_queries(5):
+    # Session, person, projects twice, numbers of own jobs, of a project's and of both, jobs with
+    # owners, limits, projects and saved filters for the form.
+    with django_assert_max_num_queries(11):
         ada.get("/jobs/")
 
 
@@ -239,34 +239,20 @@ def test_the_overview_needs_few_queries(
         admin.get("/")
 
 
-@pytest.mark.parametrize("address", PAGES)
-def test_a_new_person_is_told_what_to_do_next(address: str, client: Client, db: None) -> None:
-    client.force_login(User.objects.create_user("newcomer"))
-    text = _text(client.get(address))
-    hints = {
-        "/": "An administrator has to add a node before jobs can run.",
-        "/jobs/": "Submit the first job",
-        "/jobs/new/": "My own code",
-        "/nodes/": "An administrator has to add a node before jobs can run.",
-        "/account/": "Create one below to use the REST API from a program.",
-    }
-    assert hints[address] in text
-
-
 def test_people_see_their_own_limits_and_use(world: World, ada: Client) -> None:
     UserLimits.objects.create(
         user=world.ada, share_factor=2.5, live_jobs_limit=77, storage_limit_bytes=5 * 10**9
     )
-    text = _text(ada.get("/account/"))
+    text = page_text(ada.get("/account/"))
     num_live = Job.objects.filter(owner=world.ada, status__in=LIVE_JOB_STATUSES).count()
     assert f"Live jobs {num_live} of 77" in text
-    assert "of 5.0 GB Highest priority 100 Share factor 2.5" in text
+    assert "of 5.0 GB Highest priority 100 normal at most Share factor 2.5" in text
 
 
 def test_the_queue_page_tells_how_shares_are_made(world: World, admin: Client) -> None:
     for policy, is_told in (("weighted_fair", True), ("fifo", False)):
         ClusterSetting.objects.update_or_create(id=1, defaults={"policy": policy})
-        assert ("Shares go to users first" in _text(admin.get("/queue/"))) == is_told
+        assert ("Shares go to users first" in page_text(admin.get("/queue/"))) == is_told
 
 
 @pytest.mark.parametrize("address", PAGES)
@@ -360,17 +346,17 @@ def test_a_loss_that_is_not_finite_is_warned_about(world: World, ada: Client) ->
     EpochReport.objects.create(
         job=job, epoch=0, generation=1, step=150, logs={"val_loss": None}, at=timezone.now()
     )
-    assert warning not in _text(ada.get(f"/jobs/{job.pk}/")) + _text(ada.get("/jobs/"))
+    assert warning not in page_text(ada.get(f"/jobs/{job.pk}/")) + page_text(ada.get("/jobs/"))
     Job.objects.filter(pk=job.pk).update(nonfinite={state.name: encode(state)})
-    text = _text(ada.get(f"/jobs/{job.pk}/"))
+    text = page_text(ada.get(f"/jobs/{job.pk}/"))
     assert f"Not finite {warning}" in text
     assert "Loss of the last step nan" in text
     assert "If the loss is not finite continue" in text
-    assert warning in _text(ada.get("/jobs/"))
+    assert warning in page_text(ada.get("/jobs/"))
     json.loads(ada.get(f"/jobs/{job.pk}/figures/").content, parse_constant=pytest.fail)
     over = {state.name: encode(dataclasses.replace(state, until_step=140))}
     Job.objects.filter(pk=job.pk).update(nonfinite=over, loss=0.5)
-    assert warning not in _text(ada.get(f"/jobs/{job.pk}/")) + _text(ada.get("/jobs/"))
+    assert warning not in page_text(ada.get(f"/jobs/{job.pk}/")) + page_text(ada.get("/jobs/"))
 
 
 def test_time_without_accelerators_is_a_pause(world: World, ada: Client) -> None:
@@ -384,16 +370,48 @@ def test_time_without_accelerators_is_a_pause(world: World, ada: Client) -> None
             membership=membership_make(number, {}), num_members=count, requested_at=at,
             switched_at=at, pause_s=0.0,
         )  # fmt: skip
-    text = _text(ada.get(f"/jobs/{job.pk}/"))
+    text = page_text(ada.get(f"/jobs/{job.pk}/"))
     row = text[text.index("0 → 1") :]
     assert "1 min 20 s" in row[: row.index("2 → 0")]
+
+
+def test_a_tuning_shows_its_trials_and_why_they_were_kept(world: World, ada: Client) -> None:
+    space = {"learning_rate": {"low": 0.001, "high": 1.0, "log": True}}
+    job = make_job(world.ada, "tuned", tuning={"space": space}, step=80)
+    text = page_text(ada.get(f"/jobs/{job.pk}/"))
+    assert "Tuning 0 trials in 0 steps, 0 % of the job's steps so far No trials yet" in text
+    assert "learning_rate (at most 20 trials per search and 30 % of the steps; searches" in text
+    for number, end in enumerate(("kept", "diverged"), start=1):
+        Trial.objects.create(
+            job=job,
+            number=number,
+            search=1,
+            values={"learning_rate": 0.1 * number},
+            steps=20,
+            start_loss=2.0,
+            losses=[1.5, 1.25],
+            verdict="converging",
+            speed=0.0375,
+            end=end,
+            search_end="trials" if end == "kept" else "",
+            generation=1,
+            step=40,
+            at=timezone.now(),
+        )
+    text = page_text(ada.get(f"/jobs/{job.pk}/"))
+    assert "2 trials in 40 steps, 50 % of the job's steps so far; the latest search has en" in text
+    assert (
+        "1 the job's start search 1 learning_rate 0.1 20 2.0000 → 1.2500 0.0375 converging yes "
+        "kept: the job goes on from it" in text
+    )
+    assert "no its loss diverged" in text
 
 
 def test_a_selection_shows_what_was_analysed_and_trained(world: World, ada: Client) -> None:
     job = make_job(
         world.ada, "selects", selection={"method": "selective_backprop", "beta": 2.0, "end": 3}
     )
-    text = _text(ada.get(f"/jobs/{job.pk}/"))
+    text = page_text(ada.get(f"/jobs/{job.pk}/"))
     assert "0 trained of 0, 0 analysed Speed-up over plain epochs" in text
     assert "not predicted" in text
     assert "Nothing chosen yet" in text
@@ -414,10 +432,10 @@ def test_a_selection_shows_what_was_analysed_and_trained(world: World, ada: Clie
             num_accelerators=1,
             at=timezone.now(),
         )
-    text = _text(ada.get(f"/jobs/{job.pk}/"))
+    text = page_text(ada.get(f"/jobs/{job.pk}/"))
     assert "Examples selected 32 % 1.28 k trained of 4 k, 2 k analysed" in text
     # 4000 candidates at 1.6 s for 1280 trained examples, in 2 s; 1 / (1/3 + 1/3).
     assert "Speed-up over plain epochs 2.50 1.50 predicted" in text
     assert "Place in the data Times chosen 41 9 7 8" in text
     assert "Selection selective_backprop (beta 2.0, from epoch 1 to 3)" in text
-    assert "Examples selected" not in _text(ada.get(f"/jobs/{world.jobs['running'].pk}/"))
+    assert "Examples selected" not in page_text(ada.get(f"/jobs/{world.jobs['running'].pk}/"))

@@ -11,6 +11,8 @@ from django.test import Client
 from jobs.models import Event, Replay, ReplayStatus
 from tests.frontend.world import World
 
+DASH = "\N{EN DASH}"
+
 
 def test_the_form_starts_from_what_there_is(world: World, admin: Client) -> None:
     page = admin.get("/what-if/").content.decode()
@@ -52,6 +54,22 @@ def test_an_answer_shows_three_pasts(world: World, admin: Client) -> None:
         ("recorded", "520 s"), ("replayed", "520 s"), ("what if", "260 s"), ("change", "-50%"),
     ]  # fmt: skip
     assert "was left out" in page
+
+
+def test_an_answer_shows_each_tier(world: World, admin: Client) -> None:
+    replay = Replay.objects.get(status=ReplayStatus.DONE)
+    page = admin.get(f"/what-if/{replay.pk}/").content.decode()
+    shown = {}
+    for name in ("urgent", "idle"):
+        for text in ("mean completion time", "mean time until the first step"):
+            row = page.split(f"1 {name} job: {text}</th>")[1].split("</tr>")[0]
+            shown[name, text.split()[1]] = re.findall(r'"number"[^>]*>(?:<strong>)?([^<]+)<', row)
+    assert shown == {
+        ("urgent", "completion"): ["500 s", "520 s", "260 s", "-50%"],
+        ("urgent", "time"): [DASH, "12 s", "3 s", "-75%"],
+        ("idle", "completion"): [DASH, "520 s", "260 s", "-50%"],
+        ("idle", "time"): [DASH, "12 s", "3 s", "-75%"],
+    }
 
 
 def test_the_figures_have_one_time_axis(world: World, admin: Client) -> None:

@@ -4,25 +4,45 @@ from __future__ import annotations
 
 import asyncio
 import json
+import threading
 from collections.abc import Iterator
+from importlib import import_module
+from pathlib import Path
 from typing import Any
 
 import pytest
 import redis
 from asgiref.sync import async_to_sync, sync_to_async
-from django.test import AsyncClient
-from pytest_django import Settings
+from asgiref.testing import ApplicationCommunicator
+from django.conf import settings as settings_of
+from django.contrib.auth.models import User
+from django.contrib.sessions.models import Session
+from django.test import AsyncClient, Client
+from pytest_django import DjangoAssertNumQueries, Settings
 
 from frontend.live import streams
+from frontend.live.identities import Identity, identities_of
 from frontend.live.streams import Hub, Subscriber
 from jobs import counters, nudges
-from tests.frontend.world import World, make_job, make_person
+from jobs.models import Project
+from tests.frontend.conftest import QUICK_HASHERS
+from tests.frontend.world import World, make_job, make_person, make_world
+from tests.support.builders import at
 from tests.support.servers import RunningServer
 
 # Streams read the database in threads of their own, so what tests write has to be committed.
 pytestmark = [pytest.mark.redis, pytest.mark.django_db(transaction=True)]
 
+
 DEADLINE_S = 60.0
+
+
+@pytest.fixture
+def world(db: None, settings: Settings, tmp_path: Path) -> World:
+    """Make a world that other threads see."""
+    settings.MEDIA_ROOT = str(tmp_path)
+    settings.PASSWORD_HASHERS = QUICK_HASHERS
+    return make_world()
 
 
 @pytest.fixture
@@ -288,7 +308,7 @@ def test_a_lost_redis_is_found_again_and_everybody_looks(
 
 def test_changes_add_up_for_a_slow_reader() -> None:
     async def scenario() -> None:
-        reader = Subscriber(person_id=1, sees_all=False)
+        reader = Subscriber(Identity(1))
         reader.add([], is_cluster_changed=False)
         assert not reader.wake.is_set()
         reader.add([7], is_cluster_changed=False)
@@ -302,10 +322,71 @@ def test_changes_add_up_for_a_slow_reader() -> None:
     asyncio.run(scenario())
 
 
+def test_sessions_are_checked_in_three_queries_however_many(
+    world: World, django_assert_num_queries: DjangoAssertNumQueries
+) -> None:
+    def session_of(person: User) -> str:
+        client = Client()
+        client.force_login(person)
+        return str(client.session.session_key)
+
+    project = Project.objects.get()
+    people = [world.ada, world.ben, world.admin, *(make_person(f"p{n}") for n in range(5))]
+    keys = {person: session_of(person) for person in people}
+    with django_assert_num_queries(3):
+        found = identities_of([*keys.values(), "no such session"])
+    assert len(found) == len(people)
+    assert found[keys[world.ada]] == Identity(world.ada.pk, False, frozenset({project.pk}))
+    assert found[keys[world.ben]] == Identity(world.ben.pk)
+    assert found[keys[world.admin]].sees_all
+    ben, *others = people[1:4:2] + people[4:]
+    ben.set_password("another one")
+    ben.save()
+    Session.objects.filter(session_key=keys[others[0]]).update(expire_date=at(0))
+    User.objects.filter(pk=others[1].pk).update(is_active=False)
+    left = identities_of(keys.values())
+    assert {*found} - {*left} == {keys[person] for person in (ben, *others[:2])}
+
+
+def test_open_streams_keep_no_threads(
+    world: World, broker: redis.Redis, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Imported here, as it sets a variable for the processes that are started later.
+    monkeypatch.setenv("VIRTUALFLOW_DATABASE_AGE_S", "0")
+    handler = import_module("controlplane.asgi").Handler()
+    client = Client(headers={"host": "testserver"})
+    client.force_login(world.ada)
+    cookie = f"{settings_of.SESSION_COOKIE_NAME}={client.session.session_key}"
+    headers = [(b"host", b"testserver"), (b"cookie", cookie.encode())]
+
+    async def scenario() -> None:
+        opened = []
+        numbers = []
+        for _ in range(12):
+            scope = {
+                "type": "http", "method": "GET", "path": "/stream/", "query_string": b"",
+                "headers": headers, "client": ("127.0.0.1", 1), "server": ("testserver", 80),
+            }  # fmt: skip
+            one = ApplicationCommunicator(handler, scope)
+            await one.send_input({"type": "http.request", "body": b""})
+            assert (await one.receive_output(DEADLINE_S))["status"] == 200
+            assert (await one.receive_output(DEADLINE_S))["body"] == b"retry: 3000\n\n"
+            opened.append(one)
+            numbers.append(threading.active_count())
+        assert len(streams.hub().subscribers) == 12
+        # A pool that reads for all of them may begin a thread; one each would be eleven.
+        assert numbers[-1] - numbers[0] <= 2
+        for one in opened:
+            await one.send_input({"type": "http.disconnect"})
+            await one.wait(DEADLINE_S)
+
+    async_to_sync(scenario)()
+
+
 def test_a_process_has_a_limit_of_streams(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(streams, "MAX_STREAMS", 2)
     own = Hub()
-    own.subscribers = {Subscriber(1, sees_all=False), Subscriber(2, sees_all=False)}
+    own.subscribers = {Subscriber(Identity(1)), Subscriber(Identity(2))}
     assert not own.has_room_for(3)
 
 

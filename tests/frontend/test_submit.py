@@ -14,6 +14,7 @@ from django.test import Client
 from pytest_django import Settings
 
 from frontend.forms import JobForm, all_template_values
+from frontend.sweep_form import SWEEP_FIELDS
 from jobs.api.jobs.submission_serializer import SubmissionSerializer
 from jobs.job_templates import JOB_TEMPLATES
 from jobs.models import ClusterSetting, Job
@@ -41,6 +42,8 @@ def _upload(content: bytes = CODE, name: str = "mine.py") -> SimpleUploadedFile:
 def test_the_form_has_exactly_the_fields_of_a_submission() -> None:
     # The code is a file here, its name goes with it, and the choice of a template is a button.
     shown = set(SubmissionSerializer().fields) - {"template", "code_name", "stop", "selection"}
+    shown |= {*SWEEP_FIELDS}
+    shown -= {"tuning"}
     assert set(JobForm().fields) - {"code_from"} == shown
     sections = JobForm().sections()
     assert sorted(field.name for row in sections.values() for field in row) == sorted(
@@ -323,6 +326,24 @@ def test_the_form_carries_a_selection(world: World, ada: Client) -> None:
     assert page.context["form"]["selection_beta"].value() == 3
     page = ada.post("/jobs/new/", _values(name="wrong", selection_beta="0"))
     assert "selection_beta" in page.context["form"].errors
+
+
+def test_the_form_carries_a_tuning(world: World, ada: Client) -> None:
+    page = ada.get("/jobs/new/")
+    initial = page.context["form"].initial
+    assert (initial["tuning_max_trials"], initial["tuning_retune"]) == (20, True)
+    assert "tuning_space" not in initial
+    assert b'id="tuning-fields">' in page.content
+    space = '{"weight_decay": {"low": 0, "high": 0.1}}'
+    ada.post("/jobs/new/", _values(name="tuned", tuning_space=space, tuning_max_share="0.2"))
+    job = Job.objects.get(name="tuned")
+    assert job.tuning["space"]["weight_decay"] == {"low": 0.0, "high": 0.1, "log": False}
+    assert (job.tuning["max_share"], job.tuning["retune"]) == (0.2, False)  # its box is off
+    page = ada.get(f"/jobs/new/?from={job.pk}")
+    assert '"high": 0.1' in page.context["form"].initial["tuning_space"]
+    assert b'id="tuning-fields" open' in page.content
+    page = ada.post("/jobs/new/", _values(name="wrong", tuning_space="{}x"))
+    assert "tuning_space" in page.context["form"].errors
 
 
 @pytest.mark.parametrize(

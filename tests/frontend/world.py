@@ -6,6 +6,7 @@ import datetime
 import hashlib
 import math
 from dataclasses import dataclass
+from typing import Any
 
 from django.contrib.auth.models import User
 from django.core.files.base import ContentFile
@@ -15,19 +16,25 @@ from controlplane.core.values.lifecycle import ENDED_JOB_STATUSES, GenerationPha
 from controlplane.core.virtual_nodes.mapping import even_mapping
 from jobs.models import (
     Accelerator,
+    AcceleratorPrice,
     Allocation,
     Artifact,
     EpochReport,
     Event,
     Generation,
     Job,
+    JobMetric,
     LogChunk,
     Node,
+    Project,
+    ProjectMembership,
     Replay,
     ReplayStatus,
     StepReport,
+    Sweep,
+    Trial,
 )
-from tests.support.builders import membership_make
+from tests.support.builders import at, membership_make
 
 PASSWORD = "rowing-boat-on-a-lake"
 CODE = b"def build(settings):\n    raise SystemExit\n"
@@ -262,8 +269,64 @@ def make_world() -> World:
     give_history(jobs["urgent"], cpus[3:6], [3, 1, 3])
     give_history(jobs["script"], cpus[6:7], [1])
     _give_papers(jobs["running"])
+    _give_project(admin, ada, jobs["running"])
+    _give_trials(jobs["running"])
     _give_replays(admin, jobs)
     return World(admin, ada, ben, nodes, jobs)
+
+
+def make_sweep(owner: User, values: list[float | None], **other: Any) -> Sweep:
+    """Make a sweep whose jobs have these best accuracies, and units 8, 16, 24..."""
+    given = {"name": "search", "space": {"units": [8], "kind": ["a"]}, "max_running": 2, **other}
+    sweep = Sweep.objects.create(owner=owner, submitted_at=at(0), **given)
+    for place, value in enumerate(values, start=1):
+        settings = {"units": 8 * place, "kind": "<b>&x" if place % 2 else "b"}
+        status = JobStatus.PENDING if value is None else JobStatus.FINISHED
+        job = make_job(owner, f"search {place}", status, sweep=sweep, settings=settings,
+                       epoch=max(5 - place, 0))  # fmt: skip
+        if value is not None:
+            JobMetric.objects.create(job=job, name="val_accuracy", best=value, best_epoch=1,
+                                     last=value)  # fmt: skip
+    return sweep
+
+
+def _give_project(admin: User, ada: User, job: Job) -> None:
+    """Put a job into a project of two people, with a price of its accelerators."""
+    now = timezone.now()
+    project = Project.objects.create(
+        name="vision", description="Pictures of everything", guaranteed=2, limit=6, created_at=now
+    )
+    for person, role in ((admin, "admin"), (ada, "member")):
+        ProjectMembership.objects.create(project=project, user=person, role=role, since=now)
+    Job.objects.filter(pk=job.pk).update(project=project)
+    AcceleratorPrice.objects.create(kind="cpu", per_hour=0.05)
+
+
+def _give_trials(job: Job) -> None:
+    """Tune a job: one trial is kept, one has diverged, and a second search runs."""
+    space = {
+        "learning_rate": {"low": 1e-5, "high": 1.0, "log": True},
+        "momentum": {"low": 0.0, "high": 0.99, "log": False},
+    }
+    Job.objects.filter(pk=job.pk).update(tuning={"space": space})
+    for number, end, search in ((1, "kept", 1), (2, "diverged", 1), (3, "", 2)):
+        Trial.objects.create(
+            job=job,
+            number=number,
+            search=search,
+            values={"learning_rate": 0.01 * 10**number, "momentum": 0.9},
+            steps=20 if end else 7,
+            start_loss=2.3026,
+            losses=[2.1, 1.9, 1.4] if end == "kept" else [4.5],
+            verdict={"kept": "converging", "diverged": "diverged"}.get(end, ""),
+            speed=0.0421 if end == "kept" else 0.0,
+            end=end,
+            search_end="trials" if search == 1 else "",
+            is_running=not end,
+            generation=1,
+            step=20 * number,
+            at=timezone.now(),
+        )
 
 
 def _give_replays(admin: User, jobs: dict[str, Job]) -> None:
@@ -285,6 +348,12 @@ def _give_replays(admin: User, jobs: dict[str, Job]) -> None:
         "as_is_policy": "weighted_fair",
         "as_is_accelerators": {"cpu": 8, "t4": 2},
         "num_jobs": 2,
+        "tiers": [
+            {"tier": tier, "num_jobs": 1, "recorded": {"mean_jct_s": recorded_s},
+             "as_is": {"mean_jct_s": 520.0, "mean_queueing_s": 12.0},
+             "changed": {"mean_jct_s": 260.0, "mean_queueing_s": 3.0}}
+            for tier, recorded_s in (("urgent", 500.0), ("idle", None))
+        ],
         "notes": ["1 job without a stop condition that can be told was left out."],
         "jobs": [
             {"id": job.pk, "name": job.name, "recorded_s": recorded_s, "as_is_s": 520.0,

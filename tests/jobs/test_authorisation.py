@@ -15,7 +15,7 @@ from django.test import Client
 from django.urls import URLPattern, URLResolver, get_resolver
 from rest_framework.test import APIClient
 
-from jobs.models import Job
+from jobs.models import Job, Project, ProjectMembership, Sweep
 from jobs.services.cluster.api_tokens import JOB_SCOPES, SCOPES
 from jobs.services.lifecycle.artifacts import artifact_store
 from tests.support.builders import (
@@ -32,6 +32,7 @@ OWN = "own"  # the owner of the job, and admins; 404 for others
 USER = "user"  # whoever is known
 ADMIN = "admin"  # admins; 403 for others
 ADMIN_WRITES = "admin writes"  # everybody who is known reads, admins write
+PROJECT = "project"  # members read, 404 for others; admins write
 SESSION = "session"  # people in a session; 403 for tokens
 AGENT = "agent"  # agents only
 PAGE = "page"  # a page: redirects to the login; tests/frontend has the rest
@@ -45,24 +46,44 @@ WHO = {
     "api/v1/": USER,
     "api/v1/jobs/": USER,
     "api/v1/jobs/actions/": USER,
+    "api/v1/jobs/actions/preview/": USER,
     "api/v1/jobs/compare/": USER,
     "api/v1/validations/": USER,
     "api/v1/validations/<int:validation_id>/": OWN,
     "api/v1/nodes/": USER,
     "api/v1/nodes/<int:node_id>/": ADMIN_WRITES,
+    "api/v1/nodes/<int:node_id>/utilisation/": USER,
     "api/v1/nodes/<int:node_id>/cordon/": ADMIN,
     "api/v1/nodes/<int:node_id>/drain/": ADMIN,
     "api/v1/nodes/<int:node_id>/uncordon/": ADMIN,
     "api/v1/nodes/<int:node_id>/unquarantine/": ADMIN,
     "api/v1/nodes/<int:node_id>/accept-shape/": ADMIN,
     "api/v1/nodes/<int:node_id>/new-token/": ADMIN,
+    "api/v1/maintenance-windows/": ADMIN_WRITES,
+    "api/v1/maintenance-windows/<int:window_id>/cancel/": ADMIN,
     "api/v1/enrolment-tokens/": ADMIN,
     "api/v1/enrolment-tokens/<int:token_id>/": ADMIN,
     "api/v1/audit/": ADMIN,
     "api/v1/cluster/": USER,
     "api/v1/policy/": ADMIN_WRITES,
+    "api/v1/projects/": ADMIN_WRITES,
+    "api/v1/projects/<int:project_id>/": PROJECT,
+    "api/v1/projects/<int:project_id>/members/<str:name>/": USER,
+    "api/v1/prices/": ADMIN_WRITES,
+    "api/v1/usage/": USER,
     "api/v1/replays/": ADMIN,
     "api/v1/replays/<int:replay_id>/": ADMIN,
+    "api/v1/channels/": USER,
+    "api/v1/channels/<int:channel_id>/": USER,
+    "api/v1/channels/<int:channel_id>/test/": USER,
+    "api/v1/channels/<int:channel_id>/deliveries/": USER,
+    "api/v1/saved-filters/": USER,
+    "api/v1/saved-filters/<int:filter_id>/": USER,
+    "api/v1/sweeps/": USER,
+    "api/v1/sweeps/<int:sweep_id>/": OWN,
+    "api/v1/sweeps/<int:sweep_id>/cancel/": OWN,
+    "api/v1/sweeps/<int:sweep_id>/pause/": OWN,
+    "api/v1/sweeps/<int:sweep_id>/resume/": OWN,
     "api/v1/secrets/": USER,
     "api/v1/secrets/<str:name>/": USER,
     "api/v1/tokens/": SESSION,
@@ -117,7 +138,12 @@ class Cast:
     def __init__(self) -> None:
         self.owner = user_make("owner")
         self.job = job_make(self.owner)
+        self.project = Project.objects.create(name="vision", created_at=at(0))
+        ProjectMembership.objects.create(project=self.project, user=self.owner, since=at(0))
         self.validation = validation_make(self.job)
+        self.sweep = Sweep.objects.create(
+            owner=self.owner, name="a", space={}, max_running=1, submitted_at=at(0)
+        )
         data = b"x"
         digest = "2d711642b726b04401627ca9fbac32f5c8530fb1903cc4db02258717921a4881"
         artifact_store(self.job, "model.keras", 1, io.BytesIO(data), digest, at(0))
@@ -155,8 +181,13 @@ class Cast:
             route.replace("<int:job_id>", str(self.job.pk))
             .replace("<int:validation_id>", str(self.validation.pk))
             .replace("<int:node_id>", str(self.node.pk))
+            .replace("<int:filter_id>", "999999")
+            .replace("<int:sweep_id>", str(self.sweep.pk))
+            .replace("<int:project_id>", str(self.project.pk))
             .replace("<int:token_id>", "999999")
             .replace("<int:replay_id>", "999999")
+            .replace("<int:channel_id>", "999999")
+            .replace("<int:window_id>", "999999")
             .replace("templates/<str:name>", "templates/tabular")
             .replace("<str:name>", "model.keras")
         )
@@ -173,13 +204,13 @@ def expected(group: str, name: str, method: str) -> set[int] | None:
     is_read = method in READS
     if group == SESSION:
         return None if name.endswith("by session") else {403, 405}
-    if group == ADMIN or (group == ADMIN_WRITES and not is_read):
+    if group == ADMIN or (group in (ADMIN_WRITES, PROJECT) and not is_read):
         return None if name in ADMINS else {403, 405}
     if name in LACKS and is_read == (LACKS[name] == "read"):
         return {403, 405}
     if name == "admin without jobs":
         return {403, 405}
-    if group == OWN and name in STRANGERS:
+    if group in (OWN, PROJECT) and name in STRANGERS:
         return {404, 405}
     return None
 

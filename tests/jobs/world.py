@@ -129,15 +129,21 @@ class World:
         for key in [key for key in played.trainers if key not in wanted]:
             played.say(played.trainers.pop(key), ReportKind.EXITED, exit_code=-15)
         for key, orders in wanted.items():
-            trainer = played.trainers.get(key)
-            if trainer is None:
-                trainer = PlayedTrainer(key[0], key[1], orders.accelerator_index)
-                played.trainers[key] = trainer
-            self._obey(played, trainer, orders, boots=boots)
+            self.trainer_follow(played, key, orders, boots=boots)
         for validation in state.validations:
             self.validate(played, validation.validation_id, validation.attempt)
         outcome = batch_take(played.node, played.batch(state.version), self.now)
         played.stale = outcome.reply.stale
+
+    def trainer_follow(
+        self, played: PlayedNode, key: tuple[int, int], orders: WantedTrainer, *, boots: bool
+    ) -> None:
+        """Let the trainer of a job's slot do what it is told; start it if there is none."""
+        trainer = played.trainers.get(key)
+        if trainer is None:
+            trainer = PlayedTrainer(key[0], key[1], orders.accelerator_index)
+            played.trainers[key] = trainer
+        self._obey(played, trainer, orders, boots=boots)
 
     def validate(self, played: PlayedNode, validation_id: int, attempt: int) -> None:
         """Report that a job's code builds."""

@@ -11,3 +11,5 @@ from tests.jobs.conftest import ada as ada
 from tests.jobs.conftest import admin as admin
 from tests.jobs.conftest import bob as bob
 from tests.jobs.conftest import client_of as client_of
+from tests.support.oidc_login import provider as provider
+from tests.support.oidc_login import running_provider as running_provider

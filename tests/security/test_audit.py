@@ -17,7 +17,7 @@ from django.utils import timezone
 from rest_framework.test import APIClient
 
 from controlplane.core.values.lifecycle import JobStatus
-from jobs.models import AuditEntry, EnrolmentToken, Node
+from jobs.models import AuditEntry, EnrolmentToken, Node, Project, ProjectMembership
 from jobs.models.audit import AppendOnlyError, AuditAction
 from jobs.services.cluster.nodes import enrolment_token_create
 from jobs.services.lifecycle.artifacts import artifact_store
@@ -107,10 +107,30 @@ def limit_user(site: Site) -> Any:
     return site.rest.patch("/api/v1/users/ada/", {"share_factor": 2})
 
 
+def project(_site: Site, *members: User) -> Project:
+    made = Project.objects.create(name="vision", created_at=timezone.now())
+    for member in members:
+        ProjectMembership.objects.create(project=made, user=member, since=timezone.now())
+    return made
+
+
 def delete_user(site: Site) -> Any:
     grace = user_make("grace")
     address = reverse("admin:auth_user_delete", args=[grace.pk])
     return site.session.post(address, {"post": "yes"})
+
+
+def plan_window(site: Site) -> Any:
+    hour = datetime.timedelta(hours=1)
+    starts_at = timezone.now() + hour
+    times = {"starts_at": starts_at.isoformat(), "ends_at": (starts_at + hour).isoformat()}
+    body = {"nodes": [site.node.pk], "reason": "disk", **times}
+    return site.rest.post("/api/v1/maintenance-windows/", body, format="json")
+
+
+def cancel_window(site: Site) -> Any:
+    (window,) = plan_window(site).json()
+    return site.rest.post(f"/api/v1/maintenance-windows/{window['id']}/cancel/")
 
 
 ACTS: dict[str, tuple[Callable[[Site], Any], str, str]] = {
@@ -125,6 +145,33 @@ ACTS: dict[str, tuple[Callable[[Site], Any], str, str]] = {
     ),
     "a user": (make_user, "user_made", "user:grace"),
     "limits by REST": (limit_user, "user_changed", "user:ada"),
+    "a project": (
+        lambda s: s.rest.post("/api/v1/projects/", {"name": "vision"}),
+        "project_made",
+        "project:vision",
+    ),
+    "shares of a project": (
+        lambda s: s.rest.patch(f"/api/v1/projects/{project(s).pk}/", {"guaranteed": 2}),
+        "project_changed",
+        "project:vision",
+    ),
+    "a member": (
+        lambda s: s.rest.put(
+            f"/api/v1/projects/{project(s).pk}/members/ada/", {"role": "viewer"}
+        ),
+        "member_set",
+        "project:vision/user:ada",
+    ),
+    "a removed member": (
+        lambda s: s.rest.delete(f"/api/v1/projects/{project(s, s.ada).pk}/members/ada/"),
+        "member_removed",
+        "project:vision/user:ada",
+    ),
+    "prices": (
+        lambda s: s.rest.put("/api/v1/prices/", {"per_hour": {"cpu": 1.5}}, format="json"),
+        "price_changed",
+        "prices",
+    ),
     "a deleted user": (delete_user, "user_deleted", "user:grace"),
     "a password": (set_password, "password_changed", "user:ada"),
     "a secret": (
@@ -161,6 +208,15 @@ ACTS: dict[str, tuple[Callable[[Site], Any], str, str]] = {
     "a drained node": (
         lambda s: s.rest.post(f"/api/v1/nodes/{s.node.pk}/drain/", {}),
         "node_drained",
+        "node:node-a",
+    ),
+    "planned maintenance": (
+        plan_window, "maintenance_planned", "node:node-a",
+    ),
+    "cancelled maintenance": (cancel_window, "maintenance_cancelled", "node:node-a"),
+    "a new token of a node": (
+        lambda s: s.session.post(f"/nodes/{s.node.pk}/new-token/"),
+        "node_token_replaced",
         "node:node-a",
     ),
     "an accepted shape": (
@@ -202,7 +258,8 @@ ACTS: dict[str, tuple[Callable[[Site], Any], str, str]] = {
 BY_REST = (
     "a secret by REST", "an enrolment token by REST", "an enrolment token deleted",
     "a cordoned", "a drained", "an accepted", "a cancelled", "a tagged",
-    "limits by REST",
+    "planned maintenance", "cancelled maintenance",
+    "limits by REST", "a project", "shares of a project", "a member", "prices",
     "a removed", "deleted files", "the policy", "code by REST", "a log by REST", "a model by REST",
 )  # fmt: skip
 

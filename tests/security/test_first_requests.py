@@ -37,7 +37,7 @@ def test_a_fresh_server_answers_all_addresses_at_once(tmp_path: Path) -> None:
         for query in ("", "?no_such_parameter=1")
     ]
     assert len(paths) > NUM_THREADS
-    with running_site(tmp_path, with_stream=False) as site:
+    with running_site(tmp_path) as site:
         headers = {"Authorization": f"Bearer {site.run(_TOKEN)}"}
         with (
             httpx.Client(

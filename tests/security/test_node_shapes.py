@@ -76,7 +76,8 @@ def test_another_shape_waits_for_an_admin(
     assert rows(row) == before
     assert Event.objects.filter(node=row, kind="node_changed").count() == 1
     path = f"/api/v1/nodes/{row.pk}/"
-    proposed = client_of(ada).get(path).json()["proposed_shape"]
+    assert {*client_of(ada).get(path).json()["proposed_shape"]} == {"accelerators"}
+    proposed = client_of(admin).get(path).json()["proposed_shape"]
     wish = {"digest": proposed["digest"]}
     assert client_of(ada).post(f"{path}accept-shape/", wish).status_code == 403
     other = client_of(admin).post(f"{path}accept-shape/", {"digest": "another"})

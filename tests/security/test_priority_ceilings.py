@@ -66,7 +66,7 @@ def test_pages_refuse_and_show_it(ada: User) -> None:
     for do in ("submit", "check"):
         page = client.post("/jobs/new/", {**fields, "do": do})
         assert list(page.context["form"].errors) == ["priority"]
-    assert "1 to 100; twice" in client.get("/jobs/new/").content.decode()
+    assert "1 to 100; inside a tier, twice" in client.get("/jobs/new/").content.decode()
     client.post(f"/jobs/{job.pk}/priority/", {"priority": "101"})
     job.refresh_from_db()
     assert job.priority == 100
@@ -81,6 +81,7 @@ def test_a_superuser_sets_a_ceiling_in_the_admin_site(ada: User) -> None:
     fields |= {"date_joined_1": "00:00:00", "limits-0-priority_ceiling": "400"}
     fields |= {"limits-TOTAL_FORMS": "1", "limits-INITIAL_FORMS": "0"}
     fields |= {"limits-0-user": str(ada.pk), "limits-0-share_factor": "1.5"}
+    fields |= {"external_identities-TOTAL_FORMS": "0", "external_identities-INITIAL_FORMS": "0"}
     assert client.post(address, fields).status_code == 302
     found = UserLimits.objects.get()
     assert (found.priority_ceiling, found.share_factor) == (400, 1.5)

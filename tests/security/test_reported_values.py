@@ -104,7 +104,7 @@ def test_no_fact_of_a_validation_stops_a_policy_or_a_dry_run() -> None:
     for policy in POLICIES:
         ClusterSetting.objects.update(policy=policy)
         world.cycle()
-        submission_outlook(submission_read(submission_values()), world.now, None)
+        submission_outlook(submission_read(submission_values()), world.now, user_make())
     assert not Event.objects.filter(kind="unreadable").exists()
 
 

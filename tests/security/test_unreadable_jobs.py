@@ -43,7 +43,7 @@ def test_a_cycle_goes_on_with_all_other_jobs(columns: dict[str, Any]) -> None:
     for policy in POLICIES:
         ClusterSetting.objects.update(policy=policy)
         world.cycle()
-        submission_outlook(submission_read(submission_values()), world.now, None)
+        submission_outlook(submission_read(submission_values()), world.now, user_make())
     others_hold = {row.accelerator_id for job in others for row in job.allocations.all()}
     assert len(others_hold) == 2
     odd = fresh(odd)

@@ -22,6 +22,7 @@ from unittest import mock
 
 from agents.trainer.contract.environment import QUIET_ENVIRONMENT, heap_environment
 from agents.trainer.local.local_trainer import REPOSITORY
+from tests.support.starts import count_start
 
 _CONTEXT = multiprocessing.get_context("forkserver")
 _CONTEXT.set_forkserver_preload(["tests.support.warm_imports"])
@@ -78,6 +79,7 @@ def trainer_fork(
     command: Sequence[str], environment: dict[str, str], files: Sequence[int], log: BinaryIO
 ) -> ForkedTrainer:
     """Start `python -m MODULE ...` in a forked process; stands for `LocalJob.spawn`."""
+    count_start("trainers")
     handed = [_File(number) for number in (log.fileno(), *files)]
     arguments = (list(command), environment, list(files), handed, os.getpid())
     process = _CONTEXT.Process(target=_run, args=arguments, daemon=True)

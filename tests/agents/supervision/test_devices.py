@@ -22,7 +22,7 @@ Gpu = tuple[str | bytes, int, str]
 
 
 class NvmlError(Exception):
-    """What the fake raises in place of pynvml.NVMLError."""
+    """Error of the fake in place of pynvml.NVMLError."""
 
 
 def fake_nvml(gpus: list[Gpu], *, has_driver: bool = True) -> SimpleNamespace:

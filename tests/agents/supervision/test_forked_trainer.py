@@ -33,6 +33,7 @@ def wanted_for_real(plane: ControlPlane, job_id: int) -> WantedTrainer:
     )
 
 
+@pytest.mark.nightly
 @pytest.mark.timeout(180)
 def test_a_forked_and_a_cold_trainer_end_with_the_same_bits(
     plane: ControlPlane, drive: Drive, state_dir: Path

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
+from dataclasses import replace
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -28,16 +31,31 @@ def memory_for(examples: int) -> int:
 
 
 def test_a_line_through_two_points() -> None:
-    assert line_fit((16, 36 * MB), (64, 84 * MB)) == (20 * MB, 1 * MB)
+    assert line_fit([(16, 36 * MB), (64, 84 * MB)]) == (20 * MB, 1 * MB)
 
 
 def test_points_that_make_no_line_give_an_upper_one_through_zero() -> None:
-    assert line_fit((1, 5.0), (2, 5.0)) == (0.0, 2.5)
-    assert line_fit((1, 1.0), (2, 4.0)) == (0.0, 2.0)
-    assert line_fit((4, 8.0), (4, 8.0)) == (0.0, 2.0)
-    assert line_fit((1, 0.0), (2, 0.0)) == (0.0, 0.0)
-    with pytest.raises(ValueError, match="ascend"):
-        line_fit((2, 1.0), (1, 1.0))
+    assert line_fit([(1, 5.0), (2, 5.0)]) == (0.0, 2.5)
+    assert line_fit([(1, 1.0), (2, 4.0)]) == (0.0, 2.0)
+    assert line_fit([(4, 8.0)]) == (0.0, 2.0)
+    assert line_fit([(1, 0.0), (2, 0.0)]) == (0.0, 0.0)
+    for points in ([(2, 1.0), (1, 1.0)], [(0, 1.0)], [(2, 1.0), (2, 2.0)], []):
+        with pytest.raises(ValueError, match="ascend"):
+            line_fit(points)
+
+
+@pytest.mark.parametrize("extra", list(itertools.product((0, 1), repeat=3)))
+def test_a_buffer_more_at_some_sizes_never_hides_what_an_example_needs(
+    extra: tuple[int, ...],
+) -> None:
+    """Each size was seen with one or two buffers of 8 bytes an example, on a base of 16."""
+    sizes = (1, 8, 16)
+    peaks = [(size, 16.0 + 8 * size * (1 + more)) for size, more in zip(sizes, extra, strict=True)]
+    base, slope = line_fit(peaks)
+    assert base >= 0
+    assert slope >= 7.4  # a buffer more at size 1 alone hides 8/15 of an example
+    assert base + slope * 16 >= peaks[-1][1]
+    assert base + slope * 64 >= 16 + 7.4 * 64
 
 
 def test_the_fewest_virtual_nodes_that_fit() -> None:
@@ -53,6 +71,18 @@ def test_the_fewest_virtual_nodes_that_fit() -> None:
 def test_a_gpu_holds_variables_and_activations_but_not_the_program() -> None:
     memory = round((GPU_CONTEXT_BYTES + 28 * MB + 50 * MB + 1000) / 0.75)
     assert largest_slice(NEED, memory, is_gpu=True) == 50
+
+
+@pytest.mark.parametrize(("is_gpu", "share"), [(False, 0.9), (True, 0.75)])
+def test_states_that_tuning_keeps_leave_less_for_a_slice(is_gpu: bool, share: float) -> None:
+    """Five states of 8 MB take the place of 40 examples of 1 MB."""
+    fixed = GPU_CONTEXT_BYTES + 28 * MB if is_gpu else TRAINER_BYTES + 620 * MB
+    memory = round((fixed + 100 * MB + 1000) / share)
+    assert largest_slice(NEED, memory, is_gpu) == 100
+    tuned = replace(NEED, num_kept_states=5)
+    assert largest_slice(tuned, memory, is_gpu) == 60
+    assert virtual_nodes_needed(tuned, memory, is_gpu, 600) == 10
+    assert virtual_nodes_needed(replace(NEED, num_kept_states=13), memory, is_gpu, 600) is None
 
 
 def test_a_fit_says_what_was_asked_for_and_what_would_do() -> None:

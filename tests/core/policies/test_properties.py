@@ -10,20 +10,24 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from controlplane.core.cycle import decide, decision_check
-from controlplane.core.policies import POLICIES, POLICY_STATES
-from controlplane.core.protocol.codec import decode, encode
+from controlplane.core.policies import POLICIES, POLICY_STATES, policy_state_decode
+from controlplane.core.protocol.codec import encode
 from controlplane.core.scheduling.kind_lending import mix
 from controlplane.core.scheduling.placement import place
 from controlplane.core.scheduling.pools import can_start, capacity_by_kind
+from controlplane.core.values.tiers import TIERS
 from controlplane.core.values.types import Plan, Snapshot
 from tests.core.snapshots import after, job_make, snapshots
+
+#: Clusters with jobs of one tier, or of all tiers.
+tiered = st.one_of(snapshots(), snapshots(tiers=TIERS))
 
 #: Runs a test once for each policy of the registry.
 every_policy = pytest.mark.parametrize("name", sorted(POLICIES))
 
 
 @every_policy
-@given(snapshot=snapshots())
+@given(snapshot=tiered)
 def test_decision_keeps_capacity_bounds_kinds_and_explains_itself(
     name: str, snapshot: Snapshot
 ) -> None:
@@ -35,7 +39,7 @@ def test_decision_keeps_capacity_bounds_kinds_and_explains_itself(
 
 
 @every_policy
-@given(snapshot=snapshots(), random=st.randoms(use_true_random=False))
+@given(snapshot=tiered, random=st.randoms(use_true_random=False))
 def test_order_of_the_input_does_not_matter(name: str, snapshot: Snapshot, random) -> None:
     jobs = list(snapshot.jobs)
     accelerators = list(snapshot.accelerators)
@@ -47,7 +51,7 @@ def test_order_of_the_input_does_not_matter(name: str, snapshot: Snapshot, rando
 
 
 @every_policy
-@given(snapshot=snapshots())
+@given(snapshot=tiered)
 def test_cluster_comes_to_rest(name: str, snapshot: Snapshot) -> None:
     """Cycles reach a point where nothing changes, within a few rounds and for good."""
     for _ in range(8):
@@ -59,7 +63,7 @@ def test_cluster_comes_to_rest(name: str, snapshot: Snapshot) -> None:
 
 
 @every_policy
-@given(snapshot=snapshots())
+@given(snapshot=tiered)
 def test_memory_is_part_of_the_input_and_may_be_missing_or_strange(
     name: str, snapshot: Snapshot
 ) -> None:
@@ -74,14 +78,14 @@ def test_memory_is_part_of_the_input_and_may_be_missing_or_strange(
 
 
 @every_policy
-@given(snapshot=snapshots())
+@given(snapshot=tiered)
 def test_state_survives_its_storage(name: str, snapshot: Snapshot) -> None:
     first = decide(snapshot, name)
     then = after(snapshot, first)
     assert first.carried is None or name in POLICY_STATES
     if first.carried is not None:
         stored = json.loads(json.dumps(encode(first.carried)))
-        carried = decode(POLICY_STATES[name], stored)
+        carried = policy_state_decode(name, stored)
         assert _told(decide(dataclasses.replace(then, carried=carried), name)) == _told(
             decide(then, name)
         )
@@ -92,7 +96,7 @@ def _told(plan: Plan) -> object:
 
 
 @every_policy
-@given(snapshot=snapshots())
+@given(snapshot=tiered)
 def test_sentences_have_numbers(name: str, snapshot: Snapshot) -> None:
     decision = POLICIES[name](snapshot)
     for job in snapshot.jobs:
@@ -102,7 +106,7 @@ def test_sentences_have_numbers(name: str, snapshot: Snapshot) -> None:
 
 
 @every_policy
-@given(snapshot=snapshots())
+@given(snapshot=tiered)
 def test_plan_never_gives_away_what_is_in_use(name: str, snapshot: Snapshot) -> None:
     owner = {held: job for job, row in snapshot.held.items() for held in row}
     plan = decide(snapshot, name)
@@ -118,7 +122,7 @@ def test_plan_never_gives_away_what_is_in_use(name: str, snapshot: Snapshot) -> 
 
 
 @every_policy
-@given(snapshot=snapshots())
+@given(snapshot=tiered)
 def test_lending_takes_nothing_from_anybody(name: str, snapshot: Snapshot) -> None:
     """With mixing every job keeps what the policy gives it, and only idle ones come on top."""
     alone = POLICIES[name](snapshot)
@@ -134,7 +138,7 @@ def test_lending_takes_nothing_from_anybody(name: str, snapshot: Snapshot) -> No
 
 
 @every_policy
-@given(snapshot=snapshots(), data=st.data())
+@given(snapshot=tiered, data=st.data())
 def test_job_that_cannot_start_changes_nothing_for_the_others(
     name: str, snapshot: Snapshot, data: st.DataObject
 ) -> None:

@@ -8,10 +8,14 @@ from dataclasses import replace
 
 import pytest
 from hypothesis import given
+from hypothesis import strategies as st
 
+from controlplane.core.cycle import decide
 from controlplane.core.policies import POLICIES
 from controlplane.core.policies.goodput_fair.policy import goodput_fair
 from controlplane.core.scheduling.pools import capacity_by_kind
+from controlplane.core.values.explanations import others_jobs_hidden
+from controlplane.core.values.tiers import Tier
 from controlplane.core.values.types import Decision, Snapshot
 from tests.core.snapshots import (
     Speed,
@@ -27,6 +31,9 @@ _HOLDS = re.compile(r"^(?:Keeps|Is given|Gets|Tries|Moves to|Moving to) (\d+) of
 _HELD = re.compile(r"of kind (\w+)[;:] (\d+) of (\d+) held")
 #: Accelerators that a job does not get: "4 would be 20% faster, but other jobs gain more".
 _TOO_MANY = re.compile(r"(\d+) would be \d+% faster, but other jobs gain more")
+
+#: Numbers of the jobs of a test.
+NUMBER = re.compile(r"\b7\d{6}\b")
 
 
 def given_by_kind(decision: Decision) -> Counter[str]:
@@ -83,3 +90,19 @@ def test_idle_accelerators_are_with_no_other_job() -> None:
     assert decision.shares[1].count == 4
     text = str(decision.reasons[1])
     assert "5 would be 20% faster, which does not pay for a change now" in text, text
+
+
+@pytest.mark.parametrize("name", sorted(POLICIES))
+@given(snapshot=snapshots(tiers=tuple(Tier)), owners=st.lists(st.integers(1, 3), min_size=6))
+def test_jobs_of_others_are_called_so(name: str, snapshot: Snapshot, owners: list[int]) -> None:
+    users = {job.id + 7_000_000: owners[job.id - 1] for job in snapshot.jobs}
+    jobs = tuple(
+        replace(job, id=number, user=user)
+        for job, (number, user) in zip(snapshot.jobs, users.items(), strict=True)
+    )
+    held = {job_id + 7_000_000: places for job_id, places in snapshot.held.items()}
+    for job_id, text in decide(replace(snapshot, jobs=jobs, held=held), name).reasons.items():
+        for found in re.finditer(r"(another user's )?(?:job )?\b(7\d{6})\b", text):
+            is_own = users[int(found[2])] == users[job_id]
+            assert (found[1] is None) == is_own, text
+        assert all(users[int(n)] == users[job_id] for n in NUMBER.findall(others_jobs_hidden(text)))

@@ -8,6 +8,7 @@ from controlplane.core.protocol.selection import SelectionMethod, SelectionSpec
 from controlplane.core.selection.cost import (
     ExampleTimes,
     SelectionTotals,
+    expected_cost,
     measured_speed_up,
     predicted_speed_up,
     relative_cost,
@@ -34,6 +35,12 @@ def test_a_prediction_expects_the_mean_share() -> None:
     assert predicted_speed_up(spec, ExampleTimes(0.5, 1.5)) == pytest.approx(12 / 7)
     assert predicted_speed_up(spec, None) is None
     assert predicted_speed_up(SelectionSpec(method=SelectionMethod.RANDOM, beta=3.0), None) == 4.0
+
+
+def test_an_expected_cost_without_times_leaves_the_passes_out() -> None:
+    spec = SelectionSpec(method=SELECTIVE, beta=3.0)
+    assert expected_cost(spec, ExampleTimes(0.5, 1.5)) == pytest.approx(7 / 12)
+    assert expected_cost(spec, None) == 0.25
 
 
 def test_a_selection_breaks_even_at_the_share_r_over_one_plus_r() -> None:

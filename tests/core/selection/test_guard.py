@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import pytest
 
@@ -131,6 +132,14 @@ def test_a_control_arm_compares_the_fall_per_second(
         assert verdict is not None
         assert verdict.reason is EndReason.CONTROL
         assert verdict.ratio == pytest.approx(ratio)
+
+
+def test_epochs_with_trials_compare_nothing() -> None:
+    """Epoch 4 trained on everything, so that the control epoch 3 has no neighbour after it."""
+    epochs = _epochs(3 * CONTROLS + 5, 1.0, 1.5, 1.0)
+    epochs[4] = replace(epochs[4], has_selected=False)
+    assert control_verdict(SPEC, epochs[:-1]) is None
+    assert control_verdict(SPEC, epochs) is not None
 
 
 def test_without_a_validation_loss_there_is_no_verdict() -> None:

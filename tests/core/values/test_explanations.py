@@ -10,6 +10,9 @@ from controlplane.core.values.explanations import TEXTS, reason
 
 #: A value for each field of the texts.
 FIELDS = {
+    "tier": "normal",
+    "lost": None,
+    "more": reason("tier_more", count=2),
     "after": 1.5,
     "aged": 12.4,
     "ahead": reason("queue_earlier"),
@@ -20,7 +23,9 @@ FIELDS = {
     "capacity": 8,
     "cause": reason("for_job", winner=7),
     "change": reason("sia_stop"),
+    "changes": 45,
     "cluster": reason("goodput_cluster", gain=0.25),
+    "ceiling": reason("quota_limit", count=6),
     "claim": 100.0,
     "cost": 2.5,
     "count": 2,
@@ -41,6 +46,7 @@ FIELDS = {
     "gain_s": 60.0,
     "given": 4,
     "goodput": 1234.5,
+    "guaranteed": reason("quota_guaranteed", count=2),
     "have": tuple(
         reason("free", free=n, capacity=8, kind=kind) for n, kind in ((0, "a"), (1, "b"))
     ),
@@ -77,10 +83,12 @@ FIELDS = {
     "speedup": 0.75,
     "start_s": (120.0, 300.0),
     "stopped": reason("stopped", cause=None),
+    "sweep": 6,
     "threshold": 16.0,
     "total": 200.0,
     "total_weight": 7.0,
     "trial": 60.0,
+    "until": "2026-03-02 20:00 UTC",
     "used": 6,
     "waited": 30.0,
     "waited_s": 30.0,
@@ -89,6 +97,7 @@ FIELDS = {
     "weight": 2.0,
     "winner": 7,
     "wish": reason("more", count=2),
+    "whose": "project",
 }
 
 #: Code -> sentence with these values.
@@ -97,15 +106,25 @@ SENTENCES = {
         "Cannot start: needs 5 accelerators of one accepted kind, the cluster has 4. "
         "No other job waits for it."
     ),
-    "cordoned": "Stays on 5 accelerators and is not resized: 2 of them on cordoned nodes.",
+    "cordoned": "Stays on 5 accelerators and is not resized: 2 of them on nodes that take "
+    "no new work.",
     "cordon_waits": "Waits for 5 accelerators at once: too few are left beside those of 1 job "
-    "on cordoned nodes, where nothing is resized.",
+    "on nodes that take no new work, where nothing is resized.",
+    "maintenance_waits": "Waits for 5 accelerators of one accepted kind: the cluster has 4 until "
+    "2026-03-02 20:00 UTC, when maintenance ends. No other job waits for it.",
+    "maintenance_note": "arrived earlier 5 accelerators that it accepts take no new work for "
+    "maintenance until 2026-03-02 20:00 UTC.",
+    "sweep_waits": "Waits for another job of sweep 6 to end: it is behind 1 job, and the "
+    "sweep runs at most 3 at once.",
+    "sweep_paused": "Waits until sweep 6 is resumed, with 1 job in all.",
     "keeps": "Keeps 4 of 8 gpu",
     "grown": "Was grown 3→4 gpu for job 7",
     "shrunk": "Was shrunk 3→4 gpu for job 7",
     "given": "Is given 4 of 8 gpu",
     "changes_kind": "Moves from 2 cpu to 4 of 8 gpu",
     "expected_start": "Expected to start in about 2 to 5 min.",
+    "start_too_wide": "No start is estimated yet: the range would be too wide.",
+    "start_unknown": "No start is estimated yet: the ends of some jobs are not known.",
     "for_job": " for job 7",
     "stopped": "Was stopped for job 7. ",
     "free": "1 of 8 gpu free",
@@ -216,6 +235,7 @@ SENTENCES = {
     "goodput_priority": " of higher priority",
     "goodput_sooner": " that should end sooner",
     "goodput_others": "2 would be 25% faster, but other jobs gain more from these accelerators",
+    "goodput_changed": "2 would be 25% faster, too little for another change after 45 so far",
     "goodput_not_yet": "2 would be 25% faster, which does not pay for a change now",
     "goodput_no_faster": "2 would make it no faster",
     "goodput_end": "done in about 10 min",
@@ -224,6 +244,26 @@ SENTENCES = {
     "goodput_waits": (
         "Was stopped. Waits for 2 more of kind gpu; 6 of 8 held by jobs that gain more from them."
     ),
+    "tier_shares": (
+        "arrived earlier Higher tiers come first: Waits got 0 of 8 a free, 1 of 8 b "
+        "free, and normal jobs share what is left."
+    ),
+    "tier_waits": (
+        "Was stopped. Waits for 5 accelerators of one kind: higher tiers come first, "
+        "Waits got 0 of 8 a free, 1 of 8 b free, and normal jobs share what is left."
+    ),
+    "tier_lost": " 2 of the 3 accelerators that it held went to higher tiers.",
+    "tier_taken": "2 of 8 gpu",
+    "tier_holders": "Waits and 2 more",
+    "tier_holder": "job 7 (normal)",
+    "tier_more": " and 2 more",
+    "quota_own": "arrived earlier , divided among 4 jobs by priority",
+    "quota_note": "Its project has 4 now, 2 guaranteed, at most 6.",
+    "quota_guaranteed": ", 2 guaranteed",
+    "quota_limit": ", at most 2",
+    "quota_needs": "Waits for 5 accelerators at once.",
+    "quota_taken": "Projects with a guarantee or a limit have 5 accelerators.",
+    "quota_small": "Waits for 5 accelerators: the limit of its project leaves 3.",
     "by_user": "arrived earlier , divided among 4 jobs by priority",
     "user_share": (
         "Shares go to users first: its owner has a claim of 100 of 200 among 2 users, divided "

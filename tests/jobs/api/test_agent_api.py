@@ -21,7 +21,7 @@ from jobs.services.submission.validations import validation_start, validation_ta
 from tests.jobs.world import PlayedNode, World
 from tests.support.builders import CODE, accelerators, at, enrol_request, job_make, node_make
 
-pytestmark = [pytest.mark.django_db, pytest.mark.database]
+pytestmark = pytest.mark.django_db
 BASE = "/api/v1/agent/"
 
 

@@ -122,5 +122,5 @@ def test_the_number_of_queries_does_not_grow_with_reports(
         train(job, 50)
     client = client_of(ada)
     get(client, jobs)  # marks the token as used
-    with django_assert_max_num_queries(3 + 2 * len(jobs)):
+    with django_assert_max_num_queries(4 + 2 * len(jobs)):
         get(client, jobs, series=1)

@@ -16,8 +16,6 @@ from jobs.services.lifecycle.artifacts import artifact_store
 from tests.jobs.world import World
 from tests.support.builders import CODE, at, job_make
 
-pytestmark = pytest.mark.database
-
 Clients = Callable[..., APIClient]
 PARTS = ("events", "generations", "allocations", "metrics", "logs", "code", "files/model.keras")
 

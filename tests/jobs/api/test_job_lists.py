@@ -82,7 +82,7 @@ def test_the_order_of_metrics_needs_one(ada: User, client_of: Clients) -> None:
 def order_key(job: Job, order: str) -> Any:
     values = {
         "submitted": job.pk, "name": job.name, "status": job.status, "priority": job.priority,
-        "duration": job.duration_s,
+        "duration": job.duration_s, "tier": job.tier,
     }  # fmt: skip
     if order == "metric":
         return JobMetric.objects.get(job=job, name="val_accuracy").best, job.pk

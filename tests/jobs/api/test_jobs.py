@@ -132,7 +132,7 @@ def test_a_list_costs_the_same_however_long(
     client.get(URL)  # marks the token as used
     for _ in range(20):
         job_make(ada)
-    with django_assert_max_num_queries(4):
+    with django_assert_max_num_queries(6):
         assert len(ids(client.get(URL, {"fields": fields}))) == 20
 
 

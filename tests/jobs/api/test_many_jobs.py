@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import pytest
 from django.contrib.auth.models import User
+from django.db import connection
 from rest_framework.test import APIClient
 
 from controlplane.core.values.lifecycle import JobStatus
-from jobs.models import AuditEntry, Event, Job
+from jobs.models import AuditEntry, Event, Job, UserLimits
 from jobs.services.submission.many_jobs import JOBS_LIMIT
 from tests.support.builders import job_make
 
@@ -56,11 +58,11 @@ def test_priorities_are_changed_and_taken_back(ada: User, client_of: Clients) ->
     assert answer["undo"] == [
         {
             "action": "reprioritise", "jobs": [numbers[0], numbers[2]], "priority": 50,
-            "reason": "Undo: deadline",
+            "expected_priority": 80, "reason": "Undo: deadline",
         },
         {
             "action": "reprioritise", "jobs": [numbers[1]], "priority": 60,
-            "reason": "Undo: deadline",
+            "expected_priority": 80, "reason": "Undo: deadline",
         },
     ]  # fmt: skip
     for body in answer["undo"]:
@@ -77,6 +79,88 @@ def test_a_tag_is_taken_back_only_where_it_is_new(ada: User, client_of: Clients)
     act(client, **undo)
     assert [*Job.objects.order_by("pk").values_list("tags", flat=True)] == [["a"], []]
     assert act(client, action="untag", jobs=[old.pk], tag="a")["undo"][0]["action"] == "tag"
+
+
+@contextmanager
+def just_before_the_first_change(other: Callable[[], Any]) -> Iterator[None]:
+    """Call `other` once a job has been read, and before its row is changed for the first time."""
+    called: list[bool] = []
+
+    def wrapper(execute: Any, sql: str, *rest: Any) -> Any:
+        if sql.startswith('UPDATE "jobs_job"') and not called:
+            called.append(True)
+            other()
+        return execute(sql, *rest)
+
+    with connection.execute_wrapper(wrapper):
+        yield
+    assert called
+
+
+ACTS: dict[str, dict[str, Any]] = {
+    "80": {"action": "reprioritise", "priority": 80},
+    "90": {"action": "reprioritise", "priority": 90},
+    "idle": {"action": "reprioritise", "tier": "idle"},
+    "urgent": {"action": "reprioritise", "tier": "urgent"},
+    "tag": {"action": "tag", "tag": "a"},
+    "untag": {"action": "untag", "tag": "a"},
+}
+
+
+@pytest.mark.parametrize("tags", [[], ["a"]], ids=["plain", "tagged"])
+@pytest.mark.parametrize("others", ACTS)
+@pytest.mark.parametrize("own", ACTS)
+@pytest.mark.parametrize("is_late", [False, True], ids=["within", "after"])
+def test_an_undo_leaves_what_somebody_else_has_changed(
+    ada: User, admin: User, client_of: Clients, own: str, others: str, tags: list[str],
+    is_late: bool,
+) -> None:  # fmt: skip
+    """Another person's change within an action, or before its undo, is kept, and only that."""
+    UserLimits.objects.create(user=ada, tier_ceiling="urgent")
+    job = job_make(ada, priority=50, tags=tags)
+    boss, client = client_of(admin), client_of(ada)
+    theirs: list[dict[str, Any]] = []
+
+    def change() -> None:
+        theirs.append(act(boss, jobs=[job.pk], reason="told so", **ACTS[others]))
+
+    if is_late:
+        answer = act(client, jobs=[job.pk], **ACTS[own])
+        change()
+    else:
+        with just_before_the_first_change(change):
+            answer = act(client, jobs=[job.pk], **ACTS[own])
+    for body in answer["undo"]:
+        act(client, **body)
+
+    is_theirs = theirs[0]["results"][0]["changed"]
+    expected: dict[str, Any] = {"priority": 50, "tier": "normal", "tags": tags}
+    if is_theirs and others in ("80", "90"):
+        expected["priority"] = int(others)
+    if is_theirs and others in ("idle", "urgent"):
+        expected["tier"] = others
+    if is_theirs and others in ("tag", "untag"):
+        expected["tags"] = ["a"] if others == "tag" else []
+    job.refresh_from_db()
+    assert {"priority": job.priority, "tier": job.tier, "tags": job.tags} == expected
+
+
+@pytest.mark.parametrize(
+    ("own", "others", "detail"),
+    [
+        ("80", "90", "Its priority is 90 now, not 80: it stays."),
+        ("idle", "urgent", "Its tier is urgent now, not idle: it stays."),
+    ],
+)
+def test_a_refused_undo_says_why(
+    ada: User, admin: User, client_of: Clients, own: str, others: str, detail: str
+) -> None:
+    job, client = job_make(ada, priority=50), client_of(ada)
+    (undo,) = act(client, jobs=[job.pk], **ACTS[own])["undo"]
+    act(client_of(admin), jobs=[job.pk], reason="told so", **ACTS[others])
+    (row,) = act(client, **undo)["results"]
+    assert (row["done"], row["changed"], row["code"]) == (False, False, "stale_version")
+    assert row["detail"] == detail
 
 
 def test_a_repeated_action_changes_nothing(ada: User, client_of: Clients) -> None:

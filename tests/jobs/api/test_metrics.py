@@ -21,7 +21,7 @@ from rest_framework.test import APIClient
 from controlplane.core.protocol.wire import ReportKind
 from controlplane.core.values.lifecycle import JobStatus
 from jobs import counters, nudges, tasks
-from jobs.models import ClusterSetting, Node
+from jobs.models import Accelerator, ClusterSetting, Node, ReadingBin
 from jobs.request_counts import request_kind, requests_counted
 from tests.jobs.world import World
 from tests.support.builders import api_token_make, job_make, node_make
@@ -218,6 +218,11 @@ def test_dashboard_and_page_know_exactly_these_metrics(
     broker: redis.Redis, ada: User, settings: Any
 ) -> None:
     World(num_nodes=1)
+    now = timezone.now()
+    ReadingBin.objects.create(
+        accelerator=Accelerator.objects.all()[0], width_s=60, at=now, read_at=now, num_readings=1,
+        utilisation_percent=1, memory_bytes=1, temperature_c=1, power_w=1,
+    )  # fmt: skip
     tasks.allocate_cluster()
     Client().get("/healthz")
     text = scrape(settings)

@@ -24,8 +24,6 @@ from jobs.selectors.desired_state.state import training_spec
 from jobs.selectors.estimates.step_times import profile_key
 from tests.support.builders import CODE, job_make, node_make, submission_values
 
-pytestmark = pytest.mark.database
-
 Clients = Callable[..., APIClient]
 URL = "/api/v1/jobs/"
 EPOCHS = {"kind": "epochs", "limit": 3}

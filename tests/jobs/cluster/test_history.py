@@ -126,10 +126,16 @@ def test_the_policy_is_the_one_that_was_in_force_longest() -> None:
 def test_a_history_survives_its_file() -> None:
     world = TimedWorld(1, 2)
     finished_job(world)
+    Job.objects.update(tier="urgent")
     history = history_read(*whole(world))
     values = json.loads(json.dumps(history_to_dict(history)))
     again = history_from_dict(values, "file")
     assert history_to_dict(again) == values
+    assert again.jobs[0].tier == "urgent"
+    older = [
+        {name: value for name, value in row.items() if name != "tier"} for row in values["jobs"]
+    ]
+    assert history_from_dict({**values, "jobs": older}, "file").jobs[0].tier == "normal"
     for count in (1, 2):
         assert again.jobs[0].performance.goodput("cpu", count, 1) == pytest.approx(
             history.jobs[0].performance.goodput("cpu", count, 1)
@@ -183,8 +189,29 @@ def test_a_question_is_answered_from_the_record() -> None:
     assert (result["as_is_policy"], result["as_is_accelerators"]) == (
         "weighted_fair", {"cpu": 1},
     )  # fmt: skip
+    assert result["tiers"] == []
     ends = {job_id: number for _, job_id, number in result["allocation"]}
     assert ends == {first.pk: 0, second.pk: 0}
+
+
+def test_an_answer_is_given_by_tier() -> None:
+    world = TimedWorld(1, 1)
+    jobs = [finished_job(world, max_accelerators=1) for _ in range(3)]
+    Job.objects.filter(id=jobs[0].pk).update(tier="idle")
+    replay_ask(None, policy="fifo", accelerators={}, hours=1, now=world.now)
+    replay_next(world.now)
+    result = Replay.objects.get().result
+    assert [(row["tier"], row["num_jobs"]) for row in result["tiers"]] == [
+        ("normal", 2), ("idle", 1),
+    ]  # fmt: skip
+    for name in ("recorded", "as_is", "changed"):
+        of_jobs = {
+            row["id"]: row["recorded_s" if name == "recorded" else f"{name}_s"]
+            for row in result["jobs"]
+        }
+        normal, idle = (row[name]["mean_jct_s"] for row in result["tiers"])
+        assert idle == pytest.approx(of_jobs[jobs[0].pk])
+        assert normal == pytest.approx((of_jobs[jobs[1].pk] + of_jobs[jobs[2].pk]) / 2)
 
 
 def test_nothing_to_replay_is_said() -> None:

@@ -90,3 +90,18 @@ def test_refuses_to_run_without_a_password(tmp_path: Path, monkeypatch: pytest.M
 def test_asks_where_the_tokens_of_nodes_shall_go() -> None:
     with pytest.raises(CommandError, match="--enrolment-dir"):
         call_command("prepare", "node-a", admin="root-of-all")
+
+
+def test_static_files_are_collected_on_request(
+    monkeypatch: pytest.MonkeyPatch, password: str
+) -> None:
+    """Compressing takes half a minute, so that it is asked for and here only noted."""
+    commands: list[str] = []
+    monkeypatch.setattr(
+        "jobs.management.commands.prepare.call_command",
+        lambda name, *_arguments, **_options: commands.append(name),
+    )
+    call_command("prepare", admin="root")
+    assert commands == ["migrate"]
+    call_command("prepare", admin="root", static=True)
+    assert commands[1:] == ["migrate", "collectstatic"]

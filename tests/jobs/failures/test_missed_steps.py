@@ -15,7 +15,7 @@ from jobs.services.lifecycle.missed_reports import steps_known, steps_unreported
 from tests.jobs.world import World
 from tests.support.builders import at, job_make, membership_make
 
-pytestmark = [pytest.mark.django_db, pytest.mark.database]
+pytestmark = pytest.mark.django_db
 
 
 def training() -> tuple[World, Job]:

@@ -29,7 +29,7 @@ from tests.jobs.losses import (
 from tests.jobs.world import World
 from tests.support.builders import job_make
 
-pytestmark = [pytest.mark.django_db, pytest.mark.database]
+pytestmark = pytest.mark.django_db
 
 
 def end_here(*_: Any) -> None:

@@ -36,10 +36,9 @@ from jobs.services.cluster.nodes import node_hello, nodes_expire
 from jobs.services.failures.timeouts import generations_expire, stalled_recover
 from jobs.services.reports.batches import batch_take
 from jobs.services.submission.job_actions import job_cancel, job_pause, job_reprioritise, job_resume
+from jobs.services.submission.standing import Standing
 from tests.jobs.world import PlayedNode, World
 from tests.support.builders import accelerators, job_make, user_make
-
-pytestmark = pytest.mark.database
 
 OPEN_PHASES = [GenerationPhase.PREPARING, GenerationPhase.SWITCHING, GenerationPhase.ACTIVE]
 picks = st.integers(0, 1000)
@@ -107,7 +106,7 @@ class Lifecycle(RuleBasedStateMachine):
         job = self.pick(number)
         if job is not None:
             with contextlib.suppress(ConflictError):
-                job_reprioritise(job.pk, priority, self.world.now, actor="user:x")
+                job_reprioritise(job.pk, Standing(priority), self.world.now, actor="user:x")
 
     @rule()
     def cycle(self) -> None:

@@ -103,6 +103,36 @@ def test_kinds_that_the_job_refuses_do_not_count() -> None:
     assert memory_shortage(job_make(), {"num_examples": 5}) == ""
 
 
+def tuned_facts() -> dict[str, Any]:
+    """Give facts by which slices of 8 fit beside 3 more states, and not beside 4."""
+    return facts(8 + 7) | {"state_bytes": 2 * EXAMPLE_BYTES}
+
+
+def test_a_tuned_job_is_told_of_the_states_that_do_not_fit(client: APIClient, ada: User) -> None:
+    """5 states of 20 MB leave room for slices of 5: 7 virtual nodes, or 2 branches."""
+    node_make()
+    tuning = {"space": {"weight_decay": {"low": 0.0, "high": 0.1, "log": False}}}
+    assert memory_shortage(job_make(ada), tuned_facts()) == ""
+    told = memory_shortage(job_make(ada, tuning=tuning), tuned_facts())
+    assert "With 4 virtual nodes it runs out of memory" in told
+    assert "5 more states of 20.0 MB (100.0 MB) included" in told
+    assert told.endswith("7 virtual nodes would fit. It would fit with tuning.max_branches = 2.")
+    two = job_make(ada, tuning=tuning | {"max_branches": 2}, facts=tuned_facts())
+    assert memory_shortage(two, two.facts) == ""
+    memory = client.post(f"{URL}?dry_run=1", submission_values(tuning=tuning), format="json").data[
+        "memory"
+    ]
+    assert (memory["kept_states"], memory["kept_bytes"]) == (5, 100_000_000)
+    assert memory["num_virtual_nodes"] == 7
+
+
+def test_a_tuned_job_out_of_memory_is_told_of_its_branches() -> None:
+    node_make()
+    tuning = {"space": {"weight_decay": {"low": 0.0, "high": 0.1, "log": False}}}
+    job = job_make(tuning=tuning, facts=tuned_facts())
+    assert "tuning.max_branches = 2 would fit" in out_of_memory_text(job, "cpu")
+
+
 @pytest.mark.parametrize(
     ("num_fitting", "num_virtual_nodes", "expected"),
     [

@@ -12,7 +12,7 @@ from django.db import connection
 from django.test.utils import CaptureQueriesContext
 from rest_framework.test import APIClient
 
-from controlplane.core import cycle
+from controlplane.core import cycle, policies
 from controlplane.core.estimates.loss_prediction import LossFit
 from controlplane.core.estimates.throughput import ThroughputModel, slices_of
 from controlplane.core.policies.tiresias import SecondQueue
@@ -26,14 +26,15 @@ from jobs.models import (
     PolicyState,
     StepReport,
     StepTimeProfile,
+    Trial,
 )
+from jobs.selectors import policy_state
 from jobs.selectors.cluster import cluster_snapshot
 from jobs.selectors.estimates.job import Configuration, fits_forget, samples_read
 from jobs.selectors.estimates.resize_history import DEFAULT_RESIZE_S
 from jobs.selectors.estimates.step_times import profile_key
 from jobs.services.reports import model_fitting
 from jobs.services.reports.model_fitting import CONFIGURATIONS_LIMIT, models_fit
-from jobs.services.scheduling import policy
 from jobs.services.scheduling.policy import cluster_setting
 from tests.jobs.timed_world import TRUTH, TimedWorld, started, timed_job
 from tests.jobs.world import PlayedNode
@@ -129,6 +130,30 @@ def test_losses_are_foretold() -> None:
     expected = 0.3 + 2.0 / (1.0 + 0.01 * (760 + ahead - 30))
     assert loss.loss(ahead * 64.0) == pytest.approx(expected, rel=0.03)
     assert 0.0 < loss.normaliser < 2.0
+
+
+def test_losses_of_trials_teach_nothing() -> None:
+    """Steps 61 to 110 were a search's; that from step 161 on runs."""
+    space = {"weight_decay": {"low": 0.0, "high": 0.1, "log": False}}
+    world, job = TimedWorld(1, 1), timed_job(tuning={"space": space})
+    started(world, job)
+    fixed: dict[str, Any] = {
+        "job": job,
+        "values": {"weight_decay": 0.0},
+        "speed": 0.0,
+        "generation": 1,
+    }
+    for number, (search, step, num_steps, end) in enumerate(
+        [(1, 100, 40, ""), (1, 110, 10, "trials"), (2, 160, 0, "")], start=1
+    ):
+        fixed |= {"step": step, "steps": num_steps, "search_end": end, "at": world.now}
+        Trial.objects.create(number=number, search=search, **fixed)
+    for number in range(21):
+        is_in_trial = 60 <= 10 * number < 110 or 10 * number >= 160
+        world.report(job, **({"loss": 40.0} if is_in_trial else {}))
+    row = JobEstimates.objects.get(job=job)
+    assert [point[0] for point in row.losses] == [10 * 64, 60 * 64, 160 * 64]
+    assert max(point[1] for point in row.losses) < 2.4
 
 
 def test_models_are_fitted_now_and_then() -> None:
@@ -319,7 +344,7 @@ def test_a_snapshot_takes_as_many_queries_for_many_jobs() -> None:
     for _ in range(4):
         timed_job()
         timed_job(**adaptive)
-    assert queries() == few <= 12
+    assert queries() == few <= 14
 
 
 def test_a_kind_that_was_never_tried_is_judged_by_other_jobs() -> None:
@@ -370,7 +395,8 @@ def test_a_policy_finds_what_it_left(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(cycle, "POLICIES", {"weighted_fair": counting, "fifo": counting})
     states = {"weighted_fair": SecondQueue, "fifo": SecondQueue}
-    monkeypatch.setattr(policy, "POLICY_STATES", states)
+    for module in (policies, policy_state):
+        monkeypatch.setattr(module, "POLICY_STATES", states)
     world, _ = TimedWorld(1, 1), timed_job()
     cluster_setting()
     ClusterSetting.objects.update(policy="weighted_fair")

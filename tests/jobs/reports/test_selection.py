@@ -8,11 +8,13 @@ import pytest
 
 from controlplane.core.protocol.wire import ReportKind
 from jobs.models import Event, Job, StepReport
-from jobs.selectors.cluster import remaining_examples
+from jobs.selectors.cluster import _measured_speeds, remaining_examples, remaining_work
+from jobs.selectors.estimates.batch_sizes import epoch_examples
 from jobs.selectors.selection import selection_counts
 from jobs.services.reports.batches import batch_take
 from tests.jobs.losses import event, fresh, training
 from tests.jobs.world import World
+from tests.support.builders import job_make
 
 pytestmark = pytest.mark.django_db
 
@@ -74,6 +76,86 @@ def test_an_end_that_cannot_be_is_refused(wrong: dict[str, Any]) -> None:
     say(world, job, **END | wrong)
     assert fresh(job).selection_ended == {}
     assert event(job, "report_refused")
+
+
+def steps(world: World, job: Job, epoch: int, first: int, **data: Any) -> None:
+    """Report 10 steps of 10 examples, 1 s of training for each 100."""
+    played, trainer = world.leader_of(job)
+    fixed = {"epoch": epoch, "first_step": first, "last_step": first + 9, "num_accelerators": 2}
+    values = {"examples": 100, "seconds": 1.0, "loss": 0.5, "compute_s": {"0": 0.1}}
+    played.say(trainer, ReportKind.STEPS, **fixed, **values | data)
+    batch_take(played.node, played.batch(), world.now)
+
+
+def test_what_is_left_shrinks_within_an_epoch_that_selects() -> None:
+    """Of 6 epochs of 100 examples, half of which are chosen, the first one is half over."""
+    world, job = selecting()
+    steps(world, job, 4, 101, examples=30, candidates=50)
+    job = fresh(job)
+    assert remaining_examples(job) == 6 * 50 - 25
+    assert epoch_examples([job]) == {job.pk: 50}
+    steps(world, job, 4, 111, examples=30, candidates=50)
+    assert remaining_examples(fresh(job)) == 5 * 50
+
+
+def test_the_expected_end_does_not_jump_when_a_job_begins_to_select() -> None:
+    """A pass costs 0.3 of a step: an epoch that selects takes 0.3 + 0.5 of a plain one."""
+    world, job = selecting(start=5, end=None)
+    facts = {"num_examples": 100, "selection": {"loss_s": 0.003, "step_s": 0.01}}
+    Job.objects.update(facts=facts, throughput_by_count={})
+    left = []
+    for number, (epoch, values) in enumerate(
+        [(4, {}), (5, {"examples": 50, "candidates": 100, "seconds": 0.8, "pass_s": 0.3})]
+    ):
+        steps(world, fresh(job), epoch, 101 + 10 * number, **values)
+        job = fresh(job)
+        work = remaining_work(job)
+        assert work is not None
+        left.append(work / _measured_speeds(job)[2])
+    assert left == pytest.approx([5 * 0.8, 4 * 0.8])
+    assert job.examples_per_s == pytest.approx(50 / 0.8), "the page's has the passes"
+
+
+def test_a_stop_by_steps_counts_passes_where_the_job_selects() -> None:
+    """Of 640 examples 200 come before epoch 2; each later one costs 0.8/0.5 of a plain one."""
+    facts = {"num_examples": 100, "selection": {"loss_s": 0.003, "step_s": 0.01}}
+    job = job_make(stop_limit=20, selection=SELECTION, facts=facts)
+    assert remaining_examples(job) == 640
+    assert remaining_work(job) == pytest.approx(200 + 440 * 1.6)
+    job.epoch, job.step = 4, 10
+    assert remaining_work(job) == pytest.approx(320 * 1.6)
+    job.selection = SELECTION | {"end": 5}
+    assert remaining_work(job) == pytest.approx(50 * 1.6 + 270)
+
+
+def test_selection_passes_are_no_exchange_of_gradients() -> None:
+    world, job = selecting()
+    for number in range(3):
+        more = {"seconds": 1.6, "pass_s": 0.6, "candidates": 200}
+        steps(world, job, 4, 101 + 10 * number, **more)
+    speeds = job.generations.latest("number").speeds
+    assert speeds is not None
+    assert speeds["step_s"] == pytest.approx(0.1)
+
+
+def test_examples_of_epochs_with_trials_are_no_selected_ones() -> None:
+    """Epoch 4 has selected; in epoch 5 a search ran, in epoch 6 one is running."""
+    tuning = {"space": {"weight_decay": {"low": 0.0, "high": 0.1, "log": False}}}
+    world, job = selecting()
+    Job.objects.update(tuning=tuning)
+    job = fresh(job)
+    played, trainer = world.leader_of(job)
+    for epoch, candidates, logs in ((4, 100, {"selected_share": 0.5}), (5, 0, {"loss": 1.0})):
+        steps(world, job, epoch, 10 * epoch + 61, candidates=candidates, examples=50)
+        more = {"epoch": epoch, "step": 10 * epoch + 70, "logs": logs}
+        played.say(trainer, ReportKind.EPOCH, **more)
+    steps(world, job, 6, 121)
+    trial = {"number": 1, "search": 1, "values": {"weight_decay": 0.0}, "step": 121, "steps": 1}
+    played.say(trainer, ReportKind.TRIAL, **trial, speed=0.0, is_running=True)
+    batch_take(played.node, played.batch(), world.now)
+    counts = selection_counts(fresh(job))
+    assert counts is not None
+    assert (counts.candidates, counts.trained) == (100, 50)
 
 
 def test_the_examples_chosen_most_often_are_those_of_the_newest_epoch() -> None:

@@ -14,6 +14,7 @@ from jobs.services.cluster.nodes import Cordon, node_cordon, nodes_expire
 from jobs.services.reports.batches import batch_take
 from jobs.services.scheduling.cycle import cycle_run
 from jobs.services.submission.job_actions import job_cancel, job_pause, job_reprioritise, job_resume
+from jobs.services.submission.standing import Standing
 from tests.jobs.world import World
 from tests.support.builders import at, job_make
 
@@ -119,7 +120,7 @@ def test_priority_moves_accelerators() -> None:
     low, high = job_make(priority=100), job_make(priority=100)
     running(world, low, 2)
     running(world, high, 2)
-    job_reprioritise(high.pk, 300, world.now, actor="user:root", reason="deadline")
+    job_reprioritise(high.pk, Standing(300), world.now, actor="user:root", reason="deadline")
     running(world, high, 3)
     running(world, low, 1)
     assert Event.objects.filter(job=high, kind="reprioritised").get().data == {

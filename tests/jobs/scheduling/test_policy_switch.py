@@ -11,6 +11,7 @@ from controlplane.core.values.lifecycle import JobStatus
 from jobs.models import Allocation, Event, Job
 from jobs.services.scheduling.policy import policy_choose
 from jobs.services.submission.job_actions import job_reprioritise
+from jobs.services.submission.standing import Standing
 from tests.jobs.world import World
 from tests.support.builders import job_make
 
@@ -30,8 +31,8 @@ def test_jobs_live_through_every_policy() -> None:
     ]
     for policy in draw.sample([*POLICIES], len(POLICIES)):
         policy_choose(policy, world.now, actor="user:admin")
-        priority = draw.choice([10, 100, 1000])
-        job_reprioritise(draw.choice(jobs).pk, priority, world.now, actor="user:admin", reason="")
+        standing = Standing(draw.choice([10, 100, 1000]))
+        job_reprioritise(draw.choice(jobs).pk, standing, world.now, actor="user:admin", reason="")
         for _ in range(3):
             world.settle(2)
             check()

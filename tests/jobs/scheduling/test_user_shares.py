@@ -38,5 +38,5 @@ def test_shares_go_to_users_first_by_their_factors() -> None:
     snapshot = cluster_snapshot(timezone.now()).snapshot
     assert {(job.user, job.user_factor) for job in snapshot.jobs} == {(ada.pk, 1.0), (ben.pk, 2.0)}
     wanted = submission_read(submission_values(max_accelerators=8, num_virtual_nodes=8))
-    outlook = submission_outlook(wanted, world.now, ada.pk)
+    outlook = submission_outlook(wanted, world.now, ada)
     assert "the minima of its owner's other jobs take up the owner's share of 2" in outlook.reason

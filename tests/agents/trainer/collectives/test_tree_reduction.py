@@ -5,6 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from agents.trainer.collectives.tree_reduction import CUT_FROM_ELEMENTS
 from controlplane.core.protocol.wire import ReportKind, StopCondition, StopKind
 from tests.agents.trainer.local_jobs import local_job, training_spec
@@ -13,6 +15,7 @@ from tests.agents.trainer.local_jobs import local_job, training_spec
 WIDE_JOB = """
 import keras
 import numpy as np
+import pytest
 
 
 def build(settings):
@@ -27,6 +30,7 @@ def build(settings):
 """
 
 
+@pytest.mark.nightly
 def test_cut_messages_give_the_same_bits(tmp_path: Path) -> None:
     assert CUT_FROM_ELEMENTS < 784 * 641
     spec = training_spec(num_virtual_nodes=7, stop=StopCondition(kind=StopKind.STEPS, limit=25))

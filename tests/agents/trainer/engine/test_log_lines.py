@@ -80,6 +80,7 @@ def test_a_killed_trainer_leaves_what_its_job_has_printed(
         job.resize(1)
 
 
+@pytest.mark.nightly
 def test_a_validation_writes_nothing_of_its_own(tmp_path: Path) -> None:
     (tmp_path / "code").mkdir()
     (tmp_path / "code" / "job.py").write_text(TALKING_JOB)

@@ -108,6 +108,11 @@ def build(settings):
 """
 #: 20 examples a step: the one that is bad is in step 33 (of epoch 1 with 1000 examples).
 BAD_STEP = 33
+#: Choices as parameters; all but `stop` are nightly.
+CHOICES = [
+    pytest.param(choice, marks=() if choice is OnNonfinite.STOP else pytest.mark.nightly)
+    for choice in OnNonfinite
+]
 SETTINGS: dict[str, Any] = {"examples": 1000, "bad": 20 * (BAD_STEP - 1) + 3}
 
 
@@ -151,9 +156,8 @@ def told(job: LocalJob, kind: ReportKind) -> list[dict[str, Any]]:
     return [report.data for report in reports]
 
 
-@pytest.mark.parametrize(
-    "reduction", [pytest.param(ReductionMode.EXACT, marks=pytest.mark.nightly), ReductionMode.FAST]
-)
+@pytest.mark.nightly
+@pytest.mark.parametrize("reduction", [ReductionMode.EXACT, ReductionMode.FAST])
 def test_three_trainers_that_were_one_stop_before_the_same_step(
     tmp_path: Path, reduction: ReductionMode
 ) -> None:
@@ -250,7 +254,7 @@ def test_a_loss_may_be_finite_again(tmp_path: Path) -> None:
     assert result["nonfinite"] == []
 
 
-@pytest.mark.parametrize("choice", OnNonfinite)
+@pytest.mark.parametrize("choice", CHOICES)
 def test_a_metric_alone_that_is_not_finite(tmp_path: Path, choice: OnNonfinite) -> None:
     stop = StopCondition(kind=StopKind.EPOCHS, limit=3)
     spec = spec_of(choice, stop=stop, settings={})
@@ -338,7 +342,7 @@ def test_overflows_without_end_are_one(tmp_path: Path) -> None:
     assert "all skipped by the loss scale; it was never finite" in data["message"]
 
 
-@pytest.mark.parametrize("choice", OnNonfinite)
+@pytest.mark.parametrize("choice", CHOICES)
 def test_the_command_line(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], choice: OnNonfinite
 ) -> None:

@@ -30,6 +30,7 @@ def test_help_does_not_load_tensorflow() -> None:
     assert "--virtual-nodes" in result.stdout
 
 
+@pytest.mark.nightly
 def test_a_trainer_has_scikit_learn_only_when_its_job_wants_it(tmp_path: Path) -> None:
     """Keras would import it for wrappers, which takes a fifth of a trainer's start."""
     job = tmp_path / "job.py"

@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 
 import numpy as np
+import pytest
 
 from controlplane.core.protocol.wire import ReportKind, StopCondition, StopKind
 from tests.agents.trainer.local_jobs import local_job, training_spec
@@ -39,6 +40,7 @@ def build(settings):
 STEPS = 240
 
 
+@pytest.mark.nightly
 def test_a_loss_scale_moves_and_overflows_are_skipped_by_all(tmp_path: Path) -> None:
     """1 -> 3 -> 2 trainers end with the bits of one; steps were skipped, the scale moved."""
     spec = training_spec(stop=StopCondition(kind=StopKind.STEPS, limit=STEPS))

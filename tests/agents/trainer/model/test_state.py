@@ -111,7 +111,7 @@ def test_a_checkpoint_restores_every_bit(tmp_path: Path) -> None:
     source, target = state_of(), state_of()
     values = scrambled(source)
     path = tmp_path / "checkpoint.npz"
-    digest = checkpoint_write(path, source.specs, source.capture(), {"step": 3})
+    digest = checkpoint_write(path, source, source.capture(), {"step": 3})
     assert digest == state_digest(source.specs, source.capture())
     assert sorted(entry.name for entry in tmp_path.iterdir()) == ["checkpoint.npz"]
     assert checkpoint_read(path, target) == {"step": 3}
@@ -122,10 +122,28 @@ def test_a_checkpoint_restores_every_bit(tmp_path: Path) -> None:
     assert len(meta["variables"]) == len(source.specs)
 
 
+def test_a_checkpoint_restores_parked_branches_and_frees_others(tmp_path: Path) -> None:
+    source, target = state_of(), state_of()
+    plain = state_digest(source.specs, source.capture())
+    source.branches.fork(0)
+    parked = [value.numpy() for value in source.capture()]
+    values = scrambled(source)
+    path = tmp_path / "checkpoint.npz"
+    digest = checkpoint_write(path, source, source.capture_whole(), {}, parked=[0])
+    assert digest not in (plain, state_digest(source.specs, source.capture()))
+    target.branches.fork(7)
+    checkpoint_read(path, target)
+    assert same_bits(target, values)
+    assert list(target.branches.parked) == [0]
+    assert state_digest(source.specs, target.capture_whole()) == digest
+    target.branches.switch(0)
+    assert same_bits(target, parked)
+
+
 def test_a_damaged_or_foreign_checkpoint_is_refused(tmp_path: Path) -> None:
     state = state_of()
     path = tmp_path / "checkpoint.npz"
-    checkpoint_write(path, state.specs, state.capture(), {})
+    checkpoint_write(path, state, state.capture(), {})
     with pytest.raises(TrainerError, match="the job code changed"):
         checkpoint_read(path, state_of(units=4))
     whole = path.read_bytes()

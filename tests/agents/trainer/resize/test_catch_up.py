@@ -118,6 +118,7 @@ def test_a_rehearsal_runs_once_for_a_generation_and_passes_its_failure_on() -> N
         fail_and_see()
 
 
+@pytest.mark.nightly
 def test_a_job_that_ends_while_one_listens_and_the_fast_mode(tmp_path: Path) -> None:
     spec = training_spec(stop=steps(60), reduction=ReductionMode.FAST)
     with local_job(tmp_path, spec) as job:

@@ -57,17 +57,10 @@ TEMPLATE_JOBS = {
 #: Those whose joiners listen until they have the state, for longer than an epoch of two batches.
 STREAMED_JOBS = {"residual", "char_transformer"}
 HEARD_STEPS = 12
-#: The others, and joiners that listen, in `make nightly`; test_catch_up.py has some of these.
-EVERY_TIME = {"tabular"}
 
 
-@pytest.mark.parametrize(
-    "name",
-    [
-        pytest.param(name, marks=() if name in EVERY_TIME else pytest.mark.nightly)
-        for name in TEMPLATE_JOBS
-    ],
-)
+@pytest.mark.nightly  # the uneven job below is in every run
+@pytest.mark.parametrize("name", TEMPLATE_JOBS)
 def test_a_template_resized_1_3_2_4_ends_with_the_bits_of_the_undisturbed_run(
     name: str, tmp_path: Path
 ) -> None:

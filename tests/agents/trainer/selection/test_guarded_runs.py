@@ -44,6 +44,7 @@ def with_end(spec: TrainingSpec, epoch: int) -> TrainingSpec:
     return replace(spec, selection=replace(spec.selection, guard=False, end=epoch))
 
 
+@pytest.mark.nightly
 def test_a_decision_between_resizes_1_3_2_4_gives_the_bits_of_a_given_end(tmp_path: Path) -> None:
     spec = guarded_spec()
     with local_job(tmp_path, spec, num_slots=6) as job:
@@ -56,7 +57,13 @@ def test_a_decision_between_resizes_1_3_2_4_gives_the_bits_of_a_given_end(tmp_pa
     assert result["step"] == expected["step"]
 
 
-@pytest.mark.parametrize("is_applied", [False, True], ids=["before", "after"])
+@pytest.mark.parametrize(
+    "is_applied",
+    [
+        pytest.param(False, id="before"),
+        pytest.param(True, id="after", marks=pytest.mark.nightly),
+    ],
+)
 def test_a_leader_lost_with_its_decision(is_applied: bool, tmp_path: Path) -> None:
     """The survivor has the decision from the exchange, and reports it as the next leader."""
     spec = guarded_spec()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -15,11 +16,12 @@ from agents.trainer.model.recent_steps import StepsDone
 from agents.trainer.selection.loss_sums import LossSums
 from controlplane.core.protocol.selection import SelectionMethod, SelectionSpec
 from controlplane.core.protocol.wire import StopCondition, StopKind
+from controlplane.core.tuning.course import TuningCourse
 
 METHOD = SelectionMethod.SELECTIVE_BACKPROP
 
 
-def _course(num_train: int, batch_size: int, stop: StopCondition, **more: int) -> TrainingSchedule:
+def _course(num_train: int, batch_size: int, stop: StopCondition, **more: Any) -> TrainingSchedule:
     return TrainingSchedule(
         num_train, 3, batch_size, stop, selection=SelectionSpec(method=METHOD, **more)
     )
@@ -51,6 +53,30 @@ def test_an_epoch_that_selects_by_hand() -> None:
     assert (done.step, done.queued, done.chosen, done.trained) == (5, 0, 5, 6)
     assert done.passed == SelectionPasses()
     assert progress.train_examples_per_s == 6 / 7.0
+
+
+def test_epochs_with_trials_train_on_everything() -> None:
+    course = _course(7, 3, StopCondition(kind=StopKind.EPOCHS, limit=9), start=1)
+    for tuning, selects in (
+        (TuningCourse(is_due=False), True),
+        (TuningCourse(is_due=True), False),
+        (TuningCourse(is_due=False, has_tried=True), False),
+    ):
+        progress = course.with_tuning(Progress(step=9, epoch=3, queued=2), tuning)
+        assert progress.activity is (Activity.SELECT if selects else Activity.TRAIN)
+        assert (course.selects(progress), course.takes_queued(progress)) == (selects, False)
+        assert course.bounds(progress) == (0, 3), "candidates, or a batch of the epoch's order"
+    first = course.with_tuning(Progress(), None)
+    assert first.activity is Activity.TRAIN
+
+
+def test_steps_are_planned_with_the_expected_share() -> None:
+    """Epochs of 3 steps: 2 plain ones, 4 that choose a quarter, 1 plain one."""
+    stop = StopCondition(kind=StopKind.EPOCHS, limit=7)
+    assert _course(7, 3, stop, start=2, end=6, beta=3.0).num_planned_steps == 12
+    assert TrainingSchedule(7, 3, 3, stop).num_planned_steps == 21
+    stop = StopCondition(kind=StopKind.STEPS, limit=7)
+    assert _course(7, 3, stop, start=2).num_planned_steps == 7
 
 
 def test_a_pass_counts_until_the_next_step() -> None:

@@ -124,6 +124,7 @@ def test_a_selecting_job_resized_1_3_2_4_ends_with_the_undisturbed_bits(
     check_counts(job, spec, result["step"])
 
 
+@pytest.mark.nightly
 def test_killed_in_selection_passes_preempted_and_restored(tmp_path: Path) -> None:
     """One of three is lost before a pass, the leader between a pass and its choice."""
     spec = selecting_spec(SelectionMethod.SELECTIVE_BACKPROP, num_epochs=100)

@@ -220,7 +220,7 @@ def all_variables(model: keras.Model) -> list[Any]:
     return [*model.variables, *model.optimizer.variables]
 
 
-@pytest.mark.parametrize("num_virtual_nodes", [1, 3])
+@pytest.mark.parametrize("num_virtual_nodes", [pytest.param(1, marks=pytest.mark.nightly), 3])
 @pytest.mark.parametrize("case", CASES)
 def test_an_epoch_equals_fit(case: str, num_virtual_nodes: int) -> None:
     build, arrays = CASES[case]

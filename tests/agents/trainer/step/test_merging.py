@@ -124,6 +124,7 @@ def half_precision() -> Job:
     return classifier(inputs, x, optimizer), (ROWS, CLASSES)
 
 
+SLOW = (recurrent, separable, counting, several_outputs, half_precision)
 JOBS: list[Callable[[], Job]] = [
     residual,
     separable,
@@ -132,6 +133,11 @@ JOBS: list[Callable[[], Job]] = [
     several_outputs,
     counting,
     half_precision,
+]
+#: Jobs as parameters; slow ones are nightly.
+TRIED = [
+    pytest.param(make, id=make.__name__, marks=pytest.mark.nightly if make in SLOW else ())
+    for make in JOBS
 ]
 
 
@@ -201,7 +207,7 @@ PLACES = [
         pytest.param(8, id="two at a time"),
     ],
 )
-@pytest.mark.parametrize("make", JOBS, ids=[make.__name__ for make in JOBS])
+@pytest.mark.parametrize("make", TRIED)
 def test_merged_virtual_nodes_give_what_single_ones_give(
     make: Callable[[], Job], most_examples: int
 ) -> None:

@@ -33,9 +33,8 @@ def build(settings):
 """
 
 
-@pytest.mark.parametrize(
-    "reduction", [pytest.param(ReductionMode.EXACT, marks=pytest.mark.nightly), ReductionMode.FAST]
-)
+@pytest.mark.nightly
+@pytest.mark.parametrize("reduction", [ReductionMode.EXACT, ReductionMode.FAST])
 def test_uneven_splits_report_their_speed_and_keep_the_bits(
     reduction: ReductionMode, tmp_path: Path
 ) -> None:

@@ -55,7 +55,8 @@ def test_the_kernels_counts_follow_what_is_held() -> None:
 def test_memory_of_an_example_is_measured_in_a_process_of_its_own(tmp_path: Path) -> None:
     """Forward and backward hold the tiled input, its square and gradients: up to 6 times 8 MiB.
 
-    What shares a buffer depends on the processor; the tiled input is there on every one.
+    What shares a buffer depends on processor and threads; the tiled input is always there. Seen at
+    slice 1 with one buffer more, it hides an eighth of what an example needs.
     """
     (tmp_path / "code").mkdir()
     (tmp_path / "code" / "job.py").write_text(HEAD + WIDE)
@@ -75,7 +76,7 @@ def test_memory_of_an_example_is_measured_in_a_process_of_its_own(tmp_path: Path
     assert report.facts["memory"]["measured_slices"] == [1, 4, 8]
     need = memory_need_read(report.facts)
     assert need is not None
-    assert 0.95 * WIDE_EXAMPLE_BYTES < need.bytes_per_example < 6 * WIDE_EXAMPLE_BYTES
+    assert 0.8 * WIDE_EXAMPLE_BYTES < need.bytes_per_example < 6 * WIDE_EXAMPLE_BYTES
     assert need.process_bytes > 100e6
 
 

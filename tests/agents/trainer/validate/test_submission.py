@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from agents.trainer.validate.run import validation_run
+from controlplane.core.protocol.tuning import TunableRange, TuningSpec
 from controlplane.core.protocol.wire import (
     StopCondition,
     StopKind,
@@ -73,6 +74,31 @@ def test_the_metric_to_stop_at_must_be_in_the_logs(
         (None, None) if is_known else ("unknown_metric", "stop.metric")
     )
     assert is_known or "loss" in report.message
+
+
+@pytest.mark.parametrize(
+    ("name", "optimizer", "objective", "refused"),
+    [
+        ("momentum", "keras.optimizers.SGD(0.1, momentum=0.9)", "loss", None),
+        ("weight_decay", "'adam'", "loss", None),
+        ("momentum", "'sgd'", "loss", ("not_tunable", "tuning.space", "compiled with a momentum")),
+        ("momentum", "'rmsprop'", "loss", ("not_tunable", "tuning.space", "for RMSprop; leave it")),
+        ("weight_decay", "'adam'", "val_loss", ("unknown_metric", "tuning.objective", "need vali")),
+    ],
+)
+def test_what_is_tuned_must_be_there(
+    name: str,
+    optimizer: str,
+    objective: str,
+    refused: tuple[str, str, str] | None,
+    tmp_path: Path,
+) -> None:
+    tuning = TuningSpec(space={name: TunableRange(low=0.1, high=0.5)}, objective=objective)
+    report = validated(tmp_path, returning(f"compiled(net(), {optimizer})"), tuning=tuning)
+    assert report.ok is (refused is None), report
+    if refused is not None:
+        assert (report.code, report.field) == refused[:2]
+        assert refused[2] in report.message
 
 
 def test_batch_normalisation_of_single_examples_is_warned_about(tmp_path: Path) -> None:

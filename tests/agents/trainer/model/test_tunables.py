@@ -1,0 +1,137 @@
+"""Tunables change an update without tracing it again; refusals name the tunable and the fix."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from agents.trainer.model.keras_private import model_build
+from agents.trainer.model.state import ModelState
+from agents.trainer.model.tunables import Tunables
+from agents.trainer.step.functions import StepFunctions
+
+X = np.random.default_rng(3).normal(size=(8, 4)).astype("float32")
+SAMPLE = (X[:2], X[:2, :1])
+Make = Callable[..., keras.optimizers.Optimizer]
+optimizers = keras.optimizers
+
+
+def built(optimizer: Any) -> keras.Model:
+    keras.utils.set_random_seed(1)
+    model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(3), keras.layers.Dense(1)])
+    model.compile(optimizer, "mse")
+    model_build(model, SAMPLE)
+    return model
+
+
+class Updates:
+    """A model and its traced update, fed with made-up sums."""
+
+    def __init__(self, optimizer: Any, names: tuple[str, ...] = ()) -> None:
+        model = built(optimizer)
+        self.tunables = Tunables(model.optimizer, names) if names else None
+        self.state = ModelState(model, tunables=self.tunables)
+        self.functions = StepFunctions(model, self.state, SAMPLE, has_validation=False)
+
+    def run(self, num_steps: int, first: int = 0) -> list[np.ndarray]:
+        for step in range(first, first + num_steps):
+            draws = np.random.default_rng(step).normal(size=self.functions.train_width)
+            self.functions.apply(tf.constant(draws, self.functions.dtype))
+        return [np.asarray(variable) for variable in self.state.trainable]
+
+
+def momentum(**given: Any) -> keras.optimizers.Optimizer:
+    return optimizers.SGD(**{"momentum": 0.5} | given)
+
+
+#: One of each kind; the other optimizers in `make nightly`.
+CASES: list[tuple[Make, str, float]] = [
+    (lambda **given: momentum(nesterov=True, **given), "momentum", 0.9),
+    (optimizers.AdamW, "weight_decay", 0.2),
+]
+DEEP: list[tuple[Make, str, float]] = [
+    (optimizers.SGD, "learning_rate", 0.3),
+    (momentum, "learning_rate", 0.3),
+    (momentum, "momentum", 0.9),
+    (optimizers.SGD, "weight_decay", 0.2),
+    (optimizers.Adam, "learning_rate", 0.3),
+    (optimizers.Adam, "beta_1", 0.5),
+    (optimizers.Adamax, "beta_1", 0.5),
+    (optimizers.Nadam, "beta_1", 0.5),
+    (optimizers.Lamb, "beta_1", 0.5),
+    (optimizers.Lion, "beta_1", 0.5),
+]
+
+
+@pytest.mark.parametrize(
+    ("make", "name", "value"),
+    CASES + [pytest.param(*case, marks=pytest.mark.nightly) for case in DEEP],
+)
+def test_a_tuned_value_acts_like_a_compiled_one(make: Make, name: str, value: float) -> None:
+    expected = Updates(make(**{name: value})).run(6)
+    tunable = "momentum" if name == "beta_1" else name
+    tuned = Updates(make(), (tunable,))
+    assert tuned.tunables is not None
+    untouched = tuned.state.capture()
+    before = tuned.run(2)
+    tuned.tunables.assign({tunable: value})
+    tuned.run(2)
+    assert tuned.functions.apply.experimental_get_tracing_count() == 1
+    tuned.state.put(untouched)
+    assert tuned.tunables.values != {tunable: value}, "a state has its own values"
+    np.testing.assert_array_equal(tuned.run(2)[0], before[0])
+    tuned.state.put(untouched)
+    tuned.tunables.assign({tunable: value})
+    for mine, theirs in zip(tuned.run(6), expected, strict=True):
+        np.testing.assert_allclose(mine, theirs, rtol=2e-5, atol=2e-6)
+
+
+@pytest.mark.nightly
+def test_a_scale_multiplies_the_rates_of_a_schedule() -> None:
+    def schedule(factor: float) -> Any:
+        return optimizers.SGD(optimizers.schedules.ExponentialDecay(0.1 * factor, 2, 0.5))
+
+    tuned = Updates(schedule(1.0), ("learning_rate_scale",))
+    assert tuned.tunables is not None
+    assert tuned.tunables.values == {"learning_rate_scale": 1.0}
+    tuned.tunables.assign({"learning_rate_scale": 4.0})
+    np.testing.assert_allclose(tuned.run(5)[0], Updates(schedule(4.0)).run(5)[0], rtol=1e-5)
+
+
+def test_untuned_values_have_the_bits_of_a_job_without_tuning() -> None:
+    plain = Updates(optimizers.SGD(0.1, momentum=0.5)).run(4)
+    tuned = Updates(optimizers.SGD(0.1, momentum=0.5), ("learning_rate", "momentum")).run(4)
+    for mine, theirs in zip(tuned, plain, strict=True):
+        np.testing.assert_array_equal(mine, theirs)
+
+
+@pytest.mark.nightly
+def test_a_loss_scale_optimizer_passes_values_on() -> None:
+    tuned = Updates(optimizers.LossScaleOptimizer(optimizers.Adam(0.1)), ("learning_rate",))
+    assert tuned.tunables is not None
+    assert tuned.tunables.values["learning_rate"] == pytest.approx(0.1)
+    tuned.tunables.assign({"learning_rate": 0.0})
+    before = tuned.run(0)
+    np.testing.assert_array_equal(tuned.run(2)[0], before[0])
+
+
+@pytest.mark.parametrize(
+    ("optimizer", "name", "message"),
+    [
+        (optimizers.SGD(), "momentum", "needs an SGD that was compiled with a momentum"),
+        (optimizers.RMSprop(), "momentum", "not known for RMSprop; leave it out, or use SGD, Adam"),
+        (
+            optimizers.SGD(optimizers.schedules.ExponentialDecay(0.1, 2, 0.5)),
+            "learning_rate",
+            "follows a schedule; use learning_rate_scale instead",
+        ),
+    ],
+)
+def test_refusals(optimizer: Any, name: str, message: str) -> None:
+    with pytest.raises(ValueError, match=f"^tuning.space.{name} .*{message}"):
+        Tunables(built(optimizer).optimizer, (name,))

@@ -1,0 +1,151 @@
+"""Real trainer processes that are tuned while they train: the bits do not depend on the mapping."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from agents.trainer.local.local_cluster import LocalJob
+from controlplane.core.protocol.selection import SelectionMethod, SelectionSpec
+from controlplane.core.protocol.tuning import TunableRange, TuningSpec
+from controlplane.core.protocol.wire import ReportKind, StopCondition, StopKind, TrainingSpec
+from tests.agents.trainer.dying_trainer import Ending, dying_program
+from tests.agents.trainer.local_jobs import UNEVEN_JOB, local_job, resized, training_spec
+from tests.agents.trainer.scheduled_trainer import scheduled_program
+
+#: Its losses fall more steadily, so that trials converge.
+CODE = (
+    UNEVEN_JOB.replace("(x[:, :1] * x[:, 1:2] > 0)", "(x[:, :1] > 0)")
+    .replace("Dropout(0.3)", "Dropout(0.02)")
+    .replace("ExponentialDecay(0.01, 10, 0.9)", "ExponentialDecay(0.02, 50, 0.9)")
+)
+TUNING = TuningSpec(
+    space={
+        "learning_rate_scale": TunableRange(low=0.01, high=100.0, log=True),
+        "weight_decay": TunableRange(low=0.0, high=0.1),
+    },
+    max_trials=6,
+    max_share=0.5,
+    max_branches=3,
+)
+
+
+def tuned_spec(num_epochs: int = 100, **more: Any) -> TrainingSpec:
+    """Make a spec with 2 steps an epoch, half of which trials may take."""
+    stop = StopCondition(kind=StopKind.EPOCHS, limit=num_epochs)
+    values = {"tuning": TUNING, "stop": stop, "global_batch_size": 51}
+    return training_spec(**(values | more))
+
+
+def undisturbed(folder: Path, spec: TrainingSpec) -> tuple[dict[str, Any], dict[int, Any]]:
+    """Run a job on one accelerator from start to end."""
+    folder.mkdir()
+    with local_job(folder, spec, CODE) as job:
+        job.resize(1)
+        return job.wait_finished(), trials_of(job)
+
+
+def trials_of(job: LocalJob) -> dict[int, Any]:
+    """Return the last report of each trial, without the steps of the job after which it came."""
+    reports = [report for trainer in job.trainers.values() for report in trainer.reports]
+    trials = [dict(report.data) for report in reports if report.kind is ReportKind.TRIAL]
+    trials.sort(key=lambda trial: trial.pop("step"))
+    return {trial["number"]: trial for trial in trials}
+
+
+def check_same(result: dict[str, Any], expected: dict[str, Any]) -> None:
+    assert result["digest"] == expected["digest"]
+    assert result["metrics"] == expected["metrics"]
+    assert result["step"] == expected["step"]
+
+
+@pytest.mark.nightly
+def test_a_job_that_tunes_and_selects_resized_in_mid_trial_ends_with_the_undisturbed_bits(
+    tmp_path: Path,
+) -> None:
+    """Its second search begins between epochs that select, with chosen examples in the queue."""
+    selection = SelectionSpec(
+        method=SelectionMethod.STALE_SELECTIVE_BACKPROP, start=2, stale_every=2, guard=False
+    )
+    # The rate never rises: a plateau, four epochs after the first one in which nothing was tried.
+    tuning = replace(TUNING, objective="learning_rate", higher_is_better=True, max_trials=3)
+    spec = tuned_spec(60, tuning=tuning, selection=selection)
+    with local_job(tmp_path, spec, CODE) as job:
+        job.resize(1)
+        expected, trials = job.wait_finished(), trials_of(job)
+        (trainer,) = job.trainers.values()
+        found = [report for report in trainer.reports if report.kind is ReportKind.TRIAL]
+        rows = [row.data for row in trainer.reports if row.kind is ReportKind.EPOCH]
+    begun = min(report.data["step"] for report in found if report.data["search"] == 2)
+    ended = max(report.data["step"] for report in found if report.data["search"] == 2)
+    before = [row for row in rows if row["step"] <= begun and "selected_share" in row["logs"]]
+    assert len(before) == 5, "they are not those between the searches"
+    assert round(sum(101 * row["logs"]["selected_share"] for row in before)) % 51, "empty queue"
+    assert not any("selected_share" in row["logs"] for row in rows if begun < row["step"] <= ended)
+    assert "selected_share" in rows[-1]["logs"]
+    assert begun + 6 < ended
+    (tmp_path / "resized").mkdir()
+    with local_job(tmp_path / "resized", spec, CODE, num_slots=6) as job:
+        job.program = scheduled_program({1: begun + 1, 2: begun + 3, 3: begun + 6})
+        check_same(resized(job, [1, 3, 2, 4], every=0), expected)
+    assert trials_of(job) == trials
+
+
+def test_a_tuned_job_resized_1_3_2_4_in_mid_trial_ends_with_the_undisturbed_bits(
+    tmp_path: Path,
+) -> None:
+    spec = tuned_spec()
+    expected, trials = undisturbed(tmp_path / "one", spec)
+    with local_job(tmp_path, spec, CODE, num_slots=6) as job:
+        job.program = scheduled_program({1: 13, 2: 18, 3: 37})
+        check_same(resized(job, [1, 3, 2, 4], every=0), expected)
+    assert trials_of(job) == trials
+    assert len(trials) > 2, "nothing was tuned"
+
+
+@pytest.mark.nightly
+def test_killed_in_mid_trial_preempted_and_restored(tmp_path: Path) -> None:
+    """One of three is lost in a trial, then the leader, each before and inside of a step."""
+    spec = tuned_spec()
+    expected, trials = undisturbed(tmp_path / "one", spec)
+    step = "agents.trainer.step.stepper:Stepper.step"
+    turn = "agents.trainer.tuning.tuner:Tuner.after_step"
+    endings = [
+        Ending(slot=1, place=step, call=14, activity="train"),
+        Ending(slot=0, place=turn, generation=2, call=15),
+    ]
+    with local_job(tmp_path, spec, CODE) as job:
+        job.program = dying_program(endings)
+        job.resize(3, mapping=[[0, 3], [1], [2, 4]])
+        job.wait_lost(1)
+        job.recover([0, 2], [[0, 1, 4], [2, 3]])
+        job.wait_lost(0)
+        last = job.recover([2])
+        job.wait_switched(last)
+        checkpoint = job.preempt()
+        assert job.finished() is None, "the job ended before it was preempted: give it more epochs"
+        job.restore(2, checkpoint)
+        result = job.wait_finished()
+    check_same(result, expected)
+    assert trials_of(job) == trials
+
+
+@pytest.mark.nightly
+def test_a_trial_without_finite_losses_ends_without_ending_the_job(tmp_path: Path) -> None:
+    """The job's own rate is absurd: its second loss overflows."""
+    start = CODE.index("keras.optimizers.AdamW(")
+    end = CODE.index("loss=keras.losses")
+    code = CODE[:start] + "keras.optimizers.SGD(1e30),\n        " + CODE[end:]
+    span = TunableRange(low=1e-31, high=5e-31, log=True)
+    tuning = TuningSpec(space={"learning_rate_scale": span}, max_trials=3, max_share=0.5)
+    spec = tuned_spec(tuning=tuning)
+    with local_job(tmp_path, spec, code) as job:
+        job.resize(2)
+        result = job.wait_finished()
+    first, *others = trials_of(job).values()
+    assert (first["end"], first["steps"]) == ("diverged", 2)
+    assert "kept" in [trial["end"] for trial in others]
+    assert not result["not_finite"]

@@ -1,0 +1,106 @@
+"""Pages of projects and usage: what they show to whom, and what their forms do."""
+
+from __future__ import annotations
+
+import pytest
+from django.test import Client
+
+from jobs.models import AcceleratorPrice, Job, Project, ProjectMembership
+from tests.frontend.world import World
+
+
+@pytest.fixture
+def vision(world: World) -> Project:
+    return Project.objects.get(name="vision")
+
+
+def page(client: Client, address: str, status: int = 200) -> str:
+    response = client.get(address)
+    assert response.status_code == status
+    return " ".join(response.content.decode().split())
+
+
+def test_members_see_their_projects_and_others_none(
+    vision: Project, ada: Client, ben: Client
+) -> None:
+    shown = page(ada, "/projects/")
+    assert "lose no step" in shown
+    assert f'href="/projects/{vision.pk}/"' in shown
+    assert "New project" not in shown
+    assert "vision" not in page(ben, "/projects/")
+    page(ben, f"/projects/{vision.pk}/", 404)
+
+
+def test_a_project_tells_what_it_borrows(vision: Project, ada: Client, admin: Client) -> None:
+    """Three accelerators are held and two guaranteed; a member changes nothing."""
+    shown = page(ada, f"/projects/{vision.pk}/")
+    assert "3 accelerators, for 1 job" in shown
+    assert "1, given back at once when others need their share" in shown
+    assert "Add a member" not in shown
+    assert "Shares and limits" not in shown
+    assert "Shares and limits" in page(admin, f"/projects/{vision.pk}/")
+
+
+def test_an_admin_makes_a_project_and_fills_it(world: World, admin: Client) -> None:
+    answer = admin.post("/projects/new/", {"name": "speech", "guaranteed": "2"}, follow=True)
+    made = Project.objects.get(name="speech")
+    assert answer.redirect_chain == [(f"/projects/{made.pk}/", 302)]
+    address = f"/projects/{made.pk}/"
+    admin.post(f"{address}members/", {"user": "ben", "role": "operator"})
+    assert [(one.user, one.role) for one in made.memberships.all()] == [(world.ben, "operator")]
+    values = {"guaranteed": "3", "limit": "4", "user_limit": "", "is_closed": "on"}
+    admin.post(f"{address}edit/", values)
+    made.refresh_from_db()
+    assert (made.guaranteed, made.limit, made.user_limit, made.is_closed) == (3, 4, None, True)
+    admin.post(f"{address}members/remove/", {"user": "ben"})
+    assert not made.memberships.exists()
+    wrong = admin.post(f"{address}edit/", {"guaranteed": "9", "limit": "4"}, follow=True)
+    assert "Give at most 4, the limit, or raise the limit." in wrong.content.decode()
+
+
+def test_only_admins_of_a_project_change_its_members(
+    vision: Project, world: World, ada: Client
+) -> None:
+    address = f"/projects/{vision.pk}/members/"
+    given = {"user": "ben", "role": "member"}
+    assert ada.post(address, given).status_code == 403
+    ProjectMembership.objects.filter(user=world.ada).update(role="admin")
+    assert ada.post(address, given).status_code == 302
+    assert vision.memberships.filter(user=world.ben).exists()
+    assert ada.post(f"/projects/{vision.pk}/edit/", {"guaranteed": "9"}).status_code == 404
+
+
+def test_a_viewer_sees_a_job_without_its_buttons(
+    vision: Project, world: World, ben: Client
+) -> None:
+    ProjectMembership.objects.create(
+        project=vision, user=world.ben, role="viewer", since=vision.created_at
+    )
+    job = world.jobs["running"]
+    shown = page(ben, f"/jobs/{job.pk}/")
+    assert f"/jobs/{job.pk}/cancel/" not in shown
+    assert f"/jobs/{job.pk}/describe/" not in shown
+    for action in ("cancel", "pause", "resume", "priority", "describe", "delete-files"):
+        assert ben.post(f"/jobs/{job.pk}/{action}/", {"priority": "1"}).status_code == 403, action
+    assert Job.objects.get(pk=job.pk).version == job.version
+    assert job.name in page(ben, "/jobs/?project=vision")
+
+
+def test_the_form_offers_projects_that_take_jobs(vision: Project, ada: Client, ben: Client) -> None:
+    option = '<option value="vision">vision</option>'
+    assert option in page(ada, "/jobs/new/")
+    assert option not in page(ben, "/jobs/new/")
+
+
+def test_usage_shows_hours_and_their_cost(world: World, admin: Client, ada: Client) -> None:
+    shown = page(admin, "/usage/?by=user")
+    assert all(name in shown for name in ("ada", "ben", "all jobs", "Download CSV", "Prices"))
+    shown = page(ada, "/usage/?by=project")
+    assert "vision" in shown
+    assert "Prices" not in shown
+    assert "Give a day like" in page(ada, "/usage/?since=never", 400)
+    answer = ada.get("/usage/?by=user&csv=1")
+    assert answer.headers["Content-Type"].startswith("text/csv")
+    assert b"ben" not in answer.content
+    admin.post("/usage/prices/", {"price_t4": "1.5", "price_cpu": ""})
+    assert list(AcceleratorPrice.objects.values_list("kind", "per_hour")) == [("t4", 1.5)]

@@ -1,0 +1,216 @@
+"""Projects by REST: roles and what they allow, quotas of submissions, members, the queue's view."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from django.contrib.auth.models import User
+from django.utils import timezone
+from rest_framework.test import APIClient
+
+from controlplane.core.values.projects import ProjectQuota
+from jobs.models import AuditEntry, Job, Project, ProjectMembership, ProjectRole
+from jobs.selectors.cluster import cluster_snapshot
+from tests.support.builders import at, job_make, submission_values, user_make
+
+Clients = Callable[..., APIClient]
+URL = "/api/v1/projects/"
+
+
+@pytest.fixture
+def vision(db: None) -> Project:
+    return Project.objects.create(name="vision", guaranteed=2, limit=6, created_at=at(0))
+
+
+def join(project: Project, user: User, role: ProjectRole = ProjectRole.MEMBER) -> None:
+    ProjectMembership.objects.create(project=project, user=user, role=role.value, since=at(0))
+
+
+def submit(client: APIClient, **values: Any) -> Any:
+    return client.post("/api/v1/jobs/", submission_values(**values), format="json")
+
+
+def test_admins_make_and_change_projects(admin: User, client_of: Clients) -> None:
+    client = client_of(admin)
+    made = client.post(URL, {"name": "vision", "guaranteed": 2, "limit": 6}, format="json")
+    assert made.status_code == 201, made.content
+    assert (made.json()["guaranteed"], made.json()["limit"], made.json()["members"]) == (2, 6, [])
+    address = made.headers["Location"]
+    changed = client.patch(address, {"limit": None, "user_limit": 3}, format="json")
+    assert (changed.json()["limit"], changed.json()["user_limit"]) == (None, 3)
+    stale = client.patch(address, {"limit": 5}, format="json", headers={"If-Match": made["ETag"]})
+    assert (stale.status_code, stale.json()["code"]) == (412, "stale_version")
+    again = client.post(URL, {"name": "vision"}, format="json")
+    assert (again.status_code, again.json()["code"]) == (409, "project_exists")
+    assert [row["name"] for row in client.get(URL).json()] == ["vision"]
+    entries = list(AuditEntry.objects.values_list("action", "object").order_by("id"))
+    assert entries == [
+        ("project_made", "project:vision"),
+        ("project_changed", "project:vision"),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("values", "field"),
+    [
+        ({"name": "Vision!"}, "name"),
+        ({}, "name"),
+        ({"name": "a", "guaranteed": -1}, "guaranteed"),
+        ({"name": "a", "guaranteed": 4, "limit": 3}, "guaranteed"),
+        ({"name": "a", "limit": 0}, "limit"),
+        ({"name": "a", "user_limit": "many"}, "user_limit"),
+        ({"name": "a", "owner": "ada"}, "owner"),
+    ],
+)
+def test_a_wrong_project_names_the_field(
+    values: dict[str, Any], field: str, admin: User, client_of: Clients
+) -> None:
+    answer = client_of(admin).post(URL, values, format="json")
+    assert answer.status_code == 400
+    assert [*answer.json()["errors"]] == [field]
+
+
+@pytest.mark.parametrize("role", [None, *ProjectRole])
+def test_roles(role: ProjectRole | None, ada: User, client_of: Clients, vision: Project) -> None:
+    """Each role on another member's job, on the own one, and on the members."""
+    grace = user_make("grace")
+    join(vision, ada)
+    if role is not None:
+        join(vision, grace, role)
+    theirs = job_make(ada, project=vision)
+    client = client_of(grace)
+    allowed = {
+        "see": client.get(f"/api/v1/jobs/{theirs.pk}/").status_code == 200,
+        "list": len(client.get("/api/v1/jobs/", {"project": "vision"}).json()["results"]) == 1,
+        "log": client.get(f"/api/v1/jobs/{theirs.pk}/logs/").status_code == 200,
+        "project": client.get(f"{URL}{vision.pk}/").status_code == 200,
+        "submit": submit(client, project="vision").status_code == 201,
+        "tag": client.patch(
+            f"/api/v1/jobs/{theirs.pk}/", {"tags": ["seen"]}, format="json"
+        ).status_code
+        == 200,
+        "members": client.put(
+            f"{URL}{vision.pk}/members/ada/", {"role": "viewer"}, format="json"
+        ).status_code
+        == 200,
+    }
+    act = {"action": "tag", "tag": "x", "jobs": [theirs.pk]}
+    many = client.post("/api/v1/jobs/actions/", act, format="json").json()["results"][0]
+    cancel = client.post(f"/api/v1/jobs/{theirs.pk}/cancel/", {}, format="json")
+    allowed |= {"many": many["done"], "cancel": cancel.status_code == 200}
+    sees = {"see", "list", "log", "project"}
+    expected = {
+        None: set(),
+        ProjectRole.VIEWER: sees,
+        ProjectRole.MEMBER: sees | {"submit"},
+        ProjectRole.OPERATOR: sees | {"submit", "tag", "many", "cancel"},
+        ProjectRole.ADMIN: sees | {"submit", "tag", "many", "cancel", "members"},
+    }[role]
+    assert {name for name, is_allowed in allowed.items() if is_allowed} == expected
+    if role in (ProjectRole.VIEWER, ProjectRole.MEMBER):
+        assert (cancel.status_code, cancel.json()["code"], many["code"]) == (
+            *(403, "forbidden"),
+            "forbidden",
+        )
+        assert Job.objects.get(pk=theirs.pk).version == theirs.version
+    if role is None:
+        assert (cancel.status_code, many["code"]) == (404, "not_found")
+        assert client.get(URL).json() == []
+
+
+def test_strangers_learn_nothing_of_a_project(
+    ada: User, client_of: Clients, vision: Project
+) -> None:
+    """A project that is not theirs reads like one that does not exist."""
+    client = client_of(user_make("mallory"))
+    answers = [
+        (
+            client.get(f"{URL}{number}/").content,
+            client.put(f"{URL}{number}/members/mallory/", {"role": "admin"}).content,
+            client.delete(f"{URL}{number}/members/ada/").content,
+        )
+        for number in (vision.pk, 999_999)
+    ]
+    assert answers[0] == answers[1]
+    texts = [submit(client, project=name).json()["errors"] for name in ("vision", "absent")]
+    assert str(texts[0]).replace("vision", "absent") == str(texts[1])
+
+
+def test_members_are_set_and_removed(ada: User, client_of: Clients, vision: Project) -> None:
+    boss, grace = user_make("grace"), user_make("linus")
+    join(vision, boss, ProjectRole.ADMIN)
+    client, address = client_of(boss), f"{URL}{vision.pk}/members/linus/"
+    assert client.put(address, {"role": "member"}, format="json").status_code == 201
+    assert client.put(address, {"role": "operator"}, format="json").status_code == 200
+    members = client.get(f"{URL}{vision.pk}/").json()["members"]
+    assert [(one["user"], one["role"]) for one in members] == [
+        ("grace", "admin"),
+        ("linus", "operator"),
+    ]
+    assert client.delete(address).status_code == 204
+    assert client.delete(address).status_code == 404
+    absent = client.put(f"{URL}{vision.pk}/members/nobody/", {"role": "member"}, format="json")
+    assert absent.status_code == 404
+    wrong = client.put(address, {"role": "king"}, format="json")
+    assert [*wrong.json()["errors"]] == ["role"]
+    shares = client.patch(f"{URL}{vision.pk}/", {"guaranteed": 6}, format="json")
+    assert shares.status_code == 403
+    assert not ProjectMembership.objects.filter(user=grace).exists()
+
+
+def test_a_job_has_the_project_of_its_submission(
+    ada: User, client_of: Clients, vision: Project
+) -> None:
+    join(vision, ada)
+    client = client_of(ada)
+    job = submit(client, project="vision").json()
+    assert job["project"] == "vision"
+    assert submit(client).json()["project"] is None
+    clone = client.post(f"/api/v1/jobs/{job['id']}/clone/", {}, format="json")
+    assert clone.json()["project"] == "vision"
+    vision.is_closed = True
+    vision.save()
+    closed = submit(client, project="vision")
+    assert closed.json()["errors"]["project"] == [
+        "You cannot submit to a project 'vision'. Leave it out."
+    ]
+
+
+@pytest.mark.parametrize(
+    ("limits", "values", "field"),
+    [
+        ({"live_jobs_limit": 1}, {}, "project"),
+        ({"user_live_jobs_limit": 1}, {}, "project"),
+        ({"limit": 2, "guaranteed": 0}, {"min_accelerators": 3}, "min_accelerators"),
+        ({"user_limit": 2}, {"min_accelerators": 3}, "min_accelerators"),
+    ],
+)
+def test_a_quota_names_the_field_and_the_fix(
+    limits: dict[str, int],
+    values: dict[str, int],
+    field: str,
+    ada: User,
+    client_of: Clients,
+    vision: Project,
+) -> None:
+    join(vision, ada)
+    client = client_of(ada)
+    sizes = {"num_virtual_nodes": 8, "max_accelerators": 4}
+    assert submit(client, project="vision", **sizes, **values).status_code == 201
+    Project.objects.update(**limits)
+    answer = submit(client, project="vision", **sizes, **values)
+    assert answer.status_code == 400
+    errors = answer.json()["errors"]
+    assert [*errors] == [field]
+    assert "choose another project" in errors[field][0]
+    assert Job.objects.count() == 1
+
+
+def test_policies_see_quotas(ada: User, vision: Project) -> None:
+    Project.objects.create(name="plain", created_at=at(0))
+    job = job_make(ada, project=vision)
+    snapshot = cluster_snapshot(timezone.now()).snapshot
+    assert snapshot.projects == {vision.pk: ProjectQuota(2, 6, None)}
+    assert {one.id: one.project for one in snapshot.jobs} == {job.pk: vision.pk}

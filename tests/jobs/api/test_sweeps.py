@@ -1,0 +1,257 @@
+"""POST and GET /api/v1/sweeps/, and what becomes of the jobs of a sweep."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from django.contrib.auth.models import User
+from django.core.files.storage import default_storage
+from rest_framework.test import APIClient
+
+from controlplane.core.values.lifecycle import JobStatus, ValidationStatus
+from jobs.models import AuditEntry, Job, Sweep, UserLimits, Validation
+from jobs.selectors.cluster import cluster_snapshot
+from jobs.services.submission.validations import SWEEP_RUNNING_PER_NODE, validations_start_waiting
+from tests.support.builders import at, job_make, node_make
+
+pytestmark = pytest.mark.django_db
+
+Clients = Callable[..., APIClient]
+URL = "/api/v1/sweeps/"
+GRID = {"hidden_units": [32, 64], "learning_rate": {"low": 0.001, "high": 0.1, "num": 3,
+        "scale": "log"}}  # fmt: skip
+
+
+def body(space: Any = GRID, /, **sweep: Any) -> dict[str, Any]:
+    return {"template": "digits_cnn", "name": "search", "sweep": {"space": space, **sweep}}
+
+
+def submit(client: APIClient, space: Any = GRID, /, **sweep: Any) -> dict[str, Any]:
+    response = client.post(URL, body(space, **sweep), format="json")
+    assert response.status_code == 201, response.json()
+    answer: dict[str, Any] = response.json()
+    return answer
+
+
+def sweep_make(owner: User, statuses: list[JobStatus], **values: Any) -> Sweep:
+    """Make a sweep with one job for each status."""
+    values = {"name": "search", "space": {"x": [1]}, "max_running": 2, **values}
+    sweep = Sweep.objects.create(owner=owner, submitted_at=at(0), **values)
+    for status in statuses:
+        job_make(owner, status=status, sweep=sweep)
+    return sweep
+
+
+def test_a_grid_is_submitted_as_jobs(ada: User, client_of: Clients) -> None:
+    client = client_of(ada)
+    found = submit(client, max_running=2)
+    assert (found["num_jobs"], found["max_running"], found["owner"]) == (6, 2, "ada")
+    assert found["statuses"] == {"validating": 6}
+    jobs = Job.objects.filter(sweep=found["id"]).order_by("pk")
+    assert [(job.name, job.settings["hidden_units"], job.settings["learning_rate"])
+            for job in jobs] == [
+        ("search 1", 32, 0.001), ("search 2", 32, 0.01), ("search 3", 32, 0.1),
+        ("search 4", 64, 0.001), ("search 5", 64, 0.01), ("search 6", 64, 0.1),
+    ]  # fmt: skip
+    others = {name for job in jobs for name in job.settings} - {*GRID}
+    assert others, "the template's other settings stay"
+    assert len({job.code.name for job in jobs}) == 6
+    listed = client.get(f"/api/v1/jobs/?sweep={found['id']}").json()["results"]
+    assert {row["sweep"] for row in listed} == {found["id"]}
+    assert len(listed) == 6
+    assert client.get(URL).json()["results"] == [client.get(f"{URL}{found['id']}/").json()]
+
+
+def test_draws_differ_and_are_repeated_by_their_seed(ada: User, client_of: Clients) -> None:
+    space = {"hidden_units": {"low": 8, "high": 512, "scale": "log", "integer": True},
+             "learning_rate": {"low": 1e-4, "high": 1e-1, "scale": "log"}}  # fmt: skip
+    client, query = client_of(ada), "?dry_run=1"
+
+    def drawn(**sweep: Any) -> list[dict[str, Any]]:
+        answer = client.post(URL + query, body(space, num_draws=20, **sweep), format="json")
+        settings: list[dict[str, Any]] = answer.json()["settings"]
+        return settings
+
+    first = drawn()
+    assert first == drawn(seed=0)
+    assert first != drawn(seed=1)
+    assert len({str(one) for one in first}) == 20
+    assert all(type(one["hidden_units"]) is int for one in first)
+    assert all(8 <= one["hidden_units"] <= 512 for one in first)
+    assert all(1e-4 <= one["learning_rate"] <= 1e-1 for one in first)
+    assert not Sweep.objects.exists()
+    few = client.post(URL + query, body({"hidden_units": [1, 2, 3]}, num_draws=9), format="json")
+    assert few.json()["num_jobs"] == 3
+
+
+@pytest.mark.parametrize(
+    ("sweep", "field", "text"),
+    [
+        (None, "sweep", "space"),
+        ("none", "sweep", "space"),
+        ({}, "sweep.space", "required"),
+        ({"space": {}}, "sweep.space", "hidden_units"),
+        ({"space": {"units": []}}, "sweep.space", "units: give a list"),
+        ({"space": {"units": 3}}, "sweep.space", "units: give a list"),
+        ({"space": {"units": [1]}}, "sweep.space", "has no setting units"),
+        ({"space": {"filters": [8, "many"]}}, "sweep.space", 'filters: "many" is text'),
+        ({"space": {"filters": [[8]]}}, "sweep.space", "takes a number, such as 32"),
+        ({"space": {"a": {"low": 1, "high": 2}}}, "sweep.space", "a: a grid needs num"),
+        ({"space": {"a": {"low": 2, "high": 1}}}, "sweep.space", "smaller one first"),
+        ({"space": {"a": {"low": 0, "high": 1, "scale": "log", "num": 2}}}, "sweep.space", "log"),
+        ({"space": {"a": {"low": 0, "high": 1, "scale": "x", "num": 2}}}, "sweep.space", "linear"),
+        ({"space": {"a": {"low": 0, "high": 1.5, "integer": True}}}, "sweep.space", "whole"),
+        ({"space": {"a": {"low": 0, "high": 1, "step": 1}}}, "sweep.space", "no field step"),
+        ({"space": {"a": {"low": 0, "high": 1, "num": 1}}}, "sweep.space", "2 to 100"),
+        ({"space": {"a": [*range(30)], "b": [*range(30)]}}, "sweep.space", "900 jobs"),
+        ({"space": {"hidden_units": [1]}, "num_draws": 501}, "sweep.num_draws", "500"),
+        ({"space": {"hidden_units": [1]}, "max_running": 0}, "sweep.max_running", "500"),
+        ({"space": {"hidden_units": [1]}, "max_runing": 1}, "sweep.max_runing", "max_running"),
+    ],
+)
+def test_a_wrong_space_names_the_setting(
+    ada: User, client_of: Clients, sweep: Any, field: str, text: str
+) -> None:
+    given = {"template": "digits_cnn", "sweep": sweep}
+    answer = client_of(ada).post(URL, given, format="json")
+    assert answer.status_code == 400
+    assert list(answer.json()["errors"]) == [field]
+    assert text in answer.json()["errors"][field][0]
+    assert not Job.objects.exists()
+
+
+def test_a_wrong_field_of_the_job_is_named_as_ever(ada: User, client_of: Clients) -> None:
+    answer = client_of(ada).post(URL, body() | {"num_virtual_nodes": 0}, format="json")
+    assert list(answer.json()["errors"]) == ["num_virtual_nodes"]
+    answer = client_of(ada).post("/api/v1/jobs/", body(), format="json")
+    assert list(answer.json()["errors"]) == ["sweep"]
+
+
+def test_the_limit_of_live_jobs_counts_all_of_them(ada: User, client_of: Clients) -> None:
+    UserLimits.objects.create(user=ada, live_jobs_limit=6)
+    job_make(ada)
+    answer = client_of(ada).post(URL, body(), format="json")
+    assert (answer.status_code, answer.json()["code"]) == (409, "too_many_jobs")
+    assert answer.json()["detail"] == (
+        "You have 1 jobs that have not ended; wait for some or cancel them. These would be 6 more, "
+        "and 6 are allowed."
+    )
+    assert (Job.objects.count(), Sweep.objects.count()) == (1, 0)
+
+
+def test_a_repeated_request_makes_no_second_sweep(ada: User, client_of: Clients) -> None:
+    client, key = client_of(ada), {"Idempotency-Key": "once"}
+    first, second = (client.post(URL, body(), format="json", headers=key) for _ in range(2))
+    assert (first.status_code, second.status_code) == (201, 200)
+    assert first.json() == second.json()
+    assert Job.objects.count() == 6
+    other = client.post(URL, body(max_running=1), format="json", headers=key)
+    assert (other.status_code, other.json()["code"]) == (409, "idempotency_key_reused")
+
+
+def test_a_yaml_file_describes_a_sweep(ada: User, client_of: Clients) -> None:
+    text = (
+        "template: digits_cnn\nsweep:\n  max_running: 1\n  space:\n    hidden_units: [16, 32, 64]\n"
+        "    learning_rate: [1e-4, 1e-2]\n"
+    )
+    answer = client_of(ada).post(URL, text, content_type="application/yaml")
+    assert answer.status_code == 201, answer.json()
+    rates = Job.objects.order_by("pk").values_list("settings__learning_rate", flat=True)
+    assert list(rates) == [1e-4, 1e-2] * 3
+
+
+def test_jobs_beyond_the_limit_are_held_back(ada: User) -> None:
+    """Of a sweep of 2 at once, one job is being stopped: only one more may begin."""
+    statuses = [JobStatus.PENDING, JobStatus.PENDING, JobStatus.PREEMPTING]
+    sweep = sweep_make(ada, statuses)
+    job_make(ada)
+    snapshot = cluster_snapshot(at(10)).snapshot
+    assert [job.sweep for job in snapshot.jobs] == [sweep.pk, sweep.pk, None]
+    (held,) = snapshot.sweeps.values()
+    assert (held.max_running, held.num_leaving, held.is_paused) == (2, 1, False)
+
+
+def test_a_sweep_does_not_keep_the_code_of_others_waiting(ada: User, client_of: Clients) -> None:
+    node_make()
+    submit(client_of(ada))
+    other = job_make(ada, status=JobStatus.VALIDATING).validation
+    for _ in range(2):
+        validations_start_waiting(at(1))
+    running = Validation.objects.filter(status=ValidationStatus.RUNNING)
+    assert running.filter(pk=other.pk).exists()
+    assert running.exclude(job__sweep=None).count() == SWEEP_RUNNING_PER_NODE
+    running.exclude(job__sweep=None).update(status=ValidationStatus.PASSED, deadline_at=None)
+    validations_start_waiting(at(2))
+    assert running.exclude(job__sweep=None).count() == SWEEP_RUNNING_PER_NODE
+
+
+def test_a_sweep_is_paused_resumed_and_cancelled(ada: User, client_of: Clients) -> None:
+    sweep = sweep_make(ada, [JobStatus.PENDING, JobStatus.VALIDATING, JobStatus.FINISHED])
+    client, address = client_of(ada), f"{URL}{sweep.pk}/"
+    paused = client.post(f"{address}pause/", {"reason": "later"}, format="json").json()
+    assert (paused["is_paused"], paused["statuses"]["pending"]) == (True, 1)
+    (held,) = cluster_snapshot(at(10)).snapshot.sweeps.values()
+    assert held.is_paused
+    assert client.post(f"{address}resume/").json()["is_paused"] is False
+    for _ in range(2):
+        cancelled = client.post(f"{address}cancel/", {"reason": "typo"}, format="json")
+        assert cancelled.json()["statuses"] == {"cancelled": 2, "finished": 1}
+    assert not AuditEntry.objects.exists()
+
+
+def test_running_jobs_of_a_paused_sweep_are_paused(ada: User, client_of: Clients) -> None:
+    sweep = sweep_make(ada, [JobStatus.RUNNING])
+    client = client_of(ada)
+    client.post(f"{URL}{sweep.pk}/pause/")
+    assert Job.objects.get().pause_requested
+    client.post(f"{URL}{sweep.pk}/resume/")
+    assert not Job.objects.get().pause_requested
+
+
+def test_the_limit_is_changed_by_its_owner_and_by_admins_with_a_reason(
+    ada: User, bob: User, admin: User, client_of: Clients
+) -> None:
+    sweep = sweep_make(ada, [])
+    address = f"{URL}{sweep.pk}/"
+
+    def change(user: User, **values: Any) -> Any:
+        return client_of(user).patch(address, values, format="json")
+
+    assert change(ada, max_running=5).json()["max_running"] == 5
+    assert change(bob, max_running=1).status_code == 404
+    assert list(change(admin, max_running=1).json()["errors"]) == ["reason"]
+    assert change(admin, max_running=1, reason="a demo").json()["max_running"] == 1
+    assert AuditEntry.objects.get().object == f"sweep:{sweep.pk}"
+    assert list(change(ada, max_running=0).json()["errors"]) == ["max_running"]
+    assert list(change(ada, space={}).json()["errors"]) == ["space"]
+
+
+@pytest.mark.parametrize("action", ["", "cancel/", "pause/", "resume/"])
+def test_somebody_elses_sweep_is_not_there(
+    ada: User, bob: User, client_of: Clients, action: str
+) -> None:
+    sweep = sweep_make(ada, [JobStatus.PENDING])
+    client = client_of(bob)
+    method = client.post if action else client.get
+    assert method(f"{URL}{sweep.pk}/{action}").status_code == 404
+    assert client.get(URL).json()["results"] == []
+
+
+def test_all_jobs_or_none(ada: User, client_of: Clients, monkeypatch: pytest.MonkeyPatch) -> None:
+    stored: list[str] = []
+
+    def fail(job: Job, *_rest: Any) -> None:
+        assert job.code.storage.exists(job.code.name)
+        stored.append(job.code.name)
+        if len(stored) == 3:
+            raise RuntimeError("the third one")
+
+    monkeypatch.setattr("jobs.services.submission.job_actions.job_store", fail)
+    client = client_of(ada)
+    client.raise_request_exception = False
+    assert client.post(URL, body(), format="json").status_code == 500
+    assert not Sweep.objects.exists()
+    assert len(stored) == 3
+    assert not any(default_storage.exists(name) for name in stored)

@@ -1,0 +1,142 @@
+"""`tuning` of a submission: default, values, refusals, and its way to the trainer."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from django.contrib.auth.models import User
+from django.utils import timezone
+from rest_framework.test import APIClient
+
+from controlplane.core.protocol.tuning import TunableRange, TuningSpec
+from controlplane.core.protocol.wire import TrainingSpec, decode, encode
+from jobs.api.jobs.submission_request import submission_read
+from jobs.exceptions import InvalidInputError
+from jobs.models import Job
+from jobs.selectors.desired_state.state import training_spec
+from jobs.selectors.validations import validation_matching
+from tests.support.builders import job_make, node_make, submission_values, validation_make
+
+Clients = Callable[..., APIClient]
+URL = "/api/v1/jobs/"
+EPOCHS = {"kind": "epochs", "limit": 10}
+SPACE = {
+    "learning_rate": {"low": 0.001, "high": 1, "log": True},
+    "momentum": {"low": 0, "high": 0.9},
+}
+GIVEN = {"space": SPACE, "max_trials": 9, "objective": "val_accuracy", "higher_is_better": True}
+FULL = TuningSpec(
+    space={
+        "learning_rate": TunableRange(low=0.001, high=1.0, log=True),
+        "momentum": TunableRange(low=0.0, high=0.9),
+    },
+    max_trials=9,
+    objective="val_accuracy",
+    higher_is_better=True,
+)
+
+
+def _refused(tuning: Any, **more: Any) -> dict[str, list[str]]:
+    with pytest.raises(InvalidInputError) as caught:
+        submission_read(submission_values(stop=EPOCHS, tuning=tuning, **more))
+    return {name: [*messages] for name, messages in caught.value.fields.items()}
+
+
+@pytest.mark.parametrize("kind", ["application/json", "application/yaml"])
+def test_a_tuning_reaches_the_trainer_and_a_clone(kind: str, ada: User, client_of: Clients) -> None:
+    node_make()
+    client = client_of(ada)
+    values = submission_values(stop=EPOCHS, tuning=GIVEN)
+    response = client.post(URL, json.dumps(values), content_type=kind)
+    assert response.status_code == 201, response.data
+    job = Job.objects.get()
+    spec = training_spec(job)
+    assert spec.tuning == FULL
+    assert decode(TrainingSpec, json.loads(json.dumps(encode(spec)))) == spec
+    read = client.get(f"{URL}{job.pk}/").data
+    assert read["tuning"]["space"]["momentum"] == {"low": 0.0, "high": 0.9, "log": False}
+    assert read["tuned"] == {
+        "num_trials": 0,
+        "steps": 0,
+        "share": None,
+        "values": None,
+        "search_end": "",
+        "trials": [],
+    }
+    Job.objects.update(status="cancelled", ended_at=timezone.now())
+    clone = client.post(f"{URL}{job.pk}/clone/", {"tuning": {"max_trials": 5}}, format="json")
+    assert clone.status_code == 201, clone.data
+    assert clone.data["tuning"] == {**read["tuning"], "max_trials": 5}
+
+
+@pytest.mark.parametrize(
+    "more", [{}, {"tuning": {}}, {"tuning": {"space": {}, "max_trials": 5}}, {"tuning_space": ""}]
+)
+def test_without_a_space_nothing_is_tuned(more: dict[str, Any]) -> None:
+    assert submission_read(submission_values(stop=EPOCHS, **more)).tuning == {}
+
+
+@pytest.mark.parametrize(
+    ("name", "wrong", "message"),
+    [
+        ("space", "{", "Not valid JSON"),
+        ("space", [1], "Give an object with text keys"),
+        ("space", {"dropout": {"low": 0, "high": 1}}, "tuning.space.dropout is no tunable; choose"),
+        ("space", {"momentum": 0.5}, "tuning.space[momentum] must be an object"),
+        ("space", {"momentum": {"low": 0.5}}, "tuning.space[momentum].high is missing"),
+        (
+            "space",
+            {"momentum": {"low": "a", "high": 1}},
+            "tuning.space[momentum].low must be a num",
+        ),
+        (
+            "space",
+            {"momentum": {"low": 0, "high": 1}},
+            "tuning.space.momentum.high must be at most",
+        ),
+        ("space", {"momentum": {"low": 0, "hi": 1}}, "tuning.space.momentum has 'hi'; give low"),
+        ("max_trials", 1, "Give a whole number from 2 to 200."),
+        ("max_share", 0.95, "Give a number from 0.01 to 0.9."),
+        ("max_branches", 17, "Give a whole number from 2 to 16."),
+        ("objective", "\n", "Give 1 to 100 printable"),
+        ("retune", "perhaps", "Give true or false."),
+        ("gamma", 1, "There is no such field; use "),
+    ],
+)
+def test_a_wrong_value_is_refused_by_name(name: str, wrong: object, message: str) -> None:
+    errors = _refused({**GIVEN, name: wrong})
+    (only,) = errors
+    assert only == f"tuning_{name}"
+    assert errors[only][0].startswith(message), errors
+
+
+def test_what_cannot_be_tuned_is_refused() -> None:
+    adapting = _refused(GIVEN, batch_size_min=32, batch_size_max=64)
+    assert "leave out tuning, or batch_size_min" in adapting["tuning_space"][0]
+    assert _refused("learning_rate") == {"tuning": ["Give an object with space."]}
+    values = {"name": "p", "task": "predict", "code": "def build(s): ...", "global_batch_size": 8}
+    assert submission_read(values | {"tuning": {"space": {}}}).tuning == {}
+    with pytest.raises(InvalidInputError) as caught:
+        submission_read(values | {"tuning": GIVEN})
+    assert list(caught.value.fields) == ["tuning_space"]
+
+
+@pytest.mark.parametrize(
+    ("measured", "wanted", "fits"),
+    [
+        ({}, encode(FULL), False),
+        (encode(FULL), {}, False),
+        (encode(FULL), encode(FULL) | {"max_trials": 3}, True),
+        (encode(FULL), encode(FULL) | {"objective": "val_loss"}, False),
+        (encode(FULL), encode(FULL) | {"space": {"momentum": {"low": 0.0, "high": 0.5}}}, False),
+    ],
+)
+def test_a_validation_counts_if_it_tried_these_tunables(
+    measured: dict[str, Any], wanted: dict[str, Any], fits: bool, ada: User
+) -> None:
+    passed = validation_make(job_make(ada, tuning=measured))
+    job = job_make(ada, tuning=wanted)
+    assert (validation_matching(job) == passed) is fits

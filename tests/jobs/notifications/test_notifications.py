@@ -1,0 +1,392 @@
+"""Notifications: who hears of which event, how it is sent, and what comes of failures."""
+
+from __future__ import annotations
+
+import datetime
+import json
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+from django.contrib.auth.models import User
+from django.core import mail
+from pytest_django import Settings
+from rest_framework.test import APIClient
+from virtualflow import VirtualFlowError
+from virtualflow.webhooks import TOLERANCE_S, webhook_read
+
+from jobs.models import (
+    AuditEntry,
+    DeliveryStatus,
+    Event,
+    NotificationChannel,
+    NotificationDelivery,
+)
+from jobs.sealing import unseal
+from jobs.services.lifecycle.events import event_add
+from jobs.services.lifecycle.notifications import (
+    CLUSTER_EVENTS,
+    JOB_EVENTS,
+    WAITING_LIMIT,
+)
+from jobs.services.notifications.channels import (
+    CHANNELS_LIMIT,
+    DEFAULT_EVENTS,
+    channel_change,
+    channel_create,
+)
+from jobs.services.notifications.deliveries import (
+    CLAIM_S,
+    FAILURES_LIMIT,
+    RETRY_S,
+    SWEEP_CHANNEL_LIMIT,
+    deliveries_due,
+    deliveries_expire,
+    delivery_attempt,
+)
+from tests.jobs.notifications.receiver import Receiver, receiver
+from tests.support.builders import api_token_make, at, job_make, node_make, user_make
+
+pytestmark = pytest.mark.django_db
+
+URL = "/api/v1/channels/"
+Clients = Callable[..., APIClient]
+
+
+@pytest.fixture
+def hook(settings: Settings) -> Iterator[Receiver]:
+    settings.WEBHOOK_PRIVATE_HOSTS = ["127.0.0.1"]
+    with receiver() as made:
+        yield made
+
+
+def channel_make(
+    user: User, address: str = "https://hooks.example/x", **other: Any
+) -> tuple[NotificationChannel, str]:
+    values = {
+        "name": f"channel {NotificationChannel.objects.count()}",
+        "kind": "webhook",
+        "address": address,
+        "events": list(DEFAULT_EVENTS),
+        "is_cluster_wide": False,
+    }
+    return channel_create(user, values | other, at(0))
+
+
+def waiting() -> list[tuple[str, str]]:
+    rows = NotificationDelivery.objects.order_by("id").select_related("channel__owner")
+    return [(row.channel.owner.username, row.kind) for row in rows]
+
+
+# --- who hears of what -----------------------------------------------------------------------
+
+
+def test_an_event_reaches_those_who_asked_for_it(ada: User, bob: User) -> None:
+    boss = user_make("boss", is_staff=True)
+    for user in (ada, bob):
+        channel_make(user, events=list(JOB_EVENTS))
+    everything = [*JOB_EVENTS, *CLUSTER_EVENTS]
+    channel_make(boss, events=everything, is_cluster_wide=True)
+    channel_make(boss, events=list(JOB_EVENTS))  # of jobs of their own
+    paused, _ = channel_make(ada, events=list(JOB_EVENTS))
+    channel_change(ada, paused.pk, {"is_paused": True})
+    node, _ = node_make()
+    job = job_make(ada)
+    for kind in (*JOB_EVENTS, *CLUSTER_EVENTS, "submitted"):
+        NotificationDelivery.objects.all().delete()
+        event_add(kind, "It happened", now=at(5), job=job, node=node)
+        expected = []
+        if kind in JOB_EVENTS:
+            expected = [("ada", kind), ("boss", kind)]
+        elif kind in CLUSTER_EVENTS:
+            expected = [("boss", kind)]
+        assert sorted(waiting()) == expected
+
+
+def test_nobody_hears_of_what_is_not_theirs_any_more(ada: User) -> None:
+    boss = user_make("boss", is_staff=True)
+    channel_make(boss, is_cluster_wide=True)
+    channel_make(ada)
+    User.objects.filter(id=boss.pk).update(is_staff=False)
+    User.objects.filter(id=ada.pk).update(is_active=False)
+    event_add("finished", "Done", now=at(5), job=job_make(ada))
+    assert waiting() == []
+
+
+def test_rights_count_when_it_is_sent(ada: User, hook: Receiver) -> None:
+    boss = user_make("boss", is_staff=True)
+    channel, _ = channel_make(boss, hook.address, is_cluster_wide=True)
+    event_add("finished", "Done", now=at(5), job=job_make(ada))
+    delivery = NotificationDelivery.objects.get()
+    User.objects.filter(id=boss.pk).update(is_active=False)
+    assert deliveries_due(at(6)) == []
+    assert not delivery_attempt(delivery.pk, at(6))
+    User.objects.filter(id=boss.pk).update(is_active=True, is_staff=False)
+    assert delivery_attempt(delivery.pk, at(6))
+    channel.refresh_from_db()
+    assert (hook.received, channel.paused_reason != "") == ([], True)
+
+
+def test_the_number_of_waiting_messages_is_bounded(ada: User) -> None:
+    channel, _ = channel_make(ada)
+    body: dict[str, Any] = {}
+    NotificationDelivery.objects.bulk_create(
+        NotificationDelivery(
+            channel=channel, kind="failed", body=body, next_try_at=at(0), created_at=at(0)
+        )
+        for _ in range(WAITING_LIMIT)
+    )
+    event_add("failed", "Again", now=at(5), job=job_make(ada))
+    channel.refresh_from_db()
+    assert (channel.num_dropped, channel.deliveries.count()) == (1, WAITING_LIMIT)
+    assert len(deliveries_due(at(6))) == SWEEP_CHANNEL_LIMIT
+
+
+# --- webhooks --------------------------------------------------------------------------------
+
+
+def test_a_webhook_is_signed_and_says_what_happened(ada: User, hook: Receiver) -> None:
+    _, key = channel_make(ada, hook.address)
+    job = job_make(ada, name="mnist")
+    event_add("failed", "It ran out of memory", now=at(5), job=job, data={"gib": 3.5, "who": "x"})
+    assert [delivery_attempt(pk, at(6)) for pk in deliveries_due(at(6))] == [True]
+    ((headers, body),) = hook.received
+    now = at(6).timestamp()
+    message = webhook_read(headers, body, key, now=now)
+    assert (message["type"], message["data"]["figures"]) == ("job.failed", {"gib": 3.5})
+    assert message["data"]["job"]["name"] == "mnist"
+    forged = [
+        (headers, body.replace(b"mnist", b"other"), key, now),
+        (headers, body, "whsec_" + "A" * 43 + "=", now),
+        ({**headers, "webhook-id": "msg_0"}, body, key, now),
+        ({**headers, "webhook-timestamp": str(int(now) + 1)}, body, key, now),
+        ({**headers, "webhook-signature": "v1,"}, body, key, now),
+        ({**headers, "webhook-signature": "v1,€"}, body, key, now),
+        ({}, body, key, now),
+        (headers, body, "no key", now),
+        (headers, body, key, now + TOLERANCE_S + 1),
+        (headers, body, key, now - TOLERANCE_S - 1),
+    ]
+    for case in forged:
+        with pytest.raises(VirtualFlowError):
+            webhook_read(case[0], case[1], case[2], now=case[3])
+
+
+@pytest.mark.parametrize("status", [200, 204, 301, 302, 400, 404, 410, 429, 500, 503])
+def test_success_alone_counts_and_redirects_are_not_followed(
+    ada: User, hook: Receiver, status: int
+) -> None:
+    hook.status, hook.headers = status, {"Location": hook.address + "/elsewhere"}
+    channel, _ = channel_make(ada, hook.address)
+    event_add("failed", "It", now=at(0), job=job_make(ada))
+    assert delivery_attempt(deliveries_due(at(0))[0], at(0))
+    channel.refresh_from_db()
+    delivery = channel.deliveries.get()
+    expected = {200: "delivered", 204: "delivered", 410: "failed"}.get(status, "waiting")
+    assert (delivery.status, delivery.answer) == (expected, f"HTTP {status}")
+    assert (len(hook.received), bool(channel.paused_reason)) == (1, status == 410)
+
+
+def test_a_message_is_tried_again_and_given_up_in_the_end(ada: User, hook: Receiver) -> None:
+    hook.status = 503
+    channel, _ = channel_make(ada, hook.address)
+    event_add("failed", "It", now=at(0), job=job_make(ada))
+    delivery = NotificationDelivery.objects.get()
+    now = at(0)
+    for wait_s in RETRY_S:
+        assert delivery_attempt(delivery.pk, now)
+        delivery.refresh_from_db()
+        pause_s = (delivery.next_try_at - now).total_seconds()
+        assert wait_s <= pause_s <= 1.2 * wait_s
+        assert not delivery_attempt(delivery.pk, now)
+        now = delivery.next_try_at
+    assert delivery_attempt(delivery.pk, now)
+    delivery.refresh_from_db()
+    channel.refresh_from_db()
+    assert (delivery.status, delivery.num_attempts) == ("failed", len(RETRY_S) + 1)
+    assert (channel.num_failures, len(hook.received)) == (1, len(RETRY_S) + 1)
+    assert not delivery_attempt(delivery.pk, now + datetime.timedelta(days=1))
+
+
+def test_a_channel_that_always_fails_is_paused_until_its_owner_resumes_it(
+    ada: User, client_of: Clients
+) -> None:
+    channel, _ = channel_make(ada, "http://127.0.0.1:9/nobody")
+    NotificationChannel.objects.update(num_failures=FAILURES_LIMIT - 1)
+    event_add("failed", "It", now=at(0), job=job_make(ada))
+    NotificationDelivery.objects.update(num_attempts=len(RETRY_S))
+    assert delivery_attempt(deliveries_due(at(0))[0], at(0))
+    client = client_of(ada)
+    assert str(FAILURES_LIMIT) in client.get(f"{URL}{channel.pk}/").json()["paused_reason"]
+    event_add("failed", "It", now=at(1), job=job_make(ada))
+    assert channel.deliveries.count() == 1
+    answer = client.patch(f"{URL}{channel.pk}/", {"is_paused": False}).json()
+    assert (answer["paused_reason"], answer["num_failures"]) == ("", 0)
+
+
+def test_a_killed_worker_loses_no_message_and_two_make_one_attempt(
+    ada: User, hook: Receiver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    channel_make(ada, hook.address)
+    event_add("failed", "It", now=at(0), job=job_make(ada))
+    delivery = NotificationDelivery.objects.get()
+
+    def die(*_: object) -> None:
+        raise SystemExit
+
+    with monkeypatch.context() as patched:
+        patched.setattr("jobs.services.notifications.deliveries.send", die)
+        for attempt in range(len(RETRY_S) + 1):
+            with pytest.raises(SystemExit):
+                delivery_attempt(delivery.pk, at(attempt * CLAIM_S))
+            assert not delivery_attempt(delivery.pk, at(attempt * CLAIM_S + 1))
+    delivery_attempt(delivery.pk, at(3600))
+    delivery.refresh_from_db()
+    assert (delivery.status, hook.received) == (DeliveryStatus.FAILED, [])
+
+
+def test_old_messages_are_deleted_and_events_may_go_before(ada: User, settings: Settings) -> None:
+    channel, _ = channel_make(ada)
+    event_add("failed", "It", now=at(0), job=job_make(ada))
+    Event.objects.all().delete()
+    assert channel.deliveries.get().event is None
+    later = at(0) + datetime.timedelta(days=settings.NOTIFICATION_DAYS)
+    assert deliveries_expire(later) == 0
+    assert deliveries_expire(later + datetime.timedelta(seconds=1)) == 1
+
+
+# --- mail and chats --------------------------------------------------------------------------
+
+
+def test_a_mail_has_the_event_and_no_header_of_a_job_name(ada: User, settings: Settings) -> None:
+    settings.EMAIL_HOST, settings.EMAIL_DOMAINS = "mail.example", ["lab.example"]
+    settings.PUBLIC_URL = "https://site.example"
+    channel_make(ada, "ada@LAB.example", kind="email")
+    job = job_make(ada, name="a\nBcc: all@lab.example")
+    event_add("finished", "Done\nBcc: all@lab.example", now=at(0), job=job)
+    assert delivery_attempt(deliveries_due(at(0))[0], at(0))
+    (sent,) = mail.outbox
+    assert (sent.to, sent.bcc, "\n" in sent.subject) == (["ada@LAB.example"], [], False)
+    assert f"https://site.example/jobs/{job.pk}/" in str(sent.body)
+    assert NotificationDelivery.objects.get().status == "delivered"
+
+
+def test_a_chat_message_reaches_the_service(ada: User, hook: Receiver, settings: Settings) -> None:
+    settings.CHAT_SERVICES = ["json"]  # a service with a host of its own, as an admin may allow
+    channel_make(ada, f"json://127.0.0.1:{hook.port}/x", kind="chat")
+    job = job_make(ada, name="mnist")
+    event_add("finished", "Done", now=at(0), job=job)
+    assert delivery_attempt(deliveries_due(at(0))[0], at(0))
+    ((_, body),) = hook.received
+    assert json.loads(body)["title"] == f"Job {job.pk} (mnist): Done"
+    assert NotificationDelivery.objects.get().answer == "accepted by the service"
+
+
+# --- channels --------------------------------------------------------------------------------
+
+
+def test_addresses_and_keys_are_never_shown_again(ada: User, client_of: Clients) -> None:
+    client = client_of(ada)
+    secret = "https://hooks.example:8443/services/T0/B1/very-secret?key=also-secret"
+    made = client.post(URL, {"name": "lab", "address": secret})
+    assert (made.status_code, made.headers["Cache-Control"]) == (201, "no-store")
+    shown, key = made.json(), made.json()["signing_key"]
+    assert shown["address"] == "https://hooks.example:8443/…"
+    row = NotificationChannel.objects.get()
+    assert (unseal(row.address), unseal(row.signing_key)) == (secret, key)
+    one = f"{URL}{row.pk}/"
+    answers = [client.get(URL), client.get(one), client.patch(one, {"events": ["failed"]})]
+    answers += [client.post(f"{one}test/"), client.get(f"{one}deliveries/")]
+    texts = [answer.content.decode() for answer in answers]
+    texts += [json.dumps(entry.details) for entry in AuditEntry.objects.all()]
+    texts += [json.dumps([row.address, row.signing_key])]
+    assert not [text for text in texts if "secret" in text or key in text]
+    assert client.delete(one).status_code == 204
+    acts = [entry.action for entry in AuditEntry.objects.order_by("id")]
+    assert acts == ["channel_made", "channel_changed", "channel_deleted"]
+
+
+WRONG = {
+    "name": [{"name": ""}, {"name": "x" * 61}, {"name": None}, {"name": ["a"]}, {"name": "a\0"}],
+    "kind": [{"kind": "pigeon"}, {"kind": None}],
+    "events": [
+        {"events": []}, {"events": ["nothing"]}, {"events": "failed"}, {"events": [1]},
+        {"events": ["node_lost"]}, {"events": ["failed"] * 100},
+    ],
+    "is_cluster_wide": [{"is_cluster_wide": True}, {"is_cluster_wide": "maybe"}],
+    "address": [
+        {"address": text}
+        for text in (
+            "", "hook", "ftp://a.example/", "file:///etc/passwd", "javascript:alert(1)",
+            "https://", "https://user:pw@a.example/", "https://a.example:99999/",
+            "https://a.example/ x", "https://a.example/\r\nHost: b", "https://[::1/",
+            "https://a.example/#x", "x" * 1001, "https://bücher.example/",
+        )
+    ] + [
+        {"kind": "email", "address": "ada@lab.example"},  # no mail server
+        *(
+            {"kind": "chat", "address": text}
+            for text in (
+                "https://a.example/", "json://127.0.0.1/", "file://etc/passwd", "slack",
+                "slack://a/b/c?template=/etc/passwd", "slack://a/b/c?verify=no", "syslog://",
+                "slack://a/b/c#general",
+            )
+        ),
+    ],
+    "unknown": [{"unknown": 1}],
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("field", WRONG)
+def test_wrong_values_are_refused_by_name(ada: User, client_of: Clients, field: str) -> None:
+    client = client_of(ada)
+    for values in WRONG[field]:
+        body = {"name": "a", "address": "https://a.example/", **values}
+        answer = client.post(URL, body)
+        assert (answer.status_code, [*answer.json()["errors"]]) == (400, [field]), values
+    assert not NotificationChannel.objects.exists()
+
+
+def test_mail_goes_to_the_domains_of_the_site_alone(
+    ada: User, client_of: Clients, settings: Settings
+) -> None:
+    settings.EMAIL_HOST, settings.EMAIL_DOMAINS = "mail.example", ["lab.example"]
+    client = client_of(ada)
+    for address, status in {
+        "ada@lab.example": 201,
+        "ada@other.example": 400,
+        "ada@lab.example.org": 400,
+        "a@other.example,ada@lab.example": 400,
+        "ada": 400,
+    }.items():
+        body = {"name": address[:20], "address": address, "kind": "email"}
+        assert client.post(URL, body).status_code == status, address
+
+
+def test_names_and_numbers_of_channels_are_bounded(ada: User, client_of: Clients) -> None:
+    client = client_of(ada)
+    body = {"name": "a", "address": "https://a.example/"}
+    assert client.post(URL, body).status_code == 201
+    assert client.post(URL, body).json()["code"] == "channel_exists"
+    for number in range(1, CHANNELS_LIMIT):
+        assert client.post(URL, body | {"name": str(number)}).status_code == 201
+    assert client.post(URL, body | {"name": "one more"}).json()["code"] == "too_many_channels"
+    channel = NotificationChannel.objects.all()[0]
+    codes = [client.post(f"{URL}{channel.pk}/test/").status_code for _ in range(4)]
+    assert codes == [202, 202, 202, 409]
+
+
+def test_channels_are_their_owners_alone(ada: User, admin: User, client_of: Clients) -> None:
+    channel, _ = channel_make(ada)
+    client, one = client_of(admin), f"{URL}{channel.pk}/"
+    assert client.get(URL).json() == []
+    answers = [client.get(one), client.patch(one, {"is_paused": True}), client.delete(one)]
+    answers += [client.post(f"{one}test/"), client.get(f"{one}deliveries/")]
+    assert {answer.status_code for answer in answers} == {404}
+
+
+def test_a_token_needs_the_scope_admin_for_a_cluster_wide_channel(admin: User) -> None:
+    body = {"name": "a", "address": "https://a.example/", "is_cluster_wide": True}
+    for scopes, status in {("jobs:write",): 400, ("jobs:write", "admin"): 201}.items():
+        client = APIClient(headers={"Authorization": f"Bearer {api_token_make(admin, scopes)}"})
+        assert client.post(URL, body).status_code == status

@@ -1,0 +1,100 @@
+"""Reports of the trials of a tuned job: what is kept, summarised and refused."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from controlplane.core.protocol.wire import ReportKind
+from jobs.models import Event, Job, Trial
+from jobs.selectors.tuning import tuned_of
+from jobs.services.reports.batches import batch_take
+from tests.jobs.losses import event, fresh, training
+from tests.jobs.world import World
+
+pytestmark = pytest.mark.django_db
+
+TUNING = {"space": {"learning_rate": {"low": 0.001, "high": 1.0, "log": True}}}
+FIRST: dict[str, Any] = {
+    "number": 1,
+    "search": 1,
+    "values": {"learning_rate": 0.01},
+    "step": 10,
+    "steps": 10,
+    "start_loss": 2.0,
+    "losses": [1.9, 1.8],
+    "verdict": "converging",
+    "speed": 0.02,
+    "end": "slower",
+    "is_running": False,
+    "search_end": None,
+}
+KEPT = FIRST | {"number": 2, "values": {"learning_rate": 0.1}, "step": 20, "end": "kept"}
+SECOND_SEARCH = FIRST | {"number": 3, "search": 2, "step": 50, "end": None, "is_running": True}
+
+
+def tuned() -> tuple[World, Job]:
+    world, job = training(1, stop_kind="epochs", stop_limit=10, tuning=TUNING)
+    return world, fresh(job)
+
+
+def say(world: World, job: Job, *reports: dict[str, Any]) -> None:
+    played, trainer = world.leader_of(job)
+    for data in reports:
+        played.say(trainer, ReportKind.TRIAL, **data)
+    batch_take(played.node, played.batch(), world.now)
+
+
+def test_trials_are_kept_with_why_and_from_which_state() -> None:
+    world, job = tuned()
+    ended = {"search_end": "trials"}
+    say(world, job, FIRST, KEPT | ended, SECOND_SEARCH, KEPT | ended)
+    Job.objects.update(step=60)
+    found = tuned_of(fresh(job))
+    assert found is not None
+    assert (found.num_trials, found.steps, found.share) == (3, 30, 0.5)
+    assert found.values == {"learning_rate": 0.1}
+    assert [(row.number, row.parent, row.reason) for row in found.trials] == [
+        (1, None, "the loss of another trial fell faster"),
+        (2, None, "kept: the job goes on from it"),
+        (3, 2, "running"),
+    ]
+    assert event(job, "tuned").message == "Search 1 keeps trial 2: learning_rate 0.1"
+    assert Event.objects.filter(kind="tuned").count() == 1, "a repeat is told again"
+    assert tuned_of(Job()) is None
+
+
+def test_an_older_report_changes_nothing() -> None:
+    world, job = tuned()
+    say(world, job, KEPT, KEPT | {"end": None, "step": 15, "is_running": True})
+    assert Trial.objects.get(job=job).end == "kept"
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"values": {}},
+        {"values": {"momentum": 0.5}},
+        {"values": {"learning_rate": "fast"}},
+        {"end": "whim"},
+        {"verdict": "good"},
+        {"search_end": "whim"},
+        {"number": 0},
+        {"number": 10_001},
+        {"steps": -1},
+        {"speed": -1.0},
+        {"is_running": "perhaps"},
+    ],
+)
+def test_a_trial_that_cannot_be_is_refused(wrong: dict[str, Any]) -> None:
+    world, job = tuned()
+    say(world, job, FIRST | wrong)
+    assert not Trial.objects.exists()
+    assert event(job, "report_refused")
+
+
+def test_a_job_that_is_not_tuned_has_no_trials() -> None:
+    world, job = training(1)
+    say(world, job, FIRST)
+    assert not Trial.objects.exists()

@@ -1,0 +1,91 @@
+"""Tiers in the control loop: an idle job gives way without loss, is told why, and comes back."""
+
+from __future__ import annotations
+
+import pytest
+
+from controlplane.core.values.lifecycle import JobStatus
+from jobs.api.jobs.submission_request import submission_read
+from jobs.models import Allocation, Event, Job, PolicyState
+from jobs.selectors.cluster import cluster_snapshot
+from jobs.selectors.dry_run import submission_outlook
+from jobs.selectors.pages import live_jobs, queue_place
+from jobs.selectors.policy_state import policy_state_read
+from tests.jobs.world import World
+from tests.support.builders import job_make, submission_values, user_make
+
+pytestmark = [pytest.mark.django_db, pytest.mark.database]
+
+
+def held(job: Job) -> int:
+    return Allocation.objects.filter(job=job, released_at=None).count()
+
+
+def test_an_urgent_job_takes_what_it_can_use_from_an_idle_one() -> None:
+    world, ada = World(1, 4), user_make()
+    idle = job_make(
+        ada, max_accelerators=4, min_accelerators=2, num_virtual_nodes=4, tier="idle", priority=1000
+    )
+    world.until(lambda: held(idle) == 4)
+    world.settle()
+    world.train(idle)
+    urgent = job_make(ada, max_accelerators=1, num_virtual_nodes=4, tier="urgent", priority=1)
+    world.until(lambda: (held(idle), held(urgent)) == (3, 1))
+    normal = job_make(ada, max_accelerators=2, num_virtual_nodes=4, priority=1)
+    world.until(lambda: (held(idle), held(urgent), held(normal)) == (0, 1, 2))
+    idle.refresh_from_db()
+    assert idle.status == JobStatus.PENDING
+    assert idle.policy_reason.startswith(
+        "Waits for 2 accelerators of one kind: higher tiers come first, "
+        f"job {urgent.pk} (urgent), job {normal.pk} (normal) got 3 of 4 cpu"
+    )
+    stopped = Event.objects.filter(job=idle, kind="resize").last()
+    assert stopped is not None
+    assert "higher tiers" in " ".join(
+        Event.objects.filter(job=idle).values_list("message", flat=True)
+    ), [*Event.objects.filter(job=idle).values_list("kind", "message")]
+    assert queue_place(idle) == 1
+    step = idle.step
+    Job.objects.filter(pk=normal.pk).update(tier="idle", priority=1)
+    world.until(lambda: held(idle) >= 2)
+    idle.refresh_from_db()
+    assert idle.step == step > 0
+
+
+def test_the_queue_is_in_order_of_tier() -> None:
+    admin = user_make("admin", is_staff=True)
+    jobs = [
+        job_make(tier=tier, priority=priority)
+        for tier, priority in (("idle", 999), ("normal", 5), ("urgent", 1), ("normal", 6))
+    ]
+    order = [jobs[place].pk for place in (2, 3, 1, 0)]
+    assert [job.pk for job in live_jobs(admin)] == order
+    by_id = {job.pk: job for job in jobs}
+    assert [queue_place(by_id[number]) for number in order] == [1, 2, 3, 4]
+
+
+def test_each_tier_has_a_memory_that_is_stored() -> None:
+    world = World(1, 2, policy="tiresias")
+    for tier in ("idle", "urgent"):
+        job_make(tier=tier, max_accelerators=1, num_virtual_nodes=4)
+    world.settle()
+    assert {*PolicyState.objects.get().state["by_tier"]} == {"idle", "urgent"}
+    state = policy_state_read("tiresias")
+    assert state is not None
+    world.settle()
+    assert policy_state_read("tiresias") == state
+
+
+def test_a_dry_run_knows_the_tier() -> None:
+    world = World(1, 2)
+    running = job_make(max_accelerators=2, min_accelerators=2, num_virtual_nodes=4, tier="normal")
+    world.until(lambda: held(running) == 2)
+    asked = {"min_accelerators": 2, "max_accelerators": 2, "num_virtual_nodes": 4}
+    outlook = {
+        tier: submission_outlook(
+            submission_read(submission_values(tier=tier, **asked)), world.now, running.owner
+        ).kind
+        for tier in ("urgent", "idle")
+    }
+    assert outlook == {"urgent": "after_release", "idle": "later"}
+    assert {job.tier for job in cluster_snapshot(world.now).snapshot.jobs} == {"normal"}

@@ -1,0 +1,68 @@
+"""Text that no database stores, in whatever an agent says of itself: refused, never a failure."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from django.test import Client
+from django.utils import timezone
+
+from controlplane.core.protocol.wire import HelloRequest, encode
+from jobs.models import Node
+from jobs.services.cluster.nodes import enrolment_token_create
+from tests.support.builders import accelerators, enrol_request, node_make
+
+pytestmark = [pytest.mark.django_db, pytest.mark.database]
+
+ODD = ("\0", "a\0b", "\ud800", "\udfffx")
+FIELDS = ("host", "boot_id", "isolation")
+ACCELERATOR_FIELDS = ("accelerators.kind", "accelerators.name", "accelerators.uuid")
+
+
+def post(path: str, body: Any, token: str = "") -> Any:
+    client = Client(headers={"Authorization": f"Agent {token}"} if token else {})
+    return client.post(f"/api/v1/agent/{path}/", json.dumps(body), content_type="application/json")
+
+
+def with_odd(message: Any, field: str, odd: str) -> dict[str, Any]:
+    body: dict[str, Any] = encode(message)
+    part, _, name = field.rpartition(".")
+    holder = body[part][0] if part else body
+    holder[name] = odd
+    return body
+
+
+@pytest.mark.parametrize("odd", ODD, ids=ascii)
+@pytest.mark.parametrize("field", [*FIELDS, *ACCELERATOR_FIELDS, "token", "name"])
+def test_an_enrolment_is_refused(field: str, odd: str) -> None:
+    _, token = enrolment_token_create(None, timezone.now())
+    answer = post("enrol", with_odd(enrol_request(token, "alpha"), field, odd))
+    assert answer.status_code == (403 if field == "token" else 400)
+    assert not Node.objects.exists()
+
+
+@pytest.mark.parametrize("odd", ODD, ids=ascii)
+@pytest.mark.parametrize("field", [*FIELDS, *ACCELERATOR_FIELDS])
+def test_a_hello_is_refused(field: str, odd: str) -> None:
+    node, token = node_make(now=timezone.now())
+    hello = HelloRequest(
+        host=node.host,
+        first_port=node.first_port,
+        last_port=node.last_port,
+        boot_id="another",
+        accelerators=accelerators(2),
+    )
+    answer = post("hello", with_odd(hello, field, odd), token)
+    assert answer.status_code == 400
+    assert Node.objects.get().boot_id == node.boot_id
+
+
+@pytest.mark.parametrize("odd", ODD, ids=ascii)
+def test_a_heartbeat_of_no_boot_is_a_lost_lease(odd: str) -> None:
+    _, token = node_make(now=timezone.now())
+    batch = {"boot_id": odd, "sent_at": 0.0, "trainers": [], "reports": [], "logs": [],
+             "validations": [], "wanted_version": odd}  # fmt: skip
+    answer = post("reports", batch, token)
+    assert (answer.status_code, answer.json()["code"]) == (409, "lease_lost")

@@ -1,0 +1,34 @@
+"""Counts of what takes long, limited in `make test`: its length, checked without a clock."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+
+#: What a run of all tests but the nightly ones may start. A test that needs more shares what
+#: another one has started, or is marked nightly.
+LIMITS: Mapping[str, int] = {
+    "whole stacks": 8,
+    "demos": 3,
+    "sites for a browser": 3,
+    "windows of a browser": 120,
+    "trainers": 1000,
+    "cases of Keras's classes": 200,
+}
+#: What this process has started, by its name in `LIMITS`.
+STARTED: Counter[str] = Counter()
+
+
+def count_start(name: str) -> None:
+    """Count a start of something in `LIMITS`."""
+    assert name in LIMITS
+    STARTED[name] += 1
+
+
+def excesses(started: Mapping[str, int]) -> list[str]:
+    """List what was started more often than `make test` may, in sentences."""
+    return [
+        f"{started[name]} {name} were started, {limit} may be (tests/support/starts.py)"
+        for name, limit in LIMITS.items()
+        if started.get(name, 0) > limit
+    ]
