@@ -12,7 +12,7 @@ DEV_STAMP := $(VENV)/.dev-$(shell cat requirements.txt requirements/dev.txt | sh
 PLOTLY := frontend/static/frontend/vendor/plotly/plotly-cartesian.min.js
 INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 
-.PHONY: help demo test test-containers nightly advisories lint types contracts pytest pytest-all pytest-sqlite conformance format lock clean distclean
+.PHONY: help demo test test-containers nightly advisories lock-images check-images lint types contracts beside pytest pytest-all pytest-sqlite conformance format lock clean distclean
 .DEFAULT_GOAL := help
 
 help:
@@ -25,6 +25,8 @@ help:
 	@echo "make types      mypy"
 	@echo "make contracts  which package may import which"
 	@echo "make advisories  known vulnerabilities of the pinned packages"
+	@echo "make lock-images  pull the base images of containers and record their digests"
+	@echo "make check-images  compare the base images on this machine with the recorded digests"
 	@echo "make conformance  every public class of Keras, trained here as by Keras (an hour on two cores)"
 	@echo "make lock       pin requirements/*.in again"
 	@echo "make clean      remove caches and the demo's state (var/)"
@@ -56,10 +58,22 @@ test: lint
 ifdef ARGS
 	@$(MAKE) --no-print-directory pytest
 else
-	@$(MAKE) --no-print-directory --jobs 2 --keep-going types contracts
-	@$(MAKE) --no-print-directory --keep-going pytest-all pytest-sqlite
+	@mkdir -p $(BESIDE_LOGS)
+	@status=0; \
+	$(MAKE) --no-print-directory --jobs 2 --keep-going pytest-all beside || status=$$?; \
+	for name in $(BESIDE); do echo "== make $$name"; cat $(BESIDE_LOGS)/$$name; done; \
+	exit $$status
 	@echo "All checks passed. Next: 'make demo' shows the product running; CONTRIBUTING.md says how to change it."
 endif
+
+# Checks that run beside the tests, one after the other; their output follows the tests' own.
+BESIDE := types contracts pytest-sqlite
+BESIDE_LOGS := var/checks
+
+beside: $(DEV_STAMP)
+	@status=0; for name in $(BESIDE); do \
+		$(MAKE) --no-print-directory $$name >$(BESIDE_LOGS)/$$name 2>&1 || status=$$?; \
+	done; exit $$status
 
 lint: $(DEV_STAMP)
 	$(BIN)/ruff check
@@ -78,18 +92,19 @@ contracts: $(DEV_STAMP)
 pytest: $(DEV_STAMP)
 	$(BIN)/python -m pytest $(ARGS)
 
-# A file runs on one worker, and so do all stories of the whole product (tests/conftest.py). Tests
-# often wait for processes, so two cores are busy with three workers only.
+# A file runs on one worker, and so do all of tests/e2e and of tests/browser (tests/conftest.py).
+# Tests often wait for processes, so two cores are busy with three workers only.
 WORKERS ?= 3
-PYTEST_ALL := $(BIN)/python -m pytest --quiet --numprocesses $(WORKERS) --dist loadfile \
-	--no-loadscope-reorder --durations=0 --durations-min=3
+PYTEST_ALONE := $(BIN)/python -m pytest --quiet --durations=0 --durations-min=3
+PYTEST_ALL := $(PYTEST_ALONE) --numprocesses $(WORKERS) --dist loadfile --no-loadscope-reorder
 
 pytest-all: $(DEV_STAMP)
 	$(PYTEST_ALL)
 
-# What depends on the database, on the one that the demo uses; the others are PostgreSQL's.
+# What depends on the database, on the one that the demo uses; the others are PostgreSQL's. One
+# process, as each worker imports all and migrates a database of its own.
 pytest-sqlite: $(DEV_STAMP)
-	TEST_DATABASE=sqlite $(PYTEST_ALL) -m "database and not nightly" tests/jobs
+	TEST_DATABASE=sqlite $(PYTEST_ALONE) -m "database and not nightly" tests/jobs
 
 # Needs a running engine on this machine (DOCKER_HOST), docker-compose, and root to kill containers.
 test-containers: $(DEV_STAMP)
@@ -105,6 +120,13 @@ nightly: lint types contracts
 # Known vulnerabilities of all pinned packages; says so where no index of them can be reached.
 advisories: $(DEV_STAMP)
 	$(BIN)/python -m tests.support.advisories
+
+# Both need a container engine (DOCKER_HOST); the digests are in requirements/images.txt.
+lock-images: $(DEV_STAMP)
+	$(BIN)/python -m tests.support.base_images lock
+
+check-images: $(DEV_STAMP)
+	$(BIN)/python -m tests.support.base_images check
 
 # Every case anew, the page about them, then mixtures of options; `make test` tries a sample.
 conformance: $(DEV_STAMP)
