@@ -241,11 +241,12 @@ def embedded_stack(
     *,
     options_for: Callable[[str], Sequence[str]] = lambda _node: (),
     address_for: Callable[[str, str], str] = lambda _node, server: server,
+    with_replayer: bool = False,
     **variables: str,
 ) -> Iterator[Stack]:
     """Run a stack without installed servers, on SQLite and the embedded broker, like the demo.
 
-    `options_for` and `address_for` are those of `running_stack`.
+    `options_for`, `address_for` and `with_replayer` are those of `running_stack`.
     """
     address = socket_path(directory)
     environment = stack_environment(
@@ -261,6 +262,7 @@ def embedded_stack(
         broker=[broker],
         options_for=options_for,
         address_for=address_for,
+        with_replayer=with_replayer,
     ) as stack:
         yield stack
 

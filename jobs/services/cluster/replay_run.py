@@ -36,8 +36,9 @@ TIME_LIMIT_S = 1500.0
 #: Most rows of a result: jobs, and changes of allocation.
 MOST_JOBS, MOST_CHANGES = 500, 20_000
 
-#: Figures of a result: of completion times, and of the whole workload.
+#: Figures of a result: of completion times, of waits, and of the whole workload.
 _COMPLETION = ("mean_jct_s", "median_jct_s", "p90_jct_s")
+_QUEUEING = ("mean_queueing_s", "median_queueing_s")
 _WHOLE = ("makespan_s", "utilisation", "resizes_per_job", "worst_fairness")
 
 
@@ -133,9 +134,8 @@ def _recorded(replay: Replay, history: History) -> dict[str, float | None]:
 def _recorded_times(jobs: Sequence[HistoryJob]) -> dict[str, float | None]:
     done = [job.ended_at - job.submitted_at for job in jobs if job.ended_at is not None]
     waits = [job.started_at - job.submitted_at for job in jobs if job.started_at is not None]
-    found: dict[str, float | None] = dict.fromkeys((*_COMPLETION, "mean_queueing_s"))
-    found |= _completion(done) if done else {}
-    return found | ({"mean_queueing_s": float(np.mean(waits))} if waits else {})
+    found: dict[str, float | None] = dict.fromkeys((*_COMPLETION, *_QUEUEING))
+    return found | (_completion(done) if done else {}) | (_queueing(waits) if waits else {})
 
 
 def _utilisation(replay: Replay, history: History, end_at: float) -> float | None:
@@ -162,7 +162,7 @@ def _simulated_times(report: Report, jobs: Sequence[HistoryJob]) -> dict[str, fl
     rows = {row.name: row for row in report.jobs}
     finished = [job for job in jobs if job.ended_at is not None] or jobs
     figures = _completion([rows[job.label].completion_s for job in finished])
-    return figures | {"mean_queueing_s": float(np.mean([rows[job.label].queued_s for job in jobs]))}
+    return figures | _queueing([rows[job.label].queued_s for job in jobs])
 
 
 def _tiers(history: History, as_is: Report, changed: Report) -> list[dict[str, Any]]:
@@ -185,6 +185,10 @@ def _tiers(history: History, as_is: Report, changed: Report) -> list[dict[str, A
 def _completion(seconds: list[float]) -> dict[str, float]:
     taken = (np.mean(seconds), np.median(seconds), np.percentile(seconds, 90))
     return dict(zip(_COMPLETION, map(float, taken), strict=True))
+
+
+def _queueing(seconds: list[float]) -> dict[str, float]:
+    return dict(zip(_QUEUEING, (float(np.mean(seconds)), float(np.median(seconds))), strict=True))
 
 
 def _job_rows(jobs: tuple[HistoryJob, ...], as_is: Report, changed: Report) -> list[dict[str, Any]]:
