@@ -234,7 +234,8 @@ def fidelity(answers: Sequence[Mapping[str, Any]]) -> dict[str, float]:
     """Compare replays under the policy that ruled with what was recorded."""
 
     def error(name: str) -> float:
-        return max(abs(row["as_is"][name] / row["recorded"][name] - 1.0) for row in answers)
+        ratios = [float(row["as_is"][name] / row["recorded"][name]) for row in answers]
+        return max(abs(ratio - 1.0) for ratio in ratios)
 
     return {
         "completion_error": round(error("mean_jct_s"), 3),
