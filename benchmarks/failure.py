@@ -78,7 +78,7 @@ def main() -> int:
     if not chosen:
         names = "; ".join(case.name for case in CASES)
         parser.error(f"no case has one of {words} in its name; there are: {names}")
-    variables = {
+    variables: dict[str, Any] = {
         "VIRTUALFLOW_LEASE_S": str(LEASE_S),
         "VIRTUALFLOW_HEARTBEAT_S": "1",
         "VIRTUALFLOW_CHECKPOINT_EVERY_S": str(CHECKPOINT_EVERY_S),

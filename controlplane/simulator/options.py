@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+import re
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 
+from controlplane.core.values.projects import ProjectQuota
 from controlplane.core.values.tiers import Tier
 from controlplane.simulator.applications.profiled import ProfiledApplication
 from controlplane.simulator.cluster_files import ClusterFile, cluster_read
@@ -139,14 +141,60 @@ def tiers_draw(workload: Workload, shares: Mapping[Tier, float], seed: int) -> W
     """Give jobs tiers at random, as many of each as its share of the jobs; none: as they are."""
     if not shares:
         return workload
-    order = np.random.default_rng(seed).permutation(len(workload.jobs))
-    ends = np.cumsum([len(workload.jobs) * share for share in shares.values()]).round()
     tiers = [*shares, Tier.NORMAL]
-    chosen = {
-        int(job): tiers[np.searchsorted(ends, place, "right")] for place, job in enumerate(order)
-    }
-    jobs = (replace(job, tier=chosen[place]) for place, job in enumerate(workload.jobs))
+    drawn = _groups_drawn(len(workload.jobs), list(shares.values()), np.random.default_rng(seed))
+    jobs = (replace(job, tier=tiers[one]) for job, one in zip(workload.jobs, drawn, strict=True))
     return replace(workload, jobs=tuple(jobs))
+
+
+def _groups_drawn(
+    num_jobs: int, shares: Sequence[float], generator: np.random.Generator
+) -> list[int]:
+    """Draw the group of each job; those beyond all shares are in the last, `len(shares)`."""
+    ends = np.cumsum([num_jobs * share for share in shares]).round()
+    groups = np.searchsorted(ends, np.arange(num_jobs), "right")
+    drawn = np.empty(num_jobs, int)
+    drawn[generator.permutation(num_jobs)] = groups
+    return [int(group) for group in drawn]
+
+
+def projects_parse(text: str | None) -> list[tuple[float, ProjectQuota]]:
+    """Read --projects, as 0.5:8-16,0.3:4: share of the jobs, guarantee and limit of each project.
+
+    Raises:
+        ValueError: a project is not written so, a limit is below its guarantee, or the shares
+            exceed 1 together.
+    """
+    found = []
+    for part in text.split(",") if text else []:
+        match = re.fullmatch(r"([0-9.]+):([0-9]+)(?:-([0-9]+))?", part)
+        share = _numbers(match[1]) if match else []
+        quota = ProjectQuota(int(match[2]), int(match[3]) if match[3] else None) if match else None
+        is_share = len(share) == 1 and 0.0 < share[0] <= 1.0
+        if not is_share or quota is None or quota.most < quota.guaranteed:
+            raise ValueError(
+                "--projects: give each project's share of the jobs, its guarantee and, behind a "
+                f"dash, a limit that is not less, as 0.5:8-16,0.3:4, not {text!r}"
+            )
+        found.append((share[0], quota))
+    if sum(share for share, _ in found) > 1.0 + 1e-9:
+        raise ValueError(f"--projects: the shares are more than 1 together, not {text!r}")
+    return found
+
+
+def projects_draw(
+    workload: Workload, projects: Sequence[tuple[float, ProjectQuota]], seed: int
+) -> Workload:
+    """Put jobs into projects, numbered from 1, at random; none: as they are."""
+    if not projects:
+        return workload
+    # Independent of the tiers that are drawn from the same seed.
+    generator = np.random.default_rng([seed, len(projects)])
+    drawn = _groups_drawn(len(workload.jobs), [share for share, _ in projects], generator)
+    numbers = [*range(1, len(projects) + 1), None]
+    jobs = (replace(job, project=numbers[i]) for job, i in zip(workload.jobs, drawn, strict=True))
+    quotas = {number: quota for number, (_, quota) in enumerate(projects, start=1)}
+    return replace(workload, jobs=tuple(jobs), projects=quotas)
 
 
 def round_parse(seconds: float) -> float:

@@ -21,6 +21,7 @@ from jobs.selectors.estimates.batch_sizes import accelerator_sizes, epoch_exampl
 from jobs.selectors.estimates.job import Known, known_read
 from jobs.selectors.estimates.resize_history import WAS_RESIZED
 from jobs.selectors.estimates.step_times import step_times_read
+from jobs.selectors.projects import project_quotas
 
 #: Most jobs of one history; the newest are taken.
 MOST_JOBS = 5_000
@@ -28,6 +29,7 @@ MOST_JOBS = 5_000
 _NEVER_TRAINED = "never trained, so that nothing is known of its speed"
 _NO_END = "still trains without an end that can be told"
 _NO_WORK = "did no step before it ended"
+_OVER_LIMIT = "needs more accelerators than its project may hold now"
 _TOO_MANY = f"older than the newest {MOST_JOBS}"
 
 
@@ -47,11 +49,14 @@ def history_read(start_at: datetime.datetime, end_at: datetime.datetime) -> Hist
     factors = share_factors()
     in_epoch = epoch_examples(jobs)
     ready_at = _ready_at(jobs)
+    quotas = project_quotas()
     kept = []
     for job in reversed(jobs):
         row = _job(job, known[job.pk], ready_at.get(job.pk), in_epoch.get(job.pk, 0))
         if isinstance(row, str):
             left_out[row] += 1
+        elif row.project in quotas and row.min_accelerators > quotas[row.project].most:
+            left_out[_OVER_LIMIT] += 1
         else:
             kept.append(dataclasses.replace(row, user_factor=factors.get(job.owner_id, 1.0)))
     return History(
@@ -62,6 +67,7 @@ def history_read(start_at: datetime.datetime, end_at: datetime.datetime) -> Hist
         jobs=tuple(kept),
         costs=_costs(job.pk for job in jobs),
         left_out=+left_out,
+        projects=quotas,
     )
 
 
@@ -105,6 +111,7 @@ def _job(
         allow_mixed_kinds=job.allow_mixed_kinds,
         user=job.owner_id,
         tier=Tier(job.tier),
+        project=job.project_id,
     )
 
 

@@ -125,7 +125,7 @@ def test_the_help_shows_every_default() -> None:
     assert done.returncode == 0, done.stderr
     ours = done.stdout.partition("options:")[2].partition("--version")[0]
     options = re.split(r"\n  --", ours)[1:]
-    assert len(options) == 20
+    assert len(options) == 21
     without = [text.split()[0] for text in options if "default: " not in " ".join(text.split())]
     assert without == ["workload", "policy"]  # both are required
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
@@ -25,6 +26,11 @@ class ProjectQuota:
     limit: int | None = None
     user_limit: int | None = None
     outside: Mapping[UserId | None, int] = field(default_factory=dict)
+
+    @property
+    def most(self) -> float:
+        """Most accelerators that one job may ever hold."""
+        return min(math.inf if one is None else one for one in (self.limit, self.user_limit))
 
     @property
     def guaranteed_left(self) -> int:

@@ -66,6 +66,7 @@ class EventRun:
     ) -> None:
         self._watch = watch
         self.cluster, self.policy, self.seed, self.round_s = cluster, policy, seed, round_s
+        self._projects = workload.projects
         self.jobs = [
             SimulatedJob(number, spec, workload.applications[spec.application], terms)
             for number, spec in enumerate(workload.jobs, start=1)
@@ -278,6 +279,7 @@ class EventRun:
                 ),
                 jobs=tuple(self._seen(holding.job) for holding in self._live.values()),
                 carried=self._carried,
+                projects=self._projects,
             )
         )
 

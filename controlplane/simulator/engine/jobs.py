@@ -248,6 +248,7 @@ class SimulatedJob:
             most_accelerators=self.most_accelerators,
             user=self.spec.user,
             user_factor=self.spec.user_factor,
+            project=self.spec.project,
         )
 
     def performance(self) -> Performance | None:

@@ -48,6 +48,7 @@ class RoundRun:
         progress: Progress | None = None,
     ) -> None:
         self.cluster, self.policy, self.seed = cluster, policy, seed
+        self._projects = workload.projects
         self.jobs = [
             SimulatedJob(number, spec, workload.applications[spec.application], terms)
             for number, spec in enumerate(workload.jobs, start=1)
@@ -135,6 +136,7 @@ class RoundRun:
             jobs=tuple(job.seen() for job in live),
             held={job.id: job.held for job in live if job.held},
             carried=self._carried,
+            projects=self._projects,
         )
         began = time.perf_counter()
         decision = POLICIES[self.policy](snapshot)

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from controlplane.core.values.projects import ProjectId
 from controlplane.core.values.tiers import TIERS, Tier
 from controlplane.simulator.engine.fairness import alone_s, crowding
 from controlplane.simulator.engine.jobs import SimulatedJob
@@ -45,11 +46,12 @@ class JobOutcome:
     fair_s: float
     fairness: float
     tier: str = Tier.NORMAL.value
+    project: ProjectId | None = None
 
 
 @dataclass(frozen=True, slots=True)
-class TierOutcome:
-    """Figures of the jobs of one tier."""
+class GroupOutcome:
+    """Figures of the jobs of one tier or project."""
 
     num_jobs: int
     mean_jct_s: float
@@ -67,6 +69,7 @@ class Report:
         utilisation: held accelerator-seconds over available ones until the last job ended.
         unfair_share: share of the jobs with a fairness above 1.
         tiers: figures of each tier, highest first, where jobs have several.
+        projects: figures of each project, where jobs have several; those without one: `none`.
         held: (time, job id, accelerators held from then on).
         qualities: (time, mean quality of the jobs in the system, 0 to 1).
     """
@@ -91,7 +94,8 @@ class Report:
     num_decisions: int
     decision_p50_ms: float
     decision_p99_ms: float
-    tiers: Mapping[str, TierOutcome] = field(default_factory=dict)
+    tiers: Mapping[str, GroupOutcome] = field(default_factory=dict)
+    projects: Mapping[str, GroupOutcome] = field(default_factory=dict)
     held: tuple[tuple[float, int, int], ...] = field(repr=False, default=())
     qualities: tuple[tuple[float, float], ...] = field(repr=False, default=())
 
@@ -150,6 +154,7 @@ def report_make(
         decision_p50_ms=float(np.percentile(decision_ms, 50)),
         decision_p99_ms=float(np.percentile(decision_ms, 99)),
         tiers=_tiers(outcomes),
+        projects=_projects(outcomes),
         held=tuple(records.held),
         qualities=tuple(records.qualities),
     )
@@ -175,21 +180,29 @@ def _outcome(job: SimulatedJob, cluster: Cluster, crowd: float) -> JobOutcome:
         fair_s=fair_s,
         fairness=completion_s / fair_s,
         tier=job.spec.tier.value,
+        project=job.spec.project,
     )
 
 
-def _tiers(outcomes: Sequence[JobOutcome]) -> dict[str, TierOutcome]:
-    """Return the figures of each tier; empty if all jobs have the same."""
-    rows = {tier.value: [row for row in outcomes if row.tier == tier] for tier in TIERS}
-    rows = {tier: members for tier, members in rows.items() if members}
-    if len(rows) < 2:
-        return {}
-    return {tier: _tier(members) for tier, members in rows.items()}
+def _tiers(outcomes: Sequence[JobOutcome]) -> dict[str, GroupOutcome]:
+    return _groups({one.value: [row for row in outcomes if row.tier == one] for one in TIERS})
 
 
-def _tier(members: Sequence[JobOutcome]) -> TierOutcome:
+def _projects(outcomes: Sequence[JobOutcome]) -> dict[str, GroupOutcome]:
+    numbers = sorted({row.project for row in outcomes if row.project is not None})
+    rows = {str(number): [row for row in outcomes if row.project == number] for number in numbers}
+    return _groups({**rows, "none": [row for row in outcomes if row.project is None]})
+
+
+def _groups(rows: Mapping[str, Sequence[JobOutcome]]) -> dict[str, GroupOutcome]:
+    """Return the figures of each group of jobs; empty if all jobs are in the same."""
+    found = {name: _group(members) for name, members in rows.items() if members}
+    return found if len(found) > 1 else {}
+
+
+def _group(members: Sequence[JobOutcome]) -> GroupOutcome:
     completion = np.array([row.completion_s for row in members])
-    return TierOutcome(
+    return GroupOutcome(
         num_jobs=len(members),
         mean_jct_s=float(completion.mean()),
         median_jct_s=float(np.median(completion)),

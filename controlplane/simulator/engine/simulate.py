@@ -86,7 +86,7 @@ def simulate(
             watch=watch,
         )
     for job in run.jobs:
-        _fits_check(job, cluster)
+        _fits_check(job, cluster, workload)
     run.run()
     settings = {
         "workload": workload.source or "of the caller",
@@ -106,8 +106,8 @@ def simulate(
     return report_make(policy, settings, run.jobs, cluster, run.records)
 
 
-def _fits_check(job: SimulatedJob, cluster: Cluster) -> None:
-    """Refuse a job whose minimum exceeds every kind of the cluster."""
+def _fits_check(job: SimulatedJob, cluster: Cluster, workload: Workload) -> None:
+    """Refuse a job whose minimum exceeds every kind of the cluster, or the limit of its project."""
     if not any(job.accepts(kind) for kind in cluster.kinds):
         raise ValueError(
             f"workload: job {job.spec.name} runs on {', '.join(sorted(job.spec.accepted_kinds))} "
@@ -121,4 +121,11 @@ def _fits_check(job: SimulatedJob, cluster: Cluster) -> None:
             f"workload: job {job.spec.name} needs {least} accelerators of one kind, the cluster "
             f"has {most}; simulate more nodes, or let jobs make do with less (a policy for "
             "elastic jobs)"
+        )
+    quota = None if job.spec.project is None else workload.projects.get(job.spec.project)
+    if quota is not None and least > quota.most:
+        raise ValueError(
+            f"workload: job {job.spec.name} needs {least} accelerators, its project may hold "
+            f"{quota.most:g}; raise the limit, or let jobs make do with less (a policy for elastic "
+            "jobs)"
         )

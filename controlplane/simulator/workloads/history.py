@@ -21,6 +21,7 @@ from controlplane.core.estimates.throughput import (
     ThroughputSample,
     samples_check,
 )
+from controlplane.core.values.projects import ProjectId, ProjectQuota
 from controlplane.core.values.tiers import Tier
 from controlplane.core.values.types import Accelerator
 from controlplane.simulator.applications.recorded import RecordedApplication, RecordedPerformance
@@ -47,6 +48,7 @@ class HistoryJob:
         user: number of its owner; None: not recorded.
         user_factor: factor of the owner's claim on a share.
         tier: its last tier.
+        project: number of its last project.
     """
 
     id: int
@@ -65,6 +67,7 @@ class HistoryJob:
     user: int | None = None
     user_factor: float = 1.0
     tier: Tier = Tier.NORMAL
+    project: ProjectId | None = None
 
     @property
     def label(self) -> str:
@@ -82,6 +85,7 @@ class History:
             several.
         costs: measured costs of resizes.
         left_out: reason for which jobs of that time are missing -> their number.
+        projects: quotas of the projects that have any, as they are at its end.
     """
 
     start_at: float
@@ -91,6 +95,7 @@ class History:
     jobs: tuple[HistoryJob, ...]
     costs: ResizeCosts = MEASURED
     left_out: Mapping[str, int] = field(default_factory=dict)
+    projects: Mapping[ProjectId, ProjectQuota] = field(default_factory=dict)
 
     @property
     def accelerators(self) -> dict[str, int]:
@@ -121,10 +126,12 @@ def history_workload(history: History) -> Workload:
             user_factor=job.user_factor,
             accepted_kinds=frozenset(job.accepted_kinds),
             tier=job.tier,
+            project=job.project,
         )
         for job in history.jobs
     )
-    return Workload(jobs, applications, history_notes(history))
+    notes = history_notes(history)
+    return Workload(jobs, applications, notes, projects=history.projects)
 
 
 def history_notes(history: History) -> tuple[str, ...]:
@@ -202,6 +209,10 @@ def history_to_dict(history: History) -> dict[str, Any]:
         "nodes": [list(node) for node in history.nodes],
         "costs": [costs.start_s, costs.pause_s, costs.growth_s, costs.release_s],
         "left_out": dict(history.left_out),
+        "projects": [
+            [number, quota.guaranteed, quota.limit, quota.user_limit]
+            for number, quota in history.projects.items()
+        ],
         "jobs": [
             {
                 "id": job.id,
@@ -220,6 +231,7 @@ def history_to_dict(history: History) -> dict[str, Any]:
                 "user": job.user,
                 "user_factor": job.user_factor,
                 "tier": job.tier.value,
+                "project": job.project,
             }
             for job in history.jobs
         ],
@@ -250,6 +262,7 @@ def history_from_dict(values: Any, source: str) -> History:
             jobs=(),
             costs=ResizeCosts(*(float(value) for value in values["costs"])),
             left_out={str(why): int(count) for why, count in values["left_out"].items()},
+            projects={int(row[0]): _quota(*row[1:]) for row in values.get("projects", [])},
         )
     return dataclasses.replace(head, jobs=tuple(_job_read(row, source) for row in rows))
 
@@ -274,7 +287,13 @@ def _job_read(row: Any, source: str) -> HistoryJob:
             user=None if row.get("user") is None else whole_of(row, "user"),
             user_factor=number_of(row, "user_factor") if "user_factor" in row else 1.0,
             tier=tier_of(row),
+            project=None if row.get("project") is None else whole_of(row, "project"),
         )
+
+
+def _quota(guaranteed: int, *limits: int | None) -> ProjectQuota:
+    limit, user_limit = (None if one is None else int(one) for one in limits)
+    return ProjectQuota(int(guaranteed), limit, user_limit)
 
 
 def _performance_to_dict(performance: RecordedPerformance) -> dict[str, Any]:

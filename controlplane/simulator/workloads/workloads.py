@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
+from controlplane.core.values.projects import ProjectId, ProjectQuota
 from controlplane.core.values.tiers import Tier
 from controlplane.core.values.types import Accelerator
 from controlplane.simulator.applications.applications import Application
@@ -36,6 +37,7 @@ class WorkloadJob:
         user: number of its owner; None: each job shares as a user of its own.
         user_factor: factor of the owner's claim on a share.
         accepted_kinds: empty: any.
+        project: number of its project; None: it belongs to none.
     """
 
     name: str
@@ -51,6 +53,7 @@ class WorkloadJob:
     user_factor: float = 1.0
     accepted_kinds: frozenset[str] = frozenset()
     tier: Tier = Tier.NORMAL
+    project: ProjectId | None = None
 
 
 @dataclass(frozen=True)
@@ -60,6 +63,7 @@ class Workload:
     Attributes:
         notes: sentences for people on assumptions and on differences from a recording.
         source: file that it was read from, or generator that made it.
+        projects: quotas of the projects that have any.
 
     Raises:
         ValueError: an application is missing, a name is not unique, or a number is impossible.
@@ -69,6 +73,7 @@ class Workload:
     applications: Mapping[str, Application] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
     source: str = ""
+    projects: Mapping[ProjectId, ProjectQuota] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         ordered = tuple(sorted(self.jobs, key=lambda job: job.submitted_at))

@@ -6,7 +6,7 @@ import importlib.resources
 import json
 import time
 from argparse import ArgumentParser
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,12 +14,15 @@ from django.core.management.base import BaseCommand, CommandError
 
 from controlplane.core.policies import POLICIES
 from controlplane.simulator import BatchMode, Knowledge, Report, Rules, StuckError, simulate
+from controlplane.simulator.engine.report import GroupOutcome
 from controlplane.simulator.native_output import native_output_dropped
 from controlplane.simulator.options import (
     SYNTHETIC,
     cluster_load,
     costs_parse,
     failures_parse,
+    projects_draw,
+    projects_parse,
     round_parse,
     tiers_draw,
     tiers_parse,
@@ -69,6 +72,8 @@ class Command(BaseCommand):
         add("--seed", type=int, default=0, help="of policies and workload" + _DEFAULT)
         add("--tiers", help="shares of jobs drawn for tiers, as urgent:0.1,idle:0.3; default: as "
             "the workload has them")  # fmt: skip
+        add("--projects", help="share of jobs, guarantee and limit of drawn projects, as "
+            "0.5:8-16,0.3:4; default: as the workload has them")  # fmt: skip
         add("--json", type=Path, help="file for everything, jobs included; default: none")
         add("--page", type=Path, help="file for a page with figures; default: none")
 
@@ -80,7 +85,9 @@ class Command(BaseCommand):
                 reports = self._run(options)
         except (ValueError, StuckError) as error:
             raise CommandError(str(error)) from error
-        for line in [*heading(reports[0]), "", *table(reports), *tier_table(reports)]:
+        tiers = group_table("tier", [(one.policy, one.tiers) for one in reports])
+        projects = group_table("project", [(one.policy, one.projects) for one in reports])
+        for line in [*heading(reports[0]), "", *table(reports), *tiers, *projects]:
             self.stdout.write(line)
         if options["json"] is not None:
             text = json.dumps([report.to_dict() for report in reports]) + "\n"
@@ -109,6 +116,7 @@ class Command(BaseCommand):
             seed=seed,
         )
         workload = tiers_draw(workload, tiers_parse(options["tiers"]), seed)
+        workload = projects_draw(workload, projects_parse(options["projects"]), seed)
         for note in workload.notes:
             self._tell(note)
         return [
@@ -190,21 +198,23 @@ def table(reports: Sequence[Report]) -> list[str]:
     return [*lines, *rows]
 
 
-def tier_table(reports: Sequence[Report]) -> list[str]:
-    """Return the figures of each tier under each policy; nothing where all jobs have one tier."""
+def group_table(
+    title: str, outcomes: Sequence[tuple[str, Mapping[str, GroupOutcome]]]
+) -> list[str]:
+    """Return the figures of each group of jobs under each policy; nothing where all are in one."""
     rows = [
         (
-            report.policy,
-            tier,
+            policy,
+            name,
             str(one.num_jobs),
             *(f"{value:,.0f} s" for value in (one.mean_jct_s, one.p90_jct_s, one.mean_queued_s)),
         )
-        for report in reports
-        for tier, one in report.tiers.items()
+        for policy, groups in outcomes
+        for name, one in groups.items()
     ]
     if not rows:
         return []
-    titles = ("policy", "tier", "jobs", "mean JCT", "90 % JCT", "mean queue")
+    titles = ("policy", title, "jobs", "mean JCT", "90 % JCT", "mean queue")
     columns = [
         _aligned(list(cells), str.ljust if place < 2 else str.rjust)
         for place, cells in enumerate(zip(titles, *rows, strict=True))

@@ -14,13 +14,14 @@ from django.db import connection
 from django.test.utils import CaptureQueriesContext
 
 from controlplane.core.values.lifecycle import JobStatus
+from controlplane.core.values.projects import ProjectQuota
 from controlplane.simulator.workloads.history import (
     history_cluster,
     history_from_dict,
     history_to_dict,
     history_workload,
 )
-from jobs.models import Event, Job, Replay
+from jobs.models import Event, Job, Project, Replay
 from jobs.selectors import history as selector
 from jobs.selectors.history import history_read
 from jobs.services.cluster import replay_run
@@ -132,8 +133,9 @@ def test_a_history_survives_its_file() -> None:
     again = history_from_dict(values, "file")
     assert history_to_dict(again) == values
     assert again.jobs[0].tier == "urgent"
+    added = ("tier", "project")
     older = [
-        {name: value for name, value in row.items() if name != "tier"} for row in values["jobs"]
+        {name: value for name, value in row.items() if name not in added} for row in values["jobs"]
     ]
     assert history_from_dict({**values, "jobs": older}, "file").jobs[0].tier == "normal"
     for count in (1, 2):
@@ -153,6 +155,26 @@ def test_jobs_that_may_mix_kinds_are_told() -> None:
     again = history_from_dict(json.loads(json.dumps(history_to_dict(history))), "file")
     (note,) = history_workload(again).notes
     assert note.startswith("1 job may mix kinds of accelerators: simulated on one kind at a time")
+
+
+def test_quotas_of_projects_are_recorded_and_replayed() -> None:
+    world = TimedWorld(1, 2)
+    job = finished_job(world, max_accelerators=2)
+    project = Project.objects.create(name="vision", guaranteed=1, limit=1, created_at=at(0))
+    Job.objects.update(project=project)
+    history = history_read(*whole(world))
+    again = history_from_dict(json.loads(json.dumps(history_to_dict(history))), "file")
+    assert again.projects == {project.pk: ProjectQuota(1, 1)}
+    assert again.jobs[0].project == project.pk
+
+    replay_ask(None, policy="weighted_fair", accelerators={}, hours=1, now=world.now)
+    replay_next(world.now)
+    allocation = Replay.objects.get().result["allocation"]
+    assert {count for _, number, count in allocation if number == job.pk} == {0, 1}
+
+    Job.objects.update(min_accelerators=2)
+    (why,) = history_read(*whole(world)).left_out
+    assert why == "needs more accelerators than its project may hold now"
 
 
 def test_other_sizes_are_built_of_the_machines_that_there_are() -> None:

@@ -1,0 +1,75 @@
+"""Projects in simulations: quotas kept, shares of jobs drawn, results by project."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from dataclasses import replace
+
+import pytest
+
+from controlplane.core.policies import POLICIES
+from controlplane.core.values.projects import ProjectQuota
+from controlplane.simulator import FREE, Rules, Workload, cluster_make, simulate
+from controlplane.simulator.options import projects_draw, projects_parse, tiers_draw, tiers_parse
+from tests.simulator.worlds import job, workload
+
+
+def with_quota(jobs: Workload, quota: ProjectQuota) -> Workload:
+    """Put the jobs whose name begins with `one` into a project with a quota."""
+    named = (replace(row, project=1 if row.name.startswith("one") else None) for row in jobs.jobs)
+    return replace(jobs, jobs=tuple(named), projects={1: quota})
+
+
+@pytest.mark.parametrize("rules", [*Rules])
+@pytest.mark.parametrize("policy", sorted(POLICIES))
+def test_a_project_holds_its_limit_and_no_more(policy: str, rules: Rules) -> None:
+    jobs = workload(*(job(name, most=2) for name in ("one-a", "one-b", "free")))
+    limited = with_quota(jobs, ProjectQuota(limit=2))
+    report = simulate(limited, cluster_make(1, 6), policy, costs=FREE, rules=rules)
+    projects = {row.id: row.project for row in report.jobs}
+    held: Counter[int] = Counter()
+    totals = []
+    for _, number, count in report.held:
+        held[number] = count
+        totals.append(sum(count for one, count in held.items() if projects[one] == 1))
+    assert max(totals) == 2
+
+
+@pytest.mark.parametrize("policy", sorted(POLICIES))
+def test_a_guarantee_is_given_at_once(policy: str) -> None:
+    """To a job that comes last and weighs least."""
+    borrowers = [job(f"free-{number}", weight=1000.0) for number in range(2)]
+    late = job("one-late", at=120.0, most=2)
+    jobs = with_quota(workload(*borrowers, late, work=2000.0), ProjectQuota(2))
+    report = simulate(jobs, cluster_make(1, 4), policy, costs=FREE)
+    assert {row.name: row for row in report.jobs}["one-late"].queued_s < 1.0
+    assert [*report.projects] == ["1", "none"]
+    assert report.projects["none"].num_jobs == 2
+    json.dumps(report.to_dict())
+
+
+def test_a_job_that_its_project_never_lets_start_is_refused() -> None:
+    jobs = with_quota(workload(job("one-a", least=3)), ProjectQuota(limit=8, user_limit=2))
+    with pytest.raises(ValueError, match="one-a needs 3 accelerators, its project may hold 2"):
+        simulate(jobs, cluster_make(1, 4), "weighted_fair")
+
+
+def test_shares_of_jobs_are_drawn_independently_of_tiers() -> None:
+    jobs = workload(*(job(f"job-{number}") for number in range(40)))
+    projects = projects_parse("0.5:8-16,0.3:4")
+    drawn = projects_draw(jobs, projects, seed=1)
+    assert Counter(row.project for row in drawn.jobs) == {1: 20, 2: 12, None: 8}
+    assert drawn.projects == {1: ProjectQuota(8, 16), 2: ProjectQuota(4)}
+    assert drawn == projects_draw(jobs, projects, seed=1)
+    both = tiers_draw(drawn, tiers_parse("urgent:0.5"), seed=1)
+    assert len({(row.project, row.tier) for row in both.jobs}) == 6
+    assert projects_draw(jobs, projects_parse(None), seed=1) is jobs
+
+
+@pytest.mark.parametrize(
+    "text", ["0.5", "0.5:", "0.5:x", "0:4", "nan:4", "1.5:4", "0.6:4,0.5:4", "0.5:4-3", "0.5:-4"]
+)
+def test_wrong_projects_are_refused(text: str) -> None:
+    with pytest.raises(ValueError, match="--projects"):
+        projects_parse(text)
