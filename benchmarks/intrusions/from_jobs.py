@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from contextlib import suppress
 
 import httpx
 import psutil
@@ -14,6 +15,7 @@ from benchmarks.intrusions.attempts import Attempt, Site, broken
 MARK = "COULD "
 ENDED = ("finished", "failed", "invalid", "cancelled")
 _LOG_LIMIT_S = 60.0
+_REAP_LIMIT_S = 20.0
 
 
 def attempts(site: Site, victim: int) -> Iterator[Attempt]:
@@ -62,11 +64,18 @@ def _probes(site: Site, settings: dict[str, object]) -> Iterator[Attempt]:
 def _left_behind(site: Site, settings: dict[str, object], victim: int) -> Iterator[Attempt]:
     job = site.submit("mallory", name="linger", settings={**settings, "mode": "linger"})
     site.wait_until(job, ENDED)
-    left = [process for process in psutil.process_iter() if _lingers(process)]
+    # The site knows of the end before the agent has seen the trainer exit and ended the rest.
+    with suppress(AssertionError):
+        site.stack.wait_for("no process of the job", lambda: not _lingering(), _REAP_LIMIT_S)
+    left = _lingering()
     yield Attempt("low: outlives its job", bool(left))
     for process in left:
         process.kill()
     yield Attempt("low: keeps the victim's accelerators", not site.goes_on(victim))
+
+
+def _lingering() -> list[psutil.Process]:
+    return [process for process in psutil.process_iter() if _lingers(process)]
 
 
 def _lingers(process: psutil.Process) -> bool:
