@@ -48,10 +48,10 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     is_own = variables != _VARIABLES or options or has_links
     name = module.__name__.rpartition(".")[2].removeprefix("test_") if is_own else "shared"
     wish = _Wish(name, tuple(sorted(variables.items())), options, has_links)
-    metafunc.parametrize("stack", [wish], indirect=True, scope="session", ids=[name])
+    metafunc.parametrize("stack", [wish], indirect=True, scope="package", ids=[name])
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def stack(
     request: pytest.FixtureRequest,
     postgresql_server: RunningServer,
