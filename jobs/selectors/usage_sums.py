@@ -174,12 +174,11 @@ def _is_open_after(at: datetime.datetime) -> Q:
 
 def _by_job(held: QuerySet[Allocation], paused: QuerySet[Generation]) -> JobTimes | None:
     """Return the use by job; None if there are too many jobs."""
-    times = held.order_by().values_list("job_id", "accelerator__kind")
-    lost = paused.order_by().values_list("job_id")
-    found = JobTimes(
-        times.annotate(time=Sum("span"))[: MAX_JOBS + 1],
-        lost.annotate(seconds=Sum("lost_s"))[: MAX_JOBS + 1],
-    )
+    times = held.order_by().values_list("job_id", "accelerator__kind").annotate(time=Sum("span"))
+    lost = paused.order_by().values_list("job_id").annotate(seconds=Sum("lost_s"))
+    held_rows: list[Any] = list(times[: MAX_JOBS + 1])
+    paused_rows: list[Any] = list(lost[: MAX_JOBS + 1])
+    found = JobTimes(held_rows, paused_rows)
     return None if max(map(len, found)) > MAX_JOBS else found
 
 
