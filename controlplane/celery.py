@@ -44,6 +44,7 @@ _PERIODS_S = {
     "expire_records": 24 * 3600,
     "expire_files": 600,
     "expire_readings": 600,
+    "sum_usage_days": 60,
     "answer_replay": settings.EXPIRE_PERIOD_S,
 }
 #: Tasks that take minutes have a queue and a worker of their own, so that no other task waits.

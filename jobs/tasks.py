@@ -18,6 +18,7 @@ from jobs.services.failures.watch import watch_is_kept, watch_keep
 from jobs.services.lifecycle.audit import audit_expire
 from jobs.services.lifecycle.predictions import predictions_join_next
 from jobs.services.lifecycle.retention import files_expire
+from jobs.services.lifecycle.usage_days import usage_days_sum
 from jobs.services.notifications.deliveries import (
     deliveries_due,
     deliveries_expire,
@@ -172,3 +173,9 @@ def expire_files() -> list[int]:
     deleted = files_expire(timezone.now())
     nudges.jobs_changed(deleted)
     return sorted(deleted)
+
+
+@shared_task(time_limit=60)
+def sum_usage_days() -> int:
+    """Sum up the usage of some days that are over; return their number."""
+    return usage_days_sum(timezone.now())

@@ -452,6 +452,15 @@ class Usage(TypedDict):
     total: UsageRow
 
 
+class SavedFilter(TypedDict):
+    """A filter of the list of jobs by its name; `query` is that of `GET jobs/`."""
+
+    id: int
+    name: str
+    query: str
+    changed_at: str
+
+
 class Channel(TypedDict):
     """A notification channel."""
 

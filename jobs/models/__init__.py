@@ -35,6 +35,7 @@ from jobs.models.resizes import Allocation, Generation, StartFailure
 from jobs.models.search import JobMetric, SavedFilter, SearchTerm
 from jobs.models.sweeps import Sweep
 from jobs.models.trials import Trial
+from jobs.models.usage import UsageDay, UsageSum
 from jobs.models.validations import Validation
 
 __all__ = [
@@ -78,6 +79,8 @@ __all__ = [
     "StepTimeProfile",
     "Sweep",
     "Trial",
+    "UsageDay",
+    "UsageSum",
     "UserLimits",
     "Validation",
     "WindowStatus",

@@ -93,6 +93,7 @@ class Generation(models.Model):
                 fields=("job",),
                 condition=Q(phase__in=[*_UNDER_WAY, GenerationPhase.ACTIVE.value]),
             ),
+            models.Index(name="generation_by_switch", fields=("switched_at",)),
         )
 
     def __str__(self) -> str:

@@ -252,6 +252,37 @@ def test_ls_filters_and_limits(site: Site, logged_in: Shell) -> None:
     assert (ended.code, "submitted_after:" in ended.err) == (ExitCode.REFUSED, True)
 
 
+def test_saved_filters_are_kept_used_and_deleted(site: Site, logged_in: Shell) -> None:
+    wanted = [
+        job_make(site.ada, name=f"cnn {number}", status=JobStatus.FAILED) for number in range(2)
+    ]
+    job_make(site.ada, name="cnn waits")
+    job_make(site.ada, name="other", status=JobStatus.FAILED)
+    ended = logged_in("filters", "save", "lost", "?status=failed&status=invalid&name=cnn")
+    assert (ended.code, ended.out) == (0, "Filter lost is saved.\n")
+    saved = json.loads(logged_in("filters", "save", "all", "order=name", "--json").out)
+    assert (saved["name"], saved["query"]) == ("all", "order=name")
+    listed = json.loads(logged_in("filters", "ls", "--json").out)
+    assert [row["name"] for row in listed] == ["all", "lost"]
+    assert "lost\tstatus=failed" in logged_in("filters", "ls").out
+
+    def names(*options: str) -> list[str]:
+        return [job["name"] for job in json.loads(logged_in("ls", *options, "--json").out)]
+
+    assert names("--filter", "lost") == [job.name for job in reversed(wanted)]
+    assert names("--filter", "lost", "--order", "name") == [job.name for job in wanted]
+    assert names("--filter", "lost", "--status", "waiting") == ["cnn waits"]
+    assert len(names("--filter", "all")) == 4
+
+    ended = logged_in("filters", "save", "odd", "colour=red")
+    assert (ended.code, "query: There is no filter" in ended.err) == (ExitCode.REFUSED, True)
+    assert logged_in("filters", "rm", "all").code == 0
+    for arguments in (("filters", "rm", "all"), ("ls", "--filter", "all")):
+        ended = logged_in(*arguments)
+        assert (ended.code, "use lost" in ended.err) == (ExitCode.USAGE, True)
+    assert [row["name"] for row in json.loads(logged_in("filters", "ls", "--json").out)] == ["lost"]
+
+
 @pytest.mark.parametrize("width", [40, 160])
 def test_tables_fit_the_terminal(
     site: Site, logged_in: Shell, monkeypatch: pytest.MonkeyPatch, width: int
@@ -538,6 +569,7 @@ ARGUMENTS: dict[str, tuple[Any, ...]] = {
     "ls": (), "nodes": (), "templates": (), "simulate": ("fifo",),
     "cordon": ("node",), "drain": ("node",), "uncordon": ("node",),
     "projects": (), "usage": (), "login": (), "users": (), "notifications": ("ls",),
+    "filters": ("ls",),
 }  # fmt: skip
 OFFLINE = {"logout", "completion"}
 

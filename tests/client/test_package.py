@@ -187,6 +187,7 @@ TYPES = {
     "Artifact": answers.File, "Event": answers.Event, "Generation": answers.Generation,
     "Node": answers.Node, "Accelerator": answers.Accelerator, "Policy": answers.Policy,
     "Replay": answers.Replay, "Index": answers.Index, "User": answers.User,
+    "SavedFilter": answers.SavedFilter,
     "Channel": answers.Channel, "Delivery": answers.Delivery,
 }  # fmt: skip
 

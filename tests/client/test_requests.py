@@ -72,6 +72,9 @@ CALLS: dict[str, Callable[[Client], Any]] = {
     "set_member": lambda client: client.set_member(1, "ada", "viewer"),
     "remove_member": lambda client: client.remove_member(1, "ada"),
     "usage": lambda client: client.usage("user"),
+    "saved_filters": lambda client: client.saved_filters(),
+    "save_filter": lambda client: client.save_filter("a", "tag=b"),
+    "delete_filter": lambda client: client.delete_filter(1),
     "channels": lambda client: client.channels(),
     "create_channel": lambda client: client.create_channel("a", "https://a.example/b"),
     "change_channel": lambda client: client.change_channel(1, is_paused=True),
@@ -83,10 +86,13 @@ CALLS: dict[str, Callable[[Client], Any]] = {
     "watch_replay": lambda client: list(client.watch_replay(1)),
 }
 #: Methods whose answer may be any text.
-TEXTS = {"whole_log", "download", "delete_channel", "test_channel", "remove_member"}
+TEXTS = {
+    *("whole_log", "download", "delete_channel", "test_channel", "remove_member"),
+    "delete_filter",
+}
 NOT_REPEATED = {
     *("simulate", "create_channel", "delete_channel", "test_channel"),
-    *("make_project", "remove_member", "plan_windows"),
+    *("make_project", "remove_member", "plan_windows", "delete_filter"),
 }
 NONSENSE = {
     "a page": Answer(200, b"<html>Log in</html>", {"Content-Type": "text/html"}),

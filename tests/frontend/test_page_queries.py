@@ -94,10 +94,10 @@ def test_usage_sums_the_allocations_once_and_by_numbers(world: World) -> None:
         queries = _sql_of(lambda: usage_between(world.admin, by, now - HOUR, now))
         return [sql for sql in queries if "SUM" in sql and 'FROM "jobs_allocation"' in sql]
 
-    for by in (UsageBy.PROJECT, UsageBy.USER):
+    for by in UsageBy:
         (only,) = sums(by)
-        assert only.count("JOIN") == 1
-    assert [sql.count("JOIN") for sql in sums(UsageBy.TAG)] == [2, 0]
+        # A join to jobs would read all of them.
+        assert '"jobs_job"' not in only
 
 
 def test_the_jobs_of_a_sweep_are_read_at_once_and_in_part(world: World) -> None:

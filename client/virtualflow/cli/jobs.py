@@ -21,6 +21,7 @@ from virtualflow.cli.common import (
     timeout,
 )
 from virtualflow.cli.exit_codes import ExitCode
+from virtualflow.cli.filters import filter_named
 from virtualflow.cli.screen import Column, when
 from virtualflow.cli.watching import job_watch
 from virtualflow.client import Client
@@ -48,6 +49,7 @@ _JOB_COLUMNS = (
 
 
 @click.command()
+@click.option("--filter", "saved", metavar="NAME", help="A saved filter; other options win.")
 @click.option("--status", multiple=True, help="A status, or live, waiting, active, ended.")
 @click.option("--search", metavar="TEXT", help="A part of the name, or the number of one job.")
 @click.option("--tier", multiple=True, type=click.Choice(TIERS), help="A tier.")
@@ -68,6 +70,7 @@ _JOB_COLUMNS = (
 @click.option("--limit", type=click.IntRange(1, _LISTED_LIMIT), default=50, show_default=True)
 @as_json
 def ls(
+    saved: str | None,
     status: tuple[str, ...],
     search: str | None,
     tier: tuple[str, ...],
@@ -87,10 +90,12 @@ def ls(
 ) -> None:
     """List jobs, newest first unless told."""
     with Client.from_login() as client:
+        query = filter_named(client, saved)["query"] if saved else ""
         found = client.jobs(
-            status=status, tier=tier, q=search, owner=owner, project=project, name=name,
-            template=template, tag=tag, metric=metric, setting=setting, order=order, sweep=sweep,
-            submitted_after=after, submitted_before=before, page_size=min(limit + 1, 200),
+            query=query, status=status, tier=tier, q=search, owner=owner, project=project,
+            name=name, template=template, tag=tag, metric=metric, setting=setting, order=order,
+            sweep=sweep, submitted_after=after, submitted_before=before,
+            page_size=min(limit + 1, 200),
         )  # fmt: skip
         jobs = list(islice(found, limit + 1))
     if len(jobs) > limit:

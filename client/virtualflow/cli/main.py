@@ -11,6 +11,7 @@ from virtualflow import __version__
 from virtualflow.cli import (
     account,
     cluster,
+    filters,
     jobs,
     notifications,
     projects,
@@ -53,7 +54,7 @@ def completion(shell: str) -> None:
 for _command in (
     account.login, account.logout,
     submitting.submit, submitting.fork, sweeping.sweep, sweeping.sweeps,
-    jobs.watch, jobs.logs, jobs.ls, jobs.show, jobs.compare,
+    jobs.watch, jobs.logs, jobs.ls, filters.filters, jobs.show, jobs.compare,
     jobs.download, jobs.tag, jobs.cancel, jobs.pause, jobs.resume, jobs.reprioritise,
     projects.projects, projects.usage, users.users, notifications.notifications,
     cluster.nodes, cluster.cordon, cluster.drain, cluster.uncordon,

@@ -7,6 +7,7 @@ from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
+from urllib.parse import parse_qs
 
 import httpx
 
@@ -89,6 +90,7 @@ class JobRequests:
         submitted_after: str | None = None,
         submitted_before: str | None = None,
         order: str | None = None,
+        query: str = "",
         fields: Sequence[str] = (),
         page_size: int = PAGE_SIZE,
     ) -> Iterator[answers.JobSummary]:
@@ -106,9 +108,10 @@ class JobRequests:
             tier: tiers of the jobs.
             order: `submitted`, `name`, `status`, `tier`, `priority`, `duration` or `metric` (of the
                 first `metric`), with `-` from the largest on.
+            query: that of a saved filter; the arguments above win over its parameters.
             fields: only these fields, also such that lists otherwise lack.
         """
-        given = {
+        given: dict[str, Any] = {
             "q": q,
             "owner": owner,
             "project": project,
@@ -127,7 +130,10 @@ class JobRequests:
             "fields": ",".join(fields) or None,
             "page_size": page_size,
         }
-        return self._site.pages("jobs/", answers.JobSummary, given, fields or None)
+        wanted = {name: value for name, value in given.items() if value not in (None, [])}
+        return self._site.pages(
+            "jobs/", answers.JobSummary, {**parse_qs(query), **wanted}, fields or None
+        )
 
     def job(self, job_id: int, *, fields: Sequence[str] = ()) -> answers.Job:
         """Return a job, or only some of its fields."""

@@ -27,6 +27,7 @@ from jobs.services.lifecycle.transitions import (
     status_change,
     trainers_stop,
 )
+from jobs.services.lifecycle.usage_days import usage_changed
 from jobs.services.reports.nonfinite import failure_nonfinite
 from jobs.services.reports.profiles import profile_take
 from jobs.services.reports.progress import digest_take, epoch_take, phase_take, steps_take
@@ -83,6 +84,8 @@ def _switched(context: ReportContext, allocation: Allocation, report: TrainerRep
     generation.bytes_moved = max(generation.bytes_moved or 0, moved)
     generation.num_switched += 1
     generation.save(update_fields=["pause_s", "bytes_moved", "num_switched"])
+    if generation.switched_at is not None:
+        usage_changed(generation.switched_at, generation.switched_at, context.now)
     is_leader = allocation.slot == generation.membership.leader_slot
     if is_leader and generation.phase == GenerationPhase.SWITCHING:
         _activate(context, generation, report.data["step"])

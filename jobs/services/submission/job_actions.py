@@ -23,6 +23,7 @@ from jobs.services.lifecycle.events import event_add, user_actor
 from jobs.services.lifecycle.retention import storage_check
 from jobs.services.lifecycle.search_rows import search_terms_write
 from jobs.services.lifecycle.transitions import job_end, job_lock, job_pause_now, status_change
+from jobs.services.lifecycle.usage_days import job_usage_changed
 from jobs.services.scheduling.resizes import job_empty
 from jobs.services.submission.forks import fork_admit
 from jobs.services.submission.rows import job_from, live_jobs_check, project_jobs_check
@@ -266,6 +267,8 @@ def job_describe(
             return job
         job.update_columns(revision=job.revision + 1, **after)
         search_terms_write(job)
+        if after["tags"] != before["tags"]:
+            job_usage_changed(job, now)
         text = f"Tags: {', '.join(job.tags) or 'none'}"
         if after["tags"] == before["tags"]:
             text = "Note changed"

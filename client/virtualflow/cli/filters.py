@@ -1,0 +1,69 @@
+"""Commands about the own saved filters of the list of jobs."""
+
+from __future__ import annotations
+
+import click
+
+from virtualflow.answers import SavedFilter
+from virtualflow.cli import screen
+from virtualflow.cli.common import as_json
+from virtualflow.cli.screen import Column, when
+from virtualflow.client import Client
+
+_COLUMNS = (
+    Column("name", lambda row: row["name"]),
+    Column("query", lambda row: row["query"]),
+    Column("changed", lambda row: when(row["changed_at"]), at_width=80),
+)
+
+
+@click.group()
+def filters() -> None:
+    """Keep filters of the list of jobs by name, for `ls --filter NAME`."""
+
+
+@filters.command("ls")
+@as_json
+def list_filters(as_json: bool) -> None:
+    """List the filters."""
+    with Client.from_login() as client:
+        found = client.saved_filters()
+    if as_json:
+        return screen.print_json(found)
+    return screen.print_table(_COLUMNS, found, "No filter is saved.")
+
+
+@filters.command()
+@click.argument("name")
+@click.argument("query")
+@as_json
+def save(name: str, query: str, as_json: bool) -> None:
+    """Keep QUERY, such as 'status=live&tag=baseline', as the filter NAME."""
+    with Client.from_login() as client:
+        saved = client.save_filter(name, query)
+    if as_json:
+        screen.print_json(saved)
+    else:
+        click.echo(f"Filter {screen.plain(saved['name'])} is saved.")
+
+
+@filters.command()
+@click.argument("name")
+def rm(name: str) -> None:
+    """Delete the filter NAME."""
+    with Client.from_login() as client:
+        client.delete_filter(filter_named(client, name)["id"])
+
+
+def filter_named(client: Client, name: str) -> SavedFilter:
+    """Return a saved filter.
+
+    Raises:
+        click.BadParameter: there is none of this name.
+    """
+    found = client.saved_filters()
+    for row in found:
+        if row["name"] == name:
+            return row
+    names = screen.plain(", ".join(row["name"] for row in found) or "none")
+    raise click.BadParameter(f"You have no filter {name!r:.60}; use {names}.")
