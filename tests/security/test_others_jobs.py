@@ -164,6 +164,11 @@ def test_forks_in_a_project_are_listed_for_its_members(ada: User, bob: User, adm
         assert only == {"id": parent.pk, "forks": numbers}
         rows = client.get("/api/v1/jobs/?fields=id,forks").json()["results"]
         assert {row["id"]: row["forks"] for row in rows}[parent.pk] == numbers
+        browser = Client()
+        browser.force_login(person)
+        page = browser.get(f"/jobs/{parent.pk}/").content.decode()
+        linked = [one.pk for one in seen[admin] if f'href="/jobs/{one.pk}/"' in page]
+        assert linked == numbers
 
 
 def test_a_former_admin_reads_no_messages_about_others(ada: User, admin: User) -> None:
