@@ -87,7 +87,7 @@ class JobAdmin(RecordAdmin):
 class NodeAdmin(RecordAdmin):
     list_display = ("name", "host", "shown_status", "last_seen_at", "removed_at")
     search_fields = ("name", "host")
-    exclude = ("agent_token_digest",)
+    exclude = ("agent_token_digest", "next_agent_token_digest")
 
 
 class AcceleratorAdmin(RecordAdmin):

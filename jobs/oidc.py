@@ -106,6 +106,12 @@ class Answer:
     claims: dict[str, Any]
     start: Start
 
+    @property
+    def authenticated_at(self) -> float:
+        """Time at which the owner gave the password there: now, if the provider does not say."""
+        now, told = time.time(), self.claims.get("auth_time")
+        return min(now, told) if isinstance(told, int | float) else now
+
 
 class PendingLogins(DjangoIntegration):
     """Logins that have begun in a session, by their `state`; each is found once."""

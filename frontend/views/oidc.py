@@ -76,7 +76,7 @@ def oidc_callback(request: HttpRequest) -> HttpResponse:
     except LoginRefusedError as error:
         return _refused(request, error)
     login(request, user, backend=_BACKEND)
-    request.session[OIDC_LOGIN_AT] = time.time()
+    request.session[OIDC_LOGIN_AT] = answer.authenticated_at
     login_audit(user.get_username(), by=BY, subject=answer.subject)
     return redirect(answer.start.next_address)
 

@@ -159,10 +159,19 @@ def jobs_visible_to(person: Person) -> QuerySet[Job]:
 def job_rows_visible_to(person: Person, job_id: int) -> QuerySet[Job]:
     """Return one job, or none, like `jobs_visible_to` but in a single query."""
     jobs = Job.objects.select_related("owner", "project").defer(*_HEAVY).filter(pk=job_id)
+    return jobs.filter(_is_seen_at_once(person))
+
+
+def forks_visible_to(person: Person, job: Job) -> QuerySet[Job]:
+    """Return those forks of a job that a person may see, in a single query."""
+    return job.forks.filter(_is_seen_at_once(person))
+
+
+def _is_seen_at_once(person: Person) -> Q:
     if is_admin(person):
-        return jobs
+        return Q()
     projects = ProjectMembership.objects.filter(user=person.pk).order_by().values("project_id")
-    return jobs.filter(Q(owner_id=person.pk) | Q(project_id__in=projects))
+    return Q(owner_id=person.pk) | Q(project_id__in=projects)
 
 
 def jobs_changeable_by(person: Person) -> QuerySet[Job]:

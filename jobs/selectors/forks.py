@@ -11,7 +11,7 @@ from controlplane.core.protocol.wire import StopKind, Task
 from controlplane.core.values.lifecycle import ENDED_JOB_STATUSES, JobStatus
 from jobs.exceptions import InvalidInputError
 from jobs.models import Artifact, Job
-from jobs.selectors.access import Person, is_admin, is_changeable, jobs_visible_to
+from jobs.selectors.access import Person, forks_visible_to, is_changeable, jobs_visible_to
 from jobs.submission import NEWEST, NOW, Submission
 
 CHECKPOINT = "checkpoint.npz"
@@ -138,6 +138,6 @@ def fork_fields(job: Job, parent: Job, artifact: Artifact | None) -> dict[str, A
 
 
 def forks_listed(job: Job, reader: Person) -> list[int]:
-    """List the forks of a job, at most `LISTED_FORKS`; those of other users for admins alone."""
-    forks = job.forks.all() if is_admin(reader) else job.forks.filter(owner_id=job.owner_id)
-    return list(forks.order_by("id").values_list("pk", flat=True)[:LISTED_FORKS])
+    """List the forks of a job that a reader may see, at most `LISTED_FORKS`."""
+    forks = forks_visible_to(reader, job).order_by("id")
+    return list(forks.values_list("pk", flat=True)[:LISTED_FORKS])

@@ -90,6 +90,18 @@ def test_an_admin_ends_a_token_and_only_this_node_enrols_with_the_new_one(
     assert Node.objects.count() == 1
 
 
+def test_a_token_that_was_sent_and_not_yet_used_ends_as_well(
+    node: tuple[Node, str], admin: User, client_of: Clients, settings: Any
+) -> None:
+    row, old = node
+    age = datetime.timedelta(days=settings.AGENT_TOKEN_DAYS + 1)
+    Node.objects.update(agent_token_issued_at=timezone.now() - age)
+    new = hello(row, old).json()["agent_token"]
+    assert new != old
+    assert client_of(admin).post(f"/api/v1/nodes/{row.pk}/new-token/").status_code == 201
+    assert [heartbeat(row, token).status_code for token in (new, old)] == [401, 401]
+
+
 @pytest.mark.parametrize(
     "server", ["http://site.example", "http://10.0.0.1:8000", "http://[fe80::1]"]
 )

@@ -12,6 +12,7 @@ from django.contrib.auth.models import User
 from django.core.management import call_command
 from django.test import Client
 from django.urls import reverse
+from django.utils import timezone
 from rest_framework.test import APIClient
 
 from jobs.models import ApiToken
@@ -59,6 +60,21 @@ def test_tokens_are_shown_once_and_revoked(ada: User, bob: User) -> None:
     response = user.get("/api/v1/jobs/")
     assert (response.status_code, response.json()["code"]) == (401, "authentication_failed")
     assert session.get(detail).status_code == 405
+
+
+def test_a_token_ends_with_its_time_and_stops_with_the_account(ada: User) -> None:
+    client = sends(api_token_make(ada))
+
+    def status() -> int:
+        return client.get("/api/v1/jobs/").status_code
+
+    assert status() == 200
+    User.objects.update(is_active=False)
+    assert status() == 401
+    User.objects.update(is_active=True)
+    assert status() == 200
+    ApiToken.objects.update(expires_at=timezone.now())
+    assert status() == 401
 
 
 @pytest.mark.parametrize(

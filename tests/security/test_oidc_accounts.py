@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from typing import Any
+from urllib.parse import parse_qs, urlsplit
 
 import pytest
 from django.contrib.auth.models import User
@@ -61,6 +62,23 @@ def test_an_account_waits_for_an_admin(provider: Provider, settings: Any) -> Non
     assert reason_of(visitor(), provider) == "inactive"
 
 
+@pytest.mark.parametrize("is_same_person", [True, False])
+def test_somebody_else_was_first(
+    is_same_person: bool, provider: Provider, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Between the look at the names and the new row another process makes one of them."""
+
+    def made_meanwhile(name: str, **_: Any) -> str:
+        known(name, "s-ada" if is_same_person else "s-other", provider)
+        return ""
+
+    monkeypatch.setattr("jobs.services.cluster.identities._reason_against", made_meanwhile)
+    client = visitor()
+    assert reason_of(client, provider) == ("" if is_same_person else "name_taken")
+    assert user_of(client) == ("ada" if is_same_person else "")
+    assert User.objects.count() == ExternalIdentity.objects.count() == 1
+
+
 def test_few_accounts_wait(
     provider: Provider, settings: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -69,6 +87,8 @@ def test_few_accounts_wait(
     assert reason_of(visitor(), provider, "s-ada") == "waiting"
     assert reason_of(visitor(), provider, "s-grace") == "full"
     assert User.objects.count() == 1
+    User.objects.update(is_active=True)  # waits no longer
+    assert reason_of(visitor(), provider, "s-grace") == "waiting"
 
 
 def test_only_known_people_are_let_in(provider: Provider, settings: Any) -> None:
@@ -95,6 +115,15 @@ def test_the_name_is_of_the_claim_that_the_site_chose(provider: Provider, settin
     assert user_of(client) == "ada@lab.example"
 
 
+def test_signed_claims_count_before_the_user_info(provider: Provider, settings: Any) -> None:
+    settings.OIDC_ADMIN_GROUP = "admins"  # which makes the site ask for the user info
+    provider.claims = {"preferred_username": "countess"}
+    client = visitor()
+    assert reason_of(client, provider) == ""
+    assert "/userinfo" in provider.seen
+    assert user_of(client) == "countess"
+
+
 @pytest.mark.parametrize(
     ("groups", "is_let_in", "is_staff"),
     [
@@ -119,7 +148,11 @@ def test_groups_let_in_and_make_admins(
 
 def test_groups_make_no_admins_unless_the_site_says_so(provider: Provider, settings: Any) -> None:
     assert reason_of(visitor(), provider, "s-grace") == ""
-    assert not User.objects.get(username="grace").is_staff
+    grace = User.objects.filter(username="grace")
+    assert not grace.get().is_staff
+    grace.update(is_staff=True)
+    assert reason_of(visitor(), provider, "s-grace") == ""
+    assert grace.get().is_staff  # nor does it take away what the site has given
     settings.OIDC_ADMIN_GROUP = "admins"
     root = User.objects.create_superuser("root", password=PASSWORD)
     ExternalIdentity.objects.create(
@@ -143,12 +176,24 @@ def test_a_local_account_is_linked_by_its_owner(provider: Provider) -> None:
     client.post("/account/link/", {"password": "guess"})
     assert client.get("/login/oidc/?link").headers["Location"] == "/account/"
     assert b"Link an account of the lab" in client.get("/account/").content
-    assert link(client, provider).headers["Location"] == "/account/"
+    for _ in range(2):  # the second time changes nothing
+        assert link(client, provider).headers["Location"] == "/account/"
+    assert client.get("/login/oidc/?link").headers["Location"] == "/account/"  # confirmed once
     assert b'<code class="wrap">s-ada</code>' in client.get("/account/").content
     assert AuditEntry.objects.get(action="identity_linked").actor == "user:countess"
     other = visitor()
     assert reason_of(other, provider) == ""
     assert user_of(other) == "countess"
+
+
+def test_a_link_to_another_provider_is_void(provider: Provider) -> None:
+    client = visitor()
+    client.force_login(known("countess", "s-ada", provider))
+    assert b"s-ada" in client.get("/account/").content
+    ExternalIdentity.objects.update(issuer="https://elsewhere.example")
+    assert b"s-ada" not in client.get("/account/").content
+    assert link(client, provider).headers["Location"] == "/account/"
+    assert ExternalIdentity.objects.count() == 2
 
 
 def test_an_account_of_the_provider_has_one_owner(provider: Provider) -> None:
@@ -160,6 +205,20 @@ def test_an_account_of_the_provider_has_one_owner(provider: Provider) -> None:
     assert (response.status_code, response.context["reason"]) == (403, "linked")
     assert ExternalIdentity.objects.get().user.username == "ada"
     assert refusals() == [("login_failed", "linked")]
+
+
+def test_a_confirmation_is_of_an_active_user(provider: Provider) -> None:
+    client = visitor()
+    client.force_login(User.objects.create_user("ada", password=PASSWORD))
+    client.post("/account/link/", {"password": PASSWORD})
+    assert client.session["oidc_links_until"] <= time.time() + CONFIRMED_S
+    address = way_back(client, "?link")
+    seen = len(provider.seen)
+    User.objects.update(is_active=False)
+    assert client.get("/login/oidc/?link").headers["Location"] == "/account/"
+    assert len(provider.seen) == seen
+    assert client.get(address).context["reason"] == "other_user"
+    assert not ExternalIdentity.objects.exists()
 
 
 def test_a_link_that_somebody_else_ends_is_none(provider: Provider) -> None:
@@ -185,6 +244,9 @@ def test_a_fresh_login_stands_for_the_password(provider: Provider) -> None:
     assert "Change the password" not in page
     words = {"name": "ci", "days": "3", "may_read": "on"}
     assert b"shown only once" in client.post("/account/tokens/", words).content
+    other = visitor()
+    other.force_login(User.objects.get(username="ada"))  # by no login at the provider
+    assert b"Log in again with the lab" in other.post("/account/tokens/", words).content
     session = client.session
     session[OIDC_LOGIN_AT] = time.time() - CONFIRMED_S - 1
     session.save()
@@ -198,11 +260,38 @@ def test_a_fresh_login_stands_for_the_password(provider: Provider) -> None:
     assert b"shown only once" in client.post("/account/tokens/", words).content
 
 
+@pytest.mark.parametrize(("age_s", "is_enough"), [(0, True), (CONFIRMED_S + 60, False)])
+def test_a_login_is_as_fresh_as_the_password_at_the_provider(
+    age_s: int, is_enough: bool, provider: Provider
+) -> None:
+    """Whoever finds a browser open takes `prompt=login` out of the address."""
+    provider.claims = {"auth_time": int(time.time()) - age_s}
+    client = visitor()
+    assert log_in(client, "?again").status_code == 302
+    assert user_of(client) == "ada"
+    words = {"name": "ci", "days": "3", "may_read": "on"}
+    assert (b"shown only once" in client.post("/account/tokens/", words).content) is is_enough
+    assert ApiToken.objects.exists() is is_enough
+
+
+def test_a_provider_cannot_date_a_login_into_the_future(provider: Provider) -> None:
+    provider.claims = {"auth_time": int(time.time()) + 10 * CONFIRMED_S}
+    client = visitor()
+    log_in(client)
+    assert client.session[OIDC_LOGIN_AT] <= time.time()
+
+
 def test_whoever_is_logged_in_is_not_sent_away(provider: Provider) -> None:
     client = visitor()
     reason_of(client, provider)
     assert client.get("/login/oidc/?next=/jobs/").headers["Location"] == "/jobs/"
     assert "prompt=login" in client.get("/login/oidc/?again").headers["Location"]
+
+
+def test_an_identity_is_always_asked_for(provider: Provider, settings: Any) -> None:
+    settings.OIDC_SCOPES = "profile groups"
+    query = parse_qs(urlsplit(visitor().get("/login/oidc/").headers["Location"]).query)
+    assert query["scope"] == ["openid profile groups"]
 
 
 def test_sessions_end_with_a_new_password(provider: Provider) -> None:

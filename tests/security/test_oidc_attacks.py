@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import datetime
 import hashlib
 import hmac
+import socket
 import ssl
 import time
 from collections.abc import Callable
@@ -68,6 +70,11 @@ def with_claims(**claims: Any) -> Callable[[Provider], None]:
     return lambda provider: provider.claims.update(claims)
 
 
+def with_subject(subject: Any) -> Callable[[Provider], None]:
+    """Name another account, and all that the site asks for, so that it asks nothing more."""
+    return with_claims(sub=subject, preferred_username="somebody")
+
+
 def with_token(
     sign: Callable[[dict[str, Any]], str], *algorithms: str
 ) -> Callable[[Provider], None]:
@@ -102,11 +109,11 @@ FORGED: dict[str, tuple[Callable[[Provider], None], str]] = {
     "expiry in words": (with_claims(exp="never"), "token"),
     "from the future": (with_claims(iat=int(time.time()) + HOUR), "clock"),
     "not valid yet": (with_claims(nbf=int(time.time()) + HOUR), "clock"),
-    "no subject": (with_claims(sub=None), "token"),
-    "two subjects": (with_claims(sub=["s-ada", "s-grace"]), "token"),
-    "an empty subject": (with_claims(sub=""), "token"),
-    "a long subject": (with_claims(sub="s" * 256), "token"),
-    "a subject with a zero byte": (with_claims(sub="s-ada\0"), "token"),
+    "no subject": (with_subject(None), "token"),
+    "two subjects": (with_subject(["s-ada", "s-grace"]), "token"),
+    "an empty subject": (with_subject(""), "token"),
+    "a long subject": (with_subject("s" * 256), "token"),
+    "a subject with a zero byte": (with_subject("s-ada\0"), "token"),
     "another access token": (with_claims(at_hash="AAAA"), "token"),
     "alg none": (with_token(unsigned("none"), "none"), "token"),
     "alg None": (with_token(unsigned("None"), "None"), "token"),
@@ -163,11 +170,13 @@ def test_a_login_is_used_once(provider: Provider) -> None:
     client = visitor()
     address = way_back(client)
     assert client.get(address).status_code == 302
-    client.post("/logout/")
-    again = client.get(address)
-    assert (again.status_code, again.context["reason"]) == (400, "state")
+    for _ in range(2):
+        again = client.get(address)
+        assert (again.status_code, again.context["reason"]) == (400, "state")
+        client.post("/logout/")
     assert user_of(client) == ""
-    assert refusals() == [("login_failed", "state")]
+    assert refusals() == [("login_failed", "state")] * 2
+    assert provider.seen.count("/token") == 1
 
 
 def test_a_code_is_redeemed_by_nobody_else(provider: Provider) -> None:
@@ -180,6 +189,7 @@ def test_a_code_is_redeemed_by_nobody_else(provider: Provider) -> None:
     assert (mixed.status_code, mixed.context["reason"]) == (403, "code")  # by the code challenge
     assert user_of(thief) == ""
     assert refusals() == [("login_failed", "state"), ("login_failed", "code")]
+    assert AccessAttempt.objects.get().failures_since_start == 2
 
 
 def test_nobody_is_logged_in_as_the_thief(provider: Provider) -> None:
@@ -198,6 +208,7 @@ def test_nobody_is_logged_in_as_the_thief(provider: Provider) -> None:
         (lambda address: address.replace("state=", "status="), "state"),
         (lambda address: address.partition("?")[0], "state"),
         (lambda address: address.replace("code=", "code=%00"), "token"),
+        (lambda address: address.replace("code=", "code=%C3%A9"), "token"),
         (lambda address: address.replace("code=", "code=" + "x" * 5000), "token"),
         (lambda address: address.replace("code=", "word="), "token"),
         (lambda address: address.replace("iss=", "iss=https://elsewhere.example&was="), "token"),
@@ -209,12 +220,16 @@ def test_an_odd_way_back_is_refused(
     change: Callable[[str], str], reason: str, provider: Provider
 ) -> None:
     client = visitor()
-    response = client.get(change(way_back(client)))
+    address = way_back(client)
+    response = client.get(change(address))
     assert response.status_code == (400 if reason == "state" else 403)
     assert response.context["reason"] == reason
     assert user_of(client) == ""
     assert refusals() == [("login_failed", reason)]
+    assert AccessAttempt.objects.get().failures_since_start == 1
     assert "/token" not in provider.seen
+    if reason != "state":  # it has ended the login
+        assert client.get(address).context["reason"] == "state"
 
 
 def test_a_login_ends_after_its_time(provider: Provider, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -258,6 +273,17 @@ def test_a_login_leads_nowhere_else(wanted: str, address: str, provider: Provide
     assert user_of(client) == "ada"
 
 
+@pytest.mark.parametrize(
+    ("wanted", "address"),
+    [("https://testserver/jobs/", "https://testserver/jobs/"), ("http://testserver/jobs/", "/")],
+)
+def test_a_login_under_https_stays_there(wanted: str, address: str, provider: Provider) -> None:
+    client = visitor()
+    client.get("/login/oidc/", {"next": wanted}, secure=True)
+    (pending,) = client.session["oidc_pending"].values()
+    assert pending["data"]["start"][0] == address
+
+
 def test_a_session_from_before_the_login_is_not_the_one_after(provider: Provider) -> None:
     client = visitor()
     address = way_back(client)
@@ -297,7 +323,7 @@ def test_a_local_account_is_not_taken_over(name: str, provider: Provider) -> Non
     assert User.objects.get(username="somebody").pk != ada.pk
 
 
-def test_a_deactivated_user_is_refused_and_thrown_out(provider: Provider) -> None:
+def test_a_deactivated_user_is_refused_and_thrown_out(provider: Provider, settings: Any) -> None:
     ada = known("ada", "s-ada", provider)
     client = visitor()
     log_in(client)
@@ -311,6 +337,9 @@ def test_a_deactivated_user_is_refused_and_thrown_out(provider: Provider) -> Non
     assert entry.details == {"by": "OpenID Connect", "reason": "inactive", "subject": "s-ada"}
     log_in(client)
     assert len(refusals()) == 1  # the same once for each lock's time
+    settings.AXES_COOLOFF_TIME = datetime.timedelta(0)
+    log_in(client)
+    assert len(refusals()) == 2
 
 
 def test_failures_lock_the_address_and_nobodys_name(provider: Provider, settings: Any) -> None:
@@ -334,9 +363,14 @@ def test_failures_lock_the_address_and_nobodys_name(provider: Provider, settings
 def test_wrong_passwords_lock_the_address_here_too(provider: Provider, settings: Any) -> None:
     settings.AXES_FAILURE_LIMIT = 3
     known("ada", "s-ada", provider)
+    begun = visitor()
+    address = way_back(begun)
     for number in range(3):
         visitor().post("/login/", {"username": f"user{number}", "password": "guess"})
     assert visitor().get("/login/oidc/").status_code == 429
+    assert begun.get(address).status_code == 429
+    assert user_of(begun) == ""
+    assert "/token" not in provider.seen
     for number in range(3):  # a name that is locked for passwords
         visitor(f"192.0.2.{number}").post("/login/", {"username": "ada", "password": "guess"})
     client = visitor("192.0.2.9")
@@ -385,6 +419,8 @@ def test_faults_of_the_provider_are_told_and_count_for_nobody(
     fault(provider)
     response = outcome(visitor())
     assert (response.status_code, response.context["reason"]) == (502, reason)
+    if reason == "misconfigured":  # which the document tells, so nothing else is asked
+        assert provider.seen == ["/.well-known/openid-configuration"]
     assert not AccessAttempt.objects.exists()
     assert refusals() == []
 
@@ -400,6 +436,13 @@ def test_a_provider_that_is_down_is_told(provider: Provider, settings: Any) -> N
     response = visitor().get("/login/oidc/")
     assert (response.status_code, response.context["reason"]) == (502, "unavailable")
     assert b"The lab cannot be reached" in response.content
+
+
+def test_a_provider_that_says_nothing_is_told(provider: Provider, settings: Any) -> None:
+    settings.OIDC_TIMEOUT_S = 0.5
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        settings.OIDC_ISSUER = f"http://127.0.0.1:{silent.getsockname()[1]}"
+        assert visitor().get("/login/oidc/").context["reason"] == "unavailable"
 
 
 def test_a_slow_provider_holds_few_threads(
@@ -457,7 +500,21 @@ def test_nothing_else_of_the_document_is_heeded(provider: Provider) -> None:
     assert log_in(visitor()).status_code == 302
 
 
-def test_certificates_are_checked(provider: Provider, settings: Any, tmp_path: Any) -> None:
+def test_the_document_is_kept_for_a_time(
+    provider: Provider, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for _ in range(2):
+        assert log_in(visitor()).status_code == 302
+    assert provider.seen.count("/.well-known/openid-configuration") == 1
+    provider.discovery.update(issuer="https://elsewhere.example")
+    later = time.monotonic() + 301
+    monkeypatch.setattr("jobs.oidc.time.monotonic", lambda: later)
+    assert visitor().get("/login/oidc/").context["reason"] == "misconfigured"
+
+
+def test_certificates_are_checked(
+    provider: Provider, settings: Any, tmp_path: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     authority, context = trustme.CA(), ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     authority.issue_cert("127.0.0.1").configure_cert(context)
     other = start_provider(tls=context)
@@ -467,11 +524,18 @@ def test_certificates_are_checked(provider: Provider, settings: Any, tmp_path: A
         settings.OIDC_CA_FILE = str(tmp_path / "authority.pem")
         authority.cert_pem.write_to_path(settings.OIDC_CA_FILE)
         assert visitor().get("/login/oidc/").status_code == 302
+        for name in ("authorization_endpoint", "token_endpoint", "jwks_uri", "userinfo_endpoint"):
+            monkeypatch.setattr("jobs.oidc._newest", None)
+            other.discovery = {name: "http://127.0.0.1/"}  # http is for an issuer with http alone
+            assert visitor().get("/login/oidc/").context["reason"] == "misconfigured", name
     finally:
         other.stop()
 
 
 def test_without_a_provider_there_is_no_such_login(db: None) -> None:
+    client = visitor()
+    client.force_login(User.objects.create_user("ada"))
+    assert client.post("/account/link/", {"password": ""}).status_code == 404
     for address in ("/login/oidc/", "/login/oidc/callback/?state=x&code=y"):
         assert visitor().get(address).status_code == 404
     assert b"oidc" not in visitor().get("/login/").content

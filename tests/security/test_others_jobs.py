@@ -20,7 +20,15 @@ from controlplane.core.values.explanations import (
     reason,
 )
 from frontend.forms import all_template_values
-from jobs.models import Event, Generation, Job, NotificationChannel, NotificationDelivery
+from jobs.models import (
+    Event,
+    Generation,
+    Job,
+    NotificationChannel,
+    NotificationDelivery,
+    Project,
+    ProjectMembership,
+)
 from jobs.services.lifecycle.events import event_add
 from jobs.services.lifecycle.notifications import JOB_EVENTS
 from tests.core.values.test_explanations import FIELDS
@@ -137,6 +145,30 @@ def test_forks_of_others_are_listed_for_admins_alone(ada: User, admin: User) -> 
         assert client.get(f"/api/v1/jobs/{parent.pk}/").json()["forks"] == numbers
         rows = client.get("/api/v1/jobs/?fields=id,forks").json()["results"]
         assert {row["id"]: row["forks"] for row in rows}[parent.pk] == numbers
+
+
+def test_forks_in_a_project_are_listed_for_its_members(ada: User, bob: User, admin: User) -> None:
+    project = Project.objects.create(name="vision", created_at=timezone.now())
+    for user in (ada, bob):
+        ProjectMembership.objects.create(project=project, user=user, since=timezone.now())
+    parent = job_make(ada, project=project)
+    private = job_make(ada, forked_from=parent)
+    shared = job_make(bob, forked_from=parent, project=project)
+    foreign = job_make(admin, forked_from=parent)
+    seen = {ada: [private, shared], bob: [shared], admin: [private, shared, foreign]}
+    for person, forks in seen.items():
+        client = APIClient(headers={"Authorization": f"Bearer {api_token_make(person)}"})
+        numbers = [fork.pk for fork in forks]
+        assert client.get(f"/api/v1/jobs/{parent.pk}/").json()["forks"] == numbers
+        only = client.get(f"/api/v1/jobs/{parent.pk}/?fields=id,forks").json()
+        assert only == {"id": parent.pk, "forks": numbers}
+        rows = client.get("/api/v1/jobs/?fields=id,forks").json()["results"]
+        assert {row["id"]: row["forks"] for row in rows}[parent.pk] == numbers
+        browser = Client()
+        browser.force_login(person)
+        page = browser.get(f"/jobs/{parent.pk}/").content.decode()
+        linked = [one.pk for one in seen[admin] if f'href="/jobs/{one.pk}/"' in page]
+        assert linked == numbers
 
 
 def test_a_former_admin_reads_no_messages_about_others(ada: User, admin: User) -> None:

@@ -161,8 +161,8 @@ class JobSerializer(JobSummarySerializer):
         help_text="Step of the state that it starts from; null if it is no fork, or waits for it."
     )
     forks = serializers.SerializerMethodField(
-        help_text=f"Numbers of the jobs that start from its states, at most {LISTED_FORKS}; other "
-        "users' are for admins alone."
+        help_text=f"Numbers of the jobs that start from its states, at most {LISTED_FORKS} and of "
+        "those that you may see."
     )
     reproducibility = serializers.SerializerMethodField(
         help_text="What another run of the same job gives: the same bits, or equal within rounding."
@@ -205,19 +205,25 @@ class JobSerializer(JobSummarySerializer):
         names = None if chosen is None else frozenset(chosen)
         serializer = cls._for_fields(names, is_admin=is_admin(reader))
         rendered: dict[str, Any] = serializer.to_representation(job)
+        if "forks" in rendered:
+            rendered["forks"] = forks_listed(job, reader)
         return rendered
 
     @classmethod
     @functools.lru_cache(maxsize=128)
     def _for_fields(cls, names: frozenset[str] | None, *, is_admin: bool) -> JobSerializer:
-        """Return a serializer without an instance; making its fields takes longer than using it."""
+        """Return a serializer without an instance; making its fields takes longer than using it.
+
+        Its reader is anybody with or without admin rights, so `render` adds the forks.
+        """
         return cls(context={"fields": names, "reader": User(is_staff=is_admin)})
 
     def get_forked_at_step(self, job: Job) -> int | None:
         return None if job.fork_spec is None else job.fork_spec.step
 
     def get_forks(self, job: Job) -> list[int]:
-        return forks_listed(job, reader_of(self.context))
+        reader = reader_of(self.context)
+        return [] if reader.pk is None else forks_listed(job, reader)
 
     def get_files_expire_at(self, job: Job) -> datetime.datetime | None:
         return files_expire_at(job)

@@ -21,8 +21,8 @@ from jobs.services.cluster.api_tokens import api_tokens_revoke
 from jobs.services.lifecycle.audit import ANONYMOUS, audit_add
 from jobs.services.lifecycle.events import user_actor
 
-#: Key of a session: time of its login by OpenID Connect, which confirms for so long what the
-#: password confirms for others.
+#: Key of a session: time of the password at the OpenID Connect provider, which confirms for so
+#: long what the password here confirms for others.
 OIDC_LOGIN_AT, CONFIRMED_S = "oidc_login_at", 600
 #: Credentials of a login by OpenID Connect: nobody's name, so that strangers lock no name with it.
 _NAMELESS = {"username": None}

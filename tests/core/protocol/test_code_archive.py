@@ -155,6 +155,23 @@ def test_an_entry_cannot_be_larger_than_it_says() -> None:
 
 def test_encrypted_and_unusual_compression_are_refused() -> None:
     assert refusal(zip_of({"job.py": JOB}, zipfile.ZIP_LZMA)) == "zip_method"
+    data = bytearray(zip_of({"job.py": JOB}))
+    for flags_at in (6, data.index(b"PK\x01\x02") + 8):  # of the entry, and of the table
+        data[flags_at] |= 1
+    assert refusal(bytes(data)) == "zip_method"
+
+
+def test_a_larger_table_beside_the_usual_one_is_refused() -> None:
+    """`zipfile` would read the entries that a Zip64 record names, however many."""
+    data = zip_of({"job.py": JOB})
+    end = len(data) - 22
+    assert refusal(data[:end] + b"PK\x06\x07" + bytes(16) + data[end:]) == "zip_method"
+
+
+def test_a_name_is_not_cut_at_a_zero_byte() -> None:
+    data = zip_of({"job.py": JOB, "lib.py~": b"evil"})
+    assert data.count(b"lib.py~") == 2
+    assert refusal(data.replace(b"lib.py~", b"lib.py\0")) == "zip_name"
 
 
 def test_the_target_must_be_empty(tmp_path: Path) -> None:

@@ -393,6 +393,16 @@ class TestFiles:
         assert self.put(stranger, job, "model.keras", b"x").status_code == 404
         assert stranger.get(f"{BASE}jobs/{job.pk + 1}/code/").status_code == 404
 
+    def test_a_former_node_reads_and_stores_nothing(self, world: World) -> None:
+        job, client, _ = self.training(world)
+        assert self.put(client, job, "checkpoint.npz", b"x").status_code == 204
+        Allocation.objects.update(released_at=world.now)
+        for part in ("code", "checkpoint"):
+            assert client.get(f"{BASE}jobs/{job.pk}/{part}/").status_code == 404
+        for name in ("checkpoint.npz", "model.keras"):
+            assert self.put(client, job, name, b"y").status_code == 404
+        assert Artifact.objects.count() == 1
+
     def test_a_validating_node_reads_the_code_only(self, fresh_node: tuple[Node, Client]) -> None:
         node, client = fresh_node
         job = job_make(status=JobStatus.VALIDATING)

@@ -120,6 +120,54 @@ def test_roles(role: ProjectRole | None, ada: User, client_of: Clients, vision: 
         assert client.get(URL).json() == []
 
 
+def test_a_role_counts_in_its_own_project(ada: User, client_of: Clients, vision: Project) -> None:
+    """Neither the role in another project nor that of another member gives rights."""
+    grace, speech = user_make("grace"), Project.objects.create(name="speech", created_at=at(0))
+    join(speech, grace, ProjectRole.ADMIN)
+    join(vision, ada, ProjectRole.ADMIN)
+    join(vision, grace, ProjectRole.VIEWER)
+    theirs = job_make(ada, project=vision)
+    client, path = client_of(grace), f"/api/v1/jobs/{theirs.pk}/"
+    assert client.get(path).status_code == 200
+    answers = [
+        client.post(f"{path}cancel/", {}, format="json"),
+        client.patch(path, {"tags": ["x"]}, format="json"),
+        client.put(f"{URL}{vision.pk}/members/grace/", {"role": "admin"}, format="json"),
+        client.delete(f"{URL}{vision.pk}/members/ada/"),
+        client.post(
+            "/api/v1/jobs/actions/preview/",
+            {"action": "reprioritise", "jobs": [theirs.pk], "priority": 5},
+            format="json",
+        ),
+    ]
+    assert [answer.status_code for answer in answers] == [403, 403, 403, 403, 404]
+    act = {"action": "cancel", "jobs": [theirs.pk]}
+    many = client.post("/api/v1/jobs/actions/", act, format="json").json()["results"]
+    assert [one["code"] for one in many] == ["forbidden"]
+    assert submit(client, project="vision").json()["errors"]["project"][0].startswith("You cannot")
+    clone = client.post(f"{path}clone/", {}, format="json").json()
+    assert (clone["owner"], clone["project"]) == ("grace", None)
+    assert Job.objects.get(pk=theirs.pk).version == theirs.version
+
+
+def test_a_member_of_many_projects_sees_those_alone(
+    ada: User, client_of: Clients, vision: Project, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("jobs.selectors.access.PARTS_LIMIT", 2)
+    grace = user_make("grace")
+    made = [Project.objects.create(name=f"p{number}", created_at=at(0)) for number in range(4)]
+    for project in made:
+        join(project, grace)
+    seen = [job_make(ada, project=project) for project in made]
+    hidden = [job_make(ada, project=vision), job_make(ada)]
+    client = client_of(grace)
+    rows = client.get("/api/v1/jobs/").json()["results"]
+    assert {row["id"] for row in rows} == {job.pk for job in seen}
+    for job in (*seen, *hidden):
+        status = 200 if job in seen else 404
+        assert client.get(f"/api/v1/jobs/{job.pk}/").status_code == status
+
+
 def test_strangers_learn_nothing_of_a_project(
     ada: User, client_of: Clients, vision: Project
 ) -> None:
