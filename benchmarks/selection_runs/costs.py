@@ -27,6 +27,7 @@ from agents.trainer.model.progress import Activity, Progress
 from agents.trainer.step.stepper import Stepper
 from benchmarks.selection_runs import job as job_module
 from benchmarks.selection_runs.described import BATCH_SIZE, epochs_stop, job_spec
+from benchmarks.selection_runs.runs import Reached
 from controlplane.core.protocol.selection import SelectionMethod, SelectionSpec
 from controlplane.core.protocol.wire import AcceleratorInfo, Member, Membership, TrainingSpec
 
@@ -71,9 +72,11 @@ class Costs:
     step: float
     overhead: float
 
-    def of(self, trained: int, analysed: int, candidates: int) -> float:
-        """Return what a job that selects costs, in examples of plain training."""
-        return trained * self.step + analysed * self.loss + (candidates - analysed) * self.choice
+    def of(self, done: Reached) -> float:
+        """Return what a run has cost, in examples of plain training."""
+        chosen_only = done.candidates - done.analysed
+        passes = done.analysed * self.loss + chosen_only * self.choice
+        return done.plain + done.chosen * self.step + passes
 
 
 @dataclass

@@ -27,7 +27,7 @@ def guard_regret(data: str, costs: Costs, num_epochs: int, seeds: Sequence[int])
         last = rows[-1]
         per_epoch = rows[0].trained  # the first epoch trains on everything
         plain = per_epoch * num_epochs
-        regrets.append(costs.of(last.trained, last.analysed, last.candidates) / plain)
+        regrets.append(costs.of(last) / plain)
         ends.append(1 + round(last.candidates / per_epoch))
     found = statistics.median(regrets)
     without = (1 + (num_epochs - 1) * (costs.loss + costs.step / (1 + SMALL_BETA))) / num_epochs

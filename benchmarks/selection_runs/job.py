@@ -21,7 +21,7 @@ COPIES = 8
 SHIFT, NOISE = 1, 0.1
 #: A larger share than the template's, so that the error moves in steps of 0.14 %.
 HELD_BACK = 0.4
-NUM_CHARACTERS = 100_000
+NUM_CHARACTERS = 60_000
 RATES = {"digits": 1e-3, "redundant": 1e-3, "text": 3e-3}
 Arrays = tuple[np.ndarray, np.ndarray]
 

@@ -41,7 +41,6 @@ ARMS = {
     "stale_3": _stale(3),
     "guarded": _stale(3, guard=True, control_every=3),
 }
-PLAIN = Costs(loss=0.0, choice=0.0, step=1.0, overhead=0.0)
 BY_LOSSES = ("selective", "stale_2", "stale_3")
 
 
@@ -83,13 +82,11 @@ def race(case: Case, costs: Costs, seeds: Sequence[int]) -> dict[str, Result]:
     found = {"plain": [reached(rows, target) for rows in plain]}
     for arm, selection in ARMS.items():
         found[arm] = [reached(_run(case, seed, selection, target), target) for seed in seeds]
-    results = {
-        arm: result_of(rows, PLAIN if arm == "plain" else costs) for arm, rows in found.items()
-    }
+    results = {arm: result_of(rows, costs) for arm, rows in found.items()}
     budget = min(results[arm].cost for arm in BY_LOSSES)
     if math.isfinite(budget):
         decayed = [_run(case, seed, num_steps=round(budget / BATCH_SIZE)) for seed in seeds]
-        results["decayed"] = result_of([reached(rows, target) for rows in decayed], PLAIN)
+        results["decayed"] = result_of([reached(rows, target) for rows in decayed], costs)
     for arm, result in results.items():
         print(
             f"  {arm}: cost {result.cost:.0f}, trained {result.trained:.0f}, "
@@ -150,7 +147,7 @@ def reached(rows: Sequence[Reached], target: float) -> Reached | None:
 
 def result_of(rows: Sequence[Reached | None], costs: Costs) -> Result:
     reached = [row for row in rows if row is not None]
-    cost = [costs.of(row.trained, row.analysed, row.candidates) for row in reached]
+    cost = [costs.of(row) for row in reached]
     cost += [math.inf] * (len(rows) - len(reached))
     nothing = [math.nan] * (not reached)
     return Result(

@@ -21,15 +21,23 @@ class Reached:
 
     Attributes:
         accuracy: on the validation data, at the end of this epoch.
+        plain: examples of the training steps of epochs that select nothing.
+        chosen: those of epochs that select.
         seconds: of steps and selection passes, by the clock.
     """
 
     epoch: int
     accuracy: float
-    trained: int
+    plain: int
+    chosen: int
     analysed: int
     candidates: int
     seconds: float
+
+    @property
+    def trained(self) -> int:
+        """Examples of all training steps."""
+        return self.plain + self.chosen
 
 
 def run(spec: TrainingSpec) -> list[Reached]:
@@ -68,16 +76,20 @@ def _epochs(job: LocalJob) -> list[Reached]:
         for report in trainer.reports
         if report.kind is ReportKind.EPOCH
     }
+    selecting = {data["epoch"] for data in steps if data["candidates"]}
     rows = []
     for epoch in sorted(ends):
         done = [data for data in steps if data["last_step"] <= ends[epoch]["step"]]
+        chosen = [data for data in done if data["epoch"] in selecting]
+        num_chosen = sum(data["examples"] for data in chosen)
         rows.append(
             Reached(
                 epoch=epoch,
                 accuracy=ends[epoch]["logs"]["val_accuracy"],
-                trained=sum(data["examples"] for data in done),
-                analysed=sum(data["analysed"] for data in done),
-                candidates=sum(data["candidates"] for data in done),
+                plain=sum(data["examples"] for data in done) - num_chosen,
+                chosen=num_chosen,
+                analysed=sum(data["analysed"] for data in chosen),
+                candidates=sum(data["candidates"] for data in chosen),
                 seconds=sum(data["seconds"] for data in done),
             )
         )

@@ -23,7 +23,7 @@ COSTS = Costs(loss=0.4, choice=0.1, step=1.1, overhead=0.0)
 
 
 def row(epoch: int, accuracy: float, trained: int) -> Reached:
-    return Reached(epoch, accuracy, trained, analysed=300, candidates=500, seconds=2.0)
+    return Reached(epoch, accuracy, trained - 50, 50, analysed=300, candidates=500, seconds=2.0)
 
 
 def results(**costs: float) -> dict[str, Result]:
@@ -31,9 +31,7 @@ def results(**costs: float) -> dict[str, Result]:
 
 
 def test_a_cost_is_in_plain_examples() -> None:
-    assert COSTS.of(trained=1000, analysed=300, candidates=500) == pytest.approx(
-        1.1 * 1000 + 0.4 * 300 + 0.1 * 200
-    )
+    assert COSTS.of(row(1, 0.9, 1000)) == pytest.approx(950 + 1.1 * 50 + 0.4 * 300 + 0.1 * 200)
 
 
 def test_costs_are_over_the_step_of_the_plain_epoch_beside() -> None:
@@ -55,7 +53,7 @@ def test_the_first_epoch_at_the_accuracy_counts() -> None:
 def test_an_arm_that_misses_the_error_in_most_runs_is_infinitely_dear() -> None:
     found = result_of([row(1, 0.9, 200), None], COSTS)
     assert (found.cost, found.trained, found.num_missed) == (math.inf, 200, 1)
-    assert result_of([row(1, 0.9, 200)] * 2 + [None], COSTS).cost == COSTS.of(200, 300, 500)
+    assert result_of([row(1, 0.9, 200)] * 2 + [None], COSTS).cost == COSTS.of(row(1, 0.9, 200))
 
 
 def test_a_speed_up_is_over_the_better_of_plain_and_random() -> None:
