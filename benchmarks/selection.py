@@ -54,7 +54,7 @@ def main() -> int:
     """Run the parts, print their tables and the figures."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--only", default=",".join(PARTS), help="parts, of " + ",".join(PARTS))
-    parser.add_argument("--cases", default=",".join(CASES), help="of the race")
+    parser.add_argument("--cases", default=",".join(CASES), help="whose data and networks")
     parser.add_argument("--seeds", type=int, default=5, help="of the race and the guard")
     parser.add_argument("--epochs", type=int, default=30, help="of the prediction")
     parser.add_argument("--repeats", type=int, default=3, help="of the prediction")
@@ -70,8 +70,8 @@ def main() -> int:
         errors = prediction_errors(options.epochs, options.repeats)
         figures |= {"prediction_error": max(errors.values()), "errors": errors}
     if {*parts} != {"prediction"}:
-        needed = NETWORKS if {"overhead", "guard"} & {*parts} else map(_network, names)
-        costs = {data: _costs(data, options.pairs) for data in sorted({*needed})}
+        networks = sorted({_network(name) for name in names})
+        costs = {data: _costs(data, options.pairs) for data in networks}
         figures |= _counted_figures(parts, names, costs, range(1, options.seeds + 1))
     figures_print("selection", figures)
     return 0
@@ -91,8 +91,7 @@ def _counted_figures(
         )
     if "guard" in parts:
         regrets = {
-            data: guard_regret(data, costs[data], num_epochs, seeds)
-            for data, num_epochs in NETWORKS.items()
+            data: guard_regret(data, found, NETWORKS[data], seeds) for data, found in costs.items()
         }
         figures |= {"guard_regret": max(regrets.values()), "guard_regrets": regrets}
     return figures
