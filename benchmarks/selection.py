@@ -1,130 +1,132 @@
-"""How well the speed-up of a selection is predicted, and what its guard does.
+"""What the selection of examples brings, what it costs, what its guard does, how well it is told.
 
-The digits template trains on one accelerator without the control plane. Its validation measures the
-times of a pass and of a step, from which the speed-up is predicted; the trainer's reports give the
-measured one. The validation runs in a process of its own, as agents run it.
+Parts, each by itself with `--only`:
 
-    python -m benchmarks.selection [--epochs 30] [--repeats 3]
+- `prediction`: the digits template trains on one accelerator. Its validation, in a process of its
+  own as agents run it, measures the times from which the speed-up is predicted; the trainer's
+  reports give the measured one. By the clock.
+- `overhead`: share of an epoch with losses that is neither computing losses nor what as many plain
+  training steps take. Processor time, plain and selecting epochs in turn in one process.
+- `race`: cost and examples up to a fixed test error, on accelerators that change, for plain
+  training, plain training whose rate decays fully within the best selection's cost, random
+  selection, selection by losses, and the guard with control epochs. Costs are counted from examples
+  and the processor times of `overhead`; seconds by the clock stand beside them.
+- `guard`: cost of a selection that cannot pay, with the guard on, over plain training of as many
+  epochs, on accelerators that change. The guard decides by the clock, the cost is counted.
+
+    python -m benchmarks.selection [--only prediction,overhead,race,guard] [--seeds 5]
+        [--cases redundant,digits,digits_10,text] [--epochs 30] [--repeats 3] [--pairs 20]
 """
 
 from __future__ import annotations
 
 import argparse
-import json
 import os
-import shutil
-import statistics
-import subprocess
 import sys
-import tempfile
-from pathlib import Path
+from collections.abc import Sequence
 from typing import Any
 
-from agents.trainer.local.local_cluster import LocalJob
-from benchmarks.figures import figures_print
-from controlplane.core.protocol.codec import encode
-from controlplane.core.protocol.selection import SelectionMethod, SelectionSpec
-from controlplane.core.protocol.wire import (
-    ReductionMode,
-    ReportKind,
-    StopCondition,
-    StopKind,
-    TrainingSpec,
-)
-from controlplane.core.selection.cost import (
-    ExampleTimes,
-    SelectionTotals,
-    measured_speed_up,
-    predicted_speed_up,
-)
+os.environ.setdefault("KERAS_BACKEND", "tensorflow")
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 
-TEMPLATE = Path(__file__).resolve().parents[1] / "jobs" / "job_templates" / "digits_cnn.py"
-CASES = (
-    (SelectionMethod.RANDOM, 1.0),
-    (SelectionMethod.SELECTIVE_BACKPROP, 1.0),
-    (SelectionMethod.SELECTIVE_BACKPROP, 3.0),
-    (SelectionMethod.STALE_SELECTIVE_BACKPROP, 1.0),
-    (SelectionMethod.STALE_SELECTIVE_BACKPROP, 3.0),
-)
+from benchmarks.figures import figures_print
+from benchmarks.selection_runs.costs import Costs, costs_measure
+from benchmarks.selection_runs.guarded import guard_regret
+from benchmarks.selection_runs.prediction import prediction_errors
+from benchmarks.selection_runs.races import Case, Result, fewer_examples, race, regret, speed_up
+
+PARTS = ("prediction", "overhead", "race", "guard")
+#: Data with networks of their own, and the epochs of a job on them in the guard's part.
+NETWORKS = {"digits": 30, "text": 15}
+CASES = {
+    case.name: case
+    for case in (
+        *(Case("redundant", flipped, 10) for flipped in (0.0, 0.01, 0.1, 0.2)),
+        *(Case("digits", flipped, 30) for flipped in (0.0, 0.01, 0.1, 0.2)),
+        Case("text", 0.0, 15),
+    )
+}
+#: Cases of the goals: examples that repeat each other, and ones that do not.
+REDUNDANT, HARD = "redundant", "text"
 
 
 def main() -> int:
-    """Run all cases, print the table and the figures."""
+    """Run the parts, print their tables and the figures."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--epochs", type=int, default=30)
-    parser.add_argument("--repeats", type=int, default=3)
+    parser.add_argument("--only", default=",".join(PARTS), help="parts, of " + ",".join(PARTS))
+    parser.add_argument("--cases", default=",".join(CASES), help="whose data and networks")
+    parser.add_argument("--seeds", type=int, default=5, help="of the race and the guard")
+    parser.add_argument("--epochs", type=int, default=30, help="of the prediction")
+    parser.add_argument("--repeats", type=int, default=3, help="of the prediction")
+    parser.add_argument("--pairs", type=int, default=20, help="pairs of epochs for the costs")
     options = parser.parse_args()
+    parts, names = options.only.split(","), options.cases.split(",")
+    unknown = {*parts} - {*PARTS} | {*names} - {*CASES}
+    if unknown:
+        parser.error(f"unknown: {', '.join(sorted(unknown))}")
     print(f"{os.cpu_count()} processors, other load at the start: {os.getloadavg()[0]:.1f}")
-    print("method, beta: predicted, measured, relative error, share chosen, epoch of the guard")
-    errors: dict[str, float] = {}
-    for method, beta in CASES:
-        found = [_case(method, beta, options.epochs) for _ in range(options.repeats)]
-        predicted, measured, share = (
-            statistics.median(run[name] for run in found)
-            for name in ("predicted", "measured", "share")
-        )
-        error = abs(predicted / measured - 1.0)
-        errors[f"{method.value}_{beta:g}"] = round(error, 3)
-        ends = [run["ended"] for run in found]
-        print(f"{method} {beta:g}: {predicted:.2f} {measured:.2f} {error:.3f} {share:.2f} {ends}")
-    figures_print("selection", {"prediction_error": max(errors.values()), "errors": errors})
+    figures: dict[str, Any] = {}
+    if "prediction" in parts:
+        errors = prediction_errors(options.epochs, options.repeats)
+        figures |= {"prediction_error": max(errors.values()), "errors": errors}
+    if {*parts} != {"prediction"}:
+        networks = sorted({_network(name) for name in names})
+        costs = {data: _costs(data, options.pairs) for data in networks}
+        figures |= _counted_figures(parts, names, costs, range(1, options.seeds + 1))
+    figures_print("selection", figures)
     return 0
 
 
-def _case(method: SelectionMethod, beta: float, num_epochs: int) -> dict[str, Any]:
-    """Validate and train once; returns both speed-ups, the share chosen, and the guard's epoch."""
-    selection = SelectionSpec(method=method, beta=beta)
-    spec = TrainingSpec(
-        job_id=0,
-        name="digits",
-        entry_file=TEMPLATE.name,
-        code_sha256="0" * 64,
-        settings={},
-        global_batch_size=64,
-        num_virtual_nodes=4,
-        seed=1,
-        reduction=ReductionMode.EXACT,
-        stop=StopCondition(kind=StopKind.EPOCHS, limit=num_epochs),
-        selection=selection,
+def _counted_figures(
+    parts: Sequence[str], names: Sequence[str], costs: dict[str, Costs], seeds: Sequence[int]
+) -> dict[str, Any]:
+    """Run the parts whose figures do not depend on the clock."""
+    figures: dict[str, Any] = {}
+    if "overhead" in parts:
+        overheads = {data: round(found.overhead, 3) for data, found in costs.items()}
+        figures |= {"overhead": max(overheads.values()), "overheads": overheads}
+    if "race" in parts:
+        figures |= _race_figures(
+            {name: race(CASES[name], costs[_network(name)], seeds) for name in names}
+        )
+    if "guard" in parts:
+        regrets = {
+            data: guard_regret(data, found, NETWORKS[data], seeds) for data, found in costs.items()
+        }
+        figures |= {"guard_regret": max(regrets.values()), "guard_regrets": regrets}
+    return figures
+
+
+def _network(name: str) -> str:
+    """Return the data whose network a case trains."""
+    return "text" if CASES[name].data == "text" else "digits"
+
+
+def _costs(data: str, num_pairs: int) -> Costs:
+    costs = costs_measure({"data": data}, num_pairs)
+    print(
+        f"{data}, over a plain step: pass with losses {costs.loss:.3f}, without "
+        f"{costs.choice:.3f}, step {costs.step:.3f}; overhead {costs.overhead:.3f}",
+        flush=True,
     )
-    with tempfile.TemporaryDirectory() as name:
-        folder = Path(name)
-        times = _validated_times(spec, folder)
-        with LocalJob(spec, TEMPLATE, folder / "trainers") as job:
-            job.resize(1)
-            job.wait_finished()
-            reports = [report.data for report in job.step_reports()]
-            (trainer,) = job.trainers.values()
-            ended = trainer.last(ReportKind.SELECTION_ENDED)
-    end = num_epochs if ended is None else ended.data["epoch"]
-    rows = [data for data in reports if selection.start <= data["epoch"] < end]
-    pass_s = sum(data["pass_s"] for data in rows)
-    totals = SelectionTotals(
-        candidates=sum(data["candidates"] for data in rows),
-        trained=sum(data["examples"] for data in rows),
-        pass_s=pass_s,
-        step_s=sum(data["seconds"] for data in rows) - pass_s,
-    )
+    return costs
+
+
+def _race_figures(results: dict[str, dict[str, Result]]) -> dict[str, Any]:
+    """Compute the speed-ups of all cases; None where the error was not reached."""
+    speed_ups = {name: speed_up(found) for name, found in results.items()}
     return {
-        "predicted": predicted_speed_up(selection, times),
-        "measured": measured_speed_up([totals]),
-        "share": totals.trained / totals.candidates,
-        "ended": None if ended is None else end,
+        "speedup_redundant": speed_ups.get(REDUNDANT),
+        "speedup_hard": speed_ups.get(HARD),
+        "speedups": speed_ups,
+        "fewer_examples": {name: fewer_examples(found) for name, found in results.items()},
+        "guard_regrets_to_error": {name: regret(found) for name, found in results.items()},
+        "decayed_missed": {
+            name: found["decayed"].num_missed
+            for name, found in results.items()
+            if "decayed" in found
+        },
     }
-
-
-def _validated_times(spec: TrainingSpec, folder: Path) -> ExampleTimes | None:
-    """Validate the job in a process of its own; returns the times it has measured, if it has."""
-    directory = folder / "validation"
-    (directory / "code").mkdir(parents=True)
-    shutil.copy(TEMPLATE, directory / "code")
-    (directory / "orders.json").write_text(json.dumps(encode(spec)))
-    command = [sys.executable, "-m", "agents.trainer", "--validate", str(directory)]
-    subprocess.run(command, check=True, capture_output=True, timeout=600)
-    report = json.loads((directory / "validation.json").read_text())
-    assert report["ok"], report["message"]
-    times = report["facts"].get("selection")
-    return None if times is None else ExampleTimes(**times)
 
 
 if __name__ == "__main__":

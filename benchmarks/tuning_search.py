@@ -7,7 +7,11 @@ with learning rates by Optuna's TPE with its Hyperband pruner (`optuna`), or dra
 (`random`). Cost is counted in training steps of all runs and trials up to the target, which do not
 depend on the machine; all arms have the same steps and validate once an epoch.
 
-    python -m benchmarks.tuning_search [--seeds 5] [--target 0.985]
+A second part, `retune`, trains the tuned job for `JOB_EPOCHS` epochs with searches at plateaus and
+without. Its figure is the lowest validation loss without them over that with them, so above 1 they
+pay. The number of steps is the same, those of trials included.
+
+    python -m benchmarks.tuning_search [--only search,retune] [--seeds 5] [--target 0.985]
 """
 
 from __future__ import annotations
@@ -17,7 +21,7 @@ import os
 import statistics
 import sys
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -35,8 +39,10 @@ from controlplane.core.protocol.wire import (
     ReportKind,
     StopCondition,
     StopKind,
+    TrainerReport,
     TrainingSpec,
 )
+from controlplane.core.tuning.search import TrialEnd
 from jobs.job_templates import digits_cnn
 
 TEMPLATE = Path(digits_cnn.__file__)
@@ -45,32 +51,40 @@ HAND, BAD = 1e-3, LOW
 BATCH_SIZE = 64
 RUN_EPOCHS, JOB_EPOCHS = 30, 100
 RUNS_LIMIT = 40
+LIMIT_S = 3600.0
+SPACE = {"learning_rate": TunableRange(low=LOW, high=HIGH, log=True)}
 ARMS = ("hand", "default", "tuned", "optuna", "random")
 Report = Callable[[int, float], bool]
 
 
 def main() -> int:
-    """Run all arms, print the table and the figures."""
+    """Run the parts, print their tables and the figures."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--only", default="search,retune", help="parts, of search,retune")
     parser.add_argument("--seeds", type=int, default=5)
     parser.add_argument("--target", type=float, default=0.985, help="validation accuracy")
     options = parser.parse_args()
-    target: float = options.target
+    parts = options.only.split(",")
+    if not {*parts} <= {"search", "retune"}:
+        parser.error("--only takes search and retune")
     optuna.logging.set_verbosity(optuna.logging.WARNING)
+    seeds = range(1, options.seeds + 1)
+    figures: dict[str, Any] = {}
+    if "search" in parts:
+        figures |= _search_figures(seeds, options.target)
+    if "retune" in parts:
+        figures |= _retune_figures(seeds)
+    figures_print("tuning_search", figures)
+    return 0
+
+
+def _search_figures(seeds: Sequence[int], target: float) -> dict[str, Any]:
+    """Run all arms to the target accuracy and print the table."""
     steps: dict[str, list[int]] = {arm: [] for arm in ARMS}
     missed = dict.fromkeys(ARMS, 0)
     print("seed, then steps of each arm (* target not reached)")
-    for seed in range(1, options.seeds + 1):
-        found = {
-            "hand": _run(HAND, seed, JOB_EPOCHS, target),
-            "tuned": _tuned(seed, target),
-            "optuna": _whole_runs(optuna.samplers.TPESampler(seed=seed), seed, target),
-            "random": _whole_runs(
-                optuna.samplers.RandomSampler(seed=seed), seed, target, prunes=False
-            ),
-        }
-        if seed == 1:
-            found["default"] = _run(BAD, seed, JOB_EPOCHS, target)
+    for seed in seeds:
+        found = _arms(seed, target)
         for arm, (num_steps, is_reached) in found.items():
             steps[arm].append(num_steps)
             missed[arm] += not is_reached
@@ -78,7 +92,7 @@ def main() -> int:
         print(seed, *row, flush=True)
     median = {arm: statistics.median(values) for arm, values in steps.items()}
     print("median", *(f"{arm} {value:g}" for arm, value in median.items()))
-    figures = {
+    return {
         "over_optuna": round(median["optuna"] / median["tuned"], 2),
         "over_random": round(median["random"] / median["tuned"], 2),
         "within_hand": round(median["tuned"] / median["hand"], 2),
@@ -86,8 +100,44 @@ def main() -> int:
         "target": target,
         "missed": missed,
     }
-    figures_print("tuning_search", figures)
-    return 0
+
+
+def _arms(seed: int, target: float) -> dict[str, tuple[int, bool]]:
+    """Run the arms of one seed; returns the steps of each, and whether it reached the target."""
+    found = {
+        "hand": _run(HAND, seed, JOB_EPOCHS, target),
+        "tuned": _tuned(seed, target),
+        "optuna": _whole_runs(optuna.samplers.TPESampler(seed=seed), seed, target),
+        "random": _whole_runs(optuna.samplers.RandomSampler(seed=seed), seed, target, prunes=False),
+    }
+    if seed == 1:
+        found["default"] = _run(BAD, seed, JOB_EPOCHS, target)
+    return found
+
+
+def _retune_figures(seeds: Sequence[int]) -> dict[str, Any]:
+    """Train with searches at plateaus and without them, and print the table.
+
+    Where only the first search has kept a trial (`kept` is 1), the gain is chance.
+    """
+    gains, again = [], []
+    print(
+        "seed: lowest val_loss without searches at plateaus, with them, searches that kept a trial"
+    )
+    for seed in seeds:
+        (once, _), (more, kept) = _lowest(seed, retune=False), _lowest(seed, retune=True)
+        gains.append(once / more)
+        again.append(kept)
+        print(f"{seed}: {once:.4f} {more:.4f} {kept}", flush=True)
+    return {"retune_gain": round(statistics.median(gains), 3), "kept": again}
+
+
+def _lowest(seed: int, *, retune: bool) -> tuple[float, int]:
+    """Train a tuned job to its end; returns its lowest validation loss, and the trials kept."""
+    stop = StopCondition(kind=StopKind.EPOCHS, limit=JOB_EPOCHS)
+    _, reports = _tuned_run(seed, stop, TuningSpec(space=SPACE, retune=retune))
+    losses = [row.data["logs"]["val_loss"] for row in reports if row.kind is ReportKind.EPOCH]
+    return min(losses), _trials_print(reports)
 
 
 def _run(
@@ -153,7 +203,19 @@ def _whole_runs(sampler: Any, seed: int, target: float, *, prunes: bool = True) 
 
 def _tuned(seed: int, target: float) -> tuple[int, bool]:
     """Train a job that is tuned on one trainer; returns its steps, those of trials included."""
-    space = {"learning_rate": TunableRange(low=LOW, high=HIGH, log=True)}
+    stop = StopCondition(
+        kind=StopKind.METRIC, limit=JOB_EPOCHS, metric="val_accuracy", target=target
+    )
+    tuning = TuningSpec(space=SPACE, objective="val_accuracy", higher_is_better=True)
+    result, reports = _tuned_run(seed, stop, tuning)
+    _trials_print(reports)
+    return result["step"], result["reason"] == StopKind.METRIC
+
+
+def _tuned_run(
+    seed: int, stop: StopCondition, tuning: TuningSpec
+) -> tuple[dict[str, Any], list[TrainerReport]]:
+    """Train a job that begins with the bad rate; returns its result and reports."""
     spec = TrainingSpec(
         job_id=0,
         name="digits",
@@ -164,24 +226,26 @@ def _tuned(seed: int, target: float) -> tuple[int, bool]:
         num_virtual_nodes=4,
         seed=seed,
         reduction=ReductionMode.EXACT,
-        stop=StopCondition(
-            kind=StopKind.METRIC, limit=JOB_EPOCHS, metric="val_accuracy", target=target
-        ),
-        tuning=TuningSpec(space=space, objective="val_accuracy", higher_is_better=True),
+        stop=stop,
+        tuning=tuning,
     )
     with (
         tempfile.TemporaryDirectory() as folder,
         LocalJob(spec, TEMPLATE, Path(folder) / "trainers") as job,
     ):
         job.resize(1)
-        result = job.wait_finished()
+        result = job.wait_finished(LIMIT_S)
         (trainer,) = job.trainers.values()
-        trials = [row.data for row in trainer.reports if row.kind is ReportKind.TRIAL]
-    newest = {trial["number"]: trial for trial in trials}
+        return result, trainer.reports
+
+
+def _trials_print(reports: Sequence[TrainerReport]) -> int:
+    """Print the trials of a run; returns how many were kept, at most one of a search."""
+    newest = {row.data["number"]: row.data for row in reports if row.kind is ReportKind.TRIAL}
     for trial in newest.values():
         rate = trial["values"]["learning_rate"]
         print(f"  trial {trial['number']}: {rate:.2g}, {trial['steps']} steps, {trial['end']}")
-    return result["step"], result["reason"] == StopKind.METRIC
+    return sum(trial["end"] == TrialEnd.KEPT for trial in newest.values())
 
 
 if __name__ == "__main__":

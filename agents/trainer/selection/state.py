@@ -88,10 +88,13 @@ class Selection:
             values = self._values(epoch, indices, losses)
             chosen = is_chosen(draws, self._chances(values))
         self._enqueue(indices[chosen])
-        self._counts.value.scatter_add(
-            tf.IndexedSlices(np.ones(chosen.sum(), np.int32), indices[chosen])
+        num = int(np.count_nonzero(chosen))
+        tf.raw_ops.ResourceScatterAdd(
+            resource=self._counts.value.handle,
+            indices=indices[chosen],
+            updates=np.ones(num, np.int32),
         )
-        return Choice(num=int(chosen.sum()), losses=LossSums.of(values[chosen], values[~chosen]))
+        return Choice(num=num, losses=LossSums.of(values[chosen], values[~chosen]))
 
     def most_chosen(self, limit: int) -> list[tuple[int, int]]:
         """List the examples that were chosen most often: (place in the data, times)."""
@@ -107,11 +110,11 @@ class Selection:
         """Remove the examples queued first, which have been trained on."""
         queue = _read(self._queue)
         rest = np.full(num_examples, FREE, np.int64)
-        self._queue.value.assign(np.concatenate([queue[num_examples:], rest]))
+        _write(self._queue, np.concatenate([queue[num_examples:], rest]))
 
     def end(self, epoch: int) -> None:
         """Record the first epoch that trains on everything again, as if the spec had it."""
-        self._end.value.assign([epoch])
+        _write(self._end, np.array([epoch], np.int64))
 
     def _values(self, epoch: int, indices: np.ndarray, losses: np.ndarray | None) -> np.ndarray:
         """Return the candidates' losses, or their last ones; NaN for an example without."""
@@ -129,7 +132,7 @@ class Selection:
         """Rank the candidates among the newest losses, their own included."""
         known = ~np.isnan(values)
         history = history_with(_read(self._history), values[known])
-        self._history.value.assign(history)
+        _write(self._history, history)
         found = np.ones(len(values))  # an example without a loss is chosen
         if known.any():
             found[known] = chances(history, values[known], self.spec.beta, self.spec.loss_cap)
@@ -141,13 +144,15 @@ class Selection:
             (self._seen, np.full(len(indices), epoch, np.int32)),
         ]
         for variable, new in updates:
-            variable.value.scatter_update(tf.IndexedSlices(new, indices))
+            tf.raw_ops.ResourceScatterUpdate(
+                resource=variable.value.handle, indices=indices, updates=new
+            )
 
     def _enqueue(self, indices: np.ndarray) -> None:
         queue = _read(self._queue)
         first = int(np.count_nonzero(queue != FREE))
         queue[first : first + len(indices)] = indices
-        self._queue.value.assign(queue)
+        _write(self._queue, queue)
 
     def _draws(self, epoch: int) -> np.ndarray:
         """Return the epoch's draws, kept until another epoch is asked for."""
@@ -168,7 +173,16 @@ def _variable(name: str, value: np.ndarray) -> Any:
     return keras.Variable(value, dtype=value.dtype.name, trainable=False, name=f"selection_{name}")
 
 
+# Raw operations: the methods of a variable take three times as long, several times in each pass.
+
+
 def _read(variable: Any) -> np.ndarray:
     """Copy a variable's value."""
-    value: np.ndarray = variable.value.numpy()
+    held = variable.value
+    value: np.ndarray = tf.raw_ops.ReadVariableOp(resource=held.handle, dtype=held.dtype).numpy()
     return value
+
+
+def _write(variable: Any, value: np.ndarray) -> None:
+    """Replace a variable's value by one of its dtype and shape."""
+    tf.raw_ops.AssignVariableOp(resource=variable.value.handle, value=value)

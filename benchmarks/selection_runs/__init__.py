@@ -1,0 +1,1 @@
+"""Jobs, runs and measurements of the benchmark of example selection."""
