@@ -21,6 +21,7 @@ import psutil
 import pytest
 
 from jobs.demo.demo_jobs import ARRIVALS
+from tests.support.starts import count_start
 
 pytestmark = [pytest.mark.whole_stack, pytest.mark.timeout(1500)]
 
@@ -67,6 +68,7 @@ def wait_for(what: str, condition: Callable[[], Any], deadline_s: float) -> Any:
 @contextmanager
 def running_demo(directory: Path, output: Path) -> Iterator[Demo]:
     """Start the demo and wait until it prints where it is; kill it if the test did not end it."""
+    count_start("demos")
     with output.open("wb") as file:
         process = subprocess.Popen(
             [sys.executable, "manage.py", "demo"],

@@ -8,12 +8,12 @@ from collections.abc import Mapping
 #: What a run of all tests but the nightly ones may start. A test that needs more shares what
 #: another one has started, or is marked nightly.
 LIMITS: Mapping[str, int] = {
-    "whole stacks": 8,
-    "demos": 3,
-    "sites for a browser": 3,
-    "windows of a browser": 120,
-    "trainers": 1000,
-    "cases of Keras's classes": 200,
+    "whole stacks": 2,
+    "demos": 2,
+    "sites for a browser": 2,
+    "windows of a browser": 45,
+    "trainers": 150,
+    "cases of Keras's classes": 40,
 }
 #: What this process has started, by its name in `LIMITS`.
 STARTED: Counter[str] = Counter()
