@@ -75,7 +75,7 @@ class Arrival:
     Attributes:
         after_s: seconds since the arrival before.
         demand: most accelerators; `priority` gives it these or none.
-        num_steps: its length; a step keeps one whole core busy for about a quarter of a second.
+        num_steps: its length; with 32 filters a step takes about 0.1 s of a core.
     """
 
     after_s: float
@@ -85,20 +85,21 @@ class Arrival:
     filters: int
 
 
-#: Mean demand 2.2 of 4; the priorities are VirtualFlow's 1, 5 and 10, a hundredfold.
+#: More work than four accelerators do until the last arrival; the priorities are VirtualFlow's 1, 5
+#: and 10 times a hundred.
 ARRIVALS = (
-    Arrival(0.0, 100, 4, 160, 32),
-    Arrival(6.0, 1000, 2, 60, 32),
-    Arrival(8.0, 500, 1, 60, 16),
-    Arrival(10.0, 500, 4, 120, 32),
-    Arrival(5.0, 100, 1, 80, 16),
-    Arrival(14.0, 1000, 4, 60, 32),
-    Arrival(9.0, 100, 2, 100, 32),
-    Arrival(12.0, 500, 1, 40, 32),
-    Arrival(16.0, 1000, 1, 60, 16),
-    Arrival(7.0, 100, 4, 140, 32),
-    Arrival(18.0, 500, 2, 60, 16),
-    Arrival(10.0, 1000, 1, 40, 32),
+    Arrival(0.0, 100, 4, 960, 32),
+    Arrival(6.0, 1000, 2, 360, 32),
+    Arrival(8.0, 500, 1, 360, 16),
+    Arrival(10.0, 500, 4, 720, 32),
+    Arrival(5.0, 100, 1, 480, 16),
+    Arrival(14.0, 1000, 4, 360, 32),
+    Arrival(9.0, 100, 2, 600, 32),
+    Arrival(12.0, 500, 1, 240, 32),
+    Arrival(16.0, 1000, 1, 360, 16),
+    Arrival(7.0, 100, 4, 840, 32),
+    Arrival(18.0, 500, 2, 360, 16),
+    Arrival(10.0, 1000, 1, 240, 32),
 )
 
 #: Numbers of the jobs on a fresh site.
