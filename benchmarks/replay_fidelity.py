@@ -1,4 +1,4 @@
-"""What if against a cluster that really ran: the same jobs under three policies, real trainers.
+"""Replays against a cluster that really ran: the same jobs under three policies, real trainers.
 
 Twelve jobs of mixed sizes and priorities arrive over some minutes on two nodes with two emulated
 accelerators each; the kernel holds the trainer of each accelerator to half a core. They run once

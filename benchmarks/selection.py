@@ -1,4 +1,4 @@
-"""What the selection of examples brings, what it costs, what its guard does, how well it is told.
+"""Selection of examples: its speed-up, its cost, its guard, and the error of its prediction.
 
 Parts, each by itself with `--only`:
 

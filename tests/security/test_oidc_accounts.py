@@ -264,7 +264,7 @@ def test_a_fresh_login_stands_for_the_password(provider: Provider) -> None:
 def test_a_login_is_as_fresh_as_the_password_at_the_provider(
     age_s: int, is_enough: bool, provider: Provider
 ) -> None:
-    """Whoever finds a browser open takes `prompt=login` out of the address."""
+    """The user of a browser left open takes `prompt=login` out of the address."""
     provider.claims = {"auth_time": int(time.time()) - age_s}
     client = visitor()
     assert log_in(client, "?again").status_code == 302
