@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping
 
-#: Most starts in a run of all tests but the nightly ones. A test that needs more shares what another
-#: one has started, or is marked nightly.
+#: Most starts in a run of all tests but the nightly ones. A test that needs more shares what
+#: another one has started, or is marked nightly.
 LIMITS: Mapping[str, int] = {
     "whole stacks": 2,
     "demos": 2,
