@@ -67,7 +67,7 @@ MIDDLEWARE = [
     "django.contrib.auth.middleware.AuthenticationMiddleware",
     "django.contrib.messages.middleware.MessageMiddleware",
     "django.middleware.clickjacking.XFrameOptionsMiddleware",
-    "jobs.api.addresses.NumbersMiddleware",
+    "jobs.api.addresses.AddressPartsMiddleware",
     "jobs.api.addresses.QueryParametersMiddleware",
     "axes.middleware.AxesMiddleware",  # last: it replaces the answer to a login that is locked
 ]

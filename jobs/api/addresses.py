@@ -40,15 +40,16 @@ def query_parameters() -> Mapping[tuple[str, str], frozenset[str]]:
     }
 
 
-class NumbersMiddleware(MiddlewareMixin):
-    """Answers 404 to numbers in an address that no row can have; databases fail on some."""
+class AddressPartsMiddleware(MiddlewareMixin):
+    """Answers 404 to parts of an address that no row can have; databases fail on some."""
 
     def process_view(
         self, _request: HttpRequest, _view: Any, _args: Any, parts: Mapping[str, Any]
     ) -> None:
-        """Look at the numbers of the address."""
-        if any(isinstance(part, int) and part > _NUMBER_LIMIT for part in parts.values()):
-            raise Http404
+        """Look at the numbers and names of the address."""
+        for part in parts.values():
+            if (isinstance(part, int) and part > _NUMBER_LIMIT) or "\0" in str(part):
+                raise Http404
 
 
 class QueryParametersMiddleware(MiddlewareMixin):

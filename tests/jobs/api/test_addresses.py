@@ -6,10 +6,11 @@ import re
 
 import pytest
 from django.contrib.auth.models import User
+from django.utils import timezone
 from rest_framework.test import APIClient
 
 from jobs.api.addresses import query_parameters
-from jobs.models import Job
+from jobs.models import Job, Project
 from tests.support.builders import submission_values
 
 pytestmark = pytest.mark.django_db
@@ -77,6 +78,17 @@ def test_an_unknown_address_is_a_problem(path: str) -> None:
     answer = APIClient().get(path)
     assert (answer.status_code, answer["Content-Type"]) == (404, "application/problem+json")
     assert answer.json()["code"] == "not_found"
+
+
+def test_a_zero_byte_is_part_of_no_name(admin: User) -> None:
+    client = APIClient()
+    client.force_authenticate(admin)
+    project = Project.objects.create(name="vision", created_at=timezone.now())
+    named = [(path, method) for path, method in query_parameters() if "{name}" in path]
+    assert len({path for path, _ in named}) > 3
+    for address, method in named:
+        path = re.sub(r"\{\w+_id\}", str(project.pk), address).replace("{name}", "%00")
+        assert getattr(client, method)(path, {}).status_code == 404, (method, path)
 
 
 def test_an_unknown_page_is_a_page() -> None:
