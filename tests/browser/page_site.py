@@ -112,7 +112,7 @@ def running_site(directory: Path, **settings: str) -> Iterator[Site]:
         stdout=subprocess.PIPE,
         text=True,
     )
-    # It ends with its standard input, which leaving this block closes.
+    # The interpreter ends with its standard input, which is closed at the end of this block.
     with interpreter:
         site = Site(origin, environment, interpreter)
         try:

@@ -15,7 +15,7 @@ LIMITS: Mapping[str, int] = {
     "trainers": 150,
     "cases of Keras's classes": 40,
 }
-#: What this process has started, by its name in `LIMITS`.
+#: Starts of this process, by name in `LIMITS`.
 STARTED: Counter[str] = Counter()
 
 

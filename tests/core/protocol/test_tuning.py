@@ -1,4 +1,4 @@
-"""What a tuning may ask for: each refusal names the field and the fix."""
+"""Bounds of a tuning request: each refusal names the field and the fix."""
 
 from __future__ import annotations
 

@@ -139,7 +139,7 @@ def test_equally_fast_trials_end_the_search() -> None:
 
 
 def test_an_unstable_trial_never_beats_one_that_converges() -> None:
-    """It falls three times as far, with a rise in between."""
+    """The loss falls three times as far, with a rise in between."""
 
     def loss(rate: float, step: int) -> float:
         return 5.0 - (0.03 * step - 0.08 * (step == 7) if rate == 0.03 else 0.01 * step)

@@ -11,7 +11,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 @dataclass
 class Receiver:
-    """What was received: headers and body of each request."""
+    """Headers and body of each received request."""
 
     port: int = 0
     status: int = 204
