@@ -269,13 +269,22 @@ def _stop_text(job: Job) -> str:
 
 
 def _lineage(request: HttpRequest, job: Job) -> dict[str, Any]:
-    """Return the forks of a job that the person may see, its checkpoints, and its buttons."""
+    """Return where a job comes from, its checkpoints, and its buttons.
+
+    The numbers of its parent and source stand on its page, links only where the person sees them.
+    """
     visible = access.jobs_visible_to(request.user).filter(forked_from=job)
     forks = list(visible.order_by("id").values_list("pk", flat=True)[:FORKS_LIMIT])
-    family = [number for number in (job.forked_from_id, job.pk, *forks) if number is not None]
+    sources = [job.forked_from_id, job.source_job_id]
+    seen = access.jobs_visible_to(request.user).filter(pk__in=filter(None, sources))
+    seen_sources = set(seen.values_list("pk", flat=True)) if any(sources) else set()
+    parent = [job.forked_from_id] if job.forked_from_id in seen_sources else []
+    family = [*parent, job.pk, *forks]
     has_state = checkpoints_of(job).exists()
     return {
         "forks": forks,
+        "has_family": len(family) > 1,
+        "seen_sources": seen_sources,
         "lineage_query": urlencode({"job": family[:COMPARED_LIMIT]}, doseq=True),
         "checkpoints": has_state,
         "actions": _actions(job, has_state, access.is_changeable(request.user, job)),

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import html
 import json
+import re
 from collections.abc import Iterator
 from string import Formatter
 
@@ -169,6 +171,29 @@ def test_forks_in_a_project_are_listed_for_its_members(ada: User, bob: User, adm
         page = browser.get(f"/jobs/{parent.pk}/").content.decode()
         linked = [one.pk for one in seen[admin] if f'href="/jobs/{one.pk}/"' in page]
         assert linked == numbers
+
+
+def test_a_private_parent_is_no_link_for_other_members(ada: User, bob: User) -> None:
+    project = Project.objects.create(name="vision", created_at=timezone.now())
+    for user in (ada, bob):
+        ProjectMembership.objects.create(project=project, user=user, since=timezone.now())
+    parent = job_make(ada)
+    fork = job_make(ada, forked_from=parent, project=project)
+    prediction = job_make(
+        ada, project=project, task="predict", stop_kind="epochs", stop_limit=1, shuffle=False,
+        source_job=parent, source_sha256="0" * 64,
+    )  # fmt: skip
+    for person, num_links in ((ada, 1), (bob, 0)):
+        browser = Client()
+        browser.force_login(person)
+        for job in (fork, prediction):
+            page = browser.get(f"/jobs/{job.pk}/").content.decode()
+            assert page.count(f'href="/jobs/{parent.pk}/"') == num_links
+            assert f"job #{parent.pk}" in page
+            compared = re.findall(r'href="(/[a-z/]*compare/[^"]*)">Compare them', page)
+            assert len(compared) == (num_links if job is fork else 0)
+            for link in compared:
+                assert browser.get(html.unescape(link)).status_code == 200
 
 
 def test_a_former_admin_reads_no_messages_about_others(ada: User, admin: User) -> None:
