@@ -22,6 +22,7 @@ from urllib.parse import urlsplit
 
 from asgiref.sync import sync_to_async
 from django.conf import settings
+from django.core.handlers.asgi import ASGIRequest
 from django.db import close_old_connections
 from django.http import HttpRequest, HttpResponse, StreamingHttpResponse
 from redis.exceptions import RedisError
@@ -190,12 +191,15 @@ def hub() -> Hub:
 
 
 async def stream(request: HttpRequest) -> HttpResponse | StreamingHttpResponse:
-    """Open a stream for the session's user; 401 without session, 429 with too many streams."""
+    """Open a stream for the session's user; 401 without session, 429 with too many streams.
+
+    404 from a WSGI server, of which every stream would hold a thread for good.
+    """
     if request.method != "GET":
         return _answer(request, HttpResponse(status=405, headers={"Allow": "GET"}))
     if not _is_origin_allowed(request):
         return HttpResponse("This origin may not read the stream.", status=403)
-    if not settings.REDIS_URL:
+    if not settings.REDIS_URL or not isinstance(request, ASGIRequest):
         return _answer(request, HttpResponse("No streams are served here.", status=404))
     key = str(request.session.session_key or "")
     identity = (await sync_to_async(identities_of)([key])).get(key)

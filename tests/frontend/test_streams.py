@@ -193,6 +193,14 @@ def test_without_redis_there_is_no_stream(world: World, settings: Settings) -> N
     async_to_sync(scenario)()
 
 
+def test_a_wsgi_server_gives_no_stream(world: World, broker: redis.Redis) -> None:
+    client = Client()
+    client.force_login(world.ada)
+    response = client.get("/stream/")
+    assert response.status_code == 404
+    assert not response.streaming
+
+
 def test_only_origins_of_the_settings_may_read_with_credentials(
     world: World, broker: redis.Redis, settings: Settings
 ) -> None:
