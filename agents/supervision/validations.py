@@ -28,7 +28,13 @@ from agents.trainer.contract.plain_files import (
     plain_file_truncate,
     plain_file_write,
 )
-from controlplane.core.protocol.wire import ValidationReport, WantedValidation, decode, encode
+from controlplane.core.protocol.wire import (
+    BUSY_FACTOR,
+    ValidationReport,
+    WantedValidation,
+    decode,
+    encode,
+)
 
 log = logging.getLogger("agents")
 
@@ -60,6 +66,7 @@ class Validation:
         self._fetch_after = 0.0
         self._process: OwnedProcess | None = None
         self._deadline = float("inf")
+        self._starved_s = 0.0
         self._has_timed_out = False
         self._is_unwanted = False
 
@@ -147,7 +154,7 @@ class Validation:
         self._deadline = now + self._wanted.timeout_s
 
     def _step_running(self, now: float, process: OwnedProcess) -> None:
-        if now >= self._deadline and not process.is_ending:
+        if now >= self._deadline and not process.is_ending and self._is_too_long(now, process):
             self._has_timed_out = process.exit_code is None
             process.kill()
         if not process.is_gone(now) or not self._around.isolation.is_cleared(self.path):
@@ -164,6 +171,12 @@ class Validation:
             )
         else:
             self._take_result(process.exit_code)
+
+    def _is_too_long(self, now: float, process: OwnedProcess) -> bool:
+        """Whether the limit is passed, without the time that other processes took from it."""
+        self._starved_s = max(self._starved_s, process.starved_s())
+        most_s = (BUSY_FACTOR - 1.0) * self._wanted.timeout_s
+        return now >= self._deadline + min(self._starved_s, most_s)
 
     def _take_result(self, exit_code: int | None) -> None:
         number, attempt = self._wanted.validation_id, self._wanted.attempt

@@ -354,12 +354,18 @@ class WantedTrainer:
     secrets: dict[str, str] = field(default_factory=dict, repr=False)
 
 
+#: Largest part by which a busy machine may stretch the time limit of a validation.
+BUSY_FACTOR = 4.0
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WantedValidation:
     """A job whose code is to be built once on this node, in a process that is then discarded.
 
     Attributes:
         spec: its `job_id` is 0 before the job is submitted.
+        timeout_s: limit, without the time for which it waits for a processor, which may make it
+            `BUSY_FACTOR` times as long.
         secrets: as in `WantedTrainer`.
     """
 

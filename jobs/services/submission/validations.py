@@ -11,7 +11,7 @@ from django.contrib.auth.models import User
 from django.db import transaction
 from django.db.models import Case, Count, F, Q, QuerySet, When
 
-from controlplane.core.protocol.wire import ValidationReport
+from controlplane.core.protocol.wire import BUSY_FACTOR, ValidationReport
 from controlplane.core.values.lifecycle import JobStatus, NodeStatus, ValidationStatus
 from jobs.models import Job, Node, Validation
 from jobs.models.validations import OPEN_STATUSES
@@ -38,7 +38,6 @@ def validation_start(validation: Validation, now: datetime.datetime) -> bool:
     node = _least_busy_node(now)
     if node is None:
         return False
-    deadline = now + datetime.timedelta(seconds=settings.VALIDATION_TIMEOUT_S + TIME_LIMIT_GRACE_S)
     text = f"Its code is being built once on {node.name}."
     waiting = Validation.objects.filter(id=validation.pk, status=ValidationStatus.WAITING)
     changes = {"status_code": "validating", "status_reason": text}
@@ -51,11 +50,17 @@ def validation_start(validation: Validation, now: datetime.datetime) -> bool:
             status=ValidationStatus.RUNNING,
             node=node,
             attempt=F("attempt") + 1,
-            deadline_at=deadline,
+            deadline_at=_deadline(now),
             **changes,
         )
         transaction.set_rollback(not is_started)
     return bool(is_started)
+
+
+def _deadline(now: datetime.datetime) -> datetime.datetime:
+    """Return until when a node has to report on a validation that it starts now."""
+    seconds = BUSY_FACTOR * settings.VALIDATION_TIMEOUT_S + TIME_LIMIT_GRACE_S
+    return now + datetime.timedelta(seconds=seconds)
 
 
 def _least_busy_node(now: datetime.datetime) -> Node | None:
@@ -117,7 +122,10 @@ def _sweeps_turns(waiting: QuerySet[Validation]) -> list[Validation]:
 def validation_take(
     node: Node, report: ValidationReport, now: datetime.datetime
 ) -> Validation | None:
-    """Take a validation's result; return None if it is not awaited from this node."""
+    """Take a validation's result; return None if it is not awaited from this node.
+
+    The node begins another one then: the time of those that wait on it counts from now on.
+    """
     awaited = Validation.objects.filter(
         id=report.validation_id,
         status=ValidationStatus.RUNNING,
@@ -125,7 +133,13 @@ def validation_take(
         attempt=report.attempt,
     )
     with transaction.atomic():
-        return _settle(awaited, report, now)
+        found = _settle(awaited, report, now)
+        if found is not None:
+            others = Validation.objects.filter(node=node, status=ValidationStatus.RUNNING)
+            # Rows that somebody else changes now have a deadline from that.
+            free = others.select_for_update(skip_locked=True).values_list("pk", flat=True)
+            Validation.objects.filter(pk__in=list(free)).update(deadline_at=_deadline(now))
+        return found
 
 
 def _settle(

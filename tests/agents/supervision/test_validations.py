@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import dataclasses
+import os
+import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
+from agents.supervision.processes import OwnedProcess
 from controlplane.core.protocol.wire import ValidationReport
 from tests.agents.builders import wanted_validation
 from tests.agents.conftest import DrivenAgent, trainers_below
@@ -59,6 +62,36 @@ def test_a_build_that_takes_too_long_is_ended_with_its_children(
     assert "longer than 5 s" in report.message
     assert "building for ever" in report.traceback
     assert not trainers_below(state_dir)
+
+
+def test_time_without_a_processor_does_not_count(
+    plane: ControlPlane, drive: Drive, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(OwnedProcess, "starved_s", lambda _: 1000.0)
+    driven = drive()
+    began = time.monotonic()
+    plane.want(validations=[wanted_validation(plane, timeout_s=0.4, play="hang")])
+    driven.until(lambda: results(plane))
+    assert results(plane)[0].code == "timeout"
+    assert time.monotonic() - began >= 4 * 0.4
+
+
+def test_a_process_tells_how_long_it_had_no_processor(tmp_path: Path) -> None:
+    processor = min(os.sched_getaffinity(0))
+    spin = f"import os; os.sched_setaffinity(0, {{{processor}}})\nwhile True: pass"
+    command = [sys.executable, "-S", "-c", spin]
+    both = [OwnedProcess.start(command, {}, tmp_path, tmp_path) for _ in range(2)]
+    try:
+        deadline = time.monotonic() + 60
+        while not all(process.starved_s() > 0.1 for process in both):
+            assert time.monotonic() < deadline
+            time.sleep(0.05)
+    finally:
+        for process in both:
+            process.kill()
+    while not all(process.is_gone(time.monotonic()) for process in both):
+        time.sleep(0.05)
+    assert both[0].starved_s() == 0.0
 
 
 def test_a_crash_shows_the_end_of_the_log(plane: ControlPlane, drive: Drive) -> None:

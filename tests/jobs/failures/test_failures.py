@@ -268,12 +268,23 @@ class TestValidations:
         late = self.report(job)
         other, _ = node_make()
         Node.objects.filter(id=node.pk).update(status="lost")
-        now = at(settings.VALIDATION_TIMEOUT_S + 60)
+        now = at(4 * settings.VALIDATION_TIMEOUT_S + 60)
         assert validations_expire(at(1)) == set()
         assert validations_expire(now) == {job.pk}
         job.refresh_from_db()
         assert (job.validation.node, job.validation.attempt) == (other, 2)
         assert not validation_take(node, late, now)
+
+    def test_the_time_of_those_that_wait_on_a_node_counts_from_its_last_result(
+        self, settings: Any
+    ) -> None:
+        node, _ = node_make()
+        jobs = [self.waiting() for _ in range(3)]
+        most_s = 4 * settings.VALIDATION_TIMEOUT_S
+        for number, job in enumerate(jobs, start=1):
+            assert validations_expire(at(number * most_s)) == set()
+            assert validation_take(node, self.report(job), at(number * most_s))
+        assert [Job.objects.get(pk=job.pk).status for job in jobs] == ["pending"] * 3
 
     def test_a_lost_node_gives_its_validations_to_another(self, settings: Any) -> None:
         node, _ = node_make(now=at(0))
@@ -288,7 +299,7 @@ class TestValidations:
         job = self.waiting()
         now = at(0)
         for _ in range(settings.VALIDATION_ATTEMPTS_LIMIT):
-            now += timedelta(seconds=settings.VALIDATION_TIMEOUT_S + 60)
+            now += timedelta(seconds=4 * settings.VALIDATION_TIMEOUT_S + 60)
             validations_expire(now)
         job.refresh_from_db()
         assert (job.status, job.status_code) == ("invalid", "validation_lost")
