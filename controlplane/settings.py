@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import datetime
+import hashlib
+from importlib.metadata import version
 from pathlib import Path
 
 from django.core.exceptions import ImproperlyConfigured
@@ -180,7 +182,20 @@ CELERY_BROKER_TRANSPORT_OPTIONS = {"socket_timeout": 10, "socket_connect_timeout
 # --- files -----------------------------------------------------------------------------------
 
 MEDIA_ROOT = environment.text("VIRTUALFLOW_FILES_DIR", str(STATE_DIR / "files"))
-STATIC_URL = "static/"
+
+
+def _static_version() -> str:
+    """Return a digest of the static files, the project's own and those of packages."""
+    digest = hashlib.sha256(f"{version('django')} {version('drf-spectacular-sidecar')}".encode())
+    for path in sorted((BASE_DIR / "frontend/static").rglob("*")):
+        if path.is_file() and path.suffix not in (".br", ".gz"):
+            digest.update(f"{path.name} {path.stat().st_size}\n".encode() + path.read_bytes())
+    return digest.hexdigest()[:12]
+
+
+# Changed files have other addresses, so browsers keep those of a version for good.
+STATIC_URL = "static/" if DEBUG else f"static/{_static_version()}/"
+WHITENOISE_IMMUTABLE_FILE_TEST = "$^" if DEBUG else ""
 STATIC_ROOT = STATE_DIR / "static"
 STORAGES = {
     "default": {"BACKEND": "django.core.files.storage.FileSystemStorage"},

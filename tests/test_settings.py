@@ -212,6 +212,41 @@ def test_the_deployment_check_is_clean(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
 
 
+_STATIC_FILE_READ = """
+import django
+django.setup()
+from django.templatetags.static import static
+from django.test import Client
+address = static("frontend/app.js")
+print(address)
+print(Client(headers={"host": "localhost"}).get(address).headers["Cache-Control"])
+"""
+
+
+def test_browsers_keep_static_files_for_good(tmp_path: Path) -> None:
+    given = {
+        "VIRTUALFLOW_SECRET_KEY": "k" * 60,
+        "REDIS_URL": "redis://127.0.0.1:1/0",
+        "VIRTUALFLOW_STATE_DIR": str(tmp_path),
+        "DATABASE_URL": "sqlite:///:memory:",
+        "DJANGO_SETTINGS_MODULE": "controlplane.settings",
+        "PATH": os.environ["PATH"],
+    }
+    done = subprocess.run(
+        [sys.executable, "-c", _STATIC_FILE_READ],
+        env=given,
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    address, caching = done.stdout.split("\n")[:2]
+    assert re.fullmatch(r"/static/[0-9a-f]{12}/frontend/app\.js", address)
+    assert "immutable" in caching
+
+
 def test_every_variable_is_documented() -> None:
     code = (ROOT / "controlplane" / "settings.py").read_text()
     page = (ROOT / "docs" / "settings.md").read_text()

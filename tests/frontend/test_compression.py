@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 from django.http import HttpRequest, HttpResponse
+from django.templatetags.static import static
 from django.test import Client, RequestFactory
 from pytest_django import Settings
 from whitenoise.middleware import WhiteNoiseMiddleware
@@ -48,7 +49,7 @@ def test_nothing_else_is(path: str, content_type: str) -> None:
 @pytest.mark.django_db
 def test_pages_and_static_files_of_the_site_are(client: Client) -> None:
     client.force_login(make_person("ada"))
-    for path in ("/", "/static/frontend/app.css"):
+    for path in ("/", static("frontend/app.css")):
         answer = client.get(path, headers={"Accept-Encoding": "gzip"})
         assert answer.headers["Content-Encoding"] == "gzip", path
 
@@ -60,7 +61,7 @@ def test_prepared_static_files_are_sent_as_they_were_compressed(
     (tmp_path / "app.css.br").write_bytes(b"compressed before")
     settings.STATIC_ROOT, settings.WHITENOISE_USE_FINDERS = tmp_path, False
     middleware = PagesGZipMiddleware(WhiteNoiseMiddleware(HttpResponse))  # type: ignore[arg-type]
-    request = RequestFactory(headers={"Accept-Encoding": "gzip, br"}).get("/static/app.css")
+    request = RequestFactory(headers={"Accept-Encoding": "gzip, br"}).get(static("app.css"))
     answer = middleware(request)
     assert answer.headers["Content-Encoding"] == "br"
     assert b"".join(answer) == b"compressed before"
