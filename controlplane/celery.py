@@ -48,7 +48,7 @@ _PERIODS_S = {
     "answer_replay": settings.EXPIRE_PERIOD_S,
 }
 #: Tasks that take minutes have a queue and a worker of their own, so that no other task waits.
-_QUEUES = {"answer_replay": "replays"}
+_QUEUES = {"answer_replay": "replays", "join_predictions": "replays"}
 app.conf.beat_schedule = {
     name: {
         "task": f"jobs.tasks.{name}",

@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping, Sequence
 from http import HTTPStatus
 from typing import Any
 
 from django.conf import settings
 from django.core.exceptions import PermissionDenied, RequestDataTooBig
+from django.db import InterfaceError, OperationalError
 from django.http import Http404, HttpResponse, JsonResponse
 from rest_framework import exceptions as rest
 from rest_framework.response import Response
 
 PROBLEM_TYPE = "application/problem+json"
+#: Seconds after which to try again what the database could not do.
+RETRY_S = 5
+
+logger = logging.getLogger(__name__)
 
 FieldErrors = Mapping[str, Sequence[str]]
 
@@ -155,6 +161,10 @@ def problem_handler(error: Exception, _context: Mapping[str, Any]) -> Response |
         body = problem_body(403, "forbidden", str(error) or "You may not do this.")
     elif isinstance(error, rest.APIException):
         body, headers = _rest_problem(error)
+    elif isinstance(error, OperationalError | InterfaceError):
+        logger.error("the database did not answer", exc_info=error)
+        body = problem_body(503, "unavailable", "The database is busy or away; try again.")
+        headers["Retry-After"] = str(RETRY_S)
     else:
         return None
     return Response(body, status=body["status"], headers=headers, content_type=PROBLEM_TYPE)

@@ -102,7 +102,7 @@ def recover_stalled(job_id: int) -> bool:
     return bool(changed)
 
 
-@shared_task(time_limit=900)
+@shared_task(soft_time_limit=870, time_limit=900)
 def join_predictions() -> int | None:
     """Join the parts of one finished prediction job into one file; return the job."""
     job_id = predictions_join_next(timezone.now())
@@ -111,7 +111,7 @@ def join_predictions() -> int | None:
     return job_id
 
 
-@shared_task(time_limit=1800)
+@shared_task(soft_time_limit=1770, time_limit=1800)
 def answer_replay() -> int | None:
     """Run one what-if replay of the cluster's past; return its number."""
     return replay_next(timezone.now())

@@ -12,6 +12,7 @@ import pytest
 from django.core.exceptions import ImproperlyConfigured
 
 from controlplane import environment
+from controlplane.celery import app
 
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -245,6 +246,20 @@ def test_browsers_keep_static_files_for_good(tmp_path: Path) -> None:
     address, caching = done.stdout.split("\n")[:2]
     assert re.fullmatch(r"/static/[0-9a-f]{12}/frontend/app\.js", address)
     assert "immutable" in caching
+
+
+def test_long_tasks_have_limits_and_workers_of_their_own() -> None:
+    """Without a soft limit of its own a task has that of short ones."""
+    app.loader.import_default_modules()
+    tasks = {name: task for name, task in app.tasks.items() if name.startswith("jobs.tasks.")}
+    queues = {entry["task"]: entry["options"]["queue"] for entry in app.conf.beat_schedule.values()}
+    long = {
+        name: task for name, task in tasks.items() if task.time_limit > app.conf.task_time_limit
+    }
+    assert long
+    for name, task in long.items():
+        assert app.conf.task_soft_time_limit < task.soft_time_limit < task.time_limit, name
+        assert queues[name] != "celery", name
 
 
 def test_every_variable_is_documented() -> None:

@@ -6,7 +6,6 @@ import dataclasses
 import datetime
 import logging
 import tempfile
-import zipfile
 from collections.abc import Mapping
 from typing import Any
 
@@ -72,7 +71,7 @@ def _join(job: Job, now: datetime.datetime) -> None:
     with tempfile.TemporaryFile() as whole:
         try:
             parts_join(parts, num_examples, lambda part: parts[part].file.open("rb"), whole)
-        except (OSError, ValueError, zipfile.BadZipFile) as error:
+        except Exception as error:  # of parts that a job wrote
             text = "predictions of job %s cannot be joined"
             logger.exception(text, job.pk, extra=job_fields(job))
             text = f"The parts of its predictions cannot be joined: {error}"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import datetime
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from typing import Any
 
 from django.conf import settings
@@ -22,8 +22,9 @@ from jobs.services.lifecycle.transitions import job_lock, status_change
 
 #: Seconds beyond the validation's own time limit: fetching the code and reporting back.
 TIME_LIMIT_GRACE_S = 20.0
-#: Validations of one sweep that run at a time, per online node.
-SWEEP_RUNNING_PER_NODE = 2
+#: Validations of one user's jobs that run at a time, per online node.
+USER_RUNNING_PER_NODE = 2
+_AT_ONCE = 100
 _TEXT_LIMIT = 20_000
 
 
@@ -33,10 +34,13 @@ def validation_start(validation: Validation, now: datetime.datetime) -> bool:
     Two callers may assign at once; the conditional update lets one of them through.
 
     Returns:
-        Whether it was assigned; False without an online node or if it does not wait.
+        Whether it was assigned; False without an online node, if it does not wait, or if as many
+        jobs of its owner are being validated as may be at a time.
     """
     node = _least_busy_node(now)
     if node is None:
+        return False
+    if validation.job_id is not None and not _num_free([validation.owner_id])[validation.owner_id]:
         return False
     text = f"Its code is being built once on {node.name}."
     waiting = Validation.objects.filter(id=validation.pk, status=ValidationStatus.WAITING)
@@ -90,33 +94,31 @@ def _least_busy_node(now: datetime.datetime) -> Node | None:
 
 
 def validations_start_waiting(now: datetime.datetime) -> set[int]:
-    """Assign every validation that waits for a node; return the jobs of those assigned.
+    """Assign validations that wait for a node; return the jobs of those assigned.
 
-    Of a sweep only a few run at a time, so that other people's code does not wait for all of it.
+    Of each user only a few run at a time, so that nobody waits for all code of somebody else. Of
+    the own ones those of sweeps come last.
     """
-    waiting = Validation.objects.filter(status=ValidationStatus.WAITING).order_by("id")
-    apart = list(waiting.filter(job__sweep=None)[:100])
-    return _jobs_of(one for one in (*apart, *_sweeps_turns(waiting)) if validation_start(one, now))
+    waiting = Validation.objects.filter(status=ValidationStatus.WAITING)
+    in_turn = waiting.order_by(F("job__sweep").asc(nulls_first=True), "id")
+    owner_ids = list(waiting.order_by("owner").values_list("owner", flat=True).distinct())
+    chosen = [
+        validation
+        for owner_id, number in _num_free(owner_ids[:_AT_ONCE]).items()
+        for validation in in_turn.filter(owner=owner_id)[:number]
+    ]
+    return _jobs_of(validation for validation in chosen if validation_start(validation, now))
 
 
-def _sweeps_turns(waiting: QuerySet[Validation]) -> list[Validation]:
-    """Return the validations of sweeps whose turn it is, at most 100."""
-    in_sweeps = waiting.exclude(job__sweep=None).order_by("job__sweep")
-    sweep_ids = list(in_sweeps.values_list("job__sweep", flat=True).distinct()[:100])
-    if not sweep_ids:
-        return []
+def _num_free(owner_ids: Collection[int]) -> dict[int, int]:
+    """Return how many more jobs of each user may be validated now."""
     num_nodes = Node.objects.filter(status=NodeStatus.ONLINE, removed_at=None).count()
-    running = dict(
-        Validation.objects.filter(status=ValidationStatus.RUNNING, job__sweep__in=sweep_ids)
-        .order_by()
-        .values_list("job__sweep")
-        .annotate(number=Count("id"))
+    running = Validation.objects.filter(
+        status=ValidationStatus.RUNNING, owner__in=owner_ids, job__isnull=False
     )
-    found: list[Validation] = []
-    for sweep_id in sweep_ids:
-        num_free = SWEEP_RUNNING_PER_NODE * num_nodes - running.get(sweep_id, 0)
-        found += waiting.filter(job__sweep=sweep_id)[: max(num_free, 0)]
-    return found[:100]
+    counts = dict(running.order_by().values_list("owner").annotate(number=Count("id")))
+    most = USER_RUNNING_PER_NODE * num_nodes
+    return {owner_id: max(0, most - counts.get(owner_id, 0)) for owner_id in owner_ids}
 
 
 def validation_take(

@@ -6,6 +6,7 @@ import re
 
 import pytest
 from django.contrib.auth.models import User
+from django.db import OperationalError
 from django.utils import timezone
 from rest_framework.test import APIClient
 
@@ -103,3 +104,17 @@ def test_a_failure_is_a_problem(ada: User, monkeypatch: pytest.MonkeyPatch) -> N
     answer = client.get("/api/v1/jobs/")
     assert (answer.status_code, answer["Content-Type"]) == (500, "application/problem+json")
     assert answer.json()["code"] == "server_error"
+
+
+def test_a_busy_database_is_no_fault_of_the_site(
+    ada: User, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def busy(_view: object) -> None:
+        raise OperationalError("database is locked")
+
+    monkeypatch.setattr("jobs.api.jobs.views.JobList.get_queryset", busy)
+    client = APIClient(raise_request_exception=False)
+    client.force_authenticate(ada)
+    answer = client.get("/api/v1/jobs/")
+    assert (answer.status_code, answer.json()["code"]) == (503, "unavailable")
+    assert int(answer["Retry-After"]) > 0

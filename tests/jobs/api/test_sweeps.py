@@ -8,12 +8,13 @@ from typing import Any
 import pytest
 from django.contrib.auth.models import User
 from django.core.files.storage import default_storage
+from django.db.models import Count
 from rest_framework.test import APIClient
 
 from controlplane.core.values.lifecycle import JobStatus, ValidationStatus
 from jobs.models import AuditEntry, Job, Sweep, UserLimits, Validation
 from jobs.selectors.cluster import cluster_snapshot
-from jobs.services.submission.validations import SWEEP_RUNNING_PER_NODE, validations_start_waiting
+from jobs.services.submission.validations import USER_RUNNING_PER_NODE, validations_start_waiting
 from tests.support.builders import at, job_make, node_make
 
 pytestmark = pytest.mark.django_db
@@ -173,18 +174,34 @@ def test_jobs_beyond_the_limit_are_held_back(ada: User) -> None:
     assert (held.max_running, held.num_leaving, held.is_paused) == (2, 1, False)
 
 
-def test_a_sweep_does_not_keep_the_code_of_others_waiting(ada: User, client_of: Clients) -> None:
+def test_a_sweep_does_not_keep_the_code_of_others_waiting(
+    ada: User, bob: User, client_of: Clients
+) -> None:
     node_make()
     submit(client_of(ada))
-    other = job_make(ada, status=JobStatus.VALIDATING).validation
-    for _ in range(2):
-        validations_start_waiting(at(1))
+    own = job_make(ada, status=JobStatus.VALIDATING).validation
+    others = job_make(bob, status=JobStatus.VALIDATING).validation
     running = Validation.objects.filter(status=ValidationStatus.RUNNING)
-    assert running.filter(pk=other.pk).exists()
-    assert running.exclude(job__sweep=None).count() == SWEEP_RUNNING_PER_NODE
-    running.exclude(job__sweep=None).update(status=ValidationStatus.PASSED, deadline_at=None)
-    validations_start_waiting(at(2))
-    assert running.exclude(job__sweep=None).count() == SWEEP_RUNNING_PER_NODE
+    of_ada = running.filter(owner=ada)
+    for second in (1, 2, 3):
+        validations_start_waiting(at(second))
+        assert of_ada.count() == USER_RUNNING_PER_NODE
+        of_ada.filter(pk=of_ada.earliest("id").pk).update(
+            status=ValidationStatus.PASSED, deadline_at=None
+        )
+    own.refresh_from_db()
+    assert own.attempt == 1, "before the rest of the sweep"
+    assert running.filter(pk=others.pk).exists()
+
+
+def test_one_user_does_not_keep_the_code_of_others_waiting(ada: User, bob: User) -> None:
+    node_make()
+    for owner in [*[ada] * 9, bob]:
+        job_make(owner, status=JobStatus.VALIDATING)
+    validations_start_waiting(at(1))
+    running = Validation.objects.filter(status=ValidationStatus.RUNNING)
+    counts = dict(running.order_by().values_list("owner__username").annotate(n=Count("id")))
+    assert counts == {ada.username: USER_RUNNING_PER_NODE, bob.username: 1}
 
 
 def test_a_sweep_is_paused_resumed_and_cancelled(ada: User, client_of: Clients) -> None:

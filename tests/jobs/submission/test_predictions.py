@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import io
+import zipfile
 from datetime import timedelta
 from typing import Any
 
@@ -152,9 +153,31 @@ def test_a_job_that_ends_with_a_gap_makes_what_is_missing_again() -> None:
     assert predictions_join_next(world.now) == job.pk
 
 
-def test_parts_that_cannot_be_joined_stay_and_say_so() -> None:
+def _archive(header: bytes, *, is_encrypted: bool = False) -> bytes:
+    """Return a part of one array, whose header and flags its job has written itself."""
+    file = io.BytesIO()
+    array = b"\x93NUMPY\x01\x00" + len(header).to_bytes(2, "little") + header
+    with zipfile.ZipFile(file, "w") as archive:
+        archive.writestr("scores.npy", array)
+    content = bytearray(file.getvalue())
+    for mark, offset in ((b"PK\x03\x04", 6), (b"PK\x01\x02", 8)):
+        content[content.index(mark) + offset] |= is_encrypted
+    return bytes(content)
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"no archive",
+        _archive(b"-" * 9000),
+        _archive(b"(" * 9000),
+        _archive(b"{[]: 1}\n"),
+        _archive(b"{'descr': '<f4', 'fortran_order': False, 'shape': (64,)}\n", is_encrypted=True),
+    ],
+    ids=["no archive", "signs", "brackets", "no name", "encrypted"],
+)
+def test_parts_that_cannot_be_joined_stay_and_say_so(content: bytes) -> None:
     world, job = running()
-    content = b"no archive"
     sha256 = hashlib.sha256(content).hexdigest()
     name = "predictions-0-64.npz"
     artifact_store(job, name, job.generation, io.BytesIO(content), sha256, world.now)

@@ -238,14 +238,14 @@ def test_submitted_jobs_are_validated_first(client: APIClient, client_of: Any) -
 
 @pytest.mark.parametrize("how", ["silent", "lost"])
 def test_a_node_that_says_nothing_ends_it(client: APIClient, how: str) -> None:
-    """After one time limit: whoever waits for it can ask again."""
+    """After one time limit, as long as it may be: whoever waits for it can ask again."""
     node_make("one")
     node_make("two")
     asked = ask(client)
     validation = Validation.objects.get()
     late = validation.deadline_at
     assert late is not None
-    assert (late - validation.requested_at).total_seconds() <= 140
+    assert (late - validation.requested_at).total_seconds() <= 500
     if how == "silent":
         validations_expire(late + datetime.timedelta(seconds=1))
     else:
