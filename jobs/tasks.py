@@ -10,7 +10,7 @@ from django.utils import timezone
 
 from jobs import counters, nudges
 from jobs.services.cluster.maintenance import windows_advance
-from jobs.services.cluster.nodes import nodes_expire
+from jobs.services.cluster.nodes import nodes_expire, shared_nodes_cordon
 from jobs.services.cluster.replays import replay_next
 from jobs.services.failures.quarantine import nodes_judge
 from jobs.services.failures.timeouts import generations_expire, stalled_recover
@@ -64,10 +64,11 @@ def _orders_changed(changed: set[int]) -> None:
 def expire_nodes() -> list[int]:
     """Mark nodes with an expired lease as lost and recover their jobs; return these nodes.
 
-    Beginnings and ends of maintenance windows are noted as well.
+    Beginnings and ends of maintenance windows are noted as well, and nodes cordoned whose jobs
+    would share a user with those of strangers.
     """
     now = timezone.now()
-    if windows_advance(now):
+    if windows_advance(now) | shared_nodes_cordon(now):
         nudges.jobs_changed(cluster=True)
     if not watch_keep(now):
         return []

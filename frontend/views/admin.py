@@ -30,7 +30,6 @@ from jobs.services.cluster.agent_tokens import node_token_replace
 from jobs.services.cluster.nodes import (
     ENROLMENT_TOKEN_HOURS,
     Cordon,
-    are_users_strangers,
     enrolment_token_create,
     enrolment_token_revoke,
     node_cordon,
@@ -114,7 +113,7 @@ def node_token(request: HttpRequest) -> HttpResponse:
         messages.error(request, f"Give whole hours from {low} to {high}.", extra_tags="bad")
         return redirect("nodes")
     row, secret = enrolment_token_create(person(request), timezone.now(), lifetime_s=hours * 3600.0)
-    isolation = " --isolation uid" if are_users_strangers() else ""
+    isolation = " --isolation uid" if access.are_users_strangers() else ""
     new_token = {
         "expires_at": row.expires_at,
         "command": _agent_command(request, secret, "$(hostname | tr A-Z a-z)") + isolation,
@@ -225,7 +224,7 @@ def _nodes_page(request: HttpRequest, **more: Any) -> HttpResponse:
     rows = pages.with_use(rows, timezone.now())
     context: dict[str, Any] = {"rows": rows, "token_hours": ENROLMENT_TOKEN_HOURS}
     context["lease_s"] = int(settings.LEASE_S)
-    context |= {"strangers": are_users_strangers(), **more}
+    context |= {"strangers": access.are_users_strangers(), **more}
     if access.is_admin(request.user):
         context["unused_tokens"] = pages.enrolment_tokens(timezone.now())
     response = render(request, "frontend/nodes.html", context)

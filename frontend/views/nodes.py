@@ -20,7 +20,7 @@ from frontend.views.pages import figures_response, id_or_none
 from jobs.models import Node
 from jobs.selectors import access, drains, pages
 from jobs.selectors.readings import measures_told, readings_between
-from jobs.services.cluster.nodes import Cordon, are_users_strangers
+from jobs.services.cluster.nodes import Cordon
 
 _DEFAULT_WINDOW_S = 3600
 _TITLES = {
@@ -52,7 +52,7 @@ def node(request: HttpRequest, node_id: int) -> HttpResponse:
         "lease_s": int(settings.LEASE_S),
         "row": row,
         "node": found,
-        "strangers": are_users_strangers(),
+        "strangers": access.are_users_strangers(),
         "windows": WINDOWS.items(),
         "window": window_s,
         "charts": [(name, _TITLES[name]) for name in names],

@@ -48,6 +48,12 @@ def is_admin(person: Person) -> bool:
     return bool(getattr(person, "is_staff", False))
 
 
+def are_users_strangers() -> bool:
+    """Return whether there are several active accounts that are not said to trust each other."""
+    num_active = User.objects.filter(is_active=True)[:2].count()
+    return num_active > 1 and not settings.USERS_TRUST_EACH_OTHER
+
+
 @dataclass(frozen=True, slots=True)
 class Limits:
     """Limits in force for a user: an admin's choice, or else the site's.

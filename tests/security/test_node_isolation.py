@@ -15,9 +15,12 @@ from rest_framework.test import APIClient
 
 from controlplane.core.protocol.codec import encode
 from controlplane.core.protocol.wire import HelloRequest
-from jobs.models import Node
+from controlplane.core.values.lifecycle import JobStatus
+from jobs.models import Event, Node
 from jobs.services.cluster.nodes import enrolment_token_create
-from tests.support.builders import accelerators, enrol_request, node_make
+from jobs.services.submission.validations import validation_start
+from jobs.tasks import expire_nodes
+from tests.support.builders import accelerators, enrol_request, job_make, node_make
 
 pytestmark = pytest.mark.django_db
 FIX = "VIRTUALFLOW_USERS_TRUST_EACH_OTHER=1"
@@ -76,6 +79,31 @@ def test_a_known_node_is_not_brought_online(ada: User, settings: Any) -> None:
     assert hello(node, token, "uid").status_code == 200
     node.refresh_from_db()
     assert (node.status, node.isolation) == ("online", "uid")
+
+
+def test_a_second_account_ends_new_work_on_shared_nodes(ada: User, settings: Any) -> None:
+    now = timezone.now()
+    shared, _ = node_make("shared", now=now)
+    own, _ = node_make("own", now=now, isolation="uid")
+    running = job_make(ada, status=JobStatus.VALIDATING).validation
+    assert validation_start(running, now)
+    expire_nodes()
+    assert not Node.objects.filter(is_cordoned=True).exists()
+
+    newcomer = User.objects.create_user("newcomer")
+    expire_nodes()
+    expire_nodes()
+    assert list(Node.objects.filter(is_cordoned=True)) == [shared]
+    assert Event.objects.filter(node=shared, kind="node_cordoned").count() == 1
+    for _ in range(2):
+        theirs = job_make(newcomer, status=JobStatus.VALIDATING).validation
+        assert validation_start(theirs, now)
+        theirs.refresh_from_db()
+        assert theirs.node == own
+    Node.objects.filter(pk=own.pk).update(status="lost")
+    assert not validation_start(job_make(ada, status=JobStatus.VALIDATING).validation, now)
+    settings.USERS_TRUST_EACH_OTHER = True
+    assert validation_start(job_make(ada, status=JobStatus.VALIDATING).validation, now)
 
 
 def test_the_command_for_a_new_node_is_one_that_is_taken(admin: User) -> None:

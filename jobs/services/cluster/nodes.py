@@ -21,6 +21,7 @@ from controlplane.core.protocol.wire import (
 from controlplane.core.values.lifecycle import NodeStatus
 from jobs.exceptions import ConflictError, InvalidInputError, NotFoundError
 from jobs.models import Accelerator, Allocation, AuditAction, EnrolmentToken, Node
+from jobs.selectors.access import are_users_strangers
 from jobs.selectors.drains import drain_preview, drain_record
 from jobs.services.cluster.agent_tokens import (
     agent_token_set,
@@ -224,12 +225,6 @@ def isolation_check(isolation: str) -> None:
         )
 
 
-def are_users_strangers() -> bool:
-    """Return whether there are several active accounts that are not said to trust each other."""
-    num_active = User.objects.filter(is_active=True)[:2].count()
-    return num_active > 1 and not settings.USERS_TRUST_EACH_OTHER
-
-
 def node_heartbeat(node: Node, boot_id: str, now: datetime.datetime) -> None:
     """Renew a node's lease.
 
@@ -301,6 +296,20 @@ def node_cordon(
         event_add(kind, text, now=now, node=node, actor=actor, data=data)
         audit_add(kind, f"node:{node.name}", actor=actor, reason=reason)
     return bool(changed)
+
+
+def shared_nodes_cordon(now: datetime.datetime) -> bool:
+    """Cordon nodes whose jobs share a user, on a site of strangers; return whether there were any.
+
+    They enrolled before there was a second account. What runs there goes on.
+    """
+    if not are_users_strangers():
+        return False
+    shared = list(Node.objects.filter(isolation="none", is_cordoned=False, removed_at=None))
+    reason = "its jobs share a user, and the site has several active accounts"
+    for node in shared:
+        node_cordon(node, Cordon.CORDON, now, actor="", reason=reason)
+    return bool(shared)
 
 
 def _drain_expected(node: Node, now: datetime.datetime) -> list[dict[str, Any]]:

@@ -15,6 +15,7 @@ from controlplane.core.protocol.wire import BUSY_FACTOR, ValidationReport
 from controlplane.core.values.lifecycle import JobStatus, NodeStatus, ValidationStatus
 from jobs.models import Job, Node, Validation
 from jobs.models.validations import OPEN_STATUSES
+from jobs.selectors.access import are_users_strangers
 from jobs.selectors.estimates.memory import memory_shortage
 from jobs.selectors.maintenance import closed_by_window
 from jobs.services.lifecycle.events import event_add
@@ -78,9 +79,11 @@ def _least_busy_node(now: datetime.datetime) -> Node | None:
         distinct=True,
     )
     is_closed = Case(When(closed_by_window(now), then=1), default=0)
+    nodes = Node.objects.filter(status=NodeStatus.ONLINE, removed_at=None)
+    if are_users_strangers():
+        nodes = nodes.exclude(isolation="none")
     return (
-        Node.objects.filter(status=NodeStatus.ONLINE, removed_at=None)
-        .annotate(num_validations=running, num_trainers=trainers, is_closed=is_closed)
+        nodes.annotate(num_validations=running, num_trainers=trainers, is_closed=is_closed)
         .order_by(
             "is_closed",
             "is_cordoned",
