@@ -31,7 +31,7 @@ from jobs.models import (
     UserLimits,
 )
 from jobs.services.cluster.api_tokens import api_token_revoke
-from jobs.services.lifecycle.audit import audit_add
+from jobs.services.lifecycle.audit import audit_add, read_audit
 from jobs.services.lifecycle.events import user_actor
 
 
@@ -82,6 +82,15 @@ class JobAdmin(RecordAdmin):
     list_select_related = ("owner",)
     search_fields = ("name", "owner__username")
     ordering = ("-id",)
+
+    def get_object(
+        self, request: HttpRequest, object_id: str, from_field: str | None = None
+    ) -> Job | None:
+        """Return the job of a detail page, and note in the audit log that it is read."""
+        job: Job | None = super().get_object(request, object_id, from_field)
+        if job is not None:
+            read_audit(request.user, job, "record")
+        return job
 
 
 class NodeAdmin(RecordAdmin):

@@ -80,6 +80,7 @@ class ResizeRow:
 def job(request: HttpRequest, job_id: int) -> HttpResponse:
     """Show everything about one job."""
     found = job_or_404(request, job_id)
+    read_audit(request.user, found, "page")
     maps = pages.cluster_map(request.user, job_id=found.pk)
     figures = job_charts(found, timezone.now()) if "tables" in request.GET else None
     options = ChartOptions.read(request.GET)

@@ -240,6 +240,11 @@ ACTS: dict[str, tuple[Callable[[Site], Any], str, str]] = {
     "deleted files": (
         lambda s: s.rest.delete(f"/api/v1/jobs/{s.ended.pk}/files/"), "files_deleted", "job:",
     ),
+    "a job": (lambda s: s.session.get(f"/jobs/{s.job.pk}/"), "job_read", "job:"),
+    "a job by REST": (lambda s: s.rest.get(f"/api/v1/jobs/{s.job.pk}/"), "job_read", "job:"),
+    "a job's record": (
+        lambda s: s.session.get(f"/admin/jobs/job/{s.job.pk}/change/"), "job_read", "job:",
+    ),
     "code": (lambda s: s.session.get(f"/jobs/{s.job.pk}/code/"), "job_read", "job:"),
     "code by REST": (lambda s: s.rest.get(f"/api/v1/jobs/{s.job.pk}/code/"), "job_read", "job:"),
     "a log": (lambda s: s.session.get(f"/jobs/{s.job.pk}/log/"), "job_read", "job:"),
@@ -260,7 +265,8 @@ BY_REST = (
     "a cordoned", "a drained", "an accepted", "a cancelled", "a tagged",
     "planned maintenance", "cancelled maintenance",
     "limits by REST", "a project", "shares of a project", "a member", "prices",
-    "a removed", "deleted files", "the policy", "code by REST", "a log by REST", "a model by REST",
+    "a removed", "deleted files", "the policy", "a job by REST", "code by REST", "a log by REST",
+    "a model by REST",
 )  # fmt: skip
 
 

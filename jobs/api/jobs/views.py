@@ -52,6 +52,7 @@ from jobs.selectors.dry_run import submission_outlook
 from jobs.selectors.estimates.memory import submission_memory_advice
 from jobs.selectors.job_filter import JobFilter
 from jobs.selectors.retention import job_code
+from jobs.services.lifecycle.audit import read_audit
 from jobs.services.submission import job_actions
 from jobs.services.submission.rows import job_clone_values, submission_admit
 from jobs.services.submission.standing import standing_read
@@ -151,6 +152,8 @@ def _job_response(
 ) -> Response:
     chosen = chosen_fields(request, JobSerializer.Meta.fields)
     job = visible_job(request, job_id, chosen)
+    if chosen is None:
+        read_audit(request.user, job, "page")
     data = JobSerializer.render(job, chosen, request.user)
     tag = {"ETag": etag(job.revision, job.version)}
     return Response(data, status=status, headers={**tag, **(headers or {})})

@@ -52,7 +52,7 @@ def audit_add(
 
 
 def read_audit(user: Any, job: Job, part: str) -> None:
-    """Note that an admin reads a part of another person's job: its code, log or a file."""
+    """Note that somebody reads a part of another person's job: its page, code, log or a file."""
     if job.owner_id == user.pk:
         return
     act = {"action": AuditAction.JOB_READ.value, "actor": user_actor(user)}
