@@ -218,11 +218,12 @@ class Stepper:
         if not batch.num_pieces:
             return StepOutcome(float("nan"), False, {})
         with step_failures():
-            mine = self._own_losses(batch)
-            rows = tf.constant(mine, self.functions.dtype)
+            rows = self._own_losses(batch)
+            if self._group.size > 1:
+                rows = tf.constant(rows, self.functions.dtype)
         vector, notes = self._reduce(self._losses_exchange, rows, batch, holds_next(), busy_s=0.0)
         self._busy.start()
-        losses = vector.numpy()[: batch.plan.num_examples]
+        losses = np.asarray(vector)[: batch.plan.num_examples]
         times = self._times(notes)
         return StepOutcome(float("nan"), notes.is_agreed, {}, losses=losses, times=times)
 
