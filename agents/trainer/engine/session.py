@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import datetime
-import math
 import os
 from collections.abc import Sequence
 from contextlib import suppress
@@ -12,6 +11,7 @@ from dataclasses import replace
 from agents.trainer.collectives.groups import training_group
 from agents.trainer.contract.failures import TrainerError
 from agents.trainer.contract.run_dir import ReportWriter
+from agents.trainer.engine.break_even import BreakEven
 from agents.trainer.engine.step_reports import StepReports, epoch_line
 from agents.trainer.engine.workload import Workload
 from agents.trainer.model.history import EpochRow, metrics_nonfinite
@@ -26,12 +26,8 @@ from agents.trainer.step.stepper import StepOutcome
 from controlplane.core.protocol.codec import encode
 from controlplane.core.protocol.selection import MOST_CHOSEN_LIMIT, SelectionEnd
 from controlplane.core.protocol.wire import Membership, OnNonfinite, ReportKind, TrainingSpec
-from controlplane.core.selection.guard import (
-    BreakEvenGuard,
-    EpochFall,
-    Verdict,
-    control_verdict,
-)
+from controlplane.core.selection.cost import ExampleTimes
+from controlplane.core.selection.guard import NOT_MEASURED, Verdict
 from controlplane.core.tuning.course import course_epoch, course_stop, trials_turned
 from controlplane.core.tuning.search import Trial
 from controlplane.core.tuning.trial_report import trial_report
@@ -96,35 +92,21 @@ class MembershipSession:
         self._steps_known = membership.steps_known
         self._epochs_known = membership.epochs_known
         selection = self.data.course.selection
-        self._guard: BreakEvenGuard | None = None
-        if selection is not None and selection.guard and selection.needs_losses:
-            self._guard = BreakEvenGuard(selection)
+        self._break_even: BreakEven | None = None
+        if selection is not None and selection.needs_losses:
+            self._break_even = BreakEven(
+                selection, membership.generation, is_leader=self._is_leader
+            )
         self._goes_on = spec.on_nonfinite is OnNonfinite.CONTINUE or not work.is_trained
 
     def batch(self, progress: Progress) -> LocalBatch:
         """Return this trainer's part of the batch at `progress`."""
         return self._feeder.next(progress)
 
-    def verdict(self, progress: Progress) -> Verdict | None:
-        """Return, as the leader, that selection does not pay; None if it does or has ended."""
-        selection = self.data.course.selection
-        has_ended = progress.selection_end is not None or not self.data.course.selects(progress)
-        if not self._is_leader or selection is None or has_ended:
-            return None
-        if self._guard is not None and self._guard.verdict is not None:
-            return self._guard.verdict
-        if selection.control_every is None:
-            return None
-        rows = [
-            EpochFall(
-                row.epoch,
-                row.logs.get("val_loss", math.nan),
-                row.seconds,
-                has_selected="selected_share" in row.logs,
-            )
-            for row in progress.history
-        ]
-        return control_verdict(selection, rows)
+    @property
+    def times(self) -> ExampleTimes:
+        """Times per example, measured by the leader, to be sent with the next exchange."""
+        return NOT_MEASURED if self._break_even is None else self._break_even.times
 
     def _end_selection(self, progress: Progress, verdict: Verdict) -> Progress:
         """Train on everything from the next epoch on; every trainer does so after the same step."""
@@ -166,11 +148,11 @@ class MembershipSession:
             progress = self._work.tuner.after_step(progress, outcome.loss, outcome.proposal)
             self._report_trials(progress, trials_turned(before, progress.tuning))
         passed = progress.passed
-        if outcome.verdict is not None:
-            progress = self._end_selection(progress, outcome.verdict)
-            self._report_selection_end(progress)
-        if self._guard is not None and is_train:
-            self._guard.add_step(num_examples, seconds)
+        if self._break_even is not None:
+            progress = self._break_even.after_batch(progress, outcome.times, num_examples, seconds)
+            if course.takes_queued(progress) and (found := self._break_even.verdict(progress)):
+                progress = self._end_selection(progress, found)
+                self._report_selection_end(progress)
         if course.takes_queued(progress) and self.data.selection is not None:
             self.data.selection.dequeue(num_examples)
         progress = course.after_batch(progress, seconds)
@@ -194,8 +176,10 @@ class MembershipSession:
         assert selection is not None, "only a job with selection has passes"
         choice = selection.choose(progress.epoch, batch.indices, outcome.losses)
         epoch = progress.epoch
-        if self._guard is not None and outcome.losses is not None:
-            self._guard.add_pass(len(batch.indices), choice.num, seconds)
+        if self._break_even is not None and outcome.losses is not None:
+            progress = self._break_even.after_batch(
+                progress, outcome.times, len(batch.indices), seconds, choice.num
+            )
         progress = course.after_pass(progress, choice.num, seconds, choice.losses)
         is_empty = course.is_activity_over(progress) and course.is_empty(progress)
         if is_empty and progress.empty_epochs + 1 >= EMPTY_EPOCHS_LIMIT:

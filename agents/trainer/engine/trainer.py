@@ -128,7 +128,7 @@ class Trainer:
             assert session is not None, "a member has a session"
             batch = session.batch(self.progress)
             if self.work.data.selection is not None:
-                self.stepper.verdict = session.verdict(self.progress)
+                self.stepper.times = session.times
             if self.work.tuner is not None:
                 self._prepare_trial(session, self.work.tuner)
             outcome = self.stepper.step(batch, self._holds_next)

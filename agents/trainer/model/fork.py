@@ -25,7 +25,7 @@ from typing import Any
 import numpy as np
 
 from agents.trainer.contract.failures import TrainerError
-from agents.trainer.model.progress import NO_LOSSES, NO_PASSES, Activity, Progress
+from agents.trainer.model.progress import NO_GUARD, NO_LOSSES, NO_PASSES, Activity, Progress
 from agents.trainer.model.state import (
     CHECKPOINT_FORMAT,
     ModelState,
@@ -116,7 +116,15 @@ def _progress(saved: _Saved, spec: TrainingSpec, *, goes_on: bool) -> Progress:
     assert spec.fork is not None, "only a fork starts from another job's state"
     if progress.step != spec.fork.step:
         raise _damaged(f"it is of step {progress.step}, not of step {spec.fork.step}")
-    progress = replace(progress, ended_by=None, found=None, is_failed=False, recent=(), tuning=None)
+    progress = replace(
+        progress,
+        ended_by=None,
+        found=None,
+        is_failed=False,
+        recent=(),
+        tuning=None,
+        guard=NO_GUARD,  # this job may have other code
+    )
     if goes_on:
         return progress
     selects = (

@@ -16,6 +16,7 @@ from controlplane.core.protocol.codec import decode, encode
 from controlplane.core.protocol.nonfinite import Nonfinite
 from controlplane.core.protocol.selection import SelectionEnd, SelectionSpec
 from controlplane.core.protocol.wire import StopCondition, StopKind
+from controlplane.core.selection.guard import BreakEvenGuard
 from controlplane.core.tuning.course import TuningCourse
 
 
@@ -38,6 +39,7 @@ class SelectionPasses:
 
 NO_PASSES = SelectionPasses()
 NO_LOSSES = LossSums()
+NO_GUARD = BreakEvenGuard()
 
 
 @dataclass(frozen=True)
@@ -69,6 +71,7 @@ class Progress:
         empty_epochs: epochs in a row, up to now, whose selection has chosen nothing.
         passed: candidates, computed losses and seconds of the selection passes since the last
             training step.
+        guard: measured cost of selecting; of the leader's times, the same in every trainer.
         selection_end: the decision to train on everything again, if there was one.
         tuning: of a tuned job, once it has begun.
     """
@@ -95,6 +98,7 @@ class Progress:
     pass_losses: LossSums = NO_LOSSES
     empty_epochs: int = 0
     passed: SelectionPasses = NO_PASSES
+    guard: BreakEvenGuard = field(default=NO_GUARD, compare=False)
     selection_end: SelectionEnd | None = None
     tuning: TuningCourse | None = None
 
@@ -137,9 +141,11 @@ class Progress:
     def to_json(self) -> dict[str, Any]:
         """Convert to plain JSON values; floats are kept exactly, nan and infinity as text."""
         rows = [asdict(row) | {"logs": logs_json(row.logs)} for row in self.history]
-        return asdict(replace(self, history=(), recent=(), tuning=None)) | {
+        plain = replace(self, history=(), recent=(), guard=NO_GUARD, tuning=None)
+        return asdict(plain) | {
             "train_logs": logs_json(self.train_logs),
             "history": rows,
+            "guard": None if self.guard == NO_GUARD else encode(self.guard),
             "selection_end": encode(self.selection_end),
             "recent": [done.to_json() for done in self.recent],
             "tuning": encode(self.tuning),
@@ -150,6 +156,7 @@ class Progress:
         """Parse the result of `to_json`; `batch_size` is for checkpoints without `examples`."""
         ended_by, found = value["ended_by"], value.get("found")
         selection_end, tuning = value.get("selection_end"), value.get("tuning")
+        guard = value.get("guard")
         return cls(
             step=value["step"],
             epoch=value["epoch"],
@@ -173,6 +180,7 @@ class Progress:
             pass_losses=LossSums(**value.get("pass_losses", {})),
             empty_epochs=value.get("empty_epochs", 0),
             passed=SelectionPasses(**value.get("passed", {})),
+            guard=NO_GUARD if guard is None else decode(BreakEvenGuard, guard),
             selection_end=None if selection_end is None else decode(SelectionEnd, selection_end),
             tuning=None if tuning is None else decode(TuningCourse, tuning),
         )

@@ -121,9 +121,9 @@ class JobData:
     def batch_of(self, planner: Planner, indices: np.ndarray, progress: Progress) -> LocalBatch:
         """Plan one trainer's part of a batch of the examples at `indices`; see `local_batch`."""
         plan = planner.plan(len(indices))
-        pieces = self._pieces(plan, self._fewest_passes(planner, progress))
-        if progress.activity is Activity.SELECT and not self._computes_losses(progress):
-            pieces = ()
+        only_chooses = progress.activity is Activity.SELECT and not self._computes_losses(progress)
+        fewest = self._fewest_passes(planner, progress)
+        pieces = () if only_chooses else self._pieces(plan, fewest)
         fetched = self._pieces_fetch(plan, pieces, indices, progress)
         across = tf.convert_to_tensor(plan.across)
         return LocalBatch(progress.place, plan, fetched, len(pieces), across, indices)

@@ -29,7 +29,8 @@ from agents.trainer.step.functions import StepFunctions
 from agents.trainer.step.prefetch import LocalBatch
 from controlplane.core.estimates.noise_scale import GradientNoise, gradient_noise
 from controlplane.core.protocol.wire import ReductionMode
-from controlplane.core.selection.guard import Verdict
+from controlplane.core.selection.cost import ExampleTimes
+from controlplane.core.selection.guard import NOT_MEASURED
 
 Tensor = Any
 #: Phase of a group (see `Group`) during a rehearsal; its steps use the phases 0 and 1.
@@ -62,7 +63,7 @@ class StepOutcome:
         is_skipped: the loss scale has skipped the update.
         is_refused: the loss is not finite, nothing was updated, and the job ends before this step.
         losses: of a selection pass, by candidate: [n]; None if it computed none.
-        verdict: of the leader, that selection does not pay; the same for all trainers of a step.
+        times: of the leader, in a job that selects; the same for all trainers of a step.
         proposal: of the leader, values of the next trial in a job that is tuned; likewise.
     """
 
@@ -73,7 +74,7 @@ class StepOutcome:
     is_skipped: bool = field(default=False, kw_only=True)
     is_refused: bool = field(default=False, kw_only=True)
     losses: np.ndarray | None = field(default=None, kw_only=True)
-    verdict: Verdict | None = field(default=None, kw_only=True)
+    times: ExampleTimes = field(default=NOT_MEASURED, kw_only=True)
     proposal: tuple[float, ...] = field(default=(), kw_only=True)
 
 
@@ -95,7 +96,7 @@ class Stepper:
     """Runs steps; a new membership changes only its group.
 
     Attributes:
-        verdict: sent with the next training step; only the leader of a job that selects sets it.
+        times: sent with the next exchange; only the leader of a job that selects sets it.
         proposal: sent with each step; only the leader of a job that is tuned sets it.
         is_trial: the next step belongs to a trial, which a non-finite loss ends without an update.
     """
@@ -129,7 +130,7 @@ class Stepper:
         self._sent: Future[bool] | None = None
         self._group = group
         self._selects = functions.state.selection is not None
-        self.verdict: Verdict | None = None
+        self.times = NOT_MEASURED
         tunables = functions.state.tunables
         self._no_proposal = () if tunables is None else (0.0,) * len(tunables.names)
         self.proposal = self._no_proposal
@@ -203,9 +204,9 @@ class Stepper:
         if can_refuse and not math.isfinite(loss := self._loss(vector)):
             return StepOutcome(loss, notes.is_agreed, noted, is_refused=True, proposal=proposal)
         done = self._update(vector, batch.place[2], batch.plan.num_examples)
-        verdict = Verdict.from_note(notes.from_leader) if is_train and self._selects else None
+        times = self._times(notes)
         return replace(
-            done, is_agreed=notes.is_agreed, busy_s=noted, verdict=verdict, proposal=proposal
+            done, is_agreed=notes.is_agreed, busy_s=noted, times=times, proposal=proposal
         )
 
     def _select(self, batch: LocalBatch, holds_next: Callable[[], bool]) -> StepOutcome:
@@ -217,12 +218,17 @@ class Stepper:
         if not batch.num_pieces:
             return StepOutcome(float("nan"), False, {})
         with step_failures():
-            mine = self._own_losses(batch)
-            rows = tf.constant(mine, self.functions.dtype)
+            rows = self._own_losses(batch)
+            if self._group.size > 1:
+                rows = tf.constant(rows, self.functions.dtype)
         vector, notes = self._reduce(self._losses_exchange, rows, batch, holds_next(), busy_s=0.0)
         self._busy.start()
-        losses = vector.numpy()[: batch.plan.num_examples]
-        return StepOutcome(float("nan"), notes.is_agreed, {}, losses=losses)
+        losses = np.asarray(vector)[: batch.plan.num_examples]
+        times = self._times(notes)
+        return StepOutcome(float("nan"), notes.is_agreed, {}, losses=losses, times=times)
+
+    def _times(self, notes: StepMetadata) -> ExampleTimes:
+        return ExampleTimes(*notes.from_leader[:2]) if self._selects else NOT_MEASURED
 
     def _own_losses(self, batch: LocalBatch) -> np.ndarray:
         """Compute the losses of this trainer's virtual nodes: [num_rows, pass size].
@@ -303,10 +309,10 @@ class Stepper:
         return vector, noted
 
     def _from_leader(self) -> tuple[float, ...]:
-        """Return the numbers sent along: verdict, then proposal, rounded as an exchange does."""
+        """Return the numbers sent along: times, then proposal, rounded as an exchange does."""
         note = self.proposal
         if self._selects:
-            note = ((0.0, 0.0) if self.verdict is None else self.verdict.to_note()) + note
+            note = (self.times.loss_s, self.times.step_s, *note)
         return tuple(float(np.float32(value)) for value in note)
 
     def _result_share(

@@ -41,9 +41,10 @@ class SelectionEnd:
 
     Attributes:
         epoch: first epoch that trains on everything.
-        step: step with which the decision was sent to all trainers.
+        step: step after which all trainers made the decision.
         ratio: `GUARD`: time of an epoch that selects over that of a plain one; `CONTROL`: fall of
-            the validation loss per second with selection, over that with random selection.
+            the validation loss per second with selection, over that with random selection, both
+            on the same accelerators.
     """
 
     epoch: int

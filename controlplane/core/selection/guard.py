@@ -1,7 +1,7 @@
 """Verdict on a selection of examples: by measured times, and against random selection.
 
-Both are functions of what one trainer, the leader, has measured. Their verdict is a fact of the
-run, which travels with a step to all trainers; see docs/selection.md.
+Both are functions of the job's progress: of losses, and of times that the leader measures and sends
+to all trainers, which so reach the same verdict at the same step; see docs/selection.md.
 """
 
 from __future__ import annotations
@@ -9,14 +9,15 @@ from __future__ import annotations
 import math
 import statistics
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from controlplane.core.protocol.selection import EndReason, SelectionSpec
 from controlplane.core.selection.cost import ExampleTimes, relative_cost
 
-#: Passes that compute losses, and training steps, from which a cost is estimated, at least.
+#: Passes that compute losses from which a cost is estimated.
 WINDOW_PASSES = 32
-WINDOW_STEPS = 8
+#: Measured times of such passes, and of training steps, at least.
+WINDOW_TIMES = 8
 #: Windows in a row that must find the cost too high.
 WINDOWS = 2
 #: An epoch that selects must take less than this share of a plain one's time.
@@ -24,7 +25,10 @@ HIGHEST_COST = 0.95
 #: Control epochs to compare before selection may be given up.
 CONTROLS = 3
 
-_REASONS = tuple(EndReason)
+#: Times of a batch that measures nothing, such as the first one of a membership.
+NOT_MEASURED = ExampleTimes(0.0, 0.0)
+#: More times are kept only while those of the other kind are missing.
+_TIMES_LIMIT = 4 * WINDOW_PASSES
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,99 +38,150 @@ class Verdict:
     reason: EndReason
     ratio: float
 
-    def to_note(self) -> tuple[float, float]:
-        """Convert to two numbers that are sent with a step; zeros stand for no verdict."""
-        return float(1 + _REASONS.index(self.reason)), self.ratio
 
-    @classmethod
-    def from_note(cls, note: Sequence[float]) -> Verdict | None:
-        """Parse the result of `to_note`."""
-        code = int(note[0]) if note else 0
-        return cls(_REASONS[code - 1], float(note[1])) if code else None
-
-
+@dataclass(frozen=True, slots=True)
 class BreakEvenGuard:
-    """Estimates the cost of selecting from the newest passes and steps of one membership.
+    """Cost of selecting, estimated from the newest passes and steps of a job.
 
-    Times per example are medians over a window, so a single slow step counts little. The first pass
-    and the first step after a change of trainers are left out.
+    Seconds depend on the accelerators. So the passes of each membership count by their quotient
+    over the membership's own steps, and quotients of several memberships are put together. Both
+    are medians, so a single slow step counts little.
+
+    Attributes:
+        generation: the membership of `loss_s` and `step_s`.
+        loss_s, step_s: its seconds per example of passes and of training steps.
+        quotients: of passes of earlier memberships, over the median of their steps.
+        num_steps: measured steps of these memberships.
+        passes, candidates, chosen: counts over all passes of the present window.
+        num_costly: windows in a row, up to the newest full one, with too high a cost.
+        cost: of an epoch that selects over a plain one's, in the newest full window.
+        newest: median quotient in the newest full window; None before the first one.
     """
 
-    def __init__(self, spec: SelectionSpec) -> None:
-        self._spec = spec
-        self._num_skipped = [1, 1]
-        self._num_costly = 0
-        self.verdict: Verdict | None = None
-        self._clear()
+    generation: int = 0
+    loss_s: tuple[float, ...] = ()
+    step_s: tuple[float, ...] = ()
+    quotients: tuple[float, ...] = ()
+    num_steps: int = 0
+    passes: int = 0
+    candidates: int = 0
+    chosen: int = 0
+    num_costly: int = 0
+    cost: float = 0.0
+    newest: float | None = None
 
-    def _clear(self) -> None:
-        self._loss_s: list[float] = []
-        self._step_s: list[float] = []
-        self._candidates = 0
-        self._chosen = 0
+    @property
+    def verdict(self) -> Verdict | None:
+        """Selection costs too much; None if it does not, or is not known to."""
+        return Verdict(EndReason.GUARD, self.cost) if self.num_costly >= WINDOWS else None
 
-    def add_pass(self, candidates: int, chosen: int, seconds: float) -> None:
-        """Record a selection pass that has computed its candidates' losses."""
-        if self._num_skipped[0]:
-            self._num_skipped[0] -= 1
-            return
-        newest = self._loss_s[-4 * WINDOW_PASSES :]  # more only while steps are missing
-        self._loss_s = [*newest, seconds / candidates]
-        self._candidates += candidates
-        self._chosen += chosen
-        self._judge()
+    @property
+    def quotient(self) -> float | None:
+        """Time of a pass that computes losses over that of a step, per example; None: unknown."""
+        return self._present_quotient() if self.newest is None else self.newest
 
-    def add_step(self, examples: int, seconds: float) -> None:
-        """Record a training step, in any epoch."""
-        if self._num_skipped[1]:
-            self._num_skipped[1] -= 1
-            return
-        self._step_s = [*self._step_s[-WINDOW_PASSES:], seconds / examples]
-        self._judge()
+    def after_batch(
+        self,
+        spec: SelectionSpec,
+        generation: int,
+        times: ExampleTimes,
+        *,
+        candidates: int = 0,
+        chosen: int = 0,
+    ) -> BreakEvenGuard:
+        """Return the guard after a batch of a membership.
 
-    def _judge(self) -> None:
-        """Estimate the cost once the window is full, and begin another one."""
-        if len(self._loss_s) < WINDOW_PASSES or len(self._step_s) < WINDOW_STEPS:
-            return
-        times = ExampleTimes(
-            loss_s=statistics.median(self._loss_s), step_s=statistics.median(self._step_s)
+        Args:
+            times: of an earlier batch of the same membership; 0: not measured.
+            candidates, chosen: of a pass that has computed losses.
+        """
+        guard = self if generation == self.generation else self._left(generation)
+        loss_s = (times.loss_s,) if times.loss_s > 0.0 else ()
+        step_s = (times.step_s,) if times.step_s > 0.0 else ()
+        return replace(
+            guard,
+            loss_s=(*guard.loss_s, *loss_s)[-_TIMES_LIMIT:],
+            step_s=(*guard.step_s, *step_s)[-WINDOW_PASSES:],
+            passes=guard.passes + bool(candidates),
+            candidates=guard.candidates + candidates,
+            chosen=guard.chosen + chosen,
+        ).judged(spec)
+
+    def _left(self, generation: int) -> BreakEvenGuard:
+        """Begin the times of another membership; those of the present one become quotients."""
+        begun = replace(self, generation=generation, loss_s=(), step_s=())
+        if not self.loss_s or not self.step_s:
+            return begun
+        num_steps = self.num_steps + len(self.step_s)
+        return replace(begun, quotients=self._quotients()[-_TIMES_LIMIT:], num_steps=num_steps)
+
+    def _quotients(self) -> tuple[float, ...]:
+        if not self.step_s:
+            return self.quotients
+        step_s = statistics.median(self.step_s)
+        return self.quotients + tuple(seconds / step_s for seconds in self.loss_s)
+
+    def _present_quotient(self) -> float | None:
+        """Return the median quotient of the present window; None while too few are known."""
+        quotients = self._quotients()
+        num_known = min(len(quotients), self.num_steps + len(self.step_s))
+        return statistics.median(quotients) if num_known >= WINDOW_TIMES else None
+
+    def judged(self, spec: SelectionSpec) -> BreakEvenGuard:
+        """Estimate the cost if the window is full, and begin another one."""
+        quotient = self._present_quotient() if self.passes >= WINDOW_PASSES else None
+        if quotient is None:
+            return self
+        times = ExampleTimes(loss_s=quotient, step_s=1.0)
+        cost = relative_cost(spec, times, self.chosen / self.candidates)
+        return BreakEvenGuard(
+            self.generation,
+            num_costly=self.num_costly + 1 if cost >= HIGHEST_COST else 0,
+            cost=cost,
+            newest=quotient,
         )
-        if times.step_s <= 0.0:
-            return
-        cost = relative_cost(self._spec, times, self._chosen / self._candidates)
-        self._num_costly = self._num_costly + 1 if cost >= HIGHEST_COST else 0
-        self.verdict = Verdict(EndReason.GUARD, cost) if self._num_costly >= WINDOWS else None
-        self._clear()
 
 
 @dataclass(frozen=True, slots=True)
 class EpochFall:
-    """An epoch's validation loss at its end, the seconds that it took, and whether it selected."""
+    """An epoch's validation loss at its end, and the share of its candidates that was chosen.
 
-    epoch: int
+    An epoch that trained on everything has no share: None.
+    """
+
     loss: float
-    seconds: float
-    has_selected: bool = True
+    share: float | None
 
 
-def control_verdict(spec: SelectionSpec, epochs: Sequence[EpochFall]) -> Verdict | None:
-    """Compare the fall of the validation loss per second with that of random selection.
+def control_verdict(
+    spec: SelectionSpec, epochs: Sequence[EpochFall], quotient: float | None
+) -> Verdict | None:
+    """Compare the fall of the validation loss per time with that of random selection.
 
-    Each control epoch is compared with the mean of its two neighbours, which makes up for a fall
-    that slows down. Selection is given up once `CONTROLS` such epochs are known and their falls
-    add up to more than the neighbours'. One beside an epoch that did not select does not count.
+    An epoch's time is counted in plain epochs, from its share chosen and the computed losses: the
+    accelerators may change from epoch to epoch. Each control epoch is compared with the mean of its
+    two neighbours, which makes up for a fall that slows down. Selection is given up once `CONTROLS`
+    such epochs are known and their falls add up to more than the neighbours'. One beside an epoch
+    that did not select does not count.
 
     Args:
         epochs: all epochs so far, from 0 on; without validation data there is no verdict.
+        quotient: time of a pass that computes losses over that of a step; None: no verdict yet.
     """
+    if quotient is None:
+        return None
     selecting = control = 0.0
     num_controls = 0
     for index in range(spec.start + 1, len(epochs) - 1):
-        beside = epochs[index - 1 : index + 2]
-        if not spec.is_control(index) or not all(epoch.has_selected for epoch in beside):
+        if not spec.is_control(index):
             continue
-        control += _fall_per_s(epochs, index)
-        selecting += (_fall_per_s(epochs, index - 1) + _fall_per_s(epochs, index + 1)) / 2
+        before, here, after = (
+            _fall_per_time(spec, epochs, near, quotient) for near in range(index - 1, index + 2)
+        )
+        if before is None or here is None or after is None:
+            continue
+        control += here
+        selecting += (before + after) / 2
         num_controls += 1
     is_known = num_controls >= CONTROLS and math.isfinite(selecting) and control > 0.0
     if not is_known or selecting > control:
@@ -134,6 +189,12 @@ def control_verdict(spec: SelectionSpec, epochs: Sequence[EpochFall]) -> Verdict
     return Verdict(EndReason.CONTROL, selecting / control)
 
 
-def _fall_per_s(epochs: Sequence[EpochFall], index: int) -> float:
-    fall = epochs[index - 1].loss - epochs[index].loss
-    return fall / max(epochs[index].seconds, 1e-9)
+def _fall_per_time(
+    spec: SelectionSpec, epochs: Sequence[EpochFall], index: int, quotient: float
+) -> float | None:
+    """Return an epoch's fall over its time in plain epochs; None if it did not select."""
+    share = epochs[index].share
+    if share is None:
+        return None
+    time = share + quotient * spec.forwards(index)
+    return (epochs[index - 1].loss - epochs[index].loss) / max(time, 1e-9)

@@ -2,31 +2,57 @@
 
 from __future__ import annotations
 
+import json
 import math
+from collections.abc import Sequence
 from dataclasses import replace
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
+from controlplane.core.protocol.codec import decode, encode
 from controlplane.core.protocol.selection import EndReason, SelectionMethod, SelectionSpec
+from controlplane.core.selection.cost import ExampleTimes
 from controlplane.core.selection.guard import (
     CONTROLS,
+    NOT_MEASURED,
     WINDOW_PASSES,
-    WINDOW_STEPS,
+    WINDOW_TIMES,
     BreakEvenGuard,
     EpochFall,
-    Verdict,
     control_verdict,
 )
 
 SELECTIVE, STALE = SelectionMethod.SELECTIVE_BACKPROP, SelectionMethod.STALE_SELECTIVE_BACKPROP
+PLAIN = SelectionSpec(method=SELECTIVE)
 
 
-def _fed(guard: BreakEvenGuard, loss_s: float, num_passes: int, share: float = 0.5) -> None:
-    """Feed passes of 100 candidates with a step of 100 examples, of 1 s each, after every two."""
+def _fed(
+    guard: BreakEvenGuard,
+    loss_s: float,
+    num_passes: int,
+    share: float = 0.5,
+    *,
+    spec: SelectionSpec = PLAIN,
+    generation: int = 1,
+    step_s: float = 1.0,
+) -> BreakEvenGuard:
+    """Feed passes of 100 candidates with a step after every two, `step_s` per example.
+
+    As in a trainer, the times of a batch are sent with the next one, and those of the first pass
+    and of the first step are not measured.
+    """
+    sent, num_steps = NOT_MEASURED, 0
     for number in range(num_passes):
-        guard.add_pass(100, round(100 * share), 100 * loss_s)
+        chosen = round(100 * share)
+        guard = guard.after_batch(spec, generation, sent, candidates=100, chosen=chosen)
+        sent = ExampleTimes(loss_s, 0.0) if number else NOT_MEASURED
         if number % 2:
-            guard.add_step(100, 100.0)
+            guard = guard.after_batch(spec, generation, sent)
+            sent = ExampleTimes(0.0, step_s) if num_steps else NOT_MEASURED
+            num_steps += 1
+    return guard
 
 
 @pytest.mark.parametrize(
@@ -43,8 +69,9 @@ def _fed(guard: BreakEvenGuard, loss_s: float, num_passes: int, share: float = 0
 def test_the_guard_finds_the_break_even(
     method: SelectionMethod, loss_s: float, ratio: float | None
 ) -> None:
-    guard = BreakEvenGuard(SelectionSpec(method=method))
-    _fed(guard, loss_s, 1 + 2 * WINDOW_PASSES)
+    spec = SelectionSpec(method=method)
+    guard = _fed(BreakEvenGuard(), loss_s, 2 * WINDOW_PASSES, spec=spec)
+    assert guard.quotient == pytest.approx(loss_s)
     if ratio is None:
         assert guard.verdict is None
     else:
@@ -54,34 +81,91 @@ def test_the_guard_finds_the_break_even(
 
 
 def test_the_guard_waits_for_two_windows_in_a_row() -> None:
-    guard = BreakEvenGuard(SelectionSpec(method=SELECTIVE))
-    _fed(guard, 0.9, 1 + WINDOW_PASSES)
+    guard = _fed(BreakEvenGuard(), 0.9, WINDOW_PASSES)
     assert guard.verdict is None, "one window may be an accident"
-    _fed(guard, 0.1, WINDOW_PASSES)
-    _fed(guard, 0.9, WINDOW_PASSES)
+    guard = _fed(guard, 0.1, WINDOW_PASSES)
+    guard = _fed(guard, 0.9, WINDOW_PASSES)
     assert guard.verdict is None, "a cheap window lies between"
-    _fed(guard, 0.9, WINDOW_PASSES)
+    guard = _fed(guard, 0.9, WINDOW_PASSES)
     assert guard.verdict is not None
 
 
-def test_single_slow_passes_and_the_first_ones_count_little() -> None:
-    guard = BreakEvenGuard(SelectionSpec(method=SELECTIVE))
-    guard.add_step(100, 1e6)
-    guard.add_pass(100, 50, 1e6)
-    for number in range(2 * WINDOW_PASSES):
-        guard.add_pass(100, 50, 1e6 if number % 3 == 0 else 30.0)
-        guard.add_step(100, 100.0)
+#: Seconds per example of a membership's steps, and its passes.
+MEMBERSHIPS = st.lists(st.tuples(st.floats(1e-6, 1e3), st.integers(10, 80)), max_size=20)
+
+
+@given(memberships=MEMBERSHIPS, quotient=st.sampled_from((0.1, 0.4, 0.5, 0.9, 1.5)))
+def test_a_verdict_does_not_depend_on_memberships(
+    memberships: Sequence[tuple[float, int]], quotient: float
+) -> None:
+    """The times of an example change with the accelerators, their quotient does not."""
+    guard = BreakEvenGuard()
+    for generation, (step_s, passes) in enumerate(memberships, start=1):
+        guard = _fed(guard, quotient * step_s, passes, generation=generation, step_s=step_s)
+    whole = _fed(BreakEvenGuard(), quotient, sum(passes for _, passes in memberships))
+    assert guard.num_costly == whole.num_costly
+    assert guard.cost == pytest.approx(whole.cost)
+    assert (guard.verdict is None) == (whole.verdict is None)
+
+
+@pytest.mark.parametrize("passes", [8, 9, 20, 31, 33, 66])
+@pytest.mark.parametrize("quotient", [0.1, 0.9])
+def test_short_memberships_count_like_a_single_one(passes: int, quotient: float) -> None:
+    """With eight passes of a membership four steps are done, and two of them are measured."""
+    guard = whole = BreakEvenGuard()
+    for generation in range(1, 20):
+        step_s = 10.0**generation
+        guard = _fed(guard, quotient * step_s, passes, generation=generation, step_s=step_s)
+        whole = _fed(whole, quotient, passes)
+        assert guard.num_costly == whole.num_costly
+        assert guard.cost == pytest.approx(whole.cost)
+    assert (guard.verdict is not None) == (quotient == 0.9)
+
+
+def test_shorter_ones_take_more_passes() -> None:
+    """With six passes one step is measured, so that a window needs eight memberships."""
+    guard = BreakEvenGuard()
+    for generation in range(1, 17):
+        assert guard.verdict is None
+        guard = _fed(guard, 0.9, 6, generation=generation)
+    assert guard.verdict is not None
+
+
+def test_a_membership_without_a_measured_step_counts_its_share_alone() -> None:
+    guard = BreakEvenGuard()
+    for generation in range(1, 40):
+        guard = _fed(guard, 0.9, 3, generation=generation)
+    assert guard.passes == 39 * 3
+    assert (guard.quotients, guard.verdict) == ((), None)
+
+
+def test_a_guard_is_kept_in_a_checkpoint() -> None:
+    guard = _fed(_fed(BreakEvenGuard(), 0.9, WINDOW_PASSES + 20), 0.7, 7, generation=2)
+    assert guard.quotients
+    assert guard.loss_s
+    stored = json.loads(json.dumps(encode(guard)))
+    assert decode(BreakEvenGuard, stored) == guard
+
+
+def test_single_slow_passes_count_little() -> None:
+    guard = BreakEvenGuard()
+    for number in range(3 * WINDOW_PASSES):
+        times = ExampleTimes(1e6 if number % 3 == 0 else 0.3, 0.0)
+        guard = guard.after_batch(PLAIN, 1, times, candidates=100, chosen=50)
+        guard = guard.after_batch(PLAIN, 1, ExampleTimes(0.0, 1.0))
     assert guard.verdict is None
+    assert guard.quotient == pytest.approx(0.3)
 
 
 def test_the_guard_needs_steps() -> None:
-    guard = BreakEvenGuard(SelectionSpec(method=SELECTIVE))
+    guard, losses = BreakEvenGuard(), ExampleTimes(0.9, 0.0)
     for _ in range(4 * WINDOW_PASSES):
-        guard.add_pass(100, 50, 90.0)
-    assert guard.verdict is None
-    for _ in range(1 + WINDOW_STEPS):
-        guard.add_step(100, 100.0)
-    _fed(guard, 0.9, WINDOW_PASSES)
+        guard = guard.after_batch(PLAIN, 1, losses, candidates=100, chosen=50)
+    assert (guard.verdict, guard.quotient) == (None, None)
+    for _ in range(WINDOW_TIMES):
+        guard = guard.after_batch(PLAIN, 1, ExampleTimes(0.0, 1.0))
+    assert guard.quotient == pytest.approx(0.9)
+    guard = _fed(guard, 0.9, WINDOW_PASSES)
     assert guard.verdict is not None
 
 
@@ -98,34 +182,38 @@ def test_control_epochs_select_at_random_and_shift_the_stale_ones() -> None:
     assert not any(at_random.is_control(epoch) for epoch in epochs)
 
 
-def _epochs(num: int, fall: float, control_fall: float, seconds: float) -> list[EpochFall]:
-    """Make epochs whose control ones take a second, the others `seconds`."""
+def _epochs(num: int, fall: float, control_fall: float) -> list[EpochFall]:
+    """Make epochs of which each that selects, the control ones too, chooses half."""
     loss, found = 100.0, []
     for epoch in range(num):
         is_control = SPEC.selects(epoch) and SPEC.is_control(epoch)
         loss -= control_fall if is_control else fall
-        found.append(EpochFall(epoch, loss, 1.0 if is_control else seconds))
+        found.append(EpochFall(loss, 0.5 if SPEC.selects(epoch) else None))
     return found
 
 
 @pytest.mark.parametrize(
-    ("fall", "control_fall", "seconds", "ratio"),
+    ("fall", "control_fall", "quotient", "ratio"),
     [
-        (2.0, 1.0, 1.0, None),
-        (1.0, 1.0, 1.0, 1.0),
-        (1.0, 1.0, 2.0, 0.5),
-        (3.0, 1.0, 2.0, None),
-        (-1.0, 1.0, 1.0, -1.0),
-        (1.0, -1.0, 1.0, None),
-        (-1.0, -1.0, 1.0, None),  # nothing falls: no measure of either
+        # Of the two epochs beside a control one, the one before it has computed no losses.
+        (2.0, 1.0, 0.5, None),
+        (1.0, 1.0, 0.5, 0.75),  # (2 + 1) / 2 over 2
+        (1.0, 1.0, 0.0, 1.0),
+        (1.0, 1.0, 1.5, 0.625),  # (2 + 0.5) / 2 over 2
+        (2.0, 1.0, 1.5, None),  # (4 + 1) / 2 over 2
+        (-1.0, 1.0, 0.5, -0.75),
+        (1.0, -1.0, 0.5, None),
+        (-1.0, -1.0, 0.5, None),  # nothing falls: no measure of either
     ],
 )
-def test_a_control_arm_compares_the_fall_per_second(
-    fall: float, control_fall: float, seconds: float, ratio: float | None
+def test_a_control_arm_compares_the_fall_per_time(
+    fall: float, control_fall: float, quotient: float, ratio: float | None
 ) -> None:
     enough = 3 * CONTROLS + 2  # the control epoch 9 has a neighbour after it
-    assert control_verdict(SPEC, _epochs(enough - 1, fall, control_fall, seconds)) is None
-    verdict = control_verdict(SPEC, _epochs(enough, fall, control_fall, seconds))
+    epochs = _epochs(enough, fall, control_fall)
+    assert control_verdict(SPEC, epochs[:-1], quotient) is None
+    assert control_verdict(SPEC, epochs, None) is None, "the cost of a pass is not known"
+    verdict = control_verdict(SPEC, epochs, quotient)
     if ratio is None:
         assert verdict is None
     else:
@@ -134,26 +222,28 @@ def test_a_control_arm_compares_the_fall_per_second(
         assert verdict.ratio == pytest.approx(ratio)
 
 
+def test_a_share_that_was_chosen_is_a_part_of_the_time() -> None:
+    epochs = [
+        replace(fall, share=fall.share and (0.25 if SPEC.is_control(epoch) else 0.75))
+        for epoch, fall in enumerate(_epochs(3 * CONTROLS + 2, 1.0, 1.0))
+    ]
+    verdict = control_verdict(SPEC, epochs, 0.25)
+    assert verdict is not None
+    assert verdict.ratio == pytest.approx((1 / 0.75 + 1 / 1.0) / 2 / (1 / 0.25))
+
+
 def test_epochs_with_trials_compare_nothing() -> None:
     """Epoch 4 trained on everything, so that the control epoch 3 has no neighbour after it."""
-    epochs = _epochs(3 * CONTROLS + 5, 1.0, 1.5, 1.0)
-    epochs[4] = replace(epochs[4], has_selected=False)
-    assert control_verdict(SPEC, epochs[:-1]) is None
-    assert control_verdict(SPEC, epochs) is not None
+    epochs = _epochs(3 * CONTROLS + 5, 1.0, 1.5)
+    epochs[4] = replace(epochs[4], share=None)
+    assert control_verdict(SPEC, epochs[:-1], 0.5) is None
+    assert control_verdict(SPEC, epochs, 0.5) is not None
 
 
 def test_without_a_validation_loss_there_is_no_verdict() -> None:
     for loss in (math.nan, math.inf):
-        epochs = [EpochFall(epoch, loss, 1.0) for epoch in range(40)]
-        assert control_verdict(SPEC, epochs) is None
-    epochs = _epochs(40, 1.0, 1.5, 1.0)
-    epochs[10] = EpochFall(10, math.inf, 1.0)
-    assert control_verdict(SPEC, epochs) is None
-
-
-@pytest.mark.parametrize("reason", list(EndReason))
-def test_a_verdict_travels_as_two_numbers(reason: EndReason) -> None:
-    verdict = Verdict(reason, -1.25)
-    assert Verdict.from_note(verdict.to_note()) == verdict
-    assert Verdict.from_note((0.0, 0.0)) is None
-    assert Verdict.from_note(()) is None
+        epochs = [EpochFall(loss, 0.5) for _ in range(40)]
+        assert control_verdict(SPEC, epochs, 0.5) is None
+    epochs = _epochs(40, 1.0, 1.5)
+    epochs[10] = EpochFall(math.inf, 0.5)
+    assert control_verdict(SPEC, epochs, 0.5) is None

@@ -20,12 +20,13 @@ import pytest
 from agents.trainer.contract.failures import TrainerError
 from agents.trainer.model.fork import fork_read, is_forked_state
 from agents.trainer.model.keras_private import model_build
-from agents.trainer.model.progress import Activity, Progress
+from agents.trainer.model.progress import NO_GUARD, Activity, Progress
 from agents.trainer.model.state import ModelState, checkpoint_write
 from controlplane.core.protocol.fork import ForkSpec
 from controlplane.core.protocol.selection import SelectionMethod, SelectionSpec
 from controlplane.core.protocol.tuning import TunableRange, TuningSpec
 from controlplane.core.protocol.wire import TrainingSpec
+from controlplane.core.selection.guard import BreakEvenGuard
 from controlplane.core.tuning.course import Plan, TuningCourse, course_begin
 from tests.agents.trainer.local_jobs import training_spec
 
@@ -115,6 +116,12 @@ def test_a_state_of_the_same_job_comes_whole(tmp_path: Path) -> None:
     target = state_of()
     assert fork_read(path, target, spec_of(path)) == CURSOR
     assert values_of(target) == values_of(source)
+
+
+def test_measured_times_of_the_other_job_are_left_out(tmp_path: Path) -> None:
+    guard = BreakEvenGuard(generation=4, loss_s=(0.1,), step_s=(0.2,), num_costly=2, cost=1.2)
+    path = saved(tmp_path, state_of(), replace(CURSOR, guard=guard))
+    assert fork_read(path, state_of(), spec_of(path)).guard == NO_GUARD
 
 
 def test_a_search_under_way_is_left_at_its_root(tmp_path: Path) -> None:

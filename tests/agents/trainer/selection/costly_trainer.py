@@ -1,8 +1,8 @@
 """A real trainer whose selection passes seem to take as long as training steps.
 
 `python -m tests.agents.trainer.selection.costly_trainer TEXT --run-dir DIR ...`: TEXT is JSON with
-the `last_steps` of a `scheduled_trainer` and the `endings` of a `dying_trainer`. The windows of the
-guard are short, so that it ends the selection after some 13 passes in one membership.
+the `last_steps` of a `scheduled_trainer` and the `endings` of a `dying_trainer`. The guard ends the
+selection after two windows of twelve passes.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from typing import Any
 
 from agents.trainer.__main__ import main
 from controlplane.core.selection import guard as selection_guard
+from controlplane.core.selection.cost import ExampleTimes
 from controlplane.core.selection.guard import BreakEvenGuard
 from tests.agents.trainer.dying_trainer import Ending, ending_install
 from tests.agents.trainer.scheduled_trainer import schedule_install
@@ -32,18 +33,22 @@ def costly_program(
 
 
 def costs_install() -> None:
-    """Let every example take a second, in passes as in steps: a cost of 1 + the share chosen."""
-    add_pass, add_step = BreakEvenGuard.add_pass, BreakEvenGuard.add_step
+    """Let every example take as long in passes as in steps: a cost of 1 + the share chosen.
 
-    def pass_timed(guard: BreakEvenGuard, candidates: int, chosen: int, _seconds: float) -> None:
-        add_pass(guard, candidates, chosen, float(candidates))
+    An example takes as many seconds as the generation's number: times differ between memberships,
+    as they do between accelerators.
+    """
+    after_batch = BreakEvenGuard.after_batch
 
-    def step_timed(guard: BreakEvenGuard, examples: int, _seconds: float) -> None:
-        add_step(guard, examples, float(examples))
+    def timed(
+        guard: BreakEvenGuard, spec: Any, generation: int, sent: ExampleTimes, **counts: int
+    ) -> BreakEvenGuard:
+        each = float(generation)
+        times = ExampleTimes(each * (sent.loss_s > 0.0), each * (sent.step_s > 0.0))
+        return after_batch(guard, spec, generation, times, **counts)
 
-    selection_guard.WINDOW_PASSES, selection_guard.WINDOW_STEPS = 6, 2
-    BreakEvenGuard.add_pass = pass_timed  # type: ignore[method-assign]
-    BreakEvenGuard.add_step = step_timed  # type: ignore[method-assign]
+    selection_guard.WINDOW_PASSES, selection_guard.WINDOW_TIMES = 12, 2
+    BreakEvenGuard.after_batch = timed  # type: ignore[method-assign]
 
 
 def _install(given: Mapping[str, Any], folder: Path) -> None:

@@ -1,9 +1,14 @@
-"""Real trainers whose guard ends the selection: as a run whose submission ends it there."""
+"""Real trainers whose guard ends the selection: as a run whose submission ends it there.
+
+No membership up to the decision has the passes of the guard's two windows: epochs 0 and 1, twelve
+steps, train on everything; then a step comes after two or three passes.
+"""
 
 from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -44,17 +49,35 @@ def with_end(spec: TrainingSpec, epoch: int) -> TrainingSpec:
     return replace(spec, selection=replace(spec.selection, guard=False, end=epoch))
 
 
-@pytest.mark.nightly
-def test_a_decision_between_resizes_1_3_2_4_gives_the_bits_of_a_given_end(tmp_path: Path) -> None:
-    spec = guarded_spec()
-    with local_job(tmp_path, spec, num_slots=6) as job:
-        job.program = costly_program({1: 13, 2: 24, 3: 36})
-        result = resized(job, [1, 3, 2, 4], every=0)
-        end = ended(job)
-    assert 13 < end.step <= 24, "three trainers have to follow it, and two resizes have to come"
-    expected = undisturbed(tmp_path / "one", with_end(spec, end.epoch))
+def check_same_bits(result: dict[str, Any], spec: TrainingSpec, epoch: int, folder: Path) -> None:
+    """Compare with an undisturbed run whose submission ends the selection at `epoch`."""
+    expected = undisturbed(folder, with_end(spec, epoch))
     assert (result["digest"], result["metrics"]) == (expected["digest"], expected["metrics"])
     assert result["step"] == expected["step"]
+
+
+@pytest.mark.nightly
+def test_resized_1_3_2_4_more_often_than_the_window_a_job_decides(tmp_path: Path) -> None:
+    spec = guarded_spec()
+    with local_job(tmp_path, spec, num_slots=6) as job:
+        job.program = costly_program({1: 16, 2: 20, 3: 24})
+        result = resized(job, [1, 3, 2, 4], every=0)
+        end = ended(job)
+    assert 20 < end.step <= 28
+    check_same_bits(result, spec, end.epoch, tmp_path / "one")
+
+
+@pytest.mark.nightly
+def test_preempted_within_the_window_a_job_decides(tmp_path: Path) -> None:
+    spec = guarded_spec()
+    with local_job(tmp_path, spec) as job:
+        job.program = costly_program({1: 18})
+        job.resize(1)
+        job.restore(2, job.preempt())
+        result = job.wait_finished()
+        end = ended(job)
+    assert 18 < end.step <= 26
+    check_same_bits(result, spec, end.epoch, tmp_path / "one")
 
 
 @pytest.mark.parametrize(
@@ -64,19 +87,22 @@ def test_a_decision_between_resizes_1_3_2_4_gives_the_bits_of_a_given_end(tmp_pa
         pytest.param(True, id="after", marks=pytest.mark.nightly),
     ],
 )
-def test_a_leader_lost_with_its_decision(is_applied: bool, tmp_path: Path) -> None:
-    """The survivor has the decision from the exchange, and reports it as the next leader."""
+def test_resized_within_the_window_and_its_leader_lost_with_the_decision(
+    is_applied: bool, tmp_path: Path
+) -> None:
+    """The survivor has the evidence from the exchange, and reports its end as the next leader."""
     spec = guarded_spec()
     session = "agents.trainer.engine.session:MembershipSession."
     place = session + ("_report_selection_end" if is_applied else "_end_selection")
     with local_job(tmp_path, spec) as job:
         # Each switch calls the report too.
-        ending = Ending(slot=0, place=place, call=2 if is_applied else 1)
-        job.program = costly_program(endings=[ending])
+        ending = Ending(slot=0, place=place, generation=2, call=2 if is_applied else 1)
+        job.program = costly_program({1: 18}, [ending])
+        job.resize(1)
         job.resize(2)
         job.wait_lost(0)
         job.recover([1])
         result = job.wait_finished()
         end = ended(job)
-    expected = undisturbed(tmp_path / "one", with_end(spec, end.epoch))
-    assert (result["digest"], result["metrics"]) == (expected["digest"], expected["metrics"])
+    assert 18 < end.step <= 26
+    check_same_bits(result, spec, end.epoch, tmp_path / "one")
