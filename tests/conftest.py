@@ -18,6 +18,7 @@ from typing import Any
 import django
 import hypothesis
 import pytest
+from django.conf import settings
 from xdist.scheduler.loadfile import LoadFileScheduling
 
 from tests.support import servers, starts
@@ -103,6 +104,8 @@ _DATABASE = _choose_database()
 _STATE_DIRECTORY = _set_environment()
 # Here and not in pyproject.toml: pytest-django would read the settings before this file is loaded.
 django.setup()
+# A slow digest of a password takes longer than most tests.
+settings.PASSWORD_HASHERS = ["django.contrib.auth.hashers.MD5PasswordHasher"]
 
 
 @pytest.hookimpl(optionalhook=True)

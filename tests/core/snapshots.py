@@ -7,12 +7,16 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
+from hypothesis import settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from controlplane.core.estimates.step_time import Sample, StepTime, step_time_fit
 from controlplane.core.values.tiers import Tier
 from controlplane.core.values.types import Accelerator, Job, Plan, Snapshot
+
+#: A property of every policy is drawn for each of the twelve: a third of the examples of others.
+per_policy = settings(max_examples=settings.default.max_examples // 3)
 
 
 def accelerators_make(*kinds_per_node: str) -> tuple[Accelerator, ...]:

@@ -21,7 +21,14 @@ from controlplane.core.expected_starts import (
 )
 from controlplane.core.policies import POLICIES
 from controlplane.core.values.types import Decision, Job, JobId, Snapshot
-from tests.core.snapshots import Speed, accelerators_make, job_make, snapshot_make, snapshots
+from tests.core.snapshots import (
+    Speed,
+    accelerators_make,
+    job_make,
+    per_policy,
+    snapshot_make,
+    snapshots,
+)
 
 FOUR = accelerators_make("gpu gpu gpu gpu")
 
@@ -267,6 +274,7 @@ def counted(name: str) -> Iterator[list[Snapshot]]:
 
 
 @every_policy
+@per_policy
 @given(snapshot=snapshots(), most_decisions=st.sampled_from([0, 1, 2, 7, MOST_DECISIONS, 999]))
 def test_a_forecast_is_sound_and_bounded(
     name: str, snapshot: Snapshot, most_decisions: int
@@ -283,6 +291,7 @@ def test_a_forecast_is_sound_and_bounded(
 
 
 @every_policy
+@per_policy
 @given(snapshot=snapshots(), known=st.data())
 def test_all_starts_are_expected_where_all_ends_are_known(
     name: str, snapshot: Snapshot, known: st.DataObject
@@ -310,6 +319,7 @@ def test_all_starts_are_expected_where_all_ends_are_known(
 
 
 @every_policy
+@per_policy
 @given(
     seconds=st.floats(0.1, 100.0),
     count=st.integers(1, 4),

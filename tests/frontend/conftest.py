@@ -16,9 +16,6 @@ from pytest_django import DjangoDbBlocker, Settings
 from jobs.models import Node
 from tests.frontend.world import World, make_world
 
-# Passwords of tests need no slow digest.
-QUICK_HASHERS = ["django.contrib.auth.hashers.MD5PasswordHasher"]
-
 
 @pytest.fixture(scope="module")
 def shared_world(
@@ -31,7 +28,7 @@ def shared_world(
     Each test sees it in a transaction inside this one's.
     """
     files = tmp_path_factory.mktemp("files")
-    changed = override_settings(MEDIA_ROOT=str(files), PASSWORD_HASHERS=QUICK_HASHERS)
+    changed = override_settings(MEDIA_ROOT=str(files))
     with django_db_blocker.unblock(), transaction.atomic():
         with changed:
             world = make_world()
@@ -43,7 +40,6 @@ def shared_world(
 def world(shared_world: tuple[World, Path], db: None, settings: Settings, tmp_path: Path) -> World:
     """Give a test a copy of the world, whose nodes have just been heard of."""
     shared, files = shared_world
-    settings.PASSWORD_HASHERS = QUICK_HASHERS
     settings.MEDIA_ROOT = str(shutil.copytree(files, tmp_path / "files"))
     Node.objects.exclude(last_seen_at=None).update(last_seen_at=timezone.now())
     return copy.deepcopy(shared)

@@ -25,7 +25,6 @@ from frontend.live.identities import Identity, identities_of
 from frontend.live.streams import Hub, Subscriber
 from jobs import counters, nudges
 from jobs.models import Project
-from tests.frontend.conftest import QUICK_HASHERS
 from tests.frontend.world import World, make_job, make_person, make_world
 from tests.support.builders import at
 from tests.support.servers import RunningServer
@@ -41,7 +40,6 @@ DEADLINE_S = 60.0
 def world(db: None, settings: Settings, tmp_path: Path) -> World:
     """Make a world that other threads see."""
     settings.MEDIA_ROOT = str(tmp_path)
-    settings.PASSWORD_HASHERS = QUICK_HASHERS
     return make_world()
 
 

@@ -29,6 +29,9 @@ from jobs.services.reports.batches import batch_take
 from jobs.services.scheduling.cycle import cycle_run
 from tests.support.builders import at, node_make
 
+#: Seconds that a cycle takes, and a node to follow its orders.
+ACT_S = 0.1
+
 
 @dataclass
 class PlayedTrainer:
@@ -118,12 +121,12 @@ class World:
 
     def cycle(self) -> set[int]:
         """Let the control plane decide once."""
-        self.now_s += 0.1
+        self.now_s += ACT_S
         return cycle_run(self.now)
 
-    def follow(self, played: PlayedNode, *, boots: bool = True) -> None:
-        """Let one node do what it is told, and report it."""
-        self.now_s += 0.1
+    def follow(self, played: PlayedNode, *, boots: bool = True) -> bool:
+        """Let one node do what it is told, and report it; return whether there was anything."""
+        self.now_s += ACT_S
         state = wanted_state(played.node)
         wanted = {(row.spec.job_id, row.slot): row for row in state.trainers}
         for key in [key for key in played.trainers if key not in wanted]:
@@ -132,8 +135,10 @@ class World:
             self.trainer_follow(played, key, orders, boots=boots)
         for validation in state.validations:
             self.validate(played, validation.validation_id, validation.attempt)
-        outcome = batch_take(played.node, played.batch(state.version), self.now)
+        batch = played.batch(state.version)
+        outcome = batch_take(played.node, batch, self.now)
         played.stale = outcome.reply.stale
+        return bool(state.validations or batch.reports or outcome.changed_jobs)
 
     def trainer_follow(
         self, played: PlayedNode, key: tuple[int, int], orders: WantedTrainer, *, boots: bool
@@ -328,8 +333,10 @@ class World:
         raise AssertionError("it never came about")
 
     def settle(self, rounds: int = 8) -> None:
-        """Let everybody act in turn a few times."""
-        for _ in range(rounds):
-            self.cycle()
-            for played in self.nodes:
-                self.follow(played)
+        """Let everybody act in turn a few times; once nobody acts, only the time goes on."""
+        for left in reversed(range(rounds)):
+            is_changed = bool(self.cycle())
+            has_acted = [self.follow(played) for played in self.nodes]
+            if not is_changed and not any(has_acted):
+                self.now_s += left * ACT_S * (1 + len(self.nodes))
+                return

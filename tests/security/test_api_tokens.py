@@ -25,11 +25,6 @@ URL = "/api/v1/tokens/"
 PASSWORD = "rowing-boat-on-a-lake"
 
 
-@pytest.fixture(autouse=True)
-def _quick_digests(settings: Any) -> None:
-    settings.PASSWORD_HASHERS = ["django.contrib.auth.hashers.MD5PasswordHasher"]
-
-
 def session_of(user: User) -> APIClient:
     user.set_password(PASSWORD)
     user.save()

@@ -58,8 +58,7 @@ class Site:
 
 
 @pytest.fixture
-def site(settings: Any) -> Site:
-    settings.PASSWORD_HASHERS = ["django.contrib.auth.hashers.MD5PasswordHasher"]
+def site(db: None) -> Site:
     return Site()
 
 

@@ -30,7 +30,7 @@ CHECKS = [
     content_type_conformance,
     response_schema_conformance,
 ]
-NUM_REQUESTS = 500 if os.environ.get("HYPOTHESIS_PROFILE") == "nightly" else 5
+NUM_REQUESTS = 500 if os.environ.get("HYPOTHESIS_PROFILE") == "nightly" else 3
 
 document = SchemaGenerator().get_schema(request=None, public=True)
 schema = schemathesis.openapi.from_dict(document)
@@ -56,7 +56,7 @@ def test_operation(operation: Any, token: str) -> None:
     @settings(
         suppress_health_check=list(HealthCheck),
         max_examples=NUM_REQUESTS,
-        derandomize=NUM_REQUESTS == 5,
+        derandomize=NUM_REQUESTS == 3,
     )
     @given(case=operation.as_strategy())
     def requests(case: schemathesis.Case) -> None:

@@ -27,7 +27,6 @@ LIMIT = 3
 
 @pytest.fixture(autouse=True)
 def _few_failures(settings: Any) -> None:
-    settings.PASSWORD_HASHERS = ["django.contrib.auth.hashers.MD5PasswordHasher"]
     settings.AXES_FAILURE_LIMIT = LIMIT
 
 

@@ -522,11 +522,6 @@ def run(num_examples: int, num_steps: int) -> None:
     )
 
 
-@pytest.fixture(autouse=True)
-def _cheap_passwords(settings: Any) -> None:
-    settings.PASSWORD_HASHERS = ["django.contrib.auth.hashers.MD5PasswordHasher"]
-
-
 @pytest.mark.django_db
 @pytest.mark.nightly
 def test_whatever_they_do() -> None:

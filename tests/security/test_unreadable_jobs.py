@@ -34,13 +34,19 @@ UNREADABLE: dict[str, dict[str, Any]] = {
 
 
 @pytest.mark.parametrize("columns", UNREADABLE.values(), ids=UNREADABLE.keys())
-def test_a_cycle_goes_on_with_all_other_jobs(columns: dict[str, Any]) -> None:
+@pytest.mark.parametrize(
+    "policies",
+    [["fifo", "goodput_fair"], pytest.param([*POLICIES], marks=pytest.mark.nightly)],
+    ids=["two policies", "all policies"],
+)
+def test_a_cycle_goes_on_with_all_other_jobs(columns: dict[str, Any], policies: list[str]) -> None:
+    """The row is left out before a policy sees it, so two of them stand for all."""
     world = World(1, 3)
     odd = job_make(stop_kind="epochs", max_accelerators=1)
     world.settle(4)
     others = [job_make(stop_kind="epochs") for _ in range(5)]
     Job.objects.filter(id=odd.pk).update(**columns)
-    for policy in POLICIES:
+    for policy in policies:
         ClusterSetting.objects.update(policy=policy)
         world.cycle()
         submission_outlook(submission_read(submission_values()), world.now, user_make())

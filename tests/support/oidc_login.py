@@ -34,7 +34,6 @@ def provider(
     """Give an honest provider to which the settings of the site lead; it takes everybody."""
     honest = Provider(running_provider.server, running_provider.address)
     running_provider.server.RequestHandlerClass.provider = honest  # type: ignore[attr-defined]
-    settings.PASSWORD_HASHERS = ["django.contrib.auth.hashers.MD5PasswordHasher"]
     settings.OIDC_ISSUER = honest.address
     settings.OIDC_CLIENT_ID, settings.OIDC_CLIENT_SECRET = CLIENT_ID, CLIENT_SECRET
     settings.OIDC_TITLE, settings.OIDC_USERS = "the lab", "any"

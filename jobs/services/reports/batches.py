@@ -94,13 +94,15 @@ def batch_take(node: Node, batch: ReportBatch, now: datetime.datetime) -> BatchO
     if logs:
         with _refusing(f"the logs of node {node.pk}", node=node.name):
             outcome.changed_jobs |= log_chunks_store(node, logs, now)
-    with _refusing(f"the readings of node {node.pk}", node=node.name):
-        readings_take(node, batch.readings, now)
+    if batch.readings:
+        with _refusing(f"the readings of node {node.pk}", node=node.name):
+            readings_take(node, batch.readings, now)
     _trainers_compare(node, batch, now, outcome)
     reporting_jobs = {chunk.job_id for chunk in logs}
     reporting_jobs |= {report.job_id for report in reports if report.kind is ReportKind.EXITED}
-    with _refusing(f"the log files of node {node.pk}", node=node.name):
-        outcome.changed_jobs |= logs_file(node, reporting_jobs, now)
+    if reporting_jobs:
+        with _refusing(f"the log files of node {node.pk}", node=node.name):
+            outcome.changed_jobs |= logs_file(node, reporting_jobs, now)
     return outcome
 
 
@@ -212,9 +214,7 @@ def _trainers_compare(
     node: Node, batch: ReportBatch, now: datetime.datetime, outcome: BatchOutcome
 ) -> None:
     """Report stale trainers to the agent, and release allocations that ended without a report."""
-    open_rows = list(
-        Allocation.objects.filter(accelerator__node=node, released_at=None).select_related("job")
-    )
+    open_rows = list(Allocation.objects.filter(accelerator__node=node, released_at=None))
     wanted = {(row.job_id, row.slot) for row in open_rows if row.stop_requested_at is None}
     owned = {(state.job_id, state.slot) for state in batch.trainers}
     outcome.reply = BatchReply(

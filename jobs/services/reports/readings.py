@@ -36,8 +36,6 @@ def readings_take(node: Node, values: Any, now: datetime.datetime) -> None:
     Readings that are out of bounds, or of accelerators that the node does not have, are counted as
     refused and left out.
     """
-    if not values:
-        return
     readings, num_refused = readings_read(values)
     by_index = dict(
         Accelerator.objects.filter(node=node, is_present=True).values_list("index", "pk")

@@ -43,6 +43,8 @@ class World:
                 if resize.is_preemption:
                     self.stops[resize.job_id] = self.stops.get(resize.job_id, 0) + 1
             self.snapshot = after(self.snapshot, plan)
+            if not plan.waiting:
+                break
         held = self.snapshot.held
         jobs = []
         for job in self.snapshot.jobs:

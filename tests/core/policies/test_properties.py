@@ -17,7 +17,7 @@ from controlplane.core.scheduling.placement import place
 from controlplane.core.scheduling.pools import can_start, capacity_by_kind
 from controlplane.core.values.tiers import TIERS
 from controlplane.core.values.types import Plan, Snapshot
-from tests.core.snapshots import after, job_make, snapshots
+from tests.core.snapshots import after, job_make, per_policy, snapshots
 
 #: Clusters with jobs of one tier, or of all tiers.
 tiered = st.one_of(snapshots(), snapshots(tiers=TIERS))
@@ -27,6 +27,7 @@ every_policy = pytest.mark.parametrize("name", sorted(POLICIES))
 
 
 @every_policy
+@per_policy
 @given(snapshot=tiered)
 def test_decision_keeps_capacity_bounds_kinds_and_explains_itself(
     name: str, snapshot: Snapshot
@@ -39,6 +40,7 @@ def test_decision_keeps_capacity_bounds_kinds_and_explains_itself(
 
 
 @every_policy
+@per_policy
 @given(snapshot=tiered, random=st.randoms(use_true_random=False))
 def test_order_of_the_input_does_not_matter(name: str, snapshot: Snapshot, random) -> None:
     jobs = list(snapshot.jobs)
@@ -51,6 +53,7 @@ def test_order_of_the_input_does_not_matter(name: str, snapshot: Snapshot, rando
 
 
 @every_policy
+@per_policy
 @given(snapshot=tiered)
 def test_cluster_comes_to_rest(name: str, snapshot: Snapshot) -> None:
     """Cycles reach a point where nothing changes, within a few rounds and for good."""
@@ -63,6 +66,7 @@ def test_cluster_comes_to_rest(name: str, snapshot: Snapshot) -> None:
 
 
 @every_policy
+@per_policy
 @given(snapshot=tiered)
 def test_memory_is_part_of_the_input_and_may_be_missing_or_strange(
     name: str, snapshot: Snapshot
@@ -78,6 +82,7 @@ def test_memory_is_part_of_the_input_and_may_be_missing_or_strange(
 
 
 @every_policy
+@per_policy
 @given(snapshot=tiered)
 def test_state_survives_its_storage(name: str, snapshot: Snapshot) -> None:
     first = decide(snapshot, name)
@@ -96,6 +101,7 @@ def _told(plan: Plan) -> object:
 
 
 @every_policy
+@per_policy
 @given(snapshot=tiered)
 def test_sentences_have_numbers(name: str, snapshot: Snapshot) -> None:
     decision = POLICIES[name](snapshot)
@@ -106,6 +112,7 @@ def test_sentences_have_numbers(name: str, snapshot: Snapshot) -> None:
 
 
 @every_policy
+@per_policy
 @given(snapshot=tiered)
 def test_plan_never_gives_away_what_is_in_use(name: str, snapshot: Snapshot) -> None:
     owner = {held: job for job, row in snapshot.held.items() for held in row}
@@ -122,6 +129,7 @@ def test_plan_never_gives_away_what_is_in_use(name: str, snapshot: Snapshot) -> 
 
 
 @every_policy
+@per_policy
 @given(snapshot=tiered)
 def test_lending_takes_nothing_from_anybody(name: str, snapshot: Snapshot) -> None:
     """With mixing every job keeps what the policy gives it, and only idle ones come on top."""
@@ -138,6 +146,7 @@ def test_lending_takes_nothing_from_anybody(name: str, snapshot: Snapshot) -> No
 
 
 @every_policy
+@per_policy
 @given(snapshot=tiered, data=st.data())
 def test_job_that_cannot_start_changes_nothing_for_the_others(
     name: str, snapshot: Snapshot, data: st.DataObject

@@ -21,6 +21,7 @@ from tests.core.snapshots import (
     Speed,
     accelerators_make,
     job_make,
+    per_policy,
     snapshot_make,
     snapshots,
 )
@@ -44,6 +45,7 @@ def given_by_kind(decision: Decision) -> Counter[str]:
 
 
 @pytest.mark.parametrize("name", sorted(POLICIES))
+@per_policy
 @given(snapshot=snapshots())
 def test_jobs_have_what_they_are_told_to_have(name: str, snapshot: Snapshot) -> None:
     decision, capacity = POLICIES[name](snapshot), capacity_by_kind(snapshot)
@@ -93,6 +95,7 @@ def test_idle_accelerators_are_with_no_other_job() -> None:
 
 
 @pytest.mark.parametrize("name", sorted(POLICIES))
+@per_policy
 @given(snapshot=snapshots(tiers=tuple(Tier)), owners=st.lists(st.integers(1, 3), min_size=6))
 def test_jobs_of_others_are_called_so(name: str, snapshot: Snapshot, owners: list[int]) -> None:
     users = {job.id + 7_000_000: owners[job.id - 1] for job in snapshot.jobs}

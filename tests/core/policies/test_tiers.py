@@ -25,6 +25,7 @@ from tests.core.snapshots import (
     accelerators_make,
     after,
     job_make,
+    per_policy,
     snapshot_make,
     snapshots,
 )
@@ -59,6 +60,7 @@ def counts(decision: Decision) -> dict[int, int]:
 
 
 @every_policy
+@per_policy
 @given(snapshot=snapshots(), tier=st.sampled_from(TIERS))
 def test_with_one_tier_nothing_changes(name: str, snapshot: Snapshot, tier: Tier) -> None:
     """Shares, reasons and the carried state, in this decision and in the next one."""
@@ -71,6 +73,7 @@ def test_with_one_tier_nothing_changes(name: str, snapshot: Snapshot, tier: Tier
 
 
 @every_policy
+@per_policy
 @given(snapshot=mixed, highest=st.integers(0, 1))
 def test_lower_tiers_change_nothing_for_higher_ones(
     name: str, snapshot: Snapshot, highest: int
@@ -94,6 +97,7 @@ def test_lower_tiers_change_nothing_for_higher_ones(
 
 
 @every_policy
+@per_policy
 @given(snapshot=mixed)
 def test_a_lone_job_of_the_highest_tier_is_never_kept_waiting(
     name: str, snapshot: Snapshot
@@ -150,6 +154,7 @@ def test_a_kind_that_a_tier_cannot_use_is_left_alone(name: str) -> None:
 
 
 @every_policy
+@per_policy
 @given(snapshot=mixed)
 def test_decisions_with_tiers_are_sound_at_every_step(name: str, snapshot: Snapshot) -> None:
     """Tiers that change between decisions, with the state that the others left."""

@@ -17,11 +17,25 @@ from controlplane.core.expected_starts import expected_starts
 from controlplane.core.policies import POLICIES, SHARING, _skipping
 from controlplane.core.policies.common.fair_fill import progressive_fill
 from controlplane.core.values.types import Job, Plan, Snapshot
-from tests.core.snapshots import Speed, accelerators_make, after, job_make, snapshot_make, snapshots
+from tests.core.snapshots import (
+    Speed,
+    accelerators_make,
+    after,
+    job_make,
+    per_policy,
+    snapshot_make,
+    snapshots,
+)
 
 #: Policies whose accelerators are in proportion to claims at once.
 PROPORTIONAL = [name for name in sorted(SHARING) if name in ("pollux", "sia", "weighted_fair")]
 SPEED = Speed(per_s=1.0, company=0.01)
+
+#: Numbers of jobs; those between the ends and the halves in `make nightly`.
+NUM_JOBS = [
+    number if number in (1, 2, 4, 8) else pytest.param(number, marks=pytest.mark.nightly)
+    for number in range(1, 9)
+]
 
 fair = pytest.mark.parametrize("name", sorted(SHARING))
 unfair = pytest.mark.parametrize("name", sorted(POLICIES.keys() - SHARING.keys()))
@@ -59,6 +73,7 @@ def by_user(snapshot: Snapshot, plan: Plan) -> Counter[int | None]:
 
 
 @fair
+@per_policy
 @given(snapshot=snapshots(), factor=st.sampled_from([1.0, 0.3, 7.0]))
 def test_with_one_user_nothing_changes(name: str, snapshot: Snapshot, factor: float) -> None:
     expected = alone(name, snapshot)
@@ -67,6 +82,7 @@ def test_with_one_user_nothing_changes(name: str, snapshot: Snapshot, factor: fl
 
 
 @fair
+@per_policy
 @given(snapshot=snapshots())
 def test_with_one_job_for_each_user_nothing_changes(name: str, snapshot: Snapshot) -> None:
     jobs = tuple(replace(job, user=100 - job.id) for job in snapshot.jobs)
@@ -75,6 +91,7 @@ def test_with_one_job_for_each_user_nothing_changes(name: str, snapshot: Snapsho
 
 
 @unfair
+@per_policy
 @given(snapshot=snapshots(), users=st.lists(st.integers(1, 2), min_size=6, max_size=6))
 def test_orders_do_not_know_users(name: str, snapshot: Snapshot, users: list[int]) -> None:
     pairs = zip(snapshot.jobs, users, strict=False)
@@ -83,6 +100,7 @@ def test_orders_do_not_know_users(name: str, snapshot: Snapshot, users: list[int
 
 
 @fair
+@per_policy
 @given(
     snapshot=snapshots(),
     users=st.lists(st.sampled_from([None, 1, 2]), min_size=6, max_size=6),
@@ -107,7 +125,7 @@ def test_decisions_among_users_are_sound_and_come_to_rest(
     expected_starts(snapshot, plan, name, most_decisions=8)
 
 
-@pytest.mark.parametrize("num_jobs", range(1, 9))
+@pytest.mark.parametrize("num_jobs", NUM_JOBS)
 @pytest.mark.parametrize("size", [8, 13, 16])
 @pytest.mark.parametrize("name", PROPORTIONAL)
 def test_many_jobs_get_no_more_than_one(name: str, size: int, num_jobs: int) -> None:

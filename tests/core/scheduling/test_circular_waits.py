@@ -12,7 +12,15 @@ from controlplane.core.cycle import decide
 from controlplane.core.policies import POLICIES
 from controlplane.core.scheduling.plan import plan_between
 from controlplane.core.values.types import Allocation, Plan, Snapshot
-from tests.core.snapshots import Speed, accelerators_make, after, job_make, snapshot_make, snapshots
+from tests.core.snapshots import (
+    Speed,
+    accelerators_make,
+    after,
+    job_make,
+    per_policy,
+    snapshot_make,
+    snapshots,
+)
 
 EIGHT = accelerators_make("x x x x", "y y y y")
 
@@ -161,6 +169,7 @@ def ten_times_as_fast_elsewhere() -> Snapshot:
 
 
 @pytest.mark.parametrize("name", sorted(POLICIES))
+@per_policy
 @given(snapshot=full_clusters() | snapshots(), delays=st.data())
 def test_nobody_waits_for_ever(name: str, snapshot: Snapshot, delays: st.DataObject) -> None:
     """Once nothing changes any more, every job holds what its policy gives it."""

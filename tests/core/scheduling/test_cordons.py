@@ -13,13 +13,21 @@ from controlplane.core.expected_starts import expected_starts
 from controlplane.core.policies import POLICIES
 from controlplane.core.values.types import Snapshot
 from tests.core.scheduling.test_circular_waits import full_clusters
-from tests.core.snapshots import accelerators_make, after, job_make, snapshot_make, snapshots
+from tests.core.snapshots import (
+    accelerators_make,
+    after,
+    job_make,
+    per_policy,
+    snapshot_make,
+    snapshots,
+)
 
 TWO_NODES = accelerators_make("cpu cpu", "cpu cpu")
 every_policy = pytest.mark.parametrize("name", sorted(POLICIES))
 
 
 @every_policy
+@per_policy
 @given(snapshot=snapshots() | full_clusters(), data=st.data())
 def test_a_cordon_moves_nobody_and_lets_nobody_in(
     name: str, snapshot: Snapshot, data: st.DataObject

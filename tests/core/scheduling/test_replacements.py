@@ -12,7 +12,7 @@ from controlplane.core.policies import POLICIES
 from controlplane.core.scheduling.plan import plan_between
 from controlplane.core.scheduling.replacements import ShortJob, replacements
 from controlplane.core.values.types import Allocation, Job, Plan, Snapshot
-from tests.core.snapshots import accelerators_make, job_make, snapshots
+from tests.core.snapshots import accelerators_make, job_make, per_policy, snapshots
 
 TWO_NODES = accelerators_make("cpu cpu", "cpu cpu")  # 1 and 2, 3 and 4
 
@@ -115,6 +115,7 @@ class TestPlan:
 
 
 @pytest.mark.parametrize("name", sorted(POLICIES))
+@per_policy
 @given(snapshot=snapshots())
 def test_every_policy_decides_as_if_nothing_had_been_lost(name: str, snapshot: Snapshot) -> None:
     """Every job that holds something is at its minimum, and has lost its last trainer."""

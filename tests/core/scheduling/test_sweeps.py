@@ -15,7 +15,14 @@ from controlplane.core.policies import POLICIES
 from controlplane.core.values.tiers import Tier
 from controlplane.core.values.types import Snapshot, Sweep
 from tests.core.scheduling.test_circular_waits import full_clusters
-from tests.core.snapshots import accelerators_make, after, job_make, snapshot_make, snapshots
+from tests.core.snapshots import (
+    accelerators_make,
+    after,
+    job_make,
+    per_policy,
+    snapshot_make,
+    snapshots,
+)
 
 TWO_NODES = accelerators_make("cpu cpu", "cpu cpu")
 every_policy = pytest.mark.parametrize("name", sorted(POLICIES))
@@ -27,6 +34,7 @@ def holding(snapshot: Snapshot) -> Counter[int | None]:
 
 
 @every_policy
+@per_policy
 @given(snapshot=snapshots() | full_clusters(), data=st.data())
 def test_no_more_jobs_of_a_sweep_run_than_may(
     name: str, snapshot: Snapshot, data: st.DataObject

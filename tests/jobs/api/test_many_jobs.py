@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -107,9 +108,17 @@ ACTS: dict[str, dict[str, Any]] = {
 }
 
 
-@pytest.mark.parametrize("tags", [[], ["a"]], ids=["plain", "tagged"])
-@pytest.mark.parametrize("others", ACTS)
-@pytest.mark.parametrize("own", ACTS)
+def undos() -> Iterator[Any]:
+    """Combine two acts on a job, and its tags before; what repeats others in `make nightly`."""
+    for own, others, is_tagged in itertools.product(ACTS, ACTS, (False, True)):
+        of_tags = {own, others} & {"tag", "untag"}
+        # Two acts on tags have both; one is tried where it changes the job.
+        is_new = {own, others} == of_tags or is_tagged == ("untag" in of_tags)
+        marks = [] if is_new and own not in ("90", "urgent") else pytest.mark.nightly
+        yield pytest.param(own, others, ["a"] if is_tagged else [], marks=marks)
+
+
+@pytest.mark.parametrize(("own", "others", "tags"), undos())
 @pytest.mark.parametrize("is_late", [False, True], ids=["within", "after"])
 def test_an_undo_leaves_what_somebody_else_has_changed(
     ada: User, admin: User, client_of: Clients, own: str, others: str, tags: list[str],

@@ -58,9 +58,7 @@ def goes_on(world: World, job: Job, num_members: int = 4) -> None:
 
 #: For what hardly depends on the policy; all others in `make nightly`.
 FEW_POLICIES = [
-    name
-    if name in ("fifo", "goodput_fair", "sia")
-    else pytest.param(name, marks=pytest.mark.nightly)
+    name if name in ("fifo", "goodput_fair") else pytest.param(name, marks=pytest.mark.nightly)
     for name in sorted(POLICIES)
 ]
 

@@ -32,6 +32,11 @@ from tests.support.builders import at, job_make, node_make, submission_values, u
 pytestmark = pytest.mark.django_db(transaction=True)
 DEADLINE_S = 30.0
 
+#: Threads do not meet in the same way twice: more attempts in `make nightly`.
+attempts = pytest.mark.parametrize(
+    "attempt", [0, 1, *(pytest.param(number, marks=pytest.mark.nightly) for number in range(2, 5))]
+)
+
 
 @pytest.fixture(autouse=True)
 def _needs_concurrency(db: None) -> None:
@@ -63,7 +68,7 @@ def at_once(*acts: Callable[[], object]) -> None:
         raise errors[0]
 
 
-@pytest.mark.parametrize("attempt", range(5))
+@attempts
 def test_two_last_joiners_on_two_nodes(attempt: int) -> None:
     world = World(num_nodes=2, num_accelerators=1)
     job = job_make()
@@ -78,7 +83,7 @@ def test_two_last_joiners_on_two_nodes(attempt: int) -> None:
     assert Generation.objects.get(job=job).phase == "switching"
 
 
-@pytest.mark.parametrize("attempt", range(5))
+@attempts
 def test_four_cycles(attempt: int) -> None:
     world = World()
     jobs = [job_make() for _ in range(3)]
@@ -90,7 +95,7 @@ def test_four_cycles(attempt: int) -> None:
     assert Allocation.objects.filter(released_at=None).count() == 4
 
 
-@pytest.mark.parametrize("attempt", range(5))
+@attempts
 def test_the_result_of_a_validation_and_a_cancel(attempt: int) -> None:
     node, _ = node_make()
     job = job_make(status=JobStatus.VALIDATING)
@@ -106,7 +111,7 @@ def test_the_result_of_a_validation_and_a_cancel(attempt: int) -> None:
     assert Validation.objects.get().status in ("passed", "cancelled")
 
 
-@pytest.mark.parametrize("attempt", range(5))
+@attempts
 def test_a_cycle_and_a_cancel(attempt: int) -> None:
     world = World()
     job = job_make()

@@ -18,7 +18,7 @@ from jobs.selectors.readings import idle_held
 from jobs.services.reports import readings as service
 from jobs.services.reports.batches import batch_take
 from jobs.services.reports.readings import readings_expire, readings_take
-from tests.jobs.world import PlayedNode, World
+from tests.jobs.world import PlayedNode, PlayedTrainer, World
 from tests.support.builders import at, job_make
 
 pytestmark = pytest.mark.django_db
@@ -65,17 +65,20 @@ def test_a_batch_with_nonsense_for_readings_is_taken(hostile: Any) -> None:
     assert not ReadingBin.objects.exists()
 
 
-def test_a_failing_reading_does_not_keep_out_the_batch(monkeypatch: pytest.MonkeyPatch) -> None:
-    world = World(num_nodes=1)
-    job = job_make()
-    world.cycle()
+def test_a_failing_reading_does_not_keep_out_the_batch(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    played = World(num_nodes=1).nodes[0]
+    played.trainers[7, 0] = PlayedTrainer(job_id=7, slot=0, accelerator_index=0)
+    batch = dataclasses.replace(played.batch(), readings=(reading(0),))
 
     def fail(*_: object) -> None:
         raise RuntimeError("no bins today")
 
     monkeypatch.setattr("jobs.services.reports.batches.readings_take", fail)
-    world.follow(world.nodes[0])
-    assert Allocation.objects.filter(job=job).exists()
+    outcome = batch_take(played.node, batch, at(1.0))
+    assert [state.job_id for state in outcome.reply.stale] == [7]
+    assert "no bins today" in caplog.text
 
 
 def test_a_node_speaks_for_its_own_accelerators_only() -> None:

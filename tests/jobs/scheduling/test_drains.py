@@ -30,8 +30,17 @@ def counts(world: World) -> dict[int, int]:
     return found
 
 
-@pytest.mark.parametrize("policy", ["weighted_fair", "priority", "fifo", "goodput_fair"])
-@pytest.mark.parametrize("limits", [[(1, 4)], [(1, 4), (1, 4)], [(2, 2), (2, 4)], [(3, 4)]])
+#: Policies, and the bounds of jobs; all of each with all of the other in `make nightly`.
+DRAINED_UNDER = ["weighted_fair", "priority", "fifo", "goodput_fair"]
+LIMITS = [[(1, 4)], [(1, 4), (1, 4)], [(2, 2), (2, 4)], [(3, 4)]]
+DRAINS = [
+    pytest.param(limits, policy, marks=[] if place == rank else pytest.mark.nightly)
+    for place, limits in enumerate(LIMITS)
+    for rank, policy in enumerate(DRAINED_UNDER)
+]
+
+
+@pytest.mark.parametrize(("limits", "policy"), DRAINS)
 def test_a_drain_does_what_was_foretold(
     limits: list[tuple[int, int]], policy: str, admin: User
 ) -> None:
