@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from urllib.parse import urlencode
+
+import numpy as np
 
 from frontend.figures.batch import batch_figure
 from frontend.figures.cluster import cluster_allocation_figure, cluster_throughput_figure
@@ -16,7 +17,7 @@ from frontend.figures.parts import Figure
 from frontend.figures.replay import completion_figure
 from frontend.figures.rows import (
     HIDDEN_JOB_ID,
-    AllocationChange,
+    AllocationChanges,
     BatchChange,
     EpochPoint,
     ResizeMark,
@@ -26,7 +27,7 @@ from frontend.figures.rows import (
 from frontend.palette import job_colour_token
 from jobs.models import Job, Replay
 from jobs.selectors import series
-from jobs.selectors.access import Person, is_admin, projects_seen_by
+from jobs.selectors.access import Person, is_admin, jobs_seen_among
 
 #: Time windows of the overview: seconds -> label.
 WINDOWS: Mapping[int, str] = {
@@ -55,17 +56,21 @@ def overview_charts(person: Person, window_s: int, now: datetime) -> dict[str, F
     if born_at := series.cluster_born_at():
         # Before the first node there is no data.
         start_at = max(start_at, min(born_at, now - timedelta(seconds=SHORTEST_WINDOW_S)))
-    changes = allocation_changes(series.allocation_spans_between(start_at, now), person)
+    allocations = series.allocation_columns_between(start_at, now)
     bin_s = _bin_s((now - start_at).total_seconds())
     spans = [
         WorkSpan(rate.until.timestamp() - rate.seconds, rate.until.timestamp(), rate.examples)
         for rate in series.rates_between(start_at, now, bin_s)
     ]
     start, end = start_at.timestamp(), now.timestamp()
+    num_accelerators = series.num_accelerators_present()
+    allocation = cluster_allocation_figure(
+        allocation_changes(allocations, person), labels, num_accelerators, start, end
+    )
+    if allocations.is_cut:
+        allocation["table"]["note"] = "Older allocations are left out: choose a shorter time."
     return {
-        "allocation": cluster_allocation_figure(
-            changes, series.num_accelerators_present(), start, end
-        ),
+        "allocation": allocation,
         "throughput": cluster_throughput_figure(spans, start, end, bin_s),
     }
 
@@ -136,60 +141,55 @@ def replay_charts(replay: Replay, person: Person) -> dict[str, Figure]:
     """
     result = replay.result or {"jobs": [], "allocation": [], "as_is_accelerators": {}}
     names = {job["id"]: job["name"] for job in result["jobs"]}
-    colours = dict(Job.objects.filter(id__in=names).values_list("id", "colour"))
-    changed = [
-        AllocationChange(at, job_id, names[job_id], count, colours.get(job_id, 0))
-        for at, job_id, count in result["allocation"]
-    ]
-    recorded = [
-        change
-        for change in allocation_changes(
-            series.allocation_spans_between(replay.start_at, replay.end_at), person
-        )
-        if change.job_id in names
-    ]
+    changed = AllocationChanges.of(result["allocation"])
+    recorded = allocation_changes(
+        series.allocation_columns_between(replay.start_at, replay.end_at), person
+    )
+    recorded = recorded.chosen(np.isin(recorded.job_ids, [*names]))
+
+    def named(job_ids: Collection[int]) -> dict[int, tuple[str, int]]:
+        """Return names of the time of the replay, and the colours of jobs that still exist."""
+        found = labels(job_ids)
+        return {job_id: (names[job_id], found.get(job_id, ("", 0))[1]) for job_id in job_ids}
+
     start, end = replay.start_at.timestamp(), replay.end_at.timestamp()
-    first = min((change.at for change in (*recorded, *changed)), default=start)
-    last = max((change.at for change in (*recorded, *changed)), default=end)
+    ats = [*recorded.ats.tolist(), *changed.ats.tolist()]
+    first, last = min(ats, default=start), max(ats, default=end)
     span = (max(first, start), max(last, first + SHORTEST_WINDOW_S))
     sizes = (sum(result["as_is_accelerators"].values()), sum(replay.accelerators.values()))
     return {
-        "recorded": cluster_allocation_figure(recorded, sizes[0], *span),
-        "changed": cluster_allocation_figure(changed, sizes[1], *span),
+        "recorded": cluster_allocation_figure(recorded, named, sizes[0], *span),
+        "changed": cluster_allocation_figure(changed, named, sizes[1], *span),
         "completion": completion_figure(result["jobs"]),
     }
 
 
-def allocation_changes(
-    allocations: Sequence[series.AllocationSpan], person: Person
-) -> list[AllocationChange]:
-    """Count each job's accelerators after every grant and release, in time order.
+def labels(job_ids: Collection[int]) -> dict[int, tuple[str, int]]:
+    """Read names and colours of jobs."""
+    return {job_id: (row.name, row.colour) for job_id, row in series.jobs_named(job_ids).items()}
+
+
+def allocation_changes(allocations: series.AllocationColumns, person: Person) -> AllocationChanges:
+    """Count each job's accelerators after every grant and release.
 
     Jobs hidden from the person are merged into one without a name.
     """
-    steps: list[tuple[datetime, int, int]] = []
-    names: dict[int, str] = {}
-    colours: dict[int, int] = {}
-    sees_all, projects = is_admin(person), projects_seen_by(person)
-    for allocation in allocations:
-        is_visible = (
-            sees_all or allocation.owner_id == person.pk or allocation.project_id in projects
-        )
-        job_id = allocation.job_id if is_visible else HIDDEN_JOB_ID
-        names[job_id] = allocation.job_name if is_visible else ""
-        colours[job_id] = allocation.colour if is_visible else 0
-        steps.append((allocation.granted_at, job_id, 1))
-        if allocation.released_at is not None:
-            steps.append((allocation.released_at, job_id, -1))
-    held: dict[int, int] = defaultdict(int)
-    changes: dict[tuple[datetime, int], AllocationChange] = {}
-    for at, job_id, difference in sorted(steps):
-        held[job_id] += difference
-        # Changes of a job at the same moment merge into the last one.
-        changes[at, job_id] = AllocationChange(
-            at.timestamp(), job_id, names[job_id], held[job_id], colours[job_id]
-        )
-    return list(changes.values())
+    job_ids = allocations.job_ids
+    if not is_admin(person):
+        seen = jobs_seen_among(person, np.unique(job_ids).tolist())
+        job_ids = np.where(np.isin(job_ids, [*seen]), job_ids, HIDDEN_JOB_ID)
+    is_released = np.isfinite(allocations.until)
+    job_ids = np.append(job_ids, job_ids[is_released])
+    ats = np.append(allocations.since, allocations.until[is_released])
+    changes = np.where(np.arange(len(ats)) < len(allocations.since), 1, -1)
+    order = np.lexsort((ats, job_ids))
+    job_ids, ats, held = job_ids[order], ats[order], np.cumsum(changes[order])
+    # The running sum goes on from job to job.
+    _, first, numbers = np.unique(job_ids, return_index=True, return_inverse=True)
+    counts = held - np.append(0, held)[first][numbers]
+    # Changes of a job at the same moment merge into the last one.
+    is_last = np.append((job_ids[1:] != job_ids[:-1]) | (ats[1:] != ats[:-1]), True)[: len(ats)]
+    return AllocationChanges(job_ids, ats, counts).chosen(is_last)
 
 
 def _resize_marks(job: Job) -> list[ResizeMark]:

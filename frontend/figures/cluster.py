@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from bisect import bisect_left
 from collections.abc import Iterable, Mapping, Sequence
-from itertools import accumulate
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, Self
+
+import numpy as np
+from numpy.typing import NDArray
 
 from frontend.figures.parts import (
     MAX_POINTS,
+    MAX_TABLE_ROWS,
     Figure,
     band,
     capacity_line,
@@ -19,39 +22,46 @@ from frontend.figures.parts import (
     table,
     time_axis,
 )
-from frontend.figures.rows import HIDDEN_JOB_ID, AllocationChange, WorkSpan
+from frontend.figures.rows import HIDDEN_JOB_ID, AllocationChanges, JobLabels, WorkSpan
 from frontend.palette import OTHER_JOBS_TOKEN, job_colour_token
 
-#: Times and the counts from then on, in time order.
-Staircase = list[tuple[float, int]]
 #: Jobs with a band of their own in the stacked area; all others share one band.
 MAX_BANDS = 12
 
 
 def cluster_allocation_figure(
-    changes: Sequence[AllocationChange], num_accelerators: int, start_at: float, end_at: float
+    changes: AllocationChanges,
+    labels: JobLabels,
+    num_accelerators: int,
+    start_at: float,
+    end_at: float,
 ) -> Figure:
     """Stack the accelerators each job held between two times, with the capacity as a line.
 
-    Jobs beyond the `MAX_BANDS` with the most accelerator time share the band "other jobs".
+    Jobs beyond the `MAX_BANDS` with the most accelerator time share the band "other jobs". Labels
+    are asked for of the jobs that are named.
     """
-    names = {change.job_id: change.job_name for change in changes}
-    held = _steps_by_job(changes, start_at, end_at)
-    times = _sample_times((change.at for change in changes), start_at, end_at)
-    by_size = sorted(held, key=lambda job_id: (-_area(held[job_id], end_at), job_id))
-    largest = {job_id: _samples([held[job_id]], times) for job_id in by_size[:MAX_BANDS]}
+    changes = changes.chosen(changes.ats <= end_at)
+    newest = _newest(changes, start_at)
+    steps = Staircases.of(changes, start_at, end_at)
+    largest = {
+        job_id: steps.samples(steps.job_ids == job_id) for job_id in steps.by_size(MAX_BANDS)
+    }
     shown = sorted(job_id for job_id, values in largest.items() if any(values))
-    rest = [held[job_id] for job_id in by_size[MAX_BANDS:] if _is_sampled(held[job_id], times)]
-    x = [milliseconds(at) for at in times]
-    colours = {change.job_id: job_colour_token(change.colour) for change in changes}
+    is_rest = ~np.isin(steps.job_ids, [*largest])
+    num_rest = steps.num_seen(is_rest)
+    found = labels({*shown, *newest.job_ids.tolist()} - {HIDDEN_JOB_ID})
+    names = {job_id: label(job_id, name) for job_id, (name, _) in found.items()}
+    names[HIDDEN_JOB_ID] = "other people's jobs"
+    colours = {job_id: job_colour_token(colour) for job_id, (_, colour) in found.items()}
     colours[HIDDEN_JOB_ID] = OTHER_JOBS_TOKEN
-    data = [band(x, largest[job_id], _name(job_id, names), colours[job_id]) for job_id in shown]
-    legend = [
-        legend_entry(_name(job_id, names), colours[job_id], job_id or None) for job_id in shown
-    ]
-    if rest:
-        data.append(band(x, _samples(rest, times), f"{len(rest)} other jobs", OTHER_JOBS_TOKEN))
-        legend.append(legend_entry(f"{len(rest)} other jobs", OTHER_JOBS_TOKEN))
+    x = [milliseconds(at) for at in steps.times.tolist()]
+    data = [band(x, largest[job_id], names[job_id], colours[job_id]) for job_id in shown]
+    legend = [legend_entry(names[job_id], colours[job_id], job_id or None) for job_id in shown]
+    if num_rest:
+        text = f"{num_rest} other jobs"
+        data.append(band(x, steps.samples(is_rest), text, OTHER_JOBS_TOKEN))
+        legend.append(legend_entry(text, OTHER_JOBS_TOKEN))
     if num_accelerators:
         data.append(capacity_line(x, num_accelerators, _holders(data, len(x))))
         legend.append(legend_entry(f"capacity {num_accelerators}", "--capacity"))
@@ -59,19 +69,84 @@ def cluster_allocation_figure(
         "data": data,
         "layout": {
             "xaxis": time_axis(start_at, end_at),
-            "yaxis": count_axis(max(num_accelerators, *_samples(held.values(), times))),
+            "yaxis": count_axis(max(num_accelerators, *steps.samples(slice(None)))),
             "hovermode": "x unified",
         },
         "legend": legend,
         "table": table(
             ["Time", "Job", "Accelerators"],
             [
-                [milliseconds(c.at), _name(c.job_id, names), c.num_accelerators]
-                for c in sorted(changes, key=lambda c: c.at)
-                if start_at <= c.at <= end_at
+                [milliseconds(at), names[job_id], count]
+                for at, job_id, count in zip(
+                    newest.ats.tolist(),
+                    newest.job_ids.tolist(),
+                    newest.counts.tolist(),
+                    strict=True,
+                )
             ],
+            num_rows=int(np.count_nonzero(changes.ats >= start_at)),
         ),
     }
+
+
+@dataclass(frozen=True, slots=True)
+class Staircases:
+    """Accelerators held by each job between two times, as steps by job and then by time.
+
+    Attributes:
+        differences: accelerators more than before the step.
+        areas: accelerator-seconds of the steps.
+        times: the times at which they are sampled.
+        places: of the first sample of each step, and of the first one of the job's next step.
+    """
+
+    job_ids: NDArray[np.int64]
+    counts: NDArray[np.int64]
+    differences: NDArray[np.int64]
+    areas: NDArray[np.float64]
+    times: NDArray[np.float64]
+    places: tuple[NDArray[np.int64], NDArray[np.int64]]
+
+    @classmethod
+    def of(cls, changes: AllocationChanges, start_at: float, end_at: float) -> Self:
+        """Build the steps of changes up to `end_at`; earlier ones count from `start_at`."""
+        job_ids, counts = changes.job_ids, changes.counts
+        since = np.maximum(changes.ats, start_at)
+        is_same = job_ids[1:] == job_ids[:-1]
+        before = np.append(0, np.where(is_same, counts[:-1], 0))[: len(counts)]
+        until = np.append(np.where(is_same, since[1:], end_at), end_at)[: len(counts)]
+        times = _sample_times(changes.ats, start_at, end_at)
+        places = (np.searchsorted(times, since), np.searchsorted(times, until))
+        is_last = np.append(~is_same, True)[: len(counts)]
+        places[1][is_last] = len(times)
+        return cls(job_ids, counts, counts - before, counts * (until - since), times, places)
+
+    def by_size(self, number: int) -> list[int]:
+        """Return the jobs with the most accelerator time, the largest first."""
+        jobs, numbers = np.unique(self.job_ids, return_inverse=True)
+        areas = np.bincount(numbers, weights=self.areas, minlength=len(jobs))
+        found: list[int] = jobs[np.lexsort((jobs, -areas))[:number]].tolist()
+        return found
+
+    def samples(self, chosen: NDArray[np.bool_] | slice) -> list[int]:
+        """Return the sum of some steps at each time."""
+        size = len(self.times) + 1
+        first, differences = self.places[0][chosen], self.differences[chosen]
+        changes = np.bincount(first, weights=differences, minlength=size)
+        found: list[int] = np.cumsum(changes[:-1]).astype(np.int64).tolist()
+        return found
+
+    def num_seen(self, chosen: NDArray[np.bool_]) -> int:
+        """Count the jobs of some steps that hold accelerators at any of the times."""
+        first, following = self.places
+        return len(np.unique(self.job_ids[chosen & (self.counts > 0) & (first < following)]))
+
+
+def _newest(changes: AllocationChanges, start_at: float) -> AllocationChanges:
+    """Return the changes of the table, by time."""
+    order = np.lexsort((changes.job_ids, changes.ats))
+    order = order[changes.ats[order] >= start_at][-MAX_TABLE_ROWS:]
+    return AllocationChanges(changes.job_ids[order], changes.ats[order], changes.counts[order])
 
 
 def cluster_throughput_figure(
@@ -138,53 +213,10 @@ def _bins_touched(span: WorkSpan, start_at: float, bin_s: float, num_bins: int) 
     return range(first, last + 1)
 
 
-def _name(job_id: int, names: Mapping[int, str]) -> str:
-    return "other people's jobs" if job_id == HIDDEN_JOB_ID else label(job_id, names[job_id])
-
-
-def _steps_by_job(
-    changes: Iterable[AllocationChange], start_at: float, end_at: float
-) -> dict[int, Staircase]:
-    """Group changes by job, in time order; earlier changes count from `start_at`."""
-    held: dict[int, Staircase] = {}
-    for change in sorted(changes, key=lambda change: change.at):
-        if change.at > end_at:
-            break
-        steps = held.setdefault(change.job_id, [])
-        steps.append((max(change.at, start_at), change.num_accelerators))
-    return held
-
-
-def _sample_times(ats: Iterable[float], start_at: float, end_at: float) -> list[float]:
+def _sample_times(ats: NDArray[np.float64], start_at: float, end_at: float) -> NDArray[np.float64]:
     """Return the times to sample a staircase at: every change, or a grid if too many."""
-    inside = sorted({start_at, end_at, *(at for at in ats if start_at < at < end_at)})
+    inside = np.unique(np.append(ats[(start_at < ats) & (ats < end_at)], [start_at, end_at]))
     if len(inside) <= MAX_POINTS:
         return inside
     step = (end_at - start_at) / (MAX_POINTS - 1)
-    return [start_at + place * step for place in range(MAX_POINTS)]
-
-
-def _samples(staircases: Iterable[Staircase], times: Sequence[float]) -> list[int]:
-    """Return the sum of staircases at each time, in one pass over their steps."""
-    differences = [0] * (len(times) + 1)
-    for steps in staircases:
-        before = 0
-        for since, count in steps:
-            differences[bisect_left(times, since)] += count - before
-            before = count
-    return list(accumulate(differences[:-1]))
-
-
-def _is_sampled(steps: Staircase, times: Sequence[float]) -> bool:
-    """Return whether a staircase is above 0 at any of the times."""
-    places = [*(bisect_left(times, since) for since, _ in steps), len(times)]
-    return any(
-        count and place < following
-        for (_, count), place, following in zip(steps, places, places[1:], strict=False)
-    )
-
-
-def _area(steps: Staircase, end_at: float) -> float:
-    """Integrate a staircase up to `end_at`: accelerator-seconds."""
-    ends = [since for since, _ in steps[1:]] + [end_at]
-    return sum(count * (end - since) for (since, count), end in zip(steps, ends, strict=True))
+    return start_at + np.arange(MAX_POINTS) * step

@@ -86,12 +86,17 @@ def count_axis(largest: float) -> dict[str, Any]:
     }
 
 
-def table(columns: list[str], rows: list[list[Any]]) -> dict[str, Any]:
-    """Return the newest rows as a table; a first column "Time" has ms since the epoch."""
+def table(columns: list[str], rows: list[list[Any]], num_rows: int | None = None) -> dict[str, Any]:
+    """Return the newest rows as a table; a first column "Time" has ms since the epoch.
+
+    Args:
+        num_rows: number of all rows, if `rows` has no more than the newest of them.
+    """
+    num_rows = len(rows) if num_rows is None else num_rows
     return {
         "columns": columns,
         "rows": rows[-MAX_TABLE_ROWS:],
-        "num_left_out": max(0, len(rows) - MAX_TABLE_ROWS),
+        "num_left_out": max(0, num_rows - MAX_TABLE_ROWS),
     }
 
 

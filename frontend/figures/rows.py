@@ -2,21 +2,47 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
+from typing import Self
+
+import numpy as np
+from numpy.typing import NDArray
 
 #: Number of the one job that stands for all jobs hidden from the viewer; no job has this number.
 HIDDEN_JOB_ID = 0
 
 
-@dataclass(frozen=True, slots=True)
-class AllocationChange:
-    """A job holds `num_accelerators` from `at` (seconds since the epoch) on."""
+#: Finds the names and the colours of jobs by their numbers.
+JobLabels = Callable[[Collection[int]], Mapping[int, tuple[str, int]]]
 
-    at: float
-    job_id: int
-    job_name: str
-    num_accelerators: int
-    colour: int = 0
+
+@dataclass(frozen=True, slots=True)
+class AllocationChanges:
+    """Changes of the accelerators that jobs hold, as columns, by job and then by time.
+
+    Attributes:
+        ats: seconds since the epoch.
+        counts: accelerators that the job holds from then on.
+    """
+
+    job_ids: NDArray[np.int64]
+    ats: NDArray[np.float64]
+    counts: NDArray[np.int64]
+
+    @classmethod
+    def of(cls, rows: Iterable[tuple[float, int, int]]) -> Self:
+        """Sort rows of time, job and accelerators held from then on; equal times stay in order."""
+        ats, job_ids, counts = np.array([*rows], dtype=np.float64).reshape(-1, 3).T
+        order = np.lexsort((ats, job_ids))
+        return cls(job_ids[order].astype(np.int64), ats[order], counts[order].astype(np.int64))
+
+    def chosen(self, mask: NDArray[np.bool_]) -> Self:
+        """Return some of the changes."""
+        return type(self)(self.job_ids[mask], self.ats[mask], self.counts[mask])
+
+    def __len__(self) -> int:
+        return len(self.ats)
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from operator import itemgetter
-from typing import Any
+from operator import attrgetter, itemgetter
+from typing import Any, NamedTuple
 
 from frontend.figures.parts import (
+    MAX_TABLE_ROWS,
     Figure,
     label,
     legend_entry,
@@ -35,8 +36,7 @@ MARKS: Mapping[str, tuple[str, str, str]] = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class Bar:
+class Bar(NamedTuple):
     """A job on the accelerator of a row, between two times; `is_open`: it still holds it."""
 
     row: str
@@ -93,7 +93,9 @@ def timeline_figure(
             ],
         },
         "legend": legend,
-        "table": table(["Time", "Where", "What"], _table_rows(bars, marks)),
+        "table": table(
+            ["Time", "Where", "What"], _table_rows(bars, marks), num_rows=len(bars) + len(marks)
+        ),
     }
 
 
@@ -106,35 +108,34 @@ def _bars(
     """Return one trace of all bars, which is drawn fast, and the legend of their jobs."""
     if not bars:
         return [], []
-    cuts = [(max(bar.start_at, start_at), min(bar.end_at, end_at)) for bar in bars]
-    names = [_name(bar) for bar in bars]
+    entries = {bar.job_id: bar for bar in bars}
+    names = {job_id: plotly_text(_name(bar)) for job_id, bar in entries.items()}
+    colours = {job_id: _colour(bar) for job_id, bar in entries.items()}
+    on_colours = {job_id: text_on(colour) for job_id, colour in colours.items()}
+    starts = [milliseconds(max(bar.start_at, start_at)) for bar in bars]
+    ends = [milliseconds(min(bar.end_at, end_at)) for bar in bars]
     trace = {
         "type": "bar",
         "orientation": "h",
-        "base": [milliseconds(start) for start, _ in cuts],
-        "x": [max(1, milliseconds(end) - milliseconds(start)) for start, end in cuts],
+        "base": starts,
+        "x": [max(1, end - start) for start, end in zip(starts, ends, strict=True)],
         "y": [bar.row for bar in bars],
         "text": [f"#{bar.job_id}" if bar.job_id else "" for bar in bars],
         "textposition": "inside",
         "insidetextanchor": "start",
-        "insidetextfont": {"color": [text_on(_colour(bar)) for bar in bars]},
+        "insidetextfont": {"color": [on_colours[bar.job_id] for bar in bars]},
         "textangle": 0,
-        "customdata": [
-            f"{plotly_text(name)}<br>{bar.row}, {_duration(bar)}"
-            for bar, name in zip(bars, names, strict=True)
-        ],
+        "customdata": [f"{names[bar.job_id]}<br>{bar.row}, {_duration(bar)}" for bar in bars],
         "name": "jobs",
         "marker": {
-            "color": [_colour(bar) for bar in bars],
+            "color": [colours[bar.job_id] for bar in bars],
             "line": {"width": 1, "color": "--surface"},
         },
         "hovertemplate": "%{customdata}<extra></extra>",
     }
-    entries = {bar.job_id: bar for bar in bars}
     newest = sorted(entries)[-MAX_LEGEND:]
     legend = [
-        legend_entry(_name(entries[job_id]), _colour(entries[job_id]), job_id or None)
-        for job_id in newest
+        legend_entry(_name(entries[job_id]), colours[job_id], job_id or None) for job_id in newest
     ]
     if len(entries) > len(newest):
         legend.append(legend_entry(f"{len(entries) - len(newest)} older jobs", OTHER_JOBS_TOKEN))
@@ -167,8 +168,12 @@ def _mark_trace(
 
 
 def _table_rows(bars: Sequence[Bar], marks: Sequence[TimelineMark]) -> list[list[Any]]:
+    """Return the newest rows in time order, bars before marks of the same time."""
+    newest_bars = sorted(bars, key=attrgetter("start_at"))[-MAX_TABLE_ROWS:]
+    newest_marks = sorted(marks, key=attrgetter("at"))[-MAX_TABLE_ROWS:]
     rows = [
-        [milliseconds(bar.start_at), bar.row, f"{_name(bar)}, {_duration(bar)}"] for bar in bars
+        [milliseconds(bar.start_at), bar.row, f"{_name(bar)}, {_duration(bar)}"]
+        for bar in newest_bars
     ]
     rows += [
         [
@@ -176,7 +181,7 @@ def _table_rows(bars: Sequence[Bar], marks: Sequence[TimelineMark]) -> list[list
             _where(mark.rows),
             f"{MARKS[mark.kind][0].capitalize()}: {mark.text}",
         ]
-        for mark in marks
+        for mark in newest_marks
     ]
     return sorted(rows, key=itemgetter(0))
 

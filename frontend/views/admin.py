@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from typing import Any
 from urllib.parse import urlencode
 
@@ -38,6 +37,7 @@ from jobs.services.failures.quarantine import node_unquarantine
 from jobs.services.scheduling.policy import cluster_setting, policy_choose
 
 _TOKEN_HOURS_RANGE = (1, 168)
+_MOST_QUEUE_PAGES = 10_000
 _CORDON_WORDS = {
     Cordon.CORDON: "is cordoned: no new work starts there",
     Cordon.DRAIN: "is being drained",
@@ -54,18 +54,15 @@ def admin_or_404(request: HttpRequest) -> None:
 @login_required
 @require_safe
 def queue(request: HttpRequest) -> HttpResponse:
-    """Show all jobs that have not ended by tier and priority, each with a form to change it."""
+    """Show the jobs that have not ended by tier and priority, each with a form to change it."""
     admin_or_404(request)
-    held = Counter(
-        cell.job.pk
-        for node_map in pages.cluster_map(request.user)
-        for cell in node_map.cells
-        if cell.job is not None and cell.is_kept
-    )
-    jobs = [(job, held[job.pk]) for job in pages.live_jobs(request.user)]
+    number = min(max(id_or_none(request.GET.get("page")) or 1, 1), _MOST_QUEUE_PAGES)
+    jobs = pages.queue_page(number)
     name = cluster_setting().policy
     context = {
-        "jobs": jobs,
+        "jobs": jobs[: pages.QUEUE_JOBS_AT_ONCE],
+        "previous_page": number - 1,
+        "next_page": number + 1 if len(jobs) > pages.QUEUE_JOBS_AT_ONCE else None,
         "ceiling": access.priority_ceiling(request.user),
         "tiers": access.tiers_allowed(request.user),
         "policies": [(name, policy_summary(name)) for name in POLICIES],

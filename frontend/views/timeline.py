@@ -163,8 +163,8 @@ def _bar(stay: Stay, rows: Mapping[int, str], period: Period) -> Bar:
         stay.job_id,
         stay.job_name or "",
         stay.colour,
-        stay.granted_at.timestamp(),
-        (stay.released_at or period.end_at).timestamp(),
+        stay.granted_at,
+        period.end_at.timestamp() if stay.released_at is None else stay.released_at,
         stay.released_at is None,
     )
 
@@ -181,8 +181,9 @@ def _rows_of(
     """
     if mark.job_id is None:
         return () if mark.node_id is None else tuple(by_node.get(mark.node_id, ())) or None
-    stays = [stay for stay in by_job.get(mark.job_id, ()) if stay.granted_at <= mark.at]
-    held = [stay for stay in stays if stay.released_at is None or stay.released_at >= mark.at]
+    at = mark.at.timestamp()
+    stays = [stay for stay in by_job.get(mark.job_id, ()) if stay.granted_at <= at]
+    held = [stay for stay in stays if stay.released_at is None or stay.released_at >= at]
     if not held and stays:
         last = max(stay.released_at for stay in stays if stay.released_at is not None)
         held = [stay for stay in stays if stay.released_at == last]

@@ -8,6 +8,7 @@ other users, which admins alone read.
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Any
 
@@ -31,6 +32,7 @@ from jobs.models import (
 )
 from jobs.models.notifications import TEST_EVENT
 from jobs.models.projects import MANAGING_ROLES, SUBMITTING_ROLES
+from jobs.selectors.expressions import IsAnyOf
 from jobs.submission import PRIORITY_RANGE
 
 Person = User | AbstractBaseUser | AnonymousUser
@@ -160,6 +162,12 @@ def jobs_visible_to(person: Person) -> QuerySet[Job]:
     """Return the jobs that a person may see, with their owners, without the heavy columns."""
     jobs = Job.objects.select_related("owner", "project").defer(*_HEAVY)
     return jobs.filter(is_seen(person))
+
+
+def jobs_seen_among(person: Person, job_ids: Collection[int]) -> set[int]:
+    """Return those of some jobs that a person may see."""
+    jobs = Job.objects.filter(is_seen(person), IsAnyOf("pk", job_ids)).order_by()
+    return set(jobs.values_list("pk", flat=True))
 
 
 def job_rows_visible_to(person: Person, job_id: int) -> QuerySet[Job]:

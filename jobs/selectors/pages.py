@@ -58,6 +58,15 @@ _OPEN_PHASES = (
     GenerationPhase.ACTIVE.value,
 )
 
+#: Times of an allocation that its job does not keep.
+_LEAVING = ("stop_requested_at", "release_requested_at", "left_at", "finished_at")
+
+QUEUE_JOBS_AT_ONCE = 50
+_QUEUE_COLUMNS = (
+    *SHOWN_COLUMNS, "tier", "priority", "min_accelerators", "max_accelerators", "owner__username",
+    "status_reason", "policy_reason", "expected_start_earliest_at", "expected_start_latest_at",
+    "expected_start_changes", "expected_start_changed_at",
+)  # fmt: skip
 #: Order of the queue: by tier (in alphabetical order, as it happens), priority and age.
 QUEUE_ORDER = ("-tier", "-priority", "pk")
 
@@ -163,6 +172,26 @@ def live_jobs(person: Person) -> list[Job]:
     return list(jobs.order_by(*QUEUE_ORDER)[:MAX_LIVE_JOBS])
 
 
+def queue_page(number: int) -> list[tuple[Job, int]]:
+    """List a page (from 1) of all jobs in the order of the queue, with the accelerators kept.
+
+    More jobs than fit on a page tell that there is another one.
+    """
+    first = (number - 1) * QUEUE_JOBS_AT_ONCE
+    jobs = Job.objects.filter(status__in=[status.value for status in LIVE_JOB_STATUSES])
+    rows = jobs.select_related("owner").only(*_QUEUE_COLUMNS).order_by(*QUEUE_ORDER)
+    shown = list(rows[first : first + QUEUE_JOBS_AT_ONCE + 1])
+    kept = Allocation.objects.filter(
+        job__in=[job.pk for job in shown],
+        accelerator__is_present=True,
+        accelerator__node__removed_at=None,
+        **dict.fromkeys(_LEAVING, None),
+        released_at=None,
+    )
+    counts = dict(kept.order_by().values_list("job").annotate(number=Count("pk")))
+    return [(job, counts.get(job.pk, 0)) for job in shown]
+
+
 def cluster_map(
     person: Person, job_id: int | None = None, node_id: int | None = None
 ) -> list[NodeMap]:
@@ -230,12 +259,7 @@ def _cell(
 
 
 def _allocation_state(allocation: Allocation) -> str:
-    if (
-        allocation.stop_requested_at
-        or allocation.release_requested_at
-        or allocation.left_at
-        or allocation.finished_at
-    ):
+    if any(getattr(allocation, name) for name in _LEAVING):
         return "leaving"
     return "training" if allocation.joined_at else "starting"
 

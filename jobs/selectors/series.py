@@ -8,10 +8,13 @@ from datetime import datetime
 from operator import itemgetter
 from typing import Any, NamedTuple
 
+import numpy as np
 from django.db.models import Avg, F, Max, Min, QuerySet, Sum
 from django.db.models.functions import TruncHour, TruncMinute, TruncSecond
+from numpy.typing import NDArray
 
 from jobs.models import Accelerator, Allocation, EpochReport, Generation, Job, Node, StepReport
+from jobs.selectors.expressions import EpochSeconds, IsAnyOf
 
 #: Most rows read for one chart; the newest are taken.
 MAX_SPANS = 20_000
@@ -44,6 +47,21 @@ class AllocationSpan:
     project_id: int | None
     granted_at: datetime
     released_at: datetime | None
+
+
+@dataclass(frozen=True, slots=True)
+class AllocationColumns:
+    """Allocations of accelerators in the order of their grants, as columns.
+
+    Attributes:
+        since, until: seconds since the epoch; `until` of an open one is not a number.
+        is_cut: whether older ones are left out.
+    """
+
+    job_ids: NDArray[np.int64]
+    since: NDArray[np.float64]
+    until: NDArray[np.float64]
+    is_cut: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,13 +117,27 @@ def allocation_spans_between(start_at: datetime, end_at: datetime) -> list[Alloc
     ]
 
 
+def allocation_columns_between(start_at: datetime, end_at: datetime) -> AllocationColumns:
+    """Read the allocations of accelerators between two times, for charts of many."""
+    columns = (EpochSeconds("granted_at"), EpochSeconds("released_at"), "job_id")
+    found = [
+        row
+        for rows in allocations_between(start_at, end_at)
+        for row in rows.values_list(*columns)[:MAX_SPANS]
+    ]
+    table = np.array(found, dtype=np.float64).reshape(-1, 3)
+    table = table[np.argsort(table[:, 0], kind="stable")][-MAX_SPANS:]
+    since, until, job_ids = table.T
+    return AllocationColumns(job_ids.astype(np.int64), since, until, is_cut=len(found) >= MAX_SPANS)
+
+
 def jobs_named(job_ids: Iterable[int]) -> dict[int, JobLabel]:
     """Read what charts tell of jobs.
 
     For rows of other tables: a join to jobs, which are wide, may read all of them.
     """
     columns = ("pk", "name", "colour", "owner_id", "project_id")
-    rows = Job.objects.filter(pk__in=set(job_ids)).order_by().values_list(*columns)
+    rows = Job.objects.filter(IsAnyOf("pk", set(job_ids))).order_by().values_list(*columns)
     return {job_id: JobLabel(*values) for job_id, *values in rows}
 
 

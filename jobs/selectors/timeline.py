@@ -6,11 +6,14 @@ import datetime
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
+from operator import itemgetter
+from typing import NamedTuple
 
 from django.db.models import Q
 
 from jobs.models import Accelerator, Event
 from jobs.selectors.access import Person, is_admin, is_seen, projects_seen_by, text_for
+from jobs.selectors.expressions import EpochSeconds
 from jobs.selectors.series import allocations_between, jobs_named
 
 #: Most accelerators, stays and marks of one timeline; the newest stays and marks are taken.
@@ -48,16 +51,19 @@ _KINDS = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class Stay:
-    """A job on one accelerator; without a name if the viewer may not see it. None: still."""
+class Stay(NamedTuple):
+    """A job on one accelerator; without a name if the viewer may not see it.
+
+    Attributes:
+        granted_at, released_at: seconds since the epoch; None: still.
+    """
 
     accelerator_id: int
     job_id: int
     job_name: str | None
     colour: int
-    granted_at: datetime.datetime
-    released_at: datetime.datetime | None
+    granted_at: float
+    released_at: float | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,24 +125,27 @@ def _stays(
     person: Person,
     accelerators: Sequence[Accelerator],
 ) -> list[Stay]:
+    columns = (EpochSeconds("granted_at"), "accelerator_id", "job_id", EpochSeconds("released_at"))
     rows = [
         row
         for spans in allocations_between(start_at, end_at)
-        for row in spans.filter(accelerator__in=accelerators).values_list(
-            "accelerator_id", "job_id", "granted_at", "released_at"
-        )[:MAX_STAYS]
+        for row in spans.filter(accelerator__in=accelerators).values_list(*columns)[:MAX_STAYS]
     ]
-    jobs = jobs_named({job_id for _, job_id, _, _ in rows})
-    sees_all, projects = is_admin(person), projects_seen_by(person)
-    found = []
-    for place, job_id, since, until in rows:
-        job = jobs.get(job_id)
-        if job and (sees_all or job.owner_id == person.pk or job.project_id in projects):
-            found.append(Stay(place, job_id, job.name, job.colour, since, until))
-        else:
-            found.append(Stay(place, 0, None, 0, since, until))
-    found.sort(key=lambda stay: (stay.granted_at, stay.accelerator_id))
-    return found[-MAX_STAYS:]
+    shown = sorted(rows, key=itemgetter(0, 1))[-MAX_STAYS:]
+    jobs = jobs_named({job_id for _, _, job_id, _ in shown})
+    if not is_admin(person):
+        projects = projects_seen_by(person)
+        jobs = {
+            job_id: job
+            for job_id, job in jobs.items()
+            if job.owner_id == person.pk or job.project_id in projects
+        }
+    return [
+        Stay(place, job_id, job.name, job.colour, since, until)
+        if (job := jobs.get(job_id))
+        else Stay(place, 0, None, 0, since, until)
+        for since, place, job_id, until in shown
+    ]
 
 
 def _marks(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import datetime
 from bisect import bisect_left, bisect_right
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -22,7 +22,8 @@ from django.db.models import (
 )
 from django.db.models.functions import Cast, Coalesce, Greatest, Least
 
-from jobs.models import Accelerator, Allocation, Generation, Job, ReadingBin
+from jobs.models import Accelerator, Allocation, Generation, Job, ReadingBin, SearchTerm
+from jobs.selectors.expressions import IsAnyOf
 
 #: Idle bins and holdings that one period looks at; with more its idle time is not told.
 MAX_IDLE_ROWS = 200_000
@@ -100,7 +101,7 @@ class LivePeriod:
         found: dict[Group, Amounts] = defaultdict(Amounts)
         jobs = self.by_job.jobs
         groups: dict[int, list[Amounts]] = defaultdict(list)
-        for job_id, *group in _groups(Job.objects.filter(pk__in=jobs), columns):
+        for job_id, *group in _groups(jobs, columns):
             groups[job_id].append(found[tuple(group)])
         for job_id, kind, time in self.by_job.held:
             for amounts in groups.get(job_id, ()):
@@ -130,8 +131,8 @@ class LivePeriod:
         for row in lost.annotate(seconds=Sum("lost_s")):
             found[group_of(row, names)].paused_s += row["seconds"] or 0.0
         idle = self.idle or {}
-        seen = self.held.filter(job__in=[*idle]).order_by().values("job")
-        for job_id, *group in _groups(Job.objects.filter(pk__in=seen), columns):
+        seen = self.held.filter(job__in=[*idle]).order_by().values_list("job", flat=True)
+        for job_id, *group in _groups({*seen}, columns):
             found[tuple(group)].idle_s += idle[job_id]
         return found
 
@@ -182,11 +183,17 @@ def _by_job(held: QuerySet[Allocation], paused: QuerySet[Generation]) -> JobTime
     return None if max(map(len, found)) > MAX_JOBS else found
 
 
-def _groups(jobs: QuerySet[Job], columns: Sequence[str]) -> Iterable[tuple[Any, ...]]:
+def _groups(jobs: Collection[int], columns: Sequence[str]) -> Iterable[tuple[Any, ...]]:
     """Return jobs with their columns, each with every one of its tags."""
+    if not columns:
+        return ((job_id,) for job_id in jobs)
+    if [*columns] == [TERM]:
+        terms = SearchTerm.objects.filter(IsAnyOf("job_id", jobs), term__startswith=TAG)
+        return terms.order_by().values_list("job_id", "term")
+    rows = Job.objects.filter(IsAnyOf("pk", jobs))
     if TERM in columns:
-        jobs = jobs.filter(**{f"{TERM}__startswith": TAG})
-    return jobs.order_by().values_list("pk", *columns)
+        rows = rows.filter(**{f"{TERM}__startswith": TAG})
+    return rows.order_by().values_list("pk", *columns)
 
 
 def group_of(row: Mapping[str, Any], names: Iterable[str]) -> Group:

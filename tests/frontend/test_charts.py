@@ -3,24 +3,26 @@
 from __future__ import annotations
 
 import datetime
+from typing import Any
 
 import pytest
 from django.db import connection
 from django.test.utils import CaptureQueriesContext
 from django.utils import timezone
 
-from frontend.charts import allocation_changes, job_charts, overview_charts
-from frontend.figures.rows import AllocationChange
+from frontend.charts import allocation_changes, job_charts, labels, overview_charts
+from frontend.figures.rows import HIDDEN_JOB_ID
 from jobs.models import Allocation, Generation, Job, Node, StepReport
+from jobs.selectors import series
 from jobs.selectors.series import (
-    AllocationSpan,
     BatchSpan,
+    allocation_columns_between,
     batch_spans_of,
     cluster_born_at,
     rates_between,
     step_bins_of,
 )
-from tests.frontend.world import World, make_job, make_person
+from tests.frontend.world import World, make_job, make_node, make_person
 from tests.support.builders import membership_make
 
 START = datetime.datetime(2026, 3, 1, 12, tzinfo=datetime.UTC)
@@ -30,36 +32,61 @@ def _at(seconds: float) -> datetime.datetime:
     return START + datetime.timedelta(seconds=seconds)
 
 
-def _span(job_id: int, owner_id: int, since: float, until: float | None) -> AllocationSpan:
-    return AllocationSpan(
-        job_id, f"job {job_id}", job_id + 5, owner_id, None, _at(since),
-        None if until is None else _at(until),
-    )  # fmt: skip
+@pytest.mark.django_db
+@pytest.mark.database
+def test_tenures_become_counts() -> None:
+    ada, ben = make_person("ada"), make_person("ben")
+    node = make_node("node", 5)
+    places = list(node.accelerators.order_by("index"))
+    one, two, three, four = (
+        make_job(owner, owner.username, colour=colour)
+        for colour, owner in enumerate((ada, ada, ben, ben))
+    )
+    spans = [(one, 0, 30.25), (one, 0, None), (two, 10, 20), (three, 10, 40), (four, 15, 40)]
+    for place, (job, since, until) in zip(places, spans, strict=True):
+        Allocation.objects.create(
+            job=job, accelerator=place, slot=place.index, granted_generation=1,
+            granted_at=_at(since), released_at=None if until is None else _at(until),
+        )  # fmt: skip
+    allocations = allocation_columns_between(_at(5), _at(50))
+    assert not allocations.is_cut
+    zero = START.timestamp()
+    for person, hidden in ((ada, HIDDEN_JOB_ID), (make_person("boss", is_admin=True), None)):
+        changes = allocation_changes(allocations, person)
+        found = zip(
+            changes.job_ids.tolist(), changes.ats.tolist(), changes.counts.tolist(), strict=True
+        )
+        own = [
+            (one.pk, zero, 2), (one.pk, zero + 30.25, 1), (two.pk, zero + 10, 1),
+            (two.pk, zero + 20, 0),
+        ]  # fmt: skip
+        others = [
+            (three.pk, zero + 10, 1), (three.pk, zero + 40, 0), (four.pk, zero + 15, 1),
+            (four.pk, zero + 40, 0),
+        ]  # fmt: skip
+        if hidden is not None:
+            others = [(hidden, zero + 10, 1), (hidden, zero + 15, 2), (hidden, zero + 40, 0)]
+        assert [*found] == sorted(own + others)
+    assert labels([two.pk]) == {two.pk: ("ada", 1)}
 
 
 @pytest.mark.django_db
-def test_tenures_become_counts() -> None:
-    ada = make_person("ada")
-    changes = allocation_changes(
-        [
-            _span(1, ada.pk, 0, 30),
-            _span(1, ada.pk, 0, None),
-            _span(2, ada.pk, 10, 20),
-            _span(3, ada.pk + 1, 10, 40),
-            _span(4, ada.pk + 1, 15, 40),
-        ],
-        ada,
-    )
-    zero = START.timestamp()
-    assert changes == [
-        AllocationChange(zero, 1, "job 1", 2, 6),
-        AllocationChange(zero + 10, 0, "", 1),
-        AllocationChange(zero + 10, 2, "job 2", 1, 7),
-        AllocationChange(zero + 15, 0, "", 2),
-        AllocationChange(zero + 20, 2, "job 2", 0, 7),
-        AllocationChange(zero + 30, 1, "job 1", 1, 6),
-        AllocationChange(zero + 40, 0, "", 0),
-    ]
+@pytest.mark.database
+def test_times_as_numbers_are_those_of_the_objects() -> None:
+    job = make_job(make_person("ada"), "job")
+    place = make_node("node", 1).accelerators.get()
+    times = [_at(number + number / 1e6) for number in (0, 1, 999_999)]
+    times += [times[-1] + datetime.timedelta(microseconds=999_999), _at(2_000_000)]
+    Allocation.objects.bulk_create(
+        Allocation(
+            job=job, accelerator=place, slot=slot, granted_generation=1, granted_at=time,
+            released_at=time,
+        )
+        for slot, time in enumerate(times)
+    )  # fmt: skip
+    columns = allocation_columns_between(_at(0), times[-1])
+    assert columns.since.tolist() == [time.timestamp() for time in times]
+    assert columns.until.tolist() == columns.since.tolist()
 
 
 def _report(job: Job, step: int, seconds: float, at: datetime.datetime, **more: object) -> None:
@@ -187,3 +214,15 @@ def test_the_window_ends_what_is_read(world: World) -> None:
     )
     assert len(overview_charts(world.admin, 3600, now)["allocation"]["data"]) == 1  # the capacity
     assert len(overview_charts(world.admin, 6 * 3600, now)["allocation"]["data"]) == 4
+
+
+def test_a_chart_without_the_oldest_allocations_says_so(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def table() -> dict[str, Any]:
+        figures = overview_charts(world.admin, 3600, timezone.now())
+        return dict(figures["allocation"]["table"])
+
+    assert "note" not in table()
+    monkeypatch.setattr(series, "MAX_SPANS", 1)
+    assert table()["note"] == "Older allocations are left out: choose a shorter time."

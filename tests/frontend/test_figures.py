@@ -5,7 +5,8 @@ from __future__ import annotations
 import dataclasses
 import json
 import re
-from bisect import bisect_left
+from collections.abc import Collection, Sequence
+from typing import NamedTuple
 
 import plotly.graph_objects
 import pytest
@@ -15,10 +16,10 @@ from hypothesis import strategies as st
 from frontend.figures.batch import batch_figure
 from frontend.figures.cluster import cluster_allocation_figure, cluster_throughput_figure
 from frontend.figures.job import job_allocation_figure, job_throughput_figure, loss_figure
-from frontend.figures.parts import MAX_POINTS, MAX_TABLE_ROWS, plotly_text
+from frontend.figures.parts import MAX_POINTS, MAX_TABLE_ROWS, Figure, plotly_text
 from frontend.figures.rows import (
     HIDDEN_JOB_ID,
-    AllocationChange,
+    AllocationChanges,
     BatchChange,
     EpochPoint,
     ResizeMark,
@@ -27,13 +28,37 @@ from frontend.figures.rows import (
 )
 
 
+class Change(NamedTuple):
+    """A job holds `num_accelerators` from `at` on."""
+
+    at: float
+    job_id: int
+    job_name: str
+    num_accelerators: int
+    colour: int = 0
+
+
+def _allocation_figure(
+    changes: Sequence[Change], num_accelerators: int, start_at: float, end_at: float
+) -> Figure:
+    """Draw changes, whose labels are read of the jobs that are named."""
+    names = {change.job_id: (change.job_name, change.colour) for change in changes}
+    return cluster_allocation_figure(
+        AllocationChanges.of((one.at, one.job_id, one.num_accelerators) for one in changes),
+        lambda job_ids: {job_id: names[job_id] for job_id in job_ids},
+        num_accelerators,
+        start_at,
+        end_at,
+    )
+
+
 def test_the_bands_of_two_jobs_share_their_times() -> None:
-    figure = cluster_allocation_figure(
+    figure = _allocation_figure(
         [
-            AllocationChange(0.0, 9, "nine", 1, 1),  # held from before the window on
-            AllocationChange(12.0, 9, "nine", 3, 1),
-            AllocationChange(14.0, 10, "ten", 2, 11),
-            AllocationChange(16.0, 9, "nine", 0, 1),
+            Change(0.0, 9, "nine", 1, 1),  # held from before the window on
+            Change(12.0, 9, "nine", 3, 1),
+            Change(14.0, 10, "ten", 2, 11),
+            Change(16.0, 9, "nine", 0, 1),
         ],
         num_accelerators=4,
         start_at=10.0,
@@ -63,14 +88,14 @@ def test_the_bands_of_two_jobs_share_their_times() -> None:
 
 
 def test_the_axis_holds_more_than_the_capacity_when_nodes_have_gone() -> None:
-    figure = cluster_allocation_figure([AllocationChange(1.0, 1, "a", 8)], 4, 0.0, 2.0)
+    figure = _allocation_figure([Change(1.0, 1, "a", 8)], 4, 0.0, 2.0)
     assert figure["layout"]["yaxis"]["range"] == [0, pytest.approx(8 * 1.08)]
 
 
 def test_small_jobs_beyond_the_limit_share_a_band() -> None:
-    changes = [AllocationChange(0.0, job_id, f"job {job_id}", 1) for job_id in range(1, 15)]
-    changes[0] = AllocationChange(0.0, 1, "job 1", 5)
-    figure = cluster_allocation_figure(changes, 0, 0.0, 10.0)
+    changes = [Change(0.0, job_id, f"job {job_id}", 1) for job_id in range(1, 15)]
+    changes[0] = Change(0.0, 1, "job 1", 5)
+    figure = _allocation_figure(changes, 0, 0.0, 10.0)
     assert [trace["y"][0] for trace in figure["data"]] == [5, *[1] * 11, 2]
     assert figure["legend"][-1] == {
         "label": "2 other jobs",
@@ -79,56 +104,49 @@ def test_small_jobs_beyond_the_limit_share_a_band() -> None:
     }
 
 
-def test_a_band_of_many_jobs_takes_work_in_proportion_to_their_changes(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    searches = 0
+def test_labels_are_read_of_the_jobs_that_are_named() -> None:
+    asked: set[int] = set()
 
-    def counted(times: list[float], at: float) -> int:
-        nonlocal searches
-        searches += 1
-        return bisect_left(times, at)
+    def labels(job_ids: Collection[int]) -> dict[int, tuple[str, int]]:
+        asked.update(job_ids)
+        return dict.fromkeys(job_ids, ("j", 0))
 
-    monkeypatch.setattr("frontend.figures.cluster.bisect_left", counted)
-    changes = [
-        change
-        for n in range(1, 501)
-        for change in (
-            AllocationChange(2.0 * n, n, "j", 2), AllocationChange(2.0 * n + 3.5, n, "j", 0)
-        )
-    ]  # fmt: skip
-    figure = cluster_allocation_figure(changes, 4, 0.0, 1004.0)
-    # Not one for each job at each of the 600 times.
-    assert searches <= 4 * len(changes)
+    rows = [
+        row for n in range(1, 501) for row in ((2.0 * n, n, 2), (2.0 * n + 3.5 + (n < 13), n, 0))
+    ]
+    changes = AllocationChanges.of(rows)
+    figure = cluster_allocation_figure(changes, labels, 4, 0.0, 1004.0)
     others = figure["data"][-2]
     assert others["name"] == "488 other jobs"
     assert max(others["y"]) == 4
     assert [trace["name"] for trace in figure["data"]][-1] == "capacity"
+    # The 12 with the most accelerator time, and those of the newest 200 changes.
+    assert asked == {*range(1, 13), *range(400, 501)}
 
 
 def test_jobs_that_one_may_not_see_have_no_name_and_no_link() -> None:
-    figure = cluster_allocation_figure([AllocationChange(0.0, HIDDEN_JOB_ID, "", 2)], 2, 0.0, 1.0)
+    figure = _allocation_figure([Change(0.0, HIDDEN_JOB_ID, "", 2)], 2, 0.0, 1.0)
     entry = figure["legend"][0]
     assert entry == {"label": "other people's jobs", "colour": "--other-jobs", "job_id": None}
 
 
 def test_no_rows_leave_nothing_but_the_capacity() -> None:
-    assert [t["name"] for t in cluster_allocation_figure([], 4, 0.0, 9.0)["data"]] == ["capacity"]
-    assert cluster_allocation_figure([], 0, 0.0, 9.0)["data"] == []
+    assert [t["name"] for t in _allocation_figure([], 4, 0.0, 9.0)["data"]] == ["capacity"]
+    assert _allocation_figure([], 0, 0.0, 9.0)["data"] == []
 
 
 @given(st.lists(st.tuples(st.floats(0, 100), st.integers(1, 20), st.integers(0, 8)), max_size=60))
 def test_the_bands_always_add_up_to_what_was_held(rows: list[tuple[float, int, int]]) -> None:
-    changes = [AllocationChange(at, job_id, "j", count) for at, job_id, count in sorted(rows)]
-    figure = cluster_allocation_figure(changes, 0, 50.0, 100.0)
+    changes = [Change(at, job_id, "j", count) for at, job_id, count in sorted(rows)]
+    figure = _allocation_figure(changes, 0, 50.0, 100.0)
     held: dict[int, int] = {change.job_id: change.num_accelerators for change in changes}
     assert sum(trace["y"][-1] for trace in figure["data"]) == sum(held.values())
     json.dumps(figure, allow_nan=False)
 
 
 def test_many_changes_are_thinned_to_a_grid() -> None:
-    changes = [AllocationChange(float(i), 1, "busy", i % 5) for i in range(5000)]
-    figure = cluster_allocation_figure(changes, 4, 0.0, 5000.0)
+    changes = [Change(float(i), 1, "busy", i % 5) for i in range(5000)]
+    figure = _allocation_figure(changes, 4, 0.0, 5000.0)
     assert len(figure["data"][0]["x"]) == MAX_POINTS
     assert len(figure["table"]["rows"]) == MAX_TABLE_ROWS
     assert figure["table"]["num_left_out"] == 5000 - MAX_TABLE_ROWS
@@ -247,7 +265,7 @@ def test_a_preemption_points_down() -> None:
 
 def test_names_stay_text() -> None:
     name = "<b>%{x}</b>&amp;"
-    figure = cluster_allocation_figure([AllocationChange(0.0, 1, name, 1)], 1, 0.0, 1.0)
+    figure = _allocation_figure([Change(0.0, 1, name, 1)], 1, 0.0, 1.0)
     trace, capacity = figure["data"]
     assert trace["name"] == "#1 &lt;b&gt;&#37;{x}&lt;/b&gt;&amp;amp;"
     assert capacity["text"][0] == f"1 · {trace['name']}"
@@ -274,7 +292,7 @@ def test_every_figure_fits_plotlys_own_schema() -> None:
     resize = ResizeMark(10.0, 9, 2, 1)
     points = [StepPoint(1.0, 1, 9.0, 1.0, 1.0), StepPoint(2.0, 2, 8.0, 1.0, 0.5)]
     figures = [
-        cluster_allocation_figure([AllocationChange(0.0, 1, "a", 1)], 4, 0.0, 9.0),
+        _allocation_figure([Change(0.0, 1, "a", 1)], 4, 0.0, 9.0),
         cluster_throughput_figure([WorkSpan(1.0, 2.0, 64.0)], 0.0, 60.0, 5.0),
         loss_figure(points, [EpochPoint(0, 2, {"val_loss": 0.4})], [resize]),
         job_throughput_figure(points, [resize]),

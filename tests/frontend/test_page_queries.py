@@ -13,12 +13,13 @@ from django.test import Client
 from django.test.utils import CaptureQueriesContext
 from django.utils import timezone
 
+from frontend.charts import overview_charts
 from jobs.job_templates import JOB_TEMPLATES
 from jobs.models import Accelerator, Allocation, Generation, Job, Project, ReadingBin
 from jobs.selectors.access import jobs_visible_to, seen_parts
 from jobs.selectors.job_order import jobs_slice
+from jobs.selectors.pages import QUEUE_JOBS_AT_ONCE, cluster_map, live_jobs
 from jobs.selectors.readings import measures_told
-from jobs.selectors.series import allocation_spans_between
 from jobs.selectors.timeline import timeline_between
 from jobs.selectors.usage import UsageBy, usage_between
 from tests.frontend.world import World, make_job, make_sweep
@@ -77,9 +78,8 @@ def test_people_without_projects_need_one_query_for_a_page(world: World) -> None
 def test_charts_and_timeline_read_no_more_jobs_than_they_show(person: str, world: World) -> None:
     now = timezone.now()
     viewer = getattr(world, person)
-    charts = _sql_of(lambda: allocation_spans_between(now - HOUR, now))
+    charts = _sql_of(lambda: overview_charts(viewer, 3600, now))
     timeline = _sql_of(lambda: timeline_between(now - HOUR, now, viewer))
-    assert len(charts) == 3
     of_spans = [sql for sql in charts + timeline if 'FROM "jobs_allocation"' in sql]
     assert len(of_spans) == 4
     # A join to jobs and a condition on two columns at once would each read a whole table.
@@ -98,6 +98,57 @@ def test_usage_sums_the_allocations_once_and_by_numbers(world: World) -> None:
         (only,) = sums(by)
         # A join to jobs would read all of them.
         assert '"jobs_job"' not in only
+
+
+def test_many_jobs_add_no_query_and_no_text_to_charts_and_usage(world: World) -> None:
+    """Numbers of jobs are one parameter, and labels are read of the jobs that are named."""
+    place = Accelerator.objects.earliest("pk")
+    now = timezone.now()
+    since = now - datetime.timedelta(minutes=50)
+    addresses = ["/figures/?window=3600", "/timeline/figures/", "/usage/?by=tag", "/usage/"]
+    few = {address: _page(world.ada, address) for address in addresses}
+    made = [make_job(world.ada, f"ended {number}") for number in range(30)]
+    Allocation.objects.bulk_create(
+        Allocation(
+            job=job, accelerator=place, slot=0, granted_generation=1,
+            granted_at=since + slot * HOUR / 100, released_at=since + (slot + 1) * HOUR / 100,
+        )
+        for slot, job in enumerate(made)
+    )  # fmt: skip
+    for address in addresses:
+        many = _page(world.ada, address)
+        assert len(many) == len(few[address])
+        number = str(made[20].pk)
+        assert not any(f"IN ({number}" in sql or f" {number}," in sql for sql in many)
+
+
+def test_the_queue_is_read_in_pages_with_the_same_queries(world: World) -> None:
+    order = list(live_jobs(world.admin))
+    few = _page(world.admin, "/queue/")
+    for number in range(QUEUE_JOBS_AT_ONCE):
+        make_job(world.ada, f"more {number}", priority=1)
+    client = Client()
+    client.force_login(world.admin)
+    many = _sql_of(lambda: client.get("/queue/"))
+    assert len(many) == len(few)
+    assert not any('"jobs_job"."facts"' in sql for sql in many)
+    first, second = (client.get("/queue/", {"page": page}) for page in (1, 2))
+    assert len(first.context["jobs"]) == QUEUE_JOBS_AT_ONCE
+    shown = [job for page in (first, second) for job, _ in page.context["jobs"]]
+    assert shown == live_jobs(world.admin)
+    assert shown[: len(order)] == order
+    held = {
+        job.pk: sum(cell.is_kept for row in cluster_map(world.admin, job.pk) for cell in row.cells)
+        for job in order
+    }
+    assert any(held.values())
+    assert {job.pk: count for job, count in first.context["jobs"] if count} == {
+        job_id: count for job_id, count in held.items() if count
+    }
+    assert b'rel="next" href="?page=2"' in first.content
+    assert b'rel="prev" href="?page=1"' in second.content
+    assert b'rel="next"' not in second.content
+    assert b"No jobs on this page" in client.get("/queue/", {"page": 9}).content
 
 
 def test_the_jobs_of_a_sweep_are_read_at_once_and_in_part(world: World) -> None:
