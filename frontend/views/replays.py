@@ -143,7 +143,7 @@ def _scenarios(prices: Mapping[str, float]) -> list[tuple[Replay, dict[str, str]
     """Return the newest replays with their main figures; none before the result."""
     rows = Replay.objects.select_related("requested_by").defer("result")
     rows = rows.annotate(changed=F("result__changed"), num_jobs=F("result__num_jobs"))
-    found = []
+    found: list[tuple[Replay, dict[str, str]]] = []
     for row in rows[:_SHOWN_REPLAYS]:
         figures = {}
         if row.status == ReplayStatus.DONE:
