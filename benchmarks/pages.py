@@ -48,14 +48,14 @@ _PAGES = (
     "/jobs/2/copy/", f"/jobs/compare/?job=1&job=2&job={LONG_JOB_ID}", "/sweeps/", "/sweeps/1/",
     "/sweeps/2/", "/nodes/", "/nodes/4/", "/timeline/", "/timeline/?tables=1", "/account/",
     "/account/notifications/", "/projects/", "/projects/1/", "/usage/", "/usage/?by=user",
-    "/usage/?by=tag", "/queue/", "/what-if/", "/what-if/1/", "/audit/", "/audit/?actor=user:user7",
-    "/audit/?object=job:9999/log", "/account/password/",
+    "/usage/?by=tag", "/queue/", "/queue/?page=2", "/what-if/", "/what-if/1/", "/audit/",
+    "/audit/?actor=user:user7", "/audit/?object=job:9999/log", "/account/password/",
 )  # fmt: skip
 _FIGURES = (
-    "/figures/", "/figures/?window=86400", "/jobs/2/figures/", f"/jobs/{LONG_JOB_ID}/figures/",
-    f"/jobs/compare/figures/?job=1&job=2&job={LONG_JOB_ID}", "/nodes/4/figures/",
-    "/timeline/figures/", "/timeline/figures/?window=86400", "/sweeps/2/figures/",
-    "/what-if/1/figures/",
+    "/figures/", "/figures/?window=86400", "/figures/?window=604800", "/jobs/2/figures/",
+    f"/jobs/{LONG_JOB_ID}/figures/", f"/jobs/compare/figures/?job=1&job=2&job={LONG_JOB_ID}",
+    "/nodes/4/figures/", "/timeline/figures/", "/timeline/figures/?window=86400",
+    "/sweeps/2/figures/", "/what-if/1/figures/",
 )  # fmt: skip
 _REST = (
     "/api/v1/jobs/", "/api/v1/jobs/?order=-priority", "/api/v1/jobs/?order=-duration&tag=tag3",

@@ -23,6 +23,7 @@ from jobs.models import (
     StepReport,
     Sweep,
 )
+from jobs.services.lifecycle.usage_days import usage_days_sum
 from tests.frontend.world import give_history, make_job, make_node
 from tests.support.builders import at
 
@@ -37,6 +38,8 @@ _MINUTE = datetime.timedelta(minutes=1)
 
 def past_fill(num_jobs: int, long_job_id: int) -> None:
     """Add jobs until there are `num_jobs`, the last one submitted now, and what they left.
+
+    Days are summed up, as the site's task does.
 
     Args:
         long_job_id: number of the job with a long history, the next one after those of the site.
@@ -57,6 +60,8 @@ def past_fill(num_jobs: int, long_job_id: int) -> None:
         _past_of(rows[begin : begin + _CHUNK], places[3:])
     _readings(places, max(start, timezone.now() - datetime.timedelta(days=40)))
     _sweep()
+    while usage_days_sum(timezone.now()):
+        pass
     with connection.cursor() as cursor:
         cursor.execute("ANALYZE")
 

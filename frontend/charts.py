@@ -68,7 +68,7 @@ def overview_charts(person: Person, window_s: int, now: datetime) -> dict[str, F
         allocation_changes(allocations, person), labels, num_accelerators, start, end
     )
     if allocations.is_cut:
-        allocation["table"]["note"] = "Older allocations are left out: choose a shorter time."
+        allocation["note"] = "Older allocations are left out: choose a shorter time."
     return {
         "allocation": allocation,
         "throughput": cluster_throughput_figure(spans, start, end, bin_s),

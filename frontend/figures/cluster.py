@@ -219,4 +219,4 @@ def _sample_times(ats: NDArray[np.float64], start_at: float, end_at: float) -> N
     if len(inside) <= MAX_POINTS:
         return inside
     step = (end_at - start_at) / (MAX_POINTS - 1)
-    return start_at + np.arange(MAX_POINTS) * step
+    return start_at + np.arange(MAX_POINTS, dtype=np.float64) * step

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
+from django.conf import settings
 from django.contrib import messages
 from django.contrib.auth.decorators import login_required
+from django.db.models import F
 from django.http import Http404, HttpRequest, HttpResponse
 from django.shortcuts import get_object_or_404, redirect, render
 from django.utils import timezone
@@ -19,6 +22,8 @@ from frontend.views.changes import person
 from frontend.views.pages import figures_response
 from jobs.exceptions import ControlPlaneError
 from jobs.models import Replay, ReplayStatus
+from jobs.selectors.readings import HOUR_S
+from jobs.selectors.usage import accelerator_prices
 from jobs.services.cluster.replays import (
     HOURS_RANGE,
     accelerators_present,
@@ -40,6 +45,7 @@ _MEASURES = (
     ("resizes_per_job", "Resizes of a job", ""),
     ("worst_fairness", "Worst finish-time fairness", ""),
 )
+_MAKESPAN_ROW = [key for key, _, _ in _MEASURES].index("makespan_s")
 #: Rows of a tier: key of the summaries, label.
 _TIER_MEASURES = (
     ("mean_jct_s", "mean completion time"),
@@ -88,7 +94,7 @@ def replay(request: HttpRequest, replay_id: int) -> HttpResponse:
     row = get_object_or_404(Replay.objects.select_related("requested_by"), pk=replay_id)
     context: dict[str, Any] = {"replay": row, "percent": round(100 * row.progress)}
     if row.status == ReplayStatus.DONE:
-        context |= {"rows": _comparison(row.result), "result": row.result}
+        context |= {"rows": _comparison(row), "result": row.result}
     return render(request, "frontend/replay.html", context)
 
 
@@ -115,7 +121,7 @@ def cancel(request: HttpRequest, replay_id: int) -> HttpResponse:
 
 
 def _page(request: HttpRequest, given: dict[str, str], errors: dict[str, str]) -> HttpResponse:
-    present = accelerators_present()
+    present, prices = accelerators_present(), accelerator_prices()
     context = {
         "policies": list(POLICIES),
         "given": given,
@@ -126,14 +132,56 @@ def _page(request: HttpRequest, given: dict[str, str], errors: dict[str, str]) -
         ],
         "hours_low": HOURS_RANGE[0],
         "hours_high": HOURS_RANGE[1],
-        "replays": Replay.objects.select_related("requested_by").defer("result")[:_SHOWN_REPLAYS],
+        "replays": _scenarios(prices),
+        "prices": prices,
+        "currency": settings.CURRENCY,
     }
     return render(request, "frontend/what_if.html", context, status=400 if errors else 200)
 
 
-def _comparison(result: dict[str, Any]) -> list[dict[str, str]]:
+def _scenarios(prices: Mapping[str, float]) -> list[tuple[Replay, dict[str, str]]]:
+    """Return the newest replays with their main figures; none before the result."""
+    rows = Replay.objects.select_related("requested_by").defer("result")
+    rows = rows.annotate(changed=F("result__changed"), num_jobs=F("result__num_jobs"))
+    found: list[tuple[Replay, dict[str, str]]] = []
+    for row in rows[:_SHOWN_REPLAYS]:
+        figures = {}
+        if row.status == ReplayStatus.DONE:
+            makespan_s = row.changed["makespan_s"]
+            cost = _cost(row.accelerators, makespan_s, prices)
+            figures = {
+                "num_jobs": str(row.num_jobs),
+                "mean": _shown(row.changed["mean_jct_s"], "s"),
+                "makespan": _shown(makespan_s, "s"),
+                "cost": _shown(cost, ""),
+            }
+        found.append((row, figures))
+    return found
+
+
+def _cost(
+    accelerators: Mapping[str, int], seconds: float | None, prices: Mapping[str, float]
+) -> float | None:
+    """Return the price of a whole cluster for a time; None unless each kind has a price."""
+    if seconds is None or not prices.keys() >= accelerators.keys():
+        return None
+    return sum(number * prices[kind] for kind, number in accelerators.items()) * seconds / HOUR_S
+
+
+def _comparison(replay: Replay) -> list[dict[str, str]]:
     """List the figures recorded, replayed unchanged, and replayed with the change."""
+    result, prices = replay.result, accelerator_prices()
     rows = [_compared(result, key, text, unit) for key, text, unit in _MEASURES]
+    if prices:
+        sizes = dict.fromkeys(("recorded", "as_is"), result["as_is_accelerators"])
+        sizes["changed"] = replay.accelerators
+        costs = {
+            name: {"cost": _cost(size, result[name].get("makespan_s"), prices)}
+            for name, size in sizes.items()
+        }
+        text = "Cost of all accelerators until then"
+        text += f", {settings.CURRENCY}" if settings.CURRENCY else ""
+        rows.insert(_MAKESPAN_ROW + 1, _compared(costs, "cost", text, ""))
     for tier in result.get("tiers", ()):
         number = tier["num_jobs"]
         name = f"{number} {tier['tier']} job{'' if number == 1 else 's'}"
@@ -154,7 +202,7 @@ def _shown(value: float | None, unit: str) -> str:
         return "\N{EN DASH}"
     if unit == "%":
         return f"{value:.0%}"
-    return f"{value:,.0f} s" if unit == "s" else f"{value:.2f}"
+    return f"{value:,.0f} s" if unit == "s" else f"{value:,.2f}"
 
 
 def _whole(text: str) -> object:

@@ -138,7 +138,7 @@ def _figures(person: Person, period: Period) -> dict[str, Figure]:
     if found.is_cut:
         notes.append("Older stays and marks are left out: choose a shorter time.")
     if notes:
-        figure["table"]["note"] = " ".join(notes)
+        figure["note"] = " ".join(notes)
     return {"timeline": figure}
 
 

@@ -88,7 +88,7 @@ def usage_between(
     if project:
         jobs &= Q(job__project__name=project)
         owned &= Q(project__name=project)
-    prices = dict(AcceleratorPrice.objects.values_list("kind", "per_hour"))
+    prices = accelerator_prices()
     periods = usage_periods(jobs, owned, since, until)
     sums = _sums(periods, [_COLUMNS[by]])
     if by is UsageBy.TAG:
@@ -105,6 +105,11 @@ def usage_between(
     ]
     rows.sort(key=lambda row: (-row.accelerator_hours, row.name))
     return Usage(since, until, by, rows, _row("", total, has_idle, prices), settings.CURRENCY)
+
+
+def accelerator_prices() -> dict[str, float]:
+    """Return the prices of an hour by kind of accelerator, of the kinds that have one."""
+    return dict(AcceleratorPrice.objects.order_by().values_list("kind", "per_hour"))
 
 
 def _sums(periods: Iterable[Period], columns: Sequence[str]) -> dict[Group, Amounts]:

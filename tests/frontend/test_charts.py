@@ -219,10 +219,9 @@ def test_the_window_ends_what_is_read(world: World) -> None:
 def test_a_chart_without_the_oldest_allocations_says_so(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def table() -> dict[str, Any]:
-        figures = overview_charts(world.admin, 3600, timezone.now())
-        return dict(figures["allocation"]["table"])
+    def allocation() -> dict[str, Any]:
+        return overview_charts(world.admin, 3600, timezone.now())["allocation"]
 
-    assert "note" not in table()
+    assert "note" not in allocation()
     monkeypatch.setattr(series, "MAX_SPANS", 1)
-    assert table()["note"] == "Older allocations are left out: choose a shorter time."
+    assert allocation()["note"] == "Older allocations are left out: choose a shorter time."

@@ -8,7 +8,7 @@ import re
 from django.conf import settings
 from django.test import Client
 
-from jobs.models import Event, Replay, ReplayStatus
+from jobs.models import AcceleratorPrice, Event, Replay, ReplayStatus
 from tests.frontend.world import World
 
 DASH = "\N{EN DASH}"
@@ -54,6 +54,38 @@ def test_an_answer_shows_three_pasts(world: World, admin: Client) -> None:
         ("recorded", "520 s"), ("replayed", "520 s"), ("what if", "260 s"), ("change", "-50%"),
     ]  # fmt: skip
     assert "was left out" in page
+
+
+def test_scenarios_stand_side_by_side(world: World, admin: Client) -> None:
+    def row() -> list[str]:
+        page = admin.get("/what-if/").content.decode()
+        line = page.split(f'data-key="replay-{replay.pk}"')[1].split("</tr>")[0]
+        return re.findall(r'"number[^>]*>([^<]*)<', line)
+
+    AcceleratorPrice.objects.all().delete()
+    replay = Replay.objects.get(status=ReplayStatus.DONE)
+    assert row() == ["2", "260 s", "300 s"]
+    AcceleratorPrice.objects.create(kind="cpu", per_hour=3.0)
+    assert row() == ["2", "260 s", "300 s", DASH]  # t4 has no price
+    AcceleratorPrice.objects.create(kind="t4", per_hour=6.0)
+    assert row() == ["2", "260 s", "300 s", "5.00"]  # (16 * 3 + 2 * 6) an hour
+    replay = Replay.objects.get(status=ReplayStatus.RUNNING)
+    assert row() == [""] * 4
+
+
+def test_an_answer_has_the_cost_if_prices_are_set(world: World, admin: Client) -> None:
+    def cost() -> list[str]:
+        page = admin.get(f"/what-if/{replay.pk}/").content.decode()
+        _, _, rest = page.partition("Cost of all accelerators until then</th>")
+        return re.findall(r'"number"[^>]*>(?:<strong>)?([^<]+)<', rest.split("</tr>")[0])
+
+    AcceleratorPrice.objects.all().delete()
+    replay = Replay.objects.get(status=ReplayStatus.DONE)
+    assert cost() == []
+    for kind, price in (("cpu", 3.0), ("t4", 6.0)):
+        AcceleratorPrice.objects.create(kind=kind, per_hour=price)
+    # (8 * 3 + 2 * 6) an hour for 600 s, and (16 * 3 + 2 * 6) for 300 s.
+    assert cost() == ["6.00", "6.00", "5.00", "-17%"]
 
 
 def test_an_answer_shows_each_tier(world: World, admin: Client) -> None:

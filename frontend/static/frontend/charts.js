@@ -136,6 +136,9 @@ async function draw(box, figure) {
   }
   box.dataset.drawn = "1";
   resized.observe(plot);
+  const note = box.querySelector(".chart-note");
+  note.textContent = figure.note ?? "";
+  note.hidden = !note.textContent;
   fillLegend(box.querySelector(".legend"), figure.legend);
   if (box.querySelector("details")?.open) fillTable(box, figure.table);
 }
@@ -173,7 +176,7 @@ function fillTable(box, table) {
   box.querySelector("thead").replaceChildren(head);
   box.querySelector("tbody").replaceChildren(...body);
   const note = box.querySelector(".table-note");
-  note.textContent = table.rows.length ? table.note ?? (table.num_left_out ? `${table.num_left_out} older rows are left out.` : "") : "No figures yet.";
+  note.textContent = table.rows.length ? (table.num_left_out ? `${table.num_left_out} older rows are left out.` : "") : "No figures yet.";
 }
 
 export function drawAll() {
