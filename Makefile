@@ -131,7 +131,8 @@ check-images: $(DEV_STAMP)
 # Every case anew, the page about them, then mixtures of options; `make test` tries a sample.
 conformance: $(DEV_STAMP)
 	$(BIN)/python -m benchmarks.conformance --fresh $(ARGS)
-	CONFORMANCE_ALL=1 $(BIN)/python -m pytest tests/conformance/test_combinations.py \
+	CONFORMANCE_ALL=1 $(BIN)/python -m pytest -m "nightly or not nightly" \
+		tests/conformance/test_combinations.py \
 		tests/conformance/test_live_changes.py tests/conformance/test_page.py
 
 COMPILE := $(BIN)/uv pip compile -q --no-header --python-version 3.11 --generate-hashes

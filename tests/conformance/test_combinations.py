@@ -15,7 +15,7 @@ from tests.conformance.conftest import EVERYTHING
 
 ROWS = covering_rows()
 #: Rows that the normal run draws; `make conformance` tries all rows and as many mixtures again.
-BUDGET = 2
+BUDGET = 1
 IS_EVERYTHING = bool(os.environ.get(EVERYTHING))
 
 

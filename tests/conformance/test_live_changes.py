@@ -53,6 +53,7 @@ def undisturbed(folder: Path, case: Case) -> dict[str, Any]:
         return job.wait_finished()
 
 
+@pytest.mark.nightly  # tests/agents/trainer does the same to jobs of its own
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("case", chosen(), ids=lambda case: case.key)
 def test_resized_and_robbed_of_a_trainer_it_ends_with_the_same_bits(

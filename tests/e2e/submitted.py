@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from tests.e2e.stack import Stack
 
 CODE = (Path(__file__).parent / "paced_job.py").read_text()
-NUM_STEPS = 416
-#: While its go file is missing a job takes this long per example: 1.6 s a step on one accelerator.
-PAUSE_S = 0.1
+NUM_STEPS = 160
+#: While its go file is missing a job takes this long per example: 4 s a step on one accelerator.
+PAUSE_S = 0.25
 BATCH = 16
 START_DEADLINE_S = 150.0
 RESIZE_DEADLINE_S = 120.0
 FINISH_DEADLINE_S = 120.0
+#: How often the site is asked; each answer costs it some milliseconds of a processor.
+LOOK_EVERY_S = 0.5
 
 
 #: What undisturbed jobs ended with, by code: the same on every stack of a test run.
@@ -66,8 +69,16 @@ class Submitted:
 
     def num_training(self) -> int:
         """Count the members of the membership that does steps now, resizes under way left out."""
+        return len(self._members())
+
+    def leader(self) -> int:
+        """Return the slot of the trainer that leads the steps now."""
+        return int(self._members()[0]["slot"])
+
+    def _members(self) -> list[dict[str, Any]]:
         generations = self.stack.get(f"jobs/{self.id}/generations/")["results"]
-        return next((row["num_members"] for row in generations if row["phase"] == "active"), 0)
+        active = next((row for row in generations if row["phase"] == "active"), {"members": []})
+        return list(active["members"])
 
     def wait_until_trains_on(self, num_accelerators: int, deadline_s: float) -> None:
         """Wait until the job does steps on that many accelerators.
@@ -81,7 +92,7 @@ class Submitted:
             assert state["status"] not in ("failed", "invalid", "finished"), state
             return state["status"] == "running" and self.num_training() == num_accelerators
 
-        self.stack.wait_for(f"{self.name} training on {num_accelerators}", is_there, deadline_s)
+        self._wait_for(f"training on {num_accelerators}", is_there, deadline_s)
 
     def wait_until_holds_nothing(self, status: str, deadline_s: float) -> dict[str, Any]:
         """Wait until the job has that status and all its accelerators are free; give the job."""
@@ -91,8 +102,11 @@ class Submitted:
             assert state["status"] not in {"failed", "invalid"} - {status}, state
             return (state["status"], state["num_accelerators"]) == (status, 0)
 
-        self.stack.wait_for(f"{self.name} to be {status}", is_there, deadline_s)
+        self._wait_for(f"to be {status}", is_there, deadline_s)
         return self.state()
 
     def wait_until_finished(self) -> dict[str, Any]:
         return self.wait_until_holds_nothing("finished", START_DEADLINE_S + FINISH_DEADLINE_S)
+
+    def _wait_for(self, what: str, is_there: Callable[[], bool], deadline_s: float) -> None:
+        self.stack.wait_for(f"{self.name} {what}", is_there, deadline_s, look_every_s=LOOK_EVERY_S)

@@ -18,6 +18,53 @@ from tests.e2e.submitted import RESIZE_DEADLINE_S, START_DEADLINE_S, Submitted, 
 pytestmark = [pytest.mark.whole_stack, pytest.mark.timeout(600)]
 
 
+def test_resized_bereft_and_preempted_a_job_ends_like_the_undisturbed_one(stack: Stack) -> None:
+    """3 → 2 → 3; an agent is killed at 2, the leader at 3; the neighbour is cancelled."""
+    job = Submitted(stack, "moved", max_accelerators=3, priority=100)
+    job.wait_until_trains_on(3, START_DEADLINE_S)
+    neighbour = Submitted(stack, "neighbour", max_accelerators=2, priority=300)
+    neighbour.wait_until_trains_on(2, START_DEADLINE_S)
+    job.wait_until_trains_on(2, RESIZE_DEADLINE_S)
+    kill_an_agent(stack, job)
+    neighbour.do("cancel", reason="not needed any more")
+    neighbour.wait_until_holds_nothing("cancelled", RESIZE_DEADLINE_S)
+    expected = [(0, 3), (3, 2), (2, 3)]
+    stack.wait_for("the growth", lambda: resized_counts(job) == expected, RESIZE_DEADLINE_S)
+    for event in moves(job):
+        check_resize_event(event)
+    kill_the_leader(stack, job)
+    job.wait_until_trains_on(3, RESIZE_DEADLINE_S)
+    job.do("pause", reason="a break")
+    job.wait_until_holds_nothing("paused", RESIZE_DEADLINE_S)
+    stack.wait_for("the end of all trainers", lambda: not stack.trainer_pids(), 30)
+    job.do("resume")
+    job.go()
+    finished = job.wait_until_finished()
+    assert finished["digest"] == undisturbed_digest(stack)
+    assert finished["restarts"] == 0
+
+
+def kill_an_agent(stack: Stack, job: Submitted) -> None:
+    """Kill an agent; the one that is started again takes up its trainers, which go on."""
+    trainers = set(stack.trainer_pids())
+    agent = stack.supervisor.pids()["node-b"]
+    os.kill(agent, signal.SIGKILL)
+    stack.wait_for("a new agent", lambda: stack.supervisor.pids().get("node-b", agent) != agent, 30)
+    step = job.state()["step"]
+    stack.wait_for("more steps", lambda: job.state()["step"] > step, RESIZE_DEADLINE_S)
+    assert set(stack.trainer_pids()) == trainers
+
+
+def kill_the_leader(stack: Stack, job: Submitted) -> None:
+    """Kill the trainer that leads; the others go on without it, from memory."""
+    leader = job.leader()
+    os.kill(stack.trainers_of(job.id)[leader], signal.SIGKILL)
+    stack.wait_for("the loss", lambda: job.events("recovered"), RESIZE_DEADLINE_S)
+    (lost,) = job.events("recovered")[0]["data"]["lost"]
+    assert lost["slot"] == leader
+
+
+@pytest.mark.nightly  # the story above is its smaller one
 def test_resized_and_preempted_jobs_end_like_the_undisturbed_one(stack: Stack) -> None:
     """1 → 3 → 2 → 4 for one job, and 3 → 1 → 2 → 0 → all for its neighbour, by priorities alone."""
     neighbour = Submitted(stack, "neighbour", max_accelerators=3, priority=300)
@@ -67,22 +114,18 @@ def check_resize_event(event: dict[str, Any]) -> None:
         assert data["bytes_moved"] > 0
 
 
+@pytest.mark.nightly  # the first story kills an agent, too
 def test_a_killed_agent_takes_its_trainers_up_again(stack: Stack) -> None:
     job = Submitted(stack, "orphaned", max_accelerators=4)
     job.wait_until_trains_on(4, START_DEADLINE_S)
-    trainers = set(stack.trainer_pids())
-    agent = stack.supervisor.pids()["node-b"]
-    os.kill(agent, signal.SIGKILL)
-    stack.wait_for("a new agent", lambda: stack.supervisor.pids().get("node-b", agent) != agent, 30)
-    step = job.state()["step"]
-    stack.wait_for("more steps", lambda: job.state()["step"] > step, 30)
-    assert set(stack.trainer_pids()) == trainers
+    kill_an_agent(stack, job)
     job.go()
     finished = job.wait_until_finished()
     assert finished["digest"] == undisturbed_digest(stack)
     assert finished["restarts"] == 0
 
 
+@pytest.mark.nightly  # the first story cancels a job, too
 def test_a_cancelled_job_leaves_no_process_and_frees_its_accelerators(stack: Stack) -> None:
     job = Submitted(stack, "cancelled", max_accelerators=2)
     job.wait_until_trains_on(2, START_DEADLINE_S)

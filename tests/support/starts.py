@@ -13,7 +13,7 @@ LIMITS: Mapping[str, int] = {
     "sites for a browser": 2,
     "windows of a browser": 45,
     "trainers": 150,
-    "cases of Keras's classes": 40,
+    "cases of Keras's classes": 20,
 }
 #: Starts of this process, by name in `LIMITS`.
 STARTED: Counter[str] = Counter()

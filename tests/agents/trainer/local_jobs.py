@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -128,15 +129,23 @@ def local_job(
     return job
 
 
+def prepared(job: LocalJob, memberships: Sequence[Membership]) -> None:
+    """Start all trainers of some memberships before the first one trains, and wait for them.
+
+    A job that trains while others start costs processor seconds, and may end too early.
+    """
+    for membership in memberships:
+        job.prepare(membership)
+    for membership in memberships:
+        job.wait_ready(membership)
+
+
 def resized(job: LocalJob, sizes: list[int], every: int) -> dict[str, Any]:
     """Start everything first, then go from size to size as steps are reported."""
     memberships = [job.plan(sizes[0], None)]
     for size in sizes[1:]:
         memberships.append(job.plan(size, memberships[-1]))
-    for membership in memberships:
-        job.prepare(membership)
-    for membership in memberships:
-        job.wait_ready(membership)
+    prepared(job, memberships)
     for number, membership in enumerate(memberships):
         job.wait_step(number * every)
         job.go(membership)

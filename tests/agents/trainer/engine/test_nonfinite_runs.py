@@ -203,7 +203,7 @@ def test_the_checkpoint_is_of_before_the_bad_step_and_can_be_gone_on_from(tmp_pa
     (tmp_path / "on").mkdir()
     going_on = spec_of(OnNonfinite.CONTINUE, limit=BAD_STEP + 5)
     with local_job(tmp_path / "on", going_on, JOB) as job:
-        job.restore(2, outputs / "checkpoint.npz")
+        job.restore(1, outputs / "checkpoint.npz")
         result = job.wait_finished()
     assert result["step"] == BAD_STEP + 5
 
@@ -239,7 +239,7 @@ def test_a_loss_may_be_finite_again(tmp_path: Path) -> None:
     """The infinite example has no gradient: the step after it is as if nothing had been."""
     spec = spec_of(OnNonfinite.CONTINUE, settings=SETTINGS | {"value": 1e9}, limit=60)
     with local_job(tmp_path, spec, JOB) as job:
-        job.resize(2)
+        job.resize(1)
         result = job.wait_finished()
         kinds_of(job)
         states = [row["nonfinite"] for row in told(job, ReportKind.STEPS) if row["nonfinite"]]
@@ -259,7 +259,7 @@ def test_a_metric_alone_that_is_not_finite(tmp_path: Path, choice: OnNonfinite) 
     stop = StopCondition(kind=StopKind.EPOCHS, limit=3)
     spec = spec_of(choice, stop=stop, settings={})
     with local_job(tmp_path, spec, METRIC_JOB) as job:
-        job.resize(3)
+        job.resize(2)
         if choice is OnNonfinite.CONTINUE:
             result = job.wait_finished()
             assert [nonfinite_read(state).metric for state in result["nonfinite"]] == ["val_share"]
@@ -302,13 +302,13 @@ def test_all_stop_together_once_a_listener_has_caught_up(tmp_path: Path) -> None
 
 
 def test_the_loss_of_the_leader_in_the_end_changes_nothing(tmp_path: Path) -> None:
-    """The leader is lost when it is about to write; the others write and report the same."""
+    """The leader is lost when it is about to write; the other writes and reports the same."""
     with local_job(tmp_path, spec_of(OnNonfinite.STOP), JOB, num_slots=4) as job:
         ending = Ending(slot=0, place="agents.trainer.engine.tasks:failure_save")
         job.program = dying_program([ending])
-        job.resize(3)
+        job.resize(2)
         job.wait_lost(0)
-        job.recover([1, 2])
+        job.recover([1])
         data, outputs = stopped(job)
         kinds_of(job)
     assert outputs.parent.name == "0-1"
@@ -334,7 +334,7 @@ def test_an_overflow_that_the_loss_scale_skips_is_no_failure(tmp_path: Path) -> 
 def test_overflows_without_end_are_one(tmp_path: Path) -> None:
     spec = spec_of(OnNonfinite.STOP, settings={"first": 0, "end": 100})
     with local_job(tmp_path, spec, HALF_JOB) as job:
-        job.resize(2)
+        job.resize(1)
         data, _ = stopped(job)
         kinds_of(job)
     found = nonfinite_read(data["nonfinite"])

@@ -36,7 +36,7 @@ def kill_with_its_newest_report(job: LocalJob, slot: int) -> None:
     trainer.reports.remove([r for r in trainer.reports if r.kind is ReportKind.STEPS][-1])
 
 
-@pytest.mark.nightly  # tests/e2e/test_replaced_in_memory.py kills one leader
+@pytest.mark.nightly  # tests/e2e/test_whole_stack.py kills one leader
 def test_two_killed_leaders_leave_no_gap_and_tell_no_step_twice(tmp_path: Path) -> None:
     with local_job(tmp_path, training_spec(stop=STOP), UNEVEN_JOB) as job:
         job.resize(3)

@@ -22,16 +22,21 @@ from controlplane.core.protocol.wire import (
     TrainerReport,
 )
 from tests.agents.trainer.dying_trainer import Ending, dying_program
-from tests.agents.trainer.local_jobs import local_job, training_spec
+from tests.agents.trainer.local_jobs import local_job, prepared, training_spec
 from tests.agents.trainer.streaming_trainer import streaming_program
 
 NUM_EXAMPLES = 61
-NUM_STEPS = 900
+NUM_STEPS = 180
+#: What a trainer waits for each example where others are lost: 60 ms a step and more. A job that
+#: trained as fast as it can would need many more steps, not to end before its losses.
+PAUSE_S = 0.01
 EXCHANGE = "agents.trainer.collectives.tree_reduction:Exchange"
 
 #: Convolution, batch statistics, dropout, Adam and averaged weights; two metrics know which
 #: examples were seen.
 CODE = f'''
+import time
+
 import keras
 import numpy as np
 from keras import ops
@@ -61,6 +66,18 @@ def label_loss(y_true, y_pred):
     return keras.losses.binary_crossentropy(y_true[:, :1], y_pred, from_logits=True)
 
 
+class Paced:
+    def __init__(self, x, y, pause_s):
+        self.x, self.y, self.pause_s = x, y, pause_s
+
+    def __len__(self):
+        return len(self.x)
+
+    def __getitem__(self, index):
+        time.sleep(self.pause_s)
+        return self.x[index], self.y[index]
+
+
 def build(settings):
     generator = np.random.default_rng(3)
     x = generator.normal(size=({NUM_EXAMPLES}, 6, 6, 1)).astype("float32")
@@ -79,7 +96,7 @@ def build(settings):
     )
     optimizer = keras.optimizers.Adam(1e-3, use_ema=True)
     model.compile(optimizer=optimizer, loss=label_loss, metrics=[Seen(1), Seen(2)])
-    return model, (x, y), (x[:23], y[:23])
+    return model, Paced(x, y, settings["pause_s"]), (x[:23], y[:23])
 '''
 #: What an epoch's metrics are when each example was seen exactly once.
 SEEN = {
@@ -93,6 +110,7 @@ UNEVEN = [[0, 3], [1], [2, 4]]
 
 def spec_of(**changes: Any) -> Any:
     values: dict[str, Any] = {
+        "settings": {"pause_s": PAUSE_S},
         "global_batch_size": 12,
         "stop": StopCondition(kind=StopKind.STEPS, limit=NUM_STEPS),
     }
@@ -103,7 +121,7 @@ def spec_of(**changes: Any) -> Any:
 def expected(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     """Run the job once with nothing lost, on one accelerator."""
     folder = tmp_path_factory.mktemp("undisturbed")
-    with local_job(folder, spec_of(), CODE) as job:
+    with local_job(folder, spec_of(settings={"pause_s": 0.0}), CODE) as job:
         job.resize(1)
         result = job.wait_finished()
         check_epochs(job.output_folder())
@@ -120,7 +138,7 @@ def check_epochs(outputs: Path) -> None:
 
 
 def check_end(job: LocalJob, expected: dict[str, Any], writer: int) -> None:
-    result = job.wait_finished(60.0)
+    result = job.wait_finished(120.0)
     assert result["digest"] == expected["digest"]
     assert result["metrics"] == expected["metrics"]
     assert job.output_folder() == job.trainers[writer].run_dir / "outputs"
@@ -133,10 +151,7 @@ def start(job: LocalJob, shares: list[list[int]], *more: int) -> list[Membership
     memberships = [job.plan(len(shares), None, shares)]
     for size in more:
         memberships.append(job.plan(size, memberships[0], keep=range(size - 1)))
-    for membership in memberships:
-        job.prepare(membership)
-    for membership in memberships:
-        job.wait_ready(membership)
+    prepared(job, memberships)
     job.go(memberships[0])
     job.wait_switched(memberships[0])
     return memberships

@@ -16,7 +16,7 @@ from agents.trainer.local.local_cluster import LocalJob
 from agents.trainer.peers.bpf import HAS_FILTERS
 from controlplane.core.protocol.wire import StopCondition, StopKind
 from tests.agents.trainer.filtered_trainer import FILTERED_PROGRAM, FILTERS_FILE
-from tests.agents.trainer.local_jobs import local_job, training_spec
+from tests.agents.trainer.local_jobs import local_job, prepared, training_spec
 
 pytestmark = pytest.mark.skipif(not HAS_FILTERS, reason="only Linux has these filters")
 
@@ -44,7 +44,10 @@ def test_a_job_grows_and_recovers_behind_its_filters(tmp_path: Path) -> None:
     spec = training_spec(stop=StopCondition(kind=StopKind.STEPS, limit=100_000))
     with local_job(tmp_path, spec) as job:
         job.program = FILTERED_PROGRAM
-        job.resize(1)
+        alone = job.plan(1, None)
+        grown = job.plan(2, alone)
+        prepared(job, [alone, grown])
+        job.go(alone)
         job.wait(lambda: len(filters(job, 0)) >= 2, "the beacon's filter", 20.0)
         kinds = {(kind, is_listening) for kind, is_listening, _ in filters(job, 0)}
         assert kinds >= {("SOCK_STREAM", 1), ("SOCK_DGRAM", 0)}
@@ -53,7 +56,8 @@ def test_a_job_grows_and_recovers_behind_its_filters(tmp_path: Path) -> None:
         assert gets_through(job, 0, "127.0.0.1")
         assert not gets_through(job, 0, "127.0.0.2")
 
-        job.resize(2)
+        job.go(grown)
+        job.wait_switched(grown)
         assert not gets_through(job, 1, "127.0.0.3")
         job.wait_step(job.step() + 10)
         job.kill(0)

@@ -10,7 +10,7 @@ from agents.trainer.model.state import VariableSpec
 from agents.trainer.resize.transfer import LARGE_BYTES, Chunk, transfer_plan
 from controlplane.core.protocol.wire import ReportKind, StopCondition, StopKind
 from tests.agents.trainer.hasty_trainer import HASTY_PROGRAM
-from tests.agents.trainer.local_jobs import local_job, training_spec
+from tests.agents.trainer.local_jobs import local_job, prepared, training_spec
 
 #: One kernel of 4.4 MB (two pieces), one of 0.4 MB (a piece of its own), the rest together.
 LARGE_JOB = """
@@ -89,9 +89,13 @@ def test_a_row_larger_than_a_piece_is_not_cut_and_a_small_enough_variable_is_one
 def test_a_state_in_many_pieces_arrives_bit_by_bit(tmp_path: Path) -> None:
     spec = training_spec(stop=StopCondition(kind=StopKind.STEPS, limit=1_000_000))
     with local_job(tmp_path, spec, LARGE_JOB) as job:
-        job.resize(1)
+        first = job.plan(1, None)
+        grown = job.plan(3, first)
+        prepared(job, [first, grown])
+        job.go(first)
         job.wait_step(5)
-        grown = job.resize(3)
+        job.go(grown)
+        job.wait_switched(grown)
         digests: list[str] = []
 
         def has_all() -> bool:
@@ -116,18 +120,15 @@ def test_a_source_that_leaves_stays_until_its_state_has_arrived(tmp_path: Path) 
     spec = training_spec(stop=StopCondition(kind=StopKind.STEPS, limit=1_000_000))
     with local_job(tmp_path, spec, LONG_JOB) as job:
         job.program = HASTY_PROGRAM
-        held = job.resize(1)
-        job.wait_step(5)
-        # To one other, and to two others: the second of them is not the one that leads.
+        # From one to another, and to two others: the second of them is not the one that leads.
+        memberships = [job.plan(1, None)]
         for num_workers in (1, 2):
-            moved = job.plan(num_workers, held, keep=[])
-            job.prepare(moved)
-            job.wait_ready(moved)
-            job.go(moved)
-            job.wait_switched(moved)
-            held = moved
-        step = job.step()
-        job.wait_step(step + 5)
+            memberships.append(job.plan(num_workers, memberships[-1], keep=[]))
+        prepared(job, memberships)
+        for membership in memberships:
+            job.go(membership)
+            job.wait_switched(membership)
+            job.wait_step(job.step() + 5)
         stalls = [
             report.data
             for trainer in job.trainers.values()

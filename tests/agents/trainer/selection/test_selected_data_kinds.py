@@ -110,7 +110,14 @@ class Rig:
         return state_digest(state.specs, state.capture())
 
 
-@pytest.fixture(scope="module", params=MODELS)
+#: Models as parameters; that of plain labels is nightly, as test_data_kinds.py has it too.
+TRIED = [
+    pytest.param(name, marks=pytest.mark.nightly if name == "labels and one weight" else ())
+    for name in MODELS
+]
+
+
+@pytest.fixture(scope="module", params=TRIED)
 def rig(request: pytest.FixtureRequest) -> Rig:
     build, parts = MODELS[request.param]
     assert num_rows(parts) == NUM

@@ -124,7 +124,7 @@ def half_precision() -> Job:
     return classifier(inputs, x, optimizer), (ROWS, CLASSES)
 
 
-SLOW = (recurrent, separable, counting, several_outputs, half_precision)
+SLOW = (transformer, recurrent, separable, counting, several_outputs, half_precision)
 JOBS: list[Callable[[], Job]] = [
     residual,
     separable,

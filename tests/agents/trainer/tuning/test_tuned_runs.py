@@ -94,14 +94,21 @@ def test_a_job_that_tunes_and_selects_resized_in_mid_trial_ends_with_the_undistu
     assert trials_of(job) == trials
 
 
-def test_a_tuned_job_resized_1_3_2_4_in_mid_trial_ends_with_the_undisturbed_bits(
-    tmp_path: Path,
+@pytest.mark.parametrize(
+    ("sizes", "num_epochs"),
+    [
+        pytest.param([1, 3, 2], 50, id="1-3-2"),
+        pytest.param([1, 3, 2, 4], 100, id="1-3-2-4", marks=pytest.mark.nightly),
+    ],
+)
+def test_a_tuned_job_resized_in_mid_trial_ends_with_the_undisturbed_bits(
+    sizes: list[int], num_epochs: int, tmp_path: Path
 ) -> None:
-    spec = tuned_spec()
+    spec = tuned_spec(num_epochs)
     expected, trials = undisturbed(tmp_path / "one", spec)
     with local_job(tmp_path, spec, CODE, num_slots=6) as job:
-        job.program = scheduled_program({1: 13, 2: 18, 3: 37})
-        check_same(resized(job, [1, 3, 2, 4], every=0), expected)
+        job.program = scheduled_program(dict(zip(range(1, len(sizes)), [13, 18, 37], strict=False)))
+        check_same(resized(job, sizes, every=0), expected)
     assert trials_of(job) == trials
     assert len(trials) > 2, "nothing was tuned"
 

@@ -87,7 +87,9 @@ def _state() -> Any:
 
 
 @pytest.mark.parametrize("kind", [StopKind.EPOCHS, StopKind.STEPS])
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize(
+    "seed", [0, *(pytest.param(seed, marks=pytest.mark.nightly) for seed in (1, 2))]
+)
 def test_an_epoch_selects_or_searches(kind: StopKind, seed: int) -> None:
     selection = SelectionSpec(method=SelectionMethod.SELECTIVE_BACKPROP, start=1, guard=False)
     limit = {StopKind.EPOCHS: 60, StopKind.STEPS: 400}[kind]

@@ -133,7 +133,23 @@ ACCEPTED = {
 }
 
 
-@pytest.mark.parametrize("name", ACCEPTED)
+#: Accepted ones that `test_same_as_keras` also trains: nightly.
+TRAINED_TOO = {
+    "clipping, decay, averages and a schedule",
+    "clipvalue and accumulation",
+    "mixed precision with a loss scale",
+    "frozen layers and constraints",
+    "a compute_loss of one's own",
+}
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(name, marks=pytest.mark.nightly if name in TRAINED_TOO else ())
+        for name in ACCEPTED
+    ],
+)
 def test_what_a_compiled_model_can_say_is_accepted(name: str, tmp_path: Path) -> None:
     report = validated(tmp_path, ACCEPTED[name])
     assert report.ok, f"{report.code}: {report.message}\n{report.traceback}"

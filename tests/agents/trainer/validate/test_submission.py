@@ -122,6 +122,7 @@ def test_one_virtual_node_and_one_example_work(tmp_path: Path) -> None:
     assert report.ok, report.message
 
 
+@pytest.mark.nightly  # test_memory.py reads what such a process measures
 def test_a_validation_in_a_process_of_its_own_writes_its_report(tmp_path: Path) -> None:
     (tmp_path / "code").mkdir()
     (tmp_path / "code" / "job.py").write_text(HEAD + returning("compiled(net())"))
