@@ -125,16 +125,19 @@ def test_charts_show_what_the_tables_beside_them_say(admin: Visitor) -> None:
 
 def test_controls_of_the_queue_are_in_view_side_by_side(admin: Visitor) -> None:
     admin.open("/queue/")
-    for width in (390, 701, 768, 1100, 1101, 1440):
+    for width in (390, 701, 768, 1024, 1360, 1361, 1440):
         admin.page.set_viewport_size({"width": width, "height": 900})
         faults = admin.page.evaluate(
             """() => [...document.querySelectorAll("#queue .priority-form")].filter((form) => {
               const panel = document.getElementById("queue").getBoundingClientRect();
-              const parts = [...form.querySelectorAll("input:not([type=hidden]), button")];
-              const boxes = parts.map((part) => part.getBoundingClientRect());
+              const parts = form.querySelectorAll("input:not([type=hidden]), select, button");
+              const boxes = [...parts].map((part) => part.getBoundingClientRect());
               const mayWrap = innerWidth <= 700;  // on phones they take two rows
-              return boxes.some((box) => box.right > panel.right
-                || (!mayWrap && box.top > boxes[0].bottom));
+              const isCovered = (box, other) => box.left < other.right && other.left < box.right
+                && box.top < other.bottom && other.top < box.bottom;
+              return boxes.some((box, place) => box.right > panel.right
+                || (!mayWrap && box.top > boxes[0].bottom)
+                || boxes.slice(place + 1).some((other) => isCovered(box, other)));
             }).length"""
         )
         assert (width, faults) == (width, 0)
