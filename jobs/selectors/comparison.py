@@ -80,7 +80,11 @@ class SettingRow:
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """Jobs in the order asked for, and what they have in common or not."""
+    """Jobs in the order asked for, and what they have in common or not.
+
+    Attributes:
+        accelerator_hours: time for which each job has held accelerators, starts and pauses too.
+    """
 
     jobs: Sequence[Job]
     accelerator_hours: Sequence[float]
@@ -108,11 +112,9 @@ def compared_jobs(person: Person, job_ids: Sequence[int]) -> list[Job]:
 def jobs_compared(jobs: Sequence[Job]) -> Comparison:
     """Compare jobs."""
     series: dict[str, list[Series]] = {}
-    hours = []
+    hours = [job.attained_accelerator_s / 3600 for job in jobs]
     for job in jobs:
-        bins = _StepBins(job)
-        hours.append(float(bins.accelerator_hours[-1]))
-        for name, one in _histories(job, bins).items():
+        for name, one in _histories(job, _StepBins(job)).items():
             if name in series or len(series) < SERIES_LIMIT:
                 series.setdefault(name, []).append(one)
     return Comparison(jobs, hours, _setting_rows(jobs), _metric_rows(jobs), series)
