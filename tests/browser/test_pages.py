@@ -178,6 +178,10 @@ def test_ticked_jobs_are_compared_and_smoothed(admin: Visitor) -> None:
     first, last = (
         page.get_by_label(f"Choose job #{JOB[name]}", exact=True) for name in ("script", "running")
     )
+    page.get_by_label("Choose all on this page").check()
+    expect(page.locator('#jobs [name="job"]:not(:checked)')).to_have_count(0)
+    expect(page.locator("#bulk")).to_be_in_viewport(ratio=1)
+    page.get_by_label("Choose all on this page").uncheck()
     first.click()
     last.click(modifiers=["Shift"])
     expect(page.locator("#bulk-count")).to_have_text("3 jobs ticked")
