@@ -273,6 +273,39 @@ nudges.jobs_changed([{job_id}])
 """
 
 
+_SOON = """
+from django.contrib.auth.models import User
+from tests.frontend.world import make_job
+print(make_job(User.objects.get(username="ada"), "soon").pk)
+"""
+_BEGUN = """
+from jobs import nudges
+from jobs.models import Job
+from tests.frontend.world import give_history
+give_history(Job.objects.get(pk={job_id}), [], [0])
+nudges.jobs_changed([{job_id}])
+"""
+_GONE = """
+from jobs.models import Job
+Job.objects.get(pk={job_id}).delete()
+"""
+
+
+def test_charts_come_when_a_job_begins(ada: Visitor, site: Site) -> None:
+    job_id = int(site.run(_SOON))
+    try:
+        ada.open(f"/jobs/{job_id}/")
+        _hears_the_stream(ada.page)
+        expect(ada.page.locator("[data-figure]")).to_have_count(0)
+        site.run(_BEGUN.format(job_id=job_id))
+        loss = ada.page.locator("[data-figure=loss]")
+        expect(loss.locator(".scatterlayer .trace")).not_to_have_count(0)
+        expect(ada.page.get_by_label("smoothing")).to_be_visible()
+    finally:
+        ada.page.goto("/account/")
+        site.run(_GONE.format(job_id=job_id))
+
+
 def test_others_changes_do_not_wake_a_page(ada: Visitor, site: Site) -> None:
     ada.open(f"/jobs/{JOB['running']}/")
     _hears_the_stream(ada.page)
