@@ -128,7 +128,7 @@ class JobForm(SweepForm):
         self.fields["priority"].widget.attrs["max"] = ceiling
         self[
             "priority"
-        ].help_text = f"1 to {ceiling}; inside a tier, twice the priority, twice the share."
+        ].help_text = f"1 to {ceiling}; inside a tier, a weight or an order, by policy."
 
     def project_choices(self, names: Sequence[str]) -> None:
         """Offer the projects to which the user may submit."""

@@ -214,6 +214,27 @@ _WITHOUT_REASON = {
 }
 
 
+#: What is at fault in a job -> in words; other fields of a submission by their names.
+_FAULTS = {
+    "code": "its code",
+    "code.build": "its code",
+    "data.train": "its training data",
+    "data.validation": "its validation data",
+    "forked_from": "the job that it was forked from",
+}
+
+
+@register.filter
+def fault_text(job: Job) -> str:
+    """Return what is at fault in a failed or invalid job, in words; empty if nothing of it is."""
+    if job.status == JobStatus.INVALID and job.status_code == "timeout":
+        return "its validation took too long"
+    field = job.error_field
+    return _FAULTS.get(
+        field, field.replace("num_", "number of ").replace("_", " ").replace(".", " ")
+    )
+
+
 @register.filter
 def compact(value: float | None) -> str:
     """Format a number with three figures: 1234567 -> "1.23 M"."""

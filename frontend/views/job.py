@@ -118,8 +118,8 @@ def job(request: HttpRequest, job_id: int) -> HttpResponse:
             "facts": shown_facts(found.facts),
             "memory_text": _memory_text(found),
             "reproducibility": reproducibility_of(found, kinds_used(found)),
-            # A job that ended before it held any accelerator has no data for charts.
-            "has_charts": found.ended_at is None or found.generation > 0,
+            # A job that has held no accelerator yet has no data for charts.
+            "has_charts": found.generation > 0,
             "metric_charts": [(metric_key(name), name) for name in series.metric_names_of(found)],
         },
     )

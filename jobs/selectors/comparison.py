@@ -8,10 +8,11 @@ from typing import Any
 
 import numpy as np
 from django.db.models import Avg, F, Max, Q, Sum
+from django.utils import timezone
 
 from controlplane.core.values.metrics import is_higher_better
 from jobs.exceptions import InvalidInputError, NotFoundError
-from jobs.models import EpochReport, Job, JobMetric
+from jobs.models import Allocation, EpochReport, Job, JobMetric
 from jobs.selectors.access import Person, jobs_visible_to
 from jobs.selectors.series import step_reports_binned
 from jobs.selectors.settings_values import flat_settings
@@ -80,7 +81,11 @@ class SettingRow:
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """Jobs in the order asked for, and what they have in common or not."""
+    """Jobs in the order asked for, and what they have in common or not.
+
+    Attributes:
+        accelerator_hours: time for which each job has held accelerators, starts and pauses too.
+    """
 
     jobs: Sequence[Job]
     accelerator_hours: Sequence[float]
@@ -108,14 +113,20 @@ def compared_jobs(person: Person, job_ids: Sequence[int]) -> list[Job]:
 def jobs_compared(jobs: Sequence[Job]) -> Comparison:
     """Compare jobs."""
     series: dict[str, list[Series]] = {}
-    hours = []
     for job in jobs:
-        bins = _StepBins(job)
-        hours.append(float(bins.accelerator_hours[-1]))
-        for name, one in _histories(job, bins).items():
+        for name, one in _histories(job, _StepBins(job)).items():
             if name in series or len(series) < SERIES_LIMIT:
                 series.setdefault(name, []).append(one)
-    return Comparison(jobs, hours, _setting_rows(jobs), _metric_rows(jobs), series)
+    return Comparison(jobs, _held_hours(jobs), _setting_rows(jobs), _metric_rows(jobs), series)
+
+
+def _held_hours(jobs: Sequence[Job]) -> list[float]:
+    """Return each job's accelerator-hours, of those that it holds now up to this moment."""
+    now, held_s = timezone.now(), {job.pk: job.attained_accelerator_s for job in jobs}
+    present = Allocation.objects.filter(job__in=jobs, released_at=None)
+    for job_id, granted_at in present.values_list("job_id", "granted_at"):
+        held_s[job_id] += max(0.0, (now - granted_at).total_seconds())
+    return [seconds / 3600 for seconds in held_s.values()]
 
 
 class _StepBins:

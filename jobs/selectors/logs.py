@@ -69,9 +69,11 @@ def log_since(job: Job, slot: int | None, cursor: int) -> LogPart:
 
     A carriage return as first character means: the text replaces the unfinished line before it.
     """
+    # The earlier part has the heading of the trainer that it ends with.
+    shown = LogChunk.objects.filter(job=job, pk=cursor).values_list("slot", flat=True).first()
     chunks = list(_chunks(job, slot).filter(pk__gt=cursor).order_by("id")[:MAX_CHUNKS])
     last = chunks[-1].pk if chunks else cursor
-    text = _joined(chunks, with_slots=slot is None)
+    text = _joined(chunks, with_slots=slot is None, shown=shown)
     mark = "\r" if "\r" in text.partition("\n")[0] else ""
     return LogPart(mark + parts_shown(text), last, truncated=False)
 
@@ -107,10 +109,9 @@ def _chunks(job: Job, slot: int | None) -> QuerySet[LogChunk]:
     return chunks if slot is None else chunks.filter(slot=slot)
 
 
-def _joined(chunks: Sequence[LogChunk], *, with_slots: bool) -> str:
-    """Join chunks in order of arrival, with a heading at every change of trainer."""
+def _joined(chunks: Sequence[LogChunk], *, with_slots: bool, shown: int | None = None) -> str:
+    """Join chunks in order of arrival, with a heading at every change of trainer from `shown`."""
     parts: list[str] = []
-    shown: int | None = None
     for chunk in chunks:
         if with_slots and chunk.slot != shown:
             parts.append(_heading(chunk.slot))

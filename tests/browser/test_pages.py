@@ -125,16 +125,19 @@ def test_charts_show_what_the_tables_beside_them_say(admin: Visitor) -> None:
 
 def test_controls_of_the_queue_are_in_view_side_by_side(admin: Visitor) -> None:
     admin.open("/queue/")
-    for width in (390, 701, 768, 1100, 1101, 1440):
+    for width in (390, 701, 768, 1024, 1360, 1361, 1440):
         admin.page.set_viewport_size({"width": width, "height": 900})
         faults = admin.page.evaluate(
             """() => [...document.querySelectorAll("#queue .priority-form")].filter((form) => {
               const panel = document.getElementById("queue").getBoundingClientRect();
-              const parts = [...form.querySelectorAll("input:not([type=hidden]), button")];
-              const boxes = parts.map((part) => part.getBoundingClientRect());
+              const parts = form.querySelectorAll("input:not([type=hidden]), select, button");
+              const boxes = [...parts].map((part) => part.getBoundingClientRect());
               const mayWrap = innerWidth <= 700;  // on phones they take two rows
-              return boxes.some((box) => box.right > panel.right
-                || (!mayWrap && box.top > boxes[0].bottom));
+              const isCovered = (box, other) => box.left < other.right && other.left < box.right
+                && box.top < other.bottom && other.top < box.bottom;
+              return boxes.some((box, place) => box.right > panel.right
+                || (!mayWrap && box.top > boxes[0].bottom)
+                || boxes.slice(place + 1).some((other) => isCovered(box, other)));
             }).length"""
         )
         assert (width, faults) == (width, 0)
@@ -175,6 +178,10 @@ def test_ticked_jobs_are_compared_and_smoothed(admin: Visitor) -> None:
     first, last = (
         page.get_by_label(f"Choose job #{JOB[name]}", exact=True) for name in ("script", "running")
     )
+    page.get_by_label("Choose all on this page").check()
+    expect(page.locator('#jobs [name="job"]:not(:checked)')).to_have_count(0)
+    expect(page.locator("#bulk")).to_be_in_viewport(ratio=1)
+    page.get_by_label("Choose all on this page").uncheck()
     first.click()
     last.click(modifiers=["Shift"])
     expect(page.locator("#bulk-count")).to_have_text("3 jobs ticked")
@@ -264,6 +271,39 @@ from jobs.models import Event
 Event.objects.create(job_id={job_id}, kind="note", message="{message}", at=timezone.now())
 nudges.jobs_changed([{job_id}])
 """
+
+
+_SOON = """
+from django.contrib.auth.models import User
+from tests.frontend.world import make_job
+print(make_job(User.objects.get(username="ada"), "soon").pk)
+"""
+_BEGUN = """
+from jobs import nudges
+from jobs.models import Job
+from tests.frontend.world import give_history
+give_history(Job.objects.get(pk={job_id}), [], [0])
+nudges.jobs_changed([{job_id}])
+"""
+_GONE = """
+from jobs.models import Job
+Job.objects.get(pk={job_id}).delete()
+"""
+
+
+def test_charts_come_when_a_job_begins(ada: Visitor, site: Site) -> None:
+    job_id = int(site.run(_SOON))
+    try:
+        ada.open(f"/jobs/{job_id}/")
+        _hears_the_stream(ada.page)
+        expect(ada.page.locator("[data-figure]")).to_have_count(0)
+        site.run(_BEGUN.format(job_id=job_id))
+        loss = ada.page.locator("[data-figure=loss]")
+        expect(loss.locator(".scatterlayer .trace")).not_to_have_count(0)
+        expect(ada.page.get_by_label("smoothing")).to_be_visible()
+    finally:
+        ada.page.goto("/account/")
+        site.run(_GONE.format(job_id=job_id))
 
 
 def test_others_changes_do_not_wake_a_page(ada: Visitor, site: Site) -> None:

@@ -17,7 +17,17 @@ from controlplane.core.protocol.codec import encode
 from controlplane.core.protocol.nonfinite import Nonfinite
 from controlplane.core.values.explanations import reason
 from controlplane.core.values.lifecycle import GenerationPhase, JobStatus
-from jobs.models import ClusterSetting, EpochReport, Job, LogChunk, StepReport, Trial, UserLimits
+from jobs.models import (
+    ClusterSetting,
+    EpochReport,
+    Job,
+    LogChunk,
+    Project,
+    ProjectMembership,
+    StepReport,
+    Trial,
+    UserLimits,
+)
 from jobs.models.jobs import LIVE_JOB_STATUSES
 from tests.frontend.world import SCRIPT_NAME, World, make_job
 from tests.support.builders import membership_make
@@ -45,11 +55,11 @@ def test_the_overview_counts_and_explains(admin: Client) -> None:
 def test_others_jobs_take_places_on_the_map_but_have_no_names(world: World, ben: Client) -> None:
     response = ben.get("/")
     text = page_text(response)
-    assert "Accelerators in use 7 of 10" in text
+    assert "Accelerators in use by all jobs 7 of 10" in text
     assert text.count("another person") == 4  # three of "running", one of "script"
     assert "patient" not in text
     assert f"/jobs/{world.jobs['running'].pk}/" not in response.content.decode()
-    assert "Waiting 1 job" in text
+    assert "Waiting jobs that you see 1 job" in text
 
 
 def test_others_jobs_have_no_names_in_figures_either(world: World, ben: Client) -> None:
@@ -119,7 +129,7 @@ def test_script_in_names_stays_text(world: World, ada: Client) -> None:
         ("running", "running", "Pause Clone Fork Cancel job"),
         ("paused", "Paused by user:ada", "Resume Clone Cancel job"),
         ("failed", "Failed The code failed in step 17: ValueError", "Clone"),
-        ("invalid", "Invalid: code build(settings)", "Clone"),
+        ("invalid", "Invalid: its code build(settings)", "Clone"),
         ("finished", "finished", "Clone"),
     ],
 )
@@ -133,6 +143,56 @@ def test_each_status_has_its_words_and_buttons(
     if name in ("failed", "invalid", "finished"):
         assert "Cancel job" not in text
         assert "Change its priority" not in text
+
+
+@pytest.mark.parametrize(
+    ("code", "field", "expected"),
+    [
+        ("user_code", "code.build", "Invalid: its code"),
+        ("timeout", "code", "Invalid: its validation took too long"),
+        ("indivisible", "num_virtual_nodes", "Invalid: number of virtual nodes"),
+        ("internal", "", "Invalid"),
+    ],
+)
+def test_an_invalid_job_says_what_is_at_fault(
+    code: str, field: str, expected: str, world: World, ada: Client
+) -> None:
+    job = make_job(world.ada, "odd", JobStatus.INVALID, status_code=code, error_field=field)
+    assert f"<h2>{expected}</h2>" in ada.get(f"/jobs/{job.pk}/").content.decode()
+
+
+def test_charts_come_with_the_first_accelerator(world: World, ada: Client) -> None:
+    page = ada.get(f"/jobs/{world.jobs['pending'].pk}/").content.decode()
+    assert "data-figure=" not in page
+    assert "data-figures-url=" in page
+    assert 'data-figure="loss"' in ada.get(f"/jobs/{world.jobs['running'].pk}/").content.decode()
+
+
+def test_the_list_says_why_a_job_failed(world: World, ada: Client) -> None:
+    text = page_text(ada.get(f"/jobs/?q=%23{world.jobs['failed'].pk}"))
+    assert "The code failed in step 17" in text
+    assert "epoch 0" not in text
+
+
+def test_a_refusal_and_a_wrong_address_lead_on(world: World, ben: Client, client: Client) -> None:
+    job = world.jobs["running"]
+    ProjectMembership.objects.create(
+        project=Project.objects.get(jobs=job), user=world.ben, role="viewer", since=timezone.now()
+    )
+    refused, missing = ben.post(f"/jobs/{job.pk}/pause/"), ben.get("/nowhere/")
+    assert (refused.status_code, missing.status_code) == (403, 404)
+    assert "You may see this job, not change it." in page_text(refused)
+    for response in (refused, missing):
+        html = response.content.decode()
+        assert html.count("<h1>") == 1
+        assert 'href="/">Overview</a>' in html
+        assert 'href="/jobs/">All jobs</a>' in html
+    assert 'href="/login/">Log in</a>' in client.get("/nowhere/").content.decode()
+
+
+def test_members_are_told_which_figures_are_their_own(admin: Client, ada: Client) -> None:
+    assert page_text(ada.get("/")).count("jobs that you see") == 3
+    assert "jobs that you see" not in page_text(admin.get("/"))
 
 
 def test_a_pending_job_knows_its_place(world: World, ada: Client) -> None:
@@ -284,6 +344,22 @@ def test_the_log_comes_in_parts(world: World, ada: Client) -> None:
 def test_trainers_are_named_in_a_log_of_all(world: World, ada: Client) -> None:
     text = ada.get(f"/jobs/{world.jobs['running'].pk}/log/").json()["text"]
     assert text.count("── trainer 0 ──") == text.count("── trainer 1 ──") == 1
+
+
+def test_a_part_of_a_log_goes_on_below_the_heading_of_its_trainer(
+    world: World, ada: Client
+) -> None:
+    job = world.jobs["running"]
+    address = f"/jobs/{job.pk}/log/"
+    before = ada.get(address).json()
+    for slot in (1, 1, 0):
+        LogChunk.objects.create(
+            job=job, slot=slot, offset=LogChunk.objects.count(), size_bytes=4, text="new\n",
+            at=timezone.now(),
+        )  # fmt: skip
+    added = ada.get(f"{address}?cursor={before['next_cursor']}").json()["text"]
+    assert added == "new\nnew\n\n── trainer 0 ──\nnew\n"
+    assert before["text"] + added == ada.get(address).json()["text"]
 
 
 def test_a_huge_log_is_cut_to_its_end(world: World, ada: Client) -> None:

@@ -114,6 +114,13 @@ def test_no_two_jobs_look_alike(theme: str, vision: str) -> None:
     )
 
 
+def test_a_job_has_the_same_hue_in_both_themes() -> None:
+    for job in JOBS:
+        light, dark = (_lab(_linear(_properties(theme)[job])) for theme in SHEETS)
+        cosine = light[1:] @ dark[1:] / np.linalg.norm(light[1:]) / np.linalg.norm(dark[1:])
+        assert np.degrees(np.arccos(cosine)) < 15, job
+
+
 def test_both_themes_define_every_job_colour() -> None:
     for job in JOBS:
         for name in (job, f"{job}-soft"):

@@ -301,6 +301,7 @@ def test_a_followed_log_is_one_entry_in_an_hour(site: Site) -> None:
         site.session.get(f"/jobs/{site.job.pk}/log/")
     (entry,) = AuditEntry.objects.filter(action="job_read")
     assert entry.object == f"job:{site.job.pk}/log"
+    assert entry.details["owner"] == "ada"
 
 
 def test_entries_are_never_changed_or_deleted() -> None:
@@ -363,10 +364,10 @@ def test_rest_lists_pages_and_filters(site: Site) -> None:
 
 def test_the_page_shows_filters_and_leads_on(site: Site) -> None:
     for number in range(60):
-        audit_add(AuditAction.JOB_READ, f"job:{number}/code", actor="user:eve", owner=1)
+        audit_add(AuditAction.JOB_READ, f"job:{number}/code", actor="user:eve", owner="ada")
     page = site.session.get("/audit/", {"actor": "eve"})
     assert page.context["entries"][0].object == "job:59/code"
-    assert "owner: 1" in page.content.decode()
+    assert "owner: ada" in page.content.decode()
     assert "job read" in page.content.decode()
     older = site.session.get(f"/audit/?{page.context['older_query']}")
     assert older.context["entries"][-1].object == "job:0/code"

@@ -161,6 +161,11 @@ def _explain_share(
 
 def _explain_wait(job: Job, pool: Pool, counts: Mapping[JobId, int], standing: _Standing) -> Reason:
     given = standing.counts[-1] if standing.counts else 0
+    aged, weight = aged_weight(job, pool.now), job.weight
+    raised = None
+    if round(aged) > weight:
+        waited = job.waited_s(pool.now)
+        raised = reason("weighted_aged", waited=waited, weight=weight, aged_weight=aged)
     return reason(
         "weighted_waits",
         needed=job.min_accelerators,
@@ -168,8 +173,6 @@ def _explain_wait(job: Job, pool: Pool, counts: Mapping[JobId, int], standing: _
         held=given,
         capacity=pool.capacity,
         jobs=len(counts),
-        higher=standing.above(job.weight),
-        waited=job.waited_s(pool.now),
-        weight=job.weight,
-        aged=aged_weight(job, pool.now),
+        higher=standing.above(weight),
+        aged=raised,
     )

@@ -214,8 +214,9 @@ TEXTS: Mapping[str, str] = MappingProxyType(
         "weighted_most": ", all it can use",
         "weighted_least": ", its minimum",
         "weighted_waits": "Waits for {needed} of kind {kind}: {held} of {capacity} are held by "
-        "{jobs}, {higher} of them by jobs of higher priority; waiting {waited:.0f} s has raised "
-        "its weight from {weight:g} to {aged:.0f}.",
+        "{jobs}, {higher} of them by jobs of higher priority{aged}.",
+        "weighted_aged": "; waiting {waited:.0f} s has raised its weight from {weight:g} to "
+        "{aged_weight:.0f}",
         # slaq
         "slaq_waits": "Waits for {needed} of kind {kind}: {held} of {capacity} are held by {jobs} "
         "with more to gain; it has waited {waited_s}.",
@@ -274,6 +275,7 @@ TEXTS: Mapping[str, str] = MappingProxyType(
         "goodput_late": ", {fairness:.1f} times as long as alone on its share",
         "goodput_rest": "no other job gains more from them",
         "goodput_waits": "{stopped}Waits for {wish} of kind {kind}; {held} of {capacity} held by "
-        "jobs that gain more from them{higher}.",
+        "{jobs} with more to gain from them{largest}{higher}.",
+        "goodput_largest": ", {count} of them by {job}",
     }
 )

@@ -59,7 +59,6 @@ startSelfSubmitting();
 startSubmitForm();
 startCharts();
 const refreshLog = startLog();
-onChange(refreshRegions);
-onChange(refreshFigures);
+onChange(() => refreshRegions().finally(refreshFigures)); // a fresh region may bring charts
 onChange(refreshLog);
 start();

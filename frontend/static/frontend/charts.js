@@ -188,9 +188,10 @@ export function drawAll() {
 
 export async function refreshFigures() {
   const url = document.querySelector("[data-figures-url]")?.dataset.figuresUrl;
-  if (!url || !window.Plotly) return;
+  if (!url || !window.Plotly || !document.querySelector("[data-figure]")) return;
+  const hasNew = document.querySelector("[data-figure]:not([data-drawn])");
   const response = await fetch(url, {
-    headers: etag ? { "If-None-Match": etag } : {}, cache: "no-store", signal: AbortSignal.timeout(15000), redirect: "error",
+    headers: etag && !hasNew ? { "If-None-Match": etag } : {}, cache: "no-store", signal: AbortSignal.timeout(15000), redirect: "error",
   });
   if (!response.ok) return;
   etag = response.headers.get("ETag") ?? "";
@@ -199,8 +200,7 @@ export async function refreshFigures() {
 }
 
 export function startCharts() {
-  const boxes = document.querySelectorAll("[data-figure]");
-  if (!boxes.length) return;
+  if (!document.querySelector("[data-figures-url]")) return;
   // Charts may come later, so their tables are not listened to one by one; "toggle" does not bubble.
   document.addEventListener("toggle", ({ target }) => {
     const box = target.closest("[data-figure]");

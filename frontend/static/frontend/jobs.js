@@ -1,6 +1,7 @@
-// Ticks on the list of jobs: ranges with the shift key, a count, and a question before cancelling.
+// Ticks on the list of jobs: all, ranges with the shift key, a count, a question before cancelling.
 
 const bulk = document.getElementById("bulk");
+const tickAll = document.getElementById("tick-all");
 let last = null;
 
 function boxes() {
@@ -9,6 +10,8 @@ function boxes() {
 
 function count() {
   const num = boxes().filter((box) => box.checked).length;
+  tickAll.checked = num === boxes().length;
+  tickAll.indeterminate = num > 0 && !tickAll.checked;
   document.getElementById("bulk-count").textContent = num === 1 ? "1 job ticked" : `${num} jobs ticked`;
 }
 
@@ -26,6 +29,11 @@ function tickRange(event) {
 }
 
 if (bulk) {
+  tickAll.parentElement.hidden = false;
+  tickAll.addEventListener("change", () => {
+    for (const box of boxes()) box.checked = tickAll.checked;
+    count();
+  });
   // Space on a box with the shift key held is a click with `shiftKey`, too.
   document.getElementById("jobs").addEventListener("click", tickRange);
   bulk.addEventListener("submit", (event) => {

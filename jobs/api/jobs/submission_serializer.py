@@ -171,7 +171,7 @@ class SubmissionSerializer(serializers.Serializer):
         *PRIORITY_RANGE,
         default=DEFAULT_PRIORITY,
         label="Priority",
-        help_text="{} to {}; inside a tier, twice the priority, twice the share.".format(
+        help_text="{} to {}; inside a tier, a weight or an order, by policy.".format(
             *PRIORITY_RANGE
         ),
     )

@@ -59,7 +59,7 @@ def read_audit(user: Any, job: Job, part: str) -> None:
     object_ = _text(f"job:{job.pk}/{part}", 200)
     since = timezone.now() - READ_EVERY
     if not AuditEntry.objects.filter(**act, object=object_, at__gt=since).exists():
-        audit_add(AuditAction.JOB_READ, object_, actor=act["actor"], owner=job.owner_id)
+        audit_add(AuditAction.JOB_READ, object_, actor=act["actor"], owner=job.owner.get_username())
 
 
 def audit_expire(now: datetime.datetime) -> int:

@@ -14,7 +14,8 @@ FIELDS = {
     "lost": None,
     "more": reason("tier_more", count=2),
     "after": 1.5,
-    "aged": 12.4,
+    "aged": None,
+    "aged_weight": 12.4,
     "ahead": reason("queue_earlier"),
     "because": reason("goodput_sooner"),
     "before": 3,
@@ -57,6 +58,7 @@ FIELDS = {
     "job": 7,
     "jobs": 1,
     "kind": "gpu",
+    "largest": reason("goodput_largest", count=4, job=7),
     "late": None,
     "left": 120.0,
     "limit": 3,
@@ -178,9 +180,9 @@ SENTENCES = {
     "weighted_most": ", all it can use",
     "weighted_least": ", its minimum",
     "weighted_waits": (
-        "Waits for 5 of kind gpu: 6 of 8 are held by 1 job,  of them by jobs of higher "
-        "priority; waiting 30 s has raised its weight from 2 to 12."
+        "Waits for 5 of kind gpu: 6 of 8 are held by 1 job,  of them by jobs of higher priority."
     ),
+    "weighted_aged": "; waiting 30 s has raised its weight from 2 to 12",
     "slaq_waits": (
         "Waits for 5 of kind gpu: 6 of 8 are held by 1 job with more to gain; it has waited 30 s."
     ),
@@ -242,8 +244,10 @@ SENTENCES = {
     "goodput_late": ", 1.3 times as long as alone on its share",
     "goodput_rest": "no other job gains more from them",
     "goodput_waits": (
-        "Was stopped. Waits for 2 more of kind gpu; 6 of 8 held by jobs that gain more from them."
+        "Was stopped. Waits for 2 more of kind gpu; 6 of 8 held by 1 job with more to gain from "
+        "them, 4 of them by job 7."
     ),
+    "goodput_largest": ", 2 of them by job 7",
     "tier_shares": (
         "arrived earlier Higher tiers come first: Waits got 0 of 8 a free, 1 of 8 b "
         "free, and normal jobs share what is left."

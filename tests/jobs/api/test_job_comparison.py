@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from datetime import timedelta
 from typing import Any
 
 import pytest
 from django.contrib.auth.models import User
+from django.utils import timezone
 from rest_framework.test import APIClient
 
-from jobs.models import EpochReport, Job, StepReport
+from jobs.models import Allocation, EpochReport, Job, StepReport
 from jobs.selectors.comparison import COMPARED_LIMIT, POINTS_LIMIT
 from jobs.services.lifecycle.search_rows import metric_values_write
-from tests.support.builders import at, job_make
+from tests.support.builders import at, job_make, node_make
 
 pytestmark = pytest.mark.database
 
@@ -47,14 +49,21 @@ def get(client: APIClient, jobs: list[Job], **query: Any) -> dict[str, Any]:
 
 
 def test_jobs_stand_side_by_side(ada: User, client_of: Clients) -> None:
-    first = job_make(ada, started_at=at(0), settings={"units": 64, "net": {"depth": 2}}, seed=1)
+    first = job_make(ada, started_at=at(0), settings={"units": 64, "net": {"depth": 2}}, seed=1,
+                     attained_accelerator_s=7200.0)  # fmt: skip
     second = job_make(ada, settings={"units": 64, "net": {"depth": 3}}, seed=1)
+    node, _ = node_make()
+    Allocation.objects.create(
+        job=first, accelerator=node.accelerators.get(index=0), slot=0, granted_generation=1,
+        granted_at=timezone.now() - timedelta(hours=1),
+    )  # fmt: skip
     train(first, 20)
     metric_values_write(first, 0, {"val_accuracy": 0.5, "loss": 2.0})
     metric_values_write(first, 1, {"val_accuracy": 0.25, "loss": 1.0})
     answer = get(client_of(ada), [second, first])
     assert [job["id"] for job in answer["jobs"]] == [second.pk, first.pk]
-    assert answer["jobs"][1]["accelerator_hours"] == pytest.approx(20 * 2 * 3 / 3600)
+    # Two hours held before and one since, not only in steps.
+    assert answer["jobs"][1]["accelerator_hours"] == pytest.approx(3.0, abs=0.5)
     assert answer["settings"] == {"settings.net.depth": [3, 2]}
     assert answer["metrics"]["val_accuracy"] == {
         "higher_is_better": True, "best": [None, 0.5], "best_epoch": [None, 0],
@@ -122,5 +131,5 @@ def test_the_number_of_queries_does_not_grow_with_reports(
         train(job, 50)
     client = client_of(ada)
     get(client, jobs)  # marks the token as used
-    with django_assert_max_num_queries(4 + 2 * len(jobs)):
+    with django_assert_max_num_queries(5 + 2 * len(jobs)):
         get(client, jobs, series=1)

@@ -98,6 +98,21 @@ class Outcome:
         return found
 
     @cached_property
+    def largest_holders(self) -> list[Reason | None]:
+        """For each kind, the job with the most accelerators; None where none are given."""
+        found: list[Reason | None] = []
+        for kind in range(len(self.options.kinds)):
+            given = np.where(self.kinds == kind, self.given, 0)
+            row = int(np.argmax(given))
+            most, job_id = int(given[row]), self.options.jobs[row].id
+            found.append(reason("goodput_largest", count=most, job=job_id) if most else None)
+        return found
+
+    def num_holders(self, kind: int) -> int:
+        """Count the jobs to which accelerators of a kind are given."""
+        return len(self._held_by_weight[kind][0])
+
+    @cached_property
     def _held_by_weight(self) -> list[tuple[list[float], list[int]]]:
         """For each kind, its jobs' weights, ascending, and suffix sums of their accelerators."""
         weights = np.array([job.weight for job in self.options.jobs])
@@ -232,5 +247,7 @@ def _waiting(outcome: Outcome, row: int, job: Job) -> Reason:
         kind=options.kinds[kind],
         held=held,
         capacity=int(options.capacity[kind]),
+        jobs=outcome.num_holders(kind),
+        largest=outcome.largest_holders[kind],
         higher=reason("higher", count=higher) if higher > 0 else None,
     )
