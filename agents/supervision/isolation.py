@@ -42,8 +42,10 @@ NUM_FILES = 16384
 NUM_PROCESSES = max(4096, 64 * (os.cpu_count() or 1))
 #: Home and temporary folder of a job's processes, in the run directory.
 SCRATCH_FOLDER = "scratch"
-#: Folders in which every user may leave files.
-SHARED_FOLDERS = ("/tmp", "/var/tmp", "/dev/shm")  # noqa: S108
+#: Folders in which every user may leave files, besides file systems in memory (`_shared_folders`).
+SHARED_FOLDERS = ("/tmp", "/var/tmp", "/var/crash", "/run/lock", "/dev/shm")  # noqa: S108
+#: POSIX message queues are the files of `mqueue`.
+_IN_MEMORY = {"tmpfs", "ramfs", "hugetlbfs", "mqueue"}
 #: Its bytes are locked by agents, one for each user.
 RANGE_LOCK = "/run/virtualflow-job-uids.lock"
 _HELPER_LIMIT_S = 10.0
@@ -195,6 +197,8 @@ class Isolation:
         if list(self._users.values()).count(uid) == 1:
             if not self._is_killed(uid):
                 return False
+            if not _ipc_deleted(uid):
+                return False
             _leftovers_delete(uid)
             del self._owners[uid]
             if self._firewall is not None:
@@ -322,7 +326,7 @@ def _give(folder: Path, uid: int) -> None:
 
 def _leftovers_delete(uid: int) -> None:
     """Delete what a user has left in folders that all share: the next job has the same user."""
-    for folder in SHARED_FOLDERS:
+    for folder in _shared_folders():
         with contextlib.suppress(OSError):
             for entry in list(os.scandir(folder)):
                 if entry.stat(follow_symlinks=False).st_uid != uid:
@@ -331,3 +335,33 @@ def _leftovers_delete(uid: int) -> None:
                     shutil.rmtree(entry.path, ignore_errors=True)
                 else:
                     Path(entry.path).unlink(missing_ok=True)
+
+
+def _shared_folders() -> set[str]:
+    """Return SHARED_FOLDERS and the mounts in memory that every user can reach and write to.
+
+    Not file systems that outlive the machine's start or that other machines share: there, files of
+    this user id may be another node's, or results that were meant to stay.
+    """
+    folders = set(SHARED_FOLDERS)
+    for line in Path("/proc/self/mounts").read_text(errors="surrogateescape").splitlines():
+        _, escaped, kind, *_ = line.split(" ")
+        if kind in _IN_MEMORY and "\\" not in escaped:
+            mount = Path(escaped)
+            with contextlib.suppress(OSError):
+                is_open = mount.stat().st_mode & 0o003 == 0o003
+                if is_open and all(parent.stat().st_mode & 0o001 for parent in mount.parents):
+                    folders.add(escaped)
+    return folders
+
+
+def _ipc_deleted(uid: int) -> bool:
+    """Delete System V objects of a user, as that user; return whether that was possible."""
+    if not any(True for _ in job_user.ipc_objects(uid)):
+        return True
+    try:
+        _helper_run("--delete-ipc", str(uid))
+    except (OSError, ValueError, subprocess.SubprocessError) as error:
+        log.warning("System V objects of user %d are not deleted: %s", uid, error)
+        return False
+    return True

@@ -112,7 +112,7 @@ def intrude(state, agent, victim):
 
 
 def stay_behind(victim):
-    """Leave processes that claim the victim's run directory, or nothing, and files of all kinds."""
+    """Leave processes that claim the victim's run directory, or nothing; files; shared memory."""
     own = Path(os.environ["VIRTUALFLOW_RUN_DIR"])
     for environment in ({"VIRTUALFLOW_RUN_DIR": str(victim)}, {}):
         subprocess.Popen(["/bin/sleep", "1000"], env=environment, start_new_session=True)
@@ -122,3 +122,5 @@ def stay_behind(victim):
     os.mkfifo(own / "validation.json")
     (own / "shipped.json").symlink_to(own.parents[1] / "credentials.json")
     Path(f"/tmp/left-by-{os.getuid()}").write_text("for the next one")
+    libc = ctypes.CDLL(None)
+    libc.shmget(0, 4096, 0o1600), libc.msgget(0, 0o1600), libc.semget(0, 1, 0o1600)

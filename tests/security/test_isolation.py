@@ -23,10 +23,11 @@ from agents.supervision.isolation import (
     CAPABILITIES,
     JOB_USER_COMMAND,
     Isolation,
+    _shared_folders,
     isolation_check,
     processes_of_user,
 )
-from agents.trainer.contract.job_user import JobUser
+from agents.trainer.contract.job_user import JobUser, ipc_objects
 from controlplane.core.protocol.wire import (
     ReportKind,
     SlotAddress,
@@ -190,10 +191,12 @@ def test_a_job_reaches_nothing_and_leaves_nothing(
     plane.want(evil)
     wait_until(lambda: ReportKind.EXITED in plane.kinds(1, 0))
     assert (Path(tempfile.gettempdir()) / f"left-by-{uid}").exists()
+    assert {kind for kind, _ in ipc_objects(uid)} == {"shm", "msg", "sem"}
     plane.want()
     wait_until(lambda: ReportKind.EXITED in plane.kinds(2, 1))
     assert not agents.left()
     assert not (Path(tempfile.gettempdir()) / f"left-by-{uid}").exists()
+    assert not list(ipc_objects(uid))
     assert not (agents.state / "made-by-the-agent").exists()
     assert intruding.stat().st_uid == agents.folder.stat().st_uid
     assert "no trainer is left" in agents.stop()
@@ -376,6 +379,56 @@ def test_a_user_is_shared_by_a_job_alone_and_not_while_it_is_cleared(tmp_path: P
     assert entered("job 3", "3-0") == first + 1
     for name in ("1-2", "2-0", "3-0"):
         clear(name)
+
+
+#: Leaves an object of each kind behind, and a file in each folder; the number is what was made.
+LEAVING = """
+import ctypes, os, pathlib, sys
+libc = ctypes.CDLL(None, use_errno=True)
+made = [libc.shmget(0, 4096, 0o1600), libc.msgget(0, 0o1600), libc.semget(0, 1, 0o1600)]
+made += [pathlib.Path(folder, f"left-by-{os.getuid()}").write_text("x") for folder in sys.argv[1:]]
+print(sum(number >= 0 for number in made), libc.mq_open(b"/left", 0o102, 0o600, None))
+"""
+
+
+def test_what_a_user_shares_does_not_outlive_it(tmp_path: Path) -> None:
+    root_needed()
+    first = 300_000 + os.getpid() % 4_000_000 * 10
+    settings = agent_settings("http://127.0.0.1:9", tmp_path, job_uids=range(first, first + 2))
+    isolation = Isolation(settings, 1)
+    run_dir = tmp_path / "1-0"
+    run_dir.mkdir()
+    user = isolation.enter("job 1", run_dir)
+    assert user is not None
+    folders = [folder for folder in _shared_folders() if Path(folder).is_dir()]
+    command = [*JOB_USER_COMMAND, user.text(), sys.executable, "-I", "-c", LEAVING, *folders]
+    left = subprocess.run(
+        reachable_command(command, tmp_path / "mounts"), capture_output=True, text=True, check=True
+    )
+    assert left.stdout.split() == [str(3 + len(folders)), "-1"]
+    assert {kind for kind, _ in ipc_objects(user.uid)} == {"shm", "msg", "sem"}
+    files = [Path(folder, f"left-by-{user.uid}") for folder in folders]
+    assert all(file.exists() for file in files)
+    wait_until(lambda: isolation.is_cleared(run_dir))
+    assert not list(ipc_objects(user.uid))
+    assert not any(file.exists() for file in files)
+
+
+def test_every_file_system_in_memory_that_all_can_write_to_is_shared() -> None:
+    root_needed()
+    if shutil.which("unshare") is None or subprocess.run(["unshare", "-m", "true"]).returncode:
+        pytest.skip("there are no mount namespaces")
+    places = ["/mnt/open", "/mnt/read", "/mnt/closed", "/mnt/closed/open", "/mnt/queues"]
+    mounts = ["tmpfs 1777", "tmpfs 755", "tmpfs 711", "tmpfs 1777", "mqueue"]
+    script = ["set -e; mount -t tmpfs -o mode=755 none /mnt"]
+    for place, (kind, *mode) in zip(places, (mount.split() for mount in mounts), strict=True):
+        options = f"-o mode={mode[0]}" if mode else ""
+        script.append(f"mkdir {place}; mount -t {kind} {options} none {place}")
+    script += ["chmod 700 /mnt/closed", 'exec "$@"']
+    show = "from agents.supervision.isolation import _shared_folders as f; print(*f())"
+    command = ["unshare", "-m", "sh", "-c", "\n".join(script), "sh", sys.executable, "-c", show]
+    shown = subprocess.run(command, capture_output=True, text=True, check=True).stdout.split()
+    assert {place for place in shown if place.startswith("/mnt")} == {"/mnt/open", "/mnt/queues"}
 
 
 @pytest.mark.parametrize(("before", "then"), [("300:300", "300"), ("900:900", "500")])

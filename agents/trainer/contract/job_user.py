@@ -1,8 +1,9 @@
 """The operating system user of a job's processes: how a process gives up all others' rights.
 
 As a program (`python -I job_user.py USER COMMAND...`, USER in JSON) it becomes that user and then
-runs the command; `--kill UID GUARD` kills every process of a user; `--check UID PATH...` writes the
-paths that a user can neither search nor execute. It imports the standard library alone.
+runs the command; `--kill UID GUARD` kills every process of a user; `--delete-ipc UID` deletes a
+user's System V objects; `--check UID PATH...` writes the paths that a user can neither search nor
+execute. It imports the standard library alone.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ import os
 import resource
 import signal
 import sys
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -24,6 +26,7 @@ _PR_SET_DUMPABLE = 4
 _PR_SET_NO_NEW_PRIVS = 38
 _PR_CAP_AMBIENT, _PR_CAP_AMBIENT_CLEAR_ALL = 47, 4
 _CAPABILITIES_VERSION_3 = 0x20080522
+_IPC_RMID = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +59,7 @@ def job_user_become(user: JobUser) -> None:
         (Path(user.cgroup) / "cgroup.procs").write_text("0")
     os.umask(0o077)
     _limit(resource.RLIMIT_CORE, 0)
+    _limit(resource.RLIMIT_MSGQUEUE, 0)  # POSIX queues would stay, unseen where none is mounted
     _limit(resource.RLIMIT_NOFILE, user.num_files)
     _limit(resource.RLIMIT_NPROC, user.num_processes)
     _prctl(_PR_SET_NO_NEW_PRIVS, 1)
@@ -102,6 +106,31 @@ def user_kill_all(uid: int, guard: int) -> None:
         os.kill(-1, signal.SIGKILL)
 
 
+def ipc_objects(uid: int) -> Iterator[tuple[str, int]]:
+    """Yield kind (shm, msg, sem) and id of System V objects that a user owns or has created."""
+    for kind in ("shm", "msg", "sem"):
+        with contextlib.suppress(FileNotFoundError):  # a kernel without them
+            names, *rows = Path("/proc/sysvipc", kind).read_text().splitlines()
+            for row in rows:
+                fields = dict(zip(names.split(), map(int, row.split()), strict=True))
+                if uid in (fields["uid"], fields["cuid"]):
+                    yield kind, fields["msqid" if kind == "msg" else f"{kind}id"]
+
+
+def user_delete_ipc(uid: int) -> None:
+    """Delete a user's System V objects; root's right to do so is one that agents need not have.
+
+    Raises:
+        OSError: an object stays.
+    """
+    job_user_become(JobUser(uid, num_processes=256, num_files=256))
+    libc = ctypes.CDLL(None, use_errno=True)
+    for kind, number in ipc_objects(uid):
+        more = (0, _IPC_RMID) if kind == "sem" else (_IPC_RMID, None)
+        if getattr(libc, f"{kind}ctl")(number, *more) != 0:
+            raise OSError(ctypes.get_errno(), f"{kind}ctl")
+
+
 def _check(uids: list[int], gids: list[int]) -> None:
     """Check what the kernel says of this process.
 
@@ -123,9 +152,15 @@ def _prctl(option: int, value: int) -> None:
 
 
 def main(arguments: list[str]) -> int:
-    """Run a mode: --kill UID GUARD, --check UID PATH..., or USER COMMAND (does not return)."""
+    """Run a mode: --kill UID GUARD, --delete-ipc UID, --check UID PATH..., or USER COMMAND.
+
+    The last one does not return.
+    """
     if arguments[0] == "--kill":
         user_kill_all(int(arguments[1]), int(arguments[2]))
+        return 0
+    if arguments[0] == "--delete-ipc":
+        user_delete_ipc(int(arguments[1]))
         return 0
     if arguments[0] == "--check":
         uid = int(arguments[1])

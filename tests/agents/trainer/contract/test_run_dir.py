@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import json
 import socket
+import struct
 import threading
 from pathlib import Path
 
@@ -12,7 +14,14 @@ import pytest
 
 from agents.trainer.contract.ports import beacon_socket
 from agents.trainer.contract.run_dir import OrderWatcher, ReportWriter, orders_read, orders_write
-from agents.trainer.peers.readiness import Beacon, wait_until_ready
+from agents.trainer.peers.readiness import (
+    ANSWER,
+    ANSWER_TAG,
+    QUERY,
+    QUERY_TAG,
+    Beacon,
+    wait_until_ready,
+)
 from agents.trainer.peers.socket_filter import hosts_allowed
 from controlplane.core.protocol.wire import (
     AcceleratorInfo,
@@ -129,13 +138,60 @@ def test_waiting_for_a_leader_ends_when_it_says_so() -> None:
     [("127.0.0.3", "127.0.0.3"), ("192.0.2.200", "0.0.0.0"), ("localhost", "0.0.0.0")],
 )
 def test_a_beacon_is_on_the_declared_address_if_it_is_one_of_ours(
-    declared: str, bound: str
+    declared: str, bound: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     port = free_udp_port()
     beacon = Beacon(beacon_socket(f"{declared}:{port}"))
     assert beacon.address == (bound, port)
     beacon.generation = 3
-    wait_until_ready(f"127.0.0.3:{port}", 3)
+    monkeypatch.setattr("agents.trainer.peers.readiness.READY_LIMIT_S", 10.0)
+    monkeypatch.setattr("agents.trainer.peers.readiness.SILENCE_LIMIT_S", 20.0)
+    wait_until_ready(f"127.0.0.3:{port}", 3)  # raises without an answer from this address
+
+
+def test_a_forged_answer_changes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("agents.trainer.peers.readiness.SILENCE_LIMIT_S", 60.0)
+    with (
+        socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as leader,
+        socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as stranger,
+    ):
+        leader.bind(("127.0.0.1", 0))
+        address = f"127.0.0.1:{leader.getsockname()[1]}"
+        waiting = threading.Thread(target=wait_until_ready, args=(address, 4), daemon=True)
+        waiting.start()
+        leader.settimeout(10.0)
+        query, peer = leader.recvfrom(64)
+        tag, nonce = QUERY.unpack(query)
+        assert tag == QUERY_TAG
+        right = ANSWER.pack(ANSWER_TAG, nonce, 4)
+        without_nonce = struct.pack("!16sq", ANSWER_TAG, 4)
+        stranger.sendto(right, peer)
+        stranger.sendto(without_nonce, peer)
+        forged = ANSWER.pack(ANSWER_TAG, bytes(16), 4)
+        for wrong in (without_nonce, forged, right + b"!", right[:-1], bytes(2000), b""):
+            leader.sendto(wrong, peer)
+        leader.setblocking(False)
+        with contextlib.suppress(BlockingIOError):  # queries from before
+            while leader.recv(64):
+                pass
+        leader.settimeout(10.0)
+        # One may be on its way, but none follows a valid answer.
+        assert [leader.recv(64) for _ in range(3)] == [query] * 3
+        leader.sendto(right, peer)
+        waiting.join(timeout=10.0)
+        assert not waiting.is_alive()
+
+
+def test_a_beacon_answers_queries_alone() -> None:
+    port = free_udp_port()
+    Beacon(beacon_socket(f"127.0.0.1:{port}")).generation = 3
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as asking:
+        asking.settimeout(10.0)
+        asking.connect(("127.0.0.1", port))
+        wrong, right = (QUERY.pack(QUERY_TAG, nonce * 16) for nonce in (b"w", b"r"))
+        for sent in (b"", wrong[:-1], wrong + b"!", wrong.replace(b"ask", b"gen"), right):
+            asking.send(sent)
+        assert asking.recv(64) == ANSWER.pack(ANSWER_TAG, b"r" * 16, 3)
 
 
 def test_silence_does_not_stop_anybody(monkeypatch: pytest.MonkeyPatch) -> None:
