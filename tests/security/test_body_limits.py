@@ -7,7 +7,7 @@ import io
 import threading
 import time
 from collections.abc import Callable
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from django.conf import settings
@@ -16,8 +16,10 @@ from django.test import Client
 from django.utils import timezone
 
 from controlplane import request_bodies
+from controlplane.core.values.lifecycle import JobStatus
 from controlplane.request_bodies import ANONYMOUS_LIMIT_BYTES, bounded_asgi, bounded_wsgi
-from tests.support.builders import api_token_make, node_make
+from jobs.models import Allocation, Job
+from tests.support.builders import api_token_make, job_make, node_make
 
 pytestmark = pytest.mark.django_db
 
@@ -27,7 +29,8 @@ SUBMISSION = settings.CODE_LIMIT_BYTES + FORM
 COOKIE = settings.SESSION_COOKIE_NAME
 BATCH = settings.AGENT_BATCH_LIMIT_BYTES
 FILE = settings.ARTIFACT_LIMIT_BYTES
-FILES = "/api/v1/agent/jobs/1/files/model.keras/"
+AGENT = "/api/v1/agent/"
+FILES = f"{AGENT}jobs/1/files/predictions-0-1.npz/?slot=0&generation=1"
 #: Path, kind of caller -> largest body.
 LIMITS = {
     ("/login/", "nobody"): SMALL,
@@ -35,16 +38,30 @@ LIMITS = {
     ("/jobs/new/", "nobody"): SMALL,
     ("/jobs/new/", "wrong token"): SMALL,
     ("/api/v1/jobs/", "wrong token"): SMALL,
-    ("/api/v1/agent/enrol/", "agent"): SMALL,
+    (f"{AGENT}enrol/", "agent"): SMALL,
     (FILES, "nobody"): SMALL,
     (FILES, "wrong agent"): SMALL,
+    (FILES, "person"): SMALL,
+    (FILES, "program"): SMALL,
+    (FILES, "agent"): SMALL,
+    (f"{AGENT}reports/", "program"): SMALL,
     ("/nowhere", "program"): FORM,
     ("/account/", "person"): FORM,
     ("/jobs/new/", "person"): SUBMISSION,
     ("/api/v1/jobs/", "program"): SUBMISSION,
     ("/api/v1/validations/", "program"): SUBMISSION,
-    ("/api/v1/agent/reports/", "agent"): BATCH,
-    (FILES, "agent"): FILE,
+    (f"{AGENT}reports/", "agent"): BATCH,
+    (f"{AGENT}jobs/1/files/a/b/", "agent"): BATCH,
+    (FILES, "agent of the job"): FILE,
+}
+#: Others get 413.
+STATUSES = {
+    (FILES, "nobody"): 401,
+    (FILES, "wrong agent"): 401,
+    (FILES, "person"): 401,
+    (FILES, "program"): 401,
+    (FILES, "agent"): 404,
+    (f"{AGENT}reports/", "program"): 401,
 }
 
 
@@ -55,9 +72,24 @@ class Unreadable(io.RawIOBase):
         raise AssertionError("the body was read")
 
 
+def uploading_agent_make(owner: User, slot: int = 0) -> str:
+    """Give the token of an agent that may upload to FILES, for a trainer of `slot`."""
+    node, token = node_make(now=timezone.now())
+    values = {"task": "predict", "stop_kind": "epochs", "stop_limit": 1, "shuffle": False}
+    job = Job.objects.filter(id=1).first()
+    job = job or job_make(owner, id=1, status=JobStatus.RUNNING, **values)
+    Allocation.objects.create(
+        job=job, accelerator=node.accelerators.all()[0], slot=slot, granted_at=timezone.now(),
+        granted_generation=1,
+    )  # fmt: skip
+    return token
+
+
 @pytest.fixture
 def headers_of(ada: User) -> Callable[[str], dict[str, str]]:
     def headers(caller: str) -> dict[str, str]:
+        if caller == "agent of the job":
+            return {"authorization": f"Agent {uploading_agent_make(ada)}"}
         if caller == "person":
             client = Client()
             client.force_login(ada)
@@ -84,8 +116,10 @@ def by_wsgi(path: str, headers: dict[str, str], body: Any = None) -> tuple[int, 
 
     environ = {f"HTTP_{name.upper().replace('-', '_')}": text for name, text in headers.items()}
     environ["CONTENT_LENGTH"] = environ.pop("HTTP_CONTENT_LENGTH", "")
-    environ |= {"REQUEST_METHOD": "POST", "PATH_INFO": path, "SERVER_NAME": "x",
-                "SERVER_PORT": "1", "wsgi.input": body or Unreadable()}  # fmt: skip
+    path, _, query = path.partition("?")
+    environ |= {"REQUEST_METHOD": "POST", "PATH_INFO": path, "QUERY_STRING": query,
+                "SERVER_NAME": "x", "SERVER_PORT": "1",
+                "wsgi.input": body or Unreadable()}  # fmt: skip
     bounded_wsgi(application)(environ, lambda status, _headers: statuses.append(status))
     return int(statuses[0][:3]), bool(reached)
 
@@ -112,8 +146,8 @@ def by_asgi(path: str, headers: dict[str, str], *messages: Any) -> tuple[int, li
     scope = {
         "type": "http",
         "method": "POST",
-        "path": path,
-        "query_string": b"",
+        "path": path.partition("?")[0],
+        "query_string": path.partition("?")[2].encode(),
         "headers": [(name.encode(), text.encode()) for name, text in headers.items()],
     }
     asyncio.run(bounded_asgi(application)(scope, receive, send))
@@ -128,13 +162,76 @@ def test_a_body_above_the_limit_of_its_path_is_refused_unread(
     limit = LIMITS[path, caller]
     headers = headers_of(caller)
     above = headers | {"content-length": str(limit + 1)}
-    assert by_wsgi(path, above) == (413, False)
-    assert by_asgi(path, above) == (413, [])
+    status = STATUSES.get((path, caller), 413)
+    assert by_wsgi(path, above) == (status, False)
+    assert by_asgi(path, above) == (status, [])
     within = headers | {"content-length": str(limit)}
     with pytest.raises(AssertionError, match="the body was read"):
         by_wsgi(path, within)
     whole = {"type": "http.request", "body": b"", "more_body": False}
     assert by_asgi(path, within, whole) == (200, [whole])
+
+
+@pytest.mark.django_db(transaction=True)
+def test_files_of_agents_are_received_a_few_at_a_time(
+    ada: User, settings: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The agent of another node has a place when one node has taken all of its own."""
+    monkeypatch.setattr(request_bodies, "NODE_UPLOADS_LIMIT", 1)
+    settings.UPLOADS_LIMIT = 2
+    tokens = [uploading_agent_make(ada, slot) for slot in range(3)]
+    body = b"x" * (SMALL + 1)
+    path, _, query = FILES.partition("?")
+    orders: list[int] = []
+    told: list[tuple[int, int, str | None]] = []
+
+    def told_add(slot: int, status: int, headers: Any) -> None:
+        names = {str(name).lower(): text for name, text in headers}
+        told.append((slot, status, names.get("retry-after")))
+
+    def by_wsgi_application(_environ: Any, start_response: Any) -> list[bytes]:
+        while orders:  # while this request is being answered
+            wsgi_send(orders.pop(0))
+        start_response("204 No Content", [])
+        return []
+
+    wsgi = bounded_wsgi(by_wsgi_application)
+
+    def wsgi_send(slot: int) -> None:
+        environ = {"REQUEST_METHOD": "PUT", "PATH_INFO": path, "SERVER_NAME": "x",
+                   "SERVER_PORT": "1", "QUERY_STRING": query.replace("slot=0", f"slot={slot}"),
+                   "HTTP_AUTHORIZATION": f"Agent {tokens[slot]}", "wsgi.input": io.BytesIO(body),
+                   "CONTENT_LENGTH": str(len(body))}  # fmt: skip
+        wsgi(environ, lambda status, headers: told_add(slot, int(status[:3]), headers))
+
+    async def by_asgi_application(_scope: Any, _receive: Any, send: Any) -> None:
+        while orders:
+            await asgi_send(orders.pop(0))
+        await send({"type": "http.response.start", "status": 204, "headers": []})
+
+    asgi = bounded_asgi(by_asgi_application)
+
+    async def asgi_send(slot: int) -> None:
+        headers = {"authorization": f"Agent {tokens[slot]}", "content-length": str(len(body))}
+        scope = {"type": "http", "method": "PUT", "path": path,
+                 "query_string": query.replace("slot=0", f"slot={slot}").encode(),
+                 "headers": [(name.encode(), text.encode()) for name, text in headers.items()],
+                 }  # fmt: skip
+
+        async def send(message: Any) -> None:
+            if message["type"] == "http.response.start":
+                decoded = [(name.decode(), text.decode()) for name, text in message["headers"]]
+                told_add(slot, message["status"], decoded)
+
+        await asgi(scope, cast(Any, None), send)
+
+    refusal = (503, str(request_bodies.RETRY_AFTER_S))
+    for send in (wsgi_send, lambda slot: asyncio.run(asgi_send(slot))):
+        orders[:], told[:] = [0, 1, 2], []
+        send(0)
+        assert told == [(0, *refusal), (2, *refusal), (1, 204, None), (0, 204, None)]
+        send(2)
+        assert told[-1] == (2, 204, None)
 
 
 @pytest.mark.parametrize(
