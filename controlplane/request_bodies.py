@@ -14,6 +14,7 @@ import threading
 from collections import Counter
 from collections.abc import Awaitable, Callable, Hashable, Iterable, Iterator, MutableMapping
 from contextlib import contextmanager, nullcontext
+from functools import partial
 from http import HTTPStatus
 from importlib import import_module
 from typing import Any, BinaryIO, NamedTuple, cast
@@ -31,6 +32,7 @@ from rest_framework.exceptions import AuthenticationFailed
 from jobs.api.agent.views import node_of, upload_job
 from jobs.api.authentication import TokenAuthentication
 from jobs.exceptions import ControlPlaneError, TooLargeError, problem_response
+from jobs.origins import client_network
 
 ANONYMOUS_LIMIT_BYTES = 64 * 1024
 _SUBMISSION_LIMIT_BYTES = settings.CODE_LIMIT_BYTES + settings.DATA_UPLOAD_MAX_MEMORY_SIZE
@@ -85,25 +87,39 @@ class Places:
         self._limit = limit
         self._limit_each = limit_each
         self._held: Counter[Hashable] = Counter()
-        self._lock = threading.Lock()
+        self._num_waiting = 0
+        self._changed = threading.Condition()
 
     @contextmanager
-    def held(self, holder: Hashable) -> Iterator[None]:
-        """Hold a place.
+    def held(self, holder: Hashable, wait_s: float = 0.0) -> Iterator[None]:
+        """Hold a place, after `wait_s` at most; WAITING_LIMIT threads may wait at once.
 
         Raises:
             BusyError: no place is free for `holder`.
         """
-        with self._lock:
-            if self._held.total() >= self._limit or self._held[holder] >= self._limit_each:
-                raise BusyError("Too many files are being sent at once; try again.")
+        with self._changed:
+            if not (self._is_free(holder) or self._has_become_free(holder, wait_s)):
+                raise BusyError("Too many requests are being sent at once; try again.")
             self._held[holder] += 1
         try:
             yield
         finally:
-            with self._lock:
+            with self._changed:
                 self._held[holder] -= 1
                 self._held += Counter()  # without those that hold none
+                self._changed.notify_all()
+
+    def _is_free(self, holder: Hashable) -> bool:
+        return self._held.total() < self._limit and self._held[holder] < self._limit_each
+
+    def _has_become_free(self, holder: Hashable, wait_s: float) -> bool:
+        if self._num_waiting >= WAITING_LIMIT or not wait_s:
+            return False
+        self._num_waiting += 1
+        try:
+            return self._changed.wait_for(partial(self._is_free, holder), wait_s)
+        finally:
+            self._num_waiting -= 1
 
 
 def announced_body(request: HttpRequest) -> Announcement:
@@ -169,38 +185,25 @@ def bounded_wsgi(application: WSGIApplication) -> WSGIApplication:
 
     Slow senders then hold `VIRTUALFLOW_BODIES` threads of a process at most, and those who wait
     WAITING_LIMIT more. Further requests with a body are answered with 503, after TURN_S or at once;
-    those without one as ever.
+    those without one as ever. One address leaves a turn to others. A turn has no deadline: Granian
+    2.8 cannot end a read, and the whole process stands still if a request ends before its read.
     """
-    turns = threading.BoundedSemaphore(settings.BODIES_LIMIT)
-    waiting = threading.BoundedSemaphore(WAITING_LIMIT)
+    turns = Places(settings.BODIES_LIMIT, max(settings.BODIES_LIMIT - 1, 1))
     uploads = _uploads()
 
-    def has_turn() -> bool:
-        if turns.acquire(blocking=False):
-            return True
-        if not waiting.acquire(blocking=False):
-            return False
-        try:
-            return turns.acquire(timeout=TURN_S)
-        finally:
-            waiting.release()
-
-    def body_of(environ: WSGIEnvironment, length: int) -> BinaryIO:
-        if not has_turn():
-            raise BusyError("Too many requests are being sent at once; try again.")
-        try:
-            return _body_read(environ["wsgi.input"], length)
-        finally:
-            turns.release()
+    def body_of(request: WSGIRequest, source: Any, length: int) -> BinaryIO:
+        with turns.held(client_network(request), TURN_S):
+            return _body_read(source, length)
 
     def answer(environ: WSGIEnvironment, start_response: StartResponse) -> Iterable[bytes]:
         try:
             # A copy: the request decodes the path in it, which works only once.
-            length, node_id = _checked(WSGIRequest(dict(environ)))
+            request = WSGIRequest(dict(environ))
+            length, node_id = _checked(request)
             if not length:
                 return application(environ, start_response)
             place = nullcontext() if node_id is None else uploads.held(node_id)
-            with place, body_of(environ, length) as body:
+            with place, body_of(request, environ["wsgi.input"], length) as body:
                 return application(environ | {"wsgi.input": body}, start_response)
         except ControlPlaneError as error:
             refusal = _refusal(error)

@@ -7,6 +7,7 @@ import io
 import threading
 import time
 from collections.abc import Callable
+from itertools import count
 from typing import Any, cast
 
 import pytest
@@ -269,7 +270,10 @@ def test_under_asgi_a_slow_body_is_a_disconnect(monkeypatch: pytest.MonkeyPatch)
 def test_under_wsgi_slow_bodies_hold_some_threads_and_never_all(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """While as many senders as may be slow are slow, requests without a body are answered."""
+    """While as many senders as may be slow are slow, requests without a body are answered.
+
+    One address never takes the last turn.
+    """
     monkeypatch.setattr(request_bodies, "TURN_S", 0.05)
     is_read, may_end = threading.Semaphore(0), threading.Event()
 
@@ -287,23 +291,30 @@ def test_under_wsgi_slow_bodies_hold_some_threads_and_never_all(
 
     bounded = bounded_wsgi(application)
 
-    def send(length: str, body: Any) -> str:
+    numbers = count(1)
+
+    def send(length: str, body: Any, address: str = "") -> str:
         said: list[str] = []
+        address = address or f"192.0.2.{next(numbers)}"
         environ = {"REQUEST_METHOD": "POST", "PATH_INFO": "/login/", "CONTENT_LENGTH": length,
-                   "SERVER_NAME": "x", "SERVER_PORT": "1", "wsgi.input": body}  # fmt: skip
+                   "REMOTE_ADDR": address, "SERVER_NAME": "x", "SERVER_PORT": "1",
+                   "wsgi.input": body}  # fmt: skip
         bounded(environ, lambda status, _headers: said.append(status))
         statuses.extend(said)
         return said[0]
 
-    senders = [
-        threading.Thread(target=send, args=("5", Slow())) for _ in range(settings.BODIES_LIMIT)
-    ]
-    for sender in senders:
-        sender.start()
-    for _ in senders:
-        assert is_read.acquire(timeout=60)
+    attacker = "198.51.100.1"
+    addresses = [attacker] * (settings.BODIES_LIMIT - 1) + [""]
+    senders = [threading.Thread(target=send, args=("5", Slow(), each)) for each in addresses]
     waiting: list[threading.Thread] = []
     try:
+        for sender in senders[:-1]:
+            sender.start()
+            assert is_read.acquire(timeout=60)
+        assert send("5", io.BytesIO(b"12345"), attacker) == "503 Service Unavailable"
+        assert send("5", io.BytesIO(b"12345")) == "200 OK"
+        senders[-1].start()
+        assert is_read.acquire(timeout=60)
         assert send("5", io.BytesIO(b"12345")) == "503 Service Unavailable"
         assert send("", Unreadable()) == "200 OK"
         monkeypatch.setattr(request_bodies, "TURN_S", 600.0)
@@ -315,12 +326,12 @@ def test_under_wsgi_slow_bodies_hold_some_threads_and_never_all(
             sender.start()
         # One is refused at once: no more than the limit may hold a thread to wait for a turn.
         deadline = time.monotonic() + 60
-        while statuses.count("503 Service Unavailable") < 2 and time.monotonic() < deadline:
+        while statuses.count("503 Service Unavailable") < 3 and time.monotonic() < deadline:
             time.sleep(0.01)
-        assert statuses.count("503 Service Unavailable") == 2
+        assert statuses.count("503 Service Unavailable") == 3
     finally:
         may_end.set()
         for sender in [*senders, *waiting]:
             sender.join(60)
     assert send("5", io.BytesIO(b"12345")) == "200 OK"
-    assert statuses.count("200 OK") == settings.BODIES_LIMIT + request_bodies.WAITING_LIMIT + 2
+    assert statuses.count("200 OK") == settings.BODIES_LIMIT + request_bodies.WAITING_LIMIT + 3
