@@ -11,10 +11,13 @@ import io
 import re
 import tempfile
 import threading
-from collections.abc import Awaitable, Callable, Iterable, MutableMapping
+from collections import Counter
+from collections.abc import Awaitable, Callable, Hashable, Iterable, Iterator, MutableMapping
+from contextlib import contextmanager, nullcontext
+from functools import partial
 from http import HTTPStatus
 from importlib import import_module
-from typing import Any, BinaryIO, cast
+from typing import Any, BinaryIO, NamedTuple, cast
 from wsgiref.types import StartResponse, WSGIApplication, WSGIEnvironment
 
 from asgiref.sync import sync_to_async
@@ -26,24 +29,31 @@ from django.db import close_old_connections
 from django.http import HttpRequest, HttpResponse
 from rest_framework.exceptions import AuthenticationFailed
 
-from jobs.api.agent.views import node_of
+from jobs.api.agent.views import node_of, upload_job
 from jobs.api.authentication import TokenAuthentication
 from jobs.exceptions import ControlPlaneError, TooLargeError, problem_response
+from jobs.origins import client_network
 
 ANONYMOUS_LIMIT_BYTES = 64 * 1024
 _SUBMISSION_LIMIT_BYTES = settings.CODE_LIMIT_BYTES + settings.DATA_UPLOAD_MAX_MEMORY_SIZE
+_AGENT_PATHS = "/api/v1/agent/"
+_FILE_PATH = re.compile(rf"{_AGENT_PATHS}jobs/(?P<job_id>[0-9]{{1,18}})/files/(?P<name>[^/]+)/\Z")
 #: Largest body by path; the first match counts, others: DATA_UPLOAD_MAX_MEMORY_SIZE. A caller who
 #: is not known has ANONYMOUS_LIMIT_BYTES everywhere.
 LIMITS_BYTES = (
-    (re.compile(r"/api/v1/agent/jobs/\d+/files/"), settings.ARTIFACT_LIMIT_BYTES),
+    (_FILE_PATH, settings.ARTIFACT_LIMIT_BYTES),
     (re.compile(r"/api/v1/agent/enrol/"), ANONYMOUS_LIMIT_BYTES),
-    (re.compile(r"/api/v1/agent/"), settings.AGENT_BATCH_LIMIT_BYTES),
+    (re.compile(_AGENT_PATHS), settings.AGENT_BATCH_LIMIT_BYTES),
     (re.compile(r"/(api/v1/jobs|api/v1/validations|jobs/new)/"), _SUBMISSION_LIMIT_BYTES),
 )
 #: A body has so many seconds, and one more for each LEAST_BYTES_PER_S of its length (ASGI).
 BODY_S, LEAST_BYTES_PER_S = 15.0, 64 * 1024
 #: Seconds that a request waits for its turn to send a body, and how many wait at once (WSGI).
 TURN_S, WAITING_LIMIT = 1.0, 2
+#: Files of one node that are received at once.
+NODE_UPLOADS_LIMIT = 4
+#: Seconds after which a busy server may be asked again.
+RETRY_AFTER_S = 5
 _CHUNK_BYTES = 64 * 1024
 _IN_MEMORY_BYTES = 1024**2
 
@@ -63,13 +73,62 @@ class BusyError(ControlPlaneError):
     code = "busy"
 
 
-def body_length(request: HttpRequest) -> int:
-    """Return the declared length of a request's body, checked against the limits.
+class Announcement(NamedTuple):
+    """A body that has not been read: its length, and the node that uploads it as a job's file."""
+
+    length: int
+    node_id: int | None = None
+
+
+class Places:
+    """A bounded number of places, of which one holder may have a part."""
+
+    def __init__(self, limit: int, limit_each: int) -> None:
+        self._limit = limit
+        self._limit_each = limit_each
+        self._held: Counter[Hashable] = Counter()
+        self._num_waiting = 0
+        self._changed = threading.Condition()
+
+    @contextmanager
+    def held(self, holder: Hashable, wait_s: float = 0.0) -> Iterator[None]:
+        """Hold a place, after `wait_s` at most; WAITING_LIMIT threads may wait at once.
+
+        Raises:
+            BusyError: no place is free for `holder`.
+        """
+        with self._changed:
+            if not (self._is_free(holder) or self._has_become_free(holder, wait_s)):
+                raise BusyError("Too many requests are being sent at once; try again.")
+            self._held[holder] += 1
+        try:
+            yield
+        finally:
+            with self._changed:
+                self._held[holder] -= 1
+                self._held += Counter()  # without those that hold none
+                self._changed.notify_all()
+
+    def _is_free(self, holder: Hashable) -> bool:
+        return self._held.total() < self._limit and self._held[holder] < self._limit_each
+
+    def _has_become_free(self, holder: Hashable, wait_s: float) -> bool:
+        if self._num_waiting >= WAITING_LIMIT or not wait_s:
+            return False
+        self._num_waiting += 1
+        try:
+            return self._changed.wait_for(partial(self._is_free, holder), wait_s)
+        finally:
+            self._num_waiting -= 1
+
+
+def announced_body(request: HttpRequest) -> Announcement:
+    """Return the declared length and kind of a request's body, checked against the limits.
 
     Raises:
         LengthRequiredError: the length is not declared.
         TooLargeError: the body is larger than this path and this caller may send.
-        ControlPlaneError: the declared length is no number.
+        ControlPlaneError: the declared length is no number, or an agent may not send this here.
     """
     declared = request.headers.get("Content-Length") or "0"
     if "Transfer-Encoding" in request.headers:
@@ -81,26 +140,44 @@ def body_length(request: HttpRequest) -> int:
     limit = next(matching, settings.DATA_UPLOAD_MAX_MEMORY_SIZE)
     if length > limit:
         raise TooLargeError(f"At most {limit} bytes here; this request has {length}.")
-    if length > ANONYMOUS_LIMIT_BYTES and not is_known(request):
+    if length <= ANONYMOUS_LIMIT_BYTES:
+        return Announcement(length)
+    if request.path_info.startswith(_AGENT_PATHS):
+        node = node_of(request)
+        file = _FILE_PATH.match(request.path_info)
+        if file is None:
+            return Announcement(length)
+        upload_job(request, node, int(file["job_id"]), file["name"])
+        return Announcement(length, node.pk)
+    if not is_known(request):
         raise TooLargeError(
             f"At most {ANONYMOUS_LIMIT_BYTES} bytes without a login or token; this request has "
             f"{length}."
         )
-    return length
+    return Announcement(length)
 
 
 def is_known(request: HttpRequest) -> bool:
-    """Return whether a request has a valid agent token, API token or session."""
+    """Return whether a request has a valid API token or session."""
     try:
-        if request.headers.get("Authorization", "").startswith("Agent "):
-            return node_of(request) is not None
         if TokenAuthentication().authenticate(cast(Any, request)) is not None:
             return True
-    except (ControlPlaneError, AuthenticationFailed):
+    except AuthenticationFailed:
         return False
     store = import_module(settings.SESSION_ENGINE).SessionStore
     request.session = store(request.COOKIES.get(settings.SESSION_COOKIE_NAME))
     return get_user(request).is_authenticated
+
+
+def _uploads() -> Places:
+    return Places(settings.UPLOADS_LIMIT, min(settings.UPLOADS_LIMIT, NODE_UPLOADS_LIMIT))
+
+
+def _refusal(error: ControlPlaneError) -> HttpResponse:
+    response = problem_response(error)
+    if isinstance(error, BusyError):
+        response.headers["Retry-After"] = str(RETRY_AFTER_S)
+    return response
 
 
 def bounded_wsgi(application: WSGIApplication) -> WSGIApplication:
@@ -108,40 +185,31 @@ def bounded_wsgi(application: WSGIApplication) -> WSGIApplication:
 
     Slow senders then hold `VIRTUALFLOW_BODIES` threads of a process at most, and those who wait
     WAITING_LIMIT more. Further requests with a body are answered with 503, after TURN_S or at once;
-    those without one as ever.
+    those without one as ever. One address leaves a turn to others. A turn has no deadline: Granian
+    2.8 cannot end a read, and the whole process stands still if a request ends before its read.
     """
-    turns = threading.BoundedSemaphore(settings.BODIES_LIMIT)
-    waiting = threading.BoundedSemaphore(WAITING_LIMIT)
+    turns = Places(settings.BODIES_LIMIT, max(settings.BODIES_LIMIT - 1, 1))
+    uploads = _uploads()
 
-    def has_turn() -> bool:
-        if turns.acquire(blocking=False):
-            return True
-        if not waiting.acquire(blocking=False):
-            return False
-        try:
-            return turns.acquire(timeout=TURN_S)
-        finally:
-            waiting.release()
+    def body_of(request: WSGIRequest, source: Any, length: int) -> BinaryIO:
+        with turns.held(client_network(request), TURN_S):
+            return _body_read(source, length)
 
     def answer(environ: WSGIEnvironment, start_response: StartResponse) -> Iterable[bytes]:
         try:
             # A copy: the request decodes the path in it, which works only once.
-            length = _checked_length(WSGIRequest(dict(environ)))
+            request = WSGIRequest(dict(environ))
+            length, node_id = _checked(request)
             if not length:
                 return application(environ, start_response)
-            if not has_turn():
-                raise BusyError("Too many requests are being sent at once; try again.")
-            try:
-                body = _body_read(environ["wsgi.input"], length)
-            finally:
-                turns.release()
+            place = nullcontext() if node_id is None else uploads.held(node_id)
+            with place, body_of(request, environ["wsgi.input"], length) as body:
+                return application(environ | {"wsgi.input": body}, start_response)
         except ControlPlaneError as error:
-            refusal = problem_response(error)
+            refusal = _refusal(error)
             status = f"{refusal.status_code} {refusal.reason_phrase}"
             start_response(status, [*refusal.items(), ("Connection", "close")])
             return [refusal.content]
-        with body:
-            return application(environ | {"wsgi.input": body}, start_response)
 
     return answer
 
@@ -161,6 +229,7 @@ def _body_read(source: Any, length: int) -> BinaryIO:
 
 def bounded_asgi(application: AsgiApplication) -> AsgiApplication:
     """Check the length of bodies, and end requests whose body is longer or slower than allowed."""
+    uploads = _uploads()
 
     async def answer(scope: MutableMapping[str, Any], receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -168,18 +237,18 @@ def bounded_asgi(application: AsgiApplication) -> AsgiApplication:
             return
         try:
             request = ASGIRequest(scope, io.BytesIO())
-            length = await sync_to_async(_checked_length, thread_sensitive=False)(request)
+            length, node_id = await sync_to_async(_checked, thread_sensitive=False)(request)
+            with nullcontext() if node_id is None else uploads.held(node_id):
+                await application(scope, _bounded_receive(receive, length), send)
         except ControlPlaneError as error:
-            await _respond(problem_response(error), send)
-            return
-        await application(scope, _bounded_receive(receive, length), send)
+            await _respond(_refusal(error), send)
 
     return answer
 
 
-def _checked_length(request: HttpRequest) -> int:
+def _checked(request: HttpRequest) -> Announcement:
     try:
-        return body_length(request)
+        return announced_body(request)
     finally:
         close_old_connections()
 

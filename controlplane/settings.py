@@ -245,6 +245,8 @@ WAIT_LIMIT_S = 30  # longest long-poll
 WAITS_LIMIT = int(environment.number("VIRTUALFLOW_WAITS", 4, low=0, high=10_000))
 #: Request bodies that are read at once in one process. Each holds a thread of a WSGI server.
 BODIES_LIMIT = int(environment.number("VIRTUALFLOW_BODIES", 4, low=1, high=10_000))
+#: Files of agents that are received at once in one process. Each may take ARTIFACT_LIMIT_BYTES.
+UPLOADS_LIMIT = int(environment.number("VIRTUALFLOW_UPLOADS", 16, low=1, high=10_000))
 #: When all nodes are silent, the fault is more likely on this side; the expiry then waits for so
 #: many leases. Nothing could run elsewhere meanwhile anyway.
 ALL_SILENT_LEASES = 6

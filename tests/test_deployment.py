@@ -13,8 +13,10 @@ from typing import Any, cast
 
 import pytest
 import yaml
+from django.conf import settings
 
 from agents.supervision.isolation import CAPABILITIES
+from controlplane.request_bodies import ANONYMOUS_LIMIT_BYTES
 
 ROOT = Path(__file__).parent.parent
 REQUIRED = ("VIRTUALFLOW_SECRET_KEY", "POSTGRES_PASSWORD", "REDIS_PASSWORD", "ADMIN_PASSWORD",
@@ -106,9 +108,9 @@ def test_logins_by_openid_connect_let_web_reach_out_as_well(
     outside = {name for name in services if "outside" in services[name]["networks"]}
     assert outside == {"notifier", "proxy", "web"}
     assert set(services["web"]["networks"]) == {"site", "data", "outside"}
-    settings = set(re.findall(r'"(VIRTUALFLOW_(?:OIDC|PASSWORD)_[A-Z_]+)"', SETTINGS_CODE))
-    assert settings <= set(services["web"]["environment"])
-    assert len(settings) > 10
+    names = set(re.findall(r'"(VIRTUALFLOW_(?:OIDC|PASSWORD)_[A-Z_]+)"', SETTINGS_CODE))
+    assert names <= set(services["web"]["environment"])
+    assert len(names) > 10
 
 
 @pytest.mark.parametrize("missing", REQUIRED)
@@ -133,6 +135,37 @@ def test_users_code_reaches_the_gateway_alone(config: dict[str, Any]) -> None:
         others = {volume.split(":")[0] for other in set(services) - {name, "prepare"}
                   for volume in services[other].get("volumes", [])}  # fmt: skip
         assert not others & {volume.split(":")[0] for volume in services[name]["volumes"]}
+
+
+def test_bodies_that_the_proxy_keeps_fit_into_its_folder() -> None:
+    """Large ones are bounded in number; others are below 100 kB, or of the site's limit."""
+    text = re.sub(r"#.*", "", (ROOT / "proxy/nginx.conf").read_text())
+    proxy = yaml.safe_load((ROOT / "docker-compose.yml").read_text())["services"]["proxy"]
+    (folder,) = proxy["tmpfs"]
+    (folder_mib,) = re.findall(r"^/tmp:size=(\d+)m$", folder)
+    server, *locations = re.split(r"\blocation\b", text[text.index("server {") :])
+    buffered = [part for part in locations if "proxy_request_buffering off" not in part]
+    limits = [re.findall(r"limit_conn large (\d+);", part) for part in (server, *buffered)]
+    (most,), *others = limits
+    assert not any("limit_conn" in part for part in buffered)  # it would replace the server's
+    assert others == [[]] * len(buffered)
+    sizes = [int(mib) for part in buffered
+             for mib in re.findall(r"client_max_body_size (\d+)m;", part)]  # fmt: skip
+    assert int(most) * max(sizes) <= 0.8 * int(folder_mib)
+    (each,) = re.findall(r"limit_conn sender_of_large (\d+);", server)
+    assert int(each) < int(most)
+    assert max(sizes) * 2**20 >= settings.CODE_LIMIT_BYTES + settings.DATA_UPLOAD_MAX_MEMORY_SIZE
+
+
+def test_the_proxy_takes_no_large_body_of_anybody() -> None:
+    text = (ROOT / "proxy/nginx.conf").read_text()
+    (digits,) = re.findall(r'map \$content_length \$is_large \{\s+default "";\s+'
+                           r'"~\^\[0-9\]\{(\d+),\}\$" large;', text)  # fmt: skip
+    assert ANONYMOUS_LIMIT_BYTES < 10 ** (int(digits) - 1) < 2 * ANONYMOUS_LIMIT_BYTES
+    named = f"map $is_large$http_authorization$cookie_{settings.SESSION_COOKIE_NAME} "
+    assert f"{named}$is_anonymous_large {{" in text
+    assert "if ($is_anonymous_large) { return 413; }" in text
+    assert "if ($http_transfer_encoding) { return 411; }" in text
 
 
 def test_env_example_lists_what_is_required() -> None:

@@ -7,7 +7,8 @@ import io
 import threading
 import time
 from collections.abc import Callable
-from typing import Any
+from itertools import count
+from typing import Any, cast
 
 import pytest
 from django.conf import settings
@@ -16,8 +17,10 @@ from django.test import Client
 from django.utils import timezone
 
 from controlplane import request_bodies
+from controlplane.core.values.lifecycle import JobStatus
 from controlplane.request_bodies import ANONYMOUS_LIMIT_BYTES, bounded_asgi, bounded_wsgi
-from tests.support.builders import api_token_make, node_make
+from jobs.models import Allocation, Job
+from tests.support.builders import api_token_make, job_make, node_make
 
 pytestmark = pytest.mark.django_db
 
@@ -27,7 +30,8 @@ SUBMISSION = settings.CODE_LIMIT_BYTES + FORM
 COOKIE = settings.SESSION_COOKIE_NAME
 BATCH = settings.AGENT_BATCH_LIMIT_BYTES
 FILE = settings.ARTIFACT_LIMIT_BYTES
-FILES = "/api/v1/agent/jobs/1/files/model.keras/"
+AGENT = "/api/v1/agent/"
+FILES = f"{AGENT}jobs/1/files/predictions-0-1.npz/?slot=0&generation=1"
 #: Path, kind of caller -> largest body.
 LIMITS = {
     ("/login/", "nobody"): SMALL,
@@ -35,16 +39,30 @@ LIMITS = {
     ("/jobs/new/", "nobody"): SMALL,
     ("/jobs/new/", "wrong token"): SMALL,
     ("/api/v1/jobs/", "wrong token"): SMALL,
-    ("/api/v1/agent/enrol/", "agent"): SMALL,
+    (f"{AGENT}enrol/", "agent"): SMALL,
     (FILES, "nobody"): SMALL,
     (FILES, "wrong agent"): SMALL,
+    (FILES, "person"): SMALL,
+    (FILES, "program"): SMALL,
+    (FILES, "agent"): SMALL,
+    (f"{AGENT}reports/", "program"): SMALL,
     ("/nowhere", "program"): FORM,
     ("/account/", "person"): FORM,
     ("/jobs/new/", "person"): SUBMISSION,
     ("/api/v1/jobs/", "program"): SUBMISSION,
     ("/api/v1/validations/", "program"): SUBMISSION,
-    ("/api/v1/agent/reports/", "agent"): BATCH,
-    (FILES, "agent"): FILE,
+    (f"{AGENT}reports/", "agent"): BATCH,
+    (f"{AGENT}jobs/1/files/a/b/", "agent"): BATCH,
+    (FILES, "agent of the job"): FILE,
+}
+#: Others get 413.
+STATUSES = {
+    (FILES, "nobody"): 401,
+    (FILES, "wrong agent"): 401,
+    (FILES, "person"): 401,
+    (FILES, "program"): 401,
+    (FILES, "agent"): 404,
+    (f"{AGENT}reports/", "program"): 401,
 }
 
 
@@ -55,9 +73,24 @@ class Unreadable(io.RawIOBase):
         raise AssertionError("the body was read")
 
 
+def uploading_agent_make(owner: User, slot: int = 0) -> str:
+    """Give the token of an agent that may upload to FILES, for a trainer of `slot`."""
+    node, token = node_make(now=timezone.now())
+    values = {"task": "predict", "stop_kind": "epochs", "stop_limit": 1, "shuffle": False}
+    job = Job.objects.filter(id=1).first()
+    job = job or job_make(owner, id=1, status=JobStatus.RUNNING, **values)
+    Allocation.objects.create(
+        job=job, accelerator=node.accelerators.all()[0], slot=slot, granted_at=timezone.now(),
+        granted_generation=1,
+    )  # fmt: skip
+    return token
+
+
 @pytest.fixture
 def headers_of(ada: User) -> Callable[[str], dict[str, str]]:
     def headers(caller: str) -> dict[str, str]:
+        if caller == "agent of the job":
+            return {"authorization": f"Agent {uploading_agent_make(ada)}"}
         if caller == "person":
             client = Client()
             client.force_login(ada)
@@ -84,8 +117,10 @@ def by_wsgi(path: str, headers: dict[str, str], body: Any = None) -> tuple[int, 
 
     environ = {f"HTTP_{name.upper().replace('-', '_')}": text for name, text in headers.items()}
     environ["CONTENT_LENGTH"] = environ.pop("HTTP_CONTENT_LENGTH", "")
-    environ |= {"REQUEST_METHOD": "POST", "PATH_INFO": path, "SERVER_NAME": "x",
-                "SERVER_PORT": "1", "wsgi.input": body or Unreadable()}  # fmt: skip
+    path, _, query = path.partition("?")
+    environ |= {"REQUEST_METHOD": "POST", "PATH_INFO": path, "QUERY_STRING": query,
+                "SERVER_NAME": "x", "SERVER_PORT": "1",
+                "wsgi.input": body or Unreadable()}  # fmt: skip
     bounded_wsgi(application)(environ, lambda status, _headers: statuses.append(status))
     return int(statuses[0][:3]), bool(reached)
 
@@ -112,8 +147,8 @@ def by_asgi(path: str, headers: dict[str, str], *messages: Any) -> tuple[int, li
     scope = {
         "type": "http",
         "method": "POST",
-        "path": path,
-        "query_string": b"",
+        "path": path.partition("?")[0],
+        "query_string": path.partition("?")[2].encode(),
         "headers": [(name.encode(), text.encode()) for name, text in headers.items()],
     }
     asyncio.run(bounded_asgi(application)(scope, receive, send))
@@ -128,13 +163,76 @@ def test_a_body_above_the_limit_of_its_path_is_refused_unread(
     limit = LIMITS[path, caller]
     headers = headers_of(caller)
     above = headers | {"content-length": str(limit + 1)}
-    assert by_wsgi(path, above) == (413, False)
-    assert by_asgi(path, above) == (413, [])
+    status = STATUSES.get((path, caller), 413)
+    assert by_wsgi(path, above) == (status, False)
+    assert by_asgi(path, above) == (status, [])
     within = headers | {"content-length": str(limit)}
     with pytest.raises(AssertionError, match="the body was read"):
         by_wsgi(path, within)
     whole = {"type": "http.request", "body": b"", "more_body": False}
     assert by_asgi(path, within, whole) == (200, [whole])
+
+
+@pytest.mark.django_db(transaction=True)
+def test_files_of_agents_are_received_a_few_at_a_time(
+    ada: User, settings: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The agent of another node has a place when one node has taken all of its own."""
+    monkeypatch.setattr(request_bodies, "NODE_UPLOADS_LIMIT", 1)
+    settings.UPLOADS_LIMIT = 2
+    tokens = [uploading_agent_make(ada, slot) for slot in range(3)]
+    body = b"x" * (SMALL + 1)
+    path, _, query = FILES.partition("?")
+    orders: list[int] = []
+    told: list[tuple[int, int, str | None]] = []
+
+    def told_add(slot: int, status: int, headers: Any) -> None:
+        names = {str(name).lower(): text for name, text in headers}
+        told.append((slot, status, names.get("retry-after")))
+
+    def by_wsgi_application(_environ: Any, start_response: Any) -> list[bytes]:
+        while orders:  # while this request is being answered
+            wsgi_send(orders.pop(0))
+        start_response("204 No Content", [])
+        return []
+
+    wsgi = bounded_wsgi(by_wsgi_application)
+
+    def wsgi_send(slot: int) -> None:
+        environ = {"REQUEST_METHOD": "PUT", "PATH_INFO": path, "SERVER_NAME": "x",
+                   "SERVER_PORT": "1", "QUERY_STRING": query.replace("slot=0", f"slot={slot}"),
+                   "HTTP_AUTHORIZATION": f"Agent {tokens[slot]}", "wsgi.input": io.BytesIO(body),
+                   "CONTENT_LENGTH": str(len(body))}  # fmt: skip
+        wsgi(environ, lambda status, headers: told_add(slot, int(status[:3]), headers))
+
+    async def by_asgi_application(_scope: Any, _receive: Any, send: Any) -> None:
+        while orders:
+            await asgi_send(orders.pop(0))
+        await send({"type": "http.response.start", "status": 204, "headers": []})
+
+    asgi = bounded_asgi(by_asgi_application)
+
+    async def asgi_send(slot: int) -> None:
+        headers = {"authorization": f"Agent {tokens[slot]}", "content-length": str(len(body))}
+        scope = {"type": "http", "method": "PUT", "path": path,
+                 "query_string": query.replace("slot=0", f"slot={slot}").encode(),
+                 "headers": [(name.encode(), text.encode()) for name, text in headers.items()],
+                 }  # fmt: skip
+
+        async def send(message: Any) -> None:
+            if message["type"] == "http.response.start":
+                decoded = [(name.decode(), text.decode()) for name, text in message["headers"]]
+                told_add(slot, message["status"], decoded)
+
+        await asgi(scope, cast(Any, None), send)
+
+    refusal = (503, str(request_bodies.RETRY_AFTER_S))
+    for send in (wsgi_send, lambda slot: asyncio.run(asgi_send(slot))):
+        orders[:], told[:] = [0, 1, 2], []
+        send(0)
+        assert told == [(0, *refusal), (2, *refusal), (1, 204, None), (0, 204, None)]
+        send(2)
+        assert told[-1] == (2, 204, None)
 
 
 @pytest.mark.parametrize(
@@ -172,7 +270,10 @@ def test_under_asgi_a_slow_body_is_a_disconnect(monkeypatch: pytest.MonkeyPatch)
 def test_under_wsgi_slow_bodies_hold_some_threads_and_never_all(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """While as many senders as may be slow are slow, requests without a body are answered."""
+    """While as many senders as may be slow are slow, requests without a body are answered.
+
+    One address never takes the last turn.
+    """
     monkeypatch.setattr(request_bodies, "TURN_S", 0.05)
     is_read, may_end = threading.Semaphore(0), threading.Event()
 
@@ -190,23 +291,30 @@ def test_under_wsgi_slow_bodies_hold_some_threads_and_never_all(
 
     bounded = bounded_wsgi(application)
 
-    def send(length: str, body: Any) -> str:
+    numbers = count(1)
+
+    def send(length: str, body: Any, address: str = "") -> str:
         said: list[str] = []
+        address = address or f"192.0.2.{next(numbers)}"
         environ = {"REQUEST_METHOD": "POST", "PATH_INFO": "/login/", "CONTENT_LENGTH": length,
-                   "SERVER_NAME": "x", "SERVER_PORT": "1", "wsgi.input": body}  # fmt: skip
+                   "REMOTE_ADDR": address, "SERVER_NAME": "x", "SERVER_PORT": "1",
+                   "wsgi.input": body}  # fmt: skip
         bounded(environ, lambda status, _headers: said.append(status))
         statuses.extend(said)
         return said[0]
 
-    senders = [
-        threading.Thread(target=send, args=("5", Slow())) for _ in range(settings.BODIES_LIMIT)
-    ]
-    for sender in senders:
-        sender.start()
-    for _ in senders:
-        assert is_read.acquire(timeout=60)
+    attacker = "198.51.100.1"
+    addresses = [attacker] * (settings.BODIES_LIMIT - 1) + [""]
+    senders = [threading.Thread(target=send, args=("5", Slow(), each)) for each in addresses]
     waiting: list[threading.Thread] = []
     try:
+        for sender in senders[:-1]:
+            sender.start()
+            assert is_read.acquire(timeout=60)
+        assert send("5", io.BytesIO(b"12345"), attacker) == "503 Service Unavailable"
+        assert send("5", io.BytesIO(b"12345")) == "200 OK"
+        senders[-1].start()
+        assert is_read.acquire(timeout=60)
         assert send("5", io.BytesIO(b"12345")) == "503 Service Unavailable"
         assert send("", Unreadable()) == "200 OK"
         monkeypatch.setattr(request_bodies, "TURN_S", 600.0)
@@ -218,12 +326,12 @@ def test_under_wsgi_slow_bodies_hold_some_threads_and_never_all(
             sender.start()
         # One is refused at once: no more than the limit may hold a thread to wait for a turn.
         deadline = time.monotonic() + 60
-        while statuses.count("503 Service Unavailable") < 2 and time.monotonic() < deadline:
+        while statuses.count("503 Service Unavailable") < 3 and time.monotonic() < deadline:
             time.sleep(0.01)
-        assert statuses.count("503 Service Unavailable") == 2
+        assert statuses.count("503 Service Unavailable") == 3
     finally:
         may_end.set()
         for sender in [*senders, *waiting]:
             sender.join(60)
     assert send("5", io.BytesIO(b"12345")) == "200 OK"
-    assert statuses.count("200 OK") == settings.BODIES_LIMIT + request_bodies.WAITING_LIMIT + 2
+    assert statuses.count("200 OK") == settings.BODIES_LIMIT + request_bodies.WAITING_LIMIT + 3

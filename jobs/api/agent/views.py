@@ -44,7 +44,7 @@ from jobs.exceptions import (
     TooManyFailuresError,
     problem_response,
 )
-from jobs.models import Node
+from jobs.models import Job, Node
 from jobs.origins import client_network
 from jobs.selectors.desired_state.agent_files import (
     checkpoint_for_node,
@@ -217,9 +217,14 @@ def source(request: HttpRequest, node: Node, **identity: int) -> StreamingHttpRe
     return file_response(request, artifact.file, name=artifact.name, sha256=artifact.sha256)
 
 
-@agent_view("PUT")
-def files(request: HttpRequest, node: Node, job_id: int, name: str) -> HttpResponse:
-    """Store a file produced by a trainer."""
+def upload_job(request: HttpRequest, node: Node, job_id: int, name: str) -> tuple[Job, int]:
+    """Return the job and generation whose file `name` a request uploads; no body is read.
+
+    Raises:
+        InvalidInputError: slot or generation is not a number.
+        NotFoundError, ConflictError: as of `upload_target`.
+        TooLargeError: the files of the job's owner leave no room for this part of predictions.
+    """
     try:
         slot, generation = int(request.GET["slot"]), int(request.GET["generation"])
     except (KeyError, ValueError):
@@ -227,6 +232,13 @@ def files(request: HttpRequest, node: Node, job_id: int, name: str) -> HttpRespo
     job = upload_target(node, job_id, slot, generation, name)
     if part_of(name) is not None:  # of which a job may have any number
         storage_check(job.owner_id, int(request.headers.get("Content-Length") or 0))
+    return job, generation
+
+
+@agent_view("PUT")
+def files(request: HttpRequest, node: Node, job_id: int, name: str) -> HttpResponse:
+    """Store a file produced by a trainer."""
+    job, generation = upload_job(request, node, job_id, name)
     sha256 = request.headers.get("X-Sha256", "")
     artifact_store(job, name, generation, request, sha256, timezone.now())
     nudges.jobs_changed([job_id])
