@@ -59,7 +59,7 @@ def fill_in_own_code(page: Page, name: str, go_file: Path) -> None:
     page.get_by_label("Global batch size").fill("16")
     page.get_by_label("Virtual nodes").fill("8")
     page.get_by_role("textbox", name="Settings").fill(
-        json.dumps({"go_file": str(go_file), "pause_s": 0.05})
+        json.dumps({"go_file": str(go_file), "pause_s": 0.2})
     )
 
 
@@ -82,7 +82,7 @@ def test_submit_wait_resize_reprioritise_finish_and_cancel(stack: Stack, page: P
     page.goto("/jobs/new/")
     fill_in_own_code(page, "second", go_file)
     page.get_by_label("Stops after").select_option("steps")
-    page.get_by_label("Limit", exact=True).fill("300")
+    page.get_by_label("Limit", exact=True).fill("80")
     page.get_by_label("At most", exact=True).fill("2")
     page.get_by_label("Priority").fill("50")
     # Measured first, so that it is not built again when it is submitted.

@@ -1,4 +1,4 @@
-"""`manage.py demo`, as `make demo` runs it: comes up, moves, stops without a trace, goes on."""
+"""`manage.py demo`, as `make demo` runs it: comes up, trains, stops without a trace, goes on."""
 
 from __future__ import annotations
 
@@ -138,9 +138,8 @@ def is_listening(port: int) -> bool:
         return probe.connect_ex(("127.0.0.1", port)) == 0
 
 
-def test_demo_stops_without_a_trace_starts_again_and_leaves_nothing_when_killed(
-    tmp_path: Path,
-) -> None:
+def test_demo_trains_follows_the_readme_and_stops_without_a_trace(tmp_path: Path) -> None:
+    """Its own job is paused once it trains; README.md's then has the processors to itself."""
     directory = tmp_path / "demo"
     first = ARRIVALS[0].name
     with running_demo(directory, tmp_path / "first-run.txt") as demo:
@@ -149,29 +148,28 @@ def test_demo_stops_without_a_trace_starts_again_and_leaves_nothing_when_killed(
         check_login(demo)
         check_second_demo_is_refused(directory)
         wait_for("all four", lambda: count(demo, first) == 4, MOVE_DEADLINE_S)
+        pause = f"jobs/{demo.jobs()[first]['id']}/pause/"
+        assert demo.rest.post(pause, json={}).is_success
         check_readme_commands(demo, tmp_path)
+        assert demo.jobs()[first]["status"] == "paused"
         assert "jobs were paused" in demo.stop()
-    wait_for("the end of all processes", lambda: not processes_below(directory), 10)
+    wait_for("the end of all processes", lambda: not processes_below(directory), STOP_DEADLINE_S)
     assert not is_listening(port)
 
-    with listening_on(port), running_demo(directory, tmp_path / "second-run.txt") as demo:
-        assert demo.rest.base_url.port != port
-        assert demo.jobs()[first]["step"] > 0
-        demo.process.send_signal(signal.SIGKILL)
-        demo.process.wait(timeout=10)
-        wait_for("the end of all processes", lambda: not processes_below(directory), 30)
 
-
-@pytest.mark.nightly  # `make test` has resizes and a pause of paced jobs, which cost less
-def test_demo_moves_jobs_and_goes_on_with_them(tmp_path: Path) -> None:
+@pytest.mark.nightly  # `make test` moves paced jobs, and kills the supervisor of smaller parts
+def test_demo_moves_jobs_goes_on_elsewhere_and_leaves_nothing_when_killed(tmp_path: Path) -> None:
     directory = tmp_path / "demo"
     first, second = (arrival.name for arrival in ARRIVALS[:2])
     with running_demo(directory, tmp_path / "first-run.txt") as demo:
         wait_for("all four", lambda: count(demo, first) == 4, MOVE_DEADLINE_S)
         wait_for("the second job", lambda: count(demo, second) > 0, MOVE_DEADLINE_S)
         assert 0 < count(demo, first) < 4
+        port = demo.rest.base_url.port
+        assert port is not None
         demo.stop()
-    with running_demo(directory, tmp_path / "second-run.txt") as demo:
+    with listening_on(port), running_demo(directory, tmp_path / "second-run.txt") as demo:
+        assert demo.rest.base_url.port != port
         before = demo.jobs()
         wait_for(
             "steps after those of the first run",
@@ -179,7 +177,11 @@ def test_demo_moves_jobs_and_goes_on_with_them(tmp_path: Path) -> None:
             MOVE_DEADLINE_S,
         )
         assert len(demo.jobs()) <= len(ARRIVALS), "a job was submitted again"
-        demo.stop()
+        demo.process.send_signal(signal.SIGKILL)
+        demo.process.wait(timeout=10)
+        wait_for(
+            "the end of all processes", lambda: not processes_below(directory), STOP_DEADLINE_S
+        )
 
 
 def count(demo: Demo, name: str) -> int:
@@ -217,19 +219,21 @@ def check_login(demo: Demo) -> None:
 def check_second_demo_is_refused(directory: Path) -> None:
     done = subprocess.run(
         [sys.executable, "manage.py", "demo"], cwd=ROOT, env=demo_environment(directory),
-        capture_output=True, text=True, timeout=60, check=False,
+        capture_output=True, text=True, timeout=START_DEADLINE_S, check=False,
     )  # fmt: skip
     assert done.returncode != 0
     assert "A demo already runs in" in done.stderr
 
 
 def check_readme_commands(demo: Demo, directory: Path) -> None:
-    """Run the shell commands of README.md as they stand; they end with a trained model."""
+    """Run the shell commands of README.md, with fewer epochs; they end with a trained model."""
     (commands,) = re.findall(r"```bash\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
     assert "127.0.0.1:8000" in commands
     assert "var/demo/token" in commands
+    assert "stop_limit=30" in commands
     script = commands.replace("127.0.0.1:8000", f"127.0.0.1:{demo.rest.base_url.port}")
     script = script.replace("var/demo/token", str(demo.directory / "token"))
+    script = script.replace("stop_limit=30", "stop_limit=3")
     done = subprocess.run(
         ["bash", "-euo", "pipefail", "-c", script],
         cwd=directory, capture_output=True, text=True, timeout=COMMANDS_DEADLINE_S, check=False,

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 #: another one has started, or is marked nightly.
 LIMITS: Mapping[str, int] = {
     "whole stacks": 2,
-    "demos": 2,
+    "demos": 1,
     "sites for a browser": 2,
     "windows of a browser": 45,
     "trainers": 150,
