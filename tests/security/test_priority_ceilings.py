@@ -66,7 +66,7 @@ def test_pages_refuse_and_show_it(ada: User) -> None:
     for do in ("submit", "check"):
         page = client.post("/jobs/new/", {**fields, "do": do})
         assert list(page.context["form"].errors) == ["priority"]
-    assert "1 to 100; inside a tier, twice" in client.get("/jobs/new/").content.decode()
+    assert "1 to 100; inside a tier, a weight" in client.get("/jobs/new/").content.decode()
     client.post(f"/jobs/{job.pk}/priority/", {"priority": "101"})
     job.refresh_from_db()
     assert job.priority == 100

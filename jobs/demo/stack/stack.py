@@ -164,7 +164,8 @@ def running_stack(
         options_for: returns further options of a node's agent, from the node's name.
         address_for: returns the address at which a node reaches the site, from the node's name and
             the site's own address.
-        with_replayer: also run the worker for what-if replays.
+        with_replayer: run a worker for what-if replays and files of predictions; without it the
+            other worker does both.
 
     Raises:
         AssertionError: a trainer outlived its agent.
@@ -182,7 +183,15 @@ def running_stack(
             replace(part, command=[*part.command, *options_for(part.name)]) for part in agents
         ]
         site = processes.site_parts(environment, directory)
-        site = [part for part in site if with_replayer or part.name != "replayer"]
+        if not with_replayer:
+            all_queues = ["--queues", "celery,replays"]
+            site = [
+                replace(part, command=[*part.command, *all_queues])
+                if part.name == "worker"
+                else part
+                for part in site
+                if part.name != "replayer"
+            ]
         supervisor = Supervisor(
             [*broker, *(replace(part, environment=environment) for part in site), *agents],
             directory / "logs",

@@ -37,7 +37,7 @@ from jobs.services.lifecycle.transitions import allocation_release, job_lock, jo
 from jobs.services.reports.handlers import HANDLERS
 from jobs.services.reports.log_chunks import log_chunks_store, logs_file
 from jobs.services.reports.readings import readings_take
-from jobs.services.submission.validations import validation_take
+from jobs.services.submission.validations import validation_take, validations_extend
 
 #: Kinds of reports that do not affect the assignment of trainers.
 _PROGRESS_KINDS = frozenset(
@@ -80,6 +80,8 @@ def batch_take(node: Node, batch: ReportBatch, now: datetime.datetime) -> BatchO
     outcome = BatchOutcome(BatchReply(stale=()))
     for received in batch.validations:
         _validation_take(node, received, now, outcome)
+    if batch.validations:
+        validations_extend(node, now)
     addressed = (
         report
         for report in batch.reports

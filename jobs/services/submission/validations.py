@@ -127,10 +127,7 @@ def _num_free(owner_ids: Collection[int]) -> dict[int, int]:
 def validation_take(
     node: Node, report: ValidationReport, now: datetime.datetime
 ) -> Validation | None:
-    """Take a validation's result; return None if it is not awaited from this node.
-
-    The node begins another one then: the time of those that wait on it counts from now on.
-    """
+    """Take a validation's result; return None if it is not awaited from this node."""
     awaited = Validation.objects.filter(
         id=report.validation_id,
         status=ValidationStatus.RUNNING,
@@ -138,13 +135,16 @@ def validation_take(
         attempt=report.attempt,
     )
     with transaction.atomic():
-        found = _settle(awaited, report, now)
-        if found is not None:
-            others = Validation.objects.filter(node=node, status=ValidationStatus.RUNNING)
-            # Rows that somebody else changes now have a deadline from that.
-            free = others.select_for_update(skip_locked=True).values_list("pk", flat=True)
-            Validation.objects.filter(pk__in=list(free)).update(deadline_at=_deadline(now))
-        return found
+        return _settle(awaited, report, now)
+
+
+def validations_extend(node: Node, now: datetime.datetime) -> None:
+    """Give those that wait on a node their time from now on: it has just ended another one."""
+    others = Validation.objects.filter(node=node, status=ValidationStatus.RUNNING)
+    with transaction.atomic():
+        # Rows that somebody else changes now have a deadline from that.
+        free = list(others.select_for_update(skip_locked=True).values_list("pk", flat=True))
+        others.filter(pk__in=free).update(deadline_at=_deadline(now))
 
 
 def _settle(

@@ -129,7 +129,7 @@ def with_newcomer(snapshot: Snapshot, **options: object) -> Snapshot:
 def test_nobody_is_stopped_for_a_job_of_unknown_speed() -> None:
     decision = goodput_fair(with_newcomer(busy()))
     assert set(decision.shares) == {1, 2, 3, 4}
-    assert str(decision.reasons[9]).startswith("Waits for 1 of kind cpu; 4 of 4 held by jobs")
+    assert str(decision.reasons[9]).startswith("Waits for 1 of kind cpu; 4 of 4 held by 4 jobs")
 
 
 def test_what_has_just_begun_keeps_what_it_has_if_others_can_give_way() -> None:

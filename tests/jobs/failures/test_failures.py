@@ -283,7 +283,11 @@ class TestValidations:
         most_s = 4 * settings.VALIDATION_TIMEOUT_S
         for number, job in enumerate(jobs, start=1):
             assert validations_expire(at(number * most_s)) == set()
-            assert validation_take(node, self.report(job), at(number * most_s))
+            batch = wire.ReportBatch(
+                boot_id=node.boot_id, sent_at=0.0, trainers=(), reports=(), logs=(),
+                validations=(self.report(job),),
+            )  # fmt: skip
+            batch_take(node, batch, at(number * most_s))
         assert [Job.objects.get(pk=job.pk).status for job in jobs] == ["pending"] * 3
 
     def test_a_lost_node_gives_its_validations_to_another(self, settings: Any) -> None:
