@@ -173,7 +173,7 @@ class Validation:
             self._take_result(process.exit_code)
 
     def _is_too_long(self, now: float, process: OwnedProcess) -> bool:
-        """Whether the limit is passed, without the time that other processes took from it."""
+        """Return whether the limit is passed; time without a processor does not count."""
         self._starved_s = max(self._starved_s, process.starved_s())
         most_s = (BUSY_FACTOR - 1.0) * self._wanted.timeout_s
         return now >= self._deadline + min(self._starved_s, most_s)

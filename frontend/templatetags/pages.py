@@ -214,7 +214,7 @@ _WITHOUT_REASON = {
 }
 
 
-#: What is at fault in a job -> in words; other fields of a submission by their names.
+#: Field of a submission that is at fault -> its words; other fields have their names.
 _FAULTS = {
     "code": "its code",
     "code.build": "its code",

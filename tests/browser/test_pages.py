@@ -32,7 +32,7 @@ PAGES = [
     "/nodes/1/?change=drain", "/nodes/maintenance/?nodes=1", "/timeline/", "/sweeps/1/", "/sweeps/",
     "/projects/", "/projects/1/", "/usage/?by=user",
 ]  # fmt: skip
-#: Whether the markup in a job's name and in its log has become part of the page.
+#: Script that returns whether markup in a job's name or log has become part of the page.
 HURT = """window.hurt !== undefined
     || document.querySelectorAll("main b, .legend b, svg b").length > 0"""
 NEWCOMERS_PAGES = ["/", "/jobs/", "/jobs/new/", "/nodes/", "/projects/", "/usage/"]
@@ -234,7 +234,7 @@ def _hour(text: str | None) -> int:
 
 
 def test_a_page_shows_its_changes_alone_and_keeps_its_place(ada: Visitor, site: Site) -> None:
-    """What happens to others' jobs does not wake it."""
+    """A change of another user's job makes the page request nothing."""
     page = ada.page
     page.add_init_script(_HEAR_SHIFTS)
     ada.open(f"/jobs/{JOB['running']}/")

@@ -99,7 +99,7 @@ class _Machine:
         return answers
 
     def is_kept_out(self, *addresses: str) -> bool:
-        """Whether no address answers. A listener that the machine may reach does so in time."""
+        """Return whether no address answers within 3 s."""
         return not any(self.reaches(*addresses, within_s=3))
 
     def join(self, wire: _Machine, name: str, *addresses: str) -> None:
@@ -152,7 +152,7 @@ def test_the_firewall_lets_only_nodes_reach_trainers(held: ExitStack) -> None:
 
 
 def _overheard(network: _Network, address: str) -> bool:
-    """Whether what the first node says to the second one can be read on the wire."""
+    """Return whether a message from the first to the second node is readable on the wire."""
     eavesdropper = network.wire.probe("overhear")
     assert network.first.reaches(address) == [_BOTH]
     heard = json.loads(eavesdropper.communicate("", timeout=_LIMIT_S)[0])

@@ -27,8 +27,8 @@ from tests.agents.trainer.streaming_trainer import streaming_program
 
 NUM_EXAMPLES = 61
 NUM_STEPS = 180
-#: What a trainer waits for each example where others are lost: 60 ms a step and more. A job that
-#: trained as fast as it can would need many more steps, not to end before its losses.
+#: Seconds that loading an example takes where trainers are lost, 60 ms a step and more: without
+#: them a job would need many more steps in order not to end before the losses.
 PAUSE_S = 0.01
 EXCHANGE = "agents.trainer.collectives.tree_reduction:Exchange"
 
