@@ -10,7 +10,11 @@ BIN := $(VENV)/bin
 MAIN_STAMP := $(VENV)/.main-$(shell cat requirements.txt | sha256sum | cut -c1-16)
 DEV_STAMP := $(VENV)/.dev-$(shell cat requirements.txt requirements/dev.txt | sha256sum | cut -c1-16)
 PLOTLY := frontend/static/frontend/vendor/plotly/plotly-cartesian.min.js
-INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check
+PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes
+# uv takes a third of pip's time. It does not read pip's configuration, so where packages come from
+# an index that only pip knows, pip installs them.
+INSTALL = $(BIN)/uv pip install --quiet --python $(BIN)/python --system-certs --compile-bytecode \
+	--require-hashes --requirement $(1) || { echo "Trying again with pip" >&2; $(PIP) --requirement $(1); }
 
 .PHONY: help demo test test-containers nightly advisories lock-images check-images lint types contracts beside pytest pytest-all pytest-sqlite conformance format lock clean distclean
 .DEFAULT_GOAL := help
@@ -37,14 +41,17 @@ $(BIN)/python:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info[:2] != (3, 11))' || { echo "$(PYTHON) is not Python 3.11" >&2; exit 1; }
 	@$(PYTHON) -m venv $(VENV) || { rm -rf $(VENV); echo "$(PYTHON) -m venv failed: on Debian install python3.11-venv" >&2; exit 1; }
 
-$(MAIN_STAMP): | $(BIN)/python
-	@echo "Installing what the product needs into $(VENV) (about 2 GB; a few minutes the first time)"
-	@$(INSTALL) --requirement requirements.txt
+$(BIN)/uv: | $(BIN)/python
+	@$(PIP) --requirement requirements/installer.txt
+
+$(MAIN_STAMP): | $(BIN)/uv
+	@echo "Installing what the product needs into $(VENV) (about 2 GB; a minute or more the first time)"
+	@$(call INSTALL,requirements.txt)
 	@touch $@
 
 $(DEV_STAMP): | $(MAIN_STAMP)
 	@echo "Installing what the checks need into $(VENV)"
-	@$(INSTALL) --requirement requirements/dev.txt
+	@$(call INSTALL,requirements/dev.txt)
 	@touch $@
 
 $(PLOTLY).br: $(PLOTLY) | $(MAIN_STAMP)
@@ -139,6 +146,7 @@ COMPILE := $(BIN)/uv pip compile -q --no-header --python-version 3.11 --generate
 
 # The whole set first; the parts take its versions.
 lock: $(DEV_STAMP)
+	$(COMPILE) requirements/installer.in -o requirements/installer.txt
 	$(COMPILE) requirements/main.in -o requirements.txt
 	$(COMPILE) -c requirements.txt requirements/site.in -o requirements/site.txt
 	$(COMPILE) -c requirements.txt requirements/agent.in -o requirements/agent.txt

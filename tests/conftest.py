@@ -57,8 +57,15 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> LoadFileSche
     return _FileScheduling(config, log)
 
 
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection() -> None:
+    """Collect no garbage while tests are imported: a third of that time."""
+    gc.disable()
+
+
 def pytest_collection_finish() -> None:
-    """Keep what was imported out of every collection of garbage: a tenth of the run."""
+    """Keep what was imported out of every later collection of garbage: a tenth of the run."""
+    gc.enable()
     gc.collect()
     gc.freeze()
 

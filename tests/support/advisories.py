@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
-REQUIREMENTS = ("requirements.txt", "requirements/dev.txt")
+REQUIREMENTS = ("requirements.txt", "requirements/dev.txt", "requirements/installer.txt")
 #: A release with known vulnerabilities: an index that lists none for it has no advisories.
 KNOWN = "jinja2==2.10"
 _LIMIT_S = 1800.0
