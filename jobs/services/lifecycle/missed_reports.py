@@ -35,7 +35,7 @@ def first_missing_epoch(job: Job) -> int:
 
 def steps_known(job: Job) -> int:
     """Return the last step up to which the job's newest start was reported without a gap."""
-    start = _start_of(job, job.generation)
+    start = start_of(job, job.generation)
     rows = _reports_since(job, start).order_by("-last_step")
     spans = sorted(rows.values_list("first_step", "last_step")[:_LOOKED_AT])
     known = (start.step or 0) if start is not None else 0
@@ -48,13 +48,15 @@ def steps_known(job: Job) -> int:
     return known
 
 
-def steps_unreported(job: Job, generation: int, first: int, last: int) -> Iterator[tuple[int, int]]:
-    """Yield the spans of steps `first` to `last` not reported yet since the job's start.
+def steps_unreported(
+    job: Job, start: Generation | None, first: int, last: int
+) -> Iterator[tuple[int, int]]:
+    """Yield the spans of steps `first` to `last` not reported yet since a start of the job.
 
     Two leaders may report the same steps in different spans. Steps repeated after a restart are
     reported again.
     """
-    reported = _reports_since(job, _start_of(job, generation))
+    reported = _reports_since(job, start)
     overlapping = reported.filter(last_step__gte=first, first_step__lte=last).order_by("first_step")
     for reported_first, reported_last in overlapping.values_list("first_step", "last_step"):
         if reported_first > first:
@@ -64,13 +66,7 @@ def steps_unreported(job: Job, generation: int, first: int, last: int) -> Iterat
         yield first, last
 
 
-def start_step(job: Job, generation: int) -> int:
-    """Return the step from which the job was last started or restarted up to a generation."""
-    start = _start_of(job, generation)
-    return (start.step or 0) if start is not None else 0
-
-
-def _start_of(job: Job, generation: int) -> Generation | None:
+def start_of(job: Job, generation: int) -> Generation | None:
     """Return the generation of the job's newest start or restart up to this generation."""
     starts = job.generations.filter(previous=None, number__lte=generation, num_members__gt=0)
     return starts.order_by("-number").first()

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from controlplane.core.protocol.wire import TrainerReport
 from controlplane.core.values.lifecycle import ENDED_JOB_STATUSES
 from jobs.models import Allocation, Generation, Job, Node
+from jobs.services.lifecycle.missed_reports import start_of
 
 
 @dataclass(slots=True)
@@ -30,13 +31,29 @@ class ReportContext:
     is_stalled: bool = False
     is_settle_due: bool = False
     crashed: list[Allocation] = field(default_factory=list)
+    _generations: dict[int, Generation | None] = field(default_factory=dict)
+    _starts: dict[int, Generation | None] = field(default_factory=dict)
 
     @property
     def is_live(self) -> bool:
         return self.job.status not in ENDED_JOB_STATUSES
 
     def generation(self, number: int) -> Generation | None:
-        return self.job.generations.filter(number=number).first()
+        """Return a generation of the job; it is read once for each report."""
+        if number not in self._generations:
+            self._generations[number] = self.job.generations.filter(number=number).first()
+        return self._generations[number]
+
+    def start_of(self, number: int) -> Generation | None:
+        """Return the job's newest start up to a generation; it is read once for each report."""
+        if number not in self._starts:
+            self._starts[number] = start_of(self.job, number)
+        return self._starts[number]
+
+    def forget_generations(self) -> None:
+        """Read generations again: a report may change them."""
+        self._generations.clear()
+        self._starts.clear()
 
 
 def time_read(report: TrainerReport, now: datetime.datetime) -> datetime.datetime:

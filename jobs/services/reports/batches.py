@@ -155,6 +155,7 @@ def _report_take(
     if report.sequence <= allocation.last_sequence:
         return
     allocation.last_sequence = report.sequence
+    context.forget_generations()
     name = f"a {report.kind} report of job {context.job.pk}, slot {allocation.slot}"
     with _refusing(name, slot=allocation.slot, **job_fields(context.job)) as refusal:
         report = report_read(report)

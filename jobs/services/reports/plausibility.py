@@ -17,20 +17,19 @@ from controlplane.core.protocol.wire import StopKind, TrainerReport
 from jobs import counters
 from jobs.models import Generation, Job, JobEstimates, StepReport, StepTimeProfile
 from jobs.services.lifecycle.events import event_add
-from jobs.services.lifecycle.missed_reports import start_step
 from jobs.services.lifecycle.report_context import ReportContext
 
 EVENT_KIND = "report_implausible"
 
 
-def steps_refuse(job: Job, report: TrainerReport) -> None:
+def steps_refuse(context: ReportContext, report: TrainerReport) -> None:
     """Raise ValueError for steps that the job cannot have done."""
-    data = report.data
+    job, data, start = context.job, report.data, context.start_of(report.generation)
     steps_check(
         range(data["first_step"], data["last_step"] + 1),
         data["examples"],
         largest_batch=max(job.global_batch_size, job.batch_size_max or 0, job.batch_size or 0),
-        from_step=start_step(job, report.generation),
+        from_step=0 if start is None else start.step or 0,
         to_step=job.stop_limit if job.stop_kind == StopKind.STEPS else None,
     )
 
@@ -86,7 +85,8 @@ def _clock_read(job: Job, generation: Generation) -> ReportClock:
 
 def _measurements_forget(job: Job, generation: Generation) -> None:
     """Delete all learned speeds of a job, and the profiles of its code."""
-    Generation.objects.filter(id=generation.pk).update(speeds={})
+    generation.speeds = {}
+    generation.save(update_fields=["speeds"])
     JobEstimates.objects.filter(job=job).update(samples=[], code_samples=[], throughput={})
     StepTimeProfile.objects.filter(code_sha256=job.code_sha256).delete()
     job.update_columns(throughput_by_count={}, examples_per_s=None)

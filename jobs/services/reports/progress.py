@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from controlplane.core.estimates.noise_scale import GradientNoise
 from controlplane.core.protocol.reported_values import SECONDS_LEAST
 from controlplane.core.protocol.wire import TrainerReport
@@ -50,8 +52,9 @@ def digest_take(context: ReportContext, allocation: Allocation, report: TrainerR
 
 def steps_take(context: ReportContext, _allocation: Allocation, report: TrainerReport) -> None:
     first, last = report.data["first_step"], report.data["last_step"]
-    steps_refuse(context.job, report)
-    for span in list(steps_unreported(context.job, report.generation, first, last)):
+    steps_refuse(context, report)
+    start = context.start_of(report.generation)
+    for span in list(steps_unreported(context.job, start, first, last)):
         _span_take(context, report, *span, share=(span[1] - span[0] + 1) / (last - first + 1))
 
 
@@ -86,10 +89,12 @@ def _span_take(
     _first_step_note(context, row)
     if not context.is_live or (row.last_step < job.step and _is_late(context, row)):
         return
+    speeds: dict[str, Any] = {}
     if is_learned_from(context, row, report):
         speeds_take(context, report)
-        _speed_note(job, row)
+        speeds = _speeds(job, row)
     job.update_columns(
+        **speeds,
         step=row.last_step,
         epoch=row.epoch,
         loss=row.loss,
@@ -101,8 +106,8 @@ def _span_take(
         event_add("running", "Training started", now=context.now, job=job)
 
 
-def _speed_note(job: Job, row: StepReport) -> None:
-    """Keep the newest speed; merge that of its steps into the mean on as many accelerators.
+def _speeds(job: Job, row: StepReport) -> dict[str, Any]:
+    """Return the newest speed, and the means with that of its steps, as columns of the job.
 
     Policies divide the work left by the mean, which has no selection passes (`remaining_work`).
     """
@@ -112,7 +117,7 @@ def _speed_note(job: Job, row: StepReport) -> None:
     key = str(row.num_accelerators)
     old = by_count.get(key, speed)
     by_count[key] = old + _SPEED_SMOOTHING * (speed - old)
-    job.update_columns(examples_per_s=newest, throughput_by_count=by_count)
+    return {"examples_per_s": newest, "throughput_by_count": by_count}
 
 
 def _is_late(context: ReportContext, row: StepReport) -> bool:

@@ -11,7 +11,7 @@ from controlplane.core.protocol.wire import ReportKind
 from controlplane.core.values.lifecycle import JobStatus
 from jobs.models import Generation, Job, StepReport
 from jobs.selectors.series import step_bins_of
-from jobs.services.lifecycle.missed_reports import steps_known, steps_unreported
+from jobs.services.lifecycle.missed_reports import start_of, steps_known, steps_unreported
 from tests.jobs.world import World
 from tests.support.builders import at, job_make, membership_make
 
@@ -151,7 +151,7 @@ class TestAnyOrder(TestCase):
         )
         job.generation = 1
         for first, last in told:
-            for span in list(steps_unreported(job, 1, first, last)):
+            for span in list(steps_unreported(job, start_of(job, 1), first, last)):
                 StepReport.objects.create(
                     job=job,
                     generation=1,
