@@ -45,7 +45,7 @@ def test_noise_moves_nothing() -> None:
     job = job_of(world, 4)
     random = Random(30)
     world.noise = lambda: random.uniform(0.7, 1.3)
-    train_for(world, job, 120.0)
+    train_for(world, job, 120.0, report_s=5.0)
     assert moves_of(job) == []
     assert counts(job) == [4, 4, 4, 4]
 
@@ -55,11 +55,11 @@ def test_a_short_burst_moves_nothing() -> None:
     world = KindsWorld("fast fast", has_profiles=False)
     job = job_of(world, 2)
     second = split(job)[1][0]
-    train_for(world, job, 30.0)
+    train_for(world, job, 30.0, report_s=5.0)
     world.factor[second] = 4.0
     train_for(world, job, 10.0)
     world.factor[second] = 1.0
-    train_for(world, job, 40.0)
+    train_for(world, job, 40.0, report_s=5.0)
     assert moves_of(job) == []
 
 
@@ -101,13 +101,13 @@ def test_a_straggler_gets_fewer_virtual_nodes_and_gets_them_back() -> None:
     )
     assert samples["8"][2] < 0.09
     # It paid; nothing moves back and forth, also after the cool-down.
-    train_for(world, job, 70.0)
+    train_for(world, job, 70.0, report_s=5.0)
     assert active(job).number == moved.number
     assert told(job, "move_kept") == [
         "Moving virtual nodes paid: a step takes 114 ms, 156 ms before; 114 ms were expected"
     ]
     world.factor[second] = 1.0
-    train_for(world, job, 40.0)
+    train_for(world, job, 40.0, report_s=5.0)
     assert counts(job) == [8, 8]
 
 
@@ -157,7 +157,7 @@ def test_a_move_that_did_not_pay_is_taken_back_once_and_not_tried_again_soon() -
         "measured_s": pytest.approx(0.154),
         "failures": 1,
     }
-    train_for(world, job, 115.0)
+    train_for(world, job, 115.0, report_s=5.0)
     assert active(job).number == undone.number
     train_for(world, job, 10.0)  # then once more
     again = active(job)
@@ -179,7 +179,7 @@ def test_after_a_vain_move_resizes_split_by_kind_alone() -> None:
     world.extra_s = 0.3
     while not told(job, "move_undone"):
         train_for(world, job, 1.0)
-    train_for(world, job, 40.0)
+    train_for(world, job, 40.0, report_s=5.0)
     world.add_node("fast", 2)
     settled(world, job, 4)
     assert counts(job) == [4, 4, 4, 4]
