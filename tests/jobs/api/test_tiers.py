@@ -15,7 +15,7 @@ from jobs.models import Allocation, AuditEntry, Event, Job, UserLimits
 from tests.jobs.world import World
 from tests.support.builders import job_make, submission_values
 
-pytestmark = [pytest.mark.django_db, pytest.mark.database]
+pytestmark = pytest.mark.django_db
 
 Clients = Callable[..., APIClient]
 Way = Callable[[APIClient, Job, str], Any]

@@ -31,7 +31,7 @@ from jobs.services.scheduling.policy import cluster_setting, policy_choose
 from tests.jobs.timed_world import TRUTH, TimedWorld, started, timed_job
 from tests.support.builders import at, job_make
 
-pytestmark = [pytest.mark.django_db, pytest.mark.database]
+pytestmark = pytest.mark.django_db
 
 
 def finished_job(world: TimedWorld, **changes: Any) -> Job:
@@ -66,6 +66,7 @@ def test_a_finished_job_has_the_work_that_it_did_and_its_measured_speed() -> Non
     assert history.costs.start_s >= 0.0
 
 
+@pytest.mark.database
 def test_what_cannot_be_replayed_is_counted() -> None:
     world = TimedWorld(1, 1)
     finished_job(world)
@@ -88,6 +89,7 @@ def test_a_job_that_still_trains_has_its_whole_work() -> None:
     assert (row.work, row.ended_at) == (pytest.approx(1000 * 64), None)
 
 
+@pytest.mark.database
 def test_only_the_newest_are_taken(monkeypatch: pytest.MonkeyPatch) -> None:
     world = TimedWorld(1, 1)
     old, new = finished_job(world), finished_job(world)
@@ -186,6 +188,7 @@ def test_other_sizes_are_built_of_the_machines_that_there_are() -> None:
         assert [nodes.count(node) for node in sorted(set(nodes))] == sizes
 
 
+@pytest.mark.database
 def test_a_question_is_answered_from_the_record() -> None:
     """Two jobs one after the other on one accelerator, replayed with two."""
     world = TimedWorld(1, 1)

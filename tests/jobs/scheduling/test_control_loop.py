@@ -18,7 +18,7 @@ from jobs.services.submission.standing import Standing
 from tests.jobs.world import World
 from tests.support.builders import at, job_make
 
-pytestmark = [pytest.mark.django_db, pytest.mark.database]
+pytestmark = pytest.mark.django_db
 
 
 def fresh(job: Job) -> Job:

@@ -14,7 +14,7 @@ from jobs.selectors.policy_state import policy_state_read
 from tests.jobs.world import World
 from tests.support.builders import job_make, submission_values, user_make
 
-pytestmark = [pytest.mark.django_db, pytest.mark.database]
+pytestmark = pytest.mark.django_db
 
 
 def held(job: Job) -> int:

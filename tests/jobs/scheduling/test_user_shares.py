@@ -12,7 +12,7 @@ from jobs.selectors.dry_run import submission_outlook
 from tests.jobs.world import World
 from tests.support.builders import job_make, submission_values, user_make
 
-pytestmark = [pytest.mark.django_db, pytest.mark.database]
+pytestmark = pytest.mark.django_db
 
 
 def num_held(*jobs: Job) -> int:
