@@ -59,7 +59,8 @@ function shift(others, job, sign) {
 
 // Moves all rows but `fixed`, which keeps focus and pointer.
 function arrange(order, fixed) {
-  if (order.every((row, place) => row === rows()[place])) return;
+  const now = rows();
+  if (order.every((row, place) => row === now[place])) return;
   const place = order.indexOf(fixed);
   for (const row of order.slice(0, place)) fixed.before(row);
   for (const row of order.slice(place + 1).reverse()) fixed.after(row);
@@ -217,6 +218,8 @@ if (form) {
     const button = event.target.closest("[data-step]");
     if (button) step(button.closest("tr"), Number(button.dataset.step));
   });
+  // At once while somebody types: a click on a button must not find that it has just moved.
+  region.addEventListener("input", show);
   region.addEventListener("change", (event) => {
     moving = null;
     sort(document.activeElement.closest("tr") ?? event.target.closest("tr"));
