@@ -26,6 +26,7 @@ from jobs.api.jobs.action_views import action_preview
 from jobs.exceptions import ControlPlaneError
 from jobs.models import Job
 from jobs.selectors import pages
+from jobs.selectors.access import jobs_visible_to
 from jobs.selectors.policy_preview import policy_preview
 from jobs.services.scheduling.policy import cluster_setting, policy_choose
 from jobs.services.submission.many_jobs import JOBS_LIMIT
@@ -132,7 +133,7 @@ def _changes_preview(
     request: HttpRequest, given: dict[int, dict[str, Any]]
 ) -> dict[str, Any] | None:
     """Compare changes with the jobs as they are now, and decide once as if they were made."""
-    found = Job.objects.filter(pk__in=given).order_by(*pages.QUEUE_ORDER)
+    found = jobs_visible_to(request.user).filter(pk__in=given).order_by(*pages.QUEUE_ORDER)
     rows = [row for row in (_row(job, given) for job in found) if row.changes]
     ended = [row.job for row in rows if row.job.status in ENDED_JOB_STATUSES]
     rows = [row for row in rows if row.job not in ended]
