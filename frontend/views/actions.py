@@ -18,7 +18,6 @@ from jobs import nudges
 from jobs.api.jobs.serializers import DescriptionSerializer
 from jobs.exceptions import ControlPlaneError, InvalidInputError
 from jobs.models import Job
-from jobs.selectors import access
 from jobs.services.lifecycle.retention import files_delete
 from jobs.services.submission import job_actions
 from jobs.services.submission.standing import standing_read
@@ -84,7 +83,6 @@ def job_priority(request: HttpRequest, job_id: int) -> HttpResponse:
         return reprioritise_confirm(request, [str(job.pk)], is_one=True, job=job)
     given = standing_given(request, job)
     text = " and ".join(f"{name} {value}" for name, value in given.items())
-    is_queue = request.POST.get("next") == "queue" and access.is_admin(request.user)
     return _do(
         request,
         job,
@@ -97,7 +95,6 @@ def job_priority(request: HttpRequest, job_id: int) -> HttpResponse:
             is_reason_required=job.owner_id != person(request).pk,
         ),
         f"Job #{{}} has {text} now.",
-        leads_to="queue" if is_queue else "",
     )
 
 
@@ -126,9 +123,7 @@ def job_describe(request: HttpRequest, job_id: int) -> HttpResponse:
     )
 
 
-def _do(
-    request: HttpRequest, job: Job, change: Callable[[Job], Job], done: str, leads_to: str = ""
-) -> HttpResponse:
+def _do(request: HttpRequest, job: Job, change: Callable[[Job], Job], done: str) -> HttpResponse:
     """Make a change, wake waiting processes, and redirect with a message."""
     try:
         change(job)
@@ -137,4 +132,4 @@ def _do(
     else:
         nudges.jobs_changed([job.pk], orders=True)
         messages.success(request, done.format(job.pk), extra_tags="good")
-    return redirect(leads_to) if leads_to else redirect("job", job.pk)
+    return redirect("job", job.pk)

@@ -1,4 +1,4 @@
-"""Admin pages: priorities, policy, nodes. All users see the nodes."""
+"""Admin pages: nodes, enrolment tokens, audit log. All users see the nodes."""
 
 from __future__ import annotations
 
@@ -14,17 +14,14 @@ from django.utils import timezone
 from django.utils.datastructures import MultiValueDict
 from django.views.decorators.http import require_POST, require_safe
 
-from controlplane.core.policies import POLICIES, policy_summary
-from frontend.text.priority_text import priority_text
-from frontend.views.changes import actor, person, words
+from frontend.views.changes import actor, person
 from frontend.views.pages import id_or_none
 from jobs import nudges
-from jobs.exceptions import ControlPlaneError, NotFoundError
+from jobs.exceptions import NotFoundError
 from jobs.models import AuditAction, AuditEntry, Node
 from jobs.models.audit import action_label
 from jobs.selectors import access, pages
 from jobs.selectors.audit_filter import AuditFilter
-from jobs.selectors.policy_preview import policy_preview
 from jobs.services.cluster.agent_tokens import node_token_replace
 from jobs.services.cluster.nodes import (
     ENROLMENT_TOKEN_HOURS,
@@ -34,10 +31,8 @@ from jobs.services.cluster.nodes import (
     node_cordon,
 )
 from jobs.services.failures.quarantine import node_unquarantine
-from jobs.services.scheduling.policy import cluster_setting, policy_choose
 
 _TOKEN_HOURS_RANGE = (1, 168)
-_MOST_QUEUE_PAGES = 10_000
 _CORDON_WORDS = {
     Cordon.CORDON: "is cordoned: no new work starts there",
     Cordon.DRAIN: "is being drained",
@@ -49,46 +44,6 @@ def admin_or_404(request: HttpRequest) -> None:
     """Raise Http404 for users who are not admins."""
     if not access.is_admin(request.user):
         raise Http404("No such page.")
-
-
-@login_required
-@require_safe
-def queue(request: HttpRequest) -> HttpResponse:
-    """Show the jobs that have not ended by tier and priority, each with a form to change it."""
-    admin_or_404(request)
-    number = min(max(id_or_none(request.GET.get("page")) or 1, 1), _MOST_QUEUE_PAGES)
-    jobs = pages.queue_page(number)
-    name = cluster_setting().policy
-    context = {
-        "jobs": jobs[: pages.QUEUE_JOBS_AT_ONCE],
-        "previous_page": number - 1,
-        "next_page": number + 1 if len(jobs) > pages.QUEUE_JOBS_AT_ONCE else None,
-        "ceiling": access.priority_ceiling(request.user),
-        "tiers": access.tiers_allowed(request.user),
-        "policies": [(name, policy_summary(name)) for name in POLICIES],
-        "policy": name,
-        "priority_text": priority_text(name, pages.priority_ranges()),
-    }
-    asked = request.GET.get("policy", "")
-    if asked in POLICIES and asked != name:
-        context["preview"] = {"policy": asked, "moves": policy_preview(asked, timezone.now())}
-    return render(request, "frontend/queue.html", context)
-
-
-@login_required
-@require_POST
-def policy(request: HttpRequest) -> HttpResponse:
-    """Switch the policy of the whole cluster."""
-    admin_or_404(request)
-    name, reason = request.POST.get("policy", ""), request.POST.get("reason", "")[:200]
-    try:
-        policy_choose(name, timezone.now(), actor=actor(request), reason=reason)
-    except ControlPlaneError as error:
-        messages.error(request, words(error), extra_tags="bad")
-    else:
-        nudges.jobs_changed(cluster=True)
-        messages.success(request, f"The policy is {name} now.", extra_tags="good")
-    return redirect("queue")
 
 
 @login_required

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -20,10 +19,10 @@ from django.views.decorators.http import require_POST, require_safe
 from controlplane.core.values.lifecycle import JobStatus
 from controlplane.core.values.tiers import TIERS
 from frontend.live.progress import job_progress
+from frontend.views.bulk import request_perform, undo_request, undo_shown
 from frontend.views.changes import person, words
 from frontend.views.pages import id_or_none
 from frontend.views.reprioritise import reprioritise_confirm
-from jobs.api.jobs.action_views import action_perform
 from jobs.exceptions import ControlPlaneError
 from jobs.job_templates import JOB_TEMPLATES
 from jobs.models import Job, SavedFilter
@@ -32,12 +31,10 @@ from jobs.selectors.comparison import COMPARED_LIMIT
 from jobs.selectors.job_filter import STATUS_GROUPS, JobFilter
 from jobs.selectors.job_order import DEFAULT_ORDER
 from jobs.services.cluster.saved_filters import NAME_LIMIT, filter_delete, filter_save
-from jobs.services.submission.many_jobs import JOBS_LIMIT, Outcome
+from jobs.services.submission.many_jobs import JOBS_LIMIT
 from jobs.submission import PRIORITY_RANGE
 
 _CURSOR = "cursor"
-_UNDO = "jobs_undo"
-_UNDO_LIMIT_BYTES = 150_000
 #: Projects that the filter offers.
 _PROJECTS_LIMIT = 200
 _REPEATED = ("tag", "metric", "setting")
@@ -80,7 +77,6 @@ def jobs(request: HttpRequest) -> HttpResponse:
         parts = access.seen_parts(request.user)
         page = pages.job_page(matching.qs, order=order, cursor=cursor, metric=metric, parts=parts)
     query = {name: given.getlist(name) for name in given}
-    undo, outcomes = request.session.pop(_UNDO, ("", []))
     limits = access.limits_of(request.user.pk, is_admin=access.is_admin(request.user))
     projects = list(access.projects_visible_to(request.user)[:_PROJECTS_LIMIT])
     context: dict[str, Any] = {
@@ -98,8 +94,7 @@ def jobs(request: HttpRequest) -> HttpResponse:
         "query": urlencode(query, doseq=True),
         "saved_filters": SavedFilter.objects.filter(owner=person(request)),
         "name_limit": NAME_LIMIT,
-        "undo": undo,
-        "outcomes": outcomes,
+        **undo_shown(request),
         "ceiling": limits.priority_ceiling,
         "tiers": [tier for tier in TIERS if tier.rank >= limits.tier_ceiling.rank],
         "all_tiers": TIERS,
@@ -178,20 +173,7 @@ def job_actions(request: HttpRequest) -> HttpResponse:
         return redirect(f"{reverse('compare')}?{query}")
     if request.POST.get("do") == "preview":
         return reprioritise_confirm(request, ticked, is_one=False)
-    try:
-        requests = _undo_requests(request) or [_action_request(request, ticked)]
-        performed = [action_perform(person(request), body) for body in requests]
-    except ControlPlaneError as error:
-        messages.error(request, words(error), extra_tags="bad")
-    else:
-        outcomes = [outcome for done, _ in performed for outcome in done]
-        undo = [body for _, bodies in performed for body in bodies]
-        _report(request, str(requests[0]["action"]), outcomes)
-        is_undo = "undo" in request.POST
-        request.session[_UNDO] = (
-            "" if is_undo or not undo else json.dumps(undo),
-            [f"#{one.job_id}: {one.detail}" for one in outcomes if one.code],
-        )
+    request_perform(request, undo_request(request) or _action_request(request, ticked))
     # The path is fixed, so that nothing in the form leads elsewhere.
     return redirect(f"{reverse('jobs')}?{request.POST.get('back', '')}".rstrip("?"))
 
@@ -205,35 +187,3 @@ def _action_request(request: HttpRequest, ticked: Sequence[str]) -> dict[str, An
     if action == "reprioritise":
         body |= {name: text for name in ("priority", "tier") if (text := request.POST.get(name))}
     return body | {"reason": request.POST.get("reason", "")}
-
-
-def _undo_requests(request: HttpRequest) -> list[dict[str, Any]]:
-    """Read the requests of an undo form; empty if they are none of ours."""
-    text = request.POST.get("undo", "")[:_UNDO_LIMIT_BYTES]
-    try:
-        bodies = json.loads(text) if text else []
-    except (ValueError, RecursionError):
-        return []
-    if not isinstance(bodies, list) or not all(isinstance(body, dict) for body in bodies):
-        return []
-    lists = [body.get("jobs") for body in bodies]
-    num_jobs = sum(len(jobs) for jobs in lists if isinstance(jobs, list))
-    # Together they change no more jobs than one action does.
-    return bodies if max(len(bodies), num_jobs) <= JOBS_LIMIT else []
-
-
-_DONE = {
-    "cancel": "cancelled, for good",
-    "reprioritise": "reprioritised",
-    "tag": "tagged",
-    "untag": "untagged",
-}
-
-
-def _report(request: HttpRequest, action: str, outcomes: Sequence[Outcome]) -> None:
-    num_done = sum(not outcome.code for outcome in outcomes)
-    num_refused = len(outcomes) - num_done
-    text = f"{num_done} job{'' if num_done == 1 else 's'} {_DONE[action]}."
-    if num_refused:
-        text += f" {num_refused} refused."
-    messages.success(request, text, extra_tags="bad" if num_refused else "good")

@@ -57,7 +57,6 @@ def reprioritise_confirm(
         "action": action,
         "is_one": is_one,
         "back": back,
-        "next": request.POST.get("next", ""),
         "reason": request.POST.get("reason", "")[:500],
     }
     return render(request, "frontend/reprioritise.html", context)

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import datetime
-from collections.abc import Collection
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any
 
 from django.conf import settings
 
@@ -35,20 +34,25 @@ def policy_preview(policy: str, now: datetime.datetime) -> list[Move]:
 
 
 def reprioritise_preview(
-    job_ids: Collection[int], priority: int | None, tier: Tier | None, now: datetime.datetime
+    priorities: Mapping[int, int], tiers: Mapping[int, Tier], now: datetime.datetime
 ) -> list[Move]:
-    """Decide once as if some jobs had another priority or tier (None: as it is).
+    """Decide once as if jobs had the priorities and tiers given for them.
 
     The changed jobs are listed as by `policy_preview`, whether or not the next cycle would change
     them anyway.
     """
     view = cluster_snapshot(now).snapshot
-    wanted: dict[str, Any] = {} if priority is None else {"weight": float(priority)}
-    wanted |= {} if tier is None else {"tier": tier}
-    jobs = (replace(job, **wanted) if job.id in job_ids else job for job in view.jobs)
+    jobs = tuple(
+        replace(
+            job,
+            weight=float(priorities.get(job.id, job.weight)),
+            tier=tiers.get(job.id, job.tier),
+        )
+        for job in view.jobs
+    )
     chosen = ClusterSetting.objects.values_list("policy", flat=True).first()
     policy = chosen or settings.DEFAULT_POLICY
-    return _moves(replace(view, jobs=tuple(jobs), carried=policy_state_read(policy)), policy)
+    return _moves(replace(view, jobs=jobs, carried=policy_state_read(policy)), policy)
 
 
 def _moves(snapshot: Snapshot, policy: str) -> list[Move]:

@@ -404,6 +404,20 @@ def test_actions_on_several_jobs(site: Site, logged_in: Shell) -> None:
     )
     assert logged_in("reprioritise", one).code == ExitCode.USAGE
     assert logged_in("reprioritise", one, "--tier", "urgent").code == ExitCode.REFUSED
+    several = ("reprioritise", "--set", f"{one}=8", "--set", f"#{two}=normal:9")
+    assert logged_in(*several, "--preview").out == "No accelerators would change now.\n"
+    assert logged_in(*several).out == f"Job {one}: changed\nJob {two}: changed\n"
+    answer = json.loads(logged_in(*several, "--json").out)
+    assert [row["changed"] for row in answer["results"]] == [False, False]
+    ended = logged_in("reprioritise", "--set", f"{one}=5", "--set", "999999=idle")
+    assert (ended.code, ended.out) == (ExitCode.REFUSED, "")
+    assert "Job 999999: There is no such job" in ended.err
+    rows = Job.objects.filter(pk__in=[one, two]).order_by("pk")
+    assert [*rows.values_list("tier", "priority")] == [("idle", 8), ("normal", 9)]
+    for wrong in ("7", "7=", "7=royal", "7=idle:", "7=idle5", "7=:5", "=5", "x=5", "7=5:idle"):
+        assert logged_in("reprioritise", "--set", wrong).code == ExitCode.USAGE, wrong
+    assert logged_in("reprioritise", one, *several[1:]).code == ExitCode.USAGE
+    assert logged_in("reprioritise", "--priority", 5, *several[1:]).code == ExitCode.USAGE
     ended = logged_in("cancel", one, 999_999, two)
     assert (ended.code, ended.out.count("cancelled")) == (ExitCode.REFUSED, 2)
     assert "Job 999999:" in ended.err

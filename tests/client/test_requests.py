@@ -39,7 +39,7 @@ CALLS: dict[str, Callable[[Client], Any]] = {
     "reprioritise": lambda client: client.reprioritise(1, 5),
     "describe": lambda client: client.describe(1, tags=["a"], note="b"),
     "act": lambda client: client.act("tag", [1, 2], tag="a"),
-    "preview": lambda client: client.preview([1, 2], tier="idle"),
+    "preview": lambda client: client.preview(changes=[{"job": 1, "tier": "idle"}]),
     "compare": lambda client: client.compare([1, 2]),
     "submit_sweep": lambda client: client.submit_sweep({"sweep": {"space": {"a": [1]}}}),
     "preview_sweep": lambda client: client.preview_sweep({"sweep": {"space": {"a": [1]}}}),

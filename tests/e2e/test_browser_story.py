@@ -100,9 +100,9 @@ def test_submit_wait_resize_reprioritise_finish_and_cancel(stack: Stack, page: P
     # An admin turns that round; both rows follow without a reload.
     page.goto("/queue/")
     row = page.locator(f"#queue [data-key='job-{second}']")
-    row.locator("input[name=priority]").fill("300")
-    row.locator("input[name=reason]").fill("the paper is due")
-    row.get_by_role("button", name="Change").click()
+    row.get_by_label(f"Priority of job {second}").fill("300")
+    page.get_by_role("button", name="Preview", exact=True).click()
+    page.locator("#changes-preview").get_by_label("Reason").fill("the paper is due")
     page.get_by_role("button", name="Apply").click()
     expect(row).to_contain_text(re.compile(r"\b2\s+of 1 to 2"), timeout=FOLLOW_MS)
     other = page.locator(f"#queue [data-key='job-{first}']")

@@ -128,7 +128,7 @@ def test_changes_lead_strangers_to_the_login(name: str, world: World, client: Cl
 
 
 @pytest.mark.parametrize(
-    "name", sorted(GET_ROUTES - {"submit", "password", "channels", "maintenance"})
+    "name", sorted(GET_ROUTES - {"submit", "password", "channels", "maintenance", "queue"})
 )  # with forms
 def test_pages_cannot_be_posted_to(name: str, world: World, admin: Client) -> None:
     assert admin.post(_address(name, world)).status_code == 405

@@ -133,8 +133,8 @@ def test_the_queue_is_read_in_pages_with_the_same_queries(world: World) -> None:
     assert len(many) == len(few)
     assert not any('"jobs_job"."facts"' in sql for sql in many)
     first, second = (client.get("/queue/", {"page": page}) for page in (1, 2))
-    assert len(first.context["jobs"]) == QUEUE_JOBS_AT_ONCE
-    shown = [job for page in (first, second) for job, _ in page.context["jobs"]]
+    assert len(first.context["rows"]) == QUEUE_JOBS_AT_ONCE
+    shown = [row.job for page in (first, second) for row in page.context["rows"]]
     assert shown == live_jobs(world.admin)
     assert shown[: len(order)] == order
     held = {
@@ -142,7 +142,7 @@ def test_the_queue_is_read_in_pages_with_the_same_queries(world: World) -> None:
         for job in order
     }
     assert any(held.values())
-    assert {job.pk: count for job, count in first.context["jobs"] if count} == {
+    assert {row.job.pk: row.held for row in first.context["rows"] if row.held} == {
         job_id: count for job_id, count in held.items() if count
     }
     assert b'rel="next" href="?page=2"' in first.content

@@ -28,7 +28,7 @@ def hidden(page: bytes) -> dict[str, list[str]]:
 def test_one_job_is_previewed_and_changed(world: World, admin: Client) -> None:
     job = world.jobs["pending"]
     counted = (Allocation.objects.count(), Event.objects.count())
-    form = {"tier": "urgent", "priority": str(job.priority), "next": "queue", "preview": "1"}
+    form = {"tier": "urgent", "priority": str(job.priority), "preview": "1"}
     page = admin.post(f"/jobs/{job.pk}/priority/", {**form, "reason": "a <b> paper"})
     text = shown(page.content)
     assert "Tier urgent for 1 job?" in text
@@ -37,7 +37,7 @@ def test_one_job_is_previewed_and_changed(world: World, admin: Client) -> None:
     assert 'value="a &lt;b&gt; paper" required' in page.content.decode()
     assert counted == (Allocation.objects.count(), Event.objects.count())
     fields = hidden(page.content)
-    assert fields == {"tier": ["urgent"], "next": ["queue"]}
+    assert fields == {"tier": ["urgent"]}
     done = admin.post(f"/jobs/{job.pk}/priority/", {**fields, "reason": "paper"}, follow=True)
     assert f"Job #{job.pk} has tier urgent now." in shown(done.content)
     job.refresh_from_db()

@@ -92,7 +92,7 @@ def test_an_undo_is_checked_like_any_request(ada: User, admin: User) -> None:
     client.post("/jobs/actions/", form)
     assert Job.objects.get(pk=job.pk).priority == 900
     undo = client.session["jobs_undo"][0]
-    assert json.loads(undo)[0]["priority"] == 50
+    assert json.loads(undo)[0]["changes"][0]["priority"] == 50
     person = session_of(demoted(admin))
     person.post("/jobs/actions/", {"undo": undo})
     assert Job.objects.get(pk=job.pk).priority == 900
@@ -131,6 +131,10 @@ BYPASSES: dict[str, tuple[str, str, Any]] = {
     "many by priority": (
         "post", "/api/v1/jobs/actions/",
         {"action": "reprioritise", "jobs": ["{n}"], "priority": 900},
+    ),
+    "changes": (
+        "post", "/api/v1/jobs/actions/",
+        {"action": "reprioritise", "changes": [{"job": "{n}", "priority": 900, "tier": "urgent"}]},
     ),
     "clone": ("post", "/api/v1/jobs/{n}/clone/", {"tier": "urgent"}),
     "clone of a priority": ("post", "/api/v1/jobs/{n}/clone/", {"priority": 900}),

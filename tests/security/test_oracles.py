@@ -146,6 +146,11 @@ REQUESTS: dict[str, tuple[str, str, Any]] = {
         "post", "/api/v1/jobs/actions/",
         {"action": "reprioritise", "jobs": ["{n}"], "priority": 5, "expected_priority": 77},
     ),
+    "change": (
+        "post", "/api/v1/jobs/actions/",
+        {"action": "reprioritise", "all_or_none": True,
+         "changes": [{"job": "{n}", "priority": 5, "expected_tier": "idle"}]},
+    ),
     "untag": ("post", "/api/v1/jobs/actions/", {"action": "untag", "jobs": ["{n}"], "tag": "t"}),
     "preview": (
         "post", "/api/v1/jobs/actions/preview/",

@@ -295,7 +295,7 @@ def download(job: int, names: tuple[str, ...], folder: Path, force: bool, as_jso
 @as_json
 def cancel(jobs: tuple[int, ...], reason: str, as_json: bool) -> None:
     """End jobs for good."""
-    _act_on_all(jobs, lambda client, job: client.cancel(job, reason), as_json=as_json)
+    act_on_all(jobs, lambda client, job: client.cancel(job, reason), as_json=as_json)
 
 
 @click.command()
@@ -304,7 +304,7 @@ def cancel(jobs: tuple[int, ...], reason: str, as_json: bool) -> None:
 @as_json
 def pause(jobs: tuple[int, ...], reason: str, as_json: bool) -> None:
     """Save the state of jobs and free their accelerators until they are resumed."""
-    _act_on_all(jobs, lambda client, job: client.pause(job, reason), as_json=as_json)
+    act_on_all(jobs, lambda client, job: client.pause(job, reason), as_json=as_json)
 
 
 @click.command()
@@ -312,54 +312,10 @@ def pause(jobs: tuple[int, ...], reason: str, as_json: bool) -> None:
 @as_json
 def resume(jobs: tuple[int, ...], as_json: bool) -> None:
     """Queue paused jobs again."""
-    _act_on_all(jobs, lambda client, job: client.resume(job), as_json=as_json)
+    act_on_all(jobs, lambda client, job: client.resume(job), as_json=as_json)
 
 
-@click.command()
-@jobs_argument
-@click.option("--priority", type=int, help="1 to your ceiling.")
-@click.option("--tier", type=click.Choice(TIERS), help="Strict; priorities count inside a tier.")
-@click.option("--preview", is_flag=True, help="Tell what would change now; no more.")
-@reason
-@as_json
-def reprioritise(
-    jobs: tuple[int, ...],
-    priority: int | None,
-    tier: str | None,
-    preview: bool,
-    reason: str,
-    as_json: bool,
-) -> None:
-    """Change the priority or the tier of jobs."""
-    if priority is None and tier is None:
-        raise click.UsageError("Give --priority, --tier, or both.")
-    if preview:
-        return _preview(jobs, priority, tier, as_json=as_json)
-
-    def act(client: Client, job: int) -> answers.Job:
-        return client.reprioritise(job, priority, reason, tier=tier)
-
-    return _act_on_all(jobs, act, as_json=as_json)
-
-
-def _preview(
-    jobs: tuple[int, ...], priority: int | None, tier: str | None, *, as_json: bool
-) -> None:
-    with Client.from_login() as client:
-        found = client.preview(jobs, priority=priority, tier=tier)
-    if as_json:
-        return screen.print_json(found)
-    for move in found["moves"]:
-        name = screen.plain(move["name"])
-        click.echo(f"Job {move['job']} ({name}): {move['held']} → {move['wanted']} accelerators")
-    if found["num_others"]:
-        click.echo(f"{found['num_others']} jobs of other people would change.")
-    if not found["moves"] and not found["num_others"]:
-        click.echo("No accelerators would change now.")
-    return None
-
-
-def _act_on_all(
+def act_on_all(
     jobs: tuple[int, ...], act: Callable[[Client, int], answers.Job], *, as_json: bool
 ) -> None:
     """Act on each job; what the site refuses for one of them does not keep it from the others."""

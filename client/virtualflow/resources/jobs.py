@@ -241,8 +241,10 @@ class JobRequests:
     def act(
         self,
         action: str,
-        job_ids: Sequence[int],
+        job_ids: Sequence[int] | None = None,
         *,
+        changes: Sequence[Mapping[str, Any]] | None = None,
+        all_or_none: bool | None = None,
         priority: int | None = None,
         expected_priority: int | None = None,
         tier: str | None = None,
@@ -254,11 +256,15 @@ class JobRequests:
 
         Args:
             action: `cancel`, `reprioritise`, `tag` or `untag`.
+            changes: instead of `job_ids`: of each job `job`, and the fields of `reprioritise`.
+            all_or_none: refuse the request, and change no job, if one is refused.
             expected_priority, expected_tier: jobs of another priority or tier are refused.
         """
         fields = {
             "action": action,
-            "jobs": list(job_ids),
+            "jobs": None if job_ids is None else list(job_ids),
+            "changes": changes,
+            "all_or_none": all_or_none,
             "priority": priority,
             "expected_priority": expected_priority,
             "tier": tier,
@@ -269,10 +275,16 @@ class JobRequests:
         return self._site.post("jobs/actions/", answers.Outcomes, json=body)
 
     def preview(
-        self, job_ids: Sequence[int], *, priority: int | None = None, tier: str | None = None
+        self,
+        job_ids: Sequence[int] | None = None,
+        *,
+        priority: int | None = None,
+        tier: str | None = None,
+        changes: Sequence[Mapping[str, Any]] | None = None,
     ) -> answers.Preview:
-        """Return what a new priority or tier of jobs would change now; nothing changes."""
-        fields = {"jobs": list(job_ids), "priority": priority, "tier": tier}
+        """Return what new priorities or tiers of jobs would change now; nothing changes."""
+        jobs = None if job_ids is None else list(job_ids)
+        fields = {"jobs": jobs, "priority": priority, "tier": tier, "changes": changes}
         body = given_only(fields) | {"action": "reprioritise"}
         return self._site.post("jobs/actions/preview/", answers.Preview, json=body)
 

@@ -78,6 +78,7 @@ export async function refreshRegions() {
   if (!response.ok) return;
   const page = new DOMParser().parseFromString(await response.text(), "text/html");
   for (const region of regions) {
+    if (region.hasAttribute("data-held")) continue; // somebody rearranges it
     const fresh = page.getElementById(region.id);
     if (fresh) morph(region, fresh);
     localise(region);

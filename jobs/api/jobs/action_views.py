@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from typing import Any
 
 from django.utils import timezone
@@ -14,14 +15,21 @@ from rest_framework.views import APIView
 
 from controlplane.core.values.tiers import Tier
 from jobs import nudges
-from jobs.api.jobs.submission_fields import EnumField, TagsField, WholeField
+from jobs.api.jobs.submission_fields import EnumField, FlagField, TagsField, WholeField
 from jobs.api.requests import body, person
 from jobs.api.throttles import preview_count
 from jobs.exceptions import InvalidInputError, NotFoundError
 from jobs.selectors.access import jobs_changeable_by, jobs_visible_to
 from jobs.selectors.policy_preview import reprioritise_preview
 from jobs.services.scheduling.policy import cluster_setting
-from jobs.services.submission.many_jobs import JOBS_LIMIT, JobsAction, Outcome, jobs_act, undo_of
+from jobs.services.submission.many_jobs import (
+    JOBS_LIMIT,
+    Change,
+    JobsAction,
+    Outcome,
+    jobs_act,
+    undo_of,
+)
 from jobs.services.submission.standing import Standing, standing_read
 from jobs.submission import JOB_ID_LIMIT, PRIORITY_RANGE
 
@@ -34,20 +42,9 @@ class TagField(serializers.CharField):
         return words[0] if words else ""
 
 
-class JobsActionSerializer(serializers.Serializer):
-    """An action on many jobs."""
+class _StandingSerializer(serializers.Serializer):
+    """Priority and tier to give, and those that a job must have until then."""
 
-    action = EnumField(JobsAction)
-    jobs = serializers.ListField(
-        child=WholeField(1, JOB_ID_LIMIT),
-        min_length=1,
-        max_length=JOBS_LIMIT,
-        error_messages={
-            "min_length": "Choose at least one job.",
-            "max_length": f"At most {JOBS_LIMIT} jobs at once.",
-        },
-        help_text=f"Numbers of 1 to {JOBS_LIMIT} jobs.",
-    )
     priority = WholeField(*PRIORITY_RANGE, required=False, help_text="Of `reprioritise`.")
     expected_priority = WholeField(
         *PRIORITY_RANGE,
@@ -58,6 +55,56 @@ class JobsActionSerializer(serializers.Serializer):
     expected_tier = EnumField(
         Tier, required=False, help_text="Jobs of another tier are refused (`stale_version`)."
     )
+
+    def to_internal_value(self, data: Any) -> dict[str, Any]:
+        """Refuse unknown fields."""
+        unknown = f"There is no such field; use {', '.join(self.fields)}."
+        names = data if isinstance(data, Mapping) else ()
+        errors = {str(name): [unknown] for name in names if name not in self.fields}
+        if errors:
+            raise serializers.ValidationError(errors)
+        return super().to_internal_value(data)
+
+
+class ChangeSerializer(_StandingSerializer):
+    """New priority, tier or both of one job."""
+
+    job = WholeField(1, JOB_ID_LIMIT)
+
+    def validate(self, values: dict[str, Any]) -> dict[str, Any]:
+        """Require something to change."""
+        if not values.keys() & {"priority", "tier"}:
+            raise serializers.ValidationError({"priority": ["Give a priority, a tier, or both."]})
+        return values
+
+
+_NUM_JOBS: dict[str, Any] = {
+    "required": False,
+    "min_length": 1,
+    "max_length": JOBS_LIMIT,
+    "error_messages": {
+        "min_length": "Choose at least one job.",
+        "max_length": f"At most {JOBS_LIMIT} jobs at once.",
+    },
+}
+
+
+class JobsActionSerializer(_StandingSerializer):
+    """An action on many jobs, which are named by `jobs` or by `changes`."""
+
+    action = EnumField(JobsAction)
+    jobs = serializers.ListField(
+        child=WholeField(1, JOB_ID_LIMIT), **_NUM_JOBS, help_text=f"1 to {JOBS_LIMIT} numbers."
+    )
+    changes = serializers.ListField(
+        child=ChangeSerializer(),
+        **_NUM_JOBS,
+        help_text=f"Of `reprioritise`: 1 to {JOBS_LIMIT} jobs with values of their own.",
+    )
+    all_or_none = FlagField(
+        required=False,
+        help_text="If one job is refused, so is the request, and no job changes.",
+    )
     tag = TagField(required=False, max_length=40, help_text="Of `tag` and `untag`.")
     reason = serializers.CharField(
         required=False,
@@ -67,22 +114,27 @@ class JobsActionSerializer(serializers.Serializer):
         help_text="Required of an admin who reprioritises somebody else's job.",
     )
 
-    def to_internal_value(self, data: Mapping[str, Any]) -> dict[str, Any]:
-        """Refuse unknown fields."""
-        unknown = f"There is no such field; use {', '.join(self.fields)}."
-        errors = {str(name): [unknown] for name in data if name not in self.fields}
-        if errors:
-            raise serializers.ValidationError(errors)
-        return super().to_internal_value(data)
-
     def validate(self, values: dict[str, Any]) -> dict[str, Any]:
-        """Require the field of the action."""
+        """Require the fields of the action, and no others that name jobs."""
+        is_reprioritised = values["action"] is JobsAction.REPRIORITISE
+        if "changes" in values:
+            numbers = [change["job"] for change in values["changes"]]
+            if not is_reprioritised:
+                raise serializers.ValidationError({"changes": ["Of reprioritise alone."]})
+            if values.keys() & {"jobs", *_StandingSerializer().fields}:
+                text = "Leave out jobs, and values that are not of one change."
+                raise serializers.ValidationError({"changes": [text]})
+            if len({*numbers}) < len(numbers):
+                raise serializers.ValidationError({"changes": ["Name each job once."]})
+            return values
         needed = {JobsAction.REPRIORITISE: "priority", JobsAction.CANCEL: None}
         name = needed.get(values["action"], "tag")
-        if values["action"] is JobsAction.REPRIORITISE and values.get("tier"):
+        if is_reprioritised and values.get("tier"):
             name = None
         if name is not None and not values.get(name):
             raise serializers.ValidationError({name: ["This action needs it."]})
+        if "jobs" not in values:
+            raise serializers.ValidationError({"jobs": ["Choose at least one job."]})
         return values
 
 
@@ -115,19 +167,18 @@ def action_perform(user: Any, data: Mapping[str, Any]) -> tuple[list[Outcome], l
 
     Raises:
         InvalidInputError: the request is not valid; no job changed.
+        ControlPlaneError: a job is refused, and the request is all or none; no job changed.
     """
-    serializer = JobsActionSerializer(data=data)
-    if not serializer.is_valid():
-        raise InvalidInputError("The input is not valid.", fields=_texts(serializer.errors))
-    values = dict(serializer.validated_data)
-    action, jobs = values.pop("action"), values.pop("jobs")
-    expected = Standing(values.pop("expected_priority", None), values.pop("expected_tier", None))
-    outcomes = jobs_act(user, action, jobs, timezone.now(), expected=expected, **values)
+    values = _checked(data)
+    action, changes = values["action"], _changes(values)
+    texts = {"tag": values.get("tag", ""), "reason": values["reason"]}
+    is_all_or_none = values.get("all_or_none", False)
+    outcomes = jobs_act(
+        user, action, changes, timezone.now(), is_all_or_none=is_all_or_none, **texts
+    )
     if changed := [outcome.job_id for outcome in outcomes if outcome.is_changed]:
         nudges.jobs_changed(changed, orders=True)
-    given = Standing(values.get("priority"), values.get("tier"))
-    tag, reason = values.get("tag", ""), values["reason"]
-    return outcomes, undo_of(action, outcomes, given=given, tag=tag, reason=reason)
+    return outcomes, undo_of(action, outcomes, changes, **texts)
 
 
 def action_preview(user: Any, data: Mapping[str, Any]) -> dict[str, Any]:
@@ -138,18 +189,20 @@ def action_preview(user: Any, data: Mapping[str, Any]) -> dict[str, Any]:
         NotFoundError: one of the jobs is not there for this user.
         ThrottledError: the user asks too often.
     """
-    serializer = JobsActionSerializer(data=data)
-    if not serializer.is_valid():
-        raise InvalidInputError("The input is not valid.", fields=_texts(serializer.errors))
-    values = serializer.validated_data
+    values = _checked(data)
     if values["action"] is not JobsAction.REPRIORITISE:
         raise InvalidInputError.of(action="Only reprioritise has an effect to preview.")
-    standing = standing_read(user, values)
-    ids = frozenset(values["jobs"])
-    if jobs_changeable_by(user).filter(pk__in=ids).count() < len(ids):
+    given = {job_id: change.given for job_id, change in _changes(values).items()}
+    for standing in {*given.values()}:
+        standing_read(user, asdict(standing))
+    if jobs_changeable_by(user).filter(pk__in=given).count() < len(given):
         raise NotFoundError("There is no such job, or it is not yours.")
     preview_count(user)
-    moves = reprioritise_preview(ids, standing.priority, standing.tier, timezone.now())
+    moves = reprioritise_preview(
+        {job_id: one.priority for job_id, one in given.items() if one.priority is not None},
+        {job_id: one.tier for job_id, one in given.items() if one.tier is not None},
+        timezone.now(),
+    )
     moved = [move.job.pk for move in moves]
     visible = set(jobs_visible_to(user).filter(pk__in=moved).values_list("pk", flat=True))
     shown = [move for move in moves if move.job.pk in visible]
@@ -160,15 +213,39 @@ def action_preview(user: Any, data: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
+def _checked(data: Mapping[str, Any]) -> dict[str, Any]:
+    serializer = JobsActionSerializer(data=data)
+    if not serializer.is_valid():
+        raise InvalidInputError("The input is not valid.", fields=_texts(serializer.errors))
+    return dict(serializer.validated_data)
+
+
+def _changes(values: Mapping[str, Any]) -> dict[int, Change]:
+    """Return the change of each job of a checked request."""
+    rows = values.get("changes") or [{**values, "job": job} for job in values["jobs"]]
+    return {
+        row["job"]: Change(
+            Standing(row.get("priority"), row.get("tier")),
+            Standing(row.get("expected_priority"), row.get("expected_tier")),
+        )
+        for row in rows
+    }
+
+
 def _texts(errors: Mapping[str, Any]) -> dict[str, Sequence[str]]:
     """Return one message per field; those of a list's items are the field's."""
     return {name: [_first(messages)] for name, messages in errors.items()}
 
 
 def _first(messages: Any) -> str:
-    while not isinstance(messages, str):
-        messages = next(iter(messages.values() if isinstance(messages, Mapping) else messages))
-    return str(messages)
+    """Return the first message, after the place in the list and the field, if it has them."""
+    if isinstance(messages, str):
+        return str(messages)
+    if not isinstance(messages, Mapping):
+        return _first(messages[0])
+    name, nested = next(iter(messages.items()))
+    where = f"Item {name + 1}" if isinstance(name, int) else name
+    return f"{where}: {_first(nested)}"
 
 
 class MoveSerializer(serializers.Serializer):
@@ -198,7 +275,7 @@ class JobsActionPreview(APIView):
 
 
 class JobActions(APIView):
-    """One action on many jobs; each job changes or is refused by itself."""
+    """One action on many jobs; each job changes or is refused by itself, or all together."""
 
     @extend_schema(request=JobsActionSerializer, responses=OutcomesSerializer)
     def post(self, request: Request) -> Response:

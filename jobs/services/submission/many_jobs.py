@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import datetime
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from contextlib import nullcontext
+from dataclasses import asdict, dataclass
 from enum import StrEnum
 from typing import Any
 
@@ -12,7 +13,13 @@ from django.contrib.auth.models import User
 from django.db import transaction
 
 from controlplane.core.values.tiers import Tier
-from jobs.exceptions import ConflictError, ControlPlaneError, StaleVersionError
+from jobs.exceptions import (
+    ConflictError,
+    ControlPlaneError,
+    ForbiddenError,
+    NotFoundError,
+    StaleVersionError,
+)
 from jobs.models import Job
 from jobs.selectors.access import jobs_changeable_by, jobs_visible_to
 from jobs.services.lifecycle.events import user_actor
@@ -34,67 +41,96 @@ class JobsAction(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
+class Change:
+    """Priority and tier to give to a job, and those that it must have until then."""
+
+    given: Standing = UNCHANGED
+    expected: Standing = UNCHANGED
+
+
+@dataclass(frozen=True, slots=True)
 class Outcome:
     """Result of an action on one job.
 
     Attributes:
-        code: empty if it is done; otherwise why not, as in a refusal of the same action on one job.
+        error: as of the same action on one job; None if it is done.
         is_changed: false if the job was like that already.
         former: priority and tier before the action, as far as it changed them.
     """
 
     job_id: int
-    code: str = ""
-    detail: str = ""
+    error: ControlPlaneError | None = None
     is_changed: bool = False
     former: Standing = UNCHANGED
+
+    @property
+    def code(self) -> str:
+        """Code of the refusal; empty if there is none."""
+        return self.error.code if self.error else ""
+
+    @property
+    def detail(self) -> str:
+        """Text of the refusal; empty if there is none."""
+        if self.error is None:
+            return ""
+        lines = [text for of_field in self.error.fields.values() for text in of_field]
+        return " ".join(lines) or self.error.detail
 
 
 def jobs_act(
     user: User,
     action: JobsAction,
-    job_ids: Sequence[int],
+    changes: Mapping[int, Change],
     now: datetime.datetime,
     *,
-    priority: int | None = None,
-    tier: Tier | None = None,
-    expected: Standing = UNCHANGED,
     tag: str = "",
     reason: str = "",
+    is_all_or_none: bool = False,
 ) -> list[Outcome]:
-    """Act on jobs one by one; a repeated call changes nothing more.
+    """Act on jobs one by one in the order of their ids; a repeated call changes nothing more.
 
     Args:
-        expected: jobs of another priority or tier are refused.
+        changes: by job.
+        is_all_or_none: no job changes if one is refused.
+
+    Raises:
+        ControlPlaneError: with `is_all_or_none`, the first refusal, with the texts of all.
     """
-    assert len(job_ids) <= JOBS_LIMIT
+    assert len(changes) <= JOBS_LIMIT
     visible, changeable = (
-        set(jobs.filter(pk__in=job_ids).values_list("pk", flat=True))
+        set(jobs.filter(pk__in=changes).values_list("pk", flat=True))
         for jobs in (jobs_visible_to(user), jobs_changeable_by(user))
     )
     outcomes = []
-    for job_id in dict.fromkeys(job_ids):
-        if job_id not in visible:
-            text = "There is no such job, or it is not yours."
-            outcomes.append(Outcome(job_id, "not_found", text))
-            continue
-        if job_id not in changeable:
-            text = "You may see this job, not change it; operators of its project may."
-            outcomes.append(Outcome(job_id, "forbidden", text))
-            continue
-        try:
-            given = {"priority": priority, "tier": tier}
-            with transaction.atomic():
-                # Locked before it is compared, so that nobody else's change counts as this one.
-                job = _locked(job_id, expected)
-                after = _act(user, action, job, now, given=given, tag=tag, reason=reason)
-        except ControlPlaneError as error:
-            lines = [text for of_field in error.fields.values() for text in of_field]
-            outcomes.append(Outcome(job_id, error.code, " ".join(lines) or error.detail))
-        else:
-            is_changed = after.revision != job.revision
-            outcomes.append(Outcome(job_id, "", "", is_changed, _former(job, after)))
+    with transaction.atomic() if is_all_or_none else nullcontext():
+        # Several rows stay locked until the end: in one order, so that no two calls block.
+        for job_id, change in sorted(changes.items(), key=lambda one: one[0]):
+            try:
+                if job_id not in visible:
+                    raise NotFoundError("There is no such job, or it is not yours.")
+                if job_id not in changeable:
+                    text = "You may see this job, not change it; operators of its project may."
+                    raise ForbiddenError(text)
+                with transaction.atomic():
+                    # Locked before it is compared: nobody else's change counts as this one.
+                    job = _locked(job_id, change.expected)
+                    after = _act(user, action, job, now, change.given, tag=tag, reason=reason)
+            except ControlPlaneError as error:
+                outcomes.append(Outcome(job_id, error))
+            else:
+                is_changed = after.revision != job.revision
+                outcomes.append(Outcome(job_id, None, is_changed, _former(job, after)))
+        if is_all_or_none:
+            _refusals_raise(outcomes)
     return outcomes
+
+
+def _refusals_raise(outcomes: Sequence[Outcome]) -> None:
+    refused = [(one, one.error) for one in outcomes if one.error]
+    if refused:
+        first = refused[0][1]
+        texts = [f"Job {one.job_id}: {one.detail}" for one, _ in refused]
+        raise type(first)("No job was changed.", code=first.code, fields={"jobs": texts})
 
 
 def _locked(job_id: int, expected: Standing) -> Job:
@@ -112,8 +148,8 @@ def _act(
     action: JobsAction,
     job: Job,
     now: datetime.datetime,
+    given: Standing,
     *,
-    given: Mapping[str, Any],
     tag: str,
     reason: str,
 ) -> Job:
@@ -124,7 +160,7 @@ def _act(
         case JobsAction.REPRIORITISE:
             return job_actions.job_reprioritise(
                 job.pk,
-                standing_read(user, given),
+                standing_read(user, asdict(given)),
                 now,
                 actor=actor,
                 reason=reason,
@@ -147,8 +183,8 @@ def _former(before: Job, after: Job) -> Standing:
 def undo_of(
     action: JobsAction,
     outcomes: Sequence[Outcome],
+    changes: Mapping[int, Change],
     *,
-    given: Standing = UNCHANGED,
     tag: str = "",
     reason: str = "",
 ) -> list[Mapping[str, Any]]:
@@ -158,28 +194,19 @@ def undo_of(
     """
     changed = [outcome for outcome in outcomes if outcome.is_changed]
     because = f"Undo: {reason}"[:500] if reason else "Undo"
-    if action in (JobsAction.TAG, JobsAction.UNTAG) and changed:
-        opposite = JobsAction.UNTAG if action is JobsAction.TAG else JobsAction.TAG
-        jobs = [outcome.job_id for outcome in changed]
-        return [{"action": opposite.value, "jobs": jobs, "tag": tag, "reason": because}]
-    if action is not JobsAction.REPRIORITISE:
+    if not changed or action is JobsAction.CANCEL:
         return []
-    former: dict[Standing, list[int]] = {}
-    for outcome in changed:
-        former.setdefault(outcome.former, []).append(outcome.job_id)
-    return [
-        {
-            "action": action.value,
-            "jobs": jobs,
-            "reason": because,
-            **_given_back(standing, given),
-        }
-        for standing, jobs in former.items()
-    ]
+    if action is JobsAction.REPRIORITISE:
+        back = [_given_back(one, changes[one.job_id].given) for one in changed]
+        return [{"action": action.value, "changes": back, "reason": because}]
+    opposite = JobsAction.UNTAG if action is JobsAction.TAG else JobsAction.TAG
+    jobs = [outcome.job_id for outcome in changed]
+    return [{"action": opposite.value, "jobs": jobs, "tag": tag, "reason": because}]
 
 
-def _given_back(former: Standing, given: Standing) -> dict[str, Any]:
-    values: dict[str, Any] = {}
+def _given_back(outcome: Outcome, given: Standing) -> dict[str, Any]:
+    values: dict[str, Any] = {"job": outcome.job_id}
+    former = outcome.former
     if former.priority is not None:
         values |= {"priority": former.priority, "expected_priority": given.priority}
     if former.tier is not None:

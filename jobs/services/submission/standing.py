@@ -11,7 +11,7 @@ from django.contrib.auth.models import User
 from controlplane.core.values.tiers import TIERS, Tier
 from jobs.exceptions import InvalidInputError
 from jobs.models import Job
-from jobs.selectors.access import priority_ceiling, tier_ceiling
+from jobs.selectors.access import is_admin, limits_of
 from jobs.submission import PRIORITY_RANGE
 
 
@@ -46,12 +46,12 @@ def standing_read(user: User, given: Mapping[str, Any]) -> Standing:
     if priority is None and tier is None:
         raise InvalidInputError.of(priority="Give a priority, a tier, or both.")
     errors: dict[str, str] = {}
-    low, high = PRIORITY_RANGE[0], priority_ceiling(user)
+    limits = limits_of(user.pk, is_admin=is_admin(user))
+    low, high = PRIORITY_RANGE[0], limits.priority_ceiling
     is_whole = isinstance(priority, int) and not isinstance(priority, bool)
     if priority is not None and not (is_whole and low <= priority <= high):
         errors["priority"] = f"Give a whole number from {low} to {high}."
-    ceiling = tier_ceiling(user)
-    allowed = [one.value for one in TIERS if one.rank >= ceiling.rank]
+    allowed = [one.value for one in TIERS if one.rank >= limits.tier_ceiling.rank]
     if tier is not None and tier not in allowed:
         errors["tier"] = f"Choose one of {', '.join(allowed)}."
     if errors:

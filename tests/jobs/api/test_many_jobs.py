@@ -58,17 +58,84 @@ def test_priorities_are_changed_and_taken_back(ada: User, client_of: Clients) ->
     assert {*Job.objects.values_list("priority", flat=True)} == {80}
     assert answer["undo"] == [
         {
-            "action": "reprioritise", "jobs": [numbers[0], numbers[2]], "priority": 50,
-            "expected_priority": 80, "reason": "Undo: deadline",
-        },
-        {
-            "action": "reprioritise", "jobs": [numbers[1]], "priority": 60,
-            "expected_priority": 80, "reason": "Undo: deadline",
+            "action": "reprioritise", "reason": "Undo: deadline", "changes": [
+                {"job": number, "priority": former, "expected_priority": 80}
+                for number, former in zip(numbers, (50, 60, 50), strict=False)
+            ],
         },
     ]  # fmt: skip
     for body in answer["undo"]:
         act(client, **body)
     assert [*Job.objects.order_by("pk").values_list("priority", flat=True)] == [50, 60, 50, 80]
+
+
+def test_jobs_get_values_of_their_own_and_are_taken_back(
+    ada: User, admin: User, client_of: Clients
+) -> None:
+    jobs = [job_make(ada, priority=priority) for priority in (50, 60, 70)]
+    numbers = [job.pk for job in jobs]
+    changes: list[dict[str, Any]] = [
+        {"job": numbers[2], "priority": 950, "expected_priority": 70},
+        {"job": numbers[0], "priority": 800, "tier": "urgent", "expected_tier": "normal"},
+        {"job": numbers[1], "priority": 60},
+    ]
+    client = client_of(admin)
+    body = {"action": "reprioritise", "changes": changes, "all_or_none": True, "reason": "order"}
+    answer = act(client, **body)
+    assert [(row["job"], row["changed"]) for row in answer["results"]] == [
+        (numbers[0], True), (numbers[1], False), (numbers[2], True),
+    ]  # fmt: skip
+    values = Job.objects.order_by("pk").values_list("tier", "priority")
+    assert [*values.all()] == [("urgent", 800), ("normal", 60), ("normal", 950)]
+    messages = [*Event.objects.order_by("id").values_list("job", "message")]
+    assert messages == [
+        (numbers[0], "Tier normal → urgent: order"),
+        (numbers[0], "Priority 50 → 800: order"),
+        (numbers[2], "Priority 70 → 950: order"),
+    ]
+    assert AuditEntry.objects.filter(action="priority_changed").count() == 3
+    Job.objects.filter(pk=numbers[2]).update(priority=90)
+    (undo,) = answer["undo"]
+    assert codes(act(client, **undo)) == {numbers[0]: "", numbers[2]: "stale_version"}
+    assert [*values.all()] == [("normal", 50), ("normal", 60), ("normal", 90)]
+
+
+@pytest.mark.parametrize(
+    ("change", "status", "code", "text"),
+    [
+        ({"expected_priority": 60}, 412, "stale_version", "Its priority is 50 now, not 60"),
+        ({"expected_tier": "idle"}, 412, "stale_version", "Its tier is normal now, not idle"),
+        ({"priority": 101}, 400, "invalid", "Give a whole number from 1 to 100."),
+        ({"tier": "urgent"}, 400, "invalid", "Choose one of normal, idle."),
+        ({"job": "ended"}, 409, "wrong_status", "A job that is failed cannot be"),
+        ({"job": "others"}, 404, "not_found", "There is no such job, or it is not yours."),
+        ({"job": "none"}, 404, "not_found", "There is no such job, or it is not yours."),
+    ],
+)
+def test_all_jobs_change_or_none(
+    ada: User, bob: User, client_of: Clients, change: dict[str, Any], status: int, code: str,
+    text: str,
+) -> None:  # fmt: skip
+    numbers = {
+        "own": job_make(ada, priority=50).pk,
+        "second": job_make(ada, priority=50).pk,
+        "ended": job_make(ada, status=JobStatus.FAILED).pk,
+        "others": job_make(bob).pk,
+        "none": 999_999,
+    }
+    wrong = {"priority": 40, **change, "job": numbers[change.get("job", "second")]}
+    changes = [{"job": numbers["own"], "priority": 10}, wrong]
+    before = [*Job.objects.order_by("pk").values()]
+    body = {"action": "reprioritise", "changes": changes}
+    refused = client_of(ada).post(URL, {**body, "all_or_none": True}, format="json")
+    assert (refused.status_code, refused.json()["code"]) == (status, code)
+    (told,) = refused.json()["errors"]["jobs"]
+    assert told.startswith(f"Job {wrong['job']}: {text}")
+    assert [*Job.objects.order_by("pk").values()] == before
+    assert not Event.objects.exists()
+    # Without that field each job is done or refused by itself.
+    assert codes(act(client_of(ada), **body)) == {numbers["own"]: "", wrong["job"]: code}
+    assert Job.objects.get(pk=numbers["own"]).priority == 10
 
 
 def test_a_tag_is_taken_back_only_where_it_is_new(ada: User, client_of: Clients) -> None:
@@ -217,6 +284,27 @@ def test_admins_say_why_and_leave_entries(ada: User, admin: User, client_of: Cli
         ({"action": "untag", "jobs": [1], "tag": ["a"]}, "tag"),
         ({"action": "cancel", "jobs": [1], "reason": "x" * 501}, "reason"),
         ({"action": "cancel", "jobs": [1], "all": True}, "all"),
+        ({"action": "cancel", "jobs": [1], "all_or_none": "perhaps"}, "all_or_none"),
+        ({"action": "cancel", "changes": [{"job": 1, "priority": 5}]}, "changes"),
+        *(
+            ({"action": "reprioritise", "priority": 5, **body}, "changes")
+            for body in ({"changes": [{"job": 1, "priority": 5}]}, {"jobs": [1], "changes": []})
+        ),
+        *(
+            ({"action": "reprioritise", "changes": changes}, "changes")
+            for changes in (
+                [],
+                7,
+                [7],
+                [{"job": 1}],
+                [{"priority": 5}],
+                [{"job": 1, "priority": 0}],
+                [{"job": 1, "priority": 5}] * 2,
+                [{"job": 1, "tier": "royal"}],
+                [{"job": 1, "priority": 5, "reason": "x"}],
+                [{"job": number, "priority": 5} for number in range(1, JOBS_LIMIT + 2)],
+            )
+        ),
     ],
 )
 def test_a_wrong_body_names_the_field(
@@ -224,6 +312,14 @@ def test_a_wrong_body_names_the_field(
 ) -> None:
     response = client_of(ada).post(URL, body, format="json")
     assert (response.status_code, set(response.json()["errors"])) == (400, {field})
+
+
+def test_a_refusal_names_the_change(ada: User, client_of: Clients) -> None:
+    changes = [{"job": 1, "priority": 5}, {"job": 2, "priority": 1001}]
+    answer = client_of(ada).post(URL, {"action": "reprioritise", "changes": changes}, format="json")
+    assert answer.json()["errors"] == {
+        "changes": ["Item 2: priority: Give a whole number from 1 to 1000."]
+    }
 
 
 def test_other_requests_are_refused(ada: User, client_of: Clients) -> None:

@@ -125,9 +125,10 @@ def test_many_are_changed_and_taken_back(ada: User, client_of: Clients) -> None:
     answer = client.post(f"{JOBS}actions/", body, format="json").json()
     assert [row["changed"] for row in answer["results"]] == [True, True, False, True]
     assert {*Job.objects.values_list("tier", "priority")} == {("idle", 9)}
-    assert [sorted(undo.keys() & {"tier", "priority"}) for undo in answer["undo"]] == [
+    assert [sorted(one.keys() & {"tier", "priority"}) for one in answer["undo"][0]["changes"]] == [
         ["priority", "tier"],
         ["tier"],
+        ["priority", "tier"],
     ]
     for undo in answer["undo"]:
         client.post(f"{JOBS}actions/", undo, format="json")
@@ -150,6 +151,14 @@ def test_the_preview_tells_what_then_happens(ada: User, admin: User, client_of: 
         {"job": other.pk, "name": other.name, "held": 0, "wanted": 1},
     ]
     assert (found["policy"], found["num_others"]) == ("weighted_fair", 0)
+    both = {own.pk: {"tier": "idle"}, other.pk: {"tier": "normal", "priority": 1}}
+    changes = [{"job": number, **change} for number, change in both.items()]
+    body = {"action": "reprioritise", "changes": changes}
+    found = client_of(admin).post(PREVIEW, body, format="json").json()
+    assert [(move["job"], move["wanted"]) for move in found["moves"]] == [
+        (own.pk, 3),
+        (other.pk, 1),
+    ]
     body = {"action": "reprioritise", "jobs": [own.pk], "tier": "idle"}
     mine = client_of(ada).post(PREVIEW, body, format="json").json()
     assert ([move["job"] for move in mine["moves"]], mine["num_others"]) == ([own.pk], 1)

@@ -1,0 +1,69 @@
+"""Actions on many jobs from a form: performed, told, and undone by another form."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from typing import Any
+
+from django.contrib import messages
+from django.http import HttpRequest
+
+from frontend.views.changes import person, words
+from jobs.api.jobs.action_views import action_perform
+from jobs.exceptions import ControlPlaneError
+from jobs.services.submission.many_jobs import Outcome
+
+_UNDO = "jobs_undo"
+_UNDO_LIMIT_BYTES = 150_000
+_DONE = {
+    "cancel": "cancelled, for good",
+    "reprioritise": "reprioritised",
+    "tag": "tagged",
+    "untag": "untagged",
+}
+
+
+def request_perform(request: HttpRequest, body: dict[str, Any]) -> bool:
+    """Perform a request of `jobs/actions/`; the next page tells the outcomes and offers the undo.
+
+    Returns:
+        False: the request was refused, as a message says.
+    """
+    try:
+        outcomes, undo = action_perform(person(request), body)
+    except ControlPlaneError as error:
+        messages.error(request, words(error), extra_tags="bad")
+        return False
+    _report(request, str(body["action"]), outcomes)
+    request.session[_UNDO] = (
+        "" if "undo" in request.POST or not undo else json.dumps(undo),
+        [f"#{one.job_id}: {one.detail}" for one in outcomes if one.code],
+    )
+    return True
+
+
+def undo_shown(request: HttpRequest) -> dict[str, Any]:
+    """Return what the last action leaves to show, once: its undo and its refusals."""
+    undo, outcomes = request.session.pop(_UNDO, ("", []))
+    return {"undo": undo, "outcomes": outcomes}
+
+
+def undo_request(request: HttpRequest) -> dict[str, Any] | None:
+    """Read the request of an undo form; None if it is none of ours."""
+    text = request.POST.get("undo", "")[:_UNDO_LIMIT_BYTES]
+    try:
+        bodies = json.loads(text) if text else []
+    except (ValueError, RecursionError):
+        return None
+    is_ours = isinstance(bodies, list) and len(bodies) == 1 and isinstance(bodies[0], dict)
+    return bodies[0] if is_ours else None
+
+
+def _report(request: HttpRequest, action: str, outcomes: Sequence[Outcome]) -> None:
+    num_done = sum(not outcome.code for outcome in outcomes)
+    num_refused = len(outcomes) - num_done
+    text = f"{num_done} job{'' if num_done == 1 else 's'} {_DONE[action]}."
+    if num_refused:
+        text += f" {num_refused} refused."
+    messages.success(request, text, extra_tags="bad" if num_refused else "good")

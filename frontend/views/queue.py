@@ -1,0 +1,170 @@
+"""Page of the queue: its jobs in order, changes of several at once, and the policy's switch."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from django.contrib import messages
+from django.contrib.auth.decorators import login_required
+from django.http import HttpRequest, HttpResponse
+from django.shortcuts import redirect, render
+from django.urls import reverse
+from django.utils import timezone
+from django.views.decorators.http import require_http_methods, require_POST
+
+from controlplane.core.policies import POLICIES, policy_summary
+from controlplane.core.values.lifecycle import ENDED_JOB_STATUSES
+from controlplane.core.values.tiers import TIERS
+from frontend.text.priority_text import priority_text
+from frontend.views.admin import admin_or_404
+from frontend.views.bulk import request_perform, undo_request, undo_shown
+from frontend.views.changes import actor, person, words
+from frontend.views.pages import id_or_none
+from jobs import nudges
+from jobs.api.jobs.action_views import action_preview
+from jobs.exceptions import ControlPlaneError
+from jobs.models import Job
+from jobs.selectors import pages
+from jobs.selectors.access import jobs_visible_to
+from jobs.selectors.policy_preview import policy_preview
+from jobs.services.scheduling.policy import cluster_setting, policy_choose
+from jobs.services.submission.many_jobs import JOBS_LIMIT
+from jobs.submission import PRIORITY_RANGE
+
+_MOST_PAGES = 10_000
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """A job, and the tier and priority that a form gives to it, as they were typed."""
+
+    job: Job
+    tier: str
+    priority: str
+    held: int = 0
+
+    @property
+    def changes(self) -> list[tuple[str, Any, str]]:
+        """Columns that differ, with their values before and after."""
+        both = (("tier", self.job.tier, self.tier), ("priority", self.job.priority, self.priority))
+        return [one for one in both if str(one[1]) != one[2]]
+
+
+@login_required
+@require_http_methods(["GET", "HEAD", "POST"])
+def queue(request: HttpRequest) -> HttpResponse:
+    """Show the jobs that have not ended by tier and priority, highest first.
+
+    With POST preview new tiers and priorities of several jobs, give them, or undo that. What is
+    refused is previewed again, compared with the present.
+    """
+    admin_or_404(request)
+    number = min(max(id_or_none(request.GET.get("page")) or 1, 1), _MOST_PAGES)
+    changes = _changes_read(request)
+    body = undo_request(request) or _apply_request(request, changes)
+    if body and (request_perform(request, body) or not changes):
+        return redirect(f"{reverse('queue')}?page={number}")
+    given = {change["job"]: change for change in changes}
+    context = _page_context(number, given)
+    if request.method == "POST":
+        context["changes"] = _changes_preview(request, given)
+        context["reason"] = request.POST.get("reason", "")
+    else:
+        context |= undo_shown(request)
+    asked = request.GET.get("policy", "")
+    if asked in POLICIES and asked != context["policy"]:
+        context["preview"] = {"policy": asked, "moves": policy_preview(asked, timezone.now())}
+    return render(request, "frontend/queue.html", context)
+
+
+def _page_context(number: int, given: dict[int, dict[str, Any]]) -> dict[str, Any]:
+    jobs = pages.queue_page(number)
+    policy = cluster_setting().policy
+    return {
+        "rows": [_row(job, given, held) for job, held in jobs[: pages.QUEUE_JOBS_AT_ONCE]],
+        "page": number,
+        "previous_page": number - 1,
+        "next_page": number + 1 if len(jobs) > pages.QUEUE_JOBS_AT_ONCE else None,
+        "priorities": PRIORITY_RANGE,
+        "tiers": TIERS,
+        "policies": [(name, policy_summary(name)) for name in POLICIES],
+        "policy": policy,
+        "priority_text": priority_text(policy, pages.priority_ranges()),
+    }
+
+
+def _row(job: Job, given: dict[int, dict[str, Any]], held: int = 0) -> Row:
+    change = given.get(job.pk, {})
+    priority = change.get("priority", str(job.priority))
+    return Row(job, change.get("tier", job.tier), priority, held)
+
+
+def _changes_read(request: HttpRequest) -> list[dict[str, Any]]:
+    """Read what a form changes of the tiers and priorities that it was made with."""
+    form, changes = request.POST, []
+    for text in form.getlist("job")[:JOBS_LIMIT]:
+        seen_tier, _, seen_priority = form.get(f"seen-{text}", "").partition(" ")
+        tier = form.get(f"tier-{text}", "")
+        priority = form.get(f"priority-{text}", "").strip()
+        change: dict[str, Any] = {}
+        if tier not in ("", seen_tier):
+            change["tier"] = tier
+        if priority not in ("", seen_priority):
+            change["priority"] = priority
+        if change and (job_id := id_or_none(text)) is not None:
+            seen = {"expected_tier": seen_tier, "expected_priority": seen_priority}
+            changes.append({"job": job_id, **change, **seen})
+    return changes
+
+
+def _apply_request(request: HttpRequest, changes: list[dict[str, Any]]) -> dict[str, Any] | None:
+    """Return the request that makes the changes; None if the form does not ask for that."""
+    if not changes or request.POST.get("do") != "apply":
+        return None
+    reason = request.POST.get("reason", "")
+    if not reason.strip():
+        messages.error(request, "Say why: the owners will read it.", extra_tags="bad")
+        return None
+    return {"action": "reprioritise", "changes": changes, "all_or_none": True, "reason": reason}
+
+
+def _changes_preview(
+    request: HttpRequest, given: dict[int, dict[str, Any]]
+) -> dict[str, Any] | None:
+    """Compare changes with the jobs as they are now, and decide once as if they were made."""
+    found = jobs_visible_to(request.user).filter(pk__in=given).order_by(*pages.QUEUE_ORDER)
+    rows = [row for row in (_row(job, given) for job in found) if row.changes]
+    ended = [row.job for row in rows if row.job.status in ENDED_JOB_STATUSES]
+    rows = [row for row in rows if row.job not in ended]
+    if not rows:
+        messages.info(request, "There is no change to preview.", extra_tags="warn")
+        return None
+    body = {
+        "action": "reprioritise",
+        "changes": [
+            {"job": row.job.pk, **{name: to for name, _, to in row.changes}} for row in rows
+        ],
+    }
+    try:
+        preview = action_preview(person(request), body)
+    except ControlPlaneError as error:
+        messages.error(request, words(error), extra_tags="bad")
+        return None
+    return {"rows": rows, "ended": ended, **preview}
+
+
+@login_required
+@require_POST
+def policy(request: HttpRequest) -> HttpResponse:
+    """Switch the policy of the whole cluster."""
+    admin_or_404(request)
+    name, reason = request.POST.get("policy", ""), request.POST.get("reason", "")[:200]
+    try:
+        policy_choose(name, timezone.now(), actor=actor(request), reason=reason)
+    except ControlPlaneError as error:
+        messages.error(request, words(error), extra_tags="bad")
+    else:
+        nudges.jobs_changed(cluster=True)
+        messages.success(request, f"The policy is {name} now.", extra_tags="good")
+    return redirect("queue")
