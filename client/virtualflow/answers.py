@@ -496,6 +496,13 @@ class Delivery(TypedDict):
     body: dict[str, Any]
 
 
+class Change(TypedDict):
+    """What has changed: jobs by number, and whether anything else of the cluster may have."""
+
+    jobs: list[int]
+    cluster: bool
+
+
 class Index(TypedDict):
     """The user and token of the requests, and the site's routes."""
 
@@ -506,4 +513,5 @@ class Index(TypedDict):
     tier_ceiling: str
     scopes: list[str] | None
     token_expires_at: str | None
+    stream: str | None
     routes: dict[str, str]

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any, Self
 
 from virtualflow import answers
+from virtualflow.changes import changes_read
 from virtualflow.credentials import credentials_find
 from virtualflow.resources.cluster import ClusterRequests
 from virtualflow.resources.job_files import JobFileRequests
@@ -82,3 +83,11 @@ class Client(
     def index(self) -> answers.Index:
         """Return the user and scopes of the token, and the site's routes."""
         return self._site.get("", answers.Index)
+
+    def changes(self) -> Iterator[answers.Change]:
+        """Yield what changes, as it happens, until the caller stops.
+
+        A change names jobs that you may see, to be read by `job`; `cluster` says that anything else
+        may have changed. So does the first change, and the first after a broken connection.
+        """
+        return changes_read(self._site)

@@ -122,14 +122,18 @@ class Transport:
 
     @contextmanager
     def stream(
-        self, path: str, params: Mapping[str, Any] | None = None
+        self, path: str, params: Mapping[str, Any] | None = None, *, wait_s: float = 0.0
     ) -> Iterator[httpx.Response]:
         """Read an answer of any length piece by piece; once it has begun, nothing is repeated.
+
+        Args:
+            wait_s: how long the site may be silent.
 
         Raises:
             VirtualFlowError: as by `request`.
         """
-        request = self._http.build_request("GET", path, params=params)
+        timeout = httpx.Timeout(self._timeout_s, read=self._timeout_s + wait_s)
+        request = self._http.build_request("GET", path, params=params, timeout=timeout)
         response = self._answered(lambda: self._http.send(request, stream=True), True)
         try:
             yield response

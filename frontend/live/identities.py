@@ -1,11 +1,11 @@
-"""Identities of the users of sessions, read for many sessions at once by the event streams."""
+"""Identities of the users of sessions and API tokens, read for many at once by event streams."""
 
 from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 from django.conf import settings
 from django.contrib.auth import BACKEND_SESSION_KEY, HASH_SESSION_KEY, SESSION_KEY, load_backend
@@ -17,10 +17,18 @@ from django.utils import timezone
 from django.utils.crypto import constant_time_compare
 
 from jobs.models import ProjectMembership
-from jobs.selectors.access import is_admin
+from jobs.selectors.access import is_admin, token_user, tokens_valid
 
 #: Most values of one query; databases have limits.
 _AT_ONCE = 500
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Credential:
+    """What a stream was opened with: the key of a session, or the digest of an API token."""
+
+    kind: Literal["session", "token"]
+    key: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,37 +46,54 @@ class Identity:
         return owner is not None and (owner[0] == self.person_id or owner[1] in self.projects)
 
 
-def identities_of(session_keys: Iterable[str]) -> dict[str, Identity]:
-    """Return the users of the sessions that are valid now, by session.
+def identities_of(credentials: Iterable[Credential]) -> dict[Credential, Identity]:
+    """Return the users of the sessions and tokens that are valid now.
 
-    The conditions are those of `django.contrib.auth.get_user`. Three queries for every 500
-    sessions; the database connection is not kept.
+    The conditions are those of `django.contrib.auth.get_user` and of the REST API. At most four
+    queries for every 500 credentials; the database connection is not kept.
     """
-    keys = sorted(set(session_keys))
+    ordered = sorted(set(credentials))
     try:
-        found: dict[str, Identity] = {}
-        for start in range(0, len(keys), _AT_ONCE):
-            found |= _identities(keys[start : start + _AT_ONCE])
+        found: dict[Credential, Identity] = {}
+        for start in range(0, len(ordered), _AT_ONCE):
+            found |= _identities(ordered[start : start + _AT_ONCE])
         return found
     finally:
         close_old_connections()
 
 
-def _identities(keys: list[str]) -> dict[str, Identity]:
+def _identities(credentials: list[Credential]) -> dict[Credential, Identity]:
+    users = _users_of_sessions([one.key for one in credentials if one.kind == "session"])
+    digests = [one.key for one in credentials if one.kind == "token"]
+    users |= _users_of_tokens(digests) if digests else {}
+    projects: dict[int, set[int]] = defaultdict(set)
+    memberships = ProjectMembership.objects.filter(user__in=set(users.values())).order_by()
+    for member_id, project_id in memberships.values_list("user_id", "project_id"):
+        projects[member_id].add(project_id)
+    return {
+        one: Identity(user.pk, is_admin(user), frozenset(projects[user.pk]))
+        for one, user in users.items()
+    }
+
+
+def _users_of_sessions(keys: list[str]) -> dict[Credential, User]:
     sessions = Session.objects.filter(session_key__in=keys, expire_date__gt=timezone.now())
     contents = {session.session_key: session.get_decoded() for session in sessions}
     user_ids = {key: _user_id(content) for key, content in contents.items()}
     users = User.objects.in_bulk({user_id for user_id in user_ids.values() if user_id is not None})
-    projects: dict[int, set[int]] = defaultdict(set)
-    memberships = ProjectMembership.objects.filter(user__in=users).order_by()
-    for member_id, project_id in memberships.values_list("user_id", "project_id"):
-        projects[member_id].add(project_id)
-    found = {}
-    for key, user_id in user_ids.items():
-        user = users.get(user_id or 0)
-        if user is not None and _is_valid(contents[key], user):
-            found[key] = Identity(user.pk, is_admin(user), frozenset(projects[user.pk]))
-    return found
+    return {
+        Credential("session", key): user
+        for key, user_id in user_ids.items()
+        if (user := users.get(user_id or 0)) is not None and _is_valid(contents[key], user)
+    }
+
+
+def _users_of_tokens(digests: list[str]) -> dict[Credential, User]:
+    return {
+        Credential("token", token.digest): token_user(token)
+        for token in tokens_valid(timezone.now()).filter(digest__in=digests)
+        if "jobs:read" in token.scopes
+    }
 
 
 def _user_id(content: Mapping[str, Any]) -> int | None:

@@ -1,9 +1,9 @@
-"""Server-sent events: notify open pages of changes, with the ids of changed jobs.
+"""Server-sent events: notify open pages and programs of changes, with the ids of changed jobs.
 
-One subscription to Redis per event loop feeds every open page, and one read of the database tells
-whose sessions are still valid: an open stream costs neither a thread nor a query. A slow page loses
-no change: changes accumulate until its stream takes them. Only ids of jobs visible to the reader
-are sent; the page then requests the data it shows, so the stream cannot leak anything else.
+One subscription to Redis per event loop feeds every stream, and one read of the database tells
+whose sessions and tokens are still valid: an open stream costs neither a thread nor a query. A slow
+reader loses no change: changes accumulate until its stream takes them. Only ids of jobs visible to
+the reader are sent, who then requests their data; so the stream cannot leak anything else.
 """
 
 from __future__ import annotations
@@ -26,9 +26,11 @@ from django.core.handlers.asgi import ASGIRequest
 from django.db import close_old_connections
 from django.http import HttpRequest, HttpResponse, StreamingHttpResponse
 from redis.exceptions import RedisError
+from rest_framework.exceptions import AuthenticationFailed
 
-from frontend.live.identities import Identity, identities_of
+from frontend.live.identities import Credential, Identity, identities_of
 from jobs import counters, nudges
+from jobs.api.authentication import TokenAuthentication
 from jobs.models import Job
 
 #: Most open streams of one process; further pages receive 429 and poll.
@@ -53,7 +55,7 @@ class Subscriber:
     """One open stream and its pending changes; it ends once `is_over`."""
 
     identity: Identity
-    session_key: str = ""
+    credential: Credential
     job_ids: set[int] = field(default_factory=set)
     is_cluster_changed: bool = False
     is_over: bool = False
@@ -121,19 +123,19 @@ class Hub:
         self._tasks = []
 
     async def _check(self) -> None:
-        """End the streams whose session is over or whose user sees other jobs than before."""
+        """End the streams whose session or token is over, or whose user sees other jobs now."""
         read = sync_to_async(identities_of, thread_sensitive=False)
         while True:
             await asyncio.sleep(KEEP_ALIVE_S)
             watched = list(self.subscribers)
             try:
-                found = await read({one.session_key for one in watched})
+                found = await read({one.credential for one in watched})
             except Exception:
                 # A stream whose rights are unknown ends.
-                logger.exception("event streams cannot read their sessions")
+                logger.exception("event streams cannot read who may read on")
                 found = {}
             for subscriber in watched:
-                if found.get(subscriber.session_key) != subscriber.identity:
+                if found.get(subscriber.credential) != subscriber.identity:
                     subscriber.end()
 
     async def _feed(self) -> None:
@@ -191,7 +193,7 @@ def hub() -> Hub:
 
 
 async def stream(request: HttpRequest) -> HttpResponse | StreamingHttpResponse:
-    """Open a stream for the session's user; 401 without session, 429 with too many streams.
+    """Open a stream for the user of a session or API token; 401 without, 429 with too many.
 
     404 from a WSGI server, of which every stream would hold a thread for good.
     """
@@ -201,11 +203,11 @@ async def stream(request: HttpRequest) -> HttpResponse | StreamingHttpResponse:
         return HttpResponse("This origin may not read the stream.", status=403)
     if not settings.REDIS_URL or not isinstance(request, ASGIRequest):
         return _answer(request, HttpResponse("No streams are served here.", status=404))
-    key = str(request.session.session_key or "")
-    identity = (await sync_to_async(identities_of)([key])).get(key)
-    if identity is None:
-        return _answer(request, HttpResponse("Log in first.", status=401))
-    subscriber = Subscriber(identity, key)
+    credential, identity = await sync_to_async(_identified)(request)
+    if credential is None or identity is None:
+        response = HttpResponse("Log in, or send a token that may read jobs.", status=401)
+        return _answer(request, response)
+    subscriber = Subscriber(identity, credential)
     if not hub().has_room_for(identity.person_id):
         response = HttpResponse("Too many open streams.", status=429, headers={"Retry-After": "30"})
         return _answer(request, response)
@@ -243,6 +245,19 @@ class EventContent:
             if not self._subscriber.is_over:
                 yield self._subscriber.take()
                 await asyncio.sleep(MIN_GAP_S)
+
+
+def _identified(request: HttpRequest) -> tuple[Credential | None, Identity | None]:
+    """Return what a request identifies itself with, and its user; a token goes before a session."""
+    try:
+        found = TokenAuthentication().authenticate(request)
+    except AuthenticationFailed:
+        return None, None
+    if found is not None:
+        credential = Credential("token", found[1].digest)
+    else:
+        credential = Credential("session", str(request.session.session_key or ""))
+    return credential, identities_of([credential]).get(credential)
 
 
 def _owners_of(job_ids: list[int]) -> dict[int, tuple[int, int | None]]:

@@ -5,12 +5,14 @@ from __future__ import annotations
 import datetime
 
 from django.contrib.auth.models import User
+from django.http import HttpRequest
 from django.utils import timezone
 from rest_framework.authentication import BaseAuthentication
 from rest_framework.exceptions import AuthenticationFailed
 from rest_framework.request import Request
 
 from jobs.models import ApiToken
+from jobs.selectors.access import token_user, tokens_valid
 from jobs.services.cluster.tokens import token_digest
 
 #: Resolution in seconds of a token's last use; a write for every request would cost too much.
@@ -20,28 +22,21 @@ _LAST_USE_S = 60
 class TokenAuthentication(BaseAuthentication):
     """`Authorization: Bearer <token>`."""
 
-    def authenticate(self, request: Request) -> tuple[User, ApiToken] | None:
+    def authenticate(self, request: Request | HttpRequest) -> tuple[User, ApiToken] | None:
         """Return the user and the token; None when the request carries no such header."""
         scheme, _, text = request.headers.get("Authorization", "").partition(" ")
         if scheme.lower() != "bearer":
             return None
-        token = (
-            ApiToken.objects.select_related("user")
-            .filter(digest=token_digest(text.strip()), revoked_at=None, user__is_active=True)
-            .first()
-        )
         now = timezone.now()
-        if token is None or (token.expires_at is not None and token.expires_at <= now):
+        token = tokens_valid(now).filter(digest=token_digest(text.strip())).first()
+        if token is None:
             raise AuthenticationFailed("The token is unknown, expired or revoked.")
         if token.last_used_at is None or (now - token.last_used_at).total_seconds() > _LAST_USE_S:
             before = now - datetime.timedelta(seconds=_LAST_USE_S)
             ApiToken.objects.filter(id=token.pk).exclude(last_used_at__gt=before).update(
                 last_used_at=now
             )
-        if "admin" not in token.scopes:
-            # On the object of this request alone, which nobody saves.
-            token.user.is_staff = token.user.is_superuser = False
-        return token.user, token
+        return token_user(token), token
 
     def authenticate_header(self, _request: Request) -> str:
         """Return the WWW-Authenticate header, so that DRF responds with 401."""

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from typing import Any
+from urllib.parse import urljoin
 
+from django.conf import settings
 from django.urls import URLPattern, get_resolver
 from drf_spectacular.utils import extend_schema
 from rest_framework import serializers
@@ -29,6 +31,9 @@ class IndexSerializer(serializers.Serializer):
         child=serializers.CharField(), allow_null=True, help_text="Of the token; null in a session."
     )
     token_expires_at = serializers.DateTimeField(allow_null=True)
+    stream = serializers.CharField(
+        allow_null=True, help_text="Address of the event stream; null where none is served."
+    )
     routes = serializers.DictField(
         child=serializers.CharField(), help_text="Address by name, of routes without parameters."
     )
@@ -50,9 +55,16 @@ class Index(APIView):
                 "tier_ceiling": tier_ceiling(request.user),
                 "scopes": None if token is None else token.scopes,
                 "token_expires_at": None if token is None else token.expires_at,
+                "stream": _stream(request),
                 "routes": _routes(request),
             }
         )
+
+
+def _stream(request: Request) -> str | None:
+    if not settings.REDIS_URL:
+        return None
+    return urljoin(settings.STREAM_URL or request.build_absolute_uri("/"), "/stream/")
 
 
 def _routes(request: Request) -> dict[str, Any]:

@@ -8,6 +8,7 @@ other users, which admins alone read.
 
 from __future__ import annotations
 
+import datetime
 from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Any
@@ -20,6 +21,7 @@ from controlplane.core.values.explanations import others_jobs_hidden
 from controlplane.core.values.tiers import TIERS, Tier
 from jobs.exceptions import ForbiddenError, NotFoundError
 from jobs.models import (
+    ApiToken,
     Job,
     Node,
     NotificationDelivery,
@@ -48,6 +50,22 @@ _HEAVY = ("settings", "facts", "metrics", "error_traceback", "throughput_by_coun
 def is_admin(person: Person) -> bool:
     """Return whether a person may see and change all jobs."""
     return bool(getattr(person, "is_staff", False))
+
+
+def tokens_valid(now: datetime.datetime) -> QuerySet[ApiToken]:
+    """Select the API tokens that are good now, with their users."""
+    in_time = Q(expires_at=None) | Q(expires_at__gt=now)
+    tokens = ApiToken.objects.filter(in_time, revoked_at=None, user__is_active=True)
+    return tokens.select_related("user")
+
+
+def token_user(token: ApiToken) -> User:
+    """Return the user as whom a token acts: without the scope `admin` no admin."""
+    user: User = token.user
+    if "admin" not in token.scopes:
+        # On this object alone, which nobody saves.
+        user.is_staff = user.is_superuser = False
+    return user
 
 
 def are_users_strangers() -> bool:

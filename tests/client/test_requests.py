@@ -18,6 +18,7 @@ REPLAY = {"id": 1, "status": "waiting", "progress": 0.0, "policy": "fifo", "erro
 #: How each method of the client is called by the tests of all of them.
 CALLS: dict[str, Callable[[Client], Any]] = {
     "index": lambda client: client.index(),
+    "changes": lambda client: next(client.changes()),
     "submit": lambda client: client.submit({"name": "a"}),
     "fork": lambda client: client.fork(1, checkpoint="now", name="b"),
     "dry_run": lambda client: client.dry_run({"name": "a"}),

@@ -21,12 +21,13 @@ from django.test import AsyncClient, Client
 from pytest_django import DjangoAssertNumQueries, Settings
 
 from frontend.live import streams
-from frontend.live.identities import Identity, identities_of
+from frontend.live.identities import Credential, Identity, identities_of
 from frontend.live.streams import Hub, Subscriber
 from jobs import counters, nudges
-from jobs.models import Project
+from jobs.models import ApiToken, Project
+from jobs.services.cluster.api_tokens import JOB_SCOPES, SCOPES
 from tests.frontend.world import World, make_job, make_person, make_world
-from tests.support.builders import at
+from tests.support.builders import api_token_make, at
 from tests.support.servers import RunningServer
 
 # Streams read the database in threads of their own, so what tests write has to be committed.
@@ -34,6 +35,7 @@ pytestmark = [pytest.mark.redis, pytest.mark.django_db(transaction=True)]
 
 
 DEADLINE_S = 60.0
+ANYBODY = Credential("session", "")
 
 
 @pytest.fixture
@@ -87,6 +89,10 @@ class Reader:
                 await asyncio.sleep(0)
 
 
+async def _open_with(token: str) -> tuple[Any, Reader | None]:
+    return await _open(None, Authorization=f"Bearer {token}")
+
+
 async def _open(person: object | None, **headers: str) -> tuple[Any, Reader | None]:
     client = AsyncClient()
     if person is not None:
@@ -129,6 +135,53 @@ def test_readers_are_told_of_their_own_jobs_alone(world: World, broker: redis.Re
         for reader in (ada, ben, admin):
             await reader.close()
         assert not streams.hub().subscribers
+
+    async_to_sync(scenario)()
+
+
+def test_programs_are_told_as_their_tokens_allow(world: World, broker: redis.Redis) -> None:
+    own, other = world.jobs["running"].pk, world.jobs["urgent"].pk
+    # The admin is a member of the project of Ada's job.
+    tokens = [
+        api_token_make(world.ada),
+        api_token_make(world.admin, JOB_SCOPES),
+        api_token_make(world.admin, SCOPES),
+    ]
+
+    async def scenario() -> None:
+        readers = [(await _open_with(token))[1] for token in tokens]
+        await _publish(broker, [own, other], cluster=True)
+        for reader, jobs in zip(readers, ([own], [own], sorted([own, other])), strict=True):
+            assert reader
+            assert await reader.event() == {"jobs": jobs, "cluster": True}
+            await reader.close()
+
+    async_to_sync(scenario)()
+
+
+@pytest.mark.parametrize("how", ["revoked", "expired", "of nobody active", "without jobs:read"])
+def test_a_token_that_is_good_no_longer_gets_and_keeps_no_stream(
+    world: World, broker: redis.Redis, monkeypatch: pytest.MonkeyPatch, how: str
+) -> None:
+    monkeypatch.setattr(streams, "KEEP_ALIVE_S", 0.05)
+    text = api_token_make(world.ada)
+    (token,) = ApiToken.objects.filter(user=world.ada)
+
+    async def scenario() -> None:
+        _, reader = await _open_with(text)
+        assert reader
+        if how == "revoked":
+            token.revoked_at = at(0)
+        elif how == "expired":
+            token.expires_at = at(0)
+        elif how == "without jobs:read":
+            token.scopes = ["jobs:write"]
+        else:
+            await User.objects.filter(pk=world.ada.pk).aupdate(is_active=False)
+        await token.asave()
+        assert await reader.is_over()
+        refused, _ = await _open_with(text)
+        assert refused.status_code == 401
 
     async_to_sync(scenario)()
 
@@ -314,7 +367,7 @@ def test_a_lost_redis_is_found_again_and_everybody_looks(
 
 def test_changes_add_up_for_a_slow_reader() -> None:
     async def scenario() -> None:
-        reader = Subscriber(Identity(1))
+        reader = Subscriber(Identity(1), ANYBODY)
         reader.add([], is_cluster_changed=False)
         assert not reader.wake.is_set()
         reader.add([7], is_cluster_changed=False)
@@ -331,16 +384,16 @@ def test_changes_add_up_for_a_slow_reader() -> None:
 def test_sessions_are_checked_in_three_queries_however_many(
     world: World, django_assert_num_queries: DjangoAssertNumQueries
 ) -> None:
-    def session_of(person: User) -> str:
+    def session_of(person: User) -> Credential:
         client = Client()
         client.force_login(person)
-        return str(client.session.session_key)
+        return Credential("session", str(client.session.session_key))
 
     project = Project.objects.get()
     people = [world.ada, world.ben, world.admin, *(make_person(f"p{n}") for n in range(5))]
     keys = {person: session_of(person) for person in people}
     with django_assert_num_queries(3):
-        found = identities_of([*keys.values(), "no such session"])
+        found = identities_of([*keys.values(), Credential("session", "no such one")])
     assert len(found) == len(people)
     assert found[keys[world.ada]] == Identity(world.ada.pk, False, frozenset({project.pk}))
     assert found[keys[world.ben]] == Identity(world.ben.pk)
@@ -348,7 +401,7 @@ def test_sessions_are_checked_in_three_queries_however_many(
     ben, *others = people[1:4:2] + people[4:]
     ben.set_password("another one")
     ben.save()
-    Session.objects.filter(session_key=keys[others[0]]).update(expire_date=at(0))
+    Session.objects.filter(session_key=keys[others[0]].key).update(expire_date=at(0))
     User.objects.filter(pk=others[1].pk).update(is_active=False)
     left = identities_of(keys.values())
     assert {*found} - {*left} == {keys[person] for person in (ben, *others[:2])}
@@ -392,7 +445,7 @@ def test_open_streams_keep_no_threads(
 def test_a_process_has_a_limit_of_streams(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(streams, "MAX_STREAMS", 2)
     own = Hub()
-    own.subscribers = {Subscriber(Identity(1)), Subscriber(Identity(2))}
+    own.subscribers = {Subscriber(Identity(1), ANYBODY), Subscriber(Identity(2), ANYBODY)}
     assert not own.has_room_for(3)
 
 
