@@ -22,12 +22,17 @@ TRAINER_PORTS = range(21000, 32000)
 def free_port(preferred: int) -> int:
     """Return the first free port of this machine from `preferred` on.
 
+    It is reserved until this process ends: servers here may share a port (SO_REUSEPORT), so two
+    demos that start at once would both listen on it, unnoticed.
+
     Raises:
         OSError: a hundred ports in a row are taken.
     """
+    descriptor = _reservations_open()
     for port in range(preferred, preferred + 100):
-        if is_free(port):
+        if is_free(port) and _lock(descriptor, range(port, port + 1)):
             return port
+    os.close(descriptor)
     raise OSError(errno.EADDRINUSE, f"no free port from {preferred} to {preferred + 99}")
 
 
@@ -46,8 +51,7 @@ def reserved_ports(count: int, size: int) -> Iterator[list[range]]:
     firsts = list(range(TRAINER_PORTS.start, TRAINER_PORTS.stop - size + 1, size))
     begin = os.getpid() * count % len(firsts)
     found: list[range] = []
-    path = Path(tempfile.gettempdir()) / f"virtualflow-ports-{os.getuid()}"
-    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600)
+    descriptor = _reservations_open()
     try:
         for first in firsts[begin:] + firsts[:begin]:
             candidate = range(first, first + size)
@@ -61,6 +65,11 @@ def reserved_ports(count: int, size: int) -> Iterator[list[range]]:
         yield found
     finally:
         os.close(descriptor)
+
+
+def _reservations_open() -> int:
+    path = Path(tempfile.gettempdir()) / f"virtualflow-ports-{os.getuid()}"
+    return os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600)
 
 
 def _lock(descriptor: int, ports: range) -> bool:

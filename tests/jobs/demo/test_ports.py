@@ -43,6 +43,23 @@ def test_a_taken_port_is_passed_over(taken_port: int) -> None:
     assert free_port(taken_port) > taken_port
 
 
+def test_who_asks_at_once_is_given_another_port_until_the_first_one_ends() -> None:
+    ask = "import sys; from jobs.demo.stack.ports import free_port; print(free_port(61100))"
+    first = subprocess.Popen(
+        [sys.executable, "-c", f"{ask}; sys.stdout.flush(); sys.stdin.read()"],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    assert first.stdout is not None
+    taken = int(first.stdout.readline())
+    during = subprocess.run([sys.executable, "-c", ask], capture_output=True, text=True, timeout=60)
+    assert int(during.stdout) > taken
+    first.communicate(timeout=60)
+    after = subprocess.run([sys.executable, "-c", ask], capture_output=True, text=True, timeout=60)
+    assert int(after.stdout) == taken
+
+
 def test_no_free_port_is_an_error_that_names_the_ports(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ports, "is_free", lambda _port: False)
     with pytest.raises(OSError, match="no free port from 8000 to 8099"):
