@@ -23,6 +23,7 @@ from jobs.exceptions import ConflictError, InvalidInputError, NotFoundError
 from jobs.models import Accelerator, Allocation, AuditAction, EnrolmentToken, Node
 from jobs.selectors.access import are_users_strangers
 from jobs.selectors.drains import drain_preview, drain_record
+from jobs.selectors.peer_filters import FILTERED, UNFILTERED, unfiltered_nodes
 from jobs.services.cluster.agent_tokens import (
     agent_token_set,
     enrolment_token_check,
@@ -158,6 +159,7 @@ def node_enrol(request: EnrolRequest, now: datetime.datetime) -> EnrolReply:
                 by=f"enrolment-token:{token.pk}",
                 host=node.host,
             )
+            _filter_note(node, request.filters_peers, now)
     except IntegrityError:
         raise InvalidInputError.of(
             name=f"There is a node {request.name!r} already; choose another name."
@@ -206,7 +208,20 @@ def node_hello(
         accelerators_write(node, request.accelerators)
         if was_lost:
             event_add("node_back", f"{node.name} is back", now=now, node=node)
+        _filter_note(node, request.filters_peers, now)
     return _reply(node, token_for_hello(node, agent_token, now))
+
+
+def _filter_note(node: Node, filters_peers: bool, now: datetime.datetime) -> None:
+    """Add an event if the agent's word about its trainers' socket filters has changed."""
+    if filters_peers == (node.pk not in unfiltered_nodes()):
+        return
+    kind, text = (
+        (FILTERED, "trainers drop packets from outside their job")
+        if filters_peers
+        else (UNFILTERED, "every machine can reach trainers, as its operator wants")
+    )
+    event_add(kind, f"{node.name}: {text}", now=now, node=node, actor=f"node:{node.name}")
 
 
 def isolation_check(isolation: str) -> None:
