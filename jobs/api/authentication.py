@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import datetime
-
 from django.contrib.auth.models import User
 from django.utils import timezone
 from rest_framework.authentication import BaseAuthentication
@@ -11,10 +9,8 @@ from rest_framework.exceptions import AuthenticationFailed
 from rest_framework.request import Request
 
 from jobs.models import ApiToken
+from jobs.services.cluster.api_tokens import api_token_used
 from jobs.services.cluster.tokens import token_digest
-
-#: Resolution in seconds of a token's last use; a write for every request would cost too much.
-_LAST_USE_S = 60
 
 
 class TokenAuthentication(BaseAuthentication):
@@ -33,11 +29,7 @@ class TokenAuthentication(BaseAuthentication):
         now = timezone.now()
         if token is None or (token.expires_at is not None and token.expires_at <= now):
             raise AuthenticationFailed("The token is unknown, expired or revoked.")
-        if token.last_used_at is None or (now - token.last_used_at).total_seconds() > _LAST_USE_S:
-            before = now - datetime.timedelta(seconds=_LAST_USE_S)
-            ApiToken.objects.filter(id=token.pk).exclude(last_used_at__gt=before).update(
-                last_used_at=now
-            )
+        api_token_used(token, request, now)
         if "admin" not in token.scopes:
             # On the object of this request alone, which nobody saves.
             token.user.is_staff = token.user.is_superuser = False

@@ -13,9 +13,9 @@ from django.db import connection
 from rest_framework.test import APIClient
 
 from controlplane.core.values.lifecycle import JobStatus
-from jobs.models import AuditEntry, Event, Job, UserLimits
+from jobs.models import Event, Job, UserLimits
 from jobs.services.submission.many_jobs import JOBS_LIMIT
-from tests.support.builders import job_make
+from tests.support.builders import audit_acts, job_make
 
 pytestmark = pytest.mark.database
 
@@ -192,7 +192,7 @@ def test_admins_say_why_and_leave_entries(ada: User, admin: User, client_of: Cli
     act(client, **body, reason="a demo")
     act(client, action="tag", jobs=[job.pk], tag="a", reason="a demo")
     act(client, action="cancel", jobs=[job.pk], reason="a demo")
-    entries = list(AuditEntry.objects.order_by("id").values_list("action", "object"))
+    entries = list(audit_acts().values_list("action", "object"))
     assert [action for action, _ in entries] == [
         "priority_changed", "job_described", "job_cancelled",
     ]  # fmt: skip
