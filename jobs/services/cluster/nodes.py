@@ -10,7 +10,7 @@ from typing import Any
 
 from django.conf import settings
 from django.contrib.auth.models import User
-from django.db import IntegrityError, transaction
+from django.db import IntegrityError, InterfaceError, OperationalError, transaction
 
 from controlplane.core.protocol.wire import (
     PROTOCOL_VERSION,
@@ -278,16 +278,25 @@ def nodes_expire(now: datetime.datetime) -> tuple[set[int], set[int]]:
 
 
 def node_trainers_lose(node: Node, now: datetime.datetime) -> set[int]:
-    """Release all accelerators of a node whose trainers are gone; return the affected jobs."""
+    """Release all accelerators of a node whose trainers are gone; return the affected jobs.
+
+    A job that cannot be recovered is logged, and tried again by the next `nodes_expire`: it keeps
+    neither the node nor the other jobs there.
+    """
     rows = Allocation.objects.filter(accelerator__node=node, released_at=None)
     jobs = set(rows.values_list("job_id", flat=True))
     for job_id in sorted(jobs):
-        with transaction.atomic():
-            job = job_lock(job_id)
-            if job is None:
-                continue
-            gone = list(rows.filter(job_id=job_id).order_by("slot"))
-            rows_release(job, gone, now, lost_code="node_lost")
+        try:
+            with transaction.atomic():
+                job = job_lock(job_id)
+                if job is None:
+                    continue
+                gone = list(rows.filter(job_id=job_id).order_by("slot"))
+                rows_release(job, gone, now, lost_code="node_lost")
+        except (OperationalError, InterfaceError):
+            raise
+        except Exception:
+            logger.exception("job %d does not recover from the loss of %s", job_id, node.name)
     return jobs
 
 
