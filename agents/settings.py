@@ -43,7 +43,7 @@ class AgentSettings:
         gpus: "all", "none", or NVML indices and UUIDs, separated by commas.
         emulated: number of emulated accelerators, each `threads` CPU threads wide.
         kept_environment: names of further variables that trainers may see.
-        peer_filter: trainers drop packets from machines outside their job.
+        peer_filter: trainers drop packets from machines outside their job, or do not start.
         keep_trainers: leave trainers running when the agent is stopped.
         grace_s: time between SIGTERM and SIGKILL.
         pulse_limit_s: longest silence of a running trainer before it is killed.
@@ -243,7 +243,7 @@ def _parser(environment: Mapping[str, str]) -> argparse.ArgumentParser:
         "--peer-filter",
         action=argparse.BooleanOptionalAction,
         default=variable("PEER_FILTER", "1"),
-        help="trainers drop packets of machines that are none of their job's (variable: 1 or 0)",
+        help="trainers drop packets from outside their job, or do not start (variable: 1 or 0)",
     )
     add("--keep-trainers", action="store_true", help="leave trainers running when stopped")
     add("--once", action="store_true", help="one round, then exit; trainers are kept")

@@ -166,6 +166,27 @@ def test_the_proxy_takes_no_large_body_of_anybody() -> None:
     assert f"{named}$is_anonymous_large {{" in text
     assert "if ($is_anonymous_large) { return 413; }" in text
     assert "if ($http_transfer_encoding) { return 411; }" in text
+    # The site knows the sender before a body is read, on every way that buffers one for `web`.
+    blocks = dict(re.findall(r"\n        location ([^{]+?) \{(.*?)\n?        \}", text, re.DOTALL))
+    to_web = {name for name, block in blocks.items() if "proxy_pass $web;" in block}
+    redirected = {name for name in to_web if "if ($is_large) { return 418; }" in blocks[name]}
+    assert to_web - redirected == {"@large"}
+    assert len(redirected) == 2
+    assert "error_page 418 = @large;" in text
+    assert "auth_request /is-known;" in blocks["@large"]
+    assert "proxy_pass $web/api/v1/account/;" in blocks["= /is-known"]
+
+
+@pytest.mark.parametrize("name", ["nginx.conf", "gateway.conf"])
+def test_the_site_learns_its_clients_addresses(name: str) -> None:
+    """A block's own headers replace those of the blocks around it."""
+    text = (ROOT / "proxy" / name).read_text()
+    runs = re.findall(r"(?:^ *proxy_set_header .*\n)+", text, re.MULTILINE)
+    assert runs
+    for run in runs:
+        assert "proxy_set_header X-Forwarded-For $remote_addr;" in run
+        assert 'proxy_set_header Connection "";' in run
+    assert "proxy_set_header" not in (ROOT / "proxy/common.conf").read_text()
 
 
 def test_env_example_lists_what_is_required() -> None:

@@ -98,6 +98,7 @@ class Introduction:
             boot_id=self.boot_id,
             accelerators=self._accelerators,
             isolation=settings.isolation,
+            filters_peers=settings.peer_filter,
         )
         try:
             reply = self._client.enrol(request)
@@ -129,4 +130,5 @@ class Introduction:
             boot_id=self.boot_id,
             accelerators=self._accelerators,
             isolation=self._settings.isolation,
+            filters_peers=self._settings.peer_filter,
         )

@@ -245,6 +245,7 @@ class Node(TypedDict):
     host: str
     status: str
     isolation: str
+    filters_peers: bool
     is_cordoned: bool
     is_draining: bool
     quarantined_until: str | None

@@ -22,6 +22,7 @@ from jobs.models import AuditAction, AuditEntry, Node
 from jobs.models.audit import action_label
 from jobs.selectors import access, pages
 from jobs.selectors.audit_filter import AuditFilter
+from jobs.selectors.peer_filters import unfiltered_nodes
 from jobs.services.cluster.agent_tokens import node_token_replace
 from jobs.services.cluster.nodes import (
     ENROLMENT_TOKEN_HOURS,
@@ -176,7 +177,7 @@ def _nodes_page(request: HttpRequest, **more: Any) -> HttpResponse:
     rows = pages.with_use(rows, timezone.now())
     context: dict[str, Any] = {"rows": rows, "token_hours": ENROLMENT_TOKEN_HOURS}
     context["lease_s"] = int(settings.LEASE_S)
-    context |= {"strangers": access.are_users_strangers(), **more}
+    context |= {"strangers": access.are_users_strangers(), "unfiltered": unfiltered_nodes(), **more}
     if access.is_admin(request.user):
         context["unused_tokens"] = pages.enrolment_tokens(timezone.now())
     response = render(request, "frontend/nodes.html", context)

@@ -19,6 +19,7 @@ from frontend.figures.readings import MEASURES, ReadingLine, readings_figure
 from frontend.views.pages import figures_response, id_or_none
 from jobs.models import Node
 from jobs.selectors import access, drains, pages
+from jobs.selectors.peer_filters import unfiltered_nodes
 from jobs.selectors.readings import measures_told, readings_between
 from jobs.services.cluster.nodes import Cordon
 
@@ -53,6 +54,7 @@ def node(request: HttpRequest, node_id: int) -> HttpResponse:
         "row": row,
         "node": found,
         "strangers": access.are_users_strangers(),
+        "unfiltered": unfiltered_nodes(),
         "windows": WINDOWS.items(),
         "window": window_s,
         "charts": [(name, _TITLES[name]) for name in names],

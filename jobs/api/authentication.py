@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import datetime
-
 from django.contrib.auth.models import User
 from django.http import HttpRequest
 from django.utils import timezone
@@ -13,10 +11,8 @@ from rest_framework.request import Request
 
 from jobs.models import ApiToken
 from jobs.selectors.access import token_user, tokens_valid
+from jobs.services.cluster.api_tokens import api_token_used
 from jobs.services.cluster.tokens import token_digest
-
-#: Resolution in seconds of a token's last use; a write for every request would cost too much.
-_LAST_USE_S = 60
 
 
 class TokenAuthentication(BaseAuthentication):
@@ -31,11 +27,7 @@ class TokenAuthentication(BaseAuthentication):
         token = tokens_valid(now).filter(digest=token_digest(text.strip())).first()
         if token is None:
             raise AuthenticationFailed("The token is unknown, expired or revoked.")
-        if token.last_used_at is None or (now - token.last_used_at).total_seconds() > _LAST_USE_S:
-            before = now - datetime.timedelta(seconds=_LAST_USE_S)
-            ApiToken.objects.filter(id=token.pk).exclude(last_used_at__gt=before).update(
-                last_used_at=now
-            )
+        api_token_used(token, request, now)
         return token_user(token), token
 
     def authenticate_header(self, _request: Request) -> str:

@@ -20,6 +20,7 @@ class AuditAction(StrEnum):
     PASSWORD_CHANGED = "password_changed"  # noqa: S105 - no password
     TOKEN_MADE = "token_made"  # noqa: S105
     TOKEN_REVOKED = "token_revoked"  # noqa: S105
+    TOKEN_USED_ELSEWHERE = "token_used_elsewhere"  # noqa: S105
     USER_MADE = "user_made"
     USER_CHANGED = "user_changed"
     USER_DELETED = "user_deleted"
@@ -49,6 +50,7 @@ class AuditAction(StrEnum):
     PRIORITY_CHANGED = "priority_changed"
     SWEEP_CHANGED = "sweep_changed"
     POLICY_CHANGED = "policy_changed"
+    REPLAY_ASKED = "replay_asked"
     PROJECT_MADE = "project_made"
     PROJECT_CHANGED = "project_changed"
     MEMBER_SET = "member_set"

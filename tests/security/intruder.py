@@ -78,6 +78,12 @@ def attempts(state, agent, victim):
         "keep a capability": lambda: (
             "CapPrm:\t0000000000000000" not in Path("/proc/self/status").read_text()
         ),
+        "leave a key": lambda: (
+            ctypes.CDLL(None).syscall(
+                {"x86_64": 248}.get(os.uname().machine, 217), b"user", b"left", b"x", 1, -4
+            )
+            > 0
+        ),
         "leave a core": lambda: __import__("resource").getrlimit(4)[1],
         "use the home of the agent": lambda: Path.home() != own / "scratch",
         "share temporary files": lambda: Path(tempfile.gettempdir()) != own / "scratch",

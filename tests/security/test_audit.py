@@ -10,8 +10,10 @@ from typing import Any
 
 import pytest
 from django.contrib.auth.models import User
+from django.core.cache import cache
 from django.db import DatabaseError, connection, transaction
 from django.test import Client
+from django.test.utils import CaptureQueriesContext
 from django.urls import reverse
 from django.utils import timezone
 from rest_framework.test import APIClient
@@ -19,6 +21,7 @@ from rest_framework.test import APIClient
 from controlplane.core.values.lifecycle import JobStatus
 from jobs.models import AuditEntry, EnrolmentToken, Node, Project, ProjectMembership
 from jobs.models.audit import AppendOnlyError, AuditAction
+from jobs.services.cluster import api_tokens
 from jobs.services.cluster.nodes import enrolment_token_create
 from jobs.services.lifecycle.artifacts import artifact_store
 from jobs.services.lifecycle.audit import audit_add, audit_expire
@@ -50,11 +53,17 @@ class Site:
         shape = {"host": "127.0.0.1", "first_port": 9000, "last_port": 9001, "accelerators": []}
         self.node.proposed_shape = {**shape, "digest": "abc"}
         self.node.save()
+        self.rest.get("/api/v1/jobs/")  # from this address the token is used from now on
         self.num_before = AuditEntry.objects.count()
 
     def entries(self) -> list[AuditEntry]:
         """Give the entries since all this was made, oldest first."""
         return list(AuditEntry.objects.order_by("id"))[self.num_before :]
+
+
+@pytest.fixture(autouse=True)
+def _empty_cache() -> None:
+    cache.clear()
 
 
 @pytest.fixture
@@ -226,6 +235,16 @@ ACTS: dict[str, tuple[Callable[[Site], Any], str, str]] = {
     "a removed node": (
         lambda s: s.rest.delete(f"/api/v1/nodes/{s.node.pk}/"), "node_removed", "node:node-a",
     ),
+    "a replay": (
+        lambda s: s.session.post("/what-if/ask/", {"policy": "fifo", "hours": "24"}),
+        "replay_asked",
+        "replay:",
+    ),
+    "a replay by REST": (
+        lambda s: s.rest.post("/api/v1/replays/", {"policy": "fifo", "hours": 24}, format="json"),
+        "replay_asked",
+        "replay:",
+    ),
     "the policy": (
         lambda s: s.rest.put("/api/v1/policy/", {"policy": "fifo"}), "policy_changed", "",
     ),
@@ -264,8 +283,8 @@ BY_REST = (
     "a cordoned", "a drained", "an accepted", "a cancelled", "a tagged",
     "planned maintenance", "cancelled maintenance",
     "limits by REST", "a project", "shares of a project", "a member", "prices",
-    "a removed", "deleted files", "the policy", "a job by REST", "code by REST", "a log by REST",
-    "a model by REST",
+    "a removed", "deleted files", "a replay by REST", "the policy", "a job by REST", "code by REST",
+    "a log by REST", "a model by REST",
 )  # fmt: skip
 
 
@@ -279,6 +298,34 @@ def test_each_act_leaves_an_entry(name: str, site: Site) -> None:
     assert (entry.address, entry.user_agent) == ("192.0.2.5", "a browser")
     assert ("token" in entry.details) == name.startswith(BY_REST)
     assert PASSWORD not in str(entry.details)
+
+
+def test_each_network_that_a_token_is_used_from_leaves_an_entry(
+    site: Site,
+) -> None:
+    def use(address: str) -> None:
+        assert site.rest.get("/api/v1/jobs/", REMOTE_ADDR=address).status_code == 200
+
+    def networks() -> list[str]:
+        return [e.details["network"] for e in site.entries() if e.action == "token_used_elsewhere"]
+
+    used = ["192.0.2.5", "192.0.2.6", "2001:db8::1", "2001:db8::2:3", "192.0.2.6", "192.0.2.7"]
+    for address in used:
+        use(address)
+    assert networks() == ["192.0.2.6", "2001:db8::", "192.0.2.7"]
+    (entry,) = AuditEntry.objects.filter(address="192.0.2.7")
+    assert (entry.actor, entry.user_agent) == ("user:boss", "a browser")
+    with CaptureQueriesContext(connection) as queries:
+        use("192.0.2.7")
+    assert not [query for query in queries if "audit" in query["sql"]]
+    cache.clear()  # as in another process
+    use("192.0.2.7")
+    for number in range(api_tokens.NETWORKS_LIMIT):
+        use(f"198.51.100.{number}")
+    assert len(networks()) == 3 + api_tokens.NETWORKS_LIMIT
+    cache.clear()
+    use("192.0.2.7")
+    assert len(networks()) == 4 + api_tokens.NETWORKS_LIMIT
 
 
 def test_an_enrolment_is_noted_with_its_token(site: Site) -> None:

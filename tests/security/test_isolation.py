@@ -383,11 +383,15 @@ def test_a_user_is_shared_by_a_job_alone_and_not_while_it_is_cleared(tmp_path: P
 
 #: Leaves an object of each kind behind, and a file in each folder; the number is what was made.
 LEAVING = """
-import ctypes, os, pathlib, sys
+import ctypes, os, pathlib, platform, sys
 libc = ctypes.CDLL(None, use_errno=True)
 made = [libc.shmget(0, 4096, 0o1600), libc.msgget(0, 0o1600), libc.semget(0, 1, 0o1600)]
 made += [pathlib.Path(folder, f"left-by-{os.getuid()}").write_text("x") for folder in sys.argv[1:]]
-print(sum(number >= 0 for number in made), libc.mq_open(b"/left", 0o102, 0o600, None))
+add_key = {"x86_64": 248, "aarch64": 217}[platform.machine()]
+keys = [libc.syscall(add_key, b"user", b"left", b"x", 1, keyring) for keyring in (-3, -4, -5)]
+keys += [libc.syscall(add_key + 2, 22, -1, -2)]  # KEYCTL_GET_PERSISTENT
+queue = libc.mq_open(b"/left", 0o102, 0o600, None)
+print(sum(number >= 0 for number in made), queue, {*keys})
 """
 
 
@@ -405,7 +409,8 @@ def test_what_a_user_shares_does_not_outlive_it(tmp_path: Path) -> None:
     left = subprocess.run(
         reachable_command(command, tmp_path / "mounts"), capture_output=True, text=True, check=True
     )
-    assert left.stdout.split() == [str(3 + len(folders)), "-1"]
+    assert left.stdout.split() == [str(3 + len(folders)), "-1", "{-1}"]
+    assert f" {user.uid}: " not in Path("/proc/key-users").read_text()
     assert {kind for kind, _ in ipc_objects(user.uid)} == {"shm", "msg", "sem"}
     files = [Path(folder, f"left-by-{user.uid}") for folder in folders]
     assert all(file.exists() for file in files)

@@ -25,7 +25,7 @@ from agents.supervision.processes import OwnedProcess
 from agents.trainer.contract.fork_server import ForkRequest
 from agents.trainer.contract.job_user import LATER_PREFIX, JobUser
 from controlplane.core.protocol.wire import ReportKind, WantedState, decode, encode
-from jobs.models import Allocation, AuditEntry, Job, Secret, Validation
+from jobs.models import Allocation, Job, Secret, Validation
 from jobs.sealing import UnsealError, seal, unseal
 from jobs.selectors.desired_state.state import wanted_orders, wanted_state
 from jobs.selectors.secrets import JOB_SECRETS_LIMIT_BYTES
@@ -37,7 +37,7 @@ from tests.agents.control_plane import ControlPlane
 from tests.jobs.test_authorisation import routes
 from tests.jobs.world import World
 from tests.security.secret_forms import secret_forms
-from tests.support.builders import at, job_make, submission_values
+from tests.support.builders import at, audit_acts, job_make, submission_values
 from tests.support.reachable import root_needed
 
 pytestmark = pytest.mark.django_db
@@ -72,7 +72,7 @@ def test_a_secret_is_stored_replaced_and_deleted(ada: User, client_of: Clients) 
     assert [row["name"] for row in client.get(URL).json()] == ["S3_KEY"]
     assert client.delete(f"{URL}S3_KEY/").status_code == 204
     assert client.delete(f"{URL}S3_KEY/").status_code == 404
-    acts = AuditEntry.objects.order_by("id").values_list("action", "object", "actor")
+    acts = audit_acts().values_list("action", "object", "actor")
     assert [*acts] == [
         (action, "secret:S3_KEY", "user:ada")
         for action in ("secret_made", "secret_replaced", "secret_deleted")

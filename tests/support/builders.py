@@ -10,10 +10,11 @@ from typing import Any
 
 from django.contrib.auth.models import User
 from django.core.files.base import ContentFile
+from django.db.models import QuerySet
 
 from controlplane.core.protocol.wire import AcceleratorInfo, EnrolRequest, Member, Membership
 from controlplane.core.values.lifecycle import ENDED_JOB_STATUSES, JobStatus, ValidationStatus
-from jobs.models import ApiToken, Job, Node, Validation
+from jobs.models import ApiToken, AuditEntry, Job, Node, Validation
 from jobs.services.cluster.api_tokens import JOB_SCOPES, SCOPES
 from jobs.services.cluster.nodes import enrolment_token_create, node_enrol
 from jobs.services.cluster.tokens import token_digest, token_make
@@ -65,6 +66,11 @@ def enrol_request(token: str, name: str, num_accelerators: int = 2, **other: Any
         "accelerators": accelerators(num_accelerators),
     }
     return EnrolRequest(**{**values, **other})
+
+
+def audit_acts() -> QuerySet[AuditEntry]:
+    """List the audit entries, oldest first, but for first uses of tokens by tests' clients."""
+    return AuditEntry.objects.exclude(action="token_used_elsewhere").order_by("id")
 
 
 def node_make(

@@ -10,10 +10,13 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import errno
 import json
 import os
+import platform
 import resource
 import signal
+import struct
 import sys
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
@@ -27,6 +30,13 @@ _PR_SET_NO_NEW_PRIVS = 38
 _PR_CAP_AMBIENT, _PR_CAP_AMBIENT_CLEAR_ALL = 47, 4
 _CAPABILITIES_VERSION_3 = 0x20080522
 _IPC_RMID = 0
+#: Of each machine: AUDIT_ARCH_*, and the numbers of add_key (request_key and keyctl follow) and
+#: seccomp.
+_CALLS = {"x86_64": (0xC000003E, 248, 317), "aarch64": (0xC00000B7, 217, 277)}
+_SECCOMP_SET_MODE_FILTER, _SECCOMP_FILTER_FLAG_SPEC_ALLOW = 1, 4
+_SECCOMP_RET_ALLOW, _SECCOMP_RET_ERRNO = 0x7FFF0000, 0x00050000
+#: Bit in the numbers of calls by the x32 ABI of x86_64.
+_X32_BIT = 0x40000000
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +73,7 @@ def job_user_become(user: JobUser) -> None:
     _limit(resource.RLIMIT_NOFILE, user.num_files)
     _limit(resource.RLIMIT_NPROC, user.num_processes)
     _prctl(_PR_SET_NO_NEW_PRIVS, 1)
+    _keys_refuse()
     os.setgroups([])
     os.setresgid(user.uid, user.uid, user.uid)
     os.setresuid(user.uid, user.uid, user.uid)
@@ -85,6 +96,39 @@ def _capabilities_clear() -> None:
     header = (ctypes.c_uint32 * 2)(_CAPABILITIES_VERSION_3, 0)
     if ctypes.CDLL(None, use_errno=True).capset(header, (ctypes.c_uint32 * 6)()) != 0:
         raise OSError(ctypes.get_errno(), "capset")
+
+
+def _keys_refuse() -> None:
+    """Refuse add_key, request_key and keyctl from now on, and all calls of 32-bit programs.
+
+    The kernel's keyrings of a user would outlive the job, as would those that a job makes
+    unchangeable.
+
+    Raises:
+        OSError: the kernel has no such filters, or the machine is none of `_CALLS`.
+    """
+    if platform.machine() not in _CALLS:
+        raise OSError(errno.ENOSYS, f"isolation uid is not made for {platform.machine()}")
+    architecture, add_key, seccomp = _CALLS[platform.machine()]
+    load, is_equal, is_greater, has_bits, end = 0x20, 0x15, 0x25, 0x45, 0x06
+    instructions = (
+        (load, 0, 0, 4),  # of struct seccomp_data: arch
+        (is_equal, 0, 4, architecture),
+        (load, 0, 0, 0),  # nr
+        (has_bits, 2, 0, _X32_BIT),
+        (is_greater, 2, 0, add_key + 2),
+        (is_greater, 0, 1, add_key - 1),
+        (end, 0, 0, _SECCOMP_RET_ERRNO | errno.EPERM),
+        (end, 0, 0, _SECCOMP_RET_ALLOW),
+    )
+    code = b"".join(struct.pack("=HBBI", *instruction) for instruction in instructions)
+    buffer = ctypes.create_string_buffer(code, len(code))
+    program = struct.pack("@HP", len(instructions), ctypes.addressof(buffer))
+    libc = ctypes.CDLL(None, use_errno=True)
+    # Without the flag older kernels slow the whole process down, against Spectre.
+    flag = _SECCOMP_FILTER_FLAG_SPEC_ALLOW
+    if libc.syscall(seccomp, _SECCOMP_SET_MODE_FILTER, flag, program) != 0:
+        raise OSError(ctypes.get_errno(), "seccomp")
 
 
 def user_kill_all(uid: int, guard: int) -> None:

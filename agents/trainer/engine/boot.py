@@ -2,21 +2,23 @@
 
 from __future__ import annotations
 
+import os
 import time
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NoReturn
 
 from agents.trainer.collectives.devices import configure_devices
 from agents.trainer.collectives.groups import training_group
 from agents.trainer.collectives.runtime import CollectiveRuntime
-from agents.trainer.contract.failures import PEER_LOST, TrainerError
+from agents.trainer.contract.failures import EXIT_FAILED, PEER_LOST, TrainerError
 from agents.trainer.contract.ports import HeldPort
 from agents.trainer.contract.run_dir import OrderWatcher, ReportWriter
 from agents.trainer.engine.profiling import profile_measure
 from agents.trainer.engine.tasks import TaskRunner, task_runner_of
 from agents.trainer.engine.workload import Workload, workload_build
 from agents.trainer.peers.liveness import PeerWatch
-from agents.trainer.peers.socket_filter import PeerFilter, hosts_allowed, peer_filter_start
+from agents.trainer.peers.socket_filter import PeerFilter, hosts_allowed, peer_filter_prepare
 from agents.trainer.predict.part_files import PartWriter
 from agents.trainer.step.batch_plan import Planner
 from controlplane.core.protocol.wire import TrainerOrders
@@ -53,12 +55,13 @@ def trainer_boot(
     """
     orders = watcher.orders
     reports.phase("booting")
+    peer_filter = peer_filter_prepare(orders, lambda failure: _end(reports, failure))
     configure_devices(orders.accelerator)
     runtime = CollectiveRuntime(orders.slot, orders.accelerator, held)
     PeerWatch(runtime).start()
     runtime.connect(orders.membership)
-    peer_filter = peer_filter_start(orders)
     if peer_filter is not None:
+        peer_filter.start()
         follow = peer_filter.follow
         watcher.on_change(lambda changed: follow(hosts_allowed(changed)))
     watcher.on_recovery(runtime.abort_before)
@@ -80,6 +83,12 @@ def trainer_boot(
         measured = profile_measure(work, functions, orders.spec, len(own.virtual_nodes))
         readiness["profile"] = {str(number): s for number, s in measured.items()}
     return BootResult(runtime, work, task, readiness, peer_filter)
+
+
+def _end(reports: ReportWriter, failure: TrainerError) -> NoReturn:
+    """End this process at once, from any thread, as one that strangers can reach."""
+    reports.failed(failure)
+    os._exit(EXIT_FAILED)
 
 
 def _warm_task(

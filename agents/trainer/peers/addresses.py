@@ -25,6 +25,16 @@ def own_addresses() -> set[Network]:
     return found
 
 
+def are_own(addresses: Collection[Network]) -> bool:
+    """Return whether all addresses are of this machine."""
+    own = own_addresses()
+    return all(any(_is_within(address, network) for network in own) for address in addresses)
+
+
+def _is_within(address: Network, network: Network) -> bool:
+    return address.version == network.version and address.subnet_of(network)  # type: ignore[arg-type]
+
+
 class HostAddresses:
     """Resolver of host names; a literal address stands for itself, names are resolved each time.
 

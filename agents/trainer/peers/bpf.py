@@ -8,6 +8,7 @@ when it was established. (Both measured on Linux 6.18, IPv4 and dual-stack.)
 from __future__ import annotations
 
 import ctypes
+import errno
 import socket
 import struct
 import sys
@@ -79,8 +80,8 @@ def has_filter(which: socket.socket) -> bool:
     """Return whether a socket has a filter, of any origin."""
     try:
         which.getsockopt(socket.SOL_SOCKET, SO_GET_FILTER, 0)
-    except OSError:  # the filter does not fit into 0 bytes
-        return True
+    except OSError as error:  # EINVAL: it does not fit; EACCES: no classic BPF program
+        return error.errno in (errno.EINVAL, errno.EACCES)
     return False
 
 

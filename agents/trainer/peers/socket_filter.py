@@ -6,8 +6,11 @@ neither from this machine nor from a host of the job. The beacon's socket, on th
 and connections accepted before the filter get the same filter.
 
 A thread updates the filter from the orders, because resolving names may take seconds. A host whose
-name has no address is left out, with a warning; only where the kernel refuses filters, all hosts
-can connect.
+name has no address is left out, with a warning.
+
+Where the kernel refuses the filter (some want CAP_NET_ADMIN for TCP), sockets are bound to the
+loopback device while all hosts of the job are this machine. Otherwise the trainer does not listen,
+and a socket that stays open to others ends the process.
 """
 
 from __future__ import annotations
@@ -16,14 +19,14 @@ import logging
 import os
 import socket
 import threading
-from collections.abc import Collection, Iterator
+from collections.abc import Callable, Collection, Iterator
 from pathlib import Path
 
 from agents.trainer.contract.environment import FILTER_VARIABLE
+from agents.trainer.contract.failures import TrainerError
 from agents.trainer.contract.ports import declared_address
-from agents.trainer.peers.addresses import HostAddresses, own_addresses
+from agents.trainer.peers.addresses import LOOPBACK, HostAddresses, are_own, own_addresses
 from agents.trainer.peers.bpf import (
-    HAS_FILTERS,
     filter_attach,
     filter_program,
     has_filter,
@@ -35,6 +38,7 @@ logger = logging.getLogger(__name__)
 
 #: Interval of searching for sockets without the filter and resolving names again.
 REFRESH_S = 10.0
+_LOOPBACK_DEVICE = b"lo\0"
 SOCKETS = Path("/proc/self/fd")
 
 
@@ -45,9 +49,14 @@ class PeerFilter:
         port: local port number, TCP and UDP.
     """
 
-    def __init__(self, port: int) -> None:
-        """Prepare only; `follow` sets the allowed hosts, `start` begins to filter."""
+    def __init__(self, port: int, give_up: Callable[[TrainerError], None]) -> None:
+        """Prepare only; `follow` sets the allowed hosts, `start` begins to filter.
+
+        Args:
+            give_up: ends this process; called by the thread if a socket stays without a filter.
+        """
         self.port = port
+        self._give_up = give_up
         self._hosts: frozenset[str] = frozenset()
         self._addresses = HostAddresses()
         self._changed = threading.Condition()
@@ -85,7 +94,8 @@ class PeerFilter:
 
         Raises:
             ValueError: a host is left out, or there are too many addresses; all others are dropped.
-            OSError: the kernel refuses the filter.
+            OSError: no sockets or addresses are found; all filters are as before.
+            TrainerError: the kernel refuses the filter of a socket that has none.
         """
         addresses, unknown = self._addresses.find(self._hosts)
         problem = f"no address is known of {', '.join(unknown)}" if unknown else ""
@@ -97,7 +107,8 @@ class PeerFilter:
         for each in sockets_of(self.port):
             self._log_dropped(each)
             if program != self._program or not has_filter(each):
-                filter_attach(each, program)
+                is_local = not unknown and are_own(addresses)
+                problem = self._restrict(each, program, is_local=is_local) or problem
         self._program = program
         if problem:
             raise ValueError(problem)
@@ -113,19 +124,58 @@ class PeerFilter:
                 self._changed.notify_all()
 
     def _apply_or_warn(self) -> None:
-        """Call `apply`; log an error once."""
+        """Call `apply`; log an error once, and give up if a socket has no filter."""
         try:
             self.apply()
+        except TrainerError as refusal:
+            self._give_up(refusal)
         except Exception as error:  # the thread must survive, to allow later peers
+            if isinstance(error, OSError) and not self._program:
+                self._give_up(self._refusal(error))
             if str(error) != self._warned:
-                is_refused = isinstance(error, OSError)
-                who = "everybody" if is_refused else "not every host of this job"
-                logger.warning("%s can reach port %d: %s", who, self.port, error)
+                logger.warning("not every host of this job can reach port %d: %s", self.port, error)
             self._warned = str(error)
         else:
             if self._warned:
                 logger.warning("this job's hosts, and no others, can reach port %d", self.port)
             self._warned = ""
+
+    def check(self) -> None:
+        """Check that a socket can be restricted, before the first one listens.
+
+        Raises:
+            TrainerError: it cannot.
+        """
+        with socket.socket() as probe:
+            try:
+                filter_attach(probe, filter_program(LOOPBACK))
+            except OSError as error:
+                addresses, unknown = self._addresses.find(self._hosts)
+                if unknown or not are_own(addresses) or not _is_bound_to_loopback(probe):
+                    raise self._refusal(error) from error
+
+    def _restrict(self, which: socket.socket, program: bytes, *, is_local: bool) -> str:
+        """Attach a program to a socket; return the problem if an earlier one stays.
+
+        Raises:
+            TrainerError: others than the hosts of the job can reach the socket.
+        """
+        try:
+            filter_attach(which, program)
+        except OSError as error:
+            if has_filter(which):
+                return f"the kernel refuses a longer filter: {error}"
+            if not is_local or not _is_bound_to_loopback(which):
+                raise self._refusal(error) from error
+        return ""
+
+    def _refusal(self, error: OSError) -> TrainerError:
+        return TrainerError(
+            "internal",
+            f"the kernel refuses the socket filter of port {self.port}, so every machine could "
+            f"reach this trainer: {error}. On a network of trusted machines alone, start the "
+            "node's agent with --no-peer-filter",
+        )
 
     def _log_dropped(self, which: socket.socket) -> None:
         """Log once that packets were dropped, since these may come from a peer behind NAT."""
@@ -140,17 +190,22 @@ class PeerFilter:
             )
 
 
-def peer_filter_start(orders: TrainerOrders) -> PeerFilter | None:
-    """Start the filter on this trainer's port; None if disabled by the agent or not supported."""
+def peer_filter_prepare(
+    orders: TrainerOrders, give_up: Callable[[TrainerError], None]
+) -> PeerFilter | None:
+    """Return the filter of this trainer's port, to `start` when servers listen there.
+
+    None: the agent's operator wants no filter.
+
+    Raises:
+        TrainerError: the kernel refuses filters, so this trainer must not listen.
+    """
     if os.environ.get(FILTER_VARIABLE, "1") == "0":
         return None
-    if not HAS_FILTERS:
-        logger.warning("this system has no socket filters: everybody can reach this trainer")
-        return None
     address = declared_address(orders.membership.cluster_addresses, orders.slot)
-    peer_filter = PeerFilter(int(address.rpartition(":")[2]))
+    peer_filter = PeerFilter(int(address.rpartition(":")[2]), give_up)
     peer_filter.follow(hosts_allowed(orders))
-    peer_filter.start()
+    peer_filter.check()
     return peer_filter
 
 
@@ -176,6 +231,17 @@ def sockets_of(port: int) -> Iterator[socket.socket]:
         with copy:
             if copy.family in (socket.AF_INET, socket.AF_INET6) and _local_port(copy) == port:
                 yield copy
+
+
+def _is_bound_to_loopback(which: socket.socket) -> bool:
+    """Bind a socket to the loopback device, which packets of this machine alone come from."""
+    option = socket.SOL_SOCKET, socket.SO_BINDTODEVICE
+    try:
+        if not which.getsockopt(*option, 16):
+            which.setsockopt(*option, _LOOPBACK_DEVICE)
+        return which.getsockopt(*option, 16) == _LOOPBACK_DEVICE
+    except OSError:
+        return False
 
 
 def _local_port(which: socket.socket) -> int:

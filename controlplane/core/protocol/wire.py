@@ -290,6 +290,7 @@ class EnrolRequest:
 
     Attributes:
         isolation: how jobs run there, "uid" (each as a user of its own) or "none".
+        filters_peers: trainers start only if they drop packets from outside their job.
     """
 
     token: str
@@ -300,6 +301,7 @@ class EnrolRequest:
     boot_id: str
     accelerators: tuple[AcceleratorInfo, ...]
     isolation: str = "none"
+    filters_peers: bool = True
     protocol: int = PROTOCOL_VERSION
 
 
@@ -318,7 +320,7 @@ class HelloRequest:
     """An enrolled agent's (re)start: its present addresses and accelerators, and its boot id.
 
     Attributes:
-        isolation: as in `EnrolRequest`.
+        isolation, filters_peers: as in `EnrolRequest`.
     """
 
     host: str
@@ -327,6 +329,7 @@ class HelloRequest:
     boot_id: str
     accelerators: tuple[AcceleratorInfo, ...]
     isolation: str = "none"
+    filters_peers: bool = True
     protocol: int = PROTOCOL_VERSION
 
 

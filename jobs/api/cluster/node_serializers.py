@@ -51,7 +51,7 @@ class AcceleratorSerializer(serializers.ModelSerializer):
 class NodeSerializer(serializers.ModelSerializer):
     """A node with its accelerators, made of an `access.node_for` somebody.
 
-    The context has the `use_now` of the accelerators.
+    The context has the `use_now` of the accelerators, and the `unfiltered_nodes`.
     """
 
     host = serializers.CharField(help_text="Where trainers listen; empty for others than admins.")
@@ -59,6 +59,9 @@ class NodeSerializer(serializers.ModelSerializer):
     proposed_shape = serializers.JSONField(
         allow_null=True,
         help_text="Shape that waits for an admin; others see its accelerators alone.",
+    )
+    filters_peers = serializers.SerializerMethodField(
+        help_text="Trainers start only with a socket filter; false: as its operator wants."
     )
     accelerators = AcceleratorSerializer(many=True)
 
@@ -70,6 +73,7 @@ class NodeSerializer(serializers.ModelSerializer):
             "host",
             "status",
             "isolation",
+            "filters_peers",
             "is_cordoned",
             "is_draining",
             "quarantined_until",
@@ -81,3 +85,6 @@ class NodeSerializer(serializers.ModelSerializer):
             "enrolled_at",
             "accelerators",
         )
+
+    def get_filters_peers(self, node: Node) -> bool:
+        return node.pk not in self.context["unfiltered_nodes"]

@@ -35,7 +35,8 @@ from jobs.models import ApiToken, AuditEntry, Node
 from jobs.selectors import pages, series
 from jobs.selectors.access import is_admin, node_for, projects_seen_by
 from jobs.selectors.audit_filter import AuditFilter
-from jobs.selectors.readings import UseNow, use_now
+from jobs.selectors.peer_filters import unfiltered_nodes
+from jobs.selectors.readings import use_now
 from jobs.services.cluster.accounts import password_confirm
 from jobs.services.cluster.agent_tokens import node_token_replace
 from jobs.services.cluster.api_tokens import JOB_SCOPES, api_token_create, api_token_revoke
@@ -66,18 +67,18 @@ class NodeList(generics.ListAPIView):
         """Return the serializer of a page, with the present use of its accelerators."""
         nodes = rows[0] if rows and isinstance(rows[0], list) else []
         nodes = [node_for(self.request.user, node) for node in nodes]
-        options["context"] = {**self.get_serializer_context(), "use_now": _use_now(*nodes)}
+        options["context"] = {**self.get_serializer_context(), **_nodes_context(*nodes)}
         return NodeSerializer(*rows, **options)
 
 
-def _use_now(*nodes: Node) -> UseNow:
+def _nodes_context(*nodes: Node) -> dict[str, Any]:
     ids = [accelerator.pk for node in nodes for accelerator in node.accelerators.all()]
-    return use_now(ids, timezone.now())
+    return {"use_now": use_now(ids, timezone.now()), "unfiltered_nodes": unfiltered_nodes()}
 
 
 def _node_data(request: Request, node_id: int) -> dict[str, Any]:
     node = node_for(request.user, _node(node_id))
-    return dict(NodeSerializer(node, context={"use_now": _use_now(node)}).data)
+    return dict(NodeSerializer(node, context=_nodes_context(node)).data)
 
 
 class NodeDetail(APIView):

@@ -6,17 +6,26 @@ import datetime
 from collections.abc import Sequence
 
 from django.contrib.auth.models import User
+from django.core.cache import cache
+from django.http import HttpRequest
 
 from jobs.exceptions import ConflictError, InvalidInputError, NotFoundError
-from jobs.models import ApiToken, AuditAction
+from jobs.models import ApiToken, AuditAction, AuditEntry
+from jobs.origins import client_network
 from jobs.services.cluster.tokens import token_digest, token_make
 from jobs.services.lifecycle.audit import audit_add
+from jobs.services.lifecycle.events import user_actor
 
 #: `admin` is for admins only: with it a token sees and does what its user may in a session.
 SCOPES = ("jobs:read", "jobs:write", "admin")
 JOB_SCOPES = ("jobs:read", "jobs:write")
 LIFETIME_DAYS_LIMIT = 366
 TOKENS_LIMIT = 50
+#: Resolution of a token's last use; a write for every request would cost too much.
+LAST_USE_EVERY = datetime.timedelta(minutes=1)
+#: Newest networks that a token was used from, as far as they are known ones.
+NETWORKS_LIMIT = 16
+NETWORKS_CACHED_S = 3600
 
 
 def api_token_create(
@@ -75,6 +84,27 @@ def api_token_revoke(user: User, token_id: int, now: datetime.datetime) -> ApiTo
         audit_add(AuditAction.TOKEN_REVOKED, f"token:{row.pk}", user=user.get_username())
     row.refresh_from_db()
     return row
+
+
+def api_token_used(token: ApiToken, request: HttpRequest, now: datetime.datetime) -> None:
+    """Note a token's use in its row, once a minute, and in the audit log per client network.
+
+    The audit log remembers the last `NETWORKS_LIMIT` networks of a token, and gets one entry for
+    each other one; the cache saves its query.
+    """
+    before = now - LAST_USE_EVERY
+    if token.last_used_at is None or token.last_used_at < before:
+        used = ApiToken.objects.filter(id=token.pk).exclude(last_used_at__gt=before)
+        used.update(last_used_at=now)
+    network = client_network(request)
+    if network is None or not cache.add(f"token:{token.pk}:{network}", 1, NETWORKS_CACHED_S):
+        return
+    action, object_ = AuditAction.TOKEN_USED_ELSEWHERE, f"token:{token.pk}"
+    actor = user_actor(token.user)
+    entries = AuditEntry.objects.filter(action=action, actor=actor, object=object_)
+    details = entries.values_list("details", flat=True)[:NETWORKS_LIMIT]
+    if network not in {known.get("network") for known in details}:
+        audit_add(action, object_, now=now, actor=actor, network=network)
 
 
 def api_tokens_revoke(user: User, now: datetime.datetime) -> int:

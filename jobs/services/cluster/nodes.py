@@ -10,7 +10,7 @@ from typing import Any
 
 from django.conf import settings
 from django.contrib.auth.models import User
-from django.db import IntegrityError, transaction
+from django.db import IntegrityError, InterfaceError, OperationalError, transaction
 
 from controlplane.core.protocol.wire import (
     PROTOCOL_VERSION,
@@ -23,6 +23,7 @@ from jobs.exceptions import ConflictError, InvalidInputError, NotFoundError
 from jobs.models import Accelerator, Allocation, AuditAction, EnrolmentToken, Node
 from jobs.selectors.access import are_users_strangers
 from jobs.selectors.drains import drain_preview, drain_record
+from jobs.selectors.peer_filters import FILTERED, UNFILTERED, unfiltered_nodes
 from jobs.services.cluster.agent_tokens import (
     agent_token_set,
     enrolment_token_check,
@@ -158,6 +159,7 @@ def node_enrol(request: EnrolRequest, now: datetime.datetime) -> EnrolReply:
                 by=f"enrolment-token:{token.pk}",
                 host=node.host,
             )
+            _filter_note(node, request.filters_peers, now)
     except IntegrityError:
         raise InvalidInputError.of(
             name=f"There is a node {request.name!r} already; choose another name."
@@ -206,7 +208,20 @@ def node_hello(
         accelerators_write(node, request.accelerators)
         if was_lost:
             event_add("node_back", f"{node.name} is back", now=now, node=node)
+        _filter_note(node, request.filters_peers, now)
     return _reply(node, token_for_hello(node, agent_token, now))
+
+
+def _filter_note(node: Node, filters_peers: bool, now: datetime.datetime) -> None:
+    """Add an event if the agent's word about its trainers' socket filters has changed."""
+    if filters_peers == (node.pk not in unfiltered_nodes()):
+        return
+    kind, text = (
+        (FILTERED, "trainers drop packets from outside their job")
+        if filters_peers
+        else (UNFILTERED, "every machine can reach trainers, as its operator wants")
+    )
+    event_add(kind, f"{node.name}: {text}", now=now, node=node, actor=f"node:{node.name}")
 
 
 def isolation_check(isolation: str) -> None:
@@ -263,16 +278,25 @@ def nodes_expire(now: datetime.datetime) -> tuple[set[int], set[int]]:
 
 
 def node_trainers_lose(node: Node, now: datetime.datetime) -> set[int]:
-    """Release all accelerators of a node whose trainers are gone; return the affected jobs."""
+    """Release all accelerators of a node whose trainers are gone; return the affected jobs.
+
+    A job that cannot be recovered is logged, and tried again by the next `nodes_expire`: it keeps
+    neither the node nor the other jobs there.
+    """
     rows = Allocation.objects.filter(accelerator__node=node, released_at=None)
     jobs = set(rows.values_list("job_id", flat=True))
     for job_id in sorted(jobs):
-        with transaction.atomic():
-            job = job_lock(job_id)
-            if job is None:
-                continue
-            gone = list(rows.filter(job_id=job_id).order_by("slot"))
-            rows_release(job, gone, now, lost_code="node_lost")
+        try:
+            with transaction.atomic():
+                job = job_lock(job_id)
+                if job is None:
+                    continue
+                gone = list(rows.filter(job_id=job_id).order_by("slot"))
+                rows_release(job, gone, now, lost_code="node_lost")
+        except (OperationalError, InterfaceError):
+            raise
+        except Exception:
+            logger.exception("job %d does not recover from the loss of %s", job_id, node.name)
     return jobs
 
 

@@ -13,8 +13,9 @@ from django.db.models import Q
 from controlplane.core.policies import POLICIES
 from jobs import nudges
 from jobs.exceptions import ConflictError, InvalidInputError, NotFoundError
-from jobs.models import LIVE_REPLAY_STATUSES, Accelerator, Replay, ReplayStatus
+from jobs.models import LIVE_REPLAY_STATUSES, Accelerator, AuditAction, Replay, ReplayStatus
 from jobs.services.cluster.replay_run import ReplayStoppedError, replay_answer
+from jobs.services.lifecycle.audit import audit_add
 
 logger = logging.getLogger(__name__)
 
@@ -83,6 +84,7 @@ def replay_ask(
         start_at=now - datetime.timedelta(hours=hours),
         end_at=now,
     )
+    audit_add(AuditAction.REPLAY_ASKED, f"replay:{replay.pk}", now=now, policy=policy, hours=hours)
     kept = Replay.objects.order_by("-id").values_list("id", flat=True)[:KEPT_LIMIT]
     Replay.objects.exclude(status__in=LIVE_REPLAY_STATUSES).exclude(id__in=list(kept)).delete()
     nudges.replay_asked()

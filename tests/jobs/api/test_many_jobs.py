@@ -13,9 +13,9 @@ from django.db import connection
 from rest_framework.test import APIClient
 
 from controlplane.core.values.lifecycle import JobStatus
-from jobs.models import AuditEntry, Event, Job, UserLimits
+from jobs.models import Event, Job, UserLimits
 from jobs.services.submission.many_jobs import JOBS_LIMIT
-from tests.support.builders import job_make
+from tests.support.builders import audit_acts, job_make
 
 pytestmark = pytest.mark.database
 
@@ -93,7 +93,7 @@ def test_jobs_get_values_of_their_own_and_are_taken_back(
         (numbers[0], "Priority 50 → 800: order"),
         (numbers[2], "Priority 70 → 950: order"),
     ]
-    assert AuditEntry.objects.filter(action="priority_changed").count() == 3
+    assert audit_acts().filter(action="priority_changed").count() == 3
     Job.objects.filter(pk=numbers[2]).update(priority=90)
     (undo,) = answer["undo"]
     assert codes(act(client, **undo)) == {numbers[0]: "", numbers[2]: "stale_version"}
@@ -259,7 +259,7 @@ def test_admins_say_why_and_leave_entries(ada: User, admin: User, client_of: Cli
     act(client, **body, reason="a demo")
     act(client, action="tag", jobs=[job.pk], tag="a", reason="a demo")
     act(client, action="cancel", jobs=[job.pk], reason="a demo")
-    entries = list(AuditEntry.objects.order_by("id").values_list("action", "object"))
+    entries = list(audit_acts().values_list("action", "object"))
     assert [action for action, _ in entries] == [
         "priority_changed", "job_described", "job_cancelled",
     ]  # fmt: skip

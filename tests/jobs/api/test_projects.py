@@ -11,9 +11,9 @@ from django.utils import timezone
 from rest_framework.test import APIClient
 
 from controlplane.core.values.projects import ProjectQuota
-from jobs.models import AuditEntry, Job, Project, ProjectMembership, ProjectRole
+from jobs.models import Job, Project, ProjectMembership, ProjectRole
 from jobs.selectors.cluster import cluster_snapshot
-from tests.support.builders import at, job_make, submission_values, user_make
+from tests.support.builders import at, audit_acts, job_make, submission_values, user_make
 
 Clients = Callable[..., APIClient]
 URL = "/api/v1/projects/"
@@ -45,7 +45,7 @@ def test_admins_make_and_change_projects(admin: User, client_of: Clients) -> Non
     again = client.post(URL, {"name": "vision"}, format="json")
     assert (again.status_code, again.json()["code"]) == (409, "project_exists")
     assert [row["name"] for row in client.get(URL).json()] == ["vision"]
-    entries = list(AuditEntry.objects.values_list("action", "object").order_by("id"))
+    entries = list(audit_acts().values_list("action", "object"))
     assert entries == [
         ("project_made", "project:vision"),
         ("project_changed", "project:vision"),

@@ -12,10 +12,10 @@ from django.db.models import Count
 from rest_framework.test import APIClient
 
 from controlplane.core.values.lifecycle import JobStatus, ValidationStatus
-from jobs.models import AuditEntry, Job, Sweep, UserLimits, Validation
+from jobs.models import Job, Sweep, UserLimits, Validation
 from jobs.selectors.cluster import cluster_snapshot
 from jobs.services.submission.validations import USER_RUNNING_PER_NODE, validations_start_waiting
-from tests.support.builders import at, job_make, node_make
+from tests.support.builders import at, audit_acts, job_make, node_make
 
 pytestmark = pytest.mark.django_db
 
@@ -215,7 +215,7 @@ def test_a_sweep_is_paused_resumed_and_cancelled(ada: User, client_of: Clients) 
     for _ in range(2):
         cancelled = client.post(f"{address}cancel/", {"reason": "typo"}, format="json")
         assert cancelled.json()["statuses"] == {"cancelled": 2, "finished": 1}
-    assert not AuditEntry.objects.exists()
+    assert not audit_acts().exists()
 
 
 def test_running_jobs_of_a_paused_sweep_are_paused(ada: User, client_of: Clients) -> None:
@@ -240,7 +240,7 @@ def test_the_limit_is_changed_by_its_owner_and_by_admins_with_a_reason(
     assert change(bob, max_running=1).status_code == 404
     assert list(change(admin, max_running=1).json()["errors"]) == ["reason"]
     assert change(admin, max_running=1, reason="a demo").json()["max_running"] == 1
-    assert AuditEntry.objects.get().object == f"sweep:{sweep.pk}"
+    assert audit_acts().get().object == f"sweep:{sweep.pk}"
     assert list(change(ada, max_running=0).json()["errors"]) == ["max_running"]
     assert list(change(ada, space={}).json()["errors"]) == ["space"]
 

@@ -16,7 +16,6 @@ from jobs.models import (
     Accelerator,
     AcceleratorPrice,
     Allocation,
-    AuditEntry,
     Generation,
     Job,
     Project,
@@ -24,7 +23,7 @@ from jobs.models import (
     ReadingBin,
 )
 from jobs.services.lifecycle.search_rows import search_terms_write
-from tests.support.builders import at, job_make, membership_make, node_make, user_make
+from tests.support.builders import at, audit_acts, job_make, membership_make, node_make, user_make
 
 Clients = Callable[..., APIClient]
 URL = "/api/v1/usage/"
@@ -186,6 +185,6 @@ def test_prices_are_set_by_admins(admin: User, ada: User, client_of: Clients) ->
     assert client_of(ada).put(address, given, format="json").status_code == 403
     assert client_of(admin).put(address, given, format="json").json()["per_hour"] == {"gpu": 2.5}
     assert client_of(ada).get(address).json()["per_hour"] == {"gpu": 2.5}
-    assert AuditEntry.objects.get().action == "price_changed"
+    assert audit_acts().get().action == "price_changed"
     wrong = client_of(admin).put(address, {"per_hour": {"gpu": -1}}, format="json")
     assert [*wrong.json()["errors"]] == ["per_hour"]

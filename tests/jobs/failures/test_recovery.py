@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from datetime import timedelta
 from typing import Any
 
@@ -11,7 +12,7 @@ from controlplane.core.protocol.wire import ReportKind
 from controlplane.core.values.lifecycle import JobStatus
 from jobs.models import Allocation, Event, Job, Node
 from jobs.selectors.desired_state.state import wanted_state
-from jobs.services.cluster.nodes import nodes_expire
+from jobs.services.cluster.nodes import node_remove, nodes_expire
 from jobs.services.submission.job_actions import job_pause
 from tests.jobs.losses import (
     A,
@@ -112,6 +113,24 @@ class TestSurvivors:
         assert nodes_expire(world.now) == (set(), {job.pk})
         assert slots(newest(job)) == [A, B]
         assert nodes_expire(world.now) == (set(), set())
+
+    def test_one_that_cannot_recover_keeps_no_other_job_from_it(
+        self, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        """Rows that no move of the product makes: a membership that declares no slot."""
+        world = World()
+        broken = job_make(min_accelerators=3, max_accelerators=3)
+        other = job_make(min_accelerators=1, max_accelerators=1)
+        world.settle(8)
+        shared = Node.objects.get(accelerators__allocations__in=other.allocations.all())
+        assert broken.allocations.filter(accelerator__node=shared).count() == 1
+        row = newest(broken)
+        row.membership = dataclasses.replace(row.membership, cluster_addresses=())
+        row.save()
+        jobs = node_remove(shared, world.now, actor="user:root")
+        assert jobs == {broken.pk, other.pk}
+        assert not other.allocations.filter(released_at=None).exists()
+        assert f"job {broken.pk} does not recover" in caplog.text
 
     def test_a_loss_while_recovering_makes_a_newer_recovery(self) -> None:
         world, job = training()

@@ -32,13 +32,13 @@ from controlplane.core.values.lifecycle import (
 )
 from jobs.exceptions import ConflictError
 from jobs.models import Allocation, Generation, Job, Node
-from jobs.services.cluster.nodes import node_hello, nodes_expire
+from jobs.services.cluster.nodes import node_hello, node_remove, nodes_expire
 from jobs.services.failures.timeouts import generations_expire, stalled_recover
 from jobs.services.reports.batches import batch_take
 from jobs.services.submission.job_actions import job_cancel, job_pause, job_reprioritise, job_resume
 from jobs.services.submission.standing import Standing
 from tests.jobs.world import PlayedNode, World
-from tests.support.builders import accelerators, job_make, user_make
+from tests.support.builders import accelerators, job_make, node_make, user_make
 
 OPEN_PHASES = [GenerationPhase.PREPARING, GenerationPhase.SWITCHING, GenerationPhase.ACTIVE]
 picks = st.integers(0, 1000)
@@ -174,6 +174,14 @@ class Lifecycle(RuleBasedStateMachine):
         Node.objects.filter(id=played.node.pk).update(last_seen_at=played.node.last_seen_at)
         nodes_expire(self.world.now)
 
+    @rule(number=picks)
+    def remove(self, number: int) -> None:
+        """Remove a node whatever its trainers do, and let another one enrol."""
+        played = self.node(number)
+        node_remove(Node.objects.get(id=played.node.pk), self.world.now, actor="user:root")
+        self.world.nodes.remove(played)
+        self.world.nodes.append(PlayedNode(node_make(now=self.world.now)[0]))
+
     @rule(number=picks, is_same_boot=st.booleans())
     def come_back(self, number: int, is_same_boot: bool) -> None:
         played = self.node(number)
@@ -207,6 +215,11 @@ class Lifecycle(RuleBasedStateMachine):
         assert set(wanted.values_list("job__status", flat=True)) <= holding
         for job in Job.objects.filter(status__in=["starting", "running", "preempting"]):
             assert job.generations.filter(phase__in=OPEN_PHASES).exists(), job.status
+
+    @invariant()
+    def lost_nodes_hold_nothing(self) -> None:
+        held = Allocation.objects.filter(released_at=None)
+        assert not held.exclude(accelerator__node__status="online").exists()
 
     @invariant()
     def what_waits_or_has_ended_resizes_nothing(self) -> None:

@@ -45,7 +45,7 @@ from jobs.services.notifications.deliveries import (
     delivery_attempt,
 )
 from tests.jobs.notifications.receiver import Receiver, receiver
-from tests.support.builders import api_token_make, at, job_make, node_make, user_make
+from tests.support.builders import api_token_make, at, audit_acts, job_make, node_make, user_make
 
 pytestmark = pytest.mark.django_db
 
@@ -302,7 +302,7 @@ def test_addresses_and_keys_are_never_shown_again(ada: User, client_of: Clients)
     texts += [json.dumps([row.address, row.signing_key])]
     assert not [text for text in texts if "secret" in text or key in text]
     assert client.delete(one).status_code == 204
-    acts = [entry.action for entry in AuditEntry.objects.order_by("id")]
+    acts = [entry.action for entry in audit_acts()]
     assert acts == ["channel_made", "channel_changed", "channel_deleted"]
 
 

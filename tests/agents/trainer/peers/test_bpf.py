@@ -166,7 +166,7 @@ def test_the_filter_follows_the_hosts_and_leaves_out_those_without_an_address(
     port = listener.getsockname()[1]
     call(stack, listener, "127.0.0.3")
     early = stack.enter_context(closing(listener.accept()[0]))
-    peer_filter = PeerFilter(port)
+    peer_filter = PeerFilter(port, pytest.fail)
     peer_filter.follow({"127.0.0.2"})
     peer_filter.start()
     assert peer_filter.settle(LIMIT_S)
@@ -205,7 +205,7 @@ def test_too_many_addresses_let_no_stranger_in(
     monkeypatch.setattr("agents.trainer.peers.socket_filter.own_addresses", set)
     many = {ip_network(int(ip_network("10.0.0.0/8").network_address) + n) for n in range(3000)}
     monkeypatch.setattr("agents.trainer.peers.addresses._resolved", lambda _: many)
-    peer_filter = PeerFilter(listener.getsockname()[1])
+    peer_filter = PeerFilter(listener.getsockname()[1], pytest.fail)
     peer_filter.follow({"of-a-stranger"})
     with pytest.raises(ValueError, match="too many"):
         peer_filter.apply()
