@@ -29,8 +29,10 @@ from frontend.views.pages import figures_response
 from jobs.api.downloads import file_response, text_response
 from jobs.models import Generation, Job
 from jobs.selectors import access, logs, pages, series
+from jobs.selectors.best_metrics import best_metric_of
 from jobs.selectors.comparison import COMPARED_LIMIT
 from jobs.selectors.estimates.memory import advice_text, job_memory_advice
+from jobs.selectors.expected_ends import expected_end_of
 from jobs.selectors.forks import checkpoints_of
 from jobs.selectors.readings import idle_held
 from jobs.selectors.reproducibility import kinds_used, reproducibility_of
@@ -39,6 +41,7 @@ from jobs.selectors.selection import selection_counts
 from jobs.selectors.tuning import tuned_of
 from jobs.services.lifecycle.audit import read_audit
 from jobs.services.scheduling.policy import cluster_setting
+from jobs.services.submission.rows import MODEL_FILE
 
 _PHASE_TONES = {
     GenerationPhase.PREPARING.value: "info pill-ring",
@@ -85,6 +88,7 @@ def job(request: HttpRequest, job_id: int) -> HttpResponse:
     figures = job_charts(found, timezone.now()) if "tables" in request.GET else None
     options = ChartOptions.read(request.GET)
     resizes = _resize_rows(pages.generations_of(found))
+    artifacts = list(found.artifacts.all()[:100])
     return render(
         request,
         "frontend/job.html",
@@ -95,6 +99,8 @@ def job(request: HttpRequest, job_id: int) -> HttpResponse:
             "progress": job_progress(
                 found, found.facts.get("steps_per_epoch"), found.facts.get("num_examples")
             ),
+            "end": expected_end_of(found, timezone.now()),
+            "best": best_metric_of(found),
             "duration_s": found.started_at and _seconds(found.started_at, found.ended_at),
             "place": pages.queue_place(found) if found.status == JobStatus.PENDING else None,
             "priority_text": "" if found.ended_at else _priority_text(found),
@@ -108,7 +114,8 @@ def job(request: HttpRequest, job_id: int) -> HttpResponse:
             "generations": resizes[:RESIZES_LIMIT],
             "has_older_resizes": len(resizes) > RESIZES_LIMIT,
             "events": pages.events_of(found),
-            "artifacts": list(found.artifacts.all()[:100]),
+            "artifacts": artifacts,
+            "model": found.ended_at and next((a for a in artifacts if a.name == MODEL_FILE), None),
             **_lineage(request, found),
             "files_expire_at": files_expire_at(found),
             "log_slots": logs.log_slots(found),

@@ -29,8 +29,9 @@ from jobs.models import (
     UserLimits,
 )
 from jobs.models.jobs import LIVE_JOB_STATUSES
+from jobs.services.lifecycle.search_rows import metric_values_write
 from tests.frontend.world import SCRIPT_NAME, World, make_job
-from tests.support.builders import membership_make
+from tests.support.builders import membership_make, steps_add
 
 PAGES = ["/", "/jobs/", "/jobs/new/", "/nodes/", "/account/"]
 
@@ -113,6 +114,34 @@ def test_the_page_of_a_running_job(world: World, ada: Client) -> None:
         "1.2 MB",
     ):
         assert expected in text
+
+
+def test_best_metric_and_expected_end_stand_in_the_first_view(world: World, ada: Client) -> None:
+    job = world.jobs["running"]
+    for epoch, accuracy in enumerate((0.5, 0.9, 0.7), start=job.epoch):
+        metric_values_write(job, epoch, {"loss": 0.1, "val_accuracy": accuracy})
+    job.update_columns(stop_kind="steps", stop_limit=job.step + 10, throughput_by_count={"2": 16.0})
+    told_at = steps_add(job)
+    left_s = 10 * job.global_batch_size / 16.0
+    page = ada.get(f"/jobs/{job.pk}/")
+    text = page_text(page)
+    assert f"Best val_accuracy 0.9000 epoch {job.epoch + 2}" in text
+    assert "now 0.7000, worse" in text
+    ends = (told_at + datetime.timedelta(seconds=left_s * factor) for factor in (1 / 1.2, 1.2))
+    first, last = (f"{end:%Y-%m-%d %H:%M:%S} UTC" for end in ends)
+    assert f"Expected end {first} to {last}" in text
+    assert "Download model" not in text
+    html = page.content.decode()
+    assert html.index("Expected end") < html.index("Best val_accuracy") < html.index('id="charts"')
+
+
+def test_an_ended_job_offers_its_model_first(world: World, ada: Client) -> None:
+    job = world.jobs["running"]
+    job.update_columns(status=JobStatus.FINISHED.value, ended_at=timezone.now())
+    html = ada.get(f"/jobs/{job.pk}/").content.decode()
+    link = f'href="/jobs/{job.pk}/files/model.keras/" download>Download model'
+    assert html.index(link) < html.index('id="tiles"')
+    assert "Expected end" not in html
 
 
 def test_script_in_names_stays_text(world: World, ada: Client) -> None:

@@ -105,6 +105,11 @@ def ls(
     return screen.print_table(_JOB_COLUMNS, jobs[:limit], "No job matches.")
 
 
+def _best_text(best: answers.BestMetric) -> str:
+    last = f", now {best['last']:.6g}" if best["is_last_worse"] else ""
+    return f"{best['name']} {best['value']:.6g} in epoch {best['epoch'] + 1}{last}"
+
+
 @click.command()
 @job_argument
 @as_json
@@ -116,7 +121,6 @@ def show(job: int, as_json: bool) -> None:
         return screen.print_json(found)
     progress = job_progress(found)
     starts = [when(found["expected_start_earliest_at"]), when(found["expected_start_latest_at"])]
-    left_s = progress.remaining_s
     screen.print_facts(
         [
             ("job", found["id"]),
@@ -133,7 +137,8 @@ def show(job: int, as_json: bool) -> None:
             ("warning", found["warning"]),
             ("error in", found["error_field"]),
             ("progress", progress.text),
-            ("ends in", None if left_s is None else screen.duration(left_s)),
+            ("ends", found["expected_end"] and screen.until(**found["expected_end"])),
+            ("best metric", found["best_metric"] and _best_text(found["best_metric"])),
             ("starts", " to ".join(starts) if found["expected_start_latest_at"] else None),
             ("accelerators", found["num_accelerators"]),
             ("allocation reason", found["policy_reason"]),
