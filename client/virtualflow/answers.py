@@ -217,6 +217,32 @@ class LogPart(TypedDict):
     slots: list[int]
 
 
+class LogLine(TypedDict):
+    """A line of a log; `offset` is the byte of its trainer's log at which it begins."""
+
+    slot: int
+    offset: int
+    at: str
+    level: str
+    text: str
+
+
+class LogMatch(LogLine):
+    """A line that was searched for, with lines about it that belong to no match before."""
+
+    before: list[LogLine]
+    after: list[LogLine]
+
+
+class LogSearch(TypedDict):
+    """Result of one request of a search, which `next_cursor` goes on from; empty at the end."""
+
+    matches: list[LogMatch]
+    stopped: str
+    next_cursor: str
+    searched_bytes: int
+
+
 class Reading(TypedDict):
     """Use of an accelerator in the last minute; None for what the device does not tell."""
 

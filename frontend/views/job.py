@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import datetime
 from dataclasses import dataclass
 from typing import Any
@@ -11,7 +10,7 @@ from urllib.parse import urlencode
 from django.contrib.auth.decorators import login_required
 from django.core.exceptions import PermissionDenied
 from django.core.files import File
-from django.http import Http404, HttpRequest, HttpResponse, JsonResponse
+from django.http import Http404, HttpRequest, HttpResponse
 from django.http.response import HttpResponseBase
 from django.shortcuts import render
 from django.utils import timezone
@@ -26,7 +25,7 @@ from frontend.live.progress import job_progress
 from frontend.text.job_facts import shown_facts
 from frontend.text.priority_text import priority_text
 from frontend.views.pages import figures_response
-from jobs.api.downloads import file_response, text_response
+from jobs.api.downloads import file_response
 from jobs.models import Generation, Job
 from jobs.selectors import access, logs, pages, series
 from jobs.selectors.best_metrics import best_metric_of
@@ -34,6 +33,7 @@ from jobs.selectors.comparison import COMPARED_LIMIT
 from jobs.selectors.estimates.memory import advice_text, job_memory_advice
 from jobs.selectors.expected_ends import expected_end_of
 from jobs.selectors.forks import checkpoints_of
+from jobs.selectors.log_lines import LEVEL_FILTERS
 from jobs.selectors.readings import idle_held
 from jobs.selectors.reproducibility import kinds_used, reproducibility_of
 from jobs.selectors.retention import files_expire_at
@@ -51,7 +51,6 @@ _PHASE_TONES = {
     GenerationPhase.ABORTED.value: "bad pill-ring",
 }
 _PAUSABLE = frozenset({JobStatus.PENDING, JobStatus.STARTING, JobStatus.RUNNING})
-_SEARCH_LIMIT = 200
 #: Statuses in which a job can be asked for its state.
 _ACTIVE = frozenset({JobStatus.STARTING, JobStatus.RUNNING, JobStatus.PREEMPTING})
 #: Resizes that the page lists, the newest.
@@ -119,6 +118,7 @@ def job(request: HttpRequest, job_id: int) -> HttpResponse:
             **_lineage(request, found),
             "files_expire_at": files_expire_at(found),
             "log_slots": logs.log_slots(found),
+            "log_levels": LEVEL_FILTERS,
             "selected": selection_counts(found),
             "tuned": tuned_of(found),
             "stop_text": _stop_text(found),
@@ -138,34 +138,6 @@ def job_figures(request: HttpRequest, job_id: int) -> HttpResponse:
     """Return the job's figures as JSON."""
     found, options = job_or_404(request, job_id), ChartOptions.read(request.GET)
     return figures_response(request, job_charts(found, timezone.now(), options))
-
-
-@login_required
-@require_safe
-def job_log(request: HttpRequest, job_id: int) -> HttpResponse:
-    """Return the log's newest part, the part after an earlier one, or matching lines."""
-    found = job_or_404(request, job_id)
-    read_audit(request.user, found, "log")
-    slot = _slot(request)
-    if wanted := request.GET.get("q", "")[:_SEARCH_LIMIT]:
-        lines, has_more = logs.log_matches(found, slot, wanted)
-        rows = [{"slot": line.slot, "number": line.number, "text": line.text} for line in lines]
-        return JsonResponse({"lines": rows, "has_more": has_more})
-    cursor = request.GET.get("cursor", "")
-    if cursor.isascii() and cursor.isdecimal() and len(cursor) <= 18:
-        part = logs.log_since(found, slot, int(cursor))
-    else:
-        part = logs.log_tail(found, slot)
-    return JsonResponse(dataclasses.asdict(part))
-
-
-@login_required
-@require_safe
-def job_log_file(request: HttpRequest, job_id: int) -> HttpResponseBase:
-    """Send the whole log as a text file."""
-    found = job_or_404(request, job_id)
-    read_audit(request.user, found, "log")
-    return text_response(logs.log_text(found, _slot(request)), f"job-{found.pk}.log")
 
 
 @login_required
@@ -213,11 +185,6 @@ def _download(request: HttpRequest, file: File, name: str, sha256: str) -> HttpR
         return file_response(request, file, name=name, sha256=sha256)
     except FileNotFoundError:
         raise Http404("The file is gone.") from None
-
-
-def _slot(request: HttpRequest) -> int | None:
-    text = request.GET.get("slot", "")
-    return int(text) if text.isascii() and text.isdecimal() and len(text) <= 9 else None
 
 
 def _resize_rows(generations: list[Generation]) -> list[ResizeRow]:

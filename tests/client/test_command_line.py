@@ -343,6 +343,12 @@ def test_logs(site: Site, logged_in: Shell) -> None:
     assert logged_in("logs", job.pk, "--slot", "0", "--all").out == "one\ntwo\n"
     assert json.loads(logged_in("logs", job.pk, "--slot", "0", "--json").out)["text"]
     assert logged_in("logs", job.pk, "-f", "--all").code == ExitCode.USAGE
+    assert logged_in("logs", job.pk, "--search", "TWO", "-C", "1").out == "0-0- one\n0:4: two\n"
+    assert logged_in("logs", job.pk, "--level", "error").out == ""
+    found = json.loads(logged_in("logs", job.pk, "--search", "two", "--json").out)
+    assert (found["text"], found["before"]) == ("two", [])
+    assert logged_in("logs", job.pk, "--search", "two", "--all").code == ExitCode.USAGE
+    assert logged_in("logs", job.pk, "--level", "loud").code == ExitCode.REFUSED
 
 
 def test_compare(site: Site, logged_in: Shell) -> None:

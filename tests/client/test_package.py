@@ -188,7 +188,8 @@ TYPES = {
     "Node": answers.Node, "Accelerator": answers.Accelerator, "Policy": answers.Policy,
     "Replay": answers.Replay, "Index": answers.Index, "User": answers.User,
     "SavedFilter": answers.SavedFilter, "BestMetric": answers.BestMetric,
-    "ExpectedEnd": answers.ExpectedEnd,
+    "ExpectedEnd": answers.ExpectedEnd, "LogPart": answers.LogPart,
+    "LogLine": answers.LogLine, "LogMatch": answers.LogMatch, "LogSearch": answers.LogSearch,
     "Channel": answers.Channel, "Delivery": answers.Delivery,
 }  # fmt: skip
 
