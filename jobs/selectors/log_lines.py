@@ -51,7 +51,7 @@ _HINTS = (
     *("debug", "info", "warn", "error", "critical", "fatal", "exception", "traceback"),
     '"level',
 )
-_LETTER_HINT = re.compile(r"(?:^|\n)[DIWEF]\d{4} |: [DIWEF] ")
+_LETTER_HINTS = (re.compile(r"\n[DIWEF]\d{4} "), re.compile(r": [DIWEF] "))
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,8 +119,8 @@ def level_of(text: str) -> str:
 
 def may_tell_level(text: str) -> bool:
     """Return False if no line of a text tells a level; much faster than `level_of` of each."""
-    lowered = text.lower()
-    return any(hint in lowered for hint in _HINTS) or _LETTER_HINT.search(text) is not None
+    lowered, text = text.lower(), f"\n{text}"
+    return any(hint in lowered for hint in _HINTS) or any(h.search(text) for h in _LETTER_HINTS)
 
 
 def has_level(level: str, wanted: str) -> bool:
