@@ -29,6 +29,7 @@ from jobs.api.downloads import file_response
 from jobs.models import Generation, Job
 from jobs.selectors import access, logs, pages, series
 from jobs.selectors.best_metrics import best_metric_of
+from jobs.selectors.code_text import code_text
 from jobs.selectors.comparison import COMPARED_LIMIT
 from jobs.selectors.estimates.memory import advice_text, job_memory_advice
 from jobs.selectors.expected_ends import expected_end_of
@@ -88,6 +89,10 @@ def job(request: HttpRequest, job_id: int) -> HttpResponse:
     options = ChartOptions.read(request.GET)
     resizes = _resize_rows(pages.generations_of(found))
     artifacts = list(found.artifacts.all()[:100])
+    code = None
+    if request.headers.get("X-Requested-With") != "live":  # code is long, and does not change
+        code = code_text(found, request.GET.get("file", "")) or code_text(found)
+        read_audit(request.user, found, "code")
     return render(
         request,
         "frontend/job.html",
@@ -114,6 +119,8 @@ def job(request: HttpRequest, job_id: int) -> HttpResponse:
             "has_older_resizes": len(resizes) > RESIZES_LIMIT,
             "events": pages.events_of(found),
             "artifacts": artifacts,
+            "code": code,
+            "has_code": found.files_deleted_at is None,
             "model": found.ended_at and next((a for a in artifacts if a.name == MODEL_FILE), None),
             **_lineage(request, found),
             "files_expire_at": files_expire_at(found),
