@@ -376,6 +376,14 @@ def test_the_log_is_searched_and_read_at_a_match(ada: Visitor) -> None:
     assert download.value.suggested_filename == f"job-{JOB['running']}.log"
 
 
+def test_an_address_leads_to_a_line_of_the_code(ada: Visitor) -> None:
+    ada.open(f"/jobs/{JOB['running']}/#L2")
+    line = ada.page.locator("#L2")
+    expect(line).to_be_in_viewport()
+    expect(line.get_by_role("link", name="Line 2")).to_be_visible()
+    assert ada.page.evaluate(AUDIT) == []
+
+
 def test_the_log_follows_pauses_and_counts_new_lines(ada: Visitor, site: Site) -> None:
     def say(*texts: str) -> None:
         site.run(LOG_ADD.format(job=JOB["script"], text="".join(f"{text}\n" for text in texts)))
