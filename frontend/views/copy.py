@@ -68,7 +68,7 @@ def copy_context(
     request: HttpRequest, job: Job, *, code_job: Job | None, more: Mapping[str, Any] = {}
 ) -> dict[str, Any]:
     """Return the texts that submit a job, and the file with its code that they need."""
-    values = _values(job, job_clone_values(job, person(request)) | more)
+    values = _values(job, {**job_clone_values(job, person(request)), **more})
     text = yaml.safe_dump(values, sort_keys=False, allow_unicode=True)
     site = request.build_absolute_uri("/").rstrip("/")
     code = None if _is_of_template(job) else _code_file(job, code_job)

@@ -154,7 +154,8 @@ def window_at(job: Job, slot: int, offset: int) -> LogWindow:
     number = start.values_list("pk", flat=True).first()
     if number is None:
         return LogWindow([], 0, 0, has_earlier=False, has_later=False)
-    chunks, has_later = chunks_after(job, slot, number - 1, WINDOW_BYTES)
+    # The chunk before, the one with the byte, and what still has room.
+    chunks, has_later = chunks_after(job, slot, number - 1, 3 * WINDOW_BYTES)
     return _window(job, chunks, has_earlier=chunks[0].offset > 0, has_later=has_later)
 
 

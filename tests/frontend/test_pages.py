@@ -392,7 +392,7 @@ def test_a_huge_log_is_read_by_windows(world: World, ada: Client) -> None:
     assert [line["text"][:5] for line in before["lines"]] == ["00024", "00025", "00026"]
     assert (before["has_earlier"], before["has_later"]) == (True, True)
     place = ada.get(f"{address}&offset=200000").json()
-    assert [line["offset"] for line in place["lines"]] == [180_000, 200_000, 220_000]
+    assert [line["offset"] for line in place["lines"]] == [*range(180_000, 340_001, 20_000)]
     whole = b"".join(ada.get(f"/jobs/{job.pk}/log/file/?slot=0").streaming_content)
     assert len(whole) == 600_000
 

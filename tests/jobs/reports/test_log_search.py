@@ -7,6 +7,7 @@ import pytest
 from jobs.models import Job, LogChunk
 from jobs.selectors import log_search as module
 from jobs.selectors.log_lines import (
+    WINDOW_BYTES,
     has_level,
     level_of,
     may_tell_level,
@@ -190,3 +191,12 @@ class TestWindows:
         assert [line.text for line in found.lines] == ["one", "two"]
         assert (found.has_earlier, found.has_later) == (True, False)
         assert window_at(job, 2, 7).lines[0].text == "zero"
+
+    def test_a_place_in_full_chunks(self) -> None:
+        job = job_make()
+        add(job, *(f"{i:07}\n" * (WINDOW_BYTES // 8) for i in range(5)))
+        offset = 3 * WINDOW_BYTES + 8
+        found = window_at(job, 0, offset)
+        assert "0000003" in [line.text for line in found.lines if line.offset == offset]
+        assert (found.has_earlier, found.has_later) == (True, False)
+        assert len(window_before(job, 0, None).lines) == WINDOW_BYTES // 8
