@@ -103,9 +103,9 @@ class Wanted:
         tells = self.level in ("", OUTPUT) or may_tell_level(text)
         return tells and self.text.lower() in text.lower()
 
-    def matches(self, line: LogLine) -> bool:
+    def matches(self, text: str, level: str) -> bool:
         """Return whether a line matches."""
-        return self.may_match(line.text) and has_level(line.level, self.level)
+        return self.may_match(text) and has_level(level, self.level)
 
 
 def cursor_read(text: str) -> tuple[int, int]:
@@ -239,7 +239,7 @@ class _Scan:
             return
         if len(self.found.matches) == MATCHES_LIMIT and self.resume_at is None:
             self.resume_at = chunk.slot, offset
-        if self.resume_at is None and self._wanted.matches(line):
+        if self.resume_at is None and self._wanted.matches(text, line.level):
             self._after = []
             self.found.matches.append(LogMatch(line, [*self._before], self._after))
             self._before.clear()

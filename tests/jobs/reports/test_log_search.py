@@ -7,6 +7,7 @@ import pytest
 from jobs.models import Job, LogChunk
 from jobs.selectors import log_search as module
 from jobs.selectors.log_lines import (
+    MAX_LINE,
     WINDOW_BYTES,
     has_level,
     level_of,
@@ -156,6 +157,12 @@ class TestSearch:
         add(job, *["abcd"] * 6)
         found = self.all_of(job, Wanted("cd"))
         assert texts(found) == ["abcdabcd"] * 3
+
+    def test_a_long_line_is_searched_to_its_end(self) -> None:
+        job = job_make()
+        add(job, "x" * MAX_LINE + " found\n")
+        (match,) = log_search(job, None, Wanted("FOUND")).matches
+        assert match.line.text == "x" * MAX_LINE
 
     def test_a_cursor_that_is_none(self) -> None:
         for cursor in ("7", "1.", "a.b", "-1.0", "1.2.3", "٣.٣"):
